@@ -1,0 +1,264 @@
+//! What can go wrong, said so that one knows what, where, whose, and what to try.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::Rank;
+
+/// The result of every fallible call of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Which operation an error is about.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Operation {
+    /// Its name, for example `all_reduce`.
+    pub name: String,
+    /// Its number on the communicator (or on the pair of ranks, for `send` and `receive`), counted from 1.
+    pub sequence: u64,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} #{}", self.name, self.sequence)
+    }
+}
+
+/// Everything that a call of this crate can return instead of its result.
+///
+/// An error that leaves the communicator unusable ([`Error::is_fatal`]) is the same on every rank that can be
+/// reached, and every later call on that communicator returns it again.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The call itself is wrong; the communicator is as it was.
+    #[error("invalid argument: {what}; {hint}")]
+    InvalidArgument {
+        /// What is wrong, with the values.
+        what: String,
+        /// What to do about it.
+        hint: String,
+    },
+    /// Ranks called different things at the same place.
+    #[error(
+        "ranks disagree about operation #{sequence}: {difference}; every rank must make the same calls in the same order \
+         with the same count, data type, operator and root"
+    )]
+    Mismatch {
+        /// The operation's number.
+        sequence: u64,
+        /// Who called what: `rank 1: all_reduce of 8 float (sum), ranks 0, 2: all_reduce of 9 float (sum)`.
+        difference: String,
+    },
+    /// Ranks were configured or built differently.
+    #[error(
+        "ranks cannot form a communicator: {difference}; start all ranks with the same version and settings"
+    )]
+    Settings {
+        /// Which setting, which ranks, which values.
+        difference: String,
+    },
+    /// Not all ranks came.
+    #[error(
+        "{} of {size} ranks did not join within {}: missing rank{} {}; check that they were started with this job's id, \
+         that they can reach {address}, and their own error messages",
+        missing.len(), seconds(*waited), if missing.len() == 1 { "" } else { "s" }, list(missing)
+    )]
+    MissingRanks {
+        /// Who did not come.
+        missing: Vec<Rank>,
+        /// How many were expected.
+        size: u32,
+        /// For how long they were waited for.
+        waited: Duration,
+        /// Where they should have come.
+        address: String,
+    },
+    /// Joining was refused or could not be done.
+    #[error("rank {rank} could not join: {cause}; {hint}")]
+    Join {
+        /// Who could not.
+        rank: Rank,
+        /// Why.
+        cause: String,
+        /// What to try.
+        hint: String,
+    },
+    /// A rank died, or its host or its link did.
+    #[error("rank {rank} ({place}) was lost{}: {cause}; look at that rank's own output first",
+        operation.as_ref().map(|o| format!(" during {o}")).unwrap_or_default())]
+    PeerLost {
+        /// Who.
+        rank: Rank,
+        /// Where it ran: host and process.
+        place: String,
+        /// What was under way on the rank that noticed it.
+        operation: Option<Operation>,
+        /// How it was noticed.
+        cause: String,
+    },
+    /// A rank closed its communicator while others still needed it.
+    #[error(
+        "rank {rank} closed the communicator before {operation}, which needs it; it made fewer calls than the others or \
+         dropped its communicator early"
+    )]
+    PeerLeft {
+        /// Who.
+        rank: Rank,
+        /// What was under way here.
+        operation: Operation,
+    },
+    /// An operation did not finish in time.
+    #[error("{operation} did not finish within {}: {verdict}", seconds(*waited))]
+    Timeout {
+        /// What was under way.
+        operation: Operation,
+        /// For how long.
+        waited: Duration,
+        /// Who is waited for, and what it was last seen doing.
+        verdict: String,
+    },
+    /// Somebody called `abort`.
+    #[error("the communicator was aborted by rank {rank}: {reason}")]
+    Aborted {
+        /// Who.
+        rank: Rank,
+        /// What it said.
+        reason: String,
+    },
+    /// Two threads made data calls on one communicator at the same time.
+    #[error(
+        "two threads use the same communicator at the same time; give each thread a communicator of its own (split) or order \
+         the calls"
+    )]
+    ConcurrentUse,
+    /// The communicator was made in a process of which this one is a fork.
+    #[error(
+        "this communicator belongs to the parent process; a forked child cannot use it: make a new communicator in the \
+         child, or fork before the first one is made"
+    )]
+    Forked,
+    /// There was not enough memory.
+    #[error(
+        "{needed_bytes} bytes were needed for {what} and could not be had: {cause}; raise the memory limit, or use fewer ranks per host"
+    )]
+    OutOfMemory {
+        /// How much was needed, in bytes.
+        needed_bytes: u64,
+        /// What for.
+        what: String,
+        /// What the system said.
+        cause: String,
+    },
+    /// A link broke in a way that does not tell whether the rank is alive.
+    #[error(
+        "the {transport} link to rank {rank} failed: {cause}; check the network between the two hosts and that rank's own output"
+    )]
+    Link {
+        /// To whom.
+        rank: Rank,
+        /// Over what.
+        transport: String,
+        /// What the transport said.
+        cause: String,
+    },
+    /// The operating system refused something.
+    #[error("{call} failed: {source}")]
+    System {
+        /// Which call, and for what.
+        call: String,
+        /// What it said.
+        source: Arc<io::Error>,
+    },
+    /// A defect of this library, found before it could do harm.
+    #[error("internal error: {what}; please report this with the output of the run")]
+    Internal {
+        /// What was found.
+        what: String,
+    },
+}
+
+impl Error {
+    /// Whether the communicator cannot be used any more.
+    pub fn is_fatal(&self) -> bool {
+        !matches!(
+            self,
+            Error::InvalidArgument { .. }
+                | Error::ConcurrentUse
+                | Error::Forked
+                | Error::Settings { .. }
+                | Error::Join { .. }
+        )
+    }
+
+    pub(crate) fn invalid(what: impl Into<String>, hint: impl Into<String>) -> Self {
+        Error::InvalidArgument { what: what.into(), hint: hint.into() }
+    }
+
+    pub(crate) fn system(call: impl Into<String>, source: impl Into<io::Error>) -> Self {
+        Error::System { call: call.into(), source: Arc::new(source.into()) }
+    }
+
+    pub(crate) fn internal(what: impl Into<String>) -> Self {
+        Error::Internal { what: what.into() }
+    }
+}
+
+/// A duration as a person says it.
+pub(crate) fn seconds(duration: Duration) -> String {
+    if duration >= Duration::from_secs(1) {
+        format!("{:.1} s", duration.as_secs_f64())
+    } else {
+        format!("{} ms", duration.as_millis())
+    }
+}
+
+/// `0, 2, 5-7`.
+pub(crate) fn list(ranks: &[Rank]) -> String {
+    let mut sorted: Vec<u32> = ranks.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let mut parts: Vec<String> = Vec::new();
+    let mut at = 0;
+    while at < sorted.len() {
+        let mut end = at;
+        while end + 1 < sorted.len() && sorted[end + 1] == sorted[end] + 1 {
+            end += 1;
+        }
+        match end - at {
+            0 => parts.push(sorted[at].to_string()),
+            1 => parts.push(format!("{}, {}", sorted[at], sorted[end])),
+            _ => parts.push(format!("{}-{}", sorted[at], sorted[end])),
+        }
+        at = end + 1;
+    }
+    parts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_listed_shortly() {
+        assert_eq!(list(&[3, 1, 2, 7, 8, 0]), "0-3, 7, 8");
+        assert_eq!(list(&[5]), "5");
+    }
+
+    #[test]
+    fn errors_name_rank_cause_and_remedy() {
+        let error = Error::MissingRanks {
+            missing: vec![2, 3],
+            size: 4,
+            waited: Duration::from_millis(1500),
+            address: "127.0.0.1:4000".into(),
+        };
+        let text = error.to_string();
+        assert!(
+            text.contains("2 of 4 ranks") && text.contains("missing ranks 2, 3") && text.contains("1.5 s"),
+            "{text}"
+        );
+        assert!(error.is_fatal());
+    }
+}
