@@ -1,5 +1,53 @@
-//! placeholder
-pub mod error;
-pub use error::{Error, Operation, Result};
-/// A rank's number.
+//! `consort`: collective communication for training.
+//!
+//! A [`Communicator`] is a group of ranks, each a process or a thread, that move and fold buffers together:
+//!
+//! ```
+//! use consort::{Communicator, ReduceOp};
+//!
+//! let ranks = Communicator::local(3)?; // three ranks in this process
+//! std::thread::scope(|threads| {
+//!     for comm in &ranks {
+//!         threads.spawn(move || {
+//!             let mut gradients = vec![comm.rank() as f32; 4096];
+//!             comm.all_reduce(&mut gradients, ReduceOp::Avg)?;
+//!             assert!(gradients.iter().all(|value| (value - 1.0).abs() < 1e-6));
+//!             consort::Result::Ok(())
+//!         });
+//!     }
+//! });
+//! # consort::Result::Ok(())
+//! ```
+//!
+//! Ranks in several processes join with a [`UniqueId`] ([`Communicator::join`]) or under a launcher
+//! ([`Communicator::from_launcher`]).
+//!
+//! Invariant of this crate: no `unsafe`, and nothing that depends on a particular transport or algorithm. It
+//! installs no subscriber, no signal handler and no environment variable, and leaves no thread behind when
+//! the last communicator is dropped.
+
+#![forbid(unsafe_code)]
+
+mod bootstrap;
+mod call;
+mod communicator;
+mod control;
+mod engine;
+mod error;
+mod options;
+mod planner;
+mod recorder;
+mod wait;
+mod work;
+
+/// A rank's number within a communicator, from 0.
 pub type Rank = u32;
+
+pub use bootstrap::{Launch, UniqueId};
+pub use call::Call;
+pub use communicator::{Communicator, Scope, ScopedWork};
+pub use consort_kernels::{DataType, Element, F8E4m3, F8E5m2, ReduceOp};
+pub use consort_memory::{Plain, Span, SpanMut};
+pub use error::{Error, Operation, Result};
+pub use options::{Options, TransportChoice};
+pub use work::Work;

@@ -1,1 +1,79 @@
-//! Shared helpers of the multi-process tests.
+//! Shared helpers of the tests: ranks as threads, with a watchdog.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use consort::{Communicator, Options, UniqueId};
+
+/// How the ranks of a test find each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Links {
+    /// [`Communicator::local`].
+    Local,
+    /// Each joins with a common [`UniqueId`].
+    Joined,
+}
+
+/// The longest that ranks of a test may take; a hang becomes a failure.
+pub const WATCHDOG: Duration = Duration::from_secs(120);
+
+/// Runs `body` on every rank of a communicator, one thread each.
+///
+/// # Panics
+/// If a rank panics, returns an error, or does not come back within [`WATCHDOG`].
+pub fn on_ranks<F>(size: u32, links: Links, options: &Options, body: F)
+where
+    F: Fn(&Communicator) -> consort::Result<()> + Send + Sync,
+{
+    let results = results_of_ranks(size, links, options, body);
+    for (rank, result) in results.into_iter().enumerate() {
+        result.unwrap_or_else(|error| panic!("rank {rank} of {size} ({links:?}): {error}"));
+    }
+}
+
+/// As [`on_ranks`], but hands out what each rank returned.
+///
+/// # Panics
+/// If a rank panics or does not come back within [`WATCHDOG`].
+pub fn results_of_ranks<R, F>(size: u32, links: Links, options: &Options, body: F) -> Vec<R>
+where
+    R: Send,
+    F: Fn(&Communicator) -> R + Send + Sync,
+{
+    let mut locals: Vec<Option<Communicator>> = match links {
+        Links::Local => {
+            let ranks = Communicator::local_with(size, options).expect("a local communicator");
+            ranks.into_iter().map(Some).collect()
+        }
+        Links::Joined => (0..size).map(|_| None).collect(),
+    };
+    let id = UniqueId::create().expect("an id");
+    let (sender, receiver) = mpsc::channel();
+    std::thread::scope(|threads| {
+        for (rank, local) in locals.drain(..).enumerate() {
+            let (sender, body, id) = (sender.clone(), &body, &id);
+            threads.spawn(move || {
+                let comm = local.unwrap_or_else(|| {
+                    Communicator::join_with(rank as u32, size, id, options)
+                        .unwrap_or_else(|error| panic!("rank {rank} joins: {error}"))
+                });
+                let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| body(&comm)));
+                drop(comm);
+                let _ = sender.send((rank, result));
+            });
+        }
+        drop(sender);
+        let mut results: Vec<Option<R>> = (0..size).map(|_| None).collect();
+        for _ in 0..size {
+            match receiver.recv_timeout(WATCHDOG) {
+                Ok((rank, Ok(result))) => results[rank] = Some(result),
+                Ok((_, Err(panic))) => std::panic::resume_unwind(panic),
+                Err(error) => {
+                    eprintln!("a test's rank hangs: {error}");
+                    std::process::abort();
+                }
+            }
+        }
+        results.into_iter().map(|result| result.expect("every rank reports once")).collect()
+    })
+}

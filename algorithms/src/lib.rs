@@ -1,1 +1,28 @@
-//! placeholder
+//! Collectives as plain data.
+//!
+//! A [`Schedule`] says symbolically who moves or folds which chunk to whom; a [`Plan`] is one rank's lowered
+//! program of one-sided steps. Builders make schedules, passes rewrite them, [`lower`] turns them into plans,
+//! and [`verify`](verify()) proves a set of plans before any of them runs.
+//!
+//! Invariant: this crate is pure. It knows no clock, no thread, no byte and no `unsafe`; everything it makes
+//! can be printed, compared and hashed, and the same arguments give the same result on every rank.
+
+#![forbid(unsafe_code)]
+
+mod aliasing;
+pub mod builders;
+pub mod export;
+mod lower;
+mod nouns;
+mod partition;
+pub mod passes;
+pub mod plan;
+mod schedule;
+mod verify;
+
+pub use lower::{LowerError, LowerOptions, lower, lower_all};
+pub use nouns::{Channel, Chunk, Collective, Rank};
+pub use partition::{CHUNK_ALIGN_BYTES, Extents, Partition};
+pub use plan::Plan;
+pub use schedule::{Place, Round, Schedule, Transfer};
+pub use verify::{Actor, At, Awaited, Memory, Proof, Refusal, Waiting, verify};

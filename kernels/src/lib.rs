@@ -1,1 +1,40 @@
-//! placeholder
+//! How values combine: data types, reduction operators, and the kernels that fold and copy memory.
+//!
+//! Invariant: the bytes that [`Reducer::fold`] writes are a function of the bytes it reads, the operator and
+//! the order of the sources, and of nothing else. Not of the processor's instruction set, the [`Level`], the
+//! length, the alignment, the kind of store, or the caller's floating-point control register. Every level is
+//! held to the scalar reference bit for bit.
+//!
+//! Everything is decided when a [`Reducer`] is made; a fold is a check of the lengths and one indirect call.
+//! No kernel allocates, locks, or enters the operating system.
+//!
+//! Deliberately absent: peers, schedules, threads, and any judgement of which bytes may be touched when.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `data_type`, `reduce_op` | what the wire calls them |
+//! | `float8`, `convert` | formats of fewer than 32 bits |
+//! | `number` | arithmetic on one element, which defines all results |
+//! | `scalar` | the reference: one element at a time |
+//! | `vector` | the loop that all SIMD levels share: blocks, alignment, streaming |
+//! | `portable`, `x86` | what a register is and does at each level |
+//! | `float_control` | MXCSR and FPCR |
+//! | `reducer` | lengths, choice of kernel, the public calls |
+
+mod convert;
+mod data_type;
+mod float8;
+mod float_control;
+mod number;
+mod portable;
+mod reduce_op;
+mod reducer;
+mod scalar;
+mod vector;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+pub use data_type::{DataType, Element, ParseDataTypeError};
+pub use float8::{F8E4m3, F8E5m2};
+pub use reduce_op::{ParseReduceOpError, ReduceOp};
+pub use reducer::{Level, Reducer, Source, Store, Target, copy};

@@ -1,8 +1,25 @@
-//! Memory as the rest of `consort` sees it: bounded spans, shared mappings, counters that publish bytes.
+//! Memory as the rest of `consort` sees it: bounded spans, shared mappings and counters that publish bytes.
 //!
 //! Invariant: every address the library touches is inside a span or a counter made here, and lives at least
 //! as long as what refers to it. Deliberately absent: peers, collectives, reduction.
 
+mod counter;
+#[cfg(not(loom))]
+mod error;
+#[cfg(not(loom))]
+mod fork;
+mod held;
+#[cfg(not(loom))]
+mod mapping;
 mod span;
+pub mod sync;
 
+pub use counter::Counter;
+#[cfg(not(loom))]
+pub use error::MemoryError;
+#[cfg(not(loom))]
+pub use fork::ForkStamp;
+pub use held::{Held, HeldRead, Lease, Lender, lend};
+#[cfg(not(loom))]
+pub use mapping::Mapping;
 pub use span::{Plain, Span, SpanMut};

@@ -1,1 +1,26 @@
-//! placeholder
+//! How bytes travel between two processes (or two parts of one).
+//!
+//! Invariant: nothing here blocks, starts a thread or knows a rank, and what a peer sends is checked before it
+//! touches memory. Deliberately absent: ranks, collectives, reduction, waiting, async runtimes.
+
+#[cfg(feature = "conformance")]
+pub mod conformance;
+mod error;
+mod loopback;
+mod mapped;
+mod pidfd;
+mod reception;
+mod segment;
+mod shm;
+mod tcp;
+mod transport;
+
+pub use error::TransportError;
+pub use loopback::Loopback;
+pub use pidfd::PidFd;
+pub use shm::Shm;
+pub use tcp::Tcp;
+pub use transport::{
+    Address, Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, PeerState, RemoteRegion,
+    Transport,
+};

@@ -1,0 +1,29 @@
+//! Where input and output are the same memory when a caller works in place, as NCCL defines it.
+//!
+//! Invariant: the one place that knows; the fusion pass and the verifier both ask here.
+
+use crate::{Chunk, Collective, Partition, Rank};
+
+/// The chunk of `rank`'s output that is the same memory as `chunk` of its input in the in-place form, if any.
+///
+/// All-reduce, reduce (root) and broadcast (root): the buffers are the same. All-gather: the input is the
+/// own block of the output. Reduce-scatter: the output is the own block of the input.
+pub(crate) fn output_of_input(
+    collective: Collective,
+    partition: Partition,
+    rank: Rank,
+    chunk: Chunk,
+) -> Option<Chunk> {
+    if !(collective.has_input(rank) && collective.has_output(rank)) {
+        return None;
+    }
+    let block = rank.0.checked_mul(partition.parts)?;
+    match collective {
+        Collective::AllReduce | Collective::Reduce | Collective::Broadcast => Some(chunk),
+        Collective::AllGather => block.checked_add(chunk.0).map(Chunk),
+        Collective::ReduceScatter => {
+            chunk.0.checked_sub(block).filter(|&piece| piece < partition.parts).map(Chunk)
+        }
+        Collective::SendReceive | Collective::AllToAll => None,
+    }
+}

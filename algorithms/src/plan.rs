@@ -1,0 +1,275 @@
+//! The lowered form: one rank's flat list of one-sided steps over named regions, the thing that runs.
+//!
+//! Invariant: a plan holds no address, no size and no branch. Regions are bound to memory, extents to byte
+//! counts and counters to cache lines when an operation starts; which step comes next never depends on data.
+//! Therefore what [`verify`](crate::verify()) proves of the plan holds of every run of it.
+//!
+//! The names of the design map onto [`Action`] so: `put` and `get` are [`Action::Put`] and [`Action::Get`]
+//! (the transport moves the bytes); `copy`, `reduce`, `read_reduce` are [`Action::Copy`] and
+//! [`Action::Reduce`] whose operands may lie in a peer's mapped region (the processor moves them);
+//! `multicast` and `multimem` forms are the same with a [`Region::Group`] operand; data-with-flag (LL) is
+//! [`Step::PACKET`]; counted writes are [`Step::COUNTED`]; sizes that only the device knows are
+//! [`Extent::table`].
+
+use crate::{Channel, Chunk, Collective, Partition, Rank};
+
+/// One rank's program.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Plan {
+    /// The name of the schedule it was lowered from.
+    pub name: String,
+    /// What is computed.
+    pub collective: Collective,
+    /// How many ranks take part.
+    pub ranks: u32,
+    /// Whose program this is.
+    pub rank: Rank,
+    /// How the caller's buffers are cut.
+    pub partition: Partition,
+    /// Slots of every mailbox.
+    pub slots: u32,
+    /// Whether the lanes are the body of a loop over slices of the chunks, one slot long each. Otherwise they
+    /// run once and every extent is a whole chunk.
+    pub sliced: bool,
+    /// Local scratch places, each one slice (or chunk) long.
+    pub scratch: u32,
+    /// What operands name.
+    pub regions: Vec<RegionUse>,
+    /// What signals and waits name.
+    pub counters: Vec<CounterUse>,
+    /// Groups that [`Region::Group`] names.
+    pub groups: Vec<Vec<Rank>>,
+    /// Programs that run side by side, each strictly in order.
+    pub lanes: Vec<Lane>,
+    /// The steps of all lanes, lane after lane.
+    pub steps: Vec<Step>,
+    /// The operands of all steps.
+    pub operands: Vec<Operand>,
+}
+
+/// A run of steps done in order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lane {
+    /// First step.
+    pub start: u32,
+    /// One past the last step.
+    pub end: u32,
+    /// What executes it.
+    pub engine: Engine,
+}
+
+/// What can execute a lane.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Engine {
+    /// Loads, stores and arithmetic: a thread of the host or a block of a GPU.
+    Processor,
+    /// A copy engine with stream-ordered waits and writes; cannot reduce.
+    CopyEngine,
+    /// A network interface that chains posted work; cannot reduce.
+    Network,
+}
+
+/// A piece of memory that operands refer to.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Region {
+    /// The input of a rank: one's own, or a peer's where a link can reach it.
+    Input(Rank),
+    /// The output of a rank, likewise.
+    Output(Rank),
+    /// One's own scratch.
+    Scratch,
+    /// The ring of slots in `owner`'s memory that `writer` fills.
+    Mailbox {
+        /// In whose memory the slots are.
+        owner: Rank,
+        /// Who fills them.
+        writer: Rank,
+        /// On which channel.
+        channel: Channel,
+    },
+    /// The same buffer of all ranks of a group at once: a load folds the members' bytes in the order of the
+    /// group's list, a store reaches all of them. An NVLink switch or an aggregating switch implements it.
+    Group {
+        /// Index into [`Plan::groups`].
+        group: u16,
+        /// The members' output when true, their input when false.
+        output: bool,
+    },
+}
+
+/// A region with what the loop needs to know of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RegionUse {
+    /// Which memory.
+    pub region: Region,
+    /// Slots of a mailbox filled (or emptied) per iteration of the loop; 0 for other regions.
+    pub slots_per_iteration: u32,
+}
+
+/// A counter that only grows, owned by the rank that waits for it, raised by exactly one other rank.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct CounterId {
+    /// Who waits.
+    pub owner: Rank,
+    /// Who raises it.
+    pub writer: Rank,
+    /// On which channel.
+    pub channel: Channel,
+    /// What it counts.
+    pub role: CounterRole,
+}
+
+/// What a counter counts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum CounterRole {
+    /// Slots that the writer has filled in the owner's mailbox.
+    Ready,
+    /// Slots that the writer has emptied in its own mailbox, which the owner fills.
+    Credit,
+    /// Anything else a plan needs: entry and exit of peers' buffers, arrival in one slot.
+    Flag(u16),
+}
+
+/// A counter with what the loop needs to know of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CounterUse {
+    /// Which counter.
+    pub id: CounterId,
+    /// By how much one iteration raises it.
+    pub per_iteration: u32,
+}
+
+/// What a step does.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Action {
+    /// Every target becomes the one source.
+    Copy,
+    /// Every target becomes the left fold of the sources in their order.
+    Reduce,
+    /// The transport writes the one source (local) into the one target (a peer's).
+    Put,
+    /// The transport reads the one source (a peer's) into the one target (local).
+    Get,
+    /// Adds [`Step::value`] to a peer's counter, after everything this lane did before.
+    Signal,
+    /// Goes on once the own counter has reached its value at the operation's start, plus
+    /// `iteration * per_iteration`, plus [`Step::value`].
+    Wait,
+}
+
+/// One step. `Copy` and 32 bytes at most: half a cache line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct Step {
+    /// What is done.
+    pub action: Action,
+    /// [`Step::FINISH`], [`Step::PACKET`], [`Step::COUNTED`].
+    pub flags: u8,
+    /// How many operands are targets; they come first.
+    pub targets: u8,
+    /// How many operands are sources.
+    pub sources: u8,
+    /// Bit `i`: source `i` is a rank's own contribution, not yet scaled for `avg`.
+    pub raw: u32,
+    /// Index of the first operand.
+    pub operands: u32,
+    /// Whose length the operands have.
+    pub extent: Extent,
+    /// Index of the counter (signals, waits and counted puts).
+    pub counter: u32,
+    /// Increment or threshold.
+    pub value: i32,
+}
+
+impl Step {
+    /// The value is complete: `avg` over integers divides now.
+    pub const FINISH: u8 = 1;
+    /// The bytes carry their own flag (LL): the write is its signal, the read its wait.
+    pub const PACKET: u8 = 2;
+    /// The transport raises [`Step::counter`] by [`Step::value`] at the target when the bytes have arrived;
+    /// different puts may arrive in any order.
+    pub const COUNTED: u8 = 4;
+
+    /// Whether all bits of `flag` are set.
+    pub const fn has(&self, flag: u8) -> bool {
+        self.flags & flag == flag
+    }
+}
+
+const _: () = assert!(size_of::<Step>() <= 32);
+
+/// Whose length a step has: a chunk of the partition, or an entry of a table that is filled when the
+/// operation starts (or by the device while it runs).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Extent(u32);
+
+impl Extent {
+    const TABLE: u32 = 1 << 31;
+    /// Signals and waits have none.
+    pub const NONE: Extent = Extent(u32::MAX);
+
+    /// As long as this chunk.
+    pub const fn chunk(chunk: Chunk) -> Self {
+        Extent(chunk.0)
+    }
+
+    /// As long as the table's entry.
+    pub const fn table(index: u32) -> Self {
+        Extent(index | Self::TABLE)
+    }
+
+    /// The chunk, unless it is a table's entry or nothing.
+    pub const fn as_chunk(self) -> Option<Chunk> {
+        if self.0 & Self::TABLE == 0 { Some(Chunk(self.0)) } else { None }
+    }
+
+    /// The table's entry, if it is one.
+    pub const fn as_table(self) -> Option<u32> {
+        if self.0 != u32::MAX && self.0 & Self::TABLE != 0 { Some(self.0 & !Self::TABLE) } else { None }
+    }
+}
+
+/// One operand: a region and where in it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Operand {
+    /// Index into [`Plan::regions`].
+    pub region: u16,
+    /// Where in the region.
+    pub position: Position,
+}
+
+/// Where in a region.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Position {
+    /// A chunk of a caller's buffer; in a sliced plan the slice of the present iteration.
+    Chunk(Chunk),
+    /// A mailbox's slot: the `i`-th use of the mailbox in this iteration, modulo its slots, counted on from
+    /// the operation before.
+    Slot(u32),
+    /// A scratch place.
+    Scratch(u32),
+    /// An offset from the table that is filled when the operation starts (or by the device).
+    Table(u32),
+}
+
+impl Plan {
+    /// The targets of a step.
+    #[inline]
+    pub fn targets(&self, step: &Step) -> &[Operand] {
+        &self.operands[step.operands as usize..step.operands as usize + step.targets as usize]
+    }
+
+    /// The sources of a step.
+    #[inline]
+    pub fn sources(&self, step: &Step) -> &[Operand] {
+        let first = step.operands as usize + step.targets as usize;
+        &self.operands[first..first + step.sources as usize]
+    }
+
+    /// The steps of a lane.
+    #[inline]
+    pub fn lane(&self, lane: &Lane) -> &[Step] {
+        &self.steps[lane.start as usize..lane.end as usize]
+    }
+}

@@ -1,0 +1,207 @@
+//! Small damage to rings: whatever the verifier still lets through must run correctly.
+//!
+//! The bar is that of the design: every single-step mutant that is not refused is shown to be a correct
+//! program by an executor that shares no code with the verifier.
+
+mod common;
+
+use common::{Random, execute_often};
+use consort_algorithms::builders::{RingOptions, pair, ring};
+use consort_algorithms::passes::fuse;
+use consort_algorithms::plan::{Action, Extent, Lane, Position, Region, Step};
+use consort_algorithms::{Chunk, Collective, LowerOptions, Plan, lower_all, verify};
+
+/// The steps of one lane, to be put back after damage.
+fn with_lane(plan: &Plan, lane: usize, damage: impl FnOnce(&mut Vec<Step>)) -> Plan {
+    let mut result = Plan { lanes: Vec::new(), steps: Vec::new(), ..plan.clone() };
+    let mut damage = Some(damage);
+    for (index, range) in plan.lanes.iter().enumerate() {
+        let mut steps = plan.lane(range).to_vec();
+        if index == lane
+            && let Some(damage) = damage.take()
+        {
+            damage(&mut steps);
+        }
+        let start = result.steps.len() as u32;
+        result.steps.extend(steps);
+        result.lanes.push(Lane { start, end: result.steps.len() as u32, engine: range.engine });
+    }
+    result
+}
+
+/// All single damages to one plan, with a name each.
+fn mutants(plan: &Plan) -> Vec<(String, Plan)> {
+    let mut made = Vec::new();
+    for (lane, range) in plan.lanes.iter().enumerate() {
+        let count = (range.end - range.start) as usize;
+        for at in 0..count {
+            let step = plan.steps[range.start as usize + at];
+            let mut make = |what: &str, damage: &dyn Fn(&mut Vec<Step>)| {
+                let name = format!("{} lane {lane} step {at}: {what}", plan.rank);
+                made.push((name, with_lane(plan, lane, |steps| damage(steps))));
+            };
+            make("drop", &|steps| drop(steps.remove(at)));
+            make("duplicate", &|steps| steps.insert(at, step));
+            for distance in 1..=4 {
+                if at + distance < count {
+                    make(&format!("move by {distance}"), &|steps| {
+                        let step = steps.remove(at);
+                        steps.insert(at + distance, step);
+                    });
+                    make(&format!("swap by {distance}"), &|steps| steps.swap(at, at + distance));
+                }
+            }
+            for flag in [Step::FINISH, Step::PACKET, Step::COUNTED] {
+                make(&format!("flag {flag}"), &|steps| steps[at].flags ^= flag);
+            }
+            for bit in 0..u32::from(step.sources) {
+                make(&format!("raw bit {bit}"), &|steps| steps[at].raw ^= 1 << bit);
+            }
+            for action in
+                [Action::Copy, Action::Reduce, Action::Put, Action::Get, Action::Signal, Action::Wait]
+            {
+                if action != step.action {
+                    make(&format!("{action:?}"), &|steps| steps[at].action = action);
+                }
+            }
+            for change in [-2, -1, 1, 2] {
+                make(&format!("value {change:+}"), &|steps| steps[at].value += change);
+            }
+            if matches!(step.action, Action::Signal | Action::Wait) {
+                for counter in (0..plan.counters.len() as u32).filter(|&counter| counter != step.counter) {
+                    make(&format!("counter {counter}"), &|steps| steps[at].counter = counter);
+                }
+                continue;
+            }
+            let chunks = 2 * plan.partition.parts * plan.ranks;
+            for chunk in (0..chunks.min(6)).map(|chunk| Extent::chunk(Chunk(chunk))) {
+                if chunk != step.extent {
+                    make(&format!("extent {chunk:?}"), &|steps| steps[at].extent = chunk);
+                }
+            }
+            let name = |what: String| format!("{} lane {lane} step {at}: {what}", plan.rank);
+            operand_mutants(plan, &step, |what, mutant| made.push((name(what), mutant)));
+        }
+    }
+    made
+}
+
+fn operand_mutants(plan: &Plan, step: &Step, mut push: impl FnMut(String, Plan)) {
+    let first = step.operands as usize;
+    for operand in first..first + usize::from(step.targets + step.sources) {
+        let old = plan.operands[operand];
+        let mut other = |what: String, change: &dyn Fn(&mut Plan)| {
+            let mut mutant = plan.clone();
+            change(&mut mutant);
+            push(format!("operand {}: {what}", operand - first), mutant);
+        };
+        let positions = match old.position {
+            Position::Chunk(chunk) => {
+                let chunks = plan.partition.parts * plan.ranks;
+                (1..chunks.min(4)).map(|by| Position::Chunk(Chunk((chunk.0 + by) % chunks))).collect()
+            }
+            Position::Slot(slot) => vec![Position::Slot(slot + 1), Position::Slot(slot.saturating_sub(1))],
+            Position::Scratch(place) => vec![Position::Scratch(place ^ 1)],
+            Position::Table(_) => Vec::new(),
+        };
+        for position in positions.into_iter().filter(|&position| position != old.position) {
+            other(format!("{position:?}"), &|mutant| mutant.operands[operand].position = position);
+            // The same with the length that goes with it.
+            if let Position::Chunk(chunk) = position {
+                let index = plan.steps.iter().position(|other| other == step).unwrap_or(0);
+                other(format!("{position:?} and extent"), &|mutant| {
+                    mutant.operands[operand].position = position;
+                    mutant.steps[index].extent = Extent::chunk(chunk);
+                });
+            }
+        }
+        for region in 0..plan.regions.len() as u16 {
+            if region != old.region {
+                other(format!("region {region}"), &|mutant| mutant.operands[operand].region = region);
+                let position = match plan.regions[usize::from(region)].region {
+                    Region::Mailbox { .. } => Position::Slot(0),
+                    Region::Scratch => Position::Scratch(0),
+                    _ => Position::Chunk(step.extent.as_chunk().unwrap_or(Chunk(0))),
+                };
+                other(format!("region {region} at {position:?}"), &|mutant| {
+                    mutant.operands[operand].region = region;
+                    mutant.operands[operand].position = position;
+                });
+            }
+        }
+    }
+    if step.sources == 2 {
+        let at = first + usize::from(step.targets);
+        let mut mutant = plan.clone();
+        mutant.operands.swap(at, at + 1);
+        push("sources swapped".into(), mutant);
+    }
+}
+
+#[derive(Default)]
+struct Tally {
+    made: usize,
+    let_through: usize,
+}
+
+fn attack(plans: &[Plan], ranks: &[usize], what: &str, tally: &mut Tally, random: &mut Random) {
+    let rounds = if plans[0].sliced { 4 } else { 3 };
+    execute_often(plans, rounds, 4).unwrap_or_else(|fault| panic!("{what}, undamaged: {fault}"));
+    verify(plans).unwrap_or_else(|refusal| panic!("{what}, undamaged: {refusal}"));
+    let mut set = plans.to_vec();
+    for &rank in ranks {
+        for (name, mutant) in mutants(&plans[rank]) {
+            // Large sets are sampled; the sample is the same every time.
+            if plans.len() > 3 && plans[rank].steps.len() > 30 && !random.one_in(6) {
+                continue;
+            }
+            if mutant == plans[rank] {
+                continue;
+            }
+            let original = std::mem::replace(&mut set[rank], mutant);
+            tally.made += 1;
+            if verify(&set).is_ok() {
+                tally.let_through += 1;
+                if let Err(fault) = execute_often(&set, rounds, 6) {
+                    panic!("{what}, {name}: let through, but {fault}");
+                }
+            }
+            set[rank] = original;
+        }
+    }
+}
+
+#[test]
+fn what_is_let_through_runs_correctly() {
+    let mut random = Random(20_240_607);
+    println!("sampling seed {}", random.0);
+    let mut total = Tally::default();
+    for ranks in [2u32, 3, 4, 5, 8] {
+        for collective in Collective::ALL {
+            for bidirectional in [false, true] {
+                let schedule = match collective {
+                    Collective::AllToAll => continue,
+                    Collective::SendReceive if ranks > 2 || bidirectional => continue,
+                    Collective::SendReceive => pair(),
+                    _ => ring(collective, ranks, RingOptions { channels: 1, bidirectional }),
+                };
+                let plain = lower_all(&schedule, &LowerOptions { slots: 2 }).expect("rings lower");
+                let fused: Vec<Plan> = plain.iter().map(|plan| fuse(plan, &|_| true)).collect();
+                let mut tally = Tally::default();
+                let damaged: Vec<usize> = match ranks {
+                    2 | 3 => (0..ranks as usize).collect(),
+                    _ => vec![0, ranks as usize - 1],
+                };
+                for (plans, form) in [(plain, "plain"), (fused, "fused")] {
+                    let what = format!("{} of {collective} over {ranks}, {form}", schedule.name);
+                    attack(&plans, &damaged, &what, &mut tally, &mut random);
+                }
+                total.made += tally.made;
+                total.let_through += tally.let_through;
+            }
+        }
+    }
+    let Tally { made, let_through } = total;
+    println!("{made} mutants: {} refused, {let_through} let through and shown correct", made - let_through);
+    assert!(made > 10_000 && let_through > 0 && let_through * 5 < made);
+}

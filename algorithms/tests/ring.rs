@@ -1,0 +1,101 @@
+//! The ring through lowering, fusion and the verifier.
+
+use consort_algorithms::builders::{RingOptions, pair, ring};
+use consort_algorithms::passes::{fuse, pipeline};
+use consort_algorithms::{Collective, LowerOptions, Plan, Schedule, lower_all, verify};
+
+fn lowered(schedule: &Schedule, slots: u32) -> Vec<Plan> {
+    lower_all(schedule, &LowerOptions { slots }).expect("rings lower")
+}
+
+fn fused(plans: &[Plan]) -> Vec<Plan> {
+    plans.iter().map(|plan| fuse(plan, &|_| true)).collect()
+}
+
+fn rings() -> impl Iterator<Item = Collective> {
+    Collective::ALL
+        .into_iter()
+        .filter(|collective| !matches!(collective, Collective::SendReceive | Collective::AllToAll))
+}
+
+fn proved(plans: &[Plan], what: &str) -> u64 {
+    match verify(plans) {
+        Ok(proof) => proof.fold_hash,
+        Err(refusal) => panic!("{what}: {refusal}"),
+    }
+}
+
+#[test]
+fn every_ring_up_to_64_ranks_is_proved() {
+    for ranks in (1..=9).chain([16, 17, 33, 64]) {
+        for collective in rings() {
+            for (channels, bidirectional) in [(1, false), (2, true)] {
+                if ranks > 17 && channels > 1 {
+                    continue;
+                }
+                let schedule = ring(collective, ranks, RingOptions { channels, bidirectional });
+                let what = format!("{collective} over {ranks}, {}", schedule.name);
+                let plans = lowered(&schedule, 4);
+                let hash = proved(&plans, &what);
+                assert_eq!(hash, proved(&fused(&plans), &format!("{what}, fused")));
+            }
+        }
+    }
+    let plans = lowered(&pair(), 1);
+    assert_eq!(proved(&plans, "pair"), proved(&fused(&plans), "pair, fused"));
+}
+
+#[test]
+fn slots_and_pipelining_leave_the_hash_alone_and_brackets_do_not() {
+    let options = RingOptions::default();
+    for collective in rings() {
+        let schedule = ring(collective, 5, options);
+        let one = proved(&lowered(&schedule, 1), "one slot");
+        assert_eq!(one, proved(&lowered(&schedule, 7), "seven slots"));
+        assert_eq!(one, proved(&fused(&lowered(&schedule, 2)), "fused"));
+        let deep = pipeline(&schedule, 3);
+        let deep_hash = proved(&lowered(&deep, 3), "pipelined");
+        assert_ne!(one, deep_hash, "another partition");
+        assert_eq!(deep_hash, proved(&fused(&lowered(&deep, 4)), "pipelined and fused"));
+    }
+    let there = ring(Collective::AllReduce, 4, options);
+    let back = consort_algorithms::passes::reverse(&there);
+    assert_ne!(proved(&lowered(&there, 2), "there"), proved(&lowered(&back, 2), "back"));
+}
+
+#[test]
+fn too_few_slots_are_refused_with_who_waits_for_whom() {
+    let fused = fused(&lowered(&ring(Collective::AllReduce, 4, RingOptions::default()), 1));
+    let refusal = verify(&fused).expect_err("a fused ring needs two slots").to_string();
+    assert!(refusal.starts_with("deadlock: ") && refusal.contains("credit[r0 <- r1 ch0]"), "{refusal}");
+}
+
+#[test]
+fn fusion_saves_the_memory_traffic_it_promises() {
+    let plan = &lowered(&ring(Collective::AllReduce, 8, RingOptions::default()), 2)[0];
+    assert_eq!((plan.steps.len(), plan.scratch), (28 * 3, 1));
+    let fused = fuse(plan, &|_| true);
+    // One send, 13 arrivals that are sent on, one that stays; partial sums never touch scratch.
+    assert_eq!((fused.steps.len(), fused.scratch), (3 + 13 * 5 + 3, 0));
+    let unmapped = fuse(plan, &|_| false);
+    assert_eq!((unmapped.steps.len(), unmapped.scratch), (plan.steps.len(), 1));
+}
+
+/// `cargo test --release -- --ignored --nocapture` prints what the verifier costs; nothing is asserted.
+#[test]
+#[ignore = "a measurement"]
+fn what_the_verifier_costs() {
+    for ranks in [2, 8, 64] {
+        let plain = lowered(&ring(Collective::AllReduce, ranks, RingOptions::default()), 4);
+        for (plans, form) in [(fused(&plain), "fused"), (plain, "plain")] {
+            let best = (0..20)
+                .map(|_| {
+                    let start = std::time::Instant::now();
+                    proved(&plans, "ring");
+                    start.elapsed()
+                })
+                .min();
+            println!("all_reduce ring, {ranks} ranks, {form}: {best:?}");
+        }
+    }
+}

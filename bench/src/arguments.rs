@@ -1,0 +1,386 @@
+//! The command line, in nccl-tests' language.
+//!
+//! Invariant: what comes out as [`Settings`] is complete and consistent; every flag of nccl-tests is either
+//! honoured, accepted at the value that changes nothing, or refused with a sentence that says why.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Parser;
+use consort::{DataType, ReduceOp};
+
+use crate::collective::Collective;
+use crate::failure::Failure;
+use crate::sizes::{Step, Sweep, parse_size};
+use crate::statistics::Average;
+
+/// nccl-tests' default size.
+const DEFAULT_BYTES: u64 = 32 << 20;
+/// nccl-tests' default step.
+const DEFAULT_STEP: u64 = 1 << 20;
+/// The most iterations that are made when none were asked for.
+pub(crate) const ITERATIONS_MOST: u64 = 20;
+/// The fewest.
+pub(crate) const ITERATIONS_LEAST: u64 = 3;
+/// How long the iterations of one size may take when their number was not asked for.
+pub(crate) const ITERATIONS_TIME: Duration = Duration::from_secs(5);
+
+/// Measures a collective between the ranks of this host, or of the job that started it, and checks every
+/// element of every result.
+///
+/// Without a launcher it starts the ranks itself. Under torchrun, Open MPI, MPICH or Slurm it is one rank of
+/// their job. Flags, table and exit codes are those of nccl-tests: 0 done, 1 internal error, 3 error of the
+/// library or lost rank, 4 timeout, 6 wrong usage, 7 wrong data or bandwidth below the minimum.
+#[derive(Parser, Debug)]
+#[command(name = "collbench", version, args_override_self = true, max_term_width = 110)]
+pub(crate) struct Arguments {
+    /// allreduce, reduce, broadcast, allgather, reducescatter or sendrecv; also as all_reduce, all_reduce_perf
+    #[arg(value_parser = |text: &str| text.parse::<Collective>())]
+    collective: Collective,
+
+    /// Smallest size in bytes; K, M and G are powers of 1024 [default: 32M]
+    #[arg(short = 'b', long = "minbytes", value_name = "SIZE", value_parser = parse_size)]
+    smallest: Option<u64>,
+
+    /// Largest size [default: 32M]
+    #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", value_parser = parse_size)]
+    largest: Option<u64>,
+
+    /// Step between sizes [default: 1M]
+    #[arg(short = 'i', long = "stepbytes", value_name = "SIZE", value_parser = parse_size)]
+    step: Option<u64>,
+
+    /// Factor between sizes, instead of a step
+    #[arg(short = 'f', long = "stepfactor", value_name = "N")]
+    factor: Option<u64>,
+
+    /// One size: the same as -b SIZE -e SIZE
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with_all = ["smallest", "largest"])]
+    size: Option<u64>,
+
+    /// int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 f8e4m3 f8e5m2, or all
+    #[arg(short = 'd', long = "datatype", value_name = "TYPE", default_value = "float")]
+    data_type: String,
+
+    /// sum prod min max avg, or all
+    #[arg(short = 'o', long = "op", value_name = "OP", default_value = "sum")]
+    op: String,
+
+    /// Root of reduce and broadcast; -1 for each in turn
+    #[arg(short = 'r', long = "root", value_name = "RANK", default_value_t = 0, allow_negative_numbers = true)]
+    root: i64,
+
+    /// Iterations per size [default: 20, or fewer (at least 3) if they would take more than 5 s]
+    #[arg(short = 'n', long = "iters", value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    iterations: Option<u64>,
+
+    /// Iterations before the clock starts
+    #[arg(short = 'w', long = "warmup_iters", visible_alias = "warmup-iters", value_name = "N", default_value_t = 1)]
+    warmups: u64,
+
+    /// Calls per iteration
+    #[arg(short = 'm', long = "agg_iters", visible_alias = "agg-iters", value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    calls: u64,
+
+    /// How often everything is measured; 0 for ever
+    #[arg(short = 'N', long = "run_cycles", visible_alias = "run-cycles", value_name = "N", default_value_t = 1)]
+    cycles: u64,
+
+    /// Rounds of checking each result; 0 for none
+    #[arg(short = 'c', long = "check", value_name = "N", default_value_t = 1)]
+    checks: u64,
+
+    /// 1: a barrier after each call; 0, 2, 3: none (calls on a host always return when they are done)
+    #[arg(short = 'z', long = "blocking", value_name = "0-3", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=3))]
+    blocking: u8,
+
+    /// How the ranks' times become one: 0 rank 0, 1 average, 2 minimum, 3 maximum
+    #[arg(short = 'a', long = "average", value_name = "0-3", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=3))]
+    average: u8,
+
+    /// Seconds after which a call fails; 0 for the library's own limit
+    #[arg(short = 'T', long = "timeout", value_name = "SECONDS", default_value_t = 0)]
+    timeout: u64,
+
+    /// Bytes by which the buffers are moved off their alignment
+    #[arg(short = 'u', long = "unalign", value_name = "BYTES", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=4096))]
+    unalign: u64,
+
+    /// Times each iteration: columns i_min, i_max, i_p99, i_cv% (some 50 ns are added to each)
+    #[arg(short = 'I', long = "per_iter_timing", visible_alias = "per-iter-timing", num_args = 0..=1, default_value_t = 0, default_missing_value = "1")]
+    per_iteration: u8,
+
+    /// Times each iteration: columns p50, p95, p99, min, max
+    #[arg(long)]
+    percentiles: bool,
+
+    /// Reports the library's memory per rank: 0 or 1
+    #[arg(short = 'M', long = "memory", num_args = 0..=1, default_value_t = 0, default_missing_value = "1")]
+    memory: u8,
+
+    /// Number of ranks [default: what cores, affinity, control group and memory allow]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    ranks: Option<u32>,
+
+    /// Ranks are threads of one process instead of processes
+    #[arg(long)]
+    threads: bool,
+
+    /// Seed of the data
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+
+    /// Fails (7) if the average bus bandwidth is below 0.9 times this many GB/s; also NCCL_TESTS_MIN_BW
+    #[arg(long = "min-bw", alias = "min_bw", value_name = "GB/S")]
+    bandwidth_min: Option<f64>,
+
+    /// Writes results as JSON with nccl-tests' keys
+    #[arg(short = 'J', long = "json", alias = "output_file", alias = "output-file", value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Writes results as comma-separated values
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+
+    /// Says on standard error what is done
+    #[arg(short = 'v', long)]
+    verbose: bool,
+
+    #[command(flatten)]
+    foreign: Foreign,
+
+    /// Set by the parent process: rank, size, the parent's process, whether to report progress.
+    #[arg(long = "as-rank", hide = true, value_name = "R/N/PID/P", value_parser = parse_place)]
+    place: Option<Place>,
+
+    /// Set by the parent process: why there are as many ranks as there are.
+    #[arg(long = "as-rank-note", hide = true)]
+    note: Option<String>,
+}
+
+/// Flags of nccl-tests that mean nothing here.
+#[derive(clap::Args, Debug)]
+struct Foreign {
+    #[arg(short = 't', long = "nthreads", hide = true)]
+    nthreads: Option<u32>,
+    #[arg(short = 'g', long = "ngpus", hide = true)]
+    ngpus: Option<String>,
+    #[arg(short = 'p', long = "parallel_init", alias = "parallel-init", hide = true)]
+    parallel_init: Option<String>,
+    #[arg(short = 'y', long = "stream_null", alias = "stream-null", hide = true)]
+    stream_null: Option<String>,
+    #[arg(short = 'G', long = "cudagraph", hide = true)]
+    cudagraph: Option<String>,
+    #[arg(short = 'C', long = "report_cputime", alias = "report-cputime", hide = true)]
+    report_cputime: Option<String>,
+    #[arg(short = 'S', long = "report_timestamps", alias = "report-timestamps", hide = true)]
+    report_timestamps: Option<String>,
+    #[arg(short = 'R', long = "local_register", alias = "local-register", hide = true)]
+    local_register: Option<String>,
+    #[arg(short = 'x', long = "cta_policy", alias = "cta-policy", hide = true, allow_negative_numbers = true)]
+    cta_policy: Option<String>,
+    #[arg(short = 'D', long = "device_implementation", alias = "device-implementation", hide = true)]
+    device_implementation: Option<String>,
+    #[arg(short = 'V', long = "device_cta_count", alias = "device-cta-count", hide = true)]
+    device_cta_count: Option<String>,
+}
+
+impl Foreign {
+    fn refuse(&self) -> Result<(), Failure> {
+        let flags = [
+            ("-g/--ngpus", &self.ngpus, "1", "a rank has one place, the host; use --ranks for more ranks"),
+            ("-p/--parallel_init", &self.parallel_init, "0", "ranks always join at the same time"),
+            ("-y/--stream_null", &self.stream_null, "0", "there are no streams on a host"),
+            ("-G/--cudagraph", &self.cudagraph, "0", "there are no CUDA graphs on a host"),
+            ("-C/--report_cputime", &self.report_cputime, "0", "a call on a host returns when it is done, so the time is the processor's"),
+            ("-S/--report_timestamps", &self.report_timestamps, "0", "the table has no such column; --json has begin and end"),
+            ("-R/--local_register", &self.local_register, "0", "ordinary memory is measured; there is nothing to register it with"),
+            ("-x/--cta_policy", &self.cta_policy, "-1", "there are no thread blocks on a host"),
+            ("-D/--device_implementation", &self.device_implementation, "0", "there is no device code on a host"),
+            ("-V/--device_cta_count", &self.device_cta_count, "16", "there is no device code on a host"),
+        ];
+        for (flag, value, neutral, why) in flags {
+            if value.as_ref().is_some_and(|value| value != neutral) {
+                return Err(Failure::usage(format!("{flag} is not supported: {why}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where a rank process stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    pub(crate) rank: u32,
+    pub(crate) size: u32,
+    pub(crate) parent: i32,
+    pub(crate) progress: bool,
+}
+
+impl Place {
+    pub(crate) fn argument(&self) -> String {
+        format!("--as-rank={}/{}/{}/{}", self.rank, self.size, self.parent, u8::from(self.progress))
+    }
+}
+
+fn parse_place(text: &str) -> Result<Place, String> {
+    let fields: Vec<i64> = text.split('/').map_while(|field| field.parse().ok()).collect();
+    match fields[..] {
+        [rank, size, parent, progress] if rank >= 0 && rank < size => Ok(Place {
+            rank: rank as u32,
+            size: size as u32,
+            parent: parent as i32,
+            progress: progress != 0,
+        }),
+        _ => Err("this argument is set by collbench itself".into()),
+    }
+}
+
+/// What to measure, and how.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) collective: Collective,
+    pub(crate) sweep: Sweep,
+    pub(crate) data_types: Vec<DataType>,
+    pub(crate) ops: Vec<ReduceOp>,
+    /// `None` for each rank in turn.
+    pub(crate) root: Option<u32>,
+    /// `None` for as many as fit.
+    pub(crate) iterations: Option<u64>,
+    pub(crate) warmups: u64,
+    pub(crate) calls: u64,
+    pub(crate) cycles: u64,
+    pub(crate) checks: u64,
+    pub(crate) blocking: u8,
+    pub(crate) average: Average,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) unalign: usize,
+    pub(crate) per_iteration: bool,
+    pub(crate) percentiles: bool,
+    pub(crate) memory: bool,
+    pub(crate) ranks: Option<u32>,
+    pub(crate) threads: bool,
+    pub(crate) seed: u64,
+    pub(crate) bandwidth_min: Option<f64>,
+    pub(crate) json: Option<PathBuf>,
+    pub(crate) csv: Option<PathBuf>,
+    pub(crate) verbose: bool,
+    pub(crate) place: Option<Place>,
+    pub(crate) note: Option<String>,
+}
+
+impl Arguments {
+    pub(crate) fn settings(self) -> Result<Settings, Failure> {
+        self.foreign.refuse()?;
+        let (threads, ranks) = match self.foreign.nthreads {
+            None | Some(1) => (self.threads, self.ranks),
+            Some(0) => return Err(Failure::usage("-t/--nthreads must be at least 1")),
+            Some(count) => match self.ranks {
+                None => (true, Some(count)),
+                Some(ranks) if ranks == count => (true, Some(count)),
+                Some(_) => {
+                    return Err(Failure::usage("-t makes every thread a rank; give -t or --ranks, not both"));
+                }
+            },
+        };
+        let step = match self.factor {
+            Some(factor) if factor > 1 => Step::Factor(factor),
+            _ => Step::Bytes(self.step.unwrap_or(DEFAULT_STEP)),
+        };
+        let smallest = self.size.or(self.smallest);
+        let largest = self.size.or(self.largest);
+        // One limit alone must not be contradicted by the default of the other.
+        let smallest_or = smallest.unwrap_or(largest.unwrap_or(DEFAULT_BYTES).min(DEFAULT_BYTES));
+        let largest_or = largest.unwrap_or(smallest_or.max(DEFAULT_BYTES));
+        let sweep = Sweep::new(smallest_or, largest_or, step).map_err(Failure::usage)?;
+        let root = match self.root {
+            -1 => None,
+            root => Some(u32::try_from(root).map_err(|_| {
+                Failure::usage(format!("-r {root}: a root is a rank, or -1 for each in turn"))
+            })?),
+        };
+        Ok(Settings {
+            collective: self.collective,
+            sweep,
+            data_types: data_types(&self.data_type)?,
+            ops: if self.collective.folds() { ops(&self.op)? } else { vec![ReduceOp::Sum] },
+            root,
+            iterations: self.iterations,
+            warmups: self.warmups,
+            calls: self.calls,
+            cycles: self.cycles,
+            checks: self.checks,
+            blocking: self.blocking,
+            average: [Average::Rank0, Average::Mean, Average::Min, Average::Max][usize::from(self.average)],
+            timeout: (self.timeout > 0).then(|| Duration::from_secs(self.timeout)),
+            unalign: self.unalign as usize,
+            per_iteration: self.per_iteration != 0,
+            percentiles: self.percentiles,
+            memory: self.memory != 0,
+            ranks,
+            threads,
+            seed: self.seed,
+            bandwidth_min: self.bandwidth_min.or_else(|| std::env::var("NCCL_TESTS_MIN_BW").ok()?.parse().ok()),
+            json: self.json,
+            csv: self.csv,
+            verbose: self.verbose,
+            place: self.place,
+            note: self.note,
+        })
+    }
+}
+
+fn data_types(text: &str) -> Result<Vec<DataType>, Failure> {
+    match text {
+        "all" => Ok(DataType::ALL.to_vec()),
+        text => match text.parse::<DataType>() {
+            Ok(one) => Ok(vec![one]),
+            Err(error) => Err(Failure::usage(format!("-d: {error}, all"))),
+        },
+    }
+}
+
+fn ops(text: &str) -> Result<Vec<ReduceOp>, Failure> {
+    match text {
+        "all" => Ok(vec![ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min, ReduceOp::Avg]),
+        "mulsum" => {
+            Err(Failure::usage("-o mulsum is not supported: operators made by the user do not exist yet"))
+        }
+        text => match text.parse::<ReduceOp>() {
+            Ok(one) => Ok(vec![one]),
+            Err(error) => Err(Failure::usage(format!("-o: {error}, all"))),
+        },
+    }
+}
+
+impl Settings {
+    /// Whether each iteration is timed.
+    pub(crate) fn times_each(&self) -> bool {
+        self.per_iteration || self.percentiles
+    }
+
+    /// The largest send and receive buffers, in bytes, of any size and type.
+    pub(crate) fn buffer_bytes(&self, ranks: u32) -> (u64, u64) {
+        let mut largest = (0, 0);
+        for data_type in &self.data_types {
+            let element = data_type.size();
+            for size in [self.sweep.largest, self.sweep.smallest] {
+                let shape = self.collective.shape(size, element, ranks);
+                largest.0 = largest.0.max((shape.send * element) as u64);
+                largest.1 = largest.1.max((shape.receive * element) as u64);
+            }
+        }
+        largest
+    }
+}
+
+/// Reads the command line. On failure: the text for the user, and whether it is an error.
+pub(crate) fn parse(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Settings, (String, bool)> {
+    let arguments = Arguments::try_parse_from(arguments)
+        .map_err(|error| (error.render().to_string(), error.use_stderr()))?;
+    arguments.settings().map_err(|failure| (format!("error: {failure}\n"), true))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,335 @@
+//! One rank's test data for one type and operator: what goes in, what must come out, what must stay.
+//!
+//! Invariant: no second copy of anything is made; what is expected is compared piece by piece with a table.
+//! Every round has data of its own, so a result of an earlier round never passes for one of this round. What
+//! is checked: each element of the output; where a rank gets no output, that its buffer is as it was; the
+//! input, if it is apart from the output; the guard bytes around both buffers.
+
+use std::ops::Range;
+
+use crate::buffers::Guarded;
+use crate::collective::{Collective, Work};
+use crate::group::Buffers;
+use crate::pattern::{Differences, Pattern};
+use crate::values::{Rule, mix, moved};
+use consort::{DataType, ReduceOp};
+
+/// Where input and output are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Placement {
+    OutOfPlace,
+    InPlace,
+}
+
+impl Placement {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Placement::OutOfPlace => "out of place",
+            Placement::InPlace => "in place",
+        }
+    }
+}
+
+/// A rank's two buffers.
+pub(crate) struct Pair {
+    pub(crate) send: Guarded,
+    pub(crate) receive: Guarded,
+}
+
+/// What one rank's check of one result found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Finding {
+    /// Wrong elements of the output, changed elements of the input, changed guard bytes.
+    pub(crate) wrong: u64,
+    pub(crate) text: Vec<String>,
+}
+
+/// Which table a piece of memory comes from.
+#[derive(Clone, Copy)]
+enum Source {
+    /// This rank's contribution to a fold.
+    Input,
+    /// The result of a fold.
+    Expected,
+    /// Elements that are only moved.
+    Moved,
+}
+
+/// A run of elements that is known.
+#[derive(Clone, Copy)]
+struct Piece {
+    source: Source,
+    stream: u64,
+    /// Index in the stream of the first element.
+    first: usize,
+    /// Index in the buffer of the first element.
+    at: usize,
+    count: usize,
+}
+
+/// The data of one rank for one collective, type and operator.
+pub(crate) struct Data {
+    rule: Rule,
+    rank: u32,
+    moved: Pattern,
+    input: Option<Pattern>,
+    expected: Option<Pattern>,
+}
+
+impl Data {
+    pub(crate) fn new(
+        collective: Collective,
+        data_type: DataType,
+        op: ReduceOp,
+        rank: u32,
+        ranks: u32,
+        seed: u64,
+    ) -> Self {
+        let rule = Rule { data_type, op, ranks, seed };
+        let bytes = data_type.size();
+        let folds = collective.folds();
+        Self {
+            rule,
+            rank,
+            moved: Pattern::new(bytes, |place| moved(seed, place)),
+            input: folds.then(|| Pattern::new(bytes, |place| rule.input(rank, place))),
+            expected: folds.then(|| Pattern::new(bytes, |place| rule.expected(place))),
+        }
+    }
+
+    fn pattern(&self, source: Source) -> &Pattern {
+        match source {
+            Source::Input => self.input.as_ref(),
+            Source::Expected => self.expected.as_ref(),
+            Source::Moved => None,
+        }
+        .unwrap_or(&self.moved)
+    }
+
+    /// The stream of all ranks' contributions to a fold, which must lie at the same places in all tables.
+    fn shared(&self, round: u64) -> u64 {
+        mix(mix(self.rule.seed, round), 0)
+    }
+
+    fn of_rank(&self, round: u64, rank: u32) -> u64 {
+        mix(mix(self.rule.seed, round), 1 + u64::from(rank))
+    }
+
+    /// What lies in an output before it is written.
+    fn background(&self, round: u64, count: usize) -> Piece {
+        Piece { source: Source::Moved, stream: mix(mix(self.rule.seed, round), u64::MAX), first: 0, at: 0, count }
+    }
+
+    /// This rank's input, as a piece of the buffer that holds it.
+    fn input(&self, work: &Work, placement: Placement, round: u64) -> Piece {
+        let (source, stream) = match work.collective.folds() {
+            true => (Source::Input, self.shared(round)),
+            false => (Source::Moved, self.of_rank(round, self.rank)),
+        };
+        let at = match (work.collective, placement) {
+            (Collective::AllGather, Placement::InPlace) => self.rank as usize * work.shape.count,
+            _ => 0,
+        };
+        Piece { source, stream, first: 0, at, count: work.shape.send }
+    }
+
+    /// Everything that is known of the output buffer after the call.
+    fn output(&self, work: &Work, placement: Placement, round: u64) -> Vec<Piece> {
+        let (count, rank, ranks) = (work.shape.count, self.rank, self.rule.ranks);
+        let folded =
+            |first, at| Piece { source: Source::Expected, stream: self.shared(round), first, at, count };
+        let from =
+            |rank, at| Piece { source: Source::Moved, stream: self.of_rank(round, rank), first: 0, at, count };
+        let own = rank as usize * count;
+        match (work.collective, placement) {
+            (Collective::Reduce, Placement::OutOfPlace) if rank != work.root => vec![self.background(round, count)],
+            (Collective::Reduce, Placement::InPlace) if rank != work.root => vec![self.input(work, placement, round)],
+            (Collective::AllReduce | Collective::Reduce, _) => vec![folded(0, 0)],
+            (Collective::ReduceScatter, Placement::OutOfPlace) => vec![folded(own, 0)],
+            (Collective::ReduceScatter, Placement::InPlace) => vec![folded(own, own)],
+            (Collective::Broadcast, _) => vec![from(work.root, 0)],
+            (Collective::AllGather, _) => (0..ranks).map(|other| from(other, other as usize * count)).collect(),
+            (Collective::SendRecv, _) => vec![from((rank + ranks - 1) % ranks, 0)],
+        }
+    }
+
+    /// The bytes of a run of elements.
+    fn bytes(&self, at: usize, count: usize) -> Range<usize> {
+        let size = self.rule.data_type.size();
+        at * size..(at + count) * size
+    }
+
+    fn write(&self, piece: Piece, memory: &mut [u8]) {
+        let range = self.bytes(piece.at, piece.count);
+        self.pattern(piece.source).fill(piece.stream, piece.first, &mut memory[range]);
+    }
+
+    fn compare(&self, piece: Piece, memory: &[u8]) -> Differences {
+        let tolerance = match piece.source {
+            Source::Expected => self.rule.tolerance_ulps(),
+            _ => 0,
+        };
+        let memory = &memory[self.bytes(piece.at, piece.count)];
+        let mut found = Differences::default();
+        let pattern = self.pattern(piece.source);
+        found.add(pattern.compare(piece.stream, piece.first, memory, self.rule.data_type, tolerance), piece.at);
+        found
+    }
+
+    /// The buffer that holds both in place: the larger of the two.
+    fn home<'a>(work: &Work, pair: &'a mut Pair) -> &'a mut Guarded {
+        match work.collective {
+            Collective::ReduceScatter => &mut pair.send,
+            _ => &mut pair.receive,
+        }
+    }
+
+    /// Writes inputs, backgrounds and guards.
+    pub(crate) fn fill(&self, work: &Work, placement: Placement, round: u64, pair: &mut Pair) {
+        pair.send.arm(self.bytes(0, work.shape.send).end);
+        pair.receive.arm(self.bytes(0, work.shape.receive).end);
+        let input = self.input(work, placement, round);
+        match placement {
+            Placement::OutOfPlace => {
+                self.write(self.background(round, work.shape.receive), pair.receive.data_mut());
+                self.write(input, pair.send.data_mut());
+            }
+            Placement::InPlace => {
+                let memory = Self::home(work, pair).data_mut();
+                // Whatever the input will cover need not be written twice.
+                if input.count < work.shape.elements() || work.collective == Collective::Broadcast {
+                    self.write(self.background(round, work.shape.elements()), memory);
+                }
+                if work.collective != Collective::Broadcast || self.rank == work.root {
+                    self.write(input, memory);
+                }
+            }
+        }
+    }
+
+    /// The memory of the call.
+    pub(crate) fn buffers<'a>(&self, work: &Work, placement: Placement, pair: &'a mut Pair) -> Buffers<'a> {
+        if placement == Placement::OutOfPlace {
+            return Buffers::Apart { input: pair.send.data(), output: pair.receive.data_mut() };
+        }
+        let (count, own) = (work.shape.count, self.rank as usize * work.shape.count);
+        let (input, output) = match work.collective {
+            Collective::AllGather => (self.bytes(own, count), self.bytes(0, work.shape.receive)),
+            Collective::ReduceScatter => (self.bytes(0, work.shape.send), self.bytes(own, count)),
+            _ => (self.bytes(0, count), self.bytes(0, count)),
+        };
+        Buffers::Together { memory: Self::home(work, pair).data_mut(), input, output }
+    }
+
+    /// Looks at every element that is known.
+    pub(crate) fn check(&self, work: &Work, placement: Placement, round: u64, pair: &mut Pair) -> Finding {
+        let mut finding = Finding::default();
+        let mut note = |what: &str, found: Differences| {
+            let Some((index, got, want)) = found.first else { return };
+            finding.wrong += found.count;
+            let digits = self.rule.data_type.size() * 2;
+            finding.text.push(format!(
+                "{} {what}, first at element {index}: 0x{got:0digits$x} instead of 0x{want:0digits$x}",
+                found.count
+            ));
+        };
+        let mut found = Differences::default();
+        let output = match placement {
+            Placement::OutOfPlace => pair.receive.data(),
+            Placement::InPlace => Self::home(work, pair).data(),
+        };
+        for piece in self.output(work, placement, round) {
+            found.add(self.compare(piece, output), 0);
+        }
+        note("wrong elements in the output", found);
+        if placement == Placement::OutOfPlace {
+            let input = self.compare(self.input(work, placement, round), pair.send.data());
+            note("elements of the input changed", input);
+        }
+        let guards = pair.send.broken_guards() + pair.receive.broken_guards();
+        if guards > 0 {
+            finding.wrong += guards;
+            finding.text.push(format!("{guards} bytes next to the buffers changed"));
+        }
+        finding
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> Pair {
+        Pair { send: Guarded::new(1 << 20, 0).unwrap(), receive: Guarded::new(1 << 20, 3).unwrap() }
+    }
+
+    fn work(collective: Collective, bytes: u64, ranks: u32) -> Work {
+        let data_type = DataType::Float32;
+        Work { collective, data_type, op: ReduceOp::Sum, root: 1, shape: collective.shape(bytes, 4, ranks) }
+    }
+
+    fn data(collective: Collective, rank: u32) -> Data {
+        Data::new(collective, DataType::Float32, ReduceOp::Sum, rank, 3, 7)
+    }
+
+    #[test]
+    fn doing_nothing_is_found_except_where_nothing_is_to_be_done() {
+        for collective in Collective::ALL {
+            for placement in [Placement::OutOfPlace, Placement::InPlace] {
+                for rank in 0..3 {
+                    let (work, mut pair) = (work(collective, 50_000, 3), pair());
+                    let data = data(collective, rank);
+                    data.fill(&work, placement, 1, &mut pair);
+                    let finding = data.check(&work, placement, 1, &mut pair);
+                    let in_place = placement == Placement::InPlace;
+                    let nothing = match collective {
+                        Collective::Reduce => rank != 1,
+                        Collective::Broadcast => in_place && rank == 1,
+                        _ => false,
+                    };
+                    assert_eq!(finding.wrong == 0, nothing, "{collective} {placement:?} {rank} {finding:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn writes_where_nothing_belongs_are_found() {
+        let (work, mut pair) = (work(Collective::Reduce, 4096, 3), pair());
+        let data = data(Collective::Reduce, 0);
+        data.fill(&work, Placement::OutOfPlace, 1, &mut pair);
+        pair.receive.damage(0);
+        pair.receive.data_mut()[5] ^= 1;
+        pair.send.data_mut()[9] ^= 1;
+        let finding = data.check(&work, Placement::OutOfPlace, 1, &mut pair);
+        assert_eq!(finding.wrong, 3);
+        let text = finding.text.join("\n");
+        assert!(text.contains("first at element 1:") && text.contains("first at element 2:"), "{text}");
+        assert!(text.contains("1 bytes next to the buffers"), "{text}");
+    }
+
+    #[test]
+    fn the_result_of_an_earlier_round_is_found() {
+        let (work, mut pair) = (work(Collective::Broadcast, 65_536, 3), pair());
+        let (root, other) = (data(Collective::Broadcast, 1), data(Collective::Broadcast, 0));
+        root.fill(&work, Placement::InPlace, 1, &mut pair);
+        assert_eq!(other.check(&work, Placement::InPlace, 1, &mut pair).wrong, 0);
+        assert!(other.check(&work, Placement::InPlace, 2, &mut pair).wrong > 10_000);
+    }
+
+    #[test]
+    fn tolerance_is_for_results_only() {
+        let collective = Collective::AllReduce;
+        let work = Work { op: ReduceOp::Avg, ..work(collective, 64, 3) };
+        let data = Data::new(collective, DataType::Float32, ReduceOp::Avg, 0, 3, 7);
+        let mut pair = pair();
+        data.fill(&work, Placement::OutOfPlace, 1, &mut pair);
+        for piece in data.output(&work, Placement::OutOfPlace, 1) {
+            data.write(piece, pair.receive.data_mut());
+        }
+        pair.receive.data_mut()[0] ^= 1;
+        assert_eq!(data.check(&work, Placement::OutOfPlace, 1, &mut pair).wrong, 0);
+        pair.send.data_mut()[0] ^= 1;
+        assert_eq!(data.check(&work, Placement::OutOfPlace, 1, &mut pair).wrong, 1);
+    }
+}

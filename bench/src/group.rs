@@ -1,0 +1,183 @@
+//! What the measurement needs from a communicator: one rank's view of its group.
+//!
+//! Invariant: nothing but `backend` knows the library's calls; everything else is written against [`Group`]
+//! and tested with a stand-in that can be told to make mistakes.
+
+use std::ops::Range;
+
+use crate::collective::Work;
+use crate::failure::Failure;
+
+/// The memory of one call.
+pub(crate) enum Buffers<'a> {
+    /// Out of place.
+    Apart { input: &'a [u8], output: &'a mut [u8] },
+    /// In place: both are parts of the same memory.
+    Together { memory: &'a mut [u8], input: Range<usize>, output: Range<usize> },
+}
+
+/// One rank of a group.
+pub(crate) trait Group {
+    fn rank(&self) -> u32;
+
+    fn size(&self) -> u32;
+
+    /// Does the work `times` times back to back on the same buffers.
+    fn repeat(&self, work: &Work, buffers: Buffers<'_>, times: u64) -> Result<(), Failure>;
+
+    /// Returns when every rank has called it.
+    fn barrier(&self) -> Result<(), Failure>;
+
+    /// Everybody's bytes in rank order; all ranks pass the same number.
+    fn gather(&self, mine: &[u8]) -> Result<Vec<u8>, Failure>;
+
+    /// Bytes that the library holds in this process for this group.
+    fn memory_bytes(&self) -> usize;
+}
+
+/// Everybody's numbers: one row per rank.
+pub(crate) fn gather_numbers(group: &dyn Group, mine: &[f64]) -> Result<Vec<Vec<f64>>, Failure> {
+    let bytes: Vec<u8> = mine.iter().flat_map(|number| number.to_le_bytes()).collect();
+    let numbers: Vec<f64> = group
+        .gather(&bytes)?
+        .chunks_exact(8)
+        .map(|chunk| f64::from_le_bytes(chunk.try_into().expect("chunks of eight")))
+        .collect();
+    Ok(numbers.chunks(mine.len().max(1)).map(<[f64]>::to_vec).collect())
+}
+
+#[cfg(test)]
+pub(crate) mod stand_in {
+    //! Ranks as threads that exchange whole inputs through a mutex: slow, simple, float32 sums only.
+
+    use std::sync::{Arc, Condvar, Mutex};
+
+    use super::*;
+    use crate::collective::Collective;
+
+    /// A mistake to make.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub(crate) enum Mistake {
+        None,
+        /// Rank 1 flips a bit of its last output byte.
+        WrongByte,
+        /// Rank 1's output is not written.
+        NotWritten,
+        /// Every call fails.
+        Fails,
+    }
+
+    #[derive(Default)]
+    struct Shared {
+        inputs: Vec<Option<Vec<u8>>>,
+        taken: usize,
+        round: Option<Arc<Vec<Vec<u8>>>>,
+    }
+
+    pub(crate) struct StandIn {
+        rank: u32,
+        size: u32,
+        mistake: Mistake,
+        shared: Arc<(Mutex<Shared>, Condvar)>,
+    }
+
+    pub(crate) fn local(size: u32, mistake: Mistake) -> Vec<StandIn> {
+        let shared = Shared { inputs: vec![None; size as usize], ..Shared::default() };
+        let shared = Arc::new((Mutex::new(shared), Condvar::new()));
+        (0..size).map(|rank| StandIn { rank, size, mistake, shared: shared.clone() }).collect()
+    }
+
+    impl StandIn {
+        fn exchange(&self, mine: &[u8]) -> Arc<Vec<Vec<u8>>> {
+            let (mutex, signal) = &*self.shared;
+            let mut shared = signal.wait_while(mutex.lock().unwrap(), |shared| shared.round.is_some()).unwrap();
+            shared.inputs[self.rank as usize] = Some(mine.to_vec());
+            if shared.inputs.iter().all(Option::is_some) {
+                shared.round = Some(Arc::new(shared.inputs.iter_mut().map(|i| i.take().unwrap()).collect()));
+                signal.notify_all();
+            }
+            let mut shared = signal.wait_while(shared, |shared| shared.round.is_none()).unwrap();
+            let all = shared.round.clone().unwrap();
+            shared.taken += 1;
+            if shared.taken == self.size as usize {
+                shared.taken = 0;
+                shared.round = None;
+                signal.notify_all();
+            }
+            all
+        }
+
+        fn result(&self, work: &Work, input: &[u8]) -> Option<Vec<u8>> {
+            let all = self.exchange(input);
+            let rank = self.rank as usize;
+            let sum = || -> Vec<u8> {
+                let value = |bytes: &[u8]| f32::from_le_bytes(bytes.try_into().unwrap());
+                (0..all[0].len() / 4)
+                    .flat_map(|i| {
+                        all.iter().map(|input| value(&input[4 * i..4 * i + 4])).sum::<f32>().to_le_bytes()
+                    })
+                    .collect()
+            };
+            match work.collective {
+                Collective::AllReduce => Some(sum()),
+                Collective::Reduce => (self.rank == work.root).then(sum),
+                Collective::Broadcast => Some(all[work.root as usize].clone()),
+                Collective::AllGather => Some(all.concat()),
+                Collective::ReduceScatter => {
+                    let sum = sum();
+                    let part = sum.len() / all.len();
+                    Some(sum[rank * part..(rank + 1) * part].to_vec())
+                }
+                Collective::SendRecv => Some(all[(rank + all.len() - 1) % all.len()].clone()),
+            }
+        }
+    }
+
+    impl Group for StandIn {
+        fn rank(&self) -> u32 {
+            self.rank
+        }
+
+        fn size(&self) -> u32 {
+            self.size
+        }
+
+        fn repeat(&self, work: &Work, mut buffers: Buffers<'_>, times: u64) -> Result<(), Failure> {
+            if self.mistake == Mistake::Fails {
+                return Err(Failure::new(crate::failure::Exit::Library, "told to fail"));
+            }
+            for _ in 0..times {
+                let input = match &buffers {
+                    Buffers::Apart { input, .. } => input.to_vec(),
+                    Buffers::Together { memory, input, .. } => memory[input.clone()].to_vec(),
+                };
+                let Some(mut result) = self.result(work, &input) else { continue };
+                let mistake = if self.rank == 1 { self.mistake } else { Mistake::None };
+                if let (Mistake::WrongByte, Some(last)) = (mistake, result.last_mut()) {
+                    *last ^= 1;
+                }
+                let output = match &mut buffers {
+                    Buffers::Apart { output, .. } => &mut **output,
+                    Buffers::Together { memory, output, .. } => &mut memory[output.clone()],
+                };
+                if mistake != Mistake::NotWritten {
+                    output.copy_from_slice(&result);
+                }
+            }
+            Ok(())
+        }
+
+        fn barrier(&self) -> Result<(), Failure> {
+            self.exchange(&[]);
+            Ok(())
+        }
+
+        fn gather(&self, mine: &[u8]) -> Result<Vec<u8>, Failure> {
+            Ok(self.exchange(mine).concat())
+        }
+
+        fn memory_bytes(&self) -> usize {
+            4096
+        }
+    }
+}

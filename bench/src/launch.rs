@@ -1,0 +1,290 @@
+//! Starts the ranks as processes, passes on what they say, and sees to it that none is left.
+//!
+//! Invariant: when the parent is gone, so are its children: they ask the kernel to be killed with it, and the
+//! parent returns only when all have been waited for. The job's id travels through each child's standard
+//! input, never through its arguments or environment, where others could read it. Process numbers are used
+//! only while the process has not been waited for, so no stranger is ever killed.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use nix::sys::wait::{Id as WaitId, WaitPidFlag, waitid};
+use nix::unistd::{getpid, getppid};
+
+use crate::arguments::{Place, Settings};
+use crate::backend::Id;
+use crate::failure::{Exit, Failure};
+use crate::progress;
+
+/// How long the ranks may take to notice that one failed, and to say so, before they are killed.
+const GRACE: Duration = Duration::from_secs(3);
+/// How often they are looked at in that time.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// What both output streams of the parent go through, so that the bar and the lines do not mix.
+#[derive(Default)]
+struct Screen {
+    bar: bool,
+    broken: bool,
+}
+
+impl Screen {
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.bar) {
+            progress::clear();
+        }
+    }
+
+    fn out(&mut self, line: &[u8]) {
+        self.clear();
+        let mut out = std::io::stdout().lock();
+        self.broken |= out.write_all(line).and_then(|()| out.flush()).is_err();
+    }
+
+    fn error(&mut self, rank: u32, line: &[u8]) {
+        if let [progress::MARK, text @ ..] = line {
+            progress::draw(String::from_utf8_lossy(text).trim_end());
+            self.bar = true;
+            return;
+        }
+        self.clear();
+        let line = String::from_utf8_lossy(line);
+        drop(writeln!(std::io::stderr(), "[{rank}] {}", line.trim_end_matches('\n')));
+    }
+}
+
+fn relay(from: impl Read + Send + 'static, each: impl Fn(&[u8]) + Send + 'static) -> thread::JoinHandle<()> {
+    thread::spawn(move || {
+        let mut from = BufReader::new(from);
+        let mut line = Vec::new();
+        while from.read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
+            each(&line);
+            line.clear();
+        }
+    })
+}
+
+/// How a rank ended, in words; `None` if it ended well.
+fn verdict(status: ExitStatus) -> Option<(Exit, String)> {
+    if let Some(number) = status.signal() {
+        let name = Signal::try_from(number).map_or("unknown", Signal::as_str);
+        let core = if status.core_dumped() { ", core dumped" } else { "" };
+        return Some((Exit::Library, format!("was killed by signal {number} ({name}{core})")));
+    }
+    match status.code() {
+        Some(0) => None,
+        Some(code) => Some((Exit::from_code(code), format!("ended with exit status {code}"))),
+        None => Some((Exit::Internal, "ended without a status".into())),
+    }
+}
+
+/// The children that have not been waited for.
+struct Family {
+    children: Vec<Option<Child>>,
+    /// Ranks that failed by themselves, in the order in which they did.
+    failed: Vec<(u32, Exit, String)>,
+    /// Ranks that had to be killed.
+    killed: Vec<u32>,
+}
+
+impl Family {
+    fn alive(&self) -> bool {
+        self.children.iter().any(Option::is_some)
+    }
+
+    /// Takes note of all that have ended.
+    fn look(&mut self) {
+        for (rank, slot) in (0u32..).zip(&mut self.children) {
+            let Some(child) = slot else { continue };
+            let ended = match child.try_wait() {
+                Ok(None) => continue,
+                Ok(Some(status)) => verdict(status),
+                Err(error) => Some((Exit::Internal, format!("cannot be waited for: {error}"))),
+            };
+            *slot = None;
+            if let Some((exit, text)) = ended.filter(|_| !self.killed.contains(&rank)) {
+                self.failed.push((rank, exit, text));
+            }
+        }
+    }
+
+    fn kill(&mut self) {
+        self.look();
+        for (rank, slot) in (0u32..).zip(&mut self.children) {
+            if let Some(child) = slot {
+                self.killed.push(rank);
+                drop(child.kill());
+                drop(child.wait());
+                *slot = None;
+            }
+        }
+    }
+}
+
+impl Drop for Family {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Starts `ranks` processes of this program and waits for them.
+pub(crate) fn run(
+    settings: &Settings,
+    ranks: u32,
+    note: &str,
+    id: &Id,
+    arguments: &[OsString],
+) -> Result<Exit, Failure> {
+    let program = std::env::current_exe()
+        .map_err(|error| Failure::internal(format!("this program does not find itself: {error}")))?;
+    let screen = Arc::new(Mutex::new(Screen::default()));
+    let mut relays = Vec::new();
+    let mut family = Family { children: Vec::new(), failed: Vec::new(), killed: Vec::new() };
+    let progress = std::io::stderr().is_terminal();
+    for rank in 0..ranks {
+        let place = Place { rank, size: ranks, parent: getpid().as_raw(), progress };
+        let mut child = Command::new(&program)
+            .args(arguments.iter().skip(1))
+            .arg(place.argument())
+            .arg(format!("--as-rank-note={note}"))
+            .stdin(Stdio::piped())
+            .stdout(if rank == 0 { Stdio::piped() } else { Stdio::null() })
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| Failure::internal(format!("cannot start rank {rank}: {error}")))?;
+        if settings.verbose {
+            eprintln!("collbench: rank {rank} is process {}", child.id());
+        }
+        // A child that has already died is noticed below, by its status.
+        drop(child.stdin.take().map(|mut pipe| pipe.write_all(id)));
+        let lock = |screen: &Mutex<Screen>, act: &dyn Fn(&mut Screen)| {
+            act(&mut screen.lock().unwrap_or_else(PoisonError::into_inner));
+        };
+        if let Some(pipe) = child.stdout.take() {
+            let screen = screen.clone();
+            relays.push(relay(pipe, move |line| lock(&screen, &|screen| screen.out(line))));
+        }
+        if let Some(pipe) = child.stderr.take() {
+            let screen = screen.clone();
+            relays.push(relay(pipe, move |line| lock(&screen, &|screen| screen.error(rank, line))));
+        }
+        family.children.push(Some(child));
+    }
+
+    while family.alive() && family.failed.is_empty() {
+        // Returns when any child has ended, and leaves it to be waited for.
+        match waitid(WaitId::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) {
+            Ok(_) | Err(nix::Error::EINTR) => family.look(),
+            Err(error) => return Err(Failure::internal(format!("waiting for the ranks failed: {error}"))),
+        }
+    }
+    let deadline = Instant::now() + GRACE;
+    while family.alive() && Instant::now() < deadline {
+        thread::sleep(LOOK);
+        family.look();
+    }
+    family.kill();
+    for relay in relays {
+        drop(relay.join());
+    }
+    let mut screen = screen.lock().unwrap_or_else(PoisonError::into_inner);
+    screen.clear();
+    if screen.broken {
+        return Err(Failure::internal("the results could not be written to standard output"));
+    }
+    Ok(summary(&family.failed, &family.killed))
+}
+
+/// Says on standard error how the run failed, if it did; returns the worst exit code.
+fn summary(failed: &[(u32, Exit, String)], killed: &[u32]) -> Exit {
+    for line in summary_lines(failed, killed) {
+        eprintln!("collbench: {line}");
+    }
+    failed.iter().fold(Exit::Done, |worst, (_, exit, _)| worst.worse(*exit))
+}
+
+fn summary_lines(failed: &[(u32, Exit, String)], killed: &[u32]) -> Vec<String> {
+    let mut lines = Vec::new();
+    if failed.iter().all(|(_, exit, _)| *exit == Exit::WrongData) && !failed.is_empty() {
+        lines.push("FAILED: wrong data, or too little bandwidth; see the table and the lines above".into());
+    } else {
+        // A rank that was killed explains those that merely lost it, whoever was noticed first.
+        let first = failed.iter().find(|(_, _, text)| text.starts_with("was killed")).or(failed.first());
+        if let Some((rank, _, text)) = first {
+            lines.push(format!("FAILED: rank {rank} {text}"));
+            for (other, _, text) in failed.iter().filter(|(other, ..)| other != rank) {
+                lines.push(format!("then rank {other} {text}"));
+            }
+        }
+    }
+    for rank in killed {
+        lines.push(format!("rank {rank} did not end by itself within {} s and was killed", GRACE.as_secs()));
+    }
+    lines
+}
+
+/// In a rank process: ties its life to the parent's and reads the job's id.
+pub(crate) fn enter(place: Place) -> Result<Id, Failure> {
+    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)
+        .map_err(|error| Failure::internal(format!("PR_SET_PDEATHSIG failed: {error}")))?;
+    // The parent may have died before the line above.
+    if getppid().as_raw() != place.parent {
+        return Err(Failure::internal("the process that started this rank is gone"));
+    }
+    let mut id = [0; 128];
+    std::io::stdin()
+        .read_exact(&mut id)
+        .map_err(|error| Failure::internal(format!("the job's id did not arrive on standard input: {error}")))?;
+    Ok(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endings_in_words() {
+        let of = |raw: i32| verdict(ExitStatus::from_raw(raw));
+        assert_eq!(of(0), None);
+        assert_eq!(of(7 << 8), Some((Exit::WrongData, "ended with exit status 7".into())));
+        assert_eq!(of(101 << 8), Some((Exit::Internal, "ended with exit status 101".into())));
+        assert_eq!(of(9), Some((Exit::Library, "was killed by signal 9 (SIGKILL)".into())));
+        assert_eq!(of(11 | 0x80), Some((Exit::Library, "was killed by signal 11 (SIGSEGV, core dumped)".into())));
+    }
+
+    #[test]
+    fn the_cause_is_named_before_its_consequences() {
+        let failed = [
+            (0, Exit::Library, "ended with exit status 3".to_owned()),
+            (1, Exit::Library, "was killed by signal 9 (SIGKILL)".to_owned()),
+        ];
+        let lines = summary_lines(&failed, &[2]);
+        assert_eq!(lines[0], "FAILED: rank 1 was killed by signal 9 (SIGKILL)");
+        assert_eq!(lines[1], "then rank 0 ended with exit status 3");
+        assert!(lines[2].starts_with("rank 2 did not end by itself"));
+        assert_eq!(summary(&failed, &[]), Exit::Library);
+        assert_eq!(summary(&[], &[]), Exit::Done);
+        let wrong = [0, 1].map(|rank| (rank, Exit::WrongData, "ended with exit status 7".to_owned()));
+        assert_eq!(summary_lines(&wrong, &[]).len(), 1);
+    }
+
+    #[test]
+    fn a_family_leaves_nobody_behind() {
+        let sleep = || Some(Command::new("sleep").arg("1000").spawn().unwrap());
+        let mut family = Family { children: vec![sleep(), sleep()], failed: vec![], killed: vec![] };
+        let processes: Vec<u32> = family.children.iter().map(|child| child.as_ref().unwrap().id()).collect();
+        family.look();
+        assert!(family.alive());
+        family.kill();
+        assert!(!family.alive() && family.failed.is_empty() && family.killed == [0, 1]);
+        for process in processes {
+            assert!(!std::path::Path::new(&format!("/proc/{process}/cwd")).exists());
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! One rank's run: every type, operator, root and size, in both placements, timed and checked.
+//!
+//! Invariant: all ranks make the same calls in the same order. Whatever is decided while running (the number
+//! of iterations) is decided from numbers that all ranks have gathered; only rank 0 reports. Nothing but the
+//! measured calls, and the barrier of `-z 1`, happens while the clock runs.
+
+use std::io::Write;
+use std::time::Instant;
+
+use consort::{DataType, ReduceOp};
+
+use crate::arguments::{ITERATIONS_LEAST, ITERATIONS_MOST, ITERATIONS_TIME, Settings};
+use crate::buffers::Guarded;
+use crate::collective::Work;
+use crate::data::{Data, Pair, Placement};
+use crate::failure::{Exit, Failure};
+use crate::group::{Group, gather_numbers};
+use crate::progress::{Progress, Way};
+use crate::report::{Peer, Report};
+use crate::statistics::Spread;
+use crate::table::{Measured, Row};
+
+/// Progress is counted in these steps per placement.
+const STEPS: u64 = 3;
+
+/// What rank 0 needs for its report.
+pub(crate) struct Output<'a> {
+    pub(crate) out: Box<dyn Write + 'a>,
+    pub(crate) arguments: Vec<String>,
+    pub(crate) progress: Way,
+}
+
+/// Runs everything that the settings ask for. Only rank 0's `output` is used.
+pub(crate) fn run(settings: &Settings, group: &dyn Group, output: Output<'_>) -> Result<Exit, Failure> {
+    if let Some(root) = settings.root.filter(|root| settings.collective.has_root() && *root >= group.size()) {
+        let last = group.size() - 1;
+        return Err(Failure::usage(format!("-r {root}: there is no such rank; the last is {last}")));
+    }
+    let peers = peers(group)?;
+    let (send, receive) = settings.buffer_bytes(group.size());
+    let mut report = match group.rank() {
+        0 => Some(Report::new(settings, output.out, output.arguments, peers)?),
+        _ => None,
+    };
+    if let Some(report) = &mut report {
+        report.heading()?;
+    }
+    let mut run = Run {
+        settings,
+        group,
+        report,
+        progress: Progress::new(if group.rank() == 0 { output.progress } else { Way::Nowhere }),
+        pair: Pair {
+            send: Guarded::new(send as usize, settings.unalign)?,
+            receive: Guarded::new(receive as usize, settings.unalign)?,
+        },
+        round: 0,
+        done: 0,
+        failed_checks: 0,
+    };
+    let result = run.everything();
+    run.progress.clear();
+    match (result, &mut run.report) {
+        (Ok(library_bytes), Some(report)) => report.finish(library_bytes),
+        (Ok(_), None) if run.failed_checks > 0 => Ok(Exit::WrongData),
+        (Ok(_), None) => Ok(Exit::Done),
+        (Err(failure), report) => {
+            if let Some(report) = report {
+                report.abandon(&failure);
+            }
+            Err(failure)
+        }
+    }
+}
+
+struct Run<'a> {
+    settings: &'a Settings,
+    group: &'a dyn Group,
+    report: Option<Report<'a>>,
+    progress: Progress,
+    pair: Pair,
+    /// Counts the times that data was written, so that each has its own.
+    round: u64,
+    done: u64,
+    failed_checks: u64,
+}
+
+impl Run<'_> {
+    /// Returns the most memory that the library held in any rank.
+    fn everything(&mut self) -> Result<u64, Failure> {
+        let settings = self.settings;
+        let roots = match settings.root {
+            _ if !settings.collective.has_root() => 0..1,
+            Some(root) => root..root + 1,
+            None => 0..self.group.size(),
+        };
+        let mut cycle = 0;
+        while settings.cycles == 0 || cycle < settings.cycles {
+            cycle += 1;
+            for data_type in &settings.data_types {
+                for op in &settings.ops {
+                    let (rank, ranks) = (self.group.rank(), self.group.size());
+                    let data = Data::new(settings.collective, *data_type, *op, rank, ranks, settings.seed);
+                    for root in roots.clone() {
+                        for size in settings.sweep.sizes() {
+                            self.line(&data, *data_type, *op, root, size, roots.len())?;
+                        }
+                    }
+                }
+            }
+        }
+        let memory = gather_numbers(self.group, &[self.group.memory_bytes() as f64])?;
+        Ok(memory.into_iter().flatten().fold(0.0, f64::max) as u64)
+    }
+
+    /// One line of the table.
+    fn line(
+        &mut self,
+        data: &Data,
+        data_type: DataType,
+        op: ReduceOp,
+        root: u32,
+        size: u64,
+        roots: usize,
+    ) -> Result<(), Failure> {
+        let settings = self.settings;
+        let collective = settings.collective;
+        let shape = collective.shape(size, data_type.size(), self.group.size());
+        let work = Work { collective, data_type, op, root, shape };
+        let lines = settings.sweep.sizes().count() * settings.data_types.len() * settings.ops.len() * roots;
+        let placements = 1 + u64::from(collective.has_in_place());
+        let total = lines as u64 * placements * STEPS * settings.cycles;
+
+        let failed_before = self.failed_checks;
+        let out_of_place = self.placement(data, &work, Placement::OutOfPlace, total)?;
+        let in_place = match collective.has_in_place() {
+            true => Some(self.placement(data, &work, Placement::InPlace, total)?),
+            false => None,
+        };
+        self.progress.clear();
+        let failed = self.failed_checks - failed_before;
+        let Some(report) = &mut self.report else { return Ok(()) };
+        for (placement, measured) in [(Placement::OutOfPlace, Some(&out_of_place)), (Placement::InPlace, in_place.as_ref())] {
+            let Some(measured) = measured else { continue };
+            if settings.iterations.is_none() && measured.iterations != ITERATIONS_MOST {
+                report.comment(&format!("{} iterations {} at the next size", measured.iterations, placement.name()))?;
+            }
+        }
+        let row = Row {
+            bytes: (shape.elements() * data_type.size()) as u64,
+            count: shape.count as u64,
+            data_type: data_type.name(),
+            op: if collective.folds() { op.name() } else { "none" },
+            root: if collective.has_root() { i64::from(root) } else { -1 },
+            out_of_place: Some(out_of_place),
+            in_place,
+        };
+        report.row(&row, failed)
+    }
+
+    fn step(&mut self, total: u64, work: &Work, placement: Placement, what: &str) {
+        let bytes = (work.shape.elements() * work.data_type.size()) as u64;
+        let size = crate::sizes::human(bytes);
+        self.progress.step(self.done, total, &format!("{size} {} {}: {what}", work.data_type, placement.name()));
+        self.done += 1;
+    }
+
+    /// Fills, warms up, times and checks one placement.
+    fn placement(&mut self, data: &Data, work: &Work, placement: Placement, total: u64) -> Result<Measured, Failure> {
+        let settings = self.settings;
+        self.step(total, work, placement, "writing data");
+        self.round += 1;
+        data.fill(work, placement, self.round, &mut self.pair);
+        self.group.barrier()?;
+
+        let begun = Instant::now();
+        let warmups = settings.warmups * settings.calls;
+        self.group.repeat(work, data.buffers(work, placement, &mut self.pair), warmups)?;
+        let iterations = match settings.iterations {
+            Some(iterations) => iterations,
+            None => self.iterations(begun.elapsed().as_secs_f64() / settings.warmups.max(1) as f64)?,
+        };
+
+        self.step(total, work, placement, "timing");
+        self.group.barrier()?;
+        let (mean, each) = self.timed(data, work, placement, iterations)?;
+        self.group.barrier()?;
+        let means: Vec<f64> = gather_numbers(self.group, &[mean])?.into_iter().flatten().collect();
+        if settings.verbose && self.group.rank() == 0 {
+            let times: Vec<String> = means.iter().map(|mean| format!("{:.2}", mean * 1e6)).collect();
+            eprintln!("{}: {iterations} iterations, us per call by rank: {}", placement.name(), times.join(" "));
+        }
+        let spread = match settings.times_each() {
+            true => Spread::of(slowest(&gather_numbers(self.group, &each)?)),
+            false => None,
+        };
+
+        self.step(total, work, placement, "checking");
+        let wrong = self.check(data, work, placement)?;
+        let seconds = settings.average.of(&means);
+        let bytes = (work.shape.elements() * work.data_type.size()) as f64;
+        let bandwidth = if seconds > 0.0 { bytes / 1e9 / seconds } else { 0.0 };
+        Ok(Measured {
+            time_us: seconds * 1e6,
+            algorithm_bandwidth: bandwidth,
+            bus_bandwidth: bandwidth * work.collective.bus_factor(self.group.size()),
+            wrong,
+            iterations,
+            spread,
+        })
+    }
+
+    /// How many iterations fit into the time, if one takes the slowest rank `seconds`.
+    fn iterations(&self, seconds: f64) -> Result<u64, Failure> {
+        let slowest = gather_numbers(self.group, &[seconds])?.into_iter().flatten().fold(0.0, f64::max);
+        let fit = ITERATIONS_TIME.as_secs_f64() / slowest.max(1e-9);
+        Ok((fit as u64).clamp(ITERATIONS_LEAST, ITERATIONS_MOST))
+    }
+
+    /// Seconds per call, and per call of each iteration if each is timed.
+    fn timed(
+        &mut self,
+        data: &Data,
+        work: &Work,
+        placement: Placement,
+        iterations: u64,
+    ) -> Result<(f64, Vec<f64>), Failure> {
+        let settings = self.settings;
+        let calls = settings.calls;
+        let mut each = Vec::with_capacity(if settings.times_each() { iterations as usize } else { 0 });
+        let begun = Instant::now();
+        if settings.times_each() || settings.blocking == 1 {
+            let mut last = begun;
+            for _ in 0..iterations {
+                if settings.blocking == 1 {
+                    for _ in 0..calls {
+                        self.group.repeat(work, data.buffers(work, placement, &mut self.pair), 1)?;
+                        self.group.barrier()?;
+                    }
+                } else {
+                    self.group.repeat(work, data.buffers(work, placement, &mut self.pair), calls)?;
+                }
+                if settings.times_each() {
+                    let now = Instant::now();
+                    each.push((now - last).as_secs_f64() / calls as f64);
+                    last = now;
+                }
+            }
+        } else {
+            self.group.repeat(work, data.buffers(work, placement, &mut self.pair), iterations * calls)?;
+        }
+        Ok((begun.elapsed().as_secs_f64() / (iterations * calls) as f64, each))
+    }
+
+    /// Runs once on new data and looks at every element, as often as asked. Returns the wrong elements of all
+    /// ranks.
+    fn check(&mut self, data: &Data, work: &Work, placement: Placement) -> Result<Option<u64>, Failure> {
+        let mut wrong = None;
+        for _ in 0..self.settings.checks {
+            self.round += 1;
+            data.fill(work, placement, self.round, &mut self.pair);
+            self.group.barrier()?;
+            self.group.repeat(work, data.buffers(work, placement, &mut self.pair), 1)?;
+            let finding = data.check(work, placement, self.round, &mut self.pair);
+            for text in &finding.text {
+                eprintln!(
+                    "collbench: rank {}: {} of {} {}, {}: {text}",
+                    self.group.rank(),
+                    work.collective,
+                    work.shape.count,
+                    work.data_type,
+                    placement.name()
+                );
+            }
+            let all = gather_numbers(self.group, &[finding.wrong as f64])?;
+            let found = all.into_iter().flatten().sum::<f64>() as u64;
+            wrong = Some(wrong.unwrap_or(0) + found);
+            if found > 0 {
+                self.failed_checks += 1;
+                break;
+            }
+        }
+        Ok(wrong)
+    }
+}
+
+/// Of each iteration, the slowest rank's time.
+fn slowest(ranks: &[Vec<f64>]) -> Vec<f64> {
+    let iterations = ranks.first().map_or(0, Vec::len);
+    (0..iterations).map(|iteration| ranks.iter().map(|times| times[iteration]).fold(0.0, f64::max)).collect()
+}
+
+/// Where everybody runs.
+fn peers(group: &dyn Group) -> Result<Vec<Peer>, Failure> {
+    const TEXT: usize = 64;
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let host = read("/proc/sys/kernel/hostname").trim().to_owned();
+    let information = read("/proc/cpuinfo");
+    let model = information.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    let processor = model.map_or(std::env::consts::ARCH, |(_, model)| model.trim());
+    let mut record = std::process::id().to_le_bytes().to_vec();
+    for text in [host.as_str(), processor] {
+        let mut field: Vec<u8> = text.bytes().take(TEXT).collect();
+        field.resize(TEXT, 0);
+        record.extend(field);
+    }
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned();
+    let all = group.gather(&record)?;
+    let peer = |record: &[u8]| Peer {
+        process: u32::from_le_bytes([record[0], record[1], record[2], record[3]]),
+        host: text(&record[4..4 + TEXT]),
+        processor: text(&record[4 + TEXT..]),
+    };
+    Ok(all.chunks_exact(record.len()).map(peer).collect())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,111 @@
+//! The operators that a collective folds with.
+//!
+//! Invariant: codes and names are those of NCCL (`ncclRedOp_t`) and nccl-tests. Absent: operators made by the
+//! user (NCCL's pre-multiplied sum), and how each is computed (`number`).
+
+use std::fmt;
+use std::str::FromStr;
+
+/// How two values become one. The discriminants are NCCL's `ncclRedOp_t`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum ReduceOp {
+    /// Addition; integers wrap.
+    Sum = 0,
+    /// Multiplication; integers wrap.
+    Prod = 1,
+    /// IEEE 754-2019 `maximum`: NaN wins, −0 is less than +0.
+    Max = 2,
+    /// IEEE 754-2019 `minimum`: NaN wins, −0 is less than +0.
+    Min = 3,
+    /// The mean: floats scale each contribution, integers divide the sum.
+    Avg = 4,
+}
+
+impl ReduceOp {
+    /// All operators, in the order of their codes.
+    pub const ALL: [ReduceOp; 5] =
+        [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min, ReduceOp::Avg];
+
+    /// The operator with this code, if there is one.
+    pub fn from_code(code: u32) -> Option<Self> {
+        Self::ALL.get(usize::try_from(code).ok()?).copied()
+    }
+
+    /// NCCL's number for the operator.
+    pub const fn code(self) -> u32 {
+        self as u32
+    }
+
+    /// The spelling of nccl-tests.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sum => "sum",
+            Self::Prod => "prod",
+            Self::Max => "max",
+            Self::Min => "min",
+            Self::Avg => "avg",
+        }
+    }
+}
+
+impl fmt::Display for ReduceOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A text that names no [`ReduceOp`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseReduceOpError(String);
+
+impl fmt::Display for ParseReduceOpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "'{}' is no reduction operator; known:", self.0)?;
+        ReduceOp::ALL.iter().try_for_each(|known| write!(f, " {known}"))
+    }
+}
+
+impl std::error::Error for ParseReduceOpError {}
+
+impl FromStr for ReduceOp {
+    type Err = ParseReduceOpError;
+
+    /// Accepts [`ReduceOp::name`] in upper or lower case.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.into_iter().find(|known| known.name().eq_ignore_ascii_case(text));
+        found.ok_or_else(|| ParseReduceOpError(text.to_owned()))
+    }
+}
+
+/// An operator as a type, so that each kernel is compiled for one.
+pub(crate) trait Op: Copy + 'static {
+    const OP: ReduceOp;
+}
+
+macro_rules! ops {
+    ($($op:ident),*) => {$(
+        #[derive(Clone, Copy)]
+        pub(crate) struct $op;
+        impl Op for $op {
+            const OP: ReduceOp = ReduceOp::$op;
+        }
+    )*};
+}
+ops!(Sum, Prod, Max, Min, Avg);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_and_names_come_back() {
+        for (code, op) in ReduceOp::ALL.into_iter().enumerate() {
+            assert_eq!(op.code() as usize, code);
+            assert_eq!(ReduceOp::from_code(code as u32), Some(op));
+            assert_eq!(op.to_string().parse(), Ok(op));
+        }
+        assert_eq!(ReduceOp::from_code(5), None);
+        assert!("mean".parse::<ReduceOp>().unwrap_err().to_string().contains("avg"));
+    }
+}

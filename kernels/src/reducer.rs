@@ -1,0 +1,338 @@
+//! The public calls: lengths are checked, a kernel was chosen beforehand, and here it runs.
+//!
+//! Invariant: kernels see only jobs whose spans all have one length, a multiple of the element size, and run
+//! only at levels that the processor has.
+//!
+//! Absent: arithmetic (`number`), loops (`scalar`, `vector`).
+
+use std::fmt;
+
+use consort_memory::{Span, SpanMut};
+use half::{bf16, f16};
+
+use crate::float_control::DefaultControls;
+use crate::number::Average;
+use crate::portable::Portable;
+use crate::reduce_op::{Avg, Max, Min, Prod, Sum};
+use crate::vector::{Isa, Job, Kernel};
+use crate::{DataType, F8E4m3, F8E5m2, ReduceOp, scalar};
+
+/// An instruction set that kernels are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Level {
+    /// The reference: one element at a time.
+    Scalar,
+    /// Whatever the compiler may assume of every processor of the architecture.
+    Portable,
+    /// x86-64 with AVX2 and F16C: 256-bit registers.
+    Avx2,
+    /// x86-64 with AVX-512 F, BW, DQ and VL: 512-bit registers.
+    Avx512,
+}
+
+impl Level {
+    /// All levels, slowest first.
+    pub const ALL: [Level; 4] = [Level::Scalar, Level::Portable, Level::Avx2, Level::Avx512];
+
+    /// Whether this processor has the level.
+    #[inline]
+    pub fn is_available(self) -> bool {
+        match self {
+            Self::Scalar | Self::Portable => true,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c"),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => {
+                Self::Avx2.is_available()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl")
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            Self::Avx2 | Self::Avx512 => false,
+        }
+    }
+
+    /// The fastest level that this processor has.
+    #[inline]
+    pub fn best() -> Self {
+        [Self::Avx512, Self::Avx2].into_iter().find(|level| level.is_available()).unwrap_or(Self::Portable)
+    }
+}
+
+/// Memory that a fold reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// The elements, at any alignment.
+    pub span: Span<'a>,
+    /// A rank's own contribution, not yet scaled for [`ReduceOp::Avg`].
+    pub raw: bool,
+}
+
+/// Memory that a fold writes.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'a> {
+    /// Where the elements go, at any alignment.
+    pub span: SpanMut<'a>,
+    /// How they are written.
+    pub store: Store,
+}
+
+/// How a target is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Store {
+    /// Through the cache, for a reader that comes soon.
+    Cached,
+    /// Past the cache where that pays: the aligned main part of a range of at least 1 KiB. Of two such targets
+    /// of different alignment the first one is served. All stores are ordered before the call returns.
+    Streaming,
+}
+
+/// So many elements are folded one by one: a register would take longer to fill.
+const TINY_ELEMENTS: usize = 4;
+
+/// One operator on one data type.
+#[derive(Clone, Copy)]
+struct Kernels {
+    /// At the reducer's level.
+    vector: Kernel,
+    /// At the scalar level, for [`TINY_ELEMENTS`] or fewer.
+    tiny: Kernel,
+}
+
+impl Kernels {
+    fn new(level: Level, data_type: DataType, op: ReduceOp) -> Self {
+        Self { vector: kernel(level, data_type, op), tiny: kernel(Level::Scalar, data_type, op) }
+    }
+}
+
+/// A fold of one data type by one operator, decided once.
+#[derive(Clone, Copy)]
+pub struct Reducer {
+    /// For all folds but those that need `average`.
+    plain: Kernels,
+    /// For floats scales raw sources, for integers divides the result; equals `plain` unless the operator is
+    /// Avg.
+    average: Kernels,
+    /// Bytes, as they are.
+    copy: Kernel,
+    factors: Average,
+    data_type: DataType,
+    op: ReduceOp,
+    level: Level,
+}
+
+impl Reducer {
+    /// A reducer at the best level of this processor. `contributions` is the number of ranks whose values are
+    /// averaged; only [`ReduceOp::Avg`] uses it.
+    ///
+    /// # Panics
+    /// If `contributions` is zero.
+    pub fn new(data_type: DataType, op: ReduceOp, contributions: u32) -> Self {
+        Self::at(data_type, op, contributions, Level::best())
+    }
+
+    /// A reducer at the given level, or `None` where the processor lacks it.
+    ///
+    /// # Panics
+    /// If `contributions` is zero.
+    pub fn with_level(data_type: DataType, op: ReduceOp, contributions: u32, level: Level) -> Option<Self> {
+        level.is_available().then(|| Self::at(data_type, op, contributions, level))
+    }
+
+    /// `level` is available.
+    fn at(data_type: DataType, op: ReduceOp, contributions: u32, level: Level) -> Self {
+        assert!(contributions > 0, "a reduction of no contributions");
+        let plain_op = if op == ReduceOp::Avg { ReduceOp::Sum } else { op };
+        Self {
+            plain: Kernels::new(level, data_type, plain_op),
+            average: Kernels::new(level, data_type, op),
+            copy: kernel(level, DataType::Uint8, ReduceOp::Sum),
+            factors: factors(contributions),
+            data_type,
+            op,
+            level,
+        }
+    }
+
+    /// The type of the elements.
+    pub fn data_type(&self) -> DataType {
+        self.data_type
+    }
+
+    /// The operator.
+    pub fn op(&self) -> ReduceOp {
+        self.op
+    }
+
+    /// The instruction set.
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
+    /// Folds the sources, strictly left to right, and writes the result to every target.
+    ///
+    /// The result is `((s₀ ∘ s₁) ∘ s₂) ∘ …`, element by element:
+    ///
+    /// * **Integers** wrap. For Avg, `finish` divides the sum, truncating toward zero; without `finish` the
+    ///   result is a partial sum.
+    /// * **Floats** of fewer than 32 bits are folded in binary32 and rounded once, to nearest with ties to
+    ///   even, when all sources of the call are folded. binary16, bfloat16, binary32 and binary64 overflow to
+    ///   infinity; the 8-bit formats saturate (see [`crate::F8E4m3`]). For Avg, sources that are `raw` are
+    ///   multiplied by 1/n, rounded to the type of the arithmetic, before they are added; `finish` does
+    ///   nothing.
+    /// * **Max and Min** are IEEE 754-2019 `maximum` and `minimum`: NaN propagates and −0 is less than +0.
+    /// * **NaN**: a NaN that an arithmetic fold gives is the type's canonical quiet NaN (positive, no payload).
+    ///   A fold is arithmetic if it has two sources or more, or scales. One source that is not scaled is
+    ///   copied, every bit of it.
+    /// * **Denormals** are honoured and rounding is to nearest whatever the calling thread's floating-point
+    ///   controls say; they are put back before the call returns. Exception flags are not part of the contract.
+    ///
+    /// A target may be exactly the range of a source; apart from that, ranges that are written overlap no
+    /// other. (If they do, the bytes written are unspecified.) Alignment is of no consequence but speed.
+    ///
+    /// # Panics
+    /// If there is no source, if lengths differ, or if the length is no multiple of the element size.
+    #[inline]
+    pub fn fold(&self, targets: &[Target<'_>], sources: &[Source<'_>], finish: bool) {
+        let bytes = check(targets, sources, self.data_type);
+        if bytes == 0 {
+            return;
+        }
+        let averages = self.op == ReduceOp::Avg
+            && if self.data_type.is_float() { sources.iter().any(|source| source.raw) } else { finish };
+        let job = Job { targets, sources, bytes, average: self.factors };
+        if !averages && sources.len() == 1 {
+            // SAFETY: `job` was checked, and the level is one that the processor has.
+            return unsafe { run_copy(self.copy, &job) };
+        }
+        let kernels = if averages { &self.average } else { &self.plain };
+        let is_tiny = bytes <= TINY_ELEMENTS * self.data_type.size();
+        let kernel = if is_tiny { kernels.tiny } else { kernels.vector };
+        // The guard cannot be passed by the arithmetic: that is behind a call through a pointer.
+        let _controls = self.data_type.is_float().then(DefaultControls::enter);
+        // SAFETY: `job` was checked, and the level is one that the processor has.
+        unsafe { kernel(&job) }
+    }
+}
+
+impl fmt::Debug for Reducer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reducer")
+            .field("data_type", &self.data_type)
+            .field("op", &self.op)
+            .field("contributions", &self.factors.divisor)
+            .field("level", &self.level)
+            .finish()
+    }
+}
+
+/// Copies the source to every target, reading it once. A target may be exactly the source's range; apart from
+/// that, ranges do not overlap.
+///
+/// # Panics
+/// If lengths differ.
+#[inline]
+pub fn copy(targets: &[Target<'_>], source: Span<'_>) {
+    let sources = [Source { span: source, raw: false }];
+    let bytes = check(targets, &sources, DataType::Uint8);
+    if bytes == 0 {
+        return;
+    }
+    let kernel = kernel(Level::best(), DataType::Uint8, ReduceOp::Sum);
+    let job =
+        Job { targets, sources: &sources, bytes, average: Average { single: 1.0, double: 1.0, divisor: 1 } };
+    // SAFETY: `job` was checked, and the level is one that the processor has.
+    unsafe { run_copy(kernel, &job) }
+}
+
+/// # Safety
+/// `job` is as [`Job`] says and has one source; the processor has the level of `kernel`, which copies bytes.
+#[inline]
+unsafe fn run_copy(kernel: Kernel, job: &Job<'_>) {
+    let source = job.sources[0].span;
+    match job.targets {
+        [target] if target.store == Store::Cached => {
+            if target.span.as_mut_ptr().cast_const() != source.as_ptr() {
+                target.span.copy_from(source);
+            }
+        }
+        // SAFETY: caller's promise.
+        _ => unsafe { kernel(job) },
+    }
+}
+
+/// The common length in bytes.
+#[inline]
+fn check(targets: &[Target<'_>], sources: &[Source<'_>], data_type: DataType) -> usize {
+    let Some(first) = sources.first() else { panic!("a fold of no source") };
+    let bytes = first.span.len();
+    let equal = sources.iter().all(|source| source.span.len() == bytes)
+        && targets.iter().all(|target| target.span.len() == bytes);
+    if !equal || !bytes.is_multiple_of(data_type.size()) {
+        refuse(targets, sources, data_type);
+    }
+    bytes
+}
+
+#[cold]
+#[inline(never)]
+fn refuse(targets: &[Target<'_>], sources: &[Source<'_>], data_type: DataType) -> ! {
+    let written: Vec<_> = targets.iter().map(|target| target.span.len()).collect();
+    let read: Vec<_> = sources.iter().map(|source| source.span.len()).collect();
+    panic!(
+        "lengths of a fold must be equal and multiples of {} bytes ({data_type}): \
+         targets have {written:?}, sources {read:?} bytes",
+        data_type.size()
+    );
+}
+
+/// The black boxes keep the divisions between the changes of the controls.
+fn factors(contributions: u32) -> Average {
+    let _controls = DefaultControls::enter();
+    let count = std::hint::black_box(contributions);
+    let factors = Average { single: 1.0 / count as f32, double: 1.0 / f64::from(count), divisor: count };
+    std::hint::black_box(factors)
+}
+
+/// The kernel at `$path` for a data type and an operator known only at run time.
+macro_rules! choose {
+    ($data_type:expr, $op:expr, $($path:tt)+) => {
+        match $data_type {
+            DataType::Int8 => choose!(@ $op, i8, $($path)+),
+            DataType::Uint8 => choose!(@ $op, u8, $($path)+),
+            DataType::Int32 => choose!(@ $op, i32, $($path)+),
+            DataType::Uint32 => choose!(@ $op, u32, $($path)+),
+            DataType::Int64 => choose!(@ $op, i64, $($path)+),
+            DataType::Uint64 => choose!(@ $op, u64, $($path)+),
+            DataType::Float16 => choose!(@ $op, f16, $($path)+),
+            DataType::Float32 => choose!(@ $op, f32, $($path)+),
+            DataType::Float64 => choose!(@ $op, f64, $($path)+),
+            DataType::Bfloat16 => choose!(@ $op, bf16, $($path)+),
+            DataType::Float8E4m3 => choose!(@ $op, F8E4m3, $($path)+),
+            DataType::Float8E5m2 => choose!(@ $op, F8E5m2, $($path)+),
+        }
+    };
+    (@ $op:expr, $element:ty, $($path:tt)+) => {
+        match $op {
+            ReduceOp::Sum => $($path)+::<$element, Sum> as Kernel,
+            ReduceOp::Prod => $($path)+::<$element, Prod> as Kernel,
+            ReduceOp::Max => $($path)+::<$element, Max> as Kernel,
+            ReduceOp::Min => $($path)+::<$element, Min> as Kernel,
+            ReduceOp::Avg => $($path)+::<$element, Avg> as Kernel,
+        }
+    };
+}
+
+#[inline]
+fn kernel(level: Level, data_type: DataType, op: ReduceOp) -> Kernel {
+    match level {
+        Level::Scalar => choose!(data_type, op, scalar::run),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => choose!(data_type, op, <crate::x86::Avx2 as Isa>::run),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => choose!(data_type, op, <crate::x86::Avx512 as Isa>::run),
+        _ => choose!(data_type, op, <Portable as Isa>::run),
+    }
+}

@@ -1,0 +1,46 @@
+//! The reference: one element at a time, as one would say it.
+//!
+//! Invariant: an element's sources are all read before any target is written, so that a target may be a source.
+//! The other levels are tested against this one and use it for a handful of elements.
+//!
+//! Absent: speed.
+
+use crate::number::Number;
+use crate::reduce_op::Op;
+use crate::vector::Job;
+use crate::{ReduceOp, Source};
+
+/// Folds all of `job`.
+///
+/// # Safety
+/// Every span in `job` has `job.bytes` bytes, and there is at least one source.
+pub(crate) unsafe fn run<T: Number, O: Op>(job: &Job<'_>) {
+    for at in (0..job.bytes).step_by(size_of::<T>()) {
+        // SAFETY: `at` is the offset of a whole element of each source (caller's promise).
+        let mut folded = unsafe { contribution::<T, O>(job, &job.sources[0], at) };
+        for source in &job.sources[1..] {
+            // SAFETY: as above.
+            folded = T::combine::<O>(folded, unsafe { contribution::<T, O>(job, source, at) });
+        }
+        if O::OP == ReduceOp::Avg {
+            folded = T::divide(folded, job.average.divisor);
+        }
+        let result = T::narrow(folded);
+        for target in job.targets {
+            // SAFETY: `at` is the offset of a whole element of each target (caller's promise).
+            unsafe { target.span.as_mut_ptr().add(at).cast::<T>().write_unaligned(result) };
+        }
+    }
+}
+
+/// # Safety
+/// `at` is the offset of a whole element of `source`.
+#[inline(always)]
+unsafe fn contribution<T: Number, O: Op>(job: &Job<'_>, source: &Source<'_>, at: usize) -> T::Wide {
+    // SAFETY: caller's promise; elements are plain.
+    let element = unsafe { source.span.as_ptr().add(at).cast::<T>().read_unaligned() };
+    match O::OP {
+        ReduceOp::Avg => T::scale(element.widen(), source.factor::<T>(&job.average)),
+        _ => element.widen(),
+    }
+}

@@ -1,0 +1,166 @@
+//! Folding in float registers, for both levels and both widths.
+//!
+//! Invariant: lane by lane the arithmetic of `number`. Absent: loads, stores and conversions.
+
+use crate::ReduceOp;
+use crate::reduce_op::Op;
+
+/// A register of `f32` or `f64`. The functions are `unsafe` because they need the level's features.
+pub(super) trait FloatRegister: Copy {
+    type Lane: Copy;
+
+    unsafe fn splat(lane: Self::Lane) -> Self;
+    unsafe fn add(self, other: Self) -> Self;
+    unsafe fn multiply(self, other: Self) -> Self;
+    /// The larger; `other` if either is NaN or both are zero.
+    unsafe fn larger(self, other: Self) -> Self;
+    /// The smaller; `other` if either is NaN or both are zero.
+    unsafe fn smaller(self, other: Self) -> Self;
+    unsafe fn and(self, other: Self) -> Self;
+    unsafe fn or(self, other: Self) -> Self;
+    /// The canonical quiet NaN where `left` or `right` is NaN, `self` elsewhere.
+    unsafe fn nan_where_unordered(self, left: Self, right: Self) -> Self;
+}
+
+/// # Safety
+/// The processor has the features of the level of `R`.
+#[inline(always)]
+pub(super) unsafe fn combine<O: Op, R: FloatRegister, const N: usize>(
+    mut left: [R; N],
+    right: [R; N],
+) -> [R; N] {
+    for (left, &b) in left.iter_mut().zip(&right) {
+        let a = *left;
+        // SAFETY: caller's promise. Larger and smaller are asked both ways round, which differs only for NaN
+        // and zeros of different sign; of the latter AND gives +0 and OR −0.
+        *left = unsafe {
+            match O::OP {
+                ReduceOp::Sum | ReduceOp::Avg => a.add(b),
+                ReduceOp::Prod => a.multiply(b),
+                ReduceOp::Max => a.larger(b).and(b.larger(a)).nan_where_unordered(a, b),
+                ReduceOp::Min => a.smaller(b).or(b.smaller(a)).nan_where_unordered(a, b),
+            }
+        };
+    }
+    left
+}
+
+/// # Safety
+/// The processor has the features of the level of `R`.
+#[inline(always)]
+pub(super) unsafe fn scale<R: FloatRegister, const N: usize>(mut vector: [R; N], factor: R::Lane) -> [R; N] {
+    // SAFETY: caller's promise.
+    unsafe {
+        let factor = R::splat(factor);
+        for register in &mut vector {
+            *register = register.multiply(factor);
+        }
+    }
+    vector
+}
+
+/// Canonical NaN where a lane is NaN.
+///
+/// # Safety
+/// The processor has the features of the level of `R`.
+#[inline(always)]
+pub(super) unsafe fn canonical<R: FloatRegister>(register: R) -> R {
+    // SAFETY: caller's promise.
+    unsafe { register.nan_where_unordered(register, register) }
+}
+
+/// Implements `FloatRegister` with the intrinsics named, in the order of the trait.
+macro_rules! float_register {
+    (
+        $features:literal, $register:ty, $lane:ty, $splat:ident, $add:ident, $multiply:ident, $larger:ident,
+        $smaller:ident, $and:ident, $or:ident, |$value:ident, $left:ident, $right:ident| $nan:expr
+    ) => {
+        impl FloatRegister for $register {
+            type Lane = $lane;
+
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn splat(lane: $lane) -> Self {
+                $splat(lane)
+            }
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn add(self, other: Self) -> Self {
+                $add(self, other)
+            }
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn multiply(self, other: Self) -> Self {
+                $multiply(self, other)
+            }
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn larger(self, other: Self) -> Self {
+                $larger(self, other)
+            }
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn smaller(self, other: Self) -> Self {
+                $smaller(self, other)
+            }
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn and(self, other: Self) -> Self {
+                $and(self, other)
+            }
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn or(self, other: Self) -> Self {
+                $or(self, other)
+            }
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn nan_where_unordered(self, $left: Self, $right: Self) -> Self {
+                let $value = self;
+                $nan
+            }
+        }
+    };
+}
+pub(super) use float_register;
+
+/// Implements `Lanes` for a float type held in `$count` registers, given its conversions.
+macro_rules! float_lanes {
+    (
+        $level:ty, $features:literal, $element:ty, [$register:ty; $count:literal],
+        |$raw:ident| $unpack:expr, |$vector:ident| $pack:expr
+    ) => {
+        impl Lanes<$element> for $level {
+            type Vector = [$register; $count];
+
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn unpack($raw: Self::Raw) -> Self::Vector {
+                $unpack
+            }
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn pack($vector: Self::Vector) -> Self::Raw {
+                $pack
+            }
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn combine<O: Op>(left: Self::Vector, right: Self::Vector) -> Self::Vector {
+                // SAFETY: compiled with the level's features.
+                unsafe { combine::<O, _, _>(left, right) }
+            }
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn scale(vector: Self::Vector, factor: <$element as Number>::Wide) -> Self::Vector {
+                // SAFETY: compiled with the level's features.
+                unsafe { scale(vector, factor) }
+            }
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn divide(vector: Self::Vector, _: u32) -> Self::Vector {
+                vector
+            }
+        }
+    };
+}
+pub(super) use float_lanes;

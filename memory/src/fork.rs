@@ -1,0 +1,52 @@
+//! Knowing that one is a forked child, at the price of one load.
+//!
+//! Invariant: in every process that descends by fork from the one that made the stamp, it says so. Absent:
+//! fork handlers, and anything a child could do beyond dropping.
+
+use std::ptr::NonNull;
+
+use crate::sync::{AtomicU32, Ordering};
+use crate::{Mapping, MemoryError};
+
+const PRESENT: u32 = 0x434f_4e53;
+
+/// A page that the kernel clears in forked children.
+#[derive(Debug)]
+pub struct ForkStamp {
+    page: Mapping,
+    /// The maker's process, where the kernel would not promise to clear the page.
+    process: Option<u32>,
+}
+
+impl ForkStamp {
+    /// A stamp for the present process.
+    ///
+    /// # Errors
+    /// [`MemoryError`] when not even a page can be had.
+    pub fn new() -> Result<Self, MemoryError> {
+        let page = Mapping::anonymous(4096)?;
+        let start = NonNull::new(page.span(0, 4096).as_mut_ptr()).expect("mappings are not null");
+        // SAFETY: exactly the private anonymous page that was just mapped and is referred to by nobody.
+        let wiped = unsafe { libc::madvise(start.as_ptr().cast(), 4096, libc::MADV_WIPEONFORK) } == 0;
+        let stamp = Self { page, process: (!wiped).then(std::process::id) };
+        // Relaxed: read by this process, to which program order or whatever handed the stamp over suffices.
+        stamp.word().store(PRESENT, Ordering::Relaxed);
+        Ok(stamp)
+    }
+
+    fn word(&self) -> &AtomicU32 {
+        // SAFETY: the page lives as long as `self`, is aligned, and is only ever used as this atomic.
+        unsafe { AtomicU32::from_ptr(self.page.span(0, 4).as_mut_ptr().cast()) }
+    }
+
+    /// Whether this process is a forked descendant of the stamp's maker. One load (a system call only on
+    /// kernels before 4.14, which cannot clear pages on fork).
+    #[inline]
+    pub fn is_forked_child(&self) -> bool {
+        match self.process {
+            // Relaxed: the kernel clears the page before the child runs; nobody else writes it.
+            None => self.word().load(Ordering::Relaxed) != PRESENT,
+            Some(maker) => std::process::id() != maker,
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Memory that an operation may use after the call that started it returned.
+//!
+//! Invariant: while a [`Held`] or a [`HeldRead`] lives, the bytes it names are allocated and belong to whoever
+//! holds it. Two ways lead there, and forgetting a value can break neither:
+//!
+//! - [`Lease`] owns a `Vec` jointly with what it handed out. Forgetting the lease leaks a count, so the
+//!   allocation is never freed; forgetting a `Held` likewise, and [`Lease::try_take`] then never succeeds.
+//! - [`lend`] borrows, shaped like `std::thread::scope`. It does not return before every loan was dropped, and
+//!   that wait is not in a destructor of something the caller could forget: it is code of `lend` itself. A
+//!   forgotten loan makes `lend` wait for ever; it cannot make it return early.
+//!
+//! Deliberately absent: peers, and giving a slice of the bytes to the caller while they are held.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::ptr::NonNull;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use crate::{Plain, Span, SpanMut};
+
+/// What keeps the bytes.
+trait Keep: Send + Sync {}
+
+/// Memory that may be read, kept until dropped. Clones refer to the same bytes. There is no way to write:
+///
+/// ```compile_fail,E0599
+/// let numbers = [1u32, 2];
+/// consort_memory::lend(|lender| lender.share(&numbers).span().len());
+/// ```
+#[derive(Clone)]
+pub struct HeldRead {
+    start: NonNull<u8>,
+    bytes: usize,
+    _keep: Arc<dyn Keep>,
+}
+
+// SAFETY: an address range of plain bytes that `_keep`, itself `Send + Sync`, keeps allocated.
+unsafe impl Send for HeldRead {}
+// SAFETY: as above.
+unsafe impl Sync for HeldRead {}
+
+impl HeldRead {
+    /// The bytes.
+    #[inline]
+    pub fn read(&self) -> Span<'_> {
+        // SAFETY: readable while `_keep` lives, hence while `self` is borrowed; the maker gave the exclusive or
+        // shared right to the bytes away for that long.
+        unsafe { Span::from_raw(self.start.as_ptr(), self.bytes) }
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether the length is zero.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+}
+
+impl fmt::Debug for HeldRead {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("HeldRead").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+/// Memory that may be read and written, kept until dropped. Clones refer to the same bytes.
+#[derive(Clone)]
+pub struct Held(HeldRead);
+
+impl Held {
+    /// The bytes, for writing.
+    #[inline]
+    pub fn span(&self) -> SpanMut<'_> {
+        // SAFETY: as in `HeldRead::read`, and a `Held` is made only of memory that its maker could write.
+        unsafe { SpanMut::from_raw(self.0.start.as_ptr(), self.0.bytes) }
+    }
+
+    /// The bytes, for reading.
+    #[inline]
+    pub fn read(&self) -> Span<'_> {
+        self.0.read()
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.0.bytes
+    }
+
+    /// Whether the length is zero.
+    pub fn is_empty(&self) -> bool {
+        self.0.bytes == 0
+    }
+}
+
+impl From<Held> for HeldRead {
+    fn from(held: Held) -> Self {
+        held.0
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Held").field("bytes", &self.0.bytes).finish_non_exhaustive()
+    }
+}
+
+/// A vector's allocation, without a reference to its elements.
+struct Allocation<T: Plain> {
+    start: NonNull<T>,
+    elements: usize,
+    capacity: usize,
+}
+
+// SAFETY: it owns the allocation; elements are reached only through spans, or by whoever takes the vector back.
+unsafe impl<T: Plain> Send for Allocation<T> {}
+// SAFETY: as above.
+unsafe impl<T: Plain> Sync for Allocation<T> {}
+impl<T: Plain> Keep for Allocation<T> {}
+
+impl<T: Plain> Allocation<T> {
+    fn into_vec(self) -> Vec<T> {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: the parts of the vector given to `Lease::new`; `this` is not dropped, so they are used once.
+        unsafe { Vec::from_raw_parts(this.start.as_ptr(), this.elements, this.capacity) }
+    }
+}
+
+impl<T: Plain> Drop for Allocation<T> {
+    fn drop(&mut self) {
+        // SAFETY: as in `into_vec`, which does not run this.
+        drop(unsafe { Vec::from_raw_parts(self.start.as_ptr(), self.elements, self.capacity) });
+    }
+}
+
+/// A vector that operations may use; given back when none does any more.
+pub struct Lease<T: Plain> {
+    allocation: Arc<Allocation<T>>,
+}
+
+impl<T: Plain> Lease<T> {
+    /// Takes the vector.
+    pub fn new(vector: Vec<T>) -> Self {
+        let mut vector = ManuallyDrop::new(vector);
+        let start = NonNull::new(vector.as_mut_ptr()).expect("a vector's pointer is not null");
+        let allocation = Allocation { start, elements: vector.len(), capacity: vector.capacity() };
+        Self { allocation: Arc::new(allocation) }
+    }
+
+    /// Elements.
+    pub fn len(&self) -> usize {
+        self.allocation.elements
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.allocation.elements == 0
+    }
+
+    /// The right to use the elements, for as long as it is kept.
+    pub fn hold(&self) -> Held {
+        Held(HeldRead {
+            start: self.allocation.start.cast(),
+            bytes: self.allocation.elements * size_of::<T>(),
+            _keep: Arc::clone(&self.allocation) as Arc<dyn Keep>,
+        })
+    }
+
+    /// The vector, once no [`Held`] is left.
+    ///
+    /// # Errors
+    /// The lease itself while the memory is in use.
+    pub fn try_take(self) -> Result<Vec<T>, Self> {
+        Arc::try_unwrap(self.allocation).map(Allocation::into_vec).map_err(|allocation| Self { allocation })
+    }
+}
+
+impl<T: Plain> fmt::Debug for Lease<T> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Lease").field("elements", &self.allocation.elements).finish_non_exhaustive()
+    }
+}
+
+/// How many loans are out.
+#[derive(Default)]
+struct Loans {
+    out: Mutex<usize>,
+    returned: Condvar,
+}
+
+/// One loan; shared by the clones of a `Held`.
+struct Loan(Arc<Loans>);
+impl Keep for Loan {}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        let mut out = self.0.out.lock().unwrap_or_else(PoisonError::into_inner);
+        *out -= 1;
+        if *out == 0 {
+            self.0.returned.notify_all();
+        }
+    }
+}
+
+/// Lends slices out inside [`lend`].
+pub struct Lender<'scope, 'env: 'scope> {
+    loans: Arc<Loans>,
+    /// Invariant in both, as `std::thread::Scope` is: neither may be shortened to lend what lives less long.
+    scope: PhantomData<&'scope mut &'scope ()>,
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+impl<'env> Lender<'_, 'env> {
+    /// Lends a slice for reading.
+    pub fn share<T: Plain>(&self, slice: &'env [T]) -> HeldRead {
+        self.loan(NonNull::from(slice).cast(), size_of_val(slice))
+    }
+
+    /// Lends a slice for reading and writing.
+    pub fn share_mut<T: Plain>(&self, slice: &'env mut [T]) -> Held {
+        let bytes = size_of_val(slice);
+        Held(self.loan(NonNull::from(slice).cast(), bytes))
+    }
+
+    fn loan(&self, start: NonNull<u8>, bytes: usize) -> HeldRead {
+        *self.loans.out.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        HeldRead { start, bytes, _keep: Arc::new(Loan(Arc::clone(&self.loans))) }
+    }
+}
+
+impl fmt::Debug for Lender<'_, '_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Lender").finish_non_exhaustive()
+    }
+}
+
+/// Runs `f` with somebody who lends slices out, and returns when everything lent has come back: also when `f`
+/// panics. The slices outlive the call (`'env`), so nothing that was lent can dangle.
+///
+/// A loan that is forgotten, or returned by `f` itself, never comes back: the call then waits for ever.
+///
+/// ```
+/// let mut numbers = [1u32, 2];
+/// let bytes = consort_memory::lend(|lender| lender.share_mut(&mut numbers).len());
+/// assert_eq!((bytes, numbers), (8, [1, 2]));
+/// ```
+/// What lives less long than the call cannot be lent, nor what is lent already, nor can the lender be kept:
+/// ```compile_fail,E0597
+/// consort_memory::lend(|lender| {
+///     let numbers = [1u32, 2];
+///     lender.share(&numbers);
+/// });
+/// ```
+/// ```compile_fail,E0499
+/// let mut numbers = [1u32, 2];
+/// consort_memory::lend(|lender| (lender.share_mut(&mut numbers).len(), lender.share_mut(&mut numbers).len()));
+/// ```
+/// ```compile_fail
+/// let kept = consort_memory::lend(|lender| lender);
+/// ```
+///
+/// # Panics
+/// With what `f` panicked with.
+pub fn lend<'env, R>(f: impl for<'scope> FnOnce(&'scope Lender<'scope, 'env>) -> R) -> R {
+    let lender = Lender { loans: Arc::default(), scope: PhantomData, env: PhantomData };
+    let result = catch_unwind(AssertUnwindSafe(|| f(&lender)));
+    let mut out = lender.loans.out.lock().unwrap_or_else(PoisonError::into_inner);
+    while *out > 0 {
+        out = lender.loans.returned.wait(out).unwrap_or_else(PoisonError::into_inner);
+    }
+    drop(out);
+    match result {
+        Ok(value) => value,
+        Err(panic) => resume_unwind(panic),
+    }
+}

@@ -1,0 +1,104 @@
+//! Which addresses of this host others can be told.
+//!
+//! Invariant: at most four, loopback first, no address that only means something with an interface's name beside it.
+//! Absent: speed, rails, topology.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+
+use super::unique_id::ADDRESSES_MAX;
+
+/// Interfaces of bridges and tunnels inside the host: told to others only if nothing better is there.
+const INNER: [&str; 9] = ["docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "lxc", "tun"];
+
+/// Up to four addresses to listen at.
+pub(super) fn usable() -> Vec<IpAddr> {
+    let mut found = Vec::new();
+    match getifaddrs() {
+        Ok(interfaces) => {
+            for interface in interfaces {
+                let up = interface.flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING);
+                let ip = interface.address.as_ref().and_then(|address| {
+                    let v4 = address.as_sockaddr_in().map(|a| IpAddr::from(a.ip()));
+                    v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::from(a.ip())))
+                });
+                if let (true, Some(ip)) = (up, ip) {
+                    found.push((interface.interface_name, ip));
+                }
+            }
+        }
+        Err(error) => {
+            tracing::warn!(%error, "the host's interfaces cannot be listed; only its loopback addresses are used");
+            found.push(("lo".into(), Ipv4Addr::LOCALHOST.into()));
+            found.push(("lo".into(), Ipv6Addr::LOCALHOST.into()));
+        }
+    }
+    choose(&found)
+}
+
+/// One loopback address (IPv4 if there is one), then addresses of real interfaces, then of inner ones; IPv4 first.
+fn choose(found: &[(String, IpAddr)]) -> Vec<IpAddr> {
+    let rank =
+        |name: &str, ip: &IpAddr| match (ip.is_loopback(), INNER.iter().any(|p| name.starts_with(p)), ip) {
+            (true, ..) => None,
+            (_, _, IpAddr::V4(v4)) if v4.is_link_local() || v4.is_unspecified() => None,
+            (_, _, IpAddr::V6(v6)) if v6.is_unicast_link_local() || v6.is_unspecified() => None,
+            (_, inner, ip) => Some((inner, ip.is_ipv6())),
+        };
+    let loopback =
+        |v6: bool| found.iter().map(|(_, ip)| *ip).find(|ip| ip.is_loopback() && ip.is_ipv6() == v6);
+    let mut chosen: Vec<IpAddr> = loopback(false).or_else(|| loopback(true)).into_iter().collect();
+    let mut others: Vec<_> = found.iter().filter_map(|(name, ip)| Some((rank(name, ip)?, *ip))).collect();
+    others.sort_by_key(|(rank, _)| *rank);
+    // A host with several IPv4 addresses must not crowd out its only IPv6 address: some peers may have nothing else.
+    let best_v6 = others.iter().find(|((inner, v6), _)| *v6 && !inner).map(|(_, ip)| *ip);
+    chosen.extend(others.iter().map(|(_, ip)| *ip).take(ADDRESSES_MAX - 1));
+    if let Some(v6) = best_v6
+        && !chosen.contains(&v6)
+    {
+        chosen.pop();
+        chosen.push(v6);
+    }
+    chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(found: &[(&str, &str)]) -> Vec<String> {
+        let found: Vec<_> =
+            found.iter().map(|(name, ip)| ((*name).to_owned(), ip.parse().unwrap())).collect();
+        choose(&found).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn loopback_comes_first_and_inner_bridges_last() {
+        let found = [
+            ("docker0", "172.17.0.1"),
+            ("lo", "127.0.0.1"),
+            ("eth0", "fe80::1"),
+            ("eth0", "fd00::2"),
+            ("eth0", "10.0.0.2"),
+            ("lo", "::1"),
+        ];
+        assert_eq!(chosen(&found), ["127.0.0.1", "10.0.0.2", "fd00::2", "172.17.0.1"]);
+    }
+
+    #[test]
+    fn many_addresses_leave_room_for_one_of_the_other_family() {
+        let found = [
+            ("lo", "127.0.0.1"),
+            ("a", "10.0.0.1"),
+            ("b", "10.0.0.2"),
+            ("c", "10.0.0.3"),
+            ("d", "10.0.0.4"),
+            ("d", "fd00::4"),
+        ];
+        assert_eq!(chosen(&found), ["127.0.0.1", "10.0.0.1", "10.0.0.2", "fd00::4"]);
+        assert_eq!(chosen(&[("lo", "::1")]), ["::1"]);
+        assert!(chosen(&[]).is_empty());
+    }
+}

@@ -1,0 +1,326 @@
+//! The shared heart of a communicator: who owns its progress, and how one waits.
+
+use std::sync::Arc;
+
+use consort_memory::sync::{AtomicBool, AtomicU32, AtomicUsize, Exclusive, Ordering};
+use consort_memory::{Held, Span, SpanMut};
+
+use crate::call::{Call, Kind};
+use crate::control::group::Group;
+use crate::control::process::{Advance, Process, Unattended};
+use crate::engine::{Engine, Progress, Request, Source, Task};
+use crate::error::{Error, Result};
+use crate::options::Settings;
+use crate::wait::Policy;
+use crate::work::Ticket;
+
+/// Shared by the communicator, its works and the control thread.
+pub(crate) struct Core {
+    pub(crate) group: Arc<Group>,
+    pub(crate) process: Arc<Process>,
+    pub(crate) settings: Settings,
+    engine: Exclusive<Engine>,
+    /// Whether the owner of the engine is a data call that somebody waits for.
+    in_call: AtomicBool,
+    /// Threads that want the engine, so that the control thread stays away.
+    waiters: AtomicU32,
+    /// Operations in the engine's queue.
+    queued: AtomicUsize,
+    policy: Policy,
+}
+
+/// Resets a flag or a count when a scope is left, also by panic.
+struct Leave<'a>(&'a AtomicU32);
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+struct InCall<'a>(&'a AtomicBool);
+
+impl Drop for InCall<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Core {
+    pub(crate) fn new(
+        group: Arc<Group>,
+        process: Arc<Process>,
+        settings: Settings,
+        ranks_here: u32,
+    ) -> Arc<Self> {
+        let engine = Engine::new(group.clone(), process.clone(), settings.clone());
+        Arc::new(Core {
+            group,
+            process,
+            settings,
+            engine: Exclusive::new(engine),
+            in_call: AtomicBool::new(false),
+            waiters: AtomicU32::new(0),
+            queued: AtomicUsize::new(0),
+            policy: Policy::for_ranks(ranks_here),
+        })
+    }
+
+    /// Whether this process is a fork of the communicator's.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.process.shared.fork.is_forked_child()
+    }
+
+    /// What every call asks first: may this process use it, does it still work.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.is_forked() {
+            return Err(Error::Forked);
+        }
+        self.group.failure()
+    }
+
+    /// Runs `body` with the engine, as a data call that somebody waits for.
+    #[inline]
+    fn own<R>(&self, body: impl FnOnce(&mut Engine) -> Result<R>) -> Result<R> {
+        if let Some(mut engine) = self.engine.try_acquire() {
+            self.in_call.store(true, Ordering::Relaxed);
+            let _in_call = InCall(&self.in_call);
+            return body(&mut engine);
+        }
+        self.waiters.fetch_add(1, Ordering::Relaxed);
+        let _leave = Leave(&self.waiters);
+        let mut waiter = self.policy.waiter();
+        loop {
+            if let Some(mut engine) = self.engine.try_acquire() {
+                self.in_call.store(true, Ordering::Relaxed);
+                let _in_call = InCall(&self.in_call);
+                return body(&mut engine);
+            }
+            if self.in_call.load(Ordering::Relaxed) {
+                return Err(Error::ConcurrentUse);
+            }
+            waiter.pause();
+        }
+    }
+
+    /// A collective that the caller waits for. The call has been checked.
+    pub(crate) fn collective(&self, call: Call, input: Span<'_>, output: SpanMut<'_>) -> Result<()> {
+        self.own(|engine| {
+            self.finish_queue(engine)?;
+            let request = Request { call, sequence: engine.next_sequence() };
+            let recorder = &self.group.recorder;
+            recorder.enter(request.sequence, &call.descriptor());
+            if call.count == 0 {
+                recorder.finish(request.sequence);
+                return Ok(());
+            }
+            let result = self.drive(engine, &[request], input, output);
+            if result.is_ok() {
+                recorder.finish(request.sequence);
+            }
+            result
+        })
+    }
+
+    /// Messages to and from peers that the caller waits for.
+    pub(crate) fn exchange(&self, calls: &[Call], input: Span<'_>, output: SpanMut<'_>) -> Result<()> {
+        self.own(|engine| {
+            self.finish_queue(engine)?;
+            let mut requests = [None; 2];
+            for (slot, call) in requests.iter_mut().zip(calls) {
+                let sequence = engine.next_pair_sequence(call.root, call.kind == Kind::Send);
+                self.group.recorder.enter_pair(sequence, &call.descriptor());
+                *slot = (call.count != 0).then_some(Request { call: *call, sequence });
+            }
+            match requests {
+                [Some(first), Some(second)] => self.drive(engine, &[first, second], input, output),
+                [Some(only), None] | [None, Some(only)] => self.drive(engine, &[only], input, output),
+                [None, None] => Ok(()),
+            }
+        })
+    }
+
+    fn drive(
+        &self,
+        engine: &mut Engine,
+        requests: &[Request],
+        input: Span<'_>,
+        output: SpanMut<'_>,
+    ) -> Result<()> {
+        let mut task = engine.take_task();
+        task.prepare(requests);
+        let result = self.drive_task(engine, &mut task, input, output);
+        engine.put_back(task);
+        result.map_err(|error| self.group.fail(error))
+    }
+
+    fn drive_task(
+        &self,
+        engine: &mut Engine,
+        task: &mut Task,
+        input: Span<'_>,
+        output: SpanMut<'_>,
+    ) -> Result<()> {
+        let mut waiter = self.policy.waiter();
+        loop {
+            match engine.advance(task, input, output)? {
+                Progress::Done => return Ok(()),
+                Progress::Moved => waiter.moved(),
+                Progress::Blocked => {
+                    self.group.failure()?;
+                    if waiter.pause() {
+                        task.overdue(engine)?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Starts a collective that goes on by itself.
+    pub(crate) fn start(
+        self: &Arc<Self>,
+        call: Call,
+        input: Source,
+        output: Option<Held>,
+    ) -> Result<Arc<Ticket>> {
+        let ticket = Arc::new(Ticket::default());
+        self.process.ensure_thread()?;
+        self.own(|engine| {
+            let sequence = engine.next_sequence();
+            self.group.recorder.enter(sequence, &call.descriptor());
+            if call.count == 0 {
+                ticket.finish(Ok(()));
+                return Ok(());
+            }
+            let mut task = Task::default();
+            task.prepare(&[Request { call, sequence }]);
+            engine.enqueue(task, input, output, ticket.clone());
+            self.queued.store(engine.queued(), Ordering::Relaxed);
+            Ok(())
+        })?;
+        let unattended: Arc<dyn Unattended> = self.clone();
+        self.process.shared.look_after(Arc::downgrade(&unattended));
+        Ok(ticket)
+    }
+
+    /// Waits until a started operation is over, driving it meanwhile.
+    pub(crate) fn wait_for(&self, ticket: &Ticket) -> Result<()> {
+        if ticket.is_done() {
+            return ticket.result();
+        }
+        if self.is_forked() {
+            return Err(Error::Forked);
+        }
+        self.waiters.fetch_add(1, Ordering::Relaxed);
+        let _leave = Leave(&self.waiters);
+        let mut waiter = self.policy.waiter();
+        while !ticket.is_done() {
+            let progress = self.engine.try_acquire().map(|mut engine| self.advance_queue(&mut engine));
+            if progress == Some(Progress::Moved) {
+                waiter.moved();
+            } else {
+                waiter.pause();
+            }
+        }
+        ticket.result()
+    }
+
+    fn advance_queue(&self, engine: &mut Engine) -> Progress {
+        let progress = engine.advance_queue();
+        self.queued.store(engine.queued(), Ordering::Relaxed);
+        progress
+    }
+
+    /// Everything that was started before goes first.
+    fn finish_queue(&self, engine: &mut Engine) -> Result<()> {
+        if engine.queued() == 0 {
+            return Ok(());
+        }
+        let mut waiter = self.policy.waiter();
+        while engine.queued() != 0 {
+            if self.advance_queue(engine) == Progress::Moved {
+                waiter.moved();
+            } else {
+                waiter.pause();
+            }
+        }
+        self.group.failure()
+    }
+
+    /// The number of this split, the same on all ranks.
+    pub(crate) fn next_split(&self) -> Result<u64> {
+        self.own(|engine| {
+            engine.splits += 1;
+            Ok(engine.splits)
+        })
+    }
+
+    /// Fails the communicator on all ranks. From any thread.
+    pub(crate) fn abort(&self, reason: &str) {
+        self.group.fail(Error::Aborted { rank: self.group.rank, reason: reason.to_owned() });
+    }
+
+    pub(crate) fn memory_bytes(&self) -> Result<usize> {
+        self.own(|engine| Ok(engine.memory_bytes()))
+    }
+
+    /// The owner is gone: ends what is queued within a bounded time and tells the others.
+    pub(crate) fn close(&self) {
+        if self.is_forked() {
+            if let Some(mut engine) = self.engine.try_acquire() {
+                engine.abandon();
+            }
+            return;
+        }
+        let patience =
+            std::time::Instant::now() + self.settings.timeout.min(std::time::Duration::from_secs(10));
+        self.waiters.fetch_add(1, Ordering::Relaxed);
+        let _leave = Leave(&self.waiters);
+        let mut waiter = self.policy.waiter();
+        while self.queued.load(Ordering::Relaxed) != 0 && std::time::Instant::now() < patience {
+            let progress = self.engine.try_acquire().map(|mut engine| self.advance_queue(&mut engine));
+            if progress == Some(Progress::Moved) {
+                waiter.moved();
+            } else {
+                waiter.pause();
+            }
+        }
+        if self.queued.load(Ordering::Relaxed) != 0 {
+            let reason =
+                "its communicator was dropped with operations under way that did not finish".to_owned();
+            let error = self.group.fail(Error::Aborted { rank: self.group.rank, reason });
+            loop {
+                if let Some(mut engine) = self.engine.try_acquire() {
+                    engine.fail_queue(&error);
+                    self.queued.store(0, Ordering::Relaxed);
+                    break;
+                }
+                std::thread::yield_now();
+            }
+        }
+        self.group.leave();
+    }
+}
+
+impl Unattended for Core {
+    fn advance(&self) -> Advance {
+        if self.queued.load(Ordering::Relaxed) == 0 {
+            return Advance::Idle;
+        }
+        if self.waiters.load(Ordering::Relaxed) != 0 {
+            return Advance::Blocked;
+        }
+        let Some(mut engine) = self.engine.try_acquire() else { return Advance::Blocked };
+        match self.advance_queue(&mut engine) {
+            Progress::Done => Advance::Idle,
+            Progress::Moved => Advance::Moved,
+            Progress::Blocked => Advance::Blocked,
+        }
+    }
+}
+
+/// What two ranks must agree on in a split, before the data.
+pub(crate) fn split_call() -> Call {
+    Call { kind: Kind::Split, data_type: consort_kernels::DataType::Int64, op: None, root: 0, count: 3 }
+}

@@ -1,0 +1,200 @@
+//! How communicators come to be: explicitly, under a launcher, or all ranks in one process.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::{Communicator, Core};
+use crate::Rank;
+use crate::bootstrap::{self, Hello, Launch, Table, UniqueId};
+use crate::control::dial;
+use crate::control::group::Group;
+use crate::control::member::{Link, Member};
+use crate::control::process::{Process, random};
+use crate::error::{Error, Result};
+use crate::options::{Options, Settings};
+
+impl Communicator {
+    /// Joins a communicator of `size` ranks as `rank`, with the id that one of them
+    /// [created](UniqueId::create) and handed to the others. Returns when all have joined.
+    ///
+    /// # Errors
+    /// [`Error::MissingRanks`] naming them when not all come within the join timeout, [`Error::Settings`] when
+    /// they were started differently, [`Error::Join`] when the id leads nowhere.
+    pub fn join(rank: Rank, size: u32, id: &UniqueId) -> Result<Self> {
+        Self::join_with(rank, size, id, &Options::default())
+    }
+
+    /// As [`Communicator::join`], with options.
+    ///
+    /// # Errors
+    /// As [`Communicator::join`], and [`Error::InvalidArgument`] for options that make no sense.
+    pub fn join_with(rank: Rank, size: u32, id: &UniqueId, options: &Options) -> Result<Self> {
+        let settings = Settings::resolve(options)?;
+        if size == 0 || rank >= size {
+            return Err(Error::invalid(
+                format!("rank {rank} does not exist in a communicator of {size}"),
+                "ranks count from 0 to size - 1",
+            ));
+        }
+        let span = tracing::info_span!("join", rank, size);
+        let _entered = span.enter();
+        let deadline = Instant::now() + settings.join_timeout;
+        let process = Process::acquire()?;
+        let member = bootstrap::Member {
+            host: host_name(),
+            pid: std::process::id(),
+            process: process.shared.nonce,
+            boot: boot_id(),
+            unix: process.shared.unix_name.clone(),
+            tcp: process.shared.tcp_addresses(),
+        };
+        let hello = Hello { rank, size, settings: settings.agreed(), member };
+        let table = bootstrap::join(id, hello, settings.join_timeout)?;
+        let member = link_up(&process, rank, table, deadline, settings.join_timeout)?;
+        Ok(root_communicator(process, member, settings))
+    }
+
+    /// Joins the communicator that a launcher started this process for: torchrun, Open MPI, MPICH, Slurm, or
+    /// `CONSORT_RANK` and `CONSORT_SIZE`. On one host the ranks find each other by themselves; across hosts
+    /// set `CONSORT_ADDRESS` and `CONSORT_SECRET`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when no launcher is there; otherwise as [`Communicator::join`].
+    pub fn from_launcher() -> Result<Self> {
+        Self::from_launcher_with(&Options::default())
+    }
+
+    /// As [`Communicator::from_launcher`], with options.
+    ///
+    /// # Errors
+    /// As [`Communicator::from_launcher`].
+    pub fn from_launcher_with(options: &Options) -> Result<Self> {
+        let settings = Settings::resolve(options)?;
+        let Some(launch) = Launch::detect()? else {
+            return Err(Error::invalid(
+                "no launcher's variables are in the environment",
+                "start with torchrun, mpirun or srun, or set CONSORT_RANK and CONSORT_SIZE",
+            ));
+        };
+        let id = launch.rendezvous(settings.join_timeout)?;
+        Self::join_with(launch.rank, launch.size, &id, options)
+    }
+
+    /// A communicator of `size` ranks that all live in this process, one per element; give each to a thread of
+    /// its own.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when `size` is 0; otherwise the system's.
+    pub fn local(size: u32) -> Result<Vec<Self>> {
+        Self::local_with(size, &Options::default())
+    }
+
+    /// As [`Communicator::local`], with options.
+    ///
+    /// # Errors
+    /// As [`Communicator::local`], and [`Error::InvalidArgument`] for options that make no sense.
+    pub fn local_with(size: u32, options: &Options) -> Result<Vec<Self>> {
+        let settings = Settings::resolve(options)?;
+        if size == 0 {
+            return Err(Error::invalid("a communicator of 0 ranks", "ask for at least 1"));
+        }
+        let process = Process::acquire()?;
+        let member = bootstrap::Member {
+            host: host_name(),
+            pid: std::process::id(),
+            process: process.shared.nonce,
+            boot: boot_id(),
+            unix: Vec::new(),
+            tcp: Vec::new(),
+        };
+        let (job, key) = (random::<16>()?, random::<32>()?);
+        let members: Vec<Arc<Member>> = (0..size)
+            .map(|rank| Member::new(&process.shared, job, key, rank, vec![member.clone(); size as usize]))
+            .collect();
+        for member in &members {
+            for peer in &members {
+                member.set_link(peer.rank, Link::Local(Arc::downgrade(peer)));
+            }
+        }
+        let communicator = |member: Arc<Member>| root_communicator(process.clone(), member, settings.clone());
+        Ok(members.into_iter().map(communicator).collect())
+    }
+}
+
+/// Makes the control links of a rank that has just learned who the others are.
+fn link_up(
+    process: &Process,
+    rank: Rank,
+    table: Table,
+    deadline: Instant,
+    timeout: std::time::Duration,
+) -> Result<Arc<Member>> {
+    let shared = &process.shared;
+    let member = Member::new(shared, table.job, table.key, rank, table.members);
+    let size = member.table.len() as u32;
+    if size == 1 {
+        return Ok(member);
+    }
+    process.ensure_thread()?;
+    shared.enlist(&member);
+    let missing = |missing: Vec<Rank>| Error::MissingRanks {
+        missing,
+        size,
+        waited: timeout,
+        address: "its control connection (it joined, then stopped or died)".into(),
+    };
+    for peer in (0..size).filter(|peer| *peer != rank) {
+        if member.table[peer as usize].process == shared.nonce {
+            let Some(other) = shared.wait_for_member(&member.job, peer, deadline) else {
+                return Err(missing(vec![peer]));
+            };
+            member.set_link(peer, Link::Local(Arc::downgrade(&other)));
+        } else if peer < rank && dial::dial(shared, &member, peer, deadline)?.is_err() {
+            return Err(missing(vec![peer]));
+        }
+    }
+    member.wait_for_links(deadline).map_err(missing)?;
+    Ok(member)
+}
+
+fn root_communicator(process: Arc<Process>, member: Arc<Member>, settings: Settings) -> Communicator {
+    let mut uid = [0; 8];
+    uid.copy_from_slice(&member.job[..8]);
+    let members: Vec<Rank> = (0..member.table.len() as u32).collect();
+    let group = Group::new(member, u64::from_le_bytes(uid), members.clone());
+    let ranks_here = ranks_here(&group.member, &members);
+    Communicator::from_core(Core::new(group, process, settings, ranks_here))
+}
+
+/// How many of these ranks of the job run on this host.
+fn ranks_here(member: &Member, ranks: &[Rank]) -> u32 {
+    let here = member.table[member.rank as usize].boot;
+    ranks.iter().filter(|rank| member.table[**rank as usize].boot == here).count() as u32
+}
+
+impl Core {
+    /// How many of these ranks of the job run on this host.
+    pub(crate) fn ranks_here(&self, ranks: &[Rank]) -> u32 {
+        ranks_here(&self.group.member, ranks)
+    }
+}
+
+fn host_name() -> String {
+    nix::sys::utsname::uname()
+        .ok()
+        .and_then(|names| names.nodename().to_str().map(str::to_owned))
+        .unwrap_or_else(|| "unknown".into())
+}
+
+/// The kernel's boot id: equal on ranks of one host, unless containers hide it. A hint; shared memory is
+/// proved by a socket.
+fn boot_id() -> [u8; 16] {
+    let mut id = [0; 16];
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: Vec<u8> =
+        text.bytes().filter_map(|byte| (byte as char).to_digit(16).map(|digit| digit as u8)).collect();
+    for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = pair[0] << 4 | pair[1];
+    }
+    id
+}

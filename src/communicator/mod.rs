@@ -1,0 +1,145 @@
+//! The communicator: a group of ranks that make the same calls in the same order.
+
+pub(crate) mod core;
+mod join;
+mod point;
+mod scope;
+mod split;
+mod typed;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use consort_memory::{Span, SpanMut};
+
+pub(crate) use self::core::Core;
+pub use scope::{Scope, ScopedWork};
+
+use crate::Rank;
+use crate::call::{Call, Kind};
+use crate::error::{Error, Result};
+
+/// A group of ranks, as one of them sees it.
+///
+/// Every rank of the group must make the same collective calls in the same order, with the same count, data
+/// type, operator and root; a difference is found and returned as [`Error::Mismatch`] that names the ranks.
+///
+/// # Threads
+/// A communicator may be shared between threads, but data calls that overlap in time are refused with
+/// [`Error::ConcurrentUse`]: their order could not be the same on all ranks. [`Communicator::abort`] and
+/// [`Communicator::status`] may be called at any time.
+///
+/// # Failure
+/// The first failure (a lost rank, a missed deadline, a mismatch) ends the communicator on all ranks; every
+/// later call returns it again. When a call has returned, with or without an error, no other rank touches the
+/// caller's buffers any more.
+///
+/// # Fork
+/// In a forked child every call returns [`Error::Forked`], and dropping only releases the child's memory.
+///
+/// # Drop
+/// Dropping waits a bounded time (the operation timeout, 10 s at most) for operations that were started and
+/// not waited for, then tells the others that this rank has left. It does not wait for them.
+pub struct Communicator {
+    core: Arc<Core>,
+}
+
+impl Communicator {
+    pub(crate) fn from_core(core: Arc<Core>) -> Self {
+        Communicator { core }
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    /// This rank, from 0 to `size() - 1`.
+    pub fn rank(&self) -> Rank {
+        self.core.group.rank
+    }
+
+    /// How many ranks there are.
+    pub fn size(&self) -> u32 {
+        self.core.group.size()
+    }
+
+    /// Whether the communicator still works. Any thread may ask at any time.
+    ///
+    /// # Errors
+    /// The failure that ended it, or [`Error::Forked`].
+    pub fn status(&self) -> Result<()> {
+        self.core.check()
+    }
+
+    /// Ends the communicator on all ranks: calls under way return [`Error::Aborted`], here and there. Any
+    /// thread may do it at any time.
+    pub fn abort(&self, reason: &str) {
+        if !self.core.is_forked() {
+            self.core.abort(reason);
+        }
+    }
+
+    /// How long an operation may take.
+    pub fn timeout(&self) -> Duration {
+        self.core.settings.timeout
+    }
+
+    /// Bytes that this communicator holds in this process beside the caller's buffers: staging memory of its
+    /// connections and its own tables. Connections are made when they are first needed.
+    ///
+    /// # Errors
+    /// [`Error::ConcurrentUse`] while another thread is in a data call.
+    pub fn memory_bytes(&self) -> Result<usize> {
+        self.core.memory_bytes()
+    }
+
+    /// A collective on untyped memory, for bindings. A rank that has no input (or no output) in this call may
+    /// pass an empty span.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when the buffers do not fit the call; otherwise as the typed methods.
+    pub fn execute(&self, call: &Call, input: Span<'_>, output: SpanMut<'_>) -> Result<()> {
+        self.core.check()?;
+        call.check(self.rank(), self.size(), input, output)?;
+        self.core.collective(*call, input, output)
+    }
+
+    /// Returns when every rank has called it.
+    ///
+    /// # Errors
+    /// As every collective: see [`Error`].
+    pub fn barrier(&self) -> Result<()> {
+        self.core.check()?;
+        let (input, mut output) = ([0u8; 1], [0u8; 1]);
+        let call = Call {
+            kind: Kind::Barrier,
+            data_type: consort_kernels::DataType::Uint8,
+            op: Some(consort_kernels::ReduceOp::Max),
+            root: 0,
+            count: 1,
+        };
+        self.core.collective(call, Span::of(&input), SpanMut::of(&mut output))
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        self.core.close();
+    }
+}
+
+impl std::fmt::Debug for Communicator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Communicator")
+            .field("rank", &self.rank())
+            .field("size", &self.size())
+            .finish_non_exhaustive()
+    }
+}
+
+/// `Communicator` crosses threads; this does not compile otherwise.
+const _: () = {
+    const fn crosses_threads<T: Send + Sync>() {}
+    crosses_threads::<Communicator>();
+    crosses_threads::<Error>();
+};

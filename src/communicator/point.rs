@@ -1,0 +1,130 @@
+//! Messages between two ranks.
+
+use consort_kernels::{DataType, Element};
+use consort_memory::{Span, SpanMut};
+
+use super::Communicator;
+use crate::Rank;
+use crate::call::{Call, Kind};
+use crate::error::{Error, Result};
+
+impl Communicator {
+    /// Sends `input` to rank `to`, which must [`receive`](Communicator::receive) as many elements of the same
+    /// type. Messages between two ranks arrive in the order in which they are sent. Returns when the bytes
+    /// have left `input`; that may be before the other side has asked for them, or not: two ranks that both
+    /// send first may wait for each other, so let them [`exchange`](Communicator::exchange_into).
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a rank that does not exist or is this one; otherwise see [`Error`].
+    pub fn send<T: Element>(&self, input: &[T], to: Rank) -> Result<()> {
+        self.send_bytes(T::DATA_TYPE, Span::of(input), to)
+    }
+
+    /// Receives what rank `from` sends. See [`Communicator::send`].
+    ///
+    /// # Errors
+    /// As [`Communicator::send`].
+    pub fn receive<T: Element>(&self, output: &mut [T], from: Rank) -> Result<()> {
+        self.receive_bytes(T::DATA_TYPE, SpanMut::of(output), from)
+    }
+
+    /// Sends `input` to rank `to` and receives `output` from rank `from` at the same time; neither side waits
+    /// for the other's order of calls. The two lengths may differ.
+    ///
+    /// # Errors
+    /// As [`Communicator::send`].
+    pub fn exchange_into<T: Element>(
+        &self,
+        input: &[T],
+        to: Rank,
+        output: &mut [T],
+        from: Rank,
+    ) -> Result<()> {
+        self.exchange(T::DATA_TYPE, Span::of(input), to, SpanMut::of(output), from)
+    }
+
+    /// [`Communicator::send`] of untyped memory.
+    ///
+    /// # Errors
+    /// As [`Communicator::send`].
+    pub fn send_bytes(&self, data_type: DataType, input: Span<'_>, to: Rank) -> Result<()> {
+        self.core().check()?;
+        let call = self.message(Kind::Send, data_type, input.len(), to)?;
+        self.core().exchange(&[call], input, SpanMut::empty())
+    }
+
+    /// [`Communicator::receive`] of untyped memory.
+    ///
+    /// # Errors
+    /// As [`Communicator::send`].
+    pub fn receive_bytes(&self, data_type: DataType, output: SpanMut<'_>, from: Rank) -> Result<()> {
+        self.core().check()?;
+        let call = self.message(Kind::Receive, data_type, output.len(), from)?;
+        self.core().exchange(&[call], Span::empty(), output)
+    }
+
+    /// [`Communicator::exchange_into`] on untyped memory. A rank may exchange with itself.
+    ///
+    /// # Errors
+    /// As [`Communicator::send`]; the two buffers must not overlap.
+    pub fn exchange(
+        &self,
+        data_type: DataType,
+        input: Span<'_>,
+        to: Rank,
+        output: SpanMut<'_>,
+        from: Rank,
+    ) -> Result<()> {
+        self.core().check()?;
+        let (start, end) = (input.as_ptr() as usize, output.as_mut_ptr() as usize);
+        if !input.is_empty() && !output.is_empty() && start < end + output.len() && end < start + input.len()
+        {
+            return Err(Error::invalid(
+                "exchange: input and output overlap",
+                "use separate buffers; there is no in-place form for point-to-point",
+            ));
+        }
+        let me = self.rank();
+        if (to == me) != (from == me) {
+            return Err(Error::invalid(
+                "exchange: a message from a rank to itself needs both ends in the same call",
+                "pass this rank as both `to` and `from`, or as neither",
+            ));
+        }
+        if to == me {
+            if input.len() != output.len() {
+                return Err(Error::invalid(
+                    format!("exchange: {} bytes cannot be received into {}", input.len(), output.len()),
+                    "pass buffers of the same length",
+                ));
+            }
+            output.copy_from(input);
+            return Ok(());
+        }
+        let send = self.message(Kind::Send, data_type, input.len(), to)?;
+        let receive = self.message(Kind::Receive, data_type, output.len(), from)?;
+        self.core().exchange(&[send, receive], input, output)
+    }
+
+    fn message(&self, kind: Kind, data_type: DataType, bytes: usize, peer: Rank) -> Result<Call> {
+        if peer >= self.size() {
+            return Err(Error::invalid(
+                format!("{}: rank {peer} does not exist in a communicator of {}", kind.name(), self.size()),
+                format!("pass a rank between 0 and {}", self.size() - 1),
+            ));
+        }
+        if peer == self.rank() {
+            return Err(Error::invalid(
+                format!("{}: rank {peer} is this rank", kind.name()),
+                "a rank can exchange with itself, not send or receive alone",
+            ));
+        }
+        if !bytes.is_multiple_of(data_type.size()) {
+            return Err(Error::invalid(
+                format!("{}: {bytes} bytes are no whole number of {data_type} elements", kind.name()),
+                "pass whole elements",
+            ));
+        }
+        Ok(Call { kind, data_type, op: None, root: peer, count: bytes / data_type.size() })
+    }
+}

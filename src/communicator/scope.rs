@@ -1,0 +1,164 @@
+//! Operations that borrow the caller's buffers and end with the scope.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use consort_kernels::{Element, ReduceOp};
+use consort_memory::{Lender, lend};
+
+use super::{Communicator, Core};
+use crate::Rank;
+use crate::call::Call;
+use crate::engine::Source;
+use crate::error::{Error, Result};
+use crate::work::Ticket;
+
+/// Starts operations on borrowed buffers; made by [`Communicator::scope`].
+pub struct Scope<'a, 'scope, 'env: 'scope> {
+    core: &'a Arc<Core>,
+    lender: &'scope Lender<'scope, 'env>,
+    tickets: RefCell<Vec<Arc<Ticket>>>,
+}
+
+/// An operation started in a [`Scope`].
+pub struct ScopedWork<'a> {
+    core: &'a Arc<Core>,
+    ticket: Arc<Ticket>,
+}
+
+impl ScopedWork<'_> {
+    /// Whether the operation is over, well or not.
+    pub fn is_done(&self) -> bool {
+        self.ticket.is_done()
+    }
+
+    /// Waits until the operation is over. The buffer stays lent until the scope ends.
+    ///
+    /// # Errors
+    /// Whatever the operation ended with.
+    pub fn wait(&self) -> Result<()> {
+        self.core.wait_for(&self.ticket)
+    }
+}
+
+impl Communicator {
+    /// Runs `body`, in which operations may be started on buffers that outlive the scope; returns when all of
+    /// them are over, also when `body` panics.
+    ///
+    /// ```
+    /// use consort::{Communicator, ReduceOp};
+    ///
+    /// let ranks = Communicator::local(1)?;
+    /// let (mut first, mut second) = (vec![1.0f32; 10], vec![2.0f32; 10]);
+    /// ranks[0].scope(|scope| {
+    ///     scope.all_reduce(&mut first, ReduceOp::Sum)?;
+    ///     scope.all_reduce(&mut second, ReduceOp::Sum)?;
+    ///     Ok(())
+    /// })?;
+    /// assert_eq!((first[0], second[0]), (1.0, 2.0));
+    /// # consort::Result::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    /// What `body` returned, or else the first error of an operation in it.
+    pub fn scope<'env, R>(
+        &self,
+        body: impl for<'a, 'scope> FnOnce(&'a Scope<'a, 'scope, 'env>) -> Result<R>,
+    ) -> Result<R> {
+        self.core().check()?;
+        lend(|lender| {
+            let scope = Scope { core: self.core(), lender, tickets: RefCell::new(Vec::new()) };
+            let end = End { core: self.core(), tickets: &scope.tickets };
+            let result = body(&scope);
+            let waited = end.wait();
+            result.and_then(|value| waited.map(|()| value))
+        })
+    }
+}
+
+/// Waits for everything that was started when the scope is left.
+struct End<'a> {
+    core: &'a Arc<Core>,
+    tickets: &'a RefCell<Vec<Arc<Ticket>>>,
+}
+
+impl End<'_> {
+    fn wait(&self) -> Result<()> {
+        let tickets = std::mem::take(&mut *self.tickets.borrow_mut());
+        tickets.iter().map(|ticket| self.core.wait_for(ticket)).fold(Ok(()), Result::and)
+    }
+}
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        let _ = self.wait();
+    }
+}
+
+impl<'a, 'env> Scope<'a, '_, 'env> {
+    /// Starts an all-reduce in place.
+    ///
+    /// # Errors
+    /// What can be seen at once; the rest comes when it is waited for.
+    pub fn all_reduce<T: Element>(&'a self, buffer: &'env mut [T], op: ReduceOp) -> Result<ScopedWork<'a>> {
+        self.in_place(Call::all_reduce(T::DATA_TYPE, op, buffer.len()), buffer)
+    }
+
+    /// Starts a broadcast in place.
+    ///
+    /// # Errors
+    /// As [`Scope::all_reduce`].
+    pub fn broadcast<T: Element>(&'a self, buffer: &'env mut [T], root: Rank) -> Result<ScopedWork<'a>> {
+        self.in_place(Call::broadcast(T::DATA_TYPE, buffer.len(), root), buffer)
+    }
+
+    /// Starts an all-gather.
+    ///
+    /// # Errors
+    /// As [`Scope::all_reduce`].
+    pub fn all_gather<T: Element>(
+        &'a self,
+        input: &'env [T],
+        output: &'env mut [T],
+    ) -> Result<ScopedWork<'a>> {
+        self.apart(Call::all_gather(T::DATA_TYPE, input.len()), input, output)
+    }
+
+    /// Starts a reduce-scatter.
+    ///
+    /// # Errors
+    /// As [`Scope::all_reduce`].
+    pub fn reduce_scatter<T: Element>(
+        &'a self,
+        input: &'env [T],
+        output: &'env mut [T],
+        op: ReduceOp,
+    ) -> Result<ScopedWork<'a>> {
+        self.apart(Call::reduce_scatter(T::DATA_TYPE, op, output.len()), input, output)
+    }
+
+    fn in_place<T: Element>(&'a self, call: Call, buffer: &'env mut [T]) -> Result<ScopedWork<'a>> {
+        let bytes = size_of_val(buffer);
+        let held = self.lender.share_mut(buffer);
+        call.check(self.core.group.rank, self.core.group.size(), held.read(), held.span())?;
+        self.track(self.core.start(call, Source::Within(held.clone(), 0, bytes), Some(held))?)
+    }
+
+    fn apart<T: Element>(
+        &'a self,
+        call: Call,
+        input: &'env [T],
+        output: &'env mut [T],
+    ) -> Result<ScopedWork<'a>> {
+        let (from, to) = (self.lender.share(input), self.lender.share_mut(output));
+        call.check(self.core.group.rank, self.core.group.size(), from.read(), to.span())?;
+        self.track(self.core.start(call, Source::Apart(from), Some(to))?)
+    }
+
+    fn track(&'a self, ticket: Arc<Ticket>) -> Result<ScopedWork<'a>> {
+        let mut tickets =
+            self.tickets.try_borrow_mut().map_err(|_| Error::internal("a scope used while it ends"))?;
+        tickets.push(ticket.clone());
+        Ok(ScopedWork { core: self.core, ticket })
+    }
+}

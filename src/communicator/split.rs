@@ -1,0 +1,43 @@
+//! New communicators out of old ones.
+
+use consort_memory::{Span, SpanMut};
+
+use super::core::split_call;
+use super::{Communicator, Core};
+use crate::Rank;
+use crate::bootstrap;
+use crate::control::group::Group;
+use crate::error::{Error, Result};
+
+impl Communicator {
+    /// Divides the ranks into new communicators, one per colour; a rank that passes no colour gets none. Every
+    /// rank of this communicator must call it. Ranks of the new one are ordered by `key`, equal keys by their
+    /// old ranks. It takes hardly any memory until it is used.
+    ///
+    /// # Errors
+    /// As every collective: see [`Error`].
+    pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Communicator>> {
+        self.core().check()?;
+        let number = self.core().next_split()?;
+        let mine = [i64::from(color.is_some()), i64::from(color.unwrap_or(0)), key];
+        let mut all = vec![0i64; 3 * self.size() as usize];
+        self.core().collective(split_call(), Span::of(&mine), SpanMut::of(&mut all))?;
+        let Some(color) = color else { return Ok(None) };
+        let entries = all.chunks_exact(3).enumerate();
+        let mut chosen: Vec<(i64, Rank)> = entries
+            .filter(|(_, entry)| entry[0] == 1 && entry[1] == i64::from(color))
+            .map(|(rank, entry)| (entry[2], rank as Rank))
+            .collect();
+        chosen.sort_unstable();
+        let group = &self.core().group;
+        let members: Vec<Rank> = chosen.iter().map(|(_, rank)| group.members[*rank as usize]).collect();
+        let parts: [&[u8]; 3] = [&group.uid.to_le_bytes(), &number.to_le_bytes(), &color.to_le_bytes()];
+        let name = bootstrap::prove(&group.member.key, "split", &parts);
+        let uid =
+            u64::from_le_bytes(*name.first_chunk().ok_or_else(|| Error::internal("a hash without bytes"))?);
+        let ranks_here = self.core().ranks_here(&members);
+        let child = Group::new(group.member.clone(), uid, members);
+        let core = Core::new(child, self.core().process.clone(), self.core().settings.clone(), ranks_here);
+        Ok(Some(Communicator::from_core(core)))
+    }
+}

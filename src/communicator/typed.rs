@@ -1,0 +1,202 @@
+//! The calls on slices of elements.
+
+use consort_kernels::{Element, ReduceOp};
+use consort_memory::{Lease, Span, SpanMut};
+
+use super::Communicator;
+use crate::Rank;
+use crate::call::Call;
+use crate::engine::Source;
+use crate::error::{Error, Result};
+use crate::work::Work;
+
+impl Communicator {
+    /// Folds `buffer` over all ranks; every rank's buffer holds the result, the same bits everywhere.
+    ///
+    /// ```
+    /// use consort::{Communicator, ReduceOp};
+    ///
+    /// let ranks = Communicator::local(2)?;
+    /// std::thread::scope(|threads| {
+    ///     for comm in &ranks {
+    ///         threads.spawn(move || {
+    ///             let mut buffer = vec![comm.rank() as f32 + 1.0; 1000];
+    ///             comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+    ///             assert!(buffer.iter().all(|value| *value == 3.0));
+    ///             consort::Result::Ok(())
+    ///         });
+    ///     }
+    /// });
+    /// # consort::Result::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Error`]; this and every collective may return any of its variants.
+    pub fn all_reduce<T: Element>(&self, buffer: &mut [T], op: ReduceOp) -> Result<()> {
+        let call = Call::all_reduce(T::DATA_TYPE, op, buffer.len());
+        let both = SpanMut::of(buffer);
+        self.execute(&call, both.read(), both)
+    }
+
+    /// Folds `input` over all ranks into every rank's `output`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when the lengths differ; otherwise as [`Communicator::all_reduce`].
+    pub fn all_reduce_into<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
+        let call = Call::all_reduce(T::DATA_TYPE, op, input.len());
+        self.execute(&call, Span::of(input), SpanMut::of(output))
+    }
+
+    /// Folds `buffer` over all ranks into `root`'s; the others' buffers stay as they are.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub fn reduce<T: Element>(&self, buffer: &mut [T], op: ReduceOp, root: Rank) -> Result<()> {
+        let call = Call::reduce(T::DATA_TYPE, op, buffer.len(), root);
+        let both = SpanMut::of(buffer);
+        self.execute(&call, both.read(), both)
+    }
+
+    /// Folds `input` over all ranks into `output` of `root`; the others may pass an empty `output`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when the root's lengths differ; otherwise as [`Communicator::all_reduce`].
+    pub fn reduce_into<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        op: ReduceOp,
+        root: Rank,
+    ) -> Result<()> {
+        let call = Call::reduce(T::DATA_TYPE, op, input.len(), root);
+        self.execute(&call, Span::of(input), SpanMut::of(output))
+    }
+
+    /// Every rank's `buffer` becomes `root`'s.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub fn broadcast<T: Element>(&self, buffer: &mut [T], root: Rank) -> Result<()> {
+        let call = Call::broadcast(T::DATA_TYPE, buffer.len(), root);
+        let both = SpanMut::of(buffer);
+        self.execute(&call, both.read(), both)
+    }
+
+    /// Every rank's `output` becomes `root`'s `input`; the others may pass an empty `input`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when the root's lengths differ; otherwise as [`Communicator::all_reduce`].
+    pub fn broadcast_into<T: Element>(&self, input: &[T], output: &mut [T], root: Rank) -> Result<()> {
+        let call = Call::broadcast(T::DATA_TYPE, output.len(), root);
+        self.execute(&call, Span::of(input), SpanMut::of(output))
+    }
+
+    /// Every rank's `output` becomes all ranks' `input`, in rank order: `size() * input.len()` elements.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when the lengths do not fit; otherwise as [`Communicator::all_reduce`].
+    pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
+        let call = Call::all_gather(T::DATA_TYPE, input.len());
+        self.execute(&call, Span::of(input), SpanMut::of(output))
+    }
+
+    /// As [`Communicator::all_gather`]; the input is this rank's block of `buffer`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when the length is no multiple of `size()`; otherwise as
+    /// [`Communicator::all_reduce`].
+    pub fn all_gather_in_place<T: Element>(&self, buffer: &mut [T]) -> Result<()> {
+        let count = self.block(buffer.len())?;
+        let call = Call::all_gather(T::DATA_TYPE, count);
+        let all = SpanMut::of(buffer);
+        let bytes = count * size_of::<T>();
+        self.execute(&call, all.read().slice(self.rank() as usize * bytes, bytes), all)
+    }
+
+    /// Folds `input` (`size() * output.len()` elements) over all ranks; `output` receives this rank's block.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when the lengths do not fit; otherwise as [`Communicator::all_reduce`].
+    pub fn reduce_scatter<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
+        let call = Call::reduce_scatter(T::DATA_TYPE, op, output.len());
+        self.execute(&call, Span::of(input), SpanMut::of(output))
+    }
+
+    /// As [`Communicator::reduce_scatter`]; the output is this rank's block of `buffer`. The other blocks are
+    /// unspecified afterwards.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when the length is no multiple of `size()`; otherwise as
+    /// [`Communicator::all_reduce`].
+    pub fn reduce_scatter_in_place<T: Element>(&self, buffer: &mut [T], op: ReduceOp) -> Result<()> {
+        let count = self.block(buffer.len())?;
+        let call = Call::reduce_scatter(T::DATA_TYPE, op, count);
+        let all = SpanMut::of(buffer);
+        let bytes = count * size_of::<T>();
+        self.execute(&call, all.read(), all.slice(self.rank() as usize * bytes, bytes))
+    }
+
+    fn block(&self, elements: usize) -> Result<usize> {
+        let size = self.size() as usize;
+        if !elements.is_multiple_of(size) {
+            return Err(Error::invalid(
+                format!("a buffer of {elements} elements has no {size} equal blocks"),
+                "the in-place form takes size() times as many elements as one rank's block",
+            ));
+        }
+        Ok(elements / size)
+    }
+
+    /// Starts an all-reduce in place that goes on by itself; the buffer comes back from
+    /// [`Work::wait`](crate::Work::wait).
+    ///
+    /// ```
+    /// use consort::{Communicator, ReduceOp};
+    ///
+    /// let ranks = Communicator::local(1)?;
+    /// let work = ranks[0].start_all_reduce(vec![1i32, 2, 3], ReduceOp::Sum)?;
+    /// // ... compute ...
+    /// assert_eq!(work.wait()?, [1, 2, 3]);
+    /// # consort::Result::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    /// What can be seen at once; the rest comes from [`Work::wait`](crate::Work::wait).
+    pub fn start_all_reduce<T: Element>(&self, buffer: Vec<T>, op: ReduceOp) -> Result<Work<T>> {
+        let call = Call::all_reduce(T::DATA_TYPE, op, buffer.len());
+        self.start(call, buffer)
+    }
+
+    /// Starts a broadcast in place that goes on by itself.
+    ///
+    /// # Errors
+    /// As [`Communicator::start_all_reduce`].
+    pub fn start_broadcast<T: Element>(&self, buffer: Vec<T>, root: Rank) -> Result<Work<T>> {
+        let call = Call::broadcast(T::DATA_TYPE, buffer.len(), root);
+        self.start(call, buffer)
+    }
+
+    /// Starts an in-place all-gather that goes on by itself; this rank's block of `buffer` is the input.
+    ///
+    /// # Errors
+    /// As [`Communicator::start_all_reduce`].
+    pub fn start_all_gather<T: Element>(&self, buffer: Vec<T>) -> Result<Work<T>> {
+        let call = Call::all_gather(T::DATA_TYPE, self.block(buffer.len())?);
+        self.start(call, buffer)
+    }
+
+    fn start<T: Element>(&self, call: Call, buffer: Vec<T>) -> Result<Work<T>> {
+        self.core().check()?;
+        let lease = Lease::new(buffer);
+        let held = lease.hold();
+        let whole = held.span();
+        let in_bytes = call.input_bytes(self.rank(), self.size());
+        // Only all-gather reads a part of what it writes: its own block. A rank without input reads nothing.
+        let offset =
+            if in_bytes != 0 && whole.len() > in_bytes { self.rank() as usize * in_bytes } else { 0 };
+        call.check(self.rank(), self.size(), whole.read().slice(offset, in_bytes), whole)?;
+        let source = Source::Within(lease.hold(), offset, in_bytes);
+        let ticket = self.core().start(call, source, Some(held))?;
+        Ok(Work::new(self.core().clone(), ticket, lease))
+    }
+}

@@ -1,0 +1,157 @@
+//! The dialling side of a control link, run by the thread that joins a job, and the greeting's wire form.
+//!
+//! Both sides prove that they know the job's session key, each over both nonces, before anything else is said.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::link::{RemoteLink, Stream};
+use super::member::Member;
+use super::process::{Shared, random};
+use crate::Rank;
+use crate::bootstrap;
+use crate::error::Result;
+
+pub(super) const MAGIC: [u8; 8] = *b"CSRTCTL1";
+/// Magic, job, from, to, nonce.
+pub(super) const HELLO_BYTES: usize = 8 + 16 + 4 + 4 + 16;
+/// Nonce, proof.
+pub(super) const ANSWER_BYTES: usize = 16 + 32;
+pub(super) const PROOF_BYTES: usize = 32;
+
+/// What a greeting is about: the rank that dials, the rank that answers, their nonces.
+#[derive(Clone, Copy)]
+pub(super) struct Introduction {
+    pub(super) job: [u8; 16],
+    pub(super) from: Rank,
+    pub(super) to: Rank,
+    pub(super) dialler: [u8; 16],
+    pub(super) answerer: [u8; 16],
+}
+
+impl Introduction {
+    fn parts(&self) -> [Vec<u8>; 5] {
+        [
+            self.job.to_vec(),
+            self.from.to_le_bytes().to_vec(),
+            self.to.to_le_bytes().to_vec(),
+            self.dialler.to_vec(),
+            self.answerer.to_vec(),
+        ]
+    }
+
+    pub(super) fn proof(&self, key: &[u8; 32], label: &str) -> [u8; 32] {
+        let parts = self.parts();
+        bootstrap::prove(key, label, &parts.each_ref().map(Vec::as_slice))
+    }
+
+    pub(super) fn is_proved(&self, key: &[u8; 32], label: &str, proof: &[u8; 32]) -> bool {
+        let parts = self.parts();
+        bootstrap::proves(key, label, &parts.each_ref().map(Vec::as_slice), proof)
+    }
+
+    pub(super) fn hello(&self) -> [u8; HELLO_BYTES] {
+        let mut bytes = [0; HELLO_BYTES];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..24].copy_from_slice(&self.job);
+        bytes[24..28].copy_from_slice(&self.from.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.to.to_le_bytes());
+        bytes[32..].copy_from_slice(&self.dialler);
+        bytes
+    }
+
+    pub(super) fn read_hello(bytes: &[u8; HELLO_BYTES]) -> Option<Self> {
+        let u32_at = |at: usize| bytes[at..at + 4].try_into().map(u32::from_le_bytes).ok();
+        (bytes[..8] == MAGIC).then_some(())?;
+        Some(Introduction {
+            job: bytes[8..24].try_into().ok()?,
+            from: u32_at(24)?,
+            to: u32_at(28)?,
+            dialler: bytes[32..].try_into().ok()?,
+            answerer: [0; 16],
+        })
+    }
+}
+
+pub(super) const ANSWER: &str = "control answer";
+pub(super) const DIAL: &str = "control dial";
+
+/// Links `member` to `peer` of another process, trying until `deadline`.
+///
+/// # Errors
+/// The last thing that went wrong.
+pub(crate) fn dial(
+    shared: &Arc<Shared>,
+    member: &Arc<Member>,
+    peer: Rank,
+    deadline: Instant,
+) -> Result<io::Result<()>> {
+    let nonce = random::<16>()?;
+    let introduction =
+        Introduction { job: member.job, from: member.rank, to: peer, dialler: nonce, answerer: [0; 16] };
+    loop {
+        let attempt = connect(member, peer, deadline)
+            .and_then(|stream| greet(&stream, introduction, &member.key, deadline).map(|()| stream))
+            .and_then(|stream| RemoteLink::new(shared, member, peer, stream))
+            .and_then(|link| shared.adopt(member, link));
+        match attempt {
+            Ok(()) => return Ok(Ok(())),
+            Err(error) if Instant::now() >= deadline => return Ok(Err(error)),
+            Err(error) => {
+                tracing::debug!(rank = member.rank, peer, "control link not up yet: {error}");
+                std::thread::sleep(
+                    Duration::from_millis(5).min(deadline.saturating_duration_since(Instant::now())),
+                );
+            }
+        }
+    }
+}
+
+/// An abstract Unix socket where both ranks see the same host, else TCP.
+fn connect(member: &Member, peer: Rank, deadline: Instant) -> io::Result<Stream> {
+    let there = &member.table[peer as usize];
+    let here = &member.table[member.rank as usize];
+    if there.boot == here.boot
+        && !there.unix.is_empty()
+        && let Ok(address) = std::os::unix::net::SocketAddr::from_abstract_name(&there.unix)
+        && let Ok(stream) = UnixStream::connect_addr(&address)
+    {
+        return Ok(Stream::Unix(stream));
+    }
+    let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "the rank has no address");
+    for address in &there.tcp {
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        match TcpStream::connect_timeout(address, left.min(Duration::from_secs(3))) {
+            Ok(stream) => return Ok(Stream::Tcp(stream)),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn greet(
+    stream: &Stream,
+    mut introduction: Introduction,
+    key: &[u8; 32],
+    deadline: Instant,
+) -> io::Result<()> {
+    let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+    stream.set_timeouts(left)?;
+    let mut stream = stream;
+    stream.write_all(&introduction.hello())?;
+    let mut answer = [0; ANSWER_BYTES];
+    stream.read_exact(&mut answer)?;
+    introduction.answerer.copy_from_slice(&answer[..16]);
+    let proof = answer[16..].first_chunk().expect("an answer is a nonce and a proof");
+    if !introduction.is_proved(key, ANSWER, proof) {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "the other side does not know the job's key",
+        ));
+    }
+    stream.write_all(&introduction.proof(key, DIAL))
+}

@@ -1,0 +1,209 @@
+//! The control link to a rank in another process: a Unix stream on the same host, TCP otherwise.
+//!
+//! Invariant: sockets are non-blocking; sending never waits (what the socket does not take is kept and sent
+//! by the control thread), and what is kept is bounded.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use super::member::{Distance, Member};
+use super::process::Shared;
+use super::wire::{self, Message};
+use crate::Rank;
+
+/// Bytes kept for a peer that does not read, at most; then the link counts as broken.
+const BACKLOG_BYTES_MAX: usize = 4 << 20;
+
+/// Either kind of socket.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl Stream {
+    pub(crate) fn set_nonblocking(&self, on: bool) -> io::Result<()> {
+        match self {
+            Stream::Unix(stream) => stream.set_nonblocking(on),
+            Stream::Tcp(stream) => stream.set_nonblocking(on),
+        }
+    }
+
+    pub(crate) fn set_timeouts(&self, timeout: Duration) -> io::Result<()> {
+        match self {
+            Stream::Unix(stream) => {
+                stream.set_read_timeout(Some(timeout))?;
+                stream.set_write_timeout(Some(timeout))
+            }
+            Stream::Tcp(stream) => {
+                stream.set_nodelay(true)?;
+                stream.set_read_timeout(Some(timeout))?;
+                stream.set_write_timeout(Some(timeout))
+            }
+        }
+    }
+
+    /// The process at the other end, when it is on this host and in a process namespace seen from here.
+    pub(crate) fn peer_pid(&self) -> Option<i32> {
+        let Stream::Unix(stream) = self else { return None };
+        let credentials =
+            nix::sys::socket::getsockopt(stream, nix::sys::socket::sockopt::PeerCredentials).ok()?;
+        (credentials.pid() > 0).then(|| credentials.pid())
+    }
+
+    pub(crate) fn distance(&self) -> Distance {
+        match self {
+            Stream::Unix(_) => Distance::Host,
+            Stream::Tcp(stream) => Distance::Network(
+                stream
+                    .local_addr()
+                    .map(|address| address.ip())
+                    .unwrap_or(std::net::Ipv4Addr::LOCALHOST.into()),
+            ),
+        }
+    }
+}
+
+impl Read for &Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Unix(stream) => (&mut &*stream).read(buffer),
+            Stream::Tcp(stream) => (&mut &*stream).read(buffer),
+        }
+    }
+}
+
+impl Write for &Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Unix(stream) => (&mut &*stream).write(bytes),
+            Stream::Tcp(stream) => (&mut &*stream).write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Stream::Unix(stream) => stream.as_fd(),
+            Stream::Tcp(stream) => stream.as_fd(),
+        }
+    }
+}
+
+/// A link to a rank of another process.
+pub(crate) struct RemoteLink {
+    pub(crate) member: Weak<Member>,
+    pub(crate) peer: Rank,
+    pub(crate) distance: Distance,
+    pub(crate) stream: Stream,
+    shared: Weak<Shared>,
+    backlog: Mutex<Vec<u8>>,
+    incoming: Mutex<Vec<u8>>,
+}
+
+/// What became of reading a link.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) enum LinkState {
+    Open,
+    Closed(String),
+}
+
+impl RemoteLink {
+    /// Takes over an authenticated stream and makes it non-blocking.
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        member: &Arc<Member>,
+        peer: Rank,
+        stream: Stream,
+    ) -> io::Result<Arc<Self>> {
+        stream.set_nonblocking(true)?;
+        Ok(Arc::new(RemoteLink {
+            member: Arc::downgrade(member),
+            peer,
+            distance: stream.distance(),
+            stream,
+            shared: Arc::downgrade(shared),
+            backlog: Mutex::new(Vec::new()),
+            incoming: Mutex::new(Vec::new()),
+        }))
+    }
+
+    pub(crate) fn send(&self, communicator: u64, message: &Message) {
+        let mut backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
+        if backlog.len() > BACKLOG_BYTES_MAX {
+            return;
+        }
+        wire::encode(communicator, message, &mut backlog);
+        self.write_out(&mut backlog);
+        if !backlog.is_empty()
+            && let Some(shared) = self.shared.upgrade()
+        {
+            shared.wake();
+        }
+    }
+
+    /// Sends what was kept.
+    pub(crate) fn flush(&self) {
+        self.write_out(&mut self.backlog.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn write_out(&self, backlog: &mut Vec<u8>) {
+        let mut written = 0;
+        while written < backlog.len() {
+            match (&mut &self.stream).write(&backlog[written..]) {
+                Ok(bytes) if bytes > 0 => written += bytes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // The reading side of the control thread finds out and reports it.
+                _ => written = backlog.len(),
+            }
+        }
+        backlog.drain(..written);
+    }
+
+    /// Whether the kernel would not take everything yet.
+    pub(crate) fn has_backlog(&self) -> bool {
+        !self.backlog.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// Reads what is there and hands it to the member. Only the control thread calls this.
+    pub(crate) fn drain(&self) -> LinkState {
+        let mut chunk = [0u8; 16 << 10];
+        let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let state = match (&mut &self.stream).read(&mut chunk) {
+                Ok(0) => Some(LinkState::Closed("it closed its control connection without leaving".into())),
+                Ok(bytes) => {
+                    incoming.extend_from_slice(&chunk[..bytes]);
+                    None
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Some(LinkState::Open),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => None,
+                Err(error) => Some(LinkState::Closed(format!("its control connection failed: {error}"))),
+            };
+            loop {
+                match wire::decode(&mut incoming) {
+                    Ok(Some((communicator, message))) => {
+                        if let Some(member) = self.member.upgrade() {
+                            member.receive(self.peer, communicator, message);
+                        }
+                    }
+                    Ok(None) => break,
+                    Err(what) => return LinkState::Closed(format!("its control connection carried {what}")),
+                }
+            }
+            if let Some(state) = state {
+                return state;
+            }
+        }
+    }
+}

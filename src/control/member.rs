@@ -1,0 +1,227 @@
+//! One rank of one job in this process, with its control links to all others.
+//!
+//! Invariant: links are made once, when the job is joined; every rank has one to every other, so the loss of
+//! any rank, rank 0 too, leaves the others connected. Messages to a rank of the same process are plain calls.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use super::group::Group;
+use super::link::RemoteLink;
+use super::process::Shared;
+use super::wire::Message;
+use crate::Rank;
+use crate::bootstrap;
+
+/// Messages for communicators that this rank has not made yet, at most.
+const EARLY_MESSAGES_MAX: usize = 4096;
+
+pub(crate) struct Member {
+    shared: Weak<Shared>,
+    pub(crate) job: [u8; 16],
+    pub(crate) rank: Rank,
+    pub(crate) key: [u8; 32],
+    pub(crate) table: Vec<bootstrap::Member>,
+    links: Mutex<Vec<Link>>,
+    changed: Condvar,
+    groups: Mutex<Groups>,
+}
+
+#[derive(Default)]
+struct Groups {
+    open: HashMap<u64, Weak<Group>>,
+    early: Vec<(Rank, u64, Message)>,
+    lost: Vec<(Rank, String)>,
+}
+
+/// How a rank of the job is reached.
+#[derive(Clone)]
+pub(crate) enum Link {
+    /// Not yet.
+    Missing,
+    /// It is this rank itself.
+    Own,
+    /// A rank of this process.
+    Local(Weak<Member>),
+    /// A rank of another process.
+    Remote(Arc<RemoteLink>),
+}
+
+/// Where two ranks are relative to each other, as proved by the control link between them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Distance {
+    /// The same process.
+    Process,
+    /// The same host: an abstract Unix socket joins them.
+    Host,
+    /// Joined by TCP; the local address of that link is given.
+    Network(IpAddr),
+}
+
+impl Member {
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        job: [u8; 16],
+        key: [u8; 32],
+        rank: Rank,
+        table: Vec<bootstrap::Member>,
+    ) -> Arc<Self> {
+        let mut links = vec![Link::Missing; table.len()];
+        links[rank as usize] = Link::Own;
+        Arc::new(Member {
+            shared: Arc::downgrade(shared),
+            job,
+            rank,
+            key,
+            table,
+            links: Mutex::new(links),
+            changed: Condvar::new(),
+            groups: Mutex::new(Groups::default()),
+        })
+    }
+
+    fn links(&self) -> std::sync::MutexGuard<'_, Vec<Link>> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn groups(&self) -> std::sync::MutexGuard<'_, Groups> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the link to `rank`; a second one for the same rank is refused.
+    pub(crate) fn set_link(&self, rank: Rank, link: Link) -> bool {
+        let mut links = self.links();
+        let Some(slot @ Link::Missing) = links.get_mut(rank as usize) else { return false };
+        *slot = link;
+        self.changed.notify_all();
+        true
+    }
+
+    /// Waits until every rank is linked; otherwise the ranks that are not.
+    pub(crate) fn wait_for_links(&self, deadline: Instant) -> Result<(), Vec<Rank>> {
+        let mut links = self.links();
+        loop {
+            let missing: Vec<Rank> = (0..links.len())
+                .filter(|rank| matches!(links[*rank], Link::Missing))
+                .map(|rank| rank as Rank)
+                .collect();
+            if missing.is_empty() {
+                return Ok(());
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(missing);
+            }
+            let wait = left.min(Duration::from_millis(100));
+            links = self.changed.wait_timeout(links, wait).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Where `rank` is, seen from here.
+    pub(crate) fn distance(&self, rank: Rank) -> Distance {
+        match &self.links()[rank as usize] {
+            Link::Own | Link::Local(_) => Distance::Process,
+            Link::Remote(link) => link.distance,
+            Link::Missing => Distance::Network(IpAddr::from([127, 0, 0, 1])),
+        }
+    }
+
+    /// Host and process of a rank, for people.
+    pub(crate) fn place(&self, rank: Rank) -> String {
+        let member = &self.table[rank as usize];
+        format!("host {}, process {}", member.host, member.pid)
+    }
+
+    /// Sends to one rank of the job; a link that is gone swallows it, since its loss is reported elsewhere.
+    pub(crate) fn send(&self, to: Rank, communicator: u64, message: Message) {
+        let link = self.links()[to as usize].clone();
+        match link {
+            Link::Own | Link::Missing => {}
+            Link::Local(peer) => {
+                if let Some(peer) = peer.upgrade() {
+                    peer.receive(self.rank, communicator, message);
+                }
+            }
+            Link::Remote(link) => link.send(communicator, &message),
+        }
+    }
+
+    /// A message from rank `from` of the job.
+    pub(crate) fn receive(&self, from: Rank, communicator: u64, message: Message) {
+        let mut groups = self.groups();
+        if let Some(group) = groups.open.get(&communicator).and_then(Weak::upgrade) {
+            drop(groups);
+            group.receive(from, message);
+            return;
+        }
+        match message {
+            Message::Query { token } => {
+                drop(groups);
+                self.send(from, communicator, Message::State { token, snapshot: Default::default() });
+            }
+            Message::State { .. } => {}
+            message if groups.early.len() < EARLY_MESSAGES_MAX => {
+                groups.early.push((from, communicator, message))
+            }
+            _ => tracing::debug!("dropping a message for a communicator that does not exist"),
+        }
+    }
+
+    /// A communicator is open: what came early reaches it now.
+    pub(crate) fn register(&self, group: &Arc<Group>) {
+        let mut groups = self.groups();
+        groups.open.insert(group.uid, Arc::downgrade(group));
+        let (mine, other) =
+            std::mem::take(&mut groups.early).into_iter().partition(|(_, uid, _)| *uid == group.uid);
+        groups.early = other;
+        let lost = groups.lost.clone();
+        drop(groups);
+        let mine: Vec<(Rank, u64, Message)> = mine;
+        for (from, _, message) in mine {
+            group.receive(from, message);
+        }
+        for (rank, cause) in lost {
+            group.lost(rank, &cause);
+        }
+    }
+
+    /// A communicator is closed.
+    pub(crate) fn unregister(&self, communicator: u64) {
+        self.groups().open.remove(&communicator);
+    }
+
+    /// `rank` is gone: every communicator that it has not left fails.
+    pub(crate) fn lost(&self, rank: Rank, cause: &str) {
+        let mut groups = self.groups();
+        if groups.lost.iter().any(|(known, _)| *known == rank) {
+            return;
+        }
+        groups.lost.push((rank, cause.to_owned()));
+        let open: Vec<Arc<Group>> = groups.open.values().filter_map(Weak::upgrade).collect();
+        drop(groups);
+        for group in open {
+            group.lost(rank, cause);
+        }
+    }
+
+    /// All links to other processes, to be closed when the member goes.
+    pub(crate) fn remote_links(&self) -> Vec<Arc<RemoteLink>> {
+        let remote = |link: &Link| match link {
+            Link::Remote(link) => Some(link.clone()),
+            _ => None,
+        };
+        self.links().iter().filter_map(remote).collect()
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.upgrade()
+            && !shared.fork.is_forked_child()
+        {
+            shared.dismiss(self);
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! The control plane: one thread a process, links between all ranks of a job, liveness, and the news that
+//! something failed.
+//!
+//! Invariant: nothing here is on the data path. Deliberately absent: plans, buffers, transports' bytes.
+
+mod accept;
+pub(crate) mod dial;
+pub(crate) mod group;
+mod link;
+pub(crate) mod member;
+pub(crate) mod process;
+mod thread;
+pub(crate) mod wire;

@@ -1,0 +1,152 @@
+//! The control thread: asleep in epoll, never on the data path of a call that somebody waits for.
+
+use std::os::fd::AsFd;
+use std::sync::{Arc, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use consort_memory::sync::Ordering;
+use consort_transports::Transport;
+use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
+
+use super::accept;
+use super::link::{LinkState, RemoteLink};
+use super::process::{Advance, KEY_SHM, KEY_TCP, KEY_UNIX, KEY_WAKE, Shared, Source, Unattended};
+
+/// How long unattended work is driven without a pause after it last moved.
+const EAGER: Duration = Duration::from_millis(2);
+/// How often sleeping links are looked at for bytes that the kernel would not take, and greetings for age.
+const CHORES: Duration = Duration::from_millis(200);
+
+/// Runs until the process's state is dropped.
+pub(super) fn run(shared: &Arc<Shared>) {
+    let mut events = vec![EpollEvent::empty(); 64];
+    let mut moved_at = Instant::now();
+    let mut chores_at = Instant::now();
+    while !shared.stop.load(Ordering::Relaxed) {
+        let advance = advance_unattended(shared);
+        let now = Instant::now();
+        let timeout = match advance {
+            Advance::Moved => {
+                moved_at = now;
+                EpollTimeout::ZERO
+            }
+            Advance::Blocked if now - moved_at < EAGER => {
+                std::thread::yield_now();
+                EpollTimeout::ZERO
+            }
+            Advance::Blocked => EpollTimeout::from(1u8),
+            Advance::Idle if has_chores(shared) => EpollTimeout::from(CHORES.as_millis() as u16),
+            Advance::Idle => EpollTimeout::NONE,
+        };
+        let count = match shared.epoll.wait(&mut events, timeout) {
+            Ok(count) => count,
+            Err(nix::errno::Errno::EINTR) => 0,
+            Err(error) => {
+                tracing::error!("the control thread cannot wait: {error}");
+                std::thread::sleep(Duration::from_millis(10));
+                0
+            }
+        };
+        for event in &events[..count] {
+            handle(shared, event.data(), event.events());
+        }
+        if now - chores_at > CHORES {
+            chores_at = now;
+            chores(shared);
+        }
+    }
+}
+
+fn handle(shared: &Arc<Shared>, key: u64, events: EpollFlags) {
+    match key {
+        KEY_WAKE => {
+            shared.clear_wake();
+            accept::retry_parked(shared);
+        }
+        KEY_UNIX | KEY_TCP => accept::accept(shared, key == KEY_UNIX),
+        KEY_SHM => {
+            if let Some(shm) = &shared.shm {
+                shm.serve();
+            }
+        }
+        key => match shared.source(key) {
+            Some(Source::Greeting(greeting)) => accept::go_on(shared, key, &greeting),
+            Some(Source::Link(link)) => serve_link(shared, key, &link, events),
+            Some(Source::Peer { pidfd, member, rank }) => {
+                shared.unwatch(pidfd.as_fd(), key);
+                if let Some(member) = member.upgrade() {
+                    // What it still said (that it leaves, or why it fails) is read before its end is reported.
+                    for link in member.remote_links().iter().filter(|link| link.peer == rank) {
+                        let _ = link.drain();
+                    }
+                    member.lost(rank, "its process ended");
+                }
+            }
+            None => {}
+        },
+    }
+}
+
+fn serve_link(shared: &Arc<Shared>, key: u64, link: &Arc<RemoteLink>, events: EpollFlags) {
+    if events.contains(EpollFlags::EPOLLOUT) {
+        link.flush();
+    }
+    if let LinkState::Closed(cause) = link.drain() {
+        shared.unwatch(link.stream.as_fd(), key);
+        if let Some(member) = link.member.upgrade() {
+            member.lost(link.peer, &cause);
+        }
+    }
+}
+
+fn advance_unattended(shared: &Shared) -> Advance {
+    let works: Vec<Weak<dyn Unattended>> = {
+        let unattended = shared.unattended.lock().unwrap_or_else(PoisonError::into_inner);
+        if unattended.is_empty() {
+            return Advance::Idle;
+        }
+        unattended.clone()
+    };
+    let mut most = Advance::Idle;
+    for weak in works {
+        let advance = weak.upgrade().map_or(Advance::Idle, |work| work.advance());
+        if advance == Advance::Idle {
+            let mut unattended = shared.unattended.lock().unwrap_or_else(PoisonError::into_inner);
+            // Looked at again under the lock: whoever adds work in between calls `look_after` after it.
+            if weak.upgrade().is_none_or(|work| work.advance() == Advance::Idle) {
+                unattended.retain(|other| !Weak::ptr_eq(other, &weak));
+            }
+        }
+        most = most.max(advance);
+    }
+    most
+}
+
+fn has_chores(shared: &Shared) -> bool {
+    let sources = shared.sources.lock().unwrap_or_else(PoisonError::into_inner);
+    sources.values().any(|source| match source {
+        Source::Greeting(_) => true,
+        Source::Link(link) => link.has_backlog(),
+        Source::Peer { .. } => false,
+    })
+}
+
+fn chores(shared: &Arc<Shared>) {
+    let links: Vec<Arc<RemoteLink>> = {
+        let sources = shared.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        let link = |source: &Source| match source {
+            Source::Link(link) => Some(link.clone()),
+            _ => None,
+        };
+        sources.values().filter_map(link).collect()
+    };
+    for link in links {
+        if link.has_backlog() {
+            link.flush();
+        }
+    }
+    if let Some(shm) = &shared.shm {
+        shm.serve();
+    }
+    accept::expire(shared);
+}

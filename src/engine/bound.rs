@@ -1,0 +1,397 @@
+//! A plan bound to the links of this communicator, and the memory that one operation brings.
+//!
+//! Invariant: nothing here is looked up by name while an operation runs; regions and counters of the plan are
+//! indices into small tables made once per shape.
+
+use std::sync::Arc;
+use std::task::Poll;
+
+use consort_algorithms::plan::{Action, CounterRole, Plan, Position, Region};
+use consort_kernels::{DataType, ReduceOp, Reducer, Source, Store, Target};
+use consort_memory::{Counter, Span, SpanMut};
+use consort_transports::{CounterKind, TransportError};
+
+use super::executor::{Io, Piece};
+use super::links::{Key, Links, kind};
+use crate::Rank;
+use crate::error::{Error, Result};
+
+/// Which memory a region of the plan is.
+#[derive(Clone, Copy, Debug)]
+enum Memory {
+    Input,
+    Output,
+    Scratch,
+    /// The own mailbox of a link.
+    Mailbox(usize),
+    /// The peer's mailbox of a link.
+    Remote(usize),
+}
+
+/// Which counter a counter of the plan is.
+struct BoundCounter {
+    link: usize,
+    kind: CounterKind,
+    /// Here, when this rank waits for it.
+    own: Option<Counter>,
+    /// At the peer, when this rank raises it and can store to it.
+    peer: Option<Counter>,
+    /// Whether it counts what this rank fills, or what it empties.
+    outgoing: bool,
+}
+
+/// A plan with everything resolved.
+pub(crate) struct Bound {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) fold_hash: u64,
+    pub(crate) slot_bytes: usize,
+    pub(crate) bearings: Bearings,
+    streaming: bool,
+    reducer: Reducer,
+    memory: Vec<Memory>,
+    counters: Vec<BoundCounter>,
+}
+
+/// Turns a relative rank of the plan into a rank of the communicator.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Bearings {
+    /// Rooted at a rank.
+    Rotated { root: Rank, size: u32 },
+    /// Point to point: the ranks of the two roles.
+    Pair { sender: Rank, receiver: Rank },
+}
+
+impl Bearings {
+    pub(crate) fn rank(self, relative: consort_algorithms::Rank) -> Rank {
+        match self {
+            Bearings::Rotated { root, size } => (relative.0 + root) % size,
+            Bearings::Pair { sender, receiver } => {
+                if relative.0 == 0 {
+                    sender
+                } else {
+                    receiver
+                }
+            }
+        }
+    }
+}
+
+/// The links that a plan needs, as peers and channels.
+pub(crate) fn links_of(plan: &Plan, bearings: Bearings, channel_base: u16) -> Vec<Key> {
+    let mut keys: Vec<Key> = Vec::new();
+    for counter in &plan.counters {
+        let peer = if counter.id.owner == plan.rank { counter.id.writer } else { counter.id.owner };
+        let key = (bearings.rank(peer), channel_base + counter.id.channel.0);
+        if !keys.contains(&key) {
+            keys.push(key);
+        }
+    }
+    keys
+}
+
+impl Bound {
+    /// Binds a plan to links that are up; `numbers` are theirs, in the order of [`links_of`].
+    pub(crate) fn new(
+        plan: Arc<Plan>,
+        fold_hash: u64,
+        shape: Shape,
+        links: &Links,
+        keys: &[Key],
+        numbers: &[usize],
+    ) -> Result<Self> {
+        let Shape { data_type, op, ranks, slot_bytes, streaming, bearings, channel_base } = shape;
+        let foreign =
+            |what: &str| Error::internal(format!("a plan with {what} cannot be bound by this version"));
+        let link = |peer: consort_algorithms::Rank, channel: consort_algorithms::Channel| -> Result<usize> {
+            let key = (bearings.rank(peer), channel_base + channel.0);
+            let at = keys.iter().position(|other| *other == key).ok_or_else(|| foreign("an unknown peer"))?;
+            Ok(numbers[at])
+        };
+        let mut memory = Vec::with_capacity(plan.regions.len());
+        for region in &plan.regions {
+            memory.push(match region.region {
+                Region::Input(rank) if rank == plan.rank => Memory::Input,
+                Region::Output(rank) if rank == plan.rank => Memory::Output,
+                Region::Scratch => Memory::Scratch,
+                Region::Mailbox { owner, writer, channel } if owner == plan.rank => {
+                    Memory::Mailbox(link(writer, channel)?)
+                }
+                Region::Mailbox { owner, writer, channel } if writer == plan.rank => {
+                    Memory::Remote(link(owner, channel)?)
+                }
+                _ => return Err(foreign("a peer's buffer or a group")),
+            });
+        }
+        let mut counters = Vec::with_capacity(plan.counters.len());
+        for counter in &plan.counters {
+            let waits = counter.id.owner == plan.rank;
+            let peer = if waits { counter.id.writer } else { counter.id.owner };
+            let number = link(peer, counter.id.channel)?;
+            let kind = kind(counter.id.role).ok_or_else(|| foreign("a free counter"))?;
+            let connection = &links.up(number).connection;
+            counters.push(BoundCounter {
+                link: number,
+                kind,
+                own: waits.then(|| connection.counter(kind).clone()),
+                peer: if waits { None } else { connection.peer_counter(kind).cloned() },
+                outgoing: waits == (counter.id.role == CounterRole::Credit),
+            });
+        }
+        let bound = Bound {
+            plan,
+            fold_hash,
+            slot_bytes,
+            bearings,
+            streaming,
+            reducer: Reducer::new(data_type, op.unwrap_or(ReduceOp::Sum), ranks),
+            memory,
+            counters,
+        };
+        bound.check(links).map_err(foreign)?;
+        Ok(bound)
+    }
+
+    /// Whether this version's executor and links can do every step.
+    fn check(&self, links: &Links) -> std::result::Result<(), &'static str> {
+        for step in &self.plan.steps {
+            let operands = || self.plan.targets(step).iter().chain(self.plan.sources(step));
+            if step.action == Action::Get {
+                return Err("a get");
+            }
+            if step.flags & !consort_algorithms::plan::Step::FINISH != 0 {
+                return Err("packets or counted writes");
+            }
+            if matches!(step.action, Action::Signal | Action::Wait) {
+                continue;
+            }
+            if step.extent.as_chunk().is_none() {
+                return Err("an extent from a table");
+            }
+            if operands().any(|operand| matches!(operand.position, Position::Table(_))) {
+                return Err("an offset from a table");
+            }
+            for operand in operands() {
+                if let Memory::Remote(link) = self.memory[operand.region as usize]
+                    && step.action != Action::Put
+                    && !links.capabilities(link).load_store
+                {
+                    return Err("a store to a link that takes messages only");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of scratch that an operation needs.
+    pub(crate) fn scratch_bytes(&self) -> usize {
+        self.plan.scratch as usize * self.slot_bytes
+    }
+
+    /// The link that a counter of the plan belongs to.
+    pub(crate) fn link_of(&self, counter: u32) -> usize {
+        self.counters[counter as usize].link
+    }
+
+    pub(crate) fn counter_base(&self, counter: usize, links: &Links) -> u64 {
+        let counter = &self.counters[counter];
+        let up = links.up(counter.link);
+        if counter.outgoing { up.filled } else { up.emptied }
+    }
+
+    pub(crate) fn slot_base(&self, region: usize, links: &Links) -> u64 {
+        match self.memory[region] {
+            Memory::Mailbox(link) => links.up(link).emptied,
+            Memory::Remote(link) => links.up(link).filled,
+            _ => 0,
+        }
+    }
+
+    /// The link whose mailbox at the peer must be empty before this operation may fill it with slots of
+    /// another length, if one is not yet.
+    pub(crate) fn undrained(&self, links: &mut Links) -> Option<usize> {
+        for counter in &self.counters {
+            let Some(own) = counter.own.as_ref().filter(|_| counter.kind == CounterKind::Credit) else {
+                continue;
+            };
+            let up = links.up_mut(counter.link);
+            if up.filled_slot_bytes != self.slot_bytes {
+                if own.value() < up.filled {
+                    return Some(counter.link);
+                }
+                up.filled_slot_bytes = self.slot_bytes;
+            }
+        }
+        None
+    }
+
+    /// The operation is over: what it filled and emptied counts from now on.
+    pub(crate) fn settle(&self, iterations: u32, links: &mut Links) {
+        for (region, memory) in self.plan.regions.iter().zip(&self.memory) {
+            let slots = region.slots_per_iteration as u64 * iterations as u64;
+            match memory {
+                Memory::Mailbox(link) => links.up_mut(*link).emptied += slots,
+                Memory::Remote(link) => links.up_mut(*link).filled += slots,
+                _ => {}
+            }
+        }
+    }
+}
+
+/// What binding depends on besides the plan.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) data_type: DataType,
+    pub(crate) op: Option<ReduceOp>,
+    pub(crate) ranks: u32,
+    pub(crate) slot_bytes: usize,
+    pub(crate) streaming: bool,
+    pub(crate) bearings: Bearings,
+    pub(crate) channel_base: u16,
+}
+
+/// The real memory and the real links of one operation.
+pub(crate) struct RealIo<'a> {
+    pub(crate) bound: &'a Bound,
+    pub(crate) links: &'a mut Links,
+    pub(crate) input: Span<'a>,
+    pub(crate) output: SpanMut<'a>,
+    pub(crate) scratch: SpanMut<'a>,
+}
+
+/// A link to this rank failed.
+#[derive(Debug)]
+pub(crate) struct Broken {
+    pub(crate) peer: Rank,
+    pub(crate) error: TransportError,
+}
+
+impl RealIo<'_> {
+    #[inline]
+    fn source(&self, piece: Piece, bytes: usize) -> Span<'_> {
+        match self.bound.memory[piece.region as usize] {
+            Memory::Input => self.input.slice(piece.offset, bytes),
+            Memory::Output => self.output.read().slice(piece.offset, bytes),
+            Memory::Scratch => self.scratch.read().slice(piece.offset, bytes),
+            Memory::Mailbox(link) => {
+                self.links.up(link).connection.mailbox().read().slice(piece.offset, bytes)
+            }
+            Memory::Remote(_) => unreachable!("bound plans read no peer's memory"),
+        }
+    }
+
+    #[inline]
+    fn target(&self, piece: Piece, bytes: usize) -> Target<'_> {
+        let cached = |span| Target { span, store: Store::Cached };
+        match self.bound.memory[piece.region as usize] {
+            Memory::Output => Target {
+                span: self.output.slice(piece.offset, bytes),
+                store: if self.bound.streaming { Store::Streaming } else { Store::Cached },
+            },
+            Memory::Scratch => cached(self.scratch.slice(piece.offset, bytes)),
+            Memory::Remote(link) => match self.links.up(link).connection.remote().mapped {
+                Some(window) => cached(window.slice(piece.offset, bytes)),
+                None => unreachable!("stores to unmapped links are refused when a plan is bound"),
+            },
+            Memory::Input | Memory::Mailbox(_) => {
+                unreachable!("bound plans write neither input nor own mailbox")
+            }
+        }
+    }
+}
+
+impl Io for RealIo<'_> {
+    type Fault = Broken;
+
+    #[inline]
+    fn counter(&self, counter: u32) -> u64 {
+        self.bound.counters[counter as usize].own.as_ref().map_or(u64::MAX, Counter::value)
+    }
+
+    #[inline]
+    fn tag(&self, counter: u32, value: u64) -> u64 {
+        self.bound.counters[counter as usize].own.as_ref().map_or(0, |own| own.tag(value))
+    }
+
+    #[inline]
+    fn signal(&mut self, counter: u32, value: u64, tag: u64) -> std::result::Result<Poll<()>, Broken> {
+        let counter = &self.bound.counters[counter as usize];
+        if let Some(peer) = &counter.peer {
+            peer.raise(value, tag);
+            return Ok(Poll::Ready(()));
+        }
+        let link = counter.link;
+        let up = self.links.up_mut(link);
+        match up.connection.signal(counter.kind, value, tag) {
+            // Who has closed its side fills no more slots, so it misses no credit.
+            Err(TransportError::PeerClosed { .. }) if counter.kind == CounterKind::Credit => {
+                up.closed = true;
+                Ok(Poll::Ready(()))
+            }
+            Err(error) => Err(Broken { peer: self.links.peer(link), error }),
+            Ok(sent) => Ok(sent),
+        }
+    }
+
+    #[inline]
+    fn fold(&mut self, targets: &[Piece], sources: &[Piece], bytes: usize, finish: bool) {
+        let source = |piece: Piece| Source { span: self.source(piece, bytes), raw: piece.raw };
+        match (targets, sources) {
+            ([target], [first, second]) => {
+                let target = self.target(*target, bytes);
+                self.bound.reducer.fold(&[target], &[source(*first), source(*second)], finish);
+            }
+            ([target, other], [first, second]) => {
+                let targets = [self.target(*target, bytes), self.target(*other, bytes)];
+                self.bound.reducer.fold(&targets, &[source(*first), source(*second)], finish);
+            }
+            ([target], [only]) => {
+                self.bound.reducer.fold(&[self.target(*target, bytes)], &[source(*only)], finish)
+            }
+            ([target, other], [only]) => {
+                let targets = [self.target(*target, bytes), self.target(*other, bytes)];
+                self.bound.reducer.fold(&targets, &[source(*only)], finish);
+            }
+            _ => {
+                let targets: Vec<Target<'_>> =
+                    targets.iter().map(|piece| self.target(*piece, bytes)).collect();
+                let sources: Vec<Source<'_>> = sources.iter().map(|piece| source(*piece)).collect();
+                self.bound.reducer.fold(&targets, &sources, finish);
+            }
+        }
+    }
+
+    fn put(
+        &mut self,
+        target: Piece,
+        source: Piece,
+        bytes: usize,
+        finish: bool,
+        done: &mut usize,
+    ) -> std::result::Result<Poll<()>, Broken> {
+        let Memory::Remote(link) = self.bound.memory[target.region as usize] else {
+            unreachable!("a put goes to a peer's mailbox")
+        };
+        let peer = self.links.peer(link);
+        let broken = |error| Broken { peer, error };
+        if !source.raw && !finish {
+            let span = match self.bound.memory[source.region as usize] {
+                Memory::Input => self.input.slice(source.offset, bytes),
+                Memory::Output => self.output.read().slice(source.offset, bytes),
+                Memory::Scratch => self.scratch.read().slice(source.offset, bytes),
+                _ => unreachable!("a put comes from the own buffers"),
+            };
+            return self.links.up_mut(link).connection.put(target.offset, span, done).map_err(broken);
+        }
+        let mut bounce = std::mem::take(&mut self.links.up_mut(link).bounce);
+        bounce.resize(bounce.len().max(bytes), 0);
+        if *done == 0 {
+            let from = Source { span: self.source(source, bytes), raw: source.raw };
+            let to = Target { span: SpanMut::of(&mut bounce[..bytes]), store: Store::Cached };
+            self.bound.reducer.fold(&[to], &[from], finish);
+        }
+        let up = self.links.up_mut(link);
+        let put = up.connection.put(target.offset, Span::of(&bounce[..bytes]), done);
+        up.bounce = bounce;
+        put.map_err(broken)
+    }
+}

@@ -1,0 +1,294 @@
+//! Runs a plan, one step after the other, against whatever memory and links [`Io`] stands for.
+//!
+//! Invariant: it never waits, allocates (after its first use of a plan's shape) or reads a clock; what it
+//! cannot do now it leaves, and says so. The real engine and the simulation run this same code.
+
+use std::task::Poll;
+
+use consort_algorithms::plan::{Action, CounterRole, Operand, Plan, Position, Step};
+use consort_algorithms::{Extents, Rank};
+
+/// Memory and links, as the executor sees them. Regions and counters are the plan's own numbers.
+pub(crate) trait Io {
+    /// Why a link could not go on.
+    type Fault;
+
+    /// The value of an own counter.
+    fn counter(&self, counter: u32) -> u64;
+
+    /// The tag that travelled with the signal that made it `value`.
+    fn tag(&self, counter: u32, value: u64) -> u64;
+
+    /// Raises a peer's counter.
+    fn signal(&mut self, counter: u32, value: u64, tag: u64) -> Result<Poll<()>, Self::Fault>;
+
+    /// Folds the sources, in order, into every target.
+    fn fold(&mut self, targets: &[Piece], sources: &[Piece], bytes: usize, finish: bool);
+
+    /// Lets the transport write. `done` is the transport's, 0 at first.
+    fn put(
+        &mut self,
+        target: Piece,
+        source: Piece,
+        bytes: usize,
+        finish: bool,
+        done: &mut usize,
+    ) -> Result<Poll<()>, Self::Fault>;
+}
+
+/// A part of a region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Piece {
+    pub(crate) region: u16,
+    /// A rank's own contribution, not yet scaled for `avg`.
+    pub(crate) raw: bool,
+    pub(crate) offset: usize,
+}
+
+/// Sizes of one operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    pub(crate) extents: Extents,
+    /// Bytes of a slot, and so of a slice.
+    pub(crate) slot_bytes: usize,
+    /// Travels with every signal that says that bytes are ready.
+    pub(crate) tag: u64,
+}
+
+/// How far it came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Progress {
+    Done,
+    Moved,
+    Blocked,
+}
+
+/// Why it cannot go on at all.
+#[derive(Debug)]
+pub(crate) enum Stop<F> {
+    /// A peer is in another operation than this rank.
+    Mismatch { peer: Rank },
+    /// A link failed.
+    Fault(F),
+}
+
+#[derive(Clone, Copy, Default, Debug)]
+struct LaneState {
+    at: u32,
+    iteration: u32,
+    done: bool,
+    put_done: usize,
+}
+
+/// The state of one operation.
+#[derive(Debug, Default)]
+pub(crate) struct Executor {
+    lanes: Vec<LaneState>,
+    /// Per counter: its value when the operation started.
+    counter_base: Vec<u64>,
+    /// Per counter: what this rank has raised it to.
+    raised: Vec<u64>,
+    /// Per region: mailbox slots used before the operation started.
+    slot_base: Vec<u64>,
+    iterations: u32,
+    /// The counter that the last blocked lane waits for.
+    blocked_on: Option<u32>,
+}
+
+/// More operands than a plan of this version's builders has in one step; longer lists take the slow way.
+const OPERANDS_MAX: usize = 8;
+
+impl Executor {
+    /// Makes ready for an operation; the two closures give the bases.
+    pub(crate) fn start(
+        &mut self,
+        plan: &Plan,
+        sizes: &Sizes,
+        counter_base: impl Fn(usize) -> u64,
+        slot_base: impl Fn(usize) -> u64,
+    ) {
+        self.lanes.clear();
+        self.lanes.resize(plan.lanes.len(), LaneState::default());
+        for (state, lane) in self.lanes.iter_mut().zip(&plan.lanes) {
+            state.at = lane.start;
+            state.done = lane.start == lane.end;
+        }
+        self.counter_base.clear();
+        self.counter_base.extend((0..plan.counters.len()).map(counter_base));
+        self.raised.clear();
+        self.raised.extend_from_slice(&self.counter_base);
+        self.slot_base.clear();
+        self.slot_base.extend((0..plan.regions.len()).map(slot_base));
+        let slices = sizes.extents.longest().div_ceil(sizes.slot_bytes).max(1);
+        self.iterations = if plan.sliced { slices as u32 } else { 1 };
+        self.blocked_on = None;
+    }
+
+    /// How often the body runs.
+    pub(crate) fn iterations(&self) -> u32 {
+        self.iterations
+    }
+
+    /// The plan's number of the counter that is waited for, when blocked.
+    pub(crate) fn blocked_on(&self) -> Option<u32> {
+        self.blocked_on
+    }
+
+    /// Goes on as far as it can.
+    pub(crate) fn advance<I: Io>(
+        &mut self,
+        plan: &Plan,
+        sizes: &Sizes,
+        io: &mut I,
+    ) -> Result<Progress, Stop<I::Fault>> {
+        let mut moved = false;
+        let mut done = true;
+        for index in 0..self.lanes.len() {
+            let mut lane = self.lanes[index];
+            if lane.done {
+                continue;
+            }
+            let bounds = &plan.lanes[index];
+            let before = (lane.at, lane.iteration);
+            let result = loop {
+                match self.step(
+                    plan,
+                    &plan.steps[lane.at as usize],
+                    lane.iteration,
+                    &mut lane.put_done,
+                    sizes,
+                    io,
+                ) {
+                    Ok(Poll::Ready(())) => {}
+                    Ok(Poll::Pending) => break Ok(()),
+                    Err(stop) => break Err(stop),
+                }
+                lane.put_done = 0;
+                lane.at += 1;
+                if lane.at == bounds.end {
+                    lane.at = bounds.start;
+                    lane.iteration += 1;
+                    if lane.iteration == self.iterations {
+                        lane.done = true;
+                        break Ok(());
+                    }
+                }
+            };
+            moved |= before != (lane.at, lane.iteration) || lane.done;
+            done &= lane.done;
+            self.lanes[index] = lane;
+            result?;
+        }
+        Ok(if done {
+            Progress::Done
+        } else if moved {
+            Progress::Moved
+        } else {
+            Progress::Blocked
+        })
+    }
+
+    #[inline]
+    fn step<I: Io>(
+        &mut self,
+        plan: &Plan,
+        step: &Step,
+        iteration: u32,
+        put_done: &mut usize,
+        sizes: &Sizes,
+        io: &mut I,
+    ) -> Result<Poll<()>, Stop<I::Fault>> {
+        match step.action {
+            Action::Wait => {
+                let counter = &plan.counters[step.counter as usize];
+                let turns = iteration as u64 * counter.per_iteration as u64;
+                let target =
+                    (self.counter_base[step.counter as usize] + turns).wrapping_add_signed(step.value as i64);
+                // A threshold before the counter's beginning is no threshold.
+                if target as i64 > 0 {
+                    if io.counter(step.counter) < target {
+                        self.blocked_on = Some(step.counter);
+                        return Ok(Poll::Pending);
+                    }
+                    if counter.id.role == CounterRole::Ready && io.tag(step.counter, target) != sizes.tag {
+                        return Err(Stop::Mismatch { peer: counter.id.writer });
+                    }
+                }
+                Ok(Poll::Ready(()))
+            }
+            Action::Signal => {
+                // Exactly one lane raises a counter, so the value it reaches is known here.
+                let value = self.raised[step.counter as usize] + step.value as u64;
+                let sent = io.signal(step.counter, value, sizes.tag).map_err(Stop::Fault)?;
+                if sent.is_ready() {
+                    self.raised[step.counter as usize] = value;
+                }
+                Ok(sent)
+            }
+            Action::Copy | Action::Reduce => {
+                let bytes = length(plan, step, iteration, sizes);
+                if bytes != 0 {
+                    let finish = step.has(Step::FINISH);
+                    let (targets, sources) = (plan.targets(step), plan.sources(step));
+                    if targets.len().max(sources.len()) <= OPERANDS_MAX {
+                        let mut pieces = [[Piece::default(); OPERANDS_MAX]; 2];
+                        for (piece, operand) in pieces[0].iter_mut().zip(targets) {
+                            *piece = self.piece(plan, operand, false, iteration, sizes);
+                        }
+                        for (i, (piece, operand)) in pieces[1].iter_mut().zip(sources).enumerate() {
+                            *piece = self.piece(plan, operand, step.raw >> i & 1 != 0, iteration, sizes);
+                        }
+                        io.fold(&pieces[0][..targets.len()], &pieces[1][..sources.len()], bytes, finish);
+                    } else {
+                        let piece = |(i, o): (usize, &Operand)| {
+                            self.piece(plan, o, i < 32 && step.raw >> i & 1 != 0, iteration, sizes)
+                        };
+                        let to: Vec<Piece> =
+                            targets.iter().map(|o| self.piece(plan, o, false, iteration, sizes)).collect();
+                        let from: Vec<Piece> = sources.iter().enumerate().map(piece).collect();
+                        io.fold(&to, &from, bytes, finish);
+                    }
+                }
+                Ok(Poll::Ready(()))
+            }
+            Action::Put => {
+                let bytes = length(plan, step, iteration, sizes);
+                if bytes == 0 {
+                    return Ok(Poll::Ready(()));
+                }
+                let target = self.piece(plan, &plan.targets(step)[0], false, iteration, sizes);
+                let source = self.piece(plan, &plan.sources(step)[0], step.raw & 1 != 0, iteration, sizes);
+                io.put(target, source, bytes, step.has(Step::FINISH), put_done).map_err(Stop::Fault)
+            }
+            // No link of this version reads a peer's memory, and the planner makes no such plan.
+            Action::Get => unreachable!("the planner binds no plan with a get"),
+        }
+    }
+
+    fn piece(&self, plan: &Plan, operand: &Operand, raw: bool, iteration: u32, sizes: &Sizes) -> Piece {
+        let offset = match operand.position {
+            Position::Chunk(chunk) => sizes.extents.offset(chunk) + iteration as usize * sizes.slot_bytes,
+            Position::Slot(nth) => {
+                let region = &plan.regions[operand.region as usize];
+                let turns = iteration as u64 * region.slots_per_iteration as u64;
+                let used = self.slot_base[operand.region as usize] + turns + nth as u64;
+                (used % plan.slots as u64) as usize * sizes.slot_bytes
+            }
+            Position::Scratch(place) => place as usize * sizes.slot_bytes,
+            Position::Table(_) => unreachable!("the planner binds no plan with a table"),
+        };
+        Piece { region: operand.region, raw, offset }
+    }
+}
+
+/// Bytes of a step in this iteration.
+#[inline]
+fn length(plan: &Plan, step: &Step, iteration: u32, sizes: &Sizes) -> usize {
+    let Some(chunk) = step.extent.as_chunk() else { unreachable!("the planner binds no plan with a table") };
+    let bytes = sizes.extents.length(chunk);
+    if plan.sliced {
+        bytes.saturating_sub(iteration as usize * sizes.slot_bytes).min(sizes.slot_bytes)
+    } else {
+        bytes
+    }
+}

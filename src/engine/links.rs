@@ -1,0 +1,296 @@
+//! The data connections of one communicator, made when a plan first needs them.
+//!
+//! Invariant: a connection is made on both sides at the same operation, so neither side waits for a peer that
+//! does not come along without being in an operation itself, with a deadline. Which transport carries it
+//! follows from what the control link proved about the distance, the same on both sides.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::task::Poll;
+
+use consort_transports::{
+    Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, PeerState, Tcp, Transport,
+    TransportError,
+};
+
+use crate::Rank;
+use crate::control::group::Group;
+use crate::control::member::Distance;
+use crate::control::process::Shared;
+use crate::control::wire::Message;
+use crate::error::{Error, Result};
+use crate::options::{MAILBOX_BYTES, Settings, TransportChoice};
+
+/// A peer and the channel to it.
+pub(crate) type Key = (Rank, u16);
+
+/// The channel of point-to-point operations, apart from all channels of collectives.
+pub(crate) const PAIR_CHANNEL: u16 = 0x100;
+
+/// All connections of a communicator.
+pub(crate) struct Links {
+    index: HashMap<Key, usize>,
+    slots: Vec<Slot>,
+    tcp: HashMap<IpAddr, Arc<Tcp>>,
+    /// Numbers of the links that move nothing unless asked to.
+    messages: Vec<usize>,
+}
+
+struct Slot {
+    key: Key,
+    state: State,
+}
+
+enum State {
+    /// This side's half is made and its address sent; the peer's has not come.
+    Waiting(Box<dyn Endpoint>),
+    Connecting(Box<dyn Connecting>),
+    Up(Up),
+    /// Being replaced, or it failed.
+    Gone,
+}
+
+/// An established connection with what has travelled so far.
+pub(crate) struct Up {
+    pub(crate) connection: Box<dyn Connection>,
+    /// Slots filled in the peer's mailbox since the beginning.
+    pub(crate) filled: u64,
+    /// Slots emptied in the own mailbox since the beginning.
+    pub(crate) emptied: u64,
+    /// The slot length of the last operation that filled, in bytes; another one must find the mailbox empty.
+    pub(crate) filled_slot_bytes: usize,
+    /// Scaled or finished bytes on their way through a link that only takes ready ones.
+    pub(crate) bounce: Vec<u8>,
+    pub(crate) closed: bool,
+}
+
+impl Links {
+    pub(crate) fn new() -> Self {
+        Links { index: HashMap::new(), slots: Vec::new(), tcp: HashMap::new(), messages: Vec::new() }
+    }
+
+    /// Whether the link to `rank` can be stored to, once it is there: known beforehand, so that plans can be
+    /// made for it.
+    pub(crate) fn is_mapped(group: &Group, settings: &Settings, rank: Rank) -> bool {
+        match group.member.distance(group.members[rank as usize]) {
+            Distance::Process => settings.transport != TransportChoice::Tcp,
+            Distance::Host => settings.transport != TransportChoice::Tcp,
+            Distance::Network(_) => false,
+        }
+    }
+
+    /// Makes sure that there is at least half a connection to each; returns their numbers.
+    pub(crate) fn request(
+        &mut self,
+        keys: &[Key],
+        group: &Group,
+        settings: &Settings,
+        process: &Shared,
+    ) -> Result<Vec<usize>> {
+        let mut numbers = Vec::with_capacity(keys.len());
+        for key in keys {
+            if let Some(number) = self.index.get(key) {
+                numbers.push(*number);
+                continue;
+            }
+            let transport = self.transport(key.0, group, settings, process)?;
+            let endpoint = transport
+                .endpoint(Layout { mailbox_bytes: MAILBOX_BYTES })
+                .map_err(|error| link_error(group, key.0, error))?;
+            let address = endpoint.address().clone();
+            group.send(key.0, Message::Address { channel: key.1, address });
+            self.index.insert(*key, self.slots.len());
+            numbers.push(self.slots.len());
+            self.slots.push(Slot { key: *key, state: State::Waiting(endpoint) });
+        }
+        Ok(numbers)
+    }
+
+    fn transport(
+        &mut self,
+        rank: Rank,
+        group: &Group,
+        settings: &Settings,
+        process: &Shared,
+    ) -> Result<Arc<dyn Transport>> {
+        let distance = group.member.distance(group.members[rank as usize]);
+        let ip = match (distance, settings.transport) {
+            (Distance::Process, TransportChoice::Auto | TransportChoice::SharedMemory) => {
+                return Ok(process.loopback.clone());
+            }
+            (Distance::Host, TransportChoice::Auto | TransportChoice::SharedMemory) => {
+                return match &process.shm {
+                    Some(shm) => Ok(shm.clone()),
+                    None => Err(Error::Link {
+                        rank,
+                        transport: "shm".into(),
+                        cause: "shared memory is not available in this process; set CONSORT_TRANSPORT=tcp"
+                            .into(),
+                    }),
+                };
+            }
+            (Distance::Network(_), TransportChoice::SharedMemory) => {
+                return Err(Error::Link {
+                    rank,
+                    transport: "shm".into(),
+                    cause: "the rank is on another host (or in another network namespace) and CONSORT_TRANSPORT is shm"
+                        .into(),
+                });
+            }
+            (Distance::Network(ip), _) => ip,
+            (_, TransportChoice::Tcp) => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        };
+        let key = group.member.key;
+        if let Some(tcp) = self.tcp.get(&ip) {
+            return Ok(tcp.clone());
+        }
+        let tcp = Arc::new(Tcp::new(ip, key).map_err(|error| link_error(group, rank, error))?);
+        self.tcp.insert(ip, tcp.clone());
+        Ok(tcp)
+    }
+
+    /// Goes on connecting. Ready when every one of `numbers` is up; otherwise a peer that is waited for.
+    pub(crate) fn poll_up(&mut self, numbers: &[usize], group: &Group) -> Result<Poll<()>> {
+        let mut all = true;
+        for number in numbers {
+            let slot = &mut self.slots[*number];
+            let (rank, channel) = slot.key;
+            if let State::Waiting(_) = slot.state
+                && let Some(address) = group.take_address(rank, channel)
+                && let State::Waiting(endpoint) = std::mem::replace(&mut slot.state, State::Gone)
+            {
+                let connecting =
+                    endpoint.connect(&address).map_err(|error| link_error(group, rank, error))?;
+                slot.state = State::Connecting(connecting);
+            }
+            if let State::Connecting(connecting) = &mut slot.state {
+                match connecting.poll().map_err(|error| link_error(group, rank, error))? {
+                    Poll::Ready(connection) => {
+                        if connection.capabilities().messages_only {
+                            self.messages.push(*number);
+                        }
+                        slot.state = State::Up(Up {
+                            connection,
+                            filled: 0,
+                            emptied: 0,
+                            filled_slot_bytes: 0,
+                            bounce: Vec::new(),
+                            closed: false,
+                        });
+                    }
+                    Poll::Pending => {}
+                }
+            }
+            match slot.state {
+                State::Up(_) => {}
+                State::Gone => {
+                    return Err(Error::Link {
+                        rank,
+                        transport: "data".into(),
+                        cause: "the connection could not be made before".into(),
+                    });
+                }
+                _ => all = false,
+            }
+        }
+        Ok(if all { Poll::Ready(()) } else { Poll::Pending })
+    }
+
+    /// The first of `numbers` that is not up.
+    pub(crate) fn missing(&self, numbers: &[usize]) -> Option<Rank> {
+        let slot = numbers
+            .iter()
+            .map(|number| &self.slots[*number])
+            .find(|slot| !matches!(slot.state, State::Up(_)))?;
+        Some(slot.key.0)
+    }
+
+    /// The rank at the other end.
+    pub(crate) fn peer(&self, number: usize) -> Rank {
+        self.slots[number].key.0
+    }
+
+    /// An established connection.
+    ///
+    /// # Panics
+    /// If it is not up; plans are bound to links that are.
+    #[inline]
+    pub(crate) fn up(&self, number: usize) -> &Up {
+        match &self.slots[number].state {
+            State::Up(up) => up,
+            _ => unreachable!("a plan is bound to a link that is not up"),
+        }
+    }
+
+    /// As [`Links::up`].
+    #[inline]
+    pub(crate) fn up_mut(&mut self, number: usize) -> &mut Up {
+        match &mut self.slots[number].state {
+            State::Up(up) => up,
+            _ => unreachable!("a plan is bound to a link that is not up"),
+        }
+    }
+
+    pub(crate) fn capabilities(&self, number: usize) -> Capabilities {
+        self.up(number).connection.capabilities()
+    }
+
+    /// Whether some link needs [`Links::progress`] to move anything.
+    pub(crate) fn needs_progress(&self) -> bool {
+        !self.messages.is_empty()
+    }
+
+    /// Moves what is under way on links that need it.
+    pub(crate) fn progress(&mut self, group: &Group) -> Result<()> {
+        for at in 0..self.messages.len() {
+            let number = self.messages[at];
+            let rank = self.slots[number].key.0;
+            let up = self.up_mut(number);
+            if up.closed {
+                continue;
+            }
+            match up.connection.progress() {
+                Ok(PeerState::Open) => {}
+                Ok(PeerState::Closed) | Err(TransportError::PeerClosed { .. }) => up.closed = true,
+                Err(error) => return Err(link_error(group, rank, error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of memory that the connections take here, apart from the peers'.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let bytes = |slot: &Slot| match &slot.state {
+            State::Up(up) => up.connection.mailbox().len() + up.bounce.capacity(),
+            _ => MAILBOX_BYTES,
+        };
+        self.slots.iter().map(bytes).sum()
+    }
+
+    /// Forgets all connections without closing anything that a parent process still uses.
+    pub(crate) fn abandon(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.slots));
+        std::mem::forget(std::mem::take(&mut self.tcp));
+    }
+}
+
+/// The counter's kind in a transport's words.
+pub(crate) fn kind(role: consort_algorithms::plan::CounterRole) -> Option<CounterKind> {
+    match role {
+        consort_algorithms::plan::CounterRole::Ready => Some(CounterKind::Ready),
+        consort_algorithms::plan::CounterRole::Credit => Some(CounterKind::Credit),
+        consort_algorithms::plan::CounterRole::Flag(_) => None,
+    }
+}
+
+pub(crate) fn link_error(group: &Group, rank: Rank, error: TransportError) -> Error {
+    match error {
+        TransportError::OutOfMemory { transport, needed_bytes, what, source } => Error::OutOfMemory {
+            needed_bytes: needed_bytes as u64,
+            what: format!("{what} of the {transport} connection from rank {} to rank {rank}", group.rank),
+            cause: source.to_string(),
+        },
+        error => Error::Link { rank, transport: "data".into(), cause: error.to_string() },
+    }
+}

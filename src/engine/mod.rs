@@ -1,0 +1,197 @@
+//! Runs operations: finds or makes the bound plan, drives the executor, keeps the queue of work that nobody
+//! waits for.
+//!
+//! Invariant: one owner at a time ([`consort_memory::sync::Exclusive`]); operations of a communicator run in
+//! the order of their sequence numbers. A repeated operation allocates nothing, takes no lock and makes no
+//! system call. Nothing here waits: waiting is [`crate::communicator`]'s and the control thread's.
+
+mod bound;
+mod executor;
+pub(crate) mod links;
+mod task;
+pub(crate) mod verdict;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use consort_memory::{Held, HeldRead, Span, SpanMut};
+
+pub(crate) use executor::Progress;
+pub(crate) use task::{Request, Task};
+
+use crate::Rank;
+use crate::control::group::Group;
+use crate::control::process::Process;
+use crate::error::{Error, Result};
+use crate::options::Settings;
+use crate::planner::{Cache, Planner};
+use crate::work::Ticket;
+use bound::Bound;
+use links::Links;
+
+/// The state that whoever drives a communicator owns.
+pub(crate) struct Engine {
+    pub(crate) group: Arc<Group>,
+    pub(crate) process: Arc<Process>,
+    pub(crate) settings: Settings,
+    pub(crate) links: Links,
+    planner: Planner,
+    cache: Cache<Bound>,
+    scratch: Vec<u8>,
+    /// Collectives entered so far.
+    sequence: u64,
+    /// Point-to-point operations so far, per peer: sent to, received from.
+    pairs: Vec<(u64, u64)>,
+    /// The task of the call that somebody waits for, kept so that its tables are reused.
+    foreground: Option<Task>,
+    queue: VecDeque<Queued>,
+    pub(crate) splits: u64,
+}
+
+/// An operation that was started and is not finished.
+struct Queued {
+    task: Task,
+    input: Source,
+    output: Option<Held>,
+    ticket: Arc<Ticket>,
+}
+
+/// Where a queued operation reads.
+pub(crate) enum Source {
+    /// A buffer of its own.
+    Apart(HeldRead),
+    /// A buffer that is written too; the operation is in place, at this byte offset and length.
+    Within(Held, usize, usize),
+}
+
+impl Source {
+    fn span(&self) -> Span<'_> {
+        match self {
+            Source::Apart(held) => held.read(),
+            Source::Within(held, offset, bytes) => held.read().slice(*offset, *bytes),
+        }
+    }
+}
+
+impl Engine {
+    pub(crate) fn new(group: Arc<Group>, process: Arc<Process>, settings: Settings) -> Self {
+        let size = group.size() as usize;
+        Engine {
+            group,
+            process,
+            settings,
+            links: Links::new(),
+            planner: Planner::default(),
+            cache: Cache::new(),
+            scratch: Vec::new(),
+            sequence: 0,
+            pairs: vec![(0, 0); size],
+            foreground: None,
+            queue: VecDeque::new(),
+            splits: 0,
+        }
+    }
+
+    /// The next number of a collective.
+    pub(crate) fn next_sequence(&mut self) -> u64 {
+        self.sequence += 1;
+        self.sequence
+    }
+
+    /// The next number of a message to `peer`, or from it.
+    pub(crate) fn next_pair_sequence(&mut self, peer: Rank, sends: bool) -> u64 {
+        let (to, from) = &mut self.pairs[peer as usize];
+        let counter = if sends { to } else { from };
+        *counter += 1;
+        *counter
+    }
+
+    /// A task for a call that somebody waits for; give it back with [`Engine::put_back`].
+    pub(crate) fn take_task(&mut self) -> Task {
+        self.foreground.take().unwrap_or_default()
+    }
+
+    pub(crate) fn put_back(&mut self, task: Task) {
+        self.foreground = Some(task);
+    }
+
+    /// Moves an operation on, and whatever is under way on links that need help.
+    pub(crate) fn advance(
+        &mut self,
+        task: &mut Task,
+        input: Span<'_>,
+        output: SpanMut<'_>,
+    ) -> Result<Progress> {
+        let progress = task.advance(self, input, output)?;
+        if progress != Progress::Done && self.links.needs_progress() {
+            self.links.progress(&self.group)?;
+        }
+        if progress == Progress::Done && self.links.needs_progress() {
+            // Signals that the kernel has not taken yet must not wait for the next call.
+            self.links.progress(&self.group)?;
+        }
+        Ok(progress)
+    }
+
+    /// How many operations are queued.
+    pub(crate) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(crate) fn enqueue(&mut self, task: Task, input: Source, output: Option<Held>, ticket: Arc<Ticket>) {
+        self.queue.push_back(Queued { task, input, output, ticket });
+    }
+
+    /// Moves the first queued operation on, and the ones behind it as each is done.
+    pub(crate) fn advance_queue(&mut self) -> Progress {
+        let mut moved = false;
+        while let Some(mut first) = self.queue.pop_front() {
+            let result = match self.group.failure() {
+                Ok(()) => {
+                    let output = first.output.as_ref().map_or(SpanMut::empty(), Held::span);
+                    self.advance(&mut first.task, first.input.span(), output)
+                }
+                Err(error) => Err(error),
+            };
+            let result = match result {
+                Ok(Progress::Done) => {
+                    first.task.requests().for_each(|request| self.group.recorder.finish(request.sequence));
+                    Ok(())
+                }
+                Ok(progress) => match first.task.overdue(self) {
+                    Ok(()) => {
+                        self.queue.push_front(first);
+                        return if moved { Progress::Moved } else { progress };
+                    }
+                    Err(error) => Err(self.group.fail(error)),
+                },
+                Err(error) => Err(self.group.fail(error)),
+            };
+            moved = true;
+            let Queued { input, output, ticket, .. } = first;
+            // The buffers go back before the ticket says so.
+            drop((input, output));
+            ticket.finish(result);
+        }
+        Progress::Done
+    }
+
+    /// Ends every queued operation with this error.
+    pub(crate) fn fail_queue(&mut self, error: &Error) {
+        for Queued { input, output, ticket, .. } in self.queue.drain(..) {
+            drop((input, output));
+            ticket.finish(Err(error.clone()));
+        }
+    }
+
+    /// In a forked child: nothing may be closed in a way that the parent would notice.
+    pub(crate) fn abandon(&mut self) {
+        self.links.abandon();
+        std::mem::forget(std::mem::take(&mut self.queue));
+    }
+
+    /// Bytes of memory of this communicator in this process, apart from the caller's buffers.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.links.memory_bytes() + self.scratch.capacity() + size_of::<Self>()
+    }
+}

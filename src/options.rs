@@ -1,0 +1,235 @@
+//! What a communicator can be told, and where each value came from.
+//!
+//! Precedence: `CONSORT_*` in the environment, then [`Options`], then the default. The environment is read
+//! once, when the communicator is made, and never changed.
+
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+
+/// Slots of every mailbox. A power of two, and not more than a counter has tags.
+pub(crate) const SLOTS: u32 = 4;
+/// The longest slot, in bytes.
+pub(crate) const SLOT_BYTES_MAX: usize = 512 << 10;
+/// The shortest slot, in bytes.
+pub(crate) const SLOT_BYTES_MIN: usize = 16 << 10;
+/// What a peer may fill before it is emptied, in bytes.
+pub(crate) const MAILBOX_BYTES: usize = SLOTS as usize * SLOT_BYTES_MAX;
+/// Changes with every change of what travels between ranks.
+pub(crate) const WIRE_VERSION: u32 = 1;
+/// Changes with every change of what the planner chooses for the same call.
+pub(crate) const PLANNER_VERSION: u32 = 1;
+
+/// How ranks may be linked.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum TransportChoice {
+    /// In-process memory, shared memory on a host, TCP between hosts.
+    #[default]
+    Auto,
+    /// Only memory: fails where two ranks share no host.
+    SharedMemory,
+    /// TCP between all ranks, also on one host.
+    Tcp,
+}
+
+impl TransportChoice {
+    fn name(self) -> &'static str {
+        match self {
+            TransportChoice::Auto => "auto",
+            TransportChoice::SharedMemory => "shm",
+            TransportChoice::Tcp => "tcp",
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        [TransportChoice::Auto, TransportChoice::SharedMemory, TransportChoice::Tcp]
+            .into_iter()
+            .find(|c| c.name() == text)
+    }
+}
+
+/// Settings of a communicator. What is not set keeps its default.
+///
+/// ```
+/// use std::time::Duration;
+/// let options = consort::Options::default().timeout(Duration::from_secs(60));
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[must_use]
+pub struct Options {
+    timeout: Option<Duration>,
+    join_timeout: Option<Duration>,
+    transport: Option<TransportChoice>,
+    channels: Option<u16>,
+    bidirectional: Option<bool>,
+    slot_bytes: Option<usize>,
+}
+
+impl Options {
+    /// How long an operation may take before it fails on all ranks (`CONSORT_TIMEOUT`, seconds; default 30
+    /// minutes).
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// How long joining may take before it fails (`CONSORT_JOIN_TIMEOUT`, seconds; default 300 s).
+    pub fn join_timeout(mut self, timeout: Duration) -> Self {
+        self.join_timeout = Some(timeout);
+        self
+    }
+
+    /// How ranks may be linked (`CONSORT_TRANSPORT`: `auto`, `shm` or `tcp`). Must be equal on all ranks.
+    pub fn transport(mut self, choice: TransportChoice) -> Self {
+        self.transport = Some(choice);
+        self
+    }
+
+    /// Streams side by side between neighbours (`CONSORT_CHANNELS`, 1 to 16; default 1). Must be equal on all
+    /// ranks.
+    pub fn channels(mut self, channels: u16) -> Self {
+        self.channels = Some(channels);
+        self
+    }
+
+    /// Whether half of the data goes round the ring the other way (`CONSORT_BIDIRECTIONAL`, 0 or 1; default
+    /// 0). Must be equal on all ranks.
+    pub fn bidirectional(mut self, on: bool) -> Self {
+        self.bidirectional = Some(on);
+        self
+    }
+
+    /// Bytes of one slot of the staging pipeline (`CONSORT_SLOT_BYTES`, a power of two from 16 KiB to 512 KiB;
+    /// default by size). Must be equal on all ranks.
+    pub fn slot_bytes(mut self, bytes: usize) -> Self {
+        self.slot_bytes = Some(bytes);
+        self
+    }
+}
+
+/// [`Options`] and environment, resolved and checked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Settings {
+    pub(crate) timeout: Duration,
+    pub(crate) join_timeout: Duration,
+    pub(crate) transport: TransportChoice,
+    pub(crate) channels: u16,
+    pub(crate) bidirectional: bool,
+    pub(crate) slot_bytes: Option<usize>,
+}
+
+impl Settings {
+    /// Reads the process's environment.
+    pub(crate) fn resolve(options: &Options) -> Result<Self> {
+        Self::resolve_from(options, &|name| std::env::var(name).ok())
+    }
+
+    pub(crate) fn resolve_from(options: &Options, lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
+        let duration = |name: &str, option: Option<Duration>, default: Duration| -> Result<Duration> {
+            match lookup(name) {
+                None => Ok(option.unwrap_or(default)),
+                Some(text) => text
+                    .trim()
+                    .parse::<f64>()
+                    .ok()
+                    .filter(|seconds| *seconds > 0.0 && *seconds < 1e9)
+                    .map(Duration::from_secs_f64)
+                    .ok_or_else(|| bad(name, &text, "a number of seconds greater than 0")),
+            }
+        };
+        let transport = match lookup("CONSORT_TRANSPORT") {
+            None => options.transport.unwrap_or_default(),
+            Some(text) => TransportChoice::parse(text.trim())
+                .ok_or_else(|| bad("CONSORT_TRANSPORT", &text, "one of auto, shm, tcp"))?,
+        };
+        let channels = match lookup("CONSORT_CHANNELS") {
+            None => options.channels.unwrap_or(1),
+            Some(text) => {
+                text.trim().parse().map_err(|_| bad("CONSORT_CHANNELS", &text, "a number from 1 to 16"))?
+            }
+        };
+        if !(1..=16).contains(&channels) {
+            return Err(bad("CONSORT_CHANNELS", &channels.to_string(), "a number from 1 to 16"));
+        }
+        let bidirectional = match lookup("CONSORT_BIDIRECTIONAL").as_deref().map(str::trim) {
+            None => options.bidirectional.unwrap_or(false),
+            Some("0") => false,
+            Some("1") => true,
+            Some(text) => return Err(bad("CONSORT_BIDIRECTIONAL", text, "0 or 1")),
+        };
+        let slot_bytes = match lookup("CONSORT_SLOT_BYTES") {
+            None => options.slot_bytes,
+            Some(text) => Some(text.trim().parse().map_err(|_| bad("CONSORT_SLOT_BYTES", &text, SLOT_RULE))?),
+        };
+        if let Some(bytes) = slot_bytes
+            && !(bytes.is_power_of_two() && (SLOT_BYTES_MIN..=SLOT_BYTES_MAX).contains(&bytes))
+        {
+            return Err(bad("CONSORT_SLOT_BYTES", &bytes.to_string(), SLOT_RULE));
+        }
+        Ok(Settings {
+            timeout: duration("CONSORT_TIMEOUT", options.timeout, Duration::from_secs(30 * 60))?,
+            join_timeout: duration("CONSORT_JOIN_TIMEOUT", options.join_timeout, Duration::from_secs(300))?,
+            transport,
+            channels,
+            bidirectional,
+            slot_bytes,
+        })
+    }
+
+    /// What must be equal on all ranks, by name.
+    pub(crate) fn agreed(&self) -> Vec<(String, String)> {
+        let setting = |name: &str, value: String| (name.to_owned(), value);
+        vec![
+            setting("consort version", env!("CARGO_PKG_VERSION").into()),
+            setting("wire version", WIRE_VERSION.to_string()),
+            setting("planner version", PLANNER_VERSION.to_string()),
+            setting("byte order", if cfg!(target_endian = "little") { "little" } else { "big" }.into()),
+            setting("mailbox bytes", MAILBOX_BYTES.to_string()),
+            setting("slots", SLOTS.to_string()),
+            setting("transport", self.transport.name().into()),
+            setting("channels", self.channels.to_string()),
+            setting("bidirectional", self.bidirectional.to_string()),
+            setting("slot bytes", self.slot_bytes.map_or("by size".into(), |bytes| bytes.to_string())),
+        ]
+    }
+}
+
+const SLOT_RULE: &str = "a power of two from 16384 to 524288";
+
+fn bad(name: &str, value: &str, rule: &str) -> Error {
+    Error::invalid(format!("{name} is {value:?}"), format!("it must be {rule}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_wins_over_the_options() {
+        let options = Options::default().timeout(Duration::from_secs(5)).channels(2);
+        let lookup = |name: &str| (name == "CONSORT_TIMEOUT").then(|| "0.25".to_owned());
+        let settings = Settings::resolve_from(&options, &lookup).expect("valid settings");
+        assert_eq!(settings.timeout, Duration::from_millis(250));
+        assert_eq!(settings.channels, 2);
+        assert_eq!(settings.join_timeout, Duration::from_secs(300));
+    }
+
+    #[test]
+    fn nonsense_is_named() {
+        for (name, value) in [
+            ("CONSORT_TIMEOUT", "soon"),
+            ("CONSORT_TIMEOUT", "-1"),
+            ("CONSORT_JOIN_TIMEOUT", "nan"),
+            ("CONSORT_TRANSPORT", "pigeon"),
+            ("CONSORT_CHANNELS", "0"),
+            ("CONSORT_CHANNELS", "99"),
+            ("CONSORT_BIDIRECTIONAL", "yes"),
+            ("CONSORT_SLOT_BYTES", "100000"),
+            ("CONSORT_SLOT_BYTES", "1048576"),
+        ] {
+            let lookup = |asked: &str| (asked == name).then(|| value.to_owned());
+            let error = Settings::resolve_from(&Options::default(), &lookup).expect_err(value).to_string();
+            assert!(error.contains(name) && error.contains(value), "{error}");
+        }
+    }
+}

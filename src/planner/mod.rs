@@ -1,0 +1,71 @@
+//! From a call to a plan that is proved and bound to links; done once per shape, then found again.
+//!
+//! Invariant: what is chosen depends on the call, the number of ranks and the agreed settings alone, so every
+//! rank chooses the same. A plan is verified for all ranks before this rank's is used.
+
+mod cache;
+mod choice;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use consort_algorithms::{Collective, LowerOptions, Plan, lower_all, passes, verify};
+
+pub(crate) use cache::{Cache, CacheKey};
+pub(crate) use choice::{Choice, choose};
+
+use crate::error::{Error, Result};
+use crate::options::SLOTS;
+
+/// Which of a collective's programs, before sizes: everything that a [`Plan`] depends on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Program {
+    pub(crate) collective: Collective,
+    pub(crate) ranks: u32,
+    pub(crate) channels: u16,
+    pub(crate) bidirectional: bool,
+}
+
+/// The proved plans of this rank.
+#[derive(Default)]
+pub(crate) struct Planner {
+    proved: HashMap<(Program, u32, Vec<bool>), Proved>,
+}
+
+/// A plan with the hash of its bracketing, which all ranks must share.
+#[derive(Clone)]
+pub(crate) struct Proved {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) fold_hash: u64,
+}
+
+impl Planner {
+    /// The proved plan of `rank` (relative to the root) for a program. `mapped` says for every relative rank
+    /// whether its mailbox can be stored to from here.
+    pub(crate) fn plan(&mut self, program: Program, rank: u32, mapped: Vec<bool>) -> Result<Proved> {
+        let key = (program, rank, mapped);
+        if let Some(proved) = self.proved.get(&key) {
+            return Ok(proved.clone());
+        }
+        let refused = |what: String| {
+            Error::internal(format!("the plan for {} was refused: {what}", program.collective))
+        };
+        let schedule = program.schedule();
+        let lowered = lower_all(&schedule, &LowerOptions { slots: SLOTS })
+            .map_err(|error| refused(error.to_string()))?;
+        let unfused = verify(&lowered).map_err(|refusal| refused(refusal.to_string()))?;
+        // Every rank fuses where its own links allow; proved with all of them fused the way this rank's are.
+        let fused: Vec<Plan> =
+            lowered.iter().map(|plan| passes::fuse(plan, &|peer| key.2[peer.index()])).collect();
+        let proof = verify(&fused).map_err(|refusal| refused(refusal.to_string()))?;
+        if proof.fold_hash != unfused.fold_hash {
+            return Err(refused("fusing changed what is computed".into()));
+        }
+        let plan = fused.into_iter().nth(rank as usize).map(Arc::new);
+        let Some(plan) = plan else { return Err(refused(format!("rank {rank} has no plan"))) };
+        tracing::debug!(name = plan.name, steps = plan.steps.len(), proved = proof.steps, "plan proved");
+        let proved = Proved { plan, fold_hash: proof.fold_hash };
+        self.proved.insert(key, proved.clone());
+        Ok(proved)
+    }
+}

@@ -1,0 +1,71 @@
+//! How a thread waits for its peers: spins while that is cheap, gives the core away when ranks share it, and
+//! naps when it takes long.
+//!
+//! Invariant: the sleeper pays, not the sender: nobody is woken, so nobody needs to know who sleeps.
+
+use std::time::Duration;
+
+/// Rounds of spinning before the core is offered to others, when every rank has a core.
+const SPINS: u32 = 20_000;
+/// The same when ranks share cores.
+const SPINS_SHARED: u32 = 16;
+/// Offers of the core before the first nap.
+const YIELDS: u32 = 20_000;
+/// The same when ranks share cores: each offer then takes as long as the others use it.
+const YIELDS_SHARED: u32 = 2_000;
+const NAP_MIN: Duration = Duration::from_micros(20);
+const NAP_MAX: Duration = Duration::from_millis(1);
+
+/// What waiting costs here: whether the ranks of this host have a core each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Policy {
+    pub(crate) cores_shared: bool,
+}
+
+impl Policy {
+    /// For `ranks` ranks on this host.
+    pub(crate) fn for_ranks(ranks: u32) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Policy { cores_shared: ranks as usize > cores }
+    }
+
+    pub(crate) fn waiter(self) -> Waiter {
+        Waiter { policy: self, rounds: 0, nap: NAP_MIN }
+    }
+}
+
+/// One wait.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    policy: Policy,
+    rounds: u32,
+    nap: Duration,
+}
+
+impl Waiter {
+    /// Something moved: wait eagerly again.
+    #[inline]
+    pub(crate) fn moved(&mut self) {
+        self.rounds = 0;
+        self.nap = NAP_MIN;
+    }
+
+    /// Waits a little. Whether it is worth looking at the clock now.
+    #[inline]
+    pub(crate) fn pause(&mut self) -> bool {
+        let (spins, yields) =
+            if self.policy.cores_shared { (SPINS_SHARED, YIELDS_SHARED) } else { (SPINS, YIELDS) };
+        self.rounds = self.rounds.saturating_add(1);
+        if self.rounds < spins {
+            std::hint::spin_loop();
+            return false;
+        }
+        if self.rounds < spins + yields {
+            std::thread::yield_now();
+            return self.rounds % 64 == 0;
+        }
+        std::thread::sleep(self.nap);
+        self.nap = (self.nap * 2).min(NAP_MAX);
+        true
+    }
+}

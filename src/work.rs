@@ -1,0 +1,92 @@
+//! Operations that go on while the caller does something else.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use consort_memory::sync::{AtomicBool, Ordering};
+use consort_memory::{Lease, Plain};
+
+use crate::communicator::Core;
+use crate::error::{Error, Result};
+
+/// The state of a started operation that its owner and its driver share.
+#[derive(Debug, Default)]
+pub(crate) struct Ticket {
+    done: AtomicBool,
+    result: Mutex<Option<Result<()>>>,
+}
+
+impl Ticket {
+    pub(crate) fn finish(&self, result: Result<()>) {
+        *self.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        // Release: pairs with the Acquire in `is_done`; the result and the operation's bytes are there.
+        self.done.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        // Acquire: pairs with the Release in `finish`.
+        self.done.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn result(&self) -> Result<()> {
+        let result = self.result.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        result.unwrap_or_else(|| Err(Error::internal("an operation ended without a result")))
+    }
+}
+
+/// A started operation that owns its buffer until [`Work::wait`] gives it back.
+///
+/// The operation goes on by itself (the process's control thread drives it), and faster while somebody waits.
+/// Dropping or forgetting a `Work` does not stop the operation, and the buffer stays alive until it is over.
+#[must_use = "the buffer comes back from `wait`"]
+pub struct Work<T: Plain> {
+    core: Arc<Core>,
+    ticket: Arc<Ticket>,
+    lease: Lease<T>,
+}
+
+impl<T: Plain> Work<T> {
+    pub(crate) fn new(core: Arc<Core>, ticket: Arc<Ticket>, lease: Lease<T>) -> Self {
+        Work { core, ticket, lease }
+    }
+
+    /// Whether the operation is over, well or not.
+    pub fn is_done(&self) -> bool {
+        self.ticket.is_done()
+    }
+
+    /// Waits until the operation is over and gives the buffer back.
+    ///
+    /// # Errors
+    /// Whatever the operation ended with, as a blocking call returns it. The buffer's contents are then
+    /// unspecified, and it is dropped; see [`Work::wait_with_buffer`].
+    pub fn wait(self) -> Result<Vec<T>> {
+        let (buffer, result) = self.wait_with_buffer();
+        result.map(|()| buffer)
+    }
+
+    /// As [`Work::wait`], but the buffer comes back in any case.
+    pub fn wait_with_buffer(self) -> (Vec<T>, Result<()>) {
+        let result = self.core.wait_for(&self.ticket);
+        match self.lease.try_take() {
+            Ok(buffer) => (buffer, result),
+            // Only possible when the operation is still held by a driver that is about to drop it.
+            Err(lease) => (take(lease), result),
+        }
+    }
+}
+
+fn take<T: Plain>(mut lease: Lease<T>) -> Vec<T> {
+    loop {
+        match lease.try_take() {
+            Ok(buffer) => return buffer,
+            Err(again) => lease = again,
+        }
+        std::thread::yield_now();
+    }
+}
+
+impl<T: Plain> std::fmt::Debug for Work<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Work").field("done", &self.is_done()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,128 @@
+//! What can go wrong on the way.
+//!
+//! Invariant: every error says what happened, in which transport, and what to try; callers that decide by kind
+//! match on variants, never on text. Absent: ranks (the engine knows whose connection it was).
+
+use std::io;
+
+use consort_memory::MemoryError;
+
+/// Why a transport could not do what it was asked to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransportError {
+    /// The memory for a connection cannot be had.
+    #[error(
+        "{transport}: no memory for a connection ({needed_bytes} bytes of {what}: {source}); lower the buffer \
+         sizes or the number of channels, or raise the memory limit of the container or of the job"
+    )]
+    OutOfMemory {
+        /// [`crate::Transport::name`].
+        transport: &'static str,
+        /// Bytes that were asked for.
+        needed_bytes: usize,
+        /// What they were for.
+        what: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A system call failed in a way that has no variant of its own.
+    #[error("{transport}: {call} failed: {source}{}", advice(.source))]
+    System {
+        /// [`crate::Transport::name`].
+        transport: &'static str,
+        /// The call.
+        call: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The address is not one of this transport's, or not one that can be connected to.
+    #[error(
+        "{transport}: the peer's address cannot be used: {reason}; do all processes run the same version?"
+    )]
+    BadAddress {
+        /// [`crate::Transport::name`].
+        transport: &'static str,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// Nobody listens there as seen from here; another transport may reach the peer.
+    #[error(
+        "{transport}: the peer at {address} cannot be reached from here ({source}); it is gone, or in another \
+         network namespace or behind a firewall: another transport may still reach it"
+    )]
+    Unreachable {
+        /// [`crate::Transport::name`].
+        transport: &'static str,
+        /// Where it was looked for.
+        address: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The peer closed its side, or its process ended.
+    #[error("{transport}: the peer closed the connection; look for the first error on its side")]
+    PeerClosed {
+        /// [`crate::Transport::name`].
+        transport: &'static str,
+    },
+    /// A put that does not fit where it should go.
+    #[error(
+        "{transport}: {bytes} bytes at {offset} do not fit into the peer's mailbox of {mailbox_bytes} bytes"
+    )]
+    OutOfBounds {
+        /// [`crate::Transport::name`].
+        transport: &'static str,
+        /// Where in the mailbox.
+        offset: usize,
+        /// How many bytes.
+        bytes: usize,
+        /// The mailbox's size.
+        mailbox_bytes: usize,
+    },
+    /// The peer sent what no version of this library sends; the connection is of no use any more.
+    #[error(
+        "{transport}: the peer broke the protocol: {what}; do all processes run the same version, and does \
+         nothing else write into the connection?"
+    )]
+    Protocol {
+        /// [`crate::Transport::name`].
+        transport: &'static str,
+        /// What it did.
+        what: &'static str,
+    },
+    /// Whoever is there could not prove to be the peer.
+    #[error("{transport}: {what}; do all processes have the same secret and the same user?")]
+    Unauthorised {
+        /// [`crate::Transport::name`].
+        transport: &'static str,
+        /// What was missing.
+        what: &'static str,
+    },
+}
+
+fn advice(source: &io::Error) -> &'static str {
+    match source.raw_os_error() {
+        Some(libc::EMFILE) => "; raise the limit of open files (ulimit -n)",
+        Some(libc::ENFILE) => "; the machine is out of file handles",
+        Some(libc::EADDRNOTAVAIL) => "; is the interface's address right?",
+        Some(libc::EPERM | libc::EACCES) => "; does the container's security profile forbid it?",
+        _ => "",
+    }
+}
+
+impl TransportError {
+    pub(crate) fn system(transport: &'static str, call: &'static str, source: impl Into<io::Error>) -> Self {
+        Self::System { transport, call, source: source.into() }
+    }
+
+    pub(crate) fn memory(transport: &'static str, error: MemoryError) -> Self {
+        match error {
+            MemoryError::OutOfMemory { needed_bytes, what, source } => {
+                Self::OutOfMemory { transport, needed_bytes, what, source }
+            }
+            MemoryError::System { call, source } => Self::System { transport, call, source },
+            MemoryError::NotSealed { reason, .. } => Self::Protocol { transport, what: reason },
+            other => Self::System { transport, call: "mapping memory", source: io::Error::other(other) },
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Connections inside one process.
+//!
+//! Invariant: endpoints find each other by nonce in the registry of one [`Loopback`] object; a segment is in the
+//! registry from its making until the peer took it or its owner gave up, and a connection is established once
+//! both were taken. Absent: anything the system would have to know.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+
+use consort_memory::{ForkStamp, Mapping};
+
+use crate::mapped::{MappedConnection, OwnSegment};
+use crate::segment::{NONCE_BYTES, Nonce, Segment, nonce};
+use crate::{Address, Connecting, Connection, Endpoint, Layout, Transport, TransportError};
+
+const NAME: &str = "loopback";
+
+/// The transport inside one process; clones share one registry, and only their endpoints find each other.
+#[derive(Clone, Debug)]
+pub struct Loopback {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// Tells the addresses of this registry from others'.
+    registry: Nonce,
+    waiting: Mutex<HashMap<Nonce, Segment>>,
+    stamp: Arc<ForkStamp>,
+}
+
+impl Shared {
+    fn waiting(&self) -> MutexGuard<'_, HashMap<Nonce, Segment>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Loopback {
+    /// A new registry.
+    ///
+    /// # Errors
+    /// [`TransportError`] when the system has no page or no randomness left.
+    pub fn new() -> Result<Self, TransportError> {
+        let stamp = ForkStamp::new().map_err(|error| TransportError::memory(NAME, error))?;
+        let shared = Shared { registry: nonce(NAME)?, waiting: Mutex::default(), stamp: Arc::new(stamp) };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+}
+
+impl Transport for Loopback {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn endpoint(&self, layout: Layout) -> Result<Box<dyn Endpoint>, TransportError> {
+        let nonce = nonce(NAME)?;
+        let mapping = Mapping::anonymous(Segment::bytes(layout, NAME)?)
+            .map_err(|error| TransportError::memory(NAME, error))?;
+        let segment = Segment::create(mapping, &nonce);
+        self.shared.waiting().insert(nonce, segment.share());
+        let bytes = [self.shared.registry, nonce].concat();
+        Ok(Box::new(LoopbackEndpoint {
+            address: Address { transport: NAME.into(), bytes },
+            registration: Registration { shared: Arc::clone(&self.shared), nonce },
+            own: OwnSegment::new(segment, Arc::clone(&self.shared.stamp)),
+        }))
+    }
+}
+
+/// An entry in the registry; withdrawn on drop.
+#[derive(Debug)]
+struct Registration {
+    shared: Arc<Shared>,
+    nonce: Nonce,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.shared.waiting().remove(&self.nonce);
+    }
+}
+
+#[derive(Debug)]
+struct LoopbackEndpoint {
+    address: Address,
+    registration: Registration,
+    own: OwnSegment,
+}
+
+impl Endpoint for LoopbackEndpoint {
+    fn address(&self) -> &Address {
+        &self.address
+    }
+
+    fn connect(self: Box<Self>, peer: &Address) -> Result<Box<dyn Connecting>, TransportError> {
+        let bad = |reason| TransportError::BadAddress { transport: NAME, reason };
+        if peer.transport != NAME {
+            return Err(bad("it belongs to another transport"));
+        }
+        let bytes: &[u8; 2 * NONCE_BYTES] =
+            peer.bytes.as_slice().try_into().map_err(|_| bad("it has the wrong length"))?;
+        let (registry, nonce) = bytes.split_at(NONCE_BYTES);
+        if registry != self.registration.shared.registry {
+            return Err(bad("it belongs to another registry"));
+        }
+        let nonce: Nonce = nonce.try_into().expect("the other half");
+        if nonce == self.registration.nonce {
+            return Err(bad("it is this endpoint's own"));
+        }
+        // Taken at once: an address of this registry that is not there is of an endpoint that is gone.
+        let peer = self
+            .registration
+            .shared
+            .waiting()
+            .remove(&nonce)
+            .ok_or(TransportError::PeerClosed { transport: NAME })?;
+        Ok(Box::new(LoopbackConnecting { registration: self.registration, ends: Some((self.own, peer)) }))
+    }
+}
+
+#[derive(Debug)]
+struct LoopbackConnecting {
+    registration: Registration,
+    /// Until they become the connection.
+    ends: Option<(OwnSegment, Segment)>,
+}
+
+impl Connecting for LoopbackConnecting {
+    fn poll(&mut self) -> Result<Poll<Box<dyn Connection>>, TransportError> {
+        let taken = !self.registration.shared.waiting().contains_key(&self.registration.nonce);
+        let closed = self.ends.as_ref().is_none_or(|(_, peer)| peer.is_closed());
+        if !taken {
+            return if closed {
+                Err(TransportError::PeerClosed { transport: NAME })
+            } else {
+                Ok(Poll::Pending)
+            };
+        }
+        let (own, peer) = self.ends.take().ok_or(TransportError::PeerClosed { transport: NAME })?;
+        Ok(Poll::Ready(Box::new(MappedConnection::new(NAME, own, peer))))
+    }
+}

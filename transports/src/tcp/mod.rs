@@ -1,0 +1,429 @@
+//! Connections between machines: one TCP stream each, messages only.
+//!
+//! Invariant: a stream carries frames only after both sides proved that they know the key, and that they mean
+//! this very pair of endpoints; until then a stranger costs what [`crate::reception`] allows. The side with the
+//! smaller nonce connects, the other accepts. Absent: encryption (the key keeps strangers and mistakes out, not
+//! somebody who rewrites packets on the way), finding out that a machine vanished without a word, threads.
+
+mod handshake;
+mod linger;
+mod stream;
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+
+use consort_memory::{ForkStamp, Mapping};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{
+    AddressFamily, Backlog, MsgFlags, SockFlag, SockType, SockaddrStorage, bind, connect, getsockopt, listen,
+    send, setsockopt, socket, sockopt,
+};
+
+use crate::reception::{Reception, read_exactly};
+use crate::segment::{NONCE_BYTES, Nonce, nonce};
+use crate::{Address, Connecting, Connection, Endpoint, Layout, Transport, TransportError};
+
+use handshake::{ANSWER_BYTES, HELLO_BYTES, Key, Verdict};
+use linger::Lingering;
+use stream::TcpConnection;
+
+const NAME: &str = "tcp";
+/// How often to call again when the peer hung up without an answer (a crowd may have pushed us out).
+const ATTEMPTS_MAX: usize = 4;
+
+fn system(call: &'static str, error: Errno) -> TransportError {
+    TransportError::system(NAME, call, error)
+}
+
+/// The transport between machines.
+#[derive(Clone, Debug)]
+pub struct Tcp {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    here: SocketAddr,
+    key: Key,
+    service: OwnedFd,
+    desk: Mutex<Desk>,
+    lingering: Mutex<Lingering>,
+    stamp: Arc<ForkStamp>,
+}
+
+#[derive(Debug)]
+struct Desk {
+    reception: Reception,
+    /// Endpoints whose connection is not there yet; with the caller, when it came before they asked for it.
+    expected: HashMap<Nonce, Option<Caller>>,
+}
+
+/// Somebody who proved to know the key.
+#[derive(Debug)]
+struct Caller {
+    nonce: Nonce,
+    socket: OwnedFd,
+}
+
+impl Tcp {
+    /// Listens on `bind`, an address of this machine that the peers can reach, at a port the system picks.
+    /// All peers have the same `key`.
+    ///
+    /// # Errors
+    /// [`TransportError::BadAddress`] when `bind` is unspecified (peers are told it), or the system's error.
+    pub fn new(bind: IpAddr, key: [u8; 32]) -> Result<Self, TransportError> {
+        if bind.is_unspecified() {
+            let reason = "the address to listen on must be one that peers can connect to";
+            return Err(TransportError::BadAddress { transport: NAME, reason });
+        }
+        let stamp = ForkStamp::new().map_err(|error| TransportError::memory(NAME, error))?;
+        let listener =
+            TcpListener::bind((bind, 0)).map_err(|error| TransportError::system(NAME, "bind", error))?;
+        let here =
+            listener.local_addr().map_err(|error| TransportError::system(NAME, "getsockname", error))?;
+        listener.set_nonblocking(true).map_err(|error| TransportError::system(NAME, "fcntl", error))?;
+        // Again, for a longer queue than the standard library's: all ranks call at the same time.
+        listen(&listener, Backlog::MAXCONN).map_err(|error| system("listen", error))?;
+        let reception = Reception::new(NAME, listener.into(), HELLO_BYTES)?;
+        let service = reception.service()?;
+        let shared = Shared {
+            here,
+            key: Key::new(key),
+            service,
+            desk: Mutex::new(Desk { reception, expected: HashMap::new() }),
+            lingering: Mutex::default(),
+            stamp: Arc::new(stamp),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+}
+
+impl Transport for Tcp {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn endpoint(&self, layout: Layout) -> Result<Box<dyn Endpoint>, TransportError> {
+        let nonce = nonce(NAME)?;
+        let mailbox =
+            Mapping::anonymous(layout.mailbox_bytes).map_err(|error| TransportError::memory(NAME, error))?;
+        self.shared.desk().expected.insert(nonce, None);
+        let place = Place { socket: self.shared.here, nonce, mailbox_bytes: layout.mailbox_bytes as u64 };
+        Ok(Box::new(TcpEndpoint {
+            address: Address { transport: NAME.into(), bytes: place.encode() },
+            expectation: Expectation { shared: Arc::clone(&self.shared), nonce },
+            mailbox,
+        }))
+    }
+
+    fn service(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.shared.service.as_fd())
+    }
+
+    fn serve(&self) {
+        self.shared.serve();
+    }
+}
+
+impl Shared {
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lingering(&self) -> MutexGuard<'_, Lingering> {
+        self.lingering.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serve(&self) {
+        self.lingering().tidy();
+        // Whoever holds it is serving already, or is about to be done.
+        let Ok(mut desk) = self.desk.try_lock() else { return };
+        let Desk { reception, expected } = &mut *desk;
+        reception.serve(
+            |_| true,
+            |socket, hello| {
+                let Some((caller, callee)) = self.key.check_hello(hello) else {
+                    tracing::debug!(transport = NAME, "turned a caller away: it does not know the key");
+                    return;
+                };
+                match expected.get_mut(&callee) {
+                    // The latest counts: an earlier one of the same caller has been given up by it.
+                    Some(arrived) => *arrived = Some(Caller { nonce: caller, socket }),
+                    None => {
+                        tracing::debug!(transport = NAME, "turned a caller away: its peer has gone");
+                        let _ = send_small(&socket, &self.key.answer(Verdict::Gone, &caller, &callee));
+                    }
+                }
+            },
+        );
+    }
+}
+
+/// Sends what certainly fits into an empty socket buffer.
+fn send_small(socket: &OwnedFd, bytes: &[u8]) -> Result<(), Errno> {
+    match send(socket.as_raw_fd(), bytes, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL)? {
+        sent if sent == bytes.len() => Ok(()),
+        _ => Err(Errno::ENOBUFS),
+    }
+}
+
+/// What an address says.
+#[derive(Debug)]
+struct Place {
+    socket: SocketAddr,
+    nonce: Nonce,
+    mailbox_bytes: u64,
+}
+
+impl Place {
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = match self.socket.ip() {
+            IpAddr::V4(ip) => ip.octets().to_vec(),
+            IpAddr::V6(ip) => ip.octets().to_vec(),
+        };
+        bytes.extend_from_slice(&self.socket.port().to_le_bytes());
+        bytes.extend_from_slice(&self.nonce);
+        bytes.extend_from_slice(&self.mailbox_bytes.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (ip, rest) = bytes.split_at_checked(bytes.len().checked_sub(2 + NONCE_BYTES + 8)?)?;
+        let ip = match ip.len() {
+            4 => Ipv4Addr::from(<[u8; 4]>::try_from(ip).ok()?).into(),
+            16 => Ipv6Addr::from(<[u8; 16]>::try_from(ip).ok()?).into(),
+            _ => return None,
+        };
+        let (port, rest) = rest.split_first_chunk()?;
+        let (nonce, size) = rest.split_first_chunk::<NONCE_BYTES>()?;
+        let port = u16::from_le_bytes(*port);
+        let mailbox_bytes = u64::from_le_bytes(size.try_into().ok()?);
+        (port != 0).then_some(Self { socket: SocketAddr::new(ip, port), nonce: *nonce, mailbox_bytes })
+    }
+}
+
+/// An endpoint that the listener knows; forgotten on drop.
+#[derive(Debug)]
+struct Expectation {
+    shared: Arc<Shared>,
+    nonce: Nonce,
+}
+
+impl Drop for Expectation {
+    fn drop(&mut self) {
+        self.shared.desk().expected.remove(&self.nonce);
+    }
+}
+
+#[derive(Debug)]
+struct TcpEndpoint {
+    address: Address,
+    expectation: Expectation,
+    mailbox: Mapping,
+}
+
+impl Endpoint for TcpEndpoint {
+    fn address(&self) -> &Address {
+        &self.address
+    }
+
+    fn connect(self: Box<Self>, peer: &Address) -> Result<Box<dyn Connecting>, TransportError> {
+        let bad = |reason| TransportError::BadAddress { transport: NAME, reason };
+        if peer.transport != NAME {
+            return Err(bad("it belongs to another transport"));
+        }
+        let peer = Place::decode(&peer.bytes).ok_or_else(|| bad("it cannot be read"))?;
+        let here = self.expectation.shared.here;
+        if peer.nonce == self.expectation.nonce {
+            return Err(bad("it is this endpoint's own"));
+        }
+        if peer.socket.is_ipv4() != here.is_ipv4() {
+            return Err(bad("one side uses IPv4 and the other IPv6"));
+        }
+        let peer_mailbox_bytes =
+            usize::try_from(peer.mailbox_bytes).map_err(|_| bad("it names an impossible size"))?;
+        let stage = if self.expectation.nonce < peer.nonce { Stage::Calling } else { Stage::Expecting };
+        Ok(Box::new(TcpConnecting {
+            expectation: self.expectation,
+            peer,
+            peer_mailbox_bytes,
+            mailbox: Some(self.mailbox),
+            stage,
+            attempts: 0,
+        }))
+    }
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// To call (again).
+    Calling,
+    /// The system is connecting.
+    Dialling(OwnedFd),
+    /// Our proof was sent; theirs is to come.
+    Asked(OwnedFd, Vec<u8>),
+    /// The peer is to call.
+    Expecting,
+    Done,
+}
+
+#[derive(Debug)]
+struct TcpConnecting {
+    expectation: Expectation,
+    peer: Place,
+    peer_mailbox_bytes: usize,
+    mailbox: Option<Mapping>,
+    stage: Stage,
+    attempts: usize,
+}
+
+impl Connecting for TcpConnecting {
+    fn poll(&mut self) -> Result<Poll<Box<dyn Connection>>, TransportError> {
+        // Peers of other endpoints may be waiting, and ours may be in this very thread.
+        self.expectation.shared.serve();
+        loop {
+            let (next, pending) = match std::mem::replace(&mut self.stage, Stage::Done) {
+                Stage::Calling => (Stage::Dialling(self.dial()?), false),
+                Stage::Dialling(socket) => match self.dialled(&socket)? {
+                    Poll::Pending => (Stage::Dialling(socket), true),
+                    Poll::Ready(()) => {
+                        let hello = self.shared().key.hello(&self.expectation.nonce, &self.peer.nonce);
+                        match send_small(&socket, &hello) {
+                            Ok(()) => (Stage::Asked(socket, Vec::with_capacity(ANSWER_BYTES)), false),
+                            Err(_) => (self.call_again()?, true),
+                        }
+                    }
+                },
+                Stage::Asked(socket, mut answer) => match read_exactly(&socket, &mut answer, ANSWER_BYTES) {
+                    Ok(Poll::Pending) => (Stage::Asked(socket, answer), true),
+                    Ok(Poll::Ready(())) => return self.answered(socket, &answer),
+                    Err(_) => (self.call_again()?, true),
+                },
+                Stage::Expecting => match self.take_caller() {
+                    Some(socket) => return self.established(socket),
+                    None => (Stage::Expecting, true),
+                },
+                Stage::Done => return Err(TransportError::PeerClosed { transport: NAME }),
+            };
+            self.stage = next;
+            if pending {
+                return Ok(Poll::Pending);
+            }
+        }
+    }
+}
+
+impl TcpConnecting {
+    fn shared(&self) -> &Arc<Shared> {
+        &self.expectation.shared
+    }
+
+    /// Opens a socket with this side's address and starts to connect.
+    fn dial(&mut self) -> Result<OwnedFd, TransportError> {
+        self.attempts += 1;
+        let here = self.shared().here;
+        let family = if here.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+        let socket =
+            socket(family, SockType::Stream, flags, None).map_err(|error| system("socket", error))?;
+        share_ports(&socket);
+        bind(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(here.ip(), 0)))
+            .map_err(|error| system("bind", error))?;
+        match connect(socket.as_raw_fd(), &SockaddrStorage::from(self.peer.socket)) {
+            Ok(()) | Err(Errno::EINPROGRESS | Errno::EINTR) => Ok(socket),
+            Err(error) => Err(self.unreachable(error)),
+        }
+    }
+
+    fn dialled(&self, socket: &OwnedFd) -> Result<Poll<()>, TransportError> {
+        let mut polled = [PollFd::new(socket.as_fd(), PollFlags::POLLOUT)];
+        match poll(&mut polled, PollTimeout::ZERO) {
+            Ok(0) | Err(Errno::EINTR) => return Ok(Poll::Pending),
+            Ok(_) => {}
+            Err(error) => return Err(system("poll", error)),
+        }
+        match getsockopt(socket, sockopt::SocketError).map_err(|error| system("getsockopt", error))? {
+            0 => Ok(Poll::Ready(())),
+            error => Err(self.unreachable(Errno::from_raw(error))),
+        }
+    }
+
+    fn unreachable(&self, error: Errno) -> TransportError {
+        TransportError::Unreachable {
+            transport: NAME,
+            address: self.peer.socket.to_string(),
+            source: error.into(),
+        }
+    }
+
+    fn call_again(&self) -> Result<Stage, TransportError> {
+        if self.attempts < ATTEMPTS_MAX {
+            return Ok(Stage::Calling);
+        }
+        Err(TransportError::Unauthorised {
+            transport: NAME,
+            what: "the peer hung up without proving anything",
+        })
+    }
+
+    fn answered(
+        &mut self,
+        socket: OwnedFd,
+        answer: &[u8],
+    ) -> Result<Poll<Box<dyn Connection>>, TransportError> {
+        match self.shared().key.check_answer(answer, &self.expectation.nonce, &self.peer.nonce) {
+            Some(Verdict::Welcome) => self.established(socket),
+            Some(Verdict::Gone) => Err(TransportError::PeerClosed { transport: NAME }),
+            None => Err(TransportError::Unauthorised {
+                transport: NAME,
+                what: "whoever listens at the peer's address does not know the key",
+            }),
+        }
+    }
+
+    /// The peer's socket, if it called; it is told that it is welcome.
+    fn take_caller(&self) -> Option<OwnedFd> {
+        let caller = self.shared().desk().expected.get_mut(&self.expectation.nonce)?.take()?;
+        if caller.nonce != self.peer.nonce {
+            tracing::debug!(transport = NAME, "turned a caller away: it is not the endpoint's peer");
+            return None;
+        }
+        let answer = self.shared().key.answer(Verdict::Welcome, &caller.nonce, &self.expectation.nonce);
+        // If it went meanwhile, it may call again.
+        send_small(&caller.socket, &answer).ok().map(|()| caller.socket)
+    }
+
+    fn established(&mut self, socket: OwnedFd) -> Result<Poll<Box<dyn Connection>>, TransportError> {
+        setsockopt(&socket, sockopt::TcpNoDelay, &true).map_err(|error| system("setsockopt", error))?;
+        let mailbox = self.mailbox.take().ok_or(TransportError::PeerClosed { transport: NAME })?;
+        let shared = Arc::clone(self.shared());
+        Ok(Poll::Ready(Box::new(TcpConnection::new(socket, mailbox, self.peer_mailbox_bytes, shared))))
+    }
+}
+
+/// Lets the port be chosen when the destination is known, so that many connections can share it. A hint.
+fn share_ports(socket: &OwnedFd) {
+    let on: libc::c_int = 1;
+    // SAFETY: the option takes an int, which lives during the call.
+    unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_IP,
+            libc::IP_BIND_ADDRESS_NO_PORT,
+            (&raw const on).cast(),
+            size_of_val(&on) as libc::socklen_t,
+        )
+    };
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if !self.stamp.is_forked_child() {
+            self.lingering().finish();
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What a transport is: the seam between the engine and the ways bytes travel.
+//!
+//! Invariant: nothing here blocks, allocates per message or knows a rank. An [`Endpoint`] is this side's half
+//! of a connection, with the memory that the peer will fill; its [`Address`] is carried to the peer by
+//! whoever knows both; [`Endpoint::connect`] turns it into a [`Connection`]. Deliberately absent: ranks,
+//! collectives, reduction, waiting.
+
+use std::os::fd::BorrowedFd;
+use std::task::Poll;
+
+use consort_memory::{Counter, Span, SpanMut};
+
+use crate::TransportError;
+
+/// A way for bytes to travel.
+pub trait Transport: Send + Sync {
+    /// Short name for errors and tables: `shm`, `tcp`, `loopback`.
+    fn name(&self) -> &'static str;
+
+    /// This side's half of a new connection.
+    ///
+    /// # Errors
+    /// [`TransportError::OutOfMemory`] with the bytes that were needed, or the system's error.
+    fn endpoint(&self, layout: Layout) -> Result<Box<dyn Endpoint>, TransportError>;
+
+    /// A descriptor that becomes readable when [`Transport::serve`] has something to do, if the transport
+    /// needs that. Whoever owns the process's control thread polls it.
+    fn service(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Answers peers that are connecting. Never blocks.
+    fn serve(&self) {}
+}
+
+/// How much memory a connection has on each side.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Layout {
+    /// Bytes that the peer may fill before this side empties them.
+    pub mailbox_bytes: usize,
+}
+
+/// This side's half of a connection, before it knows the peer's.
+pub trait Endpoint: Send {
+    /// What the peer must know.
+    fn address(&self) -> &Address;
+
+    /// Starts to connect. Both sides call it with each other's address. Neither side is established before the
+    /// other has taken part, so whoever has several on their way must poll them side by side, not one by one.
+    ///
+    /// # Errors
+    /// [`TransportError::BadAddress`] when the address is not one of this transport's.
+    fn connect(self: Box<Self>, peer: &Address) -> Result<Box<dyn Connecting>, TransportError>;
+}
+
+/// A connection on its way.
+pub trait Connecting: Send {
+    /// Goes on; never blocks.
+    ///
+    /// # Errors
+    /// Whatever made it impossible; the attempt is then over.
+    fn poll(&mut self) -> Result<Poll<Box<dyn Connection>>, TransportError>;
+}
+
+/// The wire form of an endpoint's address: the transport's name and its own bytes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Address {
+    /// [`Transport::name`].
+    pub transport: String,
+    /// At most [`Address::BYTES_MAX`] bytes that only the transport understands.
+    pub bytes: Vec<u8>,
+}
+
+impl Address {
+    /// The longest address accepted from a peer.
+    pub const BYTES_MAX: usize = 256;
+}
+
+/// What a link can do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Capabilities {
+    /// The peer's mailbox can be read and written by load and store instructions.
+    pub load_store: bool,
+    /// Bytes can be written into the peer's mailbox.
+    pub put: bool,
+    /// Bytes can be read from the peer's memory.
+    pub get: bool,
+    /// One store reaches several peers.
+    pub multicast: bool,
+    /// Only whole messages travel; puts and signals are emulated by the receiving side's
+    /// [`Connection::progress`].
+    pub messages_only: bool,
+    /// Puts and signals arrive in the order in which they were made. Otherwise arrivals must be counted.
+    pub ordered: bool,
+}
+
+/// The peer's memory as this side can reach it.
+#[derive(Clone, Copy, Debug)]
+pub struct RemoteRegion<'a> {
+    /// Bytes there.
+    pub bytes: usize,
+    /// The same memory mapped here, when [`Capabilities::load_store`].
+    pub mapped: Option<SpanMut<'a>>,
+}
+
+/// The two counters of each direction.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum CounterKind {
+    /// Raised by the side that filled the other's mailbox.
+    Ready,
+    /// Raised by the side that emptied its own mailbox.
+    Credit,
+}
+
+/// Whether the peer can still send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PeerState {
+    /// As far as one can see.
+    Open,
+    /// It closed its side; what arrived before remains readable.
+    Closed,
+}
+
+/// An established connection: one mailbox and two counters on each side.
+pub trait Connection: Send {
+    /// [`Transport::name`].
+    fn transport(&self) -> &'static str;
+
+    /// What this link can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// The memory here that the peer fills.
+    fn mailbox(&self) -> SpanMut<'_>;
+
+    /// The peer's mailbox, which this side fills.
+    fn remote(&self) -> RemoteRegion<'_>;
+
+    /// The counter here that the peer raises.
+    fn counter(&self, kind: CounterKind) -> &Counter;
+
+    /// The peer's counter, when it can be stored to ([`Capabilities::load_store`]).
+    fn peer_counter(&self, kind: CounterKind) -> Option<&Counter>;
+
+    /// Writes `bytes` at `offset` of the peer's mailbox. `done` is how much of it has been taken over so far:
+    /// 0 at first; on `Pending` call again with the same arguments after [`Connection::progress`]. The source
+    /// may be changed as soon as `Ready` is returned.
+    ///
+    /// # Errors
+    /// [`TransportError::OutOfBounds`], or the peer is gone.
+    fn put(&mut self, offset: usize, bytes: Span<'_>, done: &mut usize) -> Result<Poll<()>, TransportError>;
+
+    /// Raises the peer's counter to `value`, publishing every put made before; `tag` travels with it (see
+    /// [`Counter::tag`]). On `Pending` call again after [`Connection::progress`].
+    ///
+    /// # Errors
+    /// The peer is gone.
+    fn signal(&mut self, kind: CounterKind, value: u64, tag: u64) -> Result<Poll<()>, TransportError>;
+
+    /// Moves what is under way in both directions. A mapped connection has nothing to do. Never blocks.
+    ///
+    /// # Errors
+    /// [`TransportError::Protocol`] when the peer sent what it must not, or the system's error.
+    fn progress(&mut self) -> Result<PeerState, TransportError>;
+
+    /// A descriptor that becomes readable when [`Connection::progress`] has something to take in, for a waiter
+    /// that goes to sleep. None for mapped connections: there the peer's store tells nobody. A `Pending` put or
+    /// signal waits for the same descriptor to become writable.
+    fn wake(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}

@@ -1,0 +1,68 @@
+//! The conformance suite over every transport of this crate.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
+use std::sync::Arc;
+
+use consort_transports::conformance::{Fixture, Stranger};
+use consort_transports::{Address, Loopback, Shm, Tcp, Transport, conformance_suite};
+
+struct LoopbackFixture;
+
+impl Fixture for LoopbackFixture {
+    fn sides(&self) -> (Arc<dyn Transport>, Arc<dyn Transport>) {
+        let loopback = Loopback::new().expect("loopback");
+        (Arc::new(loopback.clone()), Arc::new(loopback))
+    }
+
+    fn stranger(&self, _: &Address) -> Option<Box<dyn Stranger>> {
+        None
+    }
+}
+
+/// Two processes' worth of objects, or one's.
+struct ShmFixture {
+    shared: bool,
+}
+
+impl Fixture for ShmFixture {
+    fn sides(&self) -> (Arc<dyn Transport>, Arc<dyn Transport>) {
+        let near = Shm::new().expect("shm");
+        let far = if self.shared { near.clone() } else { Shm::new().expect("shm") };
+        (Arc::new(near), Arc::new(far))
+    }
+
+    fn stranger(&self, address: &Address) -> Option<Box<dyn Stranger>> {
+        let name: String = address.bytes[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+        let address = UnixAddr::from_abstract_name(format!("consort-{name}")).expect("name");
+        let stream = UnixStream::connect_addr(&address).expect("a listener");
+        stream.set_nonblocking(true).expect("nonblocking");
+        Some(Box::new(stream))
+    }
+}
+
+struct TcpFixture {
+    here: IpAddr,
+}
+
+impl Fixture for TcpFixture {
+    fn sides(&self) -> (Arc<dyn Transport>, Arc<dyn Transport>) {
+        let side = || Arc::new(Tcp::new(self.here, [5; 32]).expect("tcp"));
+        (side(), side())
+    }
+
+    fn stranger(&self, address: &Address) -> Option<Box<dyn Stranger>> {
+        let port = if self.here.is_ipv4() { 4 } else { 16 };
+        let port = u16::from_le_bytes([address.bytes[port], address.bytes[port + 1]]);
+        let stream = TcpStream::connect(SocketAddr::new(self.here, port)).expect("a listener");
+        stream.set_nonblocking(true).expect("nonblocking");
+        Some(Box::new(stream))
+    }
+}
+
+conformance_suite!(loopback, LoopbackFixture);
+conformance_suite!(shm, ShmFixture { shared: false });
+conformance_suite!(shm_within_one_object, ShmFixture { shared: true });
+conformance_suite!(tcp_v4, TcpFixture { here: Ipv4Addr::LOCALHOST.into() });
+conformance_suite!(tcp_v6, TcpFixture { here: Ipv6Addr::LOCALHOST.into() });
