@@ -1,7 +1,7 @@
 //! Collectives as plain data.
 //!
 //! A [`Schedule`] says symbolically who moves or folds which chunk to whom; a [`Plan`] is one rank's lowered
-//! program of one-sided steps. Builders make schedules, passes rewrite them, [`lower`] turns them into plans,
+//! program of one-sided steps. Builders make schedules, passes rewrite them, [`lower`](lower()) turns them into plans,
 //! and [`verify`](verify()) proves a set of plans before any of them runs.
 //!
 //! Invariant: this crate is pure. It knows no clock, no thread, no byte and no `unsafe`; everything it makes

@@ -32,7 +32,13 @@ pub(crate) const ITERATIONS_TIME: Duration = Duration::from_secs(5);
 /// their job. Flags, table and exit codes are those of nccl-tests: 0 done, 1 internal error, 3 error of the
 /// library or lost rank, 4 timeout, 6 wrong usage, 7 wrong data or bandwidth below the minimum.
 #[derive(Parser, Debug)]
-#[command(name = "collbench", version, args_override_self = true, max_term_width = 110)]
+#[command(
+    name = "collbench",
+    version,
+    disable_version_flag = true,
+    args_override_self = true,
+    max_term_width = 110
+)]
 pub(crate) struct Arguments {
     /// allreduce, reduce, broadcast, allgather, reducescatter or sendrecv; also as all_reduce, all_reduce_perf
     #[arg(value_parser = |text: &str| text.parse::<Collective>())]
@@ -67,7 +73,13 @@ pub(crate) struct Arguments {
     op: String,
 
     /// Root of reduce and broadcast; -1 for each in turn
-    #[arg(short = 'r', long = "root", value_name = "RANK", default_value_t = 0, allow_negative_numbers = true)]
+    #[arg(
+        short = 'r',
+        long = "root",
+        value_name = "RANK",
+        default_value_t = 0,
+        allow_negative_numbers = true
+    )]
     root: i64,
 
     /// Iterations per size [default: 20, or fewer (at least 3) if they would take more than 5 s]
@@ -75,7 +87,13 @@ pub(crate) struct Arguments {
     iterations: Option<u64>,
 
     /// Iterations before the clock starts
-    #[arg(short = 'w', long = "warmup_iters", visible_alias = "warmup-iters", value_name = "N", default_value_t = 1)]
+    #[arg(
+        short = 'w',
+        long = "warmup_iters",
+        visible_alias = "warmup-iters",
+        value_name = "N",
+        default_value_t = 1
+    )]
     warmups: u64,
 
     /// Calls per iteration
@@ -84,7 +102,13 @@ pub(crate) struct Arguments {
     calls: u64,
 
     /// How often everything is measured; 0 for ever
-    #[arg(short = 'N', long = "run_cycles", visible_alias = "run-cycles", value_name = "N", default_value_t = 1)]
+    #[arg(
+        short = 'N',
+        long = "run_cycles",
+        visible_alias = "run-cycles",
+        value_name = "N",
+        default_value_t = 1
+    )]
     cycles: u64,
 
     /// Rounds of checking each result; 0 for none
@@ -147,6 +171,10 @@ pub(crate) struct Arguments {
     #[arg(short = 'v', long)]
     verbose: bool,
 
+    /// Prints the version
+    #[arg(long, action = clap::ArgAction::Version)]
+    version: Option<bool>,
+
     #[command(flatten)]
     foreign: Foreign,
 
@@ -178,7 +206,13 @@ struct Foreign {
     report_timestamps: Option<String>,
     #[arg(short = 'R', long = "local_register", alias = "local-register", hide = true)]
     local_register: Option<String>,
-    #[arg(short = 'x', long = "cta_policy", alias = "cta-policy", hide = true, allow_negative_numbers = true)]
+    #[arg(
+        short = 'x',
+        long = "cta_policy",
+        alias = "cta-policy",
+        hide = true,
+        allow_negative_numbers = true
+    )]
     cta_policy: Option<String>,
     #[arg(short = 'D', long = "device_implementation", alias = "device-implementation", hide = true)]
     device_implementation: Option<String>,
@@ -193,11 +227,31 @@ impl Foreign {
             ("-p/--parallel_init", &self.parallel_init, "0", "ranks always join at the same time"),
             ("-y/--stream_null", &self.stream_null, "0", "there are no streams on a host"),
             ("-G/--cudagraph", &self.cudagraph, "0", "there are no CUDA graphs on a host"),
-            ("-C/--report_cputime", &self.report_cputime, "0", "a call on a host returns when it is done, so the time is the processor's"),
-            ("-S/--report_timestamps", &self.report_timestamps, "0", "the table has no such column; --json has begin and end"),
-            ("-R/--local_register", &self.local_register, "0", "ordinary memory is measured; there is nothing to register it with"),
+            (
+                "-C/--report_cputime",
+                &self.report_cputime,
+                "0",
+                "a call on a host returns when it is done, so the time is the processor's",
+            ),
+            (
+                "-S/--report_timestamps",
+                &self.report_timestamps,
+                "0",
+                "the table has no such column; --json has begin and end",
+            ),
+            (
+                "-R/--local_register",
+                &self.local_register,
+                "0",
+                "ordinary memory is measured; there is nothing to register it with",
+            ),
             ("-x/--cta_policy", &self.cta_policy, "-1", "there are no thread blocks on a host"),
-            ("-D/--device_implementation", &self.device_implementation, "0", "there is no device code on a host"),
+            (
+                "-D/--device_implementation",
+                &self.device_implementation,
+                "0",
+                "there is no device code on a host",
+            ),
             ("-V/--device_cta_count", &self.device_cta_count, "16", "there is no device code on a host"),
         ];
         for (flag, value, neutral, why) in flags {
@@ -227,12 +281,9 @@ impl Place {
 fn parse_place(text: &str) -> Result<Place, String> {
     let fields: Vec<i64> = text.split('/').map_while(|field| field.parse().ok()).collect();
     match fields[..] {
-        [rank, size, parent, progress] if rank >= 0 && rank < size => Ok(Place {
-            rank: rank as u32,
-            size: size as u32,
-            parent: parent as i32,
-            progress: progress != 0,
-        }),
+        [rank, size, parent, progress] if rank >= 0 && rank < size => {
+            Ok(Place { rank: rank as u32, size: size as u32, parent: parent as i32, progress: progress != 0 })
+        }
         _ => Err("this argument is set by collbench itself".into()),
     }
 }
@@ -321,7 +372,9 @@ impl Arguments {
             ranks,
             threads,
             seed: self.seed,
-            bandwidth_min: self.bandwidth_min.or_else(|| std::env::var("NCCL_TESTS_MIN_BW").ok()?.parse().ok()),
+            bandwidth_min: self
+                .bandwidth_min
+                .or_else(|| std::env::var("NCCL_TESTS_MIN_BW").ok()?.parse().ok()),
             json: self.json,
             csv: self.csv,
             verbose: self.verbose,
@@ -376,7 +429,9 @@ impl Settings {
 }
 
 /// Reads the command line. On failure: the text for the user, and whether it is an error.
-pub(crate) fn parse(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Settings, (String, bool)> {
+pub(crate) fn parse(
+    arguments: impl IntoIterator<Item = std::ffi::OsString>,
+) -> Result<Settings, (String, bool)> {
     let arguments = Arguments::try_parse_from(arguments)
         .map_err(|error| (error.render().to_string(), error.use_stderr()))?;
     arguments.settings().map_err(|failure| (format!("error: {failure}\n"), true))

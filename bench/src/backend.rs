@@ -109,7 +109,7 @@ impl Group for Member {
         Ok(all)
     }
 
-    fn memory_bytes(&self) -> usize {
-        self.0.memory_bytes()
+    fn memory_bytes(&self) -> Result<usize, Failure> {
+        self.0.memory_bytes().map_err(failure)
     }
 }

@@ -86,7 +86,8 @@ impl Limits {
             ("cgroup cpu", quota),
             ("memory", fit),
         ];
-        let smallest = bounds.iter().filter_map(|(name, bound)| Some((bound.as_ref()?, *name))).min_by_key(|b| b.0);
+        let smallest =
+            bounds.iter().filter_map(|(name, bound)| Some((bound.as_ref()?, *name))).min_by_key(|b| b.0);
         let (ranks, why) = match smallest {
             Some((bound, name)) if *bound >= 2 => (*bound, format!("bound by {name} ({bound})")),
             Some((bound, name)) => (2, format!("the least that makes sense, although {name} is {bound}")),
@@ -103,10 +104,19 @@ impl Limits {
             human(rank_bytes),
             fit.map_or(String::new(), |fit| format!(" = {fit}")),
         );
-        let others = [of("physical cores", self.cores), of("affinity", self.affinity), format!("cgroup cpu {quota}"), memory];
+        let others = [
+            of("physical cores", self.cores),
+            of("affinity", self.affinity),
+            format!("cgroup cpu {quota}"),
+            memory,
+        ];
         let others: Vec<String> = others
             .into_iter()
-            .filter(|other| !(why.starts_with("bound by") && !other.starts_with("memory") && smallest.is_some_and(|(_, name)| other.starts_with(name))))
+            .filter(|other| {
+                !(why.starts_with("bound by")
+                    && !other.starts_with("memory")
+                    && smallest.is_some_and(|(_, name)| other.starts_with(name)))
+            })
             .collect();
         Ok((ranks, format!("{ranks} ranks: {why}; {}", others.join(", "))))
     }
@@ -129,7 +139,8 @@ fn physical_cores(root: &Path, only: Option<&[usize]>) -> Option<u32> {
     let mut cores = HashSet::new();
     for entry in fs::read_dir(&cpus).ok()?.flatten() {
         let name = entry.file_name();
-        let Some(number) = name.to_str().and_then(|name| name.strip_prefix("cpu")?.parse::<usize>().ok()) else {
+        let Some(number) = name.to_str().and_then(|name| name.strip_prefix("cpu")?.parse::<usize>().ok())
+        else {
             continue;
         };
         if only.is_some_and(|only| !only.contains(&number)) {
@@ -210,15 +221,16 @@ fn memory(root: &Path) -> Option<u64> {
         let limit = read(group.join(limit))?.parse::<u64>().ok()?;
         let usage = read(group.join(usage)).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
         let stat = read(group.join("memory.stat")).unwrap_or_default();
-        let cached = stat.lines().find_map(|line| line.strip_prefix(cache)?.trim().parse::<u64>().ok()).unwrap_or(0);
+        let cached =
+            stat.lines().find_map(|line| line.strip_prefix(cache)?.trim().parse::<u64>().ok()).unwrap_or(0);
         Some(limit.saturating_sub(usage.saturating_sub(cached)))
     };
     let second = groups(root, None)
         .into_iter()
         .filter_map(|group| left(&group, "memory.max", "memory.current", "inactive_file "));
-    let first = groups(root, Some("memory"))
-        .into_iter()
-        .filter_map(|group| left(&group, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "));
+    let first = groups(root, Some("memory")).into_iter().filter_map(|group| {
+        left(&group, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ")
+    });
     machine.into_iter().chain(second).chain(first).min()
 }
 

@@ -30,7 +30,10 @@ impl Guarded {
         let mut memory = Vec::new();
         memory.try_reserve_exact(total).map_err(|error| {
             let needed = human(total as u64);
-            Failure::new(Exit::Usage, format!("a buffer of {needed} ({total} bytes) could not be had: {error}"))
+            Failure::new(
+                Exit::Usage,
+                format!("a buffer of {needed} ({total} bytes) could not be had: {error}"),
+            )
         })?;
         memory.resize(total, 0u8);
         let start = GUARD + memory[GUARD..].as_ptr().align_offset(PAGE) + unalign;

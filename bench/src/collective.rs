@@ -135,7 +135,9 @@ mod tests {
 
     #[test]
     fn names_with_and_without_underscore() {
-        for text in ["allreduce", "all_reduce", "all-reduce", "all_reduce_perf", "ALLREDUCE", "allreduce_perf"] {
+        for text in
+            ["allreduce", "all_reduce", "all-reduce", "all_reduce_perf", "ALLREDUCE", "allreduce_perf"]
+        {
             assert_eq!(text.parse(), Ok(Collective::AllReduce), "{text}");
         }
         assert_eq!("send_recv".parse(), Ok(Collective::SendRecv));

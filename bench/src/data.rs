@@ -117,7 +117,13 @@ impl Data {
 
     /// What lies in an output before it is written.
     fn background(&self, round: u64, count: usize) -> Piece {
-        Piece { source: Source::Moved, stream: mix(mix(self.rule.seed, round), u64::MAX), first: 0, at: 0, count }
+        Piece {
+            source: Source::Moved,
+            stream: mix(mix(self.rule.seed, round), u64::MAX),
+            first: 0,
+            at: 0,
+            count,
+        }
     }
 
     /// This rank's input, as a piece of the buffer that holds it.
@@ -138,17 +144,28 @@ impl Data {
         let (count, rank, ranks) = (work.shape.count, self.rank, self.rule.ranks);
         let folded =
             |first, at| Piece { source: Source::Expected, stream: self.shared(round), first, at, count };
-        let from =
-            |rank, at| Piece { source: Source::Moved, stream: self.of_rank(round, rank), first: 0, at, count };
+        let from = |rank, at| Piece {
+            source: Source::Moved,
+            stream: self.of_rank(round, rank),
+            first: 0,
+            at,
+            count,
+        };
         let own = rank as usize * count;
         match (work.collective, placement) {
-            (Collective::Reduce, Placement::OutOfPlace) if rank != work.root => vec![self.background(round, count)],
-            (Collective::Reduce, Placement::InPlace) if rank != work.root => vec![self.input(work, placement, round)],
+            (Collective::Reduce, Placement::OutOfPlace) if rank != work.root => {
+                vec![self.background(round, count)]
+            }
+            (Collective::Reduce, Placement::InPlace) if rank != work.root => {
+                vec![self.input(work, placement, round)]
+            }
             (Collective::AllReduce | Collective::Reduce, _) => vec![folded(0, 0)],
             (Collective::ReduceScatter, Placement::OutOfPlace) => vec![folded(own, 0)],
             (Collective::ReduceScatter, Placement::InPlace) => vec![folded(own, own)],
             (Collective::Broadcast, _) => vec![from(work.root, 0)],
-            (Collective::AllGather, _) => (0..ranks).map(|other| from(other, other as usize * count)).collect(),
+            (Collective::AllGather, _) => {
+                (0..ranks).map(|other| from(other, other as usize * count)).collect()
+            }
             (Collective::SendRecv, _) => vec![from((rank + ranks - 1) % ranks, 0)],
         }
     }
@@ -172,7 +189,10 @@ impl Data {
         let memory = &memory[self.bytes(piece.at, piece.count)];
         let mut found = Differences::default();
         let pattern = self.pattern(piece.source);
-        found.add(pattern.compare(piece.stream, piece.first, memory, self.rule.data_type, tolerance), piece.at);
+        found.add(
+            pattern.compare(piece.stream, piece.first, memory, self.rule.data_type, tolerance),
+            piece.at,
+        );
         found
     }
 

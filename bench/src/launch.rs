@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,17 +26,36 @@ use crate::progress;
 const GRACE: Duration = Duration::from_secs(3);
 /// How often they are looked at in that time.
 const LOOK: Duration = Duration::from_millis(5);
+/// How often the bar is drawn anew.
+const TICK: Duration = Duration::from_secs(1);
 
 /// What both output streams of the parent go through, so that the bar and the lines do not mix.
-#[derive(Default)]
 struct Screen {
-    bar: bool,
+    begun: Instant,
+    /// The bar's text, if there is something to say.
+    bar: Option<String>,
+    /// Whether it is on the terminal.
+    drawn: bool,
+    /// Whether standard output failed to take something.
     broken: bool,
+    over: bool,
 }
 
 impl Screen {
+    fn new() -> Self {
+        Self { begun: Instant::now(), bar: None, drawn: false, broken: false, over: false }
+    }
+
+    fn draw(&mut self) {
+        let elapsed = self.begun.elapsed();
+        if let Some(bar) = self.bar.as_ref().filter(|_| elapsed >= progress::PATIENCE) {
+            progress::draw(bar, elapsed);
+            self.drawn = true;
+        }
+    }
+
     fn clear(&mut self) {
-        if std::mem::take(&mut self.bar) {
+        if std::mem::take(&mut self.drawn) {
             progress::clear();
         }
     }
@@ -49,14 +68,30 @@ impl Screen {
 
     fn error(&mut self, rank: u32, line: &[u8]) {
         if let [progress::MARK, text @ ..] = line {
-            progress::draw(String::from_utf8_lossy(text).trim_end());
-            self.bar = true;
+            self.bar = Some(String::from_utf8_lossy(text).trim_end().to_owned());
+            self.draw();
             return;
         }
         self.clear();
         let line = String::from_utf8_lossy(line);
         drop(writeln!(std::io::stderr(), "[{rank}] {}", line.trim_end_matches('\n')));
     }
+}
+
+type Shared = Arc<Mutex<Screen>>;
+
+fn lock(screen: &Shared) -> MutexGuard<'_, Screen> {
+    screen.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps the bar's clock going.
+fn tick(screen: Shared) -> thread::JoinHandle<()> {
+    thread::spawn(move || {
+        while !lock(&screen).over {
+            lock(&screen).draw();
+            thread::park_timeout(TICK);
+        }
+    })
 }
 
 fn relay(from: impl Read + Send + 'static, each: impl Fn(&[u8]) + Send + 'static) -> thread::JoinHandle<()> {
@@ -143,7 +178,7 @@ pub(crate) fn run(
 ) -> Result<Exit, Failure> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::internal(format!("this program does not find itself: {error}")))?;
-    let screen = Arc::new(Mutex::new(Screen::default()));
+    let screen = Arc::new(Mutex::new(Screen::new()));
     let mut relays = Vec::new();
     let mut family = Family { children: Vec::new(), failed: Vec::new(), killed: Vec::new() };
     let progress = std::io::stderr().is_terminal();
@@ -163,20 +198,18 @@ pub(crate) fn run(
         }
         // A child that has already died is noticed below, by its status.
         drop(child.stdin.take().map(|mut pipe| pipe.write_all(id)));
-        let lock = |screen: &Mutex<Screen>, act: &dyn Fn(&mut Screen)| {
-            act(&mut screen.lock().unwrap_or_else(PoisonError::into_inner));
-        };
         if let Some(pipe) = child.stdout.take() {
             let screen = screen.clone();
-            relays.push(relay(pipe, move |line| lock(&screen, &|screen| screen.out(line))));
+            relays.push(relay(pipe, move |line| lock(&screen).out(line)));
         }
         if let Some(pipe) = child.stderr.take() {
             let screen = screen.clone();
-            relays.push(relay(pipe, move |line| lock(&screen, &|screen| screen.error(rank, line))));
+            relays.push(relay(pipe, move |line| lock(&screen).error(rank, line)));
         }
         family.children.push(Some(child));
     }
 
+    let ticker = progress.then(|| tick(screen.clone()));
     while family.alive() && family.failed.is_empty() {
         // Returns when any child has ended, and leaves it to be waited for.
         match waitid(WaitId::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) {
@@ -193,9 +226,13 @@ pub(crate) fn run(
     for relay in relays {
         drop(relay.join());
     }
-    let mut screen = screen.lock().unwrap_or_else(PoisonError::into_inner);
-    screen.clear();
-    if screen.broken {
+    lock(&screen).over = true;
+    if let Some(ticker) = ticker {
+        ticker.thread().unpark();
+        drop(ticker.join());
+    }
+    lock(&screen).clear();
+    if lock(&screen).broken {
         return Err(Failure::internal("the results could not be written to standard output"));
     }
     Ok(summary(&family.failed, &family.killed))
@@ -238,9 +275,9 @@ pub(crate) fn enter(place: Place) -> Result<Id, Failure> {
         return Err(Failure::internal("the process that started this rank is gone"));
     }
     let mut id = [0; 128];
-    std::io::stdin()
-        .read_exact(&mut id)
-        .map_err(|error| Failure::internal(format!("the job's id did not arrive on standard input: {error}")))?;
+    std::io::stdin().read_exact(&mut id).map_err(|error| {
+        Failure::internal(format!("the job's id did not arrive on standard input: {error}"))
+    })?;
     Ok(id)
 }
 
@@ -255,7 +292,10 @@ mod tests {
         assert_eq!(of(7 << 8), Some((Exit::WrongData, "ended with exit status 7".into())));
         assert_eq!(of(101 << 8), Some((Exit::Internal, "ended with exit status 101".into())));
         assert_eq!(of(9), Some((Exit::Library, "was killed by signal 9 (SIGKILL)".into())));
-        assert_eq!(of(11 | 0x80), Some((Exit::Library, "was killed by signal 11 (SIGSEGV, core dumped)".into())));
+        assert_eq!(
+            of(11 | 0x80),
+            Some((Exit::Library, "was killed by signal 11 (SIGSEGV, core dumped)".into()))
+        );
     }
 
     #[test]

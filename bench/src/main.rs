@@ -128,7 +128,12 @@ fn check_root(settings: &Settings, ranks: u32) -> Result<(), Failure> {
 }
 
 /// Runs as one rank, and says who it was if that fails.
-fn one_rank(settings: &Settings, member: &Member, arguments: &[OsString], progress: Way) -> Result<Exit, Failure> {
+fn one_rank(
+    settings: &Settings,
+    member: &Member,
+    arguments: &[OsString],
+    progress: Way,
+) -> Result<Exit, Failure> {
     use group::Group;
     let arguments = arguments.iter().map(|argument| argument.to_string_lossy().into_owned());
     let arguments = arguments.filter(|argument| !argument.starts_with("--as-rank")).collect();

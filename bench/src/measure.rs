@@ -109,7 +109,7 @@ impl Run<'_> {
                 }
             }
         }
-        let memory = gather_numbers(self.group, &[self.group.memory_bytes() as f64])?;
+        let memory = gather_numbers(self.group, &[self.group.memory_bytes()? as f64])?;
         Ok(memory.into_iter().flatten().fold(0.0, f64::max) as u64)
     }
 
@@ -140,10 +140,16 @@ impl Run<'_> {
         self.progress.clear();
         let failed = self.failed_checks - failed_before;
         let Some(report) = &mut self.report else { return Ok(()) };
-        for (placement, measured) in [(Placement::OutOfPlace, Some(&out_of_place)), (Placement::InPlace, in_place.as_ref())] {
+        for (placement, measured) in
+            [(Placement::OutOfPlace, Some(&out_of_place)), (Placement::InPlace, in_place.as_ref())]
+        {
             let Some(measured) = measured else { continue };
             if settings.iterations.is_none() && measured.iterations != ITERATIONS_MOST {
-                report.comment(&format!("{} iterations {} at the next size", measured.iterations, placement.name()))?;
+                report.comment(&format!(
+                    "{} iterations {} at the next size",
+                    measured.iterations,
+                    placement.name()
+                ))?;
             }
         }
         let row = Row {
@@ -161,12 +167,19 @@ impl Run<'_> {
     fn step(&mut self, total: u64, work: &Work, placement: Placement, what: &str) {
         let bytes = (work.shape.elements() * work.data_type.size()) as u64;
         let size = crate::sizes::human(bytes);
-        self.progress.step(self.done, total, &format!("{size} {} {}: {what}", work.data_type, placement.name()));
+        let what = format!("{size} {} {}: {what}", work.data_type, placement.name());
+        self.progress.step(self.done, total, bytes, &what);
         self.done += 1;
     }
 
     /// Fills, warms up, times and checks one placement.
-    fn placement(&mut self, data: &Data, work: &Work, placement: Placement, total: u64) -> Result<Measured, Failure> {
+    fn placement(
+        &mut self,
+        data: &Data,
+        work: &Work,
+        placement: Placement,
+        total: u64,
+    ) -> Result<Measured, Failure> {
         let settings = self.settings;
         self.step(total, work, placement, "writing data");
         self.round += 1;
@@ -188,7 +201,11 @@ impl Run<'_> {
         let means: Vec<f64> = gather_numbers(self.group, &[mean])?.into_iter().flatten().collect();
         if settings.verbose && self.group.rank() == 0 {
             let times: Vec<String> = means.iter().map(|mean| format!("{:.2}", mean * 1e6)).collect();
-            eprintln!("{}: {iterations} iterations, us per call by rank: {}", placement.name(), times.join(" "));
+            eprintln!(
+                "{}: {iterations} iterations, us per call by rank: {}",
+                placement.name(),
+                times.join(" ")
+            );
         }
         let spread = match settings.times_each() {
             true => Spread::of(slowest(&gather_numbers(self.group, &each)?)),

@@ -122,9 +122,12 @@ mod tests {
 
     #[test]
     fn what_was_filled_compares_equal_from_any_index() {
-        for (data_type, length) in
-            [(DataType::Float32, 5000), (DataType::Uint8, 1), (DataType::Float64, 1024), (DataType::Float16, 0)]
-        {
+        for (data_type, length) in [
+            (DataType::Float32, 5000),
+            (DataType::Uint8, 1),
+            (DataType::Float64, 1024),
+            (DataType::Float16, 0),
+        ] {
             let size = data_type.size();
             let pattern = pattern(size);
             let mut memory = vec![0; length * size];
@@ -165,7 +168,8 @@ mod tests {
     fn tolerance_counts_representable_values() {
         let pattern = Pattern::new(4, |_| u64::from(1.5f32.to_bits()));
         let near = |ulps: u32| f32::from_bits(1.5f32.to_bits() + ulps).to_le_bytes();
-        let count = |memory: &[u8], tolerance| pattern.compare(0, 0, memory, DataType::Float32, tolerance).count;
+        let count =
+            |memory: &[u8], tolerance| pattern.compare(0, 0, memory, DataType::Float32, tolerance).count;
         assert_eq!(count(&near(2), 2), 0);
         assert_eq!(count(&near(3), 2), 1);
         assert_eq!(count(&near(1), 0), 1);

@@ -7,9 +7,11 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 /// Runs shorter than this show no bar.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 /// The bar is drawn at most this often.
 const INTERVAL: Duration = Duration::from_millis(100);
+/// Steps on this many bytes last long enough to be announced each; announcing short ones would disturb them.
+const LARGE_BYTES: u64 = 64 << 20;
 const WIDTH: usize = 24;
 
 /// Begins a line in which a rank process tells its parent about its progress.
@@ -28,39 +30,49 @@ pub(crate) enum Way {
 pub(crate) struct Progress {
     way: Way,
     begun: Instant,
-    drawn: Option<Instant>,
+    told: Option<Instant>,
 }
 
 impl Progress {
     pub(crate) fn new(way: Way) -> Self {
-        Self { way, begun: Instant::now(), drawn: None }
+        Self { way, begun: Instant::now(), told: None }
     }
 
-    /// `done` of `total` steps are done and `what` begins; a total of 0 is unknown.
-    pub(crate) fn step(&mut self, done: u64, total: u64, what: &str) {
-        let soon = self.drawn.is_some_and(|drawn| drawn.elapsed() < INTERVAL);
-        if self.way == Way::Nowhere || self.begun.elapsed() < PATIENCE || soon {
+    /// `done` of `total` steps are done and `what` begins, on `bytes` bytes; a total of 0 is unknown.
+    pub(crate) fn step(&mut self, done: u64, total: u64, bytes: u64, what: &str) {
+        let late = self.begun.elapsed() >= PATIENCE;
+        let soon = self.told.is_some_and(|told| told.elapsed() < INTERVAL);
+        let large = bytes >= LARGE_BYTES;
+        let tell = match self.way {
+            Way::Nowhere => false,
+            // The parent has the patience, so it must know early of a step that will last.
+            Way::Parent => large || (late && !soon),
+            Way::Terminal => late && (large || !soon),
+        };
+        if !tell {
             return;
         }
-        self.drawn = Some(Instant::now());
-        let text = bar(done, total, what, self.begun.elapsed());
+        self.told = Some(Instant::now());
+        let text = bar(done, total, what);
         match self.way {
-            Way::Parent => drop(std::io::stderr().write_all(format!("{}{text}\n", char::from(MARK)).as_bytes())),
-            _ => draw(&text),
+            Way::Parent => {
+                drop(std::io::stderr().write_all(format!("{}{text}\n", char::from(MARK)).as_bytes()))
+            }
+            _ => draw(&text, self.begun.elapsed()),
         }
     }
 
     /// Before a line of results.
     pub(crate) fn clear(&mut self) {
-        if self.drawn.take().is_some() && self.way == Way::Terminal {
+        if self.told.take().is_some() && self.way == Way::Terminal {
             clear();
         }
     }
 }
 
 /// Draws a bar over the last one.
-pub(crate) fn draw(text: &str) {
-    drop(write!(std::io::stderr(), "\r\x1b[K{text}"));
+pub(crate) fn draw(text: &str, elapsed: Duration) {
+    drop(write!(std::io::stderr(), "\r\x1b[K{text}  {} s", elapsed.as_secs()));
 }
 
 /// Removes the bar.
@@ -68,13 +80,12 @@ pub(crate) fn clear() {
     drop(write!(std::io::stderr(), "\r\x1b[K"));
 }
 
-fn bar(done: u64, total: u64, what: &str, elapsed: Duration) -> String {
-    let seconds = elapsed.as_secs();
+fn bar(done: u64, total: u64, what: &str) -> String {
     if total == 0 {
-        return format!("{seconds} s  {what}");
+        return what.to_owned();
     }
     let filled = (done.min(total) as usize * WIDTH) / total as usize;
-    format!("[{}{}] {done}/{total}  {seconds} s  {what}", "#".repeat(filled), ".".repeat(WIDTH - filled))
+    format!("[{}{}] {done}/{total}  {what}", "#".repeat(filled), ".".repeat(WIDTH - filled))
 }
 
 #[cfg(test)]
@@ -83,9 +94,8 @@ mod tests {
 
     #[test]
     fn bars() {
-        let second = Duration::from_secs(1);
-        assert_eq!(bar(6, 24, "timing", second * 5), "[######..................] 6/24  5 s  timing");
-        assert_eq!(bar(9, 8, "x", second), "[########################] 9/8  1 s  x");
-        assert_eq!(bar(3, 0, "x", second), "1 s  x");
+        assert_eq!(bar(6, 24, "timing"), "[######..................] 6/24  timing");
+        assert_eq!(bar(9, 8, "x"), "[########################] 9/8  x");
+        assert_eq!(bar(3, 0, "x"), "x");
     }
 }

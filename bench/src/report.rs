@@ -55,7 +55,9 @@ fn partial(path: &Path) -> PathBuf {
 pub(crate) fn check_files(settings: &Settings) -> Result<(), Failure> {
     if let Some(path) = &settings.json {
         let partial = partial(path);
-        File::create(&partial).and_then(|_| fs::remove_file(&partial)).map_err(|error| cannot("write", path, &error))?;
+        File::create(&partial)
+            .and_then(|_| fs::remove_file(&partial))
+            .map_err(|error| cannot("write", path, &error))?;
     }
     if let Some(path) = &settings.csv {
         File::create(path).map_err(|error| cannot("write", path, &error))?;
@@ -105,7 +107,8 @@ impl<'a> Report<'a> {
             Step::Bytes(bytes) => (bytes, "bytes"),
             Step::Factor(factor) => (factor, "factor"),
         };
-        let (threads, version) = (if settings.threads { self.peers.len() } else { 1 }, env!("CARGO_PKG_VERSION"));
+        let (threads, version) =
+            (if settings.threads { self.peers.len() } else { 1 }, env!("CARGO_PKG_VERSION"));
         let mut text = format!(
             "# collbench version {version} consort-library={version}\n\
              # Collective test starting: {}\n\
@@ -203,7 +206,8 @@ impl<'a> Report<'a> {
                 "nwrong": measured.wrong,
             }),
         };
-        let iterations = row.out_of_place.as_ref().or(row.in_place.as_ref()).map(|measured| measured.iterations);
+        let iterations =
+            row.out_of_place.as_ref().or(row.in_place.as_ref()).map(|measured| measured.iterations);
         let mut value = json!({
             "size": row.bytes,
             "count": row.count,
@@ -215,8 +219,12 @@ impl<'a> Report<'a> {
             "actual_iterations": iterations,
             "experiment_name": self.settings.collective.name(),
         });
-        for (key, measured) in [("out_of_place_per_iter", &row.out_of_place), ("in_place_per_iter", &row.in_place)] {
-            let Some(spread) = measured.as_ref().and_then(|measured| measured.spread.as_ref()) else { continue };
+        for (key, measured) in
+            [("out_of_place_per_iter", &row.out_of_place), ("in_place_per_iter", &row.in_place)]
+        {
+            let Some(spread) = measured.as_ref().and_then(|measured| measured.spread.as_ref()) else {
+                continue;
+            };
             value[key] = json!({
                 "min_us": spread.min * 1e6,
                 "max_us": spread.max * 1e6,

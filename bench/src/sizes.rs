@@ -88,9 +88,17 @@ mod tests {
 
     #[test]
     fn sizes_are_read_as_nccl_tests_reads_them() {
-        for (text, bytes) in
-            [("0", 0), ("8", 8), ("4K", 4096), ("4k", 4096), ("1.5M", 3 << 19), ("1G", 1 << 30), ("32M", 32 << 20), ("2 G", 2 << 30), ("1GiB", 1 << 30)]
-        {
+        for (text, bytes) in [
+            ("0", 0),
+            ("8", 8),
+            ("4K", 4096),
+            ("4k", 4096),
+            ("1.5M", 3 << 19),
+            ("1G", 1 << 30),
+            ("32M", 32 << 20),
+            ("2 G", 2 << 30),
+            ("1GiB", 1 << 30),
+        ] {
             assert_eq!(parse_size(text), Ok(bytes), "{text}");
         }
         for text in ["", "K", "-1", "1T", "1e3", "nan", "inf", "99999999999G", "1G2"] {
@@ -107,7 +115,9 @@ mod tests {
 
     #[test]
     fn sweeps_grow_and_end() {
-        let sizes = |smallest, largest, step| Sweep::new(smallest, largest, step).map(|s| s.sizes().collect::<Vec<_>>());
+        let sizes = |smallest, largest, step| {
+            Sweep::new(smallest, largest, step).map(|s| s.sizes().collect::<Vec<_>>())
+        };
         assert_eq!(sizes(8, 64, Step::Factor(2)), Ok(vec![8, 16, 32, 64]));
         assert_eq!(sizes(8, 100, Step::Factor(3)), Ok(vec![8, 24, 72]));
         assert_eq!(sizes(10, 40, Step::Bytes(15)), Ok(vec![10, 25, 40]));

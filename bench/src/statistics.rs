@@ -84,7 +84,8 @@ mod tests {
     #[test]
     fn averages_over_ranks() {
         let times = [2.0, 1.0, 6.0];
-        let all = [Average::Rank0, Average::Mean, Average::Min, Average::Max].map(|average| average.of(&times));
+        let all =
+            [Average::Rank0, Average::Mean, Average::Min, Average::Max].map(|average| average.of(&times));
         assert_eq!(all, [2.0, 3.0, 1.0, 6.0]);
     }
 }

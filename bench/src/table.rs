@@ -75,10 +75,16 @@ pub(crate) fn heading(extras: &[Extra]) -> String {
         top.push_str("           out-of-place                       in-place          ");
     } else {
         let width = 33 + 9 * extras.len();
-        top.push_str(&format!("{:^width$}{:^width$}", "out-of-place (+ per-iteration)", "in-place (+ per-iteration)"));
+        top.push_str(&format!(
+            "{:^width$}{:^width$}",
+            "out-of-place (+ per-iteration)", "in-place (+ per-iteration)"
+        ));
     }
     let line = |first: [&str; 5], four: [&str; 4], extra: fn(&Extra) -> &'static str| {
-        let mut line = format!("# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}", first[0], first[1], first[2], first[3], first[4]);
+        let mut line = format!(
+            "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}",
+            first[0], first[1], first[2], first[3], first[4]
+        );
         for _ in 0..2 {
             line.push_str(&format!("  {:>7}  {:>6}  {:>6}  {:>6}", four[0], four[1], four[2], four[3]));
             extras.iter().for_each(|column| line.push_str(&format!("  {:>7}", extra(column))));
@@ -86,7 +92,9 @@ pub(crate) fn heading(extras: &[Extra]) -> String {
         line
     };
     let names =
-        line(["size", "count", "type", "redop", "root"], ["time", "algbw", "busbw", "#wrong"], |extra| extra.name);
+        line(["size", "count", "type", "redop", "root"], ["time", "algbw", "busbw", "#wrong"], |extra| {
+            extra.name
+        });
     let units = line(["(B)", "(elements)", "", "", ""], ["(us)", "(GB/s)", "(GB/s)", ""], |extra| extra.unit);
     format!("#\n{top}\n{names}\n{units}\n")
 }
@@ -218,20 +226,35 @@ mod tests {
         let columns = extras(true, true);
         let heading = heading(&columns);
         let lines: Vec<&str> = heading.lines().collect();
-        assert!(lines[2].contains("#wrong    i_min    i_max    i_p99    i_cv%      p50      p95      p99      min      max  "));
+        assert!(lines[2].contains(
+            "#wrong    i_min    i_max    i_p99    i_cv%      p50      p95      p99      min      max  "
+        ));
         let row = row(&example(), &columns);
         assert_eq!(row.len(), lines[2].len());
-        assert!(row.contains("       0     1.00     3.00     3.00    40.82     2.00     3.00     3.00     1.00     3.00"), "{row}");
+        assert!(
+            row.contains(
+                "       0     1.00     3.00     3.00    40.82     2.00     3.00     3.00     1.00     3.00"
+            ),
+            "{row}"
+        );
         assert!(extras(false, false).is_empty());
     }
 
     #[test]
     fn numbers_as_c_prints_them() {
-        let seven: Vec<String> = [0.0, 9.999, 9999.994, 99_999.9, 123_456.0, 12_345_678.9, 1.5e9].map(|v| number(v, 7)).into();
+        let seven: Vec<String> =
+            [0.0, 9.999, 9999.994, 99_999.9, 123_456.0, 12_345_678.9, 1.5e9].map(|v| number(v, 7)).into();
         assert_eq!(seven, ["0.00", "10.00", "9999.99", "99999.9", "123456", "1.2e+07", "1.5e+09"]);
         assert_eq!(number(9_999_999.0, 7), "9999999");
-        assert_eq!([0.004, 999.994, 1234.56, 123456.0, 1234567.0].map(|v| number(v, 6)), ["0.00", "999.99", "1234.6", "123456", "1e+06"]);
-        let general: Vec<String> = [0.0, 12.3456, 0.5, 123_456.0, 1_234_567.0, 1e6, 0.00012345, 1.5e-7].map(general).into();
-        assert_eq!(general, ["0", "12.3456", "0.5", "123456", "1.23457e+06", "1e+06", "0.00012345", "1.5e-07"]);
+        assert_eq!(
+            [0.004, 999.994, 1234.56, 123456.0, 1234567.0].map(|v| number(v, 6)),
+            ["0.00", "999.99", "1234.6", "123456", "1e+06"]
+        );
+        let general: Vec<String> =
+            [0.0, 12.3456, 0.5, 123_456.0, 1_234_567.0, 1e6, 0.00012345, 1.5e-7].map(general).into();
+        assert_eq!(
+            general,
+            ["0", "12.3456", "0.5", "123456", "1.23457e+06", "1e+06", "0.00012345", "1.5e-07"]
+        );
     }
 }

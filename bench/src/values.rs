@@ -64,6 +64,9 @@ impl Float {
 
     /// The nearest element, ties to even; `value` must be in the finite range.
     fn encode(self, value: f64) -> u64 {
+        if self.exponent_bits == 11 {
+            return value.to_bits();
+        }
         let sign = u64::from(value.is_sign_negative()) << (self.exponent_bits + self.fraction_bits);
         let magnitude = value.abs();
         if magnitude == 0.0 {
@@ -153,6 +156,7 @@ impl Rule {
                 let share = most / u64::from(self.ranks);
                 match share {
                     0 => u64::from(self.turn(rank, place) < most),
+                    1 => 1 + u64::from(self.turn(rank, place) < most % u64::from(self.ranks)),
                     _ => 1 + word % share,
                 }
             }
@@ -185,7 +189,7 @@ impl Rule {
     }
 
     /// For a power of two of ranks: as for the sum, but scaled up so that the scaling down by `1/n` is exact
-    /// whenever it happens. For another number: multiples of it where `n²` fits into the significant bits,
+    /// whenever it happens. For another number: multiples of it where `2n²` fits into the significant bits,
     /// otherwise three ranks contribute positive integers, which bounds the rounding errors of any order.
     fn mean_input(&self, float: Float, rank: u32, place: usize) -> f64 {
         let ranks = u64::from(self.ranks);
@@ -196,7 +200,7 @@ impl Rule {
         }
         let word = self.word(rank, place) >> 1;
         let share = (float.exact() / (ranks * ranks)).min(1 << 10);
-        if share > 0 {
+        if share > 1 {
             return (ranks * (1 + word % share)) as f64;
         }
         match self.turn(rank, place) < 3 {
@@ -207,6 +211,9 @@ impl Rule {
 
     /// The value of an input, exactly.
     fn decode(float: Float, bits: u64) -> f64 {
+        if float.exponent_bits == 11 {
+            return f64::from_bits(bits);
+        }
         let fraction = bits & ((1 << float.fraction_bits) - 1);
         let exponent = (bits >> float.fraction_bits) & ((1 << float.exponent_bits) - 1);
         let units = if exponent == 0 { fraction } else { fraction | (1 << float.fraction_bits) };

@@ -14,7 +14,7 @@ use nix::poll::{PollFd, PollFlags, poll};
 use crate::{Address, Connecting, Connection, CounterKind, Layout, PeerState, Transport, TransportError};
 
 /// How long a check waits for anything.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Both sides of a connection, as the implementation under test makes them.
 pub trait Fixture: Sync {
@@ -44,6 +44,7 @@ macro_rules! conformance_suite {
             puts_out_of_bounds_are_refused,
             random_traffic_arrives,
             what_was_sent_before_the_end_stays,
+            what_was_queued_at_the_end_arrives,
             a_peer_that_gives_up_is_noticed,
             a_sleeper_is_woken,
             many_connections_at_once,
@@ -167,7 +168,11 @@ impl Random {
 
     /// Bytes that differ from place to place.
     pub fn bytes(&mut self, bytes: usize) -> Vec<u8> {
-        (0..bytes.div_ceil(8)).flat_map(|_| self.draw().to_le_bytes()).take(bytes).collect()
+        let mut data = vec![0; bytes];
+        for piece in data.chunks_mut(8) {
+            piece.copy_from_slice(&self.draw().to_le_bytes()[..piece.len()]);
+        }
+        data
     }
 }
 
@@ -409,6 +414,37 @@ pub fn what_was_sent_before_the_end_stays(fixture: &dyn Fixture) {
             assert!(matches!(outcome, Err(TransportError::PeerClosed { .. })), "{outcome:?}");
         }
     }
+}
+
+/// The same when the way is full at the end, and the closing side has bytes that it never read.
+pub fn what_was_queued_at_the_end_arrives(fixture: &dyn Fixture) {
+    const PIECE: usize = 60_000;
+    const PIECES: usize = 200;
+    let sides = fixture.sides();
+    let (mut left, mut right) = connect(&sides, [PIECE * PIECES; 2]);
+    let data = Random::new(5).bytes(PIECE * PIECES);
+    let mut pieces = 0;
+    let mut full = 0;
+    // The other side reads only to end a piece that is stuck halfway.
+    while pieces < PIECES && full < 3 {
+        let mut done = 0;
+        let piece = Span::of(&data).slice(pieces * PIECE, PIECE);
+        while left.put(pieces * PIECE, piece, &mut done).expect("put").is_pending() {
+            full += 1;
+            right.progress().expect("progress");
+        }
+        pieces += 1;
+    }
+    let _ = right.put(0, Span::of(&[1u8; 1000]), &mut 0).expect("put");
+    signal(&mut left, CounterKind::Ready, 1, pieces as u64);
+    drop(left);
+    eventually("the end is seen", || {
+        sides.0.serve();
+        (right.progress().expect("progress") == PeerState::Closed).then_some(())
+    });
+    assert_eq!(right.counter(CounterKind::Ready).value(), 1);
+    assert_eq!(right.counter(CounterKind::Ready).tag(1), pieces as u64);
+    assert!(read(&right, 0, pieces * PIECE) == data[..pieces * PIECE]);
 }
 
 /// An endpoint whose peer was dropped before it connected is told so.

@@ -40,7 +40,8 @@ impl Default for RingOptions {
 ///
 /// # Panics
 ///
-/// When there is no ring for the collective (point-to-point and all-to-all) or `ranks` is 0.
+/// When there is no ring for the collective (point-to-point and all-to-all), `ranks` is 0, or there would be
+/// more than 65,535 channels.
 pub fn ring(collective: Collective, ranks: u32, options: RingOptions) -> Schedule {
     assert!(ranks > 0, "a ring needs a rank");
     let mut schedule = one_ring(collective, ranks);
@@ -70,12 +71,7 @@ fn one_ring(collective: Collective, ranks: u32) -> Schedule {
         Collective::SendReceive | Collective::AllToAll => panic!("there is no ring for {collective}"),
     };
     let parts = if collective == Collective::AllReduce { ranks } else { 1 };
-    let mut schedule =
-        Schedule { name: "ring".into(), collective, ranks, partition: Partition { parts }, rounds };
-    if ranks == 1 {
-        schedule.partition.parts = 1;
-    }
-    schedule
+    Schedule { name: "ring".into(), collective, ranks, partition: Partition { parts }, rounds }
 }
 
 struct Ring {

@@ -1,9 +1,10 @@
 //! Schedules and plans as people read them.
 //!
-//! Invariant: a pure function of its argument, one line a step, and everything the argument holds is shown.
-//! Absent: a parser for the text.
+//! Invariant: a pure function of its argument; in text, one line a transfer or a step, in order. Absent: what
+//! the tables say about an iteration (it follows from the steps), and a parser.
 
 mod dot;
+mod names;
 mod text;
 
 pub use dot::{plan_dot, schedule_dot};

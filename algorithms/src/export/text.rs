@@ -3,7 +3,7 @@
 use std::fmt::{self, Display};
 
 use crate::plan::{Action, Engine, Operand, Plan, Position, Region, Step};
-use crate::{Place, Schedule, Transfer};
+use crate::{Schedule, Transfer};
 
 /// The schedule, round by round.
 pub fn schedule_text(schedule: &Schedule) -> String {
@@ -112,16 +112,6 @@ fn operand_text(plan: &Plan, operand: &Operand) -> String {
         Position::Slot(slot) => format!("{name} slot {slot}"),
         Position::Scratch(place) => format!("{name} {place}"),
         Position::Table(entry) => format!("{name} table {entry}"),
-    }
-}
-
-impl Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Place::Input(chunk) => write!(f, "input {chunk}"),
-            Place::Output(chunk) => write!(f, "output {chunk}"),
-            Place::Scratch(chunk) => write!(f, "scratch {chunk}"),
-        }
     }
 }
 

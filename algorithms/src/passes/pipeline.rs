@@ -2,8 +2,8 @@
 //!
 //! Invariant: a round of the result moves `depth` pieces one after the other on the same channel, so a rank
 //! first sends all of them and then receives them in the same order. Until piece `d` has arrived, pieces
-//! `d+1…` are already on their way; [`fuse`](super::fuse) then joins each arrival with its next hop.
-//! Deliberately absent: new channels (that is [`replicate`](super::replicate)).
+//! `d+1…` are already on their way; [`fuse`](super::fuse()) then joins each arrival with its next hop.
+//! Deliberately absent: new channels (that is [`replicate`](super::replicate())).
 
 use super::replicate::with_chunks;
 use crate::{Chunk, Round, Schedule};

@@ -16,7 +16,8 @@ pub fn replicate(schedule: &Schedule, copies: u16) -> Schedule {
 ///
 /// # Panics
 ///
-/// When the list is empty or the schedules disagree about collective, ranks or partition.
+/// When the list is empty, the schedules disagree about collective, ranks or partition, or there would be more
+/// than 65,535 channels.
 pub fn interleave(schedules: &[Schedule]) -> Schedule {
     let first = schedules.first().expect("at least one schedule");
     let streams = schedules.len() as u32;
@@ -36,13 +37,17 @@ pub fn interleave(schedules: &[Schedule]) -> Schedule {
                 Transfer { channel: Channel(transfer.channel.0 + channel_base), ..moved }
             }));
         }
-        channel_base += schedule.channels();
+        channel_base = channel_base.checked_add(schedule.channels()).expect("at most 65,535 channels");
     }
     result
 }
 
 /// The mirror image: rank `r` becomes rank `n - r`, the root stays. Blocks that belong to ranks follow them.
 pub fn reverse(schedule: &Schedule) -> Schedule {
+    if schedule.collective == Collective::SendReceive {
+        // Its two ranks have different parts to play.
+        return schedule.clone();
+    }
     let (ranks, parts) = (schedule.ranks, schedule.partition.parts);
     let mirror = |rank: u32| (ranks - rank) % ranks;
     let blocks = schedule.collective.input_blocks(ranks).max(schedule.collective.output_blocks(ranks));
@@ -58,9 +63,6 @@ pub fn reverse(schedule: &Schedule) -> Schedule {
     for transfer in result.rounds.iter_mut().flat_map(|round| &mut round.transfers) {
         let moved = with_chunks(transfer, chunk_of);
         *transfer = Transfer { from: Rank(mirror(moved.from.0)), to: Rank(mirror(moved.to.0)), ..moved };
-    }
-    if schedule.collective == Collective::SendReceive {
-        return schedule.clone();
     }
     result
 }

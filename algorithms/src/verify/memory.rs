@@ -20,6 +20,8 @@ pub(super) struct Cell {
     read: Option<Epoch>,
     /// Further reads that nothing orders among each other.
     more_reads: Vec<Epoch>,
+    /// For slots: which use of the mailbox filled it.
+    pub(super) number: u64,
     /// Written and not read since.
     pub(super) unread: bool,
     /// The use of the mailbox whose packet is here, and what its writer knew.
@@ -33,6 +35,7 @@ impl Cell {
             write: None,
             read: None,
             more_reads: Vec::new(),
+            number: 0,
             unread: false,
             packet: None,
         }
@@ -58,6 +61,12 @@ impl Cell {
         }
         self.unread = false;
         Ok(self.value)
+    }
+
+    /// Whether somebody read what the use of that number left here, as far as `lane` knows, or it is gone.
+    pub(super) fn is_emptied(&self, clocks: &Clocks, lane: u32, number: u64) -> bool {
+        let known = || self.read.iter().chain(&self.more_reads).all(|&read| clocks.knows(lane, read));
+        self.write.is_some() && (self.number > number || (self.number == number && !self.unread && known()))
     }
 
     /// Takes a new value, unless an earlier access is not ordered before the write.

@@ -16,6 +16,7 @@
 //! the executors do what the steps say; that an entry of a table is disjoint from the others and has the same
 //! length on both ranks that name it (it is filled when the plan runs).
 
+mod balance;
 mod compile;
 mod expression;
 mod memory;

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-use crate::plan::{CounterId, CounterRole};
+use crate::plan::CounterId;
 use crate::{Channel, Rank};
 
 /// A step of a plan.
@@ -197,17 +197,6 @@ impl fmt::Display for Memory {
             Memory::Slot { owner, writer, channel, slot } => {
                 write!(f, "slot {slot} of mailbox {owner} <- {writer} {channel}")
             }
-        }
-    }
-}
-
-impl fmt::Display for CounterId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let CounterId { owner, writer, channel, role } = self;
-        match role {
-            CounterRole::Ready => write!(f, "ready[{owner} <- {writer} {channel}]"),
-            CounterRole::Credit => write!(f, "credit[{owner} <- {writer} {channel}]"),
-            CounterRole::Flag(flag) => write!(f, "flag{flag}[{owner} <- {writer} {channel}]"),
         }
     }
 }

@@ -209,9 +209,22 @@ impl<'a> Run<'a> {
     }
 
     fn signal(&mut self, lane: u32, op: &Op) -> Result<(), Refusal> {
+        let compiled = &self.program.counters[op.counter as usize];
         let counter = &mut self.counters[op.counter as usize];
+        if let Some(mailbox) = self.program.mailboxes.get(compiled.mailbox as usize) {
+            // Later operations, of other plans too, trust a credit.
+            let slots = i64::from(self.program.slots);
+            let emptied = (counter.total..counter.total + op.value).take(slots as usize + 1).all(|number| {
+                let cell = &self.cells[mailbox.base as usize + (number % slots) as usize];
+                cell.is_emptied(&self.clocks, lane, number as u64)
+            });
+            if !emptied {
+                let why = "it gives a slot back that is not emptied";
+                return Err(Refusal::BadStep { at: self.program.at(lane, op), why });
+            }
+        }
         counter.total += op.value;
-        if self.program.counters[op.counter as usize].waiting_lanes > 0 {
+        if compiled.waiting_lanes > 0 {
             counter.signals.push_back((counter.total, self.clocks.release(lane)?));
             self.runnable.append(&mut counter.waiting);
         }
@@ -426,6 +439,7 @@ impl<'a> Run<'a> {
         }
         let cell = &mut self.cells[at as usize];
         cell.unread = true;
+        cell.number = number;
         if let Some((_, old)) = cell.packet.take() {
             self.clocks.forget(old);
         }

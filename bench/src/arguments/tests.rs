@@ -21,7 +21,10 @@ fn defaults_are_those_of_nccl_tests() {
 
 #[test]
 fn short_flags_long_names_and_both_separators() {
-    let short = settings("allreduce -b 8 -e 1K -f 2 -d half -o max -r 1 -n 5 -w 2 -m 3 -N 2 -c 0 -z 1 -a 3 -T 9 -u 1 -I").unwrap();
+    let short = settings(
+        "allreduce -b 8 -e 1K -f 2 -d half -o max -r 1 -n 5 -w 2 -m 3 -N 2 -c 0 -z 1 -a 3 -T 9 -u 1 -I",
+    )
+    .unwrap();
     let long = "allreduce --minbytes 8 --maxbytes 1024 --stepfactor 2 --datatype float16 --op MAX --root 1 --iters 5";
     for rest in [
         "--warmup_iters 2 --agg_iters 3 --run_cycles 2 --check 0 --blocking 1 --average 3 --timeout 9 --unalign 1 --per_iter_timing",
@@ -61,7 +64,12 @@ fn types_operators_and_roots() {
 #[test]
 fn foreign_flags_are_taken_when_they_change_nothing_and_refused_otherwise() {
     assert!(settings("all_reduce_perf -b 8 -e 128M -f 2 -g 1 -t 1 -G 0 -R 0 -p 0 -x -1 -C 0").is_ok());
-    for (flag, word) in [("-g 8", "--ranks"), ("-G 3", "CUDA graphs"), ("-R 1", "register"), ("--report_cputime 1", "returns when")] {
+    for (flag, word) in [
+        ("-g 8", "--ranks"),
+        ("-G 3", "CUDA graphs"),
+        ("-R 1", "register"),
+        ("--report_cputime 1", "returns when"),
+    ] {
         let error = settings(&format!("allreduce {flag}")).unwrap_err();
         assert!(error.contains("is not supported") && error.contains(word), "{error}");
     }
@@ -72,7 +80,15 @@ fn foreign_flags_are_taken_when_they_change_nothing_and_refused_otherwise() {
 
 #[test]
 fn nonsense_is_refused() {
-    for line in ["alltoall", "", "allreduce -n 0", "allreduce -z 4", "allreduce --ranks 0", "allreduce --nonsense", "allreduce -a 9"] {
+    for line in [
+        "alltoall",
+        "",
+        "allreduce -n 0",
+        "allreduce -z 4",
+        "allreduce --ranks 0",
+        "allreduce --nonsense",
+        "allreduce -a 9",
+    ] {
         assert!(settings(line).is_err(), "{line}");
     }
     let (_, error) = parse(["collbench", "--help"].map(Into::into)).unwrap_err();

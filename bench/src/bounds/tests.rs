@@ -89,7 +89,8 @@ fn quota_of_version_2_is_the_smallest_up_the_tree() {
 
 #[test]
 fn quota_in_a_container_that_sees_its_own_group_as_root() {
-    let tree = Tree::new(&[("proc/self/cgroup", "0::/../outside\n"), ("sys/fs/cgroup/cpu.max", "400000 100000\n")]);
+    let tree =
+        Tree::new(&[("proc/self/cgroup", "0::/../outside\n"), ("sys/fs/cgroup/cpu.max", "400000 100000\n")]);
     assert_eq!(quota(&tree.0), Some(4.0));
 }
 
@@ -150,14 +151,20 @@ fn the_smallest_bound_is_named() {
 #[test]
 fn at_least_two_if_they_fit() {
     let (ranks, line) = Limits { cores: Some(1), ..unlimited() }.choose(1 << 20).unwrap();
-    assert!(ranks == 2 && line.contains("the least that makes sense, although physical cores is 1"), "{line}");
+    assert!(
+        ranks == 2 && line.contains("the least that makes sense, although physical cores is 1"),
+        "{line}"
+    );
     let (ranks, line) = Limits { quota: Some(0.5), ..unlimited() }.choose(1 << 20).unwrap();
     assert!(ranks == 2 && line.contains("although cgroup cpu is 1"), "{line}");
     let tight = Limits { memory: Some(3 << 30), ..unlimited() };
     assert_eq!(tight.choose(3 << 29).unwrap().0, 2);
     let failure = tight.choose(2 << 30).unwrap_err();
     assert_eq!(failure.exit, crate::failure::Exit::Usage);
-    assert!(failure.message.contains("2 ranks of 2 GiB each need 4 GiB (4294967296 bytes), and 3 GiB can be had"), "{failure}");
+    assert!(
+        failure.message.contains("2 ranks of 2 GiB each need 4 GiB (4294967296 bytes), and 3 GiB can be had"),
+        "{failure}"
+    );
 }
 
 #[test]

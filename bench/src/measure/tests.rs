@@ -45,8 +45,12 @@ fn rows(text: &str) -> Vec<Vec<&str>> {
 fn all_collectives_are_right_in_both_placements() {
     for name in ["allreduce", "reduce", "broadcast", "allgather", "reducescatter"] {
         for ranks in [1, 2, 3] {
-            let (results, text) = run_ranks(&format!("{name} -b 0 -e 40K -i 13333 -r -1 -n 2 -c 2"), ranks, Mistake::None);
-            assert!(results.iter().all(|result| *result == Ok(Exit::Done)), "{name} {ranks} {results:?}\n{text}");
+            let (results, text) =
+                run_ranks(&format!("{name} -b 0 -e 40K -i 13333 -r -1 -n 2 -c 2"), ranks, Mistake::None);
+            assert!(
+                results.iter().all(|result| *result == Ok(Exit::Done)),
+                "{name} {ranks} {results:?}\n{text}"
+            );
             let roots = if ["reduce", "broadcast"].contains(&name) { ranks as usize } else { 1 };
             let rows = rows(&text);
             assert_eq!(rows.len(), 4 * roots, "{text}");
@@ -103,7 +107,8 @@ fn a_root_that_does_not_exist() {
 
 #[test]
 fn iterations_cycles_and_extra_columns() {
-    let (results, text) = run_ranks("allreduce --size 4K -n 4 -m 2 -w 0 -N 3 -z 1 -I --percentiles -a 3 -M", 2, Mistake::None);
+    let (results, text) =
+        run_ranks("allreduce --size 4K -n 4 -m 2 -w 0 -N 3 -z 1 -I --percentiles -a 3 -M", 2, Mistake::None);
     assert_eq!(results[0], Ok(Exit::Done));
     let rows = rows(&text);
     assert_eq!((rows.len(), rows[0].len()), (3, 5 + 2 * (4 + 4 + 5)));

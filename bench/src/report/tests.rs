@@ -18,7 +18,9 @@ impl Write for Page {
 }
 
 fn settings(line: &str) -> Settings {
-    crate::arguments::parse(format!("collbench {line}").split(' ').map(Into::into)).map_err(|(text, _)| text).unwrap()
+    crate::arguments::parse(format!("collbench {line}").split(' ').map(Into::into))
+        .map_err(|(text, _)| text)
+        .unwrap()
 }
 
 fn peers() -> Vec<Peer> {
@@ -101,7 +103,9 @@ fn files() {
     assert_eq!(report.finish(0), Ok(Exit::WrongData));
 
     let json: Value = serde_json::from_str(&fs::read_to_string(&json_path).unwrap()).unwrap();
-    for key in ["version", "start_time", "end_time", "args", "env", "nccl_version", "config", "results", "errors"] {
+    for key in
+        ["version", "start_time", "end_time", "args", "env", "nccl_version", "config", "results", "errors"]
+    {
         assert!(json.get(key).is_some(), "{key}");
     }
     assert_eq!(json["config"]["devices"][1]["pid"], 12);
@@ -144,7 +148,8 @@ fn files_that_cannot_be_written_are_found_at_once() {
 
 #[test]
 fn secrets_are_not_shown() {
-    let all = [("CONSORT_SECRET", "hush"), ("CONSORT_CHANNELS", "2"), ("HOME", "/root"), ("NCCL_DEBUG", "WARN")];
+    let all =
+        [("CONSORT_SECRET", "hush"), ("CONSORT_CHANNELS", "2"), ("HOME", "/root"), ("NCCL_DEBUG", "WARN")];
     let shown = environment(all.into_iter().map(|(name, value)| (name.into(), value.into())));
     assert_eq!(shown, ["CONSORT_CHANNELS=2", "CONSORT_SECRET=(hidden)", "NCCL_DEBUG=WARN"]);
 }

@@ -464,3 +464,24 @@ struct Ready {
     door: bool,
     connections: Vec<bool>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_listens_any_more_once_a_table_is_on_its_way() {
+        let id = UniqueId::lone().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        // A fork would hold the same socket: it must not go on taking connections there.
+        let forked = listener.try_clone().unwrap();
+        let (_wake, woken) = UnixStream::pair().unwrap();
+        let mut service = Service::new(vec![listener], woken, None, &id, Vec::new(), Limits::default());
+        service.succeed(Instant::now());
+        assert!(service.listeners.is_empty() && service.door.is_none());
+        let refused = std::net::TcpStream::connect(address).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+        drop(forked);
+    }
+}
