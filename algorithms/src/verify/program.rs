@@ -141,6 +141,20 @@ impl Program {
         output_of_input(self.collective, self.partition, Rank(rank), Chunk(chunk)).map(|chunk| chunk.0)
     }
 
+    /// What an output chunk must hold: the input chunk of one rank, or of all ranks folded.
+    pub(super) fn expected(&self, rank: u32, chunk: u32) -> (Option<u32>, u32) {
+        let parts = if self.tables { 1 } else { self.partition.parts };
+        let (block, piece) = (chunk / parts, chunk % parts);
+        let own = rank * parts + piece;
+        match self.collective {
+            Collective::AllReduce | Collective::Reduce => (None, chunk),
+            Collective::ReduceScatter => (None, own),
+            Collective::Broadcast | Collective::SendReceive => (Some(0), chunk),
+            Collective::AllGather => (Some(block), piece),
+            Collective::AllToAll => (Some(block), own),
+        }
+    }
+
     /// Whether there is an in-place form that differs.
     pub(super) fn has_in_place_form(&self) -> bool {
         !matches!(self.collective, Collective::SendReceive | Collective::AllToAll)

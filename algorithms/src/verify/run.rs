@@ -407,9 +407,11 @@ impl<'a> Run<'a> {
             self.clocks.join(lane, snapshot);
         }
         let cell = &mut self.cells[at as usize];
+        // A packet's bytes and flags are interleaved: read as plain bytes they are no value.
+        let plain = op.packet || cell.packet.is_none();
         let value =
             cell.load(&self.clocks, lane, epoch).map_err(|first| self.race(first, epoch.cause, at))?;
-        let fits = value.round == round && value.length == op.length;
+        let fits = plain && value.round == round && value.length == op.length;
         Ok(if fits { value.expression } else { UNDEFINED })
     }
 
@@ -550,16 +552,7 @@ impl<'a> Run<'a> {
 
     fn check_output(&mut self, rank: u32, chunk: u32, holds: Id) -> Result<(), &'static str> {
         let program = self.program;
-        let parts = if program.tables { 1 } else { program.partition.parts };
-        let (block, piece) = (chunk / parts, chunk % parts);
-        let own = rank * parts + piece;
-        let (source, input) = match program.collective {
-            Collective::AllReduce | Collective::Reduce => (None, chunk),
-            Collective::ReduceScatter => (None, own),
-            Collective::Broadcast | Collective::SendReceive => (Some(0), chunk),
-            Collective::AllGather => (Some(block), piece),
-            Collective::AllToAll => (Some(block), own),
-        };
+        let (source, input) = program.expected(rank, chunk);
         match source {
             Some(source) if holds == self.expressions.input(source, input) => {}
             Some(_) if holds == UNDEFINED => return Err("it was never written"),

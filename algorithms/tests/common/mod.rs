@@ -457,7 +457,7 @@ impl<'a> Machine<'a> {
         let mut sum = vec![0u64; length];
         for (index, operand) in plan.sources(step).iter().enumerate() {
             let scale = if step.raw >> index & 1 == 1 { SCALE } else { 1 };
-            for values in self.load(plan, round, operand, length) {
+            for values in self.load(plan, round, operand, (length, step.has(Step::PACKET))) {
                 for (sum, value) in sum.iter_mut().zip(values) {
                     *sum = sum.wrapping_add(wrapping(value, scale));
                 }
@@ -473,7 +473,13 @@ impl<'a> Machine<'a> {
         if self.plans[0].sliced { round as usize } else { 0 }
     }
 
-    fn load(&self, plan: &Plan, round: u32, operand: &Operand, length: usize) -> Vec<Vec<u64>> {
+    fn load(
+        &self,
+        plan: &Plan,
+        round: u32,
+        operand: &Operand,
+        (length, packet): (usize, bool),
+    ) -> Vec<Vec<u64>> {
         let user = |rank: Rank, output: bool| {
             let at = self.offset(rank.0, output, operand.position);
             self.arenas[rank.index()][self.iteration(round)][at..at + length].to_vec()
@@ -486,8 +492,13 @@ impl<'a> Machine<'a> {
             }
             (Region::Mailbox { owner, writer, channel }, _) => {
                 let slots = &self.boxes[&(owner.0, writer.0, channel.0)];
-                let slot = slot_use(slots, round, operand) % u64::from(plan.slots);
-                vec![slots.memory[slot as usize][..length].to_vec()]
+                let slot = (slot_use(slots, round, operand) % u64::from(plan.slots)) as usize;
+                let mut values = slots.memory[slot][..length].to_vec();
+                if slots.packets[slot].is_some() && !packet {
+                    // Bytes and flags are interleaved.
+                    values.fill(0xf1a6);
+                }
+                vec![values]
             }
             (Region::Scratch, Position::Scratch(place)) => {
                 vec![self.scratch[plan.rank.index()][place as usize][..length].to_vec()]
