@@ -13,8 +13,6 @@ pub(crate) const SLOTS: u32 = 4;
 pub(crate) const SLOT_BYTES_MAX: usize = 512 << 10;
 /// The shortest slot, in bytes.
 pub(crate) const SLOT_BYTES_MIN: usize = 16 << 10;
-/// What a peer may fill before it is emptied, in bytes.
-pub(crate) const MAILBOX_BYTES: usize = SLOTS as usize * SLOT_BYTES_MAX;
 /// Changes with every change of what travels between ranks.
 pub(crate) const WIRE_VERSION: u32 = 1;
 /// Changes with every change of what the planner chooses for the same call.
@@ -184,7 +182,7 @@ impl Settings {
             setting("wire version", WIRE_VERSION.to_string()),
             setting("planner version", PLANNER_VERSION.to_string()),
             setting("byte order", if cfg!(target_endian = "little") { "little" } else { "big" }.into()),
-            setting("mailbox bytes", MAILBOX_BYTES.to_string()),
+            setting("longest slot", SLOT_BYTES_MAX.to_string()),
             setting("slots", SLOTS.to_string()),
             setting("transport", self.transport.name().into()),
             setting("channels", self.channels.to_string()),

@@ -1,4 +1,17 @@
-//! Shared helpers of the tests: ranks as threads, with a watchdog.
+//! Shared helpers of the tests: ranks as threads and as processes, each with a watchdog.
+
+#[path = "support/bits.rs"]
+pub mod bits;
+#[path = "support/collectives.rs"]
+pub mod collectives;
+#[path = "support/counting.rs"]
+pub mod counting;
+#[path = "support/difference.rs"]
+pub mod difference;
+#[path = "support/job.rs"]
+pub mod job;
+#[path = "support/system.rs"]
+pub mod system;
 
 use std::sync::mpsc;
 use std::time::Duration;

@@ -292,7 +292,8 @@ impl<'a> Lowering<'a> {
             }
             Some(fold) => {
                 let own = (self.place(fold), self.is_raw(fold));
-                self.act(Action::Reduce, transfer, complete, target, &[arriving, own]);
+                let sources = if transfer.own_first { [own, arriving] } else { [arriving, own] };
+                self.act(Action::Reduce, transfer, complete, target, &sources);
             }
         }
     }

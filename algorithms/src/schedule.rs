@@ -30,8 +30,10 @@ pub struct Transfer {
     pub source: Place,
     /// Where they end on `to`.
     pub target: Place,
-    /// When set, what `to` folds behind the arriving value: `target = arriving (+) fold`, in that order.
+    /// When set, what `to` folds with the arriving value: `target = arriving (+) fold`, in that order.
     pub fold: Option<Place>,
+    /// The other order: `target = fold (+) arriving`.
+    pub own_first: bool,
 }
 
 /// Transfers that happen at the same time.

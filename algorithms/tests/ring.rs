@@ -1,6 +1,6 @@
 //! The ring through lowering, fusion and the verifier.
 
-use consort_algorithms::builders::{RingOptions, pair, ring};
+use consort_algorithms::builders::{RingOptions, doubling, pair, ring};
 use consort_algorithms::passes::{fuse, pipeline};
 use consort_algorithms::{Collective, LowerOptions, Plan, Schedule, lower_all, verify};
 
@@ -43,6 +43,15 @@ fn every_ring_up_to_64_ranks_is_proved() {
     }
     let plans = lowered(&pair(), 1);
     assert_eq!(proved(&plans, "pair"), proved(&fused(&plans), "pair, fused"));
+}
+
+#[test]
+fn doubling_is_proved_up_to_64_ranks() {
+    for rounds in 1..=6 {
+        let plans = lowered(&doubling(1 << rounds), 4);
+        let hash = proved(&plans, "doubling");
+        assert_eq!(hash, proved(&fused(&plans), "doubling, fused"));
+    }
 }
 
 #[test]

@@ -67,7 +67,8 @@ mod tests {
         assert!(find(handle).is_some());
         assert!(remove(handle).is_some());
         assert!(find(handle).is_none() && remove(handle).is_none());
-        let other = insert(Communicator::local(1).expect("one rank").pop().expect("one rank")).expect("a handle");
+        let other =
+            insert(Communicator::local(1).expect("one rank").pop().expect("one rank")).expect("a handle");
         assert_ne!(handle, other);
         assert!(find(handle).is_none());
         remove(other);

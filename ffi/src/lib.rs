@@ -41,8 +41,12 @@ thread_local! {
 fn status(error: &Error) -> Status {
     match error {
         Error::InvalidArgument { .. } => Status::InvalidArgument,
-        Error::Mismatch { .. } | Error::Settings { .. } | Error::ConcurrentUse | Error::Forked => Status::InvalidUsage,
-        Error::PeerLost { .. } | Error::PeerLeft { .. } | Error::Link { .. } | Error::Aborted { .. } => Status::Remote,
+        Error::Mismatch { .. } | Error::Settings { .. } | Error::ConcurrentUse | Error::Forked => {
+            Status::InvalidUsage
+        }
+        Error::PeerLost { .. } | Error::PeerLeft { .. } | Error::Link { .. } | Error::Aborted { .. } => {
+            Status::Remote
+        }
         Error::Timeout { .. } | Error::MissingRanks { .. } => Status::Timeout,
         Error::OutOfMemory { .. } | Error::System { .. } | Error::Join { .. } => Status::System,
         _ => Status::Internal,
@@ -76,8 +80,9 @@ fn invalid(what: &str, hint: &str) -> Error {
 }
 
 fn communicator(handle: *mut c_void) -> Result<std::sync::Arc<Communicator>, Error> {
-    handles::find(handle)
-        .ok_or_else(|| invalid("the communicator handle is null, freed or foreign", "pass one that ncclCommInitRank made"))
+    handles::find(handle).ok_or_else(|| {
+        invalid("the communicator handle is null, freed or foreign", "pass one that ncclCommInitRank made")
+    })
 }
 
 fn data_type(code: c_int) -> Result<DataType, Error> {
@@ -98,7 +103,12 @@ fn rank(number: c_int) -> Result<u32, Error> {
 ///
 /// # Safety
 /// As the exported function that calls it.
-unsafe fn execute(handle: *mut c_void, call: Call, input: *const c_void, output: *mut c_void) -> Result<(), Error> {
+unsafe fn execute(
+    handle: *mut c_void,
+    call: Call,
+    input: *const c_void,
+    output: *mut c_void,
+) -> Result<(), Error> {
     let comm = communicator(handle)?;
     let (in_bytes, out_bytes) =
         (call.input_bytes(comm.rank(), comm.size()), call.output_bytes(comm.rank(), comm.size()));
@@ -204,7 +214,9 @@ pub unsafe extern "C" fn ncclAllReduce(
     _stream: *mut c_void,
 ) -> c_int {
     // SAFETY: this function's own contract.
-    fence(|| unsafe { execute(comm, Call::all_reduce(data_type(element)?, operator(op)?, count), input, output) })
+    fence(|| unsafe {
+        execute(comm, Call::all_reduce(data_type(element)?, operator(op)?, count), input, output)
+    })
 }
 
 /// Reduce on host memory; complete when it returns.
@@ -244,7 +256,9 @@ pub unsafe extern "C" fn ncclBroadcast(
     _stream: *mut c_void,
 ) -> c_int {
     // SAFETY: this function's own contract.
-    fence(|| unsafe { execute(comm, Call::broadcast(data_type(element)?, count, rank(root)?), input, output) })
+    fence(|| unsafe {
+        execute(comm, Call::broadcast(data_type(element)?, count, rank(root)?), input, output)
+    })
 }
 
 /// All-gather on host memory; complete when it returns.
@@ -279,7 +293,9 @@ pub unsafe extern "C" fn ncclReduceScatter(
     _stream: *mut c_void,
 ) -> c_int {
     // SAFETY: this function's own contract.
-    fence(|| unsafe { execute(comm, Call::reduce_scatter(data_type(element)?, operator(op)?, count), input, output) })
+    fence(|| unsafe {
+        execute(comm, Call::reduce_scatter(data_type(element)?, operator(op)?, count), input, output)
+    })
 }
 
 /// Sends host memory; complete when it returns.

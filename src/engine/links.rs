@@ -20,13 +20,11 @@ use crate::control::member::Distance;
 use crate::control::process::Shared;
 use crate::control::wire::Message;
 use crate::error::{Error, Result};
-use crate::options::{MAILBOX_BYTES, Settings, TransportChoice};
+use crate::options::{Settings, TransportChoice};
+use crate::planner::mailbox_bytes;
 
 /// A peer and the channel to it.
 pub(crate) type Key = (Rank, u16);
-
-/// The channel of point-to-point operations, apart from all channels of collectives.
-pub(crate) const PAIR_CHANNEL: u16 = 0x100;
 
 /// All connections of a communicator.
 pub(crate) struct Links {
@@ -96,7 +94,7 @@ impl Links {
             }
             let transport = self.transport(key.0, group, settings, process)?;
             let endpoint = transport
-                .endpoint(Layout { mailbox_bytes: MAILBOX_BYTES })
+                .endpoint(Layout { mailbox_bytes: mailbox_bytes(key.1) })
                 .map_err(|error| link_error(group, key.0, error))?;
             let address = endpoint.address().clone();
             group.send(key.0, Message::Address { channel: key.1, address });
@@ -263,7 +261,7 @@ impl Links {
     pub(crate) fn memory_bytes(&self) -> usize {
         let bytes = |slot: &Slot| match &slot.state {
             State::Up(up) => up.connection.mailbox().len() + up.bounce.capacity(),
-            _ => MAILBOX_BYTES,
+            _ => mailbox_bytes(slot.key.1),
         };
         self.slots.iter().map(bytes).sum()
     }

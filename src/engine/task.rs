@@ -11,7 +11,7 @@ use consort_memory::{Span, SpanMut};
 use super::Engine;
 use super::bound::{Bearings, Bound, Broken, RealIo, Shape, links_of};
 use super::executor::{Executor, Progress, Sizes, Stop};
-use super::links::{Links, PAIR_CHANNEL, link_error};
+use super::links::{Links, link_error};
 use super::verdict::{self, Watch};
 use crate::Rank;
 use crate::call::{Call, Kind};
@@ -178,10 +178,11 @@ impl Part {
     fn plan(&self, engine: &mut Engine, call: &Call) -> Result<(crate::planner::Proved, Bearings, u16)> {
         let (me, size) = (engine.group.rank, engine.group.size());
         let program = choose(call, size, &engine.settings).program;
-        let (bearings, relative, base) = match call.kind {
-            Kind::Send => (Bearings::Pair { sender: me, receiver: call.root }, 0, PAIR_CHANNEL),
-            Kind::Receive => (Bearings::Pair { sender: call.root, receiver: me }, 1, PAIR_CHANNEL),
-            _ => (Bearings::Rotated { root: call.root, size }, (me + size - call.root) % size, 0),
+        let base = program.channel_base();
+        let (bearings, relative) = match call.kind {
+            Kind::Send => (Bearings::Pair { sender: me, receiver: call.root }, 0),
+            Kind::Receive => (Bearings::Pair { sender: call.root, receiver: me }, 1),
+            _ => (Bearings::Rotated { root: call.root, size }, (me + size - call.root) % size),
         };
         let mapped = (0..program.ranks)
             .map(|rank| bearings.rank(consort_algorithms::Rank(rank)))

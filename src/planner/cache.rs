@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::Choice;
+use super::{Algorithm, Choice};
 use crate::call::Call;
 
 const SETS: usize = 64;
@@ -25,7 +25,8 @@ impl CacheKey {
                 | (call.data_type.code() as u64) << 8
                 | op << 16
                 | class << 20
-                | (choice.streaming as u64) << 27
+                | (choice.streaming as u64) << 25
+                | ((choice.program.algorithm == Algorithm::Doubling) as u64) << 26
                 | (call.root as u64) << 32,
         )
     }

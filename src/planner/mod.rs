@@ -12,7 +12,7 @@ use std::sync::Arc;
 use consort_algorithms::{Collective, LowerOptions, Plan, lower_all, passes, verify};
 
 pub(crate) use cache::{Cache, CacheKey};
-pub(crate) use choice::{Choice, choose};
+pub(crate) use choice::{Choice, choose, mailbox_bytes};
 
 use crate::error::{Error, Result};
 use crate::options::SLOTS;
@@ -22,8 +22,15 @@ use crate::options::SLOTS;
 pub(crate) struct Program {
     pub(crate) collective: Collective,
     pub(crate) ranks: u32,
-    pub(crate) channels: u16,
-    pub(crate) bidirectional: bool,
+    pub(crate) algorithm: Algorithm,
+}
+
+/// The builders that the planner chooses from.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Algorithm {
+    Pair,
+    Ring { channels: u16, bidirectional: bool },
+    Doubling,
 }
 
 /// The proved plans of this rank.

@@ -14,6 +14,7 @@ pub fn pair() -> Schedule {
         source: Place::Input(Chunk(0)),
         target: Place::Output(Chunk(0)),
         fold: None,
+        own_first: false,
     };
     Schedule {
         name: "pair".into(),

@@ -87,7 +87,15 @@ impl Ring {
 
     fn hop(&self, from: u32, source: Place, target: Place, fold: Option<Place>) -> Transfer {
         let to = (from + 1) % self.ranks;
-        Transfer { from: Rank(from), to: Rank(to), channel: Channel(0), source, target, fold }
+        Transfer {
+            from: Rank(from),
+            to: Rank(to),
+            channel: Channel(0),
+            source,
+            target,
+            fold,
+            own_first: false,
+        }
     }
 
     /// Each of the first `count` ranks copies its input to its own block of the output.
@@ -99,6 +107,7 @@ impl Ring {
             source: Place::Input(Chunk(0)),
             target: Place::Output(Chunk(if self.collective == Collective::AllGather { rank } else { 0 })),
             fold: None,
+            own_first: false,
         };
         Round { transfers: (0..count).map(copy).collect() }
     }

@@ -119,10 +119,13 @@ struct Shown<'a>(&'a Transfer);
 
 impl Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Transfer { from, to, channel, source, target, fold } = self.0;
+        let Transfer { from, to, channel, source, target, fold, own_first } = self.0;
         write!(f, "{channel} {from} -> {to}: {source} -> {target}")?;
         if let Some(fold) = fold {
-            write!(f, " = arriving + {fold}")?;
+            match own_first {
+                false => write!(f, " = arriving + {fold}")?,
+                true => write!(f, " = {fold} + arriving")?,
+            }
         }
         Ok(())
     }

@@ -1,0 +1,184 @@
+//! What goes wrong, and what each rank is told.
+
+use std::time::{Duration, Instant};
+
+use consort::{Communicator, ReduceOp, Result};
+use consort_tests::difference::Difference;
+use consort_tests::system;
+use nix::sys::resource::{Resource, setrlimit};
+
+use crate::{Context, report};
+
+pub(crate) fn differ(context: &Context) -> Result<()> {
+    let difference = Difference::parse(context.text("difference")).expect("a difference");
+    let comm = context.join()?;
+    comm.barrier()?;
+    println!("begin");
+    let result = difference.act(&comm, context.is("deviant"));
+    report(&result);
+    // The failure stays, and stays the same.
+    let again = comm.all_reduce(&mut [1.0f32; 4], ReduceOp::Sum);
+    assert_eq!(format!("{again:?}"), format!("{result:?}"));
+    assert!(comm.status().is_err());
+    context.listen();
+    Ok(())
+}
+
+/// One rank makes a call more than the others, which are content and busy elsewhere (`then=busy`) or leave.
+pub(crate) fn extra(context: &Context) -> Result<()> {
+    let comm = context.join()?;
+    comm.barrier()?;
+    println!("begin");
+    if context.is("deviant") {
+        report(&comm.all_reduce(&mut [1.0f32; 100], ReduceOp::Sum));
+        return Ok(());
+    }
+    if context.text("then") == "busy" {
+        context.listen();
+        report(&comm.barrier());
+    }
+    Ok(())
+}
+
+/// Rank 0 sends, rank 1 receives another number of elements.
+pub(crate) fn messages(context: &Context) -> Result<()> {
+    let comm = context.join()?;
+    comm.barrier()?;
+    let result = match context.rank {
+        0 => comm.send(&vec![1.0f32; context.number("sent")], 1).and_then(|()| comm.barrier()),
+        1 => comm.receive(&mut vec![0.0f32; context.number("received")], 0).and_then(|()| comm.barrier()),
+        _ => comm.barrier(),
+    };
+    report(&result);
+    context.listen();
+    Ok(())
+}
+
+pub(crate) fn only_join(context: &Context) -> Result<()> {
+    let began = Instant::now();
+    let comm = context.join();
+    println!("took {}", began.elapsed().as_millis());
+    report(&comm.map(drop));
+    Ok(())
+}
+
+fn turn(comm: &Communicator, op: &str, buffer: &mut [f32]) -> Result<()> {
+    match op {
+        "all_reduce" => comm.all_reduce(buffer, ReduceOp::Max),
+        "all_gather" => comm.all_gather_in_place(buffer),
+        "broadcast" => comm.broadcast(buffer, 0),
+        "send" => match comm.rank() {
+            0 => comm.send(buffer, 1),
+            1 => comm.receive(buffer, 0),
+            _ => comm.barrier(),
+        },
+        other => panic!("no operation {other}"),
+    }
+}
+
+/// One operation over and over until it fails. Then the buffer is the caller's: with `reuse=1` it is filled
+/// with a pattern, which must still be there when the test says `check`.
+pub(crate) fn repeat_until_failure(context: &Context) -> Result<()> {
+    if context.text("sigpipe") == "default" {
+        // SAFETY: no handler is installed, only the default disposition that C programs start with.
+        unsafe {
+            nix::sys::signal::signal(nix::sys::signal::Signal::SIGPIPE, nix::sys::signal::SigHandler::SigDfl)
+        }
+        .expect("signal");
+    }
+    let before = system::descriptors();
+    let threads = system::threads();
+    let comm = context.join()?;
+    let elements = context.number("bytes") / 4 / comm.size() as usize * comm.size() as usize;
+    let mut buffer = vec![1.0f32; elements];
+    let op = context.text("op");
+    let error = loop {
+        if let Err(error) = turn(&comm, op, &mut buffer) {
+            break error;
+        }
+        println!("turn");
+    };
+    report(&Err(error));
+    if context.number("reuse") == 1 {
+        let pattern = |index: usize| (index as u32).wrapping_mul(2_654_435_761);
+        buffer.iter_mut().enumerate().for_each(|(index, value)| *value = f32::from_bits(pattern(index)));
+        println!("filled");
+        context.listen();
+        let changed =
+            buffer.iter().enumerate().filter(|(index, value)| value.to_bits() != pattern(*index)).count();
+        println!("changed {changed}");
+    }
+    drop(comm);
+    let cleared = system::eventually(Duration::from_secs(1), || system::descriptors() == before);
+    assert!(cleared, "descriptors before: {before:?}, after: {:?}", system::descriptors());
+    let joined = system::eventually(Duration::from_secs(1), || system::threads() == threads);
+    assert!(joined, "{threads} threads before, {} after", system::threads());
+    println!("clean");
+    Ok(())
+}
+
+/// One rank does not make the second call.
+pub(crate) fn absent(context: &Context) -> Result<()> {
+    let comm = context.join()?;
+    comm.all_reduce(&mut [1u8; 3], ReduceOp::Max)?;
+    println!("begin");
+    if context.is("deviant") {
+        context.listen();
+    }
+    report(&comm.broadcast(&mut [1u64; 1000], 0).and_then(|()| comm.barrier()));
+    context.listen();
+    Ok(())
+}
+
+/// One rank drops its communicator early; with `then=exit` its process ends too.
+pub(crate) fn leave(context: &Context) -> Result<()> {
+    let comm = context.join()?;
+    comm.barrier()?;
+    println!("begin");
+    if context.is("deviant") {
+        drop(comm);
+        if context.text("then") != "exit" {
+            context.listen();
+        }
+        return Ok(());
+    }
+    report(&comm.all_reduce(&mut [1u8; 100], ReduceOp::Sum));
+    context.listen();
+    Ok(())
+}
+
+/// Everybody but the last rank is in a call; `by` aborts from another thread.
+pub(crate) fn abort(context: &Context) -> Result<()> {
+    let comm = context.join()?;
+    comm.barrier()?;
+    println!("begin");
+    std::thread::scope(|threads| {
+        if context.is("by") {
+            threads.spawn(|| {
+                context.listen();
+                comm.abort("the test says so");
+            });
+        }
+        if context.rank + 1 < context.size {
+            report(&comm.all_reduce(&mut [1u8; 100], ReduceOp::Sum));
+        } else {
+            while comm.status().is_ok() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            report(&comm.status());
+        }
+    });
+    Ok(())
+}
+
+/// One rank may not have more address space than it has now and a little.
+pub(crate) fn too_little_memory(context: &Context) -> Result<()> {
+    let comm = context.join()?;
+    if context.is("deviant") {
+        let limit = system::status("VmSize") * 1024 + (3 << 19);
+        setrlimit(Resource::RLIMIT_AS, limit, limit).expect("setrlimit");
+    }
+    report(&comm.all_reduce(&mut [1.0f32; 100], ReduceOp::Sum));
+    context.listen();
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! Forked children: what they may not do, and that they disturb nobody.
+
+use std::time::{Duration, Instant};
+
+use consort::{Communicator, Error, ReduceOp, Result};
+use consort_tests::collectives;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
+
+use crate::{Context, report};
+
+/// What a child does with its parent's communicator; the number of the first thing that is wrong.
+fn child(comm: Communicator) -> i32 {
+    let began = Instant::now();
+    let mut buffer = [1.0f32; 100];
+    if !matches!(comm.all_reduce(&mut buffer, ReduceOp::Sum), Err(Error::Forked)) {
+        return 1;
+    }
+    if !matches!(comm.status(), Err(Error::Forked)) || !matches!(comm.barrier(), Err(Error::Forked)) {
+        return 2;
+    }
+    if !matches!(comm.start_all_reduce(vec![1.0f32; 10], ReduceOp::Sum), Err(Error::Forked)) {
+        return 3;
+    }
+    if !matches!(comm.split(Some(0), 0), Err(Error::Forked))
+        || !matches!(comm.send(&[1u8], 1), Err(Error::Forked))
+    {
+        return 4;
+    }
+    comm.abort("a child must not be able to");
+    if began.elapsed() > Duration::from_millis(500) {
+        return 5;
+    }
+    let Ok(mine) = Communicator::local(2) else { return 6 };
+    let sums = std::thread::scope(|threads| {
+        let run = |comm: &Communicator| {
+            let mut value = [21u32];
+            comm.all_reduce(&mut value, ReduceOp::Sum).map(|()| value[0])
+        };
+        let threads: Vec<_> = mine.iter().map(|comm| threads.spawn(move || run(comm))).collect();
+        threads.into_iter().map(|thread| thread.join().ok().and_then(Result::ok)).collect::<Vec<_>>()
+    });
+    if sums != [Some(42), Some(42)] {
+        return 7;
+    }
+    drop(comm);
+    drop(mine);
+    if Communicator::local(1).is_err() {
+        return 8;
+    }
+    0
+}
+
+pub(crate) fn fork_and_go_on(context: &Context) -> Result<()> {
+    let comm = context.join()?;
+    collectives::everything(&comm, 1000)?;
+    // Started before the fork and not waited for: the child's copy of it goes nowhere, the parent's goes on.
+    let work = comm.start_all_reduce(vec![1u64; 10], ReduceOp::Sum)?;
+    for _ in 0..2 {
+        // SAFETY: no thread of this process but the control thread runs, and it holds no lock that the child's
+        // path takes for longer than a message; the child ends with `exit` below.
+        match unsafe { fork() }.expect("fork") {
+            ForkResult::Child => {
+                let code = match work.wait_with_buffer() {
+                    (_, Err(Error::Forked)) => child(comm),
+                    // It was over before the fork.
+                    (_, Ok(())) => child(comm),
+                    _ => 9,
+                };
+                nix::sys::signal::kill(nix::unistd::getpid(), None).expect("this process");
+                std::process::exit(code);
+            }
+            ForkResult::Parent { child } => {
+                let until = Instant::now() + Duration::from_secs(10);
+                loop {
+                    match waitpid(child, Some(nix::sys::wait::WaitPidFlag::WNOHANG)).expect("waitpid") {
+                        WaitStatus::StillAlive if Instant::now() < until => {
+                            std::thread::sleep(Duration::from_millis(2));
+                        }
+                        status => {
+                            println!("child {status:?}");
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        collectives::everything(&comm, 1000)?;
+    }
+    assert!(work.wait()?.iter().all(|value| *value == u64::from(comm.size())));
+    collectives::everything(&comm, 100_000)?;
+    report(&comm.status());
+    Ok(())
+}
+
+/// A data loader outlives its parent, and holds copies of all its sockets.
+pub(crate) fn fork_and_wait_to_die(context: &Context) -> Result<()> {
+    let comm = context.join()?;
+    collectives::everything(&comm, 10)?;
+    if context.is("deviant") {
+        // SAFETY: as above; the child only sleeps.
+        match unsafe { fork() }.expect("fork") {
+            ForkResult::Child => {
+                std::thread::sleep(Duration::from_secs(4));
+                std::process::exit(0);
+            }
+            ForkResult::Parent { child } => println!("forked {child}"),
+        }
+    }
+    println!("begin");
+    let mut buffer = vec![1.0f32; 1 << 20];
+    loop {
+        let result = comm.all_reduce(&mut buffer, ReduceOp::Max);
+        if result.is_err() {
+            report(&result);
+            return Ok(());
+        }
+    }
+}

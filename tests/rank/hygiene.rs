@@ -1,0 +1,104 @@
+//! What a communicator leaves behind, and what a repeated call costs besides its work.
+
+use std::time::Duration;
+
+use consort::{Communicator, ReduceOp, Result, UniqueId};
+use consort_tests::{counting, system};
+
+use crate::Context;
+
+/// Allocations of this process in `calls` repeated 8-byte all-reduces.
+pub(crate) fn allocations(context: &Context) -> Result<()> {
+    let comm = context.join()?;
+    let mut value = [1.0f32; 2];
+    let best = (0..10).try_fold(u64::MAX, |best, _| {
+        for _ in 0..2 {
+            comm.all_reduce(&mut value, ReduceOp::Max)?;
+        }
+        let before = counting::calls();
+        for _ in 0..1000 {
+            comm.all_reduce(&mut value, ReduceOp::Max)?;
+        }
+        Result::Ok(best.min(counting::calls() - before))
+    })?;
+    println!("allocations {best}");
+    comm.barrier()
+}
+
+/// `calls` 8-byte all-reduces, for whoever counts system calls from outside.
+pub(crate) fn count(context: &Context) -> Result<()> {
+    let comm = context.join()?;
+    let mut value = [1.0f32; 2];
+    comm.all_reduce(&mut value, ReduceOp::Max)?;
+    let waited = system::waited_for_cores();
+    for _ in 0..context.number("calls") {
+        comm.all_reduce(&mut value, ReduceOp::Max)?;
+    }
+    println!("waited {}", (system::waited_for_cores() - waited).as_micros());
+    Ok(())
+}
+
+/// Makes and drops communicators; threads, descriptors and environment must be as before.
+pub(crate) fn rounds(context: &Context) -> Result<()> {
+    let environment: Vec<_> = std::env::vars_os().collect();
+    let round = |kind: &str| -> Result<()> {
+        let id = UniqueId::create()?;
+        let mut ranks = if kind == "local" { Communicator::local(2)? } else { Vec::new() };
+        std::thread::scope(|threads| {
+            for rank in 0..2u32 {
+                let (id, local) = (&id, ranks.pop());
+                threads.spawn(move || {
+                    let comm = match local {
+                        Some(comm) => comm,
+                        None => Communicator::join(rank, 2, id).expect("joined"),
+                    };
+                    let mut value = [1u64];
+                    comm.all_reduce(&mut value, ReduceOp::Sum).expect("a sum");
+                    assert_eq!(value, [2]);
+                    if kind == "work" {
+                        assert_eq!(
+                            comm.start_all_reduce(vec![1u64], ReduceOp::Sum).expect("work").wait().ok(),
+                            Some(vec![2])
+                        );
+                    }
+                });
+            }
+        });
+        Ok(())
+    };
+    for kind in ["local", "joined", "work"] {
+        round(kind)?;
+        let settled = || system::eventually(Duration::from_secs(2), || system::threads() == 1);
+        assert!(settled(), "{} threads after the first round of {kind}", system::threads());
+        let before = system::descriptors();
+        for at in 0..context.number("rounds") {
+            round(kind)?;
+            assert!(settled(), "{} threads after {kind} round {at}", system::threads());
+        }
+        assert_eq!(system::descriptors(), before, "descriptors after rounds of {kind}");
+    }
+    assert_eq!(std::env::vars_os().collect::<Vec<_>>(), environment);
+    println!("clean");
+    Ok(())
+}
+
+/// Many communicators that are not used.
+pub(crate) fn idle(context: &Context) -> Result<()> {
+    let comm = context.join()?;
+    comm.barrier()?;
+    let before = counting::bytes();
+    let many = context.number("many");
+    let idle: Vec<Communicator> = (0..many)
+        .map(|_| comm.split(Some(0), 0))
+        .collect::<Result<Vec<_>>>()?
+        .into_iter()
+        .flatten()
+        .collect();
+    let heap = (counting::bytes() - before) / many as i64;
+    let said = idle.iter().map(Communicator::memory_bytes).collect::<Result<Vec<_>>>()?;
+    println!("idle {} {heap}", said.iter().max().expect("one at least"));
+    // A used one is counted too.
+    idle[0].all_reduce(&mut [1u8; 10], ReduceOp::Max)?;
+    println!("used {}", idle[0].memory_bytes()?);
+    comm.barrier()
+}

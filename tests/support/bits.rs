@@ -1,0 +1,82 @@
+//! All data types with all operators on arbitrary bits, reduced to one number that must be the same on every
+//! rank, in every run, over every transport.
+
+use consort::{Call, Communicator, DataType, ReduceOp, Result, Span, SpanMut};
+
+use crate::system::Random;
+
+/// Counts of elements: one, odd, not divisible by the ranks, longer than a vector register.
+const COUNTS: [usize; 4] = [1, 7, 65, 1030];
+
+/// FNV-1a, continued.
+pub fn mix(hash: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+/// The input of one rank: bits of every kind, so also NaN, infinities and denormals, or values whose sum
+/// depends on the order.
+fn input(data_type: DataType, bytes: usize, rank: u32, tame: bool) -> Vec<u8> {
+    let mut random = Random::new(u64::from(rank) << 32 | u64::from(data_type.code()));
+    let mut data: Vec<u8> = Vec::with_capacity(bytes + 8);
+    while data.len() < bytes {
+        match (data_type, tame) {
+            (DataType::Float32, true) => {
+                let value = (random.next() as i32 as f32) * 10f32.powi((random.next() % 9) as i32 - 4);
+                data.extend_from_slice(&value.to_le_bytes());
+            }
+            (DataType::Float64, true) => {
+                let value = (random.next() as i64 as f64) * 10f64.powi((random.next() % 17) as i32 - 8);
+                data.extend_from_slice(&value.to_le_bytes());
+            }
+            _ => data.extend_from_slice(&random.next().to_le_bytes()),
+        }
+    }
+    data.truncate(bytes);
+    data
+}
+
+/// The number. `offset` shifts all buffers away from their natural alignment.
+///
+/// # Errors
+/// Whatever a call returns.
+pub fn of_everything(comm: &Communicator, offset: usize) -> Result<u64> {
+    let (rank, size) = (comm.rank(), comm.size() as usize);
+    let mut hash = 0xcbf2_9ce4_8422_2325;
+    let mut scattered = Vec::new();
+    for data_type in DataType::ALL {
+        for op in ReduceOp::ALL {
+            for count in COUNTS {
+                for tame in [false, true] {
+                    let bytes = count * data_type.size();
+                    let mine = input(data_type, bytes * size, rank, tame);
+                    let mut from = vec![0; offset];
+                    from.extend_from_slice(&mine);
+                    let mut to = vec![0xa5u8; offset + bytes + 3];
+                    let whole = Span::of(&from);
+                    let call = Call::all_reduce(data_type, op, count);
+                    comm.execute(
+                        &call,
+                        whole.slice(offset, bytes),
+                        SpanMut::of(&mut to).slice(offset, bytes),
+                    )?;
+                    assert!(
+                        to[..offset].iter().chain(&to[offset + bytes..]).all(|byte| *byte == 0xa5),
+                        "outside"
+                    );
+                    assert_eq!(from[offset..], mine, "the input of {data_type} {op} was written");
+                    hash = mix(hash, &to[offset..offset + bytes]);
+                    let call = Call::reduce_scatter(data_type, op, count);
+                    let block = SpanMut::of(&mut to).slice(offset, bytes);
+                    comm.execute(&call, whole.slice(offset, bytes * size), block)?;
+                    scattered.extend_from_slice(&to[offset..offset + bytes]);
+                }
+            }
+        }
+    }
+    // Every rank has its own blocks; together they are one number too.
+    let mut own = 0xcbf2_9ce4_8422_2325u64.to_le_bytes();
+    own = mix(u64::from_le_bytes(own), &scattered).to_le_bytes();
+    let mut all = vec![0u8; 8 * size];
+    comm.all_gather(&own, &mut all)?;
+    Ok(mix(hash, &all))
+}

@@ -1,0 +1,119 @@
+//! What the operating system says about a process: threads, descriptors, sockets, memory; and seeds.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// Threads of this process.
+///
+/// # Panics
+/// Without procfs.
+pub fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").expect("procfs").count()
+}
+
+/// Open descriptors of this process, as `number -> what`.
+///
+/// # Panics
+/// Without procfs.
+pub fn descriptors() -> Vec<String> {
+    descriptors_of("self")
+}
+
+fn descriptors_of(process: &str) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(format!("/proc/{process}/fd")) else { return Vec::new() };
+    let mut links: Vec<String> = entries
+        .flatten()
+        .filter_map(|entry| Some((entry.file_name(), std::fs::read_link(entry.path()).ok()?)))
+        .map(|(number, link)| format!("{} -> {}", number.to_string_lossy(), link.display()))
+        // The directory that is being read.
+        .filter(|link| !link.ends_with("/fd"))
+        .collect();
+    links.sort();
+    links
+}
+
+/// The inodes of a process's sockets.
+pub fn sockets(pid: u32) -> BTreeSet<String> {
+    descriptors_of(&pid.to_string())
+        .iter()
+        .filter_map(|link| Some(link.split_once("socket:[")?.1.trim_end_matches(']').to_owned()))
+        .collect()
+}
+
+/// Those of `inodes` that still stand in the kernel's table of Unix sockets.
+pub fn unix_sockets_left(inodes: &BTreeSet<String>) -> Vec<String> {
+    let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let left =
+        table.lines().filter(|line| line.split_whitespace().nth(6).is_some_and(|i| inodes.contains(i)));
+    left.map(str::to_owned).collect()
+}
+
+/// Names in /dev/shm that are ours.
+pub fn shared_memory_names() -> Vec<String> {
+    let entries = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.contains("consort")).collect()
+}
+
+/// A number of /proc/self/status, in its own unit.
+pub fn status(field: &str) -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
+
+/// How long the threads of this process stood ready and had no core.
+pub fn waited_for_cores() -> Duration {
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let nanoseconds = tasks.filter_map(|task| {
+        let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+        text.split_whitespace().nth(1)?.parse::<u64>().ok()
+    });
+    Duration::from_nanos(nanoseconds.sum())
+}
+
+/// Waits until `found` is true, a bounded time.
+pub fn eventually(within: Duration, mut found: impl FnMut() -> bool) -> bool {
+    let until = Instant::now() + within;
+    while !found() {
+        if Instant::now() >= until {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
+/// A test's random numbers. The seed is printed; `CONSORT_TEST_SEED` repeats a run.
+#[derive(Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// A new sequence, with its seed in the test's output.
+    pub fn announced(test: &str) -> Self {
+        let given = std::env::var("CONSORT_TEST_SEED").ok().and_then(|text| text.parse().ok());
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let seed = given.unwrap_or(now.as_nanos() as u64);
+        println!("{test}: CONSORT_TEST_SEED={seed}");
+        Random::new(seed)
+    }
+
+    /// The sequence of a seed.
+    pub fn new(seed: u64) -> Self {
+        Random(seed)
+    }
+
+    /// The next number.
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ word >> 31
+    }
+
+    /// A duration below `most`.
+    pub fn duration(&mut self, most: Duration) -> Duration {
+        Duration::from_micros(self.next() % (most.as_micros() as u64).max(1))
+    }
+}
