@@ -7,6 +7,8 @@ use std::time::Duration;
 
 /// Rounds of spinning before the core is offered to others, when every rank has a core.
 const SPINS: u32 = 20_000;
+/// The first of them, without the processor's pause.
+const EAGER: u32 = 200;
 /// The same when ranks share cores.
 const SPINS_SHARED: u32 = 16;
 /// Offers of the core before the first nap.
@@ -50,6 +52,12 @@ impl Waiter {
         self.nap = NAP_MIN;
     }
 
+    /// Whether the wait is young and the core this thread's own: polling costs nobody anything.
+    #[inline]
+    pub(crate) fn is_eager(&self) -> bool {
+        !self.policy.cores_shared && self.rounds < SPINS
+    }
+
     /// Waits a little. Whether it is worth looking at the clock now.
     #[inline]
     pub(crate) fn pause(&mut self) -> bool {
@@ -57,7 +65,10 @@ impl Waiter {
             if self.policy.cores_shared { (SPINS_SHARED, YIELDS_SHARED) } else { (SPINS, YIELDS) };
         self.rounds = self.rounds.saturating_add(1);
         if self.rounds < spins {
-            std::hint::spin_loop();
+            // A pause takes as long as a message on some processors; the first rounds do without.
+            if self.rounds > EAGER {
+                std::hint::spin_loop();
+            }
             return false;
         }
         if self.rounds < spins + yields {

@@ -30,8 +30,9 @@ impl Partition {
     /// The byte ranges for blocks of `count` elements of `element_bytes` each.
     pub fn extents(self, count: usize, element_bytes: usize) -> Extents {
         let block_bytes = count * element_bytes;
-        let even = block_bytes.div_ceil(self.parts as usize);
-        let piece_bytes = even.next_multiple_of(CHUNK_ALIGN_BYTES.max(element_bytes));
+        let even = if self.parts == 1 { block_bytes } else { block_bytes.div_ceil(self.parts as usize) };
+        // Elements are powers of two of at most 8 bytes, so whole lines are whole elements.
+        let piece_bytes = (even + CHUNK_ALIGN_BYTES - 1) & !(CHUNK_ALIGN_BYTES - 1);
         Extents { parts: self.parts, block_bytes, piece_bytes }
     }
 }

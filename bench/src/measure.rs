@@ -140,17 +140,15 @@ impl Run<'_> {
         self.progress.clear();
         let failed = self.failed_checks - failed_before;
         let Some(report) = &mut self.report else { return Ok(()) };
-        for (placement, measured) in
-            [(Placement::OutOfPlace, Some(&out_of_place)), (Placement::InPlace, in_place.as_ref())]
-        {
-            let Some(measured) = measured else { continue };
-            if settings.iterations.is_none() && measured.iterations != ITERATIONS_MOST {
-                report.comment(&format!(
-                    "{} iterations {} at the next size",
-                    measured.iterations,
-                    placement.name()
-                ))?;
-            }
+        let both = [(Placement::OutOfPlace, Some(&out_of_place)), (Placement::InPlace, in_place.as_ref())];
+        let fewer: Vec<String> = both
+            .into_iter()
+            .filter_map(|(placement, measured)| Some((placement.name(), measured?.iterations)))
+            .filter(|(_, iterations)| settings.iterations.is_none() && *iterations != ITERATIONS_MOST)
+            .map(|(placement, iterations)| format!("{iterations} {placement}"))
+            .collect();
+        if !fewer.is_empty() {
+            report.comment(&format!("iters of the next line: {}", fewer.join(", ")))?;
         }
         let row = Row {
             bytes: (shape.elements() * data_type.size()) as u64,

@@ -169,6 +169,9 @@ impl Core {
                 Progress::Moved => waiter.moved(),
                 Progress::Blocked => {
                     self.group.failure()?;
+                    if waiter.is_eager() {
+                        task.glance();
+                    }
                     if waiter.pause() {
                         task.overdue(engine)?;
                     }

@@ -192,6 +192,11 @@ impl Bound {
         self.counters[counter as usize].link
     }
 
+    /// The own counter that a counter of the plan is.
+    pub(crate) fn own_counter(&self, counter: u32) -> Option<&Counter> {
+        self.counters[counter as usize].own.as_ref()
+    }
+
     pub(crate) fn counter_base(&self, counter: usize, links: &Links) -> u64 {
         let counter = &self.counters[counter];
         let up = links.up(counter.link);

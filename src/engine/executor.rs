@@ -49,7 +49,7 @@ pub(crate) struct Piece {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
     pub(crate) extents: Extents,
-    /// Bytes of a slot, and so of a slice.
+    /// Bytes of a slot, and so of a slice; a power of two.
     pub(crate) slot_bytes: usize,
     /// Travels with every signal that says that bytes are ready.
     pub(crate) tag: u64,
@@ -93,10 +93,9 @@ pub(crate) struct Executor {
     iterations: u32,
     /// The counter that the last blocked lane waits for.
     blocked_on: Option<u32>,
+    /// What that counter must reach.
+    blocked_until: u64,
 }
-
-/// More operands than a plan of this version's builders has in one step; longer lists take the slow way.
-const OPERANDS_MAX: usize = 8;
 
 impl Executor {
     /// Makes ready for an operation; the two closures give the bases.
@@ -119,8 +118,10 @@ impl Executor {
         self.raised.extend_from_slice(&self.counter_base);
         self.slot_base.clear();
         self.slot_base.extend((0..plan.regions.len()).map(slot_base));
-        let slices = sizes.extents.longest().div_ceil(sizes.slot_bytes).max(1);
-        self.iterations = if plan.sliced { slices as u32 } else { 1 };
+        debug_assert!(sizes.slot_bytes.is_power_of_two() && plan.slots.is_power_of_two());
+        let longest = sizes.extents.longest();
+        let slices = (longest + sizes.slot_bytes - 1) >> sizes.slot_bytes.trailing_zeros();
+        self.iterations = if plan.sliced { slices.max(1) as u32 } else { 1 };
         self.blocked_on = None;
     }
 
@@ -132,6 +133,12 @@ impl Executor {
     /// The plan's number of the counter that is waited for, when blocked.
     pub(crate) fn blocked_on(&self) -> Option<u32> {
         self.blocked_on
+    }
+
+    /// When there is but one lane: the plan's number of the counter that it waits for, and the value.
+    pub(crate) fn awaited(&self) -> Option<(u32, u64)> {
+        let counter = if self.lanes.len() == 1 { self.blocked_on? } else { return None };
+        Some((counter, self.blocked_until))
     }
 
     /// Goes on as far as it can.
@@ -208,6 +215,7 @@ impl Executor {
                 if target as i64 > 0 {
                     if io.counter(step.counter) < target {
                         self.blocked_on = Some(step.counter);
+                        self.blocked_until = target;
                         return Ok(Poll::Pending);
                     }
                     if counter.id.role == CounterRole::Ready && io.tag(step.counter, target) != sizes.tag {
@@ -228,26 +236,7 @@ impl Executor {
             Action::Copy | Action::Reduce => {
                 let bytes = length(plan, step, iteration, sizes);
                 if bytes != 0 {
-                    let finish = step.has(Step::FINISH);
-                    let (targets, sources) = (plan.targets(step), plan.sources(step));
-                    if targets.len().max(sources.len()) <= OPERANDS_MAX {
-                        let mut pieces = [[Piece::default(); OPERANDS_MAX]; 2];
-                        for (piece, operand) in pieces[0].iter_mut().zip(targets) {
-                            *piece = self.piece(plan, operand, false, iteration, sizes);
-                        }
-                        for (i, (piece, operand)) in pieces[1].iter_mut().zip(sources).enumerate() {
-                            *piece = self.piece(plan, operand, step.raw >> i & 1 != 0, iteration, sizes);
-                        }
-                        io.fold(&pieces[0][..targets.len()], &pieces[1][..sources.len()], bytes, finish);
-                    } else {
-                        let piece = |(i, o): (usize, &Operand)| {
-                            self.piece(plan, o, i < 32 && step.raw >> i & 1 != 0, iteration, sizes)
-                        };
-                        let to: Vec<Piece> =
-                            targets.iter().map(|o| self.piece(plan, o, false, iteration, sizes)).collect();
-                        let from: Vec<Piece> = sources.iter().enumerate().map(piece).collect();
-                        io.fold(&to, &from, bytes, finish);
-                    }
+                    self.fold(plan, step, iteration, bytes, sizes, io);
                 }
                 Ok(Poll::Ready(()))
             }
@@ -265,6 +254,29 @@ impl Executor {
         }
     }
 
+    fn fold<I: Io>(&self, plan: &Plan, step: &Step, iteration: u32, bytes: usize, sizes: &Sizes, io: &mut I) {
+        let finish = step.has(Step::FINISH);
+        let target = |operand: &Operand| self.piece(plan, operand, false, iteration, sizes);
+        let source = |at: usize, operand: &Operand| {
+            self.piece(plan, operand, at < 32 && step.raw >> at & 1 != 0, iteration, sizes)
+        };
+        match (plan.targets(step), plan.sources(step)) {
+            ([to], [from]) => io.fold(&[target(to)], &[source(0, from)], bytes, finish),
+            ([to], [one, two]) => io.fold(&[target(to)], &[source(0, one), source(1, two)], bytes, finish),
+            ([to, also], [from]) => io.fold(&[target(to), target(also)], &[source(0, from)], bytes, finish),
+            ([to, also], [one, two]) => {
+                io.fold(&[target(to), target(also)], &[source(0, one), source(1, two)], bytes, finish);
+            }
+            (targets, sources) => {
+                let to: Vec<Piece> = targets.iter().map(target).collect();
+                let from: Vec<Piece> =
+                    sources.iter().enumerate().map(|(at, from)| source(at, from)).collect();
+                io.fold(&to, &from, bytes, finish);
+            }
+        }
+    }
+
+    #[inline]
     fn piece(&self, plan: &Plan, operand: &Operand, raw: bool, iteration: u32, sizes: &Sizes) -> Piece {
         let offset = match operand.position {
             Position::Chunk(chunk) => sizes.extents.offset(chunk) + iteration as usize * sizes.slot_bytes,
@@ -272,7 +284,7 @@ impl Executor {
                 let region = &plan.regions[operand.region as usize];
                 let turns = iteration as u64 * region.slots_per_iteration as u64;
                 let used = self.slot_base[operand.region as usize] + turns + nth as u64;
-                (used % plan.slots as u64) as usize * sizes.slot_bytes
+                (used & (plan.slots as u64 - 1)) as usize * sizes.slot_bytes
             }
             Position::Scratch(place) => place as usize * sizes.slot_bytes,
             Position::Table(_) => unreachable!("the planner binds no plan with a table"),

@@ -43,7 +43,7 @@ pub(crate) struct Engine {
     /// Point-to-point operations so far, per peer: sent to, received from.
     pairs: Vec<(u64, u64)>,
     /// The task of the call that somebody waits for, kept so that its tables are reused.
-    foreground: Option<Task>,
+    foreground: Option<Box<Task>>,
     queue: VecDeque<Queued>,
     pub(crate) splits: u64,
 }
@@ -107,11 +107,11 @@ impl Engine {
     }
 
     /// A task for a call that somebody waits for; give it back with [`Engine::put_back`].
-    pub(crate) fn take_task(&mut self) -> Task {
+    pub(crate) fn take_task(&mut self) -> Box<Task> {
         self.foreground.take().unwrap_or_default()
     }
 
-    pub(crate) fn put_back(&mut self, task: Task) {
+    pub(crate) fn put_back(&mut self, task: Box<Task>) {
         self.foreground = Some(task);
     }
 

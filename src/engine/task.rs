@@ -19,6 +19,9 @@ use crate::error::{Error, Operation, Result};
 use crate::planner::{CacheKey, choose};
 use crate::recorder::Descriptor;
 
+/// Loads of the awaited counter between two full turns: far below a microsecond.
+const GLANCES: u32 = 32;
+
 /// What a task is to do: a call, with its number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
@@ -54,7 +57,10 @@ struct Part {
     phase: Phase,
     executor: Executor,
     sizes: Option<Sizes>,
+    /// The bound plan of the present operation, and afterwards of the last one.
     bound: Option<Arc<Bound>>,
+    /// The shape of `bound`.
+    shape: Option<CacheKey>,
     numbers: Vec<usize>,
 }
 
@@ -115,6 +121,24 @@ impl Task {
         self.parts[..self.count].iter().find_map(|part| part.blocked(links))
     }
 
+    /// Looks a few times, as cheaply as can be, at the one counter that a blocked task waits for. Nothing else
+    /// may have to move meanwhile.
+    #[inline]
+    pub(crate) fn glance(&self) {
+        if self.count == 1
+            && self.parts[0].phase == Phase::Run
+            && let Some(bound) = &self.parts[0].bound
+            && let Some((counter, value)) = self.parts[0].executor.awaited()
+            && let Some(counter) = bound.own_counter(counter)
+        {
+            for _ in 0..GLANCES {
+                if counter.value() >= value {
+                    return;
+                }
+            }
+        }
+    }
+
     /// Looks at the clock and at the others once in a while; the error when it has taken too long, or when
     /// somebody else is in another operation.
     pub(crate) fn overdue(&mut self, engine: &mut Engine) -> Result<()> {
@@ -161,10 +185,13 @@ impl Part {
         let call = request.call;
         let size = engine.group.size();
         let choice = choose(&call, size, &engine.settings);
-        if let Some(bound) = engine.cache.find(CacheKey::new(&call, &choice)) {
-            let bound = bound.clone();
-            self.start(engine, bound, &request);
-            return Ok(());
+        let key = CacheKey::new(&call, &choice);
+        if self.shape != Some(key) {
+            self.bound = engine.cache.find(key).cloned();
+            self.shape = self.bound.as_ref().map(|_| key);
+        }
+        if self.bound.is_some() {
+            return self.start(engine, &request);
         }
         let (plan, bearings, base) = self.plan(engine, &call)?;
         let keys = links_of(&plan.plan, bearings, base);
@@ -211,13 +238,14 @@ impl Part {
         if engine.scratch.len() < scratch_bytes {
             engine.scratch.resize(scratch_bytes, 0);
         }
-        let bound = Arc::new(bound);
-        engine.cache.insert(CacheKey::new(&call, &choice), bound.clone());
-        self.start(engine, bound, &request);
-        Ok(())
+        let (bound, key) = (Arc::new(bound), CacheKey::new(&call, &choice));
+        engine.cache.insert(key, bound.clone());
+        (self.bound, self.shape) = (Some(bound), Some(key));
+        self.start(engine, &request)
     }
 
-    fn start(&mut self, engine: &mut Engine, bound: Arc<Bound>, request: &Request) {
+    fn start(&mut self, engine: &mut Engine, request: &Request) -> Result<()> {
+        let Some(bound) = &self.bound else { return Err(Error::internal("a task without a plan")) };
         let call = &request.call;
         let descriptor = pair_neutral(call.descriptor(), call.kind, engine.group.rank);
         let sizes = Sizes {
@@ -233,8 +261,8 @@ impl Part {
             |region| bound.slot_base(region, links),
         );
         self.sizes = Some(sizes);
-        self.bound = Some(bound);
         self.phase = Phase::Drain;
+        Ok(())
     }
 
     fn run(&mut self, engine: &mut Engine, input: Span<'_>, output: SpanMut<'_>) -> Result<Progress> {
@@ -254,7 +282,6 @@ impl Part {
         };
         if progress == Progress::Done {
             bound.settle(self.executor.iterations(), &mut engine.links);
-            self.bound = None;
             self.phase = Phase::Done;
         }
         Ok(progress)

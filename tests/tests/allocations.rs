@@ -13,25 +13,23 @@ fn a_repeated_small_call_between_threads_allocates_nothing() {
     let ranks = Communicator::local(2).expect("two ranks");
     let gate = Barrier::new(2);
     // A rank without a core for long is asked what it is doing, which allocates: the best of some rounds counts.
-    let counts: Vec<u64> = std::thread::scope(|threads| {
-        let run = |comm: &Communicator| {
-            let mut value = [1.0f32, 2.0];
-            comm.all_reduce(&mut value, ReduceOp::Max).expect("the first call");
-            comm.all_reduce(&mut value, ReduceOp::Max).expect("the second call");
-            (0..10)
-                .map(|_| {
-                    gate.wait();
-                    let before = counting::calls();
-                    gate.wait();
-                    for _ in 0..1000 {
-                        comm.all_reduce(&mut value, ReduceOp::Max).expect("a repeated call");
-                    }
-                    gate.wait();
-                    counting::calls() - before
-                })
-                .min()
-                .expect("ten rounds")
+    let run = |comm: &Communicator| {
+        let mut value = [1.0f32, 2.0];
+        comm.all_reduce(&mut value, ReduceOp::Max).expect("the first call");
+        comm.all_reduce(&mut value, ReduceOp::Max).expect("the second call");
+        let round = |_| {
+            gate.wait();
+            let before = counting::calls();
+            gate.wait();
+            for _ in 0..1000 {
+                comm.all_reduce(&mut value, ReduceOp::Max).expect("a repeated call");
+            }
+            gate.wait();
+            counting::calls() - before
         };
+        (0..10).map(round).min().expect("ten rounds")
+    };
+    let counts: Vec<u64> = std::thread::scope(|threads| {
         let threads: Vec<_> = ranks.iter().map(|comm| threads.spawn(|| run(comm))).collect();
         threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
     });

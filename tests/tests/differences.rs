@@ -97,9 +97,13 @@ fn work_that_nobody_waits_for_finds_a_difference_too() {
             let (done, at) = job.line_at(rank, "done ");
             assert_eq!(done, "true", "{transport}: {}", job.output());
             let took = at.saturating_duration_since(started);
-            assert!(took < FOUND_WITHIN + Duration::from_millis(300), "{transport}: rank {rank} took {took:?}");
+            assert!(
+                took < FOUND_WITHIN + Duration::from_millis(300),
+                "{transport}: rank {rank} took {took:?}"
+            );
             let text = job.failure(rank, "Mismatch");
-            let named = text.contains("rank 1: all_reduce of 1001") && text.contains("all_reduce of 1000 float");
+            let named =
+                text.contains("rank 1: all_reduce of 1001") && text.contains("all_reduce of 1000 float");
             assert!(named, "{transport}: {text}");
         }
     }
@@ -166,7 +170,8 @@ fn different_sizes_are_refused() {
     let options = Options::default().join_timeout(Duration::from_secs(3));
     let results: Vec<_> = std::thread::scope(|threads| {
         let (id, options) = (&id, &options);
-        let join = |rank, size| threads.spawn(move || consort::Communicator::join_with(rank, size, id, options));
+        let join =
+            |rank, size| threads.spawn(move || consort::Communicator::join_with(rank, size, id, options));
         let ranks = [join(0, 3), join(1, 2), join(2, 3)];
         ranks.into_iter().map(|rank| rank.join().expect("no panic").map(drop)).collect()
     });

@@ -16,7 +16,11 @@ fn a_child_is_refused_at_once_and_disturbs_nobody() {
         for rank in [0, 1] {
             for _ in 0..2 {
                 let status = job.line(rank, "child ");
-                assert!(status.starts_with("Exited(") && status.ends_with(", 0)"), "{status}\n{}", job.output());
+                assert!(
+                    status.starts_with("Exited(") && status.ends_with(", 0)"),
+                    "{status}\n{}",
+                    job.output()
+                );
             }
             job.line(rank, "passed");
         }

@@ -29,7 +29,9 @@ fn kill_one(size: u32, transport: &str, op: &str, megabytes: usize, random: &mut
         let named = text.contains(&format!("rank {victim} ")) && text.contains(&format!("process {pid}"));
         assert!(named, "{op} over {transport}: {text}");
         let took = at.saturating_duration_since(killed);
-        println!("{op}, {megabytes} MiB, {size} ranks, {transport}: rank {rank} told of {victim} after {took:?}");
+        println!(
+            "{op}, {megabytes} MiB, {size} ranks, {transport}: rank {rank} told of {victim} after {took:?}"
+        );
         assert!(took < TOLD_WITHIN, "rank {rank} was told after {took:?}");
     }
     for rank in (0..size).filter(|rank| *rank != victim) {
@@ -113,7 +115,8 @@ fn a_rank_that_stays_away() {
         // A broadcast may be over on the root before the last has come; the barrier behind it is not.
         for rank in [0, 1, 3] {
             let text = job.failure(rank, "Timeout");
-            let named = text.contains("rank 2 has not entered") && text.contains("its last call was all_reduce #1");
+            let named =
+                text.contains("rank 2 has not entered") && text.contains("its last call was all_reduce #1");
             assert!(named, "{transport}: {text}");
         }
         job.say(2, "go");

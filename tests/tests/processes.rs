@@ -40,7 +40,11 @@ fn bits_of_processes(size: u32, transport: &str) -> [String; 2] {
     let mut job = start.env("CONSORT_TIMEOUT", 30).go();
     let first = [job.line(0, "bits "), job.line(0, "bits ")];
     for rank in 1..size {
-        assert_eq!([job.line(rank, "bits "), job.line(rank, "bits ")], first, "rank {rank} of {size} ({transport})");
+        assert_eq!(
+            [job.line(rank, "bits "), job.line(rank, "bits ")],
+            first,
+            "rank {rank} of {size} ({transport})"
+        );
     }
     job.all_end_well();
     first

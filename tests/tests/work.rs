@@ -1,0 +1,236 @@
+//! Operations that go on by themselves: owned buffers, scopes, and what happens when nobody is there to wait.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use consort::{Communicator, Error, Options, ReduceOp, Result, TransportChoice};
+use consort_tests::{Links, on_ranks, results_of_ranks};
+
+fn options() -> Options {
+    Options::default().timeout(Duration::from_secs(20))
+}
+
+/// On threads of one process, in memory and over sockets.
+fn on_both(size: u32, body: impl Fn(&Communicator) -> Result<()> + Send + Sync) {
+    on_ranks(size, Links::Local, &options(), &body);
+    on_ranks(size, Links::Joined, &options().transport(TransportChoice::Tcp), &body);
+}
+
+fn vector(comm: &Communicator, count: usize) -> Vec<u64> {
+    (0..count as u64).map(|index| index + u64::from(comm.rank())).collect()
+}
+
+fn assert_sum(comm: &Communicator, buffer: &[u64]) {
+    let size = u64::from(comm.size());
+    for (index, value) in buffer.iter().enumerate() {
+        assert_eq!(*value, index as u64 * size + size * (size - 1) / 2, "element {index}");
+    }
+}
+
+#[test]
+fn several_are_queued_and_waited_for_in_any_order() {
+    on_both(3, |comm| {
+        let counts = [1, 1000, 70_001, 0, 33];
+        let works: Vec<_> = counts
+            .iter()
+            .map(|count| comm.start_all_reduce(vector(comm, *count), ReduceOp::Sum))
+            .collect::<Result<_>>()?;
+        let broadcast = comm.start_broadcast(vec![comm.rank(); 100], 2)?;
+        let mut gather = vec![0u32; 30];
+        gather[comm.rank() as usize * 10..][..10].fill(comm.rank() + 1);
+        let gather = comm.start_all_gather(gather)?;
+        // A blocking call comes behind everything that was started.
+        let mut now = vector(comm, 10);
+        comm.all_reduce(&mut now, ReduceOp::Sum)?;
+        assert_sum(comm, &now);
+        assert!(gather.is_done());
+        for (work, count) in works.into_iter().zip(counts).rev() {
+            let buffer = work.wait()?;
+            assert_eq!(buffer.len(), count);
+            assert_sum(comm, &buffer);
+        }
+        assert_eq!(broadcast.wait()?, [2; 100]);
+        let gathered = gather.wait()?;
+        assert!(gathered.iter().enumerate().all(|(index, value)| *value as usize == index / 10 + 1));
+        Ok(())
+    });
+}
+
+#[test]
+fn it_goes_on_when_nobody_waits() {
+    on_both(3, |comm| {
+        comm.barrier()?;
+        let work = comm.start_all_reduce(vector(comm, 50_000), ReduceOp::Sum)?;
+        let began = Instant::now();
+        while !work.is_done() && began.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!(work.is_done(), "the control thread does not drive it");
+        assert_sum(comm, &work.wait()?);
+        Ok(())
+    });
+}
+
+#[test]
+fn dropped_and_forgotten_works_are_finished_all_the_same() {
+    on_both(2, |comm| {
+        for round in 0..20 {
+            drop(comm.start_all_reduce(vector(comm, 10_000), ReduceOp::Sum)?);
+            std::mem::forget(comm.start_all_reduce(vector(comm, 10_000), ReduceOp::Sum)?);
+            if round % 5 == 0 {
+                comm.barrier()?;
+            }
+        }
+        // The communicator is dropped with some of them under way.
+        Ok(())
+    });
+}
+
+#[test]
+fn another_thread_waits() {
+    on_both(2, |comm| {
+        let work = comm.start_all_reduce(vector(comm, 1000), ReduceOp::Sum)?;
+        let buffer = std::thread::scope(|threads| threads.spawn(|| work.wait()).join().expect("no panic"))?;
+        assert_sum(comm, &buffer);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_work_outlives_its_communicator() {
+    let works = results_of_ranks(2, Links::Local, &options(), |comm| {
+        let work = comm.start_all_reduce(vec![1u8; 100], ReduceOp::Sum).expect("started");
+        comm.barrier().expect("here");
+        work
+    });
+    for work in works {
+        assert_eq!(work.wait().expect("it was over"), [2; 100]);
+    }
+}
+
+#[test]
+fn a_failed_work_gives_its_buffer_back() {
+    let results = results_of_ranks(2, Links::Local, &options(), |comm| {
+        comm.barrier().expect("here");
+        if comm.rank() == 1 {
+            std::thread::sleep(Duration::from_millis(100));
+            comm.abort("enough");
+            return (Vec::new(), comm.status());
+        }
+        let first = comm.start_all_reduce(vec![7u8; 100], ReduceOp::Sum).expect("started");
+        let second = comm.start_all_reduce(vec![8u8; 10], ReduceOp::Sum).expect("started");
+        let (buffer, result) = first.wait_with_buffer();
+        assert_eq!(buffer.len(), 100);
+        assert!(matches!(second.wait(), Err(Error::Aborted { rank: 1, .. })));
+        (buffer, result)
+    });
+    for (_, result) in results {
+        assert!(matches!(result, Err(Error::Aborted { rank: 1, .. })), "{result:?}");
+    }
+}
+
+#[test]
+fn a_scope_lends_buffers() {
+    on_both(3, |comm| {
+        let (mut one, mut two) = (vector(comm, 10), vector(comm, 70_000));
+        let (input, mut gathered) = (vec![comm.rank(); 5], vec![9u32; 15]);
+        let (long, mut block) = (vector(comm, 30), vec![0u64; 10]);
+        let value = comm.scope(|scope| {
+            let first = scope.all_reduce(&mut one, ReduceOp::Sum)?;
+            scope.all_reduce(&mut two, ReduceOp::Sum)?;
+            scope.all_gather(&input, &mut gathered)?;
+            scope.reduce_scatter(&long, &mut block, ReduceOp::Sum)?;
+            first.wait()?;
+            assert!(first.is_done());
+            Ok(42)
+        })?;
+        assert_eq!(value, 42);
+        assert_sum(comm, &one);
+        assert_sum(comm, &two);
+        assert_eq!(gathered, [0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2]);
+        assert!(
+            block.iter().enumerate().all(|(at, v)| *v == 3 * (u64::from(comm.rank()) * 10 + at as u64) + 3)
+        );
+        Ok(())
+    });
+}
+
+#[test]
+fn an_error_or_a_panic_inside_a_scope_still_waits_for_what_was_started() {
+    on_both(2, |comm| {
+        let (mut one, mut two) = (vector(comm, 10_000), vector(comm, 10_000));
+        let failed: Result<()> = comm.scope(|scope| {
+            scope.all_reduce(&mut one, ReduceOp::Sum)?;
+            Err(Error::ConcurrentUse)
+        });
+        assert!(matches!(failed, Err(Error::ConcurrentUse)), "{failed:?}");
+        assert_sum(comm, &one);
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            comm.scope::<()>(|scope| {
+                scope.all_reduce(&mut two, ReduceOp::Sum)?;
+                std::panic::resume_unwind(Box::new("on purpose"))
+            })
+        }));
+        assert!(panicked.is_err());
+        assert_sum(comm, &two);
+        comm.barrier()
+    });
+}
+
+#[test]
+fn a_scope_returns_the_error_of_an_operation_that_nobody_waited_for() {
+    let options = Options::default().timeout(Duration::from_millis(300));
+    let results = results_of_ranks(2, Links::Local, &options, |comm| {
+        comm.barrier().expect("here");
+        let mut buffer = [1u8; 100];
+        if comm.rank() == 0 {
+            comm.scope(|scope| scope.all_reduce(&mut buffer, ReduceOp::Sum).map(drop))
+        } else {
+            std::thread::sleep(Duration::from_millis(700));
+            comm.status()
+        }
+    });
+    for result in results {
+        assert!(matches!(result, Err(Error::Timeout { .. })), "{result:?}");
+    }
+}
+
+#[test]
+fn dropping_a_communicator_with_work_that_cannot_end_is_bounded() {
+    let options = Options::default().timeout(Duration::from_millis(300));
+    let mut ranks = Communicator::local_with(2, &options).expect("two ranks");
+    let alone = ranks.pop().expect("a rank");
+    let work = alone.start_all_reduce(vec![1u8; 10], ReduceOp::Sum).expect("started");
+    let began = Instant::now();
+    drop(alone);
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    let (buffer, result) = work.wait_with_buffer();
+    assert_eq!(buffer.len(), 10);
+    assert!(matches!(result, Err(Error::Timeout { .. } | Error::Aborted { .. })), "{result:?}");
+}
+
+#[test]
+fn split_colours_keys_and_none() {
+    on_ranks(5, Links::Local, &options(), |comm| {
+        let rank = comm.rank();
+        let color = (rank != 4).then_some(rank / 2);
+        let Some(pair) = comm.split(color, -i64::from(rank))? else {
+            assert_eq!(rank, 4);
+            return comm.barrier();
+        };
+        assert_eq!(color.map(|_| (pair.size(), pair.rank())), Some((2, 1 - rank % 2)));
+        let lone = pair.split(Some(pair.rank()), 0)?.expect("a colour");
+        assert_eq!((lone.size(), lone.rank()), (1, 0));
+        for _ in 0..3 {
+            let mut value = [rank];
+            pair.all_reduce(&mut value, ReduceOp::Sum)?;
+            assert_eq!(value[0], rank / 2 * 4 + 1);
+            lone.all_reduce(&mut value, ReduceOp::Sum)?;
+        }
+        // A child may outlive its parent's calls, and dies alone.
+        drop(lone);
+        pair.abort("only this pair");
+        assert!(pair.status().is_err());
+        comm.barrier()
+    });
+}
