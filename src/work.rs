@@ -64,11 +64,14 @@ impl<T: Plain> Work<T> {
         result.map(|()| buffer)
     }
 
-    /// As [`Work::wait`], but the buffer comes back in any case.
+    /// As [`Work::wait`], but the buffer comes back in any case; only in a child that was forked while the
+    /// operation moved, an empty one may come instead.
     pub fn wait_with_buffer(self) -> (Vec<T>, Result<()>) {
         let result = self.core.wait_for(&self.ticket);
         match self.lease.try_take() {
             Ok(buffer) => (buffer, result),
+            // The thread that held it does not exist in this process.
+            Err(_) if matches!(result, Err(Error::Forked)) => (Vec::new(), result),
             // Only possible when the operation is still held by a driver that is about to drop it.
             Err(lease) => (take(lease), result),
         }

@@ -108,7 +108,7 @@ impl Core {
     pub(crate) fn collective(&self, call: Call, input: Span<'_>, output: SpanMut<'_>) -> Result<()> {
         self.own(|engine| {
             self.finish_queue(engine)?;
-            let request = Request { call, sequence: engine.next_sequence() };
+            let request = engine.draw(call);
             let recorder = &self.group.recorder;
             recorder.enter(request.sequence, &call.descriptor());
             if call.count == 0 {
@@ -131,7 +131,7 @@ impl Core {
             for (slot, call) in requests.iter_mut().zip(calls) {
                 let sequence = engine.next_pair_sequence(call.root, call.kind == Kind::Send);
                 self.group.recorder.enter_pair(sequence, &call.descriptor());
-                *slot = (call.count != 0).then_some(Request { call: *call, sequence });
+                *slot = (call.count != 0).then_some(Request { call: *call, sequence, history: 0 });
             }
             match requests {
                 [Some(first), Some(second)] => self.drive(engine, &[first, second], input, output),
@@ -190,14 +190,17 @@ impl Core {
         let ticket = Arc::new(Ticket::default());
         self.process.ensure_thread()?;
         self.own(|engine| {
-            let sequence = engine.next_sequence();
-            self.group.recorder.enter(sequence, &call.descriptor());
+            let request = engine.draw(call);
+            self.group.recorder.enter(request.sequence, &call.descriptor());
             if call.count == 0 {
+                if engine.queued() == 0 {
+                    self.group.recorder.finish(request.sequence);
+                }
                 ticket.finish(Ok(()));
                 return Ok(());
             }
             let mut task = Task::default();
-            task.prepare(&[Request { call, sequence }]);
+            task.prepare(&[request]);
             engine.enqueue(task, input, output, ticket.clone());
             self.queued.store(engine.queued(), Ordering::Relaxed);
             Ok(())
@@ -213,6 +216,10 @@ impl Core {
             return ticket.result();
         }
         if self.is_forked() {
+            // The parent's operations go on without this process, whose copies of their buffers are free.
+            if let Some(mut engine) = self.engine.try_acquire() {
+                engine.fail_queue(&Error::Forked);
+            }
             return Err(Error::Forked);
         }
         self.waiters.fetch_add(1, Ordering::Relaxed);

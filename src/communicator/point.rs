@@ -85,6 +85,8 @@ impl Communicator {
             ));
         }
         let me = self.rank();
+        self.check_peer("exchange", to)?;
+        self.check_peer("exchange", from)?;
         if (to == me) != (from == me) {
             return Err(Error::invalid(
                 "exchange: a message from a rank to itself needs both ends in the same call",
@@ -106,13 +108,18 @@ impl Communicator {
         self.core().exchange(&[send, receive], input, output)
     }
 
-    fn message(&self, kind: Kind, data_type: DataType, bytes: usize, peer: Rank) -> Result<Call> {
-        if peer >= self.size() {
-            return Err(Error::invalid(
-                format!("{}: rank {peer} does not exist in a communicator of {}", kind.name(), self.size()),
-                format!("pass a rank between 0 and {}", self.size() - 1),
-            ));
+    fn check_peer(&self, name: &str, peer: Rank) -> Result<()> {
+        if peer < self.size() {
+            return Ok(());
         }
+        Err(Error::invalid(
+            format!("{name}: rank {peer} does not exist in a communicator of {}", self.size()),
+            format!("pass a rank between 0 and {}", self.size() - 1),
+        ))
+    }
+
+    fn message(&self, kind: Kind, data_type: DataType, bytes: usize, peer: Rank) -> Result<Call> {
+        self.check_peer(kind.name(), peer)?;
         if peer == self.rank() {
             return Err(Error::invalid(
                 format!("{}: rank {peer} is this rank", kind.name()),

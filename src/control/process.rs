@@ -206,6 +206,11 @@ impl Shared {
         let _ = self.wake.write(1);
     }
 
+    /// Lets a moment pass, wherever this is called from; what peers say is heard meanwhile.
+    pub(crate) fn pause(self: &Arc<Self>, moment: Duration) {
+        thread::pause(self, moment);
+    }
+
     pub(super) fn clear_wake(&self) {
         let _ = self.wake.read();
     }

@@ -14,6 +14,7 @@ use consort_transports::{
     TransportError,
 };
 
+use super::bound::Broken;
 use crate::Rank;
 use crate::control::group::Group;
 use crate::control::member::Distance;
@@ -149,7 +150,11 @@ impl Links {
     }
 
     /// Goes on connecting. Ready when every one of `numbers` is up; otherwise a peer that is waited for.
-    pub(crate) fn poll_up(&mut self, numbers: &[usize], group: &Group) -> Result<Poll<()>> {
+    pub(crate) fn poll_up(
+        &mut self,
+        numbers: &[usize],
+        group: &Group,
+    ) -> std::result::Result<Poll<()>, Broken> {
         let mut all = true;
         for number in numbers {
             let slot = &mut self.slots[*number];
@@ -158,12 +163,11 @@ impl Links {
                 && let Some(address) = group.take_address(rank, channel)
                 && let State::Waiting(endpoint) = std::mem::replace(&mut slot.state, State::Gone)
             {
-                let connecting =
-                    endpoint.connect(&address).map_err(|error| link_error(group, rank, error))?;
+                let connecting = endpoint.connect(&address).map_err(|error| Broken { peer: rank, error })?;
                 slot.state = State::Connecting(connecting);
             }
             if let State::Connecting(connecting) = &mut slot.state {
-                match connecting.poll().map_err(|error| link_error(group, rank, error))? {
+                match connecting.poll().map_err(|error| Broken { peer: rank, error })? {
                     Poll::Ready(connection) => {
                         if connection.capabilities().messages_only {
                             self.messages.push(*number);
@@ -182,11 +186,11 @@ impl Links {
             }
             match slot.state {
                 State::Up(_) => {}
+                // The first attempt failed, and the communicator with it.
                 State::Gone => {
-                    return Err(Error::Link {
-                        rank,
-                        transport: "data".into(),
-                        cause: "the connection could not be made before".into(),
+                    return Err(Broken {
+                        peer: rank,
+                        error: TransportError::PeerClosed { transport: "data" },
                     });
                 }
                 _ => all = false,
@@ -240,7 +244,7 @@ impl Links {
     }
 
     /// Moves what is under way on links that need it.
-    pub(crate) fn progress(&mut self, group: &Group) -> Result<()> {
+    pub(crate) fn progress(&mut self) -> std::result::Result<(), Broken> {
         for at in 0..self.messages.len() {
             let number = self.messages[at];
             let rank = self.slots[number].key.0;
@@ -251,7 +255,7 @@ impl Links {
             match up.connection.progress() {
                 Ok(PeerState::Open) => {}
                 Ok(PeerState::Closed) | Err(TransportError::PeerClosed { .. }) => up.closed = true,
-                Err(error) => return Err(link_error(group, rank, error)),
+                Err(error) => return Err(Broken { peer: rank, error }),
             }
         }
         Ok(())

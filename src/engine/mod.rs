@@ -20,6 +20,7 @@ pub(crate) use executor::Progress;
 pub(crate) use task::{Request, Task};
 
 use crate::Rank;
+use crate::call::Call;
 use crate::control::group::Group;
 use crate::control::process::Process;
 use crate::error::{Error, Result};
@@ -40,6 +41,8 @@ pub(crate) struct Engine {
     scratch: Vec<u8>,
     /// Collectives entered so far.
     sequence: u64,
+    /// What all of them were, as one word.
+    history: u64,
     /// Point-to-point operations so far, per peer: sent to, received from.
     pairs: Vec<(u64, u64)>,
     /// The task of the call that somebody waits for, kept so that its tables are reused.
@@ -85,6 +88,7 @@ impl Engine {
             cache: Cache::new(),
             scratch: Vec::new(),
             sequence: 0,
+            history: 0,
             pairs: vec![(0, 0); size],
             foreground: None,
             queue: VecDeque::new(),
@@ -92,10 +96,13 @@ impl Engine {
         }
     }
 
-    /// The next number of a collective.
-    pub(crate) fn next_sequence(&mut self) -> u64 {
+    /// The next collective, with its number and what came before it: ranks that differed in a call which
+    /// each could finish alone (two broadcasts from different roots) find out at the next.
+    pub(crate) fn draw(&mut self, call: Call) -> Request {
         self.sequence += 1;
-        self.sequence
+        let request = Request { call, sequence: self.sequence, history: self.history };
+        self.history = call.descriptor().digest(self.sequence, self.history);
+        request
     }
 
     /// The next number of a message to `peer`, or from it.
@@ -123,12 +130,11 @@ impl Engine {
         output: SpanMut<'_>,
     ) -> Result<Progress> {
         let progress = task.advance(self, input, output)?;
-        if progress != Progress::Done && self.links.needs_progress() {
-            self.links.progress(&self.group)?;
-        }
-        if progress == Progress::Done && self.links.needs_progress() {
-            // Signals that the kernel has not taken yet must not wait for the next call.
-            self.links.progress(&self.group)?;
+        // Also when it is done: signals that the kernel has not taken yet must not wait for the next call.
+        if self.links.needs_progress()
+            && let Err(broken) = self.links.progress()
+        {
+            return Err(task::fault(self, task.operation(), broken));
         }
         Ok(progress)
     }
@@ -192,6 +198,7 @@ impl Engine {
 
     /// Bytes of memory of this communicator in this process, apart from the caller's buffers.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.links.memory_bytes() + self.scratch.capacity() + size_of::<Self>()
+        let tables = size_of::<Self>() + size_of_val(&*self.group) + size_of_val(&*self.pairs);
+        self.links.memory_bytes() + self.scratch.capacity() + tables
     }
 }

@@ -4,9 +4,11 @@
 //! mailboxes of another slot length are empty; run) and never waits in any of them.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use consort_memory::{Span, SpanMut};
+use consort_transports::TransportError;
 
 use super::Engine;
 use super::bound::{Bearings, Bound, Broken, RealIo, Shape, links_of};
@@ -27,6 +29,8 @@ const GLANCES: u32 = 32;
 pub(crate) struct Request {
     pub(crate) call: Call,
     pub(crate) sequence: u64,
+    /// A word for all collectives before it; 0 for messages.
+    pub(crate) history: u64,
 }
 
 impl Request {
@@ -156,8 +160,10 @@ impl Part {
             match self.phase {
                 Phase::Find => self.find(engine)?,
                 Phase::Link => {
-                    if engine.links.poll_up(&self.numbers, &engine.group)?.is_pending() {
-                        return Ok(Progress::Blocked);
+                    match engine.links.poll_up(&self.numbers, &engine.group) {
+                        Ok(Poll::Ready(())) => {}
+                        Ok(Poll::Pending) => return Ok(Progress::Blocked),
+                        Err(broken) => return Err(self.fault(engine, broken)),
                     }
                     self.bind(engine)?;
                 }
@@ -174,6 +180,10 @@ impl Part {
                 Phase::Done => return Ok(Progress::Done),
             }
         }
+    }
+
+    fn fault(&self, engine: &Engine, broken: Broken) -> Error {
+        self.request().map_or_else(|error| error, |request| fault(engine, request.operation(), broken))
     }
 
     fn request(&self) -> Result<Request> {
@@ -248,10 +258,11 @@ impl Part {
         let Some(bound) = &self.bound else { return Err(Error::internal("a task without a plan")) };
         let call = &request.call;
         let descriptor = pair_neutral(call.descriptor(), call.kind, engine.group.rank);
+        let salt = bound.fold_hash ^ bound.slot_bytes as u64;
         let sizes = Sizes {
             extents: bound.plan.partition.extents(call.count, call.data_type.size()),
             slot_bytes: bound.slot_bytes,
-            tag: descriptor.digest(request.sequence, bound.fold_hash ^ bound.slot_bytes as u64),
+            tag: descriptor.digest(request.sequence, salt ^ request.history),
         };
         let links = &engine.links;
         self.executor.start(
@@ -278,7 +289,7 @@ impl Part {
                 let peer = bound.bearings.rank(peer);
                 return Err(verdict::mismatch(engine, &request, peer));
             }
-            Err(Stop::Fault(Broken { peer, error })) => return Err(fault(engine, peer, error)),
+            Err(Stop::Fault(broken)) => return Err(self.fault(engine, broken)),
         };
         if progress == Progress::Done {
             bound.settle(self.executor.iterations(), &mut engine.links);
@@ -312,10 +323,14 @@ fn pair_neutral(descriptor: Descriptor, kind: Kind, me: Rank) -> Descriptor {
     }
 }
 
-/// A link broke: when its peer is known to be dead, that is the news.
-fn fault(engine: &Engine, peer: Rank, error: consort_transports::TransportError) -> Error {
-    match verdict::wait_for_failure(engine, std::time::Duration::from_millis(300)) {
+/// A link broke: when its peer is known to be dead or to have left, that is the news.
+pub(crate) fn fault(engine: &Engine, operation: Operation, Broken { peer, error }: Broken) -> Error {
+    if matches!(error, TransportError::OutOfMemory { .. }) {
+        return link_error(&engine.group, peer, error);
+    }
+    match verdict::wait_for_failure(engine, peer, Duration::from_millis(300)) {
         Err(known) => known,
+        Ok(()) if engine.group.has_left(peer) => Error::PeerLeft { rank: peer, operation },
         Ok(()) => link_error(&engine.group, peer, error),
     }
 }

@@ -24,6 +24,8 @@ pub(crate) struct Watch {
     started: Option<Instant>,
     next: Option<Instant>,
     asked: bool,
+    /// A peer that had left when the task was looked at the last time.
+    left: Option<Rank>,
 }
 
 impl Watch {
@@ -49,10 +51,14 @@ pub(crate) fn look(task: &mut Task, engine: &mut Engine, now: Instant) -> Result
     if let Some(blocked) = task.blocked(&engine.links)
         && blocked.drained
         && engine.group.has_left(blocked.peer)
-        // What it sent before it left is looked at once more.
-        && task.watch.asked
     {
-        return Err(Error::PeerLeft { rank: blocked.peer, operation });
+        if task.watch.left == Some(blocked.peer) {
+            return Err(Error::PeerLeft { rank: blocked.peer, operation });
+        }
+        // Everything that it sent before it left is there now, and may have come since the task was blocked.
+        task.watch.left = Some(blocked.peer);
+        task.watch.next = Some(now);
+        return Ok(());
     }
     if task.watch.asked {
         for request in task.requests() {
@@ -102,18 +108,18 @@ fn settle(request: &Request, engine: &Engine) -> Option<Error> {
         if (complete && found.is_some()) || Instant::now() >= until {
             return found;
         }
-        std::thread::sleep(Duration::from_millis(2));
+        engine.process.shared.pause(Duration::from_millis(2));
         if complete {
             engine.group.ask();
         }
     }
 }
 
-/// The mismatch that the answers show, if they show one.
+/// The first mismatch that the answers show, if they show one: in this operation, or in one before it that
+/// every rank could finish alone.
 fn difference(request: &Request, engine: &Engine, answers: &[Option<Snapshot>]) -> Option<Error> {
     let mine = request.call.descriptor();
     let me = engine.group.rank;
-    let error = |difference| Some(Error::Mismatch { sequence: request.sequence, difference });
     if matches!(request.call.kind, Kind::Send | Kind::Receive) {
         let peer = mine.root;
         let (sequence, theirs) = answers[peer as usize].as_ref()?.pair?;
@@ -122,14 +128,22 @@ fn difference(request: &Request, engine: &Engine, answers: &[Option<Snapshot>]) 
             && theirs.root == me
             && sequence == request.sequence
             && (theirs.count, theirs.data_type) != (mine.count, mine.data_type);
-        return if differs { error(format!("rank {me}: {mine}; rank {peer}: {theirs}")) } else { None };
+        let difference = format!("rank {me}: {mine}; rank {peer}: {theirs}");
+        return differs.then_some(Error::Mismatch { sequence, difference });
     }
+    let own = answers[me as usize].as_ref()?.recent.iter();
+    own.filter(|(sequence, _)| *sequence <= request.sequence)
+        .find_map(|(sequence, mine)| difference_in(*sequence, mine, answers))
+}
+
+/// The mismatch in one collective.
+fn difference_in(sequence: u64, mine: &Descriptor, answers: &[Option<Snapshot>]) -> Option<Error> {
     let calls: Vec<(Rank, Descriptor)> = answers
         .iter()
         .enumerate()
-        .filter_map(|(rank, answer)| Some((rank as Rank, answer.as_ref()?.find(request.sequence)?)))
+        .filter_map(|(rank, answer)| Some((rank as Rank, answer.as_ref()?.find(sequence)?)))
         .collect();
-    if calls.iter().all(|(_, descriptor)| *descriptor == mine) {
+    if calls.iter().all(|(_, descriptor)| descriptor == mine) {
         return None;
     }
     let mut kinds: Vec<(Descriptor, Vec<Rank>)> = Vec::new();
@@ -143,7 +157,8 @@ fn difference(request: &Request, engine: &Engine, answers: &[Option<Snapshot>]) 
     let side = |(descriptor, ranks): &(Descriptor, Vec<Rank>)| {
         format!("rank{} {}: {descriptor}", if ranks.len() == 1 { "" } else { "s" }, list(ranks))
     };
-    error(kinds.iter().map(side).collect::<Vec<_>>().join("; "))
+    let difference = kinds.iter().map(side).collect::<Vec<_>>().join("; ");
+    Some(Error::Mismatch { sequence, difference })
 }
 
 /// Who is waited for, in one sentence.
@@ -164,22 +179,25 @@ fn blame(task: &Task, engine: &Engine) -> String {
             format!("rank {peer} has not made the matching call; {}", last(peer))
         };
     }
-    let absent: Vec<Rank> = (0..engine.group.size())
+    let entered = |rank: Rank| answers[rank as usize].as_ref().map(|answer| answer.entered);
+    let mut absent: Vec<Rank> = (0..engine.group.size())
         .filter(|rank| !silent.contains(rank))
-        .filter(|rank| {
-            answers[*rank as usize].as_ref().is_some_and(|answer| answer.entered < request.sequence)
-        })
+        .filter(|rank| entered(*rank).is_some_and(|entered| entered < request.sequence))
         .collect();
+    // Whoever is furthest behind keeps the others who are behind.
+    let last_entered = absent.iter().filter_map(|rank| entered(*rank)).min();
+    absent.retain(|rank| entered(*rank) == last_entered);
     let mut sentences = Vec::new();
     if !silent.is_empty() {
-        let plural = if silent.len() == 1 { "does" } else { "do" };
+        let (ranks, verb) = if silent.len() == 1 { ("rank", "does") } else { ("ranks", "do") };
         sentences
-            .push(format!("rank {} {plural} not answer: stopped, or on an overloaded host", list(&silent)));
+            .push(format!("{ranks} {} {verb} not answer: stopped, or on an overloaded host", list(&silent)));
     }
     if let Some(first) = absent.first() {
-        let plural = if absent.len() == 1 { "has" } else { "have" };
+        let (ranks, verb) = if absent.len() == 1 { ("rank", "has") } else { ("ranks", "have") };
         let operation = request.operation();
-        sentences.push(format!("rank {} {plural} not entered {operation}; {}", list(&absent), last(*first)));
+        let who = format!("{ranks} {} {verb}", list(&absent));
+        sentences.push(format!("{who} not entered {operation}; {}", last(*first)));
     }
     if sentences.is_empty() {
         sentences.push(match blocked {
@@ -192,14 +210,14 @@ fn blame(task: &Task, engine: &Engine) -> String {
     sentences.join("; ")
 }
 
-/// Gives the control plane a moment to say what became of a peer.
-pub(crate) fn wait_for_failure(engine: &Engine, patience: Duration) -> Result<()> {
+/// Gives the control plane a moment to say what became of a peer: that it died, or left.
+pub(crate) fn wait_for_failure(engine: &Engine, peer: Rank, patience: Duration) -> Result<()> {
     let until = Instant::now() + patience;
     loop {
         engine.group.failure()?;
-        if Instant::now() >= until {
+        if engine.group.has_left(peer) || Instant::now() >= until {
             return Ok(());
         }
-        std::thread::sleep(Duration::from_millis(2));
+        engine.process.shared.pause(Duration::from_millis(2));
     }
 }

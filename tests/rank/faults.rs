@@ -12,9 +12,9 @@ use crate::{Context, report};
 pub(crate) fn differ(context: &Context) -> Result<()> {
     let difference = Difference::parse(context.text("difference")).expect("a difference");
     let comm = context.join()?;
-    comm.barrier()?;
     println!("begin");
-    let result = difference.act(&comm, context.is("deviant"));
+    // Whoever is through the barrier first may fail while others are still in it.
+    let result = comm.barrier().and_then(|()| difference.act(&comm, context.is("deviant")));
     report(&result);
     // The failure stays, and stays the same.
     let again = comm.all_reduce(&mut [1.0f32; 4], ReduceOp::Sum);
@@ -28,7 +28,6 @@ pub(crate) fn differ(context: &Context) -> Result<()> {
 pub(crate) fn extra(context: &Context) -> Result<()> {
     let comm = context.join()?;
     comm.barrier()?;
-    println!("begin");
     if context.is("deviant") {
         report(&comm.all_reduce(&mut [1.0f32; 100], ReduceOp::Sum));
         return Ok(());
@@ -43,12 +42,11 @@ pub(crate) fn extra(context: &Context) -> Result<()> {
 /// Rank 0 sends, rank 1 receives another number of elements.
 pub(crate) fn messages(context: &Context) -> Result<()> {
     let comm = context.join()?;
-    comm.barrier()?;
-    let result = match context.rank {
+    let result = comm.barrier().and_then(|()| match context.rank {
         0 => comm.send(&vec![1.0f32; context.number("sent")], 1).and_then(|()| comm.barrier()),
         1 => comm.receive(&mut vec![0.0f32; context.number("received")], 0).and_then(|()| comm.barrier()),
         _ => comm.barrier(),
-    };
+    });
     report(&result);
     context.listen();
     Ok(())
@@ -120,12 +118,12 @@ pub(crate) fn repeat_until_failure(context: &Context) -> Result<()> {
 /// One rank does not make the second call.
 pub(crate) fn absent(context: &Context) -> Result<()> {
     let comm = context.join()?;
-    comm.all_reduce(&mut [1u8; 3], ReduceOp::Max)?;
-    println!("begin");
+    let first = comm.all_reduce(&mut [1u8; 3], ReduceOp::Max);
     if context.is("deviant") {
         context.listen();
     }
-    report(&comm.broadcast(&mut [1u64; 1000], 0).and_then(|()| comm.barrier()));
+    let second = first.and_then(|()| comm.broadcast(&mut [1u64; 1000], 0));
+    report(&second.and_then(|()| comm.barrier()));
     context.listen();
     Ok(())
 }
@@ -133,16 +131,15 @@ pub(crate) fn absent(context: &Context) -> Result<()> {
 /// One rank drops its communicator early; with `then=exit` its process ends too.
 pub(crate) fn leave(context: &Context) -> Result<()> {
     let comm = context.join()?;
-    comm.barrier()?;
-    println!("begin");
     if context.is("deviant") {
+        comm.barrier()?;
         drop(comm);
         if context.text("then") != "exit" {
             context.listen();
         }
         return Ok(());
     }
-    report(&comm.all_reduce(&mut [1u8; 100], ReduceOp::Sum));
+    report(&comm.barrier().and_then(|()| comm.all_reduce(&mut [1u8; 100], ReduceOp::Sum)));
     context.listen();
     Ok(())
 }

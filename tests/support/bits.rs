@@ -1,5 +1,5 @@
-//! All data types with all operators on arbitrary bits, reduced to one number that must be the same on every
-//! rank, in every run, over every transport.
+//! All data types with all operators on arbitrary bits, reduced to a number for each that must be the same on
+//! every rank, in every run, over every transport.
 
 use consort::{Call, Communicator, DataType, ReduceOp, Result, Span, SpanMut};
 
@@ -7,6 +7,9 @@ use crate::system::Random;
 
 /// Counts of elements: one, odd, not divisible by the ranks, longer than a vector register.
 const COUNTS: [usize; 4] = [1, 7, 65, 1030];
+
+/// Where FNV-1a begins.
+const SEED: u64 = 0xcbf2_9ce4_8422_2325;
 
 /// FNV-1a, continued.
 pub fn mix(hash: u64, bytes: &[u8]) -> u64 {
@@ -21,30 +24,32 @@ fn input(data_type: DataType, bytes: usize, rank: u32, tame: bool) -> Vec<u8> {
     while data.len() < bytes {
         match (data_type, tame) {
             (DataType::Float32, true) => {
-                let value = (random.next() as i32 as f32) * 10f32.powi((random.next() % 9) as i32 - 4);
+                let value = (random.number() as i32 as f32) * 10f32.powi((random.number() % 9) as i32 - 4);
                 data.extend_from_slice(&value.to_le_bytes());
             }
             (DataType::Float64, true) => {
-                let value = (random.next() as i64 as f64) * 10f64.powi((random.next() % 17) as i32 - 8);
+                let value = (random.number() as i64 as f64) * 10f64.powi((random.number() % 17) as i32 - 8);
                 data.extend_from_slice(&value.to_le_bytes());
             }
-            _ => data.extend_from_slice(&random.next().to_le_bytes()),
+            _ => data.extend_from_slice(&random.number().to_le_bytes()),
         }
     }
     data.truncate(bytes);
     data
 }
 
-/// The number. `offset` shifts all buffers away from their natural alignment.
+/// The numbers, as `float/sum=0123456789abcdef` and so on. `offset` shifts all buffers away from their natural alignment.
 ///
 /// # Errors
 /// Whatever a call returns.
-pub fn of_everything(comm: &Communicator, offset: usize) -> Result<u64> {
+pub fn of_everything(comm: &Communicator, offset: usize) -> Result<Vec<String>> {
     let (rank, size) = (comm.rank(), comm.size() as usize);
-    let mut hash = 0xcbf2_9ce4_8422_2325;
-    let mut scattered = Vec::new();
+    let mut all = Vec::new();
     for data_type in DataType::ALL {
         for op in ReduceOp::ALL {
+            let mut hash = SEED;
+            // Every rank has its own blocks; together they are one number too.
+            let mut own = SEED;
             for count in COUNTS {
                 for tame in [false, true] {
                     let bytes = count * data_type.size();
@@ -68,15 +73,19 @@ pub fn of_everything(comm: &Communicator, offset: usize) -> Result<u64> {
                     let call = Call::reduce_scatter(data_type, op, count);
                     let block = SpanMut::of(&mut to).slice(offset, bytes);
                     comm.execute(&call, whole.slice(offset, bytes * size), block)?;
-                    scattered.extend_from_slice(&to[offset..offset + bytes]);
+                    own = mix(own, &to[offset..offset + bytes]);
                 }
             }
+            let mut blocks = vec![0u8; 8 * size];
+            comm.all_gather(&own.to_le_bytes(), &mut blocks)?;
+            all.push(format!("{data_type}/{op}={:016x}", mix(hash, &blocks)));
         }
     }
-    // Every rank has its own blocks; together they are one number too.
-    let mut own = 0xcbf2_9ce4_8422_2325u64.to_le_bytes();
-    own = mix(u64::from_le_bytes(own), &scattered).to_le_bytes();
-    let mut all = vec![0u8; 8 * size];
-    comm.all_gather(&own, &mut all)?;
-    Ok(mix(hash, &all))
+    Ok(all)
+}
+
+/// What differs between two lists of numbers.
+pub fn differences(one: &[String], other: &[String]) -> Vec<String> {
+    let differs = |(one, other): (&String, &String)| (one != other).then(|| format!("{one} or {other}"));
+    one.iter().zip(other).filter_map(differs).collect()
 }

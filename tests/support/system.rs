@@ -104,7 +104,7 @@ impl Random {
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
         word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -114,6 +114,6 @@ impl Random {
 
     /// A duration below `most`.
     pub fn duration(&mut self, most: Duration) -> Duration {
-        Duration::from_micros(self.next() % (most.as_micros() as u64).max(1))
+        Duration::from_micros(self.number() % (most.as_micros() as u64).max(1))
     }
 }

@@ -105,14 +105,6 @@ fn unsafe_is_fenced() {
 }
 
 #[test]
-fn leaves_say_what_they_are() {
-    for (name, text) in files().iter().filter(|(name, _)| name.ends_with(".rs")) {
-        let first = text.trim_start();
-        assert!(first.starts_with("//!"), "{name} does not begin with a module doc");
-    }
-}
-
-#[test]
 fn nothing_of_one_machine_is_in_the_tree() {
     // Put together here so that this file does not contain them.
     let homes = ["work", "home", "root", "Users", "mnt"].map(|place| format!("/{place}/"));

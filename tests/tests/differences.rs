@@ -67,9 +67,9 @@ fn threads_differ_over_loopback() {
             let _alone = alone();
             let options = Options::default().timeout(Duration::from_secs(20));
             let results = results_of_ranks(size, Links::Local, &options, |comm| {
-                comm.barrier().expect("all are here");
                 let began = Instant::now();
-                let result = difference.act(comm, comm.rank() == deviant);
+                // Whoever is through the barrier first may fail while others are still in it.
+                let result = comm.barrier().and_then(|()| difference.act(comm, comm.rank() == deviant));
                 (result, began.elapsed())
             });
             for (rank, (result, took)) in results.into_iter().enumerate() {
@@ -175,12 +175,15 @@ fn different_sizes_are_refused() {
         let ranks = [join(0, 3), join(1, 2), join(2, 3)];
         ranks.into_iter().map(|rank| rank.join().expect("no panic").map(drop)).collect()
     });
-    for result in results {
-        let error = result.expect_err("they do not agree");
-        let text = error.to_string();
-        assert_eq!(variant(&error), "Settings", "{text}");
+    let errors: Vec<Error> =
+        results.into_iter().map(|result: Result<(), _>| result.expect_err("no")).collect();
+    let told = errors.iter().filter(|error| variant(error) == "Settings");
+    for text in told.clone().map(ToString::to_string) {
         assert!(text.contains("rank 1") && text.contains('2') && text.contains('3'), "{text}");
     }
+    // The third may come when the root has refused the others and is gone.
+    assert!(told.count() >= 2, "{errors:?}");
+    assert!(errors.iter().all(|error| ["Settings", "Join"].contains(&variant(error).as_str())), "{errors:?}");
 }
 
 #[test]

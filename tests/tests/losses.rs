@@ -18,7 +18,7 @@ fn kill_one(size: u32, transport: &str, op: &str, megabytes: usize, random: &mut
     let start = start.env("CONSORT_TRANSPORT", transport).env("CONSORT_TIMEOUT", 30);
     let mut job = start.with("sigpipe", "default").go();
     (0..size).for_each(|rank| drop(job.line(rank, "turn")));
-    let victim = (random.next() % u64::from(size)) as u32;
+    let victim = (random.number() % u64::from(size)) as u32;
     std::thread::sleep(random.duration(Duration::from_millis(300)));
     let sockets = job.sockets();
     let pid = job.pid(victim);
@@ -68,7 +68,7 @@ fn stop_one(transport: &str, op: &str, random: &mut Random) {
     let start = start.env("CONSORT_TRANSPORT", transport).env("CONSORT_TIMEOUT", 1);
     let mut job = start.go();
     (0..size).for_each(|rank| drop(job.line(rank, "turn")));
-    let stopped = if op == "broadcast" { 1 } else { (random.next() % u64::from(size)) as u32 };
+    let stopped = if op == "broadcast" { 1 } else { (random.number() % u64::from(size)) as u32 };
     std::thread::sleep(random.duration(Duration::from_millis(100)));
     job.signal(stopped, Signal::SIGSTOP);
     let at_stop = Instant::now();
