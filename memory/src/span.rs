@@ -2,8 +2,10 @@
 //! rank, the in-place alias of the same buffer) holds a view of the same bytes.
 //!
 //! Invariant: a span never leaves the bounds it was made with, and no `&[T]` or `&mut [T]` to its bytes is
-//! ever handed out. That is why spans are `Copy`: like `&[Cell<u8>]`, they may alias. What keeps two parties
-//! from touching the same bytes at the same time is the plan, which is verified before it runs.
+//! ever handed out. That is why spans are `Copy`: like `&[Cell<u8>]`, they may alias, and like it they stay on
+//! their thread (memory that crosses threads does so as a [`Lease`](crate::Lease) or lent by
+//! [`lend`](crate::lend)). What keeps two ranks from touching the same bytes of a shared mapping at the same
+//! time is the plan, which is verified before it runs.
 //!
 //! Deliberately absent: peers, collectives, reduction.
 
@@ -44,16 +46,6 @@ pub struct SpanMut<'a> {
     bytes: usize,
     life: PhantomData<&'a [std::cell::Cell<u8>]>,
 }
-
-// SAFETY: a span is an address and a length; the bytes are plain and the plan orders the accesses of
-// different threads (module invariant), so moving or sharing the view itself races with nothing.
-unsafe impl Send for Span<'_> {}
-// SAFETY: as above.
-unsafe impl Sync for Span<'_> {}
-// SAFETY: as above.
-unsafe impl Send for SpanMut<'_> {}
-// SAFETY: as above.
-unsafe impl Sync for SpanMut<'_> {}
 
 impl<'a> Span<'a> {
     /// A view of nothing.
