@@ -143,7 +143,8 @@ pub(crate) struct Arguments {
     #[arg(short = 'M', long = "memory", num_args = 0..=1, default_value_t = 0, default_missing_value = "1")]
     memory: u8,
 
-    /// Number of ranks [default: what cores, affinity, control group and memory allow]
+    /// Number of ranks [default: the least that physical cores, affinity, control group and memory allow, but at
+    /// least 2; all ranks together may take 60 % of the memory that is available]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     ranks: Option<u32>,
 
@@ -177,6 +178,10 @@ pub(crate) struct Arguments {
 
     #[command(flatten)]
     foreign: Foreign,
+
+    /// For tests of the check: this rank changes one element of each result before the check looks at it.
+    #[arg(long, hide = true, value_name = "RANK")]
+    corrupt: Option<u32>,
 
     /// Set by the parent process: rank, size, the parent's process, whether to report progress.
     #[arg(long = "as-rank", hide = true, value_name = "R/N/PID/P", value_parser = parse_place)]
@@ -317,6 +322,8 @@ pub(crate) struct Settings {
     pub(crate) json: Option<PathBuf>,
     pub(crate) csv: Option<PathBuf>,
     pub(crate) verbose: bool,
+    /// The rank that changes one element of each result before it is checked.
+    pub(crate) corrupt: Option<u32>,
     pub(crate) place: Option<Place>,
     pub(crate) note: Option<String>,
 }
@@ -378,6 +385,7 @@ impl Arguments {
             json: self.json,
             csv: self.csv,
             verbose: self.verbose,
+            corrupt: self.corrupt,
             place: self.place,
             note: self.note,
         })

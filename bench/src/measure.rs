@@ -14,7 +14,7 @@ use crate::buffers::Guarded;
 use crate::collective::Work;
 use crate::data::{Data, Pair, Placement};
 use crate::failure::{Exit, Failure};
-use crate::group::{Group, gather_numbers};
+use crate::group::{Buffers, Group, gather_numbers};
 use crate::progress::{Progress, Way};
 use crate::report::{Peer, Report};
 use crate::statistics::Spread;
@@ -276,6 +276,9 @@ impl Run<'_> {
             data.fill(work, placement, self.round, &mut self.pair);
             self.group.barrier()?;
             self.group.repeat(work, data.buffers(work, placement, &mut self.pair), 1)?;
+            if self.settings.corrupt == Some(self.group.rank()) {
+                corrupt(data.buffers(work, placement, &mut self.pair));
+            }
             let finding = data.check(work, placement, self.round, &mut self.pair);
             for text in &finding.text {
                 eprintln!(
@@ -296,6 +299,18 @@ impl Run<'_> {
             }
         }
         Ok(wrong)
+    }
+}
+
+/// Changes the last element of the output by more than any tolerance, to show that the check sees it.
+fn corrupt(buffers: Buffers<'_>) {
+    let output = match buffers {
+        Buffers::Apart { output, .. } => output,
+        Buffers::Together { memory, output, .. } => &mut memory[output],
+    };
+    if let Some(last) = output.last_mut() {
+        // The second highest bit: the highest may be the sign of a zero.
+        *last ^= 0x40;
     }
 }
 

@@ -15,7 +15,27 @@ use crate::options::{Options, Settings};
 
 impl Communicator {
     /// Joins a communicator of `size` ranks as `rank`, with the id that one of them
-    /// [created](UniqueId::create) and handed to the others. Returns when all have joined.
+    /// [created](UniqueId::create) and handed to the others. Returns when all have joined. The process that
+    /// created the id must keep it until then.
+    ///
+    /// ```
+    /// use consort::{Communicator, ReduceOp, UniqueId};
+    ///
+    /// let id = UniqueId::create()?;
+    /// let bytes = id.to_bytes(); // to the other processes, by whatever way is private
+    /// std::thread::scope(|threads| {
+    ///     threads.spawn(|| {
+    ///         let id = UniqueId::from_bytes(&bytes).expect("what rank 0 sent");
+    ///         let comm = Communicator::join(1, 2, &id).expect("rank 0 joins too");
+    ///         comm.send(&[1i64, 2, 3], 0).expect("rank 0 receives it");
+    ///     });
+    ///     let comm = Communicator::join(0, 2, &id).expect("rank 1 joins too");
+    ///     let mut message = [0i64; 3];
+    ///     comm.receive(&mut message, 1).expect("rank 1 sends it");
+    ///     assert_eq!(message, [1, 2, 3]);
+    /// });
+    /// # consort::Result::Ok(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::MissingRanks`] naming them when not all come within the join timeout, [`Error::Settings`] when
@@ -45,7 +65,8 @@ impl Communicator {
             pid: std::process::id(),
             process: process.shared.nonce,
             boot: boot_id(),
-            unix: process.shared.unix_name.clone(),
+            // Without shared memory the ranks of this host are linked as if they were on others.
+            unix: if process.shared.shm.is_some() { process.shared.unix_name.clone() } else { Vec::new() },
             tcp: process.shared.tcp_addresses(),
         };
         let hello = Hello { rank, size, settings: settings.agreed(), member };

@@ -96,6 +96,17 @@ impl Communicator {
     /// A collective on untyped memory, for bindings. A rank that has no input (or no output) in this call may
     /// pass an empty span.
     ///
+    /// ```
+    /// use consort::{Call, Communicator, DataType, ReduceOp, Span, SpanMut};
+    ///
+    /// let comm = Communicator::local(1)?.remove(0);
+    /// let (input, mut output) = ([1u8, 2, 3, 4], [0u8; 4]);
+    /// let call = Call::all_reduce(DataType::Int32, ReduceOp::Sum, 1);
+    /// comm.execute(&call, Span::of(&input), SpanMut::of(&mut output))?;
+    /// assert_eq!(output, input);
+    /// # consort::Result::Ok(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::InvalidArgument`] when the buffers do not fit the call; otherwise as the typed methods.
     pub fn execute(&self, call: &Call, input: Span<'_>, output: SpanMut<'_>) -> Result<()> {

@@ -14,10 +14,25 @@ impl Communicator {
     /// rank of this communicator must call it. Ranks of the new one are ordered by `key`, equal keys by their
     /// old ranks. It takes hardly any memory until it is used.
     ///
+    /// ```
+    /// let world = consort::Communicator::local(4)?;
+    /// std::thread::scope(|threads| {
+    ///     for comm in &world {
+    ///         threads.spawn(move || {
+    ///             let row = comm.split(Some(comm.rank() / 2), 0).expect("all ranks split").expect("a colour");
+    ///             assert_eq!((row.rank(), row.size()), (comm.rank() % 2, 2));
+    ///         });
+    ///     }
+    /// });
+    /// # consort::Result::Ok(())
+    /// ```
+    ///
     /// # Errors
     /// As every collective: see [`Error`].
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Communicator>> {
         self.core().check()?;
+        let span = tracing::debug_span!("split", rank = self.rank(), color, key);
+        let _entered = span.enter();
         let number = self.core().next_split()?;
         let mine = [i64::from(color.is_some()), i64::from(color.unwrap_or(0)), key];
         let mut all = vec![0i64; 3 * self.size() as usize];

@@ -117,6 +117,7 @@ fn connect(member: &Member, peer: Rank, deadline: Instant) -> io::Result<Stream>
     let here = &member.table[member.rank as usize];
     if there.boot == here.boot
         && !there.unix.is_empty()
+        && !here.unix.is_empty()
         && let Ok(address) = std::os::unix::net::SocketAddr::from_abstract_name(&there.unix)
         && let Ok(stream) = UnixStream::connect_addr(&address)
     {

@@ -61,7 +61,7 @@ impl Stream {
             Stream::Tcp(stream) => Distance::Network(
                 stream
                     .local_addr()
-                    .map(|address| address.ip())
+                    .map(|address| address.ip().to_canonical())
                     .unwrap_or(std::net::Ipv4Addr::LOCALHOST.into()),
             ),
         }

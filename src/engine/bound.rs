@@ -182,6 +182,11 @@ impl Bound {
         Ok(())
     }
 
+    /// Bytes of the tables, without the plan's.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + size_of_val(&*self.memory) + size_of_val(&*self.counters)
+    }
+
     /// Bytes of scratch that an operation needs.
     pub(crate) fn scratch_bytes(&self) -> usize {
         self.plan.scratch as usize * self.slot_bytes

@@ -293,6 +293,6 @@ pub(crate) fn link_error(group: &Group, rank: Rank, error: TransportError) -> Er
             what: format!("{what} of the {transport} connection from rank {} to rank {rank}", group.rank),
             cause: source.to_string(),
         },
-        error => Error::Link { rank, transport: "data".into(), cause: error.to_string() },
+        error => Error::Link { rank, transport: error.transport().into(), cause: error.to_string() },
     }
 }

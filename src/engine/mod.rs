@@ -199,6 +199,9 @@ impl Engine {
     /// Bytes of memory of this communicator in this process, apart from the caller's buffers.
     pub(crate) fn memory_bytes(&self) -> usize {
         let tables = size_of::<Self>() + size_of_val(&*self.group) + size_of_val(&*self.pairs);
-        self.links.memory_bytes() + self.scratch.capacity() + tables
+        let bound: usize = self.cache.values().map(|bound| bound.memory_bytes()).sum();
+        let plans = self.cache.table_bytes() + bound + self.planner.memory_bytes();
+        let queue = self.queue.capacity() * size_of::<Queued>();
+        self.links.memory_bytes() + self.scratch.capacity() + tables + plans + queue
     }
 }

@@ -230,6 +230,8 @@ impl Part {
 
     fn bind(&mut self, engine: &mut Engine) -> Result<()> {
         let request = self.request()?;
+        let span = tracing::debug_span!("bind", rank = engine.group.rank, call = %request.call.descriptor());
+        let _entered = span.enter();
         let call = request.call;
         let (proved, bearings, channel_base) = self.plan(engine, &call)?;
         let choice = choose(&call, engine.group.size(), &engine.settings);

@@ -8,13 +8,15 @@ use super::Engine;
 use super::task::{Request, Task};
 use crate::Rank;
 use crate::call::Kind;
-use crate::error::{Error, Result, list};
+use crate::error::{Error, Result, list, seconds};
 use crate::recorder::{Descriptor, Snapshot};
 
 /// How long a task is blocked before it asks the others the first time.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
 /// How often it asks after that.
 const INTERVAL: Duration = Duration::from_millis(100);
+/// After how long an operation that does not finish is reported, before it fails.
+const REPORT_AFTER: Duration = Duration::from_secs(60);
 /// How long a found mismatch waits for everybody's answer.
 const ANSWERS: Duration = Duration::from_millis(500);
 
@@ -24,6 +26,8 @@ pub(crate) struct Watch {
     started: Option<Instant>,
     next: Option<Instant>,
     asked: bool,
+    /// Whether it was reported that this takes long.
+    reported: bool,
     /// A peer that had left when the task was looked at the last time.
     left: Option<Rank>,
 }
@@ -72,6 +76,15 @@ pub(crate) fn look(task: &mut Task, engine: &mut Engine, now: Instant) -> Result
     if waited >= timeout {
         let verdict = blame(task, engine);
         return Err(Error::Timeout { operation, waited, verdict });
+    }
+    if waited >= REPORT_AFTER && !task.watch.reported {
+        task.watch.reported = true;
+        tracing::warn!(
+            rank = engine.group.rank,
+            "{operation} has not finished for {}: {}",
+            seconds(waited),
+            blame(task, engine)
+        );
     }
     engine.group.ask();
     task.watch.asked = true;

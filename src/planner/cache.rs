@@ -52,6 +52,16 @@ impl<T> Cache<T> {
         self.sets[key.set()].iter().flatten().find(|(other, _)| *other == key).map(|(_, value)| value)
     }
 
+    /// What is kept.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &Arc<T>> {
+        self.sets.iter().flatten().flatten().map(|(_, value)| value)
+    }
+
+    /// Bytes of the table itself.
+    pub(crate) fn table_bytes(&self) -> usize {
+        size_of_val(&*self.sets) + self.next.len()
+    }
+
     pub(crate) fn insert(&mut self, key: CacheKey, value: Arc<T>) {
         let set = key.set();
         let way = self.next[set] as usize % WAYS;

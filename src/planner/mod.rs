@@ -47,6 +47,19 @@ pub(crate) struct Proved {
 }
 
 impl Planner {
+    /// Bytes of all proved plans.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let bytes = |proved: &Proved| {
+            let Plan { steps, operands, regions, counters, .. } = &*proved.plan;
+            size_of::<Plan>()
+                + size_of_val(&**steps)
+                + size_of_val(&**operands)
+                + size_of_val(&**regions)
+                + size_of_val(&**counters)
+        };
+        self.proved.values().map(bytes).sum()
+    }
+
     /// The proved plan of `rank` (relative to the root) for a program. `mapped` says for every relative rank
     /// whether its mailbox can be stored to from here.
     pub(crate) fn plan(&mut self, program: Program, rank: u32, mapped: Vec<bool>) -> Result<Proved> {

@@ -168,12 +168,15 @@ pub(crate) fn abort(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// One rank may not have more address space than it has now and a little.
+/// One rank may not have more address space than it has now and a little, or no files longer than 1 MiB.
 pub(crate) fn too_little_memory(context: &Context) -> Result<()> {
     let comm = context.join()?;
     if context.is("deviant") {
-        let limit = system::status("VmSize") * 1024 + (3 << 19);
-        setrlimit(Resource::RLIMIT_AS, limit, limit).expect("setrlimit");
+        let (resource, limit) = match context.text("limit") {
+            "file" => (Resource::RLIMIT_FSIZE, 1 << 20),
+            _ => (Resource::RLIMIT_AS, system::status("VmSize") * 1024 + (3 << 19)),
+        };
+        setrlimit(resource, limit, limit).expect("setrlimit");
     }
     report(&comm.all_reduce(&mut [1.0f32; 100], ReduceOp::Sum));
     context.listen();

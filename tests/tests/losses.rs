@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use consort_tests::job::{Job, Start, alone};
+use consort_tests::job::{Start, alone};
 use consort_tests::system::{self, Random};
 use nix::sys::signal::Signal;
 
@@ -164,11 +164,10 @@ fn an_abort_from_another_thread() {
     }
 }
 
-#[test]
-fn too_little_memory_says_how_much_was_needed() {
+fn too_little_memory(limit: &str) {
     let _alone = alone();
-    let start = Start::new(RANK, "memory", 3).with("deviant", 1).env("CONSORT_TRANSPORT", "shm");
-    let mut job: Job = start.env("CONSORT_TIMEOUT", 10).go();
+    let start = Start::new(RANK, "memory", 3).with("deviant", 1).with("limit", limit);
+    let mut job = start.env("CONSORT_TRANSPORT", "shm").env("CONSORT_TIMEOUT", 10).go();
     for rank in 0..3 {
         let text = job.failure(rank, "OutOfMemory");
         let bytes: u64 = text.split(' ').next().and_then(|word| word.parse().ok()).expect("a number");
@@ -177,4 +176,15 @@ fn too_little_memory_says_how_much_was_needed() {
     }
     (0..3).for_each(|rank| job.say(rank, "end"));
     job.all_end_well();
+}
+
+#[test]
+fn too_little_address_space_says_how_much_was_needed() {
+    too_little_memory("space");
+}
+
+#[test]
+#[ignore = "a memory file beyond `ulimit -f` ends the process with SIGXFSZ until consort-memory asks for the limit first"]
+fn too_short_files_say_how_much_was_needed() {
+    too_little_memory("file");
 }

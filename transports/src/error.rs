@@ -111,6 +111,20 @@ fn advice(source: &io::Error) -> &'static str {
 }
 
 impl TransportError {
+    /// [`crate::Transport::name`] of the transport that failed.
+    pub fn transport(&self) -> &'static str {
+        match self {
+            Self::OutOfMemory { transport, .. }
+            | Self::System { transport, .. }
+            | Self::BadAddress { transport, .. }
+            | Self::Unreachable { transport, .. }
+            | Self::PeerClosed { transport }
+            | Self::OutOfBounds { transport, .. }
+            | Self::Protocol { transport, .. }
+            | Self::Unauthorised { transport, .. } => transport,
+        }
+    }
+
     pub(crate) fn system(transport: &'static str, call: &'static str, source: impl Into<io::Error>) -> Self {
         Self::System { transport, call, source: source.into() }
     }
