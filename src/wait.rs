@@ -73,7 +73,7 @@ impl Waiter {
         }
         if self.rounds < spins + yields {
             std::thread::yield_now();
-            return self.rounds % 64 == 0;
+            return self.rounds.is_multiple_of(64);
         }
         std::thread::sleep(self.nap);
         self.nap = (self.nap * 2).min(NAP_MAX);

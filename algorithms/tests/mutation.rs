@@ -9,7 +9,7 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use common::{Random, execute_often};
+use common::{Random, execute_often, seed};
 use consort_algorithms::builders::{RingOptions, pair, ring};
 use consort_algorithms::passes::fuse;
 use consort_algorithms::plan::{Action, Extent, Lane, Position, Region, Step};
@@ -179,8 +179,7 @@ fn attack(plans: &[Plan], odds: usize, what: &str, tally: &mut Tally, random: &m
 
 fn attack_rings(form: &str, pass: impl Fn(&[Plan]) -> Vec<Plan>) {
     let all = std::env::var_os("CONSORT_MUTANTS").is_some_and(|value| value == "all");
-    let mut random = Random(20_240_607);
-    println!("{form}: sampling seed {}", random.0);
+    let mut random = Random(seed(20_240_607));
     let mut tally = Tally::default();
     for ranks in [2u32, 3, 4, 5, 8] {
         for collective in Collective::ALL {

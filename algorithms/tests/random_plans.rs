@@ -8,7 +8,7 @@
 mod common;
 
 use common::hand::{Hand, counter, input, output, settle, slot};
-use common::{Random, execute, execute_often};
+use common::{Random, execute, execute_often, seed};
 use consort_algorithms::plan::{Action, CounterRole, Engine, Extent};
 use consort_algorithms::{Chunk, Collective, LowerOptions, Plan, Refusal, lower_all, verify};
 
@@ -144,8 +144,7 @@ fn program(hand: &mut Hand, step: Move, messages: &[Message], wrong: usize) {
 #[test]
 fn verdict_and_execution_agree() {
     let (mut proved, mut stuck) = (0, 0);
-    let seed = 0xc0_5eed;
-    println!("seed {seed:#x}");
+    let seed = seed(0xc0_5eed);
     let mut random = Random(seed);
     for case in 0..2_000 {
         let plans = random_set(&mut random, false);
@@ -171,8 +170,7 @@ fn verdict_and_execution_agree() {
 
 #[test]
 fn what_execution_finds_broken_was_refused() {
-    let seed = 0xbad_5eed;
-    println!("seed {seed:#x}");
+    let seed = seed(0xbad_5eed);
     let mut random = Random(seed);
     let (mut refused, mut seen) = (0, 0);
     for case in 0..1_000 {
@@ -200,8 +198,7 @@ fn what_execution_finds_broken_was_refused() {
 /// Nothing that can be put into a plan makes the verifier panic or run for ever.
 #[test]
 fn nonsense_is_refused_in_peace() {
-    let seed = 0x0ff_1ce;
-    println!("seed {seed:#x}");
+    let seed = seed(0x0ff_1ce);
     let mut random = Random(seed);
     let rings = |collective| {
         let schedule = consort_algorithms::builders::ring(collective, 3, Default::default());

@@ -32,9 +32,12 @@ pub(crate) struct Output<'a> {
 
 /// Runs everything that the settings ask for. Only rank 0's `output` is used.
 pub(crate) fn run(settings: &Settings, group: &dyn Group, output: Output<'_>) -> Result<Exit, Failure> {
-    if let Some(root) = settings.root.filter(|root| settings.collective.has_root() && *root >= group.size()) {
-        let last = group.size() - 1;
-        return Err(Failure::usage(format!("-r {root}: there is no such rank; the last is {last}")));
+    let root = settings.root.filter(|_| settings.collective.has_root());
+    for (flag, rank) in [("-r", root), ("--corrupt", settings.corrupt)] {
+        if let Some(rank) = rank.filter(|rank| *rank >= group.size()) {
+            let last = group.size() - 1;
+            return Err(Failure::usage(format!("{flag} {rank}: there is no such rank; the last is {last}")));
+        }
     }
     let peers = peers(group)?;
     let (send, receive) = settings.buffer_bytes(group.size());

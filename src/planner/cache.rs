@@ -36,9 +36,11 @@ impl CacheKey {
     }
 }
 
+type Set<T> = [Option<(CacheKey, Arc<T>)>; WAYS];
+
 /// A set-associative cache that forgets the oldest of a set.
 pub(crate) struct Cache<T> {
-    sets: Vec<[Option<(CacheKey, Arc<T>)>; WAYS]>,
+    sets: Vec<Set<T>>,
     next: Vec<u8>,
 }
 

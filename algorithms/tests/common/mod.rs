@@ -12,6 +12,14 @@ use consort_algorithms::{Chunk, Collective, Plan, Rank};
 /// SplitMix64 (Steele, Lea, Flood 2014).
 pub(crate) struct Random(pub(crate) u64);
 
+/// The seed of a test: its own, or one derived from `CONSORT_TEST_SEED`. Printed.
+pub(crate) fn seed(own: u64) -> u64 {
+    let given = std::env::var("CONSORT_TEST_SEED").ok().and_then(|text| text.parse::<u64>().ok());
+    let seed = given.map_or(own, |given| hash(given ^ own));
+    println!("seed {seed:#x} (CONSORT_TEST_SEED: {given:?})");
+    seed
+}
+
 impl Random {
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -1,0 +1,468 @@
+//! The program itself: started as a user starts it, read as a script reads it, hurt as a machine hurts it.
+//!
+//! Every run has a watchdog: a program that does not end is killed and the test fails with what it said. Runs
+//! of several ranks take turns, since they would slow each other down past their deadlines on few cores.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Read;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{JoinHandle, sleep, spawn};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+/// The longest that a run may take.
+const WATCHDOG: Duration = Duration::from_secs(40);
+/// How often something that is awaited is looked at.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Held while ranks run.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a run left behind.
+#[derive(Debug)]
+struct Outcome {
+    /// `None` after a signal.
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Outcome {
+    #[track_caller]
+    fn expect(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "\n{}\n{}", self.out, self.err);
+        self
+    }
+
+    /// The run succeeded and nothing was wrong.
+    #[track_caller]
+    fn fine(self) -> Self {
+        let this = self.expect(0);
+        assert!(this.out.contains("# Out of bounds values : 0 OK\n"), "{}", this.out);
+        assert_eq!(this.err, "");
+        this
+    }
+
+    /// The results, as words.
+    fn rows(&self) -> Vec<Vec<&str>> {
+        let rows = self.out.lines().filter(|line| !line.starts_with('#'));
+        rows.map(|line| line.split_whitespace().collect()).collect()
+    }
+
+    #[track_caller]
+    fn complains(self, of: &[&str]) -> Self {
+        for text in of {
+            assert!(self.err.contains(text), "'{text}' is missing:\n{}", self.err);
+        }
+        self
+    }
+}
+
+/// A started program, killed when dropped.
+struct Run {
+    child: Child,
+    out: std::sync::Arc<Mutex<String>>,
+    readers: Vec<JoinHandle<String>>,
+    begun: Instant,
+}
+
+/// Reads all of a stream, showing it as it comes.
+fn reader(mut from: impl Read + Send + 'static, shown: std::sync::Arc<Mutex<String>>) -> JoinHandle<String> {
+    spawn(move || {
+        let (mut all, mut piece) = (Vec::new(), [0; 4096]);
+        while let Ok(bytes @ 1..) = from.read(&mut piece) {
+            all.extend_from_slice(&piece[..bytes]);
+            *shown.lock().unwrap() = String::from_utf8_lossy(&all).into_owned();
+        }
+        String::from_utf8_lossy(&all).into_owned()
+    })
+}
+
+/// Starts the program in an environment of these variables alone, so that no launcher around the tests is seen.
+fn start(line: &str, files: &[&OsStr], environment: &[(&str, &str)]) -> Run {
+    let begun = Instant::now();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_collbench"))
+        .args(line.split_whitespace())
+        .args(files)
+        .env_clear()
+        .envs(environment.iter().copied())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let out = std::sync::Arc::default();
+    let readers = vec![
+        reader(child.stdout.take().unwrap(), std::sync::Arc::clone(&out)),
+        reader(child.stderr.take().unwrap(), std::sync::Arc::default()),
+    ];
+    Run { child, out, readers, begun }
+}
+
+/// Runs the program to its end.
+fn run(line: &str) -> Outcome {
+    start(line, &[], &[]).end()
+}
+
+impl Run {
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).expect("not waited for yet");
+    }
+
+    /// What it has said so far, once that contains `text`.
+    fn said(&self, text: &str) -> String {
+        loop {
+            let said = self.out.lock().unwrap().clone();
+            if said.contains(text) {
+                return said;
+            }
+            assert!(self.begun.elapsed() < WATCHDOG, "'{text}' does not come:\n{said}");
+            sleep(LOOK);
+        }
+    }
+
+    /// The process numbers of the ranks, once they all have joined.
+    fn ranks(&self) -> Vec<Pid> {
+        let said = self.said("#        (B)");
+        let numbers = said.lines().filter_map(|line| {
+            let words: Vec<&str> = line.strip_prefix("#  Rank")?.split_whitespace().collect();
+            Some(Pid::from_raw(words[4].parse().unwrap()))
+        });
+        let numbers: Vec<Pid> = numbers.collect();
+        let mut children = family(self.child.id());
+        children.sort();
+        let mut sorted = numbers.clone();
+        sorted.sort();
+        assert_eq!(children, sorted, "the table's processes are the children:\n{said}");
+        numbers
+    }
+
+    /// Waits for its end; none of its processes may be left then.
+    #[track_caller]
+    fn end(mut self) -> Outcome {
+        let status = loop {
+            match self.child.try_wait().expect("a child") {
+                Some(status) => break status,
+                None if self.begun.elapsed() < WATCHDOG => sleep(LOOK),
+                None => {
+                    // The ranks go with their parent, so the readers come to an end.
+                    self.signal(Signal::SIGKILL);
+                    let said: Vec<String> = self.readers.drain(..).map(|r| r.join().unwrap()).collect();
+                    panic!("still running after {WATCHDOG:?}:\n{}", said.join("\n"));
+                }
+            }
+        };
+        let left = family(self.child.id());
+        assert!(status.code().is_none() || left.is_empty(), "processes are left: {left:?}");
+        let err = self.readers.pop().unwrap().join().unwrap();
+        let out = self.readers.pop().unwrap().join().unwrap();
+        Outcome { code: status.code(), out, err }
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// The living rank processes that this process started, whoever their parent is by now.
+fn family(parent: u32) -> Vec<Pid> {
+    let processes = fs::read_dir("/proc").expect("procfs").flatten();
+    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let ours = numbers.filter(|number| {
+        // Empty for a process that has ended and was not waited for.
+        let line = fs::read_to_string(format!("/proc/{number}/cmdline")).unwrap_or_default();
+        let places = line.split('\0').filter_map(|argument| argument.strip_prefix("--as-rank="));
+        places.into_iter().any(|place| place.split('/').nth(2) == Some(&parent.to_string()))
+    });
+    ours.map(Pid::from_raw).collect()
+}
+
+/// A path for a file of one test.
+fn file(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", std::process::id()))
+}
+
+#[test]
+fn a_run_ends_with_a_table_without_mistakes() {
+    let _alone = alone();
+    let outcome = run("allreduce --size 64K -n 2 -w 1 --ranks 2").fine();
+    let rows = outcome.rows();
+    assert_eq!(rows.len(), 1, "{}", outcome.out);
+    assert_eq!(rows[0][..5], ["65536", "16384", "float", "sum", "-1"]);
+    assert_eq!((rows[0].len(), rows[0][8], rows[0][12]), (13, "0", "0"));
+    assert!(outcome.out.contains("# 2 ranks: as asked for\n"), "{}", outcome.out);
+}
+
+#[test]
+fn the_number_of_ranks_is_explained() {
+    let _alone = alone();
+    let outcome = run("allreduce --size 64K -n 2 -w 1").fine();
+    let line = outcome.out.lines().find(|line| line.contains(" ranks: ")).expect("the line is there");
+    for part in ["physical cores", "affinity", "cgroup cpu", "memory 60 % of"] {
+        assert!(line.contains(part), "'{part}' is missing: {line}");
+    }
+    let ranks = outcome.out.lines().filter(|line| line.starts_with("#  Rank")).count();
+    assert!(ranks >= 2 && line.starts_with(&format!("# {ranks} ranks: ")), "{line}");
+}
+
+/// Every collective under every kind of name, with a size that does not divide and one of nothing.
+fn every_collective(flags: &str) {
+    let _alone = alone();
+    for (names, title, count, op, root) in [
+        (&["allreduce", "all_reduce", "all_reduce_perf"][..], "all_reduce", "250", "sum", "-1"),
+        (&["reduce", "reduce_perf"][..], "reduce", "250", "sum", "0"),
+        (&["broadcast", "BROADCAST"][..], "broadcast", "250", "none", "0"),
+        (&["allgather", "all_gather"][..], "all_gather", "80", "none", "-1"),
+        (&["reducescatter", "reduce_scatter"][..], "reduce_scatter", "80", "sum", "-1"),
+        (&["sendrecv", "send_recv"][..], "sendrecv", "250", "none", "-1"),
+    ] {
+        for name in names {
+            let outcome = run(&format!("{name} -b 0 -e 1000 -i 1000 -n 3 {flags}")).fine();
+            assert!(outcome.out.contains(&format!("# Collective test starting: {title}\n")));
+            let rows = outcome.rows();
+            assert_eq!(rows.len(), 2, "{}", outcome.out);
+            let in_place = if title == "sendrecv" { "N/A" } else { "0" };
+            assert_eq!(rows[0][..5], ["0", "0", "float", op, root], "{name}");
+            let bytes = (4 * count.parse::<u32>().unwrap() * if count == "80" { 3 } else { 1 }).to_string();
+            assert_eq!(rows[1][..5], [&bytes, count, "float", op, root], "{name}");
+            assert!(rows.iter().all(|row| (row[8], row[12]) == ("0", in_place)), "{}", outcome.out);
+        }
+        let odd = run(&format!("{title} --size 999 -d uint8 -u 3 -n 1 {flags}")).fine();
+        assert_eq!(odd.rows().len(), 1);
+    }
+}
+
+#[test]
+fn every_collective_between_three_processes() {
+    every_collective("--ranks 3");
+}
+
+#[test]
+fn every_collective_between_three_threads() {
+    every_collective("--ranks 3 --threads");
+}
+
+#[test]
+fn the_files_can_be_read() {
+    let _alone = alone();
+    let (json, csv) = (file("result.json"), file("result.csv"));
+    let files: Vec<&OsStr> = vec!["--json".as_ref(), json.as_ref(), "--csv".as_ref(), csv.as_ref()];
+    start("allreduce -b 8 -e 64 -f 8 -n 2 --ranks 2", &files, &[]).end().fine();
+
+    let all: Value = serde_json::from_slice(&fs::read(&json).unwrap()).expect("JSON");
+    let has = |value: &Value, keys: &[&str]| {
+        for key in keys {
+            assert!(value.get(*key).is_some(), "'{key}' is missing in {value:#}");
+        }
+    };
+    has(&all, &["version", "start_time", "end_time", "args", "env", "nccl_version", "config", "results"]);
+    has(
+        &all["config"],
+        &["nthreads", "ngpus", "minimum_bytes", "maximum_bytes", "step_factor", "warmup_iters"],
+    );
+    has(
+        &all["config"],
+        &["iterations", "aggregated_iterations", "validation", "graph", "blocking_collectives", "devices"],
+    );
+    assert_eq!(all["config"]["devices"].as_array().map(Vec::len), Some(2));
+    has(&all["config"]["devices"][1], &["rank", "group", "pid", "hostname", "device", "device_info"]);
+    assert_eq!(all["out_of_bounds"], serde_json::json!({ "count": 0, "okay": "true" }));
+    has(&all["average_bus_bandwidth"], &["bandwidth", "okay"]);
+    let results = all["results"].as_array().expect("a list");
+    assert_eq!(results.iter().map(|row| &row["size"]).collect::<Vec<_>>(), [8, 64]);
+    for row in results {
+        has(row, &["count", "type", "redop", "root"]);
+        for placement in ["out_of_place", "in_place"] {
+            assert!(row[placement]["time"].is_f64() && row[placement]["nwrong"] == 0, "{row:#}");
+            has(&row[placement], &["alg_bw", "bus_bw"]);
+        }
+    }
+    let text = fs::read_to_string(&json).unwrap();
+    assert!(!text.contains("--as-rank"), "what the parent adds is nobody's argument: {text}");
+
+    let text = fs::read_to_string(&csv).unwrap();
+    let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').collect()).collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    assert_eq!(lines[0][..6], ["size", "count", "type", "redop", "root", "out_of_place_time_us"]);
+    assert!(lines.iter().all(|line| line.len() == lines[0].len()), "{text}");
+    assert!(lines[1][5].parse::<f64>().is_ok(), "{text}");
+    fs::remove_file(json).unwrap();
+    fs::remove_file(csv).unwrap();
+}
+
+#[test]
+fn a_killed_rank_is_named() {
+    let _alone = alone();
+    for victim in [0, 1] {
+        let running = start("allreduce --size 64M -n 1000 -w 0 --ranks 2", &[], &[]);
+        let ranks = running.ranks();
+        sleep(Duration::from_millis(700));
+        kill(ranks[victim], Signal::SIGKILL).unwrap();
+        let killed = Instant::now();
+        let outcome = running.end().expect(3);
+        let waited = killed.elapsed();
+        let other = 1 - victim;
+        let outcome = outcome.complains(&[
+            &format!("FAILED: rank {victim} was killed by signal 9 (SIGKILL)"),
+            &format!("then rank {other} ended with exit status 3"),
+            &format!("rank {other}: rank {victim} ("),
+            "was lost during all_reduce",
+        ]);
+        assert!(waited < Duration::from_secs(2), "noticed only after {waited:?}: {}", outcome.err);
+    }
+}
+
+#[test]
+fn a_stopped_rank_is_named_and_killed() {
+    let _alone = alone();
+    let running = start("allreduce --size 16M -n 2000 -w 0 -T 1 --ranks 2", &[], &[]);
+    let ranks = running.ranks();
+    sleep(Duration::from_millis(300));
+    kill(ranks[1], Signal::SIGSTOP).unwrap();
+    running.end().expect(4).complains(&[
+        "FAILED: rank 0 ended with exit status 4",
+        "did not finish within 1 s",
+        "rank 1 did not end by itself",
+    ]);
+}
+
+#[test]
+fn ranks_go_with_their_parent() {
+    let _alone = alone();
+    for (signal, stop_one) in [(Signal::SIGKILL, false), (Signal::SIGKILL, true), (Signal::SIGTERM, false)] {
+        let running = start("allreduce --size 1M -n 100000000 --ranks 3", &[], &[]);
+        let (parent, ranks) = (running.child.id(), running.ranks());
+        if stop_one {
+            kill(ranks[1], Signal::SIGSTOP).unwrap();
+        }
+        running.signal(signal);
+        assert_eq!(running.end().code, None);
+        let until = Instant::now() + Duration::from_secs(3);
+        while !family(parent).is_empty() {
+            assert!(Instant::now() < until, "still there: {:?}", family(parent));
+            sleep(LOOK);
+        }
+    }
+}
+
+#[test]
+fn wrong_usage_has_its_own_code() {
+    for (line, about) in [
+        ("", "<COLLECTIVE>"),
+        ("alltoall", "reduce_scatter"),
+        ("allreduce --nonsense", "--nonsense"),
+        ("allreduce --size 1X", "1X"),
+        ("allreduce -d complex", "complex"),
+        ("reduce -r 9 --ranks 2", "-r 9: there is no such rank; the last is 1"),
+        ("allreduce -g 8", "-g/--ngpus is not supported"),
+        ("allreduce --size 1000000G --ranks 2", "not enough memory"),
+        ("allreduce --json /nonexistent/result.json --ranks 2", "/nonexistent/result.json"),
+        ("allreduce --size 8 --corrupt 2 --ranks 2", "there is no such rank"),
+    ] {
+        let outcome = run(line).expect(6).complains(&[about]);
+        assert_eq!(outcome.out, "", "{line}");
+    }
+    let help = run("--help").expect(0);
+    assert!(help.out.contains("60 % of the memory that is available"), "{}", help.out);
+    assert!(!help.out.contains("--corrupt") && !help.out.contains("--as-rank"), "{}", help.out);
+}
+
+#[test]
+fn too_little_bandwidth_has_its_own_code() {
+    let _alone = alone();
+    let outcome = run("allreduce --size 64K -n 2 --ranks 2 --min-bw 1e9").expect(7);
+    assert!(outcome.out.contains("# Out of bounds values : 0 OK\n"), "{}", outcome.out);
+    let verdict = outcome.out.lines().find(|line| line.contains("Avg bus bandwidth")).unwrap();
+    assert!(verdict.ends_with(" FAILED"), "{verdict}");
+    outcome.complains(&["wrong data, or too little bandwidth"]);
+}
+
+#[test]
+fn one_wrong_element_is_found() {
+    let _alone = alone();
+    for (flags, ranks) in [("--ranks 2", 2), ("--ranks 3 --threads", 3)] {
+        for name in ["all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "sendrecv"] {
+            let culprit = ranks - 1;
+            let outcome = run(&format!("{name} --size 64K -n 2 --corrupt {culprit} {flags}")).expect(7);
+            let (in_place, checks) = if name == "sendrecv" { ("N/A", 1) } else { ("1", 2) };
+            let rows = outcome.rows();
+            assert_eq!((rows[0][8], rows[0][12]), ("1", in_place), "{}", outcome.out);
+            let line = format!("# Out of bounds values : {checks} FAILED\n");
+            assert!(outcome.out.contains(&line), "{}", outcome.out);
+            let who = format!("rank {culprit}: {name} of ");
+            outcome.complains(&[&who, "out of place: 1 wrong elements in the output, first at element "]);
+        }
+    }
+}
+
+#[test]
+fn tcp_between_processes() {
+    let _alone = alone();
+    let tcp = [("CONSORT_TRANSPORT", "tcp")];
+    let outcome = start("allreduce -b 8 -e 1M -f 64 -n 2 --ranks 2", &[], &tcp).end().fine();
+    assert_eq!(outcome.rows().len(), 3, "{}", outcome.out);
+    let bad = [("CONSORT_TRANSPORT", "pigeons")];
+    start("allreduce --size 8 --ranks 2", &[], &bad)
+        .end()
+        .expect(3)
+        .complains(&["pigeons", "auto, shm, tcp"]);
+}
+
+#[test]
+fn as_ranks_of_torchrun() {
+    let _alone = alone();
+    // torchrun's own agent holds the port.
+    let agent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = agent.local_addr().unwrap().port().to_string();
+    let job = format!("collbench-{}", std::process::id());
+    let rank = |rank: &'static str, line: &str| {
+        let variables = [
+            ("RANK", rank),
+            ("WORLD_SIZE", "2"),
+            ("LOCAL_RANK", rank),
+            ("LOCAL_WORLD_SIZE", "2"),
+            ("MASTER_ADDR", "localhost"),
+            ("MASTER_PORT", &port),
+            ("TORCHELASTIC_RUN_ID", &job),
+        ];
+        start(line, &[], &variables)
+    };
+    let line = "allreduce --size 64K -n 2";
+    let (first, second) = (rank("0", line), rank("1", line));
+    let (first, second) = (first.end().fine(), second.end().expect(0));
+    assert_eq!(first.rows().len(), 1, "{}", first.out);
+    assert!(first.out.contains("# 2 ranks: as torchrun says\n"), "{}", first.out);
+    assert_eq!((second.out.as_str(), second.err.as_str()), ("", ""));
+    rank("0", "allreduce --ranks 3").end().expect(6).complains(&["torchrun", "rank 0 of 2", "--ranks"]);
+}
+
+/// Tells how long a user waits for the smallest result; asserts nothing about it.
+#[test]
+fn from_exec_to_the_first_all_reduce() {
+    let _alone = alone();
+    let (mut row, mut end) = (Vec::new(), Vec::new());
+    for _ in 0..11 {
+        let running = start("allreduce --size 8 -n 1 -w 0 -c 0 --ranks 2", &[], &[]);
+        running.said("float     sum");
+        row.push(running.begun.elapsed());
+        let begun = running.begun;
+        running.end().fine();
+        end.push(begun.elapsed());
+    }
+    row.sort();
+    end.sort();
+    println!("median of 11: first line of results after {:?}, end after {:?}", row[5], end[5]);
+}
