@@ -106,7 +106,8 @@ impl Call {
         Call { kind: Kind::ReduceScatter, data_type, op: Some(op), root: 0, count }
     }
 
-    /// Bytes that the input of rank `rank` of `size` must have.
+    /// Bytes that the input of rank `rank` of `size` must have; `usize::MAX` where the number overflows, which
+    /// no buffer has.
     pub fn input_bytes(&self, rank: Rank, size: u32) -> usize {
         let has = match self.kind {
             Kind::Broadcast => rank == self.root,
@@ -114,10 +115,10 @@ impl Call {
             _ => true,
         };
         let blocks = self.kind.collective().input_blocks(size) as usize;
-        if has { blocks * self.count * self.data_type.size() } else { 0 }
+        if has { blocks.saturating_mul(self.count).saturating_mul(self.data_type.size()) } else { 0 }
     }
 
-    /// Bytes that the output of rank `rank` of `size` must have.
+    /// Bytes that the output of rank `rank` of `size` must have; `usize::MAX` where the number overflows.
     pub fn output_bytes(&self, rank: Rank, size: u32) -> usize {
         let has = match self.kind {
             Kind::Reduce => rank == self.root,
@@ -125,7 +126,7 @@ impl Call {
             _ => true,
         };
         let blocks = self.kind.collective().output_blocks(size) as usize;
-        if has { blocks * self.count * self.data_type.size() } else { 0 }
+        if has { blocks.saturating_mul(self.count).saturating_mul(self.data_type.size()) } else { 0 }
     }
 
     pub(crate) fn descriptor(&self) -> Descriptor {
@@ -228,6 +229,8 @@ mod tests {
         let error = |call: Call, size| call.check(0, size, all.read(), all).unwrap_err().to_string();
         assert!(error(Call::broadcast(DataType::Float32, 8, 2), 2).contains("rank 2 does not exist"));
         assert!(error(Call::all_reduce(DataType::Float32, ReduceOp::Sum, 9), 2).contains("must have 36"));
-        assert!(error(Call::all_gather(DataType::Float64, usize::MAX / 4), 4).contains("address space"));
+        let long = Call::all_gather(DataType::Float64, usize::MAX / 4);
+        assert!(error(long, 4).contains("address space"));
+        assert_eq!((long.input_bytes(0, 4), long.output_bytes(0, 4)), (usize::MAX, usize::MAX));
     }
 }

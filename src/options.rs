@@ -18,6 +18,9 @@ pub(crate) const WIRE_VERSION: u32 = 1;
 /// Changes with every change of what the planner chooses for the same call.
 pub(crate) const PLANNER_VERSION: u32 = 1;
 
+/// As good as never, and still a time that can be added to any other.
+const TIMEOUT_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 /// How ranks may be linked.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum TransportChoice {
@@ -125,12 +128,13 @@ impl Settings {
     pub(crate) fn resolve_from(options: &Options, lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         let duration = |name: &str, option: Option<Duration>, default: Duration| -> Result<Duration> {
             match lookup(name) {
-                None => Ok(option.unwrap_or(default)),
+                None if option == Some(Duration::ZERO) => Err(bad(name, "0", "longer than nothing")),
+                None => Ok(option.unwrap_or(default).min(TIMEOUT_MAX)),
                 Some(text) => text
                     .trim()
                     .parse::<f64>()
                     .ok()
-                    .filter(|seconds| *seconds > 0.0 && *seconds < 1e9)
+                    .filter(|seconds| *seconds > 0.0 && *seconds < TIMEOUT_MAX.as_secs_f64())
                     .map(Duration::from_secs_f64)
                     .ok_or_else(|| bad(name, &text, "a number of seconds greater than 0")),
             }

@@ -11,7 +11,7 @@ use crate::Rank;
 use crate::call::Kind;
 
 /// How many operations are kept. A power of two.
-const RECORDS: usize = 16;
+const RECORDS: usize = 128;
 
 /// What must be equal on all ranks that take part in an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -84,13 +84,24 @@ struct Record {
 }
 
 /// The ring of records with the two numbers that say where the rank is.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Recorder {
     records: [Record; RECORDS],
     entered: AtomicU64,
     finished: AtomicU64,
-    /// Point-to-point operations under way or done last, kept apart from the collectives' numbers.
-    pair: [AtomicU64; 3],
+    /// The last send and the last receive, kept apart from the collectives' numbers.
+    pairs: [Record; 2],
+}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        Recorder {
+            records: std::array::from_fn(|_| Record::default()),
+            entered: AtomicU64::new(0),
+            finished: AtomicU64::new(0),
+            pairs: Default::default(),
+        }
+    }
 }
 
 /// What a rank was doing, as one reads it from outside.
@@ -102,8 +113,8 @@ pub(crate) struct Snapshot {
     pub(crate) finished: u64,
     /// The last collectives, oldest first, with their numbers.
     pub(crate) recent: Vec<(u64, Descriptor)>,
-    /// The last point-to-point operation entered, with its number on its pair.
-    pub(crate) pair: Option<(u64, Descriptor)>,
+    /// The last send and the last receive, with their numbers on their pairs.
+    pub(crate) pairs: Vec<(u64, Descriptor)>,
 }
 
 impl Snapshot {
@@ -117,15 +128,7 @@ impl Recorder {
     /// The rank enters collective `sequence`.
     #[inline]
     pub(crate) fn enter(&self, sequence: u64, descriptor: &Descriptor) {
-        let record = &self.records[sequence as usize % RECORDS];
-        record.sequence.store(0, Ordering::Relaxed);
-        // Release: pairs with the Acquire fence in `snapshot`; whoever reads a new field below and looks at
-        // `sequence` again sees at least this 0.
-        fence(Ordering::Release);
-        record.packed.store(descriptor.packed(), Ordering::Relaxed);
-        record.count.store(descriptor.count, Ordering::Relaxed);
-        // Release: pairs with the Acquire of `sequence` in `snapshot`; publishes the two fields.
-        record.sequence.store(sequence, Ordering::Release);
+        self.records[sequence as usize % RECORDS].write(sequence, descriptor);
         // Release: pairs with the Acquire of `entered` in `snapshot`; the record is there before the number.
         self.entered.store(sequence, Ordering::Release);
     }
@@ -140,13 +143,7 @@ impl Recorder {
     /// The rank enters a point-to-point operation, the `sequence`-th with its peer in that direction.
     #[inline]
     pub(crate) fn enter_pair(&self, sequence: u64, descriptor: &Descriptor) {
-        self.pair[0].store(0, Ordering::Relaxed);
-        // Release: pairs with the Acquire fence in `snapshot`, as in `enter`.
-        fence(Ordering::Release);
-        self.pair[1].store(descriptor.packed(), Ordering::Relaxed);
-        self.pair[2].store(descriptor.count, Ordering::Relaxed);
-        // Release: pairs with the Acquire of the number in `snapshot`.
-        self.pair[0].store(sequence, Ordering::Release);
+        self.pairs[(descriptor.kind == Kind::Receive) as usize].write(sequence, descriptor);
     }
 
     /// What the rank is doing now. Callable from any thread.
@@ -157,32 +154,39 @@ impl Recorder {
         let mut recent = Vec::with_capacity(RECORDS);
         for sequence in entered.saturating_sub(RECORDS as u64 - 1).max(1)..=entered {
             let record = &self.records[sequence as usize % RECORDS];
-            if let Some(descriptor) = read(&record.sequence, &record.packed, &record.count, Some(sequence)) {
-                recent.push((sequence, descriptor));
-            }
+            recent.extend(record.read().filter(|(number, _)| *number == sequence));
         }
-        let pair = self.pair[0].load(Ordering::Relaxed);
-        let pair = read(&self.pair[0], &self.pair[1], &self.pair[2], Some(pair)).map(|d| (pair, d));
-        Snapshot { entered, finished, recent, pair }
+        let pairs = self.pairs.iter().filter_map(Record::read).collect();
+        Snapshot { entered, finished, recent, pairs }
     }
 }
 
-fn read(
-    sequence: &AtomicU64,
-    packed: &AtomicU64,
-    count: &AtomicU64,
-    expected: Option<u64>,
-) -> Option<Descriptor> {
-    // Acquire: pairs with the Release in `enter`.
-    let before = sequence.load(Ordering::Acquire);
-    let (packed, count) = (packed.load(Ordering::Relaxed), count.load(Ordering::Relaxed));
-    // Acquire: pairs with the Release fence in `enter`; a rewritten field implies a changed number below.
-    fence(Ordering::Acquire);
-    let after = sequence.load(Ordering::Relaxed);
-    if before == 0 || before != after || Some(before) != expected {
-        return None;
+impl Record {
+    #[inline]
+    fn write(&self, sequence: u64, descriptor: &Descriptor) {
+        self.sequence.store(0, Ordering::Relaxed);
+        // Release: pairs with the Acquire fence in `read`; whoever reads a new field below and looks at
+        // `sequence` again sees at least this 0.
+        fence(Ordering::Release);
+        self.packed.store(descriptor.packed(), Ordering::Relaxed);
+        self.count.store(descriptor.count, Ordering::Relaxed);
+        // Release: pairs with the Acquire in `read`; publishes the two fields.
+        self.sequence.store(sequence, Ordering::Release);
     }
-    Descriptor::unpack(packed, count)
+
+    /// The number and what it was; `None` when it is empty or being rewritten.
+    fn read(&self) -> Option<(u64, Descriptor)> {
+        // Acquire: pairs with the Release in `write`.
+        let before = self.sequence.load(Ordering::Acquire);
+        let (packed, count) = (self.packed.load(Ordering::Relaxed), self.count.load(Ordering::Relaxed));
+        // Acquire: pairs with the Release fence in `write`; a rewritten field implies a changed number below.
+        fence(Ordering::Acquire);
+        let after = self.sequence.load(Ordering::Relaxed);
+        if before == 0 || before != after {
+            return None;
+        }
+        Some((before, Descriptor::unpack(packed, count)?))
+    }
 }
 
 #[cfg(test)]
@@ -202,18 +206,23 @@ mod tests {
     #[test]
     fn the_last_operations_are_kept() {
         let recorder = Recorder::default();
-        for sequence in 1..=40 {
+        for sequence in 1..=200 {
             recorder.enter(sequence, &descriptor(sequence * 10));
-            if sequence < 40 {
+            if sequence < 200 {
                 recorder.finish(sequence);
             }
         }
         let snapshot = recorder.snapshot();
-        assert_eq!((snapshot.entered, snapshot.finished), (40, 39));
+        assert_eq!((snapshot.entered, snapshot.finished), (200, 199));
         assert_eq!(snapshot.recent.len(), RECORDS);
-        assert_eq!(snapshot.find(30), Some(descriptor(300)));
+        assert_eq!(snapshot.find(100), Some(descriptor(1000)));
         assert_eq!(snapshot.find(20), None);
-        assert_eq!(snapshot.pair, None);
+        assert_eq!(snapshot.pairs, []);
+        let send = Descriptor { kind: Kind::Send, op: None, ..descriptor(5) };
+        let receive = Descriptor { kind: Kind::Receive, op: None, root: 1, ..descriptor(6) };
+        recorder.enter_pair(3, &receive);
+        recorder.enter_pair(7, &send);
+        assert_eq!(recorder.snapshot().pairs, [(7, send), (3, receive)]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use consort_memory::sync::{AtomicBool, Ordering};
 use consort_memory::{Lease, Plain};
 
 use crate::communicator::Core;
+use crate::control::process::Process;
 use crate::error::{Error, Result};
 
 /// The state of a started operation that its owner and its driver share.
@@ -40,13 +41,15 @@ impl Ticket {
 #[must_use = "the buffer comes back from `wait`"]
 pub struct Work<T: Plain> {
     core: Arc<Core>,
+    /// Keeps the control thread, which drives the operation when nobody waits.
+    _process: Arc<Process>,
     ticket: Arc<Ticket>,
     lease: Lease<T>,
 }
 
 impl<T: Plain> Work<T> {
-    pub(crate) fn new(core: Arc<Core>, ticket: Arc<Ticket>, lease: Lease<T>) -> Self {
-        Work { core, ticket, lease }
+    pub(crate) fn new(core: Arc<Core>, process: Arc<Process>, ticket: Arc<Ticket>, lease: Lease<T>) -> Self {
+        Work { core, _process: process, ticket, lease }
     }
 
     /// Whether the operation is over, well or not.

@@ -51,7 +51,7 @@ fn partial(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Finds out whether the files can be written, before any rank is started.
+/// Finds out whether the files can be written, and leaves no partial one.
 pub(crate) fn check_files(settings: &Settings) -> Result<(), Failure> {
     if let Some(path) = &settings.json {
         let partial = partial(path);
@@ -73,9 +73,7 @@ impl<'a> Report<'a> {
         arguments: Vec<String>,
         peers: Vec<Peer>,
     ) -> Result<Self, Failure> {
-        if let Some(path) = &settings.json {
-            File::create(partial(path)).map_err(|error| cannot("write", path, &error))?;
-        }
+        check_files(settings)?;
         let csv = match &settings.csv {
             Some(path) => Some(File::create(path).map_err(|error| cannot("write", path, &error))?),
             None => None,

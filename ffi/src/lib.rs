@@ -5,6 +5,8 @@
 //! here. Deliberately absent: groups, streams, devices.
 
 mod handles;
+#[cfg(test)]
+mod tests;
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -99,6 +101,44 @@ fn rank(number: c_int) -> Result<u32, Error> {
     u32::try_from(number).map_err(|_| invalid(&format!("rank {number} is negative"), "ranks count from 0"))
 }
 
+/// The length of a buffer that C passed, in bytes, if it can be one; `bytes` is `None` where the number
+/// overflowed. Of an empty buffer the address does not matter.
+fn length(what: &str, is_null: bool, bytes: Option<usize>) -> Result<usize, Error> {
+    let Some(bytes) = bytes.filter(|bytes| *bytes <= isize::MAX as usize) else {
+        return Err(invalid(
+            &format!("the {what} buffer would exceed the address space"),
+            "pass the number of elements, not of bytes",
+        ));
+    };
+    if is_null && bytes != 0 {
+        return Err(invalid(
+            &format!("the {what} buffer is null and must have {bytes} bytes"),
+            "pass buffers as long as the call needs them",
+        ));
+    }
+    Ok(bytes)
+}
+
+/// The buffer that a call reads.
+///
+/// # Safety
+/// As [`Span::from_raw`], but any `start` and any `bytes` are told from a buffer first.
+unsafe fn readable<'a>(start: *const c_void, bytes: Option<usize>) -> Result<Span<'a>, Error> {
+    let bytes = length("send", start.is_null(), bytes)?;
+    // SAFETY: this function's own contract; null only when empty.
+    Ok(unsafe { Span::from_raw(start.cast(), bytes) })
+}
+
+/// The buffer that a call writes.
+///
+/// # Safety
+/// As [`SpanMut::from_raw`], but any `start` and any `bytes` are told from a buffer first.
+unsafe fn writable<'a>(start: *mut c_void, bytes: Option<usize>) -> Result<SpanMut<'a>, Error> {
+    let bytes = length("receive", start.is_null(), bytes)?;
+    // SAFETY: this function's own contract; null only when empty.
+    Ok(unsafe { SpanMut::from_raw(start.cast(), bytes) })
+}
+
 /// Runs a collective on the addresses that C passed.
 ///
 /// # Safety
@@ -110,16 +150,30 @@ unsafe fn execute(
     output: *mut c_void,
 ) -> Result<(), Error> {
     let comm = communicator(handle)?;
-    let (in_bytes, out_bytes) =
-        (call.input_bytes(comm.rank(), comm.size()), call.output_bytes(comm.rank(), comm.size()));
-    if (in_bytes != 0 && input.is_null()) || (out_bytes != 0 && output.is_null()) {
-        return Err(invalid("a buffer is null", "pass buffers as long as the call needs them"));
-    }
+    let (rank, size) = (comm.rank(), comm.size());
     // SAFETY: the caller promises that the buffers are as long as NCCL's contract for the call says, which is
     // what `input_bytes` and `output_bytes` compute, and that nobody else touches them meanwhile.
-    let (input, output) =
-        unsafe { (Span::from_raw(input.cast(), in_bytes), SpanMut::from_raw(output.cast(), out_bytes)) };
+    let (input, output) = unsafe {
+        (
+            readable(input, Some(call.input_bytes(rank, size)))?,
+            writable(output, Some(call.output_bytes(rank, size)))?,
+        )
+    };
     comm.execute(&call, input, output)
+}
+
+/// Writes to where a caller wants something.
+///
+/// # Safety
+/// `place` must be null or writable.
+unsafe fn store<T>(place: *mut T, name: &str, make: impl FnOnce() -> Result<T, Error>) -> Result<(), Error> {
+    if place.is_null() {
+        return Err(invalid(&format!("{name} is null"), "pass a pointer to where it is to be written"));
+    }
+    let value = make()?;
+    // SAFETY: checked for null; otherwise this function's own contract.
+    unsafe { place.write(value) };
+    Ok(())
 }
 
 /// Writes the version that the implemented calls follow.
@@ -128,14 +182,8 @@ unsafe fn execute(
 /// `version` must be writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclGetVersion(version: *mut c_int) -> c_int {
-    fence(|| {
-        if version.is_null() {
-            return Err(invalid("version is null", "pass a pointer to an int"));
-        }
-        // SAFETY: checked for null; the caller promises that it is writable.
-        unsafe { version.write(22_000) };
-        Ok(())
-    })
+    // SAFETY: this function's own contract.
+    fence(|| unsafe { store(version, "version", || Ok(22_000)) })
 }
 
 /// The text of this thread's last error; valid until this thread's next failing call.
@@ -150,16 +198,14 @@ pub extern "C" fn ncclGetLastError(_comm: *mut c_void) -> *const c_char {
 /// `id` must be writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclGetUniqueId(id: *mut NcclUniqueId) -> c_int {
-    fence(|| {
-        if id.is_null() {
-            return Err(invalid("id is null", "pass a pointer to an ncclUniqueId"));
-        }
+    let create = || {
         let created = UniqueId::create()?;
-        // SAFETY: checked for null; the caller promises that it is writable.
-        unsafe { id.write(NcclUniqueId { internal: created.to_bytes() }) };
+        let internal = created.to_bytes();
         CREATED.with(|ids| ids.borrow_mut().push(created));
-        Ok(())
-    })
+        Ok(NcclUniqueId { internal })
+    };
+    // SAFETY: this function's own contract.
+    fence(|| unsafe { store(id, "id", create) })
 }
 
 /// Joins a communicator.
@@ -173,17 +219,15 @@ pub unsafe extern "C" fn ncclCommInitRank(
     id: NcclUniqueId,
     number: c_int,
 ) -> c_int {
-    fence(|| {
-        if comm.is_null() {
-            return Err(invalid("comm is null", "pass a pointer to an ncclComm_t"));
-        }
-        let joined = Communicator::join(rank(number)?, rank(size)?, &UniqueId::from_bytes(&id.internal)?)?;
-        let handle = handles::insert(joined)
-            .ok_or_else(|| invalid("too many communicators", "destroy some before making more"))?;
-        // SAFETY: checked for null; the caller promises that it is writable.
-        unsafe { comm.write(handle) };
-        Ok(())
-    })
+    let join = || {
+        let size = u32::try_from(size)
+            .map_err(|_| invalid(&format!("a size of {size} is negative"), "pass the number of ranks"))?;
+        let joined = Communicator::join(rank(number)?, size, &UniqueId::from_bytes(&id.internal)?)?;
+        handles::insert(joined)
+            .ok_or_else(|| invalid("too many communicators", "destroy some before making more"))
+    };
+    // SAFETY: this function's own contract.
+    fence(|| unsafe { store(comm, "comm", join) })
 }
 
 /// Closes a communicator; a null handle is fine.
@@ -312,10 +356,10 @@ pub unsafe extern "C" fn ncclSend(
     _stream: *mut c_void,
 ) -> c_int {
     fence(|| {
-        let element = data_type(element)?;
+        let (comm, element) = (communicator(comm)?, data_type(element)?);
         // SAFETY: this function's own contract.
-        let input = unsafe { Span::from_raw(input.cast(), count * element.size()) };
-        communicator(comm)?.send_bytes(element, input, rank(peer)?)
+        let input = unsafe { readable(input, count.checked_mul(element.size()))? };
+        comm.send_bytes(element, input, rank(peer)?)
     })
 }
 
@@ -333,9 +377,9 @@ pub unsafe extern "C" fn ncclRecv(
     _stream: *mut c_void,
 ) -> c_int {
     fence(|| {
-        let element = data_type(element)?;
+        let (comm, element) = (communicator(comm)?, data_type(element)?);
         // SAFETY: this function's own contract.
-        let output = unsafe { SpanMut::from_raw(output.cast(), count * element.size()) };
-        communicator(comm)?.receive_bytes(element, output, rank(peer)?)
+        let output = unsafe { writable(output, count.checked_mul(element.size()))? };
+        comm.receive_bytes(element, output, rank(peer)?)
     })
 }

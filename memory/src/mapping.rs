@@ -14,6 +14,7 @@ use std::sync::Arc;
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::ftruncate;
 
 use crate::{Counter, MemoryError, SpanMut};
@@ -59,6 +60,10 @@ impl Mapping {
         let mapped = mapped_bytes(bytes, WHAT)?;
         if bytes >= LARGE_BYTES {
             refuse_hopeless(bytes, WHAT)?;
+        }
+        // Beyond this limit the kernel ends the process with a signal instead of returning an error.
+        if getrlimit(Resource::RLIMIT_FSIZE).is_ok_and(|(soft, _)| soft < mapped.get() as u64) {
+            return Err(refused("ftruncate", WHAT, bytes, nix::Error::EFBIG));
         }
         let file = memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)
             .map_err(|error| refused("memfd_create", WHAT, bytes, error))?;

@@ -1,5 +1,6 @@
 //! The shared heart of a communicator: who owns its progress, and how one waits.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use consort_memory::sync::{AtomicBool, AtomicU32, AtomicUsize, Exclusive, Ordering};
@@ -7,17 +8,21 @@ use consort_memory::{Held, Span, SpanMut};
 
 use crate::call::{Call, Kind};
 use crate::control::group::Group;
-use crate::control::process::{Advance, Process, Unattended};
+use crate::control::process::{Advance, Process, Shared, Unattended};
+use crate::engine::links::Links;
 use crate::engine::{Engine, Progress, Request, Source, Task};
 use crate::error::{Error, Result};
 use crate::options::Settings;
 use crate::wait::Policy;
 use crate::work::Ticket;
 
+/// How many turns in which something moved go by between two looks at the clock.
+const MOVED_TURNS_PER_LOOK: u32 = 256;
+
 /// Shared by the communicator, its works and the control thread.
 pub(crate) struct Core {
     pub(crate) group: Arc<Group>,
-    pub(crate) process: Arc<Process>,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) settings: Settings,
     engine: Exclusive<Engine>,
     /// Whether the owner of the engine is a data call that somebody waits for.
@@ -38,6 +43,15 @@ impl Drop for Leave<'_> {
     }
 }
 
+/// An operation that a panic leaves half done must not be followed by another.
+struct FailOnPanic<'a>(&'a Group);
+
+impl Drop for FailOnPanic<'_> {
+    fn drop(&mut self) {
+        self.0.fail(Error::internal("a panic within an operation"));
+    }
+}
+
 struct InCall<'a>(&'a AtomicBool);
 
 impl Drop for InCall<'_> {
@@ -49,14 +63,14 @@ impl Drop for InCall<'_> {
 impl Core {
     pub(crate) fn new(
         group: Arc<Group>,
-        process: Arc<Process>,
+        shared: Arc<Shared>,
         settings: Settings,
         ranks_here: u32,
     ) -> Arc<Self> {
-        let engine = Engine::new(group.clone(), process.clone(), settings.clone());
+        let engine = Engine::new(group.clone(), shared.clone(), settings.clone());
         Arc::new(Core {
             group,
-            process,
+            shared,
             settings,
             engine: Exclusive::new(engine),
             in_call: AtomicBool::new(false),
@@ -68,7 +82,7 @@ impl Core {
 
     /// Whether this process is a fork of the communicator's.
     pub(crate) fn is_forked(&self) -> bool {
-        self.process.shared.fork.is_forked_child()
+        self.shared.fork.is_forked_child()
     }
 
     /// What every call asks first: may this process use it, does it still work.
@@ -105,21 +119,18 @@ impl Core {
     }
 
     /// A collective that the caller waits for. The call has been checked.
-    pub(crate) fn collective(&self, call: Call, input: Span<'_>, output: SpanMut<'_>) -> Result<()> {
+    /// Returns its number, the same on all ranks.
+    pub(crate) fn collective(&self, call: Call, input: Span<'_>, output: SpanMut<'_>) -> Result<u64> {
         self.own(|engine| {
             self.finish_queue(engine)?;
             let request = engine.draw(call);
             let recorder = &self.group.recorder;
             recorder.enter(request.sequence, &call.descriptor());
-            if call.count == 0 {
-                recorder.finish(request.sequence);
-                return Ok(());
+            if call.count != 0 {
+                self.drive(engine, &[request], input, output)?;
             }
-            let result = self.drive(engine, &[request], input, output);
-            if result.is_ok() {
-                recorder.finish(request.sequence);
-            }
-            result
+            recorder.finish(request.sequence);
+            Ok(request.sequence)
         })
     }
 
@@ -150,7 +161,9 @@ impl Core {
     ) -> Result<()> {
         let mut task = engine.take_task();
         task.prepare(requests);
+        let guard = FailOnPanic(&self.group);
         let result = self.drive_task(engine, &mut task, input, output);
+        std::mem::forget(guard);
         engine.put_back(task);
         result.map_err(|error| self.group.fail(error))
     }
@@ -163,10 +176,19 @@ impl Core {
         output: SpanMut<'_>,
     ) -> Result<()> {
         let mut waiter = self.policy.waiter();
+        let mut turns = 0u32;
         loop {
             match engine.advance(task, input, output)? {
                 Progress::Done => return Ok(()),
-                Progress::Moved => waiter.moved(),
+                Progress::Moved => {
+                    waiter.moved();
+                    turns = turns.wrapping_add(1);
+                    // What trickles must meet the deadline too.
+                    if turns.is_multiple_of(MOVED_TURNS_PER_LOOK) {
+                        self.group.failure()?;
+                        task.overdue(engine)?;
+                    }
+                }
                 Progress::Blocked => {
                     self.group.failure()?;
                     if waiter.is_eager() {
@@ -183,12 +205,13 @@ impl Core {
     /// Starts a collective that goes on by itself.
     pub(crate) fn start(
         self: &Arc<Self>,
+        process: &Process,
         call: Call,
         input: Source,
         output: Option<Held>,
     ) -> Result<Arc<Ticket>> {
         let ticket = Arc::new(Ticket::default());
-        self.process.ensure_thread()?;
+        process.ensure_thread()?;
         self.own(|engine| {
             let request = engine.draw(call);
             self.group.recorder.enter(request.sequence, &call.descriptor());
@@ -206,7 +229,7 @@ impl Core {
             Ok(())
         })?;
         let unattended: Arc<dyn Unattended> = self.clone();
-        self.process.shared.look_after(Arc::downgrade(&unattended));
+        self.shared.look_after(Arc::downgrade(&unattended));
         Ok(ticket)
     }
 
@@ -258,14 +281,6 @@ impl Core {
         self.group.failure()
     }
 
-    /// The number of this split, the same on all ranks.
-    pub(crate) fn next_split(&self) -> Result<u64> {
-        self.own(|engine| {
-            engine.splits += 1;
-            Ok(engine.splits)
-        })
-    }
-
     /// Fails the communicator on all ranks. From any thread.
     pub(crate) fn abort(&self, reason: &str) {
         self.group.fail(Error::Aborted { rank: self.group.rank, reason: reason.to_owned() });
@@ -309,20 +324,51 @@ impl Core {
                 std::thread::yield_now();
             }
         }
+        self.settle(patience);
         self.group.leave();
+        // What a started operation still shares with its owner is its result, not the links.
+        if let Some(mut engine) = self.engine.try_acquire() {
+            engine.links = Links::new();
+        }
+    }
+
+    /// Stays until the peers have taken what was sent, on links that would lose it with this side's end.
+    fn settle(&self, patience: std::time::Instant) {
+        let mut waiter = self.policy.waiter();
+        while !self.group.has_failed() && std::time::Instant::now() < patience {
+            let Some(mut engine) = self.engine.try_acquire() else { return };
+            if !engine.links.needs_progress() || engine.links.progress().is_err() || engine.links.is_emptied()
+            {
+                return;
+            }
+            drop(engine);
+            waiter.pause();
+        }
     }
 }
 
 impl Unattended for Core {
+    fn is_idle(&self) -> bool {
+        self.queued.load(Ordering::Relaxed) == 0
+    }
+
     fn advance(&self) -> Advance {
-        if self.queued.load(Ordering::Relaxed) == 0 {
+        if self.is_idle() {
             return Advance::Idle;
         }
         if self.waiters.load(Ordering::Relaxed) != 0 {
             return Advance::Blocked;
         }
         let Some(mut engine) = self.engine.try_acquire() else { return Advance::Blocked };
-        match self.advance_queue(&mut engine) {
+        // A defect must not take the control thread with it: it answers for other communicators too.
+        let turn = catch_unwind(AssertUnwindSafe(|| self.advance_queue(&mut engine)));
+        let progress = turn.unwrap_or_else(|_| {
+            let error = self.group.fail(Error::internal("a panic in an operation that nobody waited for"));
+            engine.fail_queue(&error);
+            self.queued.store(0, Ordering::Relaxed);
+            Progress::Done
+        });
+        match progress {
             Progress::Done => Advance::Idle,
             Progress::Moved => Advance::Moved,
             Progress::Blocked => Advance::Blocked,

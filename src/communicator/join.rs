@@ -184,7 +184,7 @@ fn root_communicator(process: Arc<Process>, member: Arc<Member>, settings: Setti
     let members: Vec<Rank> = (0..member.table.len() as u32).collect();
     let group = Group::new(member, u64::from_le_bytes(uid), members.clone());
     let ranks_here = ranks_here(&group.member, &members);
-    Communicator::from_core(Core::new(group, process, settings, ranks_here))
+    Communicator::from_core(Core::new(group, process.shared.clone(), settings, ranks_here), process)
 }
 
 /// How many of these ranks of the job run on this host.

@@ -17,6 +17,7 @@ pub use scope::{Scope, ScopedWork};
 
 use crate::Rank;
 use crate::call::{Call, Kind};
+use crate::control::process::Process;
 use crate::error::{Error, Result};
 
 /// A group of ranks, as one of them sees it.
@@ -42,11 +43,17 @@ use crate::error::{Error, Result};
 /// not waited for, then tells the others that this rank has left. It does not wait for them.
 pub struct Communicator {
     core: Arc<Core>,
+    /// Keeps the control thread; joined with the last communicator, by the thread that drops it.
+    process: Arc<Process>,
 }
 
 impl Communicator {
-    pub(crate) fn from_core(core: Arc<Core>) -> Self {
-        Communicator { core }
+    pub(crate) fn from_core(core: Arc<Core>, process: Arc<Process>) -> Self {
+        Communicator { core, process }
+    }
+
+    pub(crate) fn process(&self) -> &Arc<Process> {
+        &self.process
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -88,8 +95,9 @@ impl Communicator {
     /// connections and its own tables. Connections are made when they are first needed.
     ///
     /// # Errors
-    /// [`Error::ConcurrentUse`] while another thread is in a data call.
+    /// [`Error::ConcurrentUse`] while another thread is in a data call; what [`Communicator::status`] says.
     pub fn memory_bytes(&self) -> Result<usize> {
+        self.core.check()?;
         self.core.memory_bytes()
     }
 
@@ -112,7 +120,7 @@ impl Communicator {
     pub fn execute(&self, call: &Call, input: Span<'_>, output: SpanMut<'_>) -> Result<()> {
         self.core.check()?;
         call.check(self.rank(), self.size(), input, output)?;
-        self.core.collective(*call, input, output)
+        self.core.collective(*call, input, output).map(drop)
     }
 
     /// Returns when every rank has called it.
@@ -129,7 +137,7 @@ impl Communicator {
             root: 0,
             count: 1,
         };
-        self.core.collective(call, Span::of(&input), SpanMut::of(&mut output))
+        self.core.collective(call, Span::of(&input), SpanMut::of(&mut output)).map(drop)
     }
 }
 

@@ -9,6 +9,7 @@ use consort_memory::{Lender, lend};
 use super::{Communicator, Core};
 use crate::Rank;
 use crate::call::Call;
+use crate::control::process::Process;
 use crate::engine::Source;
 use crate::error::{Error, Result};
 use crate::work::Ticket;
@@ -16,6 +17,7 @@ use crate::work::Ticket;
 /// Starts operations on borrowed buffers; made by [`Communicator::scope`].
 pub struct Scope<'a, 'scope, 'env: 'scope> {
     core: &'a Arc<Core>,
+    process: &'a Process,
     lender: &'scope Lender<'scope, 'env>,
     tickets: RefCell<Vec<Arc<Ticket>>>,
 }
@@ -67,7 +69,12 @@ impl Communicator {
     ) -> Result<R> {
         self.core().check()?;
         lend(|lender| {
-            let scope = Scope { core: self.core(), lender, tickets: RefCell::new(Vec::new()) };
+            let scope = Scope {
+                core: self.core(),
+                process: self.process(),
+                lender,
+                tickets: RefCell::new(Vec::new()),
+            };
             let end = End { core: self.core(), tickets: &scope.tickets };
             let result = body(&scope);
             let waited = end.wait();
@@ -141,7 +148,7 @@ impl<'a, 'env> Scope<'a, '_, 'env> {
         let bytes = size_of_val(buffer);
         let held = self.lender.share_mut(buffer);
         call.check(self.core.group.rank, self.core.group.size(), held.read(), held.span())?;
-        self.track(self.core.start(call, Source::Within(held.clone(), 0, bytes), Some(held))?)
+        self.track(self.core.start(self.process, call, Source::Within(held.clone(), 0, bytes), Some(held))?)
     }
 
     fn apart<T: Element>(
@@ -152,7 +159,7 @@ impl<'a, 'env> Scope<'a, '_, 'env> {
     ) -> Result<ScopedWork<'a>> {
         let (from, to) = (self.lender.share(input), self.lender.share_mut(output));
         call.check(self.core.group.rank, self.core.group.size(), from.read(), to.span())?;
-        self.track(self.core.start(call, Source::Apart(from), Some(to))?)
+        self.track(self.core.start(self.process, call, Source::Apart(from), Some(to))?)
     }
 
     fn track(&'a self, ticket: Arc<Ticket>) -> Result<ScopedWork<'a>> {

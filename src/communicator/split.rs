@@ -33,10 +33,9 @@ impl Communicator {
         self.core().check()?;
         let span = tracing::debug_span!("split", rank = self.rank(), color, key);
         let _entered = span.enter();
-        let number = self.core().next_split()?;
         let mine = [i64::from(color.is_some()), i64::from(color.unwrap_or(0)), key];
         let mut all = vec![0i64; 3 * self.size() as usize];
-        self.core().collective(split_call(), Span::of(&mine), SpanMut::of(&mut all))?;
+        let number = self.core().collective(split_call(), Span::of(&mine), SpanMut::of(&mut all))?;
         let Some(color) = color else { return Ok(None) };
         let entries = all.chunks_exact(3).enumerate();
         let mut chosen: Vec<(i64, Rank)> = entries
@@ -52,7 +51,7 @@ impl Communicator {
             u64::from_le_bytes(*name.first_chunk().ok_or_else(|| Error::internal("a hash without bytes"))?);
         let ranks_here = self.core().ranks_here(&members);
         let child = Group::new(group.member.clone(), uid, members);
-        let core = Core::new(child, self.core().process.clone(), self.core().settings.clone(), ranks_here);
-        Ok(Some(Communicator::from_core(core)))
+        let core = Core::new(child, self.core().shared.clone(), self.core().settings.clone(), ranks_here);
+        Ok(Some(Communicator::from_core(core, self.process().clone())))
     }
 }

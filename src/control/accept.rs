@@ -16,8 +16,9 @@ use super::process::{Shared, Source, random};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a greeting may wait for its rank to join.
 const PARKED: Duration = Duration::from_secs(300);
-/// How many greetings are heard at once.
-const GREETINGS_MAX: usize = 4096;
+/// How many greetings from the network are heard at once: strangers must not use up the process's
+/// descriptors. On the host the kernel tells who calls.
+const GREETINGS_MAX: usize = 256;
 
 /// A connection that has not proved anything yet.
 pub(super) struct Greeting {
@@ -51,7 +52,7 @@ pub(super) fn accept(shared: &Arc<Shared>, unix: bool) {
             Err(error) => {
                 if error.kind() != io::ErrorKind::WouldBlock {
                     tracing::warn!("accepting a control connection failed: {error}");
-                    std::thread::sleep(Duration::from_millis(1));
+                    std::thread::sleep(Duration::from_millis(10));
                 }
                 return;
             }
@@ -60,12 +61,23 @@ pub(super) fn accept(shared: &Arc<Shared>, unix: bool) {
 }
 
 fn begin(shared: &Arc<Shared>, stream: Stream) {
-    let greetings = {
-        let sources = shared.sources.lock().unwrap_or_else(PoisonError::into_inner);
-        sources.values().filter(|source| matches!(source, Source::Greeting(_))).count()
-    };
-    if greetings >= GREETINGS_MAX || stream.set_nonblocking(true).is_err() {
-        tracing::warn!("too many control connections that prove nothing; dropping one");
+    match &stream {
+        Stream::Unix(_) if !stream.peer_is_same_user() => {
+            tracing::warn!("another user called the control socket; dropping it");
+            return;
+        }
+        Stream::Unix(_) => {}
+        Stream::Tcp(_) => {
+            let from_network =
+                greetings(shared).iter().filter(|(_, greeting)| greeting_is_tcp(greeting)).count();
+            if from_network >= GREETINGS_MAX {
+                tracing::warn!("too many control connections that prove nothing; dropping one");
+                return;
+            }
+        }
+    }
+    if let Err(error) = stream.set_nonblocking(true) {
+        tracing::warn!("cannot use a control connection: {error}");
         return;
     }
     if let Stream::Tcp(stream) = &stream {
@@ -135,6 +147,10 @@ fn greetings(shared: &Shared) -> Vec<(u64, Arc<Mutex<Greeting>>)> {
         _ => None,
     };
     sources.iter().filter_map(greeting).collect()
+}
+
+fn greeting_is_tcp(greeting: &Mutex<Greeting>) -> bool {
+    matches!(greeting.lock().unwrap_or_else(PoisonError::into_inner).stream, Some(Stream::Tcp(_)))
 }
 
 impl Greeting {

@@ -134,7 +134,12 @@ impl Group {
                     *answer = Some((token, snapshot));
                 }
             }
-            Message::Leave => self.state().left.push(rank),
+            Message::Leave => {
+                let mut state = self.state();
+                if !state.left.contains(&rank) {
+                    state.left.push(rank);
+                }
+            }
         }
     }
 
@@ -188,15 +193,18 @@ impl Group {
         answers
     }
 
-    /// The ranks that have not answered the last two questions.
+    /// The ranks that have not answered the last two questions. Ranks that left need not answer.
     pub(crate) fn silent(&self) -> Vec<Rank> {
         let asked = self.token.load(Ordering::Relaxed);
-        let silent =
-            |answer: &Option<(u64, Snapshot)>| answer.as_ref().is_none_or(|(token, _)| token + 2 <= asked);
+        let silent = |answer: &Option<(u64, Snapshot)>| match answer {
+            Some((token, _)) => token + 2 <= asked,
+            None => asked >= 2,
+        };
         let state = self.state();
-        let ranks =
-            (0..self.size()).filter(|rank| *rank != self.rank && silent(&state.answers[*rank as usize]));
-        ranks.collect()
+        (0..self.size())
+            .filter(|rank| *rank != self.rank && !state.left.contains(rank))
+            .filter(|rank| silent(&state.answers[*rank as usize]))
+            .collect()
     }
 
     /// Tells the others that this rank closes its communicator.
@@ -206,6 +214,7 @@ impl Group {
                 self.send(rank, Message::Leave);
             }
         }
-        self.member.unregister(self.uid);
+        let open_elsewhere = self.members.len() - 1 - self.state().left.len();
+        self.member.unregister(self.uid, open_elsewhere);
     }
 }

@@ -5,7 +5,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -49,10 +49,17 @@ impl Stream {
 
     /// The process at the other end, when it is on this host and in a process namespace seen from here.
     pub(crate) fn peer_pid(&self) -> Option<i32> {
+        self.credentials().map(|credentials| credentials.pid()).filter(|pid| *pid > 0)
+    }
+
+    /// Whether the kernel says that the other end belongs to this process's user.
+    pub(crate) fn peer_is_same_user(&self) -> bool {
+        self.credentials().is_some_and(|credentials| credentials.uid() == nix::unistd::geteuid().as_raw())
+    }
+
+    fn credentials(&self) -> Option<nix::sys::socket::UnixCredentials> {
         let Stream::Unix(stream) = self else { return None };
-        let credentials =
-            nix::sys::socket::getsockopt(stream, nix::sys::socket::sockopt::PeerCredentials).ok()?;
-        (credentials.pid() > 0).then(|| credentials.pid())
+        nix::sys::socket::getsockopt(stream, nix::sys::socket::sockopt::PeerCredentials).ok()
     }
 
     pub(crate) fn distance(&self) -> Distance {
@@ -140,6 +147,9 @@ impl RemoteLink {
     pub(crate) fn send(&self, communicator: u64, message: &Message) {
         let mut backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
         if backlog.len() > BACKLOG_BYTES_MAX {
+            // Both control threads find out and report the loss; silence would be worse.
+            let _ =
+                nix::sys::socket::shutdown(self.stream.as_fd().as_raw_fd(), nix::sys::socket::Shutdown::Both);
             return;
         }
         wire::encode(communicator, message, &mut backlog);

@@ -32,6 +32,8 @@ pub(crate) struct Member {
 #[derive(Default)]
 struct Groups {
     open: HashMap<u64, Weak<Group>>,
+    /// Communicators that this rank has closed, with how many of their ranks have not.
+    closed: HashMap<u64, usize>,
     early: Vec<(Rank, u64, Message)>,
     lost: Vec<(Rank, String)>,
 }
@@ -156,6 +158,17 @@ impl Member {
             group.receive(from, message);
             return;
         }
+        if let Some(open_elsewhere) = groups.closed.get_mut(&communicator) {
+            if matches!(message, Message::Leave) {
+                *open_elsewhere -= 1;
+                if *open_elsewhere == 0 {
+                    groups.closed.remove(&communicator);
+                }
+            }
+            if !matches!(message, Message::Query { .. }) {
+                return;
+            }
+        }
         match message {
             Message::Query { token } => {
                 drop(groups);
@@ -165,7 +178,9 @@ impl Member {
             message if groups.early.len() < EARLY_MESSAGES_MAX => {
                 groups.early.push((from, communicator, message))
             }
-            _ => tracing::debug!("dropping a message for a communicator that does not exist"),
+            message => tracing::error!(
+                "too many messages for communicators that this rank has not made: {message:?}"
+            ),
         }
     }
 
@@ -187,9 +202,13 @@ impl Member {
         }
     }
 
-    /// A communicator is closed.
-    pub(crate) fn unregister(&self, communicator: u64) {
-        self.groups().open.remove(&communicator);
+    /// A communicator is closed; `open_elsewhere` of its ranks have not closed it yet.
+    pub(crate) fn unregister(&self, communicator: u64, open_elsewhere: usize) {
+        let mut groups = self.groups();
+        groups.open.remove(&communicator);
+        if open_elsewhere > 0 {
+            groups.closed.insert(communicator, open_elsewhere);
+        }
     }
 
     /// `rank` is gone: every communicator that it has not left fails.

@@ -38,6 +38,9 @@ const KEY_FIRST: u64 = 16;
 pub(crate) trait Unattended: Send + Sync {
     /// Goes on a bounded way.
     fn advance(&self) -> Advance;
+
+    /// Whether there is nothing to do. At once.
+    fn is_idle(&self) -> bool;
 }
 
 /// How far unattended work came.

@@ -134,7 +134,7 @@ fn advance_unattended(shared: &Shared) -> Advance {
         if advance == Advance::Idle {
             let mut unattended = shared.unattended.lock().unwrap_or_else(PoisonError::into_inner);
             // Looked at again under the lock: whoever adds work in between calls `look_after` after it.
-            if weak.upgrade().is_none_or(|work| work.advance() == Advance::Idle) {
+            if weak.upgrade().is_none_or(|work| work.is_idle()) {
                 unattended.retain(|other| !Weak::ptr_eq(other, &weak));
             }
         }

@@ -56,7 +56,7 @@ pub(crate) fn encode(communicator: u64, message: &Message, out: &mut Vec<u8>) {
             writer.u64(snapshot.entered);
             writer.u64(snapshot.finished);
             writer.u64(snapshot.recent.len() as u64);
-            for (sequence, descriptor) in snapshot.recent.iter().chain(&snapshot.pair) {
+            for (sequence, descriptor) in snapshot.recent.iter().chain(&snapshot.pairs) {
                 writer.u64(*sequence);
                 writer.u64(descriptor.packed());
                 writer.u64(descriptor.count);
@@ -208,7 +208,8 @@ impl Reader<'_> {
     }
 
     fn text(&mut self) -> Option<String> {
-        String::from_utf8(self.bytes()?).ok()
+        // A long text was cut, perhaps within a character.
+        Some(String::from_utf8_lossy(&self.bytes()?).into_owned())
     }
 
     fn operation(&mut self) -> Option<Operation> {
@@ -241,8 +242,11 @@ impl Reader<'_> {
                 for _ in 0..records {
                     recent.push(self.record()?);
                 }
-                let pair = if self.rest.is_empty() { None } else { Some(self.record()?) };
-                Message::State { token, snapshot: Snapshot { entered, finished, recent, pair } }
+                let mut pairs = Vec::new();
+                while !self.rest.is_empty() {
+                    pairs.push(self.record()?);
+                }
+                Message::State { token, snapshot: Snapshot { entered, finished, recent, pairs } }
             }
             5 => Message::Leave,
             _ => return None,
@@ -311,7 +315,7 @@ mod tests {
                     entered: 4,
                     finished: 3,
                     recent: vec![(4, descriptor)],
-                    pair: Some((1, descriptor)),
+                    pairs: vec![(1, descriptor)],
                 },
             },
             Message::Leave,

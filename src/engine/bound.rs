@@ -11,7 +11,7 @@ use consort_kernels::{DataType, ReduceOp, Reducer, Source, Store, Target};
 use consort_memory::{Counter, Span, SpanMut};
 use consort_transports::{CounterKind, TransportError};
 
-use super::executor::{Io, Piece};
+use super::executor::{Blockage, Io, Piece};
 use super::links::{Key, Links, kind};
 use crate::Rank;
 use crate::error::{Error, Result};
@@ -192,9 +192,17 @@ impl Bound {
         self.plan.scratch as usize * self.slot_bytes
     }
 
-    /// The link that a counter of the plan belongs to.
-    pub(crate) fn link_of(&self, counter: u32) -> usize {
-        self.counters[counter as usize].link
+    /// The link that does not let a lane go on.
+    pub(crate) fn link_of(&self, blockage: Blockage) -> Option<usize> {
+        match blockage {
+            Blockage::Wait { counter, .. } | Blockage::Signal { counter } => {
+                Some(self.counters[counter as usize].link)
+            }
+            Blockage::Put { region } => match self.memory[region as usize] {
+                Memory::Mailbox(link) | Memory::Remote(link) => Some(link),
+                Memory::Input | Memory::Output | Memory::Scratch => None,
+            },
+        }
     }
 
     /// The own counter that a counter of the plan is.
@@ -330,11 +338,10 @@ impl Io for RealIo<'_> {
             return Ok(Poll::Ready(()));
         }
         let link = counter.link;
-        let up = self.links.up_mut(link);
-        match up.connection.signal(counter.kind, value, tag) {
-            // Who has closed its side fills no more slots, so it misses no credit.
+        match self.links.up_mut(link).connection.signal(counter.kind, value, tag) {
+            // Who has closed its side fills no more slots, so it misses no credit. What it sent before is
+            // still to be read.
             Err(TransportError::PeerClosed { .. }) if counter.kind == CounterKind::Credit => {
-                up.closed = true;
                 Ok(Poll::Ready(()))
             }
             Err(error) => Err(Broken { peer: self.links.peer(link), error }),

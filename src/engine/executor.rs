@@ -1,7 +1,8 @@
 //! Runs a plan, one step after the other, against whatever memory and links [`Io`] stands for.
 //!
 //! Invariant: it never waits, allocates (after its first use of a plan's shape) or reads a clock; what it
-//! cannot do now it leaves, and says so. The real engine and the simulation run this same code.
+//! cannot do now it leaves, and says so. The real engine ([`RealIo`](super::bound::RealIo)) and the simulation
+//! of whole jobs in one thread (`tests/world.rs`) run this same code.
 
 use std::task::Poll;
 
@@ -91,10 +92,21 @@ pub(crate) struct Executor {
     /// Per region: mailbox slots used before the operation started.
     slot_base: Vec<u64>,
     iterations: u32,
-    /// The counter that the last blocked lane waits for.
-    blocked_on: Option<u32>,
-    /// What that counter must reach.
-    blocked_until: u64,
+    /// What the last blocked lane cannot do.
+    blockage: Option<Blockage>,
+    /// Steps in one turn, at most; 0 for no limit.
+    steps_max: u32,
+}
+
+/// Why a lane does not go on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Blockage {
+    /// A counter of the plan has not reached a value.
+    Wait { counter: u32, value: u64 },
+    /// A link does not take the signal for this counter of the plan.
+    Signal { counter: u32 },
+    /// A link does not take bytes for this region of the plan.
+    Put { region: u16 },
 }
 
 impl Executor {
@@ -122,7 +134,7 @@ impl Executor {
         let longest = sizes.extents.longest();
         let slices = (longest + sizes.slot_bytes - 1) >> sizes.slot_bytes.trailing_zeros();
         self.iterations = if plan.sliced { slices.max(1) as u32 } else { 1 };
-        self.blocked_on = None;
+        self.blockage = None;
     }
 
     /// How often the body runs.
@@ -130,15 +142,22 @@ impl Executor {
         self.iterations
     }
 
-    /// The plan's number of the counter that is waited for, when blocked.
-    pub(crate) fn blocked_on(&self) -> Option<u32> {
-        self.blocked_on
+    /// What the last turn could not do.
+    pub(crate) fn blockage(&self) -> Option<Blockage> {
+        self.blockage
     }
 
     /// When there is but one lane: the plan's number of the counter that it waits for, and the value.
     pub(crate) fn awaited(&self) -> Option<(u32, u64)> {
-        let counter = if self.lanes.len() == 1 { self.blocked_on? } else { return None };
-        Some((counter, self.blocked_until))
+        match self.blockage {
+            Some(Blockage::Wait { counter, value }) if self.lanes.len() == 1 => Some((counter, value)),
+            _ => None,
+        }
+    }
+
+    /// Lets a turn end after so many steps, for whoever has other things to do; 0 for no limit.
+    pub(crate) fn limit_turns(&mut self, steps_max: u32) {
+        self.steps_max = steps_max;
     }
 
     /// Goes on as far as it can.
@@ -150,13 +169,15 @@ impl Executor {
     ) -> Result<Progress, Stop<I::Fault>> {
         let mut moved = false;
         let mut done = true;
+        let mut steps = 0;
+        self.blockage = None;
         for index in 0..self.lanes.len() {
             let mut lane = self.lanes[index];
             if lane.done {
                 continue;
             }
             let bounds = &plan.lanes[index];
-            let before = (lane.at, lane.iteration);
+            let before = (lane.at, lane.iteration, lane.put_done);
             let result = loop {
                 match self.step(
                     plan,
@@ -180,8 +201,12 @@ impl Executor {
                         break Ok(());
                     }
                 }
+                steps += 1;
+                if steps == self.steps_max {
+                    break Ok(());
+                }
             };
-            moved |= before != (lane.at, lane.iteration) || lane.done;
+            moved |= before != (lane.at, lane.iteration, lane.put_done) || lane.done;
             done &= lane.done;
             self.lanes[index] = lane;
             result?;
@@ -214,8 +239,7 @@ impl Executor {
                 // A threshold before the counter's beginning is no threshold.
                 if target as i64 > 0 {
                     if io.counter(step.counter) < target {
-                        self.blocked_on = Some(step.counter);
-                        self.blocked_until = target;
+                        self.blockage = Some(Blockage::Wait { counter: step.counter, value: target });
                         return Ok(Poll::Pending);
                     }
                     if counter.id.role == CounterRole::Ready && io.tag(step.counter, target) != sizes.tag {
@@ -228,8 +252,9 @@ impl Executor {
                 // Exactly one lane raises a counter, so the value it reaches is known here.
                 let value = self.raised[step.counter as usize] + step.value as u64;
                 let sent = io.signal(step.counter, value, sizes.tag).map_err(Stop::Fault)?;
-                if sent.is_ready() {
-                    self.raised[step.counter as usize] = value;
+                match sent {
+                    Poll::Ready(()) => self.raised[step.counter as usize] = value,
+                    Poll::Pending => self.blockage = Some(Blockage::Signal { counter: step.counter }),
                 }
                 Ok(sent)
             }
@@ -247,7 +272,12 @@ impl Executor {
                 }
                 let target = self.piece(plan, &plan.targets(step)[0], false, iteration, sizes);
                 let source = self.piece(plan, &plan.sources(step)[0], step.raw & 1 != 0, iteration, sizes);
-                io.put(target, source, bytes, step.has(Step::FINISH), put_done).map_err(Stop::Fault)
+                let taken =
+                    io.put(target, source, bytes, step.has(Step::FINISH), put_done).map_err(Stop::Fault)?;
+                if taken.is_pending() {
+                    self.blockage = Some(Blockage::Put { region: target.region });
+                }
+                Ok(taken)
             }
             // No link of this version reads a peer's memory, and the planner makes no such plan.
             Action::Get => unreachable!("the planner binds no plan with a get"),

@@ -169,6 +169,11 @@ impl Links {
             if let State::Connecting(connecting) = &mut slot.state {
                 match connecting.poll().map_err(|error| Broken { peer: rank, error })? {
                     Poll::Ready(connection) => {
+                        if connection.remote().bytes != mailbox_bytes(channel) {
+                            let what = "its mailbox has another size than agreed";
+                            let error = TransportError::Protocol { transport: connection.transport(), what };
+                            return Err(Broken { peer: rank, error });
+                        }
                         if connection.capabilities().messages_only {
                             self.messages.push(*number);
                         }
@@ -241,6 +246,17 @@ impl Links {
     /// Whether some link needs [`Links::progress`] to move anything.
     pub(crate) fn needs_progress(&self) -> bool {
         !self.messages.is_empty()
+    }
+
+    /// Whether everything that was signalled is on its way, on links whose peers still listen.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.messages.iter().map(|number| self.up(*number)).all(|up| up.closed || up.connection.is_flushed())
+    }
+
+    /// Whether the peers have emptied every slot that was filled, on links where a close could lose one.
+    pub(crate) fn is_emptied(&self) -> bool {
+        let emptied = |up: &Up| up.connection.counter(CounterKind::Credit).value() >= up.filled;
+        self.messages.iter().map(|number| self.up(*number)).all(|up| up.closed || emptied(up))
     }
 
     /// Moves what is under way on links that need it.

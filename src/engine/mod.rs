@@ -9,6 +9,8 @@ mod bound;
 mod executor;
 pub(crate) mod links;
 mod task;
+#[cfg(test)]
+mod tests;
 pub(crate) mod verdict;
 
 use std::collections::VecDeque;
@@ -22,7 +24,7 @@ pub(crate) use task::{Request, Task};
 use crate::Rank;
 use crate::call::Call;
 use crate::control::group::Group;
-use crate::control::process::Process;
+use crate::control::process::Shared;
 use crate::error::{Error, Result};
 use crate::options::Settings;
 use crate::planner::{Cache, Planner};
@@ -33,7 +35,7 @@ use links::Links;
 /// The state that whoever drives a communicator owns.
 pub(crate) struct Engine {
     pub(crate) group: Arc<Group>,
-    pub(crate) process: Arc<Process>,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) settings: Settings,
     pub(crate) links: Links,
     planner: Planner,
@@ -48,7 +50,6 @@ pub(crate) struct Engine {
     /// The task of the call that somebody waits for, kept so that its tables are reused.
     foreground: Option<Box<Task>>,
     queue: VecDeque<Queued>,
-    pub(crate) splits: u64,
 }
 
 /// An operation that was started and is not finished.
@@ -56,8 +57,29 @@ struct Queued {
     task: Task,
     input: Source,
     output: Option<Held>,
-    ticket: Arc<Ticket>,
+    ticket: Owed,
 }
+
+/// A ticket that is finished in any case: whoever waits for it must not wait for ever because a driver
+/// panicked.
+struct Owed(Arc<Ticket>);
+
+impl Owed {
+    fn finish(self, result: Result<()>) {
+        self.0.finish(result);
+    }
+}
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        if !self.0.is_done() {
+            self.0.finish(Err(Error::internal("an operation was dropped by its driver, which panicked")));
+        }
+    }
+}
+
+/// Steps of an operation that nobody waits for in one turn: at most some milliseconds of copying.
+const UNATTENDED_STEPS: u32 = 64;
 
 /// Where a queued operation reads.
 pub(crate) enum Source {
@@ -77,11 +99,11 @@ impl Source {
 }
 
 impl Engine {
-    pub(crate) fn new(group: Arc<Group>, process: Arc<Process>, settings: Settings) -> Self {
+    pub(crate) fn new(group: Arc<Group>, shared: Arc<Shared>, settings: Settings) -> Self {
         let size = group.size() as usize;
         Engine {
             group,
-            process,
+            shared,
             settings,
             links: Links::new(),
             planner: Planner::default(),
@@ -92,7 +114,6 @@ impl Engine {
             pairs: vec![(0, 0); size],
             foreground: None,
             queue: VecDeque::new(),
-            splits: 0,
         }
     }
 
@@ -136,6 +157,9 @@ impl Engine {
         {
             return Err(task::fault(self, task.operation(), broken));
         }
+        if progress == Progress::Done && self.links.needs_progress() && !self.links.is_flushed() {
+            return Ok(Progress::Blocked);
+        }
         Ok(progress)
     }
 
@@ -144,8 +168,15 @@ impl Engine {
         self.queue.len()
     }
 
-    pub(crate) fn enqueue(&mut self, task: Task, input: Source, output: Option<Held>, ticket: Arc<Ticket>) {
-        self.queue.push_back(Queued { task, input, output, ticket });
+    pub(crate) fn enqueue(
+        &mut self,
+        mut task: Task,
+        input: Source,
+        output: Option<Held>,
+        ticket: Arc<Ticket>,
+    ) {
+        task.limit_turns(UNATTENDED_STEPS);
+        self.queue.push_back(Queued { task, input, output, ticket: Owed(ticket) });
     }
 
     /// Moves the first queued operation on, and the ones behind it as each is done.

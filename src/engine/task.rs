@@ -66,6 +66,8 @@ struct Part {
     /// The shape of `bound`.
     shape: Option<CacheKey>,
     numbers: Vec<usize>,
+    /// The link whose mailbox at the peer is not empty yet, in phase `Drain`.
+    draining: Option<usize>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -87,6 +89,11 @@ impl Task {
             part.request = Some(*request);
             part.phase = Phase::Find;
         }
+    }
+
+    /// Lets a turn end after so many steps; 0 for no limit.
+    pub(crate) fn limit_turns(&mut self, steps_max: u32) {
+        self.parts.iter_mut().for_each(|part| part.executor.limit_turns(steps_max));
     }
 
     pub(crate) fn requests(&self) -> impl Iterator<Item = &Request> {
@@ -171,7 +178,8 @@ impl Part {
                     let Some(bound) = &self.bound else {
                         return Err(Error::internal("a task without a plan"));
                     };
-                    if bound.undrained(&mut engine.links).is_some() {
+                    self.draining = bound.undrained(&mut engine.links);
+                    if self.draining.is_some() {
                         return Ok(Progress::Blocked);
                     }
                     self.phase = Phase::Run;
@@ -205,8 +213,7 @@ impl Part {
         }
         let (plan, bearings, base) = self.plan(engine, &call)?;
         let keys = links_of(&plan.plan, bearings, base);
-        self.numbers =
-            engine.links.request(&keys, &engine.group, &engine.settings, &engine.process.shared)?;
+        self.numbers = engine.links.request(&keys, &engine.group, &engine.settings, &engine.shared)?;
         self.phase = Phase::Link;
         Ok(())
     }
@@ -305,7 +312,8 @@ impl Part {
             (Phase::Link, _) => {
                 return links.missing(&self.numbers).map(|peer| Blocked { peer, drained: true });
             }
-            (Phase::Run, Some(bound)) => bound.link_of(self.executor.blocked_on()?),
+            (Phase::Drain, _) => self.draining?,
+            (Phase::Run, Some(bound)) => bound.link_of(self.executor.blockage()?)?,
             _ => return None,
         };
         let up = links.up(link);

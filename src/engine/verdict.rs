@@ -121,7 +121,7 @@ fn settle(request: &Request, engine: &Engine) -> Option<Error> {
         if (complete && found.is_some()) || Instant::now() >= until {
             return found;
         }
-        engine.process.shared.pause(Duration::from_millis(2));
+        engine.shared.pause(Duration::from_millis(2));
         if complete {
             engine.group.ask();
         }
@@ -135,18 +135,20 @@ fn difference(request: &Request, engine: &Engine, answers: &[Option<Snapshot>]) 
     let me = engine.group.rank;
     if matches!(request.call.kind, Kind::Send | Kind::Receive) {
         let peer = mine.root;
-        let (sequence, theirs) = answers[peer as usize].as_ref()?.pair?;
         let opposite = if request.call.kind == Kind::Send { Kind::Receive } else { Kind::Send };
-        let differs = theirs.kind == opposite
-            && theirs.root == me
-            && sequence == request.sequence
-            && (theirs.count, theirs.data_type) != (mine.count, mine.data_type);
+        let theirs = answers[peer as usize].as_ref()?.pairs.iter();
+        let (sequence, theirs) = theirs.copied().find(|(sequence, theirs)| {
+            theirs.kind == opposite && theirs.root == me && *sequence == request.sequence
+        })?;
+        let differs = (theirs.count, theirs.data_type) != (mine.count, mine.data_type);
         let difference = format!("rank {me}: {mine}; rank {peer}: {theirs}");
         return differs.then_some(Error::Mismatch { sequence, difference });
     }
     let own = answers[me as usize].as_ref()?.recent.iter();
     own.filter(|(sequence, _)| *sequence <= request.sequence)
         .find_map(|(sequence, mine)| difference_in(*sequence, mine, answers))
+        // An operation started long before others is no longer among the last ones here.
+        .or_else(|| difference_in(request.sequence, &mine, answers))
 }
 
 /// The mismatch in one collective.
@@ -180,9 +182,19 @@ fn blame(task: &Task, engine: &Engine) -> String {
     let blocked = task.blocked(&engine.links).map(|blocked| blocked.peer);
     let Some(request) = task.requests().next() else { return "nothing is known".into() };
     let silent = engine.group.silent();
-    let last = |rank: Rank| match answers[rank as usize].as_ref().and_then(|answer| answer.recent.last()) {
-        Some((sequence, descriptor)) => format!("its last call was {} #{sequence}", descriptor.kind.name()),
-        None => "it has made no call yet".into(),
+    let last = |rank: Rank| {
+        let answer = answers[rank as usize].as_ref();
+        let collective = answer.and_then(|answer| answer.recent.last());
+        let call = match collective {
+            Some((sequence, descriptor)) => {
+                format!("its last call was {} #{sequence}", descriptor.kind.name())
+            }
+            None => "it has made no collective call yet".into(),
+        };
+        let messages = answer.into_iter().flat_map(|answer| &answer.pairs);
+        messages.fold(call, |text, (sequence, message)| {
+            format!("{text}, its last message {message} (#{sequence})")
+        })
     };
     if matches!(request.call.kind, Kind::Send | Kind::Receive) {
         let peer = request.call.root;
@@ -231,6 +243,6 @@ pub(crate) fn wait_for_failure(engine: &Engine, peer: Rank, patience: Duration) 
         if engine.group.has_left(peer) || Instant::now() >= until {
             return Ok(());
         }
-        engine.process.shared.pause(Duration::from_millis(2));
+        engine.shared.pause(Duration::from_millis(2));
     }
 }

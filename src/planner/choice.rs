@@ -2,6 +2,7 @@
 
 use consort_algorithms::builders::{RingOptions, doubling, pair, ring};
 use consort_algorithms::{Collective, Partition, Schedule};
+use consort_kernels::{DataType, ReduceOp};
 
 use super::{Algorithm, Program};
 use crate::call::Call;
@@ -73,6 +74,7 @@ pub(crate) fn choose(call: &Call, ranks: u32, settings: &Settings) -> Choice {
         && ranks.is_power_of_two()
         && ranks > 1
         && block_bytes <= DOUBLING_BYTES_MAX
+        && !rounds_contributions(call)
     {
         Program { collective, ranks, algorithm: Algorithm::Doubling }
     } else {
@@ -90,6 +92,13 @@ pub(crate) fn choose(call: &Call, ranks: u32, settings: &Settings) -> Choice {
     };
     let blocks = collective.output_blocks(ranks).max(collective.input_blocks(ranks)) as usize;
     Choice { program, slot_bytes, streaming: block_bytes * blocks >= STREAMING_BYTES_MIN }
+}
+
+/// Whether a scaled contribution that has travelled was rounded, and one folded where it was made was not. Two
+/// ranks that exchange contributions would then hold different bits.
+fn rounds_contributions(call: &Call) -> bool {
+    use DataType::{Bfloat16, Float8E4m3, Float8E5m2, Float16};
+    call.op == Some(ReduceOp::Avg) && matches!(call.data_type, Float16 | Bfloat16 | Float8E4m3 | Float8E5m2)
 }
 
 /// Bytes of each side's mailbox on a channel.

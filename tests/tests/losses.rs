@@ -184,7 +184,6 @@ fn too_little_address_space_says_how_much_was_needed() {
 }
 
 #[test]
-#[ignore = "a memory file beyond `ulimit -f` ends the process with SIGXFSZ until consort-memory asks for the limit first"]
 fn too_short_files_say_how_much_was_needed() {
     too_little_memory("file");
 }

@@ -156,6 +156,12 @@ pub trait Connection: Send {
     /// The peer is gone.
     fn signal(&mut self, kind: CounterKind, value: u64, tag: u64) -> Result<Poll<()>, TransportError>;
 
+    /// Whether the system has taken over everything that was put and signalled. While it has not,
+    /// [`Connection::progress`] must be called for the peer to get the rest.
+    fn is_flushed(&self) -> bool {
+        true
+    }
+
     /// Moves what is under way in both directions. A mapped connection has nothing to do. Never blocks.
     ///
     /// # Errors

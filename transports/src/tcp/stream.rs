@@ -282,6 +282,10 @@ impl Connection for TcpConnection {
         None
     }
 
+    fn is_flushed(&self) -> bool {
+        self.deaf || (self.outgoing.is_none() && self.signals_sent == self.signals.len())
+    }
+
     fn put(&mut self, offset: usize, bytes: Span<'_>, done: &mut usize) -> Result<Poll<()>, TransportError> {
         check_bounds(NAME, offset, bytes.len(), self.peer_mailbox_bytes)?;
         self.check_usable()?;
