@@ -1,7 +1,7 @@
 //! Whole jobs in one thread under a seed: the real planner's plans, run by the real executor on vectors.
 //!
 //! Invariant: what is expected is computed by hand from the documents of the builders (which rank's value comes
-//! when), never from a plan. Every failure prints its seed; [`random_job`] with that seed is the same run.
+//! when), never from a plan. Every failure prints its seed and what was run; a seed is always the same run.
 
 mod values;
 mod world;

@@ -5,8 +5,8 @@ use consort::{Call, Communicator, DataType, ReduceOp, Result, Span, SpanMut};
 
 use crate::system::Random;
 
-/// Counts of elements: one, odd, not divisible by the ranks, longer than a vector register.
-const COUNTS: [usize; 4] = [1, 7, 65, 1030];
+/// Counts of elements: one, odd, not divisible by the ranks, longer than a vector register, longer than a slot.
+const COUNTS: [usize; 5] = [1, 7, 65, 1030, 40_001];
 
 /// Where FNV-1a begins.
 const SEED: u64 = 0xcbf2_9ce4_8422_2325;

@@ -84,6 +84,12 @@ pub fn eventually(within: Duration, mut found: impl FnMut() -> bool) -> bool {
     true
 }
 
+/// Says aloud that something is not tested here: past the test harness, which hides what passing tests print.
+pub fn skip(reason: &str) {
+    use std::io::Write;
+    let _ = std::io::stderr().write_all(format!("SKIP: {reason}\n").as_bytes());
+}
+
 /// A test's random numbers. The seed is printed; `CONSORT_TEST_SEED` repeats a run.
 #[derive(Debug)]
 pub struct Random(u64);

@@ -66,7 +66,7 @@ fn files() -> Vec<(String, String)> {
             String::from_utf8_lossy(&output.stdout).split('\0').map(str::to_owned).collect()
         }
         _ => {
-            println!("SKIP: this is no git checkout");
+            consort_tests::system::skip("this is no git checkout");
             return Vec::new();
         }
     };

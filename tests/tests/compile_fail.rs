@@ -9,7 +9,7 @@ fn misuse_does_not_compile() {
     let version =
         version.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     if !version.starts_with(SNAPSHOTS_OF) {
-        println!("SKIP: the snapshots are of {SNAPSHOTS_OF}x, and this is {version}");
+        consort_tests::system::skip(&format!("the snapshots are of {SNAPSHOTS_OF}x, and this is {version}"));
         return;
     }
     trybuild::TestCases::new().compile_fail("tests/compile_fail/*.rs");

@@ -77,11 +77,11 @@ fn a_repeated_small_call_makes_no_system_call() {
     let _alone = alone();
     let tried = Command::new("strace").args(["-f", "-o", "/dev/null", "true"]).output();
     if !tried.is_ok_and(|output| output.status.success()) {
-        println!("SKIP: strace is absent or may not trace here");
+        consort_tests::system::skip("strace is absent or may not trace here");
         return;
     }
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
-        println!("SKIP: two ranks do not spin on one core");
+        consort_tests::system::skip("two ranks do not spin on one core");
         return;
     }
     const CALLS: u32 = 100_000;
@@ -100,5 +100,7 @@ fn a_repeated_small_call_makes_no_system_call() {
         assert!(count(false) < 1000, "system calls in {CALLS} calls: {last}");
         assert!(waited > 5_000, "system calls although both ranks had their cores: {last}");
     }
-    println!("SKIP: the cores are too busy to say that spinning ranks make no system call: {last}");
+    consort_tests::system::skip(&format!(
+        "the cores are too busy to say that spinning ranks make no system call: {last}"
+    ));
 }

@@ -61,7 +61,9 @@ fn bits_of_threads(size: u32, links: Links, options: &Options) -> Bits {
 
 fn all_the_same(all: Vec<Bits>, what: &str) -> Bits {
     for rank in 1..all.len() {
-        assert_same(&all[0][0], &all[rank][0], &format!("{what}: ranks 0 and {rank}"));
+        for form in 0..2 {
+            assert_same(&all[0][form], &all[rank][form], &format!("{what}: ranks 0 and {rank}"));
+        }
     }
     all.into_iter().next().expect("a rank")
 }

@@ -234,3 +234,78 @@ fn split_colours_keys_and_none() {
         comm.barrier()
     });
 }
+
+#[test]
+fn communicators_come_and_go_without_end() {
+    // More than messages are kept for communicators to come: what closed ones are still told must not count.
+    on_ranks(2, Links::Local, &Options::default(), |comm| {
+        for _ in 0..4500 {
+            let child = comm.split(Some(0), 0)?.expect("a colour");
+            if comm.rank() == 0 {
+                drop(child);
+                comm.barrier()?;
+            } else {
+                comm.barrier()?;
+                drop(child);
+            }
+        }
+        let child = comm.split(Some(0), 0)?.expect("a colour");
+        let mut buffer = [1u32];
+        child.all_reduce(&mut buffer, ReduceOp::Sum)?;
+        assert_eq!(buffer, [2]);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_timeout_may_be_as_good_as_never() {
+    let options = Options::default().timeout(Duration::MAX).join_timeout(Duration::MAX);
+    on_ranks(2, Links::Joined, &options, |comm| {
+        let work = comm.start_all_reduce(vec![1u32; 10], ReduceOp::Sum)?;
+        if comm.rank() == 1 {
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        assert_eq!(work.wait()?, [2; 10]);
+        Ok(())
+    });
+    let options = Options::default().timeout(Duration::ZERO);
+    assert!(matches!(Communicator::local_with(1, &options), Err(Error::InvalidArgument { .. })));
+}
+
+#[test]
+fn a_difference_far_back_in_the_queue_is_found() {
+    let results = results_of_ranks(2, Links::Local, &Options::default(), |comm| {
+        // On different sides of the line between two algorithms, so that they meet in no mailbox.
+        let first = if comm.rank() == 0 { 4096 } else { 4097 };
+        let counts = std::iter::once(first).chain(std::iter::repeat_n(8, 40));
+        let works: Vec<_> =
+            counts.map(|count| comm.start_all_reduce(vec![1f32; count], ReduceOp::Sum)).collect();
+        works.into_iter().next().expect("one").and_then(|work| work.wait()).map(drop)
+    });
+    for result in results {
+        let text = result.expect_err("the first differs").to_string();
+        assert!(text.contains("#1:") && text.contains("4096") && text.contains("4097"), "{text}");
+    }
+}
+
+#[test]
+fn a_peer_that_leaves_a_full_mailbox_is_named() {
+    let results = results_of_ranks(2, Links::Local, &Options::default(), |comm| {
+        if comm.rank() == 1 {
+            // Makes the link, then leaves with a mailbox full of what nobody received.
+            let mut one = [0u8];
+            comm.receive(&mut one, 0)?;
+            std::thread::sleep(Duration::from_millis(100));
+            return Ok(());
+        }
+        comm.send(&[1u8], 1)?;
+        for _ in 0..4 {
+            comm.send(&[7u8; 1000], 1)?;
+        }
+        comm.send(&vec![7u8; 4 << 20], 1)
+    });
+    match &results[0] {
+        Err(Error::PeerLeft { rank: 1, operation }) => assert_eq!(operation.name, "send"),
+        other => panic!("{other:?}"),
+    }
+}
