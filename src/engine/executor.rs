@@ -94,7 +94,7 @@ pub(crate) struct Executor {
     iterations: u32,
     /// What the last blocked lane cannot do.
     blockage: Option<Blockage>,
-    /// Steps in one turn, at most; 0 for no limit.
+    /// Steps of a lane in one turn, at most; 0 for no limit.
     steps_max: u32,
 }
 
@@ -155,7 +155,7 @@ impl Executor {
         }
     }
 
-    /// Lets a turn end after so many steps, for whoever has other things to do; 0 for no limit.
+    /// Lets a turn end after so many steps of each lane, for whoever has other things to do; 0 for no limit.
     pub(crate) fn limit_turns(&mut self, steps_max: u32) {
         self.steps_max = steps_max;
     }
@@ -169,7 +169,6 @@ impl Executor {
     ) -> Result<Progress, Stop<I::Fault>> {
         let mut moved = false;
         let mut done = true;
-        let mut steps = 0;
         self.blockage = None;
         for index in 0..self.lanes.len() {
             let mut lane = self.lanes[index];
@@ -177,6 +176,7 @@ impl Executor {
                 continue;
             }
             let bounds = &plan.lanes[index];
+            let mut steps = 0;
             let before = (lane.at, lane.iteration, lane.put_done);
             let result = loop {
                 match self.step(

@@ -61,8 +61,8 @@ fn bits_of_threads(size: u32, links: Links, options: &Options) -> Bits {
 
 fn all_the_same(all: Vec<Bits>, what: &str) -> Bits {
     for rank in 1..all.len() {
-        for form in 0..2 {
-            assert_same(&all[0][form], &all[rank][form], &format!("{what}: ranks 0 and {rank}"));
+        for (first, other) in all[0].iter().zip(&all[rank]) {
+            assert_same(first, other, &format!("{what}: ranks 0 and {rank}"));
         }
     }
     all.into_iter().next().expect("a rank")
