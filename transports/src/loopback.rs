@@ -128,8 +128,9 @@ struct LoopbackConnecting {
 
 impl Connecting for LoopbackConnecting {
     fn poll(&mut self) -> Result<Poll<Box<dyn Connection>>, TransportError> {
-        let taken = !self.registration.shared.waiting().contains_key(&self.registration.nonce);
+        // In this order: a peer that took ours, sent and closed at once must be seen to have taken it.
         let closed = self.ends.as_ref().is_none_or(|(_, peer)| peer.is_closed());
+        let taken = !self.registration.shared.waiting().contains_key(&self.registration.nonce);
         if !taken {
             return if closed {
                 Err(TransportError::PeerClosed { transport: NAME })

@@ -250,11 +250,14 @@ impl Connecting for ShmConnecting {
                     }
                 },
                 Stage::Mapped(peer) => {
+                    // In this order: a peer that fetched ours, sent and closed at once must be seen to have
+                    // fetched it.
+                    let closed = peer.is_closed();
                     let fetched = !self.offer.shared.desk().offered.contains_key(&self.offer.nonce);
                     if fetched && let Some(own) = self.own.take() {
                         return Ok(Poll::Ready(Box::new(MappedConnection::new(NAME, own, peer))));
                     }
-                    if peer.is_closed() {
+                    if closed {
                         return Err(TransportError::PeerClosed { transport: NAME });
                     }
                     self.stage = Stage::Mapped(peer);

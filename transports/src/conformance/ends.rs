@@ -62,6 +62,40 @@ pub fn what_was_queued_at_the_end_arrives(fixture: &dyn Fixture) {
     assert!(read(&right, 0, pieces * PIECE) == data[..pieces * PIECE]);
 }
 
+/// One side connects, sends and is gone while the other is still connecting.
+pub fn what_is_sent_by_one_who_goes_at_once_arrives(fixture: &dyn Fixture) {
+    const ROUNDS: usize = 200;
+    let sides = fixture.sides();
+    let layout = Layout { mailbox_bytes: 64 };
+    for round in 0..ROUNDS as u64 {
+        let here = sides.0.endpoint(layout).expect("endpoint");
+        let there = sides.1.endpoint(layout).expect("endpoint");
+        let (here_at, there_at) = (here.address().clone(), there.address().clone());
+        let mut here = here.connect(&there_at).expect("connect");
+        let mut there = there.connect(&here_at).expect("connect");
+        std::thread::scope(|threads| {
+            threads.spawn(move || {
+                let mut slot = None;
+                let mut side = eventually("the hasty side", || {
+                    poll_into(&mut there, &mut slot);
+                    slot.take()
+                });
+                eventually("its put", || {
+                    side.put(0, Span::of(&[round]), &mut 0).expect("put").is_ready().then_some(())
+                });
+                signal(&mut side, CounterKind::Ready, 1, round);
+            });
+            let mut slot = None;
+            let mut side = eventually("the slow side", || {
+                poll_into(&mut here, &mut slot);
+                slot.take()
+            });
+            await_value(&mut side, CounterKind::Ready, 1);
+            assert_eq!(read(&side, 0, 8), round.to_le_bytes());
+        });
+    }
+}
+
 /// An endpoint whose peer was dropped before it connected is told so.
 pub fn a_peer_that_gives_up_is_noticed(fixture: &dyn Fixture) {
     // Several, so that both orders of nonces occur. An accepting side is not called then and cannot tell.

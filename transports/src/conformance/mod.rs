@@ -51,6 +51,7 @@ macro_rules! conformance_suite {
             random_traffic_arrives,
             what_was_sent_before_the_end_stays,
             what_was_queued_at_the_end_arrives,
+            what_is_sent_by_one_who_goes_at_once_arrives,
             a_peer_that_gives_up_is_noticed,
             a_sleeper_is_woken,
             many_connections_at_once,
