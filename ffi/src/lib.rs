@@ -9,8 +9,10 @@ mod handles;
 mod tests;
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError};
 
 use consort::{Call, Communicator, DataType, Error, ReduceOp, Span, SpanMut, UniqueId};
 
@@ -36,9 +38,12 @@ pub struct NcclUniqueId {
 
 thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::new(CString::default());
-    /// Ids that this thread made: their rendezvous lives as long as they do.
-    static CREATED: RefCell<Vec<UniqueId>> = const { RefCell::new(Vec::new()) };
 }
+
+/// The last ids that this process made: their rendezvous lives as long as they do, whichever thread asked.
+static CREATED: Mutex<VecDeque<UniqueId>> = Mutex::new(VecDeque::new());
+/// How many of them. One that was not joined before as many others were made is taken for abandoned.
+const CREATED_MAX: usize = 256;
 
 fn status(error: &Error) -> Status {
     match error {
@@ -192,7 +197,7 @@ pub extern "C" fn ncclGetLastError(_comm: *mut c_void) -> *const c_char {
     LAST_ERROR.with(|last| last.borrow().as_ptr())
 }
 
-/// Makes an id; its rendezvous lives in this process as long as the calling thread.
+/// Makes an id; its rendezvous lives in this process.
 ///
 /// # Safety
 /// `id` must be writable.
@@ -201,7 +206,11 @@ pub unsafe extern "C" fn ncclGetUniqueId(id: *mut NcclUniqueId) -> c_int {
     let create = || {
         let created = UniqueId::create()?;
         let internal = created.to_bytes();
-        CREATED.with(|ids| ids.borrow_mut().push(created));
+        let mut ids = CREATED.lock().unwrap_or_else(PoisonError::into_inner);
+        if ids.len() == CREATED_MAX {
+            ids.pop_front();
+        }
+        ids.push_back(created);
         Ok(NcclUniqueId { internal })
     };
     // SAFETY: this function's own contract.

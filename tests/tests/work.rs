@@ -309,3 +309,20 @@ fn a_peer_that_leaves_a_full_mailbox_is_named() {
         other => panic!("{other:?}"),
     }
 }
+
+#[test]
+fn a_message_of_one_who_leaves_at_once_arrives() {
+    for links in [Links::Local, Links::Joined] {
+        for round in 0..100u64 {
+            on_ranks(2, links, &Options::default(), |comm| {
+                if comm.rank() == 1 {
+                    return comm.send(&[round], 0);
+                }
+                let mut message = [u64::MAX];
+                comm.receive(&mut message, 1)?;
+                assert_eq!(message, [round]);
+                Ok(())
+            });
+        }
+    }
+}

@@ -64,7 +64,7 @@ pub fn what_was_queued_at_the_end_arrives(fixture: &dyn Fixture) {
 
 /// One side connects, sends and is gone while the other is still connecting.
 pub fn what_is_sent_by_one_who_goes_at_once_arrives(fixture: &dyn Fixture) {
-    const ROUNDS: usize = 200;
+    const ROUNDS: usize = 1000;
     let sides = fixture.sides();
     let layout = Layout { mailbox_bytes: 64 };
     for round in 0..ROUNDS as u64 {
