@@ -5,12 +5,12 @@
 //!
 //! Absent: arithmetic, which is in `number`.
 
-use std::fmt;
 use std::str::FromStr;
 
 use consort_memory::Plain;
 use half::{bf16, f16};
 
+use crate::named::named;
 use crate::{F8E4m3, F8E5m2};
 
 /// The type of one element. The discriminants are NCCL's `ncclDataType_t`.
@@ -114,24 +114,7 @@ impl DataType {
     }
 }
 
-impl fmt::Display for DataType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// A text that names no [`DataType`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ParseDataTypeError(String);
-
-impl fmt::Display for ParseDataTypeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "'{}' is no data type; known:", self.0)?;
-        DataType::ALL.iter().try_for_each(|known| write!(f, " {known}"))
-    }
-}
-
-impl std::error::Error for ParseDataTypeError {}
+named!(DataType, ParseDataTypeError, "data type");
 
 impl FromStr for DataType {
     type Err = ParseDataTypeError;

@@ -12,7 +12,7 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `data_type`, `reduce_op` | what the wire calls them |
+//! | `data_type`, `reduce_op`, `named` | what the wire calls them |
 //! | `float8`, `convert` | formats of fewer than 32 bits |
 //! | `number` | arithmetic on one element, which defines all results |
 //! | `scalar` | the reference: one element at a time |
@@ -25,6 +25,7 @@ mod convert;
 mod data_type;
 mod float8;
 mod float_control;
+mod named;
 mod number;
 mod portable;
 mod reduce_op;

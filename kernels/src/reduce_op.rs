@@ -3,8 +3,9 @@
 //! Invariant: codes and names are those of NCCL (`ncclRedOp_t`) and nccl-tests. Absent: operators made by the
 //! user (NCCL's pre-multiplied sum), and how each is computed (`number`).
 
-use std::fmt;
 use std::str::FromStr;
+
+use crate::named::named;
 
 /// How two values become one. The discriminants are NCCL's `ncclRedOp_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -49,24 +50,7 @@ impl ReduceOp {
     }
 }
 
-impl fmt::Display for ReduceOp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// A text that names no [`ReduceOp`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ParseReduceOpError(String);
-
-impl fmt::Display for ParseReduceOpError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "'{}' is no reduction operator; known:", self.0)?;
-        ReduceOp::ALL.iter().try_for_each(|known| write!(f, " {known}"))
-    }
-}
-
-impl std::error::Error for ParseReduceOpError {}
+named!(ReduceOp, ParseReduceOpError, "reduction operator");
 
 impl FromStr for ReduceOp {
     type Err = ParseReduceOpError;

@@ -34,6 +34,7 @@ impl<const SLOTS: usize> Mailbox<SLOTS> {
                 continue;
             }
             // The checker fails here when a reader may still be in the slot.
+            // SAFETY: the model checker's cell is valid, and it reports any access that is not alone.
             self.slots[sent as usize % SLOTS].with_mut(|slot| unsafe { *slot = sent * 10 });
             sent += 1;
             self.ready.raise(sent, sent * 100);
@@ -50,6 +51,7 @@ impl<const SLOTS: usize> Mailbox<SLOTS> {
             }
             assert_eq!(self.ready.tag(received + 1), (received + 1) * 100);
             // And here when the writer's bytes need not be visible.
+            // SAFETY: as above.
             let got = self.slots[received as usize % SLOTS].with(|slot| unsafe { *slot });
             assert_eq!(got, received * 10);
             received += 1;
