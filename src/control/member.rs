@@ -244,3 +244,34 @@ impl Drop for Member {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::Communicator;
+
+    #[test]
+    fn closed_communicators_leave_nothing_behind() {
+        let ranks = Communicator::local(3).expect("three ranks");
+        std::thread::scope(|threads| {
+            for comm in &ranks {
+                threads.spawn(move || {
+                    for round in 0..50u32 {
+                        let mut child = comm.split(Some(0), 0).expect("all split");
+                        // Each closes after another one has, and hears of the others' ends afterwards.
+                        for turn in 0..3 {
+                            if comm.rank() == (turn + round) % 3 {
+                                child = None;
+                            }
+                            comm.barrier().expect("all are here");
+                        }
+                        assert!(child.is_none());
+                    }
+                });
+            }
+        });
+        for comm in &ranks {
+            let groups = comm.core().group.member.groups();
+            assert_eq!((groups.early.len(), groups.closed.len()), (0, 0), "rank {}", comm.rank());
+        }
+    }
+}
