@@ -95,11 +95,8 @@ impl Endpoint for LoopbackEndpoint {
 
     fn connect(self: Box<Self>, peer: &Address) -> Result<Box<dyn Connecting>, TransportError> {
         let bad = |reason| TransportError::BadAddress { transport: NAME, reason };
-        if peer.transport != NAME {
-            return Err(bad("it belongs to another transport"));
-        }
         let bytes: &[u8; 2 * NONCE_BYTES] =
-            peer.bytes.as_slice().try_into().map_err(|_| bad("it has the wrong length"))?;
+            peer.bytes_for(NAME)?.try_into().map_err(|_| bad("it has the wrong length"))?;
         let (registry, nonce) = bytes.split_at(NONCE_BYTES);
         if registry != self.registration.shared.registry {
             return Err(bad("it belongs to another registry"));

@@ -179,11 +179,8 @@ impl Endpoint for ShmEndpoint {
 
     fn connect(self: Box<Self>, peer: &Address) -> Result<Box<dyn Connecting>, TransportError> {
         let bad = |reason| TransportError::BadAddress { transport: NAME, reason };
-        if peer.transport != NAME {
-            return Err(bad("it belongs to another transport"));
-        }
         let bytes: &[u8; ADDRESS_BYTES] =
-            peer.bytes.as_slice().try_into().map_err(|_| bad("it has the wrong length"))?;
+            peer.bytes_for(NAME)?.try_into().map_err(|_| bad("it has the wrong length"))?;
         let (name, rest) = bytes.split_first_chunk::<NONCE_BYTES>().expect("longer than that");
         let (nonce, size) = rest.split_first_chunk::<NONCE_BYTES>().expect("longer than that");
         let size = u64::from_le_bytes(size.try_into().expect("the last eight bytes"));

@@ -74,6 +74,14 @@ pub struct Address {
 impl Address {
     /// The longest address accepted from a peer.
     pub const BYTES_MAX: usize = 256;
+
+    /// The bytes, when the address is of the transport that asks.
+    pub(crate) fn bytes_for(&self, transport: &'static str) -> Result<&[u8], TransportError> {
+        if self.transport != transport {
+            return Err(TransportError::BadAddress { transport, reason: "it belongs to another transport" });
+        }
+        Ok(&self.bytes)
+    }
 }
 
 /// What a link can do.

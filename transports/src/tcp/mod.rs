@@ -233,10 +233,7 @@ impl Endpoint for TcpEndpoint {
 
     fn connect(self: Box<Self>, peer: &Address) -> Result<Box<dyn Connecting>, TransportError> {
         let bad = |reason| TransportError::BadAddress { transport: NAME, reason };
-        if peer.transport != NAME {
-            return Err(bad("it belongs to another transport"));
-        }
-        let peer = Place::decode(&peer.bytes).ok_or_else(|| bad("it cannot be read"))?;
+        let peer = Place::decode(peer.bytes_for(NAME)?).ok_or_else(|| bad("it cannot be read"))?;
         let here = self.expectation.shared.here;
         if peer.nonce == self.expectation.nonce {
             return Err(bad("it is this endpoint's own"));
