@@ -41,6 +41,21 @@ impl Kind {
         Kind::ALL.into_iter().find(|kind| *kind as u8 == code)
     }
 
+    /// Whether it is a message between two ranks, numbered per pair.
+    #[inline]
+    pub(crate) fn is_message(self) -> bool {
+        matches!(self, Kind::Send | Kind::Receive)
+    }
+
+    /// The other end of a message; itself otherwise.
+    pub(crate) fn opposite(self) -> Self {
+        match self {
+            Kind::Send => Kind::Receive,
+            Kind::Receive => Kind::Send,
+            other => other,
+        }
+    }
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::AllReduce => "all_reduce",

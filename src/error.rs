@@ -110,7 +110,10 @@ pub enum Error {
         operation: Operation,
     },
     /// An operation did not finish in time.
-    #[error("{operation} did not finish within {}: {verdict}", seconds(*waited))]
+    #[error(
+        "{operation} did not finish within {}: {verdict}; the report on all ranks has the details, and CONSORT_TIMEOUT or the \
+         options set a longer time", seconds(*waited)
+    )]
     Timeout {
         /// What was under way.
         operation: Operation,
@@ -120,8 +123,21 @@ pub enum Error {
         verdict: String,
     },
     /// Somebody called `abort`.
-    #[error("the communicator was aborted by rank {rank}: {reason}")]
+    #[error(
+        "the communicator was aborted by rank {rank}: {reason}; that rank's program decided so, look at its own output first"
+    )]
     Aborted {
+        /// Who.
+        rank: Rank,
+        /// What it said.
+        reason: String,
+    },
+    /// Somebody called `revoke`.
+    #[error(
+        "the communicator was revoked by rank {rank}: {reason}; its operations are over on all ranks, and `split` makes a new \
+         communicator of it"
+    )]
+    Revoked {
         /// Who.
         rank: Rank,
         /// What it said.
@@ -141,9 +157,12 @@ pub enum Error {
     Forked,
     /// There was not enough memory.
     #[error(
-        "{needed_bytes} bytes were needed for {what} and could not be had: {cause}; raise the memory limit, or use fewer ranks per host"
+        "rank {rank} needed {needed_bytes} bytes for {what} and could not have them: {cause}; raise the memory limit, or use \
+         fewer ranks per host"
     )]
     OutOfMemory {
+        /// Who.
+        rank: Rank,
         /// How much was needed, in bytes.
         needed_bytes: u64,
         /// What for.
@@ -153,18 +172,21 @@ pub enum Error {
     },
     /// A link broke in a way that does not tell whether the rank is alive.
     #[error(
-        "the {transport} link to rank {rank} failed: {cause}; check the network between the two hosts and that rank's own output"
+        "the {transport} link between rank {from} and rank {to} failed: {cause}; check the network between their hosts and \
+         the output of both"
     )]
     Link {
-        /// To whom.
-        rank: Rank,
+        /// Who noticed it.
+        from: Rank,
+        /// The other end.
+        to: Rank,
         /// Over what.
         transport: String,
         /// What the transport said.
         cause: String,
     },
     /// The operating system refused something.
-    #[error("{call} failed: {source}")]
+    #[error("{call} failed: {source}; {}", remedy(source))]
     System {
         /// Which call, and for what.
         call: String,
@@ -202,6 +224,22 @@ impl Error {
 
     pub(crate) fn internal(what: impl Into<String>) -> Self {
         Error::Internal { what: what.into() }
+    }
+}
+
+/// What one can do about what the system refused.
+fn remedy(source: &io::Error) -> &'static str {
+    use nix::errno::Errno;
+    match Errno::from_raw(source.raw_os_error().unwrap_or(0)) {
+        Errno::EMFILE => "raise the process's limit of open files (ulimit -n)",
+        Errno::ENFILE => "the host is out of open files: raise fs.file-max or use fewer processes",
+        Errno::ENOMEM | Errno::EAGAIN => "the host or the container is out of memory or threads: raise its limits",
+        Errno::ENOSPC => "a file system is full: free some space",
+        Errno::EACCES | Errno::EPERM => "it is not permitted: check the user, the container's security profile and file modes",
+        Errno::EADDRINUSE => "the address is taken: choose another (CONSORT_ADDRESS, CONSORT_BIND) or let the system choose",
+        Errno::EADDRNOTAVAIL => "no interface of this host has that address: check CONSORT_BIND and CONSORT_ADDRESS",
+        Errno::ENETUNREACH | Errno::EHOSTUNREACH => "no route leads there: check the network and the address",
+        _ => "check the limits and permissions of this process and its container",
     }
 }
 

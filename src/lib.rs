@@ -29,6 +29,7 @@
 
 mod bootstrap;
 mod call;
+mod clock;
 mod communicator;
 mod control;
 mod engine;
@@ -36,6 +37,7 @@ mod error;
 mod options;
 mod planner;
 mod recorder;
+mod report;
 mod wait;
 mod work;
 
@@ -44,9 +46,10 @@ pub type Rank = u32;
 
 pub use bootstrap::{Launch, UniqueId};
 pub use call::Call;
-pub use communicator::{Communicator, Scope, ScopedWork};
+pub use communicator::{Communicator, Scope, ScopedWork, WithTimeout};
 pub use consort_kernels::{DataType, Element, F8E4m3, F8E5m2, ReduceOp};
 pub use consort_memory::{Plain, Span, SpanMut};
 pub use error::{Error, Operation, Result};
 pub use options::{Options, TransportChoice};
+pub use report::{CallReport, CycleStep, Guilty, RankReport, Report, WaitReport};
 pub use work::Work;

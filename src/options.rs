@@ -19,7 +19,7 @@ pub(crate) const WIRE_VERSION: u32 = 1;
 pub(crate) const PLANNER_VERSION: u32 = 1;
 
 /// As good as never, and still a time that can be added to any other.
-const TIMEOUT_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+pub(crate) const TIMEOUT_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// How ranks may be linked.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -60,6 +60,8 @@ impl TransportChoice {
 pub struct Options {
     timeout: Option<Duration>,
     join_timeout: Option<Duration>,
+    connect_timeout: Option<Duration>,
+    report_after: Option<Duration>,
     transport: Option<TransportChoice>,
     channels: Option<u16>,
     bidirectional: Option<bool>,
@@ -77,6 +79,21 @@ impl Options {
     /// How long joining may take before it fails (`CONSORT_JOIN_TIMEOUT`, seconds; default 300 s).
     pub fn join_timeout(mut self, timeout: Duration) -> Self {
         self.join_timeout = Some(timeout);
+        self
+    }
+
+    /// How long making a data connection may take once both ranks have begun (`CONSORT_CONNECT_TIMEOUT`, seconds;
+    /// default 30 s).
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = Some(timeout);
+        self
+    }
+
+    /// After how long an operation that does not end is reported, once, as a warning and in
+    /// [`Communicator::last_report`](crate::Communicator::last_report), long before it fails
+    /// (`CONSORT_REPORT_AFTER`, seconds; default 60 s).
+    pub fn report_after(mut self, time: Duration) -> Self {
+        self.report_after = Some(time);
         self
     }
 
@@ -113,6 +130,10 @@ impl Options {
 pub(crate) struct Settings {
     pub(crate) timeout: Duration,
     pub(crate) join_timeout: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) report_after: Duration,
+    /// Operations that the flight record holds.
+    pub(crate) records: usize,
     pub(crate) transport: TransportChoice,
     pub(crate) channels: u16,
     pub(crate) bidirectional: bool,
@@ -171,6 +192,13 @@ impl Settings {
         Ok(Settings {
             timeout: duration("CONSORT_TIMEOUT", options.timeout, Duration::from_secs(30 * 60))?,
             join_timeout: duration("CONSORT_JOIN_TIMEOUT", options.join_timeout, Duration::from_secs(300))?,
+            connect_timeout: duration(
+                "CONSORT_CONNECT_TIMEOUT",
+                options.connect_timeout,
+                Duration::from_secs(30),
+            )?,
+            report_after: duration("CONSORT_REPORT_AFTER", options.report_after, Duration::from_secs(60))?,
+            records: crate::recorder::RECORDS,
             transport,
             channels,
             bidirectional,

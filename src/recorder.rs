@@ -4,14 +4,17 @@
 //! record being rewritten drops it. This is the place where a rank publishes what it is doing that does not
 //! depend on any plan, so that ranks which took different paths still find the difference.
 
+use std::time::Duration;
+
 use consort_kernels::{DataType, ReduceOp};
 use consort_memory::sync::{AtomicU64, Ordering, fence};
 
 use crate::Rank;
 use crate::call::Kind;
+use crate::clock::Clock;
 
-/// How many operations are kept. A power of two.
-const RECORDS: usize = 128;
+/// How many operations are kept, and told to others. A power of two.
+pub(crate) const RECORDS: usize = 128;
 
 /// What must be equal on all ranks that take part in an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -75,33 +78,71 @@ impl std::fmt::Display for Descriptor {
     }
 }
 
+/// How an operation ended, if it has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    Open,
+    Finished,
+    Failed,
+}
+
+/// One operation as it was recorded. Times are the recorder's clock's ticks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Entry {
+    /// Its place among all operations of this rank on this communicator, from 1.
+    pub(crate) index: u64,
+    pub(crate) sequence: u64,
+    pub(crate) descriptor: Descriptor,
+    pub(crate) entered: u64,
+    /// When it ended; 0 while it is open.
+    pub(crate) ended: u64,
+    pub(crate) outcome: Outcome,
+}
+
 #[derive(Debug, Default)]
 struct Record {
-    /// 0 while empty or being written.
+    /// The operation's place among all, from 1; 0 while empty or being written.
+    index: AtomicU64,
     sequence: AtomicU64,
     packed: AtomicU64,
     count: AtomicU64,
+    entered: AtomicU64,
+    /// Ticks, shifted by one; the lowest bit says that it failed. 0 while it is open.
+    ended: AtomicU64,
 }
 
-/// The ring of records with the two numbers that say where the rank is.
+/// The ring of records with the numbers that say where the rank is.
 #[derive(Debug)]
 pub(crate) struct Recorder {
-    records: [Record; RECORDS],
+    clock: Clock,
+    records: Box<[Record]>,
+    /// Operations entered so far, of all kinds.
+    opened: AtomicU64,
+    /// The last collective entered, and the last one finished.
     entered: AtomicU64,
     finished: AtomicU64,
-    /// The last send and the last receive, kept apart from the collectives' numbers.
-    pairs: [Record; 2],
+    /// The thread that made the last call.
+    caller: AtomicU64,
 }
 
-impl Default for Recorder {
-    fn default() -> Self {
-        Recorder {
-            records: std::array::from_fn(|_| Record::default()),
-            entered: AtomicU64::new(0),
-            finished: AtomicU64::new(0),
-            pairs: Default::default(),
-        }
+/// A number of this thread that no other thread of the process has.
+#[inline]
+pub(crate) fn this_thread() -> u64 {
+    thread_local! {
+        static HERE: u8 = const { 0 };
     }
+    HERE.with(|here| std::ptr::from_ref(here) as u64)
+}
+
+/// One operation as its rank tells it to others: times are ages at that moment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Told {
+    pub(crate) sequence: u64,
+    pub(crate) descriptor: Descriptor,
+    pub(crate) entered: Duration,
+    /// None while it is open.
+    pub(crate) ended: Option<Duration>,
+    pub(crate) failed: bool,
 }
 
 /// What a rank was doing, as one reads it from outside.
@@ -111,81 +152,175 @@ pub(crate) struct Snapshot {
     pub(crate) entered: u64,
     /// The last collective finished.
     pub(crate) finished: u64,
-    /// The last collectives, oldest first, with their numbers.
-    pub(crate) recent: Vec<(u64, Descriptor)>,
-    /// The last send and the last receive, with their numbers on their pairs.
-    pub(crate) pairs: Vec<(u64, Descriptor)>,
+    /// The last operations, oldest first.
+    pub(crate) recent: Vec<Told>,
 }
 
 impl Snapshot {
-    /// What the rank said operation `sequence` is, if it still knows.
+    /// What the rank said collective `sequence` is, if it still knows.
     pub(crate) fn find(&self, sequence: u64) -> Option<Descriptor> {
-        self.recent.iter().find(|(number, _)| *number == sequence).map(|(_, descriptor)| *descriptor)
+        self.collectives().find(|entry| entry.sequence == sequence).map(|entry| entry.descriptor)
+    }
+
+    /// The collectives among the last operations.
+    pub(crate) fn collectives(&self) -> impl Iterator<Item = &Told> {
+        self.recent.iter().filter(|entry| !entry.descriptor.kind.is_message())
+    }
+
+    /// The oldest operation that is still open.
+    pub(crate) fn open(&self) -> Option<&Told> {
+        self.recent.iter().find(|told| told.ended.is_none())
+    }
+
+    /// The operation that ended last.
+    pub(crate) fn last_finished(&self) -> Option<&Told> {
+        self.recent.iter().filter(|told| told.ended.is_some() && !told.failed).min_by_key(|told| told.ended)
     }
 }
 
 impl Recorder {
-    /// The rank enters collective `sequence`.
-    #[inline]
-    pub(crate) fn enter(&self, sequence: u64, descriptor: &Descriptor) {
-        self.records[sequence as usize % RECORDS].write(sequence, descriptor);
-        // Release: pairs with the Acquire of `entered` in `snapshot`; the record is there before the number.
-        self.entered.store(sequence, Ordering::Release);
-    }
-
-    /// The rank leaves collective `sequence`.
-    #[inline]
-    pub(crate) fn finish(&self, sequence: u64) {
-        // Release: pairs with the Acquire of `finished` in `snapshot`; a plain order of the two numbers.
-        self.finished.store(sequence, Ordering::Release);
-    }
-
-    /// The rank enters a point-to-point operation, the `sequence`-th with its peer in that direction.
-    #[inline]
-    pub(crate) fn enter_pair(&self, sequence: u64, descriptor: &Descriptor) {
-        self.pairs[(descriptor.kind == Kind::Receive) as usize].write(sequence, descriptor);
-    }
-
-    /// What the rank is doing now. Callable from any thread.
-    pub(crate) fn snapshot(&self) -> Snapshot {
-        // Acquire: pair with the Releases in `finish` and `enter`.
-        let finished = self.finished.load(Ordering::Acquire);
-        let entered = self.entered.load(Ordering::Acquire);
-        let mut recent = Vec::with_capacity(RECORDS);
-        for sequence in entered.saturating_sub(RECORDS as u64 - 1).max(1)..=entered {
-            let record = &self.records[sequence as usize % RECORDS];
-            recent.extend(record.read().filter(|(number, _)| *number == sequence));
+    /// Keeps the last `records` operations, rounded up to a power of two.
+    pub(crate) fn new(clock: Clock, records: usize) -> Self {
+        Recorder {
+            clock,
+            records: (0..records.next_power_of_two()).map(|_| Record::default()).collect(),
+            opened: AtomicU64::new(0),
+            entered: AtomicU64::new(0),
+            finished: AtomicU64::new(0),
+            caller: AtomicU64::new(0),
         }
-        let pairs = self.pairs.iter().filter_map(Record::read).collect();
-        Snapshot { entered, finished, recent, pairs }
+    }
+
+    /// The last collective entered; 0 before the first.
+    pub(crate) fn entered(&self) -> u64 {
+        // Acquire: pairs with the Release in `enter`.
+        self.entered.load(Ordering::Acquire)
+    }
+
+    /// The last collective finished; 0 before the first.
+    pub(crate) fn finished(&self) -> u64 {
+        // Acquire: pairs with the Release in `finish`.
+        self.finished.load(Ordering::Acquire)
+    }
+
+    /// Bytes of the ring.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.records)
+    }
+
+    /// The rank enters an operation, called by thread `caller`; the place of its record.
+    #[inline]
+    pub(crate) fn enter(&self, sequence: u64, descriptor: &Descriptor, caller: u64) -> u64 {
+        // One writer: a plain load and store.
+        let index = self.opened.load(Ordering::Relaxed) + 1;
+        self.caller.store(caller, Ordering::Relaxed);
+        self.record(index).write(index, sequence, descriptor, self.clock.ticks());
+        if !descriptor.kind.is_message() {
+            // Release: pairs with the Acquire of `entered` in `snapshot`; an order of the two numbers.
+            self.entered.store(sequence, Ordering::Release);
+        }
+        // Release: pairs with the Acquire of `opened` in `snapshot`; the record is there before the number.
+        self.opened.store(index, Ordering::Release);
+        index
+    }
+
+    /// The rank leaves the operation of record `index`.
+    #[inline]
+    pub(crate) fn finish(&self, index: u64, sequence: u64, message: bool) {
+        self.end(index, false);
+        if !message {
+            // Release: pairs with the Acquire of `finished` in `snapshot`; a plain order of the two numbers.
+            self.finished.store(sequence, Ordering::Release);
+        }
+    }
+
+    /// The operation of record `index` ends with an error.
+    pub(crate) fn fail(&self, index: u64) {
+        self.end(index, true);
+    }
+
+    #[inline]
+    fn end(&self, index: u64, failed: bool) {
+        let record = self.record(index);
+        // Many operations may have been started since; then the record is another's.
+        if record.index.load(Ordering::Relaxed) == index {
+            record.ended.store(self.clock.ticks() << 1 | failed as u64, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    fn record(&self, index: u64) -> &Record {
+        &self.records[index as usize & (self.records.len() - 1)]
+    }
+
+    /// The thread that made the last call; 0 before the first.
+    pub(crate) fn caller(&self) -> u64 {
+        self.caller.load(Ordering::Relaxed)
+    }
+
+    /// What the rank is doing now, with the last operations, [`RECORDS`] at most. Callable from any thread.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let finished = self.finished();
+        let entered = self.entered();
+        let recent = self.last(RECORDS);
+        let now = self.clock.ticks();
+        let age = |ticks: u64| self.clock.duration(now.saturating_sub(ticks));
+        let told = |entry: Entry| Told {
+            sequence: entry.sequence,
+            descriptor: entry.descriptor,
+            entered: age(entry.entered),
+            ended: (entry.outcome != Outcome::Open).then(|| age(entry.ended)),
+            failed: entry.outcome == Outcome::Failed,
+        };
+        Snapshot { entered, finished, recent: recent.into_iter().map(told).collect() }
+    }
+
+    /// The last `most` operations, oldest first. Callable from any thread.
+    pub(crate) fn last(&self, most: usize) -> Vec<Entry> {
+        // Acquire: pairs with the Release in `enter`.
+        let opened = self.opened.load(Ordering::Acquire);
+        let most = most.min(self.records.len()) as u64;
+        let first = opened.saturating_sub(most.saturating_sub(1)).max(1);
+        (first..=opened).filter_map(|index| self.record(index).read(index)).collect()
     }
 }
 
 impl Record {
     #[inline]
-    fn write(&self, sequence: u64, descriptor: &Descriptor) {
-        self.sequence.store(0, Ordering::Relaxed);
+    fn write(&self, index: u64, sequence: u64, descriptor: &Descriptor, ticks: u64) {
+        self.index.store(0, Ordering::Relaxed);
         // Release: pairs with the Acquire fence in `read`; whoever reads a new field below and looks at
-        // `sequence` again sees at least this 0.
+        // `index` again sees at least this 0.
         fence(Ordering::Release);
+        self.sequence.store(sequence, Ordering::Relaxed);
         self.packed.store(descriptor.packed(), Ordering::Relaxed);
         self.count.store(descriptor.count, Ordering::Relaxed);
-        // Release: pairs with the Acquire in `read`; publishes the two fields.
-        self.sequence.store(sequence, Ordering::Release);
+        self.entered.store(ticks, Ordering::Relaxed);
+        self.ended.store(0, Ordering::Relaxed);
+        // Release: pairs with the Acquire in `read`; publishes the fields.
+        self.index.store(index, Ordering::Release);
     }
 
-    /// The number and what it was; `None` when it is empty or being rewritten.
-    fn read(&self) -> Option<(u64, Descriptor)> {
+    /// What was recorded at `index`; `None` when it is empty, another's or being rewritten.
+    fn read(&self, index: u64) -> Option<Entry> {
         // Acquire: pairs with the Release in `write`.
-        let before = self.sequence.load(Ordering::Acquire);
-        let (packed, count) = (self.packed.load(Ordering::Relaxed), self.count.load(Ordering::Relaxed));
-        // Acquire: pairs with the Release fence in `write`; a rewritten field implies a changed number below.
+        let before = self.index.load(Ordering::Acquire);
+        let [sequence, packed, count, entered, ended] =
+            [&self.sequence, &self.packed, &self.count, &self.entered, &self.ended]
+                .map(|field| field.load(Ordering::Relaxed));
+        // Acquire: pairs with the Release fence in `write`; a rewritten field implies a changed index below.
         fence(Ordering::Acquire);
-        let after = self.sequence.load(Ordering::Relaxed);
-        if before == 0 || before != after {
+        let after = self.index.load(Ordering::Relaxed);
+        if before != index || before != after {
             return None;
         }
-        Some((before, Descriptor::unpack(packed, count)?))
+        let outcome = match (ended, ended & 1) {
+            (0, _) => Outcome::Open,
+            (_, 0) => Outcome::Finished,
+            _ => Outcome::Failed,
+        };
+        let descriptor = Descriptor::unpack(packed, count)?;
+        Some(Entry { index, sequence, descriptor, entered, ended: ended >> 1, outcome })
     }
 }
 
@@ -205,11 +340,11 @@ mod tests {
 
     #[test]
     fn the_last_operations_are_kept() {
-        let recorder = Recorder::default();
+        let recorder = Recorder::new(Clock::default(), RECORDS);
         for sequence in 1..=200 {
-            recorder.enter(sequence, &descriptor(sequence * 10));
+            let index = recorder.enter(sequence, &descriptor(sequence * 10), this_thread());
             if sequence < 200 {
-                recorder.finish(sequence);
+                recorder.finish(index, sequence, false);
             }
         }
         let snapshot = recorder.snapshot();
@@ -217,12 +352,32 @@ mod tests {
         assert_eq!(snapshot.recent.len(), RECORDS);
         assert_eq!(snapshot.find(100), Some(descriptor(1000)));
         assert_eq!(snapshot.find(20), None);
-        assert_eq!(snapshot.pairs, []);
-        let send = Descriptor { kind: Kind::Send, op: None, ..descriptor(5) };
+        assert_eq!(snapshot.open().map(|entry| entry.sequence), Some(200));
+        assert_eq!(recorder.caller(), this_thread());
+        assert_eq!(snapshot.last_finished().map(|told| told.sequence), Some(199));
+        let ends: Vec<u64> = recorder.last(RECORDS).iter().map(|entry| entry.ended).collect();
+        assert!(ends[..RECORDS - 1].is_sorted() && ends[0] != 0);
+    }
+
+    #[test]
+    fn messages_have_numbers_of_their_own_and_failures_show() {
+        let recorder = Recorder::new(Clock::default(), RECORDS);
+        let all = recorder.enter(1, &descriptor(4), 7);
+        recorder.finish(all, 1, false);
         let receive = Descriptor { kind: Kind::Receive, op: None, root: 1, ..descriptor(6) };
-        recorder.enter_pair(3, &receive);
-        recorder.enter_pair(7, &send);
-        assert_eq!(recorder.snapshot().pairs, [(7, send), (3, receive)]);
+        let index = recorder.enter(9, &receive, 7);
+        recorder.fail(index);
+        let snapshot = recorder.snapshot();
+        assert_eq!((snapshot.entered, snapshot.finished), (1, 1));
+        let seen: Vec<_> = snapshot.recent.iter().map(|told| (told.sequence, told.failed)).collect();
+        assert_eq!(seen, [(1, false), (9, true)]);
+        assert_eq!(snapshot.collectives().count(), 1);
+        // What was started long ago no longer has a record to write to.
+        for sequence in 2..=RECORDS as u64 + 2 {
+            recorder.enter(sequence, &descriptor(1), 7);
+        }
+        recorder.fail(index);
+        assert!(recorder.snapshot().recent.iter().all(|told| told.ended.is_none()));
     }
 
     #[test]

@@ -13,6 +13,8 @@ mod held;
 mod mapping;
 mod span;
 pub mod sync;
+#[cfg(not(loom))]
+mod ticks;
 
 pub use counter::Counter;
 #[cfg(not(loom))]
@@ -23,3 +25,5 @@ pub use held::{Held, HeldRead, Lease, Lender, lend};
 #[cfg(not(loom))]
 pub use mapping::Mapping;
 pub use span::{Plain, Span, SpanMut};
+#[cfg(not(loom))]
+pub use ticks::{duration, ticks};

@@ -2,17 +2,19 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use consort_memory::sync::{AtomicBool, AtomicU32, AtomicUsize, Exclusive, Ordering};
+use consort_memory::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Exclusive, Ordering};
 use consort_memory::{Held, Span, SpanMut};
 
 use crate::call::{Call, Kind};
 use crate::control::group::Group;
 use crate::control::process::{Advance, Process, Shared, Unattended};
-use crate::engine::links::Links;
+use crate::engine::routes::ProcessRoutes;
 use crate::engine::{Engine, Progress, Request, Source, Task};
 use crate::error::{Error, Result};
 use crate::options::Settings;
+use crate::recorder::this_thread;
 use crate::wait::Policy;
 use crate::work::Ticket;
 
@@ -31,6 +33,8 @@ pub(crate) struct Core {
     waiters: AtomicU32,
     /// Operations in the engine's queue.
     queued: AtomicUsize,
+    /// Splits after a revocation so far.
+    rounds: AtomicU64,
     policy: Policy,
 }
 
@@ -67,7 +71,8 @@ impl Core {
         settings: Settings,
         ranks_here: u32,
     ) -> Arc<Self> {
-        let engine = Engine::new(group.clone(), shared.clone(), settings.clone());
+        let routes = ProcessRoutes::new(shared.clone(), settings.transport);
+        let engine = Engine::new(group.clone(), Box::new(routes), settings.clone());
         Arc::new(Core {
             group,
             shared,
@@ -76,6 +81,7 @@ impl Core {
             in_call: AtomicBool::new(false),
             waiters: AtomicU32::new(0),
             queued: AtomicUsize::new(0),
+            rounds: AtomicU64::new(0),
             policy: Policy::for_ranks(ranks_here),
         })
     }
@@ -85,13 +91,25 @@ impl Core {
         self.shared.fork.is_forked_child()
     }
 
-    /// What every call asks first: may this process use it, does it still work.
+    /// What every call asks first: may this process use it, does it still work. After a failure the answer comes
+    /// once it is the same on all ranks that can be reached, within a fraction of a second.
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
         if self.is_forked() {
             return Err(Error::Forked);
         }
-        self.group.failure()
+        if self.group.has_failed() { Err(self.failure()) } else { Ok(()) }
+    }
+
+    /// The failure that stays.
+    fn failure(&self) -> Error {
+        let mut waiter = self.policy.waiter();
+        loop {
+            if let Some(error) = self.group.settled(self.group.clock().now()) {
+                return error;
+            }
+            waiter.pause();
+        }
     }
 
     /// Runs `body` with the engine, as a data call that somebody waits for.
@@ -120,35 +138,54 @@ impl Core {
 
     /// A collective that the caller waits for. The call has been checked.
     /// Returns its number, the same on all ranks.
-    pub(crate) fn collective(&self, call: Call, input: Span<'_>, output: SpanMut<'_>) -> Result<u64> {
+    pub(crate) fn collective(
+        &self,
+        call: Call,
+        timeout: Duration,
+        input: Span<'_>,
+        output: SpanMut<'_>,
+    ) -> Result<u64> {
         self.own(|engine| {
             self.finish_queue(engine)?;
-            let request = engine.draw(call);
-            let recorder = &self.group.recorder;
-            recorder.enter(request.sequence, &call.descriptor());
+            let request = engine.enter(call, this_thread());
             if call.count != 0 {
-                self.drive(engine, &[request], input, output)?;
+                self.drive(engine, &[request], timeout, input, output)?;
             }
-            recorder.finish(request.sequence);
+            engine.leave(&request);
             Ok(request.sequence)
         })
     }
 
     /// Messages to and from peers that the caller waits for.
-    pub(crate) fn exchange(&self, calls: &[Call], input: Span<'_>, output: SpanMut<'_>) -> Result<()> {
+    pub(crate) fn exchange(
+        &self,
+        calls: &[Call],
+        timeout: Duration,
+        input: Span<'_>,
+        output: SpanMut<'_>,
+    ) -> Result<()> {
         self.own(|engine| {
             self.finish_queue(engine)?;
             let mut requests = [None; 2];
             for (slot, call) in requests.iter_mut().zip(calls) {
-                let sequence = engine.next_pair_sequence(call.root, call.kind == Kind::Send);
-                self.group.recorder.enter_pair(sequence, &call.descriptor());
-                *slot = (call.count != 0).then_some(Request { call: *call, sequence, history: 0 });
+                let request = engine.enter(*call, this_thread());
+                if call.count == 0 {
+                    engine.leave(&request);
+                } else {
+                    *slot = Some(request);
+                }
             }
             match requests {
-                [Some(first), Some(second)] => self.drive(engine, &[first, second], input, output),
-                [Some(only), None] | [None, Some(only)] => self.drive(engine, &[only], input, output),
-                [None, None] => Ok(()),
+                [Some(first), Some(second)] => {
+                    self.drive(engine, &[first, second], timeout, input, output)?;
+                }
+                [Some(only), None] | [None, Some(only)] => {
+                    self.drive(engine, &[only], timeout, input, output)?;
+                }
+                [None, None] => {}
             }
+            requests.iter().flatten().for_each(|request| engine.leave(request));
+            Ok(())
         })
     }
 
@@ -156,16 +193,20 @@ impl Core {
         &self,
         engine: &mut Engine,
         requests: &[Request],
+        timeout: Duration,
         input: Span<'_>,
         output: SpanMut<'_>,
     ) -> Result<()> {
         let mut task = engine.take_task();
-        task.prepare(requests);
+        task.prepare(requests, timeout);
         let guard = FailOnPanic(&self.group);
         let result = self.drive_task(engine, &mut task, input, output);
         std::mem::forget(guard);
+        if result.is_err() {
+            engine.leave_failed(&task);
+        }
         engine.put_back(task);
-        result.map_err(|error| self.group.fail(error))
+        result
     }
 
     fn drive_task(
@@ -178,24 +219,22 @@ impl Core {
         let mut waiter = self.policy.waiter();
         let mut turns = 0u32;
         loop {
-            match engine.advance(task, input, output)? {
+            match engine.turn(task, input, output)? {
                 Progress::Done => return Ok(()),
                 Progress::Moved => {
                     waiter.moved();
                     turns = turns.wrapping_add(1);
                     // What trickles must meet the deadline too.
                     if turns.is_multiple_of(MOVED_TURNS_PER_LOOK) {
-                        self.group.failure()?;
-                        task.overdue(engine)?;
+                        task.look(engine);
                     }
                 }
                 Progress::Blocked => {
-                    self.group.failure()?;
                     if waiter.is_eager() {
                         task.glance();
                     }
-                    if waiter.pause() {
-                        task.overdue(engine)?;
+                    if waiter.pause() || self.group.has_failed() {
+                        task.look(engine);
                     }
                 }
             }
@@ -207,23 +246,21 @@ impl Core {
         self: &Arc<Self>,
         process: &Process,
         call: Call,
+        timeout: Duration,
         input: Source,
         output: Option<Held>,
     ) -> Result<Arc<Ticket>> {
         let ticket = Arc::new(Ticket::default());
         process.ensure_thread()?;
         self.own(|engine| {
-            let request = engine.draw(call);
-            self.group.recorder.enter(request.sequence, &call.descriptor());
+            let request = engine.enter(call, this_thread());
             if call.count == 0 {
-                if engine.queued() == 0 {
-                    self.group.recorder.finish(request.sequence);
-                }
+                engine.leave(&request);
                 ticket.finish(Ok(()));
                 return Ok(());
             }
             let mut task = Task::default();
-            task.prepare(&[request]);
+            task.prepare(&[request], timeout);
             engine.enqueue(task, input, output, ticket.clone());
             self.queued.store(engine.queued(), Ordering::Relaxed);
             Ok(())
@@ -278,12 +315,22 @@ impl Core {
                 waiter.pause();
             }
         }
-        self.group.failure()
+        self.check()
     }
 
     /// Fails the communicator on all ranks. From any thread.
     pub(crate) fn abort(&self, reason: &str) {
         self.group.fail(Error::Aborted { rank: self.group.rank, reason: reason.to_owned() });
+    }
+
+    /// Ends all operations on all ranks, and lets splits go on. From any thread.
+    pub(crate) fn revoke(&self, reason: &str) {
+        self.group.fail(Error::Revoked { rank: self.group.rank, reason: reason.to_owned() });
+    }
+
+    /// The number of the next exchange of words outside of the data connections.
+    pub(crate) fn next_round(&self) -> u64 {
+        self.rounds.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     pub(crate) fn memory_bytes(&self) -> Result<usize> {
@@ -299,11 +346,11 @@ impl Core {
             return;
         }
         let patience =
-            std::time::Instant::now() + self.settings.timeout.min(std::time::Duration::from_secs(10));
+            Instant::now() + self.settings.timeout.min(Duration::from_secs(10));
         self.waiters.fetch_add(1, Ordering::Relaxed);
         let _leave = Leave(&self.waiters);
         let mut waiter = self.policy.waiter();
-        while self.queued.load(Ordering::Relaxed) != 0 && std::time::Instant::now() < patience {
+        while self.queued.load(Ordering::Relaxed) != 0 && Instant::now() < patience {
             let progress = self.engine.try_acquire().map(|mut engine| self.advance_queue(&mut engine));
             if progress == Some(Progress::Moved) {
                 waiter.moved();
@@ -314,7 +361,8 @@ impl Core {
         if self.queued.load(Ordering::Relaxed) != 0 {
             let reason =
                 "its communicator was dropped with operations under way that did not finish".to_owned();
-            let error = self.group.fail(Error::Aborted { rank: self.group.rank, reason });
+            self.group.fail(Error::Aborted { rank: self.group.rank, reason });
+            let error = self.failure();
             loop {
                 if let Some(mut engine) = self.engine.try_acquire() {
                     engine.fail_queue(&error);
@@ -328,14 +376,14 @@ impl Core {
         self.group.leave();
         // What a started operation still shares with its owner is its result, not the links.
         if let Some(mut engine) = self.engine.try_acquire() {
-            engine.links = Links::new();
+            engine.links.close();
         }
     }
 
     /// Stays until the peers have taken what was sent, on links that would lose it with this side's end.
-    fn settle(&self, patience: std::time::Instant) {
+    fn settle(&self, patience: Instant) {
         let mut waiter = self.policy.waiter();
-        while !self.group.has_failed() && std::time::Instant::now() < patience {
+        while !self.group.has_failed() && Instant::now() < patience {
             let Some(mut engine) = self.engine.try_acquire() else { return };
             if !engine.links.needs_progress() || engine.links.progress().is_err() || engine.links.is_emptied()
             {
@@ -363,7 +411,8 @@ impl Unattended for Core {
         // A defect must not take the control thread with it: it answers for other communicators too.
         let turn = catch_unwind(AssertUnwindSafe(|| self.advance_queue(&mut engine)));
         let progress = turn.unwrap_or_else(|_| {
-            let error = self.group.fail(Error::internal("a panic in an operation that nobody waited for"));
+            let error = Error::internal("a panic in an operation that nobody waited for");
+            self.group.fail(error.clone());
             engine.fail_queue(&error);
             self.queued.store(0, Ordering::Relaxed);
             Progress::Done

@@ -182,7 +182,7 @@ fn root_communicator(process: Arc<Process>, member: Arc<Member>, settings: Setti
     let mut uid = [0; 8];
     uid.copy_from_slice(&member.job[..8]);
     let members: Vec<Rank> = (0..member.table.len() as u32).collect();
-    let group = Group::new(member, u64::from_le_bytes(uid), members.clone());
+    let group = Group::new(member, u64::from_le_bytes(uid), members.clone(), settings.records);
     let ranks_here = ranks_here(&group.member, &members);
     Communicator::from_core(Core::new(group, process.shared.clone(), settings, ranks_here), process)
 }

@@ -1,6 +1,7 @@
 //! The communicator: a group of ranks that make the same calls in the same order.
 
 pub(crate) mod core;
+mod health;
 mod join;
 mod point;
 mod scope;
@@ -13,6 +14,7 @@ use std::time::Duration;
 use consort_memory::{Span, SpanMut};
 
 pub(crate) use self::core::Core;
+pub use health::WithTimeout;
 pub use scope::{Scope, ScopedWork};
 
 use crate::Rank;
@@ -27,8 +29,8 @@ use crate::error::{Error, Result};
 ///
 /// # Threads
 /// A communicator may be shared between threads, but data calls that overlap in time are refused with
-/// [`Error::ConcurrentUse`]: their order could not be the same on all ranks. [`Communicator::abort`] and
-/// [`Communicator::status`] may be called at any time.
+/// [`Error::ConcurrentUse`]: their order could not be the same on all ranks. [`Communicator::abort`],
+/// [`Communicator::revoke`], [`Communicator::status`] and [`Communicator::report`] may be called at any time.
 ///
 /// # Failure
 /// The first failure (a lost rank, a missed deadline, a mismatch) ends the communicator on all ranks; every
@@ -45,11 +47,16 @@ pub struct Communicator {
     core: Arc<Core>,
     /// Keeps the control thread; joined with the last communicator, by the thread that drops it.
     process: Arc<Process>,
+    /// How long a call may take.
+    timeout: Duration,
+    /// Whether another value is the owner and closes the communicator.
+    is_view: bool,
 }
 
 impl Communicator {
     pub(crate) fn from_core(core: Arc<Core>, process: Arc<Process>) -> Self {
-        Communicator { core, process }
+        let timeout = core.settings.timeout;
+        Communicator { core, process, timeout, is_view: false }
     }
 
     pub(crate) fn process(&self) -> &Arc<Process> {
@@ -68,27 +75,6 @@ impl Communicator {
     /// How many ranks there are.
     pub fn size(&self) -> u32 {
         self.core.group.size()
-    }
-
-    /// Whether the communicator still works. Any thread may ask at any time.
-    ///
-    /// # Errors
-    /// The failure that ended it, or [`Error::Forked`].
-    pub fn status(&self) -> Result<()> {
-        self.core.check()
-    }
-
-    /// Ends the communicator on all ranks: calls under way return [`Error::Aborted`], here and there. Any
-    /// thread may do it at any time.
-    pub fn abort(&self, reason: &str) {
-        if !self.core.is_forked() {
-            self.core.abort(reason);
-        }
-    }
-
-    /// How long an operation may take.
-    pub fn timeout(&self) -> Duration {
-        self.core.settings.timeout
     }
 
     /// Bytes that this communicator holds in this process beside the caller's buffers: staging memory of its
@@ -120,7 +106,7 @@ impl Communicator {
     pub fn execute(&self, call: &Call, input: Span<'_>, output: SpanMut<'_>) -> Result<()> {
         self.core.check()?;
         call.check(self.rank(), self.size(), input, output)?;
-        self.core.collective(*call, input, output).map(drop)
+        self.core.collective(*call, self.timeout, input, output).map(drop)
     }
 
     /// Returns when every rank has called it.
@@ -137,13 +123,15 @@ impl Communicator {
             root: 0,
             count: 1,
         };
-        self.core.collective(call, Span::of(&input), SpanMut::of(&mut output)).map(drop)
+        self.core.collective(call, self.timeout, Span::of(&input), SpanMut::of(&mut output)).map(drop)
     }
 }
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        self.core.close();
+        if !self.is_view {
+            self.core.close();
+        }
     }
 }
 

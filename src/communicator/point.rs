@@ -50,7 +50,7 @@ impl Communicator {
     pub fn send_bytes(&self, data_type: DataType, input: Span<'_>, to: Rank) -> Result<()> {
         self.core().check()?;
         let call = self.message(Kind::Send, data_type, input.len(), to)?;
-        self.core().exchange(&[call], input, SpanMut::empty())
+        self.core().exchange(&[call], self.timeout(), input, SpanMut::empty())
     }
 
     /// [`Communicator::receive`] of untyped memory.
@@ -60,7 +60,7 @@ impl Communicator {
     pub fn receive_bytes(&self, data_type: DataType, output: SpanMut<'_>, from: Rank) -> Result<()> {
         self.core().check()?;
         let call = self.message(Kind::Receive, data_type, output.len(), from)?;
-        self.core().exchange(&[call], Span::empty(), output)
+        self.core().exchange(&[call], self.timeout(), Span::empty(), output)
     }
 
     /// [`Communicator::exchange_into`] on untyped memory. A rank may exchange with itself.
@@ -105,7 +105,7 @@ impl Communicator {
         }
         let send = self.message(Kind::Send, data_type, input.len(), to)?;
         let receive = self.message(Kind::Receive, data_type, output.len(), from)?;
-        self.core().exchange(&[send, receive], input, output)
+        self.core().exchange(&[send, receive], self.timeout(), input, output)
     }
 
     fn check_peer(&self, name: &str, peer: Rank) -> Result<()> {

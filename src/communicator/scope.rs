@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::time::Duration;
 
 use consort_kernels::{Element, ReduceOp};
 use consort_memory::{Lender, lend};
@@ -18,6 +19,7 @@ use crate::work::Ticket;
 pub struct Scope<'a, 'scope, 'env: 'scope> {
     core: &'a Arc<Core>,
     process: &'a Process,
+    timeout: Duration,
     lender: &'scope Lender<'scope, 'env>,
     tickets: RefCell<Vec<Arc<Ticket>>>,
 }
@@ -72,6 +74,7 @@ impl Communicator {
             let scope = Scope {
                 core: self.core(),
                 process: self.process(),
+                timeout: self.timeout(),
                 lender,
                 tickets: RefCell::new(Vec::new()),
             };
@@ -148,7 +151,7 @@ impl<'a, 'env> Scope<'a, '_, 'env> {
         let bytes = size_of_val(buffer);
         let held = self.lender.share_mut(buffer);
         call.check(self.core.group.rank, self.core.group.size(), held.read(), held.span())?;
-        self.track(self.core.start(self.process, call, Source::Within(held.clone(), 0, bytes), Some(held))?)
+        self.track(self.core.start(self.process, call, self.timeout, Source::Within(held.clone(), 0, bytes), Some(held))?)
     }
 
     fn apart<T: Element>(
@@ -159,7 +162,7 @@ impl<'a, 'env> Scope<'a, '_, 'env> {
     ) -> Result<ScopedWork<'a>> {
         let (from, to) = (self.lender.share(input), self.lender.share_mut(output));
         call.check(self.core.group.rank, self.core.group.size(), from.read(), to.span())?;
-        self.track(self.core.start(self.process, call, Source::Apart(from), Some(to))?)
+        self.track(self.core.start(self.process, call, self.timeout, Source::Apart(from), Some(to))?)
     }
 
     fn track(&'a self, ticket: Arc<Ticket>) -> Result<ScopedWork<'a>> {

@@ -12,7 +12,8 @@ use crate::error::{Error, Result};
 impl Communicator {
     /// Divides the ranks into new communicators, one per colour; a rank that passes no colour gets none. Every
     /// rank of this communicator must call it. Ranks of the new one are ordered by `key`, equal keys by their
-    /// old ranks. It takes hardly any memory until it is used.
+    /// old ranks. It takes hardly any memory until it is used. A [revoked](Communicator::revoke) communicator can
+    /// be split too.
     ///
     /// ```
     /// let world = consort::Communicator::local(4)?;
@@ -30,12 +31,26 @@ impl Communicator {
     /// # Errors
     /// As every collective: see [`Error`].
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Communicator>> {
-        self.core().check()?;
         let span = tracing::debug_span!("split", rank = self.rank(), color, key);
         let _entered = span.enter();
         let mine = [i64::from(color.is_some()), i64::from(color.unwrap_or(0)), key];
-        let mut all = vec![0i64; 3 * self.size() as usize];
-        let number = self.core().collective(split_call(), Span::of(&mine), SpanMut::of(&mut all))?;
+        let (label, number, all) = match self.core().check() {
+            Ok(()) => {
+                let mut all = vec![0i64; 3 * self.size() as usize];
+                let (input, output) = (Span::of(&mine), SpanMut::of(&mut all));
+                let number = self.core().collective(split_call(), self.timeout(), input, output)?;
+                ("split", number, all)
+            }
+            // Its operations are over, but its ranks still hear each other.
+            Err(Error::Revoked { .. }) => {
+                let (round, words) = self.gather_words(&mine.map(i64::cast_unsigned))?;
+                if words.iter().any(|words| words.len() != mine.len()) {
+                    return Err(Error::internal("a rank sent something else than its part of a split"));
+                }
+                ("split after revoke", round, words.concat().into_iter().map(u64::cast_signed).collect())
+            }
+            Err(error) => return Err(error),
+        };
         let Some(color) = color else { return Ok(None) };
         let entries = all.chunks_exact(3).enumerate();
         let mut chosen: Vec<(i64, Rank)> = entries
@@ -46,11 +61,11 @@ impl Communicator {
         let group = &self.core().group;
         let members: Vec<Rank> = chosen.iter().map(|(_, rank)| group.members[*rank as usize]).collect();
         let parts: [&[u8]; 3] = [&group.uid.to_le_bytes(), &number.to_le_bytes(), &color.to_le_bytes()];
-        let name = bootstrap::prove(&group.member.key, "split", &parts);
+        let name = bootstrap::prove(&group.member.key, label, &parts);
         let uid =
             u64::from_le_bytes(*name.first_chunk().ok_or_else(|| Error::internal("a hash without bytes"))?);
         let ranks_here = self.core().ranks_here(&members);
-        let child = Group::new(group.member.clone(), uid, members);
+        let child = Group::new(group.member.clone(), uid, members, self.core().settings.records);
         let core = Core::new(child, self.core().shared.clone(), self.core().settings.clone(), ranks_here);
         Ok(Some(Communicator::from_core(core, self.process().clone())))
     }

@@ -1,19 +1,29 @@
 //! What the control plane knows of one communicator on one rank: who its members are, where their halves of
 //! the data connections are, whether it has failed, what everybody was last seen doing.
 //!
-//! Invariant: everything here may be touched from any thread at any time; nothing here blocks on a peer.
+//! Invariant: everything here may be touched from any thread at any time; nothing here blocks on a peer. How a
+//! failure becomes the same on all ranks is in [`failure`].
 
-use std::collections::HashMap;
+mod failure;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use consort_memory::sync::{AtomicBool, AtomicU64, Ordering};
+use consort_memory::sync::{AtomicBool, Ordering};
 use consort_transports::Address;
+
+pub(crate) use failure::Failure;
+use failure::Failing;
 
 use super::member::Member;
 use super::wire::Message;
 use crate::Rank;
+use crate::clock::Clock;
 use crate::error::{Error, Operation, Result};
-use crate::recorder::{Recorder, Snapshot};
+use crate::recorder::{Entry, Outcome, RECORDS, Recorder, Snapshot};
+use crate::report::Report;
+use crate::report::evidence::{Open, Position, Stuck, Traffic};
 
 pub(crate) struct Group {
     pub(crate) uid: u64,
@@ -23,33 +33,56 @@ pub(crate) struct Group {
     pub(crate) members: Vec<Rank>,
     pub(crate) member: Arc<Member>,
     pub(crate) recorder: Recorder,
-    failed: AtomicBool,
+    /// Whether it has failed, for one load on the fast path.
+    failing: AtomicBool,
     state: Mutex<State>,
-    token: AtomicU64,
+    stuck: Mutex<Option<Standing>>,
+}
+
+/// Where the operation with this record was last seen not to go on, and since when.
+struct Standing {
+    record: u64,
+    since: Instant,
+    stuck: Stuck,
+    traffic: Vec<Traffic>,
+}
+
+/// What a rank said when it was asked.
+#[derive(Clone)]
+pub(crate) struct Answer {
+    pub(crate) token: u64,
+    /// When it arrived.
+    pub(crate) at: Instant,
+    pub(crate) snapshot: Snapshot,
 }
 
 #[derive(Default)]
 struct State {
-    failure: Option<Error>,
+    failing: Failing,
     addresses: HashMap<(Rank, u16), Address>,
-    left: Vec<Rank>,
-    /// The latest answer of each rank, with the number of the question.
-    answers: Vec<Option<(u64, Snapshot)>>,
+    left: BTreeSet<Rank>,
+    lost: BTreeMap<Rank, String>,
+    answers: Vec<Option<Answer>>,
+    /// Words that ranks sent outside of the data connections, by round.
+    gathered: BTreeMap<u64, BTreeMap<Rank, Vec<u64>>>,
+    /// The last report that was made without a failure.
+    report: Option<Arc<Report>>,
 }
 
 impl Group {
-    pub(crate) fn new(member: Arc<Member>, uid: u64, members: Vec<Rank>) -> Arc<Self> {
+    pub(crate) fn new(member: Arc<Member>, uid: u64, members: Vec<Rank>, records: usize) -> Arc<Self> {
         let rank =
             members.iter().position(|job_rank| *job_rank == member.rank).expect("a member of its own group")
                 as Rank;
+        let recorder = Recorder::new(member.clock.clone(), records.max(RECORDS));
         let group = Arc::new(Group {
             uid,
             rank,
             member: member.clone(),
-            recorder: Recorder::default(),
-            failed: AtomicBool::new(false),
+            recorder,
+            failing: AtomicBool::new(false),
             state: Mutex::new(State { answers: vec![None; members.len()], ..State::default() }),
-            token: AtomicU64::new(0),
+            stuck: Mutex::new(None),
             members,
         });
         member.register(&group);
@@ -60,6 +93,15 @@ impl Group {
         self.members.len() as u32
     }
 
+    /// The communicator's name for people.
+    pub(crate) fn name(&self) -> String {
+        format!("{:016x}", self.uid)
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.member.clock
+    }
+
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -67,44 +109,85 @@ impl Group {
     /// Whether the communicator has failed; one load.
     #[inline]
     pub(crate) fn has_failed(&self) -> bool {
-        // Acquire: pairs with the Release in `fail_here`; the reason is there when the flag is.
-        self.failed.load(Ordering::Acquire)
+        // Acquire: pairs with the Release where it is set; the reason is there when the flag is.
+        self.failing.load(Ordering::Acquire)
     }
 
-    /// The reason of the failure.
+    /// The reason of the failure as far as it is known. Until the failure is settled another may replace it.
     pub(crate) fn failure(&self) -> Result<()> {
         if !self.has_failed() {
             return Ok(());
         }
-        Err(self
-            .state()
-            .failure
-            .clone()
-            .unwrap_or_else(|| Error::internal("a communicator failed without a reason")))
+        Err(self.known_failure())
     }
 
-    /// Fails the communicator on all ranks; the first reason stays. Returns the reason that stays.
-    pub(crate) fn fail(&self, error: Error) -> Error {
-        if self.fail_here(error.clone()) {
-            tracing::warn!(rank = self.rank, "communicator failed: {error}");
-            for (rank, job_rank) in self.members.iter().enumerate() {
-                if rank as Rank != self.rank {
-                    self.member.send(*job_rank, self.uid, Message::Poison(error.clone()));
-                }
+    fn known_failure(&self) -> Error {
+        let failure = self.state().failing.failure().map(|failure| failure.error.clone());
+        failure.unwrap_or_else(|| Error::internal("a communicator failed without a reason"))
+    }
+
+    /// The reason of the failure once it is the same on all ranks that can be reached, or once it is no use to
+    /// wait longer for that.
+    pub(crate) fn settled(&self, now: Instant) -> Option<Error> {
+        let settled = {
+            let mut state = self.state();
+            let State { failing, left, lost, .. } = &mut *state;
+            let awaited = (0..self.size())
+                .filter(|rank| *rank != self.rank && !left.contains(rank) && !lost.contains_key(rank));
+            failing.settle(now, awaited)
+        };
+        settled.then(|| self.known_failure())
+    }
+
+    /// The report that came with the failure, or the last one made before.
+    pub(crate) fn report(&self) -> Option<Arc<Report>> {
+        let state = self.state();
+        state.failing.failure().and_then(|failure| failure.report.clone()).or_else(|| state.report.clone())
+    }
+
+    pub(crate) fn set_report(&self, report: Arc<Report>) {
+        self.state().report = Some(report);
+    }
+
+    /// Fails the communicator on all ranks. See [`Group::settled`] for the reason that stays.
+    pub(crate) fn fail(&self, error: Error) {
+        self.fail_with(error, None);
+    }
+
+    /// As [`Group::fail`], with the report that explains it.
+    pub(crate) fn fail_with(&self, error: Error, report: Option<Arc<Report>>) {
+        let place = || format!("rank {}, {}", self.rank, self.member.place(self.member.rank));
+        // These do not say whose they are, and travel.
+        let error = match error {
+            Error::System { call, source } => {
+                Error::System { call: format!("{call} (on {})", place()), source }
             }
-        }
-        self.state().failure.clone().unwrap_or(error)
+            Error::Internal { what } => Error::Internal { what: format!("{what} (on {})", place()) },
+            error => error,
+        };
+        self.take_up(Failure { origin: self.rank, error, report });
     }
 
-    fn fail_here(&self, error: Error) -> bool {
-        let mut state = self.state();
-        if state.failure.is_some() {
-            return false;
+    /// A failure is known here: found on this rank, or told by another. The first one is passed on to all.
+    fn take_up(&self, failure: Failure) {
+        let now = self.clock().now();
+        let first = {
+            let mut state = self.state();
+            let first = state.failing.take_up(failure.clone(), now);
+            // Release: pairs with the Acquire in `has_failed`.
+            self.failing.store(true, Ordering::Release);
+            first
+        };
+        if !first {
+            return;
         }
-        state.failure = Some(error);
-        // Release: pairs with the Acquire in `has_failed`.
-        self.failed.store(true, Ordering::Release);
-        true
+        tracing::warn!(rank = self.rank, origin = failure.origin, "communicator failed: {}", failure.error);
+        // Who only passes it on need not repeat the report.
+        let report = failure.report.clone().filter(|_| failure.origin == self.rank);
+        let failure = Failure { report, ..failure };
+        for rank in (0..self.size()).filter(|rank| *rank != self.rank) {
+            self.send(rank, Message::Poison { failure: failure.clone() });
+        }
     }
 
     /// The communicator's rank of a job's rank.
@@ -120,49 +203,64 @@ impl Group {
             Message::Address { channel, address } => {
                 self.state().addresses.insert((rank, channel), address);
             }
-            Message::Poison(error) => {
-                self.fail_here(error);
+            Message::Poison { failure } => {
+                if failure.origin < self.size() {
+                    self.state().failing.heard(rank);
+                    self.take_up(failure);
+                }
             }
-            Message::Query { token } => {
-                let snapshot = self.recorder.snapshot();
-                self.member.send(from, self.uid, Message::State { token, snapshot });
-            }
-            Message::State { token, snapshot } => {
-                let mut state = self.state();
-                let answer = &mut state.answers[rank as usize];
-                if answer.as_ref().is_none_or(|(known, _)| *known <= token) {
-                    *answer = Some((token, snapshot));
+            Message::Query { token } => self.member.answer(from, self.uid, token, self.recorder.snapshot()),
+            Message::State { token, snapshot, .. } => {
+                let answer = Answer { token, at: self.clock().now(), snapshot };
+                let known = &mut self.state().answers[rank as usize];
+                if known.as_ref().is_none_or(|known| known.token <= token) {
+                    *known = Some(answer);
                 }
             }
             Message::Leave => {
+                self.state().left.insert(rank);
+            }
+            Message::Gather { round, words } => {
                 let mut state = self.state();
-                if !state.left.contains(&rank) {
-                    state.left.push(rank);
+                // A peer is one round ahead at most.
+                if state.gathered.len() < 4 || state.gathered.contains_key(&round) {
+                    state.gathered.entry(round).or_default().insert(rank, words);
                 }
             }
         }
     }
 
-    /// A rank of the job is gone without having left.
-    pub(crate) fn lost(&self, job_rank: Rank, cause: &str) {
+    /// A rank of the job is gone without having left: it ended, or (not `ended`) the link to it broke.
+    pub(crate) fn lost(&self, job_rank: Rank, cause: &str, ended: bool) {
         let Some(rank) = self.rank_of(job_rank) else { return };
-        if self.has_left(rank) {
-            return;
+        {
+            let mut state = self.state();
+            if state.left.contains(&rank) || state.lost.contains_key(&rank) {
+                return;
+            }
+            state.lost.insert(rank, cause.to_owned());
         }
-        let operation = self.operation_under_way();
-        let place = self.member.place(job_rank);
-        self.fail(Error::PeerLost { rank, place, operation, cause: cause.to_owned() });
+        self.fail(if ended {
+            let operation = self.operation_under_way();
+            let place = self.member.place(job_rank);
+            Error::PeerLost { rank, place, operation, cause: cause.to_owned() }
+        } else {
+            Error::Link { from: self.rank, to: rank, transport: "control".into(), cause: cause.to_owned() }
+        });
     }
 
     fn operation_under_way(&self) -> Option<Operation> {
-        let snapshot = self.recorder.snapshot();
-        let (sequence, descriptor) = *snapshot.recent.last()?;
-        (snapshot.entered > snapshot.finished)
-            .then(|| Operation { name: descriptor.kind.name().into(), sequence })
+        let open = self.recorder.last(RECORDS).into_iter().find(|entry| entry.outcome == Outcome::Open)?;
+        Some(Operation { name: open.descriptor.kind.name().into(), sequence: open.sequence })
     }
 
     pub(crate) fn has_left(&self, rank: Rank) -> bool {
         self.state().left.contains(&rank)
+    }
+
+    /// Why a rank counts as lost, if it does.
+    pub(crate) fn loss(&self, rank: Rank) -> Option<String> {
+        self.state().lost.get(&rank).cloned()
     }
 
     /// Takes the address of `rank`'s half of the connection on `channel`, if it has arrived.
@@ -174,37 +272,95 @@ impl Group {
         self.member.send(self.members[rank as usize], self.uid, message);
     }
 
-    /// Asks everybody what they are doing; the answers come in by and by.
-    pub(crate) fn ask(&self) {
-        let token = self.token.fetch_add(1, Ordering::Relaxed) + 1;
-        for rank in 0..self.size() {
-            if rank != self.rank {
-                self.send(rank, Message::Query { token });
-            }
+    /// Asks one rank what it is doing.
+    pub(crate) fn ask(&self, rank: Rank) {
+        if rank != self.rank && !self.has_left(rank) {
+            let token = self.member.next_token();
+            self.send(rank, Message::Query { token });
         }
-        // An answer from before is still a fact; it is replaced when the new one comes.
     }
 
     /// The latest answers, with this rank's own state.
-    pub(crate) fn answers(&self) -> Vec<Option<Snapshot>> {
-        let known = |answer: &Option<(u64, Snapshot)>| answer.as_ref().map(|(_, snapshot)| snapshot.clone());
-        let mut answers: Vec<Option<Snapshot>> = self.state().answers.iter().map(known).collect();
-        answers[self.rank as usize] = Some(self.recorder.snapshot());
+    pub(crate) fn answers(&self) -> Vec<Option<Answer>> {
+        let mut answers = self.state().answers.clone();
+        let own = Answer { token: u64::MAX, at: self.clock().now(), snapshot: self.recorder.snapshot() };
+        answers[self.rank as usize] = Some(own);
         answers
     }
 
-    /// The ranks that have not answered the last two questions. Ranks that left need not answer.
-    pub(crate) fn silent(&self) -> Vec<Rank> {
-        let asked = self.token.load(Ordering::Relaxed);
-        let silent = |answer: &Option<(u64, Snapshot)>| match answer {
-            Some((token, _)) => token + 2 <= asked,
-            None => asked >= 2,
-        };
+    /// The ranks that have not answered a question as late as `token`, and could.
+    pub(crate) fn silent_since(&self, token: u64) -> Vec<Rank> {
         let state = self.state();
+        let answered = |rank: &Rank| {
+            state.answers[*rank as usize].as_ref().is_some_and(|answer| answer.token >= token)
+        };
         (0..self.size())
-            .filter(|rank| *rank != self.rank && !state.left.contains(rank))
-            .filter(|rank| silent(&state.answers[*rank as usize]))
+            .filter(|rank| *rank != self.rank)
+            .filter(|rank| !state.left.contains(rank) && !state.lost.contains_key(rank))
+            .filter(|rank| !answered(rank))
             .collect()
+    }
+
+    /// Where the operation of record `record` does not go on.
+    pub(crate) fn stand(&self, record: u64, since: Instant, stuck: Stuck, traffic: Vec<Traffic>) {
+        *self.stuck.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(Standing { record, since, stuck, traffic });
+    }
+
+    /// What this rank does on this communicator, as it tells it to others.
+    pub(crate) fn position(&self) -> Position {
+        let entries = self.recorder.last(RECORDS);
+        let age = |ticks: u64| self.clock().age(ticks);
+        let standing = self.stuck.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = entries.iter().find(|entry| entry.outcome == Outcome::Open);
+        let standing = standing.as_ref().filter(|standing| {
+            open.is_some() && entries.iter().any(|e| e.index == standing.record && e.outcome == Outcome::Open)
+        });
+        // Of an exchange's two messages the one that does not go on is told.
+        let shown = standing.and_then(|s| entries.iter().find(|entry| entry.index == s.record)).or(open);
+        let now = self.clock().now();
+        let stuck = standing.map(|standing| {
+            let age: Duration = now.saturating_duration_since(standing.since);
+            Stuck { age, ..standing.stuck.clone() }
+        });
+        let ended = |entry: &&Entry| entry.outcome == Outcome::Finished;
+        let last = entries.iter().filter(ended).max_by_key(|entry| entry.ended);
+        Position {
+            communicator: self.uid,
+            size: self.size(),
+            rank: self.rank,
+            job: self.member.job,
+            job_rank: self.member.rank,
+            caller: self.recorder.caller(),
+            entered: self.recorder.entered(),
+            finished: self.recorder.finished(),
+            last: last.map(|entry| (entry.sequence, entry.descriptor, age(entry.ended))),
+            open: shown.map(|entry| Open {
+                sequence: entry.sequence,
+                descriptor: entry.descriptor,
+                age: age(entry.entered),
+                stuck,
+            }),
+            traffic: standing.map(|standing| standing.traffic.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// Sends words to all, outside of the data connections.
+    pub(crate) fn gather(&self, round: u64, words: &[u64]) {
+        self.state().gathered.entry(round).or_default().insert(self.rank, words.to_vec());
+        for rank in (0..self.size()).filter(|rank| *rank != self.rank) {
+            self.send(rank, Message::Gather { round, words: words.to_vec() });
+        }
+    }
+
+    /// The words of all ranks in a round, once all have come; otherwise who has not sent any.
+    pub(crate) fn gathered(&self, round: u64) -> std::result::Result<Vec<Vec<u64>>, Vec<Rank>> {
+        let mut state = self.state();
+        let words = state.gathered.entry(round).or_default();
+        if words.len() == self.members.len() {
+            return Ok(state.gathered.remove(&round).unwrap_or_default().into_values().collect());
+        }
+        Err((0..self.size()).filter(|rank| !words.contains_key(rank)).collect())
     }
 
     /// Tells the others that this rank closes its communicator.

@@ -121,7 +121,11 @@ pub(crate) struct RemoteLink {
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum LinkState {
     Open,
-    Closed(String),
+    /// Whether the other end is known to have ended it, or the connection broke.
+    Closed {
+        cause: String,
+        ended: bool,
+    },
 }
 
 impl RemoteLink {
@@ -191,14 +195,21 @@ impl RemoteLink {
         let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let state = match (&mut &self.stream).read(&mut chunk) {
-                Ok(0) => Some(LinkState::Closed("it closed its control connection without leaving".into())),
+                Ok(0) => Some(LinkState::Closed {
+                    cause: "it closed its control connection without leaving".into(),
+                    ended: true,
+                }),
                 Ok(bytes) => {
                     incoming.extend_from_slice(&chunk[..bytes]);
                     None
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => Some(LinkState::Open),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => None,
-                Err(error) => Some(LinkState::Closed(format!("its control connection failed: {error}"))),
+                // Within a host nothing but an end breaks a connection.
+                Err(error) => Some(LinkState::Closed {
+                    cause: format!("its control connection failed: {error}"),
+                    ended: matches!(self.stream, Stream::Unix(_)),
+                }),
             };
             loop {
                 match wire::decode(&mut incoming) {
@@ -208,7 +219,10 @@ impl RemoteLink {
                         }
                     }
                     Ok(None) => break,
-                    Err(what) => return LinkState::Closed(format!("its control connection carried {what}")),
+                    Err(what) => {
+                        let cause = format!("its control connection carried {what}");
+                        return LinkState::Closed { cause, ended: false };
+                    }
                 }
             }
             if let Some(state) = state {

@@ -3,17 +3,23 @@
 //! Invariant: links are made once, when the job is joined; every rank has one to every other, so the loss of
 //! any rank, rank 0 too, leaves the others connected. Messages to a rank of the same process are plain calls.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use consort_memory::sync::{AtomicU64, Ordering};
+
 use super::group::Group;
 use super::link::RemoteLink;
 use super::process::Shared;
+use super::registry::Registry;
 use super::wire::Message;
 use crate::Rank;
 use crate::bootstrap;
+use crate::clock::Clock;
+use crate::recorder::Snapshot;
+use crate::report::evidence::{Position, ProcessId};
 
 /// Messages for communicators that this rank has not made yet, at most.
 const EARLY_MESSAGES_MAX: usize = 4096;
@@ -24,18 +30,34 @@ pub(crate) struct Member {
     pub(crate) rank: Rank,
     pub(crate) key: [u8; 32],
     pub(crate) table: Vec<bootstrap::Member>,
+    pub(crate) clock: Clock,
     links: Mutex<Vec<Link>>,
     changed: Condvar,
     groups: Mutex<Groups>,
+    /// All communicators of this process, of other jobs too.
+    registry: Arc<Registry>,
+    token: AtomicU64,
+    told: Mutex<BTreeMap<Rank, Told>>,
+}
+
+/// What a rank said that its whole process does.
+struct Told {
+    token: u64,
+    /// Its clock when it answered.
+    clock: u64,
+    /// When the answer arrived here, by this side's clock.
+    at: u64,
+    positions: Vec<Position>,
 }
 
 #[derive(Default)]
 struct Groups {
-    open: HashMap<u64, Weak<Group>>,
+    open: BTreeMap<u64, Weak<Group>>,
     /// Communicators that this rank has closed, with how many of their ranks have not.
-    closed: HashMap<u64, usize>,
+    closed: BTreeMap<u64, usize>,
     early: Vec<(Rank, u64, Message)>,
-    lost: Vec<(Rank, String)>,
+    /// Who is gone, why, and whether it ended (otherwise the link to it broke).
+    lost: Vec<(Rank, String, bool)>,
 }
 
 /// How a rank of the job is reached.
@@ -49,6 +71,17 @@ pub(crate) enum Link {
     Local(Weak<Member>),
     /// A rank of another process.
     Remote(Arc<RemoteLink>),
+    /// A rank of another simulated process.
+    #[cfg(test)]
+    Simulated(Arc<dyn Post>),
+}
+
+/// A link to a rank of a simulated process.
+#[cfg(test)]
+pub(crate) trait Post: Send + Sync {
+    fn send(&self, communicator: u64, message: &Message);
+
+    fn distance(&self) -> Distance;
 }
 
 /// Where two ranks are relative to each other, as proved by the control link between them.
@@ -70,18 +103,78 @@ impl Member {
         rank: Rank,
         table: Vec<bootstrap::Member>,
     ) -> Arc<Self> {
+        let (clock, registry) = (Clock::default(), shared.registry.clone());
+        Self::within(Arc::downgrade(shared), clock, registry, job, key, rank, table)
+    }
+
+    /// As [`Member::new`], in a process that may be a simulated one.
+    pub(crate) fn within(
+        shared: Weak<Shared>,
+        clock: Clock,
+        registry: Arc<Registry>,
+        job: [u8; 16],
+        key: [u8; 32],
+        rank: Rank,
+        table: Vec<bootstrap::Member>,
+    ) -> Arc<Self> {
         let mut links = vec![Link::Missing; table.len()];
         links[rank as usize] = Link::Own;
         Arc::new(Member {
-            shared: Arc::downgrade(shared),
+            shared,
             job,
             rank,
             key,
             table,
+            clock,
             links: Mutex::new(links),
             changed: Condvar::new(),
             groups: Mutex::new(Groups::default()),
+            registry,
+            token: AtomicU64::new(0),
+            told: Mutex::new(BTreeMap::new()),
         })
+    }
+
+    /// A number for the next question; later ones are higher.
+    pub(crate) fn next_token(&self) -> u64 {
+        self.token.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn told(&self) -> std::sync::MutexGuard<'_, BTreeMap<Rank, Told>> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers a question of rank `to` of the job.
+    pub(crate) fn answer(&self, to: Rank, communicator: u64, token: u64, snapshot: Snapshot) {
+        let positions = self.registry.positions();
+        let clock = self.clock.monotonic_ns();
+        self.send(to, communicator, Message::State { token, clock, snapshot, positions });
+    }
+
+    /// Whether a rank of the job has answered a question as late as `token`.
+    pub(crate) fn has_answered(&self, rank: Rank, token: u64) -> bool {
+        self.told().get(&rank).is_some_and(|told| told.token >= token)
+    }
+
+    /// How far the clock of a rank's process is ahead of this one's, from its last answer: (nanoseconds, when the
+    /// answer came by this side's clock).
+    pub(crate) fn heard_clock(&self, rank: Rank) -> Option<(u64, u64, u64)> {
+        self.told().get(&rank).map(|told| (told.token, told.clock, told.at))
+    }
+
+    /// What every process that has answered does, this one included.
+    pub(crate) fn processes(&self) -> BTreeMap<ProcessId, Vec<Position>> {
+        let mut processes = BTreeMap::new();
+        for (rank, told) in self.told().iter() {
+            processes.insert(self.table[*rank as usize].process, told.positions.clone());
+        }
+        processes.insert(self.table[self.rank as usize].process, self.registry.positions());
+        processes
+    }
+
+    /// The same without the names.
+    pub(crate) fn positions(&self) -> Vec<Position> {
+        self.processes().into_values().flatten().collect()
     }
 
     fn links(&self) -> std::sync::MutexGuard<'_, Vec<Link>> {
@@ -126,6 +219,8 @@ impl Member {
         match &self.links()[rank as usize] {
             Link::Own | Link::Local(_) => Distance::Process,
             Link::Remote(link) => link.distance,
+            #[cfg(test)]
+            Link::Simulated(link) => link.distance(),
             Link::Missing => Distance::Network(IpAddr::from([127, 0, 0, 1])),
         }
     }
@@ -147,11 +242,21 @@ impl Member {
                 }
             }
             Link::Remote(link) => link.send(communicator, &message),
+            #[cfg(test)]
+            Link::Simulated(link) => link.send(communicator, &message),
         }
     }
 
     /// A message from rank `from` of the job.
     pub(crate) fn receive(&self, from: Rank, communicator: u64, message: Message) {
+        if let Message::State { token, clock, positions, .. } = &message {
+            let at = self.clock.monotonic_ns();
+            let told = Told { token: *token, clock: *clock, at, positions: positions.clone() };
+            let mut known = self.told();
+            if (from as usize) < self.table.len() && known.get(&from).is_none_or(|old| old.token <= *token) {
+                known.insert(from, told);
+            }
+        }
         let mut groups = self.groups();
         if let Some(group) = groups.open.get(&communicator).and_then(Weak::upgrade) {
             drop(groups);
@@ -172,7 +277,7 @@ impl Member {
         match message {
             Message::Query { token } => {
                 drop(groups);
-                self.send(from, communicator, Message::State { token, snapshot: Default::default() });
+                self.answer(from, communicator, token, Snapshot::default());
             }
             Message::State { .. } => {}
             message if groups.early.len() < EARLY_MESSAGES_MAX => {
@@ -188,6 +293,7 @@ impl Member {
     pub(crate) fn register(&self, group: &Arc<Group>) {
         let mut groups = self.groups();
         groups.open.insert(group.uid, Arc::downgrade(group));
+        self.registry.register(group);
         let (mine, other) =
             std::mem::take(&mut groups.early).into_iter().partition(|(_, uid, _)| *uid == group.uid);
         groups.early = other;
@@ -197,8 +303,8 @@ impl Member {
         for (from, _, message) in mine {
             group.receive(from, message);
         }
-        for (rank, cause) in lost {
-            group.lost(rank, &cause);
+        for (rank, cause, ended) in lost {
+            group.lost(rank, &cause, ended);
         }
     }
 
@@ -211,17 +317,17 @@ impl Member {
         }
     }
 
-    /// `rank` is gone: every communicator that it has not left fails.
-    pub(crate) fn lost(&self, rank: Rank, cause: &str) {
+    /// `rank` is gone: every communicator that it has not left fails. It `ended`, or else the link to it broke.
+    pub(crate) fn lost(&self, rank: Rank, cause: &str, ended: bool) {
         let mut groups = self.groups();
-        if groups.lost.iter().any(|(known, _)| *known == rank) {
+        if groups.lost.iter().any(|(known, ..)| *known == rank) {
             return;
         }
-        groups.lost.push((rank, cause.to_owned()));
+        groups.lost.push((rank, cause.to_owned(), ended));
         let open: Vec<Arc<Group>> = groups.open.values().filter_map(Weak::upgrade).collect();
         drop(groups);
         for group in open {
-            group.lost(rank, cause);
+            group.lost(rank, cause, ended);
         }
     }
 

@@ -21,6 +21,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::link::RemoteLink;
 use super::member::{Link, Member};
+use super::registry::Registry;
 use super::{accept, thread};
 use crate::Rank;
 use crate::error::{Error, Result};
@@ -64,6 +65,7 @@ pub(crate) struct Process {
 pub(crate) struct Shared {
     pub(crate) nonce: [u8; 16],
     pub(crate) fork: ForkStamp,
+    pub(crate) registry: Arc<Registry>,
     pub(crate) loopback: Arc<Loopback>,
     pub(crate) shm: Option<Arc<Shm>>,
     pub(crate) unix_name: Vec<u8>,
@@ -183,6 +185,7 @@ impl Shared {
         Ok(Arc::new(Shared {
             nonce,
             fork,
+            registry: Arc::default(),
             loopback,
             shm,
             unix_name,
@@ -207,11 +210,6 @@ impl Shared {
     /// Makes the control thread look around.
     pub(crate) fn wake(&self) {
         let _ = self.wake.write(1);
-    }
-
-    /// Lets a moment pass, wherever this is called from; what peers say is heard meanwhile.
-    pub(crate) fn pause(self: &Arc<Self>, moment: Duration) {
-        thread::pause(self, moment);
     }
 
     pub(super) fn clear_wake(&self) {

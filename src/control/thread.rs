@@ -1,6 +1,5 @@
 //! The control thread: asleep in epoll, never on the data path of a call that somebody waits for.
 
-use std::cell::Cell;
 use std::os::fd::AsFd;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -18,28 +17,8 @@ const EAGER: Duration = Duration::from_millis(2);
 /// How often sleeping links are looked at for bytes that the kernel would not take, and greetings for age.
 const CHORES: Duration = Duration::from_millis(200);
 
-thread_local! {
-    /// Whether this is the control thread.
-    static CONTROL: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Lets a moment pass. On the control thread what peers say is handled meanwhile: nobody else would do it.
-pub(super) fn pause(shared: &Arc<Shared>, moment: Duration) {
-    if !CONTROL.get() {
-        std::thread::sleep(moment);
-        return;
-    }
-    let mut events = [EpollEvent::empty(); 64];
-    let milliseconds = moment.as_millis().clamp(1, 1000) as u16;
-    match shared.epoll.wait(&mut events, EpollTimeout::from(milliseconds)) {
-        Ok(count) => events[..count].iter().for_each(|event| handle(shared, event.data(), event.events())),
-        Err(_) => std::thread::sleep(moment),
-    }
-}
-
 /// Runs until the process's state is dropped.
 pub(super) fn run(shared: &Arc<Shared>) {
-    CONTROL.set(true);
     let mut events = vec![EpollEvent::empty(); 64];
     let mut moved_at = Instant::now();
     let mut chores_at = Instant::now();
@@ -100,7 +79,7 @@ fn handle(shared: &Arc<Shared>, key: u64, events: EpollFlags) {
                     for link in member.remote_links().iter().filter(|link| link.peer == rank) {
                         let _ = link.drain();
                     }
-                    member.lost(rank, "its process ended");
+                    member.lost(rank, "its process ended", true);
                 }
             }
             None => {}
@@ -112,10 +91,10 @@ fn serve_link(shared: &Arc<Shared>, key: u64, link: &Arc<RemoteLink>, events: Ep
     if events.contains(EpollFlags::EPOLLOUT) {
         link.flush();
     }
-    if let LinkState::Closed(cause) = link.drain() {
+    if let LinkState::Closed { cause, ended } = link.drain() {
         shared.unwatch(link.stream.as_fd(), key);
         if let Some(member) = link.member.upgrade() {
-            member.lost(link.peer, &cause);
+            member.lost(link.peer, &cause, ended);
         }
     }
 }

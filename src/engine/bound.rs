@@ -15,6 +15,7 @@ use super::executor::{Blockage, Io, Piece};
 use super::links::{Key, Links, kind};
 use crate::Rank;
 use crate::error::{Error, Result};
+use crate::report::evidence::{Traffic, Want};
 
 /// Which memory a region of the plan is.
 #[derive(Clone, Copy, Debug)]
@@ -203,6 +204,41 @@ impl Bound {
                 Memory::Input | Memory::Output | Memory::Scratch => None,
             },
         }
+    }
+
+    /// What a lane that does not go on waits for.
+    pub(crate) fn want(&self, blockage: Blockage) -> Want {
+        match blockage {
+            Blockage::Wait { counter, .. } if self.counters[counter as usize].kind == CounterKind::Ready => {
+                Want::Data
+            }
+            _ => Want::Room,
+        }
+    }
+
+    /// How much has travelled on every link, given what this rank has raised its counters to.
+    pub(crate) fn traffic(&self, links: &Links, raised: impl Fn(usize) -> u64) -> Vec<Traffic> {
+        let mut all: Vec<(usize, Traffic)> = Vec::new();
+        for (index, counter) in self.counters.iter().enumerate() {
+            let at = all.iter().position(|(link, _)| *link == counter.link).unwrap_or_else(|| {
+                let (peer, channel) = links.key(counter.link);
+                let up = links.up(counter.link);
+                let (filled, arrived) = (up.filled, up.emptied);
+                let blank =
+                    Traffic { peer, channel, filled, arrived, returned: up.emptied, credited: up.filled };
+                all.push((counter.link, blank));
+                all.len() - 1
+            });
+            let traffic = &mut all[at].1;
+            let seen = counter.own.as_ref().map(Counter::value);
+            match (counter.kind, seen) {
+                (CounterKind::Ready, Some(value)) => traffic.arrived = value,
+                (CounterKind::Ready, None) => traffic.filled = raised(index),
+                (CounterKind::Credit, Some(value)) => traffic.credited = value,
+                (CounterKind::Credit, None) => traffic.returned = raised(index),
+            }
+        }
+        all.into_iter().map(|(_, traffic)| traffic).collect()
     }
 
     /// The own counter that a counter of the plan is.

@@ -94,6 +94,8 @@ pub(crate) struct Executor {
     iterations: u32,
     /// What the last blocked lane cannot do.
     blockage: Option<Blockage>,
+    /// Which lane that is.
+    blocked_lane: usize,
     /// Steps of a lane in one turn, at most; 0 for no limit.
     steps_max: u32,
 }
@@ -147,6 +149,20 @@ impl Executor {
         self.blockage
     }
 
+    /// Where the blocked lane stands: its step and how many it has, its iteration and how many there are.
+    pub(crate) fn standing(&self, plan: &Plan) -> (u32, u32, u32, u32) {
+        let (Some(lane), Some(state)) = (plan.lanes.get(self.blocked_lane), self.lanes.get(self.blocked_lane))
+        else {
+            return (0, 0, 0, 0);
+        };
+        (state.at - lane.start, lane.end - lane.start, state.iteration, self.iterations)
+    }
+
+    /// What this rank has raised a counter of the plan to.
+    pub(crate) fn raised(&self, counter: usize) -> u64 {
+        self.raised.get(counter).copied().unwrap_or(0)
+    }
+
     /// When there is but one lane: the plan's number of the counter that it waits for, and the value.
     pub(crate) fn awaited(&self) -> Option<(u32, u64)> {
         match self.blockage {
@@ -188,7 +204,10 @@ impl Executor {
                     io,
                 ) {
                     Ok(Poll::Ready(())) => {}
-                    Ok(Poll::Pending) => break Ok(()),
+                    Ok(Poll::Pending) => {
+                        self.blocked_lane = index;
+                        break Ok(());
+                    }
                     Err(stop) => break Err(stop),
                 }
                 lane.put_done = 0;

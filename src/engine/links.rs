@@ -5,24 +5,21 @@
 //! follows from what the control link proved about the distance, the same on both sides.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
 use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use consort_transports::{
-    Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, PeerState, Tcp, Transport,
-    TransportError,
+    Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, PeerState, TransportError,
 };
 
 use super::bound::Broken;
+use super::routes::Routes;
 use crate::Rank;
 use crate::control::group::Group;
-use crate::control::member::Distance;
-use crate::control::process::Shared;
 use crate::control::wire::Message;
 use crate::error::{Error, Result};
-use crate::options::{Settings, TransportChoice};
 use crate::planner::mailbox_bytes;
+use crate::report::evidence::Want;
 
 /// A peer and the channel to it.
 pub(crate) type Key = (Rank, u16);
@@ -31,7 +28,7 @@ pub(crate) type Key = (Rank, u16);
 pub(crate) struct Links {
     index: HashMap<Key, usize>,
     slots: Vec<Slot>,
-    tcp: HashMap<IpAddr, Arc<Tcp>>,
+    routes: Box<dyn Routes>,
     /// Numbers of the links that move nothing unless asked to.
     messages: Vec<usize>,
 }
@@ -44,7 +41,8 @@ struct Slot {
 enum State {
     /// This side's half is made and its address sent; the peer's has not come.
     Waiting(Box<dyn Endpoint>),
-    Connecting(Box<dyn Connecting>),
+    /// Both halves are there. With the time at which somebody first looked at how long that takes.
+    Connecting(Box<dyn Connecting>, Option<Instant>),
     Up(Up),
     /// Being replaced, or it failed.
     Gone,
@@ -65,18 +63,20 @@ pub(crate) struct Up {
 }
 
 impl Links {
-    pub(crate) fn new() -> Self {
-        Links { index: HashMap::new(), slots: Vec::new(), tcp: HashMap::new(), messages: Vec::new() }
+    pub(crate) fn new(routes: Box<dyn Routes>) -> Self {
+        Links { index: HashMap::new(), slots: Vec::new(), routes, messages: Vec::new() }
     }
 
-    /// Whether the link to `rank` can be stored to, once it is there: known beforehand, so that plans can be
-    /// made for it.
-    pub(crate) fn is_mapped(group: &Group, settings: &Settings, rank: Rank) -> bool {
-        match group.member.distance(group.members[rank as usize]) {
-            Distance::Process => settings.transport != TransportChoice::Tcp,
-            Distance::Host => settings.transport != TransportChoice::Tcp,
-            Distance::Network(_) => false,
-        }
+    /// As [`Routes::is_mapped`].
+    pub(crate) fn is_mapped(&self, group: &Group, rank: Rank) -> bool {
+        self.routes.is_mapped(group, rank)
+    }
+
+    /// Closes all connections.
+    pub(crate) fn close(&mut self) {
+        self.index.clear();
+        self.slots.clear();
+        self.messages.clear();
     }
 
     /// Makes sure that there is at least half a connection to each; returns their numbers.
@@ -84,8 +84,6 @@ impl Links {
         &mut self,
         keys: &[Key],
         group: &Group,
-        settings: &Settings,
-        process: &Shared,
     ) -> Result<Vec<usize>> {
         let mut numbers = Vec::with_capacity(keys.len());
         for key in keys {
@@ -93,7 +91,7 @@ impl Links {
                 numbers.push(*number);
                 continue;
             }
-            let transport = self.transport(key.0, group, settings, process)?;
+            let transport = self.routes.transport(group, key.0)?;
             let endpoint = transport
                 .endpoint(Layout { mailbox_bytes: mailbox_bytes(key.1) })
                 .map_err(|error| link_error(group, key.0, error))?;
@@ -104,49 +102,6 @@ impl Links {
             self.slots.push(Slot { key: *key, state: State::Waiting(endpoint) });
         }
         Ok(numbers)
-    }
-
-    fn transport(
-        &mut self,
-        rank: Rank,
-        group: &Group,
-        settings: &Settings,
-        process: &Shared,
-    ) -> Result<Arc<dyn Transport>> {
-        let distance = group.member.distance(group.members[rank as usize]);
-        let ip = match (distance, settings.transport) {
-            (Distance::Process, TransportChoice::Auto | TransportChoice::SharedMemory) => {
-                return Ok(process.loopback.clone());
-            }
-            (Distance::Host, TransportChoice::Auto | TransportChoice::SharedMemory) => {
-                return match &process.shm {
-                    Some(shm) => Ok(shm.clone()),
-                    None => Err(Error::Link {
-                        rank,
-                        transport: "shm".into(),
-                        cause: "shared memory is not available in this process; set CONSORT_TRANSPORT=tcp"
-                            .into(),
-                    }),
-                };
-            }
-            (Distance::Network(_), TransportChoice::SharedMemory) => {
-                return Err(Error::Link {
-                    rank,
-                    transport: "shm".into(),
-                    cause: "the rank is on another host (or in another network namespace) and CONSORT_TRANSPORT is shm"
-                        .into(),
-                });
-            }
-            (Distance::Network(ip), _) => ip,
-            (_, TransportChoice::Tcp) => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        };
-        let key = group.member.key;
-        if let Some(tcp) = self.tcp.get(&ip) {
-            return Ok(tcp.clone());
-        }
-        let tcp = Arc::new(Tcp::new(ip, key).map_err(|error| link_error(group, rank, error))?);
-        self.tcp.insert(ip, tcp.clone());
-        Ok(tcp)
     }
 
     /// Goes on connecting. Ready when every one of `numbers` is up; otherwise a peer that is waited for.
@@ -164,9 +119,9 @@ impl Links {
                 && let State::Waiting(endpoint) = std::mem::replace(&mut slot.state, State::Gone)
             {
                 let connecting = endpoint.connect(&address).map_err(|error| Broken { peer: rank, error })?;
-                slot.state = State::Connecting(connecting);
+                slot.state = State::Connecting(connecting, None);
             }
-            if let State::Connecting(connecting) = &mut slot.state {
+            if let State::Connecting(connecting, _) = &mut slot.state {
                 match connecting.poll().map_err(|error| Broken { peer: rank, error })? {
                     Poll::Ready(connection) => {
                         if connection.remote().bytes != mailbox_bytes(channel) {
@@ -204,13 +159,33 @@ impl Links {
         Ok(if all { Poll::Ready(()) } else { Poll::Pending })
     }
 
-    /// The first of `numbers` that is not up.
-    pub(crate) fn missing(&self, numbers: &[usize]) -> Option<Rank> {
-        let slot = numbers
-            .iter()
-            .map(|number| &self.slots[*number])
-            .find(|slot| !matches!(slot.state, State::Up(_)))?;
-        Some(slot.key.0)
+    /// The first of `numbers` that is not up, and what it waits for.
+    pub(crate) fn missing(&self, numbers: &[usize]) -> Option<(Rank, Want)> {
+        let slots = numbers.iter().map(|number| &self.slots[*number]);
+        let want = |state: &State| match state {
+            State::Waiting(_) => Some(Want::Link),
+            State::Connecting(..) => Some(Want::Connection),
+            State::Up(_) | State::Gone => None,
+        };
+        // Who has not even come is the better answer.
+        let missing = slots.filter_map(|slot| Some((slot.key.0, want(&slot.state)?)));
+        missing.min_by_key(|(_, want)| *want == Want::Connection)
+    }
+
+    /// A peer whose half has been there for longer than `limit` without the connection coming up.
+    pub(crate) fn overdue(&mut self, numbers: &[usize], now: Instant, limit: Duration) -> Option<Rank> {
+        numbers.iter().find_map(|number| match &mut self.slots[*number] {
+            Slot { key, state: State::Connecting(_, since) } => {
+                let since = *since.get_or_insert(now);
+                (now.saturating_duration_since(since) >= limit).then_some(key.0)
+            }
+            _ => None,
+        })
+    }
+
+    /// The rank at the other end, and the channel.
+    pub(crate) fn key(&self, number: usize) -> Key {
+        self.slots[number].key
     }
 
     /// The rank at the other end.
@@ -289,7 +264,7 @@ impl Links {
     /// Forgets all connections without closing anything that a parent process still uses.
     pub(crate) fn abandon(&mut self) {
         std::mem::forget(std::mem::take(&mut self.slots));
-        std::mem::forget(std::mem::take(&mut self.tcp));
+        self.routes.abandon();
     }
 }
 
@@ -305,10 +280,16 @@ pub(crate) fn kind(role: consort_algorithms::plan::CounterRole) -> Option<Counte
 pub(crate) fn link_error(group: &Group, rank: Rank, error: TransportError) -> Error {
     match error {
         TransportError::OutOfMemory { transport, needed_bytes, what, source } => Error::OutOfMemory {
+            rank: group.rank,
             needed_bytes: needed_bytes as u64,
-            what: format!("{what} of the {transport} connection from rank {} to rank {rank}", group.rank),
+            what: format!("{what} of its {transport} connection to rank {rank}"),
             cause: source.to_string(),
         },
-        error => Error::Link { rank, transport: error.transport().into(), cause: error.to_string() },
+        error => Error::Link {
+            from: group.rank,
+            to: rank,
+            transport: error.transport().into(),
+            cause: error.to_string(),
+        },
     }
 }

@@ -8,10 +8,11 @@
 mod bound;
 mod executor;
 pub(crate) mod links;
+pub(crate) mod routes;
 mod task;
 #[cfg(test)]
 mod tests;
-pub(crate) mod verdict;
+mod trouble;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,22 +21,21 @@ use consort_memory::{Held, HeldRead, Span, SpanMut};
 
 pub(crate) use executor::Progress;
 pub(crate) use task::{Request, Task};
+use trouble::Trouble;
 
-use crate::Rank;
-use crate::call::Call;
+use crate::call::{Call, Kind};
 use crate::control::group::Group;
-use crate::control::process::Shared;
 use crate::error::{Error, Result};
 use crate::options::Settings;
 use crate::planner::{Cache, Planner};
 use crate::work::Ticket;
 use bound::Bound;
 use links::Links;
+use routes::Routes;
 
 /// The state that whoever drives a communicator owns.
 pub(crate) struct Engine {
     pub(crate) group: Arc<Group>,
-    pub(crate) shared: Arc<Shared>,
     pub(crate) settings: Settings,
     pub(crate) links: Links,
     planner: Planner,
@@ -99,13 +99,12 @@ impl Source {
 }
 
 impl Engine {
-    pub(crate) fn new(group: Arc<Group>, shared: Arc<Shared>, settings: Settings) -> Self {
+    pub(crate) fn new(group: Arc<Group>, routes: Box<dyn Routes>, settings: Settings) -> Self {
         let size = group.size() as usize;
         Engine {
             group,
-            shared,
             settings,
-            links: Links::new(),
+            links: Links::new(routes),
             planner: Planner::default(),
             cache: Cache::new(),
             scratch: Vec::new(),
@@ -117,21 +116,37 @@ impl Engine {
         }
     }
 
-    /// The next collective, with its number and what came before it: ranks that differed in a call which
-    /// each could finish alone (two broadcasts from different roots) find out at the next.
-    pub(crate) fn draw(&mut self, call: Call) -> Request {
-        self.sequence += 1;
-        let request = Request { call, sequence: self.sequence, history: self.history };
-        self.history = call.descriptor().digest(self.sequence, self.history);
-        request
+    /// Enters an operation: its number, and what came before it. Ranks that differed in a collective which each
+    /// could finish alone (two broadcasts from different roots) find out at the next.
+    #[inline]
+    pub(crate) fn enter(&mut self, call: Call, caller: u64) -> Request {
+        let descriptor = call.descriptor();
+        let (sequence, history) = if call.kind.is_message() {
+            let (to, from) = &mut self.pairs[call.root as usize];
+            let counter = if call.kind == Kind::Send { to } else { from };
+            *counter += 1;
+            (*counter, 0)
+        } else {
+            self.sequence += 1;
+            let history = self.history;
+            self.history = descriptor.digest(self.sequence, history);
+            (self.sequence, history)
+        };
+        let record = self.group.recorder.enter(sequence, &descriptor, caller);
+        Request { call, sequence, history, record }
     }
 
-    /// The next number of a message to `peer`, or from it.
-    pub(crate) fn next_pair_sequence(&mut self, peer: Rank, sends: bool) -> u64 {
-        let (to, from) = &mut self.pairs[peer as usize];
-        let counter = if sends { to } else { from };
-        *counter += 1;
-        *counter
+    /// Leaves an operation that finished.
+    #[inline]
+    pub(crate) fn leave(&self, request: &Request) {
+        // What was started before it and still runs is the last one finished when it is.
+        let overtakes = request.call.kind.is_message() || (request.call.count == 0 && !self.queue.is_empty());
+        self.group.recorder.finish(request.record, request.sequence, overtakes);
+    }
+
+    /// Leaves what ended with an error.
+    pub(crate) fn leave_failed(&self, task: &Task) {
+        task.requests().for_each(|request| self.group.recorder.fail(request.record));
     }
 
     /// A task for a call that somebody waits for; give it back with [`Engine::put_back`].
@@ -143,19 +158,43 @@ impl Engine {
         self.foreground = Some(task);
     }
 
-    /// Moves an operation on, and whatever is under way on links that need help.
-    pub(crate) fn advance(
+    /// Moves an operation on. When it fails, the error comes once all ranks that can be reached have the same.
+    ///
+    /// # Errors
+    /// What ended the communicator.
+    #[inline]
+    pub(crate) fn turn(
         &mut self,
         task: &mut Task,
         input: Span<'_>,
         output: SpanMut<'_>,
     ) -> Result<Progress> {
+        if task.is_ending() {
+            return task.end(self).map_or(Ok(Progress::Blocked), Err);
+        }
+        match self.advance(task, input, output) {
+            Ok(progress) => Ok(progress),
+            Err(trouble) => {
+                task.begin_end(self, trouble);
+                Ok(Progress::Blocked)
+            }
+        }
+    }
+
+    /// Moves an operation on, and whatever is under way on links that need help.
+    #[inline]
+    fn advance(
+        &mut self,
+        task: &mut Task,
+        input: Span<'_>,
+        output: SpanMut<'_>,
+    ) -> std::result::Result<Progress, Trouble> {
         let progress = task.advance(self, input, output)?;
         // Also when it is done: signals that the kernel has not taken yet must not wait for the next call.
         if self.links.needs_progress()
             && let Err(broken) = self.links.progress()
         {
-            return Err(task::fault(self, task.operation(), broken));
+            return Err(Trouble::Broken { operation: task.operation(), broken });
         }
         if progress == Progress::Done && self.links.needs_progress() && !self.links.is_flushed() {
             return Ok(Progress::Blocked);
@@ -183,26 +222,21 @@ impl Engine {
     pub(crate) fn advance_queue(&mut self) -> Progress {
         let mut moved = false;
         while let Some(mut first) = self.queue.pop_front() {
-            let result = match self.group.failure() {
-                Ok(()) => {
-                    let output = first.output.as_ref().map_or(SpanMut::empty(), Held::span);
-                    self.advance(&mut first.task, first.input.span(), output)
-                }
-                Err(error) => Err(error),
-            };
-            let result = match result {
+            first.task.look(self);
+            let output = first.output.as_ref().map_or(SpanMut::empty(), Held::span);
+            let result = match self.turn(&mut first.task, first.input.span(), output) {
                 Ok(Progress::Done) => {
-                    first.task.requests().for_each(|request| self.group.recorder.finish(request.sequence));
+                    first.task.requests().for_each(|request| self.leave(request));
                     Ok(())
                 }
-                Ok(progress) => match first.task.overdue(self) {
-                    Ok(()) => {
-                        self.queue.push_front(first);
-                        return if moved { Progress::Moved } else { progress };
-                    }
-                    Err(error) => Err(self.group.fail(error)),
-                },
-                Err(error) => Err(self.group.fail(error)),
+                Ok(progress) => {
+                    self.queue.push_front(first);
+                    return if moved { Progress::Moved } else { progress };
+                }
+                Err(error) => {
+                    self.leave_failed(&first.task);
+                    Err(error)
+                }
             };
             moved = true;
             let Queued { input, output, ticket, .. } = first;
@@ -215,7 +249,8 @@ impl Engine {
 
     /// Ends every queued operation with this error.
     pub(crate) fn fail_queue(&mut self, error: &Error) {
-        for Queued { input, output, ticket, .. } in self.queue.drain(..) {
+        for Queued { task, input, output, ticket } in std::mem::take(&mut self.queue) {
+            self.leave_failed(&task);
             drop((input, output));
             ticket.finish(Err(error.clone()));
         }
@@ -229,7 +264,8 @@ impl Engine {
 
     /// Bytes of memory of this communicator in this process, apart from the caller's buffers.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let tables = size_of::<Self>() + size_of_val(&*self.group) + size_of_val(&*self.pairs);
+        let records = self.group.recorder.memory_bytes();
+        let tables = size_of::<Self>() + size_of_val(&*self.group) + size_of_val(&*self.pairs) + records;
         let bound: usize = self.cache.values().map(|bound| bound.memory_bytes()).sum();
         let plans = self.cache.table_bytes() + bound + self.planner.memory_bytes();
         let queue = self.queue.capacity() * size_of::<Queued>();

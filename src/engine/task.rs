@@ -8,18 +8,18 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use consort_memory::{Span, SpanMut};
-use consort_transports::TransportError;
 
 use super::Engine;
 use super::bound::{Bearings, Bound, Broken, RealIo, Shape, links_of};
 use super::executor::{Executor, Progress, Sizes, Stop};
-use super::links::{Links, link_error};
-use super::verdict::{self, Watch};
+use super::links::Links;
+use super::trouble::{self, Ending, Trouble, Watch};
 use crate::Rank;
 use crate::call::{Call, Kind};
 use crate::error::{Error, Operation, Result};
 use crate::planner::{CacheKey, choose};
 use crate::recorder::Descriptor;
+use crate::report::evidence::{Stuck, Traffic, Want};
 
 /// Loads of the awaited counter between two full turns: far below a microsecond.
 const GLANCES: u32 = 32;
@@ -31,6 +31,8 @@ pub(crate) struct Request {
     pub(crate) sequence: u64,
     /// A word for all collectives before it; 0 for messages.
     pub(crate) history: u64,
+    /// Its place in the flight record.
+    pub(crate) record: u64,
 }
 
 impl Request {
@@ -53,6 +55,7 @@ pub(crate) struct Task {
     parts: [Part; 2],
     count: usize,
     pub(crate) watch: Watch,
+    ending: Ending,
 }
 
 #[derive(Default)]
@@ -81,10 +84,11 @@ enum Phase {
 }
 
 impl Task {
-    /// Makes ready for one request or two that run side by side.
-    pub(crate) fn prepare(&mut self, requests: &[Request]) {
+    /// Makes ready for one request or two that run side by side and must end within `timeout`.
+    pub(crate) fn prepare(&mut self, requests: &[Request], timeout: Duration) {
         self.count = requests.len();
-        self.watch.reset();
+        self.watch.reset(timeout);
+        self.ending = Ending::None;
         for (part, request) in self.parts.iter_mut().zip(requests) {
             part.request = Some(*request);
             part.phase = Phase::Find;
@@ -105,13 +109,29 @@ impl Task {
         self.requests().next().map_or(Operation { name: "operation".into(), sequence: 0 }, Request::operation)
     }
 
+    /// Whether it is on its way to an error.
+    #[inline]
+    pub(crate) fn is_ending(&self) -> bool {
+        !matches!(self.ending, Ending::None)
+    }
+
+    /// Something went wrong.
+    pub(crate) fn begin_end(&mut self, engine: &Engine, trouble: Trouble) {
+        self.ending = trouble::begin(engine, trouble, engine.group.clock().now());
+    }
+
+    /// The error, once it is what all ranks say.
+    pub(crate) fn end(&mut self, engine: &Engine) -> Option<Error> {
+        trouble::step(engine, &mut self.ending, engine.group.clock().now())
+    }
+
     /// Goes on as far as possible. Sends read `input`, receives write `output`.
     pub(crate) fn advance(
         &mut self,
         engine: &mut Engine,
         input: Span<'_>,
         output: SpanMut<'_>,
-    ) -> Result<Progress> {
+    ) -> std::result::Result<Progress, Trouble> {
         let (mut done, mut moved) = (true, false);
         for part in &mut self.parts[..self.count] {
             match part.advance(engine, input, output)? {
@@ -150,19 +170,47 @@ impl Task {
         }
     }
 
-    /// Looks at the clock and at the others once in a while; the error when it has taken too long, or when
-    /// somebody else is in another operation.
-    pub(crate) fn overdue(&mut self, engine: &mut Engine) -> Result<()> {
-        let now = Instant::now();
-        if !self.watch.is_due(now) {
-            return Ok(());
+    /// Where it does not go on, for others to read: which record, what it waits for, what has travelled.
+    pub(crate) fn standing(&self, engine: &Engine) -> Option<(u64, Stuck, Vec<Traffic>)> {
+        self.parts[..self.count].iter().find_map(|part| part.standing(engine))
+    }
+
+    /// A peer that a connection has been on its way to for longer than `limit`.
+    pub(crate) fn connecting_for(
+        &self,
+        links: &mut Links,
+        now: Instant,
+        limit: Duration,
+    ) -> Option<Rank> {
+        let parts = self.parts[..self.count].iter().filter(|part| part.phase == Phase::Link);
+        parts.into_iter().find_map(|part| links.overdue(&part.numbers, now, limit))
+    }
+
+    /// Looks at the clock and at the others once in a while: after this it may be [ending](Task::is_ending).
+    pub(crate) fn look(&mut self, engine: &mut Engine) {
+        if self.is_ending() {
+            return;
         }
-        verdict::look(self, engine, now)
+        if engine.group.has_failed() {
+            self.ending = Ending::Settling;
+            return;
+        }
+        let now = engine.group.clock().now();
+        if self.watch.is_due(now)
+            && let Err(trouble) = trouble::look(self, engine, now)
+        {
+            self.ending = trouble::begin(engine, trouble, now);
+        }
     }
 }
 
 impl Part {
-    fn advance(&mut self, engine: &mut Engine, input: Span<'_>, output: SpanMut<'_>) -> Result<Progress> {
+    fn advance(
+        &mut self,
+        engine: &mut Engine,
+        input: Span<'_>,
+        output: SpanMut<'_>,
+    ) -> std::result::Result<Progress, Trouble> {
         loop {
             match self.phase {
                 Phase::Find => self.find(engine)?,
@@ -170,13 +218,13 @@ impl Part {
                     match engine.links.poll_up(&self.numbers, &engine.group) {
                         Ok(Poll::Ready(())) => {}
                         Ok(Poll::Pending) => return Ok(Progress::Blocked),
-                        Err(broken) => return Err(self.fault(engine, broken)),
+                        Err(broken) => return Err(self.fault(broken)),
                     }
                     self.bind(engine)?;
                 }
                 Phase::Drain => {
                     let Some(bound) = &self.bound else {
-                        return Err(Error::internal("a task without a plan"));
+                        return Err(Error::internal("a task without a plan").into());
                     };
                     self.draining = bound.undrained(&mut engine.links);
                     if self.draining.is_some() {
@@ -190,8 +238,11 @@ impl Part {
         }
     }
 
-    fn fault(&self, engine: &Engine, broken: Broken) -> Error {
-        self.request().map_or_else(|error| error, |request| fault(engine, request.operation(), broken))
+    fn fault(&self, broken: Broken) -> Trouble {
+        match self.request() {
+            Ok(request) => Trouble::Broken { operation: request.operation(), broken },
+            Err(error) => error.into(),
+        }
     }
 
     fn request(&self) -> Result<Request> {
@@ -213,7 +264,7 @@ impl Part {
         }
         let (plan, bearings, base) = self.plan(engine, &call)?;
         let keys = links_of(&plan.plan, bearings, base);
-        self.numbers = engine.links.request(&keys, &engine.group, &engine.settings, &engine.shared)?;
+        self.numbers = engine.links.request(&keys, &engine.group)?;
         self.phase = Phase::Link;
         Ok(())
     }
@@ -230,7 +281,7 @@ impl Part {
         };
         let mapped = (0..program.ranks)
             .map(|rank| bearings.rank(consort_algorithms::Rank(rank)))
-            .map(|rank| Links::is_mapped(&engine.group, &engine.settings, rank))
+            .map(|rank| engine.links.is_mapped(&engine.group, rank))
             .collect();
         Ok((engine.planner.plan(program, relative, mapped)?, bearings, base))
     }
@@ -285,9 +336,14 @@ impl Part {
         Ok(())
     }
 
-    fn run(&mut self, engine: &mut Engine, input: Span<'_>, output: SpanMut<'_>) -> Result<Progress> {
+    fn run(
+        &mut self,
+        engine: &mut Engine,
+        input: Span<'_>,
+        output: SpanMut<'_>,
+    ) -> std::result::Result<Progress, Trouble> {
         let (Some(bound), Some(sizes)) = (&self.bound, &self.sizes) else {
-            return Err(Error::internal("a task without a plan"));
+            return Err(Error::internal("a task without a plan").into());
         };
         let Engine { links, scratch, .. } = engine;
         let mut io = RealIo { bound, links, input, output, scratch: SpanMut::of(scratch.as_mut_slice()) };
@@ -296,9 +352,9 @@ impl Part {
             Err(Stop::Mismatch { peer }) => {
                 let request = self.request()?;
                 let peer = bound.bearings.rank(peer);
-                return Err(verdict::mismatch(engine, &request, peer));
+                return Err(Trouble::Mismatch { request, peer });
             }
-            Err(Stop::Fault(broken)) => return Err(self.fault(engine, broken)),
+            Err(Stop::Fault(broken)) => return Err(self.fault(broken)),
         };
         if progress == Progress::Done {
             bound.settle(self.executor.iterations(), &mut engine.links);
@@ -310,7 +366,7 @@ impl Part {
     fn blocked(&self, links: &Links) -> Option<Blocked> {
         let link = match (self.phase, &self.bound) {
             (Phase::Link, _) => {
-                return links.missing(&self.numbers).map(|peer| Blocked { peer, drained: true });
+                return links.missing(&self.numbers).map(|(peer, _)| Blocked { peer, drained: true });
             }
             (Phase::Drain, _) => self.draining?,
             (Phase::Run, Some(bound)) => bound.link_of(self.executor.blockage()?)?,
@@ -322,6 +378,38 @@ impl Part {
             drained: !up.connection.capabilities().messages_only || up.closed,
         })
     }
+
+    fn standing(&self, engine: &Engine) -> Option<(u64, Stuck, Vec<Traffic>)> {
+        let request = self.request.filter(|_| self.phase != Phase::Done)?;
+        let links = &engine.links;
+        let (peer, want) = match (self.phase, &self.bound) {
+            (Phase::Link, _) => links.missing(&self.numbers)?,
+            (Phase::Drain, _) => (links.peer(self.draining?), Want::Room),
+            (Phase::Run, Some(bound)) => {
+                let blockage = self.executor.blockage()?;
+                (links.peer(bound.link_of(blockage)?), bound.want(blockage))
+            }
+            _ => return None,
+        };
+        let bound = self.bound.as_ref().filter(|_| self.phase != Phase::Link);
+        let (step, steps, slice, slices) =
+            bound.map_or((0, 0, 0, 0), |bound| self.executor.standing(&bound.plan));
+        let traffic = bound.map(|bound| bound.traffic(links, |counter| self.executor.raised(counter)));
+        let member = &engine.group.member;
+        let algorithm = choose(&request.call, engine.group.size(), &engine.settings).program.name();
+        let stuck = Stuck {
+            want,
+            peer,
+            peer_process: member.table[engine.group.members[peer as usize] as usize].process,
+            step,
+            steps,
+            slice,
+            slices,
+            algorithm: algorithm.into(),
+            age: Duration::ZERO,
+        };
+        Some((request.record, stuck, traffic.unwrap_or_default()))
+    }
 }
 
 /// A send and the receive that matches it have the same digest.
@@ -330,17 +418,5 @@ fn pair_neutral(descriptor: Descriptor, kind: Kind, me: Rank) -> Descriptor {
         Kind::Send => Descriptor { kind: Kind::Send, root: me, ..descriptor },
         Kind::Receive => Descriptor { kind: Kind::Send, ..descriptor },
         _ => descriptor,
-    }
-}
-
-/// A link broke: when its peer is known to be dead or to have left, that is the news.
-pub(crate) fn fault(engine: &Engine, operation: Operation, Broken { peer, error }: Broken) -> Error {
-    if matches!(error, TransportError::OutOfMemory { .. }) {
-        return link_error(&engine.group, peer, error);
-    }
-    match verdict::wait_for_failure(engine, peer, Duration::from_millis(300)) {
-        Err(known) => known,
-        Ok(()) if engine.group.has_left(peer) => Error::PeerLeft { rank: peer, operation },
-        Ok(()) => link_error(&engine.group, peer, error),
     }
 }

@@ -42,6 +42,16 @@ impl Program {
         }
     }
 
+    /// The algorithm's name for people.
+    pub(crate) fn name(&self) -> &'static str {
+        match self.algorithm {
+            Algorithm::Pair => "pair",
+            Algorithm::Ring { bidirectional: false, .. } => "ring",
+            Algorithm::Ring { bidirectional: true, .. } => "bidirectional ring",
+            Algorithm::Doubling => "recursive doubling",
+        }
+    }
+
     /// Pieces of a block, without building the schedule.
     fn parts(&self) -> u32 {
         match self.algorithm {

@@ -1,0 +1,91 @@
+//! A clock that costs a few nanoseconds to read: what the flight record stamps operations with.
+//!
+//! Invariant: never goes backwards on one thread, and counts at one rate on all cores of a host. Where the
+//! processor's counter does not promise that, the system's clock is read instead.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// Whether the processor's counter runs at one rate through all power states.
+#[cfg(target_arch = "x86_64")]
+fn is_invariant() -> bool {
+    use std::arch::x86_64::__cpuid;
+    const POWER: u32 = 0x8000_0007;
+    __cpuid(0x8000_0000).eax >= POWER && __cpuid(POWER).edx & (1 << 8) != 0
+}
+
+/// The process's first look at both clocks.
+struct Start {
+    instant: Instant,
+    #[cfg(target_arch = "x86_64")]
+    ticks: u64,
+    #[cfg(target_arch = "x86_64")]
+    counter: bool,
+}
+
+static START: OnceLock<Start> = OnceLock::new();
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn counter() -> u64 {
+    // SAFETY: every x86-64 processor has the instruction, and it touches no memory.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+fn start() -> &'static Start {
+    START.get_or_init(|| {
+        #[cfg(target_arch = "x86_64")]
+        if is_invariant() {
+            return Start { instant: Instant::now(), ticks: counter(), counter: true };
+        }
+        Start {
+            instant: Instant::now(),
+            #[cfg(target_arch = "x86_64")]
+            ticks: 0,
+            #[cfg(target_arch = "x86_64")]
+            counter: false,
+        }
+    })
+}
+
+/// The present, in ticks of [`duration`]'s unit.
+#[inline]
+pub fn ticks() -> u64 {
+    let start = start();
+    #[cfg(target_arch = "x86_64")]
+    if start.counter {
+        return counter();
+    }
+    start.instant.elapsed().as_nanos() as u64
+}
+
+/// How long `ticks` ticks are, by the rate since the process's first call; a difference of two [`ticks`].
+pub fn duration(difference: u64) -> Duration {
+    #[cfg(target_arch = "x86_64")]
+    if start().counter {
+        let start = start();
+        // The longer the process runs the better; a first call waits until the rate is known to a thousandth.
+        while start.instant.elapsed() < Duration::from_micros(100) {
+            std::hint::spin_loop();
+        }
+        let (elapsed, counted) = (start.instant.elapsed(), counter().saturating_sub(start.ticks));
+        return Duration::from_nanos(
+            (difference as u128 * elapsed.as_nanos() / u128::from(counted.max(1))) as u64,
+        );
+    }
+    Duration::from_nanos(difference)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_agree_with_the_system_clock() {
+        let (before, instant) = (ticks(), Instant::now());
+        std::thread::sleep(Duration::from_millis(20));
+        let (by_ticks, by_clock) = (duration(ticks() - before), instant.elapsed());
+        let off = by_ticks.abs_diff(by_clock);
+        assert!(off < Duration::from_millis(2), "{by_ticks:?} by ticks, {by_clock:?} by the clock");
+    }
+}

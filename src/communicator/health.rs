@@ -1,0 +1,161 @@
+//! Deadlines, failures and reports of a communicator.
+
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::Communicator;
+use crate::control::inquiry::Inquiry;
+use crate::error::{Error, Result};
+use crate::options::TIMEOUT_MAX;
+use crate::report::{Report, analyse};
+
+/// How long a report waits for the others' answers.
+const ANSWERS: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_micros(200);
+
+/// A communicator whose calls have another deadline; made by [`Communicator::with_timeout`].
+pub struct WithTimeout<'a> {
+    view: Communicator,
+    of: PhantomData<&'a Communicator>,
+}
+
+impl Deref for WithTimeout<'_> {
+    type Target = Communicator;
+
+    fn deref(&self) -> &Communicator {
+        &self.view
+    }
+}
+
+impl std::fmt::Debug for WithTimeout<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.view.fmt(f)
+    }
+}
+
+impl Communicator {
+    /// How long an operation may take.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// This communicator with another deadline for the calls made through what is returned. A rank's deadline is
+    /// its own; the first that passes ends the operation on all ranks.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use consort::{Communicator, ReduceOp};
+    ///
+    /// let comm = Communicator::local(1)?.remove(0);
+    /// let mut gradients = [1.0f32; 8];
+    /// comm.with_timeout(Duration::from_secs(5)).all_reduce(&mut gradients, ReduceOp::Sum)?;
+    /// # consort::Result::Ok(())
+    /// ```
+    pub fn with_timeout(&self, timeout: Duration) -> WithTimeout<'_> {
+        let timeout = timeout.clamp(Duration::from_millis(1), TIMEOUT_MAX);
+        let view = Communicator {
+            core: self.core.clone(),
+            process: self.process.clone(),
+            timeout,
+            is_view: true,
+        };
+        WithTimeout { view, of: PhantomData }
+    }
+
+    /// Whether the communicator still works. Any thread may ask at any time; it does not wait, so that within a
+    /// moment of the first failure another one may be named, nearer to the cause.
+    ///
+    /// # Errors
+    /// The failure that ended it, or [`Error::Forked`].
+    pub fn status(&self) -> Result<()> {
+        if self.core.is_forked() {
+            return Err(Error::Forked);
+        }
+        self.core.group.failure()
+    }
+
+    /// Ends the communicator on all ranks: calls under way return [`Error::Aborted`], here at once and elsewhere
+    /// within a second. Any thread may do it at any time, and more than once.
+    pub fn abort(&self, reason: &str) {
+        if !self.core.is_forked() {
+            self.core.abort(reason);
+        }
+    }
+
+    /// Ends all operations on all ranks, as [`abort`](Communicator::abort) does, but keeps the communicator for
+    /// what follows: after [`Error::Revoked`] all ranks can [`split`](Communicator::split) it, which then goes
+    /// over the control connections. Any thread may do it at any time.
+    pub fn revoke(&self, reason: &str) {
+        if !self.core.is_forked() {
+            self.core.revoke(reason);
+        }
+    }
+
+    /// What every rank is doing, and whose fault it is that an operation does not end. Any thread may ask at any
+    /// time, also while another waits in a call; it takes half a second when ranks do not answer. After a
+    /// deadline has passed it is the report that all ranks share.
+    ///
+    /// ```
+    /// let comm = consort::Communicator::local(1)?.remove(0);
+    /// let report = comm.report()?;
+    /// assert_eq!(report.guilty, consort::Guilty::Nobody);
+    /// println!("{report}");
+    /// # consort::Result::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn report(&self) -> Result<Report> {
+        if self.core.is_forked() {
+            return Err(Error::Forked);
+        }
+        let group = &self.core.group;
+        if group.has_failed()
+            && let Some(report) = group.report()
+        {
+            return Ok(Arc::unwrap_or_clone(report));
+        }
+        let now = || group.clock().now();
+        let mut inquiry = Inquiry::start(group, now() + ANSWERS);
+        while !inquiry.is_over(group, now()) {
+            std::thread::sleep(PAUSE);
+        }
+        let open = group.position().open;
+        let operation = open.as_ref().map(|open| (open.sequence, open.descriptor));
+        let waited = open.map_or(Duration::ZERO, |open| open.age);
+        Ok(analyse(&inquiry.evidence(group, operation, waited)))
+    }
+
+    /// The report that was made last, by itself: after `CONSORT_REPORT_AFTER` seconds of an operation that does
+    /// not end, or when its deadline passed. Does not ask anybody.
+    pub fn last_report(&self) -> Option<Report> {
+        self.core.group.report().map(Arc::unwrap_or_clone)
+    }
+
+    /// What all ranks have to say, over the control connections; by rank.
+    pub(super) fn gather_words(&self, words: &[u64]) -> Result<(u64, Vec<Vec<u64>>)> {
+        let group = &self.core.group;
+        let round = self.core.next_round();
+        let deadline = Instant::now() + self.timeout;
+        group.gather(round, words);
+        loop {
+            let missing = match group.gathered(round) {
+                Ok(words) => return Ok((round, words)),
+                Err(missing) => missing,
+            };
+            let lost = missing.iter().find_map(|rank| Some((*rank, group.loss(*rank)?)));
+            if let Some((rank, cause)) = lost {
+                let place = group.member.place(group.members[rank as usize]);
+                return Err(Error::PeerLost { rank, place, operation: None, cause });
+            }
+            if Instant::now() >= deadline {
+                let size = self.size();
+                let address = "a split of a revoked communicator".into();
+                return Err(Error::MissingRanks { missing, size, waited: self.timeout, address });
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! How the first failure of a communicator becomes the same failure on all its ranks.
+//!
+//! Several ranks may find several failures at once (a rank dies, and an operation that needs it runs out of
+//! time). Every rank says once, to all others, which failure it found or heard of first, and finds none after
+//! that. Whoever has heard from all that can be reached knows every failure that was found, and so chooses the
+//! same one as they do: the one that is nearest to the cause, and of equal ones that of the lowest rank.
+//!
+//! Invariant: pure state without clock or sockets. What is settled does not change any more. Waiting for ranks
+//! that cannot speak is bounded by [`SETTLE_MAX`], well below the second within which a failure must be known.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::Rank;
+use crate::error::{Error, list};
+use crate::report::Report;
+
+/// How long a failure waits for the others' word, at most.
+const SETTLE_MAX: Duration = Duration::from_millis(300);
+
+/// A failure as it travels.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    /// The rank that found it.
+    pub(crate) origin: Rank,
+    pub(crate) error: Error,
+    /// What explains it, for failures by deadline.
+    pub(crate) report: Option<Arc<Report>>,
+}
+
+impl Failure {
+    /// Smaller is nearer to the cause.
+    fn key(&self) -> (u8, Rank) {
+        let class = match self.error {
+            Error::Aborted { .. } => 0,
+            Error::Revoked { .. } => 1,
+            Error::PeerLost { .. } => 2,
+            Error::Mismatch { .. } => 3,
+            Error::OutOfMemory { .. } => 4,
+            Error::Internal { .. } => 5,
+            Error::System { .. } => 6,
+            Error::Link { .. } => 7,
+            Error::PeerLeft { .. } => 8,
+            Error::Timeout { .. } => 9,
+            _ => 10,
+        };
+        (class, self.origin)
+    }
+
+    /// Whether it is somebody's will: nobody needs to be asked what the reason was.
+    fn is_will(&self) -> bool {
+        matches!(self.error, Error::Aborted { .. } | Error::Revoked { .. })
+    }
+}
+
+/// A communicator's way from the first failure to the one that stays.
+#[derive(Default)]
+pub(super) struct Failing {
+    best: Option<Failure>,
+    since: Option<Instant>,
+    settled: bool,
+    /// Who has said that it failed.
+    heard: BTreeSet<Rank>,
+    /// Per rank: who says that its link to it broke.
+    accused: BTreeMap<Rank, BTreeSet<Rank>>,
+}
+
+impl Failing {
+    pub(super) fn failure(&self) -> Option<&Failure> {
+        self.best.as_ref()
+    }
+
+    /// A rank said that it failed.
+    pub(super) fn heard(&mut self, rank: Rank) {
+        self.heard.insert(rank);
+    }
+
+    /// A failure is known. Whether it is the first.
+    pub(super) fn take_up(&mut self, failure: Failure, now: Instant) -> bool {
+        if let Error::Link { from, to, .. } = &failure.error {
+            self.accused.entry(*to).or_default().insert(*from);
+        }
+        let Some(best) = &mut self.best else {
+            self.settled = failure.is_will();
+            self.best = Some(failure);
+            self.since = Some(now);
+            return true;
+        };
+        if best.key() == failure.key() {
+            // The same, passed on by others without its report.
+            best.report = best.report.take().or(failure.report);
+        } else if !self.settled && failure.key() < best.key() {
+            self.settled = failure.is_will();
+            *best = failure;
+        }
+        false
+    }
+
+    /// Whether the failure stays as it is from now on. `awaited` are the ranks that can still speak.
+    pub(super) fn settle(&mut self, now: Instant, mut awaited: impl Iterator<Item = Rank>) -> bool {
+        let (Some(best), Some(since)) = (&mut self.best, self.since) else { return false };
+        if self.settled {
+            return true;
+        }
+        let silent = |rank: Rank| {
+            let report = best.report.as_ref();
+            report.is_some_and(|r| r.ranks.get(rank as usize).is_some_and(|r| r.unreachable.is_some()))
+        };
+        let complete = awaited.all(|rank| self.heard.contains(&rank) || silent(rank));
+        if !complete && now.saturating_duration_since(since) < SETTLE_MAX {
+            return false;
+        }
+        self.settled = true;
+        // Links that broke at several ranks at once have an end in common.
+        if let Error::Link { cause, .. } = &best.error
+            && let Some((rank, by)) =
+                self.accused.iter().find(|(rank, by)| by.len() > 1 && !self.heard.contains(rank))
+        {
+            let by: Vec<Rank> = by.iter().copied().collect();
+            best.error = Error::PeerLost {
+                rank: *rank,
+                place: "its host".into(),
+                operation: None,
+                cause: format!("ranks {} lost their connections to it at once: {cause}", list(&by)),
+            };
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn aborted(origin: Rank) -> Failure {
+        Failure { origin, error: Error::Aborted { rank: origin, reason: "enough".into() }, report: None }
+    }
+
+    fn internal(origin: Rank) -> Failure {
+        Failure { origin, error: Error::internal(format!("found by {origin}")), report: None }
+    }
+
+    fn link(from: Rank, to: Rank) -> Failure {
+        let error = Error::Link { from, to, transport: "tcp".into(), cause: "reset".into() };
+        Failure { origin: from, error, report: None }
+    }
+
+    fn origin(failing: &Failing) -> Option<Rank> {
+        failing.failure().map(|failure| failure.origin)
+    }
+
+    #[test]
+    fn the_lowest_rank_s_word_stays_once_all_were_heard() {
+        let (mut failing, now) = (Failing::default(), Instant::now());
+        assert!(failing.take_up(internal(3), now));
+        assert!(!failing.settle(now, [1, 2].into_iter()));
+        failing.heard(2);
+        assert!(!failing.take_up(internal(1), now), "only the first is passed on");
+        assert!(!failing.settle(now, [1, 2].into_iter()));
+        failing.heard(1);
+        assert!(failing.settle(now, [1, 2].into_iter()));
+        failing.take_up(internal(0), now);
+        assert_eq!(origin(&failing), Some(1), "settled is settled");
+    }
+
+    #[test]
+    fn silence_is_waited_for_a_bounded_time_and_a_will_not_at_all() {
+        let (mut failing, now) = (Failing::default(), Instant::now());
+        failing.take_up(internal(3), now);
+        assert!(!failing.settle(now + SETTLE_MAX / 2, [0].into_iter()));
+        assert!(failing.settle(now + SETTLE_MAX, [0].into_iter()));
+        let mut failing = Failing::default();
+        failing.take_up(internal(0), now);
+        failing.take_up(aborted(5), now);
+        assert!(failing.settle(now, [0, 1].into_iter()));
+        assert_eq!(origin(&failing), Some(5));
+    }
+
+    #[test]
+    fn links_that_break_at_several_ranks_accuse_their_common_end() {
+        let (mut failing, now) = (Failing::default(), Instant::now());
+        failing.take_up(link(0, 2), now);
+        failing.take_up(link(1, 2), now);
+        failing.heard(1);
+        assert!(failing.settle(now, [1].into_iter()));
+        let error = failing.failure().map(|failure| failure.error.clone());
+        assert!(matches!(error, Some(Error::PeerLost { rank: 2, .. })), "{error:?}");
+        let mut failing = Failing::default();
+        failing.take_up(link(0, 2), now);
+        failing.heard(1);
+        failing.heard(2);
+        assert!(failing.settle(now, [1, 2].into_iter()));
+        assert!(matches!(failing.failure().map(|f| &f.error), Some(Error::Link { from: 0, to: 2, .. })));
+    }
+}

@@ -1,0 +1,34 @@
+//! All open communicators of a process, so that it can say what it does on any of them.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use super::group::Group;
+use crate::report::evidence::Position;
+
+/// Positions told at a time, at most.
+const POSITIONS_MAX: usize = 256;
+
+#[derive(Default)]
+pub(crate) struct Registry {
+    groups: Mutex<Vec<Weak<Group>>>,
+}
+
+impl Registry {
+    pub(crate) fn register(&self, group: &Arc<Group>) {
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        groups.retain(|group| group.strong_count() > 0);
+        groups.push(Arc::downgrade(group));
+    }
+
+    /// What every rank of this process does on every communicator; those in a call first.
+    pub(crate) fn positions(&self) -> Vec<Position> {
+        let groups: Vec<Arc<Group>> = {
+            let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+            groups.iter().filter_map(Weak::upgrade).collect()
+        };
+        let mut positions: Vec<Position> = groups.iter().map(|group| group.position()).collect();
+        positions.sort_by_key(|position| (position.open.is_none(), position.communicator, position.rank));
+        positions.truncate(POSITIONS_MAX);
+        positions
+    }
+}

@@ -1,0 +1,358 @@
+//! What becomes of an operation that does not go on: who is asked, when it ends, with which error.
+//!
+//! Invariant: runs only when a task has been blocked for a while or when something went wrong, never on the
+//! fast path; it reads a clock but never waits: whoever drives the task comes again.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use consort_transports::TransportError;
+
+use super::Engine;
+use super::bound::Broken;
+use super::links::link_error;
+use super::task::{Request, Task};
+use crate::Rank;
+use crate::control::group::Answer;
+use crate::control::inquiry::Inquiry;
+use crate::error::{Error, Operation, list, seconds};
+use crate::recorder::Descriptor;
+use crate::report::analyse;
+use crate::report::evidence::Stuck;
+
+/// How long a task is blocked before it is looked at the first time.
+const FIRST_LOOK: Duration = Duration::from_millis(20);
+/// How often after that.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// How often the peer that is waited for is asked, at most: the pauses between two questions double up to this.
+const ASK_MAX: Duration = Duration::from_secs(2);
+/// How long others may take to answer before a deadline, or when ranks are found to disagree.
+const ANSWERS: Duration = Duration::from_millis(500);
+/// How long a broken link waits for the news that its peer died or left.
+const NEWS: Duration = Duration::from_millis(300);
+
+/// Why an operation cannot go on.
+pub(crate) enum Trouble {
+    Failed(Error),
+    /// A peer sent bytes of another operation, or said that it is in another.
+    Mismatch {
+        request: Request,
+        peer: Rank,
+    },
+    Broken {
+        operation: Operation,
+        broken: Broken,
+    },
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        Trouble::Failed(error)
+    }
+}
+
+/// How far an operation is on its way to its error.
+#[derive(Default)]
+pub(crate) enum Ending {
+    #[default]
+    None,
+    /// The communicator has failed; the reason is being settled.
+    Settling,
+    /// Everybody is asked what they are in.
+    Comparing { inquiry: Inquiry, until: Instant, request: Request, peer: Rank },
+    /// The control plane may know what became of the peer.
+    Listening { until: Instant, operation: Operation, broken: Broken },
+}
+
+/// When an operation started and when it was last looked at.
+#[derive(Default)]
+pub(crate) struct Watch {
+    timeout: Duration,
+    started: Option<Instant>,
+    next: Option<Instant>,
+    ask: Option<(Instant, Duration)>,
+    /// Where it stood at the last look, and since when.
+    standing: Option<(Standing, Instant)>,
+    /// The question whose answers will explain that the deadline passed.
+    expiry: Option<Inquiry>,
+    /// The question for the early report; none before it is due and after it was made.
+    early: Option<Inquiry>,
+    reported: bool,
+    /// A peer that had left when the task was looked at the last time.
+    left: Option<Rank>,
+}
+
+/// What must not change for an operation to count as stuck.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Standing {
+    record: u64,
+    peer: Rank,
+    step: u32,
+    slice: u32,
+}
+
+impl Watch {
+    pub(crate) fn reset(&mut self, timeout: Duration) {
+        *self = Watch { timeout, ..Watch::default() };
+    }
+
+    /// Whether it is time to look. The clock starts with the first call, when a task is first blocked.
+    pub(crate) fn is_due(&mut self, now: Instant) -> bool {
+        self.started.get_or_insert(now);
+        let first = FIRST_LOOK.min(self.timeout / 8);
+        now >= *self.next.get_or_insert(now + first)
+    }
+
+    /// When it wants to be looked at next.
+    #[cfg(test)]
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.next
+    }
+
+    fn waited(&self, now: Instant) -> Duration {
+        self.started.map_or(Duration::ZERO, |started| now.saturating_duration_since(started))
+    }
+
+    /// How long before the deadline the others are asked.
+    fn lead(&self) -> Duration {
+        ANSWERS.min(self.timeout / 4)
+    }
+
+    /// How long an operation has stood where it stands.
+    fn stand(&mut self, record: u64, stuck: &Stuck, now: Instant) -> Instant {
+        let standing = Standing { record, peer: stuck.peer, step: stuck.step, slice: stuck.slice };
+        match self.standing {
+            Some((known, since)) if known == standing => since,
+            _ => {
+                self.standing = Some((standing, now));
+                now
+            }
+        }
+    }
+}
+
+/// Looks at the clock and at the others.
+pub(crate) fn look(task: &mut Task, engine: &mut Engine, now: Instant) -> Result<(), Trouble> {
+    let operation = task.operation();
+    if let Some(blocked) = task.blocked(&engine.links)
+        && blocked.drained
+        && engine.group.has_left(blocked.peer)
+    {
+        if task.watch.left == Some(blocked.peer) {
+            return Err(Error::PeerLeft { rank: blocked.peer, operation }.into());
+        }
+        // Everything that it sent before it left is there now, and may have come since the task was blocked.
+        task.watch.left = Some(blocked.peer);
+        task.watch.next = Some(now);
+        return Ok(());
+    }
+    if let Some(peer) = task.connecting_for(&mut engine.links, now, engine.settings.connect_timeout) {
+        let limit = seconds(engine.settings.connect_timeout);
+        let cause = format!("both sides began to connect, and after {limit} the connection is not there");
+        let error = Error::Link { from: engine.group.rank, to: peer, transport: "data".into(), cause };
+        return Err(error.into());
+    }
+    let blocked = task.blocked(&engine.links).map(|blocked| blocked.peer);
+    if task.watch.ask.is_some() {
+        let answers = engine.group.answers();
+        for request in task.requests() {
+            if difference(request, engine.group.rank, &answers).is_some() {
+                let peer = blocked.unwrap_or(engine.group.rank);
+                return Err(Trouble::Mismatch { request: *request, peer });
+            }
+        }
+    }
+    if let Some((record, stuck, traffic)) = task.standing(engine) {
+        let since = task.watch.stand(record, &stuck, now);
+        engine.group.stand(record, since, stuck, traffic);
+    }
+    let (timeout, waited, lead) = (task.watch.timeout, task.watch.waited(now), task.watch.lead());
+    if waited + lead >= timeout && task.watch.expiry.is_none() {
+        task.watch.expiry = Some(Inquiry::start(&engine.group, now + lead));
+    }
+    if waited >= timeout
+        && let Some(inquiry) = &mut task.watch.expiry
+        && inquiry.is_over(&engine.group, now)
+    {
+        return Err(expired(task, engine, waited));
+    }
+    early_report(task, engine, now, waited);
+    if let Some(peer) = blocked {
+        let (due, pause) = *task.watch.ask.get_or_insert((now, INTERVAL));
+        if now >= due {
+            engine.group.ask(peer);
+            task.watch.ask = Some((now + pause, (pause * 2).min(ASK_MAX)));
+        }
+    }
+    // The question before the deadline and the deadline itself are not missed.
+    let marks = [timeout.saturating_sub(lead), timeout];
+    let mark = marks.into_iter().filter(|mark| *mark > waited).min().map_or(INTERVAL, |mark| mark - waited);
+    let pause = if task.watch.expiry.is_some() { INTERVAL / 10 } else { INTERVAL };
+    task.watch.next = Some(now + pause.min(mark));
+    Ok(())
+}
+
+/// Long before it fails, an operation that does not end is reported once.
+fn early_report(task: &mut Task, engine: &Engine, now: Instant, waited: Duration) {
+    if task.watch.reported || waited < engine.settings.report_after {
+        return;
+    }
+    let group = &engine.group;
+    let operation = operation_of(task);
+    let inquiry = task.watch.early.get_or_insert_with(|| Inquiry::start(group, now + ANSWERS));
+    if !inquiry.is_over(group, now) {
+        return;
+    }
+    let report = analyse(&inquiry.evidence(group, operation, waited));
+    task.watch.reported = true;
+    task.watch.early = None;
+    // All who wait find the same; one of them says it aloud.
+    let first = report.ranks.iter().find(|rank| rank.waiting.is_some()).map(|rank| rank.rank);
+    if first.is_none_or(|first| first == group.rank) {
+        tracing::warn!(rank = group.rank, "{report}");
+    } else {
+        tracing::debug!(rank = group.rank, "{report}");
+    }
+    group.set_report(Arc::new(report));
+}
+
+fn operation_of(task: &Task) -> Option<(u64, Descriptor)> {
+    task.requests().next().map(|request| (request.sequence, request.call.descriptor()))
+}
+
+/// The deadline has passed: the report, and the error that carries its verdict to all ranks.
+fn expired(task: &mut Task, engine: &Engine, waited: Duration) -> Trouble {
+    let group = &engine.group;
+    let Some(inquiry) = &task.watch.expiry else { return Error::internal("a deadline nobody asked for").into() };
+    let answers = group.answers();
+    if let Some(error) = task.requests().find_map(|request| difference(request, group.rank, &answers)) {
+        return error.into();
+    }
+    let report = analyse(&inquiry.evidence(group, operation_of(task), waited));
+    let error = Error::Timeout { operation: task.operation(), waited, verdict: report.verdict.clone() };
+    group.fail_with(error.clone(), Some(Arc::new(report)));
+    error.into()
+}
+
+/// Something went wrong: the first step towards the error.
+pub(crate) fn begin(engine: &Engine, trouble: Trouble, now: Instant) -> Ending {
+    let group = &engine.group;
+    if group.has_failed() {
+        return Ending::Settling;
+    }
+    match trouble {
+        Trouble::Failed(error) => {
+            group.fail(error);
+            Ending::Settling
+        }
+        Trouble::Mismatch { request, peer } => {
+            let until = now + ANSWERS;
+            Ending::Comparing { inquiry: Inquiry::start(group, until), until, request, peer }
+        }
+        Trouble::Broken { broken: Broken { peer, error: error @ TransportError::OutOfMemory { .. } }, .. } => {
+            group.fail(link_error(group, peer, error));
+            Ending::Settling
+        }
+        Trouble::Broken { operation, broken } => Ending::Listening { until: now + NEWS, operation, broken },
+    }
+}
+
+/// The next step: the error, once it is what all ranks say.
+pub(crate) fn step(engine: &Engine, ending: &mut Ending, now: Instant) -> Option<Error> {
+    let group = &engine.group;
+    if group.has_failed() {
+        *ending = Ending::Settling;
+    }
+    match ending {
+        Ending::None => {}
+        Ending::Settling => return group.settled(now),
+        Ending::Comparing { inquiry, until, request, peer } => {
+            let found = difference(request, group.rank, &group.answers());
+            let complete = inquiry.is_complete(group);
+            if complete && found.is_none() && now < *until {
+                // The other side has not entered yet what it sent for, or said so before it did.
+                *inquiry = Inquiry::start(group, *until);
+            } else if complete || now >= *until {
+                let error = found.unwrap_or_else(|| unknown_difference(group.rank, request, *peer));
+                group.fail(error);
+            }
+        }
+        Ending::Listening { until, operation, broken } => {
+            let error = if group.has_left(broken.peer) {
+                Some(Error::PeerLeft { rank: broken.peer, operation: operation.clone() })
+            } else if now >= *until {
+                let error = &broken.error;
+                Some(Error::Link {
+                    from: group.rank,
+                    to: broken.peer,
+                    transport: error.transport().into(),
+                    cause: error.to_string(),
+                })
+            } else {
+                None
+            };
+            if let Some(error) = error {
+                group.fail(error);
+            }
+        }
+    }
+    None
+}
+
+fn unknown_difference(me: Rank, request: &Request, peer: Rank) -> Error {
+    Error::Mismatch {
+        sequence: request.sequence,
+        difference: format!(
+            "rank {me} is in {}, and rank {peer} sent data of another operation",
+            request.call.descriptor()
+        ),
+    }
+}
+
+/// The first mismatch that the answers show, if they show one: in this operation, or in one before it that
+/// every rank could finish alone.
+fn difference(request: &Request, me: Rank, answers: &[Option<Answer>]) -> Option<Error> {
+    let mine = request.call.descriptor();
+    if request.call.kind.is_message() {
+        let peer = mine.root;
+        let opposite = request.call.kind.opposite();
+        let theirs = answers.get(peer as usize)?.as_ref()?.snapshot.recent.iter();
+        let theirs = theirs.map(|told| (told.sequence, told.descriptor)).find(|(sequence, theirs)| {
+            theirs.kind == opposite && theirs.root == me && *sequence == request.sequence
+        })?;
+        let (sequence, theirs) = theirs;
+        let differs = (theirs.count, theirs.data_type) != (mine.count, mine.data_type);
+        let difference = format!("rank {me}: {mine}; rank {peer}: {theirs}");
+        return differs.then_some(Error::Mismatch { sequence, difference });
+    }
+    let own = answers.get(me as usize)?.as_ref()?.snapshot.collectives();
+    own.filter(|told| told.sequence <= request.sequence)
+        .find_map(|told| difference_in(told.sequence, &told.descriptor, answers))
+        // An operation started long before others is no longer among the last ones here.
+        .or_else(|| difference_in(request.sequence, &mine, answers))
+}
+
+/// The mismatch in one collective.
+fn difference_in(sequence: u64, mine: &Descriptor, answers: &[Option<Answer>]) -> Option<Error> {
+    let calls: Vec<(Rank, Descriptor)> = answers
+        .iter()
+        .enumerate()
+        .filter_map(|(rank, answer)| Some((rank as Rank, answer.as_ref()?.snapshot.find(sequence)?)))
+        .collect();
+    if calls.iter().all(|(_, descriptor)| descriptor == mine) {
+        return None;
+    }
+    let mut kinds: Vec<(Descriptor, Vec<Rank>)> = Vec::new();
+    for (rank, descriptor) in calls {
+        match kinds.iter_mut().find(|(known, _)| *known == descriptor) {
+            Some((_, ranks)) => ranks.push(rank),
+            None => kinds.push((descriptor, vec![rank])),
+        }
+    }
+    kinds.sort_by_key(|(_, ranks)| ranks.len());
+    let side = |(descriptor, ranks): &(Descriptor, Vec<Rank>)| {
+        format!("rank{} {}: {descriptor}", if ranks.len() == 1 { "" } else { "s" }, list(ranks))
+    };
+    let difference = kinds.iter().map(side).collect::<Vec<_>>().join("; ");
+    Some(Error::Mismatch { sequence, difference })
+}
