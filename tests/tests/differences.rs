@@ -201,8 +201,8 @@ fn a_rank_that_makes_a_call_more() {
         // The others are busy elsewhere, and learn of it when they come back.
         let mut job = start("busy").go();
         let text = job.failure(1, "Timeout");
-        assert!(text.contains("0, 2 have not entered all_reduce #2"), "{text}");
-        assert!(text.contains("its last call was barrier #1"), "{text}");
+        assert!(text.contains("ranks 0, 2") && text.contains("have not entered all_reduce #2"), "{text}");
+        assert!(text.contains("the last call of rank 0 was barrier #1"), "{text}");
         for rank in [0, 2] {
             job.say(rank, "go");
             assert_eq!(job.failure(rank, "Timeout"), text);
