@@ -233,11 +233,19 @@ fn remedy(source: &io::Error) -> &'static str {
     match Errno::from_raw(source.raw_os_error().unwrap_or(0)) {
         Errno::EMFILE => "raise the process's limit of open files (ulimit -n)",
         Errno::ENFILE => "the host is out of open files: raise fs.file-max or use fewer processes",
-        Errno::ENOMEM | Errno::EAGAIN => "the host or the container is out of memory or threads: raise its limits",
+        Errno::ENOMEM | Errno::EAGAIN => {
+            "the host or the container is out of memory or threads: raise its limits"
+        }
         Errno::ENOSPC => "a file system is full: free some space",
-        Errno::EACCES | Errno::EPERM => "it is not permitted: check the user, the container's security profile and file modes",
-        Errno::EADDRINUSE => "the address is taken: choose another (CONSORT_ADDRESS, CONSORT_BIND) or let the system choose",
-        Errno::EADDRNOTAVAIL => "no interface of this host has that address: check CONSORT_BIND and CONSORT_ADDRESS",
+        Errno::EACCES | Errno::EPERM => {
+            "it is not permitted: check the user, the container's security profile and file modes"
+        }
+        Errno::EADDRINUSE => {
+            "the address is taken: choose another (CONSORT_ADDRESS, CONSORT_BIND) or let the system choose"
+        }
+        Errno::EADDRNOTAVAIL => {
+            "no interface of this host has that address: check CONSORT_BIND and CONSORT_ADDRESS"
+        }
         Errno::ENETUNREACH | Errno::EHOSTUNREACH => "no route leads there: check the network and the address",
         _ => "check the limits and permissions of this process and its container",
     }

@@ -218,22 +218,30 @@ impl Core {
     ) -> Result<()> {
         let mut waiter = self.policy.waiter();
         let mut turns = 0u32;
+        let mut failed = false;
         loop {
             match engine.turn(task, input, output)? {
                 Progress::Done => return Ok(()),
+                // What is complete when a failure comes is complete: there is a turn after the failure was seen.
+                Progress::Moved | Progress::Blocked if failed => {
+                    task.give_up();
+                    waiter.pause();
+                }
                 Progress::Moved => {
                     waiter.moved();
                     turns = turns.wrapping_add(1);
                     // What trickles must meet the deadline too.
                     if turns.is_multiple_of(MOVED_TURNS_PER_LOOK) {
+                        failed = self.group.has_failed();
                         task.look(engine);
                     }
                 }
                 Progress::Blocked => {
+                    failed = self.group.has_failed();
                     if waiter.is_eager() {
                         task.glance();
                     }
-                    if waiter.pause() || self.group.has_failed() {
+                    if waiter.pause() && !failed {
                         task.look(engine);
                     }
                 }
@@ -345,8 +353,7 @@ impl Core {
             }
             return;
         }
-        let patience =
-            Instant::now() + self.settings.timeout.min(Duration::from_secs(10));
+        let patience = Instant::now() + self.settings.timeout.min(Duration::from_secs(10));
         self.waiters.fetch_add(1, Ordering::Relaxed);
         let _leave = Leave(&self.waiters);
         let mut waiter = self.policy.waiter();

@@ -151,7 +151,13 @@ impl<'a, 'env> Scope<'a, '_, 'env> {
         let bytes = size_of_val(buffer);
         let held = self.lender.share_mut(buffer);
         call.check(self.core.group.rank, self.core.group.size(), held.read(), held.span())?;
-        self.track(self.core.start(self.process, call, self.timeout, Source::Within(held.clone(), 0, bytes), Some(held))?)
+        self.track(self.core.start(
+            self.process,
+            call,
+            self.timeout,
+            Source::Within(held.clone(), 0, bytes),
+            Some(held),
+        )?)
     }
 
     fn apart<T: Element>(

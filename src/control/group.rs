@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use consort_memory::sync::{AtomicBool, Ordering};
 use consort_transports::Address;
 
-pub(crate) use failure::Failure;
 use failure::Failing;
+pub(crate) use failure::Failure;
 
 use super::member::Member;
 use super::wire::Message;
@@ -291,9 +291,8 @@ impl Group {
     /// The ranks that have not answered a question as late as `token`, and could.
     pub(crate) fn silent_since(&self, token: u64) -> Vec<Rank> {
         let state = self.state();
-        let answered = |rank: &Rank| {
-            state.answers[*rank as usize].as_ref().is_some_and(|answer| answer.token >= token)
-        };
+        let answered =
+            |rank: &Rank| state.answers[*rank as usize].as_ref().is_some_and(|answer| answer.token >= token);
         (0..self.size())
             .filter(|rank| *rank != self.rank)
             .filter(|rank| !state.left.contains(rank) && !state.lost.contains_key(rank))

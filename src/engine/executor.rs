@@ -151,7 +151,8 @@ impl Executor {
 
     /// Where the blocked lane stands: its step and how many it has, its iteration and how many there are.
     pub(crate) fn standing(&self, plan: &Plan) -> (u32, u32, u32, u32) {
-        let (Some(lane), Some(state)) = (plan.lanes.get(self.blocked_lane), self.lanes.get(self.blocked_lane))
+        let (Some(lane), Some(state)) =
+            (plan.lanes.get(self.blocked_lane), self.lanes.get(self.blocked_lane))
         else {
             return (0, 0, 0, 0);
         };

@@ -80,11 +80,7 @@ impl Links {
     }
 
     /// Makes sure that there is at least half a connection to each; returns their numbers.
-    pub(crate) fn request(
-        &mut self,
-        keys: &[Key],
-        group: &Group,
-    ) -> Result<Vec<usize>> {
+    pub(crate) fn request(&mut self, keys: &[Key], group: &Group) -> Result<Vec<usize>> {
         let mut numbers = Vec::with_capacity(keys.len());
         for key in keys {
             if let Some(number) = self.index.get(key) {

@@ -163,12 +163,7 @@ impl Engine {
     /// # Errors
     /// What ended the communicator.
     #[inline]
-    pub(crate) fn turn(
-        &mut self,
-        task: &mut Task,
-        input: Span<'_>,
-        output: SpanMut<'_>,
-    ) -> Result<Progress> {
+    pub(crate) fn turn(&mut self, task: &mut Task, input: Span<'_>, output: SpanMut<'_>) -> Result<Progress> {
         if task.is_ending() {
             return task.end(self).map_or(Ok(Progress::Blocked), Err);
         }
@@ -222,7 +217,11 @@ impl Engine {
     pub(crate) fn advance_queue(&mut self) -> Progress {
         let mut moved = false;
         while let Some(mut first) = self.queue.pop_front() {
-            first.task.look(self);
+            // Asked before the turn: what is complete when a failure comes is complete.
+            let failed = self.group.has_failed();
+            if failed && !first.task.has_begun() {
+                first.task.give_up();
+            }
             let output = first.output.as_ref().map_or(SpanMut::empty(), Held::span);
             let result = match self.turn(&mut first.task, first.input.span(), output) {
                 Ok(Progress::Done) => {
@@ -230,6 +229,11 @@ impl Engine {
                     Ok(())
                 }
                 Ok(progress) => {
+                    if failed {
+                        first.task.give_up();
+                    } else {
+                        first.task.look(self);
+                    }
                     self.queue.push_front(first);
                     return if moved { Progress::Moved } else { progress };
                 }

@@ -51,8 +51,12 @@ impl Routes for ProcessRoutes {
     }
 
     fn transport(&mut self, group: &Group, rank: Rank) -> Result<Arc<dyn Transport>> {
-        let unavailable =
-            |cause: &str| Error::Link { from: group.rank, to: rank, transport: "shm".into(), cause: cause.into() };
+        let unavailable = |cause: &str| Error::Link {
+            from: group.rank,
+            to: rank,
+            transport: "shm".into(),
+            cause: cause.into(),
+        };
         let ip = match (group.member.distance(group.members[rank as usize]), self.choice) {
             (Distance::Process, TransportChoice::Auto | TransportChoice::SharedMemory) => {
                 return Ok(self.shared.loopback.clone());

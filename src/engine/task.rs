@@ -176,23 +176,26 @@ impl Task {
     }
 
     /// A peer that a connection has been on its way to for longer than `limit`.
-    pub(crate) fn connecting_for(
-        &self,
-        links: &mut Links,
-        now: Instant,
-        limit: Duration,
-    ) -> Option<Rank> {
+    pub(crate) fn connecting_for(&self, links: &mut Links, now: Instant, limit: Duration) -> Option<Rank> {
         let parts = self.parts[..self.count].iter().filter(|part| part.phase == Phase::Link);
         parts.into_iter().find_map(|part| links.overdue(&part.numbers, now, limit))
+    }
+
+    /// Whether it may have moved something: an operation that has begun may still be complete.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.parts[..self.count].iter().any(|part| part.phase != Phase::Find)
+    }
+
+    /// The communicator has failed, and the last turn, made after that, did not finish the task.
+    pub(crate) fn give_up(&mut self) {
+        if !self.is_ending() {
+            self.ending = Ending::Settling;
+        }
     }
 
     /// Looks at the clock and at the others once in a while: after this it may be [ending](Task::is_ending).
     pub(crate) fn look(&mut self, engine: &mut Engine) {
         if self.is_ending() {
-            return;
-        }
-        if engine.group.has_failed() {
-            self.ending = Ending::Settling;
             return;
         }
         let now = engine.group.clock().now();

@@ -223,7 +223,9 @@ fn operation_of(task: &Task) -> Option<(u64, Descriptor)> {
 /// The deadline has passed: the report, and the error that carries its verdict to all ranks.
 fn expired(task: &mut Task, engine: &Engine, waited: Duration) -> Trouble {
     let group = &engine.group;
-    let Some(inquiry) = &task.watch.expiry else { return Error::internal("a deadline nobody asked for").into() };
+    let Some(inquiry) = &task.watch.expiry else {
+        return Error::internal("a deadline nobody asked for").into();
+    };
     let answers = group.answers();
     if let Some(error) = task.requests().find_map(|request| difference(request, group.rank, &answers)) {
         return error.into();
@@ -249,7 +251,10 @@ pub(crate) fn begin(engine: &Engine, trouble: Trouble, now: Instant) -> Ending {
             let until = now + ANSWERS;
             Ending::Comparing { inquiry: Inquiry::start(group, until), until, request, peer }
         }
-        Trouble::Broken { broken: Broken { peer, error: error @ TransportError::OutOfMemory { .. } }, .. } => {
+        Trouble::Broken {
+            broken: Broken { peer, error: error @ TransportError::OutOfMemory { .. } },
+            ..
+        } => {
             group.fail(link_error(group, peer, error));
             Ending::Settling
         }

@@ -106,12 +106,8 @@ mod tests {
             algorithm: "ring".into(),
             age: Duration::from_micros(17),
         };
-        let open = Open {
-            sequence: 4,
-            descriptor: descriptor(),
-            age: Duration::from_secs(12),
-            stuck: Some(stuck),
-        };
+        let open =
+            Open { sequence: 4, descriptor: descriptor(), age: Duration::from_secs(12), stuck: Some(stuck) };
         Position {
             communicator: 77,
             size: 4,
