@@ -93,6 +93,7 @@ impl Network {
     /// same addresses.
     pub fn kill(&self, node: Node) {
         let mut world = self.world();
+        world.has_stopped = true;
         let process = world.process(node);
         process.is_dead = true;
         let ports: Vec<PortId> = process.ports.iter().copied().collect();
@@ -114,7 +115,9 @@ impl Network {
     /// The process stops: nothing that it calls does anything, and it is not reported by [`Network::advance`].
     /// What it sent before arrives; what is sent to it arrives until its windows are full.
     pub fn freeze(&self, node: Node) {
-        self.world().process(node).is_frozen = true;
+        let mut world = self.world();
+        world.has_stopped = true;
+        world.process(node).is_frozen = true;
     }
 
     /// The process goes on; it is reported at once.

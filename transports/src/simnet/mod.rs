@@ -17,6 +17,7 @@ mod port;
 mod random;
 mod route;
 mod stream;
+mod transit;
 mod world;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -150,7 +150,7 @@ pub(super) struct Port {
     pub(super) is_deaf: bool,
 
     /// Who said hello.
-    pub(super) caller: Option<PortId>,
+    pub(super) callers: Vec<PortId>,
     pub(super) ended: Option<Ending>,
     pub(super) inbox: VecDeque<Item>,
     /// For a sleeper.
@@ -171,6 +171,8 @@ pub(super) struct Port {
 
     /// Nothing is delivered before.
     floor: u64,
+    /// The link below is there again.
+    pub(super) down_until: u64,
     /// The latest delivery of a put since the last ready signal.
     puts_latest: u64,
     credits_latest: u64,
@@ -202,7 +204,7 @@ impl Port {
             is_lost: false,
             is_established: false,
             is_deaf: false,
-            caller: None,
+            callers: Vec::new(),
             ended: None,
             inbox: VecDeque::new(),
             bell: None,
@@ -214,6 +216,7 @@ impl Port {
             owed: Room::default(),
             is_blocked: false,
             floor: 0,
+            down_until: 0,
             puts_latest: 0,
             credits_latest: 0,
         }
@@ -231,7 +234,7 @@ impl Port {
 
     /// Whether the peer that this port wants to be connected to has said hello.
     pub(super) fn has_heard(&self) -> bool {
-        self.caller.is_some() && self.caller == self.peer
+        self.peer.is_some_and(|peer| self.callers.contains(&peer))
     }
 
     /// Keeps it until it is delivered; gives its number.
@@ -276,8 +279,13 @@ impl Port {
         lost
     }
 
-    /// Forgets the times of earlier deliveries; nothing comes before `floor`.
-    pub(super) fn restart(&mut self, floor: u64) {
+    /// Forgets the times of earlier deliveries; nothing comes before the link is there again.
+    pub(super) fn restart(&mut self, down_until: u64) {
+        self.down_until = down_until;
+        self.not_before_this(down_until);
+    }
+
+    fn not_before_this(&mut self, floor: u64) {
         (self.floor, self.puts_latest, self.credits_latest) = (floor, floor, floor);
     }
 
@@ -303,7 +311,7 @@ impl Port {
             }
             _ => {
                 let at = arrival.max(self.floor).max(self.puts_latest).max(self.credits_latest);
-                self.restart(at);
+                self.not_before_this(at);
                 at
             }
         }

@@ -56,7 +56,7 @@ impl Network {
         }
         let id = world.process(node).accepts.pop_front()?;
         let port = world.port(id)?;
-        let (here, peer_node, caller) = (port.here?, port.peer_node, port.caller?);
+        let (here, peer_node, caller) = (port.here?, port.peer_node, port.peer?);
         let from = world.port(caller).and_then(|port| port.here);
         let handle = Handle { network: self.clone(), port: id };
         let from = from.unwrap_or_else(|| SocketAddr::new(peer_node.ip(), FIRST_PORT));
@@ -107,18 +107,15 @@ impl Dialling {
         let Some(handle) = &self.handle else { return Poll::Ready(Err(ErrorKind::NotConnected.into())) };
         let mut world = handle.network.world();
         world.own_pace();
-        let Some(port) = world.port_mut(handle.port).filter(|port| !port.is_dead) else {
+        let Some(port) = world.port(handle.port).filter(|port| !port.is_dead) else {
             return Poll::Ready(Err(ErrorKind::NotConnected.into()));
         };
-        let (node, peer_node) = (port.node, port.peer_node);
+        let (node, peer_node, has_heard) = (port.node, port.peer_node, port.has_heard());
         match port.ended {
             Some(Ending::Refused) => return Poll::Ready(Err(ErrorKind::ConnectionRefused.into())),
             Some(Ending::Reset) => return Poll::Ready(Err(ErrorKind::ConnectionReset.into())),
-            _ if !port.has_heard() => return Poll::Pending,
-            _ => port.is_established = true,
-        }
-        if !world.runs(node) {
-            return Poll::Pending;
+            _ if !has_heard || !world.runs(node) => return Poll::Pending,
+            _ => {}
         }
         drop(world);
         match self.handle.take() {
