@@ -129,3 +129,42 @@ impl Drop for Handle {
         self.network.world().release(self.port);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Layout, Transport};
+
+    #[test]
+    fn nothing_is_kept_of_what_is_gone() {
+        let network = Network::new(1);
+        let (a, b, c) = (Node(1), Node(2), Node(3));
+        let at = "10.0.0.1:1".parse().expect("address");
+        network.listen(b, at);
+        for round in 0..8 {
+            let [here, there, lonely] = [a, b, c].map(|node| {
+                network.transport(node).endpoint(Layout { mailbox_bytes: 64 }).expect("endpoint")
+            });
+            let (here_at, there_at) = (here.address().clone(), there.address().clone());
+            let held = (here.connect(&there_at), there.connect(&here_at), lonely.connect(&here_at));
+            let dialling = network.dial(a, at);
+            network.advance(network.now() + Duration::from_micros(round * 30));
+            let accepted = network.accept(b);
+            match round {
+                5 => network.cut(a, b),
+                6 => network.reset(a, b),
+                7 => network.kill(b),
+                _ => {}
+            }
+            drop((held, dialling, accepted));
+        }
+        network.heal();
+        network.unlisten(at);
+        network.advance(Duration::from_secs(1));
+        assert_eq!((network.open_endpoints(), network.open_streams(), network.in_flight()), (0, 0, 0));
+        let world = network.world();
+        assert!(world.ports.iter().all(Option::is_none));
+        assert!(world.routes.iter().all(|route| route.ports.is_empty()));
+        assert!(world.processes.values().all(|process| process.ports.is_empty()));
+    }
+}

@@ -182,3 +182,25 @@ fn nothing_happens_while_the_time_stands_still() {
     assert_eq!(network.now(), next * 100);
     assert!(connecting.iter_mut().all(|side| side.poll().expect("poll").is_ready()));
 }
+
+#[test]
+fn who_was_not_asked_for_neither_connects_nor_disturbs() {
+    let network = Network::new(1);
+    let layout = Layout { mailbox_bytes: 64 };
+    let [left, right, stranger] =
+        [A, B, Node(2)].map(|node| network.transport(node).endpoint(layout).expect("endpoint"));
+    let (left_at, right_at) = (left.address().clone(), right.address().clone());
+    drop(stranger.connect(&left_at).expect("connect"));
+    let intruder = network.transport(Node(3)).endpoint(layout).expect("endpoint");
+    let mut intruder = intruder.connect(&left_at).expect("connect");
+    settle(&network);
+    let mut connecting =
+        [left.connect(&right_at), right.connect(&left_at)].map(|side| side.expect("connect"));
+    settle(&network);
+    let late = network.transport(Node(4)).endpoint(layout).expect("endpoint");
+    let mut late = late.connect(&left_at).expect("connect");
+    settle(&network);
+    assert!(connecting.iter_mut().all(|side| side.poll().expect("poll").is_ready()));
+    assert!(intruder.poll().expect("poll").is_pending());
+    assert!(matches!(late.poll(), Err(TransportError::PeerClosed { .. })));
+}
