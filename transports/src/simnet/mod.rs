@@ -3,8 +3,8 @@
 //! Whoever tests makes a [`Network`] from a seed, gives each process that it plays a [`Node`], calls what these have
 //! to do, and lets the time go on with [`Network::advance`] to [`Network::next`]. Puts are cut into pieces that
 //! arrive in any order before the ready signal that publishes them; credits overtake data and data credits;
-//! connections overtake each other; streams are read and written in parts; windows fill up. A credit publishes
-//! no puts.
+//! connections overtake each other; streams are read and written in parts; windows fill up. So a credit publishes
+//! no puts, and of two puts to the same place before one signal either may be the last.
 //!
 //! Invariant: the same seed and the same calls give the same events, whatever the machine, and nothing happens
 //! unless the time is moved on. Bytes reach a mailbox only while its connection lives, through its own
