@@ -12,6 +12,8 @@ mod pidfd;
 mod reception;
 mod segment;
 mod shm;
+#[cfg(feature = "simnet")]
+pub mod simnet;
 mod tcp;
 mod transport;
 
