@@ -19,6 +19,7 @@ pub(crate) use failure::Failure;
 use super::member::Member;
 use super::wire::Message;
 use crate::Rank;
+use crate::call::Kind;
 use crate::clock::Clock;
 use crate::error::{Error, Operation, Result};
 use crate::recorder::{Entry, Outcome, RECORDS, Recorder, Snapshot};
@@ -324,6 +325,14 @@ impl Group {
         });
         let ended = |entry: &&Entry| entry.outcome == Outcome::Finished;
         let last = entries.iter().filter(ended).max_by_key(|entry| entry.ended);
+        let is_message = |entry: &&Entry| entry.descriptor.kind.is_message();
+        let under_way = entries.iter().filter(is_message).filter(|entry| entry.outcome == Outcome::Open);
+        let mut passed: BTreeMap<Rank, (u64, u64)> = BTreeMap::new();
+        for entry in entries.iter().filter(is_message).filter(ended) {
+            let (sent, received) = passed.entry(entry.descriptor.root).or_default();
+            let number = if entry.descriptor.kind == Kind::Send { sent } else { received };
+            *number = entry.sequence.max(*number);
+        }
         Position {
             communicator: self.uid,
             size: self.size(),
@@ -340,6 +349,8 @@ impl Group {
                 age: age(entry.entered),
                 stuck,
             }),
+            messages: under_way.map(|entry| (entry.sequence, entry.descriptor)).collect(),
+            passed: passed.into_iter().map(|(rank, (sent, received))| (rank, sent, received)).collect(),
             traffic: standing.map(|standing| standing.traffic.clone()).unwrap_or_default(),
         }
     }

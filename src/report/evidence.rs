@@ -90,6 +90,10 @@ pub(crate) struct Position {
     /// The last operation finished, collective or message, with its number and how long ago that was.
     pub(crate) last: Option<(u64, Descriptor, Duration)>,
     pub(crate) open: Option<Open>,
+    /// All messages under way: an exchange has two.
+    pub(crate) messages: Vec<(u64, Descriptor)>,
+    /// Per peer the number of the last message sent to it and received from it, of those that are still known.
+    pub(crate) passed: Vec<(Rank, u64, u64)>,
     pub(crate) traffic: Vec<Traffic>,
 }
 

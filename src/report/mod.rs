@@ -3,9 +3,7 @@
 //! Invariant: the analysis is a pure function of what ranks said of themselves, so it can be tested on tables.
 //! Absent: asking (see `control::inquiry`) and waiting.
 
-#[cfg_attr(not(test), expect(dead_code, reason = "operations that do not end do not ask for it yet"))]
 mod analysis;
-#[cfg_attr(not(test), expect(dead_code, reason = "as for the analysis"))]
 pub(crate) mod evidence;
 mod json;
 #[cfg(test)]
@@ -14,7 +12,6 @@ mod text;
 
 use std::time::Duration;
 
-#[cfg_attr(not(test), expect(unused_imports, reason = "as for the analysis"))]
 pub(crate) use analysis::analyse;
 
 use crate::Rank;

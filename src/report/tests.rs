@@ -96,7 +96,9 @@ fn an_absent_rank_is_followed_into_an_earlier_collective() {
     // Rank 1 is still in #41, for which rank 2 has not come.
     let mut world = World::new(4).ring([0, 3]).open(1, waiting(41, call(Kind::Broadcast, 2), 2));
     (world.at(2).entered, world.at(2).finished) = (40, 40);
-    let parts = ["rank 2 (host a, process 72) has not entered"];
+    let told = "rank 2 (host a, process 72) has not entered broadcast #41; rank 1 waits for it since 12.0 s, and so \
+                ranks 0, 3 wait in all_reduce #42";
+    let parts = [told];
     check(&world.report(), Guilty::Ranks(vec![2]), &parts);
     let report = World::new(4).ring([0, 2, 3]).open(1, moving(41, call(Kind::Broadcast, 2))).report();
     check(&report, Guilty::Ranks(vec![1]), &["it is still in broadcast #41 (since 300 ms), which moves"]);
@@ -154,7 +156,7 @@ fn a_chain_through_another_communicator_ends_at_a_rank_of_this_one() {
     (world.at(2).entered, world.at(2).finished) = (42, 42);
     let parts = [
         "rank 2 (host a, process 72; rank 1 there) has not entered all_reduce #3 of communicator 9f001122",
-        "rank 0 waits for it there since 12.0 s, and so ranks 0, 1 wait in all_reduce #42",
+        "rank 3 waits for it there since 12.0 s, and so ranks 0, 1 wait in all_reduce #42",
     ];
     check(&world.report(), Guilty::Ranks(vec![2]), &parts);
 }
@@ -171,17 +173,24 @@ fn a_chain_may_end_outside() {
     let mut outside = there(OTHER, 1, 50, None);
     outside.caller = 0;
     let report = world().also(process(50), outside).report();
-    check(&report, guilty, &["rank 1 of communicator 9f001122 (", "has not entered all_reduce #3"]);
+    check(
+        &report,
+        guilty,
+        &[
+            "rank 1 of communicator 9f001122 (",
+            "has not entered all_reduce #3 there; rank 2 waits for it there since 12.0 s, and so ranks 0, 1 wait",
+        ],
+    );
     // Nobody answered for that rank. Its process is rank 1's, then one that nobody knows.
     let report = world().report();
-    check(&report, Guilty::Ranks(vec![1]), &["whose state there is not known"]);
+    check(&report, Guilty::Ranks(vec![1]), &["whose state is not known: the process of rank 1 (host a"]);
     let mut world = world();
     let there = &mut world.0.processes.get_mut(&process(2)).expect("it said so")[0];
     let stuck = there.open.as_mut().and_then(|open| open.stuck.as_mut()).expect("it waits");
     stuck.peer_process = [0; 16];
     let place = "a process that is not known".to_string();
     let guilty = Guilty::Elsewhere { place, communicator: format!("{OTHER:016x}"), rank: 1 };
-    check(&world.report(), guilty, &["whose state there is not known"]);
+    check(&world.report(), guilty, &["whose state is not known"]);
 }
 
 #[test]
@@ -244,6 +253,21 @@ fn two_ranks_that_both_send_wait_for_each_other() {
 }
 
 #[test]
+fn messages_of_an_exchange_do_not_wait_for_each_other() {
+    // Each shows the half that it sends, and both receive at the same time.
+    let exchange = |world: World, rank: Rank, peer: Rank| {
+        let mut world = world.open(rank, waiting(3, call(Kind::Send, peer), peer));
+        world.at(rank).messages.push((3, call(Kind::Receive, peer)));
+        world
+    };
+    let world = exchange(exchange(World::new(2), 0, 1), 1, 0).ask(0, 3, call(Kind::Send, 1));
+    assert_eq!(world.report().guilty, Guilty::Nobody);
+    let world = exchange(exchange(World::new(2), 0, 1), 1, 0).ask(0, 3, call(Kind::Send, 1));
+    let report = world.traffic(0, 1, [9, 0, 0, 9]).traffic(1, 0, [0, 8, 8, 0]).report();
+    assert_eq!(report.guilty, Guilty::Link { from: 0, to: 1 }, "{report}");
+}
+
+#[test]
 fn messages_without_their_other_end() {
     let world =
         || World::new(4).open(0, waiting(2, call(Kind::Receive, 1), 1)).ask(0, 2, call(Kind::Receive, 1));
@@ -267,12 +291,8 @@ fn messages_without_their_other_end() {
     check(&report, Guilty::Link { from: 0, to: 1 }, &["rank 0 gave back 9 slots and rank 1 has seen 8"]);
     // The sender is through with it, or is in it and moves.
     let mut done = world();
-    done.at(1).last = Some((2, call(Kind::Send, 0), Duration::from_secs(9)));
-    check(
-        &done.report(),
-        Guilty::Link { from: 1, to: 0 },
-        &["rank 1 is through with its part of receive #2"],
-    );
+    done.at(1).passed = vec![(0, 2, 0)];
+    check(&done.report(), Guilty::Link { from: 1, to: 0 }, &["rank 1 is through with send #2"]);
     let report = world().open(1, moving(2, call(Kind::Send, 0))).report();
     check(&report, Guilty::Ranks(vec![1]), &["is at the other end of receive #2 but moves slowly"]);
 }
@@ -331,17 +351,13 @@ fn a_ring_that_waits_for_itself() {
     // Rank 1 is through: what it sent is not at rank 2.
     let mut world = World::new(4).ring([0, 2, 3]);
     (world.at(1).entered, world.at(1).finished) = (42, 42);
-    check(
-        &world.report(),
-        Guilty::Link { from: 1, to: 2 },
-        &["rank 1 is through with its part of all_reduce #42"],
-    );
+    check(&world.report(), Guilty::Link { from: 1, to: 2 }, &["rank 1 is through with all_reduce #42"]);
 }
 
 #[test]
 fn a_slow_rank_is_named_when_nothing_else_is_wrong() {
     let world = World::new(4).ring([0, 2, 3]).open(1, moving(42, call(Kind::AllReduce, 0)));
-    let parts = ["rank 1 (host a, process 71) is in all_reduce #42 but moves slowly"];
+    let parts = ["rank 1 (host a, process 71) is in all_reduce #42 but moves slowly; ranks 0, 2, 3 wait"];
     check(&world.report(), Guilty::Ranks(vec![1]), &parts);
     let mut world = World::new(2);
     for rank in 0..2 {

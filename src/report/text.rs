@@ -41,6 +41,15 @@ impl fmt::Display for Report {
     }
 }
 
+/// Ranks as a list of at most about `longest` bytes.
+pub(super) fn briefly(ranks: &[Rank], longest: usize) -> String {
+    let text = list(ranks);
+    match text.get(..longest).and_then(|start| start.rfind(", ")) {
+        Some(end) if text.len() > longest => format!("{}, ... ({} in all)", &text[..end], ranks.len()),
+        _ => text,
+    }
+}
+
 fn rows(ranks: &[RankReport]) -> Vec<[String; 4]> {
     let mut groups: Vec<(Key<'_>, Vec<&RankReport>)> = Vec::new();
     for rank in ranks {
@@ -88,7 +97,7 @@ fn row(group: &[&RankReport]) -> [String; 4] {
         (Some((call, _)), Some(age)) => format!("{} #{} {} ago", call.name, call.sequence, seconds(age)),
         _ => "-".into(),
     };
-    [list(&numbers), place, finished, now(group, first)]
+    [briefly(&numbers, 60), place, finished, now(group, first)]
 }
 
 fn now(group: &[&RankReport], first: &RankReport) -> String {

@@ -30,6 +30,8 @@ wire_struct!(Position {
     finished,
     last,
     open,
+    messages,
+    passed,
     traffic,
 });
 wire_struct!(Report { communicator, size, by, operation, waited, guilty, verdict, ranks });

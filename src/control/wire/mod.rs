@@ -119,6 +119,8 @@ mod tests {
             finished: 3,
             last: Some((3, descriptor(), Duration::from_millis(2))),
             open: Some(open),
+            messages: vec![(4, descriptor())],
+            passed: vec![(2, 7, 8)],
             traffic: vec![Traffic { peer: 2, channel: 1, filled: 1, arrived: 2, returned: 3, credited: 4 }],
         }
     }

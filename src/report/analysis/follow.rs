@@ -4,9 +4,11 @@
 //! of calls however long a chain is. Absent: which of the findings is the verdict, and its words.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use super::view::{Abroad, Node, State, View, is_message, matches_end};
 use crate::Rank;
+use crate::call::Kind;
 use crate::recorder::Descriptor;
 use crate::report::evidence::{Open, ProcessId, Reach, Stuck};
 
@@ -90,12 +92,22 @@ struct Frame<'a> {
     at: usize,
 }
 
+/// Who has not entered a collective.
+struct Behind {
+    ranks: BTreeSet<Rank>,
+    /// Where those wait who are furthest behind.
+    targets: Vec<(Rank, Node)>,
+}
+
 struct Walk<'v, 'a> {
     view: &'v View<'a>,
     path: Vec<Frame<'a>>,
     on_path: BTreeMap<Node, usize>,
     done: BTreeSet<Node>,
-    blamed: BTreeSet<Node>,
+    /// Who is in the findings, and for absent ranks where.
+    blamed: BTreeMap<Node, usize>,
+    /// By communicator and number of a collective.
+    behind: BTreeMap<(u64, u64), Rc<Behind>>,
     found: Findings<'a>,
 }
 
@@ -107,7 +119,8 @@ pub(super) fn follow<'a>(view: &View<'a>, need: Need) -> Findings<'a> {
         path: Vec::new(),
         on_path: BTreeMap::new(),
         done: BTreeSet::new(),
-        blamed: BTreeSet::new(),
+        blamed: BTreeMap::new(),
+        behind: BTreeMap::new(),
         found: Findings::default(),
     };
     walk.run((home, need.waiter));
@@ -175,15 +188,10 @@ impl<'a> Walk<'_, 'a> {
         if is_message(&descriptor) {
             return self.point(node, need, stuck.peer, Some(stuck));
         }
-        let absent = self.view.absent(node.0, sequence);
-        let first = absent.iter().map(|(entered, _)| *entered).min();
-        let mut targets = Vec::new();
-        for (_, rank) in absent.iter().filter(|(entered, _)| Some(*entered) == first) {
-            let next = self.resolve((node.0, *rank), need, Some(stuck));
-            targets.extend(next.map(|next| (*rank, next)));
-        }
+        let behind = self.behind(need, stuck);
+        let mut targets = behind.targets.clone();
         let peer = (node.0, stuck.peer);
-        if absent.iter().any(|(_, rank)| *rank == stuck.peer) {
+        if behind.ranks.contains(&stuck.peer) {
             return targets;
         }
         let (State::Known(position) | State::Left(Some(position))) = self.view.state(peer) else {
@@ -195,13 +203,32 @@ impl<'a> Walk<'_, 'a> {
         if position.finished >= sequence || inside.is_some_and(|open| open.sequence > sequence) {
             self.finished(need, stuck.peer);
         } else if inside.is_some_and(|open| open.stuck.is_some()) {
-            if absent.is_empty() {
+            if behind.ranks.is_empty() {
                 targets.push((stuck.peer, peer));
             }
-        } else if self.blamed.insert(peer) {
+        } else if self.blame(peer) {
             self.found.slow.push((peer, need));
         }
         targets
+    }
+
+    /// Who has not entered a collective; the first time it is asked for, those furthest behind are looked at.
+    fn behind(&mut self, need: Need, stuck: &Stuck) -> Rc<Behind> {
+        let key = (need.communicator, need.sequence);
+        if let Some(known) = self.behind.get(&key) {
+            return known.clone();
+        }
+        let absent = self.view.absent(need.communicator, need.sequence);
+        let first = absent.iter().map(|(entered, _)| *entered).min();
+        let mut targets = Vec::new();
+        for (_, rank) in absent.iter().filter(|(entered, _)| Some(*entered) == first) {
+            let next = self.resolve((need.communicator, *rank), need, Some(stuck));
+            targets.extend(next.map(|next| (*rank, next)));
+        }
+        let ranks = absent.into_iter().map(|(_, rank)| rank).collect();
+        let behind = Rc::new(Behind { ranks, targets });
+        self.behind.insert(key, behind.clone());
+        behind
     }
 
     /// A message of `node` with `peer`.
@@ -210,18 +237,28 @@ impl<'a> Walk<'_, 'a> {
         let other = (communicator, peer);
         if let State::Known(position) | State::Left(Some(position)) = self.view.state(other) {
             let is_end = |descriptor: &Descriptor| matches_end(descriptor, &need.descriptor, rank);
-            let open = position.open.as_ref().filter(|open| is_end(&open.descriptor));
-            let last = position.last.filter(|(_, descriptor, _)| is_end(descriptor));
-            let reached = open.map(|open| open.sequence.saturating_sub(1));
-            if last.map(|(number, ..)| number).max(reached).is_some_and(|number| number >= need.sequence) {
+            let number = |passed: &(Rank, u64, u64)| {
+                if need.descriptor.kind == Kind::Send { passed.2 } else { passed.1 }
+            };
+            let last = position.passed.iter().find(|(with, ..)| *with == rank).map(number);
+            let mut ends = position.messages.iter().filter(|(_, descriptor)| is_end(descriptor));
+            let open = ends.next().map(|(sequence, _)| *sequence);
+            let reached = open.map(|sequence| sequence.saturating_sub(1));
+            if last.max(reached).is_some_and(|number| number >= need.sequence) {
                 self.finished(need, peer);
                 return Vec::new();
             }
-            let open = open.filter(|open| open.sequence == need.sequence);
-            if let Some(open) = open {
-                if open.stuck.is_some() && stuck.is_some() {
-                    self.both_wait(need, peer);
-                } else if self.blamed.insert(other) {
+            if open == Some(need.sequence) {
+                let shown = position.open.as_ref();
+                if shown.is_some_and(|shown| shown.stuck.is_some()) && stuck.is_some() {
+                    if shown.is_some_and(|shown| is_end(&shown.descriptor)) {
+                        self.both_wait(need, peer);
+                        return Vec::new();
+                    }
+                    // An exchange whose other message waits: why that one does not go on is the question.
+                    return vec![(peer, other)];
+                }
+                if self.blame(other) {
                     self.found.slow.push((other, need));
                 }
                 return Vec::new();
@@ -263,8 +300,15 @@ impl<'a> Walk<'_, 'a> {
                 None => How::Unmade,
             },
         };
-        if self.blamed.insert(node) {
+        let known = *self.blamed.entry(node).or_insert(self.found.absent.len());
+        if known == self.found.absent.len() {
             self.found.absent.push(Absent { node, need, how });
+        } else if let Some(known) = self.found.absent.get_mut(known)
+            && !is_message(&need.descriptor)
+            && need.sequence < known.need.sequence
+        {
+            // The first call that it has to make is the one to name.
+            known.need = need;
         }
         None
     }
@@ -278,6 +322,11 @@ impl<'a> Walk<'_, 'a> {
         }
     }
 
+    /// Whether somebody is found for the first time.
+    fn blame(&mut self, node: Node) -> bool {
+        self.blamed.insert(node, usize::MAX).is_none()
+    }
+
     fn unknown(&mut self, node: Node, need: Need, process: ProcessId) {
         let ranks = if process == [0; 16] { Vec::new() } else { self.view.of_process(&process) };
         let gone = |rank: &&Rank| {
@@ -287,7 +336,7 @@ impl<'a> Walk<'_, 'a> {
         let gone: Vec<Rank> = ranks.iter().filter(gone).copied().collect();
         if !gone.is_empty() {
             gone.into_iter().for_each(|rank| self.unreachable(rank));
-        } else if self.blamed.insert(node) {
+        } else if self.blame(node) {
             self.found.unknown.push((node, process, need));
         }
     }
@@ -295,10 +344,12 @@ impl<'a> Walk<'_, 'a> {
     /// The peer is through with an operation in which the waiter still waits for it.
     fn finished(&mut self, need: Need, peer: Rank) {
         let detail = self.view.loss(need.communicator, peer, need.waiter).unwrap_or_else(|| {
-            let (kind, sequence, waiter) = (need.descriptor.kind.name(), need.sequence, need.waiter);
-            format!(
-                "rank {peer} is through with its part of {kind} #{sequence} and rank {waiter} waits for it"
-            )
+            let kind = match need.descriptor.kind {
+                Kind::Send => Kind::Receive,
+                Kind::Receive => Kind::Send,
+                kind => kind,
+            };
+            format!("rank {peer} is through with {} #{}", kind.name(), need.sequence)
         });
         self.broken(Broken { need, from: peer, to: need.waiter, detail });
     }
@@ -306,7 +357,7 @@ impl<'a> Walk<'_, 'a> {
     /// Both ends of a message are there and wait.
     fn both_wait(&mut self, need: Need, peer: Rank) {
         let (communicator, waiter) = (need.communicator, need.waiter);
-        let sends = need.descriptor.kind == crate::call::Kind::Send;
+        let sends = need.descriptor.kind == Kind::Send;
         let (sender, receiver) = if sends { (waiter, peer) } else { (peer, waiter) };
         let number = need.sequence;
         let (from, to, detail) = if let Some(detail) = self.view.loss(communicator, sender, receiver) {
@@ -341,11 +392,14 @@ impl<'a> Walk<'_, 'a> {
             let open = step.open;
             step.node.0 == communicator && open.sequence == sequence && !is_message(&open.descriptor)
         };
-        if !steps.iter().all(together) {
+        let view = self.view;
+        // Messages of exchanges wait side by side, not one for the other.
+        let exchanges =
+            |step: &Step<'_>| view.position(step.node).is_some_and(|position| position.messages.len() > 1);
+        if !steps.iter().all(together) && !steps.iter().any(exchanges) {
             self.found.cycles.push(steps);
             return;
         }
-        let view = self.view;
         let in_cycle = steps.iter().map(|step| (step.waits_for, step.node.1));
         let in_cycle = in_cycle.flat_map(|(from, to)| [(from, to), (to, from)]);
         let is_in = |open: &Open| open.sequence == sequence && !is_message(&open.descriptor);

@@ -5,6 +5,7 @@
 
 mod follow;
 mod rows;
+mod sentences;
 mod view;
 mod words;
 

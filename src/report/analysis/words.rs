@@ -1,23 +1,22 @@
-//! The verdict as a sentence.
+//! The parts that verdicts are made of: who, where, and since when.
 //!
 //! Invariant: whatever comes from a peer is cut and freed of control characters before it is shown.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::follow::{Absent, Broken, How, Need, Step};
+use super::follow::{Absent, How, Need};
 use super::view::{Node, View, is_message};
 use crate::Rank;
 use crate::call::Kind;
-use crate::error::{list, seconds};
+use crate::error::seconds;
 use crate::recorder::Descriptor;
+use crate::report::Guilty;
 use crate::report::evidence::{ProcessId, Reach};
-use crate::report::{CycleStep, Guilty};
+use crate::report::text::briefly;
 
 /// How long a verdict may get by what is said besides.
 const LONGEST: usize = 400;
-/// How many steps of a cycle are told.
-const STEPS: usize = 4;
 
 /// What every sentence needs to know.
 pub(super) struct Words<'v, 'a> {
@@ -33,7 +32,7 @@ pub(super) fn name(communicator: u64) -> String {
 }
 
 /// The same in a sentence.
-fn short(communicator: u64) -> String {
+pub(super) fn short(communicator: u64) -> String {
     format!("{:08x}", communicator >> 32)
 }
 
@@ -53,18 +52,11 @@ pub(super) fn clean(text: &str, longest: usize) -> String {
 }
 
 /// `rank 3` or `ranks 0-2, 5`.
-fn ranks(ranks: &[Rank]) -> String {
-    let text = list(ranks);
-    let plural = if ranks.len() == 1 { "" } else { "s" };
-    match text.get(..80).and_then(|start| start.rfind(", ")) {
-        Some(end) if text.len() > 80 => {
-            format!("ranks {}, ... ({} in all)", &text[..end], ranks.len())
-        }
-        _ => format!("rank{plural} {text}"),
-    }
+pub(super) fn ranks(ranks: &[Rank]) -> String {
+    format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, briefly(ranks, 80))
 }
 
-fn pick<'t>(count: usize, one: &'t str, many: &'t str) -> &'t str {
+pub(super) fn pick<'t>(count: usize, one: &'t str, many: &'t str) -> &'t str {
     if count == 1 { one } else { many }
 }
 
@@ -116,12 +108,12 @@ impl Words<'_, '_> {
         label(self.subject.sequence, &self.subject.descriptor)
     }
 
-    fn is_home(&self, communicator: u64) -> bool {
+    pub(super) fn is_home(&self, communicator: u64) -> bool {
         self.view.is_home(communicator)
     }
 
     /// ` of communicator 9f001122`, nothing for the one that the report is about.
-    fn of(&self, communicator: u64) -> String {
+    pub(super) fn of(&self, communicator: u64) -> String {
         if self.is_home(communicator) {
             String::new()
         } else {
@@ -130,13 +122,13 @@ impl Words<'_, '_> {
     }
 
     /// Host and process of a rank here.
-    fn place(&self, rank: Rank) -> String {
+    pub(super) fn place(&self, rank: Rank) -> String {
         let Some(witness) = self.view.witness(rank) else { return "nowhere".into() };
         format!("host {}, process {}", clean(&witness.host, 40), witness.pid)
     }
 
     /// The hosts of several ranks.
-    fn hosts(&self, of: &[Rank]) -> String {
+    pub(super) fn hosts(&self, of: &[Rank]) -> String {
         let hosts = of.iter().filter_map(|rank| self.view.witness(*rank)).map(|witness| &witness.host);
         let hosts: Vec<&String> = hosts.collect::<BTreeSet<_>>().into_iter().collect();
         let shown: Vec<String> = hosts.iter().take(4).map(|host| clean(host, 40)).collect();
@@ -145,7 +137,7 @@ impl Words<'_, '_> {
     }
 
     /// Ranks with where they run.
-    fn who(&self, of: &[Rank]) -> String {
+    pub(super) fn who(&self, of: &[Rank]) -> String {
         match of {
             [rank] => format!("rank {rank} ({})", self.place(*rank)),
             _ => format!("{} ({})", ranks(of), self.hosts(of)),
@@ -153,7 +145,7 @@ impl Words<'_, '_> {
     }
 
     /// Where a process is; of one that is no rank here one knows but its number.
-    fn process(&self, process: Option<ProcessId>) -> String {
+    pub(super) fn process(&self, process: Option<ProcessId>) -> String {
         let Some(process) = process.filter(|process| *process != [0; 16]) else {
             return "a process that is not known".into();
         };
@@ -167,7 +159,7 @@ impl Words<'_, '_> {
     }
 
     /// A rank anywhere, as one knows it here.
-    fn someone(&self, node: Node) -> String {
+    pub(super) fn someone(&self, node: Node) -> String {
         match self.view.member(node) {
             Some(rank) if self.is_home(node.0) => self.who(&[rank]),
             Some(rank) => format!("rank {rank} ({}; rank {} there)", self.place(rank), node.1),
@@ -203,9 +195,15 @@ impl Words<'_, '_> {
     }
 
     /// `ranks 0-2 wait for it since 12.0 s`, of an operation and of the one that the report is about.
-    fn waiting(&self, need: &Need, them: &str) -> String {
+    pub(super) fn waiting(&self, need: &Need, them: &str, but: &[Rank]) -> String {
         let home = self.is_home(need.communicator);
-        let (who, since) = self.waiters(need);
+        let (mut who, since) = self.waiters(need);
+        if !home {
+            // By the numbers that they have here, where all have one.
+            let members = who.iter().map(|rank| self.view.member((need.communicator, *rank)));
+            who = members.collect::<Option<_>>().unwrap_or(who);
+        }
+        who.retain(|rank| !but.contains(rank));
         let mut parts = Vec::new();
         if !who.is_empty() {
             let since = seconds(since.unwrap_or(self.waited));
@@ -238,7 +236,10 @@ impl Words<'_, '_> {
         }
         for absent in absent {
             let rank = self.view.member(absent.node).unwrap_or(absent.node.1);
-            more.push(format!("rank {rank} {}", self.lack(&absent.need, 1)));
+            let again = told.contains(&rank) && absent.need.communicator != self.subject.communicator;
+            if !again {
+                more.push(format!("rank {rank} {}", self.lack(&absent.need, 1)));
+            }
         }
         // Whoever is behind as well, but not as far.
         let needed = !is_message(&self.subject.descriptor);
@@ -262,39 +263,8 @@ impl Words<'_, '_> {
         more
     }
 
-    pub(super) fn lost(&self, lost: &[Rank]) -> String {
-        let reason = lost.first().and_then(|rank| self.view.witness(*rank)).map(|witness| &witness.reach);
-        let reason = match reason {
-            Some(Reach::Lost(reason)) => clean(reason, 120),
-            _ => String::new(),
-        };
-        let needs = format!("{} needs {}", self.subject(), pick(lost.len(), "it", "them"));
-        let was = pick(lost.len(), "was", "were");
-        let own = pick(lost.len(), "its own output", "their own output");
-        format!("{} {was} lost ({reason}) and {needs}: look at {own} first", self.who(lost))
-    }
-
-    pub(super) fn silent(&self, silent: &[Rank]) -> String {
-        let by = self.view.evidence.by;
-        let why = pick(
-            silent.len(),
-            "stopped, or its host or the network to it is down",
-            "stopped, or their hosts or the network to them are down",
-        );
-        let verb = pick(silent.len(), "does", "do");
-        let (waiters, since) = self.waiters(&self.subject);
-        let waits = if waiters.is_empty() {
-            String::new()
-        } else {
-            let since = seconds(since.unwrap_or(self.waited));
-            let verb = pick(waiters.len(), "waits", "wait");
-            format!("; {} {verb} in {} since {since}", ranks(&waiters), self.subject())
-        };
-        format!("{} {verb} not answer rank {by}: {why}{waits}", self.who(silent))
-    }
-
     /// `has not entered all_reduce #7`.
-    fn lack(&self, need: &Need, count: usize) -> String {
+    pub(super) fn lack(&self, need: &Need, count: usize) -> String {
         let have = pick(count, "has", "have");
         let (number, waiter, of) = (need.sequence, need.waiter, self.of(need.communicator));
         match need.descriptor.kind {
@@ -305,7 +275,7 @@ impl Words<'_, '_> {
     }
 
     /// What a rank did last.
-    fn last(&self, node: Node, count: usize) -> String {
+    pub(super) fn last(&self, node: Node, count: usize) -> String {
         let last = self.view.position(node).and_then(|position| position.last.as_ref());
         let its =
             if count == 1 { "its last call".into() } else { format!("the last call of rank {}", node.1) };
@@ -318,166 +288,5 @@ impl Words<'_, '_> {
             None if count == 1 => "it has finished no call yet".into(),
             None => format!("rank {} has finished no call yet", node.1),
         }
-    }
-
-    /// Ranks that have not made a call, all in the same way.
-    pub(super) fn absent(&self, absent: &[&Absent<'_>]) -> String {
-        let Some(first) = absent.first() else { return "nothing is known".into() };
-        let (node, need, count) = (first.node, &first.need, absent.len());
-        let members: Vec<Rank> = absent.iter().filter_map(|absent| self.view.member(absent.node)).collect();
-        let who = if count == 1 || members.len() < count { self.someone(node) } else { self.who(&members) };
-        let lack = self.lack(need, count);
-        let what = format!("{}{}", label(need.sequence, &need.descriptor), self.of(need.communicator));
-        let it = pick(count, "it", "them");
-        let waits = self.waiting(need, it);
-        let waits = if waits.is_empty() { String::new() } else { format!("; {waits}") };
-        match &first.how {
-            How::Idle => {
-                let now = pick(count, "it is not in a call now", "they are not in a call now");
-                let place = match members.as_slice() {
-                    [rank, ..] => match self.view.witness(*rank) {
-                        Some(witness) if count == 1 => {
-                            format!("process {} on host {}", witness.pid, clean(&witness.host, 40))
-                        }
-                        _ => format!("rank {rank} ({})", self.place(*rank)),
-                    },
-                    [] => "that process".into(),
-                };
-                let last = self.last(node, count);
-                format!("{who} {lack}{waits}; {last}, and {now}: look at a stack trace of {place}")
-            }
-            How::Left(after) => {
-                let after = match after {
-                    Some(0) => " before its first collective".into(),
-                    Some(number) => format!(" after #{number}"),
-                    None => String::new(),
-                };
-                let closed = pick(count, "closed the communicator", "closed their communicators");
-                let fewer = pick(count, "it made fewer calls", "they made fewer calls");
-                let needs = pick(count, "needs it", "needs them");
-                format!("{who} {closed}{after}, and {what} {needs}{waits}: {fewer} than the others")
-            }
-            How::Unmade => {
-                let have = pick(count, "has", "have");
-                format!("{who} {have} not made the communicator yet, and {what} needs {it}{waits}")
-            }
-            How::Busy(open) => {
-                let busy = label(open.sequence, &open.descriptor);
-                let age = seconds(open.age);
-                format!("{who} {lack}: it is still in {busy} (since {age}), which moves{waits}")
-            }
-            How::Abroad(abroad) => {
-                let busy = label(abroad.open.sequence, &abroad.open.descriptor);
-                let of = self.of(abroad.node.0);
-                let age = seconds(abroad.open.age);
-                format!("{who} {lack}: it is in {busy}{of} (since {age}), which moves{waits}")
-            }
-        }
-    }
-
-    pub(super) fn broken(&self, broken: &Broken) -> (Guilty, String) {
-        let Broken { need, from, to, detail } = broken;
-        let ends = [*from, *to].map(|rank| self.view.member((need.communicator, rank)));
-        let (guilty, hosts) = match ends {
-            [Some(from), Some(to)] => {
-                let hosts = self.hosts(&[from, to]);
-                (Guilty::Link { from, to }, format!(": check the network and the logs of {hosts}"))
-            }
-            _ => (self.elsewhere((need.communicator, *from), None), String::new()),
-        };
-        let what = label(need.sequence, &need.descriptor);
-        let of = self.of(need.communicator);
-        let waits = self.waiting(need, "the missing part");
-        let waits = if waits.is_empty() { String::new() } else { format!("; {waits}") };
-        let verdict =
-            format!("in {what}{of} what rank {from} sent does not reach rank {to}: {detail}{waits}{hosts}");
-        (guilty, verdict)
-    }
-
-    pub(super) fn slow(&self, slow: &[(Node, Need)]) -> (Guilty, String) {
-        let mut members: Vec<Rank> = slow.iter().filter_map(|(node, _)| self.view.member(*node)).collect();
-        members.sort_unstable();
-        members.dedup();
-        let Some((node, need)) = slow.first() else { return (Guilty::Nobody, "nothing is known".into()) };
-        let together = slow
-            .iter()
-            .all(|(_, other)| (other.communicator, other.sequence) == (need.communicator, need.sequence));
-        let all = together && members.len() > 1;
-        let who = if all { self.who(&members) } else { self.someone(*node) };
-        let what = format!("{}{}", label(need.sequence, &need.descriptor), self.of(need.communicator));
-        let waits = self.waiting(need, if all { "them" } else { "it" });
-        let waits = if waits.is_empty() { String::new() } else { format!("; {waits}") };
-        let (is, moves) = if all { ("are", "move") } else { ("is", "moves") };
-        let message = is_message(&need.descriptor);
-        let inside = if message { format!("at the other end of {what}") } else { format!("in {what}") };
-        let verdict = format!("{who} {is} {inside} but {moves} slowly{waits}");
-        let guilty = if members.is_empty() { self.elsewhere(*node, None) } else { Guilty::Ranks(members) };
-        (guilty, verdict)
-    }
-
-    /// All are in it, and nothing is missing.
-    pub(super) fn still(&self, need: &Need) -> (Guilty, String) {
-        let what = format!("{}{}", label(need.sequence, &need.descriptor), self.of(need.communicator));
-        let (who, since) = self.waiters(need);
-        let since = seconds(since.unwrap_or(self.waited));
-        let verdict = format!(
-            "all ranks are in {what} and {} {} for each other since {since}, though nothing that was sent is known \
-             to be missing: it moves too slowly for this deadline, or the library has a defect",
-            ranks(&who),
-            pick(who.len(), "waits", "wait"),
-        );
-        (Guilty::Nobody, verdict)
-    }
-
-    pub(super) fn unknown(&self, node: Node, process: &ProcessId, need: &Need) -> (Guilty, String) {
-        let what = format!("{}{}", label(need.sequence, &need.descriptor), self.of(need.communicator));
-        let waiter = self.someone((need.communicator, need.waiter));
-        let here = self.view.of_process(process);
-        let (guilty, who) = match here.as_slice() {
-            [rank] if *process != [0; 16] => (Guilty::Ranks(vec![*rank]), self.who(&[*rank])),
-            _ => (self.elsewhere(node, Some(*process)), self.process(Some(*process))),
-        };
-        let verdict = format!(
-            "{} waits in {} for {waiter}, which waits in {what} for rank {} there ({who}), whose state there is not \
-             known",
-            "this communicator",
-            self.subject(),
-            node.1,
-        );
-        (guilty, verdict)
-    }
-
-    pub(super) fn cycle(&self, steps: &[Step<'_>]) -> (Guilty, String) {
-        let one = steps.iter().all(|step| steps.first().is_some_and(|first| first.node.0 == step.node.0));
-        let messages = steps.iter().all(|step| is_message(&step.open.descriptor));
-        let mut text = String::from("deadlock: ");
-        for (at, step) in steps.iter().enumerate().take(STEPS) {
-            let what = label(step.open.sequence, &step.open.descriptor);
-            let of = if one { String::new() } else { format!(" of communicator {}", short(step.node.0)) };
-            let before = at.checked_sub(1).map(|before| &steps[before]);
-            let same = before.is_some_and(|before| before.waits_for == step.node.1);
-            let who = match (at, same) {
-                (0, _) => format!("rank {}", step.node.1),
-                (_, true) => ", which".into(),
-                (_, false) => format!(", which (rank {} there)", step.node.1),
-            };
-            text.push_str(&format!("{who} waits in {what}{of} for rank {}", step.waits_for));
-        }
-        if let (true, Some(last)) = (steps.len() > STEPS, steps.last()) {
-            let rest = steps.len() - STEPS;
-            text.push_str(&format!(", and so on ({rest} more) to rank {} there", last.waits_for));
-        }
-        let hint = if messages {
-            "let them exchange, or one of them receive first"
-        } else {
-            "make the calls in the same order on all ranks"
-        };
-        let guilty = steps.iter().map(|step| CycleStep {
-            communicator: name(step.node.0),
-            rank: step.node.1,
-            operation: label(step.open.sequence, &step.open.descriptor),
-            waits_for: step.waits_for,
-        });
-        (Guilty::Cycle(guilty.collect()), format!("{text}: {hint}"))
     }
 }

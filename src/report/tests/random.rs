@@ -1,6 +1,6 @@
 //! Evidence that makes no sense: there is a report all the same.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::world::{HOME, OTHER, THIRD, World, call, position, process, waiting};
 use crate::Rank;
@@ -53,7 +53,11 @@ impl Dice {
         let last = (self.below(2) == 0).then(|| (self.sequence(), self.descriptor(size), Duration::MAX));
         let (entered, finished, job_rank) = (self.sequence(), self.sequence(), self.rank(size));
         let base = position(communicator, size as u32, rank, job_rank);
-        Position { caller: self.below(3), entered, finished, last, open, traffic, ..base }
+        let messages = (0..self.below(3)).map(|_| (self.sequence(), self.descriptor(size))).collect();
+        let passed =
+            (0..self.below(3)).map(|_| (self.rank(size), self.sequence(), self.sequence())).collect();
+        let caller = self.below(3);
+        Position { caller, entered, finished, last, open, messages, passed, traffic, ..base }
     }
 }
 
@@ -87,6 +91,7 @@ fn no_evidence_makes_it_panic() {
         }
         let report = analyse(&world.0);
         assert!(!report.verdict.is_empty() && !report.verdict.contains('\n'), "{round}: {report}");
+        assert!(report.verdict.chars().count() < 700, "{}", report.verdict);
         assert!(!report.to_string().is_empty());
         let json: serde_json::Value = serde_json::from_str(&report.to_json()).expect("valid JSON");
         assert_eq!(json["verdict"], report.verdict.as_str());
@@ -100,4 +105,33 @@ fn no_evidence_makes_it_panic() {
         }] += 1;
     }
     assert!(kinds.iter().all(|count| *count > 10), "the rounds reach every kind of verdict: {kinds:?}");
+}
+
+#[test]
+fn large_jobs_and_long_chains_take_little_time() {
+    let begin = Instant::now();
+    let size = 4096;
+    let half = World::new(size).ring((0..size).filter(|rank| rank % 2 == 0)).report();
+    assert!(matches!(&half.guilty, Guilty::Ranks(ranks) if ranks.len() == 2048), "{}", half.verdict);
+    assert!(half.verdict.len() < 500 && half.to_string().len() < 100_000, "{}", half.verdict);
+    assert_eq!(World::new(size).ring(0..size).report().guilty, Guilty::Nobody);
+    // Rank 1 waits on one communicator for somebody who waits on the next, and so on, to one who is idle.
+    let mut world = World::new(2).ring([0]);
+    let links = 50_000;
+    for link in 0..links {
+        let open = waiting(1, call(Kind::Barrier, 0), 1);
+        let ends = [(0, link + 1, Some(open)), (1, link + 2, None)];
+        for (rank, job_rank, open) in ends {
+            let (caller, entered) = (0, u64::from(open.is_some()));
+            let base = position(OTHER + u64::from(link), 2, rank, job_rank);
+            world = world.also(process(9), Position { caller, entered, finished: 0, open, ..base });
+        }
+    }
+    let report = world.report();
+    let communicator = format!("{:016x}", OTHER + u64::from(links - 1));
+    assert!(
+        matches!(&report.guilty, Guilty::Elsewhere { communicator: end, .. } if *end == communicator),
+        "{report}"
+    );
+    assert!(begin.elapsed() < Duration::from_secs(20), "it took {:?}", begin.elapsed());
 }

@@ -58,6 +58,8 @@ pub(super) fn position(communicator: u64, size: u32, rank: Rank, job_rank: Rank)
         finished: 41,
         last: Some((41, call(Kind::Broadcast, 0), Duration::from_millis(14_200))),
         open: None,
+        messages: Vec::new(),
+        passed: Vec::new(),
         traffic: Vec::new(),
     }
 }
@@ -69,7 +71,7 @@ impl World {
     /// Rank 0 asks about all_reduce #42, which nobody has entered yet.
     pub(super) fn new(size: u32) -> Self {
         let witness = |rank: Rank| Witness {
-            host: char::from(b'a' + (rank / 4) as u8).to_string(),
+            host: char::from(b'a' + (rank / 4 % 26) as u8).to_string(),
             pid: 70 + rank,
             process: process(rank),
             job: JOB,
@@ -106,6 +108,8 @@ impl World {
         if !matches!(open.descriptor.kind, Kind::Send | Kind::Receive) {
             self.at(rank).entered = open.sequence;
             self.at(rank).finished = open.sequence.saturating_sub(1);
+        } else {
+            self.at(rank).messages = vec![(open.sequence, open.descriptor)];
         }
         self.at(rank).open = Some(open);
         self
