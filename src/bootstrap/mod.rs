@@ -17,9 +17,11 @@ mod door;
 mod frames;
 mod interfaces;
 mod join;
+mod joiner;
 mod launch;
 mod proof;
 mod root;
+mod stream;
 mod unique_id;
 mod wire;
 
@@ -27,7 +29,13 @@ mod wire;
 mod tests;
 
 pub(crate) use join::join;
+#[cfg(test)]
+pub(crate) use joiner::{Joiner, VERDICT_GRACE};
 pub use launch::Launch;
 pub(crate) use proof::{prove, proves};
+#[cfg(test)]
+pub(crate) use root::{Gathering, Limits};
+#[cfg(test)]
+pub(crate) use stream::{Dial, Stream};
 pub use unique_id::UniqueId;
 pub(crate) use wire::{Hello, Member, Table};
