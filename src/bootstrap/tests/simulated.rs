@@ -199,7 +199,7 @@ fn job(seed: u64) -> (World, Trouble, u32) {
     let odd = noise.below(size as usize) as u32;
     let chaos = trouble == Chaos;
     let mut hellos: Vec<Hello> = (0..size).map(|rank| hello(rank, size)).collect();
-    let mut happens = |this: Trouble| trouble == this || chaos && noise.below(4) == 0;
+    let mut happens = |this: Trouble| trouble == this || chaos && noise.below(8) == 0;
     if happens(OddSettings) {
         hellos[odd as usize].settings[1].1 = "131072".into();
     }
@@ -219,7 +219,7 @@ fn job(seed: u64) -> (World, Trouble, u32) {
     let mut doomed = vec![false; hellos.len()];
     let mut dying = vec![false; hellos.len()];
     for (at, hello) in hellos.iter().enumerate() {
-        doomed[at] = trouble == Lost && hello.rank == odd || chaos && noise.below(4) == 0;
+        doomed[at] = trouble == Lost && hello.rank == odd || chaos && noise.below(8) == 0;
         dying[at] = doomed[at] && noise.below(4) == 0;
         if doomed[at] && !dying[at] {
             let after = UNACCEPTED + 1 + noise.below(1500);
@@ -234,7 +234,7 @@ fn job(seed: u64) -> (World, Trouble, u32) {
         .enumerate()
         .map(|(at, hello)| {
             let start = begun + within(2000);
-            let timeout = if chaos { within(5000) } else { PATIENT };
+            let timeout = if chaos { within(8000) } else { PATIENT };
             let dies = dying[at].then(|| start + within(300));
             let dialler = Dialler { network: network.clone(), rank: at };
             let (joiner, answer) = (Option::None, Option::None);
