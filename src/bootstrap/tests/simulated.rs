@@ -3,7 +3,7 @@
 
 mod network;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::task::Poll;
 
 use super::fuzz::Noise;
@@ -18,7 +18,7 @@ const PATIENT: Duration = Duration::from_secs(60);
 const UNACCEPTED: usize = 47 + 87 + 36;
 
 /// What is wrong with a job.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Trouble {
     /// Nothing that may not be overcome.
     None,
@@ -220,7 +220,7 @@ fn job(seed: u64) -> (World, Trouble, u32) {
     let mut dying = vec![false; hellos.len()];
     for (at, hello) in hellos.iter().enumerate() {
         doomed[at] = trouble == Lost && hello.rank == odd || chaos && noise.below(8) == 0;
-        dying[at] = doomed[at] && noise.below(4) == 0;
+        dying[at] = doomed[at] && noise.below(2) == 0;
         if doomed[at] && !dying[at] {
             let after = UNACCEPTED + 1 + noise.below(1500);
             plans[at].cuts.push_back(Cut { after, silent: noise.below(2) == 0 });
@@ -228,14 +228,15 @@ fn job(seed: u64) -> (World, Trouble, u32) {
     }
     let network = Network::new(seed, plans);
     let begun = network.now();
+    let hurry = Duration::from_secs(4 * noise.below(2) as u64);
     let mut within = |most: u64| Duration::from_micros(noise.next() % (most * 1000 + 1));
     let processes = hellos
         .into_iter()
         .enumerate()
         .map(|(at, hello)| {
             let start = begun + within(2000);
-            let timeout = if chaos { within(8000) } else { PATIENT };
-            let dies = dying[at].then(|| start + within(300));
+            let timeout = if chaos { hurry + within(5000) } else { PATIENT };
+            let dies = dying[at].then(|| start + within(1500));
             let dialler = Dialler { network: network.clone(), rank: at };
             let (joiner, answer) = (Option::None, Option::None);
             Process { hello, start, timeout, dies, doomed: doomed[at], joiner, dialler, answer, over: false }
@@ -284,11 +285,13 @@ fn right(error: &Error, trouble: Trouble, odd: Rank) -> bool {
     }
 }
 
-fn check(world: &World, trouble: Trouble, odd: Rank) -> bool {
+/// Checks all answers. Which kind of end it was.
+fn check(world: &World, trouble: Trouble, odd: Rank) -> &'static str {
     let answers = || world.processes.iter().map(|process| (process, process.answer.as_ref()));
     assert!(answers().all(|(process, answer)| answer.is_some() || process.dies.is_some()));
     let tables: Vec<&Table> = answers().filter_map(|(_, answer)| answer?.as_ref().ok()).collect();
     let mut verdicts = BTreeSet::new();
+    let mut end = "no verdict";
     for (process, error) in answers().filter_map(|(process, answer)| Some((process, answer?.as_ref().err()?)))
     {
         let rank = process.hello.rank;
@@ -301,6 +304,13 @@ fn check(world: &World, trouble: Trouble, odd: Rank) -> bool {
         } else if decided(error) {
             verdicts.insert(format!("{error:?}"));
         }
+        end = match error {
+            _ if !decided(error) => end,
+            Error::MissingRanks { .. } => "missing",
+            Error::PeerLost { .. } => "lost",
+            Error::Settings { .. } => "settings",
+            _ => "join",
+        };
         // The second of one rank may come when the table has been sent.
         let late = trouble == Trouble::TwoOfOneRank && rank == odd && !tables.is_empty() && own;
         let excused = process.doomed || late || matches!(trouble, Trouble::GivenUp | Trouble::Chaos);
@@ -327,7 +337,7 @@ fn check(world: &World, trouble: Trouble, odd: Rank) -> bool {
             assert!(world.processes.iter().enumerate().any(matches), "member {at}: {found:?}");
         }
     }
-    !tables.is_empty()
+    if tables.is_empty() { end } else { "table" }
 }
 
 /// Says which seed it was.
@@ -344,18 +354,33 @@ impl Drop for Failing {
 #[test]
 fn whole_jobs_end_in_one_table_or_one_error_by_the_deadline() {
     let begun = Instant::now();
-    let mut ends = std::collections::BTreeMap::<String, usize>::new();
+    let mut ends = BTreeMap::<(Trouble, &str), usize>::new();
     for seed in 0..SEEDS {
         let (mut world, trouble, odd) = job(seed);
         let _failing = Failing(seed, trouble);
         world.run(|world| world.processes.iter().all(|process| process.over));
-        let joined = check(&world, trouble, odd);
-        // The root ends by itself after a table; otherwise with its id.
+        *ends.entry((trouble, check(&world, trouble, odd))).or_default() += 1;
+        // The root ends with its id at the latest.
         let now = world.network.now();
         world.stop_at = Some(now);
         world.run(|world| world.gathering.is_none());
         assert!(world.network.now() <= now + Limits::default().flush, "the root does not end");
-        *ends.entry(format!("{trouble:?}, {}", if joined { "table" } else { "error" })).or_default() += 1;
     }
     eprintln!("{SEEDS} jobs in {:?}: {ends:?}", begun.elapsed());
+    for end in [
+        (Trouble::None, "table"),
+        (Trouble::Absent, "missing"),
+        (Trouble::OddSettings, "settings"),
+        (Trouble::OddSize, "settings"),
+        (Trouble::TwoOfOneRank, "join"),
+        (Trouble::TwoOfOneRank, "table"),
+        (Trouble::Lost, "missing"),
+        (Trouble::Lost, "lost"),
+        (Trouble::Lost, "table"),
+        (Trouble::GivenUp, "join"),
+        (Trouble::GivenUp, "table"),
+        (Trouble::Chaos, "table"),
+    ] {
+        assert!(ends.contains_key(&end), "no job ended like {end:?}");
+    }
 }

@@ -63,6 +63,8 @@ struct Cable {
     cut: Option<Cut>,
     broken: bool,
     silent: bool,
+    /// What each end has sent into the silence.
+    swallowed: [usize; 2],
 }
 
 pub(super) struct State {
@@ -106,7 +108,7 @@ impl State {
             Some((at, _)) => *at <= now,
             None => due(mine.end),
         };
-        let writable = cable.silent || cable.gone[1 - side] || other.bytes.len() < self.window;
+        let writable = cable.gone[1 - side] || other.bytes.len() + cable.swallowed[side] < self.window;
         cable.broken || due(mine.reset) || reads && readable || writes && writable
     }
 
@@ -277,13 +279,14 @@ impl Write for Pipe {
         {
             return Err(ErrorKind::BrokenPipe.into());
         }
-        if cable.silent {
-            return Ok(most);
-        }
         let way = &mut cable.ways[1 - self.side];
-        let mut count = most.min(window - way.bytes.len());
+        let mut count = most.min(window.saturating_sub(way.bytes.len() + cable.swallowed[self.side]));
         if count == 0 {
             return Err(ErrorKind::WouldBlock.into());
+        }
+        if cable.silent {
+            cable.swallowed[self.side] += count;
+            return Ok(count);
         }
         if let Some(cut) = &mut cable.cut {
             count = count.min(cut.after);
@@ -355,7 +358,16 @@ impl Dial for Dialler {
         };
         let way = || Way { bytes: VecDeque::new(), last: now, end: None, reset: None };
         let (rank, ways, gone) = (self.rank, [way(), way()], [false; 2]);
-        state.cables.push(Cable { rank, connect, ways, gone, cut, broken: false, silent: false });
+        state.cables.push(Cable {
+            rank,
+            connect,
+            ways,
+            gone,
+            cut,
+            broken: false,
+            silent: false,
+            swallowed: [0; 2],
+        });
         Ok(Pipe { network: self.network.clone(), cable: state.cables.len() - 1, side: RANK })
     }
 
