@@ -384,3 +384,36 @@ fn whole_jobs_end_in_one_table_or_one_error_by_the_deadline() {
         assert!(ends.contains_key(&end), "no job ended like {end:?}");
     }
 }
+
+#[test]
+fn a_root_that_ends_sleeps_while_a_rank_that_was_told_does_not_read() {
+    let (timeout, hello) = (Duration::from_secs(3), hello(0, 2));
+    let said = wire::encode_hello(&hello, timeout).unwrap().len() + wire::FRAME_HEAD + 32;
+    // Silent from the middle of the answer on, which the root can then not send to its end.
+    let cut = Cut { after: UNACCEPTED + 1 + said + 10, silent: true };
+    let network = Network::new(0, vec![Plan { cuts: [cut].into(), ..Plan::default() }]);
+    network.with(|state| state.window = 64);
+    let begun = network.now();
+    let id = UniqueId::known(&["10.0.0.1:4".parse().unwrap()], [7; 32], 1, false);
+    let gathering = Some(Gathering::new(&id, Vec::new(), Limits::default()));
+    let process = Process {
+        hello,
+        start: begun,
+        timeout,
+        dies: None,
+        doomed: true,
+        joiner: None,
+        dialler: Dialler { network: network.clone(), rank: 0 },
+        answer: None,
+        over: false,
+    };
+    // The rank's deadline passes while the root tries to tell it.
+    let given_up = begun + Duration::from_secs(1);
+    let processes = vec![process];
+    let mut world =
+        World { network, noise: Noise::new(0), id, gathering, stop_at: Some(given_up), processes };
+    world.run(|world| world.gathering.is_none());
+    assert_eq!(world.network.now(), given_up + Limits::default().flush);
+    let Some(Err(Error::Join { cause, .. })) = &world.processes[0].answer else { panic!() };
+    assert!(cause.contains("gave no answer"), "{cause}");
+}

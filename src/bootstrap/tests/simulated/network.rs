@@ -67,6 +67,13 @@ struct Cable {
     swallowed: [usize; 2],
 }
 
+impl Cable {
+    /// Whether this end notices that the other is gone.
+    fn knows(&self, side: usize) -> bool {
+        self.gone[1 - side] && !self.silent
+    }
+}
+
 pub(super) struct State {
     pub(super) now: Instant,
     pub(super) noise: Noise,
@@ -79,7 +86,7 @@ pub(super) struct State {
     /// The most bytes of one read or write.
     grain: usize,
     /// The most bytes that were sent and not read.
-    window: usize,
+    pub(super) window: usize,
     /// The longest delay, in ticks.
     delay: usize,
 }
@@ -108,7 +115,7 @@ impl State {
             Some((at, _)) => *at <= now,
             None => due(mine.end),
         };
-        let writable = cable.gone[1 - side] || other.bytes.len() + cable.swallowed[side] < self.window;
+        let writable = cable.knows(side) || other.bytes.len() + cable.swallowed[side] < self.window;
         cable.broken || due(mine.reset) || reads && readable || writes && writable
     }
 
@@ -273,10 +280,7 @@ impl Write for Pipe {
         let later = state.later();
         let (now, window) = (state.now, state.window);
         let cable = &mut state.cables[self.cable];
-        if cable.broken
-            || cable.gone[1 - self.side]
-            || cable.ways[self.side].reset.is_some_and(|at| at <= now)
-        {
+        if cable.broken || cable.knows(self.side) || cable.ways[self.side].reset.is_some_and(|at| at <= now) {
             return Err(ErrorKind::BrokenPipe.into());
         }
         let way = &mut cable.ways[1 - self.side];
