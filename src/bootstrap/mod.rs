@@ -4,6 +4,7 @@
 //! launch   what the launcher said: rank, size ──► rendezvous: the id travels by a 0700 Unix socket or is configured
 //! UniqueId addresses + secret + job number; the process that made it runs the root
 //! join     connect ► both sides prove the secret ► hello ► (root: all here? all agree?) ► table
+//!          said by `joiner` and `root::gathering`, which know no socket and no clock; carried by `join` and `root::service`
 //! ```
 //!
 //! Invariants: nobody is listened to before it has proved the secret, and the secret itself never travels over the
