@@ -1,9 +1,11 @@
-//! Reading frames off a socket, blocking or not.
+//! Frames on a socket, blocking or not: reading them, and writing bytes as it takes them.
 //!
-//! Invariant: never holds more bytes than the frame at hand may have; a frame of an unexpected kind or length is refused
-//! as soon as its head is there. Absent: what frames mean.
+//! Invariant: reading never holds more bytes than the frame at hand may have; a frame of an unexpected kind or length is
+//! refused as soon as its head is there. Absent: what frames mean.
 
-use std::io::{ErrorKind, Read};
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::sync::Arc;
 
 use super::wire::{FRAME_HEAD, Malformed};
 
@@ -61,6 +63,45 @@ impl Incoming {
                 },
             }
         }
+    }
+}
+
+/// Bytes that are going out, in order.
+#[derive(Default)]
+pub(super) struct Outgoing {
+    /// Each with how much of it has been sent.
+    pieces: VecDeque<(Arc<[u8]>, usize)>,
+}
+
+impl Outgoing {
+    pub(super) fn push(&mut self, bytes: impl Into<Arc<[u8]>>) {
+        let bytes = bytes.into();
+        if !bytes.is_empty() {
+            self.pieces.push_back((bytes, 0));
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Writes what the socket takes now. Whether everything has been sent.
+    pub(super) fn write(&mut self, socket: &mut impl Write) -> std::io::Result<bool> {
+        while let Some((bytes, sent)) = self.pieces.front_mut() {
+            match socket.write(&bytes[*sent..]) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(count) => *sent += count,
+                Err(error) => match error.kind() {
+                    ErrorKind::Interrupted => continue,
+                    ErrorKind::WouldBlock => return Ok(false),
+                    _ => return Err(error),
+                },
+            }
+            if *sent >= bytes.len() {
+                self.pieces.pop_front();
+            }
+        }
+        Ok(true)
     }
 }
 

@@ -4,6 +4,7 @@
 //! launch   what the launcher said: rank, size ──► rendezvous: the id travels by a 0700 Unix socket or is configured
 //! UniqueId addresses + secret + job number; the process that made it runs the root
 //! join     connect ► both sides prove the secret ► hello ► (root: all here? all agree?) ► table
+//!          said by `joiner` and `root::gathering`, which know no socket and no clock; carried by `join` and `root::service`
 //! ```
 //!
 //! Invariants: nobody is listened to before it has proved the secret, and the secret itself never travels over the
@@ -17,9 +18,11 @@ mod door;
 mod frames;
 mod interfaces;
 mod join;
+mod joiner;
 mod launch;
 mod proof;
 mod root;
+mod stream;
 mod unique_id;
 mod wire;
 
@@ -27,7 +30,13 @@ mod wire;
 mod tests;
 
 pub(crate) use join::join;
+#[cfg(test)]
+pub(crate) use joiner::{Joiner, VERDICT_GRACE};
 pub use launch::Launch;
 pub(crate) use proof::{prove, proves};
+#[cfg(test)]
+pub(crate) use root::{Gathering, Limits};
+#[cfg(test)]
+pub(crate) use stream::{Dial, Stream};
 pub use unique_id::UniqueId;
 pub(crate) use wire::{Hello, Member, Table};

@@ -2,17 +2,16 @@
 
 mod fuzz;
 mod hostile;
+mod simulated;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::frames::{Incoming, Progress};
-use super::join::VERDICT_GRACE;
 use super::proof::{prove, random};
-use super::root::Limits;
 use super::wire::{self, HELLO_MAX, Proof, WIRE_VERSION, kind};
-use super::{Hello, Member, Table, UniqueId, join};
+use super::{Hello, Limits, Member, Table, UniqueId, VERDICT_GRACE, join};
 use crate::Rank;
 use crate::error::{Error, Result};
 

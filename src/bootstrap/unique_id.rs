@@ -117,6 +117,12 @@ impl UniqueId {
         Ok(UniqueId { addresses: Vec::new(), secret: Secret::random()?, job: 0, agreed: false, root: None })
     }
 
+    /// The id of a root that somebody else runs there.
+    #[cfg(test)]
+    pub(crate) fn known(addresses: &[SocketAddr], secret: [u8; 32], job: u64, agreed: bool) -> Self {
+        UniqueId { addresses: addresses.to_vec(), secret: Secret(secret), job, agreed, root: None }
+    }
+
     /// A new id on these addresses, or on all that the host has; `door` hands its bytes to local processes.
     pub(super) fn create_on(bind: &[IpAddr], door: Option<Door>, limits: Limits) -> Result<Self> {
         let mut listeners = Vec::new();

@@ -3,16 +3,17 @@
 //! Invariants: never blocks; nothing but a proof is read before the proof; a connection that misbehaves is closed and
 //! costs the others nothing. Absent: what other connections do, and decisions.
 
-use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::super::frames::{Incoming, Progress};
+use super::super::frames::{Incoming, Outgoing, Progress};
 use super::super::proof::{Secret, prove, proves, random};
+use super::super::stream::Stream;
 use super::super::wire::{self, HELLO_MAX, HelloSeen, UNPROVED_MAX, kind};
 use crate::Rank;
+use crate::error::Error;
 
 /// How long a refused stranger may take to read why.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -29,7 +30,7 @@ enum State {
     Leaving { stranger: bool, silent: bool },
 }
 
-/// What the service must know of.
+/// What the gathering must know of.
 pub(super) enum Event {
     /// Nothing.
     None,
@@ -41,8 +42,8 @@ pub(super) enum Event {
     Lost(&'static str),
 }
 
-pub(super) struct Connection {
-    pub(super) stream: TcpStream,
+pub(super) struct Connection<S> {
+    pub(super) stream: S,
     pub(super) peer: SocketAddr,
     pub(super) since: Instant,
     /// The rank, once heard.
@@ -52,20 +53,18 @@ pub(super) struct Connection {
     state: State,
     key: [u8; 32],
     incoming: Incoming,
-    outgoing: VecDeque<(Arc<[u8]>, usize)>,
+    outgoing: Outgoing,
 }
 
-impl Connection {
+impl<S: Stream> Connection<S> {
     /// Takes a new connection and greets it.
     pub(super) fn greet(
-        stream: TcpStream,
+        stream: S,
         peer: SocketAddr,
         now: Instant,
         patience: Duration,
-    ) -> std::io::Result<Self> {
-        stream.set_nonblocking(true)?;
-        stream.set_nodelay(true)?;
-        let challenge = random().map_err(|error| std::io::Error::other(error.to_string()))?;
+    ) -> Result<Self, Error> {
+        let challenge = random()?;
         let mut connection = Connection {
             stream,
             peer,
@@ -75,9 +74,9 @@ impl Connection {
             state: State::Proving { challenge },
             key: [0; 32],
             incoming: Incoming::default(),
-            outgoing: VecDeque::new(),
+            outgoing: Outgoing::default(),
         };
-        connection.send(wire::frame(kind::GREETING, &[&wire::encode_greeting(&challenge)]));
+        connection.outgoing.push(wire::frame(kind::GREETING, &[&wire::encode_greeting(&challenge)]));
         Ok(connection)
     }
 
@@ -99,13 +98,6 @@ impl Connection {
         !self.outgoing.is_empty()
     }
 
-    fn send(&mut self, bytes: impl Into<Arc<[u8]>>) {
-        let bytes = bytes.into();
-        if !bytes.is_empty() {
-            self.outgoing.push_back((bytes, 0));
-        }
-    }
-
     /// It was heard as this rank and waits from now on.
     pub(super) fn wait(&mut self, rank: Rank) {
         self.rank = Some(rank);
@@ -119,40 +111,34 @@ impl Connection {
         let code = prove(&self.key, label, &[digest]);
         let mut head = wire::frame_head(frame_kind, code.len() + body.len());
         head.extend_from_slice(&code);
-        self.send(head);
-        self.send(body.clone());
+        self.outgoing.push(head);
+        self.outgoing.push(body.clone());
         self.state = State::Leaving { stranger: false, silent: false };
         self.until = Some(until);
     }
 
     fn refuse(&mut self, now: Instant) {
-        self.send(wire::frame(kind::REFUSAL, &[&[0]]));
+        self.outgoing.push(wire::frame(kind::REFUSAL, &[&[0]]));
         self.state = State::Leaving { stranger: true, silent: false };
         self.until = Some(now + DRAIN);
     }
 
     /// Sends what can be sent.
     pub(super) fn write(&mut self) -> Event {
-        while let Some((bytes, sent)) = self.outgoing.front_mut() {
-            match self.stream.write(&bytes[*sent..]) {
-                Ok(0) => return self.broken("it takes nothing more"),
-                Ok(count) => *sent += count,
-                Err(error) => match error.kind() {
-                    ErrorKind::Interrupted => continue,
-                    ErrorKind::WouldBlock => return Event::None,
-                    _ => return self.broken("sending to it failed"),
-                },
+        match self.outgoing.write(&mut self.stream) {
+            Ok(true) => {}
+            Ok(false) => return Event::None,
+            Err(error) if error.kind() == ErrorKind::WriteZero => {
+                return self.broken("it takes nothing more");
             }
-            if *sent == bytes.len() {
-                self.outgoing.pop_front();
-            }
+            Err(_) => return self.broken("sending to it failed"),
         }
         match &mut self.state {
             State::Leaving { stranger: false, .. } => Event::Close(None),
             // Closing with bytes unread would reset the connection and destroy what was just sent.
             State::Leaving { stranger: true, silent } if !*silent => {
                 *silent = true;
-                match self.stream.shutdown(Shutdown::Write) {
+                match self.stream.shutdown_write() {
                     Ok(()) => Event::None,
                     Err(_) => Event::Close(None),
                 }
@@ -203,7 +189,7 @@ impl Connection {
                 let mut piece = [0u8; 4096];
                 match self.stream.read(&mut piece) {
                     Ok(0) => Event::Close(None),
-                    // A bounded piece for each time that poll wakes the root, until the time is over.
+                    // A bounded piece for each time that the root is called, until the time is over.
                     Ok(_) => Event::None,
                     Err(error) if [ErrorKind::WouldBlock, ErrorKind::Interrupted].contains(&error.kind()) => {
                         Event::None
@@ -236,7 +222,8 @@ impl Connection {
             return Event::None;
         }
         self.key = prove(&secret.0, "connection", &[challenge, &answer.nonce]);
-        self.send(wire::frame(kind::ACCEPT, &[&prove(&secret.0, "root", &[&answer.nonce, challenge])]));
+        self.outgoing
+            .push(wire::frame(kind::ACCEPT, &[&prove(&secret.0, "root", &[&answer.nonce, challenge])]));
         self.state = State::Proved;
         self.until = Some(now + patience);
         Event::None

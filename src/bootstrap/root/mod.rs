@@ -1,10 +1,11 @@
 //! The root: one thread in the process that created the id, at which all ranks arrive.
 //!
 //! Invariant: it is joined when the last clone of its id drops in the process that created it, within
-//! [`Limits::flush`]; a forked child neither stops nor waits for it. Absent: what is decided (see `verdict`) and said
-//! (see `connection`).
+//! [`Limits::flush`]; a forked child neither stops nor waits for it. Absent: when the thread sleeps (see `service`), what
+//! is decided (see `gathering` and `verdict`) and said (see `connection`).
 
 mod connection;
+mod gathering;
 mod service;
 mod verdict;
 
@@ -23,18 +24,20 @@ use super::door::Door;
 use super::interfaces;
 use super::unique_id::UniqueId;
 use crate::error::{Error, Result};
+#[cfg(test)]
+pub(crate) use gathering::Gathering;
 
 /// How much patience the root has with whom.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(crate) struct Limits {
     /// The most connections at a time that have proved nothing.
-    pub(super) unproved_max: usize,
+    pub(crate) unproved_max: usize,
     /// How long a connection may take to prove that it belongs to the job.
-    pub(super) proof: Duration,
+    pub(crate) proof: Duration,
     /// How long a connection that proved it may take to say which rank it is.
-    pub(super) hello: Duration,
+    pub(crate) hello: Duration,
     /// How long a rank may take to receive the verdict, and dropping the id to deliver it.
-    pub(super) flush: Duration,
+    pub(crate) flush: Duration,
 }
 
 impl Default for Limits {
