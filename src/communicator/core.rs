@@ -72,7 +72,8 @@ impl Core {
         ranks_here: u32,
     ) -> Arc<Self> {
         let routes = ProcessRoutes::new(shared.clone(), settings.transport);
-        let engine = Engine::new(group.clone(), Box::new(routes), settings.clone());
+        let planner = shared.planner.clone();
+        let engine = Engine::new(group.clone(), Box::new(routes), settings.clone(), planner);
         Arc::new(Core {
             group,
             shared,
@@ -218,32 +219,23 @@ impl Core {
     ) -> Result<()> {
         let mut waiter = self.policy.waiter();
         let mut turns = 0u32;
-        let mut failed = false;
         loop {
             match engine.turn(task, input, output)? {
                 Progress::Done => return Ok(()),
-                // What is complete when a failure comes is complete: there is a turn after the failure was seen.
-                Progress::Moved | Progress::Blocked if failed => {
-                    task.give_up();
-                    waiter.pause();
-                }
                 Progress::Moved => {
                     waiter.moved();
                     turns = turns.wrapping_add(1);
                     // What trickles must meet the deadline too.
                     if turns.is_multiple_of(MOVED_TURNS_PER_LOOK) {
-                        failed = self.group.has_failed();
-                        task.look(engine);
+                        task.tend(engine, true);
                     }
                 }
                 Progress::Blocked => {
-                    failed = self.group.has_failed();
                     if waiter.is_eager() {
                         task.glance();
                     }
-                    if waiter.pause() && !failed {
-                        task.look(engine);
-                    }
+                    let look = waiter.pause();
+                    task.tend(engine, look);
                 }
             }
         }

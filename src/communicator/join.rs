@@ -128,6 +128,9 @@ impl Communicator {
             unix: Vec::new(),
             tcp: Vec::new(),
         };
+        if size > 1 {
+            process.shared.planner.expect_many();
+        }
         let (job, key) = (random::<16>()?, random::<32>()?);
         let members: Vec<Arc<Member>> = (0..size)
             .map(|rank| Member::new(&process.shared, job, key, rank, vec![member.clone(); size as usize]))

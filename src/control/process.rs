@@ -25,6 +25,7 @@ use super::registry::Registry;
 use super::{accept, thread};
 use crate::Rank;
 use crate::error::{Error, Result};
+use crate::planner::Planner;
 
 static PROCESS: Mutex<Weak<Process>> = Mutex::new(Weak::new());
 
@@ -66,6 +67,7 @@ pub(crate) struct Shared {
     pub(crate) nonce: [u8; 16],
     pub(crate) fork: ForkStamp,
     pub(crate) registry: Arc<Registry>,
+    pub(crate) planner: Arc<Planner>,
     pub(crate) loopback: Arc<Loopback>,
     pub(crate) shm: Option<Arc<Shm>>,
     pub(crate) unix_name: Vec<u8>,
@@ -186,6 +188,7 @@ impl Shared {
             nonce,
             fork,
             registry: Arc::default(),
+            planner: Arc::default(),
             loopback,
             shm,
             unix_name,

@@ -38,7 +38,7 @@ pub(crate) struct Engine {
     pub(crate) group: Arc<Group>,
     pub(crate) settings: Settings,
     pub(crate) links: Links,
-    planner: Planner,
+    planner: Arc<Planner>,
     cache: Cache<Bound>,
     scratch: Vec<u8>,
     /// Collectives entered so far.
@@ -99,13 +99,18 @@ impl Source {
 }
 
 impl Engine {
-    pub(crate) fn new(group: Arc<Group>, routes: Box<dyn Routes>, settings: Settings) -> Self {
+    pub(crate) fn new(
+        group: Arc<Group>,
+        routes: Box<dyn Routes>,
+        settings: Settings,
+        planner: Arc<Planner>,
+    ) -> Self {
         let size = group.size() as usize;
         Engine {
             group,
             settings,
             links: Links::new(routes),
-            planner: Planner::default(),
+            planner,
             cache: Cache::new(),
             scratch: Vec::new(),
             sequence: 0,
@@ -217,9 +222,7 @@ impl Engine {
     pub(crate) fn advance_queue(&mut self) -> Progress {
         let mut moved = false;
         while let Some(mut first) = self.queue.pop_front() {
-            // Asked before the turn: what is complete when a failure comes is complete.
-            let failed = self.group.has_failed();
-            if failed && !first.task.has_begun() {
+            if self.group.has_failed() && !first.task.has_begun() {
                 first.task.give_up();
             }
             let output = first.output.as_ref().map_or(SpanMut::empty(), Held::span);
@@ -229,11 +232,7 @@ impl Engine {
                     Ok(())
                 }
                 Ok(progress) => {
-                    if failed {
-                        first.task.give_up();
-                    } else {
-                        first.task.look(self);
-                    }
+                    first.task.tend(self, true);
                     self.queue.push_front(first);
                     return if moved { Progress::Moved } else { progress };
                 }

@@ -56,6 +56,8 @@ pub(crate) struct Task {
     count: usize,
     pub(crate) watch: Watch,
     ending: Ending,
+    /// Whether the communicator had failed before the present turn.
+    saw_failure: bool,
 }
 
 #[derive(Default)]
@@ -89,6 +91,7 @@ impl Task {
         self.count = requests.len();
         self.watch.reset(timeout);
         self.ending = Ending::None;
+        self.saw_failure = false;
         for (part, request) in self.parts.iter_mut().zip(requests) {
             part.request = Some(*request);
             part.phase = Phase::Find;
@@ -186,16 +189,25 @@ impl Task {
         self.parts[..self.count].iter().any(|part| part.phase != Phase::Find)
     }
 
-    /// The communicator has failed, and the last turn, made after that, did not finish the task.
+    /// The communicator has failed: no further turn.
     pub(crate) fn give_up(&mut self) {
         if !self.is_ending() {
             self.ending = Ending::Settling;
         }
     }
 
-    /// Looks at the clock and at the others once in a while: after this it may be [ending](Task::is_ending).
-    pub(crate) fn look(&mut self, engine: &mut Engine) {
+    /// After a turn that did not finish it: has the communicator failed, and (when `look` is set, which costs a
+    /// clock) has it taken too long, and who is to blame. What is complete when a failure comes is complete: there
+    /// is a turn between the failure and giving up. Afterwards it may be [ending](Task::is_ending).
+    pub(crate) fn tend(&mut self, engine: &mut Engine, look: bool) {
         if self.is_ending() {
+            return;
+        }
+        if self.saw_failure {
+            return self.give_up();
+        }
+        self.saw_failure = engine.group.has_failed();
+        if !look || self.saw_failure {
             return;
         }
         let now = engine.group.clock().now();

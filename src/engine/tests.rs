@@ -90,7 +90,7 @@ impl Operation {
         }
     }
 
-    fn parts(&self, planner: &mut Planner, job: &Job, me: Rank, tag: u64) -> Vec<Part> {
+    fn parts(&self, planner: &Planner, job: &Job, me: Rank, tag: u64) -> Vec<Part> {
         let part = |(program, bearings, relative): (Program, Bearings, u32)| {
             let mapped = |rank| (job.mapped)(me, bearings.rank(consort_algorithms::Rank(rank)));
             let mapped = (0..program.ranks).map(mapped).collect();
@@ -223,7 +223,7 @@ impl Job {
     /// Runs it; with a `deviant` (rank, turn), that rank has another tag at that turn.
     fn run(
         &self,
-        planner: &mut Planner,
+        planner: &Planner,
         random: Random,
         deviant: Option<(Rank, usize)>,
     ) -> (World, Vec<Mismatch>) {
@@ -239,7 +239,7 @@ impl Job {
     }
 
     /// Runs it and checks every element.
-    fn check(&self, planner: &mut Planner, seed: u64) {
+    fn check(&self, planner: &Planner, seed: u64) {
         let mut text = format!("seed {seed}, {} ranks", self.ranks);
         self.operations.iter().for_each(|operation| write!(text, "\n  {operation:?}").expect("to a string"));
         let _on_panic = OnPanic(text);
@@ -323,7 +323,7 @@ fn random_job(seed: u64, ranks_min: u32) -> Job {
 
 #[test]
 fn every_program_gives_what_its_builder_documents() {
-    let mut planner = Planner::default();
+    let planner = Planner::default();
     let mut seed = 0;
     for ranks in 1..=8 {
         for (channels, bidirectional) in [(1, false), (1, true), (3, false), (2, true)] {
@@ -346,7 +346,7 @@ fn every_program_gives_what_its_builder_documents() {
                         operation(1, long, 64, true),
                         operation(2, 77, 128, false),
                     ];
-                    Job { ranks, mapped, operations }.check(&mut planner, seed);
+                    Job { ranks, mapped, operations }.check(&planner, seed);
                 }
             }
         }
@@ -355,15 +355,15 @@ fn every_program_gives_what_its_builder_documents() {
 
 #[test]
 fn random_jobs_on_random_schedules() {
-    let mut planner = Planner::default();
+    let planner = Planner::default();
     for seed in 0..400 {
-        random_job(seed, 1).check(&mut planner, seed);
+        random_job(seed, 1).check(&planner, seed);
     }
 }
 
 #[test]
 fn another_tag_names_the_peer_that_sent_it() {
-    let mut planner = Planner::default();
+    let planner = Planner::default();
     for seed in 1000..1150 {
         let job = random_job(seed, 2);
         let random = Random::new(seed);
@@ -374,7 +374,7 @@ fn another_tag_names_the_peer_that_sent_it() {
         };
         let _on_panic =
             OnPanic(format!("seed {seed}: rank {deviant} deviates in {:?}", job.operations[turn]));
-        let (_, mismatches) = job.run(&mut planner, random, Some((deviant, turn)));
+        let (_, mismatches) = job.run(&planner, random, Some((deviant, turn)));
         assert!(!mismatches.is_empty(), "nobody noticed");
         for Mismatch { rank, peer, turn: at } in mismatches {
             assert_eq!(at, turn);

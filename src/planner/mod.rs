@@ -7,9 +7,10 @@ mod cache;
 mod choice;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use consort_algorithms::{Collective, LowerOptions, Plan, lower_all, passes, verify};
+use consort_memory::sync::{AtomicBool, Ordering};
 
 pub(crate) use cache::{Cache, CacheKey};
 pub(crate) use choice::{Choice, choose, mailbox_bytes};
@@ -33,11 +34,16 @@ pub(crate) enum Algorithm {
     Doubling,
 }
 
-/// The proved plans of this rank.
+/// The proved plans of all ranks of a process.
 #[derive(Default)]
 pub(crate) struct Planner {
-    proved: HashMap<(Program, u32, Vec<bool>), Proved>,
+    proved: Mutex<HashMap<Key, Proved>>,
+    /// Whether the process has many ranks of a job: then each proof is kept for all of them.
+    many: AtomicBool,
 }
+
+/// A program, the rank (relative to the root), and whether each rank's mailbox can be stored to from there.
+type Key = (Program, u32, Vec<bool>);
 
 /// A plan with the hash of its bracketing, which all ranks must share.
 #[derive(Clone)]
@@ -57,14 +63,23 @@ impl Planner {
                 + size_of_val(&**regions)
                 + size_of_val(&**counters)
         };
-        self.proved.values().map(bytes).sum()
+        self.proved().values().map(bytes).sum()
+    }
+
+    /// The process has many ranks of one job.
+    pub(crate) fn expect_many(&self) {
+        self.many.store(true, Ordering::Relaxed);
+    }
+
+    fn proved(&self) -> MutexGuard<'_, HashMap<Key, Proved>> {
+        self.proved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The proved plan of `rank` (relative to the root) for a program. `mapped` says for every relative rank
     /// whether its mailbox can be stored to from here.
-    pub(crate) fn plan(&mut self, program: Program, rank: u32, mapped: Vec<bool>) -> Result<Proved> {
+    pub(crate) fn plan(&self, program: Program, rank: u32, mapped: Vec<bool>) -> Result<Proved> {
         let key = (program, rank, mapped);
-        if let Some(proved) = self.proved.get(&key) {
+        if let Some(proved) = self.proved().get(&key) {
             return Ok(proved.clone());
         }
         let refused = |what: String| {
@@ -81,11 +96,21 @@ impl Planner {
         if proof.fold_hash != unfused.fold_hash {
             return Err(refused("fusing changed what is computed".into()));
         }
-        let plan = fused.into_iter().nth(rank as usize).map(Arc::new);
+        let fold_hash = proof.fold_hash;
+        let proved = |plan: Plan| Proved { plan: Arc::new(plan), fold_hash };
+        let plan = fused.get(rank as usize).cloned().map(proved);
         let Some(plan) = plan else { return Err(refused(format!("rank {rank} has no plan"))) };
-        tracing::debug!(name = plan.name, steps = plan.steps.len(), proved = proof.steps, "plan proved");
-        let proved = Proved { plan, fold_hash: proof.fold_hash };
-        self.proved.insert(key, proved.clone());
-        Ok(proved)
+        let Proved { plan: chosen, .. } = &plan;
+        tracing::debug!(name = chosen.name, steps = chosen.steps.len(), proved = proof.steps, "plan proved");
+        let uniform = key.2.iter().all(|mapped| *mapped == key.2[0]);
+        if uniform && self.many.load(Ordering::Relaxed) {
+            let mut known = self.proved();
+            for (rank, plan) in (0..).zip(fused) {
+                known.insert((program, rank, key.2.clone()), proved(plan));
+            }
+        } else {
+            self.proved().insert(key, plan.clone());
+        }
+        Ok(plan)
     }
 }
