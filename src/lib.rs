@@ -38,6 +38,8 @@ mod options;
 mod planner;
 mod recorder;
 mod report;
+#[cfg(test)]
+mod simulation;
 mod wait;
 mod work;
 

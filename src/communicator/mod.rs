@@ -5,7 +5,7 @@ mod health;
 mod join;
 mod point;
 mod scope;
-mod split;
+pub(crate) mod split;
 mod typed;
 
 use std::sync::Arc;

@@ -52,21 +52,33 @@ impl Communicator {
             Err(error) => return Err(error),
         };
         let Some(color) = color else { return Ok(None) };
-        let entries = all.chunks_exact(3).enumerate();
-        let mut chosen: Vec<(i64, Rank)> = entries
-            .filter(|(_, entry)| entry[0] == 1 && entry[1] == i64::from(color))
-            .map(|(rank, entry)| (entry[2], rank as Rank))
-            .collect();
-        chosen.sort_unstable();
         let group = &self.core().group;
-        let members: Vec<Rank> = chosen.iter().map(|(_, rank)| group.members[*rank as usize]).collect();
-        let parts: [&[u8]; 3] = [&group.uid.to_le_bytes(), &number.to_le_bytes(), &color.to_le_bytes()];
-        let name = bootstrap::prove(&group.member.key, label, &parts);
-        let uid =
-            u64::from_le_bytes(*name.first_chunk().ok_or_else(|| Error::internal("a hash without bytes"))?);
+        let (uid, members) = part(group, label, number, color, &all)?;
         let ranks_here = self.core().ranks_here(&members);
         let child = Group::new(group.member.clone(), uid, members, self.core().settings.records);
         let core = Core::new(child, self.core().shared.clone(), self.core().settings.clone(), ranks_here);
         Ok(Some(Communicator::from_core(core, self.process().clone())))
     }
+}
+
+/// The part of a split that has this colour: its name, and its ranks as ranks of the job. `all` are every rank's
+/// words (whether it has a colour, the colour, the key); `label` and `number` tell this split from all others.
+pub(crate) fn part(
+    group: &Group,
+    label: &str,
+    number: u64,
+    color: u32,
+    all: &[i64],
+) -> Result<(u64, Vec<Rank>)> {
+    let entries = all.chunks_exact(3).enumerate();
+    let mut chosen: Vec<(i64, Rank)> = entries
+        .filter(|(_, entry)| entry[0] == 1 && entry[1] == i64::from(color))
+        .map(|(rank, entry)| (entry[2], rank as Rank))
+        .collect();
+    chosen.sort_unstable();
+    let members: Vec<Rank> = chosen.iter().map(|(_, rank)| group.members[*rank as usize]).collect();
+    let parts: [&[u8]; 3] = [&group.uid.to_le_bytes(), &number.to_le_bytes(), &color.to_le_bytes()];
+    let name = bootstrap::prove(&group.member.key, label, &parts);
+    let uid = *name.first_chunk().ok_or_else(|| Error::internal("a hash without bytes"))?;
+    Ok((u64::from_le_bytes(uid), members))
 }

@@ -67,6 +67,8 @@ fn begin(shared: &Arc<Shared>, stream: Stream) {
             return;
         }
         Stream::Unix(_) => {}
+        #[cfg(test)]
+        Stream::Simulated(_) => {}
         Stream::Tcp(_) => {
             let from_network =
                 greetings(shared).iter().filter(|(_, greeting)| greeting_is_tcp(greeting)).count();

@@ -23,6 +23,9 @@ const BACKLOG_BYTES_MAX: usize = 4 << 20;
 pub(crate) enum Stream {
     Unix(UnixStream),
     Tcp(TcpStream),
+    /// Of a simulated process.
+    #[cfg(test)]
+    Simulated(Mutex<consort_transports::simnet::Stream>),
 }
 
 impl Stream {
@@ -30,6 +33,8 @@ impl Stream {
         match self {
             Stream::Unix(stream) => stream.set_nonblocking(on),
             Stream::Tcp(stream) => stream.set_nonblocking(on),
+            #[cfg(test)]
+            Stream::Simulated(_) => Ok(()),
         }
     }
 
@@ -44,7 +49,23 @@ impl Stream {
                 stream.set_read_timeout(Some(timeout))?;
                 stream.set_write_timeout(Some(timeout))
             }
+            #[cfg(test)]
+            Stream::Simulated(_) => Ok(()),
         }
+    }
+
+    /// Ends the connection for both sides.
+    fn shut_down(&self) {
+        use nix::sys::socket::{Shutdown, shutdown};
+        let fd = match self {
+            Stream::Unix(stream) => stream.as_raw_fd(),
+            Stream::Tcp(stream) => stream.as_raw_fd(),
+            #[cfg(test)]
+            Stream::Simulated(stream) => {
+                return stream.lock().unwrap_or_else(PoisonError::into_inner).shutdown_both();
+            }
+        };
+        let _ = shutdown(fd, Shutdown::Both);
     }
 
     /// The process at the other end, when it is on this host and in a process namespace seen from here.
@@ -71,6 +92,8 @@ impl Stream {
                     .map(|address| address.ip().to_canonical())
                     .unwrap_or(std::net::Ipv4Addr::LOCALHOST.into()),
             ),
+            #[cfg(test)]
+            Stream::Simulated(_) => Distance::Network(std::net::Ipv4Addr::LOCALHOST.into()),
         }
     }
 }
@@ -80,6 +103,8 @@ impl Read for &Stream {
         match self {
             Stream::Unix(stream) => (&mut &*stream).read(buffer),
             Stream::Tcp(stream) => (&mut &*stream).read(buffer),
+            #[cfg(test)]
+            Stream::Simulated(stream) => stream.lock().unwrap_or_else(PoisonError::into_inner).read(buffer),
         }
     }
 }
@@ -89,6 +114,8 @@ impl Write for &Stream {
         match self {
             Stream::Unix(stream) => (&mut &*stream).write(bytes),
             Stream::Tcp(stream) => (&mut &*stream).write(bytes),
+            #[cfg(test)]
+            Stream::Simulated(stream) => stream.lock().unwrap_or_else(PoisonError::into_inner).write(bytes),
         }
     }
 
@@ -102,6 +129,8 @@ impl AsFd for Stream {
         match self {
             Stream::Unix(stream) => stream.as_fd(),
             Stream::Tcp(stream) => stream.as_fd(),
+            #[cfg(test)]
+            Stream::Simulated(_) => unreachable!("a simulated stream has no descriptor"),
         }
     }
 }
@@ -148,13 +177,30 @@ impl RemoteLink {
         }))
     }
 
+    /// A link to a simulated process.
+    #[cfg(test)]
+    pub(crate) fn simulated(
+        member: &Arc<Member>,
+        peer: Rank,
+        stream: consort_transports::simnet::Stream,
+    ) -> Arc<Self> {
+        let stream = Stream::Simulated(Mutex::new(stream));
+        Arc::new(RemoteLink {
+            member: Arc::downgrade(member),
+            peer,
+            distance: stream.distance(),
+            stream,
+            shared: Weak::new(),
+            backlog: Mutex::new(Vec::new()),
+            incoming: Mutex::new(Vec::new()),
+        })
+    }
+
     pub(crate) fn send(&self, communicator: u64, message: &Message) {
         let mut backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
         if backlog.len() > BACKLOG_BYTES_MAX {
             // Both control threads find out and report the loss; silence would be worse.
-            let _ =
-                nix::sys::socket::shutdown(self.stream.as_fd().as_raw_fd(), nix::sys::socket::Shutdown::Both);
-            return;
+            return self.stream.shut_down();
         }
         wire::encode(communicator, message, &mut backlog);
         self.write_out(&mut backlog);

@@ -71,17 +71,6 @@ pub(crate) enum Link {
     Local(Weak<Member>),
     /// A rank of another process.
     Remote(Arc<RemoteLink>),
-    /// A rank of another simulated process.
-    #[cfg(test)]
-    Simulated(Arc<dyn Post>),
-}
-
-/// A link to a rank of a simulated process.
-#[cfg(test)]
-pub(crate) trait Post: Send + Sync {
-    fn send(&self, communicator: u64, message: &Message);
-
-    fn distance(&self) -> Distance;
 }
 
 /// Where two ranks are relative to each other, as proved by the control link between them.
@@ -219,8 +208,6 @@ impl Member {
         match &self.links()[rank as usize] {
             Link::Own | Link::Local(_) => Distance::Process,
             Link::Remote(link) => link.distance,
-            #[cfg(test)]
-            Link::Simulated(link) => link.distance(),
             Link::Missing => Distance::Network(IpAddr::from([127, 0, 0, 1])),
         }
     }
@@ -242,8 +229,6 @@ impl Member {
                 }
             }
             Link::Remote(link) => link.send(communicator, &message),
-            #[cfg(test)]
-            Link::Simulated(link) => link.send(communicator, &message),
         }
     }
 

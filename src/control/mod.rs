@@ -7,7 +7,7 @@ mod accept;
 pub(crate) mod dial;
 pub(crate) mod group;
 pub(crate) mod inquiry;
-mod link;
+pub(crate) mod link;
 pub(crate) mod member;
 pub(crate) mod process;
 pub(crate) mod registry;

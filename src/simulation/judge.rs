@@ -1,0 +1,235 @@
+//! Whether every rank of a simulated job ended as it must.
+
+use std::time::Duration;
+
+use super::faults::Fault;
+use super::process::{Failed, Outcome};
+use super::world::World;
+use crate::error::Error;
+use crate::{Guilty, Rank};
+
+/// After its deadline an operation's error may take so long: the looks at the clock and the word of all others.
+const SLACK: Duration = Duration::from_millis(700);
+
+/// What a job came to, in words; or what is wrong.
+pub(super) fn judge(world: &mut World) -> Result<String, String> {
+    let mut failed: Vec<(Rank, Failed)> = Vec::new();
+    let mut completed: Vec<Rank> = Vec::new();
+    for rank in 0..world.ranks {
+        if !world.lives(rank) {
+            continue;
+        }
+        let process = &mut world.processes[rank as usize];
+        let buffer = process.buffer().map(<[u8]>::to_vec);
+        match process.outcome.take() {
+            Some(Outcome::Completed) => completed.push(rank),
+            Some(Outcome::Left) | None => {}
+            Some(Outcome::Failed(failure)) => {
+                if let Some(buffer) = buffer
+                    && buffer != failure.buffer
+                {
+                    return Err(format!("rank {rank}: its buffer changed after the call had returned"));
+                }
+                failed.push((rank, failure));
+            }
+        }
+    }
+    let slow = matches!(world.fault, Fault::Slow { .. } | Fault::Freeze { .. });
+    for (rank, failure) in &failed {
+        let took = failure.ended - failure.began;
+        let joining = failure.on.is_none();
+        let most = if joining { Duration::from_secs(4) } else { world.timeout + SLACK };
+        if took > most && !slow {
+            return Err(format!("rank {rank} failed only after {took:?}: {}", failure.error));
+        }
+    }
+    let all = || {
+        let mut text = format!("completed {completed:?}");
+        for (rank, failure) in &failed {
+            text += &format!(
+                "\n      rank {rank} on {:?} after {:?}: {} {:?}",
+                failure.on,
+                failure.ended - failure.began,
+                failure.error,
+                failure.report.as_ref().map(|report| &report.guilty)
+            );
+        }
+        text
+    };
+    for (rank, failure) in &failed {
+        if let Err(wrong) = fits(world, *rank, failure) {
+            return Err(format!("rank {rank}: {wrong}\n    {}", all()));
+        }
+    }
+    same(world, &failed).map_err(|wrong| format!("{wrong}\n    {}", all()))?;
+    if let Some(wrong) = must_have_failed(world, &failed, &completed) {
+        return Err(format!("{wrong}\n    {}", all()));
+    }
+    let fault = format!("{:?}", world.fault);
+    let fault = fault.split([' ', '{']).next().unwrap_or_default().to_owned();
+    let mut kinds: Vec<String> = failed.iter().map(|(_, failure)| kind(failure)).collect();
+    kinds.sort();
+    kinds.dedup();
+    Ok(format!("{fault}: {}", if kinds.is_empty() { "completed".into() } else { kinds.join(", ") }))
+}
+
+fn kind(failure: &Failed) -> String {
+    let text = format!("{:?}", failure.error);
+    let variant = text.split([' ', '{', '(']).next().unwrap_or_default();
+    match &failure.report {
+        Some(report) if matches!(failure.error, Error::Timeout { .. }) => {
+            let guilty = format!("{:?}", report.guilty);
+            format!("{variant}/{}", guilty.split([' ', '{', '(']).next().unwrap_or_default())
+        }
+        _ => variant.to_owned(),
+    }
+}
+
+/// Whether an error is one that the fault may cause, and names what the fault broke.
+fn fits(world: &World, rank: Rank, failure: &Failed) -> Result<(), String> {
+    let joining = failure.on.is_none();
+    // Names on communicator 1 are ranks of the part.
+    let name = |of_job: Rank| -> Option<Rank> {
+        let members = world.program.members(failure.on.unwrap_or(0), rank, world.ranks);
+        members.iter().position(|member| *member == of_job).map(|rank| rank as Rank)
+    };
+    let is = |named: Rank, of_job: Rank| name(of_job) == Some(named);
+    let guilty = failure.report.as_ref().map(|report| &report.guilty);
+    let names = |of_job: Rank| match guilty {
+        Some(Guilty::Ranks(ranks) | Guilty::Unreachable(ranks)) => ranks.iter().any(|rank| is(*rank, of_job)),
+        Some(Guilty::Link { from, to }) => is(*from, of_job) || is(*to, of_job),
+        _ => false,
+    };
+    let error = &failure.error;
+    let missing = |of_job: Rank| match error {
+        Error::MissingRanks { missing, .. } => missing.contains(&of_job),
+        Error::PeerLost { rank, .. } => *rank == of_job,
+        // The root lives with rank 0, and whoever it did not hear in time cannot tell more.
+        Error::Join { rank: named, .. } => of_job == 0 || *named == of_job || rank == of_job,
+        _ => false,
+    };
+    let timeout = matches!(error, Error::Timeout { .. });
+    let lost = |of_job: Rank| matches!(error, Error::PeerLost { rank, .. } if is(*rank, of_job));
+    let left = |of_job: Rank| matches!(error, Error::PeerLeft { rank, .. } if is(*rank, of_job));
+    // Whoever saw an error elsewhere closes all its communicators.
+    let follows = failure.on == Some(1) || !world.program.colors.is_empty();
+    let follows = follows && matches!(error, Error::PeerLeft { .. } | Error::Aborted { .. });
+    let ok = match &world.fault {
+        Fault::None | Fault::Slow { .. } | Fault::Remake { .. } => false,
+        Fault::Cut { pause: Some(_), .. } => joining && matches!(error, Error::Join { .. }),
+        Fault::Freeze { pause: Some(pause), .. } if *pause < world.timeout / 2 => false,
+        Fault::Kill { rank: dead, .. } if joining => missing(*dead),
+        Fault::Kill { rank: dead, .. } => lost(*dead) || follows,
+        Fault::Freeze { rank: stopped, .. } if joining => missing(*stopped),
+        Fault::Freeze { rank: stopped, .. } => (timeout && names(*stopped)) || follows,
+        Fault::Cut { one, other, .. } if joining => missing(*one) || missing(*other),
+        Fault::Cut { one, other, .. } => (timeout && (names(*one) || names(*other))) || follows,
+        Fault::Partition { side, .. } => {
+            let other_side = |other: &Rank| side.contains(other) != side.contains(&rank);
+            let across = (0..world.ranks).filter(other_side);
+            if joining {
+                across.clone().any(missing)
+            } else {
+                (timeout && across.clone().any(names)) || follows
+            }
+        }
+        Fault::Blackhole { from, to, .. } => {
+            let link =
+                matches!(guilty, Some(Guilty::Link { from: f, to: t }) if is(*f, *from) && is(*t, *to));
+            (timeout && link) || follows
+        }
+        Fault::Reset { one, other, .. } if joining => missing(*one) || missing(*other),
+        Fault::Reset { one, other, .. } => match error {
+            Error::Link { from, to, .. } => {
+                (is(*from, *one) && is(*to, *other)) || (is(*from, *other) && is(*to, *one))
+            }
+            _ => follows,
+        },
+        Fault::Deny { rank: poor, .. } => {
+            matches!(error, Error::OutOfMemory { rank, .. } if is(*rank, *poor)) || follows
+        }
+        Fault::Skip { rank: absent, .. } => {
+            matches!(error, Error::Mismatch { .. }) || left(*absent) || (timeout && names(*absent)) || follows
+        }
+        Fault::Deviate { .. } => {
+            matches!(error, Error::Mismatch { .. } | Error::PeerLeft { .. } | Error::Aborted { .. })
+        }
+        Fault::Sleep { time, .. } if *time < world.timeout / 2 => false,
+        Fault::Sleep { rank: late, .. } => (timeout && names(*late)) || follows,
+        Fault::Leave { rank: gone, .. } => left(*gone) || follows,
+        Fault::Swap { .. } => (timeout && matches!(guilty, Some(Guilty::Cycle(_)))) || follows,
+        Fault::BothSend { one, other } => {
+            let cycle = matches!(guilty, Some(Guilty::Cycle(steps)) if steps.iter().all(|step| is(step.rank, *one) || is(step.rank, *other)));
+            (timeout && cycle) || follows
+        }
+        Fault::Abort { rank: by, .. } => {
+            matches!(error, Error::Aborted { rank, .. } if is(*rank, *by)) || follows
+        }
+        Fault::Revoke { rank: by, .. } => {
+            matches!(error, Error::Revoked { rank, .. } if is(*rank, *by)) || follows
+        }
+        Fault::NeverJoin { rank: absent } => joining && missing(*absent),
+        Fault::Settings { rank: other } => {
+            joining
+                && matches!(error, Error::Settings { difference } if difference.contains(&format!("rank {other}")))
+        }
+    };
+    if ok { Ok(()) } else { Err(format!("this fault cannot cause: {error}")) }
+}
+
+/// All that can reach each other have the same error, and the same report.
+fn same(world: &World, failed: &[(Rank, Failed)]) -> Result<(), String> {
+    let apart = |a: Rank, b: Rank| match &world.fault {
+        Fault::Cut { .. } | Fault::Reset { .. } => true,
+        Fault::Partition { side, .. } => side.contains(&a) != side.contains(&b),
+        _ => false,
+    };
+    for on in [Some(0), Some(1)] {
+        let group: Vec<&(Rank, Failed)> = failed.iter().filter(|(_, failure)| failure.on == on).collect();
+        for (a, one) in &group {
+            for (b, other) in &group {
+                let together =
+                    on == Some(0) || world.program.colors[*a as usize] == world.program.colors[*b as usize];
+                if a < b && together && !apart(*a, *b) {
+                    if one.error.to_string() != other.error.to_string() {
+                        return Err(format!("ranks {a} and {b} have different errors"));
+                    }
+                    if one.report != other.report && matches!(one.error, Error::Timeout { .. }) {
+                        return Err(format!("ranks {a} and {b} have different reports"));
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Faults that somebody must have noticed.
+fn must_have_failed(world: &World, failed: &[(Rank, Failed)], completed: &[Rank]) -> Option<String> {
+    let needs = match &world.fault {
+        Fault::NeverJoin { .. } | Fault::Settings { .. } | Fault::BothSend { .. } => true,
+        Fault::Swap { .. } => {
+            let cycle = |failure: &Failed| {
+                matches!(failure.report.as_ref().map(|report| &report.guilty), Some(Guilty::Cycle(_)))
+            };
+            if !failed.iter().any(|(_, failure)| cycle(failure)) {
+                return Some("nobody found the cycle".into());
+            }
+            true
+        }
+        _ => false,
+    };
+    (needs && failed.is_empty()).then(|| format!("nobody noticed; completed {completed:?}"))
+}
+
+/// After everything is dropped, nothing is left in the network.
+pub(super) fn nothing_left(mut world: World) -> Result<(), String> {
+    let network = world.network.clone();
+    world.processes.clear();
+    drop(world);
+    let (endpoints, streams) = (network.open_endpoints(), network.open_streams());
+    if (endpoints, streams) != (0, 0) {
+        return Err(format!("left behind: {endpoints} endpoints, {streams} streams"));
+    }
+    Ok(())
+}

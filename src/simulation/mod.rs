@@ -1,0 +1,89 @@
+//! Whole jobs in one thread under a seed, in virtual time: the real bootstrap, control links, engine and failure
+//! code over [`consort_transports::simnet`] and loopback memory.
+//!
+//! A seed decides how many ranks there are and on which hosts, what they call, how long everything takes, and
+//! what goes wrong: see [`faults::Fault`]. After it [`judge`] looks at every rank: the right bits or the right
+//! error, in time; the caller's memory untouched after a call has returned; nothing left behind; the verdict
+//! names what the seed broke.
+//!
+//! `CONSORT_SIMULATIONS` is how many seeds are run (1,000 by default), from `CONSORT_TEST_SEED` on. To run one
+//! seed again:
+//! `CONSORT_TEST_SEED=<seed> CONSORT_SIMULATIONS=1 cargo test -p consort --lib simulation::seeds -- --nocapture`
+
+mod faults;
+mod judge;
+mod process;
+mod program;
+mod random;
+mod running;
+mod world;
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use world::World;
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// Runs a seed: what its ranks came to, and the hash of everything that travelled.
+fn run(seed: u64) -> Result<(String, u64), String> {
+    let mut world = World::new(seed);
+    let name = world.describe();
+    let ended = catch_unwind(AssertUnwindSafe(|| {
+        world.run().and_then(|()| judge::judge(&mut world)).map(|end| (end, world.network.trace_hash()))
+    }));
+    let result = ended.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        Err(text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default())
+    });
+    let result = result.and_then(|end| judge::nothing_left(world).map(|()| end));
+    result.map_err(|error| format!("{name}\n    {error}"))
+}
+
+#[test]
+fn seeds() {
+    let (first, count) = (number("CONSORT_TEST_SEED", 0), number("CONSORT_SIMULATIONS", 1_000));
+    let next = AtomicU64::new(0);
+    let (failures, ends) = (Mutex::new(Vec::new()), Mutex::new(BTreeMap::<String, u64>::new()));
+    std::thread::scope(|threads| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            threads.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    if at >= count || failures.lock().expect("no panic").len() > 20 {
+                        return;
+                    }
+                    match run(first + at) {
+                        Ok((end, _)) => {
+                            *ends.lock().expect("no panic").entry(end).or_default() += 1;
+                        }
+                        Err(error) => failures.lock().expect("no panic").push((first + at, error)),
+                    }
+                }
+            });
+        }
+    });
+    for (end, times) in &*ends.lock().expect("no panic") {
+        println!("{times:>8} x {end}");
+    }
+    let failures = failures.into_inner().expect("no panic");
+    for (seed, error) in &failures {
+        eprintln!(
+            "{error}\n    again: CONSORT_TEST_SEED={seed} CONSORT_SIMULATIONS=1 cargo test -p consort --lib simulation::seeds -- --nocapture"
+        );
+    }
+    let seeds: Vec<u64> = failures.iter().map(|(seed, _)| *seed).collect();
+    assert!(failures.is_empty(), "{} of {count} seeds failed: {seeds:?}", seeds.len());
+}
+
+#[test]
+fn a_seed_is_always_the_same_run() {
+    let first = number("CONSORT_TEST_SEED", 0);
+    for seed in first..first + 60 {
+        assert_eq!(run(seed), run(seed), "seed {seed}");
+    }
+}

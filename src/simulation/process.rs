@@ -1,0 +1,467 @@
+//! One rank of a simulated job: the real bootstrap, control links, engine and failure code, turn by turn.
+//!
+//! Invariant: a turn does what a process would do between two system calls that wait, and never waits itself.
+//! What a thread of the library does (`communicator::core`, `control::thread`) is done here in small: asking the
+//! engine for turns, and reading control links.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use consort_transports::simnet::{Dialling, Network, Node, Stream};
+use consort_transports::{Loopback, Transport};
+
+use super::program::Program;
+use super::random::Random;
+use super::running::Running;
+use crate::Rank;
+use crate::bootstrap::{self, Dial, Hello, Joiner, Table, UniqueId};
+use crate::clock::Clock;
+use crate::control::group::Group;
+use crate::control::link::{LinkState, RemoteLink};
+use crate::control::member::{Link, Member};
+use crate::control::registry::Registry;
+use crate::engine::routes::Routes;
+use crate::error::{Error, Result};
+use crate::options::Settings;
+use crate::planner::Planner;
+
+/// What all processes of a job share, and what sets one apart.
+#[derive(Clone)]
+pub(super) struct Origin {
+    pub(super) network: Network,
+    pub(super) clock: Clock,
+    pub(super) settings: Settings,
+    pub(super) planner: Arc<Planner>,
+    pub(super) loopback: Arc<Loopback>,
+    /// By rank: ranks of one host store into each other's memory.
+    pub(super) hosts: Arc<Vec<u32>>,
+    pub(super) program: Arc<Program>,
+}
+
+/// How a rank ended.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// Every result was right.
+    Completed,
+    /// It closed its communicators, as it was told to.
+    Left,
+    Failed(Failed),
+}
+
+#[derive(Debug)]
+pub(super) struct Failed {
+    pub(super) error: Error,
+    /// The communicator: 0, or 1 for its part of the split; none while joining.
+    pub(super) on: Option<usize>,
+    pub(super) report: Option<Arc<crate::Report>>,
+    /// When the call began that failed, and when it returned.
+    pub(super) began: Instant,
+    pub(super) ended: Instant,
+    /// The caller's buffer when the call had returned.
+    pub(super) buffer: Vec<u8>,
+}
+
+/// When a process wants its next turn at the latest.
+pub(super) enum Next {
+    After(Duration),
+    /// When something arrives for it.
+    Woken,
+}
+
+enum Stage {
+    /// It does not join (yet, or at all).
+    Absent,
+    Join(Box<Joiner<Line>>),
+    Link {
+        table: Option<Table>,
+        diallings: BTreeMap<Rank, Line>,
+        deadline: Instant,
+    },
+    Run(Box<Running>),
+    Over,
+}
+
+pub(super) struct Process {
+    pub(super) rank: Rank,
+    pub(super) node: Node,
+    pub(super) turns: u64,
+    pub(super) outcome: Option<Outcome>,
+    /// Whether its last turn moved data: ranks of its host may go on then.
+    pub(super) moved: bool,
+    pub(super) random: Random,
+    origin: Origin,
+    registry: Arc<Registry>,
+    stage: Stage,
+    began: Instant,
+    member: Option<Arc<Member>>,
+    links: Vec<Arc<RemoteLink>>,
+    /// Who called, by the address where.
+    callers: Vec<(SocketAddr, Line, SocketAddr)>,
+    /// Streams that have not said which rank they come from.
+    strangers: Vec<(Line, Vec<u8>)>,
+    /// Leaves the job as soon as its communicators are closed.
+    exits: bool,
+}
+
+impl Process {
+    pub(super) fn new(rank: Rank, origin: Origin, mut random: Random) -> Self {
+        let node = Node(rank);
+        origin.network.listen(node, control_address(rank));
+        let exits = random.once_in(2);
+        Process {
+            rank,
+            node,
+            turns: 0,
+            outcome: None,
+            moved: false,
+            random,
+            began: origin.clock.now(),
+            origin,
+            registry: Arc::default(),
+            stage: Stage::Absent,
+            member: None,
+            links: Vec::new(),
+            callers: Vec::new(),
+            strangers: Vec::new(),
+            exits,
+        }
+    }
+
+    /// Begins to join.
+    pub(super) fn join(&mut self, id: &UniqueId, settings: Vec<(String, String)>) {
+        let now = self.now();
+        self.began = now;
+        let size = self.origin.hosts.len() as u32;
+        let member = bootstrap::Member {
+            host: format!("host{}", self.origin.hosts[self.rank as usize]),
+            pid: 100 + self.rank,
+            process: u128::from(self.rank + 1).to_le_bytes(),
+            boot: [0; 16],
+            unix: Vec::new(),
+            tcp: vec![control_address(self.rank)],
+        };
+        let hello = Hello { rank: self.rank, size, settings, member };
+        match Joiner::new(id, hello, self.origin.settings.join_timeout, now) {
+            Ok(joiner) => self.stage = Stage::Join(Box::new(joiner)),
+            Err(error) => self.fail_joining(error),
+        }
+    }
+
+    fn now(&self) -> Instant {
+        self.origin.clock.now()
+    }
+
+    fn fail_joining(&mut self, error: Error) {
+        let failed = Failed {
+            error,
+            on: None,
+            report: None,
+            began: self.began,
+            ended: self.now(),
+            buffer: Vec::new(),
+        };
+        self.finish(Outcome::Failed(failed));
+    }
+
+    fn finish(&mut self, outcome: Outcome) {
+        self.outcome = Some(outcome);
+        self.stage = match std::mem::replace(&mut self.stage, Stage::Over) {
+            // Its buffers are looked at once more at the end.
+            Stage::Run(running) if !self.exits => Stage::Run(running),
+            _ => Stage::Over,
+        };
+        if matches!(self.stage, Stage::Over) {
+            self.member = None;
+            self.links.clear();
+            self.strangers.clear();
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.outcome.is_some()
+    }
+
+    /// The communicators, while it has any.
+    pub(super) fn groups(&self) -> Vec<Arc<Group>> {
+        match &self.stage {
+            Stage::Run(running) => running.groups(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// What the caller's buffer of a failed call holds now.
+    pub(super) fn buffer(&self) -> Option<&[u8]> {
+        match &self.stage {
+            Stage::Run(running) => running.buffer(),
+            _ => None,
+        }
+    }
+
+    pub(super) fn running(&mut self) -> Option<&mut Running> {
+        match &mut self.stage {
+            Stage::Run(running) => Some(running),
+            _ => None,
+        }
+    }
+
+    /// Does what can be done now.
+    pub(super) fn turn(&mut self) -> Next {
+        self.turns += 1;
+        self.moved = false;
+        self.serve_links();
+        if self.is_over() {
+            return Next::Woken;
+        }
+        match &mut self.stage {
+            Stage::Absent | Stage::Over => Next::Woken,
+            Stage::Join(_) => self.go_on_joining(),
+            Stage::Link { .. } => self.go_on_linking(),
+            Stage::Run(_) => self.go_on_running(),
+        }
+    }
+
+    fn go_on_joining(&mut self) -> Next {
+        let now = self.now();
+        let Stage::Join(joiner) = &mut self.stage else { return Next::Woken };
+        let mut dial = Dialler { network: self.origin.network.clone(), node: self.node };
+        let table = match joiner.poll(&mut dial, now) {
+            Poll::Ready(Ok(table)) => table,
+            Poll::Ready(Err(error)) => {
+                self.fail_joining(error);
+                return Next::Woken;
+            }
+            Poll::Pending => {
+                let until = joiner.until().map(|until| until.saturating_duration_since(now));
+                return until.map_or(Next::Woken, |until| Next::After(until.max(Duration::from_micros(1))));
+            }
+        };
+        let deadline = self.began + self.origin.settings.join_timeout;
+        let (clock, registry) = (self.origin.clock.clone(), self.registry.clone());
+        let members = table.members.clone();
+        let member = Member::within(Weak::new(), clock, registry, table.job, table.key, self.rank, members);
+        self.member = Some(member);
+        let mut diallings = BTreeMap::new();
+        for peer in 0..self.rank {
+            diallings.insert(peer, Line::dial(&self.origin.network, self.node, control_address(peer)));
+        }
+        self.stage = Stage::Link { table: Some(table), diallings, deadline };
+        Next::After(Duration::from_micros(1))
+    }
+
+    /// The control links, as `control::dial` and `control::accept` make them, without their proofs.
+    fn go_on_linking(&mut self) -> Next {
+        let now = self.now();
+        let Some(member) = self.member.clone() else { return Next::Woken };
+        let Stage::Link { table, diallings, deadline } = &mut self.stage else { return Next::Woken };
+        let mut made = Vec::new();
+        for (peer, line) in diallings.iter_mut() {
+            match line.poll() {
+                Poll::Ready(Ok(())) => made.push(*peer),
+                Poll::Ready(Err(_)) => {
+                    *line = Line::dial(&self.origin.network, self.node, control_address(*peer));
+                }
+                Poll::Pending => {}
+            }
+        }
+        for peer in made {
+            let Some(Line::Up(mut stream)) = diallings.remove(&peer) else { continue };
+            // Four bytes fit into a fresh window, in pieces.
+            let (hello, mut sent) = (self.rank.to_le_bytes(), 0);
+            while let Ok(bytes) = stream.write(&hello[sent..]) {
+                sent += bytes;
+                if sent == hello.len() {
+                    break;
+                }
+            }
+            let link = RemoteLink::simulated(&member, peer, stream);
+            member.set_link(peer, Link::Remote(link.clone()));
+            self.links.push(link);
+        }
+        let missing: Vec<Rank> = match member.wait_for_links(now) {
+            Ok(()) => Vec::new(),
+            Err(missing) => missing,
+        };
+        if missing.is_empty() {
+            let Some(table) = table.take() else { return Next::Woken };
+            let uid = u64::from_le_bytes(*table.job.first_chunk().expect("sixteen bytes"));
+            let members = (0..table.members.len() as u32).collect();
+            let group = Group::new(member, uid, members, 0);
+            let running = Running::new(self.rank, self.origin.clone(), group, &mut self.random);
+            self.stage = Stage::Run(Box::new(running));
+            return Next::After(Duration::from_micros(1));
+        }
+        if now >= *deadline {
+            let (size, waited) = (self.origin.hosts.len() as u32, self.origin.settings.join_timeout);
+            let address = "its control connection".into();
+            self.fail_joining(Error::MissingRanks { missing, size, waited, address });
+            return Next::Woken;
+        }
+        Next::After(Duration::from_micros(500))
+    }
+
+    fn go_on_running(&mut self) -> Next {
+        let Stage::Run(running) = &mut self.stage else { return Next::Woken };
+        let (next, moved, outcome) = running.turn(&mut self.random);
+        self.moved = moved;
+        if let Some(outcome) = outcome {
+            self.finish(outcome);
+        }
+        next
+    }
+
+    /// Those who called at an address of this node.
+    pub(super) fn take_callers(&mut self, address: SocketAddr) -> Vec<(Line, SocketAddr)> {
+        self.accept();
+        let callers = self.callers.extract_if(.., |(here, ..)| *here == address);
+        callers.map(|(_, line, peer)| (line, peer)).collect()
+    }
+
+    fn accept(&mut self) {
+        while let Some((stream, here, peer)) = self.origin.network.accept(self.node) {
+            self.callers.push((here, Line::Up(stream), peer));
+        }
+    }
+
+    /// What the control thread does: takes in who calls, reads what was said, sends what was kept.
+    fn serve_links(&mut self) {
+        let callers = self.take_callers(control_address(self.rank));
+        self.strangers.extend(callers.into_iter().map(|(line, _)| (line, Vec::new())));
+        if let Some(member) = self.member.clone() {
+            for (line, hello) in &mut self.strangers {
+                let mut piece = [0; 4];
+                while hello.len() < 4 {
+                    let wanted = 4 - hello.len();
+                    match line.read(&mut piece[..wanted]) {
+                        Ok(bytes) if bytes > 0 => hello.extend_from_slice(&piece[..bytes]),
+                        _ => break,
+                    }
+                }
+            }
+            let known = self.strangers.extract_if(.., |(_, hello)| hello.len() == 4).collect::<Vec<_>>();
+            for (line, hello) in known {
+                let peer = Rank::from_le_bytes(*hello.first_chunk().expect("four bytes"));
+                let Line::Up(stream) = line else { continue };
+                let link = RemoteLink::simulated(&member, peer, stream);
+                if member.set_link(peer, Link::Remote(link.clone())) {
+                    self.links.push(link);
+                }
+            }
+            let mut at = 0;
+            while at < self.links.len() {
+                let link = self.links[at].clone();
+                if link.has_backlog() {
+                    link.flush();
+                }
+                match link.drain() {
+                    LinkState::Open => at += 1,
+                    LinkState::Closed { cause, ended } => {
+                        self.links.remove(at);
+                        member.lost(link.peer, &cause, ended);
+                    }
+                }
+            }
+        }
+    }
+}
+
+pub(super) fn control_address(rank: Rank) -> SocketAddr {
+    SocketAddr::new(Node(rank).ip(), 10)
+}
+
+/// A connection that is made or being made.
+pub(super) enum Line {
+    Dialling(Dialling),
+    Up(Stream),
+}
+
+impl Line {
+    fn dial(network: &Network, node: Node, address: SocketAddr) -> Self {
+        Line::Dialling(network.dial(node, address))
+    }
+
+    fn poll(&mut self) -> Poll<io::Result<()>> {
+        let Line::Dialling(dialling) = self else { return Poll::Ready(Ok(())) };
+        dialling.poll().map(|stream| stream.map(|stream| *self = Line::Up(stream)))
+    }
+}
+
+impl Read for Line {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Line::Dialling(_) => Err(ErrorKind::WouldBlock.into()),
+            Line::Up(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Line {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Line::Dialling(_) => Err(ErrorKind::WouldBlock.into()),
+            Line::Up(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl bootstrap::Stream for Line {
+    fn shutdown_write(&self) -> io::Result<()> {
+        if let Line::Up(stream) = self {
+            stream.shutdown_write();
+        }
+        Ok(())
+    }
+
+    fn shutdown_both(&self) {
+        if let Line::Up(stream) = self {
+            stream.shutdown_both();
+        }
+    }
+}
+
+struct Dialler {
+    network: Network,
+    node: Node,
+}
+
+impl Dial for Dialler {
+    type Stream = Line;
+
+    fn dial(&mut self, address: SocketAddr) -> io::Result<Line> {
+        Ok(Line::dial(&self.network, self.node, address))
+    }
+
+    fn connected(&mut self, line: &mut Line) -> Poll<io::Result<()>> {
+        line.poll()
+    }
+}
+
+/// Memory within a host, the network between hosts.
+pub(super) struct SimulatedRoutes {
+    pub(super) origin: Origin,
+    pub(super) rank: Rank,
+}
+
+impl Routes for SimulatedRoutes {
+    fn is_mapped(&self, group: &Group, rank: Rank) -> bool {
+        let hosts = &self.origin.hosts;
+        let all_apart = hosts.iter().all(|host| hosts.iter().filter(|other| *other == host).count() == 1);
+        !all_apart && hosts[group.members[rank as usize] as usize] == hosts[self.rank as usize]
+    }
+
+    fn transport(&mut self, group: &Group, rank: Rank) -> Result<Arc<dyn Transport>> {
+        if self.is_mapped(group, rank) {
+            return Ok(self.origin.loopback.clone());
+        }
+        Ok(self.origin.network.transport(Node(self.rank)))
+    }
+
+    fn abandon(&mut self) {}
+}

@@ -1,0 +1,456 @@
+//! A rank that has joined: it works off its program on the real engine.
+//!
+//! Invariant: every result is compared with what it must be as soon as its call returns.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use consort_memory::{Lease, Span, SpanMut};
+
+use super::faults::Deviation;
+use super::process::{Failed, Next, Origin, Outcome, SimulatedRoutes};
+use super::program::{ELEMENT_BYTES, Item, call, expected, filled, message};
+use super::random::Random;
+use crate::Rank;
+use crate::call::{Call, Kind};
+use crate::communicator::split::part;
+use crate::control::group::Group;
+use crate::engine::{Engine, Progress, Request, Source, Task};
+use crate::error::Error;
+use crate::work::Ticket;
+
+struct Communicator {
+    group: Arc<Group>,
+    engine: Engine,
+    /// Its ranks as ranks of the job.
+    members: Vec<Rank>,
+}
+
+/// A call that is waited for.
+struct Operation {
+    on: usize,
+    calls: Vec<Call>,
+    requests: Vec<Request>,
+    task: Option<Box<Task>>,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    expected: Vec<u8>,
+    began: Instant,
+    /// A split: its colour.
+    splits: Option<u32>,
+}
+
+/// An operation that was started.
+struct Started {
+    on: usize,
+    ticket: Arc<Ticket>,
+    lease: Lease<u8>,
+    expected: Vec<u8>,
+    /// Where in the lease the output is.
+    output: std::ops::Range<usize>,
+    began: Instant,
+}
+
+/// What one rank does differently.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ways {
+    pub(super) skip: Option<usize>,
+    pub(super) deviate: Option<(usize, Deviation)>,
+    pub(super) sleep: Option<(usize, Duration)>,
+    pub(super) leave: Option<usize>,
+    /// Two items in the other order.
+    pub(super) swap: Option<usize>,
+}
+
+pub(super) struct Running {
+    rank: Rank,
+    origin: Origin,
+    communicators: Vec<Communicator>,
+    pub(super) ways: Ways,
+    at: usize,
+    /// What is still to be called of the present item.
+    steps: VecDeque<Operation>,
+    operation: Option<Operation>,
+    started: Vec<Started>,
+    /// In its own code until then.
+    computes: Option<Instant>,
+    closing: Option<Instant>,
+    failed: Option<Operation>,
+}
+
+impl Running {
+    pub(super) fn new(rank: Rank, origin: Origin, group: Arc<Group>, _: &mut Random) -> Self {
+        let mut running = Running {
+            rank,
+            origin,
+            communicators: Vec::new(),
+            ways: Ways::default(),
+            at: 0,
+            steps: VecDeque::new(),
+            operation: None,
+            started: Vec::new(),
+            computes: None,
+            closing: None,
+            failed: None,
+        };
+        let members = group.members.clone();
+        running.open(group, members);
+        running
+    }
+
+    fn open(&mut self, group: Arc<Group>, members: Vec<Rank>) {
+        let routes = SimulatedRoutes { origin: self.origin.clone(), rank: self.rank };
+        let (settings, planner) = (self.origin.settings.clone(), self.origin.planner.clone());
+        let engine = Engine::new(group.clone(), Box::new(routes), settings, planner);
+        self.communicators.push(Communicator { group, engine, members });
+    }
+
+    pub(super) fn groups(&self) -> Vec<Arc<Group>> {
+        self.communicators.iter().map(|communicator| communicator.group.clone()).collect()
+    }
+
+    pub(super) fn buffer(&self) -> Option<&[u8]> {
+        self.failed.as_ref().map(|operation| operation.output.as_slice())
+    }
+
+    fn now(&self) -> Instant {
+        self.origin.clock.now()
+    }
+
+    /// One turn: when the next is wanted, whether data moved, and how the rank ended if it has.
+    pub(super) fn turn(&mut self, random: &mut Random) -> (Next, bool, Option<Outcome>) {
+        let soon = |random: &mut Random| Next::After(Duration::from_nanos(200 + random.next() % 8_000));
+        // What nobody waits for goes on by itself.
+        let mut moved = false;
+        for communicator in &mut self.communicators {
+            moved |=
+                communicator.engine.queued() > 0 && communicator.engine.advance_queue() != Progress::Blocked;
+        }
+        if let Some(until) = self.computes {
+            let left = until.saturating_duration_since(self.now());
+            if !left.is_zero() {
+                return (Next::After(left), moved, None);
+            }
+            self.computes = None;
+        }
+        if self.closing.is_some() {
+            return self.close(moved);
+        }
+        if let Some(mut operation) = self.operation.take() {
+            return match self.advance(&mut operation) {
+                Ok(Progress::Done) => (soon(random), true, None),
+                Ok(progress) => {
+                    self.operation = Some(operation);
+                    let moved = moved || progress == Progress::Moved;
+                    let next = if moved { soon(random) } else { Next::After(self.patience(random)) };
+                    (next, moved, None)
+                }
+                Err(error) => {
+                    let began = operation.began;
+                    let outcome = self.fail(error, Some(operation.on), began, Some(operation));
+                    (Next::Woken, true, Some(outcome))
+                }
+            };
+        }
+        if let Some(operation) = self.steps.pop_front() {
+            self.operation = Some(operation);
+            return (soon(random), moved, None);
+        }
+        match self.begin(random) {
+            Begun::Item => (soon(random), moved, None),
+            Begun::Waits => (Next::After(self.patience(random)), moved, None),
+            Begun::Ends(outcome) => (Next::Woken, true, Some(outcome)),
+        }
+    }
+
+    /// A blocked rank looks again after a while: its deadlines are its own.
+    fn patience(&self, random: &mut Random) -> Duration {
+        let ends = self.communicators.iter().any(|communicator| communicator.group.has_failed());
+        let most = if ends { 500 } else { 5_000 };
+        Duration::from_micros(most + random.next() % most)
+    }
+
+    /// The next item of the program.
+    fn begin(&mut self, random: &mut Random) -> Begun {
+        let program = self.origin.program.clone();
+        // What was started is waited for before the item after it, and at the end.
+        let due = self.started.len() > 2 || self.at >= program.items.len();
+        if due && !self.started.is_empty() {
+            if !self.started[0].ticket.is_done() {
+                return Begun::Waits;
+            }
+            let Started { on, ticket, lease, expected, output, began } = self.started.remove(0);
+            let buffer = lease.try_take().ok();
+            return match ticket.result() {
+                Ok(()) => {
+                    let buffer = buffer.expect("a finished operation gives its buffer back");
+                    assert!(buffer[output] == *expected, "rank {}: wrong bits of a started call", self.rank);
+                    Begun::Item
+                }
+                Err(error) => Begun::Ends(self.fail(error, Some(on), began, None)),
+            };
+        }
+        if self.ways.leave == Some(self.at) {
+            self.started.clear();
+            self.shut();
+            return Begun::Ends(Outcome::Left);
+        }
+        if self.at >= program.items.len() {
+            self.closing = Some(self.now() + self.origin.settings.timeout);
+            return Begun::Item;
+        }
+        if let Some((item, time)) = self.ways.sleep
+            && item == self.at
+        {
+            self.ways.sleep = None;
+            self.computes = Some(self.now() + time);
+            return Begun::Item;
+        }
+        let item = match self.ways.swap {
+            Some(first) if self.at == first => first + 1,
+            Some(first) if self.at == first + 1 => first,
+            _ => self.at,
+        };
+        self.at += 1;
+        if self.ways.skip != Some(item) {
+            self.set_out(item, &program.items[item], random);
+        }
+        Begun::Item
+    }
+
+    fn set_out(&mut self, number: usize, item: &Item, random: &mut Random) {
+        let rank = self.rank;
+        match *item {
+            Item::Compute { most } => {
+                let time = Duration::from_nanos(random.next() % most.as_nanos().max(1) as u64);
+                self.computes = Some(self.now() + time);
+            }
+            Item::Collective { on, kind, op, root, count, started } => {
+                let mut call = call(kind, op, root, count);
+                if let Some((item, how)) = self.ways.deviate
+                    && item == number
+                {
+                    deviate(&mut call, how);
+                }
+                self.collective(on, number, call, started);
+            }
+            Item::Shift { on, by, count } => {
+                let size = self.communicators[on].members.len() as u32;
+                let (to, from) = ((rank + by) % size, (rank + size - by) % size);
+                let calls = vec![message(Kind::Send, to, count), message(Kind::Receive, from, count)];
+                self.messages(on, number, calls);
+            }
+            Item::Message { on, from, to, count } => {
+                if rank == from {
+                    self.messages(on, number, vec![message(Kind::Send, to, count)]);
+                } else if rank == to {
+                    self.messages(on, number, vec![message(Kind::Receive, from, count)]);
+                }
+            }
+            Item::BothSend { one, other, count } => {
+                if rank == one || rank == other {
+                    let peer = if rank == one { other } else { one };
+                    self.messages(0, number, vec![message(Kind::Send, peer, count)]);
+                    self.messages(0, number, vec![message(Kind::Receive, peer, count)]);
+                }
+            }
+            Item::Split { ref colors } => {
+                let color = colors[rank as usize];
+                let words = [1, i64::from(color), 0];
+                let call = crate::communicator::core::split_call();
+                let all = colors.iter().flat_map(|color| [1, i64::from(*color), 0]);
+                let operation = Operation {
+                    on: 0,
+                    calls: vec![call],
+                    requests: Vec::new(),
+                    task: None,
+                    input: words.iter().flat_map(|word| word.to_le_bytes()).collect(),
+                    output: vec![0; 24 * colors.len()],
+                    expected: all.flat_map(i64::to_le_bytes).collect(),
+                    began: self.now(),
+                    splits: Some(color),
+                };
+                self.steps.push_back(operation);
+            }
+        }
+    }
+
+    fn collective(&mut self, on: usize, number: usize, call: Call, started: bool) {
+        let communicator = &self.communicators[on];
+        let (me, size) = (communicator.group.rank, communicator.group.size());
+        let input = filled(number, self.rank, call.input_bytes(me, size) / ELEMENT_BYTES);
+        let output = vec![0x77; call.output_bytes(me, size)];
+        let expected = expected(number, &call, &communicator.members, me as usize);
+        let began = self.now();
+        if !started || call.count == 0 || communicator.group.has_failed() {
+            let (calls, requests) = (vec![call], Vec::new());
+            let operation =
+                Operation { on, calls, requests, task: None, input, output, expected, began, splits: None };
+            self.steps.push_back(operation);
+            return;
+        }
+        // Input and output side by side in one buffer, as far as the in-place forms allow.
+        let (input_bytes, output_bytes) = (input.len(), output.len());
+        let lease = Lease::new([input, output].concat());
+        let apart = Lease::new(vec![0u8; output_bytes]);
+        let ticket = Arc::new(Ticket::default());
+        let (held, out) = (lease.hold(), apart.hold());
+        let engine = &mut self.communicators[on].engine;
+        let request = engine.enter(call, u64::from(self.rank) + 1);
+        let mut task = Task::default();
+        task.prepare(&[request], self.origin.settings.timeout);
+        engine.enqueue(task, Source::Within(held, 0, input_bytes), Some(out), ticket.clone());
+        // The input's lease lives as long as the engine holds it.
+        drop(lease);
+        self.started.push(Started { on, ticket, lease: apart, expected, output: 0..output_bytes, began });
+    }
+
+    fn messages(&mut self, on: usize, number: usize, calls: Vec<Call>) {
+        let communicator = &self.communicators[on];
+        let me = communicator.group.rank;
+        let (mut input, mut output, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
+        for call in &calls {
+            if call.kind == Kind::Send {
+                input = filled(number, self.rank, call.count);
+            } else {
+                output = vec![0x77; call.count * ELEMENT_BYTES];
+                wanted = expected(number, call, &communicator.members, me as usize);
+            }
+        }
+        let (requests, began) = (Vec::new(), self.now());
+        let expected = wanted;
+        let operation =
+            Operation { on, calls, requests, task: None, input, output, expected, began, splits: None };
+        self.steps.push_back(operation);
+    }
+
+    /// What `Core::collective` and `Core::exchange` do, up to where they would wait.
+    fn advance(&mut self, operation: &mut Operation) -> crate::Result<Progress> {
+        let now = self.now();
+        let timeout = self.origin.settings.timeout;
+        let rank = self.rank;
+        let communicator = &mut self.communicators[operation.on];
+        let engine = &mut communicator.engine;
+        if operation.task.is_none() {
+            if communicator.group.has_failed() {
+                return communicator.group.settled(now).map_or(Ok(Progress::Blocked), Err);
+            }
+            if engine.queued() > 0 {
+                return Ok(Progress::Blocked);
+            }
+            operation.began = now;
+            for call in &operation.calls {
+                let request = engine.enter(*call, u64::from(rank) + 1);
+                if call.count == 0 {
+                    engine.leave(&request);
+                } else {
+                    operation.requests.push(request);
+                }
+            }
+            if operation.requests.is_empty() {
+                return Ok(Progress::Done);
+            }
+            let mut task = engine.take_task();
+            task.prepare(&operation.requests, timeout);
+            operation.task = Some(task);
+        }
+        let Some(task) = &mut operation.task else { return Ok(Progress::Blocked) };
+        let (input, output) = (Span::of(&operation.input), SpanMut::of(&mut operation.output));
+        match engine.turn(task, input, output) {
+            Ok(Progress::Done) => {}
+            Ok(progress) => {
+                task.tend(engine, true);
+                return Ok(progress);
+            }
+            Err(error) => {
+                engine.leave_failed(task);
+                return Err(error);
+            }
+        }
+        operation.requests.iter().for_each(|request| engine.leave(request));
+        operation.task.take().into_iter().for_each(|task| engine.put_back(task));
+        assert!(
+            operation.expected.is_empty() || operation.output == operation.expected,
+            "rank {rank}: wrong bits of {:?}",
+            operation.calls
+        );
+        if let Some(color) = operation.splits {
+            let words = operation.output.chunks_exact(8).filter_map(|word| word.first_chunk());
+            let all: Vec<i64> = words.map(|word| i64::from_le_bytes(*word)).collect();
+            let number = operation.requests[0].sequence;
+            let group = communicator.group.clone();
+            let (uid, members) = part(&group, "split", number, color, &all)?;
+            let child = Group::new(group.member.clone(), uid, members.clone(), 0);
+            self.open(child, members);
+        }
+        Ok(Progress::Done)
+    }
+
+    fn fail(
+        &mut self,
+        error: Error,
+        on: Option<usize>,
+        began: Instant,
+        operation: Option<Operation>,
+    ) -> Outcome {
+        let report = on.and_then(|on| self.communicators[on].group.report());
+        let buffer = operation.as_ref().map(|operation| operation.output.clone()).unwrap_or_default();
+        self.failed = operation;
+        self.shut();
+        Outcome::Failed(Failed { error, on, report, began, ended: self.now(), buffer })
+    }
+
+    /// Closes all communicators at once, as dropping them after a failure does.
+    fn shut(&mut self) {
+        for communicator in &mut self.communicators {
+            let left = Error::Aborted { rank: communicator.group.rank, reason: "closed".into() };
+            if communicator.engine.queued() > 0 && !communicator.group.has_failed() {
+                communicator.group.fail(left.clone());
+            }
+            communicator.engine.fail_queue(&left);
+            communicator.group.leave();
+            communicator.engine.links.close();
+        }
+    }
+
+    /// Stays until the peers have taken what was sent, as `Core::close` does.
+    fn close(&mut self, moved: bool) -> (Next, bool, Option<Outcome>) {
+        let now = self.now();
+        let late = self.closing.is_some_and(|until| now >= until);
+        for communicator in &mut self.communicators {
+            let Communicator { engine, group, .. } = communicator;
+            let links = &mut engine.links;
+            if links.needs_progress()
+                && !group.has_failed()
+                && !late
+                && links.progress().is_ok()
+                && !links.is_emptied()
+            {
+                return (Next::After(Duration::from_micros(200)), moved, None);
+            }
+        }
+        self.shut();
+        (Next::Woken, true, Some(Outcome::Completed))
+    }
+}
+
+enum Begun {
+    Item,
+    Waits,
+    Ends(Outcome),
+}
+
+fn deviate(call: &mut Call, how: Deviation) {
+    use consort_kernels::{DataType, ReduceOp};
+    match how {
+        Deviation::Count => call.count += 1,
+        Deviation::Op if call.op == Some(ReduceOp::Max) => call.op = Some(ReduceOp::Min),
+        Deviation::Op if call.op.is_some() => call.op = Some(ReduceOp::Max),
+        Deviation::DataType => call.data_type = DataType::Int64,
+        Deviation::Kind | Deviation::Op if call.kind == Kind::AllGather => {
+            (call.kind, call.op) = (Kind::AllReduce, Some(ReduceOp::Sum));
+        }
+        Deviation::Kind | Deviation::Op => (call.kind, call.op, call.root) = (Kind::AllGather, None, 0),
+    }
+}
