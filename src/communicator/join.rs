@@ -1,7 +1,7 @@
 //! How communicators come to be: explicitly, under a launcher, or all ranks in one process.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{Communicator, Core};
 use crate::Rank;
@@ -9,7 +9,7 @@ use crate::bootstrap::{self, Hello, Launch, Table, UniqueId};
 use crate::control::dial;
 use crate::control::group::Group;
 use crate::control::member::{Link, Member};
-use crate::control::process::{Process, random};
+use crate::control::process::{Process, Shared, random};
 use crate::error::{Error, Result};
 use crate::options::{Options, Settings};
 
@@ -151,7 +151,7 @@ fn link_up(
     rank: Rank,
     table: Table,
     deadline: Instant,
-    timeout: std::time::Duration,
+    timeout: Duration,
 ) -> Result<Arc<Member>> {
     let shared = &process.shared;
     let member = Member::new(shared, table.job, table.key, rank, table.members);
@@ -161,31 +161,36 @@ fn link_up(
     }
     process.ensure_thread()?;
     shared.enlist(&member);
-    let missing = |missing: Vec<Rank>| Error::MissingRanks {
-        missing,
-        size,
-        waited: timeout,
-        address: "its control connection (it joined, then stopped or died)".into(),
-    };
-    for peer in (0..size).filter(|peer| *peer != rank) {
-        if member.table[peer as usize].process == shared.nonce {
-            let Some(other) = shared.wait_for_member(&member.job, peer, deadline) else {
-                return Err(missing(vec![peer]));
-            };
-            member.set_link(peer, Link::Local(Arc::downgrade(&other)));
-        } else if peer < rank && dial::dial(shared, &member, peer, deadline)?.is_err() {
-            return Err(missing(vec![peer]));
-        }
-    }
-    member.wait_for_links(deadline).map_err(missing)?;
+    link_all(shared, &member, deadline)
+        .and_then(|unlinked| if unlinked.is_empty() { Ok(()) } else { Err(missing(unlinked, size, timeout)) })
+        .inspect_err(|error| member.give_up_joining(error))?;
     Ok(member)
 }
 
+fn missing(missing: Vec<Rank>, size: u32, waited: Duration) -> Error {
+    let address = "its control connection (it joined, then stopped or died)".into();
+    Error::MissingRanks { missing, size, waited, address }
+}
+
+/// Links a member to all others; returns those to whom it could not be linked in time.
+fn link_all(shared: &Arc<Shared>, member: &Arc<Member>, deadline: Instant) -> Result<Vec<Rank>> {
+    for peer in (0..member.table.len() as u32).filter(|peer| *peer != member.rank) {
+        if member.table[peer as usize].process == shared.nonce {
+            let Some(other) = shared.wait_for_member(&member.job, peer, deadline) else {
+                return Ok(vec![peer]);
+            };
+            member.set_link(peer, Link::Local(Arc::downgrade(&other)));
+        } else if peer < member.rank && dial::dial(shared, member, peer, deadline)?.is_err() {
+            return Ok(vec![peer]);
+        }
+    }
+    Ok(member.wait_for_links(deadline).err().unwrap_or_default())
+}
+
 fn root_communicator(process: Arc<Process>, member: Arc<Member>, settings: Settings) -> Communicator {
-    let mut uid = [0; 8];
-    uid.copy_from_slice(&member.job[..8]);
+    let uid = member.world();
     let members: Vec<Rank> = (0..member.table.len() as u32).collect();
-    let group = Group::new(member, u64::from_le_bytes(uid), members.clone(), settings.records);
+    let group = Group::new(member, uid, members.clone(), settings.records);
     let ranks_here = ranks_here(&group.member, &members);
     Communicator::from_core(Core::new(group, process.shared.clone(), settings, ranks_here), process)
 }

@@ -166,14 +166,18 @@ impl Group {
             Error::Internal { what } => Error::Internal { what: format!("{what} (on {})", place()) },
             error => error,
         };
-        self.take_up(Failure { origin: self.rank, error, report });
+        self.take_up(Failure { origin: self.rank, error, report }, true);
     }
 
-    /// A failure is known here: found on this rank, or told by another. The first one is passed on to all.
-    fn take_up(&self, failure: Failure) {
+    /// A failure is known here: found on this rank, or told by another. The first one is passed on to all; what
+    /// this rank finds after that is not said any more.
+    fn take_up(&self, failure: Failure, own: bool) {
         let now = self.clock().now();
         let first = {
             let mut state = self.state();
+            if own && state.failing.failure().is_some() {
+                return;
+            }
             let first = state.failing.take_up(failure.clone(), now);
             // Release: pairs with the Acquire in `has_failed`.
             self.failing.store(true, Ordering::Release);
@@ -207,7 +211,7 @@ impl Group {
             Message::Poison { failure } => {
                 if failure.origin < self.size() {
                     self.state().failing.heard(rank);
-                    self.take_up(failure);
+                    self.take_up(failure, false);
                 }
             }
             Message::Query { token } => self.member.answer(from, self.uid, token, self.recorder.snapshot()),

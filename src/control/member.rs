@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use consort_memory::sync::{AtomicU64, Ordering};
 
-use super::group::Group;
+use super::group::{Failure, Group};
 use super::link::RemoteLink;
 use super::process::Shared;
 use super::registry::Registry;
@@ -18,6 +18,7 @@ use super::wire::Message;
 use crate::Rank;
 use crate::bootstrap;
 use crate::clock::Clock;
+use crate::error::Error;
 use crate::recorder::Snapshot;
 use crate::report::evidence::{Position, ProcessId};
 
@@ -200,6 +201,19 @@ impl Member {
             }
             let wait = left.min(Duration::from_millis(100));
             links = self.changed.wait_timeout(links, wait).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// The name of the communicator of all ranks of the job.
+    pub(crate) fn world(&self) -> u64 {
+        u64::from_le_bytes(std::array::from_fn(|byte| self.job[byte]))
+    }
+
+    /// This rank cannot join after all: those it is linked to already, which may be in calls, are told why.
+    pub(crate) fn give_up_joining(&self, error: &Error) {
+        let failure = Failure { origin: self.rank, error: error.clone(), report: None };
+        for rank in 0..self.table.len() as Rank {
+            self.send(rank, self.world(), Message::Poison { failure: failure.clone() });
         }
     }
 

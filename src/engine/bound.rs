@@ -223,19 +223,16 @@ impl Bound {
             let at = all.iter().position(|(link, _)| *link == counter.link).unwrap_or_else(|| {
                 let (peer, channel) = links.key(counter.link);
                 let up = links.up(counter.link);
-                let (filled, arrived) = (up.filled, up.emptied);
-                let blank =
-                    Traffic { peer, channel, filled, arrived, returned: up.emptied, credited: up.filled };
-                all.push((counter.link, blank));
+                let arrived = up.connection.counter(CounterKind::Ready).value();
+                let credited = up.connection.counter(CounterKind::Credit).value();
+                let (filled, returned) = (up.filled, up.emptied);
+                all.push((counter.link, Traffic { peer, channel, filled, arrived, returned, credited }));
                 all.len() - 1
             });
-            let traffic = &mut all[at].1;
-            let seen = counter.own.as_ref().map(Counter::value);
-            match (counter.kind, seen) {
-                (CounterKind::Ready, Some(value)) => traffic.arrived = value,
-                (CounterKind::Ready, None) => traffic.filled = raised(index),
-                (CounterKind::Credit, Some(value)) => traffic.credited = value,
-                (CounterKind::Credit, None) => traffic.returned = raised(index),
+            match counter.kind {
+                _ if counter.own.is_some() => {}
+                CounterKind::Ready => all[at].1.filled = raised(index),
+                CounterKind::Credit => all[at].1.returned = raised(index),
             }
         }
         all.into_iter().map(|(_, traffic)| traffic).collect()

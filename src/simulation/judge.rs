@@ -113,24 +113,33 @@ fn fits(world: &World, rank: Rank, failure: &Failed) -> Result<(), String> {
     let left = |of_job: Rank| matches!(error, Error::PeerLeft { rank, .. } if is(*rank, of_job));
     // Whoever saw an error elsewhere closes all its communicators.
     let follows = failure.on == Some(1) || !world.program.colors.is_empty();
-    let follows = follows && matches!(error, Error::PeerLeft { .. } | Error::Aborted { .. });
+    let gone = matches!(error, Error::PeerLost { .. }) && failure.on == Some(1);
+    let follows = follows && (gone || matches!(error, Error::PeerLeft { .. } | Error::Aborted { .. }));
     let ok = match &world.fault {
         Fault::None | Fault::Slow { .. } | Fault::Remake { .. } => false,
         Fault::Cut { pause: Some(_), .. } => joining && matches!(error, Error::Join { .. }),
         Fault::Freeze { pause: Some(pause), .. } if *pause < world.timeout / 2 => false,
         Fault::Kill { rank: dead, .. } if joining => missing(*dead),
-        Fault::Kill { rank: dead, .. } => lost(*dead) || follows,
-        Fault::Freeze { rank: stopped, .. } if joining => missing(*stopped),
-        Fault::Freeze { rank: stopped, .. } => (timeout && names(*stopped)) || follows,
+        // Two ranks alone cannot tell a reset by a dead process from one on the way.
+        Fault::Kill { rank: dead, .. } => {
+            let reset = matches!(error, Error::Link { from, to, .. } if is(*from, *dead) || is(*to, *dead));
+            lost(*dead) || (reset && world.ranks == 2) || missing(*dead) || follows
+        }
+        // Who was stopped and goes on has missed everything itself.
+        Fault::Freeze { rank: stopped, .. } if joining => missing(*stopped) || rank == *stopped,
+        Fault::Freeze { rank: stopped, .. } => (timeout && names(*stopped)) || missing(*stopped) || follows,
         Fault::Cut { one, other, .. } if joining => missing(*one) || missing(*other),
-        Fault::Cut { one, other, .. } => (timeout && (names(*one) || names(*other))) || follows,
+        Fault::Cut { one, other, .. } => {
+            let unlinked = matches!(error, Error::MissingRanks { .. }) && (missing(*one) || missing(*other));
+            (timeout && (names(*one) || names(*other))) || unlinked || follows
+        }
         Fault::Partition { side, .. } => {
             let other_side = |other: &Rank| side.contains(other) != side.contains(&rank);
             let across = (0..world.ranks).filter(other_side);
             if joining {
                 across.clone().any(missing)
             } else {
-                (timeout && across.clone().any(names)) || follows
+                (timeout && across.clone().any(names)) || across.clone().any(missing) || follows
             }
         }
         Fault::Blackhole { from, to, .. } => {
@@ -143,13 +152,16 @@ fn fits(world: &World, rank: Rank, failure: &Failed) -> Result<(), String> {
             Error::Link { from, to, .. } => {
                 (is(*from, *one) && is(*to, *other)) || (is(*from, *other) && is(*to, *one))
             }
+            Error::MissingRanks { .. } => missing(*one) || missing(*other),
             _ => follows,
         },
         Fault::Deny { rank: poor, .. } => {
             matches!(error, Error::OutOfMemory { rank, .. } if is(*rank, *poor)) || follows
         }
         Fault::Skip { rank: absent, .. } => {
-            matches!(error, Error::Mismatch { .. }) || left(*absent) || (timeout && names(*absent)) || follows
+            let cycle = matches!(guilty, Some(Guilty::Cycle(_)));
+            let found = matches!(error, Error::Mismatch { .. }) || left(*absent);
+            found || (timeout && (names(*absent) || cycle)) || follows
         }
         Fault::Deviate { .. } => {
             matches!(error, Error::Mismatch { .. } | Error::PeerLeft { .. } | Error::Aborted { .. })
@@ -225,6 +237,10 @@ fn must_have_failed(world: &World, failed: &[(Rank, Failed)], completed: &[Rank]
 /// After everything is dropped, nothing is left in the network.
 pub(super) fn nothing_left(mut world: World) -> Result<(), String> {
     let network = world.network.clone();
+    // Whom nobody accepted is the system's to close.
+    for rank in 0..world.ranks {
+        network.kill(consort_transports::simnet::Node(rank));
+    }
     world.processes.clear();
     drop(world);
     let (endpoints, streams) = (network.open_endpoints(), network.open_streams());

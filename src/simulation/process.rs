@@ -287,7 +287,7 @@ impl Process {
         };
         if missing.is_empty() {
             let Some(table) = table.take() else { return Next::Woken };
-            let uid = u64::from_le_bytes(*table.job.first_chunk().expect("sixteen bytes"));
+            let uid = member.world();
             let members = (0..table.members.len() as u32).collect();
             let group = Group::new(member, uid, members, 0);
             let running = Running::new(self.rank, self.origin.clone(), group, &mut self.random);
@@ -297,7 +297,9 @@ impl Process {
         if now >= *deadline {
             let (size, waited) = (self.origin.hosts.len() as u32, self.origin.settings.join_timeout);
             let address = "its control connection".into();
-            self.fail_joining(Error::MissingRanks { missing, size, waited, address });
+            let error = Error::MissingRanks { missing, size, waited, address };
+            member.give_up_joining(&error);
+            self.fail_joining(error);
             return Next::Woken;
         }
         Next::After(Duration::from_micros(500))

@@ -42,7 +42,7 @@ pub(super) struct Program {
 impl Program {
     pub(super) fn random(ranks: u32, random: &mut Random) -> Self {
         let mut program = Program { items: Vec::new(), colors: Vec::new() };
-        let length = 1 + random.below(if ranks > 16 { 4 } else { 10 });
+        let length = 1 + random.below(if ranks > 16 { 5 } else { 14 });
         for index in 0..length {
             if program.colors.is_empty() && ranks > 1 && random.once_in(6) {
                 let colors = (0..ranks).map(|_| random.below(2) as u32).collect::<Vec<_>>();
@@ -50,7 +50,7 @@ impl Program {
                 program.items.push(Item::Split { colors });
             }
             if random.once_in(3) {
-                let most = Duration::from_micros(1 << random.below(12));
+                let most = Duration::from_micros(1 << random.below(14));
                 program.items.push(Item::Compute { most });
             }
             // Every count occurs once, so that a call that is one too many never looks like the next one.

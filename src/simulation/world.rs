@@ -79,7 +79,7 @@ impl World {
             Arc::new(move || network.now().as_nanos() as u64)
         };
         let clock = Clock::simulated(nanoseconds);
-        let settings = settings(timeout, &mut random);
+        let settings = settings(timeout, &fault, &mut random);
         let loopback = Arc::new(Loopback::new().expect("a registry"));
         let origin = Origin {
             network: network.clone(),
@@ -374,7 +374,7 @@ impl World {
     }
 }
 
-fn settings(timeout: Duration, random: &mut Random) -> Settings {
+fn settings(timeout: Duration, fault: &Fault, random: &mut Random) -> Settings {
     let mut options = Options::default()
         .timeout(timeout)
         .join_timeout(JOIN_TIMEOUT)
@@ -382,7 +382,8 @@ fn settings(timeout: Duration, random: &mut Random) -> Settings {
         .connect_timeout(timeout * 3)
         .channels(1 + random.below(3) as u16)
         .bidirectional(random.once_in(3));
-    if random.once_in(2) {
+    // What two ranks send each other must not fit on the way.
+    if random.once_in(2) || matches!(fault, Fault::BothSend { .. }) {
         options = options.slot_bytes(16 << 10);
     }
     Settings::resolve_from(&options, &|_| None).expect("settings that make sense")

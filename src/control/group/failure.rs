@@ -35,15 +35,16 @@ impl Failure {
         let class = match self.error {
             Error::Aborted { .. } => 0,
             Error::Revoked { .. } => 1,
-            Error::PeerLost { .. } => 2,
-            Error::Mismatch { .. } => 3,
-            Error::OutOfMemory { .. } => 4,
-            Error::Internal { .. } => 5,
-            Error::System { .. } => 6,
-            Error::Link { .. } => 7,
-            Error::PeerLeft { .. } => 8,
-            Error::Timeout { .. } => 9,
-            _ => 10,
+            Error::MissingRanks { .. } => 2,
+            Error::PeerLost { .. } => 3,
+            Error::Mismatch { .. } => 4,
+            Error::OutOfMemory { .. } => 5,
+            Error::Internal { .. } => 6,
+            Error::System { .. } => 7,
+            Error::Link { .. } => 8,
+            Error::PeerLeft { .. } => 9,
+            Error::Timeout { .. } => 10,
+            _ => 11,
         };
         (class, self.origin)
     }

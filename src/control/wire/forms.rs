@@ -147,6 +147,13 @@ impl Wire for Error {
                 rank.put(out);
                 reason.put(out);
             }
+            Error::MissingRanks { missing, size, waited, address } => {
+                out.push(11);
+                missing.put(out);
+                size.put(out);
+                waited.put(out);
+                address.put(out);
+            }
             // No other error ends a communicator.
             other => {
                 out.push(9);
@@ -197,6 +204,12 @@ impl Wire for Error {
             }
             9 => Error::Internal { what: field(reader)? },
             10 => Error::Revoked { rank: field(reader)?, reason: field(reader)? },
+            11 => Error::MissingRanks {
+                missing: field(reader)?,
+                size: field(reader)?,
+                waited: field::<Duration>(reader)?,
+                address: field(reader)?,
+            },
             _ => return None,
         })
     }

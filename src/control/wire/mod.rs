@@ -203,6 +203,10 @@ mod tests {
             poison(Error::Link { from: 1, to: 2, transport: "tcp".into(), cause: "reset".into() }, None),
             poison(Error::system("open", io::Error::from_raw_os_error(2)), None),
             poison(Error::internal("oops"), None),
+            poison(
+                Error::MissingRanks { missing: vec![1, 3], size: 4, waited, address: "here".into() },
+                None,
+            ),
         ]
     }
 

@@ -10,7 +10,7 @@ use super::view::{Abroad, Node, State, View, is_message, matches_end};
 use crate::Rank;
 use crate::call::Kind;
 use crate::recorder::Descriptor;
-use crate::report::evidence::{Open, ProcessId, Reach, Stuck};
+use crate::report::evidence::{Open, ProcessId, Reach, Stuck, Want};
 
 /// A call that somebody waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -364,11 +364,20 @@ impl<'a> Walk<'_, 'a> {
             (sender, receiver, detail)
         } else if let Some(detail) = self.view.loss(communicator, receiver, sender) {
             (receiver, sender, detail)
+        } else if let Some(to) = [waiter, peer].into_iter().find(|rank| self.connects((communicator, *rank)))
+        {
+            let from = if to == waiter { peer } else { waiter };
+            (from, to, "their connection does not come up".to_owned())
         } else {
             let both = format!("rank {sender} is in send #{number} and rank {receiver} in its receive");
             (sender, receiver, format!("{both}, and both wait"))
         };
         self.broken(Broken { need, from, to, detail });
+    }
+
+    /// Whether a rank waits for a connection that both sides are making.
+    fn connects(&self, node: Node) -> bool {
+        self.view.stuck(node).is_some_and(|(_, stuck)| stuck.want == Want::Connection)
     }
 
     fn broken(&mut self, broken: Broken) {
@@ -410,9 +419,22 @@ impl<'a> Walk<'_, 'a> {
         let loss = in_cycle
             .chain(others)
             .find_map(|(from, to)| Some((from, to, view.loss(communicator, from, to)?)));
-        match loss {
-            Some((from, to, detail)) => self.broken(Broken { need, from, to, detail }),
-            None => self.found.still.push(need),
+        // A connection that is being made has both ends in the operation.
+        let connecting = || {
+            let stuck = view.known(communicator).filter_map(|(rank, position)| {
+                let open = position.open.as_ref().filter(|open| is_in(open))?;
+                Some((rank, open.stuck.as_ref()?))
+            });
+            let mut stuck = stuck.filter(|(_, stuck)| stuck.want == Want::Connection);
+            stuck.next().map(|(rank, stuck)| (stuck.peer, rank))
+        };
+        if let Some((from, to, detail)) = loss {
+            self.broken(Broken { need, from, to, detail });
+        } else if let Some((from, to)) = connecting() {
+            let detail = "their connection does not come up".into();
+            self.broken(Broken { need, from, to, detail });
+        } else {
+            self.found.still.push(need);
         }
     }
 }
