@@ -8,7 +8,9 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::member::{Distance, Member};
 use super::process::Shared;
@@ -66,6 +68,19 @@ impl Stream {
             }
         };
         let _ = shutdown(fd, Shutdown::Both);
+    }
+
+    /// Says that nothing more is coming; what the other end still says can be read.
+    fn shut_writing(&self) {
+        let _ = match self {
+            Stream::Unix(stream) => stream.shutdown(std::net::Shutdown::Write),
+            Stream::Tcp(stream) => stream.shutdown(std::net::Shutdown::Write),
+            #[cfg(test)]
+            Stream::Simulated(stream) => {
+                stream.lock().unwrap_or_else(PoisonError::into_inner).shutdown_write();
+                Ok(())
+            }
+        };
     }
 
     /// The process at the other end, when it is on this host and in a process namespace seen from here.
@@ -144,6 +159,28 @@ pub(crate) struct RemoteLink {
     shared: Weak<Shared>,
     backlog: Mutex<Vec<u8>>,
     incoming: Mutex<Vec<u8>>,
+}
+
+/// How long the sides of links that end wait for each other, at most.
+pub(crate) const PARTING: Duration = Duration::from_millis(100);
+
+/// Parts from peers on other hosts and waits, a bounded time, until they have seen it. A TCP connection that is
+/// closed with something unread is reset, and the peer may then lose what was said last: that this rank leaves.
+pub(crate) fn part_from(links: &[Arc<RemoteLink>]) {
+    let tcp = |link: &&Arc<RemoteLink>| matches!(link.stream, Stream::Tcp(_));
+    let mut open: Vec<&Arc<RemoteLink>> = links.iter().filter(tcp).collect();
+    open.iter().for_each(|link| link.part());
+    let until = Instant::now() + PARTING;
+    loop {
+        open.retain(|link| !link.has_ended());
+        let left = until.saturating_duration_since(Instant::now());
+        if open.is_empty() || left.is_zero() {
+            return;
+        }
+        let mut polled: Vec<PollFd<'_>> =
+            open.iter().map(|link| PollFd::new(link.stream.as_fd(), PollFlags::POLLIN)).collect();
+        let _ = poll(&mut polled, PollTimeout::from(left.as_millis().max(1) as u8));
+    }
 }
 
 /// What became of reading a link.
@@ -230,6 +267,30 @@ impl RemoteLink {
         backlog.drain(..written);
     }
 
+    /// The last thing said on this side: what is kept is sent as far as the kernel takes it, then the end.
+    pub(crate) fn part(&self) {
+        self.flush();
+        self.stream.shut_writing();
+    }
+
+    /// The other side has parted, or the connection broke: nothing more is coming, and nothing more is said.
+    pub(crate) fn end(&self) {
+        self.stream.shut_down();
+    }
+
+    /// Reads and forgets what still comes; whether the end has come too.
+    fn has_ended(&self) -> bool {
+        let mut rest = [0; 512];
+        loop {
+            match (&mut &self.stream).read(&mut rest) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return error.kind() != io::ErrorKind::WouldBlock,
+            }
+        }
+    }
+
     /// Whether the kernel would not take everything yet.
     pub(crate) fn has_backlog(&self) -> bool {
         !self.backlog.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
@@ -237,7 +298,7 @@ impl RemoteLink {
 
     /// Reads what is there and hands it to the member. Only the control thread calls this.
     pub(crate) fn drain(&self) -> LinkState {
-        let mut chunk = [0u8; 16 << 10];
+        let mut chunk = [0u8; 2 << 10];
         let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let state = match (&mut &self.stream).read(&mut chunk) {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use consort_memory::sync::{AtomicU64, Ordering};
 
 use super::group::{Failure, Group};
-use super::link::RemoteLink;
+use super::link::{RemoteLink, part_from};
 use super::process::Shared;
 use super::registry::Registry;
 use super::wire::Message;
@@ -346,6 +346,7 @@ impl Drop for Member {
             && !shared.fork.is_forked_child()
         {
             shared.dismiss(self);
+            part_from(&self.remote_links());
         }
     }
 }

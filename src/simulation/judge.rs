@@ -114,7 +114,11 @@ fn fits(world: &World, rank: Rank, failure: &Failed) -> Result<(), String> {
     // Whoever saw an error elsewhere closes all its communicators.
     let follows = failure.on == Some(1) || !world.program.colors.is_empty();
     let gone = matches!(error, Error::PeerLost { .. }) && failure.on == Some(1);
-    let follows = follows && (gone || matches!(error, Error::PeerLeft { .. } | Error::Aborted { .. }));
+    let absent = ["closed the communicator", "has not made the communicator yet"];
+    let closed = absent.iter().any(|words| error.to_string().contains(words));
+    let closed = closed && timeout && failure.on == Some(1);
+    let follows =
+        follows && (gone || closed || matches!(error, Error::PeerLeft { .. } | Error::Aborted { .. }));
     let ok = match &world.fault {
         Fault::None | Fault::Slow { .. } | Fault::Remake { .. } => false,
         Fault::Cut { pause: Some(_), .. } => joining && matches!(error, Error::Join { .. }),
@@ -127,7 +131,11 @@ fn fits(world: &World, rank: Rank, failure: &Failed) -> Result<(), String> {
         }
         // Who was stopped and goes on has missed everything itself.
         Fault::Freeze { rank: stopped, .. } if joining => missing(*stopped) || rank == *stopped,
-        Fault::Freeze { rank: stopped, .. } => (timeout && names(*stopped)) || missing(*stopped) || follows,
+        Fault::Freeze { rank: stopped, .. } => {
+            // Who waits for the stopped one to be linked has joined, and its program has not.
+            let joins = timeout && error.to_string().contains("has not made the communicator yet");
+            (timeout && names(*stopped)) || joins || missing(*stopped) || follows
+        }
         Fault::Cut { one, other, .. } if joining => missing(*one) || missing(*other),
         Fault::Cut { one, other, .. } => {
             let unlinked = matches!(error, Error::MissingRanks { .. }) && (missing(*one) || missing(*other));
@@ -139,7 +147,9 @@ fn fits(world: &World, rank: Rank, failure: &Failed) -> Result<(), String> {
             if joining {
                 across.clone().any(missing)
             } else {
-                (timeout && across.clone().any(names)) || across.clone().any(missing) || follows
+                let link = |other: Rank| matches!(error, Error::Link { to, .. } if is(*to, other));
+                let named = across.clone().any(|other| missing(other) || link(other));
+                (timeout && across.clone().any(names)) || named || follows
             }
         }
         Fault::Blackhole { from, to, .. } => {
@@ -168,10 +178,14 @@ fn fits(world: &World, rank: Rank, failure: &Failed) -> Result<(), String> {
         }
         Fault::Sleep { time, .. } if *time < world.timeout / 2 => false,
         Fault::Sleep { rank: late, .. } => (timeout && names(*late)) || follows,
-        Fault::Leave { rank: gone, .. } => left(*gone) || follows,
+        // What it had started is not finished any more.
+        Fault::Leave { rank: gone, .. } => {
+            left(*gone) || matches!(error, Error::Aborted { rank, .. } if is(*rank, *gone)) || follows
+        }
         Fault::Swap { .. } => (timeout && matches!(guilty, Some(Guilty::Cycle(_)))) || follows,
         Fault::BothSend { one, other } => {
-            let cycle = matches!(guilty, Some(Guilty::Cycle(steps)) if steps.iter().all(|step| is(step.rank, *one) || is(step.rank, *other)));
+            // It is on the first communicator, whoever waits for them and where.
+            let cycle = matches!(guilty, Some(Guilty::Cycle(steps)) if steps.iter().all(|step| step.rank == *one || step.rank == *other));
             (timeout && cycle) || follows
         }
         Fault::Abort { rank: by, .. } => {
@@ -202,7 +216,9 @@ fn same(world: &World, failed: &[(Rank, Failed)]) -> Result<(), String> {
             for (b, other) in &group {
                 let together =
                     on == Some(0) || world.program.colors[*a as usize] == world.program.colors[*b as usize];
-                if a < b && together && !apart(*a, *b) {
+                // Two who abort at the same time each say so.
+                let wills = [one, other].iter().any(|failed| matches!(failed.error, Error::Aborted { .. }));
+                if a < b && together && !wills && !apart(*a, *b) {
                     if one.error.to_string() != other.error.to_string() {
                         return Err(format!("ranks {a} and {b} have different errors"));
                     }

@@ -21,7 +21,7 @@ use crate::Rank;
 use crate::bootstrap::{self, Dial, Hello, Joiner, Table, UniqueId};
 use crate::clock::Clock;
 use crate::control::group::Group;
-use crate::control::link::{LinkState, RemoteLink};
+use crate::control::link::{LinkState, PARTING, RemoteLink};
 use crate::control::member::{Link, Member};
 use crate::control::registry::Registry;
 use crate::engine::routes::Routes;
@@ -105,6 +105,8 @@ pub(super) struct Process {
     strangers: Vec<(Line, Vec<u8>)>,
     /// Leaves the job as soon as its communicators are closed.
     exits: bool,
+    /// Until when it waits for the others to see that.
+    parting: Option<Instant>,
 }
 
 impl Process {
@@ -128,6 +130,7 @@ impl Process {
             callers: Vec::new(),
             strangers: Vec::new(),
             exits,
+            parting: None,
         }
     }
 
@@ -175,10 +178,23 @@ impl Process {
             _ => Stage::Over,
         };
         if matches!(self.stage, Stage::Over) {
+            self.strangers.clear();
+            self.links.iter().for_each(|link| link.part());
+            self.parting = Some(self.now() + PARTING);
+        }
+    }
+
+    /// Who has left the job stays until all have seen it, or not much longer.
+    fn part(&mut self) -> Next {
+        let Some(until) = self.parting else { return Next::Woken };
+        let left = until.saturating_duration_since(self.now());
+        if self.links.is_empty() || left.is_zero() {
             self.member = None;
             self.links.clear();
-            self.strangers.clear();
+            self.parting = None;
+            return Next::Woken;
         }
+        Next::After(left)
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -211,10 +227,12 @@ impl Process {
     /// Does what can be done now.
     pub(super) fn turn(&mut self) -> Next {
         self.turns += 1;
-        self.moved = false;
-        self.serve_links();
+        // The control thread runs beside the program's: not always when it does.
+        if !std::mem::take(&mut self.moved) || self.random.once_in(4) {
+            self.serve_links();
+        }
         if self.is_over() {
-            return Next::Woken;
+            return self.part();
         }
         match &mut self.stage {
             Stage::Absent | Stage::Over => Next::Woken,
@@ -361,7 +379,7 @@ impl Process {
                 match link.drain() {
                     LinkState::Open => at += 1,
                     LinkState::Closed { cause, ended } => {
-                        self.links.remove(at);
+                        self.links.remove(at).end();
                         member.lost(link.peer, &cause, ended);
                     }
                 }

@@ -221,6 +221,11 @@ impl Running {
 
     fn set_out(&mut self, number: usize, item: &Item, random: &mut Random) {
         let rank = self.rank;
+        if let Item::Collective { on, .. } = item
+            && *on >= self.communicators.len()
+        {
+            return; // It left out the split.
+        }
         match *item {
             Item::Compute { most } => {
                 let time = Duration::from_nanos(random.next() % most.as_nanos().max(1) as u64);

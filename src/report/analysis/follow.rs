@@ -375,9 +375,10 @@ impl<'a> Walk<'_, 'a> {
         self.broken(Broken { need, from, to, detail });
     }
 
-    /// Whether a rank waits for a connection that both sides are making.
+    /// Whether a rank waits for a connection.
     fn connects(&self, node: Node) -> bool {
-        self.view.stuck(node).is_some_and(|(_, stuck)| stuck.want == Want::Connection)
+        let connects = |stuck: &Stuck| matches!(stuck.want, Want::Link | Want::Connection);
+        self.view.stuck(node).is_some_and(|(_, stuck)| connects(stuck))
     }
 
     fn broken(&mut self, broken: Broken) {
@@ -405,7 +406,7 @@ impl<'a> Walk<'_, 'a> {
         // Messages of exchanges wait side by side, not one for the other.
         let exchanges =
             |step: &Step<'_>| view.position(step.node).is_some_and(|position| position.messages.len() > 1);
-        if !steps.iter().all(together) && !steps.iter().any(exchanges) {
+        if !steps.iter().all(together) && !steps.iter().all(exchanges) {
             self.found.cycles.push(steps);
             return;
         }
@@ -419,13 +420,13 @@ impl<'a> Walk<'_, 'a> {
         let loss = in_cycle
             .chain(others)
             .find_map(|(from, to)| Some((from, to, view.loss(communicator, from, to)?)));
-        // A connection that is being made has both ends in the operation.
+        // Both ends of a connection that is not there are in the operation, and each has told the other its half.
         let connecting = || {
             let stuck = view.known(communicator).filter_map(|(rank, position)| {
                 let open = position.open.as_ref().filter(|open| is_in(open))?;
                 Some((rank, open.stuck.as_ref()?))
             });
-            let mut stuck = stuck.filter(|(_, stuck)| stuck.want == Want::Connection);
+            let mut stuck = stuck.filter(|(_, stuck)| matches!(stuck.want, Want::Link | Want::Connection));
             stuck.next().map(|(rank, stuck)| (stuck.peer, rank))
         };
         if let Some((from, to, detail)) = loss {
