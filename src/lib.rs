@@ -38,6 +38,7 @@ mod options;
 mod planner;
 mod recorder;
 mod report;
+mod trace;
 mod wait;
 mod work;
 
@@ -52,4 +53,5 @@ pub use consort_memory::{Plain, Span, SpanMut};
 pub use error::{Error, Operation, Result};
 pub use options::{Options, TransportChoice};
 pub use report::{CallReport, CycleStep, Guilty, RankReport, Report, WaitReport};
+pub use trace::{FlightEntry, FlightRecord, Straggler, Stragglers};
 pub use work::Work;
