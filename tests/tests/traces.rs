@@ -87,19 +87,54 @@ fn processes_write_one_trace() {
             .collect();
         assert!(names.iter().any(|name| name.contains("(ranks 0, 2)")), "{names:?}");
         assert!(with(&events, "ph", "i").is_empty(), "nothing was dropped");
-        // On one clock nobody leaves an all-reduce before the last has entered it.
-        for sequence in 2..32 {
-            let of_all: Vec<(f64, f64)> = operations
-                .iter()
-                .filter(|event| event["args"]["sequence"] == sequence && event["name"] == "all_reduce")
-                .map(|event| (event["ts"].as_f64().expect("ts"), event["dur"].as_f64().expect("dur")))
-                .collect();
-            assert_eq!(of_all.len(), 4);
-            let last = of_all.iter().map(|(start, _)| *start).fold(0.0, f64::max);
-            let first_out = of_all.iter().map(|(start, took)| start + took).fold(f64::MAX, f64::min);
-            assert!(first_out + 1.0 >= last, "{transport} #{sequence}: {of_all:?}");
-        }
+        one_clock(&operations, 1.0);
     }
+}
+
+/// On one clock nobody leaves an all-reduce before the last has entered it, but for so many microseconds.
+#[track_caller]
+fn one_clock(operations: &[&Value], error: f64) {
+    for sequence in 2..32 {
+        let of_all: Vec<(f64, f64)> = operations
+            .iter()
+            .filter(|event| event["args"]["sequence"] == sequence && event["name"] == "all_reduce")
+            .map(|event| (event["ts"].as_f64().expect("ts"), event["dur"].as_f64().expect("dur")))
+            .collect();
+        assert_eq!(of_all.len(), 4);
+        let last = of_all.iter().map(|(start, _)| *start).fold(0.0, f64::max);
+        let first_out = of_all.iter().map(|(start, took)| start + took).fold(f64::MAX, f64::min);
+        assert!(first_out + error >= last, "#{sequence}: {of_all:?}");
+        // Nobody was in it for seconds.
+        assert!(last - first_out < 5e6, "#{sequence}: {of_all:?}");
+    }
+}
+
+#[test]
+fn a_rank_with_another_clock_is_aligned() {
+    let _alone = alone();
+    let wrapper = ["unshare", "--time", "--fork", "--kill-child", "--monotonic", "1000"];
+    let mut attempt = std::process::Command::new(wrapper[0]);
+    if !attempt.args(&wrapper[1..]).arg("true").output().is_ok_and(|output| output.status.success()) {
+        system::skip("no clocks of one's own: unshare --time is not permitted");
+        return;
+    }
+    let place = Place::new("clocks");
+    let file = place.join("trace.json");
+    let start = Start::new(RANK, "traced", 4).with("calls", 30).env("CONSORT_TIMEOUT", 20);
+    start.env("CONSORT_TRACE", file.display()).wrapped(&wrapper).go().all_end_well();
+    let events = events(&file);
+    let (mut offsets, mut worst) = (0, 0.0f64);
+    for event in with(&events, "name", "process_name") {
+        let [offset, error] =
+            ["offset_ns", "error_ns"].map(|key| event["args"]["clock"][key].as_f64().expect(key));
+        let ahead = if event["pid"] == 0 { 0.0 } else { 1e12 };
+        assert!((offset - ahead).abs() <= error, "{event}");
+        offsets += 1;
+        worst = worst.max(error);
+    }
+    assert_eq!(offsets, 8, "two communicators of four ranks");
+    assert!(worst < 20e6, "{worst} ns");
+    one_clock(&with(&events, "ph", "X"), 2.0 * worst / 1e3 + 1.0);
 }
 
 #[test]
