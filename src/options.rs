@@ -135,7 +135,7 @@ impl Options {
 
     /// A directory to which a communicator that fails writes its flight record, as
     /// `consort-<communicator>-rank<r>.json`, with the error's text and, if there is one, the report that explains
-    /// it (`CONSORT_FLIGHT_RECORD`; default none). It is written once, by the first call that returns the failure
+    /// it (`CONSORT_FLIGHT_RECORD`; default none). It holds 4096 operations at most, and is written once, by the first call that returns the failure
     /// or else when the communicator is closed; what cannot be written is a warning.
     pub fn flight_record(mut self, directory: impl Into<PathBuf>) -> Self {
         self.flight_record = Some(directory.into());

@@ -36,7 +36,7 @@ impl Communicator {
         if self.core.is_forked() {
             return Err(Error::Forked);
         }
-        Ok(FlightRecord::of(&self.core.group))
+        Ok(FlightRecord::of(&self.core.group, usize::MAX))
     }
 
     /// Which ranks keep the others waiting: how late each came to the last collectives, 128 at most, that all

@@ -24,6 +24,8 @@ use crate::options::Settings;
 /// How long a call that failed, or a close, waits for rank 0's clock and for the lock of the trace's file.
 const AT_FAILURE: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(500)];
 const AT_CLOSE: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5)];
+/// Operations in a failure's file, at most: writing them must not hold up the call that fails.
+const OPERATIONS: usize = 4096;
 /// How long joining waits for rank 0's clock.
 const AT_JOIN: Duration = Duration::from_millis(500);
 
@@ -33,7 +35,8 @@ pub(crate) struct Dumps {
     flight_record: Option<PathBuf>,
     /// The file, and when the communicator was made.
     trace: Option<(PathBuf, Moment)>,
-    recorded: AtomicBool,
+    /// Whether the failure was written, and the trace.
+    told: AtomicBool,
     traced: AtomicBool,
 }
 
@@ -42,7 +45,7 @@ impl Dumps {
         Dumps {
             flight_record: settings.flight_record.clone(),
             trace: settings.trace.clone().map(|path| (path, Moment::now(clock))),
-            recorded: AtomicBool::new(false),
+            told: AtomicBool::new(false),
             traced: AtomicBool::new(false),
         }
     }
@@ -50,11 +53,10 @@ impl Dumps {
     /// A call returns this failure to its caller, on the caller's thread.
     #[cold]
     pub(crate) fn failed(&self, group: &Group, error: &Error) {
-        if !error.is_fatal() || !group.has_failed() {
+        if !error.is_fatal() || !group.has_failed() || self.told.swap(true, Ordering::Relaxed) {
             return;
         }
         if let Some(directory) = &self.flight_record
-            && !self.recorded.swap(true, Ordering::Relaxed)
             && let Err(cause) = write_record(directory, group, error)
         {
             let directory = directory.display();
@@ -69,7 +71,7 @@ impl Dumps {
 
     /// Whether the failure that a communicator closes with has not been written yet.
     pub(crate) fn owes_record(&self) -> bool {
-        self.flight_record.is_some() && !self.recorded.load(Ordering::Relaxed)
+        self.flight_record.is_some() && !self.told.load(Ordering::Relaxed)
     }
 
     /// The communicator closes; before it tells the others.
@@ -107,7 +109,7 @@ pub(crate) fn joined(group: &Group, settings: &Settings) {
 
 /// The failure's file: the record, the error's text and the report that explains it.
 fn write_record(directory: &Path, group: &Group, error: &Error) -> io::Result<()> {
-    let mut value = FlightRecord::of(group).to_value();
+    let mut value = FlightRecord::of(group, OPERATIONS).to_value();
     value["error"] = error.to_string().into();
     let report = group.report().and_then(|report| serde_json::from_str(&report.to_json()).ok());
     value["report"] = report.unwrap_or(Value::Null);

@@ -51,9 +51,9 @@ pub struct FlightEntry {
 }
 
 impl FlightRecord {
-    /// The present state of this rank's ring.
-    pub(crate) fn of(group: &Group) -> Self {
-        let entries = group.recorder.last(usize::MAX);
+    /// The present state of this rank's ring, so many operations at most.
+    pub(crate) fn of(group: &Group, most: usize) -> Self {
+        let entries = group.recorder.last(most);
         let member = &group.member.table[group.member.rank as usize];
         let clock = group.clock();
         let dropped = entries.last().map_or(0, |last| last.index - entries.len() as u64);
