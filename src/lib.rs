@@ -40,6 +40,7 @@ mod recorder;
 mod report;
 #[cfg(test)]
 mod simulation;
+mod trace;
 mod wait;
 mod work;
 
@@ -54,4 +55,5 @@ pub use consort_memory::{Plain, Span, SpanMut};
 pub use error::{Error, Operation, Result};
 pub use options::{Options, TransportChoice};
 pub use report::{CallReport, CycleStep, Guilty, RankReport, Report, WaitReport};
+pub use trace::{FlightEntry, FlightRecord, Straggler, Stragglers};
 pub use work::Work;

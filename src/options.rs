@@ -3,9 +3,11 @@
 //! Precedence: `CONSORT_*` in the environment, then [`Options`], then the default. The environment is read
 //! once, when the communicator is made, and never changed.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::recorder::RECORDS;
 
 /// Slots of every mailbox. A power of two, and not more than a counter has tags.
 pub(crate) const SLOTS: u32 = 4;
@@ -17,6 +19,10 @@ pub(crate) const SLOT_BYTES_MIN: usize = 16 << 10;
 pub(crate) const WIRE_VERSION: u32 = 1;
 /// Changes with every change of what the planner chooses for the same call.
 pub(crate) const PLANNER_VERSION: u32 = 1;
+
+/// Operations that the flight record holds when a trace is wanted, and the most that can be asked for.
+const TRACE_RECORDS: usize = 1 << 16;
+const TRACE_RECORDS_MAX: usize = 1 << 22;
 
 /// As good as never, and still a time that can be added to any other.
 pub(crate) const TIMEOUT_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
@@ -66,6 +72,9 @@ pub struct Options {
     channels: Option<u16>,
     bidirectional: Option<bool>,
     slot_bytes: Option<usize>,
+    flight_record: Option<PathBuf>,
+    trace: Option<PathBuf>,
+    trace_events: Option<usize>,
 }
 
 impl Options {
@@ -123,6 +132,31 @@ impl Options {
         self.slot_bytes = Some(bytes);
         self
     }
+
+    /// A directory to which a communicator that fails writes its flight record, as
+    /// `consort-<communicator>-rank<r>.json`, with the error's text and, if there is one, the report that explains
+    /// it (`CONSORT_FLIGHT_RECORD`; default none). It holds 4096 operations at most, and is written once, by the first call that returns the failure
+    /// or else when the communicator is closed; what cannot be written is a warning.
+    pub fn flight_record(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.flight_record = Some(directory.into());
+        self
+    }
+
+    /// A file to which every communicator adds its operations when it is closed or has failed, as an array of
+    /// Chrome trace events that Perfetto reads (`CONSORT_TRACE`; default none). All ranks of a host may write to
+    /// the same file; times are those of the job's rank 0. Events of an earlier run stay in it.
+    pub fn trace(mut self, file: impl Into<PathBuf>) -> Self {
+        self.trace = Some(file.into());
+        self
+    }
+
+    /// How many operations of a communicator are kept for the trace and the flight record, rounded up to a power
+    /// of two, at 48 bytes each (`CONSORT_TRACE_EVENTS`, 1 to 4194304, 128 at least; default 65536 with a trace,
+    /// 128 without).
+    pub fn trace_events(mut self, events: usize) -> Self {
+        self.trace_events = Some(events);
+        self
+    }
 }
 
 /// [`Options`] and environment, resolved and checked.
@@ -138,6 +172,9 @@ pub(crate) struct Settings {
     pub(crate) channels: u16,
     pub(crate) bidirectional: bool,
     pub(crate) slot_bytes: Option<usize>,
+    /// The directory for flight records, and the file for the trace.
+    pub(crate) flight_record: Option<PathBuf>,
+    pub(crate) trace: Option<PathBuf>,
 }
 
 impl Settings {
@@ -189,6 +226,27 @@ impl Settings {
         {
             return Err(bad("CONSORT_SLOT_BYTES", &bytes.to_string(), SLOT_RULE));
         }
+        // Of use although the program changes its directory. An empty value is as good as none.
+        let path = |name: &str, option: &Option<PathBuf>| {
+            let path = lookup(name).map(PathBuf::from).or_else(|| option.clone());
+            let path = path.filter(|path| !path.as_os_str().is_empty());
+            path.map(|path| std::path::absolute(&path).unwrap_or(path))
+        };
+        let flight_record = path("CONSORT_FLIGHT_RECORD", &options.flight_record);
+        let trace = path("CONSORT_TRACE", &options.trace);
+        let asked = match lookup("CONSORT_TRACE_EVENTS") {
+            None => options.trace_events,
+            Some(text) => {
+                let number = text.trim().parse();
+                Some(number.map_err(|_| bad("CONSORT_TRACE_EVENTS", &text, EVENTS_RULE))?)
+            }
+        };
+        if let Some(events) = asked
+            && !(1..=TRACE_RECORDS_MAX).contains(&events)
+        {
+            return Err(bad("CONSORT_TRACE_EVENTS", &events.to_string(), EVENTS_RULE));
+        }
+        let default_records = if trace.is_some() { TRACE_RECORDS } else { RECORDS };
         Ok(Settings {
             timeout: duration("CONSORT_TIMEOUT", options.timeout, Duration::from_secs(30 * 60))?,
             join_timeout: duration("CONSORT_JOIN_TIMEOUT", options.join_timeout, Duration::from_secs(300))?,
@@ -198,11 +256,13 @@ impl Settings {
                 Duration::from_secs(30),
             )?,
             report_after: duration("CONSORT_REPORT_AFTER", options.report_after, Duration::from_secs(60))?,
-            records: crate::recorder::RECORDS,
+            records: asked.unwrap_or(default_records),
             transport,
             channels,
             bidirectional,
             slot_bytes,
+            flight_record,
+            trace,
         })
     }
 
@@ -224,6 +284,7 @@ impl Settings {
     }
 }
 
+const EVENTS_RULE: &str = "a number from 1 to 4194304";
 const SLOT_RULE: &str = "a power of two from 16384 to 524288";
 
 fn bad(name: &str, value: &str, rule: &str) -> Error {
@@ -256,10 +317,34 @@ mod tests {
             ("CONSORT_BIDIRECTIONAL", "yes"),
             ("CONSORT_SLOT_BYTES", "100000"),
             ("CONSORT_SLOT_BYTES", "1048576"),
+            ("CONSORT_TRACE_EVENTS", "many"),
+            ("CONSORT_TRACE_EVENTS", "0"),
+            ("CONSORT_TRACE_EVENTS", "-1"),
+            ("CONSORT_TRACE_EVENTS", "4194305"),
         ] {
             let lookup = |asked: &str| (asked == name).then(|| value.to_owned());
             let error = Settings::resolve_from(&Options::default(), &lookup).expect_err(value).to_string();
             assert!(error.contains(name) && error.contains(value), "{error}");
         }
+    }
+
+    #[test]
+    fn a_trace_makes_the_ring_longer() {
+        let resolved = |options: &Options, set: &[(&str, &str)]| {
+            let lookup =
+                |name: &str| set.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
+            let settings = Settings::resolve_from(options, &lookup).expect("valid settings");
+            (settings.records, settings.trace.is_some(), settings.flight_record.is_some())
+        };
+        let options = Options::default();
+        assert_eq!(resolved(&options, &[]), (RECORDS, false, false));
+        assert_eq!(resolved(&options, &[("CONSORT_TRACE", "t.json")]), (TRACE_RECORDS, true, false));
+        assert_eq!(resolved(&options, &[("CONSORT_TRACE_EVENTS", " 500 ")]), (500, false, false));
+        let options = options.trace("t.json").trace_events(9).flight_record("here");
+        assert_eq!(resolved(&options, &[]), (9, true, true));
+        assert_eq!(
+            resolved(&options, &[("CONSORT_TRACE", ""), ("CONSORT_FLIGHT_RECORD", "")]),
+            (9, false, false)
+        );
     }
 }

@@ -31,6 +31,8 @@ pub(crate) const ITERATIONS_TIME: Duration = Duration::from_secs(5);
 /// Without a launcher it starts the ranks itself. Under torchrun, Open MPI, MPICH or Slurm it is one rank of
 /// their job. Flags, table and exit codes are those of nccl-tests: 0 done, 1 internal error, 3 error of the
 /// library or lost rank, 4 timeout, 6 wrong usage, 7 wrong data or bandwidth below the minimum.
+///
+/// `collbench trace OUT IN...` merges the trace files (CONSORT_TRACE) of several hosts.
 #[derive(Parser, Debug)]
 #[command(
     name = "collbench",

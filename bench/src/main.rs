@@ -12,6 +12,7 @@
 //! | `measure` | one rank's run |
 //! | `data`, `values`, `pattern`, `buffers` | what goes in, what must come out, and the comparison |
 //! | `report`, `table`, `statistics`, `progress`, `clock` | what is told |
+//! | `trace` | the subcommand that merges traces |
 
 #![forbid(unsafe_code)]
 
@@ -32,6 +33,7 @@ mod report;
 mod sizes;
 mod statistics;
 mod table;
+mod trace;
 mod values;
 
 use std::ffi::OsString;
@@ -47,6 +49,9 @@ use progress::Way;
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
+    if arguments.get(1).is_some_and(|word| word == "trace") {
+        return ended(trace::run(&arguments[2..]));
+    }
     let settings = match arguments::parse(arguments.clone()) {
         Ok(settings) => settings,
         Err((text, true)) => {
@@ -58,7 +63,11 @@ fn main() -> ExitCode {
             return ExitCode::from(Exit::Done as u8);
         }
     };
-    let exit = run(settings, &arguments).unwrap_or_else(|failure| {
+    ended(run(settings, &arguments))
+}
+
+fn ended(result: Result<Exit, Failure>) -> ExitCode {
+    let exit = result.unwrap_or_else(|failure| {
         eprintln!("collbench: {failure}");
         failure.exit
     });

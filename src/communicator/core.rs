@@ -15,6 +15,7 @@ use crate::engine::{Engine, Progress, Request, Source, Task};
 use crate::error::{Error, Result};
 use crate::options::Settings;
 use crate::recorder::this_thread;
+use crate::trace::Dumps;
 use crate::wait::Policy;
 use crate::work::Ticket;
 
@@ -36,6 +37,7 @@ pub(crate) struct Core {
     /// Splits after a revocation so far.
     rounds: AtomicU64,
     policy: Policy,
+    dumps: Dumps,
 }
 
 /// Resets a flag or a count when a scope is left, also by panic.
@@ -75,6 +77,7 @@ impl Core {
         let planner = shared.planner.clone();
         let engine = Engine::new(group.clone(), Box::new(routes), settings.clone(), planner);
         Arc::new(Core {
+            dumps: Dumps::new(&settings, group.clock()),
             group,
             shared,
             settings,
@@ -99,7 +102,16 @@ impl Core {
         if self.is_forked() {
             return Err(Error::Forked);
         }
-        if self.group.has_failed() { Err(self.failure()) } else { Ok(()) }
+        if self.group.has_failed() { Err(self.told(self.failure())) } else { Ok(()) }
+    }
+
+    /// What a failed call returns to its caller: the first one leaves the flight record behind.
+    #[cold]
+    fn told(&self, error: Error) -> Error {
+        if !self.is_forked() {
+            self.dumps.failed(&self.group, &error);
+        }
+        error
     }
 
     /// The failure that stays.
@@ -155,6 +167,7 @@ impl Core {
             engine.leave(&request);
             Ok(request.sequence)
         })
+        .map_err(|error| self.told(error))
     }
 
     /// Messages to and from peers that the caller waits for.
@@ -188,6 +201,7 @@ impl Core {
             requests.iter().flatten().for_each(|request| engine.leave(request));
             Ok(())
         })
+        .map_err(|error| self.told(error))
     }
 
     fn drive(
@@ -273,7 +287,7 @@ impl Core {
     /// Waits until a started operation is over, driving it meanwhile.
     pub(crate) fn wait_for(&self, ticket: &Ticket) -> Result<()> {
         if ticket.is_done() {
-            return ticket.result();
+            return ticket.result().map_err(|error| self.told(error));
         }
         if self.is_forked() {
             // The parent's operations go on without this process, whose copies of their buffers are free.
@@ -293,7 +307,7 @@ impl Core {
                 waiter.pause();
             }
         }
-        ticket.result()
+        ticket.result().map_err(|error| self.told(error))
     }
 
     fn advance_queue(&self, engine: &mut Engine) -> Progress {
@@ -315,7 +329,7 @@ impl Core {
                 waiter.pause();
             }
         }
-        self.check()
+        if self.group.has_failed() { Err(self.failure()) } else { Ok(()) }
     }
 
     /// Fails the communicator on all ranks. From any thread.
@@ -372,6 +386,10 @@ impl Core {
             }
         }
         self.settle(patience);
+        if self.dumps.owes_record() && self.group.has_failed() {
+            self.told(self.failure());
+        }
+        self.dumps.closing(&self.group);
         self.group.leave();
         // What a started operation still shares with its owner is its result, not the links.
         if let Some(mut engine) = self.engine.try_acquire() {

@@ -12,6 +12,7 @@ use crate::control::member::{Link, Member};
 use crate::control::process::{Process, Shared, random};
 use crate::error::{Error, Result};
 use crate::options::{Options, Settings};
+use crate::trace;
 
 impl Communicator {
     /// Joins a communicator of `size` ranks as `rank`, with the id that one of them
@@ -192,6 +193,7 @@ fn root_communicator(process: Arc<Process>, member: Arc<Member>, settings: Setti
     let members: Vec<Rank> = (0..member.table.len() as u32).collect();
     let group = Group::new(member, uid, members.clone(), settings.records);
     let ranks_here = ranks_here(&group.member, &members);
+    trace::joined(&group, &settings);
     Communicator::from_core(Core::new(group, process.shared.clone(), settings, ranks_here), process)
 }
 

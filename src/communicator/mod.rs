@@ -3,6 +3,7 @@
 pub(crate) mod core;
 mod health;
 mod join;
+mod observe;
 mod point;
 mod scope;
 pub(crate) mod split;
@@ -30,7 +31,8 @@ use crate::error::{Error, Result};
 /// # Threads
 /// A communicator may be shared between threads, but data calls that overlap in time are refused with
 /// [`Error::ConcurrentUse`]: their order could not be the same on all ranks. [`Communicator::abort`],
-/// [`Communicator::revoke`], [`Communicator::status`] and [`Communicator::report`] may be called at any time.
+/// [`Communicator::revoke`], [`Communicator::status`], [`Communicator::report`], [`Communicator::flight_record`]
+/// and [`Communicator::stragglers`] may be called at any time.
 ///
 /// # Failure
 /// The first failure (a lost rank, a missed deadline, a mismatch) ends the communicator on all ranks; every

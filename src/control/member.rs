@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use consort_memory::sync::{AtomicU64, Ordering};
@@ -21,6 +21,7 @@ use crate::clock::Clock;
 use crate::error::Error;
 use crate::recorder::Snapshot;
 use crate::report::evidence::{Position, ProcessId};
+use crate::trace::offset::Reading;
 
 /// Messages for communicators that this rank has not made yet, at most.
 const EARLY_MESSAGES_MAX: usize = 4096;
@@ -39,6 +40,8 @@ pub(crate) struct Member {
     registry: Arc<Registry>,
     token: AtomicU64,
     told: Mutex<BTreeMap<Rank, Told>>,
+    /// Rank 0's clock when the job was joined; asked for by those who trace.
+    pub(crate) first_reading: OnceLock<Reading>,
 }
 
 /// What a rank said that its whole process does.
@@ -122,6 +125,7 @@ impl Member {
             registry,
             token: AtomicU64::new(0),
             told: Mutex::new(BTreeMap::new()),
+            first_reading: OnceLock::new(),
         })
     }
 
@@ -146,10 +150,14 @@ impl Member {
         self.told().get(&rank).is_some_and(|told| told.token >= token)
     }
 
-    /// How far the clock of a rank's process is ahead of this one's, from its last answer: (nanoseconds, when the
-    /// answer came by this side's clock).
+    /// A rank's last answer: (which question's, that side's clock when it answered, this side's when it came).
     pub(crate) fn heard_clock(&self, rank: Rank) -> Option<(u64, u64, u64)> {
         self.told().get(&rank).map(|told| (told.token, told.clock, told.at))
+    }
+
+    /// Whether a rank of the job is known to be gone, in good order or not.
+    pub(crate) fn is_lost(&self, rank: Rank) -> bool {
+        self.groups().lost.iter().any(|(lost, ..)| *lost == rank)
     }
 
     /// What every process that has answered does, this one included.

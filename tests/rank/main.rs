@@ -5,6 +5,7 @@ mod faults;
 mod fork;
 mod hygiene;
 mod plain;
+mod traces;
 
 use std::collections::HashMap;
 use std::io::{BufRead, Read};
@@ -97,6 +98,8 @@ fn main() {
         "count" => hygiene::count(&context),
         "rounds" => hygiene::rounds(&context),
         "idle" => hygiene::idle(&context),
+        "traced" => traces::traced(&context),
+        "late" => traces::late(&context),
         other => panic!("no scenario {other}"),
     };
     if let Err(error) = result {
