@@ -5,6 +5,7 @@ mod faults;
 mod fork;
 mod hygiene;
 mod plain;
+mod torture;
 
 use std::collections::HashMap;
 use std::io::{BufRead, Read};
@@ -97,6 +98,7 @@ fn main() {
         "count" => hygiene::count(&context),
         "rounds" => hygiene::rounds(&context),
         "idle" => hygiene::idle(&context),
+        "torture" => torture::torture(&context),
         other => panic!("no scenario {other}"),
     };
     if let Err(error) = result {
