@@ -174,6 +174,10 @@ impl Group {
         let now = self.clock().now();
         let first = {
             let mut state = self.state();
+            // This rank has said its word: what it finds now nobody else would hear of.
+            if failure.origin == self.rank && state.failing.failure().is_some() {
+                return;
+            }
             let first = state.failing.take_up(failure.clone(), now);
             // Release: pairs with the Acquire in `has_failed`.
             self.failing.store(true, Ordering::Release);
