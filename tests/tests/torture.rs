@@ -19,7 +19,9 @@
 //!
 //! A communicator that was split off the world ends with the world where a process is gone. Otherwise it has a
 //! failure of its own: its own deadline, its own rank that left; and once the world has failed, ranks drop it,
-//! which its other ranks may find while they are still in a call on it (`PeerLeft`).
+//! which its other ranks may find while they are still in a call on it (`PeerLeft`). A world that fails during a
+//! split may leave a communicator that some ranks have made and others have not and cannot drop: on those who have
+//! it, its deadline ends it, and they see the world's failure after that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -36,6 +38,8 @@ const TOLD_WITHIN: Duration = Duration::from_secs(1);
 /// Up to eight ranks spin on two cores, beside the threads that answer for them and the harness that reads the
 /// time: so much may pass before the one that matters gets a core.
 const SCHEDULING: Duration = Duration::from_millis(500);
+/// What a deadline says of a communicator whose `split` failed on a rank.
+const HALF_MADE: &str = "has not made the communicator yet";
 /// Runs when `CONSORT_TORTURE_RUNS` is not set.
 const RUNS: u32 = 12;
 
@@ -154,10 +158,14 @@ impl Run<'_> {
 
     /// How long after the fault everybody must have failed. A deadline passes on the communicator that was split
     /// off, and then on the world.
-    fn limit(&self) -> Duration {
+    fn limit(&mut self) -> Duration {
+        let half_made = self
+            .living()
+            .into_iter()
+            .any(|rank| self.job.said(rank, "child ").iter().any(|(line, _)| line.contains(HALF_MADE)));
         let deadlines = match self.plan.fault {
             Fault::Stop | Fault::Away => 1 + u32::from(self.plan.splits),
-            _ => 0,
+            _ => u32::from(half_made),
         };
         self.plan.timeout * deadlines + TOLD_WITHIN + SCHEDULING
     }
@@ -209,7 +217,9 @@ impl Run<'_> {
         };
         for rank in self.living() {
             for (line, _) in self.job.said(rank, "child ") {
-                let fits = allowed.iter().any(|variant| line.starts_with(&format!("{variant}: ")));
+                let half_made = self.plan.ends == Ends::Failure && line.contains(HALF_MADE);
+                let fits = allowed.iter().any(|variant| line.starts_with(&format!("{variant}: ")))
+                    || (half_made && line.starts_with("Timeout: "));
                 assert!(fits, "a child of rank {rank} failed with {line}\n{}", self.job.output());
             }
         }
