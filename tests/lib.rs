@@ -10,8 +10,12 @@ pub mod counting;
 pub mod difference;
 #[path = "support/job.rs"]
 pub mod job;
+#[path = "support/pattern.rs"]
+pub mod pattern;
 #[path = "support/system.rs"]
 pub mod system;
+#[path = "support/torture.rs"]
+pub mod torture;
 
 use std::sync::mpsc;
 use std::time::Duration;

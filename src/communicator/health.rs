@@ -72,8 +72,8 @@ impl Communicator {
         self.core.group.failure()
     }
 
-    /// Ends the communicator on all ranks: calls under way return [`Error::Aborted`], here at once and elsewhere
-    /// within a second. Any thread may do it at any time, and more than once.
+    /// Ends the communicator on all ranks: calls under way return [`Error::Aborted`] within a second. When several
+    /// ranks do it at the same time, all are told the same one. Any thread may do it at any time, and more than once.
     pub fn abort(&self, reason: &str) {
         if !self.core.is_forked() {
             self.core.abort(reason);

@@ -166,18 +166,21 @@ impl Group {
             Error::Internal { what } => Error::Internal { what: format!("{what} (on {})", place()) },
             error => error,
         };
-        self.take_up(Failure { origin: self.rank, error, report }, true);
+        self.take_up(Failure { origin: self.rank, error, report }, self.rank);
     }
 
     /// A failure is known here: found on this rank, or told by another. The first one is passed on to all; what
     /// this rank finds after that is not said any more.
-    fn take_up(&self, failure: Failure, own: bool) {
+    fn take_up(&self, failure: Failure, by: Rank) {
         let now = self.clock().now();
         let first = {
             let mut state = self.state();
-            if own && state.failing.failure().is_some() {
+            // Once this rank has said its word, nobody else would hear of what it finds.
+            if by == self.rank && state.failing.failure().is_some() {
                 return;
             }
+            // Together with what it said: whoever has heard from all chooses.
+            state.failing.heard(by);
             let first = state.failing.take_up(failure.clone(), now);
             // Release: pairs with the Acquire in `has_failed`.
             self.failing.store(true, Ordering::Release);
@@ -210,8 +213,7 @@ impl Group {
             }
             Message::Poison { failure } => {
                 if failure.origin < self.size() {
-                    self.state().failing.heard(rank);
-                    self.take_up(failure, false);
+                    self.take_up(failure, rank);
                 }
             }
             Message::Query { token } => self.member.answer(from, self.uid, token, self.recorder.snapshot()),

@@ -104,6 +104,8 @@ impl Inquiry {
             }
         };
         let ranks = group.members.iter().enumerate().map(witness).collect();
-        Evidence { communicator: group.uid, by: group.rank, operation, waited, ranks, processes }
+        let table = group.member.table.iter().zip(0..);
+        let places = table.map(|(other, rank)| (other.process, group.member.place(rank))).collect();
+        Evidence { communicator: group.uid, by: group.rank, operation, waited, ranks, processes, places }
     }
 }

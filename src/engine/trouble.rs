@@ -103,12 +103,6 @@ impl Watch {
         now >= *self.next.get_or_insert(now + first)
     }
 
-    /// When it wants to be looked at next.
-    #[cfg(test)]
-    pub(crate) fn next(&self) -> Option<Instant> {
-        self.next
-    }
-
     fn waited(&self, now: Instant) -> Duration {
         self.started.map_or(Duration::ZERO, |started| now.saturating_duration_since(started))
     }

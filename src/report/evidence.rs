@@ -134,4 +134,6 @@ pub(crate) struct Evidence {
     pub(crate) ranks: Vec<Witness>,
     /// Of every process that answered: all its ranks on all its communicators, this one included.
     pub(crate) processes: BTreeMap<ProcessId, Vec<Position>>,
+    /// Where the job's other processes are, for people.
+    pub(crate) places: BTreeMap<ProcessId, String>,
 }

@@ -98,6 +98,8 @@ fn fits(world: &World, rank: Rank, failure: &Failed) -> Result<(), String> {
     let names = |of_job: Rank| match guilty {
         Some(Guilty::Ranks(ranks) | Guilty::Unreachable(ranks)) => ranks.iter().any(|rank| is(*rank, of_job)),
         Some(Guilty::Link { from, to }) => is(*from, of_job) || is(*to, of_job),
+        // The other communicator is that of all ranks.
+        Some(Guilty::Elsewhere { rank, .. }) => failure.on == Some(1) && *rank == of_job,
         _ => false,
     };
     let error = &failure.error;
@@ -124,17 +126,17 @@ fn fits(world: &World, rank: Rank, failure: &Failed) -> Result<(), String> {
         Fault::Cut { pause: Some(_), .. } => joining && matches!(error, Error::Join { .. }),
         Fault::Freeze { pause: Some(pause), .. } if *pause < world.timeout / 2 => false,
         Fault::Kill { rank: dead, .. } if joining => missing(*dead),
-        // Two ranks alone cannot tell a reset by a dead process from one on the way.
+        // One rank alone cannot tell a reset by a dead process from one on the way.
         Fault::Kill { rank: dead, .. } => {
             let reset = matches!(error, Error::Link { from, to, .. } if is(*from, *dead) || is(*to, *dead));
-            lost(*dead) || (reset && world.ranks == 2) || missing(*dead) || follows
+            lost(*dead) || reset || missing(*dead) || follows
         }
         // Who was stopped and goes on has missed everything itself.
         Fault::Freeze { rank: stopped, .. } if joining => missing(*stopped) || rank == *stopped,
         Fault::Freeze { rank: stopped, .. } => {
             // Who waits for the stopped one to be linked has joined, and its program has not.
             let joins = timeout && error.to_string().contains("has not made the communicator yet");
-            (timeout && names(*stopped)) || joins || missing(*stopped) || follows
+            (timeout && names(*stopped)) || joins || missing(*stopped) || follows || rank == *stopped
         }
         Fault::Cut { one, other, .. } if joining => missing(*one) || missing(*other),
         Fault::Cut { one, other, .. } => {

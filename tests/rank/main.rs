@@ -5,6 +5,7 @@ mod faults;
 mod fork;
 mod hygiene;
 mod plain;
+mod torture;
 mod traces;
 
 use std::collections::HashMap;
@@ -100,6 +101,7 @@ fn main() {
         "idle" => hygiene::idle(&context),
         "traced" => traces::traced(&context),
         "late" => traces::late(&context),
+        "torture" => torture::torture(&context),
         other => panic!("no scenario {other}"),
     };
     if let Err(error) = result {

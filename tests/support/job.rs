@@ -213,6 +213,14 @@ impl Job {
         self.line_at(rank, begin).0
     }
 
+    /// The rest of every line that begins with `begin` and has been said so far, asked for or not, with its time.
+    pub fn said(&mut self, rank: u32, begin: &str) -> Vec<(String, Instant)> {
+        let lines = self.process(rank).said.clone();
+        let lines = lines.lock();
+        let rest = |(at, line): &(Instant, String)| Some((line.strip_prefix(begin)?.trim().to_owned(), *at));
+        lines.lines.iter().filter_map(rest).collect()
+    }
+
     /// Gives the rank a line to read.
     pub fn say(&mut self, rank: u32, line: &str) {
         let input = &mut self.process(rank).input;

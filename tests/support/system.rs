@@ -109,6 +109,11 @@ impl Random {
         Random(seed)
     }
 
+    /// What repeats the sequence from here on.
+    pub fn seed(&self) -> u64 {
+        self.0
+    }
+
     /// The next number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -18,6 +18,8 @@ use crate::report::Report;
 
 /// How long a failure waits for the others' word, at most.
 const SETTLE_MAX: Duration = Duration::from_millis(300);
+/// The same for an abort or a revocation: whoever asks for it often does because somebody does not answer.
+const SETTLE_WILL_MAX: Duration = Duration::from_millis(50);
 
 /// A failure as it travels.
 #[derive(Clone, Debug)]
@@ -47,11 +49,6 @@ impl Failure {
             _ => 11,
         };
         (class, self.origin)
-    }
-
-    /// Whether it is somebody's will: nobody needs to be asked what the reason was.
-    fn is_will(&self) -> bool {
-        matches!(self.error, Error::Aborted { .. } | Error::Revoked { .. })
     }
 }
 
@@ -83,7 +80,6 @@ impl Failing {
             self.accused.entry(*to).or_default().insert(*from);
         }
         let Some(best) = &mut self.best else {
-            self.settled = failure.is_will();
             self.best = Some(failure);
             self.since = Some(now);
             return true;
@@ -92,7 +88,6 @@ impl Failing {
             // The same, passed on by others without its report.
             best.report = best.report.take().or(failure.report);
         } else if !self.settled && failure.key() < best.key() {
-            self.settled = failure.is_will();
             *best = failure;
         }
         false
@@ -108,8 +103,10 @@ impl Failing {
             let report = best.report.as_ref();
             report.is_some_and(|r| r.ranks.get(rank as usize).is_some_and(|r| r.unreachable.is_some()))
         };
+        let will = matches!(best.error, Error::Aborted { .. } | Error::Revoked { .. });
+        let patience = if will { SETTLE_WILL_MAX } else { SETTLE_MAX };
         let complete = awaited.all(|rank| self.heard.contains(&rank) || silent(rank));
-        if !complete && now.saturating_duration_since(since) < SETTLE_MAX {
+        if !complete && now.saturating_duration_since(since) < patience {
             return false;
         }
         self.settled = true;
@@ -166,16 +163,23 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_waited_for_a_bounded_time_and_a_will_not_at_all() {
+    fn silence_is_waited_for_a_bounded_time() {
         let (mut failing, now) = (Failing::default(), Instant::now());
         failing.take_up(internal(3), now);
         assert!(!failing.settle(now + SETTLE_MAX / 2, [0].into_iter()));
         assert!(failing.settle(now + SETTLE_MAX, [0].into_iter()));
-        let mut failing = Failing::default();
+    }
+
+    #[test]
+    fn a_will_is_nearest_to_the_cause_and_of_two_the_lowest_rank_s() {
+        let (mut failing, now) = (Failing::default(), Instant::now());
         failing.take_up(internal(0), now);
         failing.take_up(aborted(5), now);
-        assert!(failing.settle(now, [0, 1].into_iter()));
-        assert_eq!(origin(&failing), Some(5));
+        assert!(!failing.settle(now, [3].into_iter()), "another may have had a will too");
+        failing.take_up(aborted(3), now);
+        failing.heard(3);
+        assert!(failing.settle(now, [3].into_iter()));
+        assert_eq!(origin(&failing), Some(3));
     }
 
     #[test]

@@ -153,6 +153,7 @@ mod tests {
             waited: Duration::from_secs(12),
             ranks: (0..).zip(reaches).map(witness).collect(),
             processes: [([0; 16], vec![position()])].into(),
+            places: Default::default(),
         })
     }
 

@@ -151,6 +151,9 @@ impl Words<'_, '_> {
         };
         match self.view.of_process(&process).first() {
             Some(rank) => self.place(*rank),
+            None if self.view.evidence.places.contains_key(&process) => {
+                self.view.evidence.places[&process].clone()
+            }
             None => {
                 let bytes: String = process.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
                 format!("a process of no rank here, number {bytes}")

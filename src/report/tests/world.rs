@@ -86,6 +86,7 @@ impl World {
             waited: Duration::from_secs(12),
             ranks: (0..size).map(witness).collect(),
             processes: BTreeMap::new(),
+            places: BTreeMap::new(),
         })
     }
 

@@ -1,0 +1,250 @@
+//! One rank of a torture run: calls what the plan says until its end or until the communicator fails, and does to
+//! itself what the plan says it does.
+
+mod operations;
+
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use consort::{Communicator, Error, ReduceOp, Result};
+use consort_tests::difference::variant;
+use consort_tests::system;
+use consort_tests::torture::{Ends, Fault, Kind, Plan};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::Context;
+use operations::{Kept, Seat, perform};
+
+/// Operations on the communicator that is made of a revoked one.
+const AFTER_REVOKE: u64 = 6;
+
+/// Why a rank stops calling.
+enum End {
+    Passed,
+    Failed(Error),
+    /// It drops its communicators in the middle.
+    Leaves,
+}
+
+/// A line, as the harness reads it. Whoever ends at once afterwards has said it.
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+/// Whether the harness has said something.
+fn is_told() -> bool {
+    let stdin = std::io::stdin();
+    let mut fds = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
+    poll(&mut fds, PollTimeout::ZERO).is_ok_and(|count| count > 0)
+}
+
+fn text(error: &Error) -> String {
+    format!("{}: {}", variant(error), error.to_string().replace('\n', " "))
+}
+
+/// The communicator that was split last, and what was split wrong on it.
+#[derive(Default)]
+struct Child {
+    comm: Option<Communicator>,
+    salt: u64,
+    failed: bool,
+}
+
+impl Child {
+    fn split(&mut self, world: &Communicator, key: u64) -> Result<()> {
+        let color = (key >> 8) as u32 ^ world.rank().wrapping_mul(key as u32 | 1) >> 7;
+        let color = color % 3;
+        // One of four colours has no communicator.
+        let chosen = (color != 0 || !key.is_multiple_of(4)).then_some(color);
+        let sign = if key.is_multiple_of(2) { 1 } else { -1 };
+        let comm = world.split(chosen, sign * i64::from(world.rank()))?;
+        *self = Child { comm, salt: u64::from(color + 1) << 40, failed: false };
+        Ok(())
+    }
+}
+
+struct Run<'a> {
+    context: &'a Context,
+    plan: &'a Plan,
+    kept: Kept,
+    child: Child,
+}
+
+impl Run<'_> {
+    /// Calls until the end. A communicator that was split off may fail before the world does (its ranks have
+    /// deadlines of their own); then it is not used any more and the world's operations go on.
+    fn go(&mut self, world: &Communicator) -> End {
+        std::thread::scope(|threads| {
+            let mut number = 0;
+            loop {
+                let strikes = self.plan.strikes(self.context.rank, number);
+                if strikes {
+                    match self.plan.fault {
+                        Fault::Leave { .. } => {
+                            say("fault");
+                            return End::Leaves;
+                        }
+                        Fault::Abort | Fault::Revoke | Fault::Exit { by_thread: true, .. } => {
+                            let plan = self.plan;
+                            threads.spawn(move || by_another_thread(plan, world));
+                        }
+                        _ => self.strike(),
+                    }
+                }
+                if matches!(self.plan.ends, Ends::After(length) if number >= length) {
+                    return world.barrier().map_or_else(End::Failed, |()| End::Passed);
+                }
+                match self.turn(world, number, strikes) {
+                    Ok(false) => {}
+                    Ok(true) => return End::Passed,
+                    Err(error) => return End::Failed(error),
+                }
+                number += 1;
+            }
+        })
+    }
+
+    /// What this rank's own thread does, or waits to be done to it.
+    fn strike(&self) {
+        match self.plan.fault {
+            Fault::Exit { code, by_thread: false } => {
+                say("fault");
+                std::process::exit(code);
+            }
+            Fault::Nap => std::thread::sleep(self.plan.lasts),
+            Fault::Away => {
+                say("fault");
+                self.context.listen();
+            }
+            Fault::Panic { within: false } => {
+                say("fault");
+                panic!("the plan says so");
+            }
+            _ => say("at"),
+        }
+    }
+
+    /// One operation; whether it was the last.
+    fn turn(&mut self, world: &Communicator, number: u64, strikes: bool) -> Result<bool> {
+        let operation = self.plan.operation(number);
+        match operation.kind {
+            Kind::Split => {
+                self.child.split(world, operation.key)?;
+                return Ok(false);
+            }
+            Kind::Agree => {
+                let mut told = [u8::from(self.context.rank == 0 && is_told())];
+                world.all_reduce(&mut told, ReduceOp::Max)?;
+                return Ok(told[0] != 0);
+            }
+            _ => {}
+        }
+        if operation.on_child {
+            let Some(comm) = self.child.comm.as_ref().filter(|_| !self.child.failed) else {
+                return Ok(false);
+            };
+            let seat = Seat { comm, salt: self.child.salt };
+            if let Err(error) = perform(seat, operation, &mut self.kept, false) {
+                say(&format!("child {}", text(&error)));
+                self.child.failed = true;
+            }
+            return Ok(false);
+        }
+        let panics = strikes && self.plan.fault == (Fault::Panic { within: true });
+        perform(Seat { comm: world, salt: 0 }, operation, &mut self.kept, panics).map(|()| false)
+    }
+
+    /// All ranks that failed say so, keep their memory, and find the communicator as it was left.
+    fn failed(&mut self, world: Communicator, error: Error) {
+        // The others may wait there for this rank, which will not come.
+        self.child = Child::default();
+        let revoked = matches!(error, Error::Revoked { .. });
+        say(&format!("ended {}", text(&error)));
+        for again in [world.barrier(), world.status()] {
+            let again = again.expect_err("a failure stays");
+            assert_eq!(text(&again), text(&error));
+        }
+        if let Some(report) = world.last_report().filter(|_| matches!(error, Error::Timeout { .. })) {
+            say(&format!("report {}", report.to_json()));
+        }
+        if revoked {
+            self.recover(&world);
+        }
+        say("filled");
+        self.context.listen();
+        say(&format!("changed {}", self.kept.changed()));
+    }
+
+    /// A revoked communicator can be split, and what comes of it works.
+    fn recover(&mut self, world: &Communicator) {
+        let comm = world.split(Some(0), 0).expect("a split after a revocation").expect("a colour was given");
+        assert_eq!((comm.rank(), comm.size()), (world.rank(), world.size()));
+        for number in 0..AFTER_REVOKE {
+            let mut operation = self.plan.operation(1_000_000 + number);
+            operation.count %= 10_000;
+            perform(Seat { comm: &comm, salt: 1 }, operation, &mut self.kept, false).expect("it works");
+        }
+        comm.barrier().expect("it works");
+        say("recovered");
+    }
+}
+
+fn by_another_thread(plan: &Plan, world: &Communicator) {
+    std::thread::sleep(plan.delay);
+    say("fault");
+    match plan.fault {
+        Fault::Abort => world.abort("the plan says so"),
+        Fault::Revoke => world.revoke("the plan says so"),
+        Fault::Exit { code, .. } => std::process::exit(code),
+        _ => {}
+    }
+}
+
+fn whole(context: &Context, plan: &Plan) -> Result<()> {
+    let world = context.join()?;
+    say("joined");
+    context.listen();
+    let mut run = Run { context, plan, kept: Kept::default(), child: Child::default() };
+    match run.go(&world) {
+        End::Passed => {
+            run.child = Child::default();
+            drop(world);
+            say("ended passed");
+        }
+        End::Failed(error) => run.failed(world, error),
+        End::Leaves => {
+            // In either order.
+            if plan.seed.is_multiple_of(2) {
+                drop(world);
+                run.child = Child::default();
+            } else {
+                run.child = Child::default();
+                drop(world);
+            }
+            if plan.fault == (Fault::Leave { stay: true }) {
+                context.listen();
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Everything, and that nothing is left in this process afterwards.
+pub(crate) fn torture(context: &Context) -> Result<()> {
+    let plan = Plan::new(context.text("seed").parse().expect("a seed"));
+    let (descriptors, threads) = (system::descriptors(), system::threads());
+    if matches!(plan.fault, Fault::Panic { .. }) && plan.victims.contains(&context.rank) {
+        let ended = std::thread::scope(|threads| threads.spawn(|| whole(context, &plan)).join());
+        assert!(ended.is_err(), "it should have panicked");
+    } else {
+        whole(context, &plan)?;
+    }
+    let cleared = system::eventually(Duration::from_secs(1), || system::descriptors() == descriptors);
+    assert!(cleared, "descriptors before: {descriptors:?}, after: {:?}", system::descriptors());
+    let joined = system::eventually(Duration::from_secs(1), || system::threads() == threads);
+    assert!(joined, "{threads} threads before, {} after", system::threads());
+    say("clean");
+    Ok(())
+}

@@ -1,0 +1,162 @@
+//! Buffers whose contents are known on every rank, of every type, and what they become when they are reduced.
+//!
+//! Contents repeat after a prime number of elements, so that long buffers are made and compared quickly and what
+//! is in the wrong place still differs. Reductions are exact: integers wrap, floats are whole numbers small enough
+//! that no order of additions rounds.
+
+use consort::{DataType, ReduceOp};
+
+use crate::system::Random;
+
+/// After so many elements the contents begin again.
+const PERIOD: usize = 1021;
+
+/// Who has the buffer, in which operation.
+fn random(key: u64, rank: u32) -> Random {
+    Random::new(key ^ (u64::from(rank) + 1).wrapping_mul(0xd6e8_feb8_6659_fd93))
+}
+
+/// The bits of a whole number in a small float.
+fn small_float(value: i64, bias: u32, mantissa: u32) -> u16 {
+    if value == 0 {
+        return 0;
+    }
+    let exponent = value.ilog2();
+    let fraction = value - (1 << exponent);
+    let fraction = if exponent <= mantissa {
+        fraction << (mantissa - exponent)
+    } else {
+        fraction >> (exponent - mantissa)
+    };
+    ((exponent + bias) << mantissa) as u16 | fraction as u16
+}
+
+fn encode(data_type: DataType, value: i64, into: &mut Vec<u8>) {
+    match data_type {
+        DataType::Float32 => into.extend_from_slice(&(value as f32).to_le_bytes()),
+        DataType::Float64 => into.extend_from_slice(&(value as f64).to_le_bytes()),
+        DataType::Float16 => into.extend_from_slice(&small_float(value, 15, 10).to_le_bytes()),
+        DataType::Bfloat16 => into.extend_from_slice(&small_float(value, 127, 7).to_le_bytes()),
+        DataType::Float8E4m3 => into.push(small_float(value, 7, 3) as u8),
+        DataType::Float8E5m2 => into.push(small_float(value, 15, 2) as u8),
+        _ => into.extend_from_slice(&value.to_le_bytes()[..data_type.size()]),
+    }
+}
+
+/// A number as it is after it was stored and loaded again.
+fn wrapped(data_type: DataType, value: i64) -> i64 {
+    match data_type {
+        DataType::Int8 => i64::from(value as i8),
+        DataType::Uint8 => i64::from(value as u8),
+        DataType::Int32 => i64::from(value as i32),
+        DataType::Uint32 => i64::from(value as u32),
+        _ => value,
+    }
+}
+
+/// The largest whole number of a contribution; eight of them add up without rounding. None: any integer.
+fn largest(data_type: DataType) -> Option<u64> {
+    match data_type {
+        DataType::Float64 => Some((1 << 49) - 1),
+        DataType::Float32 => Some((1 << 20) - 1),
+        DataType::Float16 => Some(255),
+        DataType::Bfloat16 => Some(31),
+        DataType::Float8E4m3 | DataType::Float8E5m2 => Some(1),
+        _ => None,
+    }
+}
+
+fn contributions(data_type: DataType, op: ReduceOp, key: u64, rank: u32) -> Vec<i64> {
+    let mut random = random(key, rank);
+    let value = |random: u64| match (op, largest(data_type)) {
+        (ReduceOp::Prod, Some(_)) => 1 + (random & 1) as i64,
+        (_, Some(largest)) => (random & largest) as i64,
+        (ReduceOp::Avg, None) => (random & 15) as i64,
+        (_, None) => wrapped(data_type, random as i64),
+    };
+    (0..PERIOD).map(|_| value(random.number())).collect()
+}
+
+/// Whether the result of this reduction is known exactly.
+pub fn is_exact(data_type: DataType, op: ReduceOp) -> bool {
+    op != ReduceOp::Avg || largest(data_type).is_none()
+}
+
+/// The beginning of a buffer, as long as it takes until it repeats.
+#[derive(Debug)]
+pub struct Pattern {
+    bytes: Vec<u8>,
+    element: usize,
+}
+
+impl Pattern {
+    /// What one rank has in an operation that moves: any bits.
+    pub fn any(data_type: DataType, key: u64, rank: u32) -> Self {
+        let mut random = random(key, rank);
+        let element = data_type.size();
+        let words = (0..(PERIOD * element).div_ceil(8)).flat_map(|_| random.number().to_le_bytes());
+        Pattern { bytes: words.take(PERIOD * element).collect(), element }
+    }
+
+    /// What one rank contributes to a reduction.
+    pub fn contribution(data_type: DataType, op: ReduceOp, key: u64, rank: u32) -> Self {
+        Self::of(data_type, &contributions(data_type, op, key, rank))
+    }
+
+    /// What the contributions of so many ranks become.
+    pub fn reduced(data_type: DataType, op: ReduceOp, key: u64, size: u32) -> Self {
+        let fold = |one: &i64, other: &i64| match op {
+            ReduceOp::Sum | ReduceOp::Avg => one.wrapping_add(*other),
+            ReduceOp::Prod => one.wrapping_mul(*other),
+            ReduceOp::Max if data_type == DataType::Uint64 => (*one as u64).max(*other as u64) as i64,
+            ReduceOp::Min if data_type == DataType::Uint64 => (*one as u64).min(*other as u64) as i64,
+            ReduceOp::Max => *one.max(other),
+            ReduceOp::Min => *one.min(other),
+        };
+        let mut all = contributions(data_type, op, key, 0);
+        for rank in 1..size {
+            let next = contributions(data_type, op, key, rank);
+            all.iter_mut().zip(&next).for_each(|(one, other)| *one = wrapped(data_type, fold(one, other)));
+        }
+        if op == ReduceOp::Avg {
+            all.iter_mut().for_each(|value| *value /= i64::from(size));
+        }
+        Self::of(data_type, &all)
+    }
+
+    fn of(data_type: DataType, values: &[i64]) -> Self {
+        let mut bytes = Vec::with_capacity(values.len() * data_type.size());
+        values.iter().for_each(|value| encode(data_type, *value, &mut bytes));
+        Pattern { bytes, element: data_type.size() }
+    }
+
+    /// A buffer of so many elements.
+    pub fn buffer(&self, count: usize) -> Vec<u8> {
+        let mut buffer = Vec::with_capacity(count * self.element + self.bytes.len());
+        while buffer.len() < count * self.element {
+            buffer.extend_from_slice(&self.bytes);
+        }
+        buffer.truncate(count * self.element);
+        buffer
+    }
+
+    /// The first byte of `found` that differs from the contents from element `from` on.
+    pub fn difference(&self, found: &[u8], from: usize) -> Option<usize> {
+        let mut at = 0;
+        let mut begin = from % PERIOD * self.element;
+        while at < found.len() {
+            let bytes = (self.bytes.len() - begin).min(found.len() - at);
+            let (here, expected) = (&found[at..at + bytes], &self.bytes[begin..begin + bytes]);
+            if here != expected {
+                return here
+                    .iter()
+                    .zip(expected)
+                    .position(|(one, other)| one != other)
+                    .map(|first| at + first);
+            }
+            at += bytes;
+            begin = 0;
+        }
+        None
+    }
+}

@@ -1,0 +1,263 @@
+//! One run of the torture test as a function of its seed: who, over what, which operations, which fault, when.
+//! The test and all its ranks make the same plan. What a seed does not fix is time: a replayed run makes the same
+//! calls and has the same fault, a little earlier or later.
+
+use std::time::Duration;
+
+use consort::{DataType, ReduceOp};
+
+use crate::pattern::is_exact;
+use crate::system::Random;
+
+/// What goes wrong, on each rank that the plan names.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Fault {
+    /// Nothing.
+    None,
+    /// SIGKILL.
+    Kill,
+    /// SIGSTOP until the others have failed, then SIGCONT.
+    Stop,
+    /// SIGSTOP, and SIGCONT long before the deadline.
+    Pause,
+    /// The process ends without dropping its communicators.
+    Exit {
+        /// With this code.
+        code: i32,
+        /// By another thread, while the rank is in a call.
+        by_thread: bool,
+    },
+    /// The communicators are dropped; the process ends, or stays.
+    Leave {
+        /// Whether it stays.
+        stay: bool,
+    },
+    /// The program is busy elsewhere, but not for long.
+    Nap,
+    /// The program is busy elsewhere until the others have failed.
+    Away,
+    /// Another thread aborts the communicator.
+    Abort,
+    /// Another thread revokes the communicator.
+    Revoke,
+    /// The thread that owns the communicators panics.
+    Panic {
+        /// Within a scope, whose operations were started.
+        within: bool,
+    },
+}
+
+/// Until when the ranks go on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ends {
+    /// So many operations and a barrier.
+    After(u64),
+    /// Rank 0 is told to end, and tells the others.
+    Told,
+    /// The communicator fails.
+    Failure,
+}
+
+/// The plan of a run.
+#[derive(Debug)]
+pub struct Plan {
+    /// What repeats it.
+    pub seed: u64,
+    /// How many ranks.
+    pub size: u32,
+    /// `CONSORT_TRANSPORT`.
+    pub transport: &'static str,
+    /// `CONSORT_TIMEOUT`.
+    pub timeout: Duration,
+    /// What goes wrong.
+    pub fault: Fault,
+    /// Where: one rank, or two.
+    pub victims: Vec<u32>,
+    /// Before which operation of the victims.
+    pub at: u64,
+    /// How long after that; for a nap and a pause how long it lasts is `lasts`.
+    pub delay: Duration,
+    /// See `delay`; between two kills the time from one to the other.
+    pub lasts: Duration,
+    /// Whether communicators made by `split` are used too.
+    pub splits: bool,
+    /// Until when.
+    pub ends: Ends,
+}
+
+/// What the ranks call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// In place.
+    AllReduce,
+    /// Into another buffer.
+    AllReduceInto,
+    /// In place.
+    Reduce,
+    /// In place.
+    Broadcast,
+    /// Into another buffer.
+    AllGather,
+    /// Into another buffer.
+    ReduceScatter,
+    /// No data.
+    Barrier,
+    /// Every rank exchanges with its neighbours.
+    Ring,
+    /// Every second rank sends, the one behind it receives.
+    Pairs,
+    /// Several are started, and waited for in the opposite order.
+    Started,
+    /// Several are started on borrowed buffers.
+    Scope,
+    /// A new communicator instead of the one split before.
+    Split,
+    /// Whether to end is asked of rank 0.
+    Agree,
+}
+
+/// One operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Operation {
+    /// Whether it is on the communicator split last; on the world otherwise.
+    pub on_child: bool,
+    /// Which.
+    pub kind: Kind,
+    /// Of what.
+    pub data_type: DataType,
+    /// Reduced how.
+    pub op: ReduceOp,
+    /// Elements, as the call counts them.
+    pub count: usize,
+    /// Chooses roots, colours and contents.
+    pub key: u64,
+}
+
+const KINDS: [Kind; 11] = [
+    Kind::AllReduce,
+    Kind::AllReduceInto,
+    Kind::Reduce,
+    Kind::Broadcast,
+    Kind::AllGather,
+    Kind::ReduceScatter,
+    Kind::Barrier,
+    Kind::Ring,
+    Kind::Pairs,
+    Kind::Started,
+    Kind::Scope,
+];
+
+/// Every so many operations of a run that ends when it is told.
+const AGREE_EVERY: u64 = 8;
+
+fn below(random: &mut Random, most: u64) -> u64 {
+    random.number() % most
+}
+
+fn fault(random: &mut Random) -> Fault {
+    let flag = below(random, 2) == 0;
+    match below(random, 100) {
+        0..6 => Fault::None,
+        6..22 => Fault::Kill,
+        22..32 => Fault::Stop,
+        32..42 => Fault::Pause,
+        42..54 => Fault::Exit { code: i32::from(below(random, 2) == 0), by_thread: flag },
+        54..62 => Fault::Leave { stay: flag },
+        62..68 => Fault::Nap,
+        68..76 => Fault::Away,
+        76..84 => Fault::Abort,
+        84..92 => Fault::Revoke,
+        _ => Fault::Panic { within: flag },
+    }
+}
+
+impl Plan {
+    /// The plan of a seed.
+    pub fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let random = &mut random;
+        let size = 2 + below(random, 7) as u32;
+        let transport = ["shm", "tcp"][below(random, 2) as usize];
+        let fault = fault(random);
+        // Where nothing may fail, a busy machine must not make it fail.
+        let seconds = match fault {
+            Fault::None | Fault::Pause | Fault::Nap => 2,
+            Fault::Stop | Fault::Away => 1,
+            _ => 1 + below(random, 2),
+        };
+        let first = below(random, u64::from(size)) as u32;
+        let mut victims = vec![first];
+        let twice = matches!(fault, Fault::Kill | Fault::Stop | Fault::Abort | Fault::Revoke);
+        if twice && size > 2 && below(random, 4) == 0 {
+            victims.push((first + 1 + below(random, u64::from(size) - 1) as u32) % size);
+        }
+        let splits = below(random, 2) == 0;
+        let mut at = below(random, 60);
+        let length = at + 1 + below(random, 30);
+        let ends = match fault {
+            Fault::None | Fault::Nap => Ends::After(length),
+            Fault::Pause => Ends::Told,
+            // At the very end, when some ranks may be through already.
+            Fault::Kill | Fault::Exit { by_thread: false, .. } if below(random, 5) == 0 => {
+                at = length - below(random, 2);
+                Ends::After(length)
+            }
+            _ => Ends::Failure,
+        };
+        // See `operation`.
+        if fault == Fault::Revoke {
+            at = at.max(1);
+        }
+        let longest = if below(random, 2) == 0 { 1 } else { 20 };
+        let delay = random.duration(Duration::from_millis(longest));
+        let lasts = match fault {
+            Fault::Pause | Fault::Nap => Duration::from_millis(50 + below(random, 251)),
+            _ => random.duration(Duration::from_millis(10)),
+        };
+        let timeout = Duration::from_secs(seconds);
+        Plan { seed, size, transport, timeout, fault, victims, at, delay, lasts, splits, ends }
+    }
+
+    /// The operation with this number, from 0.
+    pub fn operation(&self, number: u64) -> Operation {
+        let mut random = Random::new(self.seed ^ (number + 1).wrapping_mul(0xa076_1d64_78bd_642f));
+        let random = &mut random;
+        let mut kind = KINDS[below(random, KINDS.len() as u64) as usize];
+        let mut on_child = self.splits && below(random, 3) == 0;
+        let forced = if self.ends == Ends::Told && number % AGREE_EVERY == AGREE_EVERY - 1 {
+            Some(Kind::Agree)
+        } else if self.fault == (Fault::Panic { within: true }) && number == self.at {
+            Some(Kind::Scope)
+        } else if self.splits && self.splits_at(number, random) {
+            Some(Kind::Split)
+        } else {
+            None
+        };
+        if let Some(forced) = forced {
+            (kind, on_child) = (forced, false);
+        }
+        let data_type = DataType::ALL[below(random, 12) as usize];
+        let op = ReduceOp::ALL[below(random, 5) as usize];
+        let op = if is_exact(data_type, op) { op } else { ReduceOp::Sum };
+        let bytes = match below(random, 100) {
+            0..70 => below(random, 2000),
+            70..95 => below(random, 64 << 10),
+            _ => (1 << 20) + below(random, 7 << 20),
+        };
+        let parts =
+            if matches!(kind, Kind::AllGather | Kind::ReduceScatter) { self.size as usize } else { 1 };
+        let count = bytes as usize / data_type.size() / parts;
+        Operation { on_child, kind, data_type, op, count, key: random.number() }
+    }
+
+    /// Communicators are split at the beginning and now and then. A revoked communicator is split on purpose, and
+    /// whoever has not heard of that must not be at another split.
+    fn splits_at(&self, number: u64, random: &mut Random) -> bool {
+        number == 0 || (self.fault != Fault::Revoke && below(random, 12) == 0)
+    }
+
+    /// Whether something goes wrong on this rank before this operation.
+    pub fn strikes(&self, rank: u32, number: u64) -> bool {
+        number == self.at && self.fault != Fault::None && self.victims.contains(&rank)
+    }
+}
