@@ -174,6 +174,12 @@ impl Group {
         let now = self.clock().now();
         let first = {
             let mut state = self.state();
+            // What a rank finds after it has told the others of a failure would stay its own secret. Broken links
+            // still count as evidence of whose end they have in common.
+            let late = failure.origin == self.rank && state.failing.failure().is_some();
+            if late && !matches!(failure.error, Error::Link { .. }) {
+                return;
+            }
             let first = state.failing.take_up(failure.clone(), now);
             // Release: pairs with the Acquire in `has_failed`.
             self.failing.store(true, Ordering::Release);
@@ -243,7 +249,11 @@ impl Group {
         }
         self.fail(if ended {
             let operation = self.operation_under_way();
-            let place = self.member.place(job_rank);
+            let mut place = self.member.place(job_rank);
+            if job_rank != rank {
+                // A split numbers its ranks anew.
+                place.push_str(&format!(", rank {job_rank} of the job"));
+            }
             Error::PeerLost { rank, place, operation, cause: cause.to_owned() }
         } else {
             Error::Link { from: self.rank, to: rank, transport: "control".into(), cause: cause.to_owned() }

@@ -223,9 +223,15 @@ impl Bound {
             let at = all.iter().position(|(link, _)| *link == counter.link).unwrap_or_else(|| {
                 let (peer, channel) = links.key(counter.link);
                 let up = links.up(counter.link);
-                let (filled, arrived) = (up.filled, up.emptied);
-                let blank =
-                    Traffic { peer, channel, filled, arrived, returned: up.emptied, credited: up.filled };
+                // What an operation does not look at may have come: it is not missing.
+                let blank = Traffic {
+                    peer,
+                    channel,
+                    filled: up.filled,
+                    arrived: u64::MAX,
+                    returned: up.emptied,
+                    credited: u64::MAX,
+                };
                 all.push((counter.link, blank));
                 all.len() - 1
             });
