@@ -4,7 +4,9 @@
 #   start RANK SIZE WORDS   a rank of it
 #   await RANK TEXT         until the rank has said it
 #   ended                   until all ranks have ended
+#   kill_rank RANK          with kill -9
 #   expect RANKS TEXTS      what these ranks must have said
+#   expect_any RANKS TEXT   what one of them must have said
 #   never RANKS TEXTS       what they must not have said
 #   verdict                 ends the script: 0 if everything was as expected
 #
@@ -28,7 +30,8 @@ if [ -z "${CASES_BIN:-}" ]; then
     (cd "$root" && cargo build --quiet --example cases) || exit 2
     CASES_BIN=${CARGO_TARGET_DIR:-$root/target}/debug/examples/cases
 fi
-export CONSORT_TIMEOUT=${CONSORT_TIMEOUT:-3} CONSORT_JOIN_TIMEOUT=${CONSORT_JOIN_TIMEOUT:-10}
+export CONSORT_TIMEOUT=${CONSORT_TIMEOUT:-2} CONSORT_JOIN_TIMEOUT=${CONSORT_JOIN_TIMEOUT:-10}
+export RUST_BACKTRACE=0
 # A launcher around this script must not be mistaken for the job's.
 unset CONSORT_ADDRESS CONSORT_SECRET CONSORT_LOCAL_RANK CONSORT_LOCAL_SIZE
 
@@ -48,6 +51,14 @@ start() {
     readers+=($!)
     CONSORT_RANK=$rank CONSORT_SIZE=$size "$CASES_BIN" "$@" >"$pipe" 2>&1 &
     pids[$name]=$!
+}
+
+kill_rank() {
+    local pid=${pids[$1]}
+    echo "    kill -9 $pid (rank $1)"
+    kill -9 "$pid"
+    # So that the shell does not comment on it.
+    wait "$pid" 2>/dev/null
 }
 
 log() { echo "$here/$jobs.$1.log"; }
@@ -92,6 +103,16 @@ expect() {
             fi
         done
     done
+}
+
+expect_any() {
+    local rank
+    facts=$((facts + 1))
+    for rank in $1; do
+        if said "$rank" "$2"; then return; fi
+    done
+    missing=$((missing + 1))
+    echo "    MISSING: none of ranks $1 has said: $2"
 }
 
 never() {

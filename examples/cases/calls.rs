@@ -26,13 +26,13 @@ pub(crate) fn skipped(how: &str) -> Result<()> {
     }
     match how {
         "stays" => {
-            stay(5.0);
+            stay(3.5);
             tell(&comm, "next call", || sum_ones(&comm, GRADIENTS));
         }
         "goes-on" => _ = tell(&comm, "gradients", || sum_ones(&comm, GRADIENTS)),
         "closes" => {
             drop(comm);
-            stay(2.0);
+            stay(1.0);
         }
         other => panic!("no variant {other:?}"),
     }
@@ -132,7 +132,7 @@ pub(crate) fn messages(how: &str) -> Result<()> {
         }
         "receive-alone" if me == 1 => _ = tell(&comm, "receive", || comm.receive(&mut input, 0)),
         "receive-alone" => {
-            stay(5.0);
+            stay(3.5);
             tell(&comm, "barrier", || comm.barrier());
         }
         "lengths" if me == 0 => _ = tell(&comm, "send", || comm.send(&output, 1)),

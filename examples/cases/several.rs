@@ -22,7 +22,7 @@ pub(crate) fn several(how: &str, directory: &str) -> Result<()> {
         // So that the others are inside.
         std::thread::sleep(Duration::from_millis(500));
         if how == "nobody-dies" {
-            stay(4.0);
+            stay(2.5);
             tell(&world, "world", || sum_ones(&world, ELEMENTS));
             return Ok(());
         }
