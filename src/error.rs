@@ -86,7 +86,8 @@ pub enum Error {
         hint: String,
     },
     /// A rank died, or its host or its link did.
-    #[error("rank {rank} ({place}) was lost{}: {cause}; look at that rank's own output first",
+    #[error("rank {rank} ({place}) was lost{}: {cause}; look at that rank's own output first, and at the kernel's log if \
+        it may have been out of memory",
         operation.as_ref().map(|o| format!(" during {o}")).unwrap_or_default())]
     PeerLost {
         /// Who.
@@ -111,8 +112,8 @@ pub enum Error {
     },
     /// An operation did not finish in time.
     #[error(
-        "{operation} did not finish within {}: {verdict}; the report on all ranks has the details, and CONSORT_TIMEOUT or the \
-         options set a longer time", seconds(*waited)
+        "{operation} did not finish within {}: {verdict}; `last_report` has the details of all ranks, and CONSORT_TIMEOUT or \
+         `with_timeout` sets a longer time", seconds(*waited)
     )]
     Timeout {
         /// What was under way.

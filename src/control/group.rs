@@ -40,6 +40,9 @@ pub(crate) struct Group {
     stuck: Mutex<Option<Standing>>,
 }
 
+/// Up to this many ranks a report comes to every rank from every other, not only from its author.
+const REPEATED_SIZE_MAX: u32 = 32;
+
 /// Where the operation with this record was last seen not to go on, and since when.
 struct Standing {
     record: u64,
@@ -190,8 +193,9 @@ impl Group {
             return;
         }
         tracing::warn!(rank = self.rank, origin = failure.origin, "communicator failed: {}", failure.error);
-        // Who only passes it on need not repeat the report.
-        let report = failure.report.clone().filter(|_| failure.origin == self.rank);
+        // Who only passes it on repeats the report where that is little: somebody may not hear its origin.
+        let repeats = failure.origin == self.rank || self.size() <= REPEATED_SIZE_MAX;
+        let report = failure.report.clone().filter(|_| repeats);
         let failure = Failure { report, ..failure };
         for rank in (0..self.size()).filter(|rank| *rank != self.rank) {
             self.send(rank, Message::Poison { failure: failure.clone() });
@@ -249,7 +253,11 @@ impl Group {
         }
         self.fail(if ended {
             let operation = self.operation_under_way();
-            let place = self.member.place(job_rank);
+            let mut place = self.member.place(job_rank);
+            if job_rank != rank {
+                // A split numbers its ranks anew.
+                place.push_str(&format!(", rank {job_rank} of the job"));
+            }
             Error::PeerLost { rank, place, operation, cause: cause.to_owned() }
         } else {
             Error::Link { from: self.rank, to: rank, transport: "control".into(), cause: cause.to_owned() }

@@ -17,6 +17,9 @@ use super::process::Shared;
 use super::wire::{self, Message};
 use crate::Rank;
 
+/// Why a rank is lost whose process is gone: the same words however it was noticed.
+pub(super) const ENDED: &str = "its process ended without closing the communicator";
+
 /// Bytes kept for a peer that does not read, at most; then the link counts as broken.
 const BACKLOG_BYTES_MAX: usize = 4 << 20;
 
@@ -302,10 +305,7 @@ impl RemoteLink {
         let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let state = match (&mut &self.stream).read(&mut chunk) {
-                Ok(0) => Some(LinkState::Closed {
-                    cause: "it closed its control connection without leaving".into(),
-                    ended: true,
-                }),
+                Ok(0) => Some(LinkState::Closed { cause: ENDED.into(), ended: true }),
                 Ok(bytes) => {
                     incoming.extend_from_slice(&chunk[..bytes]);
                     None
@@ -313,9 +313,12 @@ impl RemoteLink {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => Some(LinkState::Open),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => None,
                 // Within a host nothing but an end breaks a connection.
+                Err(_) if matches!(self.stream, Stream::Unix(_)) => {
+                    Some(LinkState::Closed { cause: ENDED.into(), ended: true })
+                }
                 Err(error) => Some(LinkState::Closed {
                     cause: format!("its control connection failed: {error}"),
-                    ended: matches!(self.stream, Stream::Unix(_)),
+                    ended: false,
                 }),
             };
             loop {

@@ -9,7 +9,7 @@ use consort_transports::Transport;
 use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
 
 use super::accept;
-use super::link::{LinkState, RemoteLink};
+use super::link::{ENDED, LinkState, RemoteLink};
 use super::process::{Advance, KEY_SHM, KEY_TCP, KEY_UNIX, KEY_WAKE, Shared, Source, Unattended};
 
 /// How long unattended work is driven without a pause after it last moved.
@@ -79,7 +79,7 @@ fn handle(shared: &Arc<Shared>, key: u64, events: EpollFlags) {
                     for link in member.remote_links().iter().filter(|link| link.peer == rank) {
                         let _ = link.drain();
                     }
-                    member.lost(rank, "its process ended", true);
+                    member.lost(rank, ENDED, true);
                 }
             }
             None => {}

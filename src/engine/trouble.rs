@@ -164,10 +164,9 @@ pub(crate) fn look(task: &mut Task, engine: &mut Engine, now: Instant) -> Result
     if waited + lead >= timeout && task.watch.expiry.is_none() {
         task.watch.expiry = Some(Inquiry::start(&engine.group, now + lead));
     }
-    if waited >= timeout
-        && let Some(inquiry) = &mut task.watch.expiry
-        && inquiry.is_over(&engine.group, now)
-    {
+    // Looked at before the deadline too: that is when chains of waits are followed through other processes.
+    let explained = task.watch.expiry.as_mut().is_some_and(|inquiry| inquiry.is_over(&engine.group, now));
+    if waited >= timeout && explained {
         return Err(expired(task, engine, waited));
     }
     early_report(task, engine, now, waited);

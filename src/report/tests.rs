@@ -233,7 +233,11 @@ fn cycles_across_communicators_are_told_step_by_step() {
         step(THIRD, 0, "barrier #5", 1),
     ];
     assert_eq!(cycle_of(&report), steps);
-    assert!(report.verdict.contains(", which (rank 0 there) waits in"), "{}", report.verdict);
+    assert!(
+        report.verdict.contains(", which (rank 0 there, rank 1 of the job) waits in"),
+        "{}",
+        report.verdict
+    );
 }
 
 #[test]

@@ -124,11 +124,16 @@ impl Reception {
                 Err(error @ (Errno::EMFILE | Errno::ENFILE)) => {
                     tracing::debug!(transport = self.transport, %error, "turned a caller away");
                     self.reserve.take()?;
-                    if let Ok(socket) = accept4(self.listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC) {
+                    let caller = accept4(self.listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC);
+                    if let Ok(socket) = caller {
                         // SAFETY: as above.
                         drop(unsafe { OwnedFd::from_raw_fd(socket) });
                     }
                     self.reserve = spare();
+                    // Without a free descriptor the kernel does not say that nobody is there.
+                    if caller == Err(Errno::EAGAIN) {
+                        return None;
+                    }
                 }
                 Err(error) => {
                     tracing::debug!(transport = self.transport, %error, "accept failed");

@@ -68,7 +68,8 @@ impl Words<'_, '_> {
                     },
                     [] => "that process".into(),
                 };
-                let last = self.last(node, count);
+                let nodes: Vec<Node> = absent.iter().map(|absent| absent.node).collect();
+                let last = self.last(&nodes);
                 format!("{who} {lack}{waits}; {last}, and {now}: look at a stack trace of {place}")
             }
             How::Left(after) => {
@@ -193,11 +194,15 @@ impl Words<'_, '_> {
             let of = if one { String::new() } else { format!(" of communicator {}", short(step.node.0)) };
             let before = at.checked_sub(1).map(|before| &steps[before]);
             let same = before.is_some_and(|before| before.waits_for == step.node.1);
-            let who = match (at, same) {
-                (0, _) => format!("rank {}", step.node.1),
-                (_, true) => ", which".into(),
-                (_, false) => format!(", which (rank {} there)", step.node.1),
-            };
+            // Several communicators number the same ranks differently.
+            let job = self.view.position(step.node).map(|position| position.job_rank);
+            let job = job.filter(|job| !one && *job != step.node.1);
+            let job = job.map(|job| format!("rank {job} of the job"));
+            let there = (at > 0 && !same).then(|| format!("rank {} there", step.node.1));
+            let aside: Vec<String> = there.into_iter().chain(job).collect();
+            let aside = if aside.is_empty() { String::new() } else { format!(" ({})", aside.join(", ")) };
+            let who = if at == 0 { format!("rank {}", step.node.1) } else { ", which".into() };
+            let who = format!("{who}{aside}");
             text.push_str(&format!("{who} waits in {what}{of} for rank {}", step.waits_for));
         }
         if let (true, Some(last)) = (steps.len() > STEPS, steps.last()) {

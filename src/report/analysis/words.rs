@@ -277,11 +277,19 @@ impl Words<'_, '_> {
         }
     }
 
-    /// What a rank did last.
-    pub(super) fn last(&self, node: Node, count: usize) -> String {
-        let last = self.view.position(node).and_then(|position| position.last.as_ref());
-        let its =
-            if count == 1 { "its last call".into() } else { format!("the last call of rank {}", node.1) };
+    /// What ranks did last: all of them, if it was the same, or else the first.
+    pub(super) fn last(&self, nodes: &[Node]) -> String {
+        let of = |node: &Node| self.view.position(*node).and_then(|position| position.last.as_ref());
+        let call = |node: &Node| of(node).map(|(number, descriptor, _)| (*number, *descriptor));
+        let (Some(node), count) = (nodes.first(), nodes.len()) else { return String::new() };
+        let last = of(node);
+        let its = if count == 1 {
+            "its last call".into()
+        } else if nodes.iter().all(|other| call(other) == call(node)) {
+            "their last call".into()
+        } else {
+            format!("the last call of rank {}", node.1)
+        };
         match last {
             Some((number, descriptor, age)) => {
                 let of = self.of(node.0);
@@ -289,6 +297,7 @@ impl Words<'_, '_> {
                 format!("{its} was {}{of} (finished {age} ago)", label(*number, descriptor))
             }
             None if count == 1 => "it has finished no call yet".into(),
+            None if its == "their last call" => "they have finished no call yet".into(),
             None => format!("rank {} has finished no call yet", node.1),
         }
     }

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# A rank never joins: it was not started, it came twice, or it was started for another size.
+. "$(dirname "$0")/common.sh"
+
+export CONSORT_JOIN_TIMEOUT=2
+
+variant "rank 2 of 4 is not started"
+for rank in 0 1 3; do start $rank 4 joins; done
+ended
+expect "0 1 3" "MissingRanks: 1 of 4 ranks did not join within * missing rank 2" "gave up after"
+
+variant "eight ranks are announced, four are started"
+for rank in 0 1 2 3; do start $rank 8 joins; done
+ended
+expect "0 1 2 3" "MissingRanks: 4 of 8 ranks did not join within * missing ranks 4-7"
+
+variant "rank 0 is not started"
+for rank in 1 2 3; do start $rank 4 joins; done
+ended
+expect "1 2 3" "Join: * rank 0 did not offer the job's unique id" "gave up after"
+
+variant "two processes are rank 1"
+start 0 3 joins
+start 1 3 joins
+name="1 again" start 1 3 joins
+ended
+expect "0" "Join: rank 1 could not join: two claim to be rank 1: host *, process * and host *, process *"
+
+variant "rank 1 was told 2 ranks, the others 3"
+start 0 3 joins
+start 1 2 joins
+start 2 3 joins
+ended
+expect "0 1" "Settings: ranks cannot form a communicator: number of ranks: rank 0 says 3; rank 1 says 2"
+
+verdict
