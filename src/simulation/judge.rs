@@ -54,7 +54,8 @@ pub(super) fn judge(world: &mut World) -> Result<String, String> {
                 failure.report.as_ref().map(|report| &report.guilty)
             );
         }
-        text
+        let report = failed.iter().find_map(|(_, failure)| failure.report.as_ref());
+        text + &report.map(|report| format!("\n{report}")).unwrap_or_default()
     };
     for (rank, failure) in &failed {
         if let Err(wrong) = fits(world, *rank, failure) {

@@ -403,16 +403,24 @@ impl<'a> Walk<'_, 'a> {
             step.node.0 == communicator && open.sequence == sequence && !is_message(&open.descriptor)
         };
         let view = self.view;
-        // Messages of exchanges wait side by side, not one for the other.
-        let exchanges =
-            |step: &Step<'_>| view.position(step.node).is_some_and(|position| position.messages.len() > 1);
-        if !steps.iter().all(together) && !steps.iter().all(exchanges) {
+        // Messages whose other ends are there too, as those of exchanges, wait side by side, not one for the other.
+        let met = |step: &Step<'_>| {
+            let open = step.open;
+            let end = |(sequence, descriptor): &(u64, Descriptor)| {
+                *sequence == open.sequence && matches_end(descriptor, &open.descriptor, step.node.1)
+            };
+            let peer = view.position((step.node.0, step.waits_for));
+            peer.is_some_and(|peer| peer.messages.iter().any(end))
+        };
+        if !steps.iter().all(together) && !steps.iter().all(met) {
             self.found.cycles.push(steps);
             return;
         }
         let in_cycle = steps.iter().map(|step| (step.waits_for, step.node.1));
         let in_cycle = in_cycle.flat_map(|(from, to)| [(from, to), (to, from)]);
-        let is_in = |open: &Open| open.sequence == sequence && !is_message(&open.descriptor);
+        let is_in = |open: &Open| {
+            open.sequence == sequence && !is_message(&descriptor) && !is_message(&open.descriptor)
+        };
         let others = view
             .known(communicator)
             .filter(|(_, position)| position.open.as_ref().is_some_and(is_in))
