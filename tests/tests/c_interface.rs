@@ -1,5 +1,6 @@
 //! `include/consort.h` as C and C++ compilers read it, and a C program on the built library.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -99,6 +100,28 @@ fn the_header_is_c_and_cpp_by_itself_and_after_nccls() {
             succeeds(command.arg("-I").arg(root().join("include")).arg(&source));
         }
     }
+}
+
+/// The words that follow this one in a text.
+fn names_after<'a>(text: &'a str, before: &str) -> BTreeSet<&'a str> {
+    let name = |rest: &'a str| rest.split_once('(').map(|(name, _)| name);
+    text.split(before).skip(1).filter_map(name).collect()
+}
+
+#[test]
+fn the_header_declares_what_the_library_exports() {
+    let read = |name: &str| std::fs::read_to_string(root().join(name)).expect("a file of this repository");
+    let header = read("include/consort.h");
+    let starts = ["\nncclResult_t ", "\nconsortResult_t ", "\nconst char* ", "\nvoid "];
+    let declared: BTreeSet<&str> = starts.iter().flat_map(|start| names_after(&header, start)).collect();
+    let sources = std::fs::read_dir(root().join("ffi/src")).expect("the sources").flatten();
+    let sources: Vec<String> =
+        sources.map(|file| read(&format!("ffi/src/{}", file.file_name().display()))).collect();
+    let exported = sources.iter().flat_map(|text| names_after(text, "pub unsafe extern \"C\" fn "));
+    let exported = exported.chain(sources.iter().flat_map(|text| names_after(text, "pub extern \"C\" fn ")));
+    let exported: BTreeSet<&str> = exported.collect();
+    assert!(exported.len() > 20);
+    assert_eq!(declared, exported);
 }
 
 #[test]
