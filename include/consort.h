@@ -129,7 +129,7 @@ typedef ncclResult_t consortResult_t;
 #define CONSORT_RESULT_TIMEOUT 8
 
 typedef enum {
-  CONSORT_TEXT = 0, /* for people: lines without one at the end */
+  CONSORT_TEXT = 0, /* for people: several lines, no newline after the last */
   CONSORT_JSON = 1  /* for programs: one object; durations are seconds in keys that end in _s */
 } consortFormat_t;
 
