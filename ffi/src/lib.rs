@@ -2,32 +2,25 @@
 //! opens a library at run time. It is built as `libconsort_ffi.so` and does not claim to be `libnccl.so.2`.
 //!
 //! Invariant: no panic crosses the boundary, a wrong handle is an error, and nothing but translation happens
-//! here. Deliberately absent: groups, streams, devices.
+//! here. Deliberately absent: groups, streams, devices. What this library has and NCCL has not is in
+//! [`extensions`]; `include/consort.h` declares all.
 
+pub mod extensions;
 mod handles;
+pub mod status;
 #[cfg(test)]
 mod tests;
+pub mod timeout;
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::ffi::{CString, c_char, c_int, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, PoisonError};
+use std::ffi::{c_int, c_void};
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use consort::{Call, Communicator, DataType, Error, ReduceOp, Span, SpanMut, UniqueId};
+use consort::{Call, Communicator, DataType, Error, Options, ReduceOp, Span, SpanMut, UniqueId, WithTimeout};
 
-/// `ncclResult_t`.
-#[repr(i32)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Status {
-    Success = 0,
-    System = 2,
-    Internal = 3,
-    InvalidArgument = 4,
-    InvalidUsage = 5,
-    Remote = 6,
-    Timeout = 8,
-}
+use handles::Handle;
+use status::{fence, fence_of, invalid};
 
 /// `ncclUniqueId`.
 #[repr(C)]
@@ -36,60 +29,39 @@ pub struct NcclUniqueId {
     internal: [u8; UniqueId::BYTES],
 }
 
-thread_local! {
-    static LAST_ERROR: RefCell<CString> = RefCell::new(CString::default());
-}
-
 /// The last ids that this process made: their rendezvous lives as long as they do, whichever thread asked.
 static CREATED: Mutex<VecDeque<UniqueId>> = Mutex::new(VecDeque::new());
 /// How many of them. One that was not joined before as many others were made is taken for abandoned.
 const CREATED_MAX: usize = 256;
 
-fn status(error: &Error) -> Status {
-    match error {
-        Error::InvalidArgument { .. } => Status::InvalidArgument,
-        Error::Mismatch { .. } | Error::Settings { .. } | Error::ConcurrentUse | Error::Forked => {
-            Status::InvalidUsage
+fn handle(comm: *mut c_void) -> Result<Arc<Handle>, Error> {
+    handles::find(comm).ok_or_else(|| {
+        invalid("the communicator handle is null, freed or foreign", "pass one that ncclCommInitRank made")
+    })
+}
+
+/// A communicator for the next call: with the deadline of this thread or of the handle, if one was set.
+enum InTime<'a> {
+    AsMade(&'a Communicator),
+    Within(WithTimeout<'a>),
+}
+
+impl Deref for InTime<'_> {
+    type Target = Communicator;
+
+    fn deref(&self) -> &Communicator {
+        match self {
+            InTime::AsMade(communicator) => communicator,
+            InTime::Within(view) => view,
         }
-        Error::PeerLost { .. } | Error::PeerLeft { .. } | Error::Link { .. } | Error::Aborted { .. } => {
-            Status::Remote
-        }
-        Error::Timeout { .. } | Error::MissingRanks { .. } => Status::Timeout,
-        Error::OutOfMemory { .. } | Error::System { .. } | Error::Join { .. } => Status::System,
-        _ => Status::Internal,
     }
 }
 
-fn set_last_error(text: &str) {
-    let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
-    LAST_ERROR.with(|last| *last.borrow_mut() = text);
-}
-
-/// Runs `body`; errors become a status and the last error's text, panics an internal error.
-fn fence(body: impl FnOnce() -> Result<(), Error>) -> c_int {
-    let outcome = catch_unwind(AssertUnwindSafe(body));
-    let status = match outcome {
-        Ok(Ok(())) => Status::Success,
-        Ok(Err(error)) => {
-            set_last_error(&error.to_string());
-            status(&error)
-        }
-        Err(_) => {
-            set_last_error("internal error: a panic was stopped at the C boundary; please report it");
-            Status::Internal
-        }
-    };
-    status as c_int
-}
-
-fn invalid(what: &str, hint: &str) -> Error {
-    Error::InvalidArgument { what: what.to_owned(), hint: hint.to_owned() }
-}
-
-fn communicator(handle: *mut c_void) -> Result<std::sync::Arc<Communicator>, Error> {
-    handles::find(handle).ok_or_else(|| {
-        invalid("the communicator handle is null, freed or foreign", "pass one that ncclCommInitRank made")
-    })
+fn in_time(handle: &Handle) -> InTime<'_> {
+    match handle.timeout.now() {
+        None => InTime::AsMade(&handle.communicator),
+        Some(timeout) => InTime::Within(handle.communicator.with_timeout(timeout)),
+    }
 }
 
 fn data_type(code: c_int) -> Result<DataType, Error> {
@@ -149,12 +121,13 @@ unsafe fn writable<'a>(start: *mut c_void, bytes: Option<usize>) -> Result<SpanM
 /// # Safety
 /// As the exported function that calls it.
 unsafe fn execute(
-    handle: *mut c_void,
+    comm: *mut c_void,
     call: Call,
     input: *const c_void,
     output: *mut c_void,
 ) -> Result<(), Error> {
-    let comm = communicator(handle)?;
+    let handle = handle(comm)?;
+    let comm = in_time(&handle);
     let (rank, size) = (comm.rank(), comm.size());
     // SAFETY: the caller promises that the buffers are as long as NCCL's contract for the call says, which is
     // what `input_bytes` and `output_bytes` compute, and that nobody else touches them meanwhile.
@@ -191,12 +164,6 @@ pub unsafe extern "C" fn ncclGetVersion(version: *mut c_int) -> c_int {
     fence(|| unsafe { store(version, "version", || Ok(22_000)) })
 }
 
-/// The text of this thread's last error; valid until this thread's next failing call.
-#[unsafe(no_mangle)]
-pub extern "C" fn ncclGetLastError(_comm: *mut c_void) -> *const c_char {
-    LAST_ERROR.with(|last| last.borrow().as_ptr())
-}
-
 /// Makes an id; its rendezvous lives in this process.
 ///
 /// # Safety
@@ -231,7 +198,10 @@ pub unsafe extern "C" fn ncclCommInitRank(
     let join = || {
         let size = u32::try_from(size)
             .map_err(|_| invalid(&format!("a size of {size} is negative"), "pass the number of ranks"))?;
-        let joined = Communicator::join(rank(number)?, size, &UniqueId::from_bytes(&id.internal)?)?;
+        // As with NCCL, an operation has no deadline unless one is set; CONSORT_TIMEOUT goes before this.
+        let options = Options::default().timeout(timeout::NEVER);
+        let id = UniqueId::from_bytes(&id.internal)?;
+        let joined = Communicator::join_with(rank(number)?, size, &id, &options)?;
         handles::insert(joined)
             .ok_or_else(|| invalid("too many communicators", "destroy some before making more"))
     };
@@ -242,11 +212,11 @@ pub unsafe extern "C" fn ncclCommInitRank(
 /// Closes a communicator; a null handle is fine.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclCommDestroy(comm: *mut c_void) -> c_int {
-    fence(|| {
+    fence_of(comm, || {
         if comm.is_null() {
             return Ok(());
         }
-        communicator(comm)?;
+        handle(comm)?;
         drop(handles::remove(comm));
         Ok(())
     })
@@ -267,7 +237,7 @@ pub unsafe extern "C" fn ncclAllReduce(
     _stream: *mut c_void,
 ) -> c_int {
     // SAFETY: this function's own contract.
-    fence(|| unsafe {
+    fence_of(comm, || unsafe {
         execute(comm, Call::all_reduce(data_type(element)?, operator(op)?, count), input, output)
     })
 }
@@ -287,7 +257,7 @@ pub unsafe extern "C" fn ncclReduce(
     comm: *mut c_void,
     _stream: *mut c_void,
 ) -> c_int {
-    fence(|| {
+    fence_of(comm, || {
         let call = Call::reduce(data_type(element)?, operator(op)?, count, rank(root)?);
         // SAFETY: this function's own contract.
         unsafe { execute(comm, call, input, output) }
@@ -309,7 +279,7 @@ pub unsafe extern "C" fn ncclBroadcast(
     _stream: *mut c_void,
 ) -> c_int {
     // SAFETY: this function's own contract.
-    fence(|| unsafe {
+    fence_of(comm, || unsafe {
         execute(comm, Call::broadcast(data_type(element)?, count, rank(root)?), input, output)
     })
 }
@@ -328,7 +298,7 @@ pub unsafe extern "C" fn ncclAllGather(
     _stream: *mut c_void,
 ) -> c_int {
     // SAFETY: this function's own contract.
-    fence(|| unsafe { execute(comm, Call::all_gather(data_type(element)?, count), input, output) })
+    fence_of(comm, || unsafe { execute(comm, Call::all_gather(data_type(element)?, count), input, output) })
 }
 
 /// Reduce-scatter on host memory; complete when it returns.
@@ -346,7 +316,7 @@ pub unsafe extern "C" fn ncclReduceScatter(
     _stream: *mut c_void,
 ) -> c_int {
     // SAFETY: this function's own contract.
-    fence(|| unsafe {
+    fence_of(comm, || unsafe {
         execute(comm, Call::reduce_scatter(data_type(element)?, operator(op)?, count), input, output)
     })
 }
@@ -364,11 +334,11 @@ pub unsafe extern "C" fn ncclSend(
     comm: *mut c_void,
     _stream: *mut c_void,
 ) -> c_int {
-    fence(|| {
-        let (comm, element) = (communicator(comm)?, data_type(element)?);
+    fence_of(comm, || {
+        let (handle, element) = (handle(comm)?, data_type(element)?);
         // SAFETY: this function's own contract.
         let input = unsafe { readable(input, count.checked_mul(element.size()))? };
-        comm.send_bytes(element, input, rank(peer)?)
+        in_time(&handle).send_bytes(element, input, rank(peer)?)
     })
 }
 
@@ -385,10 +355,10 @@ pub unsafe extern "C" fn ncclRecv(
     comm: *mut c_void,
     _stream: *mut c_void,
 ) -> c_int {
-    fence(|| {
-        let (comm, element) = (communicator(comm)?, data_type(element)?);
+    fence_of(comm, || {
+        let (handle, element) = (handle(comm)?, data_type(element)?);
         // SAFETY: this function's own contract.
         let output = unsafe { writable(output, count.checked_mul(element.size()))? };
-        comm.receive_bytes(element, output, rank(peer)?)
+        in_time(&handle).receive_bytes(element, output, rank(peer)?)
     })
 }

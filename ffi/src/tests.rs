@@ -4,6 +4,7 @@ use std::ffi::CStr;
 use std::ptr::{null, null_mut};
 
 use super::*;
+use crate::status::{Status, ncclGetLastError};
 
 const OK: c_int = Status::Success as c_int;
 const INVALID: c_int = Status::InvalidArgument as c_int;
