@@ -164,6 +164,21 @@ consortResult_t consortCommReportAlloc(consortComm_t comm, consortFormat_t forma
 consortResult_t consortCommLastReport(consortComm_t comm, consortFormat_t format, char* buffer, size_t capacity,
                                       size_t* needed);
 
+/*
+ * The flight record: the last operations of this rank on the communicator, with when each was entered, how long it
+ * took, and whether it is finished, open or failed. Any thread, at any time; asks nobody and does not wait.
+ * Result: as consortCommReport.
+ */
+consortResult_t consortCommFlightRecord(consortComm_t comm, consortFormat_t format, char* buffer, size_t capacity,
+                                        size_t* needed);
+
+/*
+ * Which ranks arrived last at the last collectives, how often and by how much. Asks all ranks, as consortCommReport
+ * does. Result: as consortCommReport.
+ */
+consortResult_t consortCommStragglers(consortComm_t comm, consortFormat_t format, char* buffer, size_t capacity,
+                                      size_t* needed);
+
 /* Frees what a call here says the caller is to free. NULL is fine. */
 void consortFree(void* memory);
 

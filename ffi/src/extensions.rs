@@ -153,6 +153,50 @@ pub unsafe extern "C" fn consortCommLastReport(
     })
 }
 
+/// The last operations of this rank on the communicator.
+///
+/// # Safety
+/// As [`consortCommReport`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn consortCommFlightRecord(
+    comm: *mut c_void,
+    format: c_int,
+    buffer: *mut c_char,
+    capacity: usize,
+    needed: *mut usize,
+) -> c_int {
+    // SAFETY: this function's own contract.
+    fence_of(comm, || unsafe {
+        let (handle, format) = (handle(comm)?, self::format(format)?);
+        write_text(buffer, capacity, needed, || {
+            let record = handle.communicator.flight_record()?;
+            Ok(if format == Format::Json { record.to_json() } else { record.to_string() })
+        })
+    })
+}
+
+/// Who arrives last at the collectives, and by how much.
+///
+/// # Safety
+/// As [`consortCommReport`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn consortCommStragglers(
+    comm: *mut c_void,
+    format: c_int,
+    buffer: *mut c_char,
+    capacity: usize,
+    needed: *mut usize,
+) -> c_int {
+    // SAFETY: this function's own contract.
+    fence_of(comm, || unsafe {
+        let (handle, format) = (handle(comm)?, self::format(format)?);
+        write_text(buffer, capacity, needed, || {
+            let stragglers = handle.communicator.stragglers()?;
+            Ok(if format == Format::Json { stragglers.to_json() } else { stragglers.to_string() })
+        })
+    })
+}
+
 /// Frees what this library allocated for the caller; null is fine.
 ///
 /// # Safety

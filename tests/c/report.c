@@ -146,6 +146,16 @@ static void one_stays_away(void) {
   /* It ends the communicator on the other rank too. */
   CHECK(reduce(comms[1]) == ncclTimeout);
 
+  /* What was called, and who came last to it. */
+  OK(consortCommFlightRecord(comms[0], CONSORT_JSON, NULL, 0, &needed));
+  text = malloc(needed);
+  CHECK(text != NULL);
+  OK(consortCommFlightRecord(comms[0], CONSORT_JSON, text, needed, &again));
+  CHECK(strstr(text, "all_reduce") != NULL);
+  free(text);
+  OK(consortCommStragglers(comms[0], CONSORT_TEXT, small, sizeof small, &needed));
+  CHECK(needed > 1);
+
   /* The report is the last one from now on, and no longer grows. */
   OK(consortCommLastReport(comms[0], CONSORT_TEXT, NULL, 0, &needed));
   CHECK(needed > sizeof small);
@@ -267,6 +277,8 @@ static void wrong_arguments(void) {
     CHECK(consortCommReport(it, CONSORT_TEXT, buffer, sizeof buffer, &needed) == ncclInvalidArgument);
     CHECK(consortCommReportAlloc(it, CONSORT_TEXT, &text) == ncclInvalidArgument && text == NULL);
     CHECK(consortCommLastReport(it, CONSORT_TEXT, buffer, sizeof buffer, &needed) == ncclInvalidArgument);
+    CHECK(consortCommFlightRecord(it, CONSORT_TEXT, buffer, sizeof buffer, &needed) == ncclInvalidArgument);
+    CHECK(consortCommStragglers(it, CONSORT_TEXT, buffer, sizeof buffer, &needed) == ncclInvalidArgument);
     CHECK(consortCommStatus(it, buffer, sizeof buffer, &needed) == ncclInvalidArgument);
     CHECK(consortCommSetTimeout(it, 1) == ncclInvalidArgument);
     CHECK(consortCommGetTimeout(it, &seconds) == ncclInvalidArgument);
