@@ -3,6 +3,7 @@
 //! Invariant: everything follows from the seed; what is expected is computed from the definition of each
 //! collective, element by element, never from a plan.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use consort_kernels::{DataType, ReduceOp};
@@ -42,6 +43,7 @@ pub(super) struct Program {
 impl Program {
     pub(super) fn random(ranks: u32, random: &mut Random) -> Self {
         let mut program = Program { items: Vec::new(), colors: Vec::new() };
+        let mut counts = BTreeSet::new();
         let length = 1 + random.below(if ranks > 16 { 5 } else { 14 });
         for index in 0..length {
             if program.colors.is_empty() && ranks > 1 && random.once_in(6) {
@@ -53,9 +55,11 @@ impl Program {
                 let most = Duration::from_micros(1 << random.below(14));
                 program.items.push(Item::Compute { most });
             }
-            // Every count occurs once, so that a call that is one too many never looks like the next one.
+            // Every count occurs once, so that a call that is left out never looks like the next one.
             let sizes: &[usize] = if ranks > 16 { &[0, 8, 256] } else { &[0, 0, 8, 64, 700, 5000] };
             let count = sizes[random.below(sizes.len())] * random.below(5) + 1 + index;
+            let count = (count..).find(|count| !counts.contains(count)).unwrap_or(count);
+            counts.insert(count);
             let count = if random.once_in(15) { 0 } else { count };
             let on = usize::from(!program.colors.is_empty() && random.once_in(2));
             let item = program.item(on, ranks, count, random);
@@ -122,7 +126,7 @@ pub(super) fn filled(item: usize, rank: Rank, elements: usize) -> Vec<u8> {
     (0..elements).flat_map(|index| contribution(item, rank, index).to_le_bytes()).collect()
 }
 
-/// What the rank `me` of `members` must have put out.
+/// What the rank `me` of `members` must have put out. Barriers carry nothing: one looks like another.
 pub(super) fn expected(item: usize, call: &Call, members: &[Rank], me: usize) -> Vec<u8> {
     let at = |rank: Rank, index: usize| contribution(item, members[rank as usize], index);
     let fold = |index: usize| {
@@ -136,7 +140,7 @@ pub(super) fn expected(item: usize, call: &Call, members: &[Rank], me: usize) ->
     };
     let count = call.count;
     let values: Vec<u64> = match call.kind {
-        Kind::AllReduce | Kind::Barrier => (0..count).filter_map(fold).collect(),
+        Kind::AllReduce => (0..count).filter_map(fold).collect(),
         Kind::Reduce if call.root as usize == me => (0..count).filter_map(fold).collect(),
         Kind::ReduceScatter => (me * count..(me + 1) * count).filter_map(fold).collect(),
         Kind::Broadcast => (0..count).map(|index| at(call.root, index)).collect(),
