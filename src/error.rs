@@ -101,12 +101,14 @@ pub enum Error {
     },
     /// A rank closed its communicator while others still needed it.
     #[error(
-        "rank {rank} closed the communicator before {operation}, which needs it; it made fewer calls than the others or \
-         dropped its communicator early"
+        "rank {rank} ({place}) closed the communicator before {operation}, which needs it; it made fewer calls than the others \
+         or dropped its communicator early: let all ranks make the same calls"
     )]
     PeerLeft {
         /// Who.
         rank: Rank,
+        /// Where it ran: host and process.
+        place: String,
         /// What was under way here.
         operation: Operation,
     },

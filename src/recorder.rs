@@ -4,6 +4,7 @@
 //! record being rewritten drops it. This is the place where a rank publishes what it is doing that does not
 //! depend on any plan, so that ranks which took different paths still find the difference.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use consort_kernels::{DataType, ReduceOp};
@@ -125,13 +126,17 @@ pub(crate) struct Recorder {
     caller: AtomicU64,
 }
 
-/// A number of this thread that no other thread of the process has.
+/// A number of this thread that no other thread of the process has or had.
 #[inline]
 pub(crate) fn this_thread() -> u64 {
+    static THREADS: AtomicU64 = AtomicU64::new(1);
     thread_local! {
-        static HERE: u8 = const { 0 };
+        static HERE: Cell<u64> = const { Cell::new(0) };
     }
-    HERE.with(|here| std::ptr::from_ref(here) as u64)
+    if HERE.get() == 0 {
+        HERE.set(THREADS.fetch_add(1, Ordering::Relaxed));
+    }
+    HERE.get()
 }
 
 /// One operation as its rank tells it to others: times are ages at that moment.

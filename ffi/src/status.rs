@@ -176,7 +176,7 @@ mod tests {
             (Error::MissingRanks { missing: vec![rank], size, waited, address: text() }, 6),
             (Error::Join { rank, cause: text(), hint: text() }, 6),
             (Error::PeerLost { rank, place: text(), operation: None, cause: text() }, 6),
-            (Error::PeerLeft { rank, operation: operation() }, 6),
+            (Error::PeerLeft { rank, place: "host".into(), operation: operation() }, 6),
             (Error::Link { from: 0, to: 1, transport: text(), cause: text() }, 6),
             (Error::Timeout { operation: operation(), waited, verdict: text() }, 8),
             (Error::OutOfMemory { rank, needed_bytes: 1, what: text(), cause: text() }, 2),

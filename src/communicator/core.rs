@@ -159,7 +159,7 @@ impl Core {
         output: SpanMut<'_>,
     ) -> Result<u64> {
         self.own(|engine| {
-            self.finish_queue(engine)?;
+            self.finish_queue(engine, timeout)?;
             let request = engine.enter(call, this_thread());
             if call.count != 0 {
                 self.drive(engine, &[request], timeout, input, output)?;
@@ -179,7 +179,7 @@ impl Core {
         output: SpanMut<'_>,
     ) -> Result<()> {
         self.own(|engine| {
-            self.finish_queue(engine)?;
+            self.finish_queue(engine, timeout)?;
             let mut requests = [None; 2];
             for (slot, call) in requests.iter_mut().zip(calls) {
                 let request = engine.enter(*call, this_thread());
@@ -316,11 +316,13 @@ impl Core {
         progress
     }
 
-    /// Everything that was started before goes first.
-    fn finish_queue(&self, engine: &mut Engine) -> Result<()> {
+    /// Everything that was started before goes first, and now it is waited for: each has this call's deadline if
+    /// that is sooner than its own.
+    fn finish_queue(&self, engine: &mut Engine, timeout: Duration) -> Result<()> {
         if engine.queued() == 0 {
             return Ok(());
         }
+        engine.hurry_queue(timeout);
         let mut waiter = self.policy.waiter();
         while engine.queued() != 0 {
             if self.advance_queue(engine) == Progress::Moved {

@@ -141,6 +141,9 @@ impl Communicator {
                 Ok(words) => return Ok((round, words)),
                 Err(missing) => missing,
             };
+            if let Err(error @ Error::Aborted { .. }) = group.failure() {
+                return Err(error);
+            }
             let lost = missing.iter().find_map(|rank| Some((*rank, group.loss(*rank)?)));
             if let Some((rank, cause)) = lost {
                 let place = group.member.place(group.members[rank as usize]);

@@ -43,7 +43,8 @@ use crate::error::{Error, Result};
 /// In a forked child every call returns [`Error::Forked`], and dropping only releases the child's memory.
 ///
 /// # Drop
-/// Dropping waits a bounded time (the operation timeout, 10 s at most) for operations that were started and
+/// Dropping waits a bounded time (the operation timeout, 10 s at most; with a trace some 5 s more for its file) for
+/// operations that were started and
 /// not waited for, then tells the others that this rank has left. It does not wait for them.
 pub struct Communicator {
     core: Arc<Core>,

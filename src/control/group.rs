@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use consort_memory::sync::{AtomicBool, Ordering};
+use consort_memory::sync::{AtomicBool, AtomicU64, Ordering};
 use consort_transports::Address;
 
 use failure::Failing;
@@ -37,6 +37,8 @@ pub(crate) struct Group {
     /// Whether it has failed, for one load on the fast path.
     failing: AtomicBool,
     state: Mutex<State>,
+    /// Answers that have come.
+    news: AtomicU64,
     stuck: Mutex<Option<Standing>>,
 }
 
@@ -86,6 +88,7 @@ impl Group {
             recorder,
             failing: AtomicBool::new(false),
             state: Mutex::new(State { answers: vec![None; members.len()], ..State::default() }),
+            news: AtomicU64::new(0),
             stuck: Mutex::new(None),
             members,
         });
@@ -138,7 +141,8 @@ impl Group {
             let State { failing, left, lost, .. } = &mut *state;
             let awaited = (0..self.size())
                 .filter(|rank| *rank != self.rank && !left.contains(rank) && !lost.contains_key(rank));
-            failing.settle(now, awaited)
+            let place = |rank: Rank| self.member.place(self.members[rank as usize]);
+            failing.settle(now, awaited, place)
         };
         settled.then(|| self.known_failure())
     }
@@ -167,6 +171,16 @@ impl Group {
                 Error::System { call: format!("{call} (on {})", place()), source }
             }
             Error::Internal { what } => Error::Internal { what: format!("{what} (on {})", place()) },
+            Error::Link { from, to, transport, cause } => {
+                let there = self.members.get(to as usize).map(|rank| self.member.place(*rank));
+                let there = there.unwrap_or_default();
+                let cause = format!("{cause} ({}; rank {to}, {there})", place());
+                Error::Link { from, to, transport, cause }
+            }
+            Error::OutOfMemory { rank, needed_bytes, what, cause } => {
+                let what = format!("{what} ({})", self.member.place(self.member.rank));
+                Error::OutOfMemory { rank, needed_bytes, what, cause }
+            }
             error => error,
         };
         self.take_up(Failure { origin: self.rank, error, report }, self.rank);
@@ -178,13 +192,14 @@ impl Group {
         let now = self.clock().now();
         let first = {
             let mut state = self.state();
+            let overrules = state.failing.overrule(&failure);
             // Once this rank has said its word, nobody else would hear of what it finds.
-            if by == self.rank && state.failing.failure().is_some() {
+            if !overrules && by == self.rank && state.failing.failure().is_some() {
                 return;
             }
             // Together with what it said: whoever has heard from all chooses.
             state.failing.heard(by);
-            let first = state.failing.take_up(failure.clone(), now);
+            let first = state.failing.take_up(failure.clone(), now) || overrules;
             // Release: pairs with the Acquire in `has_failed`.
             self.failing.store(true, Ordering::Release);
             first
@@ -216,7 +231,11 @@ impl Group {
                 self.state().addresses.insert((rank, channel), address);
             }
             Message::Poison { failure } => {
-                if failure.origin < self.size() {
+                let ends = match failure.error {
+                    Error::Link { from, to, .. } => from.max(to),
+                    _ => 0,
+                };
+                if failure.origin.max(ends) < self.size() {
                     self.take_up(failure, rank);
                 }
             }
@@ -226,6 +245,7 @@ impl Group {
                 let known = &mut self.state().answers[rank as usize];
                 if known.as_ref().is_none_or(|known| known.token <= token) {
                     *known = Some(answer);
+                    self.news.fetch_add(1, Ordering::Relaxed);
                 }
             }
             Message::Leave => {
@@ -293,6 +313,11 @@ impl Group {
             let token = self.member.next_token();
             self.send(rank, Message::Query { token });
         }
+    }
+
+    /// Changes with every answer.
+    pub(crate) fn news(&self) -> u64 {
+        self.news.load(Ordering::Relaxed)
     }
 
     /// The latest answers, with this rank's own state.
@@ -371,7 +396,12 @@ impl Group {
 
     /// Sends words to all, outside of the data connections.
     pub(crate) fn gather(&self, round: u64, words: &[u64]) {
-        self.state().gathered.entry(round).or_default().insert(self.rank, words.to_vec());
+        {
+            let mut state = self.state();
+            // What was given up is not waited for any more.
+            state.gathered.retain(|other, _| *other >= round);
+            state.gathered.entry(round).or_default().insert(self.rank, words.to_vec());
+        }
         for rank in (0..self.size()).filter(|rank| *rank != self.rank) {
             self.send(rank, Message::Gather { round, words: words.to_vec() });
         }

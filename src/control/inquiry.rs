@@ -48,7 +48,7 @@ impl Inquiry {
     fn follow(&mut self, group: &Group) -> bool {
         let member = &group.member;
         let mut wanted = BTreeSet::new();
-        for position in member.positions() {
+        for position in member.positions(group.uid) {
             let stuck = position.open.iter().filter_map(|open| open.stuck.as_ref());
             for process in stuck.map(|stuck| stuck.peer_process) {
                 let rank = member.table.iter().position(|other| other.process == process);
@@ -75,7 +75,7 @@ impl Inquiry {
         waited: std::time::Duration,
     ) -> Evidence {
         let silent = group.silent_since(self.token);
-        let processes = group.member.processes();
+        let processes = group.member.processes(group.uid);
         let witness = |(rank, job_rank): (usize, &Rank)| {
             let rank = rank as Rank;
             let member = &group.member.table[*job_rank as usize];

@@ -175,13 +175,18 @@ pub(crate) fn part_from(links: &[Arc<RemoteLink>]) {
     open.iter().for_each(|link| link.part());
     let until = Instant::now() + PARTING;
     loop {
+        // What a full connection did not take, with the end behind it.
+        open.iter().filter(|link| link.has_backlog()).for_each(|link| link.part());
         open.retain(|link| !link.has_ended());
         let left = until.saturating_duration_since(Instant::now());
         if open.is_empty() || left.is_zero() {
             return;
         }
+        let wanted = |link: &RemoteLink| {
+            if link.has_backlog() { PollFlags::POLLIN | PollFlags::POLLOUT } else { PollFlags::POLLIN }
+        };
         let mut polled: Vec<PollFd<'_>> =
-            open.iter().map(|link| PollFd::new(link.stream.as_fd(), PollFlags::POLLIN)).collect();
+            open.iter().map(|link| PollFd::new(link.stream.as_fd(), wanted(link))).collect();
         let _ = poll(&mut polled, PollTimeout::from(left.as_millis().max(1) as u8));
     }
 }
@@ -273,7 +278,9 @@ impl RemoteLink {
     /// The last thing said on this side: what is kept is sent as far as the kernel takes it, then the end.
     pub(crate) fn part(&self) {
         self.flush();
-        self.stream.shut_writing();
+        if !self.has_backlog() {
+            self.stream.shut_writing();
+        }
     }
 
     /// The other side has parted, or the connection broke: nothing more is coming, and nothing more is said.

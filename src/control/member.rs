@@ -3,7 +3,8 @@
 //! Invariant: links are made once, when the job is joined; every rank has one to every other, so the loss of
 //! any rank, rank 0 too, leaves the others connected. Messages to a rank of the same process are plain calls.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -62,6 +63,45 @@ struct Groups {
     early: Vec<(Rank, u64, Message)>,
     /// Who is gone, why, and whether it ended (otherwise the link to it broke).
     lost: Vec<(Rank, String, bool)>,
+}
+
+/// A message to a rank of this process.
+struct Letter {
+    to: Weak<Member>,
+    from: Rank,
+    communicator: u64,
+    message: Message,
+}
+
+/// Hands a letter over on this thread: after those that are being handed over, not in the middle of one. A rank that
+/// answers, or passes a failure on, would otherwise nest as deep as there are ranks.
+fn deliver(letter: Letter) {
+    thread_local! {
+        static LETTERS: RefCell<Option<VecDeque<Letter>>> = const { RefCell::new(None) };
+    }
+    let nested = LETTERS.with_borrow_mut(|letters| match letters {
+        Some(letters) => {
+            letters.push_back(letter);
+            None
+        }
+        None => {
+            *letters = Some(VecDeque::new());
+            Some(letter)
+        }
+    });
+    let mut next = nested;
+    while let Some(Letter { to, from, communicator, message }) = next {
+        if let Some(to) = to.upgrade() {
+            to.receive(from, communicator, message);
+        }
+        next = LETTERS.with_borrow_mut(|letters| {
+            let letter = letters.as_mut().and_then(VecDeque::pop_front);
+            if letter.is_none() {
+                *letters = None;
+            }
+            letter
+        });
+    }
 }
 
 /// How a rank of the job is reached.
@@ -140,7 +180,7 @@ impl Member {
 
     /// Answers a question of rank `to` of the job.
     pub(crate) fn answer(&self, to: Rank, communicator: u64, token: u64, snapshot: Snapshot) {
-        let positions = self.registry.positions();
+        let positions = self.registry.positions(communicator);
         let clock = self.clock.monotonic_ns();
         self.send(to, communicator, Message::State { token, clock, snapshot, positions });
     }
@@ -161,18 +201,22 @@ impl Member {
     }
 
     /// What every process that has answered does, this one included.
-    pub(crate) fn processes(&self) -> BTreeMap<ProcessId, Vec<Position>> {
+    pub(crate) fn processes(&self, asked: u64) -> BTreeMap<ProcessId, Vec<Position>> {
         let mut processes = BTreeMap::new();
+        let now = self.clock.monotonic_ns();
         for (rank, told) in self.told().iter() {
-            processes.insert(self.table[*rank as usize].process, told.positions.clone());
+            // Ages as of now, so that all ranks of a report are seen at one moment.
+            let since = Duration::from_nanos(now.saturating_sub(told.at));
+            let positions = told.positions.iter().map(|position| position.aged(since)).collect();
+            processes.insert(self.table[*rank as usize].process, positions);
         }
-        processes.insert(self.table[self.rank as usize].process, self.registry.positions());
+        processes.insert(self.table[self.rank as usize].process, self.registry.positions(asked));
         processes
     }
 
     /// The same without the names.
-    pub(crate) fn positions(&self) -> Vec<Position> {
-        self.processes().into_values().flatten().collect()
+    pub(crate) fn positions(&self, asked: u64) -> Vec<Position> {
+        self.processes(asked).into_values().flatten().collect()
     }
 
     fn links(&self) -> std::sync::MutexGuard<'_, Vec<Link>> {
@@ -245,11 +289,7 @@ impl Member {
         let link = self.links()[to as usize].clone();
         match link {
             Link::Own | Link::Missing => {}
-            Link::Local(peer) => {
-                if let Some(peer) = peer.upgrade() {
-                    peer.receive(self.rank, communicator, message);
-                }
-            }
+            Link::Local(peer) => deliver(Letter { to: peer, from: self.rank, communicator, message }),
             Link::Remote(link) => link.send(communicator, &message),
         }
     }

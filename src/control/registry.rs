@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use super::group::Group;
 use crate::report::evidence::Position;
 
-/// Positions told at a time, at most.
+/// Positions on other communicators told at a time, at most.
 const POSITIONS_MAX: usize = 256;
 
 #[derive(Default)]
@@ -20,15 +20,20 @@ impl Registry {
         groups.push(Arc::downgrade(group));
     }
 
-    /// What every rank of this process does on every communicator; those in a call first.
-    pub(crate) fn positions(&self) -> Vec<Position> {
+    /// What every rank of this process does on every communicator: on the one that is asked about all, then as many
+    /// as are told, those in a call first.
+    pub(crate) fn positions(&self, asked: u64) -> Vec<Position> {
         let groups: Vec<Arc<Group>> = {
             let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
             groups.iter().filter_map(Weak::upgrade).collect()
         };
         let mut positions: Vec<Position> = groups.iter().map(|group| group.position()).collect();
-        positions.sort_by_key(|position| (position.open.is_none(), position.communicator, position.rank));
-        positions.truncate(POSITIONS_MAX);
+        let others = |position: &Position| position.communicator != asked;
+        positions.sort_by_key(|position| {
+            (others(position), position.open.is_none(), position.communicator, position.rank)
+        });
+        let told = positions.iter().take_while(|position| !others(position)).count();
+        positions.truncate(told.max(POSITIONS_MAX));
         positions
     }
 }

@@ -35,6 +35,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
                 EpollTimeout::ZERO
             }
             Advance::Blocked => EpollTimeout::from(1u8),
+            Advance::Idle if has_backlog(shared) => EpollTimeout::from(5u8),
             Advance::Idle if has_chores(shared) => EpollTimeout::from(CHORES.as_millis() as u16),
             Advance::Idle => EpollTimeout::NONE,
         };
@@ -50,7 +51,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
         for event in &events[..count] {
             handle(shared, event.data(), event.events());
         }
-        if now - chores_at > CHORES {
+        if now - chores_at > CHORES || has_backlog(shared) {
             chores_at = now;
             chores(shared);
         }
@@ -125,11 +126,13 @@ fn advance_unattended(shared: &Shared) -> Advance {
 
 fn has_chores(shared: &Shared) -> bool {
     let sources = shared.sources.lock().unwrap_or_else(PoisonError::into_inner);
-    sources.values().any(|source| match source {
-        Source::Greeting(_) => true,
-        Source::Link(link) => link.has_backlog(),
-        Source::Peer { .. } => false,
-    })
+    sources.values().any(|source| matches!(source, Source::Greeting(_)))
+}
+
+/// Whether some peer's socket would not take everything: a long report, say, which must not take long.
+fn has_backlog(shared: &Shared) -> bool {
+    let sources = shared.sources.lock().unwrap_or_else(PoisonError::into_inner);
+    sources.values().any(|source| matches!(source, Source::Link(link) if link.has_backlog()))
 }
 
 fn chores(shared: &Arc<Shared>) {

@@ -16,6 +16,7 @@ mod trouble;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use consort_memory::{Held, HeldRead, Span, SpanMut};
 
@@ -248,6 +249,12 @@ impl Engine {
             ticket.finish(result);
         }
         Progress::Done
+    }
+
+    /// Somebody waits for what is queued, this long.
+    pub(crate) fn hurry_queue(&mut self, timeout: Duration) {
+        let now = self.group.clock().now();
+        self.queue.iter_mut().for_each(|queued| queued.task.watch.hurry(timeout, now));
     }
 
     /// Ends every queued operation with this error.

@@ -120,7 +120,7 @@ impl Task {
 
     /// Something went wrong.
     pub(crate) fn begin_end(&mut self, engine: &Engine, trouble: Trouble) {
-        self.ending = trouble::begin(engine, trouble, engine.group.clock().now());
+        self.ending = trouble::begin(engine, trouble, &self.watch, engine.group.clock().now());
     }
 
     /// The error, once it is what all ranks say.
@@ -214,7 +214,7 @@ impl Task {
         if self.watch.is_due(now)
             && let Err(trouble) = trouble::look(self, engine, now)
         {
-            self.ending = trouble::begin(engine, trouble, now);
+            self.ending = trouble::begin(engine, trouble, &self.watch, now);
         }
     }
 }

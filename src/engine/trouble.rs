@@ -13,6 +13,7 @@ use super::bound::Broken;
 use super::links::link_error;
 use super::task::{Request, Task};
 use crate::Rank;
+use crate::call::Kind;
 use crate::control::group::Answer;
 use crate::control::inquiry::Inquiry;
 use crate::error::{Error, Operation, list, seconds};
@@ -28,6 +29,8 @@ const INTERVAL: Duration = Duration::from_millis(100);
 const ASK_MAX: Duration = Duration::from_secs(2);
 /// How long others may take to answer before a deadline, or when ranks are found to disagree.
 const ANSWERS: Duration = Duration::from_millis(500);
+/// How long after a question that brought nothing the next one is asked.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
 /// How long a broken link waits for the news that its peer died or left.
 const NEWS: Duration = Duration::from_millis(300);
 
@@ -59,7 +62,7 @@ pub(crate) enum Ending {
     /// The communicator has failed; the reason is being settled.
     Settling,
     /// Everybody is asked what they are in.
-    Comparing { inquiry: Inquiry, until: Instant, request: Request, peer: Rank },
+    Comparing { inquiry: Inquiry, again: Instant, until: Instant, request: Request, peer: Rank },
     /// The control plane may know what became of the peer.
     Listening { until: Instant, operation: Operation, broken: Broken },
 }
@@ -71,6 +74,8 @@ pub(crate) struct Watch {
     started: Option<Instant>,
     next: Option<Instant>,
     ask: Option<(Instant, Duration)>,
+    /// How many answers had come when the calls were compared last.
+    news: u64,
     /// Where it stood at the last look, and since when.
     standing: Option<(Standing, Instant)>,
     /// The question whose answers will explain that the deadline passed.
@@ -94,6 +99,12 @@ struct Standing {
 impl Watch {
     pub(crate) fn reset(&mut self, timeout: Duration) {
         *self = Watch { timeout, ..Watch::default() };
+    }
+
+    /// The operation must end within `timeout` from now on, if that is sooner than it must anyway.
+    pub(crate) fn hurry(&mut self, timeout: Duration, now: Instant) {
+        self.timeout = self.timeout.min(self.waited(now) + timeout);
+        self.next = self.next.map(|next| next.min(now + FIRST_LOOK));
     }
 
     /// Whether it is time to look. The clock starts with the first call, when a task is first blocked.
@@ -133,7 +144,7 @@ pub(crate) fn look(task: &mut Task, engine: &mut Engine, now: Instant) -> Result
         && engine.group.has_left(blocked.peer)
     {
         if task.watch.left == Some(blocked.peer) {
-            return Err(Error::PeerLeft { rank: blocked.peer, operation }.into());
+            return Err(left(engine, blocked.peer, operation).into());
         }
         // Everything that it sent before it left is there now, and may have come since the task was blocked.
         task.watch.left = Some(blocked.peer);
@@ -147,7 +158,8 @@ pub(crate) fn look(task: &mut Task, engine: &mut Engine, now: Instant) -> Result
         return Err(error.into());
     }
     let blocked = task.blocked(&engine.links).map(|blocked| blocked.peer);
-    if task.watch.ask.is_some() {
+    let news = engine.group.news();
+    if task.watch.ask.is_some() && std::mem::replace(&mut task.watch.news, news) != news {
         let answers = engine.group.answers();
         for request in task.requests() {
             if difference(request, engine.group.rank, &answers).is_some() {
@@ -185,6 +197,11 @@ pub(crate) fn look(task: &mut Task, engine: &mut Engine, now: Instant) -> Result
     Ok(())
 }
 
+fn left(engine: &Engine, rank: Rank, operation: Operation) -> Error {
+    let group = &engine.group;
+    Error::PeerLeft { rank, place: group.member.place(group.members[rank as usize]), operation }
+}
+
 /// Long before it fails, an operation that does not end is reported once.
 fn early_report(task: &mut Task, engine: &Engine, now: Instant, waited: Duration) {
     if task.watch.reported || waited < engine.settings.report_after {
@@ -203,6 +220,10 @@ fn early_report(task: &mut Task, engine: &Engine, now: Instant, waited: Duration
     let first = report.ranks.iter().find(|rank| rank.waiting.is_some()).map(|rank| rank.rank);
     if first.is_none_or(|first| first == group.rank) {
         tracing::warn!(rank = group.rank, "{report}");
+        // A hang must not be silent because nobody listens.
+        if !tracing::dispatcher::has_been_set() {
+            eprintln!("consort: {report}");
+        }
     } else {
         tracing::debug!(rank = group.rank, "{report}");
     }
@@ -230,7 +251,7 @@ fn expired(task: &mut Task, engine: &Engine, waited: Duration) -> Trouble {
 }
 
 /// Something went wrong: the first step towards the error.
-pub(crate) fn begin(engine: &Engine, trouble: Trouble, now: Instant) -> Ending {
+pub(crate) fn begin(engine: &Engine, trouble: Trouble, watch: &Watch, now: Instant) -> Ending {
     let group = &engine.group;
     if group.has_failed() {
         return Ending::Settling;
@@ -241,8 +262,10 @@ pub(crate) fn begin(engine: &Engine, trouble: Trouble, now: Instant) -> Ending {
             Ending::Settling
         }
         Trouble::Mismatch { request, peer } => {
-            let until = now + ANSWERS;
-            Ending::Comparing { inquiry: Inquiry::start(group, until), until, request, peer }
+            // Before this operation's deadline passes on others.
+            let until = now + watch.lead();
+            let again = now + ASK_AGAIN;
+            Ending::Comparing { inquiry: Inquiry::start(group, until), again, until, request, peer }
         }
         Trouble::Broken {
             broken: Broken { peer, error: error @ TransportError::OutOfMemory { .. } },
@@ -264,20 +287,27 @@ pub(crate) fn step(engine: &Engine, ending: &mut Ending, now: Instant) -> Option
     match ending {
         Ending::None => {}
         Ending::Settling => return group.settled(now),
-        Ending::Comparing { inquiry, until, request, peer } => {
-            let found = difference(request, group.rank, &group.answers());
+        Ending::Comparing { inquiry, again, until, request, peer } => {
             let complete = inquiry.is_complete(group);
-            if complete && found.is_none() && now < *until {
+            if !complete && now < *until {
+                return None;
+            }
+            let found = difference(request, group.rank, &group.answers());
+            // Who has closed its communicator can no longer say what it called.
+            if found.is_none() && now < *until && !group.has_left(*peer) {
                 // The other side has not entered yet what it sent for, or said so before it did.
-                *inquiry = Inquiry::start(group, *until);
-            } else if complete || now >= *until {
+                if now >= *again {
+                    *inquiry = Inquiry::start(group, *until);
+                    *again = now + ASK_AGAIN;
+                }
+            } else {
                 let error = found.unwrap_or_else(|| unknown_difference(group.rank, request, *peer));
                 group.fail(error);
             }
         }
         Ending::Listening { until, operation, broken } => {
             let error = if group.has_left(broken.peer) {
-                Some(Error::PeerLeft { rank: broken.peer, operation: operation.clone() })
+                Some(left(engine, broken.peer, operation.clone()))
             } else if now >= *until {
                 let error = &broken.error;
                 Some(Error::Link {
@@ -312,22 +342,36 @@ fn unknown_difference(me: Rank, request: &Request, peer: Rank) -> Error {
 fn difference(request: &Request, me: Rank, answers: &[Option<Answer>]) -> Option<Error> {
     let mine = request.call.descriptor();
     if request.call.kind.is_message() {
-        let peer = mine.root;
-        let opposite = request.call.kind.opposite();
-        let theirs = answers.get(peer as usize)?.as_ref()?.snapshot.recent.iter();
-        let theirs = theirs.map(|told| (told.sequence, told.descriptor)).find(|(sequence, theirs)| {
-            theirs.kind == opposite && theirs.root == me && *sequence == request.sequence
-        })?;
-        let (sequence, theirs) = theirs;
-        let differs = (theirs.count, theirs.data_type) != (mine.count, mine.data_type);
-        let difference = format!("rank {me}: {mine}; rank {peer}: {theirs}");
-        return differs.then_some(Error::Mismatch { sequence, difference });
+        return difference_in_messages(request, me, answers);
     }
     let own = answers.get(me as usize)?.as_ref()?.snapshot.collectives();
     own.filter(|told| told.sequence <= request.sequence)
         .find_map(|told| difference_in(told.sequence, &told.descriptor, answers))
         // An operation started long before others is no longer among the last ones here.
         .or_else(|| difference_in(request.sequence, &mine, answers))
+}
+
+/// The first message between two ranks that they called differently, up to this one: a message of nothing that was sent
+/// is over at once, whatever the other side expects.
+fn difference_in_messages(request: &Request, me: Rank, answers: &[Option<Answer>]) -> Option<Error> {
+    let (kind, peer) = (request.call.kind, request.call.root);
+    let messages = |rank: Rank, kind: Kind, with: Rank| {
+        let recent =
+            answers.get(rank as usize).and_then(Option::as_ref).map(|answer| &answer.snapshot.recent);
+        let told = recent.into_iter().flatten();
+        told.filter(move |told| told.descriptor.kind == kind && told.descriptor.root == with)
+    };
+    let mine = messages(me, kind, peer).filter(|told| told.sequence <= request.sequence);
+    let mut pairs = mine.filter_map(|mine| {
+        let theirs = messages(peer, kind.opposite(), me).find(|theirs| theirs.sequence == mine.sequence)?;
+        Some((mine.sequence, mine.descriptor, theirs.descriptor))
+    });
+    let (sequence, mine, theirs) =
+        pairs.find(|(_, mine, theirs)| (theirs.count, theirs.data_type) != (mine.count, mine.data_type))?;
+    // The same words on both sides.
+    let (first, second) = if me < peer { ((me, mine), (peer, theirs)) } else { ((peer, theirs), (me, mine)) };
+    let difference = format!("rank {}: {}; rank {}: {}", first.0, first.1, second.0, second.1);
+    Some(Error::Mismatch { sequence, difference })
 }
 
 /// The mismatch in one collective.

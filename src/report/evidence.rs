@@ -97,6 +97,23 @@ pub(crate) struct Position {
     pub(crate) traffic: Vec<Traffic>,
 }
 
+impl Position {
+    /// The same as it is some time later, if nothing has happened.
+    pub(crate) fn aged(&self, time: Duration) -> Self {
+        let mut position = self.clone();
+        if let Some((.., age)) = &mut position.last {
+            *age = age.saturating_add(time);
+        }
+        if let Some(open) = &mut position.open {
+            open.age = open.age.saturating_add(time);
+            if let Some(stuck) = &mut open.stuck {
+                stuck.age = stuck.age.saturating_add(time);
+            }
+        }
+        position
+    }
+}
+
 /// Whether a rank could be asked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Reach {

@@ -5,7 +5,7 @@ mod world;
 
 use std::time::Duration;
 
-use super::evidence::{Reach, Want};
+use super::evidence::{Position, Reach, Want};
 use super::{Guilty, Report};
 use crate::Rank;
 use crate::call::Kind;
@@ -114,10 +114,15 @@ fn an_absent_rank_is_followed_into_another_communicator() {
         } else {
             inside.job_rank = 30;
         }
-        let report = World::new(4)
-            .ring([0, 1])
+        let mut world = World::new(4).ring([0, 1]);
+        if !by_thread {
+            // Nobody has called here yet: which thread will is not known.
+            world.at(3).caller = 0;
+            world.at(2).caller = 5;
+        }
+        let report = world
             .also(process(3), inside)
-            .also(process(2), there(OTHER, 1, 2, None))
+            .also(process(2), Position { caller: if by_thread { 5 } else { 0 }, ..there(OTHER, 1, 2, None) })
             .open(2, waiting(42, call(Kind::AllReduce, 0), 1))
             .report();
         // Rank 2 waits here on one thread, and has not come there on the same: a cycle.
@@ -254,6 +259,15 @@ fn two_ranks_that_both_send_wait_for_each_other() {
         "deadlock: rank 0 waits in send #3 for rank 1, which waits in send #3 for rank 0: let them exchange";
     assert!(report.verdict.starts_with(told), "{}", report.verdict);
     assert!(report.to_string().contains("waiting for room at rank 1"));
+}
+
+#[test]
+fn what_another_thread_of_a_rank_waits_in_says_nothing() {
+    // Rank 3's thread that calls here is in its own code; another one serves a communicator of its own.
+    let mut service = there(OTHER, 0, 3, Some(waiting(3, call(Kind::Receive, 1), 1)));
+    service.caller = 9;
+    let report = World::new(4).ring([0, 1, 2]).also(process(3), service).report();
+    check(&report, Guilty::Ranks(vec![3]), &["rank 3 (host a, process 73) has not entered all_reduce #42"]);
 }
 
 #[test]

@@ -34,12 +34,17 @@ pub(super) fn judge(world: &mut World) -> Result<String, String> {
             }
         }
     }
-    let slow = matches!(world.fault, Fault::Slow { .. } | Fault::Freeze { .. });
+    let slow = |rank: Rank| match world.fault {
+        // Who is slow itself may be late, and who waits for its word a little.
+        Fault::Slow { .. } => true,
+        Fault::Freeze { rank: stopped, .. } => stopped == rank,
+        _ => false,
+    };
     for (rank, failure) in &failed {
         let took = failure.ended - failure.began;
         let joining = failure.on.is_none();
         let most = if joining { Duration::from_secs(4) } else { world.timeout + SLACK };
-        if took > most && !slow {
+        if took > most && !slow(*rank) {
             return Err(format!("rank {rank} failed only after {took:?}: {}", failure.error));
         }
     }
@@ -100,7 +105,10 @@ fn fits(world: &World, rank: Rank, failure: &Failed) -> Result<(), String> {
         Some(Guilty::Ranks(ranks) | Guilty::Unreachable(ranks)) => ranks.iter().any(|rank| is(*rank, of_job)),
         Some(Guilty::Link { from, to }) => is(*from, of_job) || is(*to, of_job),
         // The other communicator is that of all ranks.
-        Some(Guilty::Elsewhere { rank, .. }) => failure.on == Some(1) && *rank == of_job,
+        Some(Guilty::Elsewhere { rank, .. }) => {
+            let process = format!("process {}", 100 + of_job);
+            failure.on == Some(1) && (*rank == of_job || failure.error.to_string().contains(&process))
+        }
         _ => false,
     };
     let error = &failure.error;
@@ -117,7 +125,7 @@ fn fits(world: &World, rank: Rank, failure: &Failed) -> Result<(), String> {
     // Whoever saw an error elsewhere closes all its communicators.
     let follows = failure.on == Some(1) || !world.program.colors.is_empty();
     let gone = matches!(error, Error::PeerLost { .. }) && failure.on == Some(1);
-    let absent = ["closed the communicator", "has not made the communicator yet"];
+    let absent = ["closed the", "has not made the communicator yet"];
     let closed = absent.iter().any(|words| error.to_string().contains(words));
     let closed = closed && timeout;
     let follows =
@@ -160,14 +168,20 @@ fn fits(world: &World, rank: Rank, failure: &Failed) -> Result<(), String> {
         Fault::Blackhole { from, to, .. } => {
             let link =
                 matches!(guilty, Some(Guilty::Link { from: f, to: t }) if is(*f, *from) && is(*t, *to));
-            (timeout && link) || follows
+            // Seen from a communicator that has not both ends.
+            let abroad = failure.on == Some(1) && matches!(guilty, Some(Guilty::Elsewhere { .. }));
+            (timeout && (link || abroad)) || follows
         }
         Fault::Reset { one, other, .. } if joining => missing(*one) || missing(*other),
         Fault::Reset { one, other, .. } => match error {
             Error::Link { from, to, .. } => {
                 (is(*from, *one) && is(*to, *other)) || (is(*from, *other) && is(*to, *one))
             }
-            Error::MissingRanks { .. } => missing(*one) || missing(*other),
+            // One of them could not join after all.
+            Error::MissingRanks { .. } | Error::PeerLost { .. } => {
+                missing(*one) || missing(*other) || follows
+            }
+            Error::Timeout { .. } => names(*one) || names(*other),
             _ => follows,
         },
         Fault::Deny { rank: poor, .. } => {
@@ -179,7 +193,11 @@ fn fits(world: &World, rank: Rank, failure: &Failed) -> Result<(), String> {
             found || (timeout && (names(*absent) || cycle)) || follows
         }
         Fault::Deviate { .. } => {
-            matches!(error, Error::Mismatch { .. } | Error::PeerLeft { .. } | Error::Aborted { .. })
+            // A rank that has closed since can no longer say what it called.
+            let difference = |text: &str| text.contains("rank") && text.contains(" of ");
+            matches!(error, Error::Mismatch { difference: text, .. } if difference(text))
+                || left_any(world, failure)
+                || matches!(error, Error::Aborted { .. })
         }
         Fault::Sleep { time, .. } if *time < world.timeout / 2 => false,
         Fault::Sleep { rank: late, .. } => (timeout && names(*late)) || follows,
@@ -206,6 +224,13 @@ fn fits(world: &World, rank: Rank, failure: &Failed) -> Result<(), String> {
         }
     };
     if ok { Ok(()) } else { Err(format!("this fault cannot cause: {error}")) }
+}
+
+/// Whether a rank is named as gone that has indeed ended well before.
+fn left_any(world: &World, failure: &Failed) -> bool {
+    let Error::PeerLeft { rank, .. } = &failure.error else { return false };
+    failure.on == Some(1)
+        || world.processes.get(*rank as usize).is_some_and(super::process::Process::is_closed)
 }
 
 /// All that can reach each other have the same error, and the same report.
@@ -239,6 +264,19 @@ fn same(world: &World, failed: &[(Rank, Failed)]) -> Result<(), String> {
 
 /// Faults that somebody must have noticed.
 fn must_have_failed(world: &World, failed: &[(Rank, Failed)], completed: &[Rank]) -> Option<String> {
+    // A collective that one rank calls differently, and others need too.
+    if let Fault::Deviate { rank, item, .. } = &world.fault
+        && failed.is_empty()
+        && completed.len() == world.ranks as usize
+    {
+        let on = match &world.program.items[*item] {
+            super::program::Item::Collective { on, .. } => *on,
+            _ => 0,
+        };
+        if world.program.members(on, *rank, world.ranks).len() > 1 {
+            return Some("nobody noticed that a rank called something else".into());
+        }
+    }
     let needs = match &world.fault {
         Fault::NeverJoin { .. } | Fault::Settings { .. } | Fault::BothSend { .. } => true,
         Fault::Swap { .. } => {

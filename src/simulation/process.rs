@@ -33,6 +33,7 @@ use crate::planner::Planner;
 #[derive(Clone)]
 pub(super) struct Origin {
     pub(super) network: Network,
+    pub(super) job: [u8; 16],
     pub(super) clock: Clock,
     pub(super) settings: Settings,
     pub(super) planner: Arc<Planner>,
@@ -90,6 +91,7 @@ pub(super) struct Process {
     pub(super) node: Node,
     pub(super) turns: u64,
     pub(super) outcome: Option<Outcome>,
+    closed: bool,
     /// Whether its last turn moved data: ranks of its host may go on then.
     pub(super) moved: bool,
     pub(super) random: Random,
@@ -119,6 +121,7 @@ impl Process {
             node,
             turns: 0,
             outcome: None,
+            closed: false,
             moved: false,
             random,
             began: origin.clock.now(),
@@ -172,6 +175,7 @@ impl Process {
 
     fn finish(&mut self, outcome: Outcome) {
         self.outcome = Some(outcome);
+        self.closed = true;
         self.stage = match std::mem::replace(&mut self.stage, Stage::Over) {
             // Its buffers are looked at once more at the end.
             Stage::Run(running) if !self.exits => Stage::Run(running),
@@ -199,6 +203,11 @@ impl Process {
 
     pub(super) fn is_over(&self) -> bool {
         self.outcome.is_some()
+    }
+
+    /// Whether it has closed its communicators.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
     }
 
     /// The communicators, while it has any.
@@ -260,7 +269,10 @@ impl Process {
         let deadline = self.began + self.origin.settings.join_timeout;
         let (clock, registry) = (self.origin.clock.clone(), self.registry.clone());
         let members = table.members.clone();
-        let member = Member::within(Weak::new(), clock, registry, table.job, table.key, self.rank, members);
+        // Names of communicators follow from the job's, which is random in real jobs and decides orders.
+        let job = self.origin.job;
+        let key = std::array::from_fn(|byte| job[byte % job.len()]);
+        let member = Member::within(Weak::new(), clock, registry, job, key, self.rank, members);
         self.member = Some(member);
         let mut diallings = BTreeMap::new();
         for peer in 0..self.rank {

@@ -1,7 +1,8 @@
 //! When and where a communicator writes its flight record and its trace.
 //!
-//! Invariant: each is written once: when a call first returns the failure that ended the communicator, or else
-//! when it is closed (the flight record only after a failure). What cannot be written is one warning. Absent:
+//! Invariant: each is written once: the flight record when a call first returns the failure that ended the
+//! communicator (or else when it is closed after one), the trace when it is closed: it may be long, and a failing
+//! call must not wait for it. What cannot be written is one warning. Absent:
 //! waiting for other ranks, but for a short bounded time for rank 0's clock and for the trace's lock.
 
 use std::fs::{self, File, OpenOptions};
@@ -21,8 +22,7 @@ use crate::control::group::Group;
 use crate::error::{Error, list};
 use crate::options::Settings;
 
-/// How long a call that failed, or a close, waits for rank 0's clock and for the lock of the trace's file.
-const AT_FAILURE: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(500)];
+/// How long a close waits for rank 0's clock and for the lock of the trace's file.
 const AT_CLOSE: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5)];
 /// Operations in a failure's file, at most: writing them must not hold up the call that fails.
 const OPERATIONS: usize = 4096;
@@ -65,8 +65,6 @@ impl Dumps {
                 "the flight record could not be written to {directory}: {cause}"
             );
         }
-        // Whoever cannot have the file now may at closing.
-        let _ = self.write_trace(group, AT_FAILURE);
     }
 
     /// Whether the failure that a communicator closes with has not been written yet.

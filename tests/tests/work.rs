@@ -305,7 +305,7 @@ fn a_peer_that_leaves_a_full_mailbox_is_named() {
         comm.send(&vec![7u8; 4 << 20], 1)
     });
     match &results[0] {
-        Err(Error::PeerLeft { rank: 1, operation }) => assert_eq!(operation.name, "send"),
+        Err(Error::PeerLeft { rank: 1, operation, .. }) => assert_eq!(operation.name, "send"),
         other => panic!("{other:?}"),
     }
 }

@@ -93,8 +93,24 @@ impl Failing {
         false
     }
 
+    /// Somebody aborts what was revoked and settled: that ends what still goes on after a revocation.
+    pub(super) fn overrule(&mut self, failure: &Failure) -> bool {
+        let revoked = self.best.as_ref().is_some_and(|best| matches!(best.error, Error::Revoked { .. }));
+        let overrules = revoked && matches!(failure.error, Error::Aborted { .. });
+        if overrules {
+            self.best = Some(failure.clone());
+            self.settled = true;
+        }
+        overrules
+    }
+
     /// Whether the failure stays as it is from now on. `awaited` are the ranks that can still speak.
-    pub(super) fn settle(&mut self, now: Instant, mut awaited: impl Iterator<Item = Rank>) -> bool {
+    pub(super) fn settle(
+        &mut self,
+        now: Instant,
+        mut awaited: impl Iterator<Item = Rank>,
+        place: impl Fn(Rank) -> String,
+    ) -> bool {
         let (Some(best), Some(since)) = (&mut self.best, self.since) else { return false };
         if self.settled {
             return true;
@@ -118,7 +134,7 @@ impl Failing {
             let by: Vec<Rank> = by.iter().copied().collect();
             best.error = Error::PeerLost {
                 rank: *rank,
-                place: "its host".into(),
+                place: place(*rank),
                 operation: None,
                 cause: format!("ranks {} lost their connections to it at once: {cause}", list(&by)),
             };
@@ -152,12 +168,12 @@ mod tests {
     fn the_lowest_rank_s_word_stays_once_all_were_heard() {
         let (mut failing, now) = (Failing::default(), Instant::now());
         assert!(failing.take_up(internal(3), now));
-        assert!(!failing.settle(now, [1, 2].into_iter()));
+        assert!(!failing.settle(now, [1, 2].into_iter(), |_| String::new()));
         failing.heard(2);
         assert!(!failing.take_up(internal(1), now), "only the first is passed on");
-        assert!(!failing.settle(now, [1, 2].into_iter()));
+        assert!(!failing.settle(now, [1, 2].into_iter(), |_| String::new()));
         failing.heard(1);
-        assert!(failing.settle(now, [1, 2].into_iter()));
+        assert!(failing.settle(now, [1, 2].into_iter(), |_| String::new()));
         failing.take_up(internal(0), now);
         assert_eq!(origin(&failing), Some(1), "settled is settled");
     }
@@ -166,8 +182,8 @@ mod tests {
     fn silence_is_waited_for_a_bounded_time() {
         let (mut failing, now) = (Failing::default(), Instant::now());
         failing.take_up(internal(3), now);
-        assert!(!failing.settle(now + SETTLE_MAX / 2, [0].into_iter()));
-        assert!(failing.settle(now + SETTLE_MAX, [0].into_iter()));
+        assert!(!failing.settle(now + SETTLE_MAX / 2, [0].into_iter(), |_| String::new()));
+        assert!(failing.settle(now + SETTLE_MAX, [0].into_iter(), |_| String::new()));
     }
 
     #[test]
@@ -175,10 +191,10 @@ mod tests {
         let (mut failing, now) = (Failing::default(), Instant::now());
         failing.take_up(internal(0), now);
         failing.take_up(aborted(5), now);
-        assert!(!failing.settle(now, [3].into_iter()), "another may have had a will too");
+        assert!(!failing.settle(now, [3].into_iter(), |_| String::new()), "another may have had a will too");
         failing.take_up(aborted(3), now);
         failing.heard(3);
-        assert!(failing.settle(now, [3].into_iter()));
+        assert!(failing.settle(now, [3].into_iter(), |_| String::new()));
         assert_eq!(origin(&failing), Some(3));
     }
 
@@ -188,14 +204,14 @@ mod tests {
         failing.take_up(link(0, 2), now);
         failing.take_up(link(1, 2), now);
         failing.heard(1);
-        assert!(failing.settle(now, [1].into_iter()));
+        assert!(failing.settle(now, [1].into_iter(), |_| String::new()));
         let error = failing.failure().map(|failure| failure.error.clone());
         assert!(matches!(error, Some(Error::PeerLost { rank: 2, .. })), "{error:?}");
         let mut failing = Failing::default();
         failing.take_up(link(0, 2), now);
         failing.heard(1);
         failing.heard(2);
-        assert!(failing.settle(now, [1, 2].into_iter()));
+        assert!(failing.settle(now, [1, 2].into_iter(), |_| String::new()));
         assert!(matches!(failing.failure().map(|f| &f.error), Some(Error::Link { from: 0, to: 2, .. })));
     }
 }

@@ -102,9 +102,10 @@ impl Wire for Error {
                 operation.put(out);
                 cause.put(out);
             }
-            Error::PeerLeft { rank, operation } => {
+            Error::PeerLeft { rank, place, operation } => {
                 out.push(3);
                 rank.put(out);
+                place.put(out);
                 operation.put(out);
             }
             Error::Timeout { operation, waited, verdict } => {
@@ -174,7 +175,7 @@ impl Wire for Error {
                 operation: field(reader)?,
                 cause: field(reader)?,
             },
-            3 => Error::PeerLeft { rank: field(reader)?, operation: field(reader)? },
+            3 => Error::PeerLeft { rank: field(reader)?, place: field(reader)?, operation: field(reader)? },
             4 => Error::Timeout {
                 operation: field(reader)?,
                 waited: field::<Duration>(reader)?,

@@ -5,12 +5,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::time::Duration;
 
 use super::view::{Abroad, Node, State, View, is_message, matches_end};
 use crate::Rank;
 use crate::call::Kind;
 use crate::recorder::Descriptor;
 use crate::report::evidence::{Open, ProcessId, Reach, Stuck, Want};
+
+/// A rank that moves counts as slow when another has waited so long for its next step.
+const SLOW_AFTER: Duration = Duration::from_secs(1);
 
 /// A call that somebody waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -206,7 +210,7 @@ impl<'a> Walk<'_, 'a> {
             if behind.ranks.is_empty() {
                 targets.push((stuck.peer, peer));
             }
-        } else if self.blame(peer) {
+        } else if stuck.age >= SLOW_AFTER && self.blame(peer) {
             self.found.slow.push((peer, need));
         }
         targets

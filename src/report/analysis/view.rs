@@ -5,11 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::time::Duration;
 
 use crate::Rank;
 use crate::call::Kind;
 use crate::recorder::Descriptor;
 use crate::report::evidence::{Evidence, Open, Position, ProcessId, Reach, Stuck, Witness};
+
+/// What was sent longer ago than this and has not arrived is missing.
+const LOST_AFTER: Duration = Duration::from_millis(50);
 
 /// A rank of a communicator.
 pub(super) type Node = (u64, Rank);
@@ -147,7 +151,9 @@ impl<'a> View<'a> {
             None if self.is_home(node.0) => self.witness(node.1).map(|who| (who.job, who.job_rank)),
             None => None,
         };
-        let of_job = job.and_then(|job| self.jobs.get(&job));
+        // A rank may have many threads: what another one waits in says nothing of a thread that is known.
+        let is_known = position.is_some_and(|(_, position)| position.caller != 0);
+        let of_job = job.filter(|_| !is_known).and_then(|job| self.jobs.get(&job));
         let open = |nodes: Option<&Vec<Node>>, stuck: bool| {
             nodes
                 .into_iter()
@@ -202,6 +208,11 @@ impl<'a> View<'a> {
     /// What `from` says it did for `to` and `to` has not seen.
     pub(super) fn loss(&self, communicator: u64, from: Rank, to: Rank) -> Option<String> {
         let (sender, receiver) = (self.position((communicator, from))?, self.position((communicator, to))?);
+        // What is on its way is not lost: the receiver must have stood there for a while.
+        let stuck = receiver.open.as_ref().and_then(|open| open.stuck.as_ref());
+        if stuck.is_some_and(|stuck| stuck.age < LOST_AFTER) {
+            return None;
+        }
         for here in sender.traffic.iter().filter(|traffic| traffic.peer == to) {
             let same = |there: &&_| matches_channel(there, from, here.channel);
             let Some(there) = receiver.traffic.iter().find(same) else { continue };

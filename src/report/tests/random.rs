@@ -117,6 +117,7 @@ fn large_jobs_and_long_chains_take_little_time() {
     assert_eq!(World::new(size).ring(0..size).report().guilty, Guilty::Nobody);
     // Rank 1 waits on one communicator for somebody who waits on the next, and so on, to one who is idle.
     let mut world = World::new(2).ring([0]);
+    world.at(1).caller = 0;
     let links = 50_000;
     for link in 0..links {
         let open = waiting(1, call(Kind::Barrier, 0), 1);
