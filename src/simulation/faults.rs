@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::program::{Item, Program};
 use super::random::Random;
 use crate::Rank;
+use crate::call::Kind;
 
 /// When: at a moment of the virtual time, or before the rank's turn with this number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -181,7 +182,7 @@ impl Fault {
                 program.colors = vec![0; ranks as usize];
                 let all = |on: usize| Item::Collective {
                     on,
-                    kind: crate::call::Kind::AllReduce,
+                    kind: Kind::AllReduce,
                     op: consort_kernels::ReduceOp::Sum,
                     root: 0,
                     count: 77,
