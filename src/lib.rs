@@ -43,6 +43,10 @@ mod simulation;
 mod wait;
 mod work;
 
+#[cfg(test)]
+#[global_allocator]
+static ALLOCATOR: consort_transports::fuzzing::Counting = consort_transports::fuzzing::Counting;
+
 /// A rank's number within a communicator, from 0.
 pub type Rank = u32;
 

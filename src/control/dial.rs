@@ -134,7 +134,7 @@ fn connect(member: &Member, peer: Rank, deadline: Instant) -> io::Result<Stream>
     Err(last)
 }
 
-fn greet(
+pub(super) fn greet(
     stream: &Stream,
     mut introduction: Introduction,
     key: &[u8; 32],

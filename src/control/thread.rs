@@ -57,7 +57,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
     }
 }
 
-fn handle(shared: &Arc<Shared>, key: u64, events: EpollFlags) {
+pub(super) fn handle(shared: &Arc<Shared>, key: u64, events: EpollFlags) {
     match key {
         KEY_WAKE => {
             shared.clear_wake();

@@ -5,6 +5,9 @@
 //! crash leaves nothing behind, and a container's small `/dev/shm` does not matter. Absent: noticing that a peer
 //! was killed (its memory stays; who watches processes says so), and threads.
 
+#[cfg(all(test, feature = "fuzzing"))]
+mod fuzz;
+
 use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
