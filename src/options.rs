@@ -157,6 +157,8 @@ impl Settings {
                     .ok()
                     .filter(|seconds| *seconds > 0.0 && *seconds < TIMEOUT_MAX.as_secs_f64())
                     .map(Duration::from_secs_f64)
+                    // Less than a nanosecond is nothing.
+                    .filter(|time| !time.is_zero())
                     .ok_or_else(|| bad(name, &text, "a number of seconds greater than 0")),
             }
         };
@@ -250,6 +252,7 @@ mod tests {
             ("CONSORT_TIMEOUT", "soon"),
             ("CONSORT_TIMEOUT", "-1"),
             ("CONSORT_JOIN_TIMEOUT", "nan"),
+            ("CONSORT_JOIN_TIMEOUT", "1e-20"),
             ("CONSORT_TRANSPORT", "pigeon"),
             ("CONSORT_CHANNELS", "0"),
             ("CONSORT_CHANNELS", "99"),
