@@ -1,6 +1,7 @@
 //! The answering side of a control link, run by the control thread without ever waiting.
 //!
-//! Invariant: a stranger costs one bounded buffer for a bounded time; how many are heard at once is bounded.
+//! Invariant: a stranger costs one bounded buffer for a bounded time; how many are heard at once is bounded, and the oldest
+//! goes when another comes, so that none keeps a rank out.
 //! A greeting for a rank that is about to join (its peers may be quicker) is kept until it does.
 
 use std::io::{self, Read, Write};
@@ -70,11 +71,15 @@ fn begin(shared: &Arc<Shared>, stream: Stream) {
         #[cfg(test)]
         Stream::Simulated(_) => {}
         Stream::Tcp(_) => {
-            let from_network =
-                greetings(shared).iter().filter(|(_, greeting)| greeting_is_tcp(greeting)).count();
-            if from_network >= GREETINGS_MAX {
-                tracing::warn!("too many control connections that prove nothing; dropping one");
-                return;
+            let mut from_network = greetings(shared);
+            from_network.retain(|(_, greeting)| greeting_is_tcp(greeting));
+            // The oldest goes: an honest rank calls again, and strangers keep nobody out.
+            if from_network.len() >= GREETINGS_MAX
+                && let Some((key, oldest)) = from_network.into_iter().min_by_key(|(key, _)| *key)
+                && let Some(stream) = oldest.lock().unwrap_or_else(PoisonError::into_inner).stream.take()
+            {
+                tracing::warn!("too many control connections that prove nothing; dropping the oldest");
+                shared.unwatch(stream.as_fd(), key);
             }
         }
     }
