@@ -107,7 +107,7 @@ fn decoders(bytes: &[u8], seen: &mut Seen) {
                 assert!(missing.len() <= *size as usize && *size <= wire::SIZE_MAX);
                 assert!(missing.is_sorted());
             }
-            seen.note_text(&error.to_string());
+            seen.note(("failure", std::mem::discriminant(&error), error.to_string().len().ilog2()));
             assert!(wire::decode_failure(&wire::encode_failure(&error)).is_ok());
         }
         Err(what) => seen.note(("failure", what.0)),

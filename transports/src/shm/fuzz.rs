@@ -4,7 +4,7 @@ use std::io::{IoSlice, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -143,6 +143,9 @@ fn answers(input: &Input, seen: &mut Seen) {
         listener.set_nonblocking(true).expect("nonblocking");
         (Shm::new().expect("shm"), listener, name)
     });
+    // One test at a time: they have one listener.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let before = descriptors();
     let (nonce, bytes) = ([3; NONCE_BYTES], Segment::bytes(LAYOUT, "shm").expect("bytes") as u64);
     let endpoint = shm.endpoint(LAYOUT).expect("endpoint");

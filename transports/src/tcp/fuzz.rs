@@ -52,7 +52,8 @@ fn stream(input: &Input, seen: &mut Seen) {
         let state = connection.progress();
         let now = [CounterKind::Ready, CounterKind::Credit].map(|kind| connection.counter(kind).value());
         assert!(now[0] >= ready && now[1] >= credit, "a counter went down");
-        seen.note((now[0] > ready, now[1] > credit, now[0] > u64::MAX / 2));
+        seen.note((now[0] > ready, now[1] > credit, now[0].leading_zeros() / 8, state.is_ok()));
+        seen.note((connection.mailbox().len(), input.len().min(16), state.is_ok()));
         [ready, credit] = now;
         match &state {
             Ok(state) => seen.note(*state == PeerState::Open),

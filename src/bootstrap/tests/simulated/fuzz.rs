@@ -308,8 +308,11 @@ fn joiner(input: &Input, seen: &mut Seen) {
         }
         Err(error) => {
             assert!(proved || !decided(&error), "a stranger decided: {error}");
-            seen.note_text(&error.to_string());
-            seen.note(format!("{error:?}").len().ilog2());
+            // What it was told may be any text; what it found itself is one of a few.
+            if !proved {
+                seen.note_text(error.to_string().split("s (").last().unwrap_or_default());
+            }
+            seen.note((std::mem::discriminant(&error), format!("{error:?}").len().ilog2()));
         }
     }
 }
