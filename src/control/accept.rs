@@ -21,6 +21,9 @@ const PARKED: Duration = Duration::from_secs(300);
 /// descriptors. On the host the kernel tells who calls.
 const GREETINGS_MAX: usize = 256;
 
+/// A stranger may be dropped for another one after it had this long.
+const HEARING: Duration = Duration::from_millis(100);
+
 /// A connection that has not proved anything yet.
 pub(super) struct Greeting {
     stream: Option<Stream>,
@@ -61,6 +64,29 @@ pub(super) fn accept(shared: &Arc<Shared>, unix: bool) {
     }
 }
 
+/// Whether another stranger from the network can be heard. The oldest goes if there are too many: an honest rank calls
+/// again, and who names a job that is not here must not keep ranks out until its patience ends.
+fn make_room(shared: &Shared) -> bool {
+    let mut strangers = greetings(shared);
+    strangers.retain(|(_, greeting)| greeting_is_tcp(greeting));
+    if strangers.len() < GREETINGS_MAX {
+        return true;
+    }
+    let since = |(_, greeting): &(u64, Arc<Mutex<Greeting>>)| {
+        greeting.lock().unwrap_or_else(PoisonError::into_inner).since
+    };
+    let Some((key, oldest)) = strangers.into_iter().min_by_key(since) else { return false };
+    let mut oldest = oldest.lock().unwrap_or_else(PoisonError::into_inner);
+    if oldest.since.elapsed() < HEARING {
+        return false;
+    }
+    if let Some(stream) = oldest.stream.take() {
+        tracing::warn!("too many control connections that prove nothing; dropping the oldest");
+        shared.unwatch(stream.as_fd(), key);
+    }
+    true
+}
+
 fn begin(shared: &Arc<Shared>, stream: Stream) {
     match &stream {
         Stream::Unix(_) if !stream.peer_is_same_user() => {
@@ -71,15 +97,9 @@ fn begin(shared: &Arc<Shared>, stream: Stream) {
         #[cfg(test)]
         Stream::Simulated(_) => {}
         Stream::Tcp(_) => {
-            let mut from_network = greetings(shared);
-            from_network.retain(|(_, greeting)| greeting_is_tcp(greeting));
-            // The oldest goes: an honest rank calls again, and strangers keep nobody out.
-            if from_network.len() >= GREETINGS_MAX
-                && let Some((key, oldest)) = from_network.into_iter().min_by_key(|(key, _)| *key)
-                && let Some(stream) = oldest.lock().unwrap_or_else(PoisonError::into_inner).stream.take()
-            {
-                tracing::warn!("too many control connections that prove nothing; dropping the oldest");
-                shared.unwatch(stream.as_fd(), key);
+            if !make_room(shared) {
+                tracing::warn!("too many control connections that prove nothing; dropping one");
+                return;
             }
         }
     }

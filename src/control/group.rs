@@ -374,7 +374,11 @@ impl Group {
 
     /// Sends words to all, outside of the data connections.
     pub(crate) fn gather(&self, round: u64, words: &[u64]) {
-        self.state().gathered.entry(round).or_default().insert(self.rank, words.to_vec());
+        let mut state = self.state();
+        // Rounds before this one are over here, however they ended.
+        state.gathered.retain(|known, _| *known >= round);
+        state.gathered.entry(round).or_default().insert(self.rank, words.to_vec());
+        drop(state);
         for rank in (0..self.size()).filter(|rank| *rank != self.rank) {
             self.send(rank, Message::Gather { round, words: words.to_vec() });
         }

@@ -73,7 +73,14 @@ const NAMES: [&str; 38] = [
     "SLURM_STEP_TASKS_PER_NODE",
 ];
 
+/// Which variable is complained about; the rest of the text is the value, mostly.
+fn complain(error: &crate::Error, seen: &mut Seen) {
+    let text = error.to_string();
+    seen.note((std::mem::discriminant(error), text.split(['=', ' ']).next().map(str::to_owned)));
+}
+
 /// Pieces are a variable and its value.
+
 fn environment(input: &Input, seen: &mut Seen) {
     let lookup = |name: &str| -> Option<String> {
         let wanted = NAMES.iter().position(|other| *other == name)?;
@@ -88,11 +95,11 @@ fn environment(input: &Input, seen: &mut Seen) {
             assert!(times.iter().all(|time| Instant::now().checked_add(*time).is_some()));
             seen.note((settings.transport, settings.channels, settings.bidirectional, settings.slot_bytes));
         }
-        Err(error) => seen.note_text(&error.to_string()),
+        Err(error) => complain(&error, seen),
     }
     match bind_addresses(lookup("CONSORT_BIND").as_deref()) {
         Ok(addresses) => seen.note(("bind", addresses.len())),
-        Err(error) => seen.note_text(&error.to_string()),
+        Err(error) => complain(&error, seen),
     }
     match detect(&lookup) {
         Ok(Some(launch)) => {
@@ -109,12 +116,12 @@ fn environment(input: &Input, seen: &mut Seen) {
                         assert_eq!(UniqueId::from_bytes(&bytes).expect("an id").to_bytes(), bytes);
                         seen.note("id");
                     }
-                    Err(error) => seen.note_text(&error.to_string()),
+                    Err(error) => complain(&error, seen),
                 }
             }
         }
         Ok(None) => seen.note("no launch"),
-        Err(error) => seen.note_text(&error.to_string()),
+        Err(error) => complain(&error, seen),
     }
 }
 

@@ -265,7 +265,7 @@ impl Dial for Root {
 }
 
 fn joiner(input: &Input, seen: &mut Seen) {
-    let id = UniqueId::known(&["10.0.0.1:4".parse().unwrap()], [7; 32], 1, input.len() % 2 == 0);
+    let id = UniqueId::known(&["10.0.0.1:4".parse().unwrap()], [7; 32], 1, input.len().is_multiple_of(2));
     // An empty piece ends a connection.
     let connections: Vec<Rc<RefCell<Script>>> = input
         .split(|piece| piece.is_empty())
