@@ -80,7 +80,6 @@ fn complain(error: &crate::Error, seen: &mut Seen) {
 }
 
 /// Pieces are a variable and its value.
-
 fn environment(input: &Input, seen: &mut Seen) {
     let lookup = |name: &str| -> Option<String> {
         let wanted = NAMES.iter().position(|other| *other == name)?;

@@ -312,6 +312,7 @@ fn joiner(input: &Input, seen: &mut Seen) {
             if !proved {
                 seen.note_text(error.to_string().split("s (").last().unwrap_or_default());
             }
+            seen.note(error.to_string().split("wrongly: ").nth(1).map(str::to_owned));
             seen.note((std::mem::discriminant(&error), format!("{error:?}").len().ilog2()));
         }
     }
