@@ -44,6 +44,10 @@ mod trace;
 mod wait;
 mod work;
 
+#[cfg(test)]
+#[global_allocator]
+static ALLOCATOR: consort_transports::fuzzing::Counting = consort_transports::fuzzing::Counting;
+
 /// A rank's number within a communicator, from 0.
 pub type Rank = u32;
 

@@ -311,6 +311,7 @@ mod tests {
             ("CONSORT_TIMEOUT", "soon"),
             ("CONSORT_TIMEOUT", "-1"),
             ("CONSORT_JOIN_TIMEOUT", "nan"),
+            ("CONSORT_JOIN_TIMEOUT", "1e-20"),
             ("CONSORT_TRANSPORT", "pigeon"),
             ("CONSORT_CHANNELS", "0"),
             ("CONSORT_CHANNELS", "99"),

@@ -267,8 +267,21 @@ fn knock(directory: &Directory, name: &str, left: Duration) -> std::io::Result<[
         return Err(std::io::Error::other(format!("user {user} serves it, not {}", geteuid())));
     }
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(left.clamp(Duration::from_millis(10), Duration::from_secs(5))))?;
-    let mut id = [0; UniqueId::BYTES];
-    stream.read_exact(&mut id)?;
+    let until = Instant::now() + left.clamp(Duration::from_millis(10), Duration::from_secs(5));
+    let (mut id, mut got) = ([0; UniqueId::BYTES], 0);
+    while got < id.len() {
+        // For all of it: an id may drip.
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut id[got..]) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(bytes) => got += bytes,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
     Ok(id)
 }

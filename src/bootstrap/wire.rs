@@ -474,17 +474,16 @@ pub(super) fn decode_failure(body: &[u8]) -> Result<Error, Malformed> {
         1 => Error::Settings { difference: reader.text(TEXT_MAX)? },
         2 => {
             let size = reader.u32()?;
+            if size > SIZE_MAX {
+                return Err(Malformed("a number of ranks is out of bounds"));
+            }
             let waited = Duration::from_millis(reader.u64()?);
             let address = reader.text(TEXT_MAX)?;
             let count = reader.count(RANGES_MAX, 8)?;
             let mut missing = Vec::new();
             for _ in 0..count {
                 let (first, last) = (reader.u32()?, reader.u32()?);
-                if first > last
-                    || last >= size
-                    || size > SIZE_MAX
-                    || missing.last().is_some_and(|m| *m >= first)
-                {
+                if first > last || last >= size || missing.last().is_some_and(|m| *m >= first) {
                     return Err(Malformed("a range of ranks is out of bounds"));
                 }
                 missing.extend(first..=last);

@@ -1,6 +1,7 @@
 //! The answering side of a control link, run by the control thread without ever waiting.
 //!
-//! Invariant: a stranger costs one bounded buffer for a bounded time; how many are heard at once is bounded.
+//! Invariant: a stranger costs one bounded buffer for a bounded time; how many are heard at once is bounded, and the oldest
+//! goes when another comes, so that none keeps a rank out.
 //! A greeting for a rank that is about to join (its peers may be quicker) is kept until it does.
 
 use std::io::{self, Read, Write};
@@ -19,6 +20,9 @@ const PARKED: Duration = Duration::from_secs(300);
 /// How many greetings from the network are heard at once: strangers must not use up the process's
 /// descriptors. On the host the kernel tells who calls.
 const GREETINGS_MAX: usize = 256;
+
+/// A stranger may be dropped for another one after it had this long.
+const HEARING: Duration = Duration::from_millis(100);
 
 /// A connection that has not proved anything yet.
 pub(super) struct Greeting {
@@ -60,6 +64,29 @@ pub(super) fn accept(shared: &Arc<Shared>, unix: bool) {
     }
 }
 
+/// Whether another stranger from the network can be heard. The oldest goes if there are too many: an honest rank calls
+/// again, and who names a job that is not here must not keep ranks out until its patience ends.
+fn make_room(shared: &Shared) -> bool {
+    let mut strangers = greetings(shared);
+    strangers.retain(|(_, greeting)| greeting_is_tcp(greeting));
+    if strangers.len() < GREETINGS_MAX {
+        return true;
+    }
+    let since = |(_, greeting): &(u64, Arc<Mutex<Greeting>>)| {
+        greeting.lock().unwrap_or_else(PoisonError::into_inner).since
+    };
+    let Some((key, oldest)) = strangers.into_iter().min_by_key(since) else { return false };
+    let mut oldest = oldest.lock().unwrap_or_else(PoisonError::into_inner);
+    if oldest.since.elapsed() < HEARING {
+        return false;
+    }
+    if let Some(stream) = oldest.stream.take() {
+        tracing::warn!("too many control connections that prove nothing; dropping the oldest");
+        shared.unwatch(stream.as_fd(), key);
+    }
+    true
+}
+
 fn begin(shared: &Arc<Shared>, stream: Stream) {
     match &stream {
         Stream::Unix(_) if !stream.peer_is_same_user() => {
@@ -70,9 +97,7 @@ fn begin(shared: &Arc<Shared>, stream: Stream) {
         #[cfg(test)]
         Stream::Simulated(_) => {}
         Stream::Tcp(_) => {
-            let from_network =
-                greetings(shared).iter().filter(|(_, greeting)| greeting_is_tcp(greeting)).count();
-            if from_network >= GREETINGS_MAX {
+            if !make_room(shared) {
                 tracing::warn!("too many control connections that prove nothing; dropping one");
                 return;
             }

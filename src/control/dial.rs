@@ -134,18 +134,30 @@ fn connect(member: &Member, peer: Rank, deadline: Instant) -> io::Result<Stream>
     Err(last)
 }
 
-fn greet(
+pub(super) fn greet(
     stream: &Stream,
     mut introduction: Introduction,
     key: &[u8; 32],
     deadline: Instant,
 ) -> io::Result<()> {
-    let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-    stream.set_timeouts(left)?;
+    let hurry = || {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { stream.set_timeouts(left) }
+    };
+    hurry()?;
     let mut stream = stream;
     stream.write_all(&introduction.hello())?;
-    let mut answer = [0; ANSWER_BYTES];
-    stream.read_exact(&mut answer)?;
+    let (mut answer, mut got) = ([0; ANSWER_BYTES], 0);
+    while got < ANSWER_BYTES {
+        // The deadline is for all of it: an answer may drip.
+        hurry()?;
+        match stream.read(&mut answer[got..]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(bytes) => got += bytes,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
     introduction.answerer.copy_from_slice(&answer[..16]);
     let proof = answer[16..].first_chunk().expect("an answer is a nonce and a proof");
     if !introduction.is_proved(key, ANSWER, proof) {

@@ -26,6 +26,13 @@ use crate::recorder::{Entry, Outcome, RECORDS, Recorder, Snapshot};
 use crate::report::Report;
 use crate::report::evidence::{Open, Position, Stuck, Traffic};
 
+/// Addresses of one rank that were not taken yet, at most: of all the channels there are.
+const ADDRESSES_MAX: usize = 256;
+/// Rounds in which words of one rank are kept, at most.
+const ROUNDS_MAX: usize = 2;
+/// Words of one rank in a round, at most: a split has three.
+const WORDS_MAX: usize = 1024;
+
 pub(crate) struct Group {
     pub(crate) uid: u64,
     /// This rank within the communicator.
@@ -198,7 +205,10 @@ impl Group {
                 return;
             }
             // Together with what it said: whoever has heard from all chooses.
-            state.failing.heard(by);
+            let is_new = state.failing.heard(by);
+            if !is_new && !overrules && by != self.rank {
+                return;
+            }
             let first = state.failing.take_up(failure.clone(), now) || overrules;
             // Release: pairs with the Acquire in `has_failed`.
             self.failing.store(true, Ordering::Release);
@@ -228,9 +238,14 @@ impl Group {
         let Some(rank) = self.rank_of(from) else { return };
         match message {
             Message::Address { channel, address } => {
-                self.state().addresses.insert((rank, channel), address);
+                let addresses = &mut self.state().addresses;
+                if addresses.keys().filter(|(of, _)| *of == rank).count() < ADDRESSES_MAX {
+                    addresses.insert((rank, channel), address);
+                }
             }
-            Message::Poison { failure } => {
+            Message::Poison { mut failure } => {
+                // A report has a line for each rank.
+                failure.report = failure.report.filter(|report| report.ranks.len() == self.members.len());
                 let ends = match failure.error {
                     Error::Link { from, to, .. } => from.max(to),
                     _ => 0,
@@ -240,7 +255,8 @@ impl Group {
                 }
             }
             Message::Query { token } => self.member.answer(from, self.uid, token, self.recorder.snapshot()),
-            Message::State { token, snapshot, .. } => {
+            Message::State { token, mut snapshot, .. } => {
+                snapshot.recent.truncate(RECORDS);
                 let answer = Answer { token, at: self.clock().now(), snapshot };
                 let known = &mut self.state().answers[rank as usize];
                 if known.as_ref().is_none_or(|known| known.token <= token) {
@@ -253,8 +269,9 @@ impl Group {
             }
             Message::Gather { round, words } => {
                 let mut state = self.state();
-                // A peer is one round ahead at most.
-                if state.gathered.len() < 4 || state.gathered.contains_key(&round) {
+                // A peer is one round ahead at most, and the round before may not be over here.
+                let rounds = state.gathered.values().filter(|words| words.contains_key(&rank)).count();
+                if rounds < ROUNDS_MAX && words.len() <= WORDS_MAX {
                     state.gathered.entry(round).or_default().insert(rank, words);
                 }
             }

@@ -22,6 +22,8 @@ pub(super) const ENDED: &str = "its process ended without closing the communicat
 
 /// Bytes kept for a peer that does not read, at most; then the link counts as broken.
 const BACKLOG_BYTES_MAX: usize = 4 << 20;
+/// Reads of one link in one turn, of 16 KiB each.
+const READS_MAX: usize = 16;
 
 /// Either kind of socket.
 #[derive(Debug)]
@@ -306,11 +308,19 @@ impl RemoteLink {
         !self.backlog.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Reads what is there and hands it to the member. Only the control thread calls this.
+    /// Whether there are bytes to be read, or the end.
+    pub(crate) fn has_more(&self) -> bool {
+        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+        let mut polled = [PollFd::new(self.stream.as_fd(), PollFlags::POLLIN)];
+        poll(&mut polled, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Reads what is there, up to a bound, and hands it to the member. Only the control thread calls this.
     pub(crate) fn drain(&self) -> LinkState {
         let mut chunk = [0u8; 2 << 10];
         let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
+        // Whoever never stops talking waits for its next turn, so that the others have theirs.
+        for _ in 0..READS_MAX {
             let state = match (&mut &self.stream).read(&mut chunk) {
                 Ok(0) => Some(LinkState::Closed { cause: ENDED.into(), ended: true }),
                 Ok(bytes) => {
@@ -346,5 +356,6 @@ impl RemoteLink {
                 return state;
             }
         }
+        LinkState::Open
     }
 }

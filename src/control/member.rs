@@ -14,8 +14,8 @@ use consort_memory::sync::{AtomicU64, Ordering};
 use super::group::{Failure, Group};
 use super::link::{RemoteLink, part_from};
 use super::process::Shared;
-use super::registry::Registry;
-use super::wire::Message;
+use super::registry::{POSITIONS_MAX, Registry};
+use super::wire::{self, Message};
 use crate::Rank;
 use crate::bootstrap;
 use crate::clock::Clock;
@@ -24,8 +24,8 @@ use crate::recorder::Snapshot;
 use crate::report::evidence::{Position, ProcessId};
 use crate::trace::offset::Reading;
 
-/// Messages for communicators that this rank has not made yet, at most.
-const EARLY_MESSAGES_MAX: usize = 4096;
+/// Bytes of one rank's messages for communicators that this rank has not made yet, at most; another such message is lost.
+const EARLY_BYTES_MAX: usize = 2 * wire::FRAME_BYTES_MAX;
 
 pub(crate) struct Member {
     shared: Weak<Shared>,
@@ -60,7 +60,8 @@ struct Groups {
     open: BTreeMap<u64, Weak<Group>>,
     /// Communicators that this rank has closed, with how many of their ranks have not.
     closed: BTreeMap<u64, usize>,
-    early: Vec<(Rank, u64, Message)>,
+    /// Messages for communicators that this rank has not made, by sender, as they travel: so they take what they took there.
+    early: BTreeMap<Rank, Vec<u8>>,
     /// Who is gone, why, and whether it ended (otherwise the link to it broke).
     lost: Vec<(Rank, String, bool)>,
 }
@@ -298,7 +299,8 @@ impl Member {
     pub(crate) fn receive(&self, from: Rank, communicator: u64, message: Message) {
         if let Message::State { token, clock, positions, .. } = &message {
             let at = self.clock.monotonic_ns();
-            let told = Told { token: *token, clock: *clock, at, positions: positions.clone() };
+            let positions = positions[..positions.len().min(POSITIONS_MAX)].to_vec();
+            let told = Told { token: *token, clock: *clock, at, positions };
             let mut known = self.told();
             if (from as usize) < self.table.len() && known.get(&from).is_none_or(|old| old.token <= *token) {
                 known.insert(from, told);
@@ -327,12 +329,21 @@ impl Member {
                 self.answer(from, communicator, token, Snapshot::default());
             }
             Message::State { .. } => {}
-            message if groups.early.len() < EARLY_MESSAGES_MAX => {
-                groups.early.push((from, communicator, message))
+            message => {
+                let early = groups.early.entry(from).or_default();
+                let before = early.len();
+                if before > EARLY_BYTES_MAX {
+                    return;
+                }
+                wire::encode(communicator, &message, early);
+                if early.len() > EARLY_BYTES_MAX {
+                    tracing::error!(
+                        rank = self.rank,
+                        from,
+                        "too many messages for communicators that this rank has not made; later ones are lost"
+                    );
+                }
             }
-            message => tracing::error!(
-                "too many messages for communicators that this rank has not made: {message:?}"
-            ),
         }
     }
 
@@ -341,13 +352,23 @@ impl Member {
         let mut groups = self.groups();
         groups.open.insert(group.uid, Arc::downgrade(group));
         self.registry.register(group);
-        let (mine, other) =
-            std::mem::take(&mut groups.early).into_iter().partition(|(_, uid, _)| *uid == group.uid);
-        groups.early = other;
+        let mut mine: Vec<(Rank, Message)> = Vec::new();
+        groups.early.retain(|from, bytes| {
+            let mut others = Vec::new();
+            // They were written here, so they can be read.
+            while let Ok(Some((uid, message))) = wire::decode(bytes) {
+                if uid == group.uid {
+                    mine.push((*from, message));
+                } else {
+                    wire::encode(uid, &message, &mut others);
+                }
+            }
+            *bytes = others;
+            !bytes.is_empty()
+        });
         let lost = groups.lost.clone();
         drop(groups);
-        let mine: Vec<(Rank, u64, Message)> = mine;
-        for (from, _, message) in mine {
+        for (from, message) in mine {
             group.receive(from, message);
         }
         for (rank, cause, ended) in lost {

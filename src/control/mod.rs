@@ -5,6 +5,8 @@
 
 mod accept;
 pub(crate) mod dial;
+#[cfg(test)]
+mod fuzz;
 pub(crate) mod group;
 pub(crate) mod inquiry;
 pub(crate) mod link;

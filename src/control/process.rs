@@ -147,7 +147,7 @@ impl Drop for Process {
 }
 
 impl Shared {
-    fn new() -> Result<Arc<Self>> {
+    pub(super) fn new() -> Result<Arc<Self>> {
         let nonce = random::<16>()?;
         let unix_name = format!("consort-{}", hex(&random::<16>()?)).into_bytes();
         let address = std::os::unix::net::SocketAddr::from_abstract_name(&unix_name)

@@ -6,7 +6,7 @@ use super::group::Group;
 use crate::report::evidence::Position;
 
 /// Positions on other communicators told at a time, at most.
-const POSITIONS_MAX: usize = 256;
+pub(super) const POSITIONS_MAX: usize = 256;
 
 #[derive(Default)]
 pub(crate) struct Registry {

@@ -17,6 +17,9 @@ const EAGER: Duration = Duration::from_millis(2);
 /// How often sleeping links are looked at for bytes that the kernel would not take, and greetings for age.
 const CHORES: Duration = Duration::from_millis(200);
 
+/// How long what an ended process still said is read.
+const LAST_WORDS_MAX: Duration = Duration::from_millis(200);
+
 /// Runs until the process's state is dropped.
 pub(super) fn run(shared: &Arc<Shared>) {
     let mut events = vec![EpollEvent::empty(); 64];
@@ -58,7 +61,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
     }
 }
 
-fn handle(shared: &Arc<Shared>, key: u64, events: EpollFlags) {
+pub(super) fn handle(shared: &Arc<Shared>, key: u64, events: EpollFlags) {
     match key {
         KEY_WAKE => {
             shared.clear_wake();
@@ -78,7 +81,8 @@ fn handle(shared: &Arc<Shared>, key: u64, events: EpollFlags) {
                 if let Some(member) = member.upgrade() {
                     // What it still said (that it leaves, or why it fails) is read before its end is reported.
                     for link in member.remote_links().iter().filter(|link| link.peer == rank) {
-                        let _ = link.drain();
+                        let until = Instant::now() + LAST_WORDS_MAX;
+                        while link.drain() == LinkState::Open && Instant::now() < until && link.has_more() {}
                     }
                     member.lost(rank, ENDED, true);
                 }

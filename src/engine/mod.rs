@@ -7,6 +7,8 @@
 
 mod bound;
 mod executor;
+#[cfg(test)]
+mod fuzz;
 pub(crate) mod links;
 pub(crate) mod routes;
 mod task;

@@ -143,7 +143,10 @@ impl Fault {
             let collectives = items
                 .iter()
                 .enumerate()
-                .filter(|(_, item)| matches!(item, Item::Collective { count, .. } if *count > 0));
+                // Of a barrier nothing can be called differently.
+                .filter(|(_, item)| {
+                    matches!(item, Item::Collective { count, kind, .. } if *count > 0 && *kind != Kind::Barrier)
+                });
             collectives.map(|(at, _)| at).collect::<Vec<_>>()
         };
         match random.below(24) {

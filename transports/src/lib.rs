@@ -6,6 +6,8 @@
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod error;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod loopback;
 mod mapped;
 mod pidfd;
@@ -16,6 +18,10 @@ mod shm;
 pub mod simnet;
 mod tcp;
 mod transport;
+
+#[cfg(all(test, feature = "fuzzing"))]
+#[global_allocator]
+static ALLOCATOR: fuzzing::Counting = fuzzing::Counting;
 
 pub use error::TransportError;
 pub use loopback::Loopback;

@@ -5,6 +5,9 @@
 //! crash leaves nothing behind, and a container's small `/dev/shm` does not matter. Absent: noticing that a peer
 //! was killed (its memory stays; who watches processes says so), and threads.
 
+#[cfg(all(test, feature = "fuzzing"))]
+mod fuzz;
+
 use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -306,7 +309,8 @@ impl ShmConnecting {
     fn receive(&self, socket: &OwnedFd) -> Result<Answer, TransportError> {
         let mut greeting = [0; HANDOVER.len()];
         let mut parts = [IoSliceMut::new(&mut greeting)];
-        let mut space = cmsg_space!([std::os::fd::RawFd; 1]);
+        // For as many as one message can have: those for which there is no room are open all the same, and nobody's.
+        let mut space = cmsg_space!([std::os::fd::RawFd; 253]);
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
         let mut files: Vec<OwnedFd> = Vec::new();
         let received = match recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), flags) {
@@ -330,7 +334,9 @@ impl ShmConnecting {
         if greeting != HANDOVER {
             return Err(wrong("its listener answered something else"));
         }
-        let file = files.pop().ok_or_else(|| wrong("its listener answered without memory"))?;
+        let [file] = &files[..] else {
+            return Err(wrong("its listener answered with other than one piece of memory"));
+        };
         let mapping = Mapping::from_fd(file.as_fd(), self.segment_bytes)
             .map_err(|error| TransportError::memory(NAME, error))?;
         Segment::open(mapping, &self.nonce, NAME).map(Answer::Segment)

@@ -144,7 +144,8 @@ fn from_slurm(v: &Variables<'_>) -> Result<Launch> {
     } else {
         None
     };
-    if let (Some(local_rank), Some(local_size)) = (launch.local_rank, launch.local_size)
+    let local_rank = launch.local_rank.unwrap_or(0);
+    if let Some(local_size) = launch.local_size
         && (local_rank >= local_size || local_size > launch.size)
     {
         return Err(Error::invalid(
@@ -269,6 +270,11 @@ mod tests {
             (
                 "SLURM_PROCID=0 SLURM_STEP_ID=0 SLURM_NTASKS=4 SLURM_NNODES=2 SLURM_NODEID=1 SLURM_STEP_TASKS_PER_NODE=2(y2)",
                 "SLURM_STEP_TASKS_PER_NODE=2(y2)",
+            ),
+            // Found by the fuzzer: without SLURM_LOCALID nobody looked.
+            (
+                "SLURM_PROCID=4 SLURM_STEP_ID=0 SLURM_NTASKS=5 SLURM_NODEID=0 SLURM_STEP_TASKS_PER_NODE=0",
+                "0 tasks on this node",
             ),
         ];
         for (environment, named) in cases {

@@ -4,6 +4,8 @@
 //! variable. Absent: starting processes.
 
 mod detect;
+#[cfg(test)]
+mod fuzz;
 mod rendezvous;
 
 use std::time::Duration;

@@ -2,33 +2,19 @@
 
 use super::*;
 
-/// Reproducible noise (splitmix64).
-pub(super) struct Noise(u64);
+pub(super) use consort_transports::fuzzing::Noise;
+use consort_transports::fuzzing::{Seen, Target, fuzz};
 
-impl Noise {
-    pub(super) fn new(seed: u64) -> Self {
-        Noise(seed)
-    }
+/// Texts are kept as they are, addresses and settings in lists of twice their number at most; a range of ranks (8 bytes)
+/// becomes each of its ranks, of which there are 65,536 at most, in a list that grows by doubling.
+const WIRE: Target = Target {
+    name: "bootstrap-wire",
+    command: "-p consort --lib bootstrap::tests::fuzz::noise",
+    bytes_max: 2 << 20,
+    inputs: 40_000,
+};
 
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(super) fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
-    }
-
-    pub(super) fn bytes(&mut self, most: usize) -> Vec<u8> {
-        let count = self.below(most + 1);
-        (0..count).map(|_| self.next() as u8).collect()
-    }
-}
-
-fn errors() -> Vec<Error> {
+pub(super) fn errors() -> Vec<Error> {
     vec![
         Error::Settings { difference: "a: ranks 0, 1 say 1".into() },
         Error::MissingRanks {
@@ -80,68 +66,77 @@ fn the_longest_failure_fits_its_bound() {
 
 #[test]
 fn noise_and_mutants_never_panic_and_never_reserve_more_than_their_bytes_warrant() {
-    let seed: [u8; 8] = random().unwrap();
-    eprintln!("seed {seed:?}");
-    let mut noise = Noise::new(u64::from_le_bytes(seed));
+    let id = UniqueId::at("10.0.0.1:4".parse().unwrap(), SECRET).unwrap().to_bytes();
     let mut originals = vec![
         wire::encode_hello(&hello(1, 2), LONG).unwrap(),
         wire::encode_table(&[1; 32], [member(0), member(1)].iter()),
         wire::encode_greeting(&[1; 32]),
         wire::encode_proof(&Proof { job: 1, nonce: [2; 32], proof: [3; 32] }),
+        wire::frame(7, &[&[1; 64]]),
+        id.to_vec(),
     ];
     originals.extend(errors().iter().map(wire::encode_failure));
-    let begun = Instant::now();
-    let mut rounds = 0;
-    while rounds < 40_000 && begun.elapsed() < Duration::from_secs(5) {
-        rounds += 1;
-        let mut bytes = if noise.below(8) == 0 {
-            noise.bytes(300)
-        } else {
-            let at = noise.below(originals.len());
-            originals[at].clone()
-        };
-        for _ in 0..noise.below(4) {
-            if !bytes.is_empty() {
-                let at = noise.below(bytes.len());
-                match noise.below(4) {
-                    0 => bytes[at] = noise.next() as u8,
-                    1 => bytes[at] = 0xff,
-                    2 => bytes.truncate(at),
-                    _ => bytes.insert(at, noise.next() as u8),
-                }
+    let originals = originals.into_iter().map(|bytes| vec![bytes]).collect();
+    fuzz(&WIRE, originals, |input, seen| decoders(&input.concat(), seen));
+}
+
+fn decoders(bytes: &[u8], seen: &mut Seen) {
+    match wire::decode_hello(bytes) {
+        Ok(hello) => {
+            assert!(hello.rank < hello.size && hello.size <= wire::SIZE_MAX);
+            if let Ok((settings, member)) = hello.rest {
+                assert!(settings.capacity() * 4 <= bytes.len() && member.tcp.capacity() <= 8);
+                seen.note(("hello", settings.len(), member.tcp.len()));
+                // One meaning, one form.
+                let again = Hello { rank: hello.rank, size: hello.size, settings, member };
+                assert_eq!(wire::encode_hello(&again, hello.timeout).unwrap(), bytes);
             }
         }
-        if let Ok(seen) = wire::decode_hello(&bytes)
-            && let Ok((settings, member)) = seen.rest
-        {
-            assert!(seen.rank < seen.size && seen.size <= wire::SIZE_MAX);
-            assert!(settings.capacity() * 4 <= bytes.len() && member.tcp.capacity() <= 8);
-        }
-        if let Ok((_, members)) = wire::decode_table(&bytes, 2) {
+        Err(what) => seen.note(("hello", what.0)),
+    }
+    match wire::decode_table(bytes, 2) {
+        Ok((nonce, members)) => {
             assert!(members.capacity() <= 2);
+            assert_eq!(wire::encode_table(&nonce, members.iter()), bytes);
         }
-        if let Ok(Error::MissingRanks { missing, size, .. }) = wire::decode_failure(&bytes) {
-            assert!(missing.len() <= size as usize && size <= wire::SIZE_MAX);
-        }
-        let _ = (wire::decode_greeting(&bytes), wire::decode_proof(&bytes));
-        let mut socket = bytes.as_slice();
-        let _ = Incoming::default().read(&mut socket, |kind| (kind < 8).then_some(64));
-        if let Ok(id) = <&[u8; 128]>::try_from(bytes.as_slice()) {
-            let _ = UniqueId::from_bytes(id);
-        }
+        Err(what) => seen.note(("table", what.0)),
     }
-    // Ids that are damaged and carry a right checksum nevertheless.
-    let valid = UniqueId::at(free_address(), SECRET).unwrap().to_bytes();
-    for _ in 0..2000 {
-        let mut bytes = valid;
-        for _ in 0..=noise.below(3) {
-            bytes[noise.below(124)] = noise.next() as u8;
+    match wire::decode_failure(bytes) {
+        Ok(error) => {
+            if let Error::MissingRanks { missing, size, .. } = &error {
+                assert!(missing.len() <= *size as usize && *size <= wire::SIZE_MAX);
+                assert!(missing.is_sorted());
+            }
+            seen.note(("failure", std::mem::discriminant(&error), error.to_string().len().ilog2()));
+            assert!(wire::decode_failure(&wire::encode_failure(&error)).is_ok());
         }
-        let sum = crate::bootstrap::proof::digest(&bytes[..124]);
-        bytes[124..].copy_from_slice(&sum[..4]);
-        if let Ok(id) = UniqueId::from_bytes(&bytes) {
-            assert_eq!(id.to_bytes(), bytes, "one meaning, one form");
-        }
+        Err(what) => seen.note(("failure", what.0)),
     }
-    eprintln!("{rounds} rounds");
+    seen.note((wire::decode_greeting(bytes).is_ok(), wire::decode_proof(bytes).is_ok()));
+    let mut socket = bytes;
+    let mut incoming = Incoming::default();
+    while let Progress::Frame(kind, payload) = incoming.read(&mut socket, |kind| (kind < 8).then_some(64)) {
+        assert!(payload.len() <= 64 && kind < 8);
+        seen.note(("frame", kind));
+    }
+    // With a right checksum nevertheless.
+    let mut id = [0; UniqueId::BYTES];
+    let most = bytes.len().min(id.len());
+    id[..most].copy_from_slice(&bytes[..most]);
+    let _ = UniqueId::from_bytes(&id);
+    let sum = crate::bootstrap::proof::digest(&id[..124]);
+    id[124..].copy_from_slice(&sum[..4]);
+    match UniqueId::from_bytes(&id) {
+        Ok(read) => {
+            assert_eq!(read.to_bytes(), id, "one meaning, one form");
+            seen.note(("id", read.addresses.len()));
+        }
+        Err(error) => seen.note_text(&error.to_string()),
+    }
+}
+
+#[test]
+fn a_failure_that_names_no_ranks_of_too_many_is_refused() {
+    let error = Error::MissingRanks { missing: vec![], size: 1 << 31, waited: LONG, address: "x".into() };
+    assert!(wire::decode_failure(&wire::encode_failure(&error)).is_err());
 }

@@ -45,7 +45,7 @@ fn garbage_is_dropped_and_delays_nobody() {
             0 => b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
             1 => vec![0xff; 64],
             2 => wire::frame(kind::HELLO, &[&[0; 64]]),
-            _ => noise.bytes(200),
+            _ => (0..noise.below(200)).map(|_| noise.next() as u8).collect(),
         };
         let _ = stream.write_all(&bytes);
         strangers.push(stream);

@@ -1,6 +1,7 @@
 //! Whole jobs in one thread and in a time that is only counted: the code that joins, over a network in memory that does
 //! what networks do. A seed that fails is printed, and fails again.
 
+mod fuzz;
 mod network;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -159,17 +160,21 @@ impl World {
             if done(self) {
                 return;
             }
-            let now = self.network.now();
-            let mut wanted: Vec<Instant> = self.processes.iter().filter_map(Process::wants).collect();
-            if let Some(gathering) = &self.gathering {
-                wanted.extend(gathering.until());
-                wanted.extend(self.stop_at);
-                if self.network.knocked() {
-                    wanted.extend(gathering.accepting(now).err().flatten());
-                }
-            }
-            assert!(self.network.advance(wanted.into_iter().min()), "nothing happens any more");
+            assert!(self.network.advance(self.wanted()), "nothing happens any more");
         }
+    }
+
+    /// When somebody wants a turn next, if nothing happens before.
+    fn wanted(&self) -> Option<Instant> {
+        let mut wanted: Vec<Instant> = self.processes.iter().filter_map(Process::wants).collect();
+        if let Some(gathering) = &self.gathering {
+            wanted.extend(gathering.until());
+            wanted.extend(self.stop_at);
+            if self.network.knocked() {
+                wanted.extend(gathering.accepting(self.network.now()).err().flatten());
+            }
+        }
+        wanted.into_iter().min()
     }
 }
 

@@ -69,9 +69,9 @@ impl Failing {
         self.best.as_ref()
     }
 
-    /// A rank said that it failed.
-    pub(super) fn heard(&mut self, rank: Rank) {
-        self.heard.insert(rank);
+    /// A rank said that it failed. Whether for the first time: what it says after that is nobody's word.
+    pub(super) fn heard(&mut self, rank: Rank) -> bool {
+        self.heard.insert(rank)
     }
 
     /// A failure is known. Whether it is the first.

@@ -48,6 +48,12 @@ wire_enum!(Guilty {
     5 => Elsewhere { place, communicator, rank },
 });
 
+/// The most ranks that an error names: those of a job.
+const RANKS_MAX: usize = 1 << 16;
+
+/// The longest name of a transport, in bytes.
+const TRANSPORT_BYTES_MAX: usize = 32;
+
 impl Wire for Want {
     fn put(&self, out: &mut Vec<u8>) {
         out.push(*self as u8);
@@ -83,7 +89,8 @@ impl Wire for Address {
         let length = usize::from(u16::take(reader)?);
         let (bytes, rest) = reader.rest.split_at_checked(length)?;
         reader.rest = rest;
-        (length <= Address::BYTES_MAX).then(|| Address { transport, bytes: bytes.to_vec() })
+        (length <= Address::BYTES_MAX && transport.len() <= TRANSPORT_BYTES_MAX)
+            .then(|| Address { transport, bytes: bytes.to_vec() })
     }
 }
 
@@ -150,7 +157,8 @@ impl Wire for Error {
             }
             Error::MissingRanks { missing, size, waited, address } => {
                 out.push(11);
-                missing.put(out);
+                // As many as fit beside everything else, so that whoever was told can tell others.
+                missing[..missing.len().min(RANKS_MAX)].to_vec().put(out);
                 size.put(out);
                 waited.put(out);
                 address.put(out);
@@ -206,7 +214,7 @@ impl Wire for Error {
             9 => Error::Internal { what: field(reader)? },
             10 => Error::Revoked { rank: field(reader)?, reason: field(reader)? },
             11 => Error::MissingRanks {
-                missing: field(reader)?,
+                missing: field::<Vec<u32>>(reader).filter(|missing| missing.len() <= RANKS_MAX)?,
                 size: field(reader)?,
                 waited: field::<Duration>(reader)?,
                 address: field(reader)?,

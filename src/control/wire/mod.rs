@@ -5,6 +5,8 @@
 
 mod codec;
 mod forms;
+#[cfg(test)]
+mod fuzz;
 
 use consort_transports::Address;
 
@@ -90,7 +92,7 @@ pub(crate) fn decode(buffer: &mut Vec<u8>) -> Result<Option<(u64, Message)>, &'s
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::io;
     use std::sync::Arc;
     use std::time::Duration;
@@ -166,7 +168,7 @@ mod tests {
         })
     }
 
-    fn samples() -> Vec<Message> {
+    pub(in super::super) fn samples() -> Vec<Message> {
         let operation = Operation { name: "reduce".into(), sequence: 12 };
         let waited = Duration::from_millis(250);
         let told = Told {

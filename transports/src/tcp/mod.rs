@@ -5,6 +5,8 @@
 //! smaller nonce connects, the other accepts. Absent: encryption (the key keeps strangers and mistakes out, not
 //! somebody who rewrites packets on the way), finding out that a machine vanished without a word, threads.
 
+#[cfg(all(test, feature = "fuzzing"))]
+mod fuzz;
 mod handshake;
 mod linger;
 mod stream;

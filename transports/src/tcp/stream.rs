@@ -42,6 +42,12 @@ fn header(kind: u32, first: u64, second: u64) -> [u8; HEADER_BYTES] {
     header
 }
 
+/// A frame's first bytes, for tests that say anything.
+#[cfg(all(test, feature = "fuzzing"))]
+pub(super) fn frame(kind: u32, first: u64, second: u64) -> [u8; HEADER_BYTES] {
+    header(kind, first, second)
+}
+
 /// The put frame that is being written.
 #[derive(Debug)]
 struct Outgoing {

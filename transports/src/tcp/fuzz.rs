@@ -1,0 +1,268 @@
+//! What strangers and hostile peers may send to the TCP transport.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, OnceLock};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use consort_memory::{Mapping, Span};
+
+use super::handshake::{HELLO_BYTES, Key, Verdict};
+use super::stream::{TcpConnection, frame};
+use super::{Place, Tcp};
+use crate::fuzzing::{Input, Seen, Target, fuzz};
+use crate::{Address, Connection, CounterKind, Layout, PeerState, Transport};
+
+const MAILBOX_BYTES: usize = 1000;
+const KEY: [u8; 32] = [8; 32];
+
+/// A connection has its staging (4 KiB) and signals (512 bytes); the rest is the test's.
+const STREAM: Target = Target {
+    name: "tcp-stream",
+    command: "-p consort-transports --lib tcp::fuzz::frames",
+    bytes_max: 256 << 10,
+    inputs: 40_000,
+};
+
+/// Callers cost their hello each; there are 128 at most.
+const HANDSHAKE: Target = Target {
+    name: "tcp-handshake",
+    command: "-p consort-transports --lib tcp::fuzz::callers",
+    bytes_max: 512 << 10,
+    inputs: 1_500,
+};
+
+fn shared() -> &'static Tcp {
+    static TCP: OnceLock<Tcp> = OnceLock::new();
+    TCP.get_or_init(|| Tcp::new(Ipv4Addr::LOCALHOST.into(), KEY).expect("tcp"))
+}
+
+fn stream(input: &Input, seen: &mut Seen) {
+    let (here, mut there) = UnixStream::pair().expect("a pair");
+    here.set_nonblocking(true).expect("nonblocking");
+    there.set_nonblocking(true).expect("nonblocking");
+    let mailbox = Mapping::anonymous(MAILBOX_BYTES).expect("memory");
+    let mut connection =
+        TcpConnection::new(here.into(), mailbox, MAILBOX_BYTES, Arc::clone(&shared().shared));
+    let (mut ready, mut credit, mut mine) = (0, 0, 0);
+    for piece in input {
+        let _ = there.write(piece);
+        let state = connection.progress();
+        let now = [CounterKind::Ready, CounterKind::Credit].map(|kind| connection.counter(kind).value());
+        assert!(now[0] >= ready && now[1] >= credit, "a counter went down");
+        seen.note((now[0] > ready, now[1] > credit, now[0].leading_zeros() / 8, state.is_ok()));
+        seen.note((connection.mailbox().len(), input.len().min(16), state.is_ok()));
+        [ready, credit] = now;
+        match &state {
+            Ok(state) => seen.note(*state == PeerState::Open),
+            Err(error) => seen.note_text(&error.to_string()),
+        }
+        let _ = connection.counter(CounterKind::Ready).tag(ready);
+        mine += 1;
+        let sent = (
+            connection.put(0, Span::of(&[7; 300]), &mut 0).map(|poll| poll.is_ready()),
+            connection.signal(CounterKind::Ready, mine, 1).map(|poll| poll.is_ready()),
+        );
+        seen.note((sent.0.is_ok(), sent.1.is_ok()));
+        if state.is_err() {
+            assert!(
+                sent.0.is_err() && connection.progress().is_err(),
+                "it goes on with a peer that is wrong"
+            );
+        }
+        let mut room = [0; 4096];
+        while there.read(&mut room).is_ok_and(|bytes| bytes > 0) {}
+    }
+    drop(there);
+    let mut rounds = 0;
+    while let Ok(PeerState::Open) = connection.progress() {
+        rounds += 1;
+        assert!(rounds < 100, "the end of the stream is not noticed");
+    }
+}
+
+#[test]
+fn frames_land_in_the_mailbox_or_are_refused() {
+    let put = |offset, bytes: &[u8]| [&frame(1, offset, bytes.len() as u64)[..], bytes].concat();
+    let originals = vec![
+        vec![put(0, &[1; 100]), frame(2, 1, 5).to_vec(), frame(3, 1, 0).to_vec()],
+        vec![
+            [put(900, &[1; 100]), frame(2, 1, 5).to_vec(), put(0, &[2; 8])].concat(),
+            frame(2, 2, 5).to_vec(),
+        ],
+        vec![put(0, &[]), frame(2, u64::MAX, 0).to_vec()],
+        vec![frame(1, 0, 1000).to_vec(), vec![3; 999], vec![4]],
+    ];
+    fuzz(&STREAM, originals, stream);
+}
+
+/// Two honest endpoints and what is sent to them from aside.
+fn callers(input: &Input, seen: &mut Seen) {
+    let tcp = Tcp::new(Ipv4Addr::LOCALHOST.into(), KEY).expect("tcp");
+    let layout = Layout { mailbox_bytes: 64 };
+    let (one, two) = (tcp.endpoint(layout).expect("endpoint"), tcp.endpoint(layout).expect("endpoint"));
+    let places = [&one, &two].map(|endpoint| Place::decode(&endpoint.address().bytes).expect("a place"));
+    let here = places[0].socket;
+    let mut callers: Vec<TcpStream> = Vec::new();
+    let call = |callers: &mut Vec<TcpStream>, bytes: &[u8]| {
+        let Ok(mut stream) = TcpStream::connect(here) else { return };
+        // Closed at once, so that thousands of them do not use up the ports.
+        let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+        nix::sys::socket::setsockopt(&stream, nix::sys::socket::sockopt::Linger, &linger).expect("linger");
+        let _ = stream.write(bytes);
+        callers.push(stream);
+    };
+    for piece in input.iter().take(32) {
+        let [what, bytes @ ..] = piece.as_slice() else { continue };
+        match what % 6 {
+            0 | 1 => call(&mut callers, bytes),
+            // A hello that is right but for the nonces.
+            2 => {
+                let nonce =
+                    |at: usize| std::array::from_fn(|byte| bytes.get(at + byte).copied().unwrap_or(0));
+                let callee = if what & 64 == 0 { places[usize::from(what >> 7)].nonce } else { nonce(16) };
+                call(&mut callers, &Key::new(KEY).hello(&nonce(0), &callee));
+            }
+            3 => drop(callers.pop()),
+            // An address that nobody gave. What is not there is the only thing that is called: port 1 of this machine.
+            4 | 5 => {
+                let mut address = Address { transport: "tcp".into(), bytes: bytes.to_vec() };
+                let ip = address.bytes.len().checked_sub(26).filter(|ip| *ip >= 4);
+                if let Some(ip) = ip {
+                    let local = if ip == 16 { [&[0; 15][..], &[1]].concat() } else { vec![127, 0, 0, 1] };
+                    address.bytes[..local.len()].copy_from_slice(&local);
+                    address.bytes[ip..ip + 2].copy_from_slice(&1u16.to_le_bytes());
+                }
+                match tcp.endpoint(layout).expect("endpoint").connect(&address) {
+                    Err(error) => seen.note_text(&error.to_string()),
+                    Ok(mut connecting) => {
+                        for _ in 0..3 {
+                            match connecting.poll() {
+                                Ok(Poll::Pending) => {}
+                                Ok(Poll::Ready(_)) => panic!("connected to nobody"),
+                                Err(error) => {
+                                    seen.note_text(&error.to_string());
+                                    break;
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+            _ => unreachable!(),
+        }
+        tcp.serve();
+        seen.note((what % 6, callers.len()));
+    }
+    let addresses = [one.address().clone(), two.address().clone()];
+    let mut sides =
+        [one.connect(&addresses[1]).expect("connect"), two.connect(&addresses[0]).expect("connect")];
+    let mut up: [Option<Box<dyn Connection>>; 2] = [None, None];
+    let begun = Instant::now();
+    while up.iter().any(Option::is_none) {
+        for (side, up) in sides.iter_mut().zip(&mut up).filter(|(_, up)| up.is_none()) {
+            if let Poll::Ready(connection) = side.poll().expect("honest endpoints find each other") {
+                *up = Some(connection);
+            }
+        }
+        assert!(begun.elapsed() < Duration::from_secs(5), "honest endpoints do not find each other");
+    }
+    for stream in &mut callers {
+        stream.set_nonblocking(true).expect("nonblocking");
+        let mut answer = [0; 256];
+        seen.note(stream.read(&mut answer).map_err(|error| error.kind()));
+    }
+}
+
+#[test]
+fn callers_and_addresses_break_nothing_and_keep_nobody_out() {
+    let key = Key::new(KEY);
+    let address = Place { socket: ([127, 0, 0, 1], 1).into(), nonce: [0; 16], mailbox_bytes: 64 }.encode();
+    let originals = vec![
+        vec![[&[0][..], &key.hello(&[1; 16], &[2; 16])].concat()],
+        vec![[&[2][..], &[1; 32]].concat(), vec![3]],
+        vec![[&[130][..], &[1; 32]].concat(), [&[66][..], &[1; 32]].concat()],
+        vec![[&[4][..], &address].concat()],
+        vec![[&[4][..], &[255; 42]].concat(), vec![0; HELLO_BYTES]],
+        vec![vec![0], vec![0, b'G', b'E', b'T'], vec![3]],
+    ];
+    fuzz(&HANDSHAKE, originals, callers);
+}
+
+/// The side that answers a call says whatever it likes.
+fn answers(input: &Input, seen: &mut Seen) {
+    static LISTENER: OnceLock<TcpListener> = OnceLock::new();
+    let listener = LISTENER.get_or_init(|| {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind");
+        listener.set_nonblocking(true).expect("nonblocking");
+        listener
+    });
+    let socket = listener.local_addr().expect("address");
+    let endpoint = shared().endpoint(Layout { mailbox_bytes: 64 }).expect("endpoint");
+    let own = Place::decode(&endpoint.address().bytes).expect("a place").nonce;
+    let place = Place { socket, nonce: [255; 16], mailbox_bytes: u64::MAX };
+    let mut connecting =
+        endpoint.connect(&Address { transport: "tcp".into(), bytes: place.encode() }).expect("connect");
+    let (mut called, begun) = (Vec::new(), Instant::now());
+    let (mut pieces, mut turns) = (input.iter(), 0);
+    let outcome = loop {
+        match connecting.poll() {
+            Ok(Poll::Ready(connection)) => break Ok(connection.remote().bytes),
+            Err(error) => break Err(error.to_string()),
+            Ok(Poll::Pending) => {}
+        }
+        if let Ok((mut stream, _)) = listener.accept() {
+            let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+            nix::sys::socket::setsockopt(&stream, nix::sys::socket::sockopt::Linger, &linger)
+                .expect("linger");
+            match pieces.next().map(Vec::as_slice) {
+                Some([what, rest @ ..]) => {
+                    let mut answer = Key::new(KEY).answer(
+                        if what & 1 == 0 { Verdict::Welcome } else { Verdict::Gone },
+                        &own,
+                        &[255; 16],
+                    );
+                    if what & 2 != 0 {
+                        answer.truncate(rest.len().min(answer.len()));
+                        answer.iter_mut().zip(rest).for_each(|(byte, other)| *byte ^= other);
+                    }
+                    if what & 4 == 0 {
+                        answer.extend_from_slice(rest);
+                    }
+                    let _ = stream.write(&answer);
+                    if what & 8 == 0 {
+                        called.push(stream);
+                    }
+                }
+                _ => drop(stream),
+            }
+        } else {
+            // Who is given no answer waits until the engine's patience ends.
+            turns += 1;
+            if turns > 50 {
+                called.clear();
+            }
+        }
+        assert!(begun.elapsed() < Duration::from_secs(5), "a caller does not give up");
+    };
+    match outcome {
+        Ok(bytes) => seen.note(bytes),
+        Err(text) => seen.note_text(&text),
+    }
+    seen.note(called.len());
+}
+
+#[test]
+fn whatever_answers_a_call_is_refused_or_the_peer() {
+    let target = Target {
+        name: "tcp-answer",
+        command: "-p consort-transports --lib tcp::fuzz::whatever",
+        bytes_max: 256 << 10,
+        inputs: 2_000,
+    };
+    let originals =
+        vec![vec![vec![0]], vec![vec![1]], vec![vec![2]; 5], vec![[&[2][..], &[1; 40]].concat()], vec![]];
+    fuzz(&target, originals, answers);
+}
