@@ -193,7 +193,10 @@ impl Settings {
                     .parse::<f64>()
                     .ok()
                     .filter(|seconds| *seconds > 0.0 && *seconds < TIMEOUT_MAX.as_secs_f64())
-                    .map(|seconds| Duration::from_secs_f64(seconds).max(Duration::from_millis(1)))
+                    .map(Duration::from_secs_f64)
+                    // Less than a nanosecond is nothing.
+                    .filter(|time| !time.is_zero())
+                    .map(|time| time.max(Duration::from_millis(1)))
                     .ok_or_else(|| bad(name, &text, "a number of seconds greater than 0")),
             }
         };
