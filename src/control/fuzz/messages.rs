@@ -24,10 +24,11 @@ const WORLD: u64 = u64::from_le_bytes([5; 8]);
 /// A communicator that is made in the course of some inputs.
 const LATER: u64 = 78;
 
-/// What a hostile rank can make an honest one keep, for two honest ranks: twice a frame of early messages as bytes; in
-/// each of two groups its addresses (320 bytes each, 256 of them), two rounds of words (a frame each), its last answer and
-/// its first failure (its texts and a line for each rank).
-const KEPT_MAX: isize = 2 * (2 * FRAME_BYTES_MAX as isize + 2 * (2 * FRAME_BYTES_MAX as isize + (1 << 20)));
+/// What a hostile rank can make two honest ones keep, each: early messages as bytes (twice a frame and what went over it,
+/// in a buffer that grows by doubling); in each of two groups its addresses (320 bytes each, 256 of them), two rounds of
+/// 1,024 words, its last answer (256 positions, 128 records) and its first failure (its texts and a line for each rank),
+/// which are together below a MiB.
+const KEPT_MAX: isize = 2 * (6 * FRAME_BYTES_MAX as isize + 2 * (1 << 20));
 
 /// While an input is handled: what is kept, and a message on its way (64 times its bytes at most, see the frames' target),
 /// which the report that is made in the end repeats.
