@@ -80,11 +80,9 @@ fn a_deadline_of_a_call_covers_what_is_queued_before_it() {
 #[test]
 fn messages_are_compared_from_the_first_that_differs() {
     // (elements sent, elements received) one after the other; the first that differs must be named.
-    for (messages, named) in [
-        (vec![(100, 100), (100, 0), (50, 50)], "#2"),
-        (vec![(0, 100)], "#1"),
-        (vec![(7, 7), (7, 8)], "#2"),
-    ] {
+    for (messages, named) in
+        [(vec![(100, 100), (100, 0), (50, 50)], "#2"), (vec![(0, 100)], "#1"), (vec![(7, 7), (7, 8)], "#2")]
+    {
         let ranks = Communicator::local_with(2, &options(2.0)).expect("ranks");
         let run = |comm: &Communicator| -> consort::Result<()> {
             for (sent, received) in &messages {
