@@ -24,6 +24,18 @@ fn failure(error: Error) -> Failure {
     Failure::new(exit, error.to_string())
 }
 
+impl Member {
+    /// The failure of a call; after a missed deadline with what every rank was doing.
+    fn failure(&self, error: Error) -> Failure {
+        let report = matches!(error, Error::Timeout { .. }).then(|| self.0.last_report()).flatten();
+        let failure = failure(error);
+        match report {
+            Some(report) => Failure::new(failure.exit, format!("{failure}\n{report}")),
+            None => failure,
+        }
+    }
+}
+
 fn options(settings: &Settings) -> Options {
     match settings.timeout {
         Some(timeout) => Options::default().timeout(timeout).join_timeout(timeout),
@@ -87,29 +99,31 @@ impl Group for Member {
                 let (rank, size) = (self.rank(), self.size());
                 let (to, from) = ((rank + 1) % size, (rank + size - 1) % size);
                 for _ in 0..times {
-                    self.0.exchange(data_type, input, to, output, from).map_err(failure)?;
+                    self.0
+                        .exchange(data_type, input, to, output, from)
+                        .map_err(|error| self.failure(error))?;
                 }
                 return Ok(());
             }
         };
         for _ in 0..times {
-            self.0.execute(&call, input, output).map_err(failure)?;
+            self.0.execute(&call, input, output).map_err(|error| self.failure(error))?;
         }
         Ok(())
     }
 
     fn barrier(&self) -> Result<(), Failure> {
-        self.0.barrier().map_err(failure)
+        self.0.barrier().map_err(|error| self.failure(error))
     }
 
     fn gather(&self, mine: &[u8]) -> Result<Vec<u8>, Failure> {
         let mut all = vec![0u8; mine.len() * self.size() as usize];
         let call = Call::all_gather(DataType::Uint8, mine.len());
-        self.0.execute(&call, Span::of(mine), SpanMut::of(&mut all)).map_err(failure)?;
+        self.0.execute(&call, Span::of(mine), SpanMut::of(&mut all)).map_err(|error| self.failure(error))?;
         Ok(all)
     }
 
     fn memory_bytes(&self) -> Result<usize, Failure> {
-        self.0.memory_bytes().map_err(failure)
+        self.0.memory_bytes().map_err(|error| self.failure(error))
     }
 }
