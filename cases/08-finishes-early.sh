@@ -9,7 +9,7 @@ try() {
     expect "0 2" "batch 10: $3"
     never "0 2" "batch 10: done"
 }
-left="PeerLeft after * rank 1 closed the communicator before all_reduce #10, which needs it"
+left="PeerLeft after * rank 1 (* closed the communicator before all_reduce #10, which needs it"
 try "drops its communicator and lives" closes "$left"
 try "returns from main" returns "$left"
 try "goes to a final barrier" goes-on "Mismatch after * ranks disagree about operation #10: "

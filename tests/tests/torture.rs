@@ -193,7 +193,8 @@ impl Run<'_> {
                 variant == "PeerLost" && place
             }
             Fault::Leave { .. } | Fault::Panic { .. } => {
-                variant == "PeerLeft" && names("rank # closed the communicator before ")
+                let left = text.contains(") closed the communicator before ");
+                variant == "PeerLeft" && names("rank # (host ") && left
             }
             Fault::Stop => variant == "Timeout" && text.contains("not answer"),
             Fault::Away => variant == "Timeout" && text.contains("it is not in a call now"),
