@@ -125,7 +125,7 @@ fn fits(world: &World, rank: Rank, failure: &Failed) -> Result<(), String> {
     // Whoever saw an error elsewhere closes all its communicators.
     let follows = failure.on == Some(1) || !world.program.colors.is_empty();
     let gone = matches!(error, Error::PeerLost { .. }) && failure.on == Some(1);
-    let absent = ["closed the", "has not made the communicator yet"];
+    let absent = ["closed the", "not made the communicator yet"];
     let closed = absent.iter().any(|words| error.to_string().contains(words));
     let closed = closed && timeout;
     let follows =
@@ -141,7 +141,10 @@ fn fits(world: &World, rank: Rank, failure: &Failed) -> Result<(), String> {
             lost(*dead) || reset || missing(*dead) || follows
         }
         // Who was stopped and goes on has missed everything itself.
-        Fault::Freeze { rank: stopped, .. } if joining => missing(*stopped) || rank == *stopped,
+        // With rank 0 the root was, and nobody was heard meanwhile.
+        Fault::Freeze { rank: stopped, .. } if joining => {
+            missing(*stopped) || rank == *stopped || *stopped == 0
+        }
         Fault::Freeze { rank: stopped, .. } => {
             // Who waits for the stopped one to be linked has joined, and its program has not.
             let joins = timeout && error.to_string().contains("has not made the communicator yet");

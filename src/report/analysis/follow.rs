@@ -441,9 +441,15 @@ impl<'a> Walk<'_, 'a> {
             let mut stuck = stuck.filter(|(_, stuck)| matches!(stuck.want, Want::Link | Want::Connection));
             stuck.next().map(|(rank, stuck)| (stuck.peer, rank))
         };
+        let dangling = || {
+            let step =
+                steps.iter().find(|step| is_message(&step.open.descriptor) && self.connects(step.node))?;
+            Some((step.waits_for, step.node.1))
+        };
+        let connecting = connecting().or_else(dangling);
         if let Some((from, to, detail)) = loss {
             self.broken(Broken { need, from, to, detail });
-        } else if let Some((from, to)) = connecting() {
+        } else if let Some((from, to)) = connecting {
             let detail = "their connection does not come up".into();
             self.broken(Broken { need, from, to, detail });
         } else {
