@@ -154,21 +154,27 @@ fn doing(wait: &WaitReport, whose: &str, waits: &[&WaitReport]) -> String {
 
 /// `all_reduce #7 of 1024 float (sum)`.
 fn called(call: &CallReport) -> String {
-    let mut text = format!("{} #{}", call.name, call.sequence);
-    if call.name == "barrier" {
-        return text;
+    format!("{} #{}{}", call.name, call.sequence, call.arguments())
+}
+
+impl CallReport {
+    /// What stands behind the name: ` of 1024 float (sum)`; nothing for a barrier.
+    pub(crate) fn arguments(&self) -> String {
+        if self.name == "barrier" {
+            return String::new();
+        }
+        let mut text = format!(" of {} {}", self.count, self.data_type);
+        if let Some(op) = &self.op {
+            text.push_str(&format!(" ({op})"));
+        }
+        if let Some(root) = self.root {
+            let word = match self.name.as_str() {
+                "send" => "to",
+                "receive" => "from",
+                _ => "root",
+            };
+            text.push_str(&format!(" {word} {root}"));
+        }
+        text
     }
-    text.push_str(&format!(" of {} {}", call.count, call.data_type));
-    if let Some(op) = &call.op {
-        text.push_str(&format!(" ({op})"));
-    }
-    if let Some(root) = call.root {
-        let word = match call.name.as_str() {
-            "send" => "to",
-            "receive" => "from",
-            _ => "root",
-        };
-        text.push_str(&format!(" {word} {root}"));
-    }
-    text
 }

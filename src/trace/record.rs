@@ -150,22 +150,7 @@ pub(super) fn root(descriptor: &Descriptor) -> Option<Rank> {
 
 /// `all_reduce of 1024 float (sum)`.
 fn description(call: &CallReport) -> String {
-    if call.name == "barrier" {
-        return call.name.clone();
-    }
-    let mut text = format!("{} of {} {}", call.name, call.count, call.data_type);
-    if let Some(op) = &call.op {
-        text.push_str(&format!(" ({op})"));
-    }
-    if let Some(root) = call.root {
-        let word = match call.name.as_str() {
-            "send" => "to",
-            "receive" => "from",
-            _ => "root",
-        };
-        text.push_str(&format!(" {word} {root}"));
-    }
-    text
+    format!("{}{}", call.name, call.arguments())
 }
 
 impl fmt::Display for FlightRecord {
