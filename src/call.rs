@@ -1,13 +1,15 @@
 //! One operation as the caller asks for it: what, on how many elements of which type, and the checks that
 //! need no peer.
 
-use consort_algorithms::Collective;
+use consort_algorithms::catalogue::Algorithm;
+use consort_algorithms::{Block, Collective};
 use consort_kernels::{DataType, ReduceOp};
 use consort_memory::{Span, SpanMut};
 
 use crate::Rank;
+use crate::blocks::Blocks;
 use crate::error::{Error, Result};
-use crate::recorder::Descriptor;
+use crate::recorder::{Descriptor, Named};
 
 /// What an operation is called. The discriminants travel in digests.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -22,10 +24,15 @@ pub(crate) enum Kind {
     Split = 7,
     Send = 8,
     Receive = 9,
+    AllToAll = 10,
+    Gather = 11,
+    Scatter = 12,
+    AllGatherV = 13,
+    ReduceScatterV = 14,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 9] = [
+    pub(crate) const ALL: [Kind; 14] = [
         Kind::AllReduce,
         Kind::Reduce,
         Kind::Broadcast,
@@ -35,6 +42,11 @@ impl Kind {
         Kind::Split,
         Kind::Send,
         Kind::Receive,
+        Kind::AllToAll,
+        Kind::Gather,
+        Kind::Scatter,
+        Kind::AllGatherV,
+        Kind::ReduceScatterV,
     ];
 
     pub(crate) fn from_code(code: u8) -> Option<Self> {
@@ -45,6 +57,16 @@ impl Kind {
     #[inline]
     pub(crate) fn is_message(self) -> bool {
         matches!(self, Kind::Send | Kind::Receive)
+    }
+
+    /// Whether one rank is named: the root, or the other end of a message.
+    pub(crate) fn is_rooted(self) -> bool {
+        matches!(self, Kind::Reduce | Kind::Broadcast | Kind::Gather | Kind::Scatter) || self.is_message()
+    }
+
+    /// Whether blocks differ in length, as all ranks must know.
+    pub(crate) fn varies(self) -> bool {
+        matches!(self, Kind::AllGatherV | Kind::ReduceScatterV)
     }
 
     /// The other end of a message; itself otherwise.
@@ -67,6 +89,11 @@ impl Kind {
             Kind::Split => "split",
             Kind::Send => "send",
             Kind::Receive => "receive",
+            Kind::AllToAll => "all_to_all",
+            Kind::Gather => "gather",
+            Kind::Scatter => "scatter",
+            Kind::AllGatherV => "all_gather_v",
+            Kind::ReduceScatterV => "reduce_scatter_v",
         }
     }
 
@@ -76,8 +103,11 @@ impl Kind {
             Kind::AllReduce | Kind::Barrier => Collective::AllReduce,
             Kind::Reduce => Collective::Reduce,
             Kind::Broadcast => Collective::Broadcast,
-            Kind::AllGather | Kind::Split => Collective::AllGather,
-            Kind::ReduceScatter => Collective::ReduceScatter,
+            Kind::AllGather | Kind::AllGatherV | Kind::Split => Collective::AllGather,
+            Kind::ReduceScatter | Kind::ReduceScatterV => Collective::ReduceScatter,
+            Kind::AllToAll => Collective::AllToAll,
+            Kind::Gather => Collective::Gather,
+            Kind::Scatter => Collective::Scatter,
             Kind::Send | Kind::Receive => Collective::SendReceive,
         }
     }
@@ -85,47 +115,89 @@ impl Kind {
 
 /// A collective on untyped memory, for bindings; typed callers use the methods of
 /// [`Communicator`](crate::Communicator). Counts are NCCL's: elements of the whole vector for all-reduce,
-/// reduce and broadcast, elements per rank for all-gather and reduce-scatter.
+/// reduce and broadcast, elements per rank for all others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Call {
     pub(crate) kind: Kind,
     pub(crate) data_type: DataType,
     pub(crate) op: Option<ReduceOp>,
     pub(crate) root: Rank,
+    /// Of blocks that differ, the longest.
     pub(crate) count: usize,
+    /// A word for all blocks' lengths where they differ; 0 otherwise.
+    pub(crate) counts: u32,
+    /// What must run it, where the caller says so.
+    pub(crate) algorithm: Option<Algorithm>,
 }
 
 impl Call {
+    /// A call of equal blocks.
+    pub(crate) fn new(
+        kind: Kind,
+        data_type: DataType,
+        op: Option<ReduceOp>,
+        root: Rank,
+        count: usize,
+    ) -> Self {
+        Call { kind, data_type, op, root, count, counts: 0, algorithm: None }
+    }
+
+    /// A call of blocks that differ.
+    pub(crate) fn varying(
+        kind: Kind,
+        data_type: DataType,
+        op: Option<ReduceOp>,
+        blocks: &Blocks<'_>,
+    ) -> Self {
+        let counts = blocks.digest();
+        Call { kind, data_type, op, root: 0, count: blocks.longest(), counts, algorithm: None }
+    }
+
     /// Folds `count` elements of all ranks; every rank gets the result.
     pub fn all_reduce(data_type: DataType, op: ReduceOp, count: usize) -> Self {
-        Call { kind: Kind::AllReduce, data_type, op: Some(op), root: 0, count }
+        Call::new(Kind::AllReduce, data_type, Some(op), 0, count)
     }
 
     /// Folds `count` elements of all ranks; `root` gets the result.
     pub fn reduce(data_type: DataType, op: ReduceOp, count: usize, root: Rank) -> Self {
-        Call { kind: Kind::Reduce, data_type, op: Some(op), root, count }
+        Call::new(Kind::Reduce, data_type, Some(op), root, count)
     }
 
     /// Every rank gets `count` elements of `root`.
     pub fn broadcast(data_type: DataType, count: usize, root: Rank) -> Self {
-        Call { kind: Kind::Broadcast, data_type, op: None, root, count }
+        Call::new(Kind::Broadcast, data_type, None, root, count)
     }
 
     /// Every rank gets `count` elements of every rank, in rank order.
     pub fn all_gather(data_type: DataType, count: usize) -> Self {
-        Call { kind: Kind::AllGather, data_type, op: None, root: 0, count }
+        Call::new(Kind::AllGather, data_type, None, 0, count)
     }
 
     /// Folds `size * count` elements of all ranks; rank `r` gets elements `r * count ..` of the result.
     pub fn reduce_scatter(data_type: DataType, op: ReduceOp, count: usize) -> Self {
-        Call { kind: Kind::ReduceScatter, data_type, op: Some(op), root: 0, count }
+        Call::new(Kind::ReduceScatter, data_type, Some(op), 0, count)
+    }
+
+    /// Every rank gets `count` elements of every rank: block `r` of its output is its block of rank `r`'s input.
+    pub fn all_to_all(data_type: DataType, count: usize) -> Self {
+        Call::new(Kind::AllToAll, data_type, None, 0, count)
+    }
+
+    /// `root` gets `count` elements of every rank, in rank order.
+    pub fn gather(data_type: DataType, count: usize, root: Rank) -> Self {
+        Call::new(Kind::Gather, data_type, None, root, count)
+    }
+
+    /// Every rank gets its block of `count` elements of `root`'s input.
+    pub fn scatter(data_type: DataType, count: usize, root: Rank) -> Self {
+        Call::new(Kind::Scatter, data_type, None, root, count)
     }
 
     /// Bytes that the input of rank `rank` of `size` must have; `usize::MAX` where the number overflows, which
     /// no buffer has.
     pub fn input_bytes(&self, rank: Rank, size: u32) -> usize {
         let has = match self.kind {
-            Kind::Broadcast => rank == self.root,
+            Kind::Broadcast | Kind::Scatter => rank == self.root,
             Kind::Receive => false,
             _ => true,
         };
@@ -136,7 +208,7 @@ impl Call {
     /// Bytes that the output of rank `rank` of `size` must have; `usize::MAX` where the number overflows.
     pub fn output_bytes(&self, rank: Rank, size: u32) -> usize {
         let has = match self.kind {
-            Kind::Reduce => rank == self.root,
+            Kind::Reduce | Kind::Gather => rank == self.root,
             Kind::Send => false,
             _ => true,
         };
@@ -149,8 +221,9 @@ impl Call {
             kind: self.kind,
             data_type: self.data_type,
             op: self.op,
-            root: self.root,
+            root: if self.kind.varies() { self.counts } else { self.root },
             count: self.count as u64,
+            named: self.algorithm.map_or(Named::NONE, Named::new),
         }
     }
 
@@ -185,31 +258,58 @@ impl Call {
             }
         }
         if needs_in != 0 && needs_out != 0 {
-            self.check_overlap(rank, input, output)?;
+            let block = self.count * self.data_type.size() * rank as usize;
+            self.check_overlap(block, input, output)?;
         }
         Ok(())
     }
 
-    /// The two buffers must be apart or stand as the in-place form wants it.
-    fn check_overlap(&self, rank: Rank, input: Span<'_>, output: SpanMut<'_>) -> Result<()> {
+    /// As [`Call::check`] for blocks that differ.
+    pub(crate) fn check_blocks(
+        &self,
+        rank: Rank,
+        size: u32,
+        blocks: Blocks<'_>,
+        input: Span<'_>,
+        output: SpanMut<'_>,
+    ) -> Result<()> {
+        let (name, element) = (self.kind.name(), self.data_type.size());
+        let gathers = self.kind == Kind::AllGatherV;
+        let (whole, own) = if gathers { (output.len(), input.len()) } else { (input.len(), output.len()) };
+        let (all, one) = if gathers { ("output", "input") } else { ("input", "output") };
+        blocks.check(name, all, size, element, whole, gathers)?;
+        let needed = blocks.count(rank) * element;
+        if own != needed {
+            return Err(Error::invalid(
+                format!("{name}: the {one} of rank {rank} has {own} bytes and must have {needed}"),
+                "pass as many elements as this rank's count says",
+            ));
+        }
+        match blocks.bytes(element).nth(rank as usize) {
+            Some(Block { offset, bytes }) if bytes != 0 => self.check_overlap(offset, input, output),
+            _ => Ok(()),
+        }
+    }
+
+    /// The two buffers must be apart or stand as the in-place form wants it, in which this rank's block begins
+    /// `block` bytes behind the start of the buffer of all.
+    fn check_overlap(&self, block: usize, input: Span<'_>, output: SpanMut<'_>) -> Result<()> {
         let (from, to) = (input.as_ptr() as usize, output.as_mut_ptr() as usize);
         let apart = from + input.len() <= to || to + output.len() <= from;
-        let block = self.count * self.data_type.size() * rank as usize;
-        let in_place = match self.kind {
-            Kind::AllGather | Kind::Split => from == to + block,
-            Kind::ReduceScatter => to == from + block,
-            Kind::Send | Kind::Receive => false,
-            _ => from == to,
+        let (in_place, form) = match self.kind {
+            Kind::AllGather | Kind::AllGatherV | Kind::Split | Kind::Gather => {
+                (from == to + block, "the input is this rank's block of the output")
+            }
+            Kind::ReduceScatter | Kind::ReduceScatterV | Kind::Scatter => {
+                (to == from + block, "the output is this rank's block of the input")
+            }
+            Kind::AllToAll => (false, "there is none for all_to_all"),
+            Kind::Send | Kind::Receive => (false, "there is none for point-to-point"),
+            _ => (from == to, "both are the same buffer"),
         };
         if apart || in_place {
             return Ok(());
         }
-        let form = match self.kind {
-            Kind::AllGather => "the input is this rank's block of the output",
-            Kind::ReduceScatter => "the output is this rank's block of the input",
-            Kind::Send | Kind::Receive => "there is none for point-to-point",
-            _ => "both are the same buffer",
-        };
         Err(Error::invalid(
             format!("{}: input and output overlap, but not as the in-place form wants it", self.kind.name()),
             format!("use separate buffers, or the in-place form ({form})"),

@@ -18,6 +18,9 @@
 //! # consort::Result::Ok(())
 //! ```
 //!
+//! Calls that need each other, on one communicator or several, are made together in a [`group`]. Blocks of the ranks may
+//! differ in length: see [`Blocks`].
+//!
 //! Ranks in several processes join with a [`UniqueId`] ([`Communicator::join`]) or under a launcher
 //! ([`Communicator::from_launcher`]).
 //!
@@ -27,6 +30,7 @@
 
 #![forbid(unsafe_code)]
 
+mod blocks;
 mod bootstrap;
 mod call;
 mod clock;
@@ -36,6 +40,7 @@ mod engine;
 mod error;
 mod options;
 mod planner;
+pub mod planning;
 mod recorder;
 mod report;
 #[cfg(test)]
@@ -51,13 +56,15 @@ static ALLOCATOR: consort_transports::fuzzing::Counting = consort_transports::fu
 /// A rank's number within a communicator, from 0.
 pub type Rank = u32;
 
+pub use blocks::Blocks;
 pub use bootstrap::{Launch, UniqueId};
 pub use call::Call;
-pub use communicator::{Communicator, Scope, ScopedWork, WithTimeout};
+pub use communicator::{Communicator, Group, Scope, ScopedWork, WithTimeout, group};
 pub use consort_kernels::{DataType, Element, F8E4m3, F8E5m2, ReduceOp};
 pub use consort_memory::{Plain, Span, SpanMut};
 pub use error::{Error, Operation, Result};
 pub use options::{Options, TransportChoice};
+pub use planner::Determinism;
 pub use report::{CallReport, CycleStep, Guilty, RankReport, Report, WaitReport};
 pub use trace::{FlightEntry, FlightRecord, Straggler, Stragglers};
 pub use work::Work;

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::planner::{Determinism, Preferences, Wishes};
 use crate::recorder::RECORDS;
 
 /// Slots of every mailbox. A power of two, and not more than a counter has tags.
@@ -16,9 +17,9 @@ pub(crate) const SLOT_BYTES_MAX: usize = 512 << 10;
 /// The shortest slot, in bytes.
 pub(crate) const SLOT_BYTES_MIN: usize = 16 << 10;
 /// Changes with every change of what travels between ranks.
-pub(crate) const WIRE_VERSION: u32 = 1;
+pub(crate) const WIRE_VERSION: u32 = 3;
 /// Changes with every change of what the planner chooses for the same call.
-pub(crate) const PLANNER_VERSION: u32 = 1;
+pub(crate) const PLANNER_VERSION: u32 = 2;
 
 /// Operations that the flight record holds when a trace is wanted, and the most that can be asked for.
 const TRACE_RECORDS: usize = 1 << 16;
@@ -40,7 +41,7 @@ pub enum TransportChoice {
 }
 
 impl TransportChoice {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             TransportChoice::Auto => "auto",
             TransportChoice::SharedMemory => "shm",
@@ -75,6 +76,7 @@ pub struct Options {
     flight_record: Option<PathBuf>,
     trace: Option<PathBuf>,
     trace_events: Option<usize>,
+    planner: Wishes,
 }
 
 impl Options {
@@ -159,6 +161,39 @@ impl Options {
     }
 }
 
+impl Options {
+    /// Which algorithms may be chosen (`CONSORT_ALGO`, or `NCCL_ALGO` with NCCL's names; default all):
+    /// `ring,tree`, `^tree`, `all_reduce:tree;broadcast:ring`. A call for which none is left is
+    /// [`Error::InvalidArgument`] and lists what is possible. Must be equal on all ranks.
+    pub fn algorithms(mut self, names: impl Into<String>) -> Self {
+        self.planner.algorithms = Some(names.into());
+        self
+    }
+
+    /// What the bits of results may depend on (`CONSORT_DETERMINISM`: `run` or `invariant`; default
+    /// [`Determinism::Run`]). Must be equal on all ranks.
+    pub fn determinism(mut self, determinism: Determinism) -> Self {
+        self.planner.determinism = Some(determinism);
+        self
+    }
+
+    /// The machine on which algorithms are priced (`CONSORT_TOPOLOGY`): a profile such as `dgx-h100:2`, or a
+    /// file; default what the ranks say of their hosts. Used where it has as many ranks as the communicator. Must
+    /// be equal on all ranks.
+    pub fn topology(mut self, name: impl Into<String>) -> Self {
+        self.planner.topology = Some(name.into());
+        self
+    }
+
+    /// A table of measurements that `collbench tune` wrote (`CONSORT_TUNING`; default the file beside the
+    /// topology's, with `.tuning` appended). What it says is preferred to prices; a table of another version or
+    /// machine is ignored with a warning. Must be equal on all ranks.
+    pub fn tuning(mut self, file: impl Into<PathBuf>) -> Self {
+        self.planner.tuning = Some(file.into());
+        self
+    }
+}
+
 /// [`Options`] and environment, resolved and checked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Settings {
@@ -175,6 +210,7 @@ pub(crate) struct Settings {
     /// The directory for flight records, and the file for the trace.
     pub(crate) flight_record: Option<PathBuf>,
     pub(crate) trace: Option<PathBuf>,
+    pub(crate) preferences: Preferences,
 }
 
 impl Settings {
@@ -266,13 +302,14 @@ impl Settings {
             slot_bytes,
             flight_record,
             trace,
+            preferences: Preferences::resolve(&options.planner, lookup)?,
         })
     }
 
     /// What must be equal on all ranks, by name.
     pub(crate) fn agreed(&self) -> Vec<(String, String)> {
         let setting = |name: &str, value: String| (name.to_owned(), value);
-        vec![
+        let mut agreed = vec![
             setting("consort version", env!("CARGO_PKG_VERSION").into()),
             setting("wire version", WIRE_VERSION.to_string()),
             setting("planner version", PLANNER_VERSION.to_string()),
@@ -283,7 +320,9 @@ impl Settings {
             setting("channels", self.channels.to_string()),
             setting("bidirectional", self.bidirectional.to_string()),
             setting("slot bytes", self.slot_bytes.map_or("by size".into(), |bytes| bytes.to_string())),
-        ]
+        ];
+        agreed.extend(self.preferences.agreed().map(|(name, value)| setting(name, value)));
+        agreed
     }
 }
 

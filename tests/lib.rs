@@ -8,14 +8,22 @@ pub mod collectives;
 pub mod counting;
 #[path = "support/difference.rs"]
 pub mod difference;
+#[path = "support/folds.rs"]
+pub mod folds;
+#[path = "support/groups.rs"]
+pub mod groups;
 #[path = "support/job.rs"]
 pub mod job;
+#[path = "support/matrix.rs"]
+pub mod matrix;
 #[path = "support/pattern.rs"]
 pub mod pattern;
 #[path = "support/system.rs"]
 pub mod system;
 #[path = "support/torture.rs"]
 pub mod torture;
+#[path = "support/vectors.rs"]
+pub mod vectors;
 
 use std::sync::mpsc;
 use std::time::Duration;

@@ -6,8 +6,9 @@ use crate::{Chunk, Collective, Partition, Rank};
 
 /// The chunk of `rank`'s output that is the same memory as `chunk` of its input in the in-place form, if any.
 ///
-/// All-reduce, reduce (root) and broadcast (root): the buffers are the same. All-gather: the input is the
-/// own block of the output. Reduce-scatter: the output is the own block of the input.
+/// All-reduce, reduce (root) and broadcast (root): the buffers are the same. All-gather and gather
+/// (root): the input is the own block of the output. Reduce-scatter and scatter (root): the output is the own
+/// block of the input.
 pub(crate) fn output_of_input(
     collective: Collective,
     partition: Partition,
@@ -20,8 +21,8 @@ pub(crate) fn output_of_input(
     let block = rank.0.checked_mul(partition.parts)?;
     match collective {
         Collective::AllReduce | Collective::Reduce | Collective::Broadcast => Some(chunk),
-        Collective::AllGather => block.checked_add(chunk.0).map(Chunk),
-        Collective::ReduceScatter => {
+        Collective::AllGather | Collective::Gather => block.checked_add(chunk.0).map(Chunk),
+        Collective::ReduceScatter | Collective::Scatter => {
             chunk.0.checked_sub(block).filter(|&piece| piece < partition.parts).map(Chunk)
         }
         Collective::SendReceive | Collective::AllToAll => None,

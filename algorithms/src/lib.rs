@@ -11,18 +11,28 @@
 
 mod aliasing;
 pub mod builders;
+pub mod catalogue;
+mod cost;
 pub mod export;
+pub mod lengths;
 mod lower;
 mod nouns;
+mod numbers;
 mod partition;
 pub mod passes;
 pub mod plan;
+mod regular;
 mod schedule;
+pub mod simulate;
+pub mod topology;
 mod verify;
 
-pub use lower::{LowerError, LowerOptions, lower, lower_all};
+pub use cost::Cost;
+pub use lower::{LowerError, LowerOptions, Own, lower, lower_all, lower_one, lower_switch};
 pub use nouns::{Channel, Chunk, Collective, Rank};
-pub use partition::{CHUNK_ALIGN_BYTES, Extents, Partition};
+pub use partition::{Block, CHUNK_ALIGN_BYTES, Extents, Partition};
 pub use plan::Plan;
+pub use regular::{Regular, Symmetry, whole};
 pub use schedule::{Place, Round, Schedule, Transfer};
-pub use verify::{Actor, At, Awaited, Memory, Proof, Refusal, Waiting, verify};
+pub use topology::Topology;
+pub use verify::{Actor, At, Awaited, Memory, Proof, Refusal, Waiting, verify, verify_regular};

@@ -64,11 +64,15 @@ pub enum Collective {
     SendReceive,
     /// Input and output: `n * count` elements; block `r` of the output is this rank's block of rank `r`'s input.
     AllToAll,
+    /// Input: `count` elements; the root (relative rank 0) has an output of `n * count`, block `r` from rank `r`.
+    Gather,
+    /// The root (relative rank 0) has `n * count` input elements; the output of rank `r` receives block `r`.
+    Scatter,
 }
 
 impl Collective {
     /// Every collective there is.
-    pub const ALL: [Collective; 7] = [
+    pub const ALL: [Collective; 9] = [
         Collective::AllReduce,
         Collective::Reduce,
         Collective::Broadcast,
@@ -76,6 +80,8 @@ impl Collective {
         Collective::ReduceScatter,
         Collective::SendReceive,
         Collective::AllToAll,
+        Collective::Gather,
+        Collective::Scatter,
     ];
 
     /// The name in NCCL's log and in ours, for example `all_reduce`.
@@ -88,6 +94,8 @@ impl Collective {
             Collective::ReduceScatter => "reduce_scatter",
             Collective::SendReceive => "send_receive",
             Collective::AllToAll => "all_to_all",
+            Collective::Gather => "gather",
+            Collective::Scatter => "scatter",
         }
     }
 
@@ -99,7 +107,7 @@ impl Collective {
     /// Whether `rank` (relative) passes an input.
     pub const fn has_input(self, rank: Rank) -> bool {
         match self {
-            Collective::Broadcast | Collective::SendReceive => rank.0 == 0,
+            Collective::Broadcast | Collective::SendReceive | Collective::Scatter => rank.0 == 0,
             _ => true,
         }
     }
@@ -107,7 +115,7 @@ impl Collective {
     /// Whether `rank` (relative) receives an output.
     pub const fn has_output(self, rank: Rank) -> bool {
         match self {
-            Collective::Reduce => rank.0 == 0,
+            Collective::Reduce | Collective::Gather => rank.0 == 0,
             Collective::SendReceive => rank.0 == 1,
             _ => true,
         }
@@ -116,7 +124,7 @@ impl Collective {
     /// How many times `count` elements the input holds.
     pub const fn input_blocks(self, ranks: u32) -> u32 {
         match self {
-            Collective::ReduceScatter | Collective::AllToAll => ranks,
+            Collective::ReduceScatter | Collective::AllToAll | Collective::Scatter => ranks,
             _ => 1,
         }
     }
@@ -124,7 +132,7 @@ impl Collective {
     /// How many times `count` elements the output holds.
     pub const fn output_blocks(self, ranks: u32) -> u32 {
         match self {
-            Collective::AllGather | Collective::AllToAll => ranks,
+            Collective::AllGather | Collective::AllToAll | Collective::Gather => ranks,
             _ => 1,
         }
     }

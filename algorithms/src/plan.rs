@@ -190,6 +190,8 @@ impl Step {
     /// The transport raises [`Step::counter`] by [`Step::value`] at the target when the bytes have arrived;
     /// different puts may arrive in any order.
     pub const COUNTED: u8 = 4;
+    /// How many targets, and how many sources, executors take in one step: they keep them on the stack.
+    pub const PLACES_MAX: usize = 16;
 
     /// Whether all bits of `flag` are set.
     pub const fn has(&self, flag: u8) -> bool {

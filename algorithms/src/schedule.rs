@@ -52,6 +52,10 @@ pub struct Schedule {
     pub collective: Collective,
     /// How many ranks take part.
     pub ranks: u32,
+    /// Aggregating switches between the ranks. In transfers they are numbered on from the last rank; they have
+    /// scratch places only, fold at the speed of their links, and send one place to many in one round as one
+    /// multicast.
+    pub switches: u32,
     /// How the buffers are cut.
     pub partition: Partition,
     /// The order of things.

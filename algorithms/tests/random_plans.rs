@@ -121,21 +121,23 @@ fn program(hand: &mut Hand, step: Move, messages: &[Message], wrong: usize) {
     let (me, parts, slots) = (hand.plan.rank.0, hand.plan.partition.parts, hand.plan.slots as i32);
     match step {
         Move::Keep(piece) => {
-            hand.copy(Extent::chunk(Chunk(piece)), output(me, me * parts + piece), input(me, piece));
+            let own = me * parts + piece;
+            hand.copy(Extent::chunk(Chunk(own)), output(me, own), input(me, piece));
         }
         Move::Send(index) => {
             let Message { to, piece, channel, slot: number, .. } = messages[index];
             hand.wait(counter(me, to, channel, CounterRole::Credit), number as i32 + 1 - slots);
             let (target, source) = (slot(to, me, channel, number), input(me, piece));
-            hand.act(Action::Put, Extent::chunk(Chunk(piece)), &[target], &[source], 0, 0);
+            hand.act(Action::Put, Extent::chunk(Chunk(me * parts + piece)), &[target], &[source], 0, 0);
             hand.signal(counter(to, me, channel, CounterRole::Ready));
         }
         Move::Receive(index) => {
             let Message { from, piece, channel, slot: number, .. } = messages[index];
             let block = if index == wrong { (from + 1) % hand.plan.ranks } else { from };
             hand.wait(counter(me, from, channel, CounterRole::Ready), number as i32 + 1);
-            let target = output(me, block * parts + piece);
-            hand.copy(Extent::chunk(Chunk(piece)), target, slot(me, from, channel, number));
+            let stored = block * parts + piece;
+            let target = output(me, stored);
+            hand.copy(Extent::chunk(Chunk(stored)), target, slot(me, from, channel, number));
             hand.signal(counter(from, me, channel, CounterRole::Credit));
         }
     }

@@ -129,9 +129,9 @@ fn copy_engine(ranks: u32) -> Vec<Plan> {
         let mut hand = Hand::new("copy engine", Collective::AllGather, me, ranks, 1, 1);
         hand.lane(Engine::CopyEngine);
         hand.barrier(0);
-        hand.copy(len(0), output(me, me), input(me, 0));
+        hand.copy(len(me), output(me, me), input(me, 0));
         for peer in (0..ranks).filter(|&peer| peer != me) {
-            hand.copy(len(0), output(peer, me), input(me, 0));
+            hand.copy(len(me), output(peer, me), input(me, 0));
         }
         hand.barrier(1);
         hand

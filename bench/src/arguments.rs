@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
+use consort::planning::Algorithm;
 use consort::{DataType, ReduceOp};
 
 use crate::collective::Collective;
@@ -32,7 +33,8 @@ pub(crate) const ITERATIONS_TIME: Duration = Duration::from_secs(5);
 /// their job. Flags, table and exit codes are those of nccl-tests: 0 done, 1 internal error, 3 error of the
 /// library or lost rank, 4 timeout, 6 wrong usage, 7 wrong data or bandwidth below the minimum.
 ///
-/// `collbench trace OUT IN...` merges the trace files (CONSORT_TRACE) of several hosts.
+/// `collbench trace OUT IN...` merges the trace files (CONSORT_TRACE) of several hosts. `collbench plan`,
+/// `simulate` and `tune` (each with --help) ask the planner, price its candidates, and measure them.
 #[derive(Parser, Debug)]
 #[command(
     name = "collbench",
@@ -42,7 +44,12 @@ pub(crate) const ITERATIONS_TIME: Duration = Duration::from_secs(5);
     max_term_width = 110
 )]
 pub(crate) struct Arguments {
-    /// allreduce, reduce, broadcast, allgather, reducescatter or sendrecv; also as all_reduce, all_reduce_perf
+    /// allreduce, reduce, broadcast, allgather, reducescatter, sendrecv, alltoall, gather, scatter, hypercube, or with
+    /// blocks that differ alltoallv, allgatherv, reducescatterv, gatherv, scatterv; also as all_reduce, all_reduce_perf
+    ///
+    /// Where blocks differ, rank k's of n takes k + 1 of n * (n + 1) / 2 shares of the size; while there are fewer
+    /// elements than shares some are empty. In alltoallv rank s sends block (d - s) mod n to rank d. The count column
+    /// is the longest block. reducescatterv runs on aligned copies of the buffers, made beside the clock.
     #[arg(value_parser = |text: &str| text.parse::<Collective>())]
     collective: Collective,
 
@@ -74,7 +81,7 @@ pub(crate) struct Arguments {
     #[arg(short = 'o', long = "op", value_name = "OP", default_value = "sum")]
     op: String,
 
-    /// Root of reduce and broadcast; -1 for each in turn
+    /// Root of reduce, broadcast, gather, scatter, gatherv and scatterv; -1 for each in turn
     #[arg(
         short = 'r',
         long = "root",
@@ -153,6 +160,10 @@ pub(crate) struct Arguments {
     /// Ranks are threads of one process instead of processes
     #[arg(long)]
     threads: bool,
+
+    /// What runs the collective, instead of what the library would choose: tree, ring(channels=2), ...
+    #[arg(long = "algo", value_name = "NAME", value_parser = |text: &str| text.parse::<Algorithm>())]
+    algorithm: Option<Algorithm>,
 
     /// Seed of the data
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -285,7 +296,8 @@ impl Place {
     }
 }
 
-fn parse_place(text: &str) -> Result<Place, String> {
+/// Reads [`Place::argument`] without its name.
+pub(crate) fn parse_place(text: &str) -> Result<Place, String> {
     let fields: Vec<i64> = text.split('/').map_while(|field| field.parse().ok()).collect();
     match fields[..] {
         [rank, size, parent, progress] if rank >= 0 && rank < size => {
@@ -319,6 +331,8 @@ pub(crate) struct Settings {
     pub(crate) memory: bool,
     pub(crate) ranks: Option<u32>,
     pub(crate) threads: bool,
+    /// `None` for what the library chooses.
+    pub(crate) algorithm: Option<Algorithm>,
     pub(crate) seed: u64,
     pub(crate) bandwidth_min: Option<f64>,
     pub(crate) json: Option<PathBuf>,
@@ -353,6 +367,18 @@ impl Arguments {
         // One limit alone must not be contradicted by the default of the other.
         let smallest_or = smallest.unwrap_or(largest.unwrap_or(DEFAULT_BYTES).min(DEFAULT_BYTES));
         let largest_or = largest.unwrap_or(smallest_or.max(DEFAULT_BYTES));
+        if self.algorithm.is_some() && self.collective.planned().is_none() {
+            return Err(Failure::usage(format!(
+                "--algo: {} is made of messages between two ranks, which have no algorithm",
+                self.collective
+            )));
+        }
+        if self.unalign > 0 && self.collective.is_copied() {
+            return Err(Failure::usage(format!(
+                "-u {}: {} is called on slices of whole elements, which are aligned",
+                self.unalign, self.collective
+            )));
+        }
         let sweep = Sweep::new(smallest_or, largest_or, step).map_err(Failure::usage)?;
         let root = match self.root {
             -1 => None,
@@ -380,6 +406,7 @@ impl Arguments {
             memory: self.memory != 0,
             ranks,
             threads,
+            algorithm: self.algorithm,
             seed: self.seed,
             bandwidth_min: self
                 .bandwidth_min

@@ -3,18 +3,26 @@
 //! Invariant: an error of the library keeps its text, which names ranks; missed deadlines are told apart from
 //! other errors because they have an exit code of their own.
 
-use consort::{Call, Communicator, DataType, Error, Launch, Options, Span, SpanMut, UniqueId};
+use std::sync::Arc;
+
+use consort::planning::{Algorithm, Planning};
+use consort::{Call, Communicator, DataType, Error, Launch, Options, Rank, Span, SpanMut, UniqueId};
 
 use crate::arguments::Settings;
 use crate::collective::{Collective, Work};
+use crate::copied;
 use crate::failure::{Exit, Failure};
-use crate::group::{Buffers, Group};
+use crate::group::{Buffers, Group, Repeat};
 
 /// The bytes that all ranks of a job share.
 pub(crate) type Id = [u8; 128];
 
 /// A rank of a communicator.
-pub(crate) struct Member(Communicator);
+pub(crate) struct Member {
+    comm: Arc<Communicator>,
+    /// What must run collectives, where the planner is not to choose.
+    algorithm: Option<Algorithm>,
+}
 
 fn failure(error: Error) -> Failure {
     let exit = match &error {
@@ -25,9 +33,28 @@ fn failure(error: Error) -> Failure {
 }
 
 impl Member {
+    fn of(comm: Communicator) -> Self {
+        Member { comm: Arc::new(comm), algorithm: None }
+    }
+
+    /// The same rank, with one algorithm for its collectives, whatever would be chosen.
+    pub(crate) fn by(&self, algorithm: Algorithm) -> Self {
+        self.told(Some(algorithm))
+    }
+
+    /// The same rank, with the algorithm that the settings name, if they do.
+    pub(crate) fn told(&self, algorithm: Option<Algorithm>) -> Self {
+        Member { comm: Arc::clone(&self.comm), algorithm }
+    }
+
+    /// What it chooses by.
+    pub(crate) fn planning(&self) -> &Planning {
+        self.comm.planning()
+    }
+
     /// The failure of a call; after a missed deadline with what every rank was doing.
     fn failure(&self, error: Error) -> Failure {
-        let report = matches!(error, Error::Timeout { .. }).then(|| self.0.last_report()).flatten();
+        let report = matches!(error, Error::Timeout { .. }).then(|| self.comm.last_report()).flatten();
         let failure = failure(error);
         match report {
             Some(report) => Failure::new(failure.exit, format!("{failure}\n{report}")),
@@ -36,7 +63,8 @@ impl Member {
     }
 }
 
-fn options(settings: &Settings) -> Options {
+/// What the settings say to the library.
+pub(crate) fn options(settings: &Settings) -> Options {
     match settings.timeout {
         Some(timeout) => Options::default().timeout(timeout).join_timeout(timeout),
         None => Options::default(),
@@ -50,15 +78,15 @@ pub(crate) fn create() -> Result<(Id, UniqueId), Failure> {
 }
 
 /// Joins as a process of a job that [`create`] began.
-pub(crate) fn join(rank: u32, size: u32, id: &Id, settings: &Settings) -> Result<Member, Failure> {
+pub(crate) fn join(rank: u32, size: u32, id: &Id, options: &Options) -> Result<Member, Failure> {
     let id = UniqueId::from_bytes(id).map_err(failure)?;
-    Communicator::join_with(rank, size, &id, &options(settings)).map(Member).map_err(failure)
+    Communicator::join_with(rank, size, &id, options).map(Member::of).map_err(failure)
 }
 
 /// All ranks in this process.
-pub(crate) fn local(size: u32, settings: &Settings) -> Result<Vec<Member>, Failure> {
-    let all = Communicator::local_with(size, &options(settings)).map_err(failure)?;
-    Ok(all.into_iter().map(Member).collect())
+pub(crate) fn local(size: u32, options: &Options) -> Result<Vec<Member>, Failure> {
+    let all = Communicator::local_with(size, options).map_err(failure)?;
+    Ok(all.into_iter().map(Member::of).collect())
 }
 
 /// What the launcher said, if there is one.
@@ -67,63 +95,144 @@ pub(crate) fn detect() -> Result<Option<Launch>, Failure> {
 }
 
 /// Joins as the launcher says.
-pub(crate) fn launched(settings: &Settings) -> Result<Member, Failure> {
-    Communicator::from_launcher_with(&options(settings)).map(Member).map_err(failure)
+pub(crate) fn launched(options: &Options) -> Result<Member, Failure> {
+    Communicator::from_launcher_with(options).map(Member::of).map_err(failure)
 }
 
 impl Group for Member {
     fn rank(&self) -> u32 {
-        self.0.rank()
+        self.comm.rank()
     }
 
     fn size(&self) -> u32 {
-        self.0.size()
+        self.comm.size()
     }
 
-    fn repeat(&self, work: &Work, buffers: Buffers<'_>, times: u64) -> Result<(), Failure> {
-        let (input, output) = match buffers {
-            Buffers::Apart { input, output } => (Span::of(input), SpanMut::of(output)),
-            Buffers::Together { memory, input, output } => {
-                let memory = SpanMut::of(memory);
-                (memory.read().slice(input.start, input.len()), memory.slice(output.start, output.len()))
-            }
+    fn ready(
+        &self,
+        work: &Work,
+        buffers: Buffers<'_>,
+        body: &mut dyn FnMut(&mut Repeat<'_>) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let told = self.algorithm.map(|algorithm| self.comm.with_algorithm(algorithm));
+        let comm = told.as_deref().unwrap_or(&self.comm);
+        let mut with = |call: &mut dyn FnMut() -> consort::Result<()>| {
+            body(&mut |times| (0..times).try_for_each(|_| call()).map_err(|error| self.failure(error)))
         };
-        let (data_type, count, root) = (work.data_type, work.shape.count, work.root);
-        let call = match work.collective {
-            Collective::AllReduce => Call::all_reduce(data_type, work.op, count),
-            Collective::Reduce => Call::reduce(data_type, work.op, count, root),
-            Collective::Broadcast => Call::broadcast(data_type, count, root),
-            Collective::AllGather => Call::all_gather(data_type, count),
-            Collective::ReduceScatter => Call::reduce_scatter(data_type, work.op, count),
-            Collective::SendRecv => {
-                let (rank, size) = (self.rank(), self.size());
-                let (to, from) = ((rank + 1) % size, (rank + size - 1) % size);
-                for _ in 0..times {
-                    self.0
-                        .exchange(data_type, input, to, output, from)
-                        .map_err(|error| self.failure(error))?;
-                }
-                return Ok(());
-            }
-        };
-        for _ in 0..times {
-            self.0.execute(&call, input, output).map_err(|error| self.failure(error))?;
+        match work.collective {
+            Collective::ReduceScatterV => copied::reduce_scatter_v(comm, work, buffers, &mut with),
+            collective if collective.varies() => blocks(comm, work, buffers, &mut with),
+            _ => whole(comm, work, buffers, &mut with),
         }
-        Ok(())
+    }
+
+    fn algorithm(&self, work: &Work) -> Option<String> {
+        let collective = work.collective.planned()?;
+        let algorithm = match self.algorithm {
+            Some(algorithm) => algorithm,
+            None => {
+                let block_bytes = work.shape.count * work.data_type.size();
+                self.comm.explain(collective, block_bytes as u64).ok()?.chosen()?.algorithm
+            }
+        };
+        Some(algorithm.to_string())
     }
 
     fn barrier(&self) -> Result<(), Failure> {
-        self.0.barrier().map_err(|error| self.failure(error))
+        self.comm.barrier().map_err(|error| self.failure(error))
     }
 
     fn gather(&self, mine: &[u8]) -> Result<Vec<u8>, Failure> {
         let mut all = vec![0u8; mine.len() * self.size() as usize];
         let call = Call::all_gather(DataType::Uint8, mine.len());
-        self.0.execute(&call, Span::of(mine), SpanMut::of(&mut all)).map_err(|error| self.failure(error))?;
+        self.comm
+            .execute(&call, Span::of(mine), SpanMut::of(&mut all))
+            .map_err(|error| self.failure(error))?;
         Ok(all)
     }
 
     fn memory_bytes(&self) -> Result<usize, Failure> {
-        self.0.memory_bytes().map_err(|error| self.failure(error))
+        self.comm.memory_bytes().map_err(|error| self.failure(error))
+    }
+}
+
+/// Takes a call that stands ready.
+pub(crate) type With<'a> = dyn FnMut(&mut dyn FnMut() -> consort::Result<()>) -> Result<(), Failure> + 'a;
+
+/// The calls that know no blocks, or blocks of one length.
+fn whole(comm: &Communicator, work: &Work, buffers: Buffers<'_>, with: &mut With<'_>) -> Result<(), Failure> {
+    let (input, output) = match buffers {
+        Buffers::Apart { input, output } => (Span::of(input), SpanMut::of(output)),
+        Buffers::Together { memory, input, output } => {
+            let memory = SpanMut::of(memory);
+            (memory.read().slice(input.start, input.len()), memory.slice(output.start, output.len()))
+        }
+    };
+    let (data_type, count, root) = (work.data_type, work.shape.count, work.root);
+    let call = match work.collective {
+        Collective::AllReduce => Call::all_reduce(data_type, work.op, count),
+        Collective::Reduce => Call::reduce(data_type, work.op, count, root),
+        Collective::Broadcast => Call::broadcast(data_type, count, root),
+        Collective::AllGather => Call::all_gather(data_type, count),
+        Collective::ReduceScatter => Call::reduce_scatter(data_type, work.op, count),
+        Collective::AllToAll => Call::all_to_all(data_type, count),
+        Collective::Gather => Call::gather(data_type, count, root),
+        Collective::Scatter => Call::scatter(data_type, count, root),
+        Collective::HyperCube => return with(&mut || hypercube(comm, data_type, input, output)),
+        _ => {
+            let (rank, size) = (comm.rank(), comm.size());
+            let (to, from) = ((rank + 1) % size, (rank + size - 1) % size);
+            return with(&mut || comm.exchange(data_type, input, to, output, from));
+        }
+    };
+    with(&mut || comm.execute(&call, input, output))
+}
+
+/// An all-gather as nccl-tests makes it: in each round a rank sends all that it has to the rank across the next
+/// dimension, and receives as much.
+fn hypercube(
+    comm: &Communicator,
+    data_type: DataType,
+    input: Span<'_>,
+    output: SpanMut<'_>,
+) -> consort::Result<()> {
+    let (rank, bytes) = (comm.rank(), input.len());
+    let blocks = |first: Rank, count: u32| output.slice(first as usize * bytes, count as usize * bytes);
+    let own = blocks(rank, 1);
+    if own.as_mut_ptr().cast_const() != input.as_ptr() {
+        own.copy_from(input);
+    }
+    (0..comm.size().ilog2()).map(|dimension| 1 << dimension).try_for_each(|across: u32| {
+        let first = rank & !(across - 1);
+        let (mine, theirs) = (blocks(first, across), blocks(first ^ across, across));
+        comm.exchange(data_type, mine.read(), rank ^ across, theirs, rank ^ across)
+    })
+}
+
+/// The calls on blocks that differ. They are moved as bytes: the library takes such blocks as slices alone.
+fn blocks(
+    comm: &Communicator,
+    work: &Work,
+    buffers: Buffers<'_>,
+    with: &mut With<'_>,
+) -> Result<(), Failure> {
+    let (cut, element, root) = (work.cut(comm.size()), work.data_type.size(), work.root);
+    let counts: Vec<usize> = cut.counts().into_iter().map(|count| count * element).collect();
+    let (input, output) = match buffers {
+        Buffers::Apart { input, output } => (&*input, output),
+        Buffers::Together { memory, .. } => {
+            return with(&mut || comm.all_gather_v_in_place(memory, &counts));
+        }
+    };
+    match work.collective {
+        Collective::AllGatherV => with(&mut || comm.all_gather_v(input, output, &counts)),
+        Collective::GatherV => with(&mut || comm.gather_v(input, output, &counts, root)),
+        Collective::ScatterV => with(&mut || comm.scatter_v(input, &counts, output, root)),
+        _ => {
+            let (rank, ranks) = (comm.rank() as usize, 0..comm.size() as usize);
+            let sent: Vec<usize> = ranks.clone().map(|to| cut.message(rank, to) * element).collect();
+            let received: Vec<usize> = ranks.map(|from| cut.message(from, rank) * element).collect();
+            with(&mut || comm.all_to_all_v(input, &sent, output, &received))
+        }
     }
 }

@@ -7,6 +7,9 @@ use std::str::FromStr;
 
 use consort::{DataType, ReduceOp};
 
+use crate::cut::Cut;
+use crate::failure::Failure;
+
 /// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Collective {
@@ -16,16 +19,25 @@ pub(crate) enum Collective {
     AllGather,
     ReduceScatter,
     SendRecv,
+    AllToAll,
+    Gather,
+    Scatter,
+    HyperCube,
+    AllToAllV,
+    AllGatherV,
+    ReduceScatterV,
+    GatherV,
+    ScatterV,
 }
 
-/// How many elements one call takes and gives on each rank.
+/// How many elements one call takes and gives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Shape {
-    /// The count argument of the call, and the `count` column.
+    /// The count argument of the call, and the `count` column; of blocks that differ, the longest.
     pub(crate) count: usize,
-    /// Elements of the send buffer.
+    /// Elements of the longest send buffer of a rank.
     pub(crate) send: usize,
-    /// Elements of the receive buffer.
+    /// Elements of the longest receive buffer of a rank.
     pub(crate) receive: usize,
 }
 
@@ -42,16 +54,25 @@ pub(crate) struct Work {
 }
 
 impl Collective {
-    pub(crate) const ALL: [Collective; 6] = [
+    pub(crate) const ALL: [Collective; 15] = [
         Collective::AllReduce,
         Collective::Reduce,
         Collective::Broadcast,
         Collective::AllGather,
         Collective::ReduceScatter,
         Collective::SendRecv,
+        Collective::AllToAll,
+        Collective::Gather,
+        Collective::Scatter,
+        Collective::HyperCube,
+        Collective::AllToAllV,
+        Collective::AllGatherV,
+        Collective::ReduceScatterV,
+        Collective::GatherV,
+        Collective::ScatterV,
     ];
 
-    /// The name of nccl-tests' program without `_perf`.
+    /// The name of nccl-tests' program without `_perf`, or what it would be.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Collective::AllReduce => "all_reduce",
@@ -60,22 +81,87 @@ impl Collective {
             Collective::AllGather => "all_gather",
             Collective::ReduceScatter => "reduce_scatter",
             Collective::SendRecv => "sendrecv",
+            Collective::AllToAll => "alltoall",
+            Collective::Gather => "gather",
+            Collective::Scatter => "scatter",
+            Collective::HyperCube => "hypercube",
+            Collective::AllToAllV => "alltoallv",
+            Collective::AllGatherV => "all_gather_v",
+            Collective::ReduceScatterV => "reduce_scatter_v",
+            Collective::GatherV => "gather_v",
+            Collective::ScatterV => "scatter_v",
         }
     }
 
     /// Whether values are combined.
     pub(crate) fn folds(self) -> bool {
-        matches!(self, Collective::AllReduce | Collective::Reduce | Collective::ReduceScatter)
+        use Collective::{AllReduce, Reduce, ReduceScatter, ReduceScatterV};
+        matches!(self, AllReduce | Reduce | ReduceScatter | ReduceScatterV)
     }
 
     /// Whether `-r` has a meaning.
     pub(crate) fn has_root(self) -> bool {
-        matches!(self, Collective::Reduce | Collective::Broadcast)
+        use Collective::{Broadcast, Gather, GatherV, Reduce, Scatter, ScatterV};
+        matches!(self, Reduce | Broadcast | Gather | Scatter | GatherV | ScatterV)
+    }
+
+    /// Whether a rank puts in its block and blocks of all come out.
+    pub(crate) fn gathers(self) -> bool {
+        use Collective::{AllGather, AllGatherV, Gather, GatherV, HyperCube};
+        matches!(self, AllGather | AllGatherV | Gather | GatherV | HyperCube)
+    }
+
+    /// Whether blocks for all are put in and a rank gets out its own.
+    pub(crate) fn scatters(self) -> bool {
+        use Collective::{ReduceScatter, ReduceScatterV, Scatter, ScatterV};
+        matches!(self, ReduceScatter | ReduceScatterV | Scatter | ScatterV)
+    }
+
+    /// Whether blocks differ in length.
+    pub(crate) fn varies(self) -> bool {
+        use Collective::{AllGatherV, AllToAllV, GatherV, ReduceScatterV, ScatterV};
+        matches!(self, AllToAllV | AllGatherV | ReduceScatterV | GatherV | ScatterV)
     }
 
     /// Whether input and output can be the same memory.
     pub(crate) fn has_in_place(self) -> bool {
-        self != Collective::SendRecv
+        use Collective::{AllToAll, AllToAllV, GatherV, ScatterV, SendRecv};
+        !matches!(self, SendRecv | AllToAll | AllToAllV | GatherV | ScatterV)
+    }
+
+    /// Whether it is called on slices of whole elements alone, so that it runs on a copy of the buffers.
+    pub(crate) fn is_copied(self) -> bool {
+        self == Collective::ReduceScatterV
+    }
+
+    /// What the library's planner knows it as; nothing where it is made of messages, which have no algorithm.
+    pub(crate) fn planned(self) -> Option<consort::planning::Collective> {
+        use consort::planning::Collective as Planned;
+        match self {
+            Collective::AllReduce => Some(Planned::AllReduce),
+            Collective::Reduce => Some(Planned::Reduce),
+            Collective::Broadcast => Some(Planned::Broadcast),
+            Collective::AllGather | Collective::AllGatherV => Some(Planned::AllGather),
+            Collective::ReduceScatter | Collective::ReduceScatterV => Some(Planned::ReduceScatter),
+            Collective::AllToAll => Some(Planned::AllToAll),
+            Collective::Gather => Some(Planned::Gather),
+            Collective::Scatter => Some(Planned::Scatter),
+            Collective::SendRecv
+            | Collective::HyperCube
+            | Collective::AllToAllV
+            | Collective::GatherV
+            | Collective::ScatterV => None,
+        }
+    }
+
+    /// Whether it exists for so many ranks.
+    pub(crate) fn check_ranks(self, ranks: u32) -> Result<(), Failure> {
+        if self == Collective::HyperCube && !ranks.is_power_of_two() {
+            return Err(Failure::usage(format!(
+                "{self} needs a power of two of ranks, not {ranks}; use --ranks"
+            )));
+        }
+        Ok(())
     }
 
     /// Bus bandwidth divided by algorithm bandwidth.
@@ -83,22 +169,33 @@ impl Collective {
         let n = f64::from(ranks);
         match self {
             Collective::AllReduce => 2.0 * (n - 1.0) / n,
-            Collective::AllGather | Collective::ReduceScatter => (n - 1.0) / n,
             Collective::Reduce | Collective::Broadcast | Collective::SendRecv => 1.0,
+            _ => (n - 1.0) / n,
         }
     }
 
-    /// The counts for a size of `bytes`. Where the vector is split, `bytes` is the whole of it and each
-    /// rank's part is rounded down to 16 bytes.
+    /// The counts for a size of `bytes`. Where the vector is split, `bytes` is the whole of it; equal parts are
+    /// rounded down to 16 bytes.
     pub(crate) fn shape(self, bytes: u64, element_bytes: usize, ranks: u32) -> Shape {
         let elements = bytes as usize / element_bytes;
-        let ranks = ranks as usize;
-        let part = elements / ranks / (16 / element_bytes) * (16 / element_bytes);
-        match self {
-            Collective::AllGather => Shape { count: part, send: part, receive: part * ranks },
-            Collective::ReduceScatter => Shape { count: part, send: part * ranks, receive: part },
-            _ => Shape { count: elements, send: elements, receive: elements },
-        }
+        let splits = self.gathers() || self.scatters() || self == Collective::AllToAll;
+        let part = match (self.varies(), splits) {
+            (true, _) => Cut::uneven(elements, ranks).longest(),
+            (_, true) => elements / ranks as usize / (16 / element_bytes) * (16 / element_bytes),
+            _ => elements,
+        };
+        let all = if splits && !self.varies() { part * ranks as usize } else { elements };
+        let send = if self.gathers() { part } else { all };
+        let receive = if self.scatters() { part } else { all };
+        Shape { count: part, send, receive }
+    }
+}
+
+impl Work {
+    /// The blocks of the whole vector, where it is split.
+    pub(crate) fn cut(&self, ranks: u32) -> Cut {
+        let elements = self.shape.elements();
+        if self.collective.varies() { Cut::uneven(elements, ranks) } else { Cut::even(elements, ranks) }
     }
 }
 
@@ -145,14 +242,18 @@ mod tests {
         for known in Collective::ALL {
             assert_eq!(known.name().parse(), Ok(known));
         }
-        assert!("alltoall".parse::<Collective>().unwrap_err().contains("reduce_scatter"));
+        assert_eq!("all_to_all_v".parse(), Ok(Collective::AllToAllV));
+        assert_eq!("allgatherv".parse(), Ok(Collective::AllGatherV));
+        assert!("alltonone".parse::<Collective>().unwrap_err().contains("reduce_scatter"));
     }
 
     #[test]
     fn bus_factors() {
         let factors = |n| Collective::ALL.map(|collective| collective.bus_factor(n));
-        assert_eq!(factors(4), [1.5, 1.0, 1.0, 0.75, 0.75, 1.0]);
-        assert_eq!(factors(1), [0.0, 1.0, 1.0, 0.0, 0.0, 1.0]);
+        assert_eq!(factors(4)[..6], [1.5, 1.0, 1.0, 0.75, 0.75, 1.0]);
+        assert_eq!(factors(4)[6..], [0.75; 9]);
+        assert_eq!(factors(1)[..6], [0.0, 1.0, 1.0, 0.0, 0.0, 1.0]);
+        assert_eq!(factors(1)[6..], [0.0; 9]);
     }
 
     #[test]
@@ -168,5 +269,32 @@ mod tests {
         assert_eq!(shape(Collective::ReduceScatter, 1000, 1, 3), (320, 960, 320));
         assert_eq!(shape(Collective::ReduceScatter, 8, 4, 2), (0, 0, 0));
         assert_eq!(shape(Collective::ReduceScatter, 1000, 8, 3), (40, 120, 40));
+        assert_eq!(shape(Collective::AllToAll, 1000, 4, 3), (80, 240, 240));
+        assert_eq!(shape(Collective::Gather, 1000, 4, 3), (80, 80, 240));
+        assert_eq!(shape(Collective::Scatter, 1000, 4, 3), (80, 240, 80));
+        assert_eq!(shape(Collective::HyperCube, 1000, 4, 4), (60, 60, 240));
+        assert_eq!(shape(Collective::Scatter, 1000, 2, 0x1_0000), (0, 0, 0));
+    }
+
+    #[test]
+    fn blocks_that_differ_take_all_of_the_size() {
+        let shape = |collective: Collective, bytes, element, ranks| {
+            let Shape { count, send, receive } = collective.shape(bytes, element, ranks);
+            (count, send, receive)
+        };
+        assert_eq!(shape(Collective::AllToAllV, 1000, 4, 4), (100, 250, 250));
+        assert_eq!(shape(Collective::AllGatherV, 1000, 4, 4), (100, 100, 250));
+        assert_eq!(shape(Collective::GatherV, 1003, 4, 4), (100, 100, 250));
+        assert_eq!(shape(Collective::ReduceScatterV, 8, 4, 4), (1, 2, 1));
+        assert_eq!(shape(Collective::ScatterV, 0, 4, 4), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_hypercube_has_a_power_of_two_of_corners() {
+        assert_eq!(
+            [1, 2, 3, 4, 6, 8].map(|n| Collective::HyperCube.check_ranks(n).is_ok()),
+            [true, true, false, true, false, true]
+        );
+        assert!(Collective::AllToAll.check_ranks(3).is_ok());
     }
 }

@@ -116,14 +116,44 @@ impl Data {
     }
 
     /// What lies in an output before it is written.
-    fn background(&self, round: u64, count: usize) -> Piece {
+    fn background(&self, round: u64, range: Range<usize>) -> Piece {
         Piece {
             source: Source::Moved,
             stream: mix(mix(self.rule.seed, round), u64::MAX),
-            first: 0,
-            at: 0,
-            count,
+            first: range.start,
+            at: range.start,
+            count: range.len(),
         }
+    }
+
+    /// This rank's block of the whole vector.
+    fn own(&self, work: &Work) -> Range<usize> {
+        let (cut, rank) = (work.cut(self.rule.ranks), self.rank as usize);
+        cut.start(rank)..cut.start(rank + 1)
+    }
+
+    /// Elements that this rank puts in, where it does.
+    fn sends(&self, work: &Work) -> usize {
+        if work.collective.gathers() { self.own(work).len() } else { work.shape.elements() }
+    }
+
+    /// Elements that this rank gets out, where it does.
+    fn receives(&self, work: &Work) -> usize {
+        if work.collective.scatters() { self.own(work).len() } else { work.shape.elements() }
+    }
+
+    /// Whether this rank's input matters.
+    fn gives(&self, work: &Work) -> bool {
+        let one_gives =
+            matches!(work.collective, Collective::Broadcast | Collective::Scatter | Collective::ScatterV);
+        !one_gives || self.rank == work.root
+    }
+
+    /// Whether this rank's output is written.
+    fn takes(&self, work: &Work) -> bool {
+        let one_takes =
+            matches!(work.collective, Collective::Reduce | Collective::Gather | Collective::GatherV);
+        !one_takes || self.rank == work.root
     }
 
     /// This rank's input, as a piece of the buffer that holds it.
@@ -132,41 +162,76 @@ impl Data {
             true => (Source::Input, self.shared(round)),
             false => (Source::Moved, self.of_rank(round, self.rank)),
         };
-        let at = match (work.collective, placement) {
-            (Collective::AllGather, Placement::InPlace) => self.rank as usize * work.shape.count,
+        let at = match placement {
+            Placement::InPlace if work.collective.gathers() => self.own(work).start,
             _ => 0,
         };
-        Piece { source, stream, first: 0, at, count: work.shape.send }
+        Piece { source, stream, first: 0, at, count: self.sends(work) }
+    }
+
+    /// A block of what a rank puts in, at its place.
+    fn from(&self, round: u64, rank: u32, first: usize, at: usize, count: usize) -> Piece {
+        Piece { source: Source::Moved, stream: self.of_rank(round, rank), first, at, count }
+    }
+
+    /// A piece of a buffer, with the background around it.
+    fn alone(&self, work: &Work, round: u64, piece: Piece) -> Vec<Piece> {
+        let after = piece.at + piece.count..work.shape.elements();
+        vec![self.background(round, 0..piece.at), piece, self.background(round, after)]
     }
 
     /// Everything that is known of the output buffer after the call.
     fn output(&self, work: &Work, placement: Placement, round: u64) -> Vec<Piece> {
-        let (count, rank, ranks) = (work.shape.count, self.rank, self.rule.ranks);
-        let folded =
-            |first, at| Piece { source: Source::Expected, stream: self.shared(round), first, at, count };
-        let from = |rank, at| Piece {
-            source: Source::Moved,
-            stream: self.of_rank(round, rank),
-            first: 0,
+        let in_place = placement == Placement::InPlace;
+        let (rank, ranks, all) = (self.rank, self.rule.ranks, work.shape.elements());
+        let (cut, own) = (work.cut(ranks), self.own(work));
+        let folded = |range: Range<usize>, at| Piece {
+            source: Source::Expected,
+            stream: self.shared(round),
+            first: range.start,
             at,
-            count,
+            count: range.len(),
         };
-        let own = rank as usize * count;
-        match (work.collective, placement) {
-            (Collective::Reduce, Placement::OutOfPlace) if rank != work.root => {
-                vec![self.background(round, count)]
+        if !self.takes(work) {
+            return match in_place {
+                true => self.alone(work, round, self.input(work, placement, round)),
+                false => vec![self.background(round, 0..all)],
+            };
+        }
+        match work.collective {
+            Collective::AllReduce | Collective::Reduce => vec![folded(0..all, 0)],
+            // The other blocks are unspecified.
+            Collective::ReduceScatter | Collective::ReduceScatterV => {
+                let at = if in_place { own.start } else { 0 };
+                vec![folded(own, at)]
             }
-            (Collective::Reduce, Placement::InPlace) if rank != work.root => {
-                vec![self.input(work, placement, round)]
-            }
-            (Collective::AllReduce | Collective::Reduce, _) => vec![folded(0, 0)],
-            (Collective::ReduceScatter, Placement::OutOfPlace) => vec![folded(own, 0)],
-            (Collective::ReduceScatter, Placement::InPlace) => vec![folded(own, own)],
-            (Collective::Broadcast, _) => vec![from(work.root, 0)],
-            (Collective::AllGather, _) => {
-                (0..ranks).map(|other| from(other, other as usize * count)).collect()
-            }
-            (Collective::SendRecv, _) => vec![from((rank + ranks - 1) % ranks, 0)],
+            Collective::Broadcast => vec![self.from(round, work.root, 0, 0, all)],
+            Collective::Scatter | Collective::ScatterV => match in_place {
+                true if rank == work.root => vec![self.input(work, placement, round)],
+                true => {
+                    let block = self.from(round, work.root, own.start, own.start, own.len());
+                    self.alone(work, round, block)
+                }
+                false => vec![self.from(round, work.root, own.start, 0, own.len())],
+            },
+            Collective::AllGather
+            | Collective::AllGatherV
+            | Collective::Gather
+            | Collective::GatherV
+            | Collective::HyperCube => (0..ranks)
+                .map(|other| {
+                    let block = other as usize;
+                    self.from(round, other, 0, cut.start(block), cut.count(block))
+                })
+                .collect(),
+            Collective::AllToAll | Collective::AllToAllV => (0..ranks)
+                .map(|other| {
+                    let (from, to) = (other as usize, rank as usize);
+                    let (first, at) = (cut.sent_start(from, to), cut.received_start(from, to));
+                    self.from(round, other, first, at, cut.message(from, to))
+                })
+                .collect(),
+            Collective::SendRecv => vec![self.from(round, (rank + ranks - 1) % ranks, 0, 0, all)],
         }
     }
 
@@ -198,29 +263,28 @@ impl Data {
 
     /// The buffer that holds both in place: the larger of the two.
     fn home<'a>(work: &Work, pair: &'a mut Pair) -> &'a mut Guarded {
-        match work.collective {
-            Collective::ReduceScatter => &mut pair.send,
-            _ => &mut pair.receive,
-        }
+        if work.collective.scatters() { &mut pair.send } else { &mut pair.receive }
     }
 
     /// Writes inputs, backgrounds and guards.
     pub(crate) fn fill(&self, work: &Work, placement: Placement, round: u64, pair: &mut Pair) {
-        pair.send.arm(self.bytes(0, work.shape.send).end);
-        pair.receive.arm(self.bytes(0, work.shape.receive).end);
+        let (sends, receives, all) = (self.sends(work), self.receives(work), work.shape.elements());
+        // In place, one of them is the home of all.
+        pair.send.arm(self.bytes(0, sends).end);
+        pair.receive.arm(self.bytes(0, receives).end);
         let input = self.input(work, placement, round);
         match placement {
             Placement::OutOfPlace => {
-                self.write(self.background(round, work.shape.receive), pair.receive.data_mut());
+                self.write(self.background(round, 0..receives), pair.receive.data_mut());
                 self.write(input, pair.send.data_mut());
             }
             Placement::InPlace => {
                 let memory = Self::home(work, pair).data_mut();
                 // Whatever the input will cover need not be written twice.
-                if input.count < work.shape.elements() || work.collective == Collective::Broadcast {
-                    self.write(self.background(round, work.shape.elements()), memory);
+                if input.count < all || !self.gives(work) {
+                    self.write(self.background(round, 0..all), memory);
                 }
-                if work.collective != Collective::Broadcast || self.rank == work.root {
+                if self.gives(work) {
                     self.write(input, memory);
                 }
             }
@@ -230,13 +294,14 @@ impl Data {
     /// The memory of the call.
     pub(crate) fn buffers<'a>(&self, work: &Work, placement: Placement, pair: &'a mut Pair) -> Buffers<'a> {
         if placement == Placement::OutOfPlace {
-            return Buffers::Apart { input: pair.send.data(), output: pair.receive.data_mut() };
+            return Buffers::Apart { input: pair.send.data_mut(), output: pair.receive.data_mut() };
         }
-        let (count, own) = (work.shape.count, self.rank as usize * work.shape.count);
+        let (own, whole) = (self.own(work), self.bytes(0, work.shape.elements()));
+        let own = self.bytes(own.start, own.len());
         let (input, output) = match work.collective {
-            Collective::AllGather => (self.bytes(own, count), self.bytes(0, work.shape.receive)),
-            Collective::ReduceScatter => (self.bytes(0, work.shape.send), self.bytes(own, count)),
-            _ => (self.bytes(0, count), self.bytes(0, count)),
+            collective if collective.gathers() => (own, whole),
+            collective if collective.scatters() => (whole, own),
+            _ => (whole.clone(), whole),
         };
         Buffers::Together { memory: Self::home(work, pair).data_mut(), input, output }
     }
@@ -295,7 +360,8 @@ mod tests {
     #[test]
     fn doing_nothing_is_found_except_where_nothing_is_to_be_done() {
         for collective in Collective::ALL {
-            for placement in [Placement::OutOfPlace, Placement::InPlace] {
+            let both = [Placement::OutOfPlace, Placement::InPlace];
+            for placement in both.into_iter().take(1 + usize::from(collective.has_in_place())) {
                 for rank in 0..3 {
                     let (work, mut pair) = (work(collective, 50_000, 3), pair());
                     let data = data(collective, rank);
@@ -303,8 +369,8 @@ mod tests {
                     let finding = data.check(&work, placement, 1, &mut pair);
                     let in_place = placement == Placement::InPlace;
                     let nothing = match collective {
-                        Collective::Reduce => rank != 1,
-                        Collective::Broadcast => in_place && rank == 1,
+                        Collective::Reduce | Collective::Gather | Collective::GatherV => rank != 1,
+                        Collective::Broadcast | Collective::Scatter => in_place && rank == 1,
                         _ => false,
                     };
                     assert_eq!(finding.wrong == 0, nothing, "{collective} {placement:?} {rank} {finding:?}");
@@ -326,6 +392,31 @@ mod tests {
         let text = finding.text.join("\n");
         assert!(text.contains("first at element 1:") && text.contains("first at element 2:"), "{text}");
         assert!(text.contains("1 bytes next to the buffers"), "{text}");
+    }
+
+    /// Where a rank has nothing to get, or a block alone, the rest of the memory in place must stay.
+    #[test]
+    fn writes_around_the_own_block_are_found() {
+        for (collective, rank) in
+            [(Collective::Gather, 0), (Collective::Scatter, 0), (Collective::Scatter, 1)]
+        {
+            let (work, mut pair) = (work(collective, 50_000, 3), pair());
+            let data = data(collective, rank);
+            data.fill(&work, Placement::InPlace, 1, &mut pair);
+            let own = data.own(&work);
+            for piece in data.output(&work, Placement::InPlace, 1) {
+                data.write(piece, Data::home(&work, &mut pair).data_mut());
+            }
+            assert_eq!(data.check(&work, Placement::InPlace, 1, &mut pair).wrong, 0, "{collective} {rank}");
+            for index in [own.start.wrapping_sub(1), own.start, own.end - 1, own.end, 3 * own.len() - 1] {
+                if let Some(byte) = Data::home(&work, &mut pair).data_mut().get_mut(index.wrapping_mul(4)) {
+                    *byte ^= 1;
+                    let finding = data.check(&work, Placement::InPlace, 1, &mut pair);
+                    assert_eq!(finding.wrong, 1, "{collective} {rank} {index}");
+                    Data::home(&work, &mut pair).data_mut()[index * 4] ^= 1;
+                }
+            }
+        }
     }
 
     #[test]

@@ -10,11 +10,14 @@ use crate::failure::Failure;
 
 /// The memory of one call.
 pub(crate) enum Buffers<'a> {
-    /// Out of place.
-    Apart { input: &'a [u8], output: &'a mut [u8] },
+    /// Out of place. The input is not to be changed, but for putting back what it is after a call on a copy.
+    Apart { input: &'a mut [u8], output: &'a mut [u8] },
     /// In place: both are parts of the same memory.
     Together { memory: &'a mut [u8], input: Range<usize>, output: Range<usize> },
 }
+
+/// Makes a call that stands ready, so many times back to back.
+pub(crate) type Repeat<'a> = dyn FnMut(u64) -> Result<(), Failure> + 'a;
 
 /// One rank of a group.
 pub(crate) trait Group {
@@ -22,14 +25,23 @@ pub(crate) trait Group {
 
     fn size(&self) -> u32;
 
-    /// Does the work `times` times back to back on the same buffers.
-    fn repeat(&self, work: &Work, buffers: Buffers<'_>, times: u64) -> Result<(), Failure>;
+    /// Gets a call ready and lends it to `body`. Whatever is needed once, not in each call, is done before and after
+    /// `body`, beside any clock; the buffers hold the result when this returns.
+    fn ready(
+        &self,
+        work: &Work,
+        buffers: Buffers<'_>,
+        body: &mut dyn FnMut(&mut Repeat<'_>) -> Result<(), Failure>,
+    ) -> Result<(), Failure>;
 
     /// Returns when every rank has called it.
     fn barrier(&self) -> Result<(), Failure>;
 
     /// Everybody's bytes in rank order; all ranks pass the same number.
     fn gather(&self, mine: &[u8]) -> Result<Vec<u8>, Failure>;
+
+    /// What the library runs the work by; nothing where there is no choice.
+    fn algorithm(&self, work: &Work) -> Option<String>;
 
     /// Bytes that the library holds in this process for this group.
     fn memory_bytes(&self) -> Result<usize, Failure>;
@@ -111,6 +123,8 @@ pub(crate) mod stand_in {
         fn result(&self, work: &Work, input: &[u8]) -> Option<Vec<u8>> {
             let all = self.exchange(input);
             let rank = self.rank as usize;
+            let cut = work.cut(self.size);
+            let own = 4 * cut.start(rank)..4 * cut.start(rank + 1);
             let sum = || -> Vec<u8> {
                 let value = |bytes: &[u8]| f32::from_le_bytes(bytes.try_into().unwrap());
                 (0..all[0].len() / 4)
@@ -123,11 +137,16 @@ pub(crate) mod stand_in {
                 Collective::AllReduce => Some(sum()),
                 Collective::Reduce => (self.rank == work.root).then(sum),
                 Collective::Broadcast => Some(all[work.root as usize].clone()),
-                Collective::AllGather => Some(all.concat()),
-                Collective::ReduceScatter => {
-                    let sum = sum();
-                    let part = sum.len() / all.len();
-                    Some(sum[rank * part..(rank + 1) * part].to_vec())
+                Collective::AllGather | Collective::AllGatherV | Collective::HyperCube => Some(all.concat()),
+                Collective::Gather | Collective::GatherV => (self.rank == work.root).then(|| all.concat()),
+                Collective::ReduceScatter | Collective::ReduceScatterV => Some(sum()[own].to_vec()),
+                Collective::Scatter | Collective::ScatterV => Some(all[work.root as usize][own].to_vec()),
+                Collective::AllToAll | Collective::AllToAllV => {
+                    let message = |from: usize| {
+                        let start = 4 * cut.sent_start(from, rank);
+                        &all[from][start..start + 4 * cut.message(from, rank)]
+                    };
+                    Some((0..all.len()).map(message).collect::<Vec<_>>().concat())
                 }
                 Collective::SendRecv => Some(all[(rank + all.len() - 1) % all.len()].clone()),
             }
@@ -143,29 +162,17 @@ pub(crate) mod stand_in {
             self.size
         }
 
-        fn repeat(&self, work: &Work, mut buffers: Buffers<'_>, times: u64) -> Result<(), Failure> {
-            if self.mistake == Mistake::Fails {
-                return Err(Failure::new(crate::failure::Exit::Library, "told to fail"));
-            }
-            for _ in 0..times {
-                let input = match &buffers {
-                    Buffers::Apart { input, .. } => input.to_vec(),
-                    Buffers::Together { memory, input, .. } => memory[input.clone()].to_vec(),
-                };
-                let Some(mut result) = self.result(work, &input) else { continue };
-                let mistake = if self.rank == 1 { self.mistake } else { Mistake::None };
-                if let (Mistake::WrongByte, Some(last)) = (mistake, result.last_mut()) {
-                    *last ^= 1;
-                }
-                let output = match &mut buffers {
-                    Buffers::Apart { output, .. } => &mut **output,
-                    Buffers::Together { memory, output, .. } => &mut memory[output.clone()],
-                };
-                if mistake != Mistake::NotWritten {
-                    output.copy_from_slice(&result);
-                }
-            }
-            Ok(())
+        fn algorithm(&self, _: &Work) -> Option<String> {
+            Some("by mutex".into())
+        }
+
+        fn ready(
+            &self,
+            work: &Work,
+            mut buffers: Buffers<'_>,
+            body: &mut dyn FnMut(&mut Repeat<'_>) -> Result<(), Failure>,
+        ) -> Result<(), Failure> {
+            body(&mut |times| self.repeat(work, &mut buffers, times))
         }
 
         fn barrier(&self) -> Result<(), Failure> {
@@ -179,6 +186,33 @@ pub(crate) mod stand_in {
 
         fn memory_bytes(&self) -> Result<usize, Failure> {
             Ok(4096)
+        }
+    }
+
+    impl StandIn {
+        fn repeat(&self, work: &Work, buffers: &mut Buffers<'_>, times: u64) -> Result<(), Failure> {
+            if self.mistake == Mistake::Fails {
+                return Err(Failure::new(crate::failure::Exit::Library, "told to fail"));
+            }
+            for _ in 0..times {
+                let input = match &*buffers {
+                    Buffers::Apart { input, .. } => input.to_vec(),
+                    Buffers::Together { memory, input, .. } => memory[input.clone()].to_vec(),
+                };
+                let Some(mut result) = self.result(work, &input) else { continue };
+                let mistake = if self.rank == 1 { self.mistake } else { Mistake::None };
+                if let (Mistake::WrongByte, Some(last)) = (mistake, result.last_mut()) {
+                    *last ^= 1;
+                }
+                let output = match buffers {
+                    Buffers::Apart { output, .. } => &mut **output,
+                    Buffers::Together { memory, output, .. } => &mut memory[output.clone()],
+                };
+                if mistake != Mistake::NotWritten {
+                    output.copy_from_slice(&result);
+                }
+            }
+            Ok(())
         }
     }
 }

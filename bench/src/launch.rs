@@ -17,7 +17,7 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::{Id as WaitId, WaitPidFlag, waitid};
 use nix::unistd::{getpid, getppid};
 
-use crate::arguments::{Place, Settings};
+use crate::arguments::Place;
 use crate::backend::Id;
 use crate::failure::{Exit, Failure};
 use crate::progress;
@@ -170,7 +170,7 @@ impl Drop for Family {
 
 /// Starts `ranks` processes of this program and waits for them.
 pub(crate) fn run(
-    settings: &Settings,
+    verbose: bool,
     ranks: u32,
     note: &str,
     id: &Id,
@@ -193,7 +193,7 @@ pub(crate) fn run(
             .stderr(Stdio::piped())
             .spawn()
             .map_err(|error| Failure::internal(format!("cannot start rank {rank}: {error}")))?;
-        if settings.verbose {
+        if verbose {
             eprintln!("collbench: rank {rank} is process {}", child.id());
         }
         // A child that has already died is noticed below, by its status.

@@ -9,10 +9,12 @@
 //! | `bounds` | how many ranks this host carries |
 //! | `launch` | ranks as processes: starting, relaying, waiting, killing |
 //! | `backend`, `group` | the library, and what the rest needs of it |
+//! | `copied` | calls that cannot be made on bytes |
 //! | `measure` | one rank's run |
-//! | `data`, `values`, `pattern`, `buffers` | what goes in, what must come out, and the comparison |
+//! | `cut`, `data`, `values`, `pattern`, `buffers` | what goes in, what must come out, and the comparison |
 //! | `report`, `table`, `statistics`, `progress`, `clock` | what is told |
 //! | `trace` | the subcommand that merges traces |
+//! | `plan`, `simulate`, `tune`, `planned`, `samples` | the subcommands that ask and teach the planner |
 
 #![forbid(unsafe_code)]
 
@@ -22,18 +24,25 @@ mod bounds;
 mod buffers;
 mod clock;
 mod collective;
+mod copied;
+mod cut;
 mod data;
 mod failure;
 mod group;
 mod launch;
 mod measure;
 mod pattern;
+mod plan;
+mod planned;
 mod progress;
 mod report;
+mod samples;
+mod simulate;
 mod sizes;
 mod statistics;
 mod table;
 mod trace;
+mod tune;
 mod values;
 
 use std::ffi::OsString;
@@ -49,8 +58,12 @@ use progress::Way;
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    if arguments.get(1).is_some_and(|word| word == "trace") {
-        return ended(trace::run(&arguments[2..]));
+    match arguments.get(1).and_then(|word| word.to_str()) {
+        Some("trace") => return ended(trace::run(&arguments[2..])),
+        Some("plan") => return ended(plan::run(&arguments[1..])),
+        Some("simulate") => return ended(simulate::run(&arguments[1..])),
+        Some("tune") => return ended(tune::run(&arguments)),
+        _ => {}
     }
     let settings = match arguments::parse(arguments.clone()) {
         Ok(settings) => settings,
@@ -77,7 +90,8 @@ fn ended(result: Result<Exit, Failure>) -> ExitCode {
 fn run(mut settings: Settings, arguments: &[OsString]) -> Result<Exit, Failure> {
     if let Some(place) = settings.place {
         let id = launch::enter(place)?;
-        let member = backend::join(place.rank, place.size, &id, &settings)?;
+        let member = backend::join(place.rank, place.size, &id, &backend::options(&settings))?;
+        let member = member.told(settings.algorithm);
         let way = if place.progress { Way::Parent } else { Way::Nowhere };
         return one_rank(&settings, &member, arguments, way);
     }
@@ -93,26 +107,28 @@ fn run(mut settings: Settings, arguments: &[OsString]) -> Result<Exit, Failure> 
             let here = launch.local_size.unwrap_or(1);
             Limits::of_this_process().check_memory(here, rank_bytes(&settings, launch.size))?;
             settings.note = Some(format!("{} ranks: as {} says", launch.size, launch.launcher));
-            let member = backend::launched(&settings)?;
+            let member = backend::launched(&backend::options(&settings))?.told(settings.algorithm);
             return one_rank(&settings, &member, arguments, Way::Nowhere);
         }
     }
     let (ranks, note) = choose(&settings)?;
     check_root(&settings, ranks)?;
+    settings.collective.check_ranks(ranks)?;
     report::check_files(&settings)?;
     settings.note = Some(note.clone());
     if settings.threads {
         return threads(&settings, ranks, arguments);
     }
     let (id, _root) = backend::create()?;
-    launch::run(&settings, ranks, &note, &id, arguments)
+    launch::run(settings.verbose, ranks, &note, &id, arguments)
 }
 
 /// What a rank of `ranks` needs in memory.
 fn rank_bytes(settings: &Settings, ranks: u32) -> u64 {
     let (send, receive) = settings.buffer_bytes(ranks);
     let footprint = |bytes| buffers::Guarded::footprint(bytes, settings.unalign);
-    bounds::rank_bytes(footprint(send).saturating_add(footprint(receive)))
+    let copies = if settings.collective.is_copied() { 2 } else { 1 };
+    bounds::rank_bytes(footprint(send).saturating_add(footprint(receive)).saturating_mul(copies))
 }
 
 /// How many ranks to start, and why.
@@ -154,10 +170,11 @@ fn one_rank(
 /// All ranks as threads of this process.
 fn threads(settings: &Settings, ranks: u32, arguments: &[OsString]) -> Result<Exit, Failure> {
     let way = if std::io::stderr().is_terminal() { Way::Terminal } else { Way::Nowhere };
-    let members = backend::local(ranks, settings)?;
+    let members = backend::local(ranks, &backend::options(settings))?;
     let results: Vec<Result<Exit, Failure>> = std::thread::scope(|scope| {
         let threads: Vec<_> = members
             .into_iter()
+            .map(|member| member.told(settings.algorithm))
             .map(|member| scope.spawn(move || one_rank(settings, &member, arguments, way)))
             .collect();
         let panicked = |_| Err(Failure::internal("a rank panicked"));

@@ -4,17 +4,16 @@
 //! of iterations) is decided from numbers that all ranks have gathered; only rank 0 reports. Nothing but the
 //! measured calls, and the barrier of `-z 1`, happens while the clock runs.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Instant;
-
-use consort::{DataType, ReduceOp};
 
 use crate::arguments::{ITERATIONS_LEAST, ITERATIONS_MOST, ITERATIONS_TIME, Settings};
 use crate::buffers::Guarded;
 use crate::collective::Work;
 use crate::data::{Data, Pair, Placement};
 use crate::failure::{Exit, Failure};
-use crate::group::{Buffers, Group, gather_numbers};
+use crate::group::{Buffers, Group, Repeat, gather_numbers};
 use crate::progress::{Progress, Way};
 use crate::report::{Peer, Report};
 use crate::statistics::Spread;
@@ -39,6 +38,7 @@ pub(crate) fn run(settings: &Settings, group: &dyn Group, output: Output<'_>) ->
             return Err(Failure::usage(format!("{flag} {rank}: there is no such rank; the last is {last}")));
         }
     }
+    settings.collective.check_ranks(group.size())?;
     let peers = peers(group)?;
     let (send, receive) = settings.buffer_bytes(group.size());
     let mut report = match group.rank() {
@@ -48,20 +48,22 @@ pub(crate) fn run(settings: &Settings, group: &dyn Group, output: Output<'_>) ->
     if let Some(report) = &mut report {
         report.heading()?;
     }
+    let mut pair = Pair {
+        send: Guarded::new(send as usize, settings.unalign)?,
+        receive: Guarded::new(receive as usize, settings.unalign)?,
+    };
     let mut run = Run {
         settings,
         group,
         report,
         progress: Progress::new(if group.rank() == 0 { output.progress } else { Way::Nowhere }),
-        pair: Pair {
-            send: Guarded::new(send as usize, settings.unalign)?,
-            receive: Guarded::new(receive as usize, settings.unalign)?,
-        },
+        algorithms: BTreeMap::new(),
+        told: None,
         round: 0,
         done: 0,
         failed_checks: 0,
     };
-    let result = run.everything();
+    let result = run.everything(&mut pair);
     run.progress.clear();
     match (result, &mut run.report) {
         (Ok(library_bytes), Some(report)) => report.finish(library_bytes),
@@ -81,7 +83,10 @@ struct Run<'a> {
     group: &'a dyn Group,
     report: Option<Report<'a>>,
     progress: Progress,
-    pair: Pair,
+    /// What the library runs blocks of so many bytes by, so that it is asked once; rank 0 alone asks.
+    algorithms: BTreeMap<usize, Option<String>>,
+    /// The algorithm that was last told.
+    told: Option<String>,
     /// Counts the times that data was written, so that each has its own.
     round: u64,
     done: u64,
@@ -90,7 +95,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// Returns the most memory that the library held in any rank.
-    fn everything(&mut self) -> Result<u64, Failure> {
+    fn everything(&mut self, pair: &mut Pair) -> Result<u64, Failure> {
         let settings = self.settings;
         let roots = match settings.root {
             _ if !settings.collective.has_root() => 0..1,
@@ -106,7 +111,10 @@ impl Run<'_> {
                     let data = Data::new(settings.collective, *data_type, *op, rank, ranks, settings.seed);
                     for root in roots.clone() {
                         for size in settings.sweep.sizes() {
-                            self.line(&data, *data_type, *op, root, size, roots.len())?;
+                            let shape = settings.collective.shape(size, data_type.size(), ranks);
+                            let (collective, data_type, op) = (settings.collective, *data_type, *op);
+                            let work = Work { collective, data_type, op, root, shape };
+                            self.line(&data, &work, roots.len(), pair)?;
                         }
                     }
                 }
@@ -117,27 +125,18 @@ impl Run<'_> {
     }
 
     /// One line of the table.
-    fn line(
-        &mut self,
-        data: &Data,
-        data_type: DataType,
-        op: ReduceOp,
-        root: u32,
-        size: u64,
-        roots: usize,
-    ) -> Result<(), Failure> {
+    fn line(&mut self, data: &Data, work: &Work, roots: usize, pair: &mut Pair) -> Result<(), Failure> {
         let settings = self.settings;
-        let collective = settings.collective;
-        let shape = collective.shape(size, data_type.size(), self.group.size());
-        let work = Work { collective, data_type, op, root, shape };
+        let Work { collective, data_type, op, root, shape } = *work;
         let lines = settings.sweep.sizes().count() * settings.data_types.len() * settings.ops.len() * roots;
         let placements = 1 + u64::from(collective.has_in_place());
         let total = lines as u64 * placements * STEPS * settings.cycles;
 
         let failed_before = self.failed_checks;
-        let out_of_place = self.placement(data, &work, Placement::OutOfPlace, total)?;
+        let algorithm = self.algorithm(work);
+        let out_of_place = self.placement(data, work, Placement::OutOfPlace, total, pair)?;
         let in_place = match collective.has_in_place() {
-            true => Some(self.placement(data, &work, Placement::InPlace, total)?),
+            true => Some(self.placement(data, work, Placement::InPlace, total, pair)?),
             false => None,
         };
         self.progress.clear();
@@ -150,6 +149,13 @@ impl Run<'_> {
             .filter(|(_, iterations)| settings.iterations.is_none() && *iterations != ITERATIONS_MOST)
             .map(|(placement, iterations)| format!("{iterations} {placement}"))
             .collect();
+        if algorithm.is_some() && algorithm != self.told {
+            report.comment(&format!(
+                "algorithm of the next lines: {}",
+                algorithm.as_deref().unwrap_or_default()
+            ))?;
+            self.told.clone_from(&algorithm);
+        }
         if !fewer.is_empty() {
             report.comment(&format!("iters of the next line: {}", fewer.join(", ")))?;
         }
@@ -159,10 +165,20 @@ impl Run<'_> {
             data_type: data_type.name(),
             op: if collective.folds() { op.name() } else { "none" },
             root: if collective.has_root() { i64::from(root) } else { -1 },
+            algorithm,
             out_of_place: Some(out_of_place),
             in_place,
         };
         report.row(&row, failed)
+    }
+
+    /// What the work is run by, where this rank reports and there is work.
+    fn algorithm(&mut self, work: &Work) -> Option<String> {
+        let bytes = work.shape.count * work.data_type.size();
+        if self.report.is_none() || bytes == 0 {
+            return None;
+        }
+        self.algorithms.entry(bytes).or_insert_with(|| self.group.algorithm(work)).clone()
     }
 
     fn step(&mut self, total: u64, work: &Work, placement: Placement, what: &str) {
@@ -180,25 +196,27 @@ impl Run<'_> {
         work: &Work,
         placement: Placement,
         total: u64,
+        pair: &mut Pair,
     ) -> Result<Measured, Failure> {
-        let settings = self.settings;
+        let (settings, group) = (self.settings, self.group);
         self.step(total, work, placement, "writing data");
         self.round += 1;
-        data.fill(work, placement, self.round, &mut self.pair);
-        self.group.barrier()?;
+        data.fill(work, placement, self.round, pair);
 
-        let begun = Instant::now();
-        let warmups = settings.warmups * settings.calls;
-        self.group.repeat(work, data.buffers(work, placement, &mut self.pair), warmups)?;
-        let iterations = match settings.iterations {
-            Some(iterations) => iterations,
-            None => self.iterations(begun.elapsed().as_secs_f64() / settings.warmups.max(1) as f64)?,
-        };
-
-        self.step(total, work, placement, "timing");
-        self.group.barrier()?;
-        let (mean, each) = self.timed(data, work, placement, iterations)?;
-        self.group.barrier()?;
+        let (mut iterations, mut mean, mut each) = (0, 0.0, Vec::new());
+        group.ready(work, data.buffers(work, placement, pair), &mut |repeat| {
+            group.barrier()?;
+            let begun = Instant::now();
+            repeat(settings.warmups * settings.calls)?;
+            iterations = match settings.iterations {
+                Some(iterations) => iterations,
+                None => self.iterations(begun.elapsed().as_secs_f64() / settings.warmups.max(1) as f64)?,
+            };
+            self.step(total, work, placement, "timing");
+            group.barrier()?;
+            (mean, each) = self.timed(repeat, iterations)?;
+            group.barrier()
+        })?;
         let means: Vec<f64> = gather_numbers(self.group, &[mean])?.into_iter().flatten().collect();
         if settings.verbose && self.group.rank() == 0 {
             let times: Vec<String> = means.iter().map(|mean| format!("{:.2}", mean * 1e6)).collect();
@@ -214,7 +232,7 @@ impl Run<'_> {
         };
 
         self.step(total, work, placement, "checking");
-        let wrong = self.check(data, work, placement)?;
+        let wrong = self.check(data, work, placement, pair)?;
         let seconds = settings.average.of(&means);
         let bytes = (work.shape.elements() * work.data_type.size()) as f64;
         let bandwidth = if seconds > 0.0 { bytes / 1e9 / seconds } else { 0.0 };
@@ -236,13 +254,7 @@ impl Run<'_> {
     }
 
     /// Seconds per call, and per call of each iteration if each is timed.
-    fn timed(
-        &mut self,
-        data: &Data,
-        work: &Work,
-        placement: Placement,
-        iterations: u64,
-    ) -> Result<(f64, Vec<f64>), Failure> {
+    fn timed(&self, repeat: &mut Repeat<'_>, iterations: u64) -> Result<(f64, Vec<f64>), Failure> {
         let settings = self.settings;
         let calls = settings.calls;
         let mut each = Vec::with_capacity(if settings.times_each() { iterations as usize } else { 0 });
@@ -252,11 +264,11 @@ impl Run<'_> {
             for _ in 0..iterations {
                 if settings.blocking == 1 {
                     for _ in 0..calls {
-                        self.group.repeat(work, data.buffers(work, placement, &mut self.pair), 1)?;
+                        repeat(1)?;
                         self.group.barrier()?;
                     }
                 } else {
-                    self.group.repeat(work, data.buffers(work, placement, &mut self.pair), calls)?;
+                    repeat(calls)?;
                 }
                 if settings.times_each() {
                     let now = Instant::now();
@@ -265,24 +277,33 @@ impl Run<'_> {
                 }
             }
         } else {
-            self.group.repeat(work, data.buffers(work, placement, &mut self.pair), iterations * calls)?;
+            repeat(iterations * calls)?;
         }
         Ok((begun.elapsed().as_secs_f64() / (iterations * calls) as f64, each))
     }
 
     /// Runs once on new data and looks at every element, as often as asked. Returns the wrong elements of all
     /// ranks.
-    fn check(&mut self, data: &Data, work: &Work, placement: Placement) -> Result<Option<u64>, Failure> {
+    fn check(
+        &mut self,
+        data: &Data,
+        work: &Work,
+        placement: Placement,
+        pair: &mut Pair,
+    ) -> Result<Option<u64>, Failure> {
+        let group = self.group;
         let mut wrong = None;
         for _ in 0..self.settings.checks {
             self.round += 1;
-            data.fill(work, placement, self.round, &mut self.pair);
-            self.group.barrier()?;
-            self.group.repeat(work, data.buffers(work, placement, &mut self.pair), 1)?;
-            if self.settings.corrupt == Some(self.group.rank()) {
-                corrupt(data.buffers(work, placement, &mut self.pair));
+            data.fill(work, placement, self.round, pair);
+            group.ready(work, data.buffers(work, placement, pair), &mut |repeat| {
+                group.barrier()?;
+                repeat(1)
+            })?;
+            if self.settings.corrupt == Some(group.rank()) {
+                corrupt(data.buffers(work, placement, pair));
             }
-            let finding = data.check(work, placement, self.round, &mut self.pair);
+            let finding = data.check(work, placement, self.round, pair);
             for text in &finding.text {
                 eprintln!(
                     "collbench: rank {}: {} of {} {}, {}: {text}",

@@ -215,6 +215,7 @@ impl<'a> Report<'a> {
             "out_of_place": placement(&row.out_of_place),
             "in_place": placement(&row.in_place),
             "actual_iterations": iterations,
+            "algorithm": row.algorithm,
             "experiment_name": self.settings.collective.name(),
         });
         for (key, measured) in

@@ -23,7 +23,7 @@ impl Spread {
         sorted.sort_by(f64::total_cmp);
         let count = sorted.len();
         let (min, max) = (*sorted.first()?, *sorted.last()?);
-        let percentile = |percent: usize| sorted[(count * percent).div_ceil(100).clamp(1, count) - 1];
+        let percentile = |percent: usize| percentile(&sorted, percent).unwrap_or(max);
         let avg = sorted.iter().sum::<f64>() / count as f64;
         let variance = sorted.iter().map(|time| (time - avg).powi(2)).sum::<f64>() / count as f64;
         Some(Self {
@@ -42,6 +42,12 @@ impl Spread {
     pub(crate) fn variation_percent(&self) -> f64 {
         if self.avg > 0.0 { self.stdev / self.avg * 100.0 } else { 0.0 }
     }
+}
+
+/// The element of which `percent` of all are no larger; `None` of no elements.
+pub(crate) fn percentile(sorted: &[f64], percent: usize) -> Option<f64> {
+    let place = (sorted.len() * percent).div_ceil(100).clamp(1, sorted.len().max(1)) - 1;
+    sorted.get(place).copied()
 }
 
 /// `-a`: how the ranks' times become one.

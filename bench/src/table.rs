@@ -27,6 +27,8 @@ pub(crate) struct Row {
     pub(crate) op: &'static str,
     /// -1 where there is none.
     pub(crate) root: i64,
+    /// What the library ran it by, where it says so. Not in the table, which is nccl-tests'.
+    pub(crate) algorithm: Option<String>,
     pub(crate) out_of_place: Option<Measured>,
     pub(crate) in_place: Option<Measured>,
 }
@@ -195,6 +197,7 @@ mod tests {
             data_type: "float",
             op: "sum",
             root: -1,
+            algorithm: None,
             out_of_place: Some(measured(123_456.7, Some(0))),
             in_place: Some(measured(0.51, None)),
         }

@@ -17,6 +17,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
+#[path = "binary/collectives.rs"]
+mod collectives;
+
 /// The longest that a run may take.
 const WATCHDOG: Duration = Duration::from_secs(40);
 /// How often something that is awaited is looked at.
@@ -222,43 +225,6 @@ fn the_number_of_ranks_is_explained() {
     assert!(ranks >= 2 && line.starts_with(&format!("# {ranks} ranks: ")), "{line}");
 }
 
-/// Every collective under every kind of name, with a size that does not divide and one of nothing.
-fn every_collective(flags: &str) {
-    let _alone = alone();
-    for (names, title, count, op, root) in [
-        (&["allreduce", "all_reduce", "all_reduce_perf"][..], "all_reduce", "250", "sum", "-1"),
-        (&["reduce", "reduce_perf"][..], "reduce", "250", "sum", "0"),
-        (&["broadcast", "BROADCAST"][..], "broadcast", "250", "none", "0"),
-        (&["allgather", "all_gather"][..], "all_gather", "80", "none", "-1"),
-        (&["reducescatter", "reduce_scatter"][..], "reduce_scatter", "80", "sum", "-1"),
-        (&["sendrecv", "send_recv"][..], "sendrecv", "250", "none", "-1"),
-    ] {
-        for name in names {
-            let outcome = run(&format!("{name} -b 0 -e 1000 -i 1000 -n 3 {flags}")).fine();
-            assert!(outcome.out.contains(&format!("# Collective test starting: {title}\n")));
-            let rows = outcome.rows();
-            assert_eq!(rows.len(), 2, "{}", outcome.out);
-            let in_place = if title == "sendrecv" { "N/A" } else { "0" };
-            assert_eq!(rows[0][..5], ["0", "0", "float", op, root], "{name}");
-            let bytes = (4 * count.parse::<u32>().unwrap() * if count == "80" { 3 } else { 1 }).to_string();
-            assert_eq!(rows[1][..5], [&bytes, count, "float", op, root], "{name}");
-            assert!(rows.iter().all(|row| (row[8], row[12]) == ("0", in_place)), "{}", outcome.out);
-        }
-        let odd = run(&format!("{title} --size 999 -d uint8 -u 3 -n 1 {flags}")).fine();
-        assert_eq!(odd.rows().len(), 1);
-    }
-}
-
-#[test]
-fn every_collective_between_three_processes() {
-    every_collective("--ranks 3");
-}
-
-#[test]
-fn every_collective_between_three_threads() {
-    every_collective("--ranks 3 --threads");
-}
-
 #[test]
 fn the_files_can_be_read() {
     let _alone = alone();
@@ -289,6 +255,7 @@ fn the_files_can_be_read() {
     assert_eq!(results.iter().map(|row| &row["size"]).collect::<Vec<_>>(), [8, 64]);
     for row in results {
         has(row, &["count", "type", "redop", "root"]);
+        assert!(row["algorithm"].is_string(), "{row:#}");
         for placement in ["out_of_place", "in_place"] {
             assert!(row[placement]["time"].is_f64() && row[placement]["nwrong"] == 0, "{row:#}");
             has(&row[placement], &["alg_bw", "bus_bw"]);
@@ -411,7 +378,12 @@ fn wrong_usage_has_its_own_code() {
     let _alone = alone();
     for (line, about) in [
         ("", "<COLLECTIVE>"),
-        ("alltoall", "reduce_scatter"),
+        ("alltonone", "reduce_scatter"),
+        ("hypercube --ranks 3", "power of two"),
+        ("gather -r 2 --ranks 2", "-r 2: there is no such rank"),
+        ("allreduce --algo pigeons", "is no algorithm; known: "),
+        ("sendrecv --algo ring", "have no algorithm"),
+        ("reducescatterv -u 1", "slices of whole elements"),
         ("allreduce --nonsense", "--nonsense"),
         ("allreduce --size 1X", "1X"),
         ("allreduce -d complex", "complex"),
@@ -437,24 +409,6 @@ fn too_little_bandwidth_has_its_own_code() {
     let verdict = outcome.out.lines().find(|line| line.contains("Avg bus bandwidth")).unwrap();
     assert!(verdict.ends_with(" FAILED"), "{verdict}");
     outcome.complains(&["wrong data, or too little bandwidth"]);
-}
-
-#[test]
-fn one_wrong_element_is_found() {
-    let _alone = alone();
-    for (flags, ranks) in [("--ranks 2", 2), ("--ranks 3 --threads", 3)] {
-        for name in ["all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "sendrecv"] {
-            let culprit = ranks - 1;
-            let outcome = run(&format!("{name} --size 64K -n 2 --corrupt {culprit} {flags}")).expect(7);
-            let (in_place, checks) = if name == "sendrecv" { ("N/A", 1) } else { ("1", 2) };
-            let rows = outcome.rows();
-            assert_eq!((rows[0][8], rows[0][12]), ("1", in_place), "{}", outcome.out);
-            let line = format!("# Out of bounds values : {checks} FAILED\n");
-            assert!(outcome.out.contains(&line), "{}", outcome.out);
-            let who = format!("rank {culprit}: {name} of ");
-            outcome.complains(&[&who, "out of place: 1 wrong elements in the output, first at element "]);
-        }
-    }
 }
 
 #[test]

@@ -180,7 +180,8 @@ impl Reducer {
     /// * **Floats** of fewer than 32 bits are folded in binary32 and rounded once, to nearest with ties to
     ///   even, when all sources of the call are folded. binary16, bfloat16, binary32 and binary64 overflow to
     ///   infinity; the 8-bit formats saturate (see [`crate::F8E4m3`]). For Avg, sources that are `raw` are
-    ///   multiplied by 1/n, rounded to the type of the arithmetic, before they are added; `finish` does
+    ///   multiplied by 1/n (rounded to the type of the arithmetic) and rounded to the data type before they are
+    ///   added, so that a contribution has the same bits whether it travelled first or not; `finish` does
     ///   nothing.
     /// * **Max and Min** are IEEE 754-2019 `maximum` and `minimum`: NaN propagates and −0 is less than +0.
     /// * **NaN**: a NaN that an arithmetic fold gives is the type's canonical quiet NaN (positive, no payload).

@@ -40,7 +40,15 @@ unsafe fn contribution<T: Number, O: Op>(job: &Job<'_>, source: &Source<'_>, at:
     // SAFETY: caller's promise; elements are plain.
     let element = unsafe { source.span.as_ptr().add(at).cast::<T>().read_unaligned() };
     match O::OP {
-        ReduceOp::Avg => T::scale(element.widen(), source.factor::<T>(&job.average)),
+        ReduceOp::Avg => {
+            let scaled = T::scale(element.widen(), source.factor::<T>(&job.average));
+            // Rounded at once, as it is when it travels first: every rank then folds the same bits.
+            if source.raw && size_of::<T>() < size_of::<T::Wide>() {
+                T::narrow(scaled).widen()
+            } else {
+                scaled
+            }
+        }
         _ => element.widen(),
     }
 }

@@ -261,7 +261,15 @@ unsafe fn scaled<L: Lanes<T>, T: Number, O: Op>(
     unsafe {
         let vector = L::unpack(raw);
         match O::OP {
-            ReduceOp::Avg => L::scale(vector, source.factor::<T>(&job.average)),
+            ReduceOp::Avg => {
+                let scaled = L::scale(vector, source.factor::<T>(&job.average));
+                // Rounded at once, as it is when it travels first: every rank then folds the same bits.
+                if source.raw && size_of::<T>() < size_of::<T::Wide>() {
+                    L::unpack(L::pack(scaled))
+                } else {
+                    scaled
+                }
+            }
             _ => vector,
         }
     }

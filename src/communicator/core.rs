@@ -4,29 +4,34 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use consort_memory::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Exclusive, Ordering};
-use consort_memory::{Held, Span, SpanMut};
+use consort_memory::Held;
+use consort_memory::sync::{
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Exclusive, ExclusiveGuard, Ordering,
+};
 
+use crate::blocks::Blocks;
 use crate::call::{Call, Kind};
 use crate::control::group::Group;
 use crate::control::process::{Advance, Process, Shared, Unattended};
 use crate::engine::routes::ProcessRoutes;
-use crate::engine::{Engine, Progress, Request, Source, Task};
+use crate::engine::{Buffers, Engine, Progress, Source, Task};
 use crate::error::{Error, Result};
 use crate::options::Settings;
+use crate::planner::{Machine, Planning};
 use crate::recorder::this_thread;
 use crate::trace::Dumps;
-use crate::wait::Policy;
+use crate::wait::{Policy, Waiter};
 use crate::work::Ticket;
 
 /// How many turns in which something moved go by between two looks at the clock.
-const MOVED_TURNS_PER_LOOK: u32 = 256;
+pub(super) const MOVED_TURNS_PER_LOOK: u32 = 256;
 
 /// Shared by the communicator, its works and the control thread.
 pub(crate) struct Core {
     pub(crate) group: Arc<Group>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) settings: Settings,
+    pub(crate) planning: Arc<Planning>,
     engine: Exclusive<Engine>,
     /// Whether the owner of the engine is a data call that somebody waits for.
     in_call: AtomicBool,
@@ -50,12 +55,18 @@ impl Drop for Leave<'_> {
 }
 
 /// An operation that a panic leaves half done must not be followed by another.
-struct FailOnPanic<'a>(&'a Group);
+pub(super) struct FailOnPanic<'a>(pub(super) &'a Group);
 
 impl Drop for FailOnPanic<'_> {
     fn drop(&mut self) {
         self.0.fail(Error::internal("a panic within an operation"));
     }
+}
+
+/// The engine while a data call has it. The flag goes down before the engine is given back.
+pub(super) struct Owned<'a> {
+    _in_call: InCall<'a>,
+    pub(super) engine: ExclusiveGuard<'a, Engine>,
 }
 
 struct InCall<'a>(&'a AtomicBool);
@@ -75,12 +86,14 @@ impl Core {
     ) -> Arc<Self> {
         let routes = ProcessRoutes::new(shared.clone(), settings.transport);
         let planner = shared.planner.clone();
+        let planning = planner.planning(Machine::of(&group), &settings);
         let engine = Engine::new(group.clone(), Box::new(routes), settings.clone(), planner);
         Arc::new(Core {
             dumps: Dumps::new(&settings, group.clock()),
             group,
             shared,
             settings,
+            planning,
             engine: Exclusive::new(engine),
             in_call: AtomicBool::new(false),
             waiters: AtomicU32::new(0),
@@ -107,7 +120,7 @@ impl Core {
 
     /// What a failed call returns to its caller: the first one leaves the flight record behind.
     #[cold]
-    fn told(&self, error: Error) -> Error {
+    pub(super) fn told(&self, error: Error) -> Error {
         if !self.is_forked() {
             self.dumps.failed(&self.group, &error);
         }
@@ -115,7 +128,7 @@ impl Core {
     }
 
     /// The failure that stays.
-    fn failure(&self) -> Error {
+    pub(super) fn failure(&self) -> Error {
         let mut waiter = self.policy.waiter();
         loop {
             if let Some(error) = self.group.settled(self.group.clock().now()) {
@@ -125,22 +138,18 @@ impl Core {
         }
     }
 
-    /// Runs `body` with the engine, as a data call that somebody waits for.
+    /// The engine, for a data call that somebody waits for.
     #[inline]
-    fn own<R>(&self, body: impl FnOnce(&mut Engine) -> Result<R>) -> Result<R> {
-        if let Some(mut engine) = self.engine.try_acquire() {
-            self.in_call.store(true, Ordering::Relaxed);
-            let _in_call = InCall(&self.in_call);
-            return body(&mut engine);
+    pub(super) fn acquire(&self) -> Result<Owned<'_>> {
+        if let Some(owned) = self.try_own() {
+            return Ok(owned);
         }
         self.waiters.fetch_add(1, Ordering::Relaxed);
         let _leave = Leave(&self.waiters);
         let mut waiter = self.policy.waiter();
         loop {
-            if let Some(mut engine) = self.engine.try_acquire() {
-                self.in_call.store(true, Ordering::Relaxed);
-                let _in_call = InCall(&self.in_call);
-                return body(&mut engine);
+            if let Some(owned) = self.try_own() {
+                return Ok(owned);
             }
             if self.in_call.load(Ordering::Relaxed) {
                 return Err(Error::ConcurrentUse);
@@ -149,73 +158,61 @@ impl Core {
         }
     }
 
-    /// A collective that the caller waits for. The call has been checked.
-    /// Returns its number, the same on all ranks.
+    #[inline]
+    fn try_own(&self) -> Option<Owned<'_>> {
+        let engine = self.engine.try_acquire()?;
+        self.in_call.store(true, Ordering::Relaxed);
+        Some(Owned { _in_call: InCall(&self.in_call), engine })
+    }
+
+    /// A waiter for whoever drives this communicator.
+    pub(super) fn waiter(&self) -> Waiter {
+        self.policy.waiter()
+    }
+
+    /// A collective that the caller waits for; `blocks` are those of a call whose blocks differ. The call has been
+    /// checked. Returns its number, the same on all ranks.
     pub(crate) fn collective(
         &self,
         call: Call,
+        blocks: Option<Blocks<'_>>,
         timeout: Duration,
-        input: Span<'_>,
-        output: SpanMut<'_>,
+        buffers: Buffers<'_>,
     ) -> Result<u64> {
-        self.own(|engine| {
+        self.planning.admit(&call)?;
+        let run = || {
+            let engine = &mut *self.acquire()?.engine;
             self.finish_queue(engine, timeout)?;
             let request = engine.enter(call, this_thread());
-            if call.count != 0 {
-                self.drive(engine, &[request], timeout, input, output)?;
+            if call.count == 0 {
+                engine.leave(&request);
+                return Ok(request.sequence);
             }
-            engine.leave(&request);
+            let mut task = engine.take_task();
+            task.prepare(timeout);
+            task.push(request, blocks);
+            self.drive(engine, task, &[buffers])?;
             Ok(request.sequence)
-        })
-        .map_err(|error| self.told(error))
+        };
+        run().map_err(|error| self.told(error))
     }
 
-    /// Messages to and from peers that the caller waits for.
-    pub(crate) fn exchange(
-        &self,
-        calls: &[Call],
-        timeout: Duration,
-        input: Span<'_>,
-        output: SpanMut<'_>,
-    ) -> Result<()> {
-        self.own(|engine| {
+    /// Messages to and from peers that the caller waits for, with buffers for each; they run side by side.
+    pub(crate) fn exchange(&self, calls: &[Call], timeout: Duration, buffers: &[Buffers<'_>]) -> Result<()> {
+        let run = || {
+            let engine = &mut *self.acquire()?.engine;
             self.finish_queue(engine, timeout)?;
-            let mut requests = [None; 2];
-            for (slot, call) in requests.iter_mut().zip(calls) {
-                let request = engine.enter(*call, this_thread());
-                if call.count == 0 {
-                    engine.leave(&request);
-                } else {
-                    *slot = Some(request);
-                }
-            }
-            match requests {
-                [Some(first), Some(second)] => {
-                    self.drive(engine, &[first, second], timeout, input, output)?;
-                }
-                [Some(only), None] | [None, Some(only)] => {
-                    self.drive(engine, &[only], timeout, input, output)?;
-                }
-                [None, None] => {}
-            }
-            requests.iter().flatten().for_each(|request| engine.leave(request));
-            Ok(())
-        })
-        .map_err(|error| self.told(error))
+            let mut task = engine.take_task();
+            task.prepare(timeout);
+            calls.iter().for_each(|call| task.push(engine.enter(*call, this_thread()), None));
+            self.drive(engine, task, buffers)
+        };
+        run().map_err(|error| self.told(error))
     }
 
-    fn drive(
-        &self,
-        engine: &mut Engine,
-        requests: &[Request],
-        timeout: Duration,
-        input: Span<'_>,
-        output: SpanMut<'_>,
-    ) -> Result<()> {
-        let mut task = engine.take_task();
-        task.prepare(requests, timeout);
+    fn drive(&self, engine: &mut Engine, mut task: Box<Task>, buffers: &[Buffers<'_>]) -> Result<()> {
         let guard = FailOnPanic(&self.group);
-        let result = self.drive_task(engine, &mut task, input, output);
+        let result = self.drive_task(engine, &mut task, buffers);
         std::mem::forget(guard);
         if result.is_err() {
             engine.leave_failed(&task);
@@ -224,17 +221,11 @@ impl Core {
         result
     }
 
-    fn drive_task(
-        &self,
-        engine: &mut Engine,
-        task: &mut Task,
-        input: Span<'_>,
-        output: SpanMut<'_>,
-    ) -> Result<()> {
+    fn drive_task(&self, engine: &mut Engine, task: &mut Task, buffers: &[Buffers<'_>]) -> Result<()> {
         let mut waiter = self.policy.waiter();
         let mut turns = 0u32;
         loop {
-            match engine.turn(task, input, output)? {
+            match engine.turn(task, buffers)? {
                 Progress::Done => return Ok(()),
                 Progress::Moved => {
                     waiter.moved();
@@ -260,25 +251,28 @@ impl Core {
         self: &Arc<Self>,
         process: &Process,
         call: Call,
+        blocks: Option<Blocks<'_>>,
         timeout: Duration,
         input: Source,
         output: Option<Held>,
     ) -> Result<Arc<Ticket>> {
+        self.planning.admit(&call)?;
         let ticket = Arc::new(Ticket::default());
         process.ensure_thread()?;
-        self.own(|engine| {
+        {
+            let engine = &mut *self.acquire()?.engine;
             let request = engine.enter(call, this_thread());
             if call.count == 0 {
                 engine.leave(&request);
                 ticket.finish(Ok(()));
-                return Ok(());
+                return Ok(ticket);
             }
             let mut task = Task::default();
-            task.prepare(&[request], timeout);
+            task.prepare(timeout);
+            task.push(request, blocks);
             engine.enqueue(task, input, output, ticket.clone());
             self.queued.store(engine.queued(), Ordering::Relaxed);
-            Ok(())
-        })?;
+        }
         let unattended: Arc<dyn Unattended> = self.clone();
         self.shared.look_after(Arc::downgrade(&unattended));
         Ok(ticket)
@@ -310,7 +304,7 @@ impl Core {
         ticket.result().map_err(|error| self.told(error))
     }
 
-    fn advance_queue(&self, engine: &mut Engine) -> Progress {
+    pub(super) fn advance_queue(&self, engine: &mut Engine) -> Progress {
         let progress = engine.advance_queue();
         self.queued.store(engine.queued(), Ordering::Relaxed);
         progress
@@ -350,7 +344,7 @@ impl Core {
     }
 
     pub(crate) fn memory_bytes(&self) -> Result<usize> {
-        self.own(|engine| Ok(engine.memory_bytes()))
+        Ok(self.acquire()?.engine.memory_bytes())
     }
 
     /// The owner is gone: ends what is queued within a bounded time and tells the others.
@@ -446,5 +440,5 @@ impl Unattended for Core {
 
 /// What two ranks must agree on in a split, before the data.
 pub(crate) fn split_call() -> Call {
-    Call { kind: Kind::Split, data_type: consort_kernels::DataType::Int64, op: None, root: 0, count: 3 }
+    Call::new(Kind::Split, consort_kernels::DataType::Int64, None, 0, 3)
 }

@@ -55,8 +55,7 @@ impl Communicator {
     /// ```
     pub fn with_timeout(&self, timeout: Duration) -> WithTimeout<'_> {
         let timeout = timeout.clamp(Duration::from_millis(1), TIMEOUT_MAX);
-        let view =
-            Communicator { core: self.core.clone(), process: self.process.clone(), timeout, is_view: true };
+        let view = self.view(timeout, self.algorithm);
         WithTimeout { view, of: PhantomData }
     }
 

@@ -66,6 +66,7 @@ impl Communicator {
             pid: std::process::id(),
             process: process.shared.nonce,
             boot: boot_id(),
+            cores: cores(),
             // Without shared memory the ranks of this host are linked as if they were on others.
             unix: if process.shared.shm.is_some() { process.shared.unix_name.clone() } else { Vec::new() },
             tcp: process.shared.tcp_addresses(),
@@ -126,6 +127,7 @@ impl Communicator {
             pid: std::process::id(),
             process: process.shared.nonce,
             boot: boot_id(),
+            cores: cores(),
             unix: Vec::new(),
             tcp: Vec::new(),
         };
@@ -228,4 +230,10 @@ fn boot_id() -> [u8; 16] {
         *byte = pair[0] << 4 | pair[1];
     }
     id
+}
+
+/// Cores of this host, whatever this process may use of them: other ranks use the rest.
+fn cores() -> u32 {
+    let online = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
+    online.and_then(|cores| u32::try_from(cores).ok()).unwrap_or(1).max(1)
 }

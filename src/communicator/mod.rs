@@ -1,26 +1,32 @@
 //! The communicator: a group of ranks that make the same calls in the same order.
 
 pub(crate) mod core;
+mod group;
 mod health;
 mod join;
 mod observe;
 mod point;
 mod scope;
 pub(crate) mod split;
+mod together;
 mod typed;
+mod vectors;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use consort_algorithms::catalogue::Algorithm;
 use consort_memory::{Span, SpanMut};
 
 pub(crate) use self::core::Core;
+pub use group::{Group, group};
 pub use health::WithTimeout;
 pub use scope::{Scope, ScopedWork};
 
 use crate::Rank;
 use crate::call::{Call, Kind};
 use crate::control::process::Process;
+use crate::engine::Buffers;
 use crate::error::{Error, Result};
 
 /// A group of ranks, as one of them sees it.
@@ -52,6 +58,8 @@ pub struct Communicator {
     process: Arc<Process>,
     /// How long a call may take.
     timeout: Duration,
+    /// What must run collectives, instead of what the planner chooses.
+    algorithm: Option<Algorithm>,
     /// Whether another value is the owner and closes the communicator.
     is_view: bool,
 }
@@ -59,7 +67,18 @@ pub struct Communicator {
 impl Communicator {
     pub(crate) fn from_core(core: Arc<Core>, process: Arc<Process>) -> Self {
         let timeout = core.settings.timeout;
-        Communicator { core, process, timeout, is_view: false }
+        Communicator { core, process, timeout, algorithm: None, is_view: false }
+    }
+
+    /// The same communicator once more; the first one stays its owner.
+    fn view(&self, timeout: Duration, algorithm: Option<Algorithm>) -> Self {
+        let (core, process) = (self.core.clone(), self.process.clone());
+        Communicator { core, process, timeout, algorithm, is_view: true }
+    }
+
+    /// A view whose collectives run by `algorithm`.
+    pub(crate) fn told(&self, algorithm: Algorithm) -> Self {
+        self.view(self.timeout, Some(algorithm))
     }
 
     pub(crate) fn process(&self) -> &Arc<Process> {
@@ -68,6 +87,11 @@ impl Communicator {
 
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
+    }
+
+    /// The call, by the algorithm that this view of the communicator names.
+    pub(crate) fn told_how(&self, call: Call) -> Call {
+        Call { algorithm: if call.kind.is_message() { None } else { self.algorithm }, ..call }
     }
 
     /// This rank, from 0 to `size() - 1`.
@@ -109,7 +133,7 @@ impl Communicator {
     pub fn execute(&self, call: &Call, input: Span<'_>, output: SpanMut<'_>) -> Result<()> {
         self.core.check()?;
         call.check(self.rank(), self.size(), input, output)?;
-        self.core.collective(*call, self.timeout, input, output).map(drop)
+        self.core.collective(self.told_how(*call), None, self.timeout, Buffers { input, output }).map(drop)
     }
 
     /// Returns when every rank has called it.
@@ -119,14 +143,10 @@ impl Communicator {
     pub fn barrier(&self) -> Result<()> {
         self.core.check()?;
         let (input, mut output) = ([0u8; 1], [0u8; 1]);
-        let call = Call {
-            kind: Kind::Barrier,
-            data_type: consort_kernels::DataType::Uint8,
-            op: Some(consort_kernels::ReduceOp::Max),
-            root: 0,
-            count: 1,
-        };
-        self.core.collective(call, self.timeout, Span::of(&input), SpanMut::of(&mut output)).map(drop)
+        let op = Some(consort_kernels::ReduceOp::Max);
+        let call = Call::new(Kind::Barrier, consort_kernels::DataType::Uint8, op, 0, 1);
+        let buffers = Buffers { input: Span::of(&input), output: SpanMut::of(&mut output) };
+        self.core.collective(call, None, self.timeout, buffers).map(drop)
     }
 }
 

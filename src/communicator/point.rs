@@ -6,6 +6,7 @@ use consort_memory::{Span, SpanMut};
 use super::Communicator;
 use crate::Rank;
 use crate::call::{Call, Kind};
+use crate::engine::Buffers;
 use crate::error::{Error, Result};
 
 impl Communicator {
@@ -49,8 +50,10 @@ impl Communicator {
     /// As [`Communicator::send`].
     pub fn send_bytes(&self, data_type: DataType, input: Span<'_>, to: Rank) -> Result<()> {
         self.core().check()?;
+        self.check_other(Kind::Send, to)?;
         let call = self.message(Kind::Send, data_type, input.len(), to)?;
-        self.core().exchange(&[call], self.timeout(), input, SpanMut::empty())
+        let buffers = Buffers { input, output: SpanMut::empty() };
+        self.core().exchange(&[call], self.timeout(), &[buffers])
     }
 
     /// [`Communicator::receive`] of untyped memory.
@@ -59,8 +62,10 @@ impl Communicator {
     /// As [`Communicator::send`].
     pub fn receive_bytes(&self, data_type: DataType, output: SpanMut<'_>, from: Rank) -> Result<()> {
         self.core().check()?;
+        self.check_other(Kind::Receive, from)?;
         let call = self.message(Kind::Receive, data_type, output.len(), from)?;
-        self.core().exchange(&[call], self.timeout(), Span::empty(), output)
+        let buffers = Buffers { input: Span::empty(), output };
+        self.core().exchange(&[call], self.timeout(), &[buffers])
     }
 
     /// [`Communicator::exchange_into`] on untyped memory. A rank may exchange with itself.
@@ -105,7 +110,7 @@ impl Communicator {
         }
         let send = self.message(Kind::Send, data_type, input.len(), to)?;
         let receive = self.message(Kind::Receive, data_type, output.len(), from)?;
-        self.core().exchange(&[send, receive], self.timeout(), input, output)
+        self.core().exchange(&[send, receive], self.timeout(), &[Buffers { input, output }; 2])
     }
 
     fn check_peer(&self, name: &str, peer: Rank) -> Result<()> {
@@ -118,20 +123,26 @@ impl Communicator {
         ))
     }
 
-    fn message(&self, kind: Kind, data_type: DataType, bytes: usize, peer: Rank) -> Result<Call> {
-        self.check_peer(kind.name(), peer)?;
-        if peer == self.rank() {
-            return Err(Error::invalid(
-                format!("{}: rank {peer} is this rank", kind.name()),
-                "a rank can exchange with itself, not send or receive alone",
-            ));
+    /// A message of a rank to itself has no other end outside of a group.
+    fn check_other(&self, kind: Kind, peer: Rank) -> Result<()> {
+        if peer != self.rank() {
+            return Ok(());
         }
+        Err(Error::invalid(
+            format!("{}: rank {peer} is this rank", kind.name()),
+            "a rank can exchange with itself, not send or receive alone",
+        ))
+    }
+
+    /// A message that has been checked.
+    pub(super) fn message(&self, kind: Kind, data_type: DataType, bytes: usize, peer: Rank) -> Result<Call> {
+        self.check_peer(kind.name(), peer)?;
         if !bytes.is_multiple_of(data_type.size()) {
             return Err(Error::invalid(
                 format!("{}: {bytes} bytes are no whole number of {data_type} elements", kind.name()),
                 "pass whole elements",
             ));
         }
-        Ok(Call { kind, data_type, op: None, root: peer, count: bytes / data_type.size() })
+        Ok(Call::new(kind, data_type, None, peer, bytes / data_type.size()))
     }
 }

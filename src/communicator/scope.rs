@@ -2,24 +2,23 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::time::Duration;
 
 use consort_kernels::{Element, ReduceOp};
-use consort_memory::{Lender, lend};
+use consort_memory::{Held, Lender, lend};
 
+use super::typed::block;
 use super::{Communicator, Core};
 use crate::Rank;
-use crate::call::Call;
-use crate::control::process::Process;
+use crate::blocks::Blocks;
+use crate::call::{Call, Kind};
 use crate::engine::Source;
 use crate::error::{Error, Result};
 use crate::work::Ticket;
 
 /// Starts operations on borrowed buffers; made by [`Communicator::scope`].
 pub struct Scope<'a, 'scope, 'env: 'scope> {
+    comm: &'a Communicator,
     core: &'a Arc<Core>,
-    process: &'a Process,
-    timeout: Duration,
     lender: &'scope Lender<'scope, 'env>,
     tickets: RefCell<Vec<Arc<Ticket>>>,
 }
@@ -71,13 +70,7 @@ impl Communicator {
     ) -> Result<R> {
         self.core().check()?;
         lend(|lender| {
-            let scope = Scope {
-                core: self.core(),
-                process: self.process(),
-                timeout: self.timeout(),
-                lender,
-                tickets: RefCell::new(Vec::new()),
-            };
+            let scope = Scope { comm: self, core: self.core(), lender, tickets: RefCell::new(Vec::new()) };
             let end = End { core: self.core(), tickets: &scope.tickets };
             let result = body(&scope);
             let waited = end.wait();
@@ -131,7 +124,7 @@ impl<'a, 'env> Scope<'a, '_, 'env> {
         input: &'env [T],
         output: &'env mut [T],
     ) -> Result<ScopedWork<'a>> {
-        self.apart(Call::all_gather(T::DATA_TYPE, input.len()), input, output)
+        self.apart(Call::all_gather(T::DATA_TYPE, input.len()), None, input, output)
     }
 
     /// Starts a reduce-scatter.
@@ -144,34 +137,111 @@ impl<'a, 'env> Scope<'a, '_, 'env> {
         output: &'env mut [T],
         op: ReduceOp,
     ) -> Result<ScopedWork<'a>> {
-        self.apart(Call::reduce_scatter(T::DATA_TYPE, op, output.len()), input, output)
+        self.apart(Call::reduce_scatter(T::DATA_TYPE, op, output.len()), None, input, output)
+    }
+
+    /// Starts an all-to-all.
+    ///
+    /// # Errors
+    /// As [`Scope::all_reduce`].
+    pub fn all_to_all<T: Element>(
+        &'a self,
+        input: &'env [T],
+        output: &'env mut [T],
+    ) -> Result<ScopedWork<'a>> {
+        let count = block(input.len(), self.core.group.size())?;
+        self.apart(Call::all_to_all(T::DATA_TYPE, count), None, input, output)
+    }
+
+    /// Starts a gather.
+    ///
+    /// # Errors
+    /// As [`Scope::all_reduce`].
+    pub fn gather<T: Element>(
+        &'a self,
+        input: &'env [T],
+        output: &'env mut [T],
+        root: Rank,
+    ) -> Result<ScopedWork<'a>> {
+        self.apart(Call::gather(T::DATA_TYPE, input.len(), root), None, input, output)
+    }
+
+    /// Starts a scatter.
+    ///
+    /// # Errors
+    /// As [`Scope::all_reduce`].
+    pub fn scatter<T: Element>(
+        &'a self,
+        input: &'env [T],
+        output: &'env mut [T],
+        root: Rank,
+    ) -> Result<ScopedWork<'a>> {
+        self.apart(Call::scatter(T::DATA_TYPE, output.len(), root), None, input, output)
+    }
+
+    /// Starts an all-gather of blocks that differ in length.
+    ///
+    /// # Errors
+    /// As [`Scope::all_reduce`].
+    pub fn all_gather_v<'b, T: Element>(
+        &'a self,
+        input: &'env [T],
+        output: &'env mut [T],
+        blocks: impl Into<Blocks<'b>>,
+    ) -> Result<ScopedWork<'a>> {
+        let blocks = blocks.into();
+        let call = Call::varying(Kind::AllGatherV, T::DATA_TYPE, None, &blocks);
+        self.apart(call, Some(blocks), input, output)
+    }
+
+    /// Starts a reduce-scatter of blocks that differ in length.
+    ///
+    /// # Errors
+    /// As [`Scope::all_reduce`].
+    pub fn reduce_scatter_v<'b, T: Element>(
+        &'a self,
+        input: &'env [T],
+        output: &'env mut [T],
+        blocks: impl Into<Blocks<'b>>,
+        op: ReduceOp,
+    ) -> Result<ScopedWork<'a>> {
+        let blocks = blocks.into();
+        let call = Call::varying(Kind::ReduceScatterV, T::DATA_TYPE, Some(op), &blocks);
+        self.apart(call, Some(blocks), input, output)
     }
 
     fn in_place<T: Element>(&'a self, call: Call, buffer: &'env mut [T]) -> Result<ScopedWork<'a>> {
         let bytes = size_of_val(buffer);
         let held = self.lender.share_mut(buffer);
         call.check(self.core.group.rank, self.core.group.size(), held.read(), held.span())?;
-        self.track(self.core.start(
-            self.process,
-            call,
-            self.timeout,
-            Source::Within(held.clone(), 0, bytes),
-            Some(held),
-        )?)
+        self.start(call, None, Source::Within(held.clone(), 0, bytes), held)
     }
 
     fn apart<T: Element>(
         &'a self,
         call: Call,
+        blocks: Option<Blocks<'_>>,
         input: &'env [T],
         output: &'env mut [T],
     ) -> Result<ScopedWork<'a>> {
         let (from, to) = (self.lender.share(input), self.lender.share_mut(output));
-        call.check(self.core.group.rank, self.core.group.size(), from.read(), to.span())?;
-        self.track(self.core.start(self.process, call, self.timeout, Source::Apart(from), Some(to))?)
+        let (rank, size) = (self.core.group.rank, self.core.group.size());
+        match blocks {
+            Some(blocks) => call.check_blocks(rank, size, blocks, from.read(), to.span())?,
+            None => call.check(rank, size, from.read(), to.span())?,
+        }
+        self.start(call, blocks, Source::Apart(from), to)
     }
 
-    fn track(&'a self, ticket: Arc<Ticket>) -> Result<ScopedWork<'a>> {
+    fn start(
+        &'a self,
+        call: Call,
+        blocks: Option<Blocks<'_>>,
+        input: Source,
+        output: Held,
+    ) -> Result<ScopedWork<'a>> {
+        let (call, process, timeout) = (self.comm.told_how(call), self.comm.process(), self.comm.timeout());
+        let ticket = self.core.start(process, call, blocks, timeout, input, Some(output))?;
         let mut tickets =
             self.tickets.try_borrow_mut().map_err(|_| Error::internal("a scope used while it ends"))?;
         tickets.push(ticket.clone());

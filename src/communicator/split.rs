@@ -7,6 +7,7 @@ use super::{Communicator, Core};
 use crate::Rank;
 use crate::bootstrap;
 use crate::control::group::Group;
+use crate::engine::Buffers;
 use crate::error::{Error, Result};
 
 impl Communicator {
@@ -37,8 +38,8 @@ impl Communicator {
         let (label, number, all) = match self.core().check() {
             Ok(()) => {
                 let mut all = vec![0i64; 3 * self.size() as usize];
-                let (input, output) = (Span::of(&mine), SpanMut::of(&mut all));
-                let number = self.core().collective(split_call(), self.timeout(), input, output)?;
+                let buffers = Buffers { input: Span::of(&mine), output: SpanMut::of(&mut all) };
+                let number = self.core().collective(split_call(), None, self.timeout(), buffers)?;
                 ("split", number, all)
             }
             // Its operations are over, but its ranks still hear each other.

@@ -135,15 +135,73 @@ impl Communicator {
         self.execute(&call, all.read(), all.slice(self.rank() as usize * bytes, bytes))
     }
 
-    fn block(&self, elements: usize) -> Result<usize> {
-        let size = self.size() as usize;
-        if !elements.is_multiple_of(size) {
-            return Err(Error::invalid(
-                format!("a buffer of {elements} elements has no {size} equal blocks"),
-                "the in-place form takes size() times as many elements as one rank's block",
-            ));
+    /// Sends block `r` of `input` to rank `r`; block `r` of `output` comes from rank `r`. Both have `size()` blocks of
+    /// equal length.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when the lengths do not fit; otherwise as [`Communicator::all_reduce`].
+    pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
+        let call = Call::all_to_all(T::DATA_TYPE, self.block(input.len())?);
+        self.execute(&call, Span::of(input), SpanMut::of(output))
+    }
+
+    /// The `output` of `root` becomes all ranks' `input`, in rank order; the others may pass an empty `output`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when the root's lengths do not fit; otherwise as [`Communicator::all_reduce`].
+    pub fn gather<T: Element>(&self, input: &[T], output: &mut [T], root: Rank) -> Result<()> {
+        let call = Call::gather(T::DATA_TYPE, input.len(), root);
+        self.execute(&call, Span::of(input), SpanMut::of(output))
+    }
+
+    /// As [`Communicator::gather`]; the root passes the blocks of all ranks with its own in place, the others pass
+    /// theirs, which stays as it is.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when the root's length is no multiple of `size()`; otherwise as
+    /// [`Communicator::all_reduce`].
+    pub fn gather_in_place<T: Element>(&self, buffer: &mut [T], root: Rank) -> Result<()> {
+        let (count, own, all) = self.rooted(buffer, root)?;
+        self.execute(&Call::gather(T::DATA_TYPE, count, root), own.read(), all)
+    }
+
+    /// Every rank's `output` becomes its block of the `input` of `root`; the others may pass an empty `input`.
+    ///
+    /// # Errors
+    /// As [`Communicator::gather`].
+    pub fn scatter<T: Element>(&self, input: &[T], output: &mut [T], root: Rank) -> Result<()> {
+        let call = Call::scatter(T::DATA_TYPE, output.len(), root);
+        self.execute(&call, Span::of(input), SpanMut::of(output))
+    }
+
+    /// As [`Communicator::scatter`]; the root passes the blocks of all ranks, which stay as they are, the others a
+    /// buffer for theirs.
+    ///
+    /// # Errors
+    /// As [`Communicator::gather_in_place`].
+    pub fn scatter_in_place<T: Element>(&self, buffer: &mut [T], root: Rank) -> Result<()> {
+        let (count, own, all) = self.rooted(buffer, root)?;
+        self.execute(&Call::scatter(T::DATA_TYPE, count, root), all.read(), own)
+    }
+
+    /// Elements of a block, this rank's block, and the blocks of all ranks (nothing where this rank is not `root`).
+    fn rooted<'a, T: Element>(
+        &self,
+        buffer: &'a mut [T],
+        root: Rank,
+    ) -> Result<(usize, SpanMut<'a>, SpanMut<'a>)> {
+        let elements = buffer.len();
+        let all = SpanMut::of(buffer);
+        if self.rank() != root {
+            return Ok((elements, all, SpanMut::empty()));
         }
-        Ok(elements / size)
+        let count = self.block(elements)?;
+        let bytes = count * size_of::<T>();
+        Ok((count, all.slice(root as usize * bytes, bytes), all))
+    }
+
+    pub(super) fn block(&self, elements: usize) -> Result<usize> {
+        block(elements, self.size())
     }
 
     /// Starts an all-reduce in place that goes on by itself; the buffer comes back from
@@ -195,7 +253,19 @@ impl Communicator {
             if in_bytes != 0 && whole.len() > in_bytes { self.rank() as usize * in_bytes } else { 0 };
         call.check(self.rank(), self.size(), whole.read().slice(offset, in_bytes), whole)?;
         let source = Source::Within(lease.hold(), offset, in_bytes);
-        let ticket = self.core().start(self.process(), call, self.timeout(), source, Some(held))?;
+        let call = self.told_how(call);
+        let ticket = self.core().start(self.process(), call, None, self.timeout(), source, Some(held))?;
         Ok(Work::new(self.core().clone(), self.process().clone(), ticket, lease))
     }
+}
+
+/// Elements of each of `size` equal blocks.
+pub(super) fn block(elements: usize, size: u32) -> Result<usize> {
+    if !elements.is_multiple_of(size as usize) {
+        return Err(Error::invalid(
+            format!("a buffer of {elements} elements has no {size} equal blocks"),
+            "pass size() times as many elements as one rank's block",
+        ));
+    }
+    Ok(elements / size as usize)
 }

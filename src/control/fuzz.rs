@@ -19,6 +19,7 @@ fn table(size: u32) -> Vec<bootstrap::Member> {
         pid: 100 + rank,
         process: [rank as u8; 16],
         boot: [rank as u8; 16],
+        cores: 2,
         unix: Vec::new(),
         tcp: vec![SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9)],
     };

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::task::Poll;
 
-use consort_algorithms::plan::{Action, CounterRole, Plan, Position, Region};
+use consort_algorithms::plan::{Action, CounterRole, Plan, Position, Region, Step};
 use consort_kernels::{DataType, ReduceOp, Reducer, Source, Store, Target};
 use consort_memory::{Counter, Span, SpanMut};
 use consort_transports::{CounterKind, TransportError};
@@ -44,7 +44,7 @@ struct BoundCounter {
 /// A plan with everything resolved.
 pub(crate) struct Bound {
     pub(crate) plan: Arc<Plan>,
-    pub(crate) fold_hash: u64,
+    pub(crate) path: u64,
     pub(crate) slot_bytes: usize,
     pub(crate) bearings: Bearings,
     streaming: bool,
@@ -94,7 +94,7 @@ impl Bound {
     /// Binds a plan to links that are up; `numbers` are theirs, in the order of [`links_of`].
     pub(crate) fn new(
         plan: Arc<Plan>,
-        fold_hash: u64,
+        path: u64,
         shape: Shape,
         links: &Links,
         keys: &[Key],
@@ -140,7 +140,7 @@ impl Bound {
         }
         let bound = Bound {
             plan,
-            fold_hash,
+            path,
             slot_bytes,
             bearings,
             streaming,
@@ -159,7 +159,7 @@ impl Bound {
             if step.action == Action::Get {
                 return Err("a get");
             }
-            if step.flags & !consort_algorithms::plan::Step::FINISH != 0 {
+            if step.flags & !Step::FINISH != 0 {
                 return Err("packets or counted writes");
             }
             if matches!(step.action, Action::Signal | Action::Wait) {
@@ -167,6 +167,10 @@ impl Bound {
             }
             if step.extent.as_chunk().is_none() {
                 return Err("an extent from a table");
+            }
+            let places = [self.plan.targets(step).len(), self.plan.sources(step).len()];
+            if places.iter().any(|places| !(1..=Step::PLACES_MAX).contains(places)) {
+                return Err("a step of no places or of too many");
             }
             if operands().any(|operand| matches!(operand.position, Position::Table(_))) {
                 return Err("an offset from a table");
@@ -401,12 +405,14 @@ impl Io for RealIo<'_> {
                 let targets = [self.target(*target, bytes), self.target(*other, bytes)];
                 self.bound.reducer.fold(&targets, &[source(*only)], finish);
             }
-            _ => {
-                let targets: Vec<Target<'_>> =
-                    targets.iter().map(|piece| self.target(*piece, bytes)).collect();
-                let sources: Vec<Source<'_>> = sources.iter().map(|piece| source(*piece)).collect();
-                self.bound.reducer.fold(&targets, &sources, finish);
+            ([target, others @ ..], [first, more @ ..]) => {
+                let mut to = [self.target(*target, bytes); Step::PLACES_MAX];
+                let mut from = [source(*first); Step::PLACES_MAX];
+                to[1..].iter_mut().zip(others).for_each(|(to, piece)| *to = self.target(*piece, bytes));
+                from[1..].iter_mut().zip(more).for_each(|(from, piece)| *from = source(*piece));
+                self.bound.reducer.fold(&to[..targets.len()], &from[..sources.len()], finish);
             }
+            _ => unreachable!("plans with steps that move nothing are refused when they are bound"),
         }
     }
 

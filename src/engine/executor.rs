@@ -6,8 +6,8 @@
 
 use std::task::Poll;
 
-use consort_algorithms::plan::{Action, CounterRole, Operand, Plan, Position, Step};
-use consort_algorithms::{Extents, Rank};
+use consort_algorithms::plan::{Action, CounterRole, Operand, Plan, Position, Region, Step};
+use consort_algorithms::{Extents, Rank, lengths};
 
 /// Memory and links, as the executor sees them. Regions and counters are the plan's own numbers.
 pub(crate) trait Io {
@@ -48,8 +48,8 @@ pub(crate) struct Piece {
 
 /// Sizes of one operation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sizes {
-    pub(crate) extents: Extents,
+pub(crate) struct Sizes<'a> {
+    pub(crate) extents: Extents<'a>,
     /// Bytes of a slot, and so of a slice; a power of two.
     pub(crate) slot_bytes: usize,
     /// Travels with every signal that says that bytes are ready.
@@ -78,6 +78,8 @@ struct LaneState {
     at: u32,
     iteration: u32,
     done: bool,
+    /// Whether it could not go on in the last turn.
+    blocked: bool,
     put_done: usize,
 }
 
@@ -116,7 +118,7 @@ impl Executor {
     pub(crate) fn start(
         &mut self,
         plan: &Plan,
-        sizes: &Sizes,
+        sizes: &Sizes<'_>,
         counter_base: impl Fn(usize) -> u64,
         slot_base: impl Fn(usize) -> u64,
     ) {
@@ -139,6 +141,12 @@ impl Executor {
         self.blockage = None;
     }
 
+    /// Bytes of its tables.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let words = self.counter_base.capacity() + self.raised.capacity() + self.slot_base.capacity();
+        self.lanes.capacity() * size_of::<LaneState>() + words * size_of::<u64>()
+    }
+
     /// How often the body runs.
     pub(crate) fn iterations(&self) -> u32 {
         self.iterations
@@ -147,6 +155,29 @@ impl Executor {
     /// What the last turn could not do.
     pub(crate) fn blockage(&self) -> Option<Blockage> {
         self.blockage
+    }
+
+    /// The plan's counter or region that each lane waits for which could not go on in the last turn.
+    pub(crate) fn blockages(&self, plan: &Plan) -> impl Iterator<Item = Blockage> {
+        let step = |lane: &LaneState| plan.steps.get(lane.at as usize);
+        self.lanes.iter().filter(|lane| lane.blocked && !lane.done).filter_map(move |lane| {
+            let (step, counter) = (step(lane)?, step(lane)?.counter);
+            match step.action {
+                Action::Wait => {
+                    Some(Blockage::Wait { counter, value: self.threshold(plan, step, lane.iteration) })
+                }
+                Action::Signal => Some(Blockage::Signal { counter }),
+                Action::Put => Some(Blockage::Put { region: plan.targets(step)[0].region }),
+                Action::Copy | Action::Reduce | Action::Get => None,
+            }
+        })
+    }
+
+    /// The value of an own counter at which a wait goes on.
+    #[inline]
+    fn threshold(&self, plan: &Plan, step: &Step, iteration: u32) -> u64 {
+        let turns = iteration as u64 * plan.counters[step.counter as usize].per_iteration as u64;
+        (self.counter_base[step.counter as usize] + turns).wrapping_add_signed(step.value as i64)
     }
 
     /// Where the blocked lane stands: its step and how many it has, its iteration and how many there are.
@@ -181,7 +212,7 @@ impl Executor {
     pub(crate) fn advance<I: Io>(
         &mut self,
         plan: &Plan,
-        sizes: &Sizes,
+        sizes: &Sizes<'_>,
         io: &mut I,
     ) -> Result<Progress, Stop<I::Fault>> {
         let mut moved = false;
@@ -194,6 +225,7 @@ impl Executor {
             }
             let bounds = &plan.lanes[index];
             let mut steps = 0;
+            lane.blocked = false;
             let before = (lane.at, lane.iteration, lane.put_done);
             let result = loop {
                 match self.step(
@@ -207,6 +239,7 @@ impl Executor {
                     Ok(Poll::Ready(())) => {}
                     Ok(Poll::Pending) => {
                         self.blocked_lane = index;
+                        lane.blocked = true;
                         break Ok(());
                     }
                     Err(stop) => break Err(stop),
@@ -247,15 +280,13 @@ impl Executor {
         step: &Step,
         iteration: u32,
         put_done: &mut usize,
-        sizes: &Sizes,
+        sizes: &Sizes<'_>,
         io: &mut I,
     ) -> Result<Poll<()>, Stop<I::Fault>> {
         match step.action {
             Action::Wait => {
                 let counter = &plan.counters[step.counter as usize];
-                let turns = iteration as u64 * counter.per_iteration as u64;
-                let target =
-                    (self.counter_base[step.counter as usize] + turns).wrapping_add_signed(step.value as i64);
+                let target = self.threshold(plan, step, iteration);
                 // A threshold before the counter's beginning is no threshold.
                 if target as i64 > 0 {
                     if io.counter(step.counter) < target {
@@ -304,7 +335,15 @@ impl Executor {
         }
     }
 
-    fn fold<I: Io>(&self, plan: &Plan, step: &Step, iteration: u32, bytes: usize, sizes: &Sizes, io: &mut I) {
+    fn fold<I: Io>(
+        &self,
+        plan: &Plan,
+        step: &Step,
+        iteration: u32,
+        bytes: usize,
+        sizes: &Sizes<'_>,
+        io: &mut I,
+    ) {
         let finish = step.has(Step::FINISH);
         let target = |operand: &Operand| self.piece(plan, operand, false, iteration, sizes);
         let source = |at: usize, operand: &Operand| {
@@ -318,18 +357,25 @@ impl Executor {
                 io.fold(&[target(to), target(also)], &[source(0, one), source(1, two)], bytes, finish);
             }
             (targets, sources) => {
-                let to: Vec<Piece> = targets.iter().map(target).collect();
-                let from: Vec<Piece> =
-                    sources.iter().enumerate().map(|(at, from)| source(at, from)).collect();
-                io.fold(&to, &from, bytes, finish);
+                let (mut to, mut from) =
+                    ([Piece::default(); Step::PLACES_MAX], [Piece::default(); Step::PLACES_MAX]);
+                to.iter_mut().zip(targets).for_each(|(piece, operand)| *piece = target(operand));
+                from.iter_mut()
+                    .zip(sources)
+                    .enumerate()
+                    .for_each(|(at, (piece, operand))| *piece = source(at, operand));
+                io.fold(&to[..targets.len()], &from[..sources.len()], bytes, finish);
             }
         }
     }
 
     #[inline]
-    fn piece(&self, plan: &Plan, operand: &Operand, raw: bool, iteration: u32, sizes: &Sizes) -> Piece {
+    fn piece(&self, plan: &Plan, operand: &Operand, raw: bool, iteration: u32, sizes: &Sizes<'_>) -> Piece {
         let offset = match operand.position {
-            Position::Chunk(chunk) => sizes.extents.offset(chunk) + iteration as usize * sizes.slot_bytes,
+            Position::Chunk(chunk) => {
+                let first = sizes.extents.offset_of(chunk, || holds_all(plan, operand.region));
+                first + iteration as usize * sizes.slot_bytes
+            }
             Position::Slot(nth) => {
                 let region = &plan.regions[operand.region as usize];
                 let turns = iteration as u64 * region.slots_per_iteration as u64;
@@ -343,9 +389,18 @@ impl Executor {
     }
 }
 
+/// Whether a region of a plan holds the blocks of all ranks.
+fn holds_all(plan: &Plan, region: u16) -> bool {
+    match plan.regions[region as usize].region {
+        Region::Input(_) => lengths::holds_all(plan.collective, false),
+        Region::Output(_) => lengths::holds_all(plan.collective, true),
+        _ => false,
+    }
+}
+
 /// Bytes of a step in this iteration.
 #[inline]
-fn length(plan: &Plan, step: &Step, iteration: u32, sizes: &Sizes) -> usize {
+fn length(plan: &Plan, step: &Step, iteration: u32, sizes: &Sizes<'_>) -> usize {
     let Some(chunk) = step.extent.as_chunk() else { unreachable!("the planner binds no plan with a table") };
     let bytes = sizes.extents.length(chunk);
     if plan.sliced {

@@ -7,12 +7,14 @@ use std::collections::HashMap;
 use std::task::Poll;
 
 use consort_algorithms::Collective;
+use consort_algorithms::catalogue::Algorithm;
 use consort_algorithms::plan::{Plan, Region};
 use consort_transports::fuzzing::{Input, Seen, Target, fuzz};
 
 use super::executor::{Executor, Io, Piece, Progress, Sizes, Stop};
+use super::tests::channel_base;
 use crate::options::SLOTS;
-use crate::planner::{Algorithm, Planner, Program, mailbox_bytes};
+use crate::planner::{Planner, Program, mailbox_bytes};
 
 /// The executor's tables: a few words for each lane, counter and region of a plan.
 const TARGET: Target = Target {
@@ -27,7 +29,7 @@ const SLOT_BYTES: usize = 16 << 10;
 /// Memory that is only measured, and links that the input drives.
 struct Hostile<'a> {
     plan: &'a Plan,
-    sizes: Sizes,
+    sizes: Sizes<'static>,
     ranks: usize,
     count: usize,
     channel_base: u16,
@@ -101,13 +103,16 @@ impl Io for Hostile<'_> {
     }
 }
 
-const PROGRAMS: [(Collective, Algorithm); 6] = [
+const PROGRAMS: [(Collective, Algorithm); 9] = [
     (Collective::AllReduce, Algorithm::Ring { channels: 1, bidirectional: false }),
     (Collective::AllReduce, Algorithm::Ring { channels: 2, bidirectional: true }),
     (Collective::AllReduce, Algorithm::Doubling),
     (Collective::Broadcast, Algorithm::Ring { channels: 1, bidirectional: false }),
     (Collective::AllGather, Algorithm::Ring { channels: 1, bidirectional: false }),
     (Collective::ReduceScatter, Algorithm::Ring { channels: 1, bidirectional: false }),
+    (Collective::AllToAll, Algorithm::Pairwise),
+    (Collective::Gather, Algorithm::Direct { first: 0 }),
+    (Collective::Scatter, Algorithm::Direct { first: 0 }),
 ];
 
 /// The first piece chooses the plan and what was there before; each other stores into one counter and its tag.
@@ -131,7 +136,7 @@ fn counters(planner: &Planner, input: &Input, seen: &mut Seen) {
         sizes,
         ranks: 4,
         count: elements,
-        channel_base: program.channel_base(),
+        channel_base: channel_base(program),
         values: vec![base; count],
         tags: vec![77; count],
         raised: HashMap::new(),
@@ -158,7 +163,11 @@ fn counters(planner: &Planner, input: &Input, seen: &mut Seen) {
         assert!(io.steps <= most, "{} steps of {most}", io.steps);
         match outcome {
             Ok(progress) => {
-                seen.note((first(0) % 6, format!("{progress:?}"), io.steps.max(1).ilog2()));
+                seen.note((
+                    usize::from(first(0)) % PROGRAMS.len(),
+                    format!("{progress:?}"),
+                    io.steps.max(1).ilog2(),
+                ));
                 seen.note(executor.standing(&plan));
                 if progress == Progress::Done {
                     break;

@@ -10,6 +10,7 @@ mod executor;
 #[cfg(test)]
 mod fuzz;
 pub(crate) mod links;
+mod part;
 pub(crate) mod routes;
 mod task;
 #[cfg(test)]
@@ -30,11 +31,18 @@ use crate::call::{Call, Kind};
 use crate::control::group::Group;
 use crate::error::{Error, Result};
 use crate::options::Settings;
-use crate::planner::{Cache, Planner};
+use crate::planner::{Cache, Choices, Machine, Planner};
 use crate::work::Ticket;
 use bound::Bound;
 use links::Links;
 use routes::Routes;
+
+/// The memory of one request: sends read `input`, receives write `output`.
+#[derive(Clone, Copy)]
+pub(crate) struct Buffers<'a> {
+    pub(crate) input: Span<'a>,
+    pub(crate) output: SpanMut<'a>,
+}
 
 /// The state that whoever drives a communicator owns.
 pub(crate) struct Engine {
@@ -42,6 +50,7 @@ pub(crate) struct Engine {
     pub(crate) settings: Settings,
     pub(crate) links: Links,
     planner: Arc<Planner>,
+    choices: Choices,
     cache: Cache<Bound>,
     scratch: Vec<u8>,
     /// Collectives entered so far.
@@ -109,10 +118,12 @@ impl Engine {
         planner: Arc<Planner>,
     ) -> Self {
         let size = group.size() as usize;
+        let choices = Choices::new(planner.planning(Machine::of(&group), &settings));
         Engine {
             group,
             settings,
             links: Links::new(routes),
+            choices,
             planner,
             cache: Cache::new(),
             scratch: Vec::new(),
@@ -152,7 +163,7 @@ impl Engine {
         self.group.recorder.finish(request.record, request.sequence, overtakes);
     }
 
-    /// Leaves what ended with an error.
+    /// Leaves what ended with an error; what finished before has finished.
     pub(crate) fn leave_failed(&self, task: &Task) {
         task.requests().for_each(|request| self.group.recorder.fail(request.record));
     }
@@ -166,16 +177,17 @@ impl Engine {
         self.foreground = Some(task);
     }
 
-    /// Moves an operation on. When it fails, the error comes once all ranks that can be reached have the same.
+    /// Moves a task on; there are buffers for each of its requests, whose ends are recorded as they come. When it
+    /// fails, the error comes once all ranks that can be reached have the same.
     ///
     /// # Errors
     /// What ended the communicator.
     #[inline]
-    pub(crate) fn turn(&mut self, task: &mut Task, input: Span<'_>, output: SpanMut<'_>) -> Result<Progress> {
+    pub(crate) fn turn(&mut self, task: &mut Task, buffers: &[Buffers<'_>]) -> Result<Progress> {
         if task.is_ending() {
             return task.end(self).map_or(Ok(Progress::Blocked), Err);
         }
-        match self.advance(task, input, output) {
+        match self.advance(task, buffers) {
             Ok(progress) => Ok(progress),
             Err(trouble) => {
                 task.begin_end(self, trouble);
@@ -189,18 +201,20 @@ impl Engine {
     fn advance(
         &mut self,
         task: &mut Task,
-        input: Span<'_>,
-        output: SpanMut<'_>,
+        buffers: &[Buffers<'_>],
     ) -> std::result::Result<Progress, Trouble> {
-        let progress = task.advance(self, input, output)?;
+        let progress = task.advance(self, buffers)?;
         // Also when it is done: signals that the kernel has not taken yet must not wait for the next call.
         if self.links.needs_progress()
             && let Err(broken) = self.links.progress()
         {
             return Err(Trouble::Broken { operation: task.operation(), broken });
         }
-        if progress == Progress::Done && self.links.needs_progress() && !self.links.is_flushed() {
-            return Ok(Progress::Blocked);
+        if progress == Progress::Done {
+            if self.links.needs_progress() && !self.links.is_flushed() {
+                return Ok(Progress::Blocked);
+            }
+            task.leave(self);
         }
         Ok(progress)
     }
@@ -229,11 +243,9 @@ impl Engine {
                 first.task.give_up();
             }
             let output = first.output.as_ref().map_or(SpanMut::empty(), Held::span);
-            let result = match self.turn(&mut first.task, first.input.span(), output) {
-                Ok(Progress::Done) => {
-                    first.task.requests().for_each(|request| self.leave(request));
-                    Ok(())
-                }
+            let buffers = [Buffers { input: first.input.span(), output }];
+            let result = match self.turn(&mut first.task, &buffers) {
+                Ok(Progress::Done) => Ok(()),
                 Ok(progress) => {
                     first.task.tend(self, true);
                     self.queue.push_front(first);
@@ -279,8 +291,10 @@ impl Engine {
         let records = self.group.recorder.memory_bytes();
         let tables = size_of::<Self>() + size_of_val(&*self.group) + size_of_val(&*self.pairs) + records;
         let bound: usize = self.cache.values().map(|bound| bound.memory_bytes()).sum();
-        let plans = self.cache.table_bytes() + bound + self.planner.memory_bytes();
+        let plans =
+            self.choices.memory_bytes() + self.cache.table_bytes() + bound + self.planner.memory_bytes();
         let queue = self.queue.capacity() * size_of::<Queued>();
+        let queue = queue + self.foreground.as_ref().map_or(0, |task| task.memory_bytes());
         self.links.memory_bytes() + self.scratch.capacity() + tables + plans + queue
     }
 }

@@ -1,28 +1,22 @@
-//! One operation under way.
+//! What one call or one group makes of a communicator: its requests, which run side by side.
 //!
-//! Invariant: a task goes through its phases in order (find the plan, or make links and bind it; wait until
-//! mailboxes of another slot length are empty; run) and never waits in any of them.
+//! Invariant: two requests that use the same links run one after the other, in the order in which they were
+//! made: the collectives of a communicator, and the messages between two ranks in one direction. All others
+//! go on whenever they can. Nothing here waits.
 
-use std::sync::Arc;
-use std::task::Poll;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use consort_memory::{Span, SpanMut};
-
-use super::Engine;
-use super::bound::{Bearings, Bound, Broken, RealIo, Shape, links_of};
-use super::executor::{Executor, Progress, Sizes, Stop};
+use super::executor::Progress;
 use super::links::Links;
+use super::part::Part;
 use super::trouble::{self, Ending, Trouble, Watch};
+use super::{Buffers, Engine};
 use crate::Rank;
+use crate::blocks::Blocks;
 use crate::call::{Call, Kind};
-use crate::error::{Error, Operation, Result};
-use crate::planner::{CacheKey, choose};
-use crate::recorder::Descriptor;
-use crate::report::evidence::{Stuck, Traffic, Want};
-
-/// Loads of the awaited counter between two full turns: far below a microsecond.
-const GLANCES: u32 = 32;
+use crate::error::{Error, Operation};
+use crate::report::evidence::{Stuck, Traffic};
 
 /// What a task is to do: a call, with its number.
 #[derive(Clone, Copy, Debug)]
@@ -49,67 +43,91 @@ pub(crate) struct Blocked {
     pub(crate) drained: bool,
 }
 
-/// A request with the state of its execution. Send and receive of one exchange are two of its parts.
+/// Requests under way. Kept when they are over, so that their tables are reused.
 #[derive(Default)]
 pub(crate) struct Task {
-    parts: [Part; 2],
+    /// The first `count` are of the present task.
+    parts: Vec<Part>,
     count: usize,
-    pub(crate) watch: Watch,
+    /// Of those, the ones that are not over; only looked at where there are several.
+    live: Vec<u32>,
+    /// For each kind of links (see [`lane`]) one more than the last part that uses them; 0 for none.
+    tails: Vec<u32>,
+    pub(super) watch: Watch,
     ending: Ending,
     /// Whether the communicator had failed before the present turn.
     saw_failure: bool,
 }
 
-#[derive(Default)]
-struct Part {
-    request: Option<Request>,
-    phase: Phase,
-    executor: Executor,
-    sizes: Option<Sizes>,
-    /// The bound plan of the present operation, and afterwards of the last one.
-    bound: Option<Arc<Bound>>,
-    /// The shape of `bound`.
-    shape: Option<CacheKey>,
-    numbers: Vec<usize>,
-    /// The link whose mailbox at the peer is not empty yet, in phase `Drain`.
-    draining: Option<usize>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-enum Phase {
-    #[default]
-    Find,
-    Link,
-    Drain,
-    Run,
-    Done,
+/// A number for the links that a call uses: all collectives share theirs, a message has those of its two ranks and
+/// its direction.
+fn lane(call: &Call) -> usize {
+    match call.kind {
+        Kind::Send => 1 + 2 * call.root as usize,
+        Kind::Receive => 2 + 2 * call.root as usize,
+        _ => 0,
+    }
 }
 
 impl Task {
-    /// Makes ready for one request or two that run side by side and must end within `timeout`.
-    pub(crate) fn prepare(&mut self, requests: &[Request], timeout: Duration) {
-        self.count = requests.len();
+    /// Makes ready for requests that must all end within `timeout`; see [`Task::push`].
+    pub(crate) fn prepare(&mut self, timeout: Duration) {
+        for request in self.parts[..self.count].iter().filter_map(Part::asked) {
+            self.tails[lane(&request.call)] = 0;
+        }
+        self.count = 0;
+        self.live.clear();
         self.watch.reset(timeout);
         self.ending = Ending::None;
         self.saw_failure = false;
-        for (part, request) in self.parts.iter_mut().zip(requests) {
-            part.request = Some(*request);
-            part.phase = Phase::Find;
+    }
+
+    /// One more request; `blocks` are those of a call whose blocks differ.
+    pub(crate) fn push(&mut self, request: Request, blocks: Option<Blocks<'_>>) {
+        let lane = lane(&request.call);
+        if self.tails.len() <= lane {
+            self.tails.resize(lane + 1, 0);
         }
+        if self.parts.len() == self.count {
+            self.parts.push(Part::default());
+        }
+        let after = (self.tails[lane] as usize).checked_sub(1);
+        self.parts[self.count].prepare(request, blocks, after);
+        self.live.push(self.count as u32);
+        self.count += 1;
+        self.tails[lane] = self.count as u32;
     }
 
     /// Lets a turn end after so many steps; 0 for no limit.
     pub(crate) fn limit_turns(&mut self, steps_max: u32) {
-        self.parts.iter_mut().for_each(|part| part.executor.limit_turns(steps_max));
+        self.parts.iter_mut().for_each(|part| part.limit_turns(steps_max));
     }
 
+    /// The requests whose end has not been recorded.
     pub(crate) fn requests(&self) -> impl Iterator<Item = &Request> {
-        self.parts[..self.count].iter().filter_map(|part| part.request.as_ref())
+        self.parts[..self.count].iter().filter_map(Part::open)
     }
 
-    /// The operation, for errors.
+    /// Records that everything finished.
+    #[inline]
+    pub(crate) fn leave(&mut self, engine: &Engine) {
+        self.parts[..self.count].iter_mut().for_each(|part| part.leave(engine));
+    }
+
+    /// Bytes of its tables.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let words = (self.live.capacity() + self.tails.capacity()) * size_of::<u32>();
+        let unused = (self.parts.capacity() - self.parts.len()) * size_of::<Part>();
+        words + unused + self.parts.iter().map(Part::memory_bytes).sum::<usize>()
+    }
+
+    /// The first operation that is not over, for errors.
     pub(crate) fn operation(&self) -> Operation {
-        self.requests().next().map_or(Operation { name: "operation".into(), sequence: 0 }, Request::operation)
+        let asked = || self.parts[..self.count].iter().filter_map(Part::asked);
+        self.requests()
+            .chain(asked())
+            .next()
+            .map_or(Operation { name: "operation".into(), sequence: 0 }, Request::operation)
     }
 
     /// Whether it is on its way to an error.
@@ -128,65 +146,72 @@ impl Task {
         trouble::step(engine, &mut self.ending, engine.group.clock().now())
     }
 
-    /// Goes on as far as possible. Sends read `input`, receives write `output`.
+    /// Goes on as far as possible. Every request has its own buffers.
+    #[inline]
     pub(crate) fn advance(
         &mut self,
         engine: &mut Engine,
-        input: Span<'_>,
-        output: SpanMut<'_>,
+        buffers: &[Buffers<'_>],
     ) -> std::result::Result<Progress, Trouble> {
-        let (mut done, mut moved) = (true, false);
-        for part in &mut self.parts[..self.count] {
-            match part.advance(engine, input, output)? {
-                Progress::Done => {}
-                Progress::Moved => (done, moved) = (false, true),
-                Progress::Blocked => done = false,
-            }
+        if self.count == 1 {
+            return self.parts[0].advance(engine, buffers[0]);
         }
-        Ok(match (done, moved) {
+        let (mut moved, mut at) = (false, 0);
+        while let Some(index) = self.live.get(at).map(|index| *index as usize) {
+            let waits = self.parts[index].after.is_some_and(|before| !self.parts[before].is_done());
+            let part = &mut self.parts[index];
+            match if waits { Progress::Blocked } else { part.advance(engine, buffers[index])? } {
+                Progress::Done => {
+                    part.leave(engine);
+                    self.live.remove(at);
+                    moved = true;
+                    continue;
+                }
+                Progress::Moved => moved = true,
+                Progress::Blocked => {}
+            }
+            at += 1;
+        }
+        Ok(match (self.live.is_empty(), moved) {
             (true, _) => Progress::Done,
             (false, true) => Progress::Moved,
             (false, false) => Progress::Blocked,
         })
     }
 
-    /// Whom a blocked task waits for.
-    pub(crate) fn blocked(&self, links: &Links) -> Option<Blocked> {
-        self.parts[..self.count].iter().find_map(|part| part.blocked(links))
+    /// Whom it waits for, the first request first; each peer once.
+    pub(crate) fn blocked(&self, links: &Links) -> Vec<Blocked> {
+        let (mut all, mut seen) = (Vec::new(), BTreeSet::new());
+        self.parts[..self.count].iter().for_each(|part| part.blocked(links, &mut all));
+        all.retain(|blocked: &Blocked| seen.insert((blocked.peer, blocked.drained)));
+        all
     }
 
-    /// Looks a few times, as cheaply as can be, at the one counter that a blocked task waits for. Nothing else
-    /// may have to move meanwhile.
+    /// Looks a few times at what a single request waits for. Nothing else may have to move meanwhile.
     #[inline]
     pub(crate) fn glance(&self) {
-        if self.count == 1
-            && self.parts[0].phase == Phase::Run
-            && let Some(bound) = &self.parts[0].bound
-            && let Some((counter, value)) = self.parts[0].executor.awaited()
-            && let Some(counter) = bound.own_counter(counter)
-        {
-            for _ in 0..GLANCES {
-                if counter.value() >= value {
-                    return;
-                }
-            }
+        if self.count == 1 {
+            self.parts[0].glance();
         }
     }
 
-    /// Where it does not go on, for others to read: which record, what it waits for, what has travelled.
+    /// Where it does not go on, for others to read: which record, what it waits for, what has travelled. A collective
+    /// comes first: it is what most others wait for.
     pub(crate) fn standing(&self, engine: &Engine) -> Option<(u64, Stuck, Vec<Traffic>)> {
-        self.parts[..self.count].iter().find_map(|part| part.standing(engine))
+        let parts = || self.parts[..self.count].iter();
+        let is_message = |part: &&Part| part.asked().is_some_and(|request| request.call.kind.is_message());
+        let collectives = parts().filter(|part| !is_message(part));
+        collectives.chain(parts().filter(is_message)).find_map(|part| part.standing(engine))
     }
 
     /// A peer that a connection has been on its way to for longer than `limit`.
     pub(crate) fn connecting_for(&self, links: &mut Links, now: Instant, limit: Duration) -> Option<Rank> {
-        let parts = self.parts[..self.count].iter().filter(|part| part.phase == Phase::Link);
-        parts.into_iter().find_map(|part| links.overdue(&part.numbers, now, limit))
+        self.parts[..self.count].iter().find_map(|part| part.connecting_for(links, now, limit))
     }
 
     /// Whether it may have moved something: an operation that has begun may still be complete.
     pub(crate) fn has_begun(&self) -> bool {
-        self.parts[..self.count].iter().any(|part| part.phase != Phase::Find)
+        self.parts[..self.count].iter().any(Part::has_begun)
     }
 
     /// The communicator has failed: no further turn.
@@ -216,222 +241,5 @@ impl Task {
         {
             self.ending = trouble::begin(engine, trouble, &self.watch, now);
         }
-    }
-}
-
-impl Part {
-    fn advance(
-        &mut self,
-        engine: &mut Engine,
-        input: Span<'_>,
-        output: SpanMut<'_>,
-    ) -> std::result::Result<Progress, Trouble> {
-        loop {
-            match self.phase {
-                Phase::Find => self.find(engine)?,
-                Phase::Link => {
-                    match engine.links.poll_up(&self.numbers, &engine.group) {
-                        Ok(Poll::Ready(())) => {}
-                        Ok(Poll::Pending) => return Ok(Progress::Blocked),
-                        Err(broken) => return Err(self.fault(broken)),
-                    }
-                    self.bind(engine)?;
-                }
-                Phase::Drain => {
-                    let Some(bound) = &self.bound else {
-                        return Err(Error::internal("a task without a plan").into());
-                    };
-                    self.draining = bound.undrained(&mut engine.links);
-                    if self.draining.is_some() {
-                        return Ok(Progress::Blocked);
-                    }
-                    self.phase = Phase::Run;
-                }
-                Phase::Run => return self.run(engine, input, output),
-                Phase::Done => return Ok(Progress::Done),
-            }
-        }
-    }
-
-    fn fault(&self, broken: Broken) -> Trouble {
-        match self.request() {
-            Ok(request) => Trouble::Broken { operation: request.operation(), broken },
-            Err(error) => error.into(),
-        }
-    }
-
-    fn request(&self) -> Result<Request> {
-        self.request.ok_or_else(|| Error::internal("a task without a request"))
-    }
-
-    fn find(&mut self, engine: &mut Engine) -> Result<()> {
-        let request = self.request()?;
-        let call = request.call;
-        let size = engine.group.size();
-        let choice = choose(&call, size, &engine.settings);
-        let key = CacheKey::new(&call, &choice);
-        if self.shape != Some(key) {
-            self.bound = engine.cache.find(key).cloned();
-            self.shape = self.bound.as_ref().map(|_| key);
-        }
-        if self.bound.is_some() {
-            return self.start(engine, &request);
-        }
-        let (plan, bearings, base) = self.plan(engine, &call)?;
-        let keys = links_of(&plan.plan, bearings, base);
-        self.numbers = engine.links.request(&keys, &engine.group)?;
-        self.phase = Phase::Link;
-        Ok(())
-    }
-
-    /// The proved plan of this rank for a call, and where its ranks are.
-    fn plan(&self, engine: &mut Engine, call: &Call) -> Result<(crate::planner::Proved, Bearings, u16)> {
-        let (me, size) = (engine.group.rank, engine.group.size());
-        let program = choose(call, size, &engine.settings).program;
-        let base = program.channel_base();
-        let (bearings, relative) = match call.kind {
-            Kind::Send => (Bearings::Pair { sender: me, receiver: call.root }, 0),
-            Kind::Receive => (Bearings::Pair { sender: call.root, receiver: me }, 1),
-            _ => (Bearings::Rotated { root: call.root, size }, (me + size - call.root) % size),
-        };
-        let mapped = (0..program.ranks)
-            .map(|rank| bearings.rank(consort_algorithms::Rank(rank)))
-            .map(|rank| engine.links.is_mapped(&engine.group, rank))
-            .collect();
-        Ok((engine.planner.plan(program, relative, mapped)?, bearings, base))
-    }
-
-    fn bind(&mut self, engine: &mut Engine) -> Result<()> {
-        let request = self.request()?;
-        let span = tracing::debug_span!("bind", rank = engine.group.rank, call = %request.call.descriptor());
-        let _entered = span.enter();
-        let call = request.call;
-        let (proved, bearings, channel_base) = self.plan(engine, &call)?;
-        let choice = choose(&call, engine.group.size(), &engine.settings);
-        let shape = Shape {
-            data_type: call.data_type,
-            op: call.op,
-            ranks: engine.group.size(),
-            slot_bytes: choice.slot_bytes,
-            streaming: choice.streaming,
-            bearings,
-            channel_base,
-        };
-        let keys = links_of(&proved.plan, bearings, channel_base);
-        let bound = Bound::new(proved.plan, proved.fold_hash, shape, &engine.links, &keys, &self.numbers)?;
-        let scratch_bytes = bound.scratch_bytes();
-        if engine.scratch.len() < scratch_bytes {
-            engine.scratch.resize(scratch_bytes, 0);
-        }
-        let (bound, key) = (Arc::new(bound), CacheKey::new(&call, &choice));
-        engine.cache.insert(key, bound.clone());
-        (self.bound, self.shape) = (Some(bound), Some(key));
-        self.start(engine, &request)
-    }
-
-    fn start(&mut self, engine: &mut Engine, request: &Request) -> Result<()> {
-        let Some(bound) = &self.bound else { return Err(Error::internal("a task without a plan")) };
-        let call = &request.call;
-        let descriptor = pair_neutral(call.descriptor(), call.kind, engine.group.rank);
-        let salt = bound.fold_hash ^ bound.slot_bytes as u64;
-        let sizes = Sizes {
-            extents: bound.plan.partition.extents(call.count, call.data_type.size()),
-            slot_bytes: bound.slot_bytes,
-            tag: descriptor.digest(request.sequence, salt ^ request.history),
-        };
-        let links = &engine.links;
-        self.executor.start(
-            &bound.plan,
-            &sizes,
-            |counter| bound.counter_base(counter, links),
-            |region| bound.slot_base(region, links),
-        );
-        self.sizes = Some(sizes);
-        self.phase = Phase::Drain;
-        Ok(())
-    }
-
-    fn run(
-        &mut self,
-        engine: &mut Engine,
-        input: Span<'_>,
-        output: SpanMut<'_>,
-    ) -> std::result::Result<Progress, Trouble> {
-        let (Some(bound), Some(sizes)) = (&self.bound, &self.sizes) else {
-            return Err(Error::internal("a task without a plan").into());
-        };
-        let Engine { links, scratch, .. } = engine;
-        let mut io = RealIo { bound, links, input, output, scratch: SpanMut::of(scratch.as_mut_slice()) };
-        let progress = match self.executor.advance(&bound.plan, sizes, &mut io) {
-            Ok(progress) => progress,
-            Err(Stop::Mismatch { peer }) => {
-                let request = self.request()?;
-                let peer = bound.bearings.rank(peer);
-                return Err(Trouble::Mismatch { request, peer });
-            }
-            Err(Stop::Fault(broken)) => return Err(self.fault(broken)),
-        };
-        if progress == Progress::Done {
-            bound.settle(self.executor.iterations(), &mut engine.links);
-            self.phase = Phase::Done;
-        }
-        Ok(progress)
-    }
-
-    fn blocked(&self, links: &Links) -> Option<Blocked> {
-        let link = match (self.phase, &self.bound) {
-            (Phase::Link, _) => {
-                return links.missing(&self.numbers).map(|(peer, _)| Blocked { peer, drained: true });
-            }
-            (Phase::Drain, _) => self.draining?,
-            (Phase::Run, Some(bound)) => bound.link_of(self.executor.blockage()?)?,
-            _ => return None,
-        };
-        let up = links.up(link);
-        Some(Blocked {
-            peer: links.peer(link),
-            drained: !up.connection.capabilities().messages_only || up.closed,
-        })
-    }
-
-    fn standing(&self, engine: &Engine) -> Option<(u64, Stuck, Vec<Traffic>)> {
-        let request = self.request.filter(|_| self.phase != Phase::Done)?;
-        let links = &engine.links;
-        let (peer, want) = match (self.phase, &self.bound) {
-            (Phase::Link, _) => links.missing(&self.numbers)?,
-            (Phase::Drain, _) => (links.peer(self.draining?), Want::Room),
-            (Phase::Run, Some(bound)) => {
-                let blockage = self.executor.blockage()?;
-                (links.peer(bound.link_of(blockage)?), bound.want(blockage))
-            }
-            _ => return None,
-        };
-        let bound = self.bound.as_ref().filter(|_| self.phase != Phase::Link);
-        let (step, steps, slice, slices) =
-            bound.map_or((0, 0, 0, 0), |bound| self.executor.standing(&bound.plan));
-        let traffic = bound.map(|bound| bound.traffic(links, |counter| self.executor.raised(counter)));
-        let member = &engine.group.member;
-        let algorithm = choose(&request.call, engine.group.size(), &engine.settings).program.name();
-        let stuck = Stuck {
-            want,
-            peer,
-            peer_process: member.table[engine.group.members[peer as usize] as usize].process,
-            step,
-            steps,
-            slice,
-            slices,
-            algorithm: algorithm.into(),
-            age: Duration::ZERO,
-        };
-        Some((request.record, stuck, traffic.unwrap_or_default()))
-    }
-}
-
-/// A send and the receive that matches it have the same digest.
-fn pair_neutral(descriptor: Descriptor, kind: Kind, me: Rank) -> Descriptor {
-    match kind {
-        Kind::Send => Descriptor { kind: Kind::Send, root: me, ..descriptor },
-        Kind::Receive => Descriptor { kind: Kind::Send, ..descriptor },
-        _ => descriptor,
     }
 }

@@ -9,12 +9,13 @@ mod world;
 use std::fmt::Write;
 use std::ops::Range;
 
+use consort_algorithms::catalogue::Algorithm;
 use consort_algorithms::{Collective, Partition};
 
 use super::bound::Bearings;
 use super::executor::Sizes;
 use crate::Rank;
-use crate::planner::{Algorithm, Planner, Program};
+use crate::planner::{Planner, Program};
 use values::{Fold, Random, hash, words};
 use world::{Mismatch, Part, Shape, World};
 
@@ -96,9 +97,15 @@ impl Operation {
             let mapped = (0..program.ranks).map(mapped).collect();
             let plan = planner.plan(program, relative, mapped).expect("a proved plan").plan;
             let extents = plan.partition.extents(self.count, ELEMENT_BYTES);
+            let extents = match bearings {
+                Bearings::Rotated { root, size } if rotates(program.collective) => {
+                    extents.from_root(root, size)
+                }
+                _ => extents,
+            };
             let sizes = Sizes { extents, slot_bytes: self.slot_bytes, tag };
             let (buffer, input, output) = self.buffers(program, me, relative);
-            let channel_base = program.channel_base();
+            let channel_base = channel_base(program);
             Part::new(Shape { plan, bearings, sizes, fold: self.fold, channel_base }, buffer, input, output)
         };
         self.shares(me, job.ranks).into_iter().map(part).collect()
@@ -114,9 +121,10 @@ impl Operation {
         let outputs = has(collective.has_output(rank), collective.output_blocks(ranks));
         let own = me as usize * block;
         let (input, output) = match collective {
+            Collective::AllToAll => (0..inputs, inputs..inputs + outputs),
             _ if !self.in_place || inputs == 0 || outputs == 0 => (0..inputs, inputs..inputs + outputs),
-            Collective::AllGather => (own..own + block, 0..outputs),
-            Collective::ReduceScatter => (0..inputs, own..own + block),
+            Collective::AllGather | Collective::Gather => (own..own + block, 0..outputs),
+            Collective::ReduceScatter | Collective::Scatter => (0..inputs, own..own + block),
             _ => (0..inputs, 0..outputs),
         };
         let mut buffer = vec![0x77; input.end.max(output.end)];
@@ -134,7 +142,13 @@ impl Operation {
             Collective::Broadcast | Collective::SendReceive => {
                 (0..count).map(|index| self.contribution(at(0), index)).collect()
             }
-            Collective::AllGather => (0..ranks as usize * count)
+            Collective::AllToAll => (0..ranks as usize * count)
+                .map(|index| self.contribution((index / count) as Rank, me as usize * count + index % count))
+                .collect(),
+            Collective::Scatter => {
+                (0..count).map(|index| self.contribution(at(0), me as usize * count + index)).collect()
+            }
+            Collective::AllGather | Collective::Gather => (0..ranks as usize * count)
                 .map(|index| self.contribution((index / count) as Rank, index % count))
                 .collect(),
             Collective::AllReduce | Collective::Reduce | Collective::ReduceScatter => {
@@ -161,7 +175,6 @@ impl Operation {
                 }
                 result
             }
-            Collective::AllToAll => unreachable!("the planner makes no all-to-all"),
         }
     }
 
@@ -179,15 +192,23 @@ impl Operation {
     }
 }
 
+/// Links of its own for each kind of program, as the planner gives them.
+pub(super) fn channel_base(program: Program) -> u16 {
+    match program.algorithm {
+        Algorithm::Ring { .. } => 0,
+        Algorithm::Pair => 0xc000,
+        _ => 0x8000,
+    }
+}
+
+/// Whether the buffer of the root holds the blocks of all ranks, which a plan counts from the root.
+fn rotates(collective: Collective) -> bool {
+    matches!(collective, Collective::Gather | Collective::Scatter)
+}
+
 /// Into how many pieces a program cuts a block.
 fn parts(program: Program) -> u32 {
-    match program.algorithm {
-        Algorithm::Pair | Algorithm::Doubling => 1,
-        Algorithm::Ring { channels, bidirectional } => {
-            let streams = channels as u32 * if bidirectional { 2 } else { 1 };
-            if program.collective == Collective::AllReduce { program.ranks * streams } else { streams }
-        }
-    }
+    program.algorithm.parts(program.collective, program.ranks)
 }
 
 /// In which order the (relative) ranks' values of a piece are folded on the way to rank `me`.
@@ -281,6 +302,13 @@ fn programs(ranks: u32, channels: u16, bidirectional: bool) -> Vec<Program> {
         let collective = Collective::AllReduce;
         programs.push(Program { collective, ranks, algorithm: Algorithm::Doubling });
     }
+    programs.push(Program { collective: Collective::AllToAll, ranks, algorithm: Algorithm::Pairwise });
+    let direct = [Collective::Gather, Collective::Scatter];
+    programs.extend(direct.map(|collective| Program {
+        collective,
+        ranks,
+        algorithm: Algorithm::Direct { first: 0 },
+    }));
     programs
 }
 
@@ -303,7 +331,8 @@ fn random_job(seed: u64, ranks_min: u32) -> Job {
             }
             _ => {
                 let program = random.pick(&programs);
-                let rooted = matches!(program.collective, Collective::Reduce | Collective::Broadcast);
+                let rooted = matches!(program.collective, Collective::Reduce | Collective::Broadcast)
+                    || rotates(program.collective);
                 What::Collective { program, root: if rooted { root } else { 0 } }
             }
         };

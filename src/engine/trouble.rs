@@ -25,8 +25,10 @@ use crate::report::evidence::Stuck;
 const FIRST_LOOK: Duration = Duration::from_millis(20);
 /// How often after that.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// How often the peer that is waited for is asked, at most: the pauses between two questions double up to this.
+/// How often peers that are waited for are asked, at most: the pauses between two questions double up to this.
 const ASK_MAX: Duration = Duration::from_secs(2);
+/// How many peers are asked at a time, at most.
+const ASKED_MAX: usize = 8;
 /// How long others may take to answer before a deadline, or when ranks are found to disagree.
 const ANSWERS: Duration = Duration::from_millis(500);
 /// How long after a question that brought nothing the next one is asked.
@@ -74,6 +76,8 @@ pub(crate) struct Watch {
     started: Option<Instant>,
     next: Option<Instant>,
     ask: Option<(Instant, Duration)>,
+    /// How many of them have been asked.
+    asked: usize,
     /// How many answers had come when the calls were compared last.
     news: u64,
     /// Where it stood at the last look, and since when.
@@ -139,15 +143,14 @@ impl Watch {
 /// Looks at the clock and at the others.
 pub(crate) fn look(task: &mut Task, engine: &mut Engine, now: Instant) -> Result<(), Trouble> {
     let operation = task.operation();
-    if let Some(blocked) = task.blocked(&engine.links)
-        && blocked.drained
-        && engine.group.has_left(blocked.peer)
-    {
-        if task.watch.left == Some(blocked.peer) {
-            return Err(left(engine, blocked.peer, operation).into());
+    let blocked = task.blocked(&engine.links);
+    let mut gone = blocked.iter().filter(|blocked| blocked.drained && engine.group.has_left(blocked.peer));
+    if let Some(peer) = gone.next().map(|blocked| blocked.peer) {
+        if task.watch.left == Some(peer) {
+            return Err(left(engine, peer, operation).into());
         }
         // Everything that it sent before it left is there now, and may have come since the task was blocked.
-        task.watch.left = Some(blocked.peer);
+        task.watch.left = Some(peer);
         task.watch.next = Some(now);
         return Ok(());
     }
@@ -157,13 +160,12 @@ pub(crate) fn look(task: &mut Task, engine: &mut Engine, now: Instant) -> Result
         let error = Error::Link { from: engine.group.rank, to: peer, transport: "data".into(), cause };
         return Err(error.into());
     }
-    let blocked = task.blocked(&engine.links).map(|blocked| blocked.peer);
     let news = engine.group.news();
     if task.watch.ask.is_some() && std::mem::replace(&mut task.watch.news, news) != news {
         let answers = engine.group.answers();
         for request in task.requests() {
             if difference(request, engine.group.rank, &answers).is_some() {
-                let peer = blocked.unwrap_or(engine.group.rank);
+                let peer = blocked.first().map_or(engine.group.rank, |blocked| blocked.peer);
                 return Err(Trouble::Mismatch { request: *request, peer });
             }
         }
@@ -182,10 +184,13 @@ pub(crate) fn look(task: &mut Task, engine: &mut Engine, now: Instant) -> Result
         return Err(expired(task, engine, waited));
     }
     early_report(task, engine, now, waited);
-    if let Some(peer) = blocked {
+    if !blocked.is_empty() {
         let (due, pause) = *task.watch.ask.get_or_insert((now, INTERVAL));
         if now >= due {
-            engine.group.ask(peer);
+            // All of them in turn, however many a group waits for.
+            let turn = blocked.iter().cycle().skip(task.watch.asked % blocked.len());
+            turn.take(ASKED_MAX.min(blocked.len())).for_each(|blocked| engine.group.ask(blocked.peer));
+            task.watch.asked += ASKED_MAX;
             task.watch.ask = Some((now + pause, (pause * 2).min(ASK_MAX)));
         }
     }

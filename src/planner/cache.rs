@@ -5,11 +5,14 @@
 
 use std::sync::Arc;
 
-use super::{Algorithm, Choice};
+use super::Choice;
 use crate::call::Call;
 
 const SETS: usize = 64;
 const WAYS: usize = 4;
+
+/// How many algorithms a key can tell apart.
+pub(crate) const ALGORITHMS_MAX: usize = 1 << 12;
 
 /// The shape of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,11 +25,12 @@ impl CacheKey {
         let class = choice.slot_bytes.trailing_zeros() as u64;
         CacheKey(
             call.kind as u64
-                | (call.data_type.code() as u64) << 8
-                | op << 16
-                | class << 20
-                | (choice.streaming as u64) << 25
-                | ((choice.program.algorithm == Algorithm::Doubling) as u64) << 26
+                | (call.data_type.code() as u64) << 5
+                | op << 9
+                | class << 12
+                | (choice.streaming as u64) << 17
+                | (choice.channel_base as u64 >> 14) << 18
+                | (choice.id as u64) << 20
                 | (call.root as u64) << 32,
         )
     }

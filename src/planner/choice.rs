@@ -1,25 +1,31 @@
-//! Which program runs a call, and how long its slots are.
+//! Which program runs a call, how long its slots are, and which links it uses.
+//!
+//! Invariant: a choice is made once per kind of call and size class, and found again without a lock or an
+//! allocation. It is the same on all ranks because [`Planning`] is. Absent: prices.
 
-use consort_algorithms::builders::{RingOptions, doubling, pair, ring};
-use consort_algorithms::{Collective, Partition, Schedule};
-use consort_kernels::{DataType, ReduceOp};
+use std::collections::HashMap;
+use std::sync::Arc;
 
-use super::{Algorithm, Program};
-use crate::call::Call;
-use crate::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, Settings};
+use consort_algorithms::Collective;
+use consort_algorithms::catalogue::Algorithm;
 
-/// The channel of point-to-point operations, apart from all channels of collectives.
-const PAIR_CHANNEL: u16 = 0x100;
-/// The channel of recursive doubling.
-const DOUBLING_CHANNEL: u16 = 0x200;
-/// One slot holds the longest message of recursive doubling.
-const DOUBLING_SLOT_BYTES: usize = DOUBLING_BYTES_MAX;
+use super::Program;
+use super::planning::{Chosen, Planning, WIDE_SLOT_BYTES_MAX, longest_slot, size_class};
+use crate::call::{Call, Kind};
+use crate::error::{Error, Result};
+use crate::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS};
+
+/// Channels of links with few peers and long slots; those of the others follow. Programs that are used side by
+/// side on short and long messages have links of their own, so that neither waits for the other's slots to
+/// empty, and a link to each of many ranks is small.
+const LONG_CHANNELS: u16 = 0;
+const WIDE_CHANNELS: u16 = 0x4000;
+const SHORT_CHANNELS: u16 = 0x8000;
+/// Point-to-point messages.
+const PAIR_CHANNELS: u16 = 0xc000;
 
 /// Outputs of at least this many bytes are written past the caches.
 const STREAMING_BYTES_MIN: usize = 16 << 20;
-
-/// All-reduces of at most this many bytes take the fewest rounds instead of the fewest bytes.
-const DOUBLING_BYTES_MAX: usize = 16 << 10;
 
 /// What was chosen for a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,93 +34,129 @@ pub(crate) struct Choice {
     pub(crate) slot_bytes: usize,
     /// Whether outputs are written past the caches.
     pub(crate) streaming: bool,
+    /// The first of the channels that its links use.
+    pub(crate) channel_base: u16,
+    /// A small number for the algorithm.
+    pub(crate) id: u16,
 }
 
-impl Program {
-    /// The schedule, built anew.
-    pub(crate) fn schedule(&self) -> Schedule {
-        match self.algorithm {
-            Algorithm::Pair => pair(),
-            Algorithm::Ring { channels, bidirectional } => {
-                ring(self.collective, self.ranks, RingOptions { channels, bidirectional })
+/// The choices of one communicator.
+pub(crate) struct Choices {
+    pub(crate) planning: Arc<Planning>,
+    /// By kind of call and size class.
+    known: Vec<Option<Box<Classes>>>,
+    /// Of calls that name their algorithm, by size class.
+    named: HashMap<(Kind, Algorithm, usize), Choice>,
+    algorithms: Vec<Algorithm>,
+}
+
+type Classes = [Option<Choice>; 64];
+
+impl Choices {
+    pub(crate) fn new(planning: Arc<Planning>) -> Self {
+        Choices { planning, known: Vec::new(), named: HashMap::new(), algorithms: Vec::new() }
+    }
+
+    /// The choice for a call.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] that lists what is possible, when the restriction leaves nothing.
+    #[inline]
+    pub(crate) fn choose(&mut self, call: &Call) -> Result<Choice> {
+        let block_bytes = call.count * call.data_type.size();
+        let class = size_class(block_bytes as u64).trailing_zeros() as usize;
+        let known = match call.algorithm {
+            None => self.known.get(call.kind as usize).and_then(Option::as_ref).and_then(|of| of[class]),
+            Some(algorithm) => self.named.get(&(call.kind, algorithm, class)).copied(),
+        };
+        let choice = match known {
+            Some(choice) => choice,
+            None => self.make(call, class)?,
+        };
+        let Program { collective, ranks, .. } = choice.program;
+        let blocks = collective.output_blocks(ranks).max(collective.input_blocks(ranks)) as usize;
+        let choice = Choice { streaming: block_bytes * blocks >= STREAMING_BYTES_MIN, ..choice };
+        match choice.program.algorithm {
+            Algorithm::Direct { first: 0 } if call.root != 0 && call.kind == Kind::Reduce => {
+                self.beginning_at_rank_zero(choice, call)
             }
-            Algorithm::Doubling => doubling(self.ranks),
+            _ => Ok(choice),
         }
     }
 
-    /// The algorithm's name for people.
-    pub(crate) fn name(&self) -> &'static str {
-        match self.algorithm {
-            Algorithm::Pair => "pair",
-            Algorithm::Ring { bidirectional: false, .. } => "ring",
-            Algorithm::Ring { bidirectional: true, .. } => "bidirectional ring",
-            Algorithm::Doubling => "recursive doubling",
-        }
+    /// Ranks of a plan are counted from the root; the fold begins at rank 0 all the same.
+    #[cold]
+    fn beginning_at_rank_zero(&mut self, choice: Choice, call: &Call) -> Result<Choice> {
+        let first = choice.program.ranks - call.root;
+        let program = Program { algorithm: Algorithm::Direct { first }, ..choice.program };
+        Ok(Choice { program, id: self.number(program.algorithm)?, ..choice })
     }
 
-    /// Pieces of a block, without building the schedule.
-    fn parts(&self) -> u32 {
-        match self.algorithm {
-            Algorithm::Pair | Algorithm::Doubling => 1,
-            Algorithm::Ring { channels, bidirectional } => {
-                let blocks = if self.collective == Collective::AllReduce { self.ranks } else { 1 };
-                blocks * channels as u32 * if bidirectional { 2 } else { 1 }
+    #[cold]
+    fn make(&mut self, call: &Call, class: usize) -> Result<Choice> {
+        let (collective, bytes) = (call.kind.collective(), 1u64 << class);
+        let chosen = match call.algorithm {
+            None if matches!(call.kind, Kind::Barrier | Kind::Split) => {
+                self.planning.choose_freely(collective, bytes)
             }
+            None => self.planning.choose(collective, bytes)?,
+            Some(algorithm) => self.planning.demand(algorithm, collective, bytes)?,
+        };
+        let Chosen { algorithm, slot_bytes, short } = chosen;
+        let ranks = if collective == Collective::SendReceive { 2 } else { self.planning.ranks() };
+        let choice = Choice {
+            program: Program { collective, ranks, algorithm },
+            slot_bytes,
+            streaming: false,
+            channel_base: match algorithm {
+                Algorithm::Pair => PAIR_CHANNELS,
+                _ if short => SHORT_CHANNELS,
+                _ if longest_slot(algorithm) == SLOT_BYTES_MAX => LONG_CHANNELS,
+                _ => WIDE_CHANNELS,
+            },
+            id: self.number(algorithm)?,
+        };
+        if call.algorithm.is_some() {
+            self.named.insert((call.kind, algorithm, class), choice);
+        } else {
+            let kind = call.kind as usize;
+            if self.known.len() <= kind {
+                self.known.resize_with(kind + 1, || None);
+            }
+            self.known[kind].get_or_insert_with(|| Box::new([None; 64]))[class] = Some(choice);
         }
+        Ok(choice)
     }
 
-    /// The first of the channels that its links use. Programs that are used side by side on short and long
-    /// messages have links of their own, so that neither waits for the other's slots to empty.
-    pub(crate) fn channel_base(&self) -> u16 {
-        match self.algorithm {
-            Algorithm::Ring { .. } => 0,
-            Algorithm::Pair => PAIR_CHANNEL,
-            Algorithm::Doubling => DOUBLING_CHANNEL,
+    fn number(&mut self, algorithm: Algorithm) -> Result<u16> {
+        if let Some(at) = self.algorithms.iter().position(|known| *known == algorithm) {
+            return Ok(at as u16);
         }
+        self.algorithms.push(algorithm);
+        let id = self.algorithms.len() - 1;
+        if id >= super::cache::ALGORITHMS_MAX {
+            return Err(Error::internal("too many algorithms in one communicator"));
+        }
+        Ok(id as u16)
     }
-}
 
-/// The choice for a call on `ranks` ranks.
-pub(crate) fn choose(call: &Call, ranks: u32, settings: &Settings) -> Choice {
-    let collective = call.kind.collective();
-    let block_bytes = call.count * call.data_type.size();
-    let program = if collective == Collective::SendReceive {
-        Program { collective, ranks: 2, algorithm: Algorithm::Pair }
-    } else if collective == Collective::AllReduce
-        && ranks.is_power_of_two()
-        && ranks > 1
-        && block_bytes <= DOUBLING_BYTES_MAX
-        && !rounds_contributions(call)
-    {
-        Program { collective, ranks, algorithm: Algorithm::Doubling }
-    } else {
-        let Settings { channels, bidirectional, .. } = *settings;
-        Program { collective, ranks, algorithm: Algorithm::Ring { channels, bidirectional } }
-    };
-    // Four slices at least, so that a rank works on one while the next travels; long ones amortise the
-    // signals, short ones stay in the caches.
-    let chunk_bytes =
-        Partition { parts: program.parts() }.extents(call.count, call.data_type.size()).longest();
-    let by_size = (chunk_bytes / 4).next_power_of_two().clamp(SLOT_BYTES_MIN, SLOT_BYTES_MAX);
-    let slot_bytes = match program.algorithm {
-        Algorithm::Doubling => DOUBLING_SLOT_BYTES,
-        _ => settings.slot_bytes.unwrap_or(by_size),
-    };
-    let blocks = collective.output_blocks(ranks).max(collective.input_blocks(ranks)) as usize;
-    Choice { program, slot_bytes, streaming: block_bytes * blocks >= STREAMING_BYTES_MIN }
-}
-
-/// Whether a scaled contribution that has travelled was rounded, and one folded where it was made was not. Two
-/// ranks that exchange contributions would then hold different bits.
-fn rounds_contributions(call: &Call) -> bool {
-    use DataType::{Bfloat16, Float8E4m3, Float8E5m2, Float16};
-    call.op == Some(ReduceOp::Avg) && matches!(call.data_type, Float16 | Bfloat16 | Float8E4m3 | Float8E5m2)
+    /// Bytes of the tables.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let classes = self.known.iter().flatten().count() * size_of::<Classes>();
+        let named = self.named.capacity() * size_of::<((Kind, Algorithm, usize), Choice)>();
+        classes
+            + named
+            + self.known.capacity() * size_of::<usize>()
+            + self.algorithms.capacity() * size_of::<Algorithm>()
+    }
 }
 
 /// Bytes of each side's mailbox on a channel.
 pub(crate) fn mailbox_bytes(channel: u16) -> usize {
-    match channel {
-        DOUBLING_CHANNEL => SLOTS as usize * DOUBLING_SLOT_BYTES,
-        _ => SLOTS as usize * SLOT_BYTES_MAX,
-    }
+    let slot_bytes = match channel {
+        SHORT_CHANNELS..PAIR_CHANNELS => SLOT_BYTES_MIN,
+        WIDE_CHANNELS..SHORT_CHANNELS => WIDE_SLOT_BYTES_MAX,
+        _ => SLOT_BYTES_MAX,
+    };
+    SLOTS as usize * slot_bytes
 }

@@ -1,22 +1,45 @@
 //! From a call to a plan that is proved and bound to links; done once per shape, then found again.
 //!
 //! Invariant: what is chosen depends on the call, the number of ranks and the agreed settings alone, so every
-//! rank chooses the same. A plan is verified for all ranks before this rank's is used.
+//! rank chooses the same. Before a rank's plan is used, the plans of all ranks are proved as if every rank could
+//! store to the peers that this one can; or, among many like ranks, by their symmetry. What a rank of a mixed job
+//! fuses otherwise than this one is proved on that rank.
 
 mod cache;
 mod choice;
+mod explain;
+mod machine;
+mod planning;
+mod preferences;
+mod restriction;
+#[cfg(test)]
+mod tests;
+mod tuning;
+mod work;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use consort_algorithms::{Collective, LowerOptions, Plan, lower_all, passes, verify};
+use consort_algorithms::catalogue::Algorithm;
+use consort_algorithms::{
+    Collective, LowerOptions, Plan, Regular, lower_all, lower_one, passes, verify, verify_regular,
+};
 use consort_memory::sync::{AtomicBool, Ordering};
 
 pub(crate) use cache::{Cache, CacheKey};
-pub(crate) use choice::{Choice, choose, mailbox_bytes};
+pub(crate) use choice::{Choice, Choices, mailbox_bytes};
+pub use explain::{Candidate, Explanation, Origin};
+pub(crate) use machine::Machine;
+pub use planning::Planning;
+pub use preferences::{Determinism, read_topology};
+pub(crate) use preferences::{Preferences, Wishes, digest};
+pub use tuning::{Tuning, TuningError, TuningLine};
 
 use crate::error::{Error, Result};
-use crate::options::SLOTS;
+use crate::options::{SLOTS, Settings};
+
+/// Above so many ranks a rank makes its own plan alone where all ranks are alike.
+const PROVED_WHOLE_MAX: u32 = 64;
 
 /// Which of a collective's programs, before sizes: everything that a [`Plan`] depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -26,18 +49,12 @@ pub(crate) struct Program {
     pub(crate) algorithm: Algorithm,
 }
 
-/// The builders that the planner chooses from.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Algorithm {
-    Pair,
-    Ring { channels: u16, bidirectional: bool },
-    Doubling,
-}
-
 /// The proved plans of all ranks of a process.
 #[derive(Default)]
 pub(crate) struct Planner {
     proved: Mutex<HashMap<Key, Proved>>,
+    /// What the process's communicators choose by, shared by those that are alike.
+    plannings: Mutex<HashMap<u64, Weak<Planning>>>,
     /// Whether the process has many ranks of a job: then each proof is kept for all of them.
     many: AtomicBool,
 }
@@ -71,6 +88,19 @@ impl Planner {
         self.many.store(true, Ordering::Relaxed);
     }
 
+    /// What a communicator on `machine` chooses by.
+    pub(crate) fn planning(&self, machine: Machine, settings: &Settings) -> Arc<Planning> {
+        let key = Planning::key(&machine, settings);
+        let mut known = self.plannings.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(planning) = known.get(&key).and_then(Weak::upgrade) {
+            return planning;
+        }
+        let planning = Arc::new(Planning::new(machine, settings));
+        known.retain(|_, planning| planning.strong_count() > 0);
+        known.insert(key, Arc::downgrade(&planning));
+        planning
+    }
+
     fn proved(&self) -> MutexGuard<'_, HashMap<Key, Proved>> {
         self.proved.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -85,7 +115,19 @@ impl Planner {
         let refused = |what: String| {
             Error::internal(format!("the plan for {} was refused: {what}", program.collective))
         };
-        let schedule = program.schedule();
+        // A rank has no link to itself.
+        let mut others = (0..).zip(&key.2).filter(|(peer, _)| *peer != rank).map(|(_, mapped)| *mapped);
+        let to_others = others.next().unwrap_or(true);
+        let uniform = others.all(|mapped| mapped == to_others);
+        if program.ranks > PROVED_WHOLE_MAX
+            && uniform
+            && let Some(regular) = program.algorithm.regular(program.collective, program.ranks)
+        {
+            let proved = Self::plan_of_one(&*regular, rank, to_others).map_err(refused)?;
+            self.proved().insert(key, proved.clone());
+            return Ok(proved);
+        }
+        let schedule = program.algorithm.schedule(program.collective, program.ranks);
         let lowered = lower_all(&schedule, &LowerOptions { slots: SLOTS })
             .map_err(|error| refused(error.to_string()))?;
         let unfused = verify(&lowered).map_err(|refusal| refused(refusal.to_string()))?;
@@ -102,7 +144,6 @@ impl Planner {
         let Some(plan) = plan else { return Err(refused(format!("rank {rank} has no plan"))) };
         let Proved { plan: chosen, .. } = &plan;
         tracing::debug!(name = chosen.name, steps = chosen.steps.len(), proved = proof.steps, "plan proved");
-        let uniform = key.2.iter().all(|mapped| *mapped == key.2[0]);
         if uniform && self.many.load(Ordering::Relaxed) {
             let mut known = self.proved();
             for (rank, plan) in (0..).zip(fused) {
@@ -112,5 +153,19 @@ impl Planner {
             self.proved().insert(key, plan.clone());
         }
         Ok(plan)
+    }
+
+    /// The plan of one among many ranks that are alike, proved by that.
+    fn plan_of_one(regular: &dyn Regular, rank: u32, mapped: bool) -> std::result::Result<Proved, String> {
+        let lowered = lower_one(regular, consort_algorithms::Rank(rank), &LowerOptions { slots: SLOTS })
+            .map_err(|error| error.to_string())?;
+        let unfused = verify_regular(regular, &lowered).map_err(|refusal| refusal.to_string())?;
+        let fused = passes::fuse(&lowered, &|_| mapped);
+        let proof = verify_regular(regular, &fused).map_err(|refusal| refusal.to_string())?;
+        if proof.fold_hash != unfused.fold_hash {
+            return Err("fusing changed what is computed".into());
+        }
+        tracing::debug!(name = fused.name, steps = fused.steps.len(), "plan proved by symmetry");
+        Ok(Proved { plan: Arc::new(fused), fold_hash: proof.fold_hash })
     }
 }

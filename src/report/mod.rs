@@ -142,3 +142,12 @@ pub struct WaitReport {
     /// How long it has stood there.
     pub stuck: Duration,
 }
+
+/// Something that people should know and that is no error. It must not be silent because nobody listens;
+/// thousands of simulated ones may.
+pub(crate) fn warn(text: &str) {
+    tracing::warn!("{text}");
+    if !cfg!(test) && !tracing::dispatcher::has_been_set() {
+        eprintln!("consort: {text}");
+    }
+}

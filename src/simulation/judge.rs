@@ -20,7 +20,7 @@ pub(super) fn judge(world: &mut World) -> Result<String, String> {
             continue;
         }
         let process = &mut world.processes[rank as usize];
-        let buffer = process.buffer().map(<[u8]>::to_vec);
+        let buffer = process.buffer();
         match process.outcome.take() {
             Some(Outcome::Completed) => completed.push(rank),
             Some(Outcome::Left) | None => {}
@@ -155,7 +155,9 @@ fn fits(world: &World, rank: Rank, failure: &Failed) -> Result<(), String> {
             let unlinked = matches!(error, Error::MissingRanks { .. }) && (missing(*one) || missing(*other));
             // In a large job the report does not come by detours.
             let bare = failure.report.is_none() && world.ranks > 32;
-            (timeout && (bare || names(*one) || names(*other))) || unlinked || follows
+            // Who gives up closes its data connections too, and its reason does not get through.
+            let shut = matches!(error, Error::Link { from, to, .. } if [*one, *other].map(|end| is(*from, end) || is(*to, end)) == [true; 2]);
+            (timeout && (bare || names(*one) || names(*other))) || unlinked || shut || follows
         }
         Fault::Partition { side, .. } => {
             let other_side = |other: &Rank| side.contains(other) != side.contains(&rank);

@@ -147,6 +147,7 @@ impl Process {
             pid: 100 + self.rank,
             process: u128::from(self.rank + 1).to_le_bytes(),
             boot: [0; 16],
+            cores: 64,
             unix: Vec::new(),
             tcp: vec![control_address(self.rank)],
         };
@@ -219,7 +220,7 @@ impl Process {
     }
 
     /// What the caller's buffer of a failed call holds now.
-    pub(super) fn buffer(&self) -> Option<&[u8]> {
+    pub(super) fn buffer(&self) -> Option<Vec<u8>> {
         match &self.stage {
             Stage::Run(running) => running.buffer(),
             _ => None,

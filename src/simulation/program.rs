@@ -22,6 +22,8 @@ pub(super) enum Item {
     Collective { on: usize, kind: Kind, op: ReduceOp, root: Rank, count: usize, started: bool },
     /// Every rank sends to the one `by` further and receives from the one `by` before, at the same time.
     Shift { on: usize, by: u32, count: usize },
+    /// A group: every rank sends to every other `messages` times, in the midst of which all reduce.
+    Group { on: usize, count: usize, messages: usize },
     /// One message.
     Message { on: usize, from: Rank, to: Rank, count: usize },
     /// Both of two ranks send before they receive.
@@ -81,8 +83,14 @@ impl Program {
             Kind::AllGather,
             Kind::ReduceScatter,
             Kind::Barrier,
+            Kind::AllToAll,
+            Kind::Gather,
+            Kind::Scatter,
         ];
         if on == 0 && ranks > 1 && random.once_in(5) {
+            if ranks <= 16 && random.once_in(3) {
+                return Item::Group { on, count, messages: 1 + random.below(3) };
+            }
             if random.once_in(2) {
                 return Item::Shift { on, by: 1 + random.below(ranks as usize - 1) as u32, count };
             }
@@ -90,11 +98,10 @@ impl Program {
             return Item::Message { on, from: root, to, count };
         }
         let kind = kinds[random.below(kinds.len())];
-        let rooted = matches!(kind, Kind::Reduce | Kind::Broadcast);
         let op = if kind == Kind::Barrier { ReduceOp::Max } else { op };
         let count = if kind == Kind::Barrier { 1 } else { count };
         let started = kind != Kind::Barrier && random.once_in(6);
-        Item::Collective { on, kind, op, root: if rooted { root } else { 0 }, count, started }
+        Item::Collective { on, kind, op, root: if kind.is_rooted() { root } else { 0 }, count, started }
     }
 
     /// The ranks of the first communicator that are on communicator `on` with `rank`, in their order there.
@@ -110,11 +117,11 @@ impl Program {
 /// A collective as the engine takes it.
 pub(super) fn call(kind: Kind, op: ReduceOp, root: Rank, count: usize) -> Call {
     let reduces = matches!(kind, Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter | Kind::Barrier);
-    Call { kind, data_type: DATA_TYPE, op: reduces.then_some(op), root, count }
+    Call::new(kind, DATA_TYPE, reduces.then_some(op), root, count)
 }
 
 pub(super) fn message(kind: Kind, peer: Rank, count: usize) -> Call {
-    Call { kind, data_type: DATA_TYPE, op: None, root: peer, count }
+    Call::new(kind, DATA_TYPE, None, peer, count)
 }
 
 /// What a rank (of the job) puts in at `index` of item `item`.
@@ -144,7 +151,13 @@ pub(super) fn expected(item: usize, call: &Call, members: &[Rank], me: usize) ->
         Kind::Reduce if call.root as usize == me => (0..count).filter_map(fold).collect(),
         Kind::ReduceScatter => (me * count..(me + 1) * count).filter_map(fold).collect(),
         Kind::Broadcast => (0..count).map(|index| at(call.root, index)).collect(),
-        Kind::AllGather => (0..members.len() as Rank)
+        Kind::Scatter => (me * count..(me + 1) * count).map(|index| at(call.root, index)).collect(),
+        Kind::AllToAll => (0..members.len() as Rank)
+            .flat_map(|rank| (me * count..(me + 1) * count).map(move |index| (rank, index)))
+            .map(|(rank, index)| at(rank, index))
+            .collect(),
+        Kind::Gather if call.root as usize != me => Vec::new(),
+        Kind::AllGather | Kind::Gather => (0..members.len() as Rank)
             .flat_map(|rank| (0..count).map(move |index| (rank, index)))
             .map(|(rank, index)| at(rank, index))
             .collect(),

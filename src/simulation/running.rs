@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use consort_kernels::{DataType, ReduceOp};
 use consort_memory::{Lease, Span, SpanMut};
 
 use super::faults::Deviation;
@@ -16,7 +17,7 @@ use crate::Rank;
 use crate::call::{Call, Kind};
 use crate::communicator::split::part;
 use crate::control::group::Group;
-use crate::engine::{Engine, Progress, Request, Source, Task};
+use crate::engine::{Buffers, Engine, Progress, Source, Task};
 use crate::error::Error;
 use crate::work::Ticket;
 
@@ -27,18 +28,34 @@ struct Communicator {
     members: Vec<Rank>,
 }
 
-/// A call that is waited for.
+/// Calls that are made together and waited for.
 struct Operation {
     on: usize,
-    calls: Vec<Call>,
-    requests: Vec<Request>,
+    shares: Vec<Share>,
+    /// The number of the last call.
+    sequence: u64,
     task: Option<Box<Task>>,
-    input: Vec<u8>,
-    output: Vec<u8>,
-    expected: Vec<u8>,
     began: Instant,
     /// A split: its colour.
     splits: Option<u32>,
+}
+
+/// One call with its memory and what it must put out.
+struct Share {
+    call: Call,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    expected: Vec<u8>,
+}
+
+impl Operation {
+    fn new(on: usize, shares: Vec<Share>, began: Instant) -> Self {
+        Operation { on, shares, sequence: 0, task: None, began, splits: None }
+    }
+
+    fn outputs(&self) -> Vec<u8> {
+        self.shares.iter().flat_map(|share| share.output.iter().copied()).collect()
+    }
 }
 
 /// An operation that was started.
@@ -110,8 +127,8 @@ impl Running {
         self.communicators.iter().map(|communicator| communicator.group.clone()).collect()
     }
 
-    pub(super) fn buffer(&self) -> Option<&[u8]> {
-        self.failed.as_ref().map(|operation| operation.output.as_slice())
+    pub(super) fn buffer(&self) -> Option<Vec<u8>> {
+        self.failed.as_ref().map(Operation::outputs)
     }
 
     fn now(&self) -> Instant {
@@ -243,21 +260,35 @@ impl Running {
             Item::Shift { on, by, count } => {
                 let size = self.communicators[on].members.len() as u32;
                 let (to, from) = ((rank + by) % size, (rank + size - by) % size);
-                let calls = vec![message(Kind::Send, to, count), message(Kind::Receive, from, count)];
-                self.messages(on, number, calls);
+                let calls = [message(Kind::Send, to, count), message(Kind::Receive, from, count)];
+                self.together(on, number, calls.map(|call| (call, 0)).to_vec());
+            }
+            Item::Group { on, count, messages } => {
+                let size = self.communicators[on].members.len() as u32;
+                let me = self.communicators[on].group.rank;
+                let mut calls = Vec::new();
+                for nth in 0..messages {
+                    // Lengths that differ, so that none is taken for another.
+                    let long = |kind, peer| (message(kind, peer, (count + nth) * (nth % 2 + 1)), nth);
+                    let others = || (0..size).filter(|other| *other != me);
+                    calls.extend(others().map(|to| long(Kind::Send, to)));
+                    calls.push((call(Kind::AllReduce, ReduceOp::Sum, 0, count + nth), nth));
+                    calls.extend(others().map(|from| long(Kind::Receive, from)));
+                }
+                self.together(on, number, calls);
             }
             Item::Message { on, from, to, count } => {
                 if rank == from {
-                    self.messages(on, number, vec![message(Kind::Send, to, count)]);
+                    self.together(on, number, vec![(message(Kind::Send, to, count), 0)]);
                 } else if rank == to {
-                    self.messages(on, number, vec![message(Kind::Receive, from, count)]);
+                    self.together(on, number, vec![(message(Kind::Receive, from, count), 0)]);
                 }
             }
             Item::BothSend { one, other, count } => {
                 if rank == one || rank == other {
                     let peer = if rank == one { other } else { one };
-                    self.messages(0, number, vec![message(Kind::Send, peer, count)]);
-                    self.messages(0, number, vec![message(Kind::Receive, peer, count)]);
+                    self.together(0, number, vec![(message(Kind::Send, peer, count), 0)]);
+                    self.together(0, number, vec![(message(Kind::Receive, peer, count), 0)]);
                 }
             }
             Item::Split { ref colors } => {
@@ -265,17 +296,14 @@ impl Running {
                 let words = [1, i64::from(color), 0];
                 let call = crate::communicator::core::split_call();
                 let all = colors.iter().flat_map(|color| [1, i64::from(*color), 0]);
-                let operation = Operation {
-                    on: 0,
-                    calls: vec![call],
-                    requests: Vec::new(),
-                    task: None,
+                let share = Share {
+                    call,
                     input: words.iter().flat_map(|word| word.to_le_bytes()).collect(),
                     output: vec![0; 24 * colors.len()],
                     expected: all.flat_map(i64::to_le_bytes).collect(),
-                    began: self.now(),
-                    splits: Some(color),
                 };
+                let mut operation = Operation::new(0, vec![share], self.now());
+                operation.splits = Some(color);
                 self.steps.push_back(operation);
             }
         }
@@ -289,10 +317,8 @@ impl Running {
         let expected = expected(number, &call, &communicator.members, me as usize);
         let began = self.now();
         if !started || call.count == 0 || communicator.group.has_failed() {
-            let (calls, requests) = (vec![call], Vec::new());
-            let operation =
-                Operation { on, calls, requests, task: None, input, output, expected, began, splits: None };
-            self.steps.push_back(operation);
+            let share = Share { call, input, output, expected };
+            self.steps.push_back(Operation::new(on, vec![share], began));
             return;
         }
         // Input and output side by side in one buffer, as far as the in-place forms allow.
@@ -304,30 +330,29 @@ impl Running {
         let engine = &mut self.communicators[on].engine;
         let request = engine.enter(call, u64::from(self.rank) + 1);
         let mut task = Task::default();
-        task.prepare(&[request], self.origin.settings.timeout);
+        task.prepare(self.origin.settings.timeout);
+        task.push(request, None);
         engine.enqueue(task, Source::Within(held, 0, input_bytes), Some(out), ticket.clone());
         // The input's lease lives as long as the engine holds it.
         drop(lease);
         self.started.push(Started { on, ticket, lease: apart, expected, output: 0..output_bytes, began });
     }
 
-    fn messages(&mut self, on: usize, number: usize, calls: Vec<Call>) {
+    /// Calls that are made together, each with the number of its contribution to the item.
+    fn together(&mut self, on: usize, number: usize, calls: Vec<(Call, usize)>) {
         let communicator = &self.communicators[on];
-        let me = communicator.group.rank;
-        let (mut input, mut output, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
-        for call in &calls {
-            if call.kind == Kind::Send {
-                input = filled(number, self.rank, call.count);
-            } else {
-                output = vec![0x77; call.count * ELEMENT_BYTES];
-                wanted = expected(number, call, &communicator.members, me as usize);
+        let (me, size) = (communicator.group.rank, communicator.group.size());
+        let share = |(call, nth): (Call, usize)| {
+            let key = number + 256 * nth;
+            Share {
+                call,
+                input: filled(key, self.rank, call.input_bytes(me, size) / ELEMENT_BYTES),
+                output: vec![0x77; call.output_bytes(me, size)],
+                expected: expected(key, &call, &communicator.members, me as usize),
             }
-        }
-        let (requests, began) = (Vec::new(), self.now());
-        let expected = wanted;
-        let operation =
-            Operation { on, calls, requests, task: None, input, output, expected, began, splits: None };
-        self.steps.push_back(operation);
+        };
+        let shares = calls.into_iter().map(share).collect();
+        self.steps.push_back(Operation::new(on, shares, self.now()));
     }
 
     /// What `Core::collective` and `Core::exchange` do, up to where they would wait.
@@ -345,24 +370,22 @@ impl Running {
                 return Ok(Progress::Blocked);
             }
             operation.began = now;
-            for call in &operation.calls {
-                let request = engine.enter(*call, u64::from(rank) + 1);
-                if call.count == 0 {
-                    engine.leave(&request);
-                } else {
-                    operation.requests.push(request);
-                }
-            }
-            if operation.requests.is_empty() {
-                return Ok(Progress::Done);
-            }
             let mut task = engine.take_task();
-            task.prepare(&operation.requests, timeout);
+            task.prepare(timeout);
+            for Share { call, .. } in &operation.shares {
+                let request = engine.enter(*call, u64::from(rank) + 1);
+                operation.sequence = request.sequence;
+                task.push(request, None);
+            }
             operation.task = Some(task);
         }
         let Some(task) = &mut operation.task else { return Ok(Progress::Blocked) };
-        let (input, output) = (Span::of(&operation.input), SpanMut::of(&mut operation.output));
-        match engine.turn(task, input, output) {
+        let buffers = operation.shares.iter_mut().map(|Share { input, output, .. }| Buffers {
+            input: Span::of(input),
+            output: SpanMut::of(output),
+        });
+        let buffers: Vec<_> = buffers.collect();
+        match engine.turn(task, &buffers) {
             Ok(Progress::Done) => {}
             Ok(progress) => {
                 task.tend(engine, true);
@@ -373,17 +396,14 @@ impl Running {
                 return Err(error);
             }
         }
-        operation.requests.iter().for_each(|request| engine.leave(request));
         operation.task.take().into_iter().for_each(|task| engine.put_back(task));
-        assert!(
-            operation.expected.is_empty() || operation.output == operation.expected,
-            "rank {rank}: wrong bits of {:?}",
-            operation.calls
-        );
+        for Share { call, output, expected, .. } in &operation.shares {
+            assert!(expected.is_empty() || output == expected, "rank {rank}: wrong bits of {call:?}");
+        }
         if let Some(color) = operation.splits {
-            let words = operation.output.chunks_exact(8).filter_map(|word| word.first_chunk());
+            let words = operation.shares[0].output.chunks_exact(8).filter_map(|word| word.first_chunk());
             let all: Vec<i64> = words.map(|word| i64::from_le_bytes(*word)).collect();
-            let number = operation.requests[0].sequence;
+            let number = operation.sequence;
             let group = communicator.group.clone();
             let (uid, members) = part(&group, "split", number, color, &all)?;
             let child = Group::new(group.member.clone(), uid, members.clone(), 0);
@@ -400,7 +420,7 @@ impl Running {
         operation: Option<Operation>,
     ) -> Outcome {
         let report = on.and_then(|on| self.communicators[on].group.report());
-        let buffer = operation.as_ref().map(|operation| operation.output.clone()).unwrap_or_default();
+        let buffer = operation.as_ref().map(Operation::outputs).unwrap_or_default();
         self.failed = operation;
         self.shut();
         Outcome::Failed(Failed { error, on, report, began, ended: self.now(), buffer })
@@ -447,7 +467,6 @@ enum Begun {
 }
 
 fn deviate(call: &mut Call, how: Deviation) {
-    use consort_kernels::{DataType, ReduceOp};
     match how {
         Deviation::Count => call.count += 1,
         Deviation::Op if call.op == Some(ReduceOp::Max) => call.op = Some(ReduceOp::Min),

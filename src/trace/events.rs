@@ -188,6 +188,7 @@ mod tests {
 
     use super::*;
     use crate::call::Kind;
+    use crate::recorder::Named;
     use crate::trace::offset::Reading;
 
     fn track(dropped: u64) -> Track {
@@ -203,7 +204,8 @@ mod tests {
 
     fn entry(sequence: u64, kind: Kind, entered: u64, ended: u64, outcome: Outcome) -> Entry {
         let op = (kind == Kind::Reduce).then_some(ReduceOp::Sum);
-        let descriptor = Descriptor { kind, data_type: DataType::Float32, op, root: 2, count: 10 };
+        let descriptor =
+            Descriptor { kind, data_type: DataType::Float32, op, root: 2, count: 10, named: Named::NONE };
         Entry { index: sequence, sequence, descriptor, entered, ended, outcome }
     }
 

@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 
 use super::{brief, columns};
 use crate::Rank;
-use crate::call::Kind;
 use crate::control::group::Group;
 use crate::recorder::{Descriptor, Entry, Outcome};
 use crate::report::CallReport;
@@ -144,8 +143,7 @@ fn called(sequence: u64, descriptor: &Descriptor) -> CallReport {
 
 /// The root of an operation that has one; the peer of a message.
 pub(super) fn root(descriptor: &Descriptor) -> Option<Rank> {
-    let rooted = matches!(descriptor.kind, Kind::Reduce | Kind::Broadcast) || descriptor.kind.is_message();
-    rooted.then_some(descriptor.root)
+    descriptor.kind.is_rooted().then_some(descriptor.root)
 }
 
 /// `all_reduce of 1024 float (sum)`.
@@ -184,6 +182,8 @@ mod tests {
     use consort_kernels::{DataType, ReduceOp};
 
     use super::*;
+    use crate::call::Kind;
+    use crate::recorder::Named;
     use crate::{Communicator, Options};
 
     fn entry(sequence: u64, ended: Option<u64>, failed: bool) -> FlightEntry {
@@ -193,6 +193,7 @@ mod tests {
             op: (!failed).then_some(ReduceOp::Sum),
             root: 3,
             count: 1024,
+            named: Named::NONE,
         };
         let call = called(sequence, &descriptor);
         FlightEntry {

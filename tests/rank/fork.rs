@@ -24,6 +24,7 @@ fn child(comm: Communicator) -> i32 {
     }
     if !matches!(comm.split(Some(0), 0), Err(Error::Forked))
         || !matches!(comm.send(&[1u8], 1), Err(Error::Forked))
+        || !matches!(consort::group(|group| group.send(&comm, &[1u8], 1)), Err(Error::Forked))
     {
         return 4;
     }

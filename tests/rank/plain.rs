@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use consort::planning::Collective;
 use consort::{Communicator, ReduceOp, Result};
-use consort_tests::{bits, collectives};
+use consort_tests::{bits, collectives, folds, groups, matrix, vectors};
 
-use crate::Context;
+use crate::{Context, report};
 
 pub(crate) fn everything(context: &Context) -> Result<()> {
     let comm = context.join()?;
@@ -46,7 +47,7 @@ pub(crate) fn unattended(context: &Context) -> Result<()> {
     }
     println!("done {}", work.is_done());
     let (buffer, result) = work.wait_with_buffer();
-    crate::report(&result);
+    report(&result);
     if result.is_ok() {
         assert!(buffer.iter().all(|value| *value == comm.size() as f32));
         let queued: Vec<_> =
@@ -78,4 +79,84 @@ pub(crate) fn split(context: &Context) -> Result<()> {
     assert!(ranks.is_sorted_by(|one, other| one > other), "keys reverse the order: {ranks:?}");
     drop(comm);
     collectives::everything(&half, 100)
+}
+
+/// Blocks that differ in length, as the seed says.
+pub(crate) fn vectors(context: &Context) -> Result<()> {
+    let comm = context.join()?;
+    let longest = if comm.size() > 4 { 5_003 } else { 300_007 };
+    vectors::everything(&comm, context.number("seed") as u64, 2, longest)
+}
+
+/// Floats that round; folded as the environment says.
+pub(crate) fn folds(context: &Context) -> Result<()> {
+    let comm = context.join()?;
+    let seed = context.text("seed").parse().expect("a seed");
+    folds::everything(&comm, seed, &[8, 5000, 300_000])
+}
+
+/// What the planner chooses as the environment says, and how a call ends; all else works whatever it says.
+pub(crate) fn planned(context: &Context) -> Result<()> {
+    let comm = context.join()?;
+    for collective in [Collective::AllReduce, Collective::AllGather] {
+        match comm.explain(collective, 4096) {
+            Ok(explanation) => {
+                let chosen = explanation.chosen().expect("one is chosen").algorithm;
+                println!("chosen {chosen} {:?}", explanation.origin);
+            }
+            Err(error) => report(&Err(error)),
+        }
+    }
+    let mut values = vec![1i64; 512];
+    let result = comm.all_reduce(&mut values, ReduceOp::Sum);
+    if result.is_ok() {
+        assert_eq!(values, vec![i64::from(comm.size()); 512]);
+    } else {
+        assert_eq!(values, vec![1; 512], "nothing was touched");
+    }
+    report(&result);
+    comm.barrier()?;
+    let half = comm.split(Some(comm.rank() % 2), 0)?.expect("a colour was given");
+    half.barrier()?;
+    drop(half);
+    let mut message = [0u8; 3];
+    let (to, from) = ((comm.rank() + 1) % comm.size(), (comm.rank() + comm.size() - 1) % comm.size());
+    comm.exchange_into(&[7u8; 3], to, &mut message, from)?;
+    assert_eq!(message, [7; 3]);
+    comm.barrier()
+}
+
+/// Every collective by algorithms that are drawn.
+pub(crate) fn matrix(context: &Context) -> Result<()> {
+    let comm = context.join()?;
+    let seed = context.text("seed").parse().expect("a seed");
+    let draw = matrix::Draw { seed, one_of: context.number("one_of") as u64, all: false };
+    matrix::everything(&comm, &draw)
+}
+
+/// Groups, on one communicator and on two. With `how`, over and over until rank 1 is killed or aborts.
+pub(crate) fn groups(context: &Context) -> Result<()> {
+    let comm = context.join()?;
+    let other = comm.split(Some(0), 0)?.expect("a colour was given");
+    let round = |count: usize| {
+        groups::mixed(&comm, count, 3)?;
+        groups::crossing(&comm, &other, count)
+    };
+    if context.text("how").is_empty() {
+        [1, 3000, 100_000].into_iter().try_for_each(round)?;
+        return groups::ring(&comm, 500_000);
+    }
+    round(100)?;
+    println!("begin");
+    for nth in 0.. {
+        if nth == 50 && context.rank == 1 && context.text("how") == "abort" {
+            comm.abort("enough");
+        }
+        if let Err(error) = round(20_000) {
+            report(&Err(error));
+            break;
+        }
+    }
+    context.listen();
+    Ok(())
 }

@@ -65,7 +65,38 @@ pub fn everything(comm: &Communicator, count: usize) -> Result<()> {
     assert_eq!(output, block, "reduce_scatter of {count} on {size}");
     let mut buffer = long.clone();
     comm.reduce_scatter_in_place(&mut buffer, ReduceOp::Sum)?;
-    assert_eq!(buffer[mine], block, "reduce_scatter in place");
+    assert_eq!(buffer[mine.clone()], block, "reduce_scatter in place");
+
+    let mut output = vec![0; count * size as usize];
+    comm.all_to_all(&long, &mut output)?;
+    let exchanged: Vec<i64> =
+        (0..size).flat_map(|from| mine.clone().map(move |index| input(from, index))).collect();
+    assert_eq!(output, exchanged, "all_to_all of {count} on {size}");
+
+    for root in 0..size {
+        let mut output = vec![-1; if rank == root { gathered.len() } else { 0 }];
+        comm.gather(&whole, &mut output, root)?;
+        assert_eq!(output, &gathered[..output.len()], "gather of {count} on {size} to {root}");
+        let mut buffer = if rank == root { vec![-1; gathered.len()] } else { whole.clone() };
+        if rank == root {
+            buffer[mine.clone()].copy_from_slice(&whole);
+        }
+        comm.gather_in_place(&mut buffer, root)?;
+        assert_eq!(
+            buffer,
+            if rank == root { &gathered[..] } else { &whole[..] },
+            "gather in place to {root}"
+        );
+
+        let spread = vector(root, count * size as usize);
+        let mut output = vec![0; count];
+        comm.scatter(if rank == root { &spread } else { &[] }, &mut output, root)?;
+        assert_eq!(output, spread[mine.clone()], "scatter of {count} on {size} from {root}");
+        let mut buffer = if rank == root { spread.clone() } else { vec![-1; count] };
+        comm.scatter_in_place(&mut buffer, root)?;
+        let stays = if rank == root { &spread[..] } else { &spread[mine.clone()] };
+        assert_eq!(buffer, stays, "scatter in place from {root}");
+    }
 
     let (to, from) = ((rank + 1) % size, (rank + size - 1) % size);
     let mut output = vec![0; count];

@@ -9,7 +9,7 @@ use consort::{DataType, ReduceOp};
 use crate::system::Random;
 
 /// After so many elements the contents begin again.
-const PERIOD: usize = 1021;
+pub const PERIOD: usize = 1021;
 
 /// Who has the buffer, in which operation.
 fn random(key: u64, rank: u32) -> Random {
@@ -54,13 +54,14 @@ fn wrapped(data_type: DataType, value: i64) -> i64 {
     }
 }
 
-/// The largest whole number of a contribution; eight of them add up without rounding. None: any integer.
+/// The largest whole number of a contribution; sixteen of them (of the smallest floats eight) add up without rounding.
+/// None: any integer.
 fn largest(data_type: DataType) -> Option<u64> {
     match data_type {
         DataType::Float64 => Some((1 << 49) - 1),
         DataType::Float32 => Some((1 << 20) - 1),
-        DataType::Float16 => Some(255),
-        DataType::Bfloat16 => Some(31),
+        DataType::Float16 => Some(127),
+        DataType::Bfloat16 => Some(15),
         DataType::Float8E4m3 | DataType::Float8E5m2 => Some(1),
         _ => None,
     }
@@ -68,8 +69,11 @@ fn largest(data_type: DataType) -> Option<u64> {
 
 fn contributions(data_type: DataType, op: ReduceOp, key: u64, rank: u32) -> Vec<i64> {
     let mut random = random(key, rank);
+    // More would not fit the smallest floats.
+    let counts = rank < 8;
     let value = |random: u64| match (op, largest(data_type)) {
-        (ReduceOp::Prod, Some(_)) => 1 + (random & 1) as i64,
+        (ReduceOp::Prod, Some(_)) => 1 + i64::from(counts && random & 1 == 1),
+        (_, Some(1)) => i64::from(counts && random & 1 == 1),
         (_, Some(largest)) => (random & largest) as i64,
         (ReduceOp::Avg, None) => (random & 15) as i64,
         (_, None) => wrapped(data_type, random as i64),
@@ -122,6 +126,12 @@ impl Pattern {
             all.iter_mut().for_each(|value| *value /= i64::from(size));
         }
         Self::of(data_type, &all)
+    }
+
+    /// These bytes, [`PERIOD`] elements, again and again.
+    pub fn repeating(data_type: DataType, bytes: Vec<u8>) -> Self {
+        assert_eq!(bytes.len(), PERIOD * data_type.size());
+        Pattern { bytes, element: data_type.size() }
     }
 
     fn of(data_type: DataType, values: &[i64]) -> Self {

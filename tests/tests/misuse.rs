@@ -39,6 +39,11 @@ fn roots_and_peers_out_of_range() {
             let name = format!("rank {root} does not exist");
             assert_refused(comm, comm.broadcast(&mut data, root), &["broadcast", &name, "between 0 and 1"]);
             assert_refused(comm, comm.reduce(&mut data, ReduceOp::Sum, root), &["reduce", &name]);
+            assert_refused(comm, comm.gather(&data, &mut [], root), &["gather", &name]);
+            assert_refused(comm, comm.gather_in_place(&mut data, root), &["gather", &name]);
+            assert_refused(comm, comm.scatter(&[], &mut data, root), &["scatter", &name]);
+            assert_refused(comm, comm.scatter_in_place(&mut data, root), &["scatter", &name]);
+            assert_refused(comm, comm.scatter_v(&[], &[], &mut data, root), &["receive", &name]);
             assert_refused(comm, comm.send(&data, root), &["send", &name]);
             assert_refused(comm, comm.receive(&mut data, root), &["receive", &name]);
             assert_refused(comm, comm.exchange_into(&[1u8], root, &mut [1u8], 0), &[&name]);
@@ -65,7 +70,15 @@ fn lengths_that_do_not_fit() {
             &["input", "32 bytes", "56"],
         );
         assert_refused(comm, comm.reduce_scatter_in_place(&mut short, ReduceOp::Sum), &["7 elements"]);
+        assert_refused(comm, comm.all_to_all(&short, &mut [0.0; 7]), &["7 elements", "2 equal blocks"]);
+        assert_refused(comm, comm.all_to_all(&long, &mut short), &["output", "28 bytes", "32"]);
+        let mut odd = [0u8; 3];
+        assert!(comm.scope(|scope| scope.all_to_all(&[1u8; 3], &mut odd).map(drop)).is_err());
         if comm.rank() == 0 {
+            assert_refused(comm, comm.gather(&long, &mut short, 0), &["output", "28 bytes", "64"]);
+            assert_refused(comm, comm.gather_in_place(&mut short, 0), &["7 elements"]);
+            assert_refused(comm, comm.scatter(&long, &mut short, 0), &["input", "32 bytes", "56"]);
+            assert_refused(comm, comm.scatter_in_place(&mut short, 0), &["7 elements"]);
             assert_refused(comm, comm.broadcast_into(&long, &mut short, 0), &["input"]);
             assert_refused(comm, comm.reduce_into(&long, &mut short, ReduceOp::Sum, 0), &["output"]);
         }
@@ -108,6 +121,17 @@ fn buffers_that_overlap() {
             let refused =
                 comm.execute(&scatter, all.read().slice(0, 1200), all.slice(rank * 400 + shift, 400));
             assert_refused(comm, refused, &overlap);
+            let gather = Call::gather(float, 100, comm.rank());
+            let refused =
+                comm.execute(&gather, all.read().slice(rank * 400 + shift, 400), all.slice(0, 1200));
+            assert_refused(comm, refused, &overlap);
+            let scatter = Call::scatter(float, 100, comm.rank());
+            let refused =
+                comm.execute(&scatter, all.read().slice(0, 1200), all.slice(rank * 400 + shift, 400));
+            assert_refused(comm, refused, &overlap);
+            let exchange = Call::all_to_all(float, 100);
+            let refused = comm.execute(&exchange, all.read().slice(0, 1200), all.slice(shift - 1, 1200));
+            assert_refused(comm, refused, &["overlap", "there is none"]);
             let (to, from) = ((comm.rank() + 1) % 3, (comm.rank() + 2) % 3);
             let refused = comm.exchange(float, all.read().slice(0, 400), to, all.slice(shift, 400), from);
             assert_refused(comm, refused, &["overlap"]);
@@ -136,6 +160,12 @@ fn zero_counts_count_as_calls() {
             comm.reduce::<i8>(&mut [], ReduceOp::Max, 1)?;
             comm.all_gather::<u64>(&[], &mut [])?;
             comm.reduce_scatter::<u64>(&[], &mut [], ReduceOp::Min)?;
+            comm.all_to_all::<u32>(&[], &mut [])?;
+            comm.gather::<u32>(&[], &mut [], 1)?;
+            comm.scatter::<u32>(&[], &mut [], 2)?;
+            comm.all_gather_v::<i8>(&[], &mut [], &[0; 3])?;
+            comm.reduce_scatter_v::<i8>(&[], &mut [], &[0; 3], ReduceOp::Sum)?;
+            comm.all_to_all_v::<i8>(&[], &[0; 3], &mut [], &[0; 3])?;
             comm.exchange_into::<u8>(&[], (comm.rank() + 1) % 3, &mut [], (comm.rank() + 2) % 3)?;
             assert_eq!(comm.start_all_reduce(Vec::<f32>::new(), ReduceOp::Sum)?.wait()?, Vec::<f32>::new());
             assert_works(comm)?;

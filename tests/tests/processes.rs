@@ -1,6 +1,6 @@
 //! Ranks that are processes: every collective, every type, work that nobody waits for, split.
 
-use consort::{Options, TransportChoice};
+use consort::{Determinism, Options, TransportChoice};
 use consort_tests::job::{Start, alone};
 use consort_tests::{Links, bits, results_of_ranks};
 
@@ -42,9 +42,10 @@ fn assert_same(one: &[String], other: &[String], what: &str) {
     assert!(one.len() == 60 && other.len() == 60 && differences.is_empty(), "{what}: {differences:#?}");
 }
 
-fn bits_of_processes(size: u32, transport: &str) -> Bits {
+fn bits_of_processes(size: u32, transport: &str, determinism: &str) -> Bits {
     let _alone = alone();
     let start = Start::new(RANK, "bits", size).env("CONSORT_TRANSPORT", transport);
+    let start = start.env("CONSORT_DETERMINISM", determinism);
     let mut job = start.env("CONSORT_TIMEOUT", 30).go();
     let mut said = |rank| [(); 2].map(|()| job.line(rank, "bits ").split(' ').map(str::to_owned).collect());
     let all: Vec<Bits> = (0..size).map(&mut said).collect();
@@ -71,20 +72,26 @@ fn all_the_same(all: Vec<Bits>, what: &str) -> Bits {
 #[test]
 fn bits_are_the_same_on_every_rank_in_every_run_over_every_transport() {
     for size in [2, 3, 4] {
-        let loopback = bits_of_threads(size, Links::Local, &Options::default());
         let tcp = Options::default().transport(TransportChoice::Tcp);
-        let mut all = vec![
-            ("loopback again", bits_of_threads(size, Links::Local, &Options::default())),
-            ("tcp in one process", bits_of_threads(size, Links::Joined, &tcp)),
-            ("shm", bits_of_processes(size, "shm")),
-            ("tcp", bits_of_processes(size, "tcp")),
+        let local = |options: &Options| bits_of_threads(size, Links::Local, options);
+        // The same machine: the same choices, whether ranks are threads or processes.
+        let of_memory = [local(&Options::default()), bits_of_processes(size, "shm", "run")];
+        let of_tcp = [bits_of_threads(size, Links::Joined, &tcp), bits_of_processes(size, "tcp", "run")];
+        let invariant = |options: Options| options.determinism(Determinism::Invariant);
+        let of_all = [
+            local(&invariant(Options::default())),
+            bits_of_threads(size, Links::Joined, &invariant(tcp.clone())),
+            bits_of_processes(size, "shm", "invariant"),
+            bits_of_processes(size, "tcp", "invariant"),
         ];
-        if size == 3 {
-            all.push(("shm again", bits_of_processes(size, "shm")));
-        }
-        for (what, bits) in &all {
-            assert_same(&loopback[0], &bits[0], &format!("{size} ranks, loopback and {what}"));
-            assert_same(&bits[0], &bits[1], &format!("{size} ranks, {what}: buffers aligned and not"));
+        let again = local(&Options::default());
+        assert_same(&of_memory[0][0], &again[0], &format!("{size} ranks, again"));
+        let groups: [(&str, &[Bits]); 3] = [("memory", &of_memory), ("tcp", &of_tcp), ("any", &of_all)];
+        for (what, group) in groups {
+            for bits in group {
+                assert_same(&group[0][0], &bits[0], &format!("{size} ranks, {what}"));
+                assert_same(&bits[0], &bits[1], &format!("{size} ranks, {what}: buffers aligned and not"));
+            }
         }
     }
 }

@@ -3,10 +3,47 @@
 //! Invariant: a builder is a pure function of (collective, ranks, options); the same arguments give the same
 //! schedule on every rank. Deliberately absent: sizes, topology and choice, which belong to the planner.
 
+mod all_pairs;
+mod binomial;
+mod box_tree;
+mod bruck;
+mod common;
+mod compose;
+mod direct;
 mod doubling;
+mod exchange;
+mod halving;
+mod hierarchical;
+mod moves;
 mod pair;
+mod pat;
+#[cfg(test)]
+mod proving;
+mod replicated;
 mod ring;
+mod scattered;
+mod swing;
+mod switch;
+mod tree;
+mod two_level;
 
-pub use doubling::doubling;
+pub use all_pairs::{one_shot, two_shot};
+pub use binomial::{binomial, binomial_is_defined};
+pub use box_tree::{box_tree, box_tree_is_defined};
+pub use bruck::{bruck_all_gather, bruck_all_to_all};
+pub use compose::{Embedding, beside, embed};
+pub use direct::{direct, direct_is_defined, direct_reduce};
+pub use doubling::{Doubling, doubling};
+pub use exchange::{pairwise, spread_out};
+pub use halving::{PartnerOrder, halving_doubling, halving_doubling_is_defined};
+pub use hierarchical::{
+    Builder, blueconnect, blueconnect_is_defined, hierarchical, hierarchical_is_defined, torus2d,
+};
 pub use pair::pair;
-pub use ring::{RingOptions, ring};
+pub use pat::{pat, pat_is_defined};
+pub use replicated::{ReplicatedExchange, replicated_exchange};
+pub use ring::{Ring, RingOptions, ring, ring_is_defined};
+pub use scattered::scatter_all_gather;
+pub use swing::{swing, swing_is_defined};
+pub use switch::{SwitchForm, switch, switch_is_defined, switch_tree};
+pub use tree::{double_tree, tree, tree_is_defined};

@@ -20,6 +20,7 @@ pub fn pair() -> Schedule {
         name: "pair".into(),
         collective: Collective::SendReceive,
         ranks: 2,
+        switches: 0,
         partition: Partition { parts: 1 },
         rounds: vec![Round { transfers: vec![transfer] }],
     }

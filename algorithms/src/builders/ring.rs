@@ -17,8 +17,10 @@
 //! Fold order: arriving value first, then the own one. Block `b` of a reduce-scatter is therefore the left
 //! fold over ranks `b+1, b+2, …, b` (modulo `n`); a reduce is the left fold over ranks `1, 2, …, n-1, 0`.
 
-use crate::passes::{interleave, replicate, reverse};
-use crate::{Channel, Chunk, Collective, Partition, Place, Rank, Round, Schedule, Transfer};
+use crate::passes::with_chunks;
+use crate::{
+    Channel, Chunk, Collective, Own, Partition, Place, Rank, Regular, Schedule, Symmetry, Transfer, whole,
+};
 
 /// How a ring uses the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,140 +38,221 @@ impl Default for RingOptions {
     }
 }
 
+/// Whether there is a ring for `collective`; then for any number of ranks.
+pub const fn ring_is_defined(collective: Collective) -> bool {
+    use Collective::{AllGather, AllReduce, Broadcast, Reduce, ReduceScatter};
+    matches!(collective, AllReduce | ReduceScatter | AllGather | Broadcast | Reduce)
+}
+
 /// The ring schedule of `collective` over `ranks` ranks (at least 1). Rank 0 is the root of rooted ones.
 ///
 /// # Panics
 ///
-/// When there is no ring for the collective (point-to-point and all-to-all), `ranks` is 0, or there would be
-/// more than 65,535 channels.
+/// When there is no ring for the collective ([`ring_is_defined`]), `ranks` is 0, or there would be more than
+/// 65,535 channels.
 pub fn ring(collective: Collective, ranks: u32, options: RingOptions) -> Schedule {
-    assert!(ranks > 0, "a ring needs a rank");
-    let mut schedule = one_ring(collective, ranks);
-    if options.bidirectional {
-        schedule = interleave(&[schedule.clone(), reverse(&schedule)]);
-    }
-    let channels = options.channels.max(1);
-    schedule = replicate(&schedule, channels);
-    schedule.name = match (channels, options.bidirectional) {
-        (1, false) => "ring".into(),
-        (1, true) => "ring(bidirectional)".into(),
-        (_, false) => format!("ring(channels={channels})"),
-        (_, true) => format!("ring(channels={channels}, bidirectional)"),
-    };
-    schedule
+    whole(&Ring::new(collective, ranks, options))
 }
 
-fn one_ring(collective: Collective, ranks: u32) -> Schedule {
-    let ring = Ring { collective, ranks };
-    let rounds = match collective {
-        _ if ranks == 1 => vec![ring.local_copies(1)],
-        Collective::AllReduce => [ring.scatter_rounds(), ring.gather_rounds()].concat(),
-        Collective::ReduceScatter => ring.scatter_rounds(),
-        Collective::AllGather => ring.gather_rounds(),
-        Collective::Broadcast => ring.broadcast_rounds(),
-        Collective::Reduce => ring.reduce_rounds(),
-        Collective::SendReceive | Collective::AllToAll => panic!("there is no ring for {collective}"),
-    };
-    let parts = if collective == Collective::AllReduce { ranks } else { 1 };
-    Schedule { name: "ring".into(), collective, ranks, partition: Partition { parts }, rounds }
+/// The ring, rank by rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ring {
+    collective: Collective,
+    ranks: u32,
+    /// Rings one way.
+    channels: u16,
+    /// 2 when as many go the other way, else 1.
+    directions: u16,
 }
 
-struct Ring {
+/// The ring of which the others are copies and mirror images: one channel, ranks and blocks in their order.
+struct Plain {
     collective: Collective,
     ranks: u32,
 }
 
 impl Ring {
+    /// As [`ring`], without making it.
+    ///
+    /// # Panics
+    ///
+    /// As [`ring`].
+    pub fn new(collective: Collective, ranks: u32, options: RingOptions) -> Self {
+        assert!(ranks > 0, "a ring needs a rank");
+        assert!(ring_is_defined(collective), "there is no ring for {collective}");
+        let (channels, directions) = (options.channels.max(1), if options.bidirectional { 2 } else { 1 });
+        assert!(channels.checked_mul(directions).is_some(), "at most 65,535 channels");
+        Ring { collective, ranks, channels, directions }
+    }
+
+    fn streams(&self) -> u32 {
+        u32::from(self.channels) * u32::from(self.directions)
+    }
+
+    /// Whose part of the plain ring a rank plays; its own inverse.
+    fn mirror(&self, reversed: bool, rank: u32) -> u32 {
+        if reversed { (self.ranks - rank) % self.ranks } else { rank }
+    }
+
+    /// A transfer of the plain ring as that of a channel. Blocks that belong to ranks follow them.
+    fn on_channel(&self, channel: u16, own: Own) -> Own {
+        let reversed = channel % self.directions == 1;
+        let stream = u32::from(channel % self.directions * self.channels + channel / self.directions);
+        let chunk = |place: Place, chunk: Chunk| {
+            let blocked = match place {
+                Place::Input(_) => self.collective.input_blocks(self.ranks) > 1,
+                Place::Output(_) => self.collective.output_blocks(self.ranks) > 1,
+                Place::Scratch(_) => self.collective == Collective::ReduceScatter,
+            };
+            let chunk = if blocked { self.mirror(reversed, chunk.0) } else { chunk.0 };
+            Chunk(chunk * self.streams() + stream)
+        };
+        let rank = |rank: Rank| Rank(self.mirror(reversed, rank.0));
+        let renamed = with_chunks(&own.transfer, chunk);
+        let (from, to) = (rank(renamed.from), rank(renamed.to));
+        Own { transfer: Transfer { from, to, channel: Channel(channel), ..renamed }, ..own }
+    }
+}
+
+impl Regular for Ring {
+    fn head(&self) -> Schedule {
+        let name = match (self.channels, self.directions) {
+            (1, 1) => "ring".into(),
+            (1, _) => "ring(bidirectional)".into(),
+            (channels, 1) => format!("ring(channels={channels})"),
+            (channels, _) => format!("ring(channels={channels}, bidirectional)"),
+        };
+        let blocks = if self.collective == Collective::AllReduce { self.ranks } else { 1 };
+        Schedule {
+            name,
+            collective: self.collective,
+            ranks: self.ranks,
+            switches: 0,
+            partition: Partition { parts: blocks * self.streams() },
+            rounds: Vec::new(),
+        }
+    }
+
+    fn own(&self, rank: Rank, take: &mut dyn FnMut(Own)) {
+        let plain = Plain { collective: self.collective, ranks: self.ranks };
+        for round in 0..plain.rounds() {
+            for channel in 0..self.channels * self.directions {
+                let rank = Rank(self.mirror(channel % self.directions == 1, rank.0));
+                plain.own(round, rank, &mut |own| take(self.on_channel(channel, own)));
+            }
+        }
+    }
+
+    fn symmetry(&self) -> Option<Symmetry> {
+        let rooted = matches!(self.collective, Collective::Broadcast | Collective::Reduce);
+        (!rooted).then(|| Symmetry { dimensions: vec![self.ranks], lower_first: false })
+    }
+
+    fn piece(&self, by: Rank, piece: u32) -> u32 {
+        let (block, stream) = (piece / self.streams(), piece % self.streams());
+        let reversed = stream >= u32::from(self.channels);
+        (block + self.mirror(reversed, by.0)) % self.ranks * self.streams() + stream
+    }
+}
+
+impl Plain {
+    fn rounds(&self) -> u32 {
+        match self.collective {
+            _ if self.ranks == 1 => 1,
+            Collective::AllReduce => 2 * (self.ranks - 1),
+            _ => self.ranks - 1,
+        }
+    }
+
     /// `base - steps` around the ring.
     fn back(&self, base: u32, steps: u32) -> u32 {
         (base + 2 * self.ranks - steps) % self.ranks
     }
 
-    fn hop(&self, from: u32, source: Place, target: Place, fold: Option<Place>) -> Transfer {
-        let to = (from + 1) % self.ranks;
-        Transfer {
-            from: Rank(from),
-            to: Rank(to),
-            channel: Channel(0),
-            source,
-            target,
-            fold,
-            own_first: false,
+    /// What a rank does in a round: its send, its receive, what it copies.
+    fn own(&self, round: u32, rank: Rank, take: &mut dyn FnMut(Own)) {
+        if self.ranks > 1 {
+            for from in [rank.0, self.back(rank.0, 1)] {
+                if let Some((source, target, fold, complete)) = self.hop(round, from) {
+                    let transfer = Transfer {
+                        from: Rank(from),
+                        to: Rank((from + 1) % self.ranks),
+                        channel: Channel(0),
+                        source,
+                        target,
+                        fold,
+                        own_first: false,
+                    };
+                    take(Own { round, transfer, complete });
+                }
+            }
+        }
+        let keeps = match self.collective {
+            _ if self.ranks == 1 => true,
+            Collective::AllGather => round == 0,
+            Collective::Broadcast => round == 0 && rank.0 == 0,
+            _ => false,
+        };
+        if keeps {
+            let transfer = Transfer {
+                from: rank,
+                to: rank,
+                channel: Channel(0),
+                source: Place::Input(Chunk(0)),
+                target: Place::Output(Chunk(if self.collective == Collective::AllGather {
+                    rank.0
+                } else {
+                    0
+                })),
+                fold: None,
+                own_first: false,
+            };
+            take(Own { round, transfer, complete: self.collective.reduces() });
         }
     }
 
-    /// Each of the first `count` ranks copies its input to its own block of the output.
-    fn local_copies(&self, count: u32) -> Round {
-        let copy = |rank: u32| Transfer {
-            from: Rank(rank),
-            to: Rank(rank),
-            channel: Channel(0),
-            source: Place::Input(Chunk(0)),
-            target: Place::Output(Chunk(if self.collective == Collective::AllGather { rank } else { 0 })),
-            fold: None,
-            own_first: false,
-        };
-        Round { transfers: (0..count).map(copy).collect() }
+    /// What `from` sends to its successor in a round, if anything: source, target, what the successor folds it
+    /// with, and whether that is complete then.
+    fn hop(&self, round: u32, from: u32) -> Option<(Place, Place, Option<Place>, bool)> {
+        let last = self.ranks - 2;
+        match self.collective {
+            Collective::AllReduce if round > last => Some(self.gather(round - last - 1, from)),
+            Collective::AllReduce | Collective::ReduceScatter => Some(self.scatter(round, from)),
+            Collective::AllGather => Some(self.gather(round, from)),
+            // The chain 0, 1, …, n-1.
+            Collective::Broadcast => (from == round).then_some({
+                let source = if from == 0 { Place::Input(Chunk(0)) } else { Place::Output(Chunk(0)) };
+                (source, Place::Output(Chunk(0)), None, false)
+            }),
+            // The chain 1, 2, …, n-1, 0.
+            _ => (from == round + 1).then_some({
+                let chunk = Chunk(0);
+                let source = if from == 1 { Place::Input(chunk) } else { Place::Scratch(chunk) };
+                let target = if round == last { Place::Output(chunk) } else { Place::Scratch(chunk) };
+                (source, target, Some(Place::Input(chunk)), round == last)
+            }),
+        }
     }
 
     /// After round `n-2`, block `r` is complete on rank `r`.
-    fn scatter_rounds(&self) -> Vec<Round> {
-        let last = self.ranks - 2;
-        let transfer = |round: u32, from: u32| {
-            let block = Chunk(self.back(from, 1 + round));
-            let source = if round == 0 { Place::Input(block) } else { Place::Scratch(block) };
-            let target = match self.collective {
-                _ if round < last => Place::Scratch(block),
-                Collective::AllReduce => Place::Output(block),
-                _ => Place::Output(Chunk(0)),
-            };
-            self.hop(from, source, target, Some(Place::Input(block)))
+    fn scatter(&self, round: u32, from: u32) -> (Place, Place, Option<Place>, bool) {
+        let complete = round == self.ranks - 2;
+        let block = Chunk(self.back(from, 1 + round));
+        let source = if round == 0 { Place::Input(block) } else { Place::Scratch(block) };
+        let target = match self.collective {
+            _ if !complete => Place::Scratch(block),
+            Collective::AllReduce => Place::Output(block),
+            _ => Place::Output(Chunk(0)),
         };
-        self.rounds(transfer)
+        (source, target, Some(Place::Input(block)), complete)
     }
 
     /// Block `r` starts on rank `r` and visits everybody.
-    fn gather_rounds(&self) -> Vec<Round> {
-        let from_input = self.collective == Collective::AllGather;
-        let transfer = |round: u32, from: u32| {
-            let block = Chunk(self.back(from, round));
-            let source = if round == 0 && from_input { Place::Input(Chunk(0)) } else { Place::Output(block) };
-            self.hop(from, source, Place::Output(block), None)
-        };
-        let mut rounds = self.rounds(transfer);
-        if from_input {
-            rounds[0].transfers.extend(self.local_copies(self.ranks).transfers);
-        }
-        rounds
-    }
-
-    fn rounds(&self, transfer: impl Fn(u32, u32) -> Transfer) -> Vec<Round> {
-        (0..self.ranks - 1)
-            .map(|round| Round { transfers: (0..self.ranks).map(|from| transfer(round, from)).collect() })
-            .collect()
-    }
-
-    /// The chain 0, 1, …, n-1.
-    fn broadcast_rounds(&self) -> Vec<Round> {
-        let chunk = Chunk(0);
-        let hop = |from: u32| {
-            let source = if from == 0 { Place::Input(chunk) } else { Place::Output(chunk) };
-            Round { transfers: vec![self.hop(from, source, Place::Output(chunk), None)] }
-        };
-        let mut rounds: Vec<Round> = (0..self.ranks - 1).map(hop).collect();
-        rounds[0].transfers.extend(self.local_copies(1).transfers);
-        rounds
-    }
-
-    /// The chain 1, 2, …, n-1, 0.
-    fn reduce_rounds(&self) -> Vec<Round> {
-        let chunk = Chunk(0);
-        let hop = |from: u32| {
-            let source = if from == 1 { Place::Input(chunk) } else { Place::Scratch(chunk) };
-            let target = if from == self.ranks - 1 { Place::Output(chunk) } else { Place::Scratch(chunk) };
-            Round { transfers: vec![self.hop(from, source, target, Some(Place::Input(chunk)))] }
-        };
-        (1..self.ranks).map(hop).collect()
+    fn gather(&self, round: u32, from: u32) -> (Place, Place, Option<Place>, bool) {
+        let from_input = self.collective == Collective::AllGather && round == 0;
+        let block = Chunk(self.back(from, round));
+        let source = if from_input { Place::Input(Chunk(0)) } else { Place::Output(block) };
+        (source, Place::Output(block), None, false)
     }
 }
 
@@ -179,22 +262,10 @@ mod tests {
 
     /// (rounds, messages, pieces of the largest buffer, pieces out of the busiest port)
     fn measured(schedule: &Schedule) -> (u32, u32, u32, u32) {
-        let n = schedule.ranks;
-        let mut out = vec![0u32; n as usize];
-        let mut into = vec![0u32; n as usize];
-        for transfer in schedule.rounds.iter().flat_map(|round| &round.transfers) {
-            if transfer.from != transfer.to {
-                out[transfer.from.index()] += 1;
-                into[transfer.to.index()] += 1;
-            }
-        }
-        let busiest = out.iter().max().copied().unwrap_or(0);
-        assert_eq!(busiest, into.iter().max().copied().unwrap_or(0));
-        let partition = schedule.partition;
-        let largest = partition
-            .input_chunks(schedule.collective, n)
-            .max(partition.output_chunks(schedule.collective, n));
-        (schedule.rounds.len() as u32, schedule.messages() as u32, largest, busiest)
+        let cost = schedule.cost();
+        assert_eq!(cost.out_pieces, cost.into_pieces);
+        assert_eq!(cost.depth, cost.rounds, "in a ring every message waits for the one before");
+        (cost.rounds, cost.messages as u32, cost.largest_pieces, cost.out_pieces)
     }
 
     #[test]
@@ -220,7 +291,7 @@ mod tests {
     fn one_rank_copies_to_itself() {
         for collective in [Collective::AllReduce, Collective::AllGather, Collective::Reduce] {
             let schedule = ring(collective, 1, RingOptions::default());
-            assert_eq!(measured(&schedule), (1, 0, 1, 0));
+            assert_eq!(measured(&schedule), (0, 0, 1, 0));
             assert_eq!(schedule.rounds[0].transfers.len(), 1);
         }
     }

@@ -1,11 +1,23 @@
-//! Schedules and plans as people read them.
+//! Schedules and plans as people and other programs read them.
 //!
 //! Invariant: a pure function of its argument; in text, one line a transfer or a step, in order. Absent: what
 //! the tables say about an iteration (it follows from the steps), and a parser.
 
+mod canvas;
+mod chart;
 mod dot;
+mod figures;
+mod json;
+mod markdown;
 mod names;
+mod svg;
+mod table;
 mod text;
 
+pub use chart::{Axis, Chart, Mark, Series, Unit, chart_svg};
 pub use dot::{plan_dot, schedule_dot};
+pub use json::{plan_json, schedule_json};
+pub use markdown::{schedules_document, schedules_files};
+pub use svg::schedule_svg;
+pub use table::schedule_table;
 pub use text::{plan_text, schedule_text};

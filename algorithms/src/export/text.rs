@@ -7,9 +7,10 @@ use crate::{Schedule, Transfer};
 
 /// The schedule, round by round.
 pub fn schedule_text(schedule: &Schedule) -> String {
-    let Schedule { name, collective, ranks, partition, rounds } = schedule;
+    let Schedule { name, collective, ranks, switches, partition, rounds } = schedule;
+    let through = if *switches > 0 { format!(" and {switches} switches") } else { String::new() };
     let mut lines = vec![format!(
-        "schedule {name}: {collective} over {ranks} ranks, {} parts, {} rounds, {} messages",
+        "schedule {name}: {collective} over {ranks} ranks{through}, {} parts, {} rounds, {} messages",
         partition.parts,
         rounds.len(),
         schedule.messages()
@@ -115,7 +116,8 @@ fn operand_text(plan: &Plan, operand: &Operand) -> String {
     }
 }
 
-struct Shown<'a>(&'a Transfer);
+/// One transfer without its line's indent.
+pub(super) struct Shown<'a>(pub(super) &'a Transfer);
 
 impl Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

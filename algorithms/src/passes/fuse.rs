@@ -14,12 +14,19 @@
 //!
 //! Because the credit of the next hop is awaited while the arrived slot is still held, a cycle of ranks needs
 //! one slot more than before (a ring: 2). The pass sees one rank only and cannot tell; the verifier does.
+//! A send that the lane does only after it has received (a later wave of a round) stays behind those receives.
 //! Deliberately absent: reordering of sends on one mailbox, and anything across steps it does not recognise.
+//!
+//! Takes time and memory in proportion to the steps: what a group may join is looked up by place and mailbox.
+
+use std::collections::VecDeque;
+use std::ops::Range;
 
 use crate::Rank;
 use crate::aliasing::output_of_input;
+use crate::numbers::Numbers;
 use crate::passes::scratch;
-use crate::plan::{Action, CounterId, CounterRole, Extent, Operand, Plan, Position, Region, Step};
+use crate::plan::{Action, CounterId, CounterRole, Extent, Lane, Operand, Plan, Position, Region, Step};
 
 /// Fuses the steps of one rank's plan; `mapped` says whose mailboxes the processor can store to directly.
 ///
@@ -30,16 +37,24 @@ use crate::plan::{Action, CounterId, CounterRole, Extent, Operand, Plan, Positio
 ///
 /// When steps, lanes or operands lie outside the plan's tables; [`verify`](crate::verify()) refuses such plans.
 pub fn fuse(plan: &Plan, mapped: &dyn Fn(Rank) -> bool) -> Plan {
-    let mut result = Plan { steps: Vec::new(), operands: Vec::new(), ..plan.clone() };
+    let mut result = Plan {
+        name: plan.name.clone(),
+        regions: plan.regions.clone(),
+        counters: plan.counters.clone(),
+        groups: plan.groups.clone(),
+        lanes: plan.lanes.clone(),
+        steps: Vec::with_capacity(plan.steps.len()),
+        operands: Vec::with_capacity(plan.operands.len()),
+        ..*plan
+    };
     for (lane, fused) in plan.lanes.iter().zip(&mut result.lanes) {
-        let mut groups = parse(plan, plan.lane(lane), mapped);
-        join_arrivals(&mut groups);
-        join_local_copies(plan, &mut groups);
-        drop_dead_scratch(plan, &mut groups);
+        let mut fusion = Fusion { plan, groups: parse(plan, lane, mapped) };
+        fusion.number_waves();
+        fusion.join_arrivals();
+        fusion.join_local_copies();
+        let dead = fusion.dead_scratch();
         fused.start = result.steps.len() as u32;
-        for group in &groups {
-            emit(group, &mut result.steps, &mut result.operands);
-        }
+        fusion.emit(&dead, &mut result.steps, &mut result.operands);
         fused.end = result.steps.len() as u32;
     }
     // A plan that uses scratch in a way of its own (across lanes or iterations) keeps its numbers.
@@ -61,61 +76,61 @@ enum Kind {
     Opaque,
 }
 
+/// No group.
+const NONE: u32 = u32::MAX;
+
+/// As many as a step may have.
+const TARGETS_MAX: u32 = Step::PLACES_MAX as u32;
+
+/// Steps that stay together: wait, work and signal, or one step.
+#[derive(Clone, Copy)]
 struct Group {
     kind: Kind,
-    waits: Vec<Step>,
-    work: Option<Step>,
-    targets: Vec<Operand>,
-    sources: Vec<Operand>,
-    signals: Vec<Step>,
+    /// Whether a wait comes before the work and a signal behind it.
+    whole: bool,
+    /// Whether it joined another.
+    taken: bool,
+    /// The step that works, in the plan.
+    work: u32,
+    /// For a send: it joins nothing before this. A rank that exchanges more than mailboxes take does it in waves
+    /// of half of the slots. If the sends of later waves went first, ranks would wait for each other to
+    /// receive; so no more than a wave of a mailbox moves past the same arrival.
+    behind: u32,
+    /// The first and last groups that joined it, and the next that joined the same as this one.
+    first: u32,
+    last: u32,
+    next: u32,
+    /// Targets, with those of the groups that joined it.
+    targets: u32,
 }
 
-impl Group {
-    fn opaque(plan: &Plan, step: &Step) -> Self {
-        Group { kind: Kind::Opaque, ..Group::of(plan, &[], step, &[]) }
-    }
-
-    fn of(plan: &Plan, waits: &[Step], work: &Step, signals: &[Step]) -> Self {
-        Group {
-            kind: Kind::Local,
-            waits: waits.to_vec(),
-            work: Some(*work),
-            targets: plan.targets(work).to_vec(),
-            sources: plan.sources(work).to_vec(),
-            signals: signals.to_vec(),
-        }
-    }
-
-    fn is_plain(&self, extent: Extent) -> bool {
-        self.work.is_some_and(|work| work.raw == 0 && work.flags == 0 && work.extent == extent)
-    }
-}
-
-fn parse(plan: &Plan, steps: &[Step], mapped: &dyn Fn(Rank) -> bool) -> Vec<Group> {
-    let mut groups = Vec::new();
-    let mut at = 0;
-    while at < steps.len() {
-        let group = match &steps[at..] {
-            [wait, work, signal, ..] if kind_of(plan, wait, work, signal, mapped).is_some() => {
-                let kind = kind_of(plan, wait, work, signal, mapped).unwrap_or(Kind::Opaque);
-                let mut group = Group { kind, ..Group::of(plan, &[*wait], work, &[*signal]) };
-                if let (Kind::Send, Some(work)) = (kind, &mut group.work) {
-                    work.action = Action::Copy;
-                }
-                at += 3;
-                group
-            }
-            [work, ..] if matches!(work.action, Action::Copy | Action::Reduce) && is_local(plan, work) => {
-                at += 1;
-                Group::of(plan, &[], work, &[])
-            }
-            [step, ..] => {
-                at += 1;
-                Group::opaque(plan, step)
-            }
-            [] => break,
+fn parse(plan: &Plan, lane: &Lane, mapped: &dyn Fn(Rank) -> bool) -> Vec<Group> {
+    let mut groups = Vec::with_capacity((lane.end - lane.start) as usize / 3 + 1);
+    let mut at = lane.start;
+    while at < lane.end {
+        let steps = &plan.steps[at as usize..lane.end as usize];
+        let whole = match steps {
+            [wait, work, signal, ..] => kind_of(plan, wait, work, signal, mapped),
+            _ => None,
         };
-        groups.push(group);
+        let work = at + u32::from(whole.is_some());
+        let step = &plan.steps[work as usize];
+        let alone = || match step.action {
+            Action::Copy | Action::Reduce if is_local(plan, step) => Kind::Local,
+            _ => Kind::Opaque,
+        };
+        groups.push(Group {
+            kind: whole.unwrap_or_else(alone),
+            whole: whole.is_some(),
+            taken: false,
+            work,
+            behind: 0,
+            first: NONE,
+            last: NONE,
+            next: NONE,
+            targets: step.targets.into(),
+        });
+        at += if whole.is_some() { 3 } else { 1 };
     }
     groups
 }
@@ -174,93 +189,315 @@ fn kind_of(
     }
 }
 
-/// Receives (and local work) take the later sends of what they store along.
-fn join_arrivals(groups: &mut Vec<Group>) {
-    for at in 0.. {
-        let Some(group) = groups.get(at) else { break };
-        if !matches!(group.kind, Kind::Receive | Kind::Local) {
-            continue;
+/// What a copy and a send have in common when they move the same value.
+type Moved = (Operand, u32, u8, Extent);
+
+/// One lane's groups.
+struct Fusion<'a> {
+    plan: &'a Plan,
+    groups: Vec<Group>,
+}
+
+impl Fusion<'_> {
+    fn work(&self, at: u32) -> &Step {
+        &self.plan.steps[self.groups[at as usize].work as usize]
+    }
+
+    fn kind(&self, at: u32) -> Kind {
+        self.groups[at as usize].kind
+    }
+
+    fn all(&self) -> Range<u32> {
+        0..self.groups.len() as u32
+    }
+
+    fn number_waves(&mut self) {
+        let wave = (self.plan.slots as usize / 2).max(1);
+        // The last wave of sends on each mailbox.
+        let mut sent: Numbers<u16, VecDeque<u32>> = Numbers::default();
+        for at in self.all() {
+            let (Kind::Send, Some(slot)) = (self.kind(at), self.plan.targets(self.work(at)).first()) else {
+                continue;
+            };
+            let last = sent.entry(slot.region).or_default();
+            if last.len() == wave {
+                self.groups[at as usize].behind = last.pop_front().map_or(0, |first| first + 1);
+            }
+            last.push_back(at);
         }
-        let Some(extent) = group.work.map(|work| work.extent) else { continue };
-        for stored in group.targets.clone() {
-            let mut later = at + 1;
-            while later < groups.len() {
-                let sends = groups[later].kind == Kind::Send
-                    && groups[later].sources == [stored]
-                    && groups[later].is_plain(extent)
-                    && groups[at].targets.len() < 200;
-                if sends && may_move_up(&groups[at + 1..later], &groups[later]) {
-                    let send = groups.remove(later);
-                    absorb_send(&mut groups[at], send);
-                    continue;
+    }
+
+    /// Receives (and local work) take the later sends of what they store along, up to where somebody writes it
+    /// again. A send does not overtake another on its mailbox.
+    fn join_arrivals(&mut self) {
+        let followers = Followers::new(self);
+        let mut mailboxes = Mailboxes::new(self);
+        for at in self.all() {
+            if !matches!(self.kind(at), Kind::Receive | Kind::Local) {
+                continue;
+            }
+            let extent = self.work(at).extent;
+            for &(first, end) in followers.of(at) {
+                let mut send = first;
+                while send < end {
+                    let work = self.work(send);
+                    let joins = (work.raw, work.flags, work.extent) == (0, 0, extent)
+                        && self.groups[at as usize].targets < TARGETS_MAX
+                        && self.groups[send as usize].behind <= at
+                        && mailboxes.is_next(send, at);
+                    if joins {
+                        mailboxes.remove(send);
+                        self.join(send, at);
+                        if self.kind(at) == Kind::Local {
+                            self.groups[at as usize].kind = Kind::Receive;
+                        }
+                    }
+                    send = followers.next[send as usize];
                 }
-                if groups[later].kind == Kind::Opaque || groups[later].targets.contains(&stored) {
-                    break;
-                }
-                later += 1;
             }
         }
     }
-}
 
-/// Whether a send may be done before all of `between`: nobody else fills the same mailbox or writes its source.
-fn may_move_up(between: &[Group], send: &Group) -> bool {
-    let clashes = |target: &Operand| {
-        send.sources.contains(target) || send.targets.iter().any(|slot| slot.region == target.region)
-    };
-    between.iter().all(|group| group.kind != Kind::Opaque && !group.targets.iter().any(clashes))
-}
-
-fn absorb_send(into: &mut Group, send: Group) {
-    into.waits.extend(send.waits);
-    into.targets.extend(send.targets);
-    into.signals.splice(0..0, send.signals);
-    if into.kind == Kind::Local {
-        into.kind = Kind::Receive;
+    fn join(&mut self, joining: u32, at: u32) {
+        let targets = self.groups[joining as usize].targets;
+        self.groups[joining as usize].taken = true;
+        let into = &mut self.groups[at as usize];
+        into.targets += targets;
+        let before = std::mem::replace(&mut into.last, joining);
+        match before {
+            NONE => into.first = joining,
+            before => self.groups[before as usize].next = joining,
+        }
     }
-    if let Some(work) = &mut into.work {
-        work.targets = into.targets.len() as u8;
-    }
-}
 
-/// A local copy joins the nearest earlier send of the same value. (The other order is `join_arrivals`' only
-/// when the send reads the copy; here it reads the original.)
-fn join_local_copies(plan: &Plan, groups: &mut Vec<Group>) {
-    let mut at = 0;
-    while at < groups.len() {
-        let joined = match (groups[at].kind, groups[at].work) {
-            (Kind::Local, Some(work)) if work.action == Action::Copy => {
-                let same = |group: &Group| {
-                    group.kind == Kind::Send
-                        && group.sources == groups[at].sources
-                        && group.work.is_some_and(|other| {
-                            (other.raw, other.flags, other.extent) == (work.raw, work.flags, work.extent)
-                        })
-                };
-                let earlier = (0..at).rev().find(|&earlier| same(&groups[earlier]));
-                earlier.filter(|&earlier| {
-                    groups[earlier + 1..at].iter().all(|group| !touches_targets(plan, group, &groups[at]))
-                })
+    /// A local copy joins the nearest earlier send of the same value, unless something between touches what it
+    /// writes or writes what it reads. (The other order is `join_arrivals`' only when the send reads the copy;
+    /// here it reads the original.)
+    fn join_local_copies(&mut self) {
+        let is_copy =
+            |fusion: &Self, at| fusion.kind(at) == Kind::Local && fusion.work(at).action == Action::Copy;
+        if !self.all().any(|at| is_copy(self, at)) {
+            return;
+        }
+        let mut sends: Numbers<Moved, u32> = Numbers::default();
+        let mut touched = Touched::default();
+        for at in self.all().filter(|&at| !self.groups[at as usize].taken).collect::<Vec<u32>>() {
+            let work = self.work(at);
+            let moved =
+                self.plan.sources(work).first().map(|&source| (source, work.raw, work.flags, work.extent));
+            let earlier = moved.filter(|_| is_copy(self, at)).and_then(|moved| sends.get(&moved).copied());
+            let (targets, sources) = (self.plan.targets(work), self.plan.sources(work));
+            let fits = |&earlier: &u32| {
+                self.groups[earlier as usize].targets + targets.len() as u32 <= TARGETS_MAX
+                    && touched.lets_through(self.plan, targets, sources, earlier)
+            };
+            match earlier.filter(fits) {
+                Some(earlier) => {
+                    touched.add(self.plan, targets, sources, earlier);
+                    self.join(at, earlier);
+                }
+                None => {
+                    touched.add(self.plan, targets, sources, at);
+                    if self.kind(at) == Kind::Opaque {
+                        touched.opaque = Some(at);
+                    }
+                    if let (Kind::Send, Some(moved)) = (self.kind(at), moved) {
+                        sends.insert(moved, at);
+                    }
+                }
             }
-            _ => None,
+        }
+    }
+
+    /// The groups that joined, in the order in which they did.
+    fn joined(&self, at: u32) -> impl DoubleEndedIterator<Item = u32> {
+        let mut joined = Vec::new();
+        let mut next = self.groups[at as usize].first;
+        while next != NONE {
+            joined.push(next);
+            next = self.groups[next as usize].next;
+        }
+        joined.into_iter()
+    }
+
+    /// All targets of a group: what was copied locally comes before what was sent.
+    fn targets(&self, at: u32) -> impl Iterator<Item = Operand> {
+        let of = |at: u32| self.plan.targets(self.work(at)).iter().copied();
+        let copies = self.joined(at).rev().filter(|&other| self.kind(other) == Kind::Local);
+        let sends = self.joined(at).filter(|&other| self.kind(other) != Kind::Local);
+        copies.flat_map(of).chain(of(at)).chain(sends.flat_map(of))
+    }
+
+    /// For each group the targets that nobody reads: bit `i` is the `i`-th. A group keeps at least one.
+    fn dead_scratch(&self) -> Vec<u32> {
+        let mut dead = vec![0; self.groups.len()];
+        if self.groups.iter().any(|group| group.kind == Kind::Opaque) {
+            return dead;
+        }
+        let is_scratch = |operand: &Operand| region(self.plan, operand) == Some(Region::Scratch);
+        let mut read_later: Numbers<Operand, bool> = Numbers::default();
+        for at in self.all().rev().filter(|&at| !self.groups[at as usize].taken) {
+            let unread = self.targets(at).enumerate().filter(|(_, target)| {
+                is_scratch(target) && !read_later.get(target).copied().unwrap_or(false)
+            });
+            let bits =
+                unread.fold(0u32, |bits, (index, _)| bits | 1u32.checked_shl(index as u32).unwrap_or(0));
+            if bits.count_ones() < self.groups[at as usize].targets {
+                dead[at as usize] = bits;
+            }
+            for target in self.targets(at).filter(is_scratch) {
+                read_later.insert(target, false);
+            }
+            for source in self.plan.sources(self.work(at)).iter().filter(|source| is_scratch(source)) {
+                read_later.insert(*source, true);
+            }
+        }
+        dead
+    }
+
+    fn emit(&self, dead: &[u32], steps: &mut Vec<Step>, operands: &mut Vec<Operand>) {
+        for at in self.all().filter(|&at| !self.groups[at as usize].taken) {
+            let whole = |at: &u32| self.groups[*at as usize].whole;
+            let step =
+                |at: u32, by: i32| self.plan.steps[(self.groups[at as usize].work as i32 + by) as usize];
+            let waits = std::iter::once(at).chain(self.joined(at)).filter(whole);
+            steps.extend(waits.map(|at| step(at, -1)));
+            let first = operands.len();
+            let alive = |index: usize| dead[at as usize].checked_shr(index as u32).unwrap_or(0) & 1 == 0;
+            operands
+                .extend(self.targets(at).enumerate().filter(|(index, _)| alive(*index)).map(|(_, of)| of));
+            let work = self.work(at);
+            steps.push(Step {
+                action: if self.kind(at) == Kind::Send { Action::Copy } else { work.action },
+                targets: (operands.len() - first) as u8,
+                operands: first as u32,
+                ..*work
+            });
+            operands.extend(self.plan.sources(work));
+            steps.extend(self.joined(at).rev().chain([at]).filter(whole).map(|at| step(at, 1)));
+        }
+    }
+}
+
+/// For each target of each group: the sends that read it next, up to where it is written again.
+struct Followers {
+    /// First target of each group.
+    starts: Vec<u32>,
+    /// The first such send and where they end.
+    sends: Vec<(u32, u32)>,
+    /// For each send the next one with the same source.
+    next: Vec<u32>,
+}
+
+impl Followers {
+    fn new(fusion: &Fusion<'_>) -> Self {
+        let mut starts = Vec::with_capacity(fusion.groups.len() + 1);
+        let mut count = 0;
+        for group in &fusion.groups {
+            starts.push(count);
+            count += group.targets;
+        }
+        starts.push(count);
+        let mut sends = vec![(NONE, NONE); count as usize];
+        let mut next = vec![NONE; fusion.groups.len()];
+        // Of each place, looking back: the next send that reads it and the next write.
+        let mut later: Numbers<Operand, (u32, u32)> = Numbers::default();
+        let mut opaque = NONE;
+        for at in fusion.all().rev() {
+            let (work, kind) = (fusion.work(at), fusion.kind(at));
+            if kind == Kind::Opaque {
+                opaque = at;
+            }
+            for (target, stored) in fusion.plan.targets(work).iter().zip(starts[at as usize]..) {
+                let (send, write) = later.entry(*target).or_insert((NONE, NONE));
+                sends[stored as usize] = (*send, opaque.min(*write));
+                *write = at;
+            }
+            if let (Kind::Send, [source]) = (kind, fusion.plan.sources(work)) {
+                let (send, _) = later.entry(*source).or_insert((NONE, NONE));
+                next[at as usize] = std::mem::replace(send, at);
+            }
+        }
+        Followers { starts, sends, next }
+    }
+
+    fn of(&self, at: u32) -> &[(u32, u32)] {
+        &self.sends[self.starts[at as usize] as usize..self.starts[at as usize + 1] as usize]
+    }
+}
+
+/// The sends on each mailbox that joined nothing so far, as a list both ways.
+struct Mailboxes {
+    before: Vec<u32>,
+    behind: Vec<u32>,
+}
+
+impl Mailboxes {
+    fn new(fusion: &Fusion<'_>) -> Self {
+        let mut made =
+            Mailboxes { before: vec![NONE; fusion.groups.len()], behind: vec![NONE; fusion.groups.len()] };
+        let mut last: Numbers<u16, u32> = Numbers::default();
+        for at in fusion.all().filter(|&at| matches!(fusion.kind(at), Kind::Send | Kind::SendUnmapped)) {
+            let Some(slot) = fusion.plan.targets(fusion.work(at)).first() else { continue };
+            if let Some(before) = last.insert(slot.region, at) {
+                made.before[at as usize] = before;
+                made.behind[before as usize] = at;
+            }
+        }
+        made
+    }
+
+    /// Whether no send on the same mailbox is left between `at` and `send`.
+    fn is_next(&self, send: u32, at: u32) -> bool {
+        let before = self.before[send as usize];
+        before == NONE || before < at
+    }
+
+    fn remove(&mut self, send: u32) {
+        let (before, behind) = (self.before[send as usize], self.behind[send as usize]);
+        if let Some(of) = self.before.get_mut(behind as usize) {
+            *of = before;
+        }
+        if let Some(of) = self.behind.get_mut(before as usize) {
+            *of = behind;
+        }
+    }
+}
+
+/// Memory as a caller who works in place has it.
+type Spot = (Option<Region>, Position);
+
+/// Where in the lane memory was last touched.
+#[derive(Default)]
+struct Touched {
+    read: Numbers<Spot, u32>,
+    written: Numbers<Spot, u32>,
+    opaque: Option<u32>,
+}
+
+impl Touched {
+    fn add(&mut self, plan: &Plan, targets: &[Operand], sources: &[Operand], at: u32) {
+        let put = |places: &mut Numbers<Spot, u32>, operand: &Operand| {
+            let last = places.entry(spot(plan, operand)).or_insert(at);
+            *last = at.max(*last);
         };
-        match joined {
-            Some(earlier) => {
-                let copy = groups.remove(at);
-                let send = &mut groups[earlier];
-                send.targets.splice(0..0, copy.targets);
-                if let Some(work) = &mut send.work {
-                    work.targets = send.targets.len() as u8;
-                }
-            }
-            None => at += 1,
-        }
+        targets.iter().for_each(|target| put(&mut self.written, target));
+        sources.iter().for_each(|source| put(&mut self.read, source));
+    }
+
+    /// Whether a copy may be done as early as `earlier`.
+    fn lets_through(&self, plan: &Plan, targets: &[Operand], sources: &[Operand], earlier: u32) -> bool {
+        let before = |places: &Numbers<Spot, u32>, operand: &Operand| {
+            places.get(&spot(plan, operand)).is_none_or(|&last| last <= earlier)
+        };
+        self.opaque.is_none_or(|last| last <= earlier)
+            && targets.iter().all(|target| before(&self.written, target) && before(&self.read, target))
+            && sources.iter().all(|source| before(&self.written, source))
     }
 }
 
-/// Whether `group` reads or writes what `copy` writes, or writes what it reads, in place or not.
-fn touches_targets(plan: &Plan, group: &Group, copy: &Group) -> bool {
-    let place = |operand: &Operand| match (region(plan, operand), operand.position) {
+fn spot(plan: &Plan, operand: &Operand) -> Spot {
+    match (region(plan, operand), operand.position) {
         (Some(Region::Input(rank)), Position::Chunk(chunk)) => {
             match output_of_input(plan.collective, plan.partition, rank, chunk) {
                 Some(output) => (Some(Region::Output(rank)), Position::Chunk(output)),
@@ -268,53 +505,5 @@ fn touches_targets(plan: &Plan, group: &Group, copy: &Group) -> bool {
             }
         }
         (region, position) => (region, position),
-    };
-    let touches = |own: &[Operand], others: &[Operand]| {
-        own.iter().any(|own| others.iter().any(|other| place(own) == place(other)))
-    };
-    group.kind == Kind::Opaque
-        || touches(&copy.targets, &group.targets)
-        || touches(&copy.targets, &group.sources)
-        || touches(&copy.sources, &group.targets)
-}
-
-fn drop_dead_scratch(plan: &Plan, groups: &mut [Group]) {
-    if groups.iter().any(|group| group.kind == Kind::Opaque) {
-        return;
     }
-    for at in 0..groups.len() {
-        let (head, later) = groups.split_at_mut(at + 1);
-        let group = &mut head[at];
-        let dead =
-            |target: &Operand| region(plan, target) == Some(Region::Scratch) && !read_later(later, target);
-        if group.targets.iter().all(dead) {
-            continue;
-        }
-        group.targets.retain(|target| !dead(target));
-        if let Some(work) = &mut group.work {
-            work.targets = group.targets.len() as u8;
-        }
-    }
-}
-
-fn read_later(later: &[Group], place: &Operand) -> bool {
-    for group in later {
-        if group.sources.contains(place) {
-            return true;
-        }
-        if group.targets.contains(place) {
-            return false;
-        }
-    }
-    false
-}
-
-fn emit(group: &Group, steps: &mut Vec<Step>, operands: &mut Vec<Operand>) {
-    steps.extend(&group.waits);
-    if let Some(work) = group.work {
-        steps.push(Step { operands: operands.len() as u32, ..work });
-        operands.extend(&group.targets);
-        operands.extend(&group.sources);
-    }
-    steps.extend(&group.signals);
 }

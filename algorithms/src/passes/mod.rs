@@ -10,4 +10,5 @@ pub(crate) mod scratch;
 
 pub use fuse::fuse;
 pub use pipeline::pipeline;
+pub(crate) use replicate::with_chunks;
 pub use replicate::{interleave, replicate, reverse};

@@ -68,7 +68,7 @@ pub fn reverse(schedule: &Schedule) -> Schedule {
 }
 
 /// A transfer whose three places name other chunks.
-pub(super) fn with_chunks(transfer: &Transfer, rename: impl Fn(Place, Chunk) -> Chunk) -> Transfer {
+pub(crate) fn with_chunks(transfer: &Transfer, rename: impl Fn(Place, Chunk) -> Chunk) -> Transfer {
     let place = |place: Place| match place {
         Place::Input(chunk) => Place::Input(rename(place, chunk)),
         Place::Output(chunk) => Place::Output(rename(place, chunk)),

@@ -5,8 +5,10 @@
 //! one. A step may write the place that it is the last to read: folds go element by element. Absent:
 //! values that live from one iteration to the next, which no plan here has.
 
-use std::collections::HashMap;
+use std::collections::BTreeSet;
+use std::ops::Range;
 
+use crate::numbers::Numbers;
 use crate::plan::{Plan, Position, Region};
 
 /// Why places cannot be given out.
@@ -20,95 +22,92 @@ pub(crate) enum ScratchFault {
 
 /// Renames all scratch places of `plan` and sets [`Plan::scratch`].
 pub(crate) fn assign(plan: &mut Plan) -> Result<(), ScratchFault> {
-    let mut owner: HashMap<u32, usize> = HashMap::new();
-    let mut renamed: Vec<(usize, u32)> = Vec::new();
+    let mut owner: Numbers<u32, usize> = Numbers::default();
+    let mut renamed: Vec<(u32, u32)> = Vec::new();
     let mut base = 0;
     for (lane, range) in plan.lanes.iter().enumerate() {
-        let uses = uses(plan, range.start as usize..range.end as usize);
-        let mut free: Vec<bool> = Vec::new();
-        let mut held: HashMap<u32, u32> = HashMap::new();
-        for (at, (reads, writes)) in uses.iter().enumerate() {
-            for &(_, place) in reads.iter().chain(writes) {
-                if *owner.entry(place).or_insert(lane) != lane {
-                    return Err(ScratchFault::Shared { place });
-                }
+        let mut uses = uses(plan, range.start..range.end);
+        mark_last(&mut uses);
+        let mut free: BTreeSet<u32> = BTreeSet::new();
+        let mut places = 0;
+        let mut held: Numbers<u32> = Numbers::default();
+        for of_step in uses.chunk_by(|a, b| a.step == b.step) {
+            if let Some(used) = of_step.iter().find(|used| *owner.entry(used.place).or_insert(lane) != lane) {
+                return Err(ScratchFault::Shared { place: used.place });
             }
-            for &(operand, place) in reads {
-                let &held = held.get(&place).ok_or(ScratchFault::Unwritten { lane, place })?;
-                renamed.push((operand, base + held));
-            }
-            let mut release = |place: u32| {
-                if !read_later(&uses[at + 1..], place)
-                    && let Some(held) = held.remove(&place)
-                {
-                    free[held as usize] = true;
+            // Reads come first.
+            for of_kind in of_step.chunk_by(|a, b| a.writes == b.writes) {
+                for &Use { operand, place, writes, .. } in of_kind {
+                    let given = match held.get(&place) {
+                        Some(&given) => given,
+                        None if !writes => return Err(ScratchFault::Unwritten { lane, place }),
+                        None => free.pop_first().unwrap_or_else(|| {
+                            places += 1;
+                            places - 1
+                        }),
+                    };
+                    held.insert(place, given);
+                    renamed.push((operand, base + given));
                 }
-            };
-            reads.iter().for_each(|&(_, place)| release(place));
-            for &(operand, place) in writes {
-                let given = *held.entry(place).or_insert_with(|| match free.iter().position(|&free| free) {
-                    Some(index) => {
-                        free[index] = false;
-                        index as u32
-                    }
-                    None => {
-                        free.push(false);
-                        free.len() as u32 - 1
-                    }
-                });
-                renamed.push((operand, base + given));
-            }
-            for &(_, place) in writes {
-                if !read_later(&uses[at + 1..], place)
-                    && let Some(held) = held.remove(&place)
-                {
-                    free[held as usize] = true;
-                }
+                let last = of_kind.iter().filter(|used| !used.read_later);
+                free.extend(last.filter_map(|used| held.remove(&used.place)));
             }
         }
-        base += free.len() as u32;
+        base += places;
     }
     for (operand, place) in renamed {
-        plan.operands[operand].position = Position::Scratch(place);
+        plan.operands[operand as usize].position = Position::Scratch(place);
     }
     plan.scratch = base;
     Ok(())
 }
 
-type Uses = (Vec<(usize, u32)>, Vec<(usize, u32)>);
-
-/// For every step: the (operand, place) it reads and writes.
-fn uses(plan: &Plan, steps: std::ops::Range<usize>) -> Vec<Uses> {
-    let places = |range: std::ops::Range<usize>| {
-        range.filter_map(|index| scratch_place(plan, index).map(|place| (index, place))).collect()
-    };
-    plan.steps[steps]
-        .iter()
-        .map(|step| {
-            let first = step.operands as usize;
-            let middle = first + step.targets as usize;
-            (places(middle..middle + step.sources as usize), places(first..middle))
-        })
-        .collect()
+/// A scratch place in a step.
+struct Use {
+    step: u32,
+    operand: u32,
+    place: u32,
+    writes: bool,
+    /// Whether the value that the place holds after the step is read by a later one.
+    read_later: bool,
 }
 
-fn scratch_place(plan: &Plan, operand: usize) -> Option<u32> {
-    let operand = &plan.operands[operand];
+/// What the steps read and write, each step's reads before its writes.
+fn uses(plan: &Plan, steps: Range<u32>) -> Vec<Use> {
+    let mut uses = Vec::new();
+    for number in steps {
+        let step = &plan.steps[number as usize];
+        let first = step.operands;
+        let middle = first + u32::from(step.targets);
+        let end = middle + u32::from(step.sources);
+        for (operands, writes) in [(middle..end, false), (first..middle, true)] {
+            for operand in operands {
+                if let Some(place) = scratch_place(plan, operand) {
+                    uses.push(Use { step: number, operand, place, writes, read_later: false });
+                }
+            }
+        }
+    }
+    uses
+}
+
+fn mark_last(uses: &mut [Use]) {
+    // Whether what a place holds is read by a step further on.
+    let mut alive: Numbers<u32, bool> = Numbers::default();
+    for of_step in uses.chunk_by_mut(|a, b| a.step == b.step).rev() {
+        for used in of_step.iter_mut() {
+            used.read_later = alive.get(&used.place).copied().unwrap_or(false);
+        }
+        for used in of_step.iter().rev() {
+            alive.insert(used.place, !used.writes);
+        }
+    }
+}
+
+fn scratch_place(plan: &Plan, operand: u32) -> Option<u32> {
+    let operand = &plan.operands[operand as usize];
     match (plan.regions[operand.region as usize].region, operand.position) {
         (Region::Scratch, Position::Scratch(place)) => Some(place),
         _ => None,
     }
-}
-
-/// Whether the value that is in `place` now is read by a later step.
-fn read_later(later: &[Uses], place: u32) -> bool {
-    for (reads, writes) in later {
-        if reads.iter().any(|&(_, other)| other == place) {
-            return true;
-        }
-        if writes.iter().any(|&(_, other)| other == place) {
-            return false;
-        }
-    }
-    false
 }

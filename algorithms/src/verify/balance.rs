@@ -6,10 +6,10 @@
 use super::program::{Mailbox, NO_MAILBOX, Program};
 use super::refusal::{Memory, Refusal};
 use crate::Rank;
-use crate::plan::{Action, Plan, Region};
+use crate::plan::Action;
 
 /// Every counter is raised by one lane, by what its owner and its writer expect.
-pub(super) fn check_counters(program: &mut Program, plans: &[Plan]) -> Result<(), Refusal> {
+pub(super) fn check_counters(program: &mut Program) -> Result<(), Refusal> {
     const NOBODY: u32 = u32::MAX;
     let mut raised = vec![(0i64, NOBODY, false); program.counters.len()];
     let mut waits = vec![NOBODY; program.counters.len()];
@@ -43,8 +43,8 @@ pub(super) fn check_counters(program: &mut Program, plans: &[Plan]) -> Result<()
             let why = "its increments are not what its table entry says";
             return Err(Refusal::BadCounter { rank, id, why });
         }
-        for rank in [counter.id.owner, counter.id.writer] {
-            if !plans[rank.index()].counters.iter().any(|used| used.id == counter.id) {
+        for (rank, listed) in [counter.id.owner, counter.id.writer].into_iter().zip(counter.listed) {
+            if !listed {
                 let why = "the plan of the other end does not list it";
                 return Err(Refusal::BadCounter { rank, id: counter.id, why });
             }
@@ -54,24 +54,25 @@ pub(super) fn check_counters(program: &mut Program, plans: &[Plan]) -> Result<()
 }
 
 /// Every slot of an iteration is filled once and emptied.
-pub(super) fn check_mailboxes(program: &Program, plans: &[Plan]) -> Result<(), Refusal> {
+pub(super) fn check_mailboxes(program: &Program) -> Result<(), Refusal> {
     let bad = |rank: u32, mailbox: &Mailbox, slot: u32, why| {
         let rank = Rank(rank);
         let mailbox: Memory = program.slot_of(mailbox, slot);
         Err(Refusal::BadMailbox { rank, mailbox, why })
     };
     let events: u64 = program.steps as u64 + 1;
-    let mut filled: Vec<Vec<(bool, bool)>> = Vec::new();
+    // The slots of all mailboxes, one after the other.
+    let mut filled: Vec<(bool, bool)> = Vec::new();
+    let mut first_slot = Vec::with_capacity(program.mailboxes.len());
     for mailbox in &program.mailboxes {
         if u64::from(mailbox.per_iteration) > events {
             return bad(mailbox.writer, mailbox, 0, "more slots per iteration than steps");
         }
-        filled.push(vec![(false, false); mailbox.per_iteration as usize]);
-        let (owner, writer) = (Rank(mailbox.owner), Rank(mailbox.writer));
-        let region = Region::Mailbox { owner, writer, channel: mailbox.channel };
-        for rank in [owner, writer] {
-            if !plans[rank.index()].regions.iter().any(|used| used.region == region) {
-                return bad(rank.0, mailbox, 0, "the plan of the other end does not list it");
+        first_slot.push(filled.len());
+        filled.resize(filled.len() + mailbox.per_iteration as usize, (false, false));
+        for (rank, listed) in [mailbox.owner, mailbox.writer].into_iter().zip(mailbox.listed) {
+            if !listed {
+                return bad(rank, mailbox, 0, "the plan of the other end does not list it");
             }
         }
     }
@@ -81,7 +82,7 @@ pub(super) fn check_mailboxes(program: &Program, plans: &[Plan]) -> Result<(), R
                 continue;
             }
             let mailbox = &program.mailboxes[cell.mailbox as usize];
-            let slot = &mut filled[cell.mailbox as usize][cell.slot as usize];
+            let slot = &mut filled[first_slot[cell.mailbox as usize] + cell.slot as usize];
             if std::mem::replace(&mut slot.0, true) {
                 return bad(mailbox.writer, mailbox, cell.slot, "a slot is filled twice in an iteration");
             }
@@ -89,12 +90,13 @@ pub(super) fn check_mailboxes(program: &Program, plans: &[Plan]) -> Result<(), R
         for source in &program.sources[op.sources.start as usize..op.sources.end as usize] {
             for cell in &program.cells[source.cells.start as usize..source.cells.end as usize] {
                 if cell.mailbox != NO_MAILBOX {
-                    filled[cell.mailbox as usize][cell.slot as usize].1 = true;
+                    filled[first_slot[cell.mailbox as usize] + cell.slot as usize].1 = true;
                 }
             }
         }
     }
-    for (mailbox, slots) in program.mailboxes.iter().zip(&filled) {
+    for (mailbox, &first) in program.mailboxes.iter().zip(&first_slot) {
+        let slots = &filled[first..first + mailbox.per_iteration as usize];
         for (slot, (filled, emptied)) in slots.iter().enumerate() {
             if !filled {
                 return bad(mailbox.writer, mailbox, slot as u32, "the slot is never filled");

@@ -4,22 +4,23 @@
 //! counts, who may touch which region, what an engine can do, who raises and awaits which counter and by how
 //! much, how many slots an iteration fills and empties. Never panics, whatever it is given.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 
 use super::balance::{check_counters, check_mailboxes};
 use super::program::{
     CellRef, Counter, LaneProgram, Mailbox, NO_MAILBOX, Op, Program, Source, may, operands_exist,
 };
 use super::refusal::{At, Refusal};
+use crate::numbers::Numbers;
 use crate::plan::{Action, CounterRole, Engine, Extent, Operand, Plan, Position, Region, Step};
-use crate::{Chunk, Collective, Rank};
+use crate::{Chunk, Collective, Place, Rank, lengths};
 
 /// Above these the verifier says so instead of running for minutes.
 const SLOTS_MAX: u32 = 4096;
 const CHUNKS_MAX: u64 = 1 << 20;
 const CELLS_MAX: u64 = 1 << 23;
 const EVENTS_MAX: u64 = 1 << 27;
-const CHANGE_MAX: i64 = 1 << 24;
+pub(super) const CHANGE_MAX: i64 = 1 << 24;
 
 pub(super) fn compile(plans: &[Plan]) -> Result<Program, Refusal> {
     let first = plans.first().ok_or(Refusal::Mismatch { rank: Rank(0), what: "there is no plan" })?;
@@ -54,16 +55,27 @@ pub(super) fn compile(plans: &[Plan]) -> Result<Program, Refusal> {
         scratch: Vec::new(),
         cell_count: 0,
         steps: plans.iter().map(|plan| plan.steps.len()).sum(),
-        counter_ids: HashMap::new(),
-        mailbox_ids: HashMap::new(),
+        counter_ids: Numbers::default(),
+        mailbox_ids: Numbers::default(),
     };
-    plans.iter().try_for_each(|plan| declare_mailboxes(&mut program, plan))?;
-    plans.iter().try_for_each(|plan| declare_counters(&mut program, plan))?;
+    let mailboxes = plans.iter().map(|plan| declare_mailboxes(&mut program, plan));
+    let mailboxes: Vec<Vec<u32>> = mailboxes.collect::<Result<_, _>>()?;
+    let counters = plans.iter().map(|plan| declare_counters(&mut program, plan));
+    let counters: Vec<Vec<u32>> = counters.collect::<Result<_, _>>()?;
     lay_out(&mut program, plans)?;
-    plans.iter().try_for_each(|plan| compile_plan(&mut program, plan))?;
-    check_counters(&mut program, plans)?;
-    check_mailboxes(&program, plans)?;
+    for (plan, (mailboxes, counters)) in plans.iter().zip(mailboxes.iter().zip(&counters)) {
+        compile_plan(&mut program, plan, &Names { mailboxes, counters })?;
+    }
+    check_counters(&mut program)?;
+    check_mailboxes(&program)?;
     Ok(program)
+}
+
+/// A plan's own tables in the program's numbers.
+struct Names<'a> {
+    /// For each region its mailbox, or [`NO_MAILBOX`].
+    mailboxes: &'a [u32],
+    counters: &'a [u32],
 }
 
 /// All plans are those of one operation, one for each rank.
@@ -99,11 +111,13 @@ fn uses_tables(plans: &[Plan]) -> bool {
     })
 }
 
-fn declare_mailboxes(program: &mut Program, plan: &Plan) -> Result<(), Refusal> {
-    let mut seen = HashMap::new();
+/// For each region of the plan its mailbox.
+fn declare_mailboxes(program: &mut Program, plan: &Plan) -> Result<Vec<u32>, Refusal> {
+    let mut others = HashSet::new();
+    let mut numbers = vec![NO_MAILBOX; plan.regions.len()];
     for (index, used) in plan.regions.iter().enumerate() {
         let malformed = |why| Err(Refusal::Malformed { rank: plan.rank, index: index as u32, why });
-        if seen.insert(used.region, index).is_some() {
+        if !matches!(used.region, Region::Mailbox { .. }) && !others.insert(used.region) {
             return malformed("a region is listed twice");
         }
         let exists = |rank: Rank| rank.0 < plan.ranks;
@@ -125,10 +139,17 @@ fn declare_mailboxes(program: &mut Program, plan: &Plan) -> Result<(), Refusal> 
                         per_iteration: used.slots_per_iteration,
                         credited: false,
                         base: 0,
+                        listed: [false; 2],
                     });
-                } else if program.mailboxes[id as usize].per_iteration != used.slots_per_iteration {
+                }
+                let mailbox = &mut program.mailboxes[id as usize];
+                if std::mem::replace(&mut mailbox.listed[usize::from(plan.rank == writer)], true) {
+                    return malformed("a region is listed twice");
+                }
+                if mailbox.per_iteration != used.slots_per_iteration {
                     return malformed("owner and writer disagree about a mailbox's slots per iteration");
                 }
+                numbers[index] = id;
             }
             _ if used.slots_per_iteration != 0 => return malformed("only mailboxes have slots"),
             Region::Input(rank) if !exists(rank) || !plan.collective.has_input(rank) => {
@@ -158,17 +179,15 @@ fn declare_mailboxes(program: &mut Program, plan: &Plan) -> Result<(), Refusal> 
             Region::Input(_) | Region::Output(_) | Region::Scratch => {}
         }
     }
-    Ok(())
+    Ok(numbers)
 }
 
-fn declare_counters(program: &mut Program, plan: &Plan) -> Result<(), Refusal> {
-    let mut seen = HashMap::new();
+/// For each counter of the plan its number.
+fn declare_counters(program: &mut Program, plan: &Plan) -> Result<Vec<u32>, Refusal> {
+    let mut numbers = Vec::with_capacity(plan.counters.len());
     for used in &plan.counters {
         let id = used.id;
         let bad = |why| Err(Refusal::BadCounter { rank: plan.rank, id, why });
-        if seen.insert(id, ()).is_some() {
-            return bad("it is listed twice");
-        }
         if id.owner.0 >= plan.ranks || id.writer.0 >= plan.ranks || id.owner == id.writer {
             return bad("it is between two ranks that exist");
         }
@@ -195,12 +214,25 @@ fn declare_counters(program: &mut Program, plan: &Plan) -> Result<(), Refusal> {
         if index == next {
             let mailbox = if id.role == CounterRole::Credit { mailbox } else { NO_MAILBOX };
             let per_iteration = used.per_iteration;
-            program.counters.push(Counter { id, per_iteration, counted: false, waiting_lanes: 0, mailbox });
-        } else if program.counters[index as usize].per_iteration != used.per_iteration {
+            program.counters.push(Counter {
+                id,
+                per_iteration,
+                counted: false,
+                waiting_lanes: 0,
+                mailbox,
+                listed: [false; 2],
+            });
+        }
+        let counter = &mut program.counters[index as usize];
+        if std::mem::replace(&mut counter.listed[usize::from(plan.rank == id.writer)], true) {
+            return bad("it is listed twice");
+        }
+        if counter.per_iteration != used.per_iteration {
             return bad("owner and writer disagree about its increments per iteration");
         }
+        numbers.push(index);
     }
-    Ok(())
+    Ok(numbers)
 }
 
 /// How many rounds to run and where every cell is.
@@ -230,7 +262,7 @@ fn lay_out(program: &mut Program, plans: &[Plan]) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn compile_plan(program: &mut Program, plan: &Plan) -> Result<(), Refusal> {
+fn compile_plan(program: &mut Program, plan: &Plan, names: &Names<'_>) -> Result<(), Refusal> {
     let malformed = |index: usize, why| Refusal::Malformed { rank: plan.rank, index: index as u32, why };
     if plan.lanes.is_empty() {
         return Err(malformed(0, "a plan has a lane"));
@@ -251,7 +283,7 @@ fn compile_plan(program: &mut Program, plan: &Plan) -> Result<(), Refusal> {
         };
         for step in lane.start..lane.end {
             let at = At { rank: plan.rank, lane: index as u32, step };
-            let op = StepCompiler { program, plan, engine: lane.engine, at }
+            let op = StepCompiler { program, plan, names, engine: lane.engine, at }
                 .compile(&plan.steps[step as usize])
                 .map_err(|why| Refusal::BadStep { at, why })?;
             compiled.ops.push(op);
@@ -267,6 +299,7 @@ fn compile_plan(program: &mut Program, plan: &Plan) -> Result<(), Refusal> {
 struct StepCompiler<'a> {
     program: &'a mut Program,
     plan: &'a Plan,
+    names: &'a Names<'a>,
     engine: Engine,
     at: At,
 }
@@ -381,7 +414,7 @@ impl StepCompiler<'_> {
         if !limit.contains(&i64::from(step.value)) {
             return Err("the value is out of range");
         }
-        self.program.counter_ids.get(&used.id).copied().ok_or("there is no such counter")
+        self.names.counters.get(step.counter as usize).copied().ok_or("there is no such counter")
     }
 
     fn region(&self, operand: &Operand) -> Result<Region, Why> {
@@ -439,7 +472,7 @@ impl StepCompiler<'_> {
 
     /// A number for the step's length: a piece of the partition, or a table's entry.
     fn length(&self, step: &Step) -> Result<u32, Why> {
-        let parts = self.program.partition.parts;
+        let Program { collective, partition, ranks, .. } = *self.program;
         if let Some(entry) = step.extent.as_table() {
             if !self.program.tables || self.program.sliced {
                 return Err("only an all-to-all that is not sliced takes its lengths from a table");
@@ -453,7 +486,10 @@ impl StepCompiler<'_> {
         match step.extent.as_chunk() {
             None => Err("it has no extent"),
             Some(_) if self.program.tables => Err("tables and chunks do not mix"),
-            Some(chunk) => Ok(chunk.0 % parts),
+            Some(piece) if piece.0 >= lengths::count(collective, partition, ranks) => {
+                Err("there is no piece as long as its extent")
+            }
+            Some(piece) => Ok(lengths::class(collective, partition, piece)),
         }
     }
 
@@ -468,8 +504,8 @@ impl StepCompiler<'_> {
                 self.program.cells.push(CellRef { base, stride: 0, mailbox: NO_MAILBOX, slot: 0 });
                 Ok(())
             }
-            (Region::Mailbox { owner, writer, channel }, Position::Slot(slot)) => {
-                let id = self.program.mailbox_ids.get(&(owner.0, writer.0, channel.0));
+            (Region::Mailbox { .. }, Position::Slot(slot)) => {
+                let id = self.names.mailboxes.get(usize::from(operand.region));
                 let &mailbox = id.ok_or("there is no such mailbox")?;
                 let Mailbox { base, per_iteration, .. } = self.program.mailboxes[mailbox as usize];
                 if slot >= per_iteration {
@@ -495,8 +531,11 @@ impl StepCompiler<'_> {
                 if chunk.0 >= chunks {
                     return Err("the buffer has no such chunk");
                 }
-                let same_piece = |extent: Chunk| extent.0 % program.partition.parts;
-                if step.extent.as_chunk().map(same_piece) != Some(same_piece(chunk)) {
+                let (collective, partition) = (program.collective, program.partition);
+                let place = if output { Place::Output(chunk) } else { Place::Input(chunk) };
+                let class = |piece: Chunk| lengths::class(collective, partition, piece);
+                let own = lengths::of(collective, partition, rank, place).map(class);
+                if step.extent.as_chunk().map(class) != own {
                     return Err("the extent is not as long as the chunk");
                 }
                 chunk.0

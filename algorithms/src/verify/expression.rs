@@ -27,22 +27,65 @@ pub(super) enum Node {
     Finished(Id),
 }
 
+/// The order in which contributions are folded, whatever the chunk: the shape, with ranks counted round from the
+/// first contribution, and that one. Moving all ranks round moves the first one only.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Bracket {
+    pub(super) shape: u64,
+    pub(super) first: u32,
+}
+
+impl Bracket {
+    pub(super) fn undefined() -> Self {
+        Bracket { shape: mix(1, 0, 0), first: 0 }
+    }
+
+    pub(super) fn input(rank: u32) -> Self {
+        Bracket { shape: mix(2, 0, 0), first: rank }
+    }
+
+    pub(super) fn scaled(self) -> Self {
+        Bracket { shape: mix(3, self.shape, 0), ..self }
+    }
+
+    pub(super) fn finished(self) -> Self {
+        Bracket { shape: mix(5, self.shape, 0), ..self }
+    }
+
+    pub(super) fn fold(self, right: Bracket, ranks: u32) -> Self {
+        let distance = (u64::from(right.first) + u64::from(ranks) - u64::from(self.first)) % u64::from(ranks);
+        Bracket { shape: mix(4, self.shape, mix(6, right.shape, distance)), ..self }
+    }
+
+    pub(super) fn hash(self) -> u64 {
+        mix(7, self.shape, self.first.into())
+    }
+}
+
 pub(super) struct Expressions {
     nodes: Vec<Node>,
     hashes: Vec<u64>,
+    ranks: u32,
+    brackets: Vec<Bracket>,
     /// Open addressing; `Id::MAX` is free. Its length is a power of two and more than twice the nodes.
     table: Vec<Id>,
 }
 
 impl Expressions {
-    pub(super) fn new() -> Self {
-        let mut made = Expressions { nodes: Vec::new(), hashes: Vec::new(), table: vec![Id::MAX; 1024] };
+    pub(super) fn new(ranks: u32) -> Self {
+        let mut made = Expressions {
+            nodes: Vec::new(),
+            hashes: Vec::new(),
+            ranks: ranks.max(1),
+            brackets: Vec::new(),
+            table: vec![Id::MAX; 1024],
+        };
         made.intern(Node::Undefined);
         made
     }
 
-    pub(super) fn hash(&self, id: Id) -> u64 {
-        self.hashes[id as usize]
+    pub(super) fn bracket(&self, id: Id) -> Bracket {
+        self.brackets[id as usize]
     }
 
     pub(super) fn input(&mut self, rank: u32, chunk: u32) -> Id {
@@ -78,6 +121,13 @@ impl Expressions {
         let id = self.nodes.len() as Id;
         self.nodes.push(node);
         self.hashes.push(hash);
+        self.brackets.push(match node {
+            Node::Undefined => Bracket::undefined(),
+            Node::Input { rank, .. } => Bracket::input(rank),
+            Node::Scaled(of) => self.bracket(of).scaled(),
+            Node::Fold(left, right) => self.bracket(left).fold(self.bracket(right), self.ranks),
+            Node::Finished(of) => self.bracket(of).finished(),
+        });
         self.table[at] = id;
         id
     }
@@ -96,12 +146,13 @@ impl Expressions {
     }
 
     fn hash_of(&self, node: Node) -> u64 {
+        let hash = |id: Id| self.hashes[id as usize];
         match node {
             Node::Undefined => mix(1, 0, 0),
             Node::Input { rank, chunk } => mix(2, rank.into(), chunk.into()),
-            Node::Scaled(of) => mix(3, self.hash(of), 0),
-            Node::Fold(left, right) => mix(4, self.hash(left), self.hash(right)),
-            Node::Finished(of) => mix(5, self.hash(of), 0),
+            Node::Scaled(of) => mix(3, hash(of), 0),
+            Node::Fold(left, right) => mix(4, hash(left), hash(right)),
+            Node::Finished(of) => mix(5, hash(of), 0),
         }
     }
 
@@ -195,8 +246,8 @@ mod tests {
 
     #[test]
     fn equal_structure_is_equal_id_and_hash() {
-        let mut one = Expressions::new();
-        let mut other = Expressions::new();
+        let mut one = Expressions::new(2);
+        let mut other = Expressions::new(2);
         let build = |table: &mut Expressions, order: [u32; 2]| {
             let leaves = order.map(|rank| table.input(rank, 7));
             let (low, high) = if order[0] == 0 { (leaves[0], leaves[1]) } else { (leaves[1], leaves[0]) };
@@ -204,23 +255,23 @@ mod tests {
         };
         let (a, b) = build(&mut one, [0, 1]);
         let (c, d) = build(&mut other, [1, 0]);
-        assert_eq!(one.hash(a), other.hash(c));
-        assert_eq!(one.hash(b), other.hash(d));
-        assert_ne!(one.hash(a), one.hash(b));
+        assert_eq!(one.bracket(a), other.bracket(c));
+        assert_eq!(one.bracket(b), other.bracket(d));
+        assert_ne!(one.bracket(a), one.bracket(b));
         assert_eq!(build(&mut one, [0, 1]).0, a);
         assert_eq!(one.text(a), "(r0.c7 + r1.c7)");
     }
 
     #[test]
     fn the_table_grows() {
-        let mut table = Expressions::new();
+        let mut table = Expressions::new(2);
         let ids: Vec<Id> = (0..5000).map(|rank| table.input(rank, 0)).collect();
         assert!((0..5000).all(|rank| table.input(rank, 0) == ids[rank as usize]));
     }
 
     #[test]
     fn exponential_sharing_ends_at_once() {
-        let mut table = Expressions::new();
+        let mut table = Expressions::new(2);
         let leaf = table.input(0, 0);
         let mut sum = table.scaled(leaf);
         for _ in 0..200 {

@@ -4,36 +4,66 @@
 //! cell holds at an access is the same in every run. Absent: bytes.
 
 use super::expression::{Id, UNDEFINED};
-use super::order::{Cause, Clocks, Epoch, Snapshot};
+use super::order::{Cause, Clocks, Epoch};
 
-/// A value: an expression, of which iteration, and of which length.
+/// What a place holds out of place and in place; both the same for most of a plan.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Both {
+    pub(super) apart: Id,
+    pub(super) in_place: Id,
+}
+
+impl Both {
+    pub(super) const UNDEFINED: Both = Both::same(UNDEFINED);
+
+    pub(super) const fn same(expression: Id) -> Self {
+        Both { apart: expression, in_place: expression }
+    }
+
+    /// The image of both, found once when they are the same.
+    pub(super) fn map(self, mut image: impl FnMut(Id) -> Id) -> Self {
+        let apart = image(self.apart);
+        let in_place = if self.in_place == self.apart { apart } else { image(self.in_place) };
+        Both { apart, in_place }
+    }
+
+    /// As [`map`](Both::map), of two.
+    pub(super) fn join(self, other: Both, mut image: impl FnMut(Id, Id) -> Id) -> Self {
+        let apart = image(self.apart, other.apart);
+        let same = self.in_place == self.apart && other.in_place == other.apart;
+        let in_place = if same { apart } else { image(self.in_place, other.in_place) };
+        Both { apart, in_place }
+    }
+}
+
+/// A value: expressions, of which iteration, and of which length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Value {
-    pub(super) expression: Id,
+    pub(super) holds: Both,
     pub(super) round: u32,
     pub(super) length: u32,
 }
 
-pub(super) struct Cell {
+pub(super) struct Cell<S> {
     pub(super) value: Value,
-    pub(super) write: Option<Epoch>,
-    read: Option<Epoch>,
+    pub(super) write: Epoch,
+    read: Epoch,
     /// Further reads that nothing orders among each other.
     more_reads: Vec<Epoch>,
     /// For slots: which use of the mailbox filled it.
-    pub(super) number: u64,
+    pub(super) number: u32,
     /// Written and not read since.
     pub(super) unread: bool,
     /// The use of the mailbox whose packet is here, and what its writer knew.
-    pub(super) packet: Option<(u64, Snapshot)>,
+    pub(super) packet: Option<(u32, S)>,
 }
 
-impl Cell {
+impl<S> Cell<S> {
     pub(super) fn new() -> Self {
         Cell {
-            value: Value { expression: UNDEFINED, round: 0, length: 0 },
-            write: None,
-            read: None,
+            value: Value { holds: Both::UNDEFINED, round: 0, length: 0 },
+            write: Epoch::NEVER,
+            read: Epoch::NEVER,
             more_reads: Vec::new(),
             number: 0,
             unread: false,
@@ -46,27 +76,25 @@ impl Cell {
     /// # Errors
     ///
     /// The cause of the conflicting write.
-    pub(super) fn load(&mut self, clocks: &Clocks, lane: u32, epoch: Epoch) -> Result<Value, Cause> {
-        if let Some(write) = self.write
-            && !clocks.knows(lane, write)
-        {
-            return Err(write.cause);
+    pub(super) fn load(&mut self, clocks: &impl Clocks, lane: u32, epoch: Epoch) -> Result<Value, Cause> {
+        if !clocks.knows(lane, self.write) {
+            return Err(self.write.cause);
         }
-        match self.read {
-            Some(read) if !clocks.knows(lane, read) => {
-                self.more_reads.retain(|&other| !clocks.knows(lane, other));
-                self.more_reads.push(epoch);
-            }
-            _ => self.read = Some(epoch),
+        if clocks.knows(lane, self.read) {
+            self.read = epoch;
+        } else {
+            self.more_reads.retain(|&other| !clocks.knows(lane, other));
+            self.more_reads.push(epoch);
         }
         self.unread = false;
         Ok(self.value)
     }
 
     /// Whether somebody read what the use of that number left here, as far as `lane` knows, or it is gone.
-    pub(super) fn is_emptied(&self, clocks: &Clocks, lane: u32, number: u64) -> bool {
-        let known = || self.read.iter().chain(&self.more_reads).all(|&read| clocks.knows(lane, read));
-        self.write.is_some() && (self.number > number || (self.number == number && !self.unread && known()))
+    pub(super) fn is_emptied(&self, clocks: &impl Clocks, lane: u32, number: u32) -> bool {
+        let known = || [self.read].iter().chain(&self.more_reads).all(|&read| clocks.knows(lane, read));
+        self.write != Epoch::NEVER
+            && (self.number > number || (self.number == number && !self.unread && known()))
     }
 
     /// Takes a new value, unless an earlier access is not ordered before the write.
@@ -76,17 +104,17 @@ impl Cell {
     /// The cause of the conflicting access.
     pub(super) fn store(
         &mut self,
-        clocks: &Clocks,
+        clocks: &impl Clocks,
         lane: u32,
         epoch: Epoch,
         value: Value,
     ) -> Result<(), Cause> {
-        let earlier = self.write.iter().chain(&self.read).chain(&self.more_reads);
-        if let Some(conflict) = earlier.copied().find(|&access| !clocks.knows(lane, access)) {
+        let mut earlier = [self.write, self.read].into_iter().chain(self.more_reads.iter().copied());
+        if let Some(conflict) = earlier.find(|&access| !clocks.knows(lane, access)) {
             return Err(conflict.cause);
         }
-        self.write = Some(epoch);
-        self.read = None;
+        self.write = epoch;
+        self.read = Epoch::NEVER;
         self.more_reads.clear();
         self.value = value;
         Ok(())

@@ -8,7 +8,7 @@
 //!   the next iteration, the operation before, or the caller once its call has returned;
 //! - no deadlock with the given slots; nothing stays unread in a mailbox.
 //!
-//! How: by one symbolic run ([`run`] says why one suffices) over so many rounds that every mailbox goes twice
+//! How: by one symbolic run ([`mod@run`] says why one suffices) over so many rounds that every mailbox goes twice
 //! round its slots. What holds then holds for any number of rounds, because a plan's later rounds repeat the
 //! same steps with the same distances.
 //!
@@ -19,24 +19,32 @@
 mod balance;
 mod compile;
 mod expression;
+mod lockstep;
 mod memory;
 mod order;
+mod outputs;
 mod program;
 mod refusal;
 mod run;
+mod shape;
+mod symmetry;
+mod touch;
 
-use expression::{Expressions, Id, mix};
+use expression::{Bracket, Expressions, Id, UNDEFINED, mix};
+use order::{Clocks, Neighbours, Vectors};
 use program::Program;
 pub use refusal::{Actor, At, Awaited, Memory, Refusal, Waiting};
 use run::Run;
+pub use symmetry::verify_regular;
 
-use crate::Plan;
+use crate::{Collective, Plan};
 
 /// That a set of plans is right.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Proof {
-    /// Hash of the partition and of every output chunk's bracketing. Plans of equal hash give the same bits;
-    /// it is the same on all machines.
+    /// Hash of the bracketing: of the one that all output chunks have, or of the partition and every chunk's.
+    /// Plans of one collective with equal hashes give the same bits; what only moves values has one hash. It is
+    /// the same on all machines.
     pub fold_hash: u64,
     /// Steps of all plans together.
     pub steps: usize,
@@ -49,20 +57,48 @@ pub struct Proof {
 /// [`Refusal`] with the first thing that is wrong, and where.
 pub fn verify(plans: &[Plan]) -> Result<Proof, Refusal> {
     let program = compile::compile(plans)?;
-    let mut expressions = Expressions::new();
-    let outputs = Run::new(&program, &mut expressions, false)?.finish()?;
-    if program.has_in_place_form() {
-        Run::new(&program, &mut expressions, true)?.finish()?;
-    }
-    Ok(Proof { fold_hash: fold_hash(&program, &expressions, &outputs), steps: program.steps })
+    let proof = match run::<Neighbours>(&program) {
+        Err(refusal) if refusal.is_of_order() => run::<Vectors>(&program)?,
+        decided => decided?,
+    };
+    Ok(proof)
+}
+
+fn run<C: Clocks>(program: &Program) -> Result<Proof, Refusal> {
+    let mut expressions = Expressions::new(program.ranks);
+    let outputs = Run::<C>::new(program, &mut expressions)?.finish()?;
+    Ok(Proof { fold_hash: fold_hash(program, &expressions, &outputs), steps: program.steps })
 }
 
 fn fold_hash(program: &Program, expressions: &Expressions, outputs: &[Id]) -> u64 {
+    // All ranks of an all-reduce have the same outputs.
+    let ranks = if program.collective == Collective::AllReduce { 1 } else { program.ranks };
+    let outputs = &outputs[..(ranks * program.output_chunks) as usize];
+    // What nobody has an output of is undefined on that rank.
+    let brackets = outputs.iter().filter(|&&output| output != UNDEFINED).map(|&o| expressions.bracket(o));
+    let parts = if program.tables { u64::MAX } else { program.partition.parts.into() };
+    hash_of_brackets(program.collective, program.ranks, parts, brackets)
+}
+
+/// Of the brackets of all outputs, rank after rank and chunk after chunk.
+fn hash_of_brackets(
+    collective: Collective,
+    ranks: u32,
+    parts: u64,
+    mut brackets: impl Iterator<Item = Bracket> + Clone,
+) -> u64 {
     let mut name = 0;
-    for byte in program.collective.name().bytes() {
+    for byte in collective.name().bytes() {
         name = mix(name, byte.into(), 1);
     }
-    let parts = if program.tables { u64::MAX } else { program.partition.parts.into() };
-    let shape = mix(name, program.ranks.into(), parts);
-    outputs.iter().fold(shape, |hash, &output| mix(hash, expressions.hash(output), 2))
+    if !collective.reduces() {
+        return mix(name, ranks.into(), 0);
+    }
+    let all = brackets.clone();
+    let first = brackets.next().map_or(0, Bracket::hash);
+    if brackets.all(|bracket| bracket.hash() == first) {
+        return mix(name, ranks.into(), first);
+    }
+    let shape = mix(name, ranks.into(), parts);
+    all.fold(shape, |hash, bracket| mix(hash, bracket.hash(), 2))
 }

@@ -1,8 +1,15 @@
-//! What happens before what: vector clocks over lanes.
+//! What happens before what.
 //!
-//! Invariant: event `e` of lane `l` happened before the present of lane `m` exactly when `m`'s clock has at
-//! least `e`'s count at `l`. Besides the lanes there is one component for every counted arrival, because
-//! nothing a lane does later is ordered after an arrival merely because it comes later in the lane.
+//! Invariant: what [`Clocks::knows`] affirms is so. [`Vectors`] (vector clocks over lanes) affirm everything that
+//! is so: event `e` of lane `l` happened before the present of lane `m` exactly when `m`'s clock has at least
+//! `e`'s count at `l`. [`Neighbours`] keep only what a lane heard from the lane that did it, which takes memory
+//! for each pair that talks and not for each pair. Less knowledge can only make the run refuse more, so a run
+//! that completes with [`Neighbours`] is a proof, and a refusal is looked at again with [`Vectors`].
+//!
+//! Besides the lanes there is one component for every counted arrival, because nothing a lane does later is
+//! ordered after an arrival merely because it comes later in the lane.
+
+use std::ops::Range;
 
 use super::refusal::Refusal;
 
@@ -15,32 +22,146 @@ pub(super) struct Epoch {
     pub(super) cause: Cause,
 }
 
-/// The step (its lane and its number there) or what else touches memory.
+impl Epoch {
+    /// Before everything; everybody knows it.
+    pub(super) const NEVER: Epoch = Epoch { lane: 0, clock: 0, cause: Cause { by: 0, op: Cause::CALLER } };
+}
+
+/// The step (its lane and its number there), or a rank's caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Cause {
-    Caller(u32),
-    Step { lane: u32, op: u32 },
+pub(super) struct Cause {
+    pub(super) by: u32,
+    pub(super) op: u32,
+}
+
+impl Cause {
+    /// In place of a step's number: `by` is the rank of a caller.
+    pub(super) const CALLER: u32 = u32::MAX;
 }
 
 /// Words that all snapshots together may have; beyond it the verifier gives up.
 const POOL_MAX: usize = 1 << 28;
 
 /// The clocks of all lanes and the snapshots that signals carry.
-pub(super) struct Clocks {
+pub(super) trait Clocks: Sized {
+    /// A clock that travels with a signal.
+    type Snapshot: Copy;
+
+    fn new(lanes: usize, arrivals: u64) -> Result<Self, Refusal>;
+
+    /// The lane's own present.
+    fn now(&self, lane: u32) -> u32;
+
+    /// Whether `epoch` happened before the present of `lane`.
+    fn knows(&self, lane: u32, epoch: Epoch) -> bool;
+
+    /// What comes later in the lane is not part of what was released before.
+    fn tick(&mut self, lane: u32);
+
+    /// The present of `lane`, to be joined by others.
+    fn release(&mut self, lane: u32) -> Result<Self::Snapshot, Refusal>;
+
+    /// `lane` learns what the snapshot knows.
+    fn join(&mut self, lane: u32, snapshot: Self::Snapshot);
+
+    /// `lane` learns that the arrival with this component happened.
+    fn learn(&mut self, lane: u32, component: u32);
+
+    /// Nobody joins the snapshot any more.
+    fn forget(&mut self, snapshot: Self::Snapshot);
+
+    /// All of `lanes` learn what any of them did; then the first moves on, which the others know too.
+    fn meet(&mut self, lanes: Range<u32>);
+}
+
+/// What every lane heard directly.
+pub(super) struct Neighbours {
+    now: Vec<u32>,
+    /// For each lane: others and their latest known clock, in the order of lanes.
+    heard: Vec<Vec<(u32, u32)>>,
+}
+
+impl Neighbours {
+    fn hear(&mut self, lane: u32, of: u32, clock: u32) {
+        let heard = &mut self.heard[lane as usize];
+        match heard.binary_search_by_key(&of, |&(other, _)| other) {
+            Ok(at) => heard[at].1 = heard[at].1.max(clock),
+            Err(at) => heard.insert(at, (of, clock)),
+        }
+    }
+}
+
+impl Clocks for Neighbours {
+    type Snapshot = (u32, u32);
+
+    fn new(lanes: usize, _: u64) -> Result<Self, Refusal> {
+        Ok(Neighbours { now: vec![1; lanes], heard: vec![Vec::new(); lanes] })
+    }
+
+    fn now(&self, lane: u32) -> u32 {
+        self.now[lane as usize]
+    }
+
+    #[inline]
+    fn knows(&self, lane: u32, epoch: Epoch) -> bool {
+        if epoch.lane == lane {
+            return self.now[lane as usize] >= epoch.clock;
+        }
+        let heard = &self.heard[lane as usize];
+        let at = heard.binary_search_by_key(&epoch.lane, |&(other, _)| other);
+        epoch.clock == 0 || at.is_ok_and(|at| heard[at].1 >= epoch.clock)
+    }
+
+    fn tick(&mut self, lane: u32) {
+        self.now[lane as usize] += 1;
+    }
+
+    fn release(&mut self, lane: u32) -> Result<(u32, u32), Refusal> {
+        Ok((lane, self.now[lane as usize]))
+    }
+
+    fn join(&mut self, lane: u32, (other, clock): (u32, u32)) {
+        if other != lane {
+            self.hear(lane, other, clock);
+        }
+    }
+
+    fn learn(&mut self, lane: u32, component: u32) {
+        self.hear(lane, component, 1);
+    }
+
+    fn forget(&mut self, _: (u32, u32)) {}
+
+    fn meet(&mut self, lanes: Range<u32>) {
+        self.tick(lanes.start);
+        for lane in lanes.clone() {
+            for other in lanes.clone().filter(|&other| other != lane) {
+                self.hear(lane, other, self.now[other as usize]);
+            }
+        }
+    }
+}
+
+/// Vector clocks.
+pub(super) struct Vectors {
     width: usize,
     rows: Vec<u32>,
     pool: Vec<u32>,
     free: Vec<u32>,
 }
 
-/// A clock that travels with a signal.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Snapshot(u32);
+impl Vectors {
+    fn row(&self, lane: u32) -> &[u32] {
+        &self.rows[lane as usize * self.width..][..self.width]
+    }
+}
 
-impl Clocks {
-    pub(super) fn new(lanes: usize, arrivals: u64) -> Result<Self, Refusal> {
+impl Clocks for Vectors {
+    type Snapshot = u32;
+
+    fn new(lanes: usize, arrivals: u64) -> Result<Self, Refusal> {
         let width = lanes as u64 + arrivals;
-        if width * lanes as u64 > POOL_MAX as u64 {
+        if width * lanes as u64 >= POOL_MAX as u64 {
             return Err(Refusal::TooLarge { what: "lanes and counted writes" });
         }
         let width = width as usize;
@@ -48,39 +169,31 @@ impl Clocks {
         for lane in 0..lanes {
             rows[lane * width + lane] = 1;
         }
-        Ok(Clocks { width, rows, pool: Vec::new(), free: Vec::new() })
+        Ok(Vectors { width, rows, pool: Vec::new(), free: Vec::new() })
     }
 
-    fn row(&self, lane: u32) -> &[u32] {
-        &self.rows[lane as usize * self.width..][..self.width]
-    }
-
-    /// The lane's own present.
-    pub(super) fn now(&self, lane: u32) -> u32 {
+    fn now(&self, lane: u32) -> u32 {
         self.row(lane)[lane as usize]
     }
 
-    /// Whether `epoch` happened before the present of `lane`.
     #[inline]
-    pub(super) fn knows(&self, lane: u32, epoch: Epoch) -> bool {
+    fn knows(&self, lane: u32, epoch: Epoch) -> bool {
         self.rows[lane as usize * self.width + epoch.lane as usize] >= epoch.clock
     }
 
-    /// What comes later in the lane is not part of what was released before.
-    pub(super) fn tick(&mut self, lane: u32) {
+    fn tick(&mut self, lane: u32) {
         self.rows[lane as usize * self.width + lane as usize] += 1;
     }
 
-    /// The present of `lane`, to be joined by others.
-    pub(super) fn release(&mut self, lane: u32) -> Result<Snapshot, Refusal> {
+    fn release(&mut self, lane: u32) -> Result<u32, Refusal> {
         let start = lane as usize * self.width;
         let row = start..start + self.width;
         if let Some(reused) = self.free.pop() {
             let at = reused as usize * self.width;
             self.pool[at..at + self.width].copy_from_slice(&self.rows[row]);
-            return Ok(Snapshot(reused));
+            return Ok(reused);
         }
-        let fresh = Snapshot((self.pool.len() / self.width) as u32);
+        let fresh = (self.pool.len() / self.width) as u32;
         if self.pool.len() + self.width > POOL_MAX {
             return Err(Refusal::TooLarge { what: "outstanding signals" });
         }
@@ -88,25 +201,22 @@ impl Clocks {
         Ok(fresh)
     }
 
-    /// `lane` learns what the snapshot knows.
-    pub(super) fn join(&mut self, lane: u32, snapshot: Snapshot) {
+    fn join(&mut self, lane: u32, snapshot: u32) {
         let row = &mut self.rows[lane as usize * self.width..][..self.width];
-        let known = &self.pool[snapshot.0 as usize * self.width..][..self.width];
+        let known = &self.pool[snapshot as usize * self.width..][..self.width];
         row.iter_mut().zip(known).for_each(|(own, other)| *own = (*own).max(*other));
     }
 
-    /// `lane` learns that the arrival with this component happened.
-    pub(super) fn learn(&mut self, lane: u32, component: u32) {
+    fn learn(&mut self, lane: u32, component: u32) {
         let word = &mut self.rows[lane as usize * self.width + component as usize];
         *word = (*word).max(1);
     }
 
-    pub(super) fn forget(&mut self, snapshot: Snapshot) {
-        self.free.push(snapshot.0);
+    fn forget(&mut self, snapshot: u32) {
+        self.free.push(snapshot);
     }
 
-    /// All of `lanes` learn what any of them knows; then the first moves on, which the others know too.
-    pub(super) fn meet(&mut self, lanes: std::ops::Range<u32>) {
+    fn meet(&mut self, lanes: Range<u32>) {
         let first = lanes.start as usize * self.width;
         for lane in lanes.clone().skip(1) {
             for word in 0..self.width {

@@ -7,13 +7,13 @@
 //! places. Two operands overlap exactly when they name the same cell, because extents of a partition are
 //! disjoint, slots and scratch places hold whole extents, and table entries are taken to be disjoint.
 
-use std::collections::HashMap;
 use std::ops::Range;
 
 use super::refusal::{At, Memory};
 use crate::aliasing::output_of_input;
+use crate::numbers::Numbers;
 use crate::plan::{Action, CounterId, Engine};
-use crate::{Channel, Chunk, Collective, Partition, Plan, Rank};
+use crate::{Channel, Chunk, Collective, Partition, Place, Plan, Rank, lengths};
 
 /// Number of a mailbox, or none.
 pub(super) const NO_MAILBOX: u32 = u32::MAX;
@@ -73,6 +73,8 @@ pub(super) struct Counter {
     pub(super) waiting_lanes: u32,
     /// For credits: the mailbox whose slots it gives back.
     pub(super) mailbox: u32,
+    /// Whether the plans of its owner and of its writer list it.
+    pub(super) listed: [bool; 2],
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +87,8 @@ pub(super) struct Mailbox {
     pub(super) credited: bool,
     /// First cell; slots follow each other.
     pub(super) base: u32,
+    /// Whether the plans of its owner and of its writer list it.
+    pub(super) listed: [bool; 2],
 }
 
 /// A set of plans, compiled.
@@ -109,8 +113,8 @@ pub(super) struct Program {
     pub(super) scratch: Vec<u32>,
     pub(super) cell_count: u32,
     pub(super) steps: usize,
-    pub(super) counter_ids: HashMap<CounterId, u32>,
-    pub(super) mailbox_ids: HashMap<(u32, u32, u16), u32>,
+    pub(super) counter_ids: Numbers<CounterId>,
+    pub(super) mailbox_ids: Numbers<(u32, u32, u16)>,
 }
 
 impl Program {
@@ -141,18 +145,11 @@ impl Program {
         output_of_input(self.collective, self.partition, Rank(rank), Chunk(chunk)).map(|chunk| chunk.0)
     }
 
-    /// What an output chunk must hold: the input chunk of one rank, or of all ranks folded.
-    pub(super) fn expected(&self, rank: u32, chunk: u32) -> (Option<u32>, u32) {
-        let parts = if self.tables { 1 } else { self.partition.parts };
-        let (block, piece) = (chunk / parts, chunk % parts);
-        let own = rank * parts + piece;
-        match self.collective {
-            Collective::AllReduce | Collective::Reduce => (None, chunk),
-            Collective::ReduceScatter => (None, own),
-            Collective::Broadcast | Collective::SendReceive => (Some(0), chunk),
-            Collective::AllGather => (Some(block), piece),
-            Collective::AllToAll => (Some(block), own),
-        }
+    /// Names the length of a chunk of a rank's input.
+    pub(super) fn length_of_input(&self, rank: u32, chunk: u32) -> u32 {
+        let Program { collective, partition, .. } = *self;
+        let piece = lengths::of(collective, partition, Rank(rank), Place::Input(Chunk(chunk)));
+        piece.map_or(0, |piece| lengths::class(collective, partition, piece))
     }
 
     /// Whether there is an in-place form that differs.

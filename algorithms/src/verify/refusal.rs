@@ -85,6 +85,13 @@ pub enum Refusal {
         /// What it disagrees about.
         what: &'static str,
     },
+    /// A regular schedule is not as symmetric as it claims.
+    Asymmetric {
+        /// Whose part shows it.
+        rank: Rank,
+        /// What is wrong.
+        why: &'static str,
+    },
     /// More than the verifier is willing to run.
     TooLarge {
         /// What there is too much of.
@@ -172,6 +179,14 @@ pub enum Refusal {
     },
 }
 
+impl Refusal {
+    /// Whether more knowledge of what happens before what could have changed it.
+    pub(super) fn is_of_order(&self) -> bool {
+        use Refusal::{AmbiguousCount, BadStep, Race};
+        matches!(self, Race { .. } | AmbiguousCount { .. } | BadStep { .. })
+    }
+}
+
 impl fmt::Display for At {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "step {} (lane {} of rank {})", self.step, self.lane, self.rank)
@@ -218,6 +233,9 @@ impl fmt::Display for Refusal {
         match self {
             Refusal::Mismatch { rank, what } => {
                 write!(f, "the plan of rank {rank} does not fit the others: {what}")
+            }
+            Refusal::Asymmetric { rank, why } => {
+                write!(f, "the schedule has no symmetry at rank {rank}: {why}")
             }
             Refusal::TooLarge { what } => write!(f, "too large to verify: {what}"),
             Refusal::Malformed { rank, index, why } => {

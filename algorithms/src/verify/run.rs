@@ -12,75 +12,93 @@
 //! earlier operation may not have emptied the slots of any mailbox that has a credit counter. A mailbox
 //! without one belongs to this plan alone and has only seen earlier operations of it, which are run.
 
+//!
+//! Which step comes next does not depend on whether a caller works in place, so one run decides for both forms:
+//! what in place is the same memory has a cell of its own that both its names touch ([`InPlace`]).
+
 use std::collections::VecDeque;
 
-use super::expression::{Expressions, Id, UNDEFINED};
-use super::memory::{Cell, Value};
-use super::order::{Cause, Clocks, Epoch, Snapshot};
-use super::program::{CellRef, NO_MAILBOX, Op, Program};
-use super::refusal::{Actor, Awaited, Refusal, Waiting};
+use super::expression::{Expressions, Id};
+use super::memory::Cell;
+use super::order::{Cause, Clocks, Epoch};
+use super::outputs::Ledger;
+use super::program::{Op, Program};
+use super::refusal::{Awaited, Refusal, Waiting};
+use super::touch::InPlace;
 use crate::plan::Action;
-use crate::{Collective, Rank};
 
-struct Lane {
-    op: u32,
-    round: u32,
+pub(super) struct Lane {
+    pub(super) op: u32,
+    pub(super) round: u32,
     /// Between two operations, or at the end.
     parked: bool,
-    awaits: Option<Awaited>,
+    pub(super) awaits: Option<Awaited>,
+    /// Who waits for the same, or [`NOBODY`].
+    next_waiting: u32,
+}
+
+/// No lane.
+const NOBODY: u32 = u32::MAX;
+
+/// `lane` joins those that wait.
+pub(super) fn enqueue(waiting: &mut u32, lanes: &mut [Lane], lane: u32) {
+    lanes[lane as usize].next_waiting = std::mem::replace(waiting, lane);
+}
+
+/// Those that wait can go on.
+pub(super) fn wake(waiting: &mut u32, lanes: &mut [Lane], runnable: &mut Vec<u32>) {
+    while *waiting != NOBODY {
+        runnable.push(*waiting);
+        *waiting = std::mem::replace(&mut lanes[*waiting as usize].next_waiting, NOBODY);
+    }
 }
 
 /// A counter with the signals that somebody may still have to learn of.
-struct Counter {
-    total: i64,
-    signals: VecDeque<(i64, Snapshot)>,
+pub(super) struct Counter<S> {
+    pub(super) total: i64,
+    signals: VecDeque<(i64, S)>,
     /// The value up to which the only waiting lane knows everything.
     forgotten: i64,
     /// For counted writes: increment, component, what the writer knew.
-    arrivals: Vec<(i64, u32, Snapshot)>,
+    pub(super) arrivals: Vec<(i64, u32, S)>,
     /// Waits that rely on no further write being under way.
-    relied: Vec<Epoch>,
-    waiting: Vec<u32>,
+    pub(super) relied: Vec<Epoch>,
+    /// The first lane that waits, or [`NOBODY`]; each names the next.
+    pub(super) waiting: u32,
 }
 
-struct Mailbox {
+#[derive(Clone)]
+pub(super) struct Mailbox {
     /// Credits that a lane has seen of an earlier operation: (lane, threshold at most 0).
-    credits: Vec<(u32, i64)>,
-    waiting: Vec<u32>,
+    pub(super) credits: Vec<(u32, i64)>,
+    /// The first lane that waits, or [`NOBODY`]; each names the next.
+    pub(super) waiting: u32,
 }
 
-pub(super) struct Run<'a> {
-    program: &'a Program,
-    expressions: &'a mut Expressions,
-    in_place: bool,
-    /// Where an input chunk is in the in-place form, by its cell in iteration 0.
-    moved: Vec<u32>,
-    cells: Vec<Cell>,
-    clocks: Clocks,
-    next_arrival: u32,
-    lanes: Vec<Lane>,
-    counters: Vec<Counter>,
-    mailboxes: Vec<Mailbox>,
+pub(super) struct Run<'a, C: Clocks> {
+    pub(super) program: &'a Program,
+    pub(super) expressions: &'a mut Expressions,
+    pub(super) cells: Vec<Cell<C::Snapshot>>,
+    pub(super) in_place: InPlace,
+    pub(super) clocks: C,
+    pub(super) next_arrival: u32,
+    pub(super) lanes: Vec<Lane>,
+    pub(super) counters: Vec<Counter<C::Snapshot>>,
+    pub(super) mailboxes: Vec<Mailbox>,
     /// First lane of each rank, and one past the last.
-    rank_lanes: Vec<u32>,
+    pub(super) rank_lanes: Vec<u32>,
     /// Lanes of each rank that have not finished the present operation.
     busy: Vec<u32>,
-    runnable: Vec<u32>,
-    /// For each rank and output chunk: what it held the first time.
-    outputs: Vec<Option<Id>>,
-    /// For each output chunk: an expression already found right for an input chunk.
-    proved: Vec<(Id, u32)>,
+    pub(super) runnable: Vec<u32>,
+    /// What the outputs held, out of place and in place.
+    pub(super) ledgers: [Ledger; 2],
 }
 
-impl<'a> Run<'a> {
-    pub(super) fn new(
-        program: &'a Program,
-        expressions: &'a mut Expressions,
-        in_place: bool,
-    ) -> Result<Self, Refusal> {
+impl<'a, C: Clocks> Run<'a, C> {
+    pub(super) fn new(program: &'a Program, expressions: &'a mut Expressions) -> Result<Self, Refusal> {
         let counted = program.lanes.iter().flat_map(|lane| &lane.ops).filter(|op| op.counted).count();
         let lanes = program.lanes.len();
-        let clocks = Clocks::new(lanes, counted as u64 * u64::from(program.rounds))?;
+        let clocks = C::new(lanes, counted as u64 * u64::from(program.rounds))?;
         let mut rank_lanes = vec![0; program.ranks as usize + 1];
         for lane in &program.lanes {
             rank_lanes[lane.rank as usize + 1] += 1;
@@ -89,45 +107,31 @@ impl<'a> Run<'a> {
         for rank in 0..program.ranks as usize {
             rank_lanes[rank + 1] += rank_lanes[rank];
         }
-        let fresh_lane = || Lane { op: 0, round: 0, parked: false, awaits: None };
+        let fresh_lane = || Lane { op: 0, round: 0, parked: false, awaits: None, next_waiting: NOBODY };
         let fresh_counter = || Counter {
             total: 0,
             signals: VecDeque::new(),
             forgotten: 0,
             arrivals: Vec::new(),
             relied: Vec::new(),
-            waiting: Vec::new(),
+            waiting: NOBODY,
         };
-        let mut moved: Vec<u32> = (0..program.user_stride()).collect();
-        if in_place {
-            for rank in 0..program.ranks {
-                for chunk in 0..program.input_chunks {
-                    if let Some(output) = program.alias(rank, chunk) {
-                        moved[program.input_cell(rank, chunk) as usize] = program.output_cell(rank, output);
-                    }
-                }
-            }
-        }
+        let in_place = InPlace::new(program);
+        let cell_count = program.cell_count + in_place.cell_count(program);
         let mut run = Run {
             program,
             expressions,
+            cells: (0..cell_count).map(|_| Cell::new()).collect(),
             in_place,
-            moved,
-            cells: (0..program.cell_count).map(|_| Cell::new()).collect(),
             clocks,
             next_arrival: lanes as u32,
             lanes: (0..lanes).map(|_| fresh_lane()).collect(),
             counters: program.counters.iter().map(|_| fresh_counter()).collect(),
-            mailboxes: program
-                .mailboxes
-                .iter()
-                .map(|_| Mailbox { credits: Vec::new(), waiting: Vec::new() })
-                .collect(),
+            mailboxes: vec![Mailbox { credits: Vec::new(), waiting: NOBODY }; program.mailboxes.len()],
             rank_lanes,
             busy,
             runnable: (0..lanes as u32).rev().collect(),
-            outputs: vec![None; (program.ranks * program.output_chunks) as usize],
-            proved: vec![(UNDEFINED, 0); program.output_chunks as usize],
+            ledgers: [Ledger::new(program), Ledger::new(program)],
         };
         for rank in 0..program.ranks {
             run.start_operation(rank, 0)?;
@@ -151,7 +155,11 @@ impl<'a> Run<'a> {
                 }
             }
         }
-        Ok(self.outputs.into_iter().map(|output| output.unwrap_or(UNDEFINED)).collect())
+        if let Some(refusal) = self.in_place.refusal {
+            return Err(refusal);
+        }
+        let [apart, _] = self.ledgers;
+        Ok(apart.into_outputs())
     }
 
     fn waiting(&self) -> Vec<Waiting> {
@@ -216,7 +224,7 @@ impl<'a> Run<'a> {
             let slots = i64::from(self.program.slots);
             let emptied = (counter.total..counter.total + op.value).take(slots as usize + 1).all(|number| {
                 let cell = &self.cells[mailbox.base as usize + (number % slots) as usize];
-                cell.is_emptied(&self.clocks, lane, number as u64)
+                cell.is_emptied(&self.clocks, lane, u32::try_from(number).unwrap_or(u32::MAX))
             });
             if !emptied {
                 let why = "it gives a slot back that is not emptied";
@@ -226,7 +234,7 @@ impl<'a> Run<'a> {
         counter.total += op.value;
         if compiled.waiting_lanes > 0 {
             counter.signals.push_back((counter.total, self.clocks.release(lane)?));
-            self.runnable.append(&mut counter.waiting);
+            wake(&mut counter.waiting, &mut self.lanes, &mut self.runnable);
         }
         self.clocks.tick(lane);
         Ok(())
@@ -239,7 +247,7 @@ impl<'a> Run<'a> {
         let counter = &mut self.counters[op.counter as usize];
         if counter.total < needed {
             state.awaits = Some(Awaited::Counter { id: compiled.id, needed, reached: 0 });
-            counter.waiting.push(lane);
+            enqueue(&mut counter.waiting, &mut self.lanes, lane);
             return Ok(false);
         }
         if needed <= 0 {
@@ -287,181 +295,8 @@ impl<'a> Run<'a> {
         if proved {
             let clock = self.clocks.now(lane);
             counter.relied.retain(|wait| wait.lane != lane);
-            counter.relied.push(Epoch { lane, clock, cause: Cause::Step { lane, op: 0 } });
+            counter.relied.push(Epoch { lane, clock, cause: Cause { by: lane, op: 0 } });
         }
-    }
-
-    fn resolve(&self, cell: CellRef, round: u32) -> u32 {
-        if cell.mailbox != NO_MAILBOX {
-            return cell.base + (self.use_of(cell, round) % u64::from(self.program.slots)) as u32;
-        }
-        match cell.stride {
-            0 => cell.base,
-            _ if !self.program.sliced => self.moved[cell.base as usize],
-            stride => self.moved[cell.base as usize] + stride * round,
-        }
-    }
-
-    /// How often the mailbox was used before.
-    fn use_of(&self, cell: CellRef, round: u32) -> u64 {
-        let per_iteration = self.program.mailboxes[cell.mailbox as usize].per_iteration;
-        u64::from(round) * u64::from(per_iteration) + u64::from(cell.slot)
-    }
-
-    fn source_cells(&self, op: &Op) -> std::ops::Range<usize> {
-        let sources = &self.program.sources[op.sources.start as usize..op.sources.end as usize];
-        match (sources.first(), sources.last()) {
-            (Some(first), Some(last)) => first.cells.start as usize..last.cells.end as usize,
-            _ => 0..0,
-        }
-    }
-
-    fn packets_are_there(&mut self, lane: u32, op: &Op) -> bool {
-        let round = self.lanes[lane as usize].round;
-        for index in self.source_cells(op) {
-            let cell = self.program.cells[index];
-            if cell.mailbox == NO_MAILBOX {
-                continue;
-            }
-            let at = self.resolve(cell, round) as usize;
-            let there = self.cells[at].packet.is_some_and(|(number, _)| number >= self.use_of(cell, round));
-            if !there {
-                let memory = self.program.memory(at as u32);
-                self.lanes[lane as usize].awaits = Some(Awaited::Packet(memory));
-                self.mailboxes[cell.mailbox as usize].waiting.push(lane);
-                return false;
-            }
-        }
-        true
-    }
-
-    /// Copy, reduce, put, get.
-    fn work(&mut self, lane: u32, op: &Op) -> Result<(), Refusal> {
-        let program = self.program;
-        let round = self.lanes[lane as usize].round;
-        let cause = Cause::Step { lane, op: self.lanes[lane as usize].op };
-        let epoch = if op.counted {
-            self.next_arrival += 1;
-            Epoch { lane: self.next_arrival - 1, clock: 1, cause }
-        } else {
-            Epoch { lane, clock: self.clocks.now(lane), cause }
-        };
-        if op.counted {
-            let behind = &self.counters[op.counter as usize].relied;
-            if !behind.iter().all(|&wait| self.clocks.knows(lane, wait)) {
-                let id = program.counters[op.counter as usize].id;
-                return Err(Refusal::AmbiguousCount { at: program.at(lane, op), id });
-            }
-        }
-        let mut result: Option<Id> = None;
-        for source in &program.sources[op.sources.start as usize..op.sources.end as usize] {
-            let mut folded: Option<Id> = None;
-            for index in source.cells.clone() {
-                let member = self.load(lane, op, program.cells[index as usize], round, epoch)?;
-                folded = Some(match folded {
-                    None => member,
-                    Some(before) => self.expressions.fold(before, member),
-                });
-            }
-            let mut value = folded.unwrap_or(UNDEFINED);
-            if source.raw {
-                value = self.expressions.scaled(value);
-            }
-            result = Some(match result {
-                None => value,
-                Some(before) => self.expressions.fold(before, value),
-            });
-        }
-        let mut expression = result.unwrap_or(UNDEFINED);
-        if op.finish {
-            expression = self.expressions.finished(expression);
-        }
-        let value = Value { expression, round, length: op.length };
-        for index in op.targets.clone() {
-            self.store(lane, op, program.cells[index as usize], value, epoch)?;
-        }
-        if op.counted {
-            let snapshot = self.clocks.release(lane)?;
-            let counter = &mut self.counters[op.counter as usize];
-            counter.total += op.value;
-            counter.arrivals.push((op.value, epoch.lane, snapshot));
-            self.runnable.append(&mut counter.waiting);
-        }
-        if op.packet {
-            self.clocks.tick(lane);
-        }
-        Ok(())
-    }
-
-    fn load(&mut self, lane: u32, op: &Op, from: CellRef, round: u32, epoch: Epoch) -> Result<Id, Refusal> {
-        let at = self.resolve(from, round);
-        if op.packet
-            && from.mailbox != NO_MAILBOX
-            && let Some((number, snapshot)) = self.cells[at as usize].packet
-        {
-            if number != self.use_of(from, round) {
-                // The one that was awaited is gone.
-                let memory = self.program.memory(at);
-                return Err(Refusal::Overwritten { at: self.program.at(lane, op), memory });
-            }
-            self.clocks.join(lane, snapshot);
-        }
-        let cell = &mut self.cells[at as usize];
-        // A packet's bytes and flags are interleaved: read as plain bytes they are no value.
-        let plain = op.packet || cell.packet.is_none();
-        let value =
-            cell.load(&self.clocks, lane, epoch).map_err(|first| self.race(first, epoch.cause, at))?;
-        let fits = plain && value.round == round && value.length == op.length;
-        Ok(if fits { value.expression } else { UNDEFINED })
-    }
-
-    fn store(&mut self, lane: u32, op: &Op, to: CellRef, value: Value, epoch: Epoch) -> Result<(), Refusal> {
-        let program = self.program;
-        let at = self.resolve(to, value.round);
-        if to.mailbox == NO_MAILBOX {
-            let stored = self.cells[at as usize].store(&self.clocks, lane, epoch, value);
-            return stored.map_err(|first| self.race(first, epoch.cause, at));
-        }
-        let number = self.use_of(to, value.round);
-        let slots = u64::from(program.slots);
-        let mailbox = &program.mailboxes[to.mailbox as usize];
-        if number < slots && mailbox.credited && !self.earlier_use_is_over(lane, to.mailbox, number) {
-            return Err(Refusal::Race {
-                first: Actor::EarlierOperation,
-                second: self.actor(epoch.cause),
-                memory: program.memory(at),
-                in_place: self.in_place,
-            });
-        }
-        let cell = &mut self.cells[at as usize];
-        let unread = cell.unread;
-        cell.store(&self.clocks, lane, epoch, value).map_err(|first| self.race(first, epoch.cause, at))?;
-        if unread {
-            return Err(Refusal::Overwritten { at: program.at(lane, op), memory: program.memory(at) });
-        }
-        let cell = &mut self.cells[at as usize];
-        cell.unread = true;
-        cell.number = number;
-        if let Some((_, old)) = cell.packet.take() {
-            self.clocks.forget(old);
-        }
-        if op.packet {
-            cell.packet = Some((number, self.clocks.release(lane)?));
-            self.runnable.append(&mut self.mailboxes[to.mailbox as usize].waiting);
-        }
-        Ok(())
-    }
-
-    /// Whether `lane` knows that an earlier operation has emptied the slot that is filled by this use: it saw
-    /// the credit, or it knows that the owner is in this operation.
-    fn earlier_use_is_over(&self, lane: u32, mailbox: u32, number: u64) -> bool {
-        let needed = number as i64 + 1 - i64::from(self.program.slots);
-        let owner = self.program.mailboxes[mailbox as usize].owner as usize;
-        let credits = &self.mailboxes[mailbox as usize].credits;
-        credits.iter().any(|&(other, credit)| other == lane && credit >= needed)
-            || (self.rank_lanes[owner]..self.rank_lanes[owner + 1]).any(|other| {
-                self.clocks.knows(lane, Epoch { lane: other, clock: 1, cause: Cause::Caller(0) })
-            })
     }
 
     /// One of a rank's lanes is through with the operation; the last one ends it.
@@ -492,101 +327,5 @@ impl<'a> Run<'a> {
         self.caller_writes(rank, round)?;
         lanes.for_each(|lane| self.clocks.tick(lane));
         Ok(())
-    }
-
-    /// The caller fills its input and spoils its output, as it may whenever no operation is under way.
-    fn caller_writes(&mut self, rank: u32, round: u32) -> Result<(), Refusal> {
-        let program = self.program;
-        let lane = self.rank_lanes[rank as usize];
-        let cause = Cause::Caller(rank);
-        let epoch = Epoch { lane, clock: self.clocks.now(lane), cause };
-        let (stride, base) = (program.user_stride(), program.user_base(rank));
-        let has_input = program.collective.has_input(Rank(rank));
-        let first_round = if program.sliced { 0 } else { round };
-        for iteration in 0..program.iterations() {
-            let round = first_round + iteration;
-            for cell in base..base + program.input_chunks + program.output_chunks {
-                let at = cell + stride * iteration;
-                let spoilt = Value { expression: UNDEFINED, round, length: 0 };
-                let stored = self.cells[at as usize].store(&self.clocks, lane, epoch, spoilt);
-                stored.map_err(|first| self.race(first, cause, at))?;
-            }
-            for chunk in 0..program.input_chunks {
-                let at = self.moved[program.input_cell(rank, chunk) as usize] + stride * iteration;
-                let length = if program.tables {
-                    rank * program.ranks + chunk
-                } else {
-                    chunk % program.partition.parts
-                };
-                let expression = if has_input { self.expressions.input(rank, chunk) } else { UNDEFINED };
-                self.cells[at as usize].value = Value { expression, round, length };
-            }
-        }
-        Ok(())
-    }
-
-    /// Every chunk of the rank's output holds what the collective says.
-    fn check_outputs(&mut self, rank: u32) -> Result<(), Refusal> {
-        let program = self.program;
-        if !program.collective.has_output(Rank(rank)) {
-            return Ok(());
-        }
-        let done = self.lanes[self.rank_lanes[rank as usize] as usize].round;
-        let rounds = if program.sliced { 0..program.rounds } else { done - 1..done };
-        for round in rounds {
-            let offset = if program.sliced { program.user_stride() * round } else { 0 };
-            for chunk in 0..program.output_chunks {
-                let at = program.output_cell(rank, chunk) + offset;
-                let value = self.cells[at as usize].value;
-                let holds = if value.round == round { value.expression } else { UNDEFINED };
-                self.check_output(rank, chunk, holds).map_err(|why| Refusal::WrongOutput {
-                    output: program.memory(at),
-                    holds: self.expressions.text(holds),
-                    why,
-                    in_place: self.in_place,
-                })?;
-            }
-        }
-        Ok(())
-    }
-
-    fn check_output(&mut self, rank: u32, chunk: u32, holds: Id) -> Result<(), &'static str> {
-        let program = self.program;
-        let (source, input) = program.expected(rank, chunk);
-        match source {
-            Some(source) if holds == self.expressions.input(source, input) => {}
-            Some(_) if holds == UNDEFINED => return Err("it was never written"),
-            Some(_) => return Err("it is not the chunk that belongs there"),
-            None if holds != UNDEFINED && self.proved[chunk as usize] == (holds, input) => {}
-            None => {
-                self.expressions.check_fold(holds, program.ranks, input)?;
-                self.proved[chunk as usize] = (holds, input);
-            }
-        }
-        let first = if program.collective == Collective::AllReduce { 0 } else { rank };
-        let expected = &mut self.outputs[(first * program.output_chunks + chunk) as usize];
-        if *expected.get_or_insert(holds) != holds {
-            return Err("another rank or iteration folds it in another order, so their bits would differ");
-        }
-        self.outputs[(rank * program.output_chunks + chunk) as usize] = Some(holds);
-        Ok(())
-    }
-
-    fn actor(&self, cause: Cause) -> Actor {
-        match cause {
-            Cause::Caller(rank) => Actor::Caller(Rank(rank)),
-            Cause::Step { lane, op } => {
-                Actor::Step(self.program.at(lane, &self.program.lanes[lane as usize].ops[op as usize]))
-            }
-        }
-    }
-
-    fn race(&self, first: Cause, second: Cause, cell: u32) -> Refusal {
-        Refusal::Race {
-            first: self.actor(first),
-            second: self.actor(second),
-            memory: self.program.memory(cell),
-            in_place: self.in_place,
-        }
     }
 }

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub(crate) mod hand;
+pub(crate) mod shapes;
 
 use std::collections::HashMap;
 
@@ -311,7 +312,10 @@ impl<'a> Machine<'a> {
                     Collective::AllReduce | Collective::Reduce => folded(element),
                     Collective::ReduceScatter => folded(rank * block + element),
                     Collective::Broadcast | Collective::SendReceive => value(0, element),
-                    Collective::AllGather => value((element / block) as u32, element % block),
+                    Collective::AllGather | Collective::Gather => {
+                        value((element / block) as u32, element % block)
+                    }
+                    Collective::Scatter => value(0, rank * block + element),
                     Collective::AllToAll if self.tables => {
                         value((element / 3) as u32, 3 * rank + element % 3)
                     }

@@ -81,7 +81,7 @@ fn foreign_flags_are_taken_when_they_change_nothing_and_refused_otherwise() {
 #[test]
 fn nonsense_is_refused() {
     for line in [
-        "alltoall",
+        "alltonone",
         "",
         "allreduce -n 0",
         "allreduce -z 4",
@@ -93,7 +93,7 @@ fn nonsense_is_refused() {
     }
     let (_, error) = parse(["collbench", "--help"].map(Into::into)).unwrap_err();
     assert!(!error);
-    let (text, error) = parse(["collbench", "alltoall"].map(Into::into)).unwrap_err();
+    let (text, error) = parse(["collbench", "alltonone"].map(Into::into)).unwrap_err();
     assert!(error && text.contains("reduce_scatter"));
 }
 
@@ -117,4 +117,26 @@ fn buffers_are_as_large_as_the_collective_needs() {
     assert_eq!(bytes("allreduce --size 1M"), (1 << 20, 1 << 20));
     assert_eq!(bytes("allgather --size 1M"), (1 << 18, 1 << 20));
     assert_eq!(bytes("reducescatter --size 1M"), (1 << 20, 1 << 18));
+    assert_eq!(bytes("alltoall --size 1M"), (1 << 20, 1 << 20));
+    assert_eq!(bytes("scatter --size 1M"), (1 << 20, 1 << 18));
+    assert_eq!(bytes("gatherv --size 1000"), (400, 1000));
+}
+
+#[test]
+fn algorithms_are_named() {
+    let algorithm = |line: &str| settings(line).map(|settings| settings.algorithm.map(|a| a.to_string()));
+    assert_eq!(algorithm("allreduce"), Ok(None));
+    assert_eq!(algorithm("allreduce --algo tree"), Ok(Some("tree".into())));
+    assert_eq!(algorithm("allgatherv --algo ring(channels=2)"), Ok(Some("ring(channels=2)".into())));
+    assert!(algorithm("allreduce --algo pigeons").unwrap_err().contains("is no algorithm; known: "));
+    for messages in ["sendrecv", "alltoallv", "gatherv", "scatterv", "hypercube"] {
+        let error = algorithm(&format!("{messages} --algo ring")).unwrap_err();
+        assert!(error.contains("have no algorithm"), "{error}");
+    }
+}
+
+#[test]
+fn slices_of_elements_are_aligned() {
+    assert!(settings("reducescatterv -u 4").unwrap_err().contains("slices of whole elements"));
+    assert!(settings("allgatherv -u 1").is_ok());
 }

@@ -1,6 +1,7 @@
 use std::sync::{Arc, Mutex};
 
 use super::*;
+use crate::collective::Collective;
 use crate::group::stand_in::{Mistake, local};
 
 #[derive(Clone, Default)]
@@ -43,18 +44,20 @@ fn rows(text: &str) -> Vec<Vec<&str>> {
 
 #[test]
 fn all_collectives_are_right_in_both_placements() {
-    for name in ["allreduce", "reduce", "broadcast", "allgather", "reducescatter"] {
-        for ranks in [1, 2, 3] {
+    for collective in Collective::ALL {
+        let name = collective.name();
+        for ranks in [1, 2, 3, 4].into_iter().filter(|ranks| collective.check_ranks(*ranks).is_ok()) {
             let (results, text) =
                 run_ranks(&format!("{name} -b 0 -e 40K -i 13333 -r -1 -n 2 -c 2"), ranks, Mistake::None);
             assert!(
                 results.iter().all(|result| *result == Ok(Exit::Done)),
                 "{name} {ranks} {results:?}\n{text}"
             );
-            let roots = if ["reduce", "broadcast"].contains(&name) { ranks as usize } else { 1 };
+            let roots = if collective.has_root() { ranks as usize } else { 1 };
+            let in_place = if collective.has_in_place() { "0" } else { "N/A" };
             let rows = rows(&text);
             assert_eq!(rows.len(), 4 * roots, "{text}");
-            assert!(rows.iter().all(|row| row.len() == 13 && row[8] == "0" && row[12] == "0"), "{text}");
+            assert!(rows.iter().all(|row| row.len() == 13 && row[8] == "0" && row[12] == in_place), "{text}");
         }
     }
 }
@@ -65,6 +68,24 @@ fn send_and_receive_has_no_in_place_form() {
     assert_eq!(results[0], Ok(Exit::Done), "{text}");
     assert_eq!(rows(&text)[0][..5], ["1000", "250", "float", "none", "-1"]);
     assert_eq!(rows(&text)[0][8..], ["0", "N/A", "N/A", "N/A", "N/A"]);
+}
+
+#[test]
+fn the_algorithm_is_told_once_and_only_where_there_is_work() {
+    let (results, text) = run_ranks("allreduce -b 0 -e 3000 -i 1000 -n 1", 2, Mistake::None);
+    assert_eq!(results[0], Ok(Exit::Done), "{text}");
+    let lines: Vec<&str> = text.lines().skip_while(|line| line.starts_with('#')).collect();
+    assert!(lines[0].trim_start().starts_with("0 "), "{text}");
+    assert_eq!(lines[1], "# algorithm of the next lines: by mutex");
+    assert_eq!(text.matches("# algorithm").count(), 1, "{text}");
+}
+
+#[test]
+fn a_hypercube_of_three_is_refused() {
+    let (results, text) = run_ranks("hypercube --size 4K", 3, Mistake::None);
+    let failure = results[0].clone().unwrap_err();
+    assert!(failure.exit == Exit::Usage && failure.message.contains("not 3; use --ranks"), "{failure}");
+    assert_eq!(text, "");
 }
 
 #[test]

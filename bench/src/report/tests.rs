@@ -43,6 +43,7 @@ fn row(wrong: u64) -> Row {
         data_type: "float",
         op: "sum",
         root: -1,
+        algorithm: Some("ring(channels=2)".into()),
         out_of_place: Some(measured.clone()),
         in_place: Some(Measured { wrong: None, bus_bandwidth: 2.5, ..measured }),
     }
@@ -116,7 +117,7 @@ fn files() {
     assert_eq!(first["out_of_place"], json!({"time": 10.0, "alg_bw": 2.0, "bus_bw": 1.5, "nwrong": 3}));
     assert_eq!(first["in_place"]["nwrong"], Value::Null);
     assert_eq!(first["out_of_place_per_iter"]["max_us"], 20.0);
-    assert_eq!(first["actual_iterations"], 7);
+    assert_eq!((&first["actual_iterations"], &first["algorithm"]), (&json!(7), &json!("ring(channels=2)")));
     assert_eq!(json["results"][1]["in_place"], Value::Null);
     assert_eq!(json["out_of_bounds"], json!({"count": 1, "okay": "false"}));
     assert_eq!(json["average_bus_bandwidth"]["okay"], "true");

@@ -154,6 +154,7 @@ mod tests {
                     pid: 1,
                     process: [0; 16],
                     boot: [0; 16],
+                    cores: 1,
                     unix: vec![],
                     tcp: vec![],
                 };

@@ -167,8 +167,15 @@ mod tests {
 
     fn arrival(settings: &[(&str, &str)]) -> Arrival {
         let settings = settings.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
-        let member =
-            Member { host: "h".into(), pid: 1, process: [0; 16], boot: [0; 16], unix: vec![], tcp: vec![] };
+        let member = Member {
+            host: "h".into(),
+            pid: 1,
+            process: [0; 16],
+            boot: [0; 16],
+            cores: 1,
+            unix: vec![],
+            tcp: vec![],
+        };
         Arrival { settings: Arc::new(settings), member }
     }
 

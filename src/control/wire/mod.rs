@@ -97,12 +97,13 @@ pub(super) mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
+    use consort_algorithms::catalogue::Algorithm;
     use consort_kernels::{DataType, ReduceOp};
 
     use super::*;
     use crate::call::Kind;
     use crate::error::{Error, Operation};
-    use crate::recorder::{Descriptor, Told};
+    use crate::recorder::{Descriptor, Named, Told};
     use crate::report::evidence::{Evidence, Open, Reach, Stuck, Traffic, Want, Witness};
 
     fn position() -> Position {
@@ -143,6 +144,7 @@ pub(super) mod tests {
             op: Some(ReduceOp::Min),
             root: 3,
             count: 9,
+            named: Named::new(Algorithm::Swing),
         }
     }
 

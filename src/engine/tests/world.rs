@@ -126,7 +126,7 @@ enum Memory {
 pub(super) struct Part {
     pub(super) plan: Arc<Plan>,
     pub(super) bearings: Bearings,
-    pub(super) sizes: Sizes,
+    pub(super) sizes: Sizes<'static>,
     pub(super) fold: Fold,
     pub(super) channel_base: u16,
     pub(super) buffer: Vec<u8>,
@@ -145,7 +145,7 @@ pub(super) struct Part {
 pub(super) struct Shape {
     pub(super) plan: Arc<Plan>,
     pub(super) bearings: Bearings,
-    pub(super) sizes: Sizes,
+    pub(super) sizes: Sizes<'static>,
     pub(super) fold: Fold,
     pub(super) channel_base: u16,
 }

@@ -5,7 +5,6 @@
 use super::view::View;
 use super::words::{clean, name};
 use crate::Rank;
-use crate::call::Kind;
 use crate::recorder::Descriptor;
 use crate::report::evidence::{Open, Reach, Stuck, Want};
 use crate::report::{CallReport, RankReport, WaitReport};
@@ -41,14 +40,13 @@ pub(super) fn rank(view: &View<'_>, rank: Rank) -> Option<RankReport> {
 
 /// An operation as its rank called it.
 pub(super) fn call(sequence: u64, descriptor: &Descriptor) -> CallReport {
-    let rooted = matches!(descriptor.kind, Kind::Reduce | Kind::Broadcast | Kind::Send | Kind::Receive);
     CallReport {
         sequence,
         name: descriptor.kind.name().into(),
         count: descriptor.count,
         data_type: descriptor.data_type.name().into(),
         op: descriptor.op.map(|op| op.name().into()),
-        root: rooted.then_some(descriptor.root),
+        root: descriptor.kind.is_rooted().then_some(descriptor.root),
     }
 }
 

@@ -19,7 +19,10 @@ impl Dice {
     }
 
     fn descriptor(&mut self, size: u64) -> Descriptor {
-        Descriptor { count: self.0, ..call(Kind::ALL[self.below(9) as usize], self.rank(size)) }
+        Descriptor {
+            count: self.0,
+            ..call(Kind::ALL[self.below(Kind::ALL.len() as u64) as usize], self.rank(size))
+        }
     }
 
     /// Mostly a rank, sometimes none that exists.

@@ -7,7 +7,7 @@ use consort_kernels::{DataType, ReduceOp};
 
 use crate::Rank;
 use crate::call::Kind;
-use crate::recorder::Descriptor;
+use crate::recorder::{Descriptor, Named};
 use crate::report::evidence::{Evidence, Open, Position, ProcessId, Reach, Stuck, Traffic, Want, Witness};
 use crate::report::{Report, analyse};
 
@@ -18,7 +18,7 @@ const JOB: [u8; 16] = [7; 16];
 
 pub(super) fn call(kind: Kind, root: Rank) -> Descriptor {
     let op = matches!(kind, Kind::AllReduce | Kind::Reduce).then_some(ReduceOp::Sum);
-    Descriptor { kind, data_type: DataType::Float32, op, root, count: 1 << 20 }
+    Descriptor { kind, data_type: DataType::Float32, op, root, count: 1 << 20, named: Named::NONE }
 }
 
 pub(super) fn process(rank: Rank) -> ProcessId {

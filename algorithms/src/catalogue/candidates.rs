@@ -1,0 +1,82 @@
+//! Which algorithms are worth a price.
+//!
+//! Invariant: all of them are defined for what was asked, none twice, in an order that settles ties: fewer
+//! assumptions first. Absent: prices.
+
+use super::{Algorithm, Shape};
+use crate::Collective;
+
+/// Above so many ranks nobody sends to everybody at once: memory for connections grows with the ranks.
+const ALL_PAIRS_RANKS_MAX: u32 = 64;
+
+/// The algorithms that a planner should price for `collective` over `ranks` ranks.
+pub fn candidates(collective: Collective, ranks: u32, shape: &Shape) -> Vec<Algorithm> {
+    let Shape { per_box, channels, bidirectional, all_pairs } = *shape;
+    let mut all = vec![
+        Algorithm::Pair,
+        Algorithm::Ring { channels, bidirectional },
+        Algorithm::Tree,
+        Algorithm::Doubling,
+        Algorithm::HalvingDoubling,
+        Algorithm::Bruck { radix: 2 },
+        Algorithm::Pat,
+        Algorithm::Binomial,
+        Algorithm::ScatterAllGather,
+        Algorithm::Swing,
+        Algorithm::Pairwise,
+    ];
+    if ranks <= ALL_PAIRS_RANKS_MAX || all_pairs {
+        all.extend([Algorithm::Direct { first: 0 }, Algorithm::TwoShot, Algorithm::Spread]);
+    }
+    if ranks > 4 {
+        all.push(Algorithm::Bruck { radix: 4 });
+    }
+    // Plans of rooted collectives count ranks from the root, whose box need not begin with it.
+    let rooted = matches!(collective, Collective::Broadcast | Collective::Reduce);
+    if per_box > 1 && ranks > per_box && !rooted {
+        all.extend([
+            Algorithm::Hierarchical { per_box },
+            Algorithm::BoxTree { per_box },
+            Algorithm::TwoLevel { per_box },
+        ]);
+    }
+    if let Some((columns, rows)) = square(ranks) {
+        all.push(Algorithm::BlueConnect { dimensions: [columns, rows, 1, 1] });
+    }
+    all.retain(|algorithm| algorithm.is_defined(collective, ranks));
+    all
+}
+
+/// The factorisation into two numbers above 1 that are nearest to each other.
+fn square(ranks: u32) -> Option<(u16, u16)> {
+    let columns = (2..=ranks.isqrt()).rev().find(|&columns| ranks.is_multiple_of(columns))?;
+    Some((u16::try_from(columns).ok()?, u16::try_from(ranks / columns).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn candidates_are_defined_and_different() {
+        for ranks in (1..=64).chain([128, 1024, 16384]) {
+            for collective in Collective::ALL {
+                for per_box in [1, 2, 8] {
+                    let shape = Shape { per_box, channels: 2, bidirectional: true, all_pairs: ranks == 128 };
+                    let found = candidates(collective, ranks, &shape);
+                    let possible = collective != Collective::SendReceive || ranks == 2;
+                    assert_eq!(!found.is_empty(), possible, "{collective} over {ranks}");
+                    for (at, algorithm) in found.iter().enumerate() {
+                        assert!(algorithm.is_defined(collective, ranks));
+                        assert!(!found[..at].contains(algorithm), "{algorithm} twice");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_squarest_factors() {
+        assert_eq!([square(12), square(16), square(7), square(1)], [Some((3, 4)), Some((4, 4)), None, None]);
+    }
+}

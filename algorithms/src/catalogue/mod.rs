@@ -1,0 +1,331 @@
+//! Every classical algorithm by name: which collectives and rank counts it is defined for, and its schedule.
+//!
+//! Invariant: an [`Algorithm`] is a small value with parameters; its text form reads back as the same value;
+//! [`Algorithm::schedule`] succeeds wherever [`Algorithm::is_defined`] says so. Deliberately absent: sizes and
+//! prices, which belong to the planner, and algorithms that need an aggregating switch, which have no
+//! mailboxes and are priced only.
+
+mod candidates;
+mod formula;
+mod names;
+
+pub use candidates::candidates;
+pub use formula::{Formula, Level, formula};
+pub use names::{Family, UnknownAlgorithm};
+
+use crate::builders::{self, PartnerOrder, RingOptions};
+use crate::{Collective, Regular, Schedule};
+
+/// An algorithm with its parameters.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Algorithm {
+    /// One message between two ranks.
+    Pair,
+    /// Neighbours in a ring; broadcast and reduce are chains.
+    Ring {
+        /// Rings side by side.
+        channels: u16,
+        /// Half of the bytes the other way round.
+        bidirectional: bool,
+    },
+    /// Two binary trees, each with half of the bytes.
+    Tree,
+    /// Recursive doubling.
+    Doubling,
+    /// Recursive halving, then doubling (Rabenseifner).
+    HalvingDoubling,
+    /// Bruck's dissemination.
+    Bruck {
+        /// Digits of a rank's number are to this base; at least 2.
+        radix: u16,
+    },
+    /// Parallel aggregated trees.
+    Pat,
+    /// Everybody sends to everybody (or to the root): one step, folded in rank order.
+    Direct {
+        /// For reduce: the rank, relative to the root, whose contribution comes first.
+        first: u32,
+    },
+    /// Direct reduce-scatter, then direct all-gather.
+    TwoShot,
+    /// All-to-all, one partner at a time.
+    Pairwise,
+    /// All-to-all, all partners at once.
+    Spread,
+    /// Binomial tree.
+    Binomial,
+    /// Binomial scatter, then ring all-gather (van de Geijn).
+    ScatterAllGather,
+    /// Swing around a ring.
+    Swing,
+    /// Reduce-scatter in the box, all-reduce per rail, all-gather in the box, all by rings.
+    Hierarchical {
+        /// Ranks of a box.
+        per_box: u32,
+    },
+    /// A ring along each dimension in turn.
+    BlueConnect {
+        /// Ranks along each dimension; unused ones are 1.
+        dimensions: [u16; 4],
+    },
+    /// A chain inside each box and a tree between the boxes.
+    BoxTree {
+        /// Ranks of a box.
+        per_box: u32,
+    },
+    /// All-to-all inside the box, then per rail.
+    TwoLevel {
+        /// Ranks of a box.
+        per_box: u32,
+    },
+}
+
+/// Rings side by side, at most.
+pub const CHANNELS_MAX: u16 = 16;
+
+impl Algorithm {
+    /// Whether there is a schedule for `collective` over `ranks` ranks (at least 1).
+    pub fn is_defined(self, collective: Collective, ranks: u32) -> bool {
+        use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Reduce, ReduceScatter, SendReceive};
+        let divides = |per_box: u32| per_box > 0 && ranks.is_multiple_of(per_box);
+        match self {
+            _ if ranks == 0 => false,
+            Algorithm::Pair => collective == SendReceive && ranks == 2,
+            _ if collective == SendReceive => false,
+            Algorithm::Ring { channels, .. } => {
+                (1..=CHANNELS_MAX).contains(&channels)
+                    && matches!(collective, AllReduce | ReduceScatter | AllGather | Broadcast | Reduce)
+            }
+            Algorithm::Tree => builders::tree_is_defined(collective),
+            Algorithm::Doubling => collective == AllReduce,
+            Algorithm::HalvingDoubling => builders::halving_doubling_is_defined(collective, ranks),
+            Algorithm::Bruck { radix } => {
+                radix >= 2 && (collective == AllToAll || (collective == AllGather && radix == 2))
+            }
+            Algorithm::Direct { first } => {
+                collective == AllReduce && first == 0
+                    || builders::direct_is_defined(collective)
+                        && (first == 0 || (collective == Reduce && first < ranks))
+            }
+            Algorithm::TwoShot => collective == AllReduce,
+            Algorithm::Pairwise | Algorithm::Spread => collective == AllToAll,
+            Algorithm::Binomial => builders::binomial_is_defined(collective),
+            Algorithm::Hierarchical { per_box } => {
+                divides(per_box)
+                    && matches!(collective, AllReduce | ReduceScatter | AllGather | Broadcast | Reduce)
+            }
+            Algorithm::BlueConnect { dimensions } => {
+                builders::blueconnect_is_defined(collective)
+                    && dimensions.iter().map(|&along| u64::from(along)).product::<u64>() == u64::from(ranks)
+            }
+            Algorithm::BoxTree { per_box } => divides(per_box) && builders::box_tree_is_defined(collective),
+            Algorithm::TwoLevel { per_box } => collective == AllToAll && divides(per_box),
+            Algorithm::Pat => builders::pat_is_defined(collective),
+            Algorithm::ScatterAllGather => collective == Broadcast,
+            Algorithm::Swing => builders::swing_is_defined(collective, &[ranks]),
+        }
+    }
+
+    /// The schedule.
+    ///
+    /// # Panics
+    ///
+    /// Where the algorithm is not defined: see [`Algorithm::is_defined`].
+    pub fn schedule(self, collective: Collective, ranks: u32) -> Schedule {
+        assert!(
+            self.is_defined(collective, ranks),
+            "{self} is not defined for {collective} over {ranks} ranks"
+        );
+        let ring = |collective, ranks| builders::ring(collective, ranks, RingOptions::default());
+        match self {
+            Algorithm::Pair => builders::pair(),
+            Algorithm::Ring { channels, bidirectional } => {
+                builders::ring(collective, ranks, RingOptions { channels, bidirectional })
+            }
+            Algorithm::Tree => builders::double_tree(collective, ranks),
+            Algorithm::Doubling => builders::doubling(ranks),
+            // The same order of folding as recursive doubling.
+            Algorithm::HalvingDoubling => {
+                builders::halving_doubling(collective, ranks, PartnerOrder::NearFirst)
+            }
+            Algorithm::Bruck { .. } if collective == Collective::AllGather => {
+                builders::bruck_all_gather(ranks)
+            }
+            Algorithm::Bruck { radix } => builders::bruck_all_to_all(ranks, radix.into()),
+            Algorithm::Direct { .. } if collective == Collective::AllReduce => builders::one_shot(ranks),
+            Algorithm::Direct { first } if collective == Collective::Reduce => {
+                builders::direct_reduce(ranks, first)
+            }
+            Algorithm::Direct { .. } => builders::direct(collective, ranks),
+            Algorithm::TwoShot => builders::two_shot(ranks),
+            Algorithm::Pairwise => builders::pairwise(ranks),
+            Algorithm::Spread => builders::spread_out(ranks),
+            Algorithm::Binomial => builders::binomial(collective, ranks),
+            Algorithm::Hierarchical { per_box } => {
+                builders::hierarchical(collective, ranks / per_box, per_box, &ring, &ring)
+            }
+            Algorithm::BlueConnect { dimensions } => {
+                let mut used: Vec<u32> =
+                    dimensions.iter().map(|&along| along.into()).filter(|&along| along > 1).collect();
+                if used.is_empty() {
+                    used.push(1);
+                }
+                builders::blueconnect(collective, &used)
+            }
+            Algorithm::BoxTree { per_box } => builders::box_tree(ranks / per_box, per_box),
+            Algorithm::TwoLevel { per_box } => {
+                let exchange = |_, ranks| builders::pairwise(ranks);
+                builders::hierarchical(collective, ranks / per_box, per_box, &exchange, &exchange)
+            }
+            // The fewest rounds: all of a message's blocks together.
+            Algorithm::Pat => builders::pat(collective, ranks, u32::MAX),
+            Algorithm::ScatterAllGather => builders::scatter_all_gather(ranks),
+            Algorithm::Swing => builders::swing(collective, &[ranks]),
+        }
+    }
+
+    /// The schedule by ranks, where it has a symmetry to be proved by.
+    ///
+    /// # Panics
+    ///
+    /// As [`Algorithm::schedule`].
+    pub fn regular(self, collective: Collective, ranks: u32) -> Option<Box<dyn Regular>> {
+        assert!(
+            self.is_defined(collective, ranks),
+            "{self} is not defined for {collective} over {ranks} ranks"
+        );
+        let regular: Box<dyn Regular> = match self {
+            Algorithm::Ring { channels, bidirectional } => {
+                let options = RingOptions { channels, bidirectional };
+                Box::new(builders::Ring::new(collective, ranks, options))
+            }
+            Algorithm::Doubling => Box::new(builders::Doubling::new(ranks)),
+            _ => return None,
+        };
+        regular.symmetry().is_some().then_some(regular)
+    }
+
+    /// Pieces of a block of its schedule.
+    ///
+    /// # Panics
+    ///
+    /// As [`Algorithm::schedule`].
+    pub fn parts(self, collective: Collective, ranks: u32) -> u32 {
+        match self {
+            // The schedule of a ring over many ranks is long.
+            Algorithm::Ring { channels, bidirectional } => {
+                let blocks = if collective == Collective::AllReduce { ranks } else { 1 };
+                blocks * u32::from(channels) * if bidirectional { 2 } else { 1 }
+            }
+            Algorithm::TwoShot => ranks,
+            Algorithm::Pair
+            | Algorithm::Direct { .. }
+            | Algorithm::Pairwise
+            | Algorithm::Spread
+            | Algorithm::Doubling
+            | Algorithm::Binomial
+            | Algorithm::Bruck { .. }
+            | Algorithm::Pat => 1,
+            Algorithm::HalvingDoubling if collective == Collective::AllReduce => 1 << ranks.ilog2(),
+            Algorithm::ScatterAllGather => ranks,
+            Algorithm::BlueConnect { .. } | Algorithm::Hierarchical { .. } | Algorithm::Swing
+                if collective == Collective::AllReduce =>
+            {
+                ranks
+            }
+            Algorithm::BlueConnect { .. }
+            | Algorithm::Hierarchical { .. }
+            | Algorithm::HalvingDoubling
+            | Algorithm::Swing
+            | Algorithm::TwoLevel { .. } => 1,
+            // Trees are short.
+            Algorithm::Tree | Algorithm::BoxTree { .. } => self.schedule(collective, ranks).partition.parts,
+        }
+    }
+
+    /// Whether a rank exchanges with many others, so that its connections had better be small.
+    pub const fn has_many_peers(self) -> bool {
+        !matches!(self, Algorithm::Ring { .. } | Algorithm::Pair)
+    }
+}
+
+impl Family {
+    /// Whether there is such an algorithm for `collective` at all, for some number of ranks.
+    pub fn serves(self, collective: Collective) -> bool {
+        [2, 4].into_iter().any(|ranks| {
+            let candidates = candidates(
+                collective,
+                ranks,
+                &Shape { per_box: 2, channels: 1, bidirectional: false, all_pairs: false },
+            );
+            candidates.iter().any(|algorithm| algorithm.family() == self)
+        })
+    }
+}
+
+/// What candidates depend on besides collective and ranks.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Shape {
+    /// Ranks of a box where ranks are grouped box by box, boxes being equal; 1 where they are not.
+    pub per_box: u32,
+    /// Rings side by side.
+    pub channels: u16,
+    /// Whether rings run both ways.
+    pub bidirectional: bool,
+    /// Whether everybody may exchange with everybody whatever that takes: for orders of folding that nothing
+    /// else has.
+    pub all_pairs: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_and_formulas_are_those_of_the_schedules() {
+        for ranks in 1..=33 {
+            for collective in Collective::ALL {
+                let shape = Shape {
+                    per_box: if ranks % 4 == 0 { 4 } else { 1 },
+                    channels: 2,
+                    bidirectional: true,
+                    all_pairs: false,
+                };
+                for algorithm in candidates(collective, ranks, &shape) {
+                    let schedule = algorithm.schedule(collective, ranks);
+                    let what = format!("{algorithm} of {collective} over {ranks}");
+                    assert_eq!(schedule.collective, collective, "{what}");
+                    assert_eq!(algorithm.parts(collective, ranks), schedule.partition.parts, "{what}");
+                    // The short forms are exact where ranks are a power of two.
+                    let Some(formula) = formula(algorithm, collective, ranks) else { continue };
+                    let inexact = match algorithm {
+                        Algorithm::Ring { .. } => true,
+                        Algorithm::Bruck { radix: 4 } => ![16, 64].contains(&ranks),
+                        _ => false,
+                    };
+                    if !ranks.is_power_of_two() || ranks < 4 || inexact {
+                        continue;
+                    }
+                    let cost = schedule.cost();
+                    let steps = [cost.rounds, cost.depth].map(f64::from);
+                    assert!(steps.contains(&formula.steps()), "{what}: {cost:?}, {formula:?}");
+                    let busiest = f64::from(cost.out_pieces.max(cost.into_pieces));
+                    let volume = busiest / f64::from(cost.largest_pieces);
+                    assert!((volume - formula.volume()).abs() < 1e-9, "{what}: {volume}, {formula:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_grid_of_one_rank_has_a_schedule_and_long_dimensions_do_not_overflow() {
+        let one = Algorithm::BlueConnect { dimensions: [1; 4] };
+        for collective in [Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather] {
+            assert!(one.is_defined(collective, 1));
+            assert_eq!(one.schedule(collective, 1).ranks, 1);
+        }
+        // 2^32 is 0 in 32 bits.
+        let long = Algorithm::BlueConnect { dimensions: [1 << 15, 1 << 15, 4, 1] };
+        assert!(!long.is_defined(Collective::AllReduce, 0) && !long.is_defined(Collective::AllReduce, 1));
+    }
+}

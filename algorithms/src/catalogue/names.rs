@@ -1,0 +1,286 @@
+//! Algorithms as text: `ring`, `ring(channels=2,bidirectional)`, `bruck(radix=4)`, `blueconnect(2x4)`.
+//!
+//! Invariant: what is written reads back as the same value. The part before the parenthesis is the family,
+//! which is what people restrict the choice to. Absent: whether an algorithm is defined for anything.
+
+use std::error::Error;
+use std::fmt;
+use std::str::FromStr;
+
+use super::Algorithm;
+
+/// An algorithm without its parameters.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[allow(missing_docs, reason = "the variants are those of Algorithm")]
+pub enum Family {
+    Pair,
+    Ring,
+    Tree,
+    Doubling,
+    HalvingDoubling,
+    Bruck,
+    Pat,
+    Direct,
+    TwoShot,
+    Pairwise,
+    Spread,
+    Binomial,
+    ScatterAllGather,
+    Swing,
+    Hierarchical,
+    BlueConnect,
+    BoxTree,
+    TwoLevel,
+}
+
+impl Family {
+    /// Every family, in the order of the catalogue.
+    pub const ALL: [Family; 18] = [
+        Family::Pair,
+        Family::Ring,
+        Family::Tree,
+        Family::Doubling,
+        Family::HalvingDoubling,
+        Family::Bruck,
+        Family::Pat,
+        Family::Direct,
+        Family::TwoShot,
+        Family::Pairwise,
+        Family::Spread,
+        Family::Binomial,
+        Family::ScatterAllGather,
+        Family::Swing,
+        Family::Hierarchical,
+        Family::BlueConnect,
+        Family::BoxTree,
+        Family::TwoLevel,
+    ];
+
+    /// The name, for example `halving-doubling`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Family::Pair => "pair",
+            Family::Ring => "ring",
+            Family::Tree => "tree",
+            Family::Doubling => "doubling",
+            Family::HalvingDoubling => "halving-doubling",
+            Family::Bruck => "bruck",
+            Family::Pat => "pat",
+            Family::Direct => "direct",
+            Family::TwoShot => "two-shot",
+            Family::Pairwise => "pairwise",
+            Family::Spread => "spread",
+            Family::Binomial => "binomial",
+            Family::ScatterAllGather => "scatter-all-gather",
+            Family::Swing => "swing",
+            Family::Hierarchical => "hierarchical",
+            Family::BlueConnect => "blueconnect",
+            Family::BoxTree => "box-tree",
+            Family::TwoLevel => "two-level",
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Family {
+    type Err = UnknownAlgorithm;
+
+    /// The name in lower or upper case, with `-`, `_` or nothing between words.
+    fn from_str(text: &str) -> Result<Self, UnknownAlgorithm> {
+        let plain = |text: &str| text.trim().to_ascii_lowercase().replace(['-', '_'], "");
+        let known = Family::ALL.into_iter().find(|family| plain(family.name()) == plain(text));
+        known.ok_or_else(|| UnknownAlgorithm { text: text.to_owned(), family: None })
+    }
+}
+
+/// A text that names no algorithm.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnknownAlgorithm {
+    /// The text.
+    pub text: String,
+    /// What a known family lacks or does not understand.
+    pub family: Option<Family>,
+}
+
+impl fmt::Display for UnknownAlgorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let example = match self.family {
+            Some(Family::Ring) => "ring(channels=2,bidirectional)",
+            Some(Family::Bruck) => "bruck(radix=4)",
+            Some(Family::Direct) => "direct(first=1)",
+            Some(Family::Hierarchical) => "hierarchical(per_box=8)",
+            Some(Family::BlueConnect) => "blueconnect(4x8)",
+            Some(Family::BoxTree) => "box-tree(per_box=8)",
+            Some(Family::TwoLevel) => "two-level(per_box=8)",
+            Some(family) => family.name(),
+            None => {
+                let known = Family::ALL.map(Family::name).join(", ");
+                return write!(f, "{:?} is no algorithm; known: {known}", self.text);
+            }
+        };
+        write!(f, "{:?} cannot be read; it is written like {example}", self.text)
+    }
+}
+
+impl Error for UnknownAlgorithm {}
+
+impl Algorithm {
+    /// The family it belongs to.
+    pub const fn family(self) -> Family {
+        match self {
+            Algorithm::Pair => Family::Pair,
+            Algorithm::Ring { .. } => Family::Ring,
+            Algorithm::Tree => Family::Tree,
+            Algorithm::Doubling => Family::Doubling,
+            Algorithm::HalvingDoubling => Family::HalvingDoubling,
+            Algorithm::Bruck { .. } => Family::Bruck,
+            Algorithm::Pat => Family::Pat,
+            Algorithm::Direct { .. } => Family::Direct,
+            Algorithm::TwoShot => Family::TwoShot,
+            Algorithm::Pairwise => Family::Pairwise,
+            Algorithm::Spread => Family::Spread,
+            Algorithm::Binomial => Family::Binomial,
+            Algorithm::ScatterAllGather => Family::ScatterAllGather,
+            Algorithm::Swing => Family::Swing,
+            Algorithm::Hierarchical { .. } => Family::Hierarchical,
+            Algorithm::BlueConnect { .. } => Family::BlueConnect,
+            Algorithm::BoxTree { .. } => Family::BoxTree,
+            Algorithm::TwoLevel { .. } => Family::TwoLevel,
+        }
+    }
+
+    /// What stands in the parentheses.
+    fn parameters(self) -> String {
+        match self {
+            Algorithm::Ring { channels: 1, bidirectional: false } | Algorithm::Direct { first: 0 } => {
+                String::new()
+            }
+            Algorithm::Ring { channels: 1, bidirectional: true } => "bidirectional".into(),
+            Algorithm::Ring { channels, bidirectional: false } => format!("channels={channels}"),
+            Algorithm::Ring { channels, bidirectional: true } => format!("channels={channels},bidirectional"),
+            Algorithm::Bruck { radix: 2 } => String::new(),
+            Algorithm::Bruck { radix } => format!("radix={radix}"),
+            Algorithm::Direct { first } => format!("first={first}"),
+            Algorithm::Hierarchical { per_box }
+            | Algorithm::BoxTree { per_box }
+            | Algorithm::TwoLevel { per_box } => format!("per_box={per_box}"),
+            Algorithm::BlueConnect { dimensions } => {
+                let used: Vec<String> =
+                    dimensions.iter().filter(|&&ranks| ranks > 1).map(u16::to_string).collect();
+                used.join("x")
+            }
+            _ => String::new(),
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (family, parameters) = (self.family(), self.parameters());
+        f.pad(&if parameters.is_empty() { family.to_string() } else { format!("{family}({parameters})") })
+    }
+}
+
+impl FromStr for Algorithm {
+    type Err = UnknownAlgorithm;
+
+    fn from_str(text: &str) -> Result<Self, UnknownAlgorithm> {
+        let text = text.trim();
+        let (family, inside) = match text.split_once('(') {
+            Some((family, rest)) => (family, Some(rest)),
+            None => (text, None),
+        };
+        let family: Family = family.parse()?;
+        let unknown = || UnknownAlgorithm { text: text.to_owned(), family: Some(family) };
+        let inside = match inside {
+            Some(rest) => rest.strip_suffix(')').ok_or_else(unknown)?,
+            None => "",
+        };
+        let words: Vec<&str> = inside.split(',').map(str::trim).filter(|word| !word.is_empty()).collect();
+        let number = |name: &str| -> Result<Option<u32>, UnknownAlgorithm> {
+            let value = words.iter().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+            value.map(|value| value.parse().map_err(|_| unknown())).transpose()
+        };
+        let narrow = |value: u32| u16::try_from(value).map_err(|_| unknown());
+        let per_box = || number("per_box")?.filter(|&ranks| ranks > 0).ok_or_else(unknown);
+        let algorithm = match family {
+            Family::Pair => Algorithm::Pair,
+            Family::Ring => Algorithm::Ring {
+                channels: narrow(number("channels")?.unwrap_or(1))?,
+                bidirectional: words.contains(&"bidirectional"),
+            },
+            Family::Tree => Algorithm::Tree,
+            Family::Doubling => Algorithm::Doubling,
+            Family::HalvingDoubling => Algorithm::HalvingDoubling,
+            Family::Bruck => Algorithm::Bruck { radix: narrow(number("radix")?.unwrap_or(2))? },
+            Family::Pat => Algorithm::Pat,
+            Family::Direct => Algorithm::Direct { first: number("first")?.unwrap_or(0) },
+            Family::TwoShot => Algorithm::TwoShot,
+            Family::Pairwise => Algorithm::Pairwise,
+            Family::Spread => Algorithm::Spread,
+            Family::Binomial => Algorithm::Binomial,
+            Family::ScatterAllGather => Algorithm::ScatterAllGather,
+            Family::Swing => Algorithm::Swing,
+            Family::Hierarchical => Algorithm::Hierarchical { per_box: per_box()? },
+            Family::BlueConnect => {
+                let mut dimensions = [1; 4];
+                let given: Vec<&str> = inside.split('x').collect();
+                if given.len() > dimensions.len() {
+                    return Err(unknown());
+                }
+                for (dimension, text) in dimensions.iter_mut().zip(given) {
+                    *dimension = text.trim().parse().map_err(|_| unknown())?;
+                }
+                Algorithm::BlueConnect { dimensions }
+            }
+            Family::BoxTree => Algorithm::BoxTree { per_box: per_box()? },
+            Family::TwoLevel => Algorithm::TwoLevel { per_box: per_box()? },
+        };
+        // Whatever was not understood is not silently dropped.
+        let same = |text: &str| text.to_ascii_lowercase().replace([' ', '-', '_'], "");
+        let defaults = words.is_empty() || same(&algorithm.to_string()) == same(text);
+        if defaults { Ok(algorithm) } else { Err(unknown()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_reads_back() {
+        for algorithm in [
+            Algorithm::Pair,
+            Algorithm::Ring { channels: 1, bidirectional: false },
+            Algorithm::Ring { channels: 3, bidirectional: true },
+            Algorithm::Ring { channels: 1, bidirectional: true },
+            Algorithm::Bruck { radix: 2 },
+            Algorithm::Bruck { radix: 8 },
+            Algorithm::Direct { first: 0 },
+            Algorithm::Direct { first: 5 },
+            Algorithm::Swing,
+            Algorithm::Hierarchical { per_box: 8 },
+            Algorithm::BlueConnect { dimensions: [2, 4, 8, 1] },
+            Algorithm::TwoLevel { per_box: 2 },
+            Algorithm::ScatterAllGather,
+        ] {
+            assert_eq!(algorithm.to_string().parse(), Ok(algorithm), "{algorithm}");
+        }
+        assert_eq!("Halving_Doubling".parse(), Ok(Algorithm::HalvingDoubling));
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_what_is_known() {
+        let error = |text: &str| text.parse::<Algorithm>().expect_err(text).to_string();
+        assert!(["", "rings"].iter().all(|text| error(text).contains("known: pair, ring, tree")));
+        for text in ["ring(", "ring(channels=x)", "ring(channel=2)", "bruck(radix=99999)", "two-level"] {
+            assert!(error(text).contains("it is written like "), "{}", error(text));
+        }
+        assert!(error("hierarchical").contains("hierarchical(per_box=8)"));
+    }
+}

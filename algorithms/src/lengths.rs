@@ -1,0 +1,46 @@
+//! Which pieces of the callers' buffers are equally long when blocks differ.
+//!
+//! Invariant: in collectives whose blocks may differ in length (gather and scatter kinds), a piece is named by
+//! the side that holds all blocks: chunk `c` of a buffer of one block is piece `rank * parts + c`. In all other
+//! collectives every block is equally long and only the piece within the block matters. The one place that
+//! knows; lowering, verifier and executor ask here. Absent: bytes.
+
+use crate::{Chunk, Collective, Partition, Place, Rank};
+
+/// Whether blocks may differ in length.
+pub const fn may_differ(collective: Collective) -> bool {
+    holds_all(collective, true) != holds_all(collective, false)
+}
+
+/// Whether the output (or input) holds one block of every rank.
+pub const fn holds_all(collective: Collective, output: bool) -> bool {
+    match collective {
+        Collective::AllGather | Collective::Gather => output,
+        Collective::ReduceScatter | Collective::Scatter => !output,
+        Collective::AllToAll => true,
+        _ => false,
+    }
+}
+
+/// The piece that a place of `rank` is as long as; none for scratch.
+pub(crate) fn of(collective: Collective, partition: Partition, rank: Rank, place: Place) -> Option<Chunk> {
+    let (chunk, output) = match place {
+        Place::Input(chunk) => (chunk, false),
+        Place::Output(chunk) => (chunk, true),
+        Place::Scratch(_) => return None,
+    };
+    if may_differ(collective) && !holds_all(collective, output) {
+        return rank.0.checked_mul(partition.parts)?.checked_add(chunk.0).map(Chunk);
+    }
+    Some(chunk)
+}
+
+/// How many pieces there are that have names.
+pub(crate) fn count(collective: Collective, partition: Partition, ranks: u32) -> u32 {
+    partition.input_chunks(collective, ranks).max(partition.output_chunks(collective, ranks))
+}
+
+/// Equal for pieces that are equally long whatever the blocks' lengths.
+pub(crate) fn class(collective: Collective, partition: Partition, piece: Chunk) -> u32 {
+    if may_differ(collective) { piece.0 } else { piece.0 % partition.parts.max(1) }
+}

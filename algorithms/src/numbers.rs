@@ -1,0 +1,40 @@
+//! Tables from names to numbers.
+//!
+//! Invariant: what is in a table does not depend on the hash, and nobody walks one in its own order. Names come
+//! from plans and schedules of this library, so the hash is quick instead of safe against chosen names.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// Numbers (or what is known) of things with longer names.
+pub(crate) type Numbers<K, V = u32> = HashMap<K, V, BuildHasherDefault<Mixer>>;
+
+/// One multiplication for each word.
+#[derive(Default)]
+pub(crate) struct Mixer(u64);
+
+impl Hasher for Mixer {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
+    }
+
+    fn write_u16(&mut self, word: u16) {
+        self.write_u64(word.into());
+    }
+
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(word.into());
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn write_isize(&mut self, word: isize) {
+        self.write_u64(word as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0 ^ (self.0 >> 32)
+    }
+}

@@ -1,0 +1,115 @@
+//! What a schedule costs on a machine, in virtual time.
+//!
+//! The schedule is run as its lowered plans would be: a rank has one lane for each channel, or for several
+//! channels that touch the same written place; a lane takes its transfers in the order of the rounds, sends,
+//! then local copies, then receives, and starts again for the next slice. Transfers of one round between the
+//! same ranks on the same channel are one message, which takes one slot. The sends of a round leave together
+//! and the lane goes on when the last byte of them has left. Messages share the links of their routes
+//! max-min fairly, each of a switch's copies for itself; the receiver's copies and folds queue for its one
+//! processor. Since a message waits only for what comes earlier in the order of slices and rounds, every
+//! schedule ends, even with one slot; whether its plans do, which have a slot for each transfer, is the
+//! verifier's to say.
+//!
+//! Invariant: pure and exact. Time is whole picoseconds, ties are resolved by numbers, rates are computed in
+//! one fixed order: the same arguments give the same outcome everywhere. Deliberately absent: packets, loss,
+//! congestion control, fusion of an arrival with its next hop, and everything that is random.
+//!
+//! A long message on a large machine is not run to its end: at most [`Options::messages_max`] messages (but
+//! two slices) are run, and the time of the second half of these slices is continued in a straight line.
+
+mod draw;
+pub mod nccl_model;
+mod network;
+mod outcome;
+mod program;
+mod run;
+
+use std::error::Error;
+use std::fmt;
+
+pub use draw::timeline_svg;
+pub use outcome::{Outcome, Span};
+
+use crate::topology::Topology;
+use crate::{Rank, Schedule};
+
+/// The size of the call and the sizes of the machinery.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Bytes of one block: the caller's count times the size of an element.
+    pub block_bytes: usize,
+    /// Bytes of a slot; longer chunks travel in slices of it. At least 1.
+    pub slot_bytes: usize,
+    /// Slots of every mailbox, that is credits of a sender; at least 1.
+    pub slots: u32,
+    /// Whether copies and folds take the receiver's time.
+    pub work: bool,
+    /// How many messages are run before the rest is extrapolated.
+    pub messages_max: u64,
+    /// Whether the outcome lists every message.
+    pub timeline: bool,
+}
+
+impl Options {
+    /// A call of `block_bytes` with four slots of 256 KiB, with work and without a timeline.
+    pub const fn new(block_bytes: usize) -> Options {
+        Options {
+            block_bytes,
+            slot_bytes: 256 << 10,
+            slots: 4,
+            work: true,
+            messages_max: 1 << 20,
+            timeline: false,
+        }
+    }
+}
+
+/// Why a schedule has no time on a machine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SimulateError {
+    /// A rank or switch of the schedule is not in the topology.
+    NoSuchNode {
+        /// Its number in the schedule.
+        rank: Rank,
+    },
+    /// No route leads from one to the other.
+    NoRoute {
+        /// Where bytes are.
+        from: Rank,
+        /// Where they should be.
+        to: Rank,
+    },
+    /// No slots, or slots of no bytes.
+    NoSlots,
+}
+
+impl fmt::Display for SimulateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SimulateError::NoSuchNode { rank } => write!(f, "the topology has no place for {rank}"),
+            SimulateError::NoRoute { from, to } => write!(f, "no route leads from {from} to {to}"),
+            SimulateError::NoSlots => f.write_str("at least one slot of at least one byte is needed"),
+        }
+    }
+}
+
+impl Error for SimulateError {}
+
+/// Runs `schedule` on `topology`. Rank `i` is the topology's rank `i`; what the schedule numbers above its
+/// ranks are the topology's aggregating switches, in their order.
+///
+/// # Errors
+///
+/// [`SimulateError`] when the machine is too small or has no route, or there is no slot.
+pub fn simulate(
+    schedule: &Schedule,
+    topology: &Topology,
+    options: &Options,
+) -> Result<Outcome, SimulateError> {
+    if options.slots == 0 || options.slot_bytes == 0 {
+        return Err(SimulateError::NoSlots);
+    }
+    let program = program::Program::new(schedule, options);
+    let network = network::Network::new(&program, topology, schedule.ranks)?;
+    Ok(run::Run::new(&program, network, topology, options, schedule.ranks).run())
+}

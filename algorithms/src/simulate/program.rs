@@ -1,0 +1,257 @@
+//! A schedule as lanes of sends and receives.
+//!
+//! Invariant: as lowering would order them; nothing here depends on the machine. Absent: places, which have
+//! done their work once the lanes are known.
+
+use std::collections::HashMap;
+
+use super::Options;
+use crate::lower::length_of;
+use crate::{Channel, Place, Rank, Schedule, Transfer};
+
+/// What a lane does next.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Op {
+    /// Posts a message. After the last of a round it waits until all have left.
+    Send { message: u32, last: bool },
+    /// Moves a piece on the rank itself.
+    Local { piece: u32 },
+    /// Takes a message out of its slot.
+    Receive { message: u32 },
+}
+
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) rank: Rank,
+    pub(super) ops: Vec<Op>,
+    /// The round of the last operation.
+    round: u32,
+}
+
+/// A mailbox: who fills it, who empties it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Connection {
+    pub(super) from: Rank,
+    pub(super) to: Rank,
+    pub(super) channel: Channel,
+    pub(super) sender: u32,
+    pub(super) receiver: u32,
+}
+
+/// One transfer of a message.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    pub(super) length: u64,
+    pub(super) fold: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Message {
+    pub(super) connection: u32,
+    first: u32,
+    end: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Program {
+    pub(super) lanes: Vec<Lane>,
+    pub(super) connections: Vec<Connection>,
+    pub(super) messages: Vec<Message>,
+    pieces: Vec<Piece>,
+    slot_bytes: u64,
+    /// The longest piece.
+    pub(super) longest: u64,
+}
+
+impl Program {
+    pub(super) fn new(schedule: &Schedule, options: &Options) -> Program {
+        let extents = schedule.partition.extents(options.block_bytes, 1);
+        let mut build = Build {
+            lane_of: lanes(schedule),
+            lane_ids: HashMap::new(),
+            connection_ids: HashMap::new(),
+            program: Program {
+                lanes: Vec::new(),
+                connections: Vec::new(),
+                messages: Vec::new(),
+                pieces: Vec::new(),
+                slot_bytes: options.slot_bytes as u64,
+                longest: 0,
+            },
+        };
+        let mut by_message: Vec<(u32, usize, Piece)> = Vec::new();
+        for (round, number) in schedule.rounds.iter().zip(0..) {
+            by_message.clear();
+            let piece = |transfer: &Transfer| Piece {
+                length: extents.length(length_of(schedule, transfer)) as u64,
+                fold: transfer.fold.is_some(),
+            };
+            for (index, transfer) in round.transfers.iter().enumerate().filter(|(_, t)| t.from != t.to) {
+                by_message.push((build.connection(transfer), index, piece(transfer)));
+            }
+            // Messages in the order of their first transfers; the transfers of one side by side.
+            let mut first: HashMap<u32, usize> = HashMap::new();
+            for (connection, index, _) in &by_message {
+                first.entry(*connection).or_insert(*index);
+            }
+            by_message.sort_by_key(|(connection, index, _)| (first[connection], *index));
+            let messages = build.program.messages.len();
+            for (connection, _, piece) in &by_message {
+                build.add(*connection, *piece, messages);
+            }
+            build.operations(messages, number);
+            for transfer in round.transfers.iter().filter(|t| t.from == t.to) {
+                let lane = build.lane(transfer.from, transfer.channel);
+                let op = Op::Local { piece: build.piece(piece(transfer)) };
+                build.push(lane, number, op);
+            }
+            for message in messages..build.program.messages.len() {
+                let receiver =
+                    build.program.connections[build.program.messages[message].connection as usize].receiver;
+                build.push(receiver, number, Op::Receive { message: message as u32 });
+            }
+        }
+        build.program
+    }
+
+    /// Bytes of a piece in a slice.
+    fn slice_of(&self, piece: Piece, slice: u64) -> u64 {
+        piece.length.saturating_sub(slice * self.slot_bytes).min(self.slot_bytes)
+    }
+
+    fn pieces_of(&self, message: u32) -> &[Piece] {
+        let message = &self.messages[message as usize];
+        &self.pieces[message.first as usize..message.end as usize]
+    }
+
+    /// Bytes of a message in a slice: (copied on arrival, folded on arrival).
+    pub(super) fn bytes(&self, message: u32, slice: u64) -> (u64, u64) {
+        self.pieces_of(message).iter().fold((0, 0), |(copied, folded), piece| {
+            let bytes = self.slice_of(*piece, slice);
+            if piece.fold { (copied, folded + bytes) } else { (copied + bytes, folded) }
+        })
+    }
+
+    /// Bytes of a local copy or fold in a slice, likewise.
+    pub(super) fn local_bytes(&self, piece: u32, slice: u64) -> (u64, u64) {
+        let piece = self.pieces[piece as usize];
+        let bytes = self.slice_of(piece, slice);
+        if piece.fold { (0, bytes) } else { (bytes, 0) }
+    }
+
+    /// Bytes of a message over all slices.
+    pub(super) fn total(&self, message: u32) -> u64 {
+        self.pieces_of(message).iter().map(|piece| piece.length).sum()
+    }
+
+    /// Into how many slices the longest piece is cut.
+    pub(super) fn slices(&self) -> u64 {
+        self.longest.div_ceil(self.slot_bytes).max(1)
+    }
+}
+
+struct Build {
+    lane_of: HashMap<(Rank, Channel), Channel>,
+    lane_ids: HashMap<(Rank, Channel), u32>,
+    connection_ids: HashMap<(Rank, Rank, Channel), u32>,
+    program: Program,
+}
+
+impl Build {
+    fn lane(&mut self, rank: Rank, channel: Channel) -> u32 {
+        let channel = self.lane_of.get(&(rank, channel)).copied().unwrap_or(channel);
+        let lanes = &mut self.program.lanes;
+        *self.lane_ids.entry((rank, channel)).or_insert_with(|| {
+            lanes.push(Lane { rank, ops: Vec::new(), round: 0 });
+            lanes.len() as u32 - 1
+        })
+    }
+
+    fn connection(&mut self, transfer: &Transfer) -> u32 {
+        let (from, to, channel) = (transfer.from, transfer.to, transfer.channel);
+        if let Some(id) = self.connection_ids.get(&(from, to, channel)) {
+            return *id;
+        }
+        let (sender, receiver) = (self.lane(from, channel), self.lane(to, channel));
+        let id = self.program.connections.len() as u32;
+        self.program.connections.push(Connection { from, to, channel, sender, receiver });
+        self.connection_ids.insert((from, to, channel), id);
+        id
+    }
+
+    fn piece(&mut self, piece: Piece) -> u32 {
+        let program = &mut self.program;
+        program.longest = program.longest.max(piece.length);
+        program.pieces.push(piece);
+        program.pieces.len() as u32 - 1
+    }
+
+    /// To the last message when it is of this round (from `first` on) and connection, else to a new one.
+    fn add(&mut self, connection: u32, piece: Piece, first: usize) {
+        let at = self.piece(piece);
+        let messages = &mut self.program.messages;
+        match messages[first..].last_mut() {
+            Some(message) if message.connection == connection => message.end = at + 1,
+            _ => messages.push(Message { connection, first: at, end: at + 1 }),
+        }
+    }
+
+    /// The sends of a round, whose messages start at `first`.
+    fn operations(&mut self, first: usize, round: u32) {
+        for message in first..self.program.messages.len() {
+            let sender = self.program.connections[self.program.messages[message].connection as usize].sender;
+            // The one before is not the last any more.
+            let lane = &mut self.program.lanes[sender as usize];
+            if let Some(Op::Send { last, .. }) = lane.ops.last_mut().filter(|_| lane.round == round) {
+                *last = false;
+            }
+            self.push(sender, round, Op::Send { message: message as u32, last: true });
+        }
+    }
+
+    fn push(&mut self, lane: u32, round: u32, op: Op) {
+        let lane = &mut self.program.lanes[lane as usize];
+        lane.round = round;
+        lane.ops.push(op);
+    }
+}
+
+/// For channels of a rank that run in the lane of a lower channel: which one. Channels share a lane when one
+/// writes a place of the output or of scratch that the other touches.
+fn lanes(schedule: &Schedule) -> HashMap<(Rank, Channel), Channel> {
+    let mut joined: HashMap<(Rank, Channel), Channel> = HashMap::new();
+    if schedule.channels() == 1 {
+        return joined;
+    }
+    let transfers = || schedule.rounds.iter().flat_map(|round| &round.transfers);
+    let mut writers: HashMap<(Rank, Place), Channel> = HashMap::new();
+    for transfer in transfers() {
+        let writer = *writers.entry((transfer.to, transfer.target)).or_insert(transfer.channel);
+        join(&mut joined, transfer.to, writer, transfer.channel);
+    }
+    for transfer in transfers() {
+        let reads = [Some((transfer.from, transfer.source)), transfer.fold.map(|fold| (transfer.to, fold))];
+        for (rank, place) in reads.into_iter().flatten() {
+            if let Some(&writer) = writers.get(&(rank, place)) {
+                join(&mut joined, rank, writer, transfer.channel);
+            }
+        }
+    }
+    let entries: Vec<(Rank, Channel)> = joined.keys().copied().collect();
+    entries.into_iter().map(|key| (key, lowest(&joined, key.0, key.1))).collect()
+}
+
+fn lowest(joined: &HashMap<(Rank, Channel), Channel>, rank: Rank, channel: Channel) -> Channel {
+    let mut channel = channel;
+    while let Some(&lower) = joined.get(&(rank, channel)) {
+        channel = lower;
+    }
+    channel
+}
+
+fn join(joined: &mut HashMap<(Rank, Channel), Channel>, rank: Rank, one: Channel, other: Channel) {
+    let (one, other) = (lowest(joined, rank, one), lowest(joined, rank, other));
+    if one != other {
+        joined.insert((rank, one.max(other)), one.min(other));
+    }
+}

@@ -1,0 +1,352 @@
+//! The run itself: lanes, credits, arrivals, and a queue of events in virtual time.
+//!
+//! Invariant: a lane runs ahead of the clock while nothing it does can be changed by others, and waits for an
+//! event where it takes something shared: links when a message starts, the processor when an arrival costs
+//! work. Events of one moment are taken in the order of their kinds and numbers; then shares are computed once.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use super::Options;
+use super::network::Network;
+use super::outcome::{Outcome, Span};
+use super::program::{Op, Program};
+use crate::topology::{LinkId, Topology};
+
+/// Ends come before starts, so that who leaves makes room first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Event {
+    /// The last byte of a connection's message has left, if the version is still the announced one.
+    End { connection: u32, version: u32 },
+    /// A lane may go on.
+    Wake { lane: u32 },
+    /// A connection's message enters its links.
+    Start { connection: u32 },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Ready,
+    /// Until an event wakes it.
+    Asleep,
+    /// Until a message arrives or a credit comes back.
+    Waiting,
+    /// Until its sends have left.
+    Sending,
+    Done,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lane {
+    state: State,
+    op: u32,
+    slice: u64,
+    clock_ps: u64,
+    /// Messages that it has posted and that have not left.
+    leaving: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Mailbox {
+    sent: u64,
+    /// Bytes of the message that is about to leave or leaving, and since when.
+    bytes: u64,
+    start_ps: u64,
+    /// When messages arrive that were not yet taken.
+    arrivals: VecDeque<u64>,
+    /// When credits come back that were not yet used.
+    credits: VecDeque<u64>,
+    sender_waits: bool,
+    receiver_waits: bool,
+}
+
+pub(super) struct Run<'a> {
+    program: &'a Program,
+    topology: &'a Topology,
+    options: &'a Options,
+    network: Network,
+    /// How many slices are run.
+    limit: u64,
+    lanes: Vec<Lane>,
+    mailboxes: Vec<Mailbox>,
+    /// Per rank: when its processor is free.
+    free_ps: Vec<u64>,
+    events: BinaryHeap<Reverse<(u64, Event)>>,
+    /// Lanes that became ready at this moment.
+    ready: VecDeque<u32>,
+    /// Per slice: when the last lane was through.
+    ended_ps: Vec<u64>,
+    timeline: Vec<Span>,
+    ranks: u32,
+}
+
+impl<'a> Run<'a> {
+    pub(super) fn new(
+        program: &'a Program,
+        network: Network,
+        topology: &'a Topology,
+        options: &'a Options,
+        ranks: u32,
+    ) -> Self {
+        let limit =
+            (options.messages_max / (program.messages.len() as u64).max(1)).max(2).min(program.slices());
+        let lane = Lane { state: State::Ready, op: 0, slice: 0, clock_ps: 0, leaving: 0 };
+        Run {
+            program,
+            topology,
+            options,
+            network,
+            limit,
+            lanes: vec![lane; program.lanes.len()],
+            mailboxes: vec![Mailbox::default(); program.connections.len()],
+            free_ps: vec![0; ranks as usize],
+            events: BinaryHeap::new(),
+            ready: (0..program.lanes.len() as u32).collect(),
+            ended_ps: vec![0; limit as usize],
+            timeline: Vec::new(),
+            ranks,
+        }
+    }
+
+    pub(super) fn run(mut self) -> Outcome {
+        let mut now_ps = 0;
+        loop {
+            self.drain(now_ps);
+            while let Some(&Reverse((at_ps, event))) = self.events.peek()
+                && at_ps == now_ps
+            {
+                self.events.pop();
+                self.handle(event, now_ps);
+                self.drain(now_ps);
+            }
+            let events = &mut self.events;
+            self.network.share(now_ps, |at_ps, connection, version| {
+                events.push(Reverse((at_ps, Event::End { connection, version })));
+            });
+            match self.events.peek() {
+                Some(&Reverse((at_ps, _))) => now_ps = at_ps,
+                None => break,
+            }
+        }
+        assert!(
+            self.lanes.iter().all(|lane| lane.state == State::Done),
+            "messages wait only for earlier ones"
+        );
+        self.outcome()
+    }
+
+    fn handle(&mut self, event: Event, now_ps: u64) {
+        match event {
+            Event::Wake { lane } => self.ready.push_back(lane),
+            Event::Start { connection } => {
+                self.mailboxes[connection as usize].start_ps = now_ps;
+                self.network.start(connection, self.mailboxes[connection as usize].bytes, now_ps);
+            }
+            Event::End { connection, version } => {
+                if self.network.end(connection, version, now_ps) {
+                    self.left(connection, now_ps);
+                }
+            }
+        }
+    }
+
+    /// The last byte of the connection's message left at `now_ps`.
+    fn left(&mut self, connection: u32, now_ps: u64) {
+        let arrival_ps = now_ps + self.network.latency_ps(connection);
+        self.arrives(connection, arrival_ps);
+        let sender = self.program.connections[connection as usize].sender;
+        let lane = &mut self.lanes[sender as usize];
+        lane.leaving -= 1;
+        if lane.leaving == 0 && lane.state == State::Sending {
+            lane.clock_ps = lane.clock_ps.max(now_ps);
+            self.ready.push_back(sender);
+        }
+    }
+
+    fn arrives(&mut self, connection: u32, arrival_ps: u64) {
+        let ends = &self.program.connections[connection as usize];
+        let mailbox = &mut self.mailboxes[connection as usize];
+        mailbox.arrivals.push_back(arrival_ps);
+        if self.options.timeline {
+            self.timeline.push(Span {
+                from: ends.from,
+                to: ends.to,
+                channel: ends.channel,
+                bytes: mailbox.bytes,
+                start_ps: mailbox.start_ps,
+                end_ps: arrival_ps,
+            });
+        }
+        if std::mem::take(&mut mailbox.receiver_waits) {
+            self.ready.push_back(ends.receiver);
+        }
+    }
+
+    fn drain(&mut self, now_ps: u64) {
+        while let Some(lane) = self.ready.pop_front() {
+            self.lanes[lane as usize].state = State::Ready;
+            self.advance(lane, now_ps);
+        }
+    }
+
+    /// Runs a lane until it has to wait.
+    fn advance(&mut self, index: u32, now_ps: u64) {
+        let ops = &self.program.lanes[index as usize].ops;
+        while self.lanes[index as usize].state == State::Ready {
+            let lane = &mut self.lanes[index as usize];
+            let Some(&op) = ops.get(lane.op as usize) else {
+                let ended_ps = &mut self.ended_ps[lane.slice as usize];
+                *ended_ps = lane.clock_ps.max(*ended_ps);
+                (lane.op, lane.slice) = (0, lane.slice + 1);
+                if lane.slice == self.limit {
+                    lane.state = State::Done;
+                }
+                continue;
+            };
+            let through = match op {
+                Op::Send { message, last } => self.send(index, message, last, now_ps),
+                Op::Receive { message } => self.receive(index, message, now_ps),
+                Op::Local { piece } => {
+                    let (slice, clock_ps) = (lane.slice, lane.clock_ps);
+                    let bytes = self.program.local_bytes(piece, slice);
+                    let end_ps = self.work(index, bytes, clock_ps, now_ps);
+                    end_ps.map(|end_ps| self.lanes[index as usize].clock_ps = end_ps).is_some()
+                }
+            };
+            if through {
+                self.lanes[index as usize].op += 1;
+            }
+        }
+    }
+
+    fn send(&mut self, index: u32, message: u32, last: bool, now_ps: u64) -> bool {
+        let connection = self.program.messages[message as usize].connection;
+        let mailbox = &mut self.mailboxes[connection as usize];
+        let lane = &mut self.lanes[index as usize];
+        if mailbox.sent >= u64::from(self.options.slots) {
+            let Some(credit_ps) = mailbox.credits.pop_front() else {
+                mailbox.sender_waits = true;
+                lane.state = State::Waiting;
+                return false;
+            };
+            lane.clock_ps = lane.clock_ps.max(credit_ps);
+        }
+        if self.program.lanes[index as usize].rank.0 < self.ranks {
+            lane.clock_ps += self.topology.costs.send_ns * 1000;
+        }
+        mailbox.sent += 1;
+        let (copied, folded) = self.program.bytes(message, lane.slice);
+        mailbox.bytes = copied + folded;
+        if mailbox.bytes == 0 {
+            mailbox.start_ps = lane.clock_ps;
+            let arrival_ps = lane.clock_ps + self.network.latency_ps(connection);
+            self.arrives(connection, arrival_ps);
+        } else {
+            lane.leaving += 1;
+            let start_ps = lane.clock_ps.max(now_ps);
+            self.events.push(Reverse((start_ps, Event::Start { connection })));
+        }
+        let lane = &mut self.lanes[index as usize];
+        if last && lane.leaving > 0 {
+            lane.state = State::Sending;
+        }
+        true
+    }
+
+    fn receive(&mut self, index: u32, message: u32, now_ps: u64) -> bool {
+        let connection = self.program.messages[message as usize].connection;
+        let mailbox = &mut self.mailboxes[connection as usize];
+        let lane = &mut self.lanes[index as usize];
+        let Some(&arrival_ps) = mailbox.arrivals.front() else {
+            mailbox.receiver_waits = true;
+            lane.state = State::Waiting;
+            return false;
+        };
+        let (at_ps, slice) = (lane.clock_ps.max(arrival_ps), lane.slice);
+        let Some(end_ps) = self.work(index, self.program.bytes(message, slice), at_ps, now_ps) else {
+            return false;
+        };
+        let is_rank = self.program.lanes[index as usize].rank.0 < self.ranks;
+        let end_ps = end_ps + if is_rank { self.topology.costs.receive_ns * 1000 } else { 0 };
+        self.lanes[index as usize].clock_ps = end_ps;
+        let mailbox = &mut self.mailboxes[connection as usize];
+        mailbox.arrivals.pop_front();
+        // The credit takes as long as the first byte of a message.
+        mailbox.credits.push_back(end_ps + self.network.latency_ps(connection));
+        if std::mem::take(&mut mailbox.sender_waits) {
+            self.ready.push_back(self.program.connections[connection as usize].sender);
+        }
+        true
+    }
+
+    /// When the processor of the lane's rank is through with (copied, folded) bytes that are there at `at_ps`.
+    /// Nothing when that is later than now: the lane is woken then, so that the processor serves in order.
+    fn work(&mut self, index: u32, bytes: (u64, u64), at_ps: u64, now_ps: u64) -> Option<u64> {
+        let rank = self.program.lanes[index as usize].rank;
+        let costs = &self.topology.costs;
+        let cost_ns = bytes.0 as f64 * costs.copy_ns_per_byte + bytes.1 as f64 * costs.reduce_ns_per_byte;
+        let cost_ps = (cost_ns * 1000.0).ceil() as u64;
+        if cost_ps == 0 || !self.options.work || rank.0 >= self.ranks {
+            return Some(at_ps);
+        }
+        if at_ps > now_ps {
+            self.lanes[index as usize].state = State::Asleep;
+            self.events.push(Reverse((at_ps, Event::Wake { lane: index })));
+            return None;
+        }
+        let free_ps = &mut self.free_ps[rank.index()];
+        *free_ps = at_ps.max(*free_ps) + cost_ps;
+        Some(*free_ps)
+    }
+
+    fn outcome(self) -> Outcome {
+        let (limit, slices) = (self.limit as usize, self.program.slices());
+        let run_ps = self.ended_ps[limit - 1];
+        let mut time_ps = run_ps;
+        if (limit as u64) < slices {
+            // The last slice may be short: what is left is counted in whole and broken slices.
+            let left = self.program.longest as f64 / self.options.slot_bytes as f64 - limit as f64;
+            let half = limit / 2;
+            let a_slice_ps = (run_ps - self.ended_ps[half - 1]) as f64 / (limit - half) as f64;
+            time_ps += (left * a_slice_ps).round() as u64;
+        }
+        let mut link_bytes = vec![0u64; self.topology.links().len()];
+        let mut connection_bytes = vec![0u64; self.program.connections.len()];
+        for (message, number) in self.program.messages.iter().zip(0..) {
+            connection_bytes[message.connection as usize] += self.program.total(number);
+        }
+        let (mut out, mut into) = (vec![0u64; self.free_ps.len()], vec![0u64; self.free_ps.len()]);
+        for ((connection, &bytes), number) in self.program.connections.iter().zip(&connection_bytes).zip(0..)
+        {
+            for link in self.network.links(number) {
+                link_bytes[link.index()] += bytes;
+            }
+            for (port, rank) in [(&mut out, connection.from), (&mut into, connection.to)] {
+                if let Some(port) = port.get_mut(rank.index()) {
+                    *port += bytes;
+                }
+            }
+        }
+        let needed =
+            |link: usize| link_bytes[link] as f64 / self.topology.links()[link].bandwidth_bytes_s as f64;
+        let busiest =
+            (0..link_bytes.len()).rev().max_by(|&one, &other| needed(one).total_cmp(&needed(other)));
+        let busiest = busiest.filter(|&link| link_bytes[link] > 0);
+        let longer = time_ps as f64 / run_ps.max(1) as f64;
+        let busy = |&busy_ps: &u64| {
+            if time_ps == run_ps { busy_ps } else { (busy_ps as f64 * longer).round() as u64 }
+        };
+        Outcome {
+            time_ps,
+            messages: self.program.messages.len() as u64 * slices,
+            slices,
+            slices_run: self.limit,
+            link_busy_ps: self.network.busy_ps().iter().map(busy).collect(),
+            busiest_link: busiest.map(|link| LinkId(link as u32)),
+            link_bytes,
+            port_out_bytes: out.into_iter().max().unwrap_or(0),
+            port_in_bytes: into.into_iter().max().unwrap_or(0),
+            timeline: self.timeline,
+        }
+    }
+}

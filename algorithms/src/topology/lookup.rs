@@ -1,0 +1,71 @@
+//! Profiles by name, for command lines and configuration: `dgx-h100:2`, `tcp:4x2`, `torus:4x4`.
+//!
+//! Invariant: what is found prints itself with the name that found it. Absent: files (see the text form).
+
+use std::error::Error;
+use std::fmt;
+
+use super::{Topology, dgx_a100, dgx_h100, dgx_h200, host, host_of_cores, pcie, tcp, torus};
+
+/// A name, what its numbers mean, how many there are, and what it makes of them.
+struct Profile {
+    name: &'static str,
+    numbers: &'static str,
+    count: std::ops::RangeInclusive<usize>,
+    make: fn(&[u32]) -> Topology,
+}
+
+const PROFILES: [Profile; 7] = [
+    Profile { name: "host", numbers: "RANKS[xCORES]", count: 1..=2, make: make_host },
+    Profile { name: "dgx-a100", numbers: "BOXES", count: 1..=1, make: |n| dgx_a100(n[0]) },
+    Profile { name: "dgx-h100", numbers: "BOXES", count: 1..=1, make: |n| dgx_h100(n[0]) },
+    Profile { name: "dgx-h200", numbers: "BOXES", count: 1..=1, make: |n| dgx_h200(n[0]) },
+    Profile { name: "pcie", numbers: "BOXES", count: 1..=1, make: |n| pcie(n[0]) },
+    Profile { name: "tcp", numbers: "HOSTSxRANKS", count: 2..=2, make: |n| tcp(n[0], n[1]) },
+    Profile { name: "torus", numbers: "DIMxDIM...", count: 1..=8, make: |n| torus(n) },
+];
+
+fn make_host(numbers: &[u32]) -> Topology {
+    match numbers {
+        [ranks, cores] => host_of_cores(*ranks, *cores),
+        _ => host(numbers[0]),
+    }
+}
+
+/// More ranks than any profile is made for: what is larger is a slip of the pen.
+const RANKS_MAX: u64 = 1 << 17;
+
+/// No profile is called that, or not with these numbers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NoSuchProfile {
+    /// What was asked for.
+    pub name: String,
+}
+
+impl fmt::Display for NoSuchProfile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = PROFILES.map(|profile| format!("{}:{}", profile.name, profile.numbers));
+        write!(f, "no topology is called {:?}; there are {}", self.name, known.join(", "))
+    }
+}
+
+impl Error for NoSuchProfile {}
+
+/// The profile of that name with its numbers, for example `dgx-h100:2`.
+///
+/// # Errors
+///
+/// [`NoSuchProfile`], which lists what there is.
+pub fn profile(name: &str) -> Result<Topology, NoSuchProfile> {
+    let fault = || NoSuchProfile { name: name.to_owned() };
+    let (word, numbers) = name.split_once(':').ok_or_else(fault)?;
+    let profile = PROFILES.iter().find(|profile| profile.name == word).ok_or_else(fault)?;
+    let numbers: Vec<u32> =
+        numbers.split('x').map(str::parse).collect::<Result<_, _>>().map_err(|_| fault())?;
+    let ranks = numbers.iter().try_fold(1u64, |product, &number| product.checked_mul(u64::from(number)));
+    let fits = ranks.is_some_and(|ranks| (1..=RANKS_MAX).contains(&ranks));
+    if !profile.count.contains(&numbers.len()) || !fits {
+        return Err(fault());
+    }
+    Ok((profile.make)(&numbers))
+}

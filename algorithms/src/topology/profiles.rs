@@ -1,0 +1,240 @@
+//! Machines by their data sheets, each with the source of its figures.
+//!
+//! Invariant: bandwidths are nominal, per direction; what protocols take away is not in them. Latencies and
+//! message costs are round figures, to be replaced by what a probe measures.
+
+use super::{Costs, Link, NodeId, NodeKind, Topology};
+
+const GB: u64 = 1_000_000_000;
+
+/// A turn of a rank that finds nothing to do, on a core that it shares.
+const TURN_NS: u64 = 800;
+
+const HOST_COSTS: Costs =
+    Costs { send_ns: 150, receive_ns: 150, reduce_ns_per_byte: 0.1, copy_ns_per_byte: 0.05 };
+
+/// Ranks on one host that exchange bytes through shared memory.
+///
+/// Source: `docs/measurements/spine.md`: about 140 ns a dependent cache-line transfer, two of them a message
+/// (the slot and its counter), and some 0.2 µs of each end's own time (`docs/measurements/schedules.md`); copies between cores about 10 GB/s when nothing else uses the memory. A copy out
+/// of a slot is read from the cache, 0.05 ns a byte; folding costs the same traffic and 0.1 ns.
+///
+/// # Panics
+///
+/// When `ranks` is 0, as all profiles.
+pub fn host(ranks: u32) -> Topology {
+    let mut topology = with_ranks(format!("host:{ranks}"), HOST_COSTS, ranks, ranks);
+    shared_memory(&mut topology, 0, 0..ranks);
+    topology
+}
+
+/// As [`host`], with fewer cores than ranks: `ranks / cores` of them take turns on each core.
+///
+/// Source: `docs/measurements/schedules.md`: what a rank waits for comes when its peer's turn comes; a turn of a
+/// rank that only looks is about 0.8 µs. Copies and folds of ranks on one core follow each other.
+///
+/// # Panics
+///
+/// When `ranks` or `cores` is 0.
+pub fn host_of_cores(ranks: u32, cores: u32) -> Topology {
+    let turns = ranks.div_ceil(cores);
+    let plain = host(ranks);
+    if turns == 1 {
+        return plain;
+    }
+    let mut shared = plain.map_links(|_, link| Link {
+        latency_ns: link.latency_ns + u64::from(turns - 1) * TURN_NS / 2,
+        bandwidth_bytes_s: link.bandwidth_bytes_s / u64::from(turns),
+        ..link
+    });
+    shared.name = format!("host:{ranks}x{cores}");
+    shared.costs.send_ns *= u64::from(turns);
+    shared.costs.receive_ns *= u64::from(turns);
+    shared.costs.reduce_ns_per_byte *= f64::from(turns);
+    shared.costs.copy_ns_per_byte *= f64::from(turns);
+    shared
+}
+
+/// DGX A100: 8 GPUs on NVSwitch, 300 GB/s each way a GPU; 8 adapters of 25 GB/s, one a GPU, on 8 rails.
+///
+/// Source: NVIDIA, DGX A100 System User Guide (third-generation NVLink, 12 links of 25 GB/s; 8 ConnectX-6 of
+/// 200 Gb/s). A hop costs 3 µs over NVLink and about 5 µs over a rail, within what NCCL's tuning model has for
+/// its protocols (`src/graph/tuning.cc`: 0.6 to 3.4 µs and 2.7 to 14 µs); how it divides into latency and work
+/// of the ends is a guess.
+///
+/// # Panics
+///
+/// When `boxes` is 0.
+pub fn dgx_a100(boxes: u32) -> Topology {
+    Dgx { name: "dgx-a100", nvlink: 300 * GB, adapter: 25 * GB, bus: 32 * GB, aggregates: false }.build(boxes)
+}
+
+/// DGX H100: 8 GPUs on NVSwitch that aggregates, 450 GB/s each way a GPU; 8 adapters of 50 GB/s on 8 rails.
+///
+/// Source: NVIDIA, DGX H100/H200 User Guide (fourth-generation NVLink, 18 links of 25 GB/s; 8 ConnectX-7 of
+/// 400 Gb/s; PCIe 5.0 x16). Latencies as [`dgx_a100`].
+///
+/// # Panics
+///
+/// When `boxes` is 0.
+pub fn dgx_h100(boxes: u32) -> Topology {
+    Dgx { name: "dgx-h100", nvlink: 450 * GB, adapter: 50 * GB, bus: 64 * GB, aggregates: true }.build(boxes)
+}
+
+/// DGX H200: the links are those of [`dgx_h100`]; its memory is larger and faster.
+///
+/// # Panics
+///
+/// When `boxes` is 0.
+pub fn dgx_h200(boxes: u32) -> Topology {
+    Dgx { name: "dgx-h200", nvlink: 450 * GB, adapter: 50 * GB, bus: 64 * GB, aggregates: true }.build(boxes)
+}
+
+/// 8 GPUs a box without NVLink: two sockets, two PCIe switches each with two GPUs and one uplink, one adapter.
+///
+/// Source: PCI Express 4.0 x16, 32 GB/s a direction of which about 24 GB/s are payload; 24 GB/s between the
+/// sockets; one adapter of 100 Gb/s on the first socket.
+///
+/// # Panics
+///
+/// When `boxes` is 0.
+pub fn pcie(boxes: u32) -> Topology {
+    const LANES: u64 = 24 * GB;
+    let costs = Costs { send_ns: 1500, receive_ns: 1000, reduce_ns_per_byte: 0.002, copy_ns_per_byte: 0.001 };
+    let mut topology = with_ranks(format!("pcie:{boxes}"), costs, boxes * 8, 8);
+    let network = topology.add_node("network", SWITCH);
+    for number in 0..boxes {
+        let sockets =
+            [0, 1].map(|socket| topology.add_node(format!("socket{number}.{socket}"), NodeKind::Port));
+        topology.connect(sockets[0], sockets[1], 300, LANES);
+        for bridge in 0..4 {
+            let node = topology.add_node(format!("bridge{number}.{bridge}"), NodeKind::Port);
+            topology.connect(node, sockets[bridge as usize / 2], 200, LANES);
+            for gpu in 0..2 {
+                topology.connect(NodeId(number * 8 + bridge * 2 + gpu), node, 300, LANES);
+            }
+        }
+        let adapter = topology.add_node(format!("nic{number}"), NodeKind::Port);
+        topology.connect(sockets[0], adapter, 300, LANES);
+        topology.connect(adapter, network, 1000, 12 * GB + GB / 2);
+    }
+    topology
+}
+
+/// Hosts with sockets between them; the ranks of a host share its adapter and exchange through memory.
+///
+/// Source: 25 Gb/s Ethernet, 3.1 GB/s; about 10 µs from send to receive through two kernels, an assumption;
+/// inside as [`host`].
+///
+/// # Panics
+///
+/// When there is no rank.
+pub fn tcp(hosts: u32, ranks_per_host: u32) -> Topology {
+    let ranks = hosts * ranks_per_host;
+    let mut topology = with_ranks(format!("tcp:{hosts}x{ranks_per_host}"), HOST_COSTS, ranks, ranks_per_host);
+    let network = topology.add_node("network", SWITCH);
+    for number in 0..hosts {
+        let mine = number * ranks_per_host..(number + 1) * ranks_per_host;
+        shared_memory(&mut topology, number, mine.clone());
+        let adapter = topology.add_node(format!("nic{number}"), NodeKind::Port);
+        for rank in mine {
+            topology.connect(NodeId(rank), adapter, 3000, 10 * GB);
+        }
+        topology.connect(adapter, network, 2000, 31 * GB / 10);
+    }
+    topology
+}
+
+/// A torus of single ranks: in every dimension a link to each of the two neighbours, one where they are the same.
+///
+/// Source: links of 50 GB/s a direction and 500 ns, of the order of N. Jouppi et al., "TPU v4", ISCA 2023
+/// (six links of 50 GB/s). Ranks pass on what is not for them. The last dimension is the fastest to change.
+///
+/// # Panics
+///
+/// When there is no rank.
+pub fn torus(dimensions: &[u32]) -> Topology {
+    let costs = Costs { send_ns: 500, receive_ns: 500, reduce_ns_per_byte: 0.002, copy_ns_per_byte: 0.001 };
+    let ranks: u32 = dimensions.iter().product();
+    let shape = dimensions.iter().map(u32::to_string).collect::<Vec<_>>().join("x");
+    let mut topology = with_ranks(format!("torus:{shape}"), costs, ranks, 1);
+    topology.relay = true;
+    for rank in 0..ranks {
+        let mut stride = 1;
+        for &length in dimensions.iter().rev() {
+            let at = rank / stride % length;
+            let place = |at: u32| NodeId(rank - rank / stride % length * stride + at * stride);
+            let neighbours = [place((at + 1) % length), place((at + length - 1) % length)];
+            let distinct = if length == 2 { 1 } else { 2 };
+            for &to in neighbours.iter().take(distinct).filter(|to| to.0 != rank) {
+                topology.add_link(Link {
+                    from: NodeId(rank),
+                    to,
+                    latency_ns: 500,
+                    bandwidth_bytes_s: 50 * GB,
+                });
+            }
+            stride *= length;
+        }
+    }
+    topology
+}
+
+const SWITCH: NodeKind = NodeKind::Switch { aggregates: false };
+
+struct Dgx {
+    name: &'static str,
+    nvlink: u64,
+    adapter: u64,
+    /// Between a GPU and its adapter.
+    bus: u64,
+    aggregates: bool,
+}
+
+impl Dgx {
+    fn build(&self, boxes: u32) -> Topology {
+        let costs =
+            Costs { send_ns: 1000, receive_ns: 1000, reduce_ns_per_byte: 0.001, copy_ns_per_byte: 0.0005 };
+        let mut topology = with_ranks(format!("{}:{boxes}", self.name), costs, boxes * 8, 8);
+        let inside: Vec<NodeId> = (0..boxes)
+            .map(|number| {
+                topology
+                    .add_node(format!("nvswitch{number}"), NodeKind::Switch { aggregates: self.aggregates })
+            })
+            .collect();
+        for rank in 0..boxes * 8 {
+            topology.connect(NodeId(rank), inside[rank as usize / 8], 500, self.nvlink);
+        }
+        if boxes == 1 {
+            return topology;
+        }
+        let spine = topology.add_node("spine", SWITCH);
+        for rail in 0..8 {
+            let node = topology.add_node(format!("rail{rail}"), SWITCH);
+            topology.connect(node, spine, 500, self.adapter * u64::from(boxes));
+            for number in 0..boxes {
+                let adapter = topology.add_node(format!("nic{number}.{rail}"), NodeKind::Port);
+                topology.connect(NodeId(number * 8 + rail), adapter, 700, self.bus);
+                topology.connect(adapter, node, 700, self.adapter);
+            }
+        }
+        topology
+    }
+}
+
+fn with_ranks(name: String, costs: Costs, ranks: u32, a_box: u32) -> Topology {
+    assert!(ranks > 0, "{name} has no rank");
+    let mut topology = Topology::new(name, costs);
+    for rank in 0..ranks {
+        let kind = NodeKind::Rank { in_box: rank / a_box, inject_bytes_s: None, eject_bytes_s: None };
+        topology.add_node(format!("r{rank}"), kind);
+    }
+    topology
+}
+
+fn shared_memory(topology: &mut Topology, number: u32, ranks: std::ops::Range<u32>) {
+    let memory = topology.add_node(format!("memory{number}"), SWITCH);
+    for rank in ranks {
+        topology.connect(NodeId(rank), memory, 140, 10 * GB);
+    }
+}

@@ -1,0 +1,241 @@
+//! `collbench plan`: which algorithm a call would take, why, and what it does.
+//!
+//! Invariant: no rank is started and no byte is moved; what is shown is what a communicator with this
+//! environment would do. Absent: times that were measured here (see `tune`).
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+use consort::planning::{Algorithm, Collective, Explanation, Plan, Planning, Schedule, export};
+
+use crate::failure::{Exit, Failure};
+use crate::planned::{self, Machine, refused};
+use crate::sizes::parse_size;
+
+/// Schedules of more ranks are priced by formulas and too long to be looked at.
+const SHOWN_RANKS_MAX: u32 = 1024;
+/// Lines of a plan that are printed.
+const PLAN_LINES_MAX: usize = 200;
+
+/// How the result is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+    Dot,
+    Svg,
+}
+
+/// Says which algorithm a collective takes on a machine and why, and prints its schedule or one rank's plan.
+///
+/// The environment (CONSORT_ALGO, CONSORT_TUNING, CONSORT_DETERMINISM, CONSORT_TOPOLOGY and so on) acts as on
+/// a communicator. Exit status 6 when nothing is possible, with what would be.
+#[derive(Parser, Debug)]
+#[command(name = "collbench plan", bin_name = "collbench plan", max_term_width = 110)]
+struct Arguments {
+    /// all_reduce, reduce, broadcast, all_gather, reduce_scatter, send_receive, all_to_all, gather or scatter
+    #[arg(value_parser = planned::collective)]
+    collective: Collective,
+
+    #[command(flatten)]
+    machine: Machine,
+
+    /// Bytes of a rank's larger buffer; K, M and G are powers of 1024
+    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = parse_size)]
+    size: u64,
+
+    /// This algorithm, whatever would be chosen; for example tree or bruck(radix=4)
+    #[arg(long = "algo", value_name = "NAME")]
+    algorithm: Option<Algorithm>,
+
+    /// The plan of this rank (relative to the root) instead of the schedule
+    #[arg(long, value_name = "R")]
+    rank: Option<u32>,
+
+    /// text, json, dot or svg; drawings come without the reasons
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+
+    /// Writes to a file instead of standard output
+    #[arg(short = 'o', value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// Runs the subcommand; its name is the first word.
+pub(crate) fn run(words: &[OsString]) -> Result<Exit, Failure> {
+    let Some(arguments) = planned::parse::<Arguments>(words)? else { return Ok(Exit::Done) };
+    let planning = arguments.machine.planning()?;
+    let text = arguments.text(&planning)?;
+    planned::write(&text, arguments.output.as_deref())?;
+    Ok(Exit::Done)
+}
+
+impl Arguments {
+    fn text(&self, planning: &Planning) -> Result<String, Failure> {
+        let collective = self.collective;
+        let ranks = if collective == Collective::SendReceive { 2 } else { planning.ranks() };
+        if let Some(rank) = self.rank.filter(|rank| *rank >= ranks) {
+            return Err(Failure::usage(format!(
+                "--rank {rank}: there is no such rank; the last is {}",
+                ranks - 1
+            )));
+        }
+        let block_bytes = planned::block_bytes(collective, self.size, ranks);
+        let explanation = match self.algorithm {
+            Some(algorithm) => planning.explain_by(algorithm, collective, block_bytes),
+            None => planning.explain(collective, block_bytes),
+        }
+        .map_err(refused)?;
+        let chosen = explanation.chosen().map(|candidate| candidate.algorithm);
+        let Some(algorithm) = chosen else {
+            return Err(Failure::internal("the planner's choice is none of its candidates"));
+        };
+        if ranks > SHOWN_RANKS_MAX {
+            let note = format!("schedules of more than {SHOWN_RANKS_MAX} ranks are not drawn or printed");
+            let plain = self.format == Format::Text && self.rank.is_none();
+            return if plain { Ok(format!("{explanation}\n{note}\n")) } else { Err(Failure::usage(note)) };
+        }
+        match self.rank {
+            Some(rank) => {
+                let plan = planning.plans(algorithm, collective).map_err(refused)?.swap_remove(rank as usize);
+                self.of_plan(&explanation, &plan)
+            }
+            None => Ok(self.of_schedule(&explanation, &algorithm.schedule(collective, ranks))),
+        }
+    }
+
+    fn of_schedule(&self, explanation: &Explanation, schedule: &Schedule) -> String {
+        match self.format {
+            Format::Text => {
+                let Schedule { name, collective, ranks, partition, rounds, .. } = schedule;
+                format!(
+                    "{explanation}\nschedule {name}: {collective} over {ranks} ranks, {} parts, {} rounds, {} messages\n{}",
+                    partition.parts,
+                    rounds.len(),
+                    schedule.messages(),
+                    export::schedule_table(schedule)
+                )
+            }
+            Format::Json => with_reasons(explanation, "schedule", &export::schedule_json(schedule)),
+            Format::Dot => export::schedule_dot(schedule),
+            Format::Svg => export::schedule_svg(schedule),
+        }
+    }
+
+    fn of_plan(&self, explanation: &Explanation, plan: &Plan) -> Result<String, Failure> {
+        match self.format {
+            Format::Text => Ok(format!("{explanation}\n{}", cut(&export::plan_text(plan)))),
+            Format::Json => Ok(with_reasons(explanation, "plan", &export::plan_json(plan))),
+            Format::Dot => Ok(export::plan_dot(plan)),
+            Format::Svg => Err(Failure::usage("--format svg: a plan is drawn as dot only")),
+        }
+    }
+}
+
+fn with_reasons(explanation: &Explanation, what: &str, json: &str) -> String {
+    format!("{{\"explanation\":{},\n\"{what}\":{}}}\n", explanation.to_json(), json.trim_end())
+}
+
+/// The first lines, and how many there are.
+fn cut(text: &str) -> String {
+    let lines = text.lines().count();
+    if lines <= PLAN_LINES_MAX {
+        return text.to_owned();
+    }
+    let shown: Vec<&str> = text.lines().take(PLAN_LINES_MAX).collect();
+    format!("{}\nthe first {PLAN_LINES_MAX} of {lines} lines; --format json has all\n", shown.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    fn text(line: &str) -> Result<String, Failure> {
+        let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+        let arguments = planned::parse::<Arguments>(&words)?.expect("no help");
+        arguments.text(&arguments.machine.planning()?)
+    }
+
+    #[test]
+    fn every_collective_is_planned_and_explained() {
+        for collective in Collective::ALL {
+            let text = text(&format!("plan {collective} --ranks 6 --size 64K --cores 2")).expect("a plan");
+            assert!(text.contains("schedule ") && text.contains("chosen: "), "{text}");
+            assert!(text.contains(&format!("{collective} over ")), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_size_is_of_the_larger_buffer() {
+        let block = |line: &str| {
+            let json: Value = serde_json::from_str(&text(line).expect("a plan")).expect("json");
+            json["explanation"]["block_bytes"].as_u64()
+        };
+        assert_eq!(block("plan allreduce --ranks 8 --size 64K --format json"), Some(64 << 10));
+        assert_eq!(block("plan alltoall --ranks 8 --size 64K --format json"), Some(8 << 10));
+    }
+
+    #[test]
+    fn an_algorithm_can_be_named_and_is_listed_even_if_no_candidate() {
+        let json = text("plan alltoall --ranks 9 --algo bruck(radix=3) --format json").expect("a plan");
+        let json: Value = serde_json::from_str(&json).expect("json");
+        assert_eq!(json["explanation"]["origin"], "named");
+        let candidates = json["explanation"]["candidates"].as_array().expect("candidates");
+        let chosen: Vec<&Value> = candidates.iter().filter(|one| one["chosen"] == true).collect();
+        assert_eq!(chosen.len(), 1);
+        assert_eq!(chosen[0]["algorithm"], "bruck(radix=3)");
+        assert!(chosen[0]["predicted_s"].as_f64().expect("a price") > 0.0);
+        assert_eq!(json["schedule"]["ranks"], 9);
+        let failure = text("plan allreduce --ranks 9 --algo spread").expect_err("not defined");
+        assert_eq!(failure.exit, Exit::Usage);
+        assert!(failure.message.contains("possible: ring, tree"), "{failure}");
+    }
+
+    #[test]
+    fn the_plan_of_one_rank() {
+        let text_of = text("plan allreduce --ranks 4 --rank 3 --algo ring").expect("a plan");
+        assert!(text_of.contains("rank r3 of 4") && text_of.contains("lane 0 (processor)"), "{text_of}");
+        let json: Value =
+            serde_json::from_str(&text("plan reduce --ranks 4 --rank 2 --format json").expect("a plan"))
+                .expect("json");
+        assert_eq!(json["plan"]["rank"], 2);
+        assert!(text("plan reduce --ranks 4 --rank 2 --format dot").expect("dot").starts_with("digraph"));
+        let failure = text("plan allreduce --ranks 4 --rank 4").expect_err("no such rank");
+        assert!(failure.message.contains("the last is 3"), "{failure}");
+        let failure = text("plan allreduce --ranks 4 --rank 0 --format svg").expect_err("no picture");
+        assert_eq!(failure.exit, Exit::Usage);
+    }
+
+    #[test]
+    fn machines_by_name() {
+        let text_of = text("plan allreduce --topology dgx-h100:2 --size 1M").expect("a plan");
+        assert!(text_of.contains("over 16 ranks") && text_of.contains("on dgx-h100:2"), "{text_of}");
+        assert!(
+            text_of.contains("hierarchical(") && text_of.contains("the first 12 of 16 ranks"),
+            "{text_of}"
+        );
+        assert!(text("plan allreduce --ranks 8 --format svg").expect("svg").contains("<svg"));
+        for (line, says) in [
+            ("plan allreduce", "--ranks or --topology"),
+            ("plan allreduce --ranks 4 --topology dgx-h100:1", "has 8"),
+            ("plan allreduce --topology nowhere", "there are host:"),
+            ("plan allsum --ranks 2", "known: all_reduce"),
+        ] {
+            let failure = text(line).expect_err(line);
+            assert_eq!(failure.exit, Exit::Usage, "{line}");
+            assert!(failure.message.contains(says), "{failure}");
+        }
+        let large = text("plan gather --ranks 1025").expect("a plan");
+        assert!(large.contains("more than 1024 ranks are not drawn"), "{large}");
+    }
+
+    #[test]
+    fn long_plans_are_cut_with_a_note() {
+        let long = "step\n".repeat(PLAN_LINES_MAX + 1);
+        assert!(cut(&long).ends_with("the first 200 of 201 lines; --format json has all\n"));
+        let short = "step\n".repeat(PLAN_LINES_MAX);
+        assert_eq!(cut(&short), short);
+    }
+}

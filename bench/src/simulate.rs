@@ -1,0 +1,323 @@
+//! `collbench simulate`: what every candidate should take, size by size, beside what was measured.
+//!
+//! Invariant: predictions are virtual time, the planner's own prices, and the same everywhere; measurements
+//! come from files and are drawn as they are. NCCL's own model stands beside them on the machines it knows.
+//! Absent: measuring (see `tune`), fits.
+
+mod measured;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Parser;
+use consort::planning::export::{Axis, Chart, Mark, Series, Unit, chart_svg};
+use consort::planning::simulate::nccl_model;
+use consort::planning::{Algorithm, Collective, Planning, Topology};
+
+use crate::failure::{Exit, Failure};
+use crate::planned::{self, Machine, refused};
+use crate::sizes::{Step, Sweep, human, parse_size};
+
+/// Prints what every algorithm of a collective should take on a machine, and draws it beside measurements.
+///
+/// Times are the planner's prices; `*` marks its choice. On DGX machines NCCL's own model is printed too.
+#[derive(Parser, Debug)]
+#[command(name = "collbench simulate", bin_name = "collbench simulate", max_term_width = 110)]
+struct Arguments {
+    /// all_reduce, reduce, broadcast, all_gather, reduce_scatter, send_receive, all_to_all, gather or scatter
+    #[arg(value_parser = planned::collective)]
+    collective: Collective,
+
+    #[command(flatten)]
+    machine: Machine,
+
+    /// Smallest size in bytes; K, M and G are powers of 1024
+    #[arg(short = 'b', long = "minbytes", value_name = "SIZE", default_value = "8", value_parser = parse_size)]
+    smallest: u64,
+
+    /// Largest size
+    #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
+    largest: u64,
+
+    /// Factor between sizes
+    #[arg(short = 'f', long = "stepfactor", value_name = "N", default_value_t = 2)]
+    factor: u64,
+
+    /// Only these, of those that are defined; for example ring,tree,bruck(radix=4)
+    #[arg(long = "algo", value_name = "NAME,NAME")]
+    algorithms: Option<String>,
+
+    /// What was measured: samples of collbench tune, a tuning table, or a result of collbench (--csv, --json)
+    #[arg(long, value_name = "FILE")]
+    measured: Option<PathBuf>,
+
+    /// Draws the times as SVG
+    #[arg(short = 'o', value_name = "FILE")]
+    chart: Option<PathBuf>,
+
+    /// Writes the times as comma-separated values
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+}
+
+/// Predicted times of one column, microseconds.
+struct Column {
+    name: String,
+    /// One for each size; none where there is no prediction.
+    times_us: Vec<Option<f64>>,
+}
+
+/// Everything that is predicted.
+struct Table {
+    collective: Collective,
+    ranks: u32,
+    machine: String,
+    sizes: Vec<u64>,
+    columns: Vec<Column>,
+    /// The planner's choice for each size.
+    chosen: Vec<String>,
+}
+
+/// Runs the subcommand; its name is the first word.
+pub(crate) fn run(words: &[OsString]) -> Result<Exit, Failure> {
+    let Some(arguments) = planned::parse::<Arguments>(words)? else { return Ok(Exit::Done) };
+    let planning = arguments.machine.planning()?;
+    let table = arguments.table(&planning)?;
+    let measured = match &arguments.measured {
+        Some(path) => measured::read(path, table.collective, table.ranks)?,
+        None => Vec::new(),
+    };
+    planned::write(&table.text(), None)?;
+    if let Some(path) = &arguments.csv {
+        planned::write(&table.csv(), Some(path))?;
+    }
+    if let Some(path) = &arguments.chart {
+        planned::write(&chart_svg(&table.chart(measured)), Some(path))?;
+    }
+    Ok(Exit::Done)
+}
+
+impl Arguments {
+    fn table(&self, planning: &Planning) -> Result<Table, Failure> {
+        let collective = self.collective;
+        let ranks = if collective == Collective::SendReceive { 2 } else { planning.ranks() };
+        let sweep =
+            Sweep::new(self.smallest, self.largest, Step::Factor(self.factor)).map_err(Failure::usage)?;
+        let sizes: Vec<u64> =
+            sweep.sizes().filter(|size| planned::block_bytes(collective, *size, ranks) > 0).collect();
+        let blocks = || sizes.iter().map(|size| planned::block_bytes(collective, *size, ranks));
+        let candidates = planning.candidates(collective).map_err(refused)?;
+        let algorithms = match &self.algorithms {
+            Some(names) => named(names, collective, ranks, &candidates)?,
+            None => candidates,
+        };
+        let priced = |algorithm: &Algorithm| Column {
+            name: algorithm.to_string(),
+            times_us: blocks()
+                .map(|bytes| Some(planning.price(*algorithm, collective, bytes) * 1e6))
+                .collect(),
+        };
+        let mut columns: Vec<Column> = algorithms.iter().map(priced).collect();
+        columns.extend(nccl(planning.topology(), collective, &sizes));
+        let chosen = blocks().map(|bytes| planning.algorithm(collective, bytes).map(|one| one.to_string()));
+        let chosen = chosen.collect::<Result<_, _>>().map_err(refused)?;
+        let machine = planning.topology().name.clone();
+        Ok(Table { collective, ranks, machine, sizes, columns, chosen })
+    }
+}
+
+/// The algorithms of a list, whose names may have commas in parentheses.
+fn named(
+    names: &str,
+    collective: Collective,
+    ranks: u32,
+    candidates: &[Algorithm],
+) -> Result<Vec<Algorithm>, Failure> {
+    let mut depth = 0i32;
+    let parts = names.split(|c: char| {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        c == ',' && depth == 0
+    });
+    let algorithm = |name: &str| {
+        let algorithm: Algorithm =
+            name.parse().map_err(|error| Failure::usage(format!("--algo: {error}")))?;
+        if algorithm.is_defined(collective, ranks) {
+            return Ok(algorithm);
+        }
+        let possible: Vec<String> = candidates.iter().map(Algorithm::to_string).collect();
+        Err(Failure::usage(format!(
+            "--algo: {algorithm} is not defined for {collective} over {ranks} ranks; possible: {}",
+            possible.join(", ")
+        )))
+    };
+    parts.map(|name| algorithm(name.trim())).collect()
+}
+
+/// What NCCL's own model says, for machines that it knows: its algorithms, each by the protocol that it would
+/// take.
+fn nccl(topology: &Topology, collective: Collective, sizes: &[u64]) -> Vec<Column> {
+    let nodes = topology.boxes().len() as u32;
+    let machine = match topology.name.split(':').next() {
+        Some("dgx-a100") => nccl_model::Machine::a100(nodes, 8),
+        // 45 GB/s of 400 Gb/s.
+        Some("dgx-h100" | "dgx-h200") => nccl_model::Machine::h100(nodes, 45.0),
+        _ => return Vec::new(),
+    };
+    let column = |algorithm: nccl_model::Algorithm| {
+        let time = |bytes: &u64| {
+            let call = nccl_model::Call { collective, ranks: topology.ranks(), nodes, bytes: *bytes };
+            let protocols = nccl_model::Protocol::ALL.into_iter();
+            let times =
+                protocols.filter_map(|protocol| nccl_model::predict_us(&machine, &call, algorithm, protocol));
+            times.min_by(f64::total_cmp)
+        };
+        let times_us: Vec<Option<f64>> = sizes.iter().map(time).collect();
+        let name = format!("NCCL {algorithm:?}").to_lowercase().replace("nccl", "NCCL");
+        times_us.iter().any(Option::is_some).then_some(Column { name, times_us })
+    };
+    nccl_model::Algorithm::ALL.into_iter().filter_map(column).collect()
+}
+
+impl Table {
+    fn text(&self) -> String {
+        let Table { collective, ranks, machine, sizes, columns, chosen, .. } = self;
+        let mut text =
+            format!("# {collective} over {ranks} ranks on {machine}: predicted us, * the planner's choice\n");
+        let width = |column: &Column| column.name.len().max(10);
+        let names = columns.iter().map(|column| format!("  {:>1$}", column.name, width(column)));
+        text += &format!("# {:>8}{}\n", "size", names.collect::<String>());
+        for (row, size) in sizes.iter().enumerate() {
+            let cell = |column: &Column| {
+                let mark = if column.name == chosen[row] { "*" } else { "" };
+                let time = column.times_us[row].map_or("-".into(), |time| format!("{mark}{time:.2}"));
+                format!("  {time:>0$}", width(column))
+            };
+            text += &format!("{:>10}{}\n", human(*size), columns.iter().map(cell).collect::<String>());
+        }
+        text
+    }
+
+    fn csv(&self) -> String {
+        let mut text = String::from("collective,ranks,size,algorithm,predicted_us,chosen\n");
+        for (row, size) in self.sizes.iter().enumerate() {
+            for column in &self.columns {
+                let Some(time) = column.times_us[row] else { continue };
+                let (collective, ranks, name) = (self.collective, self.ranks, &column.name);
+                let chosen = u8::from(*name == self.chosen[row]);
+                text += &format!("{collective},{ranks},{size},\"{name}\",{time:.4},{chosen}\n");
+            }
+        }
+        text
+    }
+
+    /// Lines are predicted, points measured; one algorithm has one colour.
+    fn chart(&self, measured: Vec<measured::Curve>) -> Chart {
+        let mut names: Vec<&str> = self.columns.iter().map(|column| column.name.as_str()).collect();
+        let mut series: Vec<Series> = Vec::new();
+        for (color, column) in self.columns.iter().enumerate() {
+            let of = |(size, time): (&u64, &Option<f64>)| Some((*size as f64, (*time)? * 1e-6));
+            series.push(Series {
+                name: column.name.clone(),
+                mark: Mark::Line,
+                color,
+                points: self.sizes.iter().zip(&column.times_us).filter_map(of).collect(),
+            });
+        }
+        for curve in &measured {
+            let known = names.iter().position(|name| *name == curve.name);
+            let color = known.unwrap_or_else(|| {
+                names.push(&curve.name);
+                names.len() - 1
+            });
+            let shown =
+                |(size, _): &&(u64, f64)| self.sizes.first() <= Some(size) && Some(size) <= self.sizes.last();
+            let points = curve.points.iter().filter(shown);
+            let points = points.map(|(size, time_us)| (*size as f64, time_us * 1e-6)).collect();
+            series.push(Series {
+                name: format!("{}, measured", curve.name),
+                mark: Mark::Points,
+                color,
+                points,
+            });
+        }
+        Chart {
+            title: format!("{} over {} ranks on {}", self.collective, self.ranks, self.machine),
+            x: Axis { label: "size".into(), unit: Unit::Bytes },
+            y: Axis { label: "time".into(), unit: Unit::Seconds },
+            series,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(line: &str) -> Result<Table, Failure> {
+        let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+        let arguments = planned::parse::<Arguments>(&words)?.expect("no help");
+        arguments.table(&arguments.machine.planning()?)
+    }
+
+    #[test]
+    fn every_size_has_a_choice_among_the_candidates() {
+        let table = table("simulate allreduce --ranks 4 --cores 2 -b 8 -e 64K -f 8").expect("a table");
+        assert_eq!(table.sizes, [8, 64, 512, 4096, 32768]);
+        for (row, chosen) in table.chosen.iter().enumerate() {
+            let column = table.columns.iter().find(|column| column.name == *chosen).expect("a candidate");
+            let least =
+                table.columns.iter().filter_map(|column| column.times_us[row]).fold(f64::MAX, f64::min);
+            assert_eq!(column.times_us[row], Some(least), "{chosen}");
+        }
+        let text = table.text();
+        assert_eq!(
+            text.lines().filter(|line| line.contains('*') && !line.starts_with('#')).count(),
+            5,
+            "{text}"
+        );
+        assert_eq!(table.csv().lines().count(), 1 + 5 * table.columns.len());
+    }
+
+    #[test]
+    fn sizes_without_a_block_are_left_out() {
+        let table = table("simulate allgather --ranks 4 -b 8 -e 256").expect("a table");
+        assert_eq!(table.sizes, [64, 128, 256]);
+    }
+
+    #[test]
+    fn the_model_of_nccl_stands_beside_on_its_machines() {
+        let of =
+            table("simulate allreduce --topology dgx-h100:2 -b 1M -e 1M --algo ring,tree").expect("a table");
+        let names: Vec<&str> = of.columns.iter().map(|column| column.name.as_str()).collect();
+        assert_eq!(names, ["ring", "tree", "NCCL ring", "NCCL tree", "NCCL nvlstree"]);
+        assert!(of.columns.iter().all(|column| column.times_us[0].is_some_and(|time| time > 0.0)));
+        let of = table("simulate allreduce --ranks 8 -b 1M -e 1M").expect("a table");
+        assert!(of.columns.iter().all(|column| !column.name.contains("NCCL")));
+    }
+
+    #[test]
+    fn algorithms_by_name() {
+        let of =
+            table("simulate alltoall --ranks 8 -b 1M -e 1M --algo bruck(radix=3),pairwise").expect("a table");
+        let names: Vec<&str> = of.columns.iter().map(|column| column.name.as_str()).collect();
+        assert_eq!(names, ["bruck(radix=3)", "pairwise"]);
+        let list = "ring(channels=2,bidirectional),tree";
+        assert_eq!(named(list, Collective::AllReduce, 4, &[]).map(|all| all.len()), Ok(2));
+        let failure = table("simulate alltoall --ranks 8 --algo ring").err().expect("not defined");
+        assert!(failure.exit == Exit::Usage && failure.message.contains("possible: bruck"), "{failure}");
+    }
+
+    #[test]
+    fn measured_points_have_the_colour_of_their_prediction() {
+        let table = table("simulate allreduce --ranks 4 -b 64 -e 1K --algo ring,tree").expect("a table");
+        let curve =
+            |name: &str| measured::Curve { name: name.into(), points: vec![(64, 1.0), (1 << 20, 2.0)] };
+        let chart = table.chart(vec![curve("tree"), curve("collbench")]);
+        let of = |name: &str| chart.series.iter().find(|series| series.name == name).expect("a series");
+        assert_eq!(of("tree, measured").color, of("tree").color);
+        assert_eq!(of("collbench, measured").color, 2);
+        // What lies outside of the sweep is not drawn.
+        assert_eq!(of("tree, measured").points, [(64.0, 1e-6)]);
+        assert!(chart_svg(&chart).contains("tree, measured"));
+    }
+}

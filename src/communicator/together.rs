@@ -1,0 +1,229 @@
+//! Drives the calls of a group on all of its communicators, in one thread.
+//!
+//! Invariant: the engines of all communicators are had before any call is entered, and each has its turn as long as
+//! one is not over; nothing here waits for one communicator alone. Taking the engines cannot deadlock: whoever
+//! meets another call in one of them gives up and says so.
+
+use std::time::{Duration, Instant};
+
+use consort_memory::{Span, SpanMut};
+
+use super::core::{FailOnPanic, MOVED_TURNS_PER_LOOK, Owned};
+use super::{Communicator, Core};
+use crate::blocks::Blocks;
+use crate::call::{Call, Kind};
+use crate::engine::{Buffers, Progress, Task};
+use crate::error::{Error, Result};
+use crate::recorder::this_thread;
+
+/// How long the other communicators of a group may go on when one has failed.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// A call that has been checked.
+#[derive(Clone, Copy)]
+pub(super) struct Entry<'env> {
+    pub(super) call: Call,
+    /// Those of a call whose blocks differ.
+    pub(super) blocks: Option<Blocks<'env>>,
+    pub(super) buffers: Buffers<'env>,
+}
+
+/// The calls of a group on one communicator.
+pub(super) struct Bundle<'env> {
+    core: &'env Core,
+    timeout: Duration,
+    entries: Vec<Entry<'env>>,
+    /// What the rank sends to itself and receives from itself.
+    own: (Vec<Span<'env>>, Vec<SpanMut<'env>>),
+}
+
+impl<'env> Bundle<'env> {
+    pub(super) fn new(comm: &'env Communicator, entry: Entry<'env>) -> Self {
+        let core: &Core = comm.core();
+        let mut bundle =
+            Bundle { core, timeout: comm.timeout(), entries: Vec::new(), own: (Vec::new(), Vec::new()) };
+        bundle.push(comm, entry);
+        bundle
+    }
+
+    /// Whether it is of this communicator, whatever the view of it.
+    pub(super) fn is_on(&self, comm: &Communicator) -> bool {
+        std::ptr::eq(self.core, &**comm.core())
+    }
+
+    /// One more call; the shortest deadline counts.
+    pub(super) fn push(&mut self, comm: &Communicator, entry: Entry<'env>) {
+        self.timeout = self.timeout.min(comm.timeout());
+        match entry.call.kind {
+            Kind::Send if entry.call.root == comm.rank() => self.own.0.push(entry.buffers.input),
+            Kind::Receive if entry.call.root == comm.rank() => self.own.1.push(entry.buffers.output),
+            _ => self.entries.push(entry),
+        }
+    }
+
+    /// Whether what the rank sends to itself is what it receives.
+    fn check_own(&self) -> Result<()> {
+        let (sent, received) = &self.own;
+        if sent.len() != received.len() {
+            let (sent, received) = (sent.len(), received.len());
+            return Err(Error::invalid(
+                format!(
+                    "group: {sent} messages from rank {0} to itself, and {received} received",
+                    self.core.group.rank
+                ),
+                "pass both ends of such a message in the same group",
+            ));
+        }
+        match sent.iter().zip(received).find(|(sent, received)| sent.len() != received.len()) {
+            Some((sent, received)) => Err(Error::invalid(
+                format!("group: {} bytes cannot be received into {}", sent.len(), received.len()),
+                "a message of a rank to itself has one length",
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A communicator's share under way.
+struct Member<'a> {
+    bundle: &'a Bundle<'a>,
+    owned: Owned<'a>,
+    buffers: Vec<Buffers<'a>>,
+    /// None while what was started before is not over, and when all is over.
+    task: Option<Box<Task>>,
+    /// A panic must leave no communicator with half an operation.
+    guard: Option<FailOnPanic<'a>>,
+    result: Option<Result<()>>,
+}
+
+/// Runs all calls; the first error.
+pub(super) fn run(bundles: &[Bundle<'_>]) -> Result<()> {
+    bundles.iter().try_for_each(Bundle::check_own)?;
+    let mut members = Vec::with_capacity(bundles.len());
+    for bundle in bundles {
+        let owned = bundle.core.acquire()?;
+        let buffers = bundle.entries.iter().map(|entry| entry.buffers).collect();
+        members.push(Member { bundle, owned, buffers, task: None, guard: None, result: None });
+    }
+    members.iter_mut().for_each(Member::begin);
+    let failed = drive(&mut members);
+    drop(members);
+    match failed {
+        Some((core, error)) => Err(core.told(error)),
+        None => Ok(()),
+    }
+}
+
+/// Gives each its turn until all are over; the first error, with where it was.
+fn drive<'a>(members: &mut [Member<'a>]) -> Option<(&'a Core, Error)> {
+    let mut waiter = members.first()?.bundle.core.waiter();
+    let mut failed: Option<(&Core, Error)> = None;
+    let mut patience: Option<Instant> = None;
+    let mut turns = 0u32;
+    loop {
+        let (mut moved, mut over) = (false, true);
+        for member in members.iter_mut().filter(|member| member.result.is_none()) {
+            moved |= member.turn() != Progress::Blocked;
+            match &member.result {
+                Some(Err(error)) if failed.is_none() => failed = Some((member.bundle.core, error.clone())),
+                Some(_) => {}
+                None => over = false,
+            }
+        }
+        if over {
+            return failed;
+        }
+        let look = if moved {
+            waiter.moved();
+            turns = turns.wrapping_add(1);
+            turns.is_multiple_of(MOVED_TURNS_PER_LOOK)
+        } else {
+            waiter.pause()
+        };
+        if look || !moved {
+            members.iter_mut().for_each(|member| member.tend(look));
+        }
+        if let Some((core, error)) = failed.as_ref().filter(|_| look) {
+            let now = core.group.clock().now();
+            if now >= *patience.get_or_insert(now + GRACE) {
+                members.iter().for_each(|member| member.abort(error));
+            }
+        }
+    }
+}
+
+impl Member<'_> {
+    /// What was started before is waited for now.
+    fn begin(&mut self) {
+        self.guard = Some(FailOnPanic(&self.bundle.core.group));
+        if self.owned.engine.queued() > 0 {
+            self.owned.engine.hurry_queue(self.bundle.timeout);
+        }
+    }
+
+    /// Enters all calls.
+    fn enter(&mut self) -> Box<Task> {
+        let (sent, received) = &self.bundle.own;
+        sent.iter().zip(received).for_each(|(sent, received)| received.copy_from(*sent));
+        let engine = &mut *self.owned.engine;
+        let mut task = engine.take_task();
+        task.prepare(self.bundle.timeout);
+        for Entry { call, blocks, .. } in &self.bundle.entries {
+            task.push(engine.enter(*call, this_thread()), *blocks);
+        }
+        task
+    }
+
+    /// Goes on as far as it can.
+    fn turn(&mut self) -> Progress {
+        let core = self.bundle.core;
+        if self.owned.engine.queued() > 0 {
+            return core.advance_queue(&mut self.owned.engine);
+        }
+        let mut task = match self.task.take() {
+            Some(task) => task,
+            None if core.group.has_failed() => {
+                self.end(Err(core.failure()));
+                return Progress::Moved;
+            }
+            None => self.enter(),
+        };
+        let engine = &mut *self.owned.engine;
+        match engine.turn(&mut task, &self.buffers) {
+            Ok(Progress::Done) => {
+                engine.put_back(task);
+                self.end(Ok(()));
+                Progress::Moved
+            }
+            Ok(progress) => {
+                self.task = Some(task);
+                progress
+            }
+            Err(error) => {
+                engine.leave_failed(&task);
+                engine.put_back(task);
+                self.end(Err(error));
+                Progress::Moved
+            }
+        }
+    }
+
+    fn end(&mut self, result: Result<()>) {
+        std::mem::forget(self.guard.take());
+        self.result = Some(result);
+    }
+
+    /// After a turn: as [`Task::tend`].
+    fn tend(&mut self, look: bool) {
+        if let Some(task) = &mut self.task {
+            task.tend(&mut self.owned.engine, look);
+        }
+    }
+
+    /// Another communicator of the group has failed, and this one does not end.
+    fn abort(&self, error: &Error) {
+        if self.result.is_none() {
+            self.bundle.core.abort(&format!("another communicator of the same group failed: {error}"));
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! One request of a task on its way.
+//!
+//! Invariant: a part goes through its phases in order (find the plan, or make links and bind it; wait until
+//! mailboxes of another slot length are empty; run) and never waits in any of them.
+
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use consort_algorithms::Block;
+use consort_memory::SpanMut;
+
+use super::bound::{Bearings, Bound, Broken, RealIo, Shape, links_of};
+use super::executor::{Executor, Progress, Sizes, Stop};
+use super::links::Links;
+use super::task::{Blocked, Request};
+use super::trouble::Trouble;
+use super::{Buffers, Engine};
+use crate::Rank;
+use crate::blocks::Blocks;
+use crate::call::{Call, Kind};
+use crate::error::{Error, Result};
+use crate::planner::{CacheKey, Choice, digest};
+use crate::recorder::Descriptor;
+use crate::report::evidence::{Stuck, Traffic, Want};
+
+/// Loads of the awaited counter between two full turns: far below a microsecond.
+const GLANCES: u32 = 32;
+
+/// A request with the state of its execution. Kept when it is over, so that its tables are reused.
+#[derive(Default)]
+pub(super) struct Part {
+    request: Option<Request>,
+    /// The part before it that uses the same links and must be over.
+    pub(super) after: Option<usize>,
+    /// Whether its end has been recorded.
+    left: bool,
+    phase: Phase,
+    executor: Executor,
+    sizes: Option<Sizes<'static>>,
+    /// Where blocks that differ are; empty for others.
+    blocks: Vec<Block>,
+    /// The bound plan of the present operation, and afterwards of the last one.
+    bound: Option<Arc<Bound>>,
+    /// The shape of `bound`.
+    shape: Option<CacheKey>,
+    numbers: Vec<usize>,
+    /// The link whose mailbox at the peer is not empty yet, in phase `Drain`.
+    draining: Option<usize>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+enum Phase {
+    #[default]
+    Find,
+    Link,
+    Drain,
+    Run,
+    Done,
+}
+
+impl Part {
+    /// Makes ready for a request, which runs once part `after` is over.
+    pub(super) fn prepare(&mut self, request: Request, blocks: Option<Blocks<'_>>, after: Option<usize>) {
+        self.request = Some(request);
+        self.after = after;
+        self.left = false;
+        self.phase = Phase::Find;
+        self.blocks.clear();
+        if let Some(blocks) = blocks {
+            self.blocks.extend(blocks.bytes(request.call.data_type.size()));
+        }
+    }
+
+    /// What it is to do.
+    pub(super) fn asked(&self) -> Option<&Request> {
+        self.request.as_ref()
+    }
+
+    /// What it is to do, unless its end has been recorded.
+    pub(super) fn open(&self) -> Option<&Request> {
+        self.request.as_ref().filter(|_| !self.left)
+    }
+
+    /// Records that it finished, once.
+    pub(super) fn leave(&mut self, engine: &Engine) {
+        if let Some(request) = self.open() {
+            engine.leave(request);
+            self.left = true;
+        }
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.phase == Phase::Done
+    }
+
+    /// Whether it may have moved something.
+    pub(super) fn has_begun(&self) -> bool {
+        self.phase != Phase::Find
+    }
+
+    /// As [`Executor::limit_turns`].
+    pub(super) fn limit_turns(&mut self, steps_max: u32) {
+        self.executor.limit_turns(steps_max);
+    }
+
+    /// Looks a few times, as cheaply as can be, at the one counter that it waits for.
+    #[inline]
+    pub(super) fn glance(&self) {
+        if self.phase == Phase::Run
+            && let Some(bound) = &self.bound
+            && let Some((counter, value)) = self.executor.awaited()
+            && let Some(counter) = bound.own_counter(counter)
+        {
+            for _ in 0..GLANCES {
+                if counter.value() >= value {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// A peer that a connection has been on its way to for longer than `limit`.
+    pub(super) fn connecting_for(&self, links: &mut Links, now: Instant, limit: Duration) -> Option<Rank> {
+        if self.phase == Phase::Link { links.overdue(&self.numbers, now, limit) } else { None }
+    }
+
+    /// Bytes of its tables.
+    pub(super) fn memory_bytes(&self) -> usize {
+        let numbers = self.numbers.capacity() * size_of::<usize>();
+        size_of::<Self>()
+            + numbers
+            + self.blocks.capacity() * size_of::<Block>()
+            + self.executor.memory_bytes()
+    }
+
+    /// Goes on as far as possible.
+    pub(super) fn advance(
+        &mut self,
+        engine: &mut Engine,
+        buffers: Buffers<'_>,
+    ) -> std::result::Result<Progress, Trouble> {
+        loop {
+            match self.phase {
+                // Nothing moves, whatever the others say.
+                Phase::Find if self.request()?.call.count == 0 => self.phase = Phase::Done,
+                Phase::Find => self.find(engine)?,
+                Phase::Link => {
+                    match engine.links.poll_up(&self.numbers, &engine.group) {
+                        Ok(Poll::Ready(())) => {}
+                        Ok(Poll::Pending) => return Ok(Progress::Blocked),
+                        Err(broken) => return Err(self.fault(broken)),
+                    }
+                    self.bind(engine)?;
+                }
+                Phase::Drain => {
+                    let Some(bound) = &self.bound else {
+                        return Err(Error::internal("a task without a plan").into());
+                    };
+                    self.draining = bound.undrained(&mut engine.links);
+                    if self.draining.is_some() {
+                        return Ok(Progress::Blocked);
+                    }
+                    self.phase = Phase::Run;
+                }
+                Phase::Run => return self.run(engine, buffers),
+                Phase::Done => return Ok(Progress::Done),
+            }
+        }
+    }
+
+    fn fault(&self, broken: Broken) -> Trouble {
+        match self.request() {
+            Ok(request) => Trouble::Broken { operation: request.operation(), broken },
+            Err(error) => error.into(),
+        }
+    }
+
+    fn request(&self) -> Result<Request> {
+        self.request.ok_or_else(|| Error::internal("a task without a request"))
+    }
+
+    fn find(&mut self, engine: &mut Engine) -> Result<()> {
+        let request = self.request()?;
+        let call = request.call;
+        let choice = engine.choices.choose(&call)?;
+        let key = CacheKey::new(&call, &choice);
+        if self.shape != Some(key) {
+            self.bound = engine.cache.find(key).cloned();
+            self.shape = self.bound.as_ref().map(|_| key);
+        }
+        if self.bound.is_some() {
+            return self.start(engine, &request);
+        }
+        let (plan, bearings, base) = self.plan(engine, &call)?;
+        let keys = links_of(&plan.plan, bearings, base);
+        self.numbers = engine.links.request(&keys, &engine.group)?;
+        self.phase = Phase::Link;
+        Ok(())
+    }
+
+    /// The proved plan of this rank for a call, and where its ranks are.
+    fn plan(&self, engine: &mut Engine, call: &Call) -> Result<(crate::planner::Proved, Bearings, u16)> {
+        let (me, size) = (engine.group.rank, engine.group.size());
+        let Choice { program, channel_base: base, .. } = engine.choices.choose(call)?;
+        let (bearings, relative) = match call.kind {
+            Kind::Send => (Bearings::Pair { sender: me, receiver: call.root }, 0),
+            Kind::Receive => (Bearings::Pair { sender: call.root, receiver: me }, 1),
+            _ => (Bearings::Rotated { root: call.root, size }, (me + size - call.root) % size),
+        };
+        let mapped = (0..program.ranks)
+            .map(|rank| bearings.rank(consort_algorithms::Rank(rank)))
+            .map(|rank| engine.links.is_mapped(&engine.group, rank))
+            .collect();
+        Ok((engine.planner.plan(program, relative, mapped)?, bearings, base))
+    }
+
+    fn bind(&mut self, engine: &mut Engine) -> Result<()> {
+        let request = self.request()?;
+        let span = tracing::debug_span!("bind", rank = engine.group.rank, call = %request.call.descriptor());
+        let _entered = span.enter();
+        let call = request.call;
+        let (proved, bearings, channel_base) = self.plan(engine, &call)?;
+        let choice = engine.choices.choose(&call)?;
+        let shape = Shape {
+            data_type: call.data_type,
+            op: call.op,
+            ranks: engine.group.size(),
+            slot_bytes: choice.slot_bytes,
+            streaming: choice.streaming,
+            bearings,
+            channel_base,
+        };
+        let keys = links_of(&proved.plan, bearings, channel_base);
+        // Ranks that took different paths must notice, also where nothing is folded.
+        let path = proved.fold_hash ^ digest(&proved.plan.name);
+        let bound = Bound::new(proved.plan, path, shape, &engine.links, &keys, &self.numbers)?;
+        let scratch_bytes = bound.scratch_bytes();
+        if engine.scratch.len() < scratch_bytes {
+            engine.scratch.resize(scratch_bytes, 0);
+        }
+        let (bound, key) = (Arc::new(bound), CacheKey::new(&call, &choice));
+        engine.cache.insert(key, bound.clone());
+        (self.bound, self.shape) = (Some(bound), Some(key));
+        self.start(engine, &request)
+    }
+
+    fn start(&mut self, engine: &mut Engine, request: &Request) -> Result<()> {
+        let Some(bound) = &self.bound else { return Err(Error::internal("a task without a plan")) };
+        let call = &request.call;
+        let descriptor = pair_neutral(call.descriptor(), call.kind, engine.group.rank);
+        let salt = bound.path ^ bound.slot_bytes as u64;
+        let equal = bound.plan.partition.extents(call.count, call.data_type.size());
+        let extents = match call.kind {
+            Kind::Gather | Kind::Scatter => equal.from_root(call.root, engine.group.size()),
+            _ => equal,
+        };
+        let sizes = Sizes {
+            extents,
+            slot_bytes: bound.slot_bytes,
+            tag: descriptor.digest(request.sequence, salt ^ request.history),
+        };
+        let links = &engine.links;
+        self.executor.start(
+            &bound.plan,
+            &sizes,
+            |counter| bound.counter_base(counter, links),
+            |region| bound.slot_base(region, links),
+        );
+        self.sizes = Some(sizes);
+        self.phase = Phase::Drain;
+        Ok(())
+    }
+
+    fn run(&mut self, engine: &mut Engine, buffers: Buffers<'_>) -> std::result::Result<Progress, Trouble> {
+        let (Some(bound), Some(equal)) = (&self.bound, &self.sizes) else {
+            return Err(Error::internal("a task without a plan").into());
+        };
+        let varying;
+        let sizes = if self.blocks.is_empty() {
+            equal
+        } else {
+            varying = Sizes { extents: equal.extents.of_blocks(&self.blocks, engine.group.rank), ..*equal };
+            &varying
+        };
+        let Engine { links, scratch, .. } = engine;
+        let Buffers { input, output } = buffers;
+        let mut io = RealIo { bound, links, input, output, scratch: SpanMut::of(scratch.as_mut_slice()) };
+        let progress = match self.executor.advance(&bound.plan, sizes, &mut io) {
+            Ok(progress) => progress,
+            Err(Stop::Mismatch { peer }) => {
+                let request = self.request()?;
+                let peer = bound.bearings.rank(peer);
+                return Err(Trouble::Mismatch { request, peer });
+            }
+            Err(Stop::Fault(broken)) => return Err(self.fault(broken)),
+        };
+        if progress == Progress::Done {
+            bound.settle(self.executor.iterations(), &mut engine.links);
+            self.phase = Phase::Done;
+        }
+        Ok(progress)
+    }
+
+    /// Adds whom it waits for.
+    pub(super) fn blocked(&self, links: &Links, all: &mut Vec<Blocked>) {
+        let on = |link: usize| {
+            let up = links.up(link);
+            let drained = !up.connection.capabilities().messages_only || up.closed;
+            Blocked { peer: links.peer(link), drained }
+        };
+        match (self.phase, &self.bound) {
+            (Phase::Link, _) => {
+                let missing = links.missing(&self.numbers);
+                all.extend(missing.map(|(peer, _)| Blocked { peer, drained: true }));
+            }
+            (Phase::Drain, _) => all.extend(self.draining.map(on)),
+            (Phase::Run, Some(bound)) => {
+                let blockages = self.executor.blockages(&bound.plan);
+                all.extend(blockages.filter_map(|blockage| bound.link_of(blockage)).map(on));
+            }
+            _ => {}
+        }
+    }
+
+    /// Where it does not go on: which record, what it waits for, what has travelled.
+    pub(super) fn standing(&self, engine: &Engine) -> Option<(u64, Stuck, Vec<Traffic>)> {
+        let request = self.request.filter(|_| self.phase != Phase::Done)?;
+        let links = &engine.links;
+        let (peer, want) = match (self.phase, &self.bound) {
+            (Phase::Link, _) => links.missing(&self.numbers)?,
+            (Phase::Drain, _) => (links.peer(self.draining?), Want::Room),
+            (Phase::Run, Some(bound)) => {
+                let blockage = self.executor.blockage()?;
+                (links.peer(bound.link_of(blockage)?), bound.want(blockage))
+            }
+            _ => return None,
+        };
+        let bound = self.bound.as_ref().filter(|_| self.phase != Phase::Link);
+        let (step, steps, slice, slices) =
+            bound.map_or((0, 0, 0, 0), |bound| self.executor.standing(&bound.plan));
+        let traffic = bound.map(|bound| bound.traffic(links, |counter| self.executor.raised(counter)));
+        let member = &engine.group.member;
+        let algorithm = self.bound.as_ref().map_or_else(|| "?".into(), |bound| bound.plan.name.clone());
+        let stuck = Stuck {
+            want,
+            peer,
+            peer_process: member.table[engine.group.members[peer as usize] as usize].process,
+            step,
+            steps,
+            slice,
+            slices,
+            algorithm,
+            age: Duration::ZERO,
+        };
+        Some((request.record, stuck, traffic.unwrap_or_default()))
+    }
+}
+
+/// A send and the receive that matches it have the same digest.
+fn pair_neutral(descriptor: Descriptor, kind: Kind, me: Rank) -> Descriptor {
+    match kind {
+        Kind::Send => Descriptor { kind: Kind::Send, root: me, ..descriptor },
+        Kind::Receive => Descriptor { kind: Kind::Send, ..descriptor },
+        _ => descriptor,
+    }
+}

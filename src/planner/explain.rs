@@ -1,0 +1,201 @@
+//! Why a call runs as it does, for people and as data.
+//!
+//! Invariant: everything that was considered is in it, with its price, whether it could be chosen, and the hash
+//! of the order in which it folds. Absent: choosing.
+
+use std::fmt::{self, Write};
+
+use consort_algorithms::catalogue::Algorithm;
+use consort_algorithms::{Collective, Cost};
+
+use super::preferences::Determinism;
+
+/// Where a choice comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// The lowest price on the model of the machine.
+    Priced,
+    /// The tuning table.
+    Tuned,
+    /// The call names it.
+    Named,
+}
+
+/// One algorithm that was considered.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Candidate {
+    /// What.
+    pub algorithm: Algorithm,
+    /// Whether it is the one that runs.
+    pub chosen: bool,
+    /// Whether the restriction and the determinism leave it.
+    pub allowed: bool,
+    /// Its price, in seconds.
+    pub predicted_s: f64,
+    /// What the tuning table says, in seconds.
+    pub measured_s: Option<f64>,
+    /// Bytes of its slots.
+    pub slot_bytes: usize,
+    /// The hash of the order in which it folds: plans of one collective with equal hashes give equal bits.
+    pub fold_hash: Option<u64>,
+    /// What its schedule costs, for rank counts whose schedules are built.
+    pub cost: Option<Cost>,
+}
+
+/// A choice with everything that was considered. [`Display`](fmt::Display) is a table.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Explanation {
+    /// What is computed.
+    pub collective: Collective,
+    /// On how many ranks.
+    pub ranks: u32,
+    /// Bytes of a block: of the caller's count of elements.
+    pub block_bytes: u64,
+    /// The size class that the choice was made for: blocks of at most so many bytes.
+    pub class_bytes: u64,
+    /// The machine that it was priced on.
+    pub topology: String,
+    /// Where the choice comes from.
+    pub origin: Origin,
+    /// The variable that restricts the choice, and its text.
+    pub restriction: Option<(String, String)>,
+    /// What the bits may depend on.
+    pub determinism: Determinism,
+    /// Bytes of a slot of the chosen plan.
+    pub slot_bytes: usize,
+    /// In the order that settles ties.
+    pub candidates: Vec<Candidate>,
+}
+
+impl Explanation {
+    /// The candidate that runs.
+    pub fn chosen(&self) -> Option<&Candidate> {
+        self.candidates.iter().find(|candidate| candidate.chosen)
+    }
+
+    /// The same as JSON.
+    pub fn to_json(&self) -> String {
+        let quoted = |text: &str| {
+            let escaped = text.chars().flat_map(|c| match c {
+                '"' | '\\' => vec!['\\', c],
+                c if c.is_control() => vec![' '],
+                c => vec![c],
+            });
+            format!("\"{}\"", escaped.collect::<String>())
+        };
+        let number = |value: Option<f64>| match value.filter(|value| value.is_finite()) {
+            Some(value) => format!("{value:e}"),
+            None => "null".into(),
+        };
+        let candidate = |candidate: &Candidate| {
+            let Candidate {
+                algorithm,
+                chosen,
+                allowed,
+                predicted_s,
+                measured_s,
+                slot_bytes,
+                fold_hash,
+                cost,
+            } = candidate;
+            let fold = fold_hash.map_or_else(|| "null".into(), |hash| format!("\"{hash:016x}\""));
+            let (rounds, depth, messages) = cost.as_ref().map_or_else(
+                || ("null".into(), "null".into(), "null".into()),
+                |cost| (cost.rounds.to_string(), cost.depth.to_string(), cost.messages.to_string()),
+            );
+            format!(
+                "{{\"algorithm\":{},\"chosen\":{chosen},\"allowed\":{allowed},\"predicted_s\":{},\"measured_s\":{},\
+                 \"slot_bytes\":{slot_bytes},\"fold_hash\":{fold},\"rounds\":{rounds},\"depth\":{depth},\
+                 \"messages\":{messages}}}",
+                quoted(&algorithm.to_string()),
+                number(Some(*predicted_s)),
+                number(*measured_s),
+            )
+        };
+        let candidates: Vec<String> = self.candidates.iter().map(candidate).collect();
+        let restriction = self.restriction.as_ref().map_or_else(
+            || "null".into(),
+            |(variable, text)| format!("{{\"variable\":{},\"text\":{}}}", quoted(variable), quoted(text)),
+        );
+        format!(
+            "{{\"collective\":{},\"ranks\":{},\"block_bytes\":{},\"class_bytes\":{},\"topology\":{},\"origin\":{},\
+             \"determinism\":{},\"restriction\":{restriction},\"slot_bytes\":{},\"candidates\":[{}]}}",
+            quoted(self.collective.name()),
+            self.ranks,
+            self.block_bytes,
+            self.class_bytes,
+            quoted(&self.topology),
+            quoted(match self.origin {
+                Origin::Priced => "priced",
+                Origin::Tuned => "tuned",
+                Origin::Named => "named",
+            }),
+            quoted(self.determinism.name()),
+            self.slot_bytes,
+            candidates.join(",")
+        )
+    }
+}
+
+/// `12.3us`, with three digits that mean something.
+fn time(seconds: f64) -> String {
+    let (value, unit) = match seconds {
+        s if !s.is_finite() => return "?".into(),
+        s if s < 1e-3 => (s * 1e6, "us"),
+        s if s < 1.0 => (s * 1e3, "ms"),
+        s => (s, "s"),
+    };
+    let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+    format!("{value:.digits$}{unit}")
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Explanation { collective, ranks, block_bytes, class_bytes, topology, slot_bytes, .. } = self;
+        let mut head = format!(
+            "{collective} over {ranks} ranks, blocks of {block_bytes} bytes (class: up to {class_bytes}), on {topology}"
+        );
+        if let Some((variable, text)) = &self.restriction {
+            write!(head, "; {variable}={text}")?;
+        }
+        if self.determinism == Determinism::Invariant {
+            head.push_str("; bits invariant");
+        }
+        writeln!(f, "{head}")?;
+        if let Some(Candidate { algorithm, fold_hash, .. }) = self.chosen() {
+            let origin = match self.origin {
+                Origin::Priced => "has the lowest price",
+                Origin::Tuned => "was the fastest when it was measured",
+                Origin::Named => "was asked for",
+            };
+            let fold = fold_hash.map_or_else(String::new, |hash| format!(", fold {hash:016x}"));
+            writeln!(f, "chosen: {algorithm}, slots of {slot_bytes} bytes{fold}: it {origin}")?;
+        }
+        let widest = self.candidates.iter().map(|c| c.algorithm.to_string().len()).max().unwrap_or(0).max(9);
+        writeln!(
+            f,
+            "  {:widest$} {:>10} {:>10} {:>7} {:>6} {:>9} {:>8}  {:16}",
+            "algorithm", "predicted", "measured", "rounds", "depth", "messages", "slot", "fold"
+        )?;
+        for candidate in &self.candidates {
+            let mark = if candidate.chosen { '*' } else { ' ' };
+            let cost = |of: fn(&Cost) -> usize| {
+                candidate.cost.as_ref().map_or_else(|| "?".into(), |cost| of(cost).to_string())
+            };
+            writeln!(
+                f,
+                "{mark} {:widest$} {:>10} {:>10} {:>7} {:>6} {:>9} {:>8}  {:16}{}",
+                candidate.algorithm.to_string(),
+                time(candidate.predicted_s),
+                candidate.measured_s.map_or_else(|| "-".into(), time),
+                cost(|cost| cost.rounds as usize),
+                cost(|cost| cost.depth as usize),
+                cost(|cost| cost.messages),
+                candidate.slot_bytes,
+                candidate.fold_hash.map_or_else(|| "?".into(), |hash| format!("{hash:016x}")),
+                if candidate.allowed { "" } else { "  (excluded)" },
+            )?;
+        }
+        Ok(())
+    }
+}

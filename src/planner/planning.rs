@@ -1,0 +1,568 @@
+//! What a communicator's choices depend on besides the call, and the choice itself.
+//!
+//! Invariant: everything here is equal on all ranks of a communicator (it follows from the table of ranks and
+//! from settings that were compared when they joined), and a choice is a pure function of it, so every rank
+//! chooses the same. Prices are virtual time. Absent: plans, links, calls under way.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use consort_algorithms::catalogue::{self, Algorithm, Level, Shape};
+use consort_algorithms::simulate::{self, simulate};
+use consort_algorithms::topology::{self, Topology};
+use consort_algorithms::{Collective, LowerOptions, Plan, lower_all, passes, verify};
+
+use super::explain::{Candidate, Explanation, Origin};
+use super::machine::{Machine, even_boxes};
+use super::preferences::{Determinism, Preferences};
+use super::tuning::{Tuning, TuningLine};
+use super::work;
+use crate::call::{Call, Kind};
+use crate::error::{Error, Result};
+use crate::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, Settings, TransportChoice};
+
+/// Messages that a price simulates before it extrapolates: a choice must be made within milliseconds.
+const PRICED_MESSAGES: u64 = 4096;
+/// Above so many ranks candidates are priced by their formulas, and neither counted nor proved to be shown.
+const SIMULATED_RANKS_MAX: u32 = 64;
+/// The same where everybody sends to everybody at once: there are too many messages on their way.
+const SIMULATED_AT_ONCE_MAX: u32 = 16;
+/// Above so many ranks the verifier follows no two-shot: too many signals are under way.
+const TWO_SHOT_PROVED_MAX: u32 = 128;
+/// The same for trees, whose order comes about through third ranks.
+const TREE_PROVED_MAX: u32 = 1024;
+/// The longest slot of connections to many peers.
+pub(crate) const WIDE_SLOT_BYTES_MAX: usize = 128 << 10;
+
+/// Everything that choices depend on besides the call; see [`Planning::explain`].
+#[derive(Debug)]
+pub struct Planning {
+    machine: Machine,
+    transport: TransportChoice,
+    shape: Shape,
+    slot_bytes: Option<usize>,
+    preferences: Preferences,
+    topology: Topology,
+    tuning: Option<Arc<Tuning>>,
+    /// Whether the cores of one host move everything.
+    on_own_cores: bool,
+    /// The collectives for which the restriction is known to leave an algorithm.
+    admitted: [OnceLock<()>; Collective::ALL.len()],
+    memory: Mutex<Memory>,
+}
+
+/// What was worked out before.
+#[derive(Debug, Default)]
+struct Memory {
+    chosen: HashMap<(Collective, u64), Result<Chosen>>,
+    folds: HashMap<(Collective, Algorithm), Option<u64>>,
+    messages: Option<[(f64, f64); 2]>,
+}
+
+/// An algorithm and the length of its slots.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Chosen {
+    pub(crate) algorithm: Algorithm,
+    pub(crate) slot_bytes: usize,
+    /// Whether every message fits one short slot.
+    pub(crate) short: bool,
+}
+
+impl Planning {
+    pub(crate) fn new(machine: Machine, settings: &Settings) -> Self {
+        let preferences = settings.preferences.clone();
+        // Parts of a job run on a part of its machine, which nobody has named.
+        let named = preferences.topology.as_deref().and_then(|text| topology::parse(text).ok());
+        let named = named.filter(|topology| topology.ranks() == machine.ranks);
+        let on_own_cores =
+            named.is_none() && machine.hosts <= 1 && settings.transport != TransportChoice::Tcp;
+        let topology = named.unwrap_or_else(|| machine.topology(settings.transport));
+        let per_box = even_boxes(&topology);
+        let invariant = preferences.determinism == Determinism::Invariant;
+        let Settings { channels, bidirectional, .. } = *settings;
+        let shape = Shape { per_box, channels, bidirectional, all_pairs: invariant };
+        let mut planning = Planning {
+            machine,
+            transport: settings.transport,
+            shape,
+            slot_bytes: settings.slot_bytes,
+            preferences,
+            topology,
+            tuning: None,
+            on_own_cores,
+            admitted: Default::default(),
+            memory: Mutex::default(),
+        };
+        if let Some(table) = &planning.preferences.tuning {
+            if table.machine == planning.machine() {
+                planning.tuning = Some(table.clone());
+            } else {
+                crate::report::warn(&format!(
+                    "the tuning table is ignored: it was measured on \"{}\" and this is \"{}\"",
+                    table.machine,
+                    planning.machine()
+                ));
+            }
+        }
+        planning
+    }
+
+    /// A plan for `ranks` ranks on one host of so many cores, without a communicator.
+    ///
+    /// # Errors
+    /// As joining with these options.
+    pub fn for_host(ranks: u32, cores: u32, options: &crate::Options) -> Result<Self> {
+        if ranks == 0 || cores == 0 {
+            return Err(Error::invalid("0 ranks or cores", "ask for at least 1"));
+        }
+        let settings = Settings::resolve(options)?;
+        Ok(Self::new(Machine { ranks, hosts: 1, per_box: ranks, cores }, &settings))
+    }
+
+    /// A plan for the ranks of a machine that need not exist.
+    ///
+    /// # Errors
+    /// As joining with these options.
+    pub fn for_topology(topology: &Topology, options: &crate::Options) -> Result<Self> {
+        let mut settings = Settings::resolve(options)?;
+        settings.preferences.topology = Some(topology.to_string().into());
+        let machine = Machine {
+            ranks: topology.ranks(),
+            hosts: topology.boxes().len() as u32,
+            per_box: even_boxes(topology),
+            cores: topology.ranks(),
+        };
+        Ok(Self::new(machine, &settings))
+    }
+
+    /// What tuning tables are compared with, for example
+    /// `hosts=1 per_host=1 cores=2 transport=auto channels=1x1`.
+    pub fn machine(&self) -> String {
+        let Machine { hosts, cores, .. } = self.machine;
+        let Shape { per_box, channels, bidirectional, .. } = self.shape;
+        let directions = if bidirectional { 2 } else { 1 };
+        let transport = self.transport.name();
+        format!(
+            "hosts={hosts} per_host={per_box} cores={cores} transport={transport} channels={channels}x{directions}"
+        )
+    }
+
+    /// How many ranks it plans for.
+    pub fn ranks(&self) -> u32 {
+        self.machine.ranks
+    }
+
+    /// The machine on which candidates are priced.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// The same on all ranks; differs where anything differs that choices depend on.
+    pub(crate) fn key(machine: &Machine, settings: &Settings) -> u64 {
+        super::preferences::digest(&format!("{machine:?} {:?}", settings.agreed()))
+    }
+
+    /// The algorithms that may run `collective`, in the order that settles ties.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] that lists what is possible, when the restriction leaves none.
+    pub fn candidates(&self, collective: Collective) -> Result<Vec<Algorithm>> {
+        let ranks = self.ranks_of(collective);
+        let all = catalogue::candidates(collective, ranks, &self.shape);
+        let mut allowed = all.clone();
+        if collective != Collective::SendReceive {
+            allowed.retain(|algorithm| self.preferences.restriction.allows(collective, algorithm.family()));
+        }
+        if self.preferences.determinism == Determinism::Invariant && collective.reduces() && ranks > 1 {
+            allowed.retain(|algorithm| folds_in_rank_order(*algorithm));
+        }
+        if allowed.is_empty() {
+            return Err(self.impossible(collective, &all));
+        }
+        // What could not be proved would be refused when it is needed.
+        let provable = |algorithm: &Algorithm| is_provable(*algorithm, collective, ranks);
+        if allowed.iter().any(provable) {
+            allowed.retain(provable);
+        }
+        Ok(allowed)
+    }
+
+    fn impossible(&self, collective: Collective, all: &[Algorithm]) -> Error {
+        let possible = all.iter().filter(|algorithm| {
+            self.preferences.determinism == Determinism::Run
+                || !collective.reduces()
+                || folds_in_rank_order(**algorithm)
+        });
+        let possible: Vec<String> = possible.map(|algorithm| algorithm.family().to_string()).collect();
+        let invariant = (self.preferences.determinism == Determinism::Invariant)
+            .then(|| "CONSORT_DETERMINISM is \"invariant\"".to_owned());
+        let restriction = self.preferences.restriction.origin.as_ref();
+        let restriction = restriction.map(|(variable, text)| format!("{variable} is {text:?}"));
+        let settings: Vec<String> = restriction.into_iter().chain(invariant).collect();
+        Error::invalid(
+            format!(
+                "{}, which leaves no algorithm for {collective} over {} ranks",
+                settings.join(" and "),
+                self.ranks_of(collective)
+            ),
+            format!("possible: {}", possible.join(", ")),
+        )
+    }
+
+    fn ranks_of(&self, collective: Collective) -> u32 {
+        if collective == Collective::SendReceive { 2 } else { self.machine.ranks }
+    }
+
+    /// The algorithm that blocks of `block_bytes` take.
+    ///
+    /// # Errors
+    /// As [`Planning::explain`].
+    pub fn algorithm(&self, collective: Collective, block_bytes: u64) -> Result<Algorithm> {
+        self.choose(collective, size_class(block_bytes)).map(|chosen| chosen.algorithm)
+    }
+
+    /// The choice for blocks of at most `block_bytes`.
+    pub(crate) fn choose(&self, collective: Collective, block_bytes: u64) -> Result<Chosen> {
+        let key = (collective, block_bytes);
+        if let Some(known) = self.memory().chosen.get(&key) {
+            return known.clone();
+        }
+        let chosen = self.work_out(collective, block_bytes);
+        self.memory().chosen.insert(key, chosen.clone());
+        chosen
+    }
+
+    fn work_out(&self, collective: Collective, block_bytes: u64) -> Result<Chosen> {
+        let candidates = self.candidates(collective)?;
+        if let Some(line) = self.measured(collective, block_bytes, &candidates) {
+            let by_rule = self.with_slots(line.algorithm, collective, block_bytes);
+            let given = self.slot_bytes.unwrap_or(line.slot_bytes);
+            let fits =
+                given.is_power_of_two() && (SLOT_BYTES_MIN..=longest_slot(line.algorithm)).contains(&given);
+            let slot_bytes = if fits && !by_rule.short { given } else { by_rule.slot_bytes };
+            return Ok(Chosen { slot_bytes, ..by_rule });
+        }
+        let only = candidates.len() == 1;
+        let price =
+            |algorithm: &Algorithm| if only { 0.0 } else { self.price(*algorithm, collective, block_bytes) };
+        let priced = candidates.iter().map(|algorithm| (price(algorithm), *algorithm));
+        // The first of equals, on every rank.
+        let best = priced.reduce(|best, next| if next.0 < best.0 { next } else { best });
+        let Some((_, algorithm)) = best else { return Err(self.impossible(collective, &[])) };
+        Ok(self.with_slots(algorithm, collective, block_bytes))
+    }
+
+    /// Whether a call can be run.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] that lists what is possible.
+    pub(crate) fn admit(&self, call: &Call) -> Result<()> {
+        if call.algorithm.is_none() && self.is_free() || matches!(call.kind, Kind::Barrier | Kind::Split) {
+            return Ok(());
+        }
+        let collective = call.kind.collective();
+        match call.algorithm {
+            Some(algorithm) => self.possible(algorithm, collective),
+            None if self.admitted[collective as usize].get().is_some() => Ok(()),
+            None => self
+                .candidates(collective)
+                .map(|_| self.admitted[collective as usize].get_or_init(|| ()))
+                .copied(),
+        }
+    }
+
+    /// Whether nothing restricts the choice.
+    fn is_free(&self) -> bool {
+        self.preferences.restriction.is_none() && self.preferences.determinism == Determinism::Run
+    }
+
+    /// The choice for what the library does for itself, which no restriction keeps from running.
+    pub(crate) fn choose_freely(&self, collective: Collective, block_bytes: u64) -> Chosen {
+        let ring = Algorithm::Ring { channels: 1, bidirectional: false };
+        self.choose(collective, block_bytes)
+            .unwrap_or_else(|_| self.with_slots(ring, collective, block_bytes))
+    }
+
+    /// The choice where a call names its algorithm.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] that lists what is possible.
+    pub(crate) fn demand(&self, algorithm: Algorithm, collective: Collective, bytes: u64) -> Result<Chosen> {
+        self.possible(algorithm, collective).map(|()| self.with_slots(algorithm, collective, bytes))
+    }
+
+    /// Whether a call can name this algorithm.
+    fn possible(&self, algorithm: Algorithm, collective: Collective) -> Result<()> {
+        let invariant = self.preferences.determinism == Determinism::Invariant;
+        if invariant
+            && collective.reduces()
+            && self.ranks_of(collective) > 1
+            && !folds_in_rank_order(algorithm)
+        {
+            return Err(Error::invalid(
+                format!(
+                    "{algorithm} does not fold {collective} in the order of ranks, and bits are to be invariant"
+                ),
+                "name direct or two-shot, or set CONSORT_DETERMINISM=run",
+            ));
+        }
+        if algorithm.is_defined(collective, self.ranks_of(collective)) {
+            return Ok(());
+        }
+        let all = catalogue::candidates(collective, self.ranks_of(collective), &self.shape);
+        let all: Vec<String> = all.iter().map(Algorithm::to_string).collect();
+        Err(Error::invalid(
+            format!("{algorithm} is not defined for {collective} over {} ranks", self.ranks_of(collective)),
+            format!("possible: {}", all.join(", ")),
+        ))
+    }
+
+    /// An algorithm with the slots that the settings or the planner's rule give: four slices of a piece at
+    /// least, so that a rank works on one while the next travels; long ones amortise the signals, short ones
+    /// stay in the caches.
+    pub(crate) fn with_slots(
+        &self,
+        algorithm: Algorithm,
+        collective: Collective,
+        block_bytes: u64,
+    ) -> Chosen {
+        let parts = algorithm.parts(collective, self.ranks_of(collective));
+        // Pieces are rounded up to whole lines.
+        let piece = block_bytes.div_ceil(parts.max(1).into()).next_multiple_of(64);
+        if piece <= SLOT_BYTES_MIN as u64 && algorithm != Algorithm::Pair {
+            return Chosen { algorithm, slot_bytes: SLOT_BYTES_MIN, short: true };
+        }
+        let by_size = (piece / 4).checked_next_power_of_two().unwrap_or(u64::MAX >> 1);
+        let given = self.slot_bytes.unwrap_or_else(|| usize::try_from(by_size).unwrap_or(usize::MAX));
+        let slot_bytes = given.clamp(SLOT_BYTES_MIN, longest_slot(algorithm));
+        Chosen { algorithm, slot_bytes, short: false }
+    }
+
+    fn measured(&self, collective: Collective, bytes: u64, allowed: &[Algorithm]) -> Option<&TuningLine> {
+        let line = self.tuning.as_ref()?.find(collective, self.ranks_of(collective), bytes)?;
+        if !allowed.contains(&line.algorithm) {
+            return None;
+        }
+        // Where no hash can be had the version of the planner, which was compared, must do.
+        let fold = if collective.reduces() { self.fold_hash(line.algorithm, collective) } else { None };
+        if fold.is_some_and(|fold| fold != line.fold_hash) {
+            crate::report::warn(&format!(
+                "a line of the tuning table is ignored: {} of {collective} over {} ranks folds in another order \
+                 than when it was measured",
+                line.algorithm, line.ranks
+            ));
+            return None;
+        }
+        Some(line)
+    }
+
+    /// Seconds that an algorithm takes on the machine; infinite where it cannot be told.
+    ///
+    /// # Panics
+    /// Where the algorithm is not defined.
+    pub fn price(&self, algorithm: Algorithm, collective: Collective, block_bytes: u64) -> f64 {
+        let ranks = self.ranks_of(collective);
+        let at_once = matches!(algorithm, Algorithm::Direct { .. } | Algorithm::TwoShot | Algorithm::Spread);
+        if ranks > if at_once { SIMULATED_AT_ONCE_MAX } else { SIMULATED_RANKS_MAX } {
+            return self.price_by_formula(algorithm, collective, block_bytes);
+        }
+        let options = simulate::Options {
+            slot_bytes: self.with_slots(algorithm, collective, block_bytes).slot_bytes,
+            slots: SLOTS,
+            messages_max: PRICED_MESSAGES,
+            ..simulate::Options::new(usize::try_from(block_bytes).unwrap_or(usize::MAX / 2))
+        };
+        let schedule = algorithm.schedule(collective, ranks);
+        let simulated = simulate(&schedule, &self.topology, &options);
+        let simulated = simulated.map_or(f64::INFINITY, |outcome| outcome.seconds());
+        if !self.on_own_cores {
+            return simulated;
+        }
+        let turns = self.machine.ranks.div_ceil(self.machine.cores);
+        simulated + work::of_cores(&schedule, block_bytes, options.slot_bytes, turns)
+    }
+
+    fn price_by_formula(&self, algorithm: Algorithm, collective: Collective, block_bytes: u64) -> f64 {
+        let ranks = self.ranks_of(collective);
+        let Some(formula) = catalogue::formula(algorithm, collective, ranks) else { return f64::INFINITY };
+        let blocks = collective.input_blocks(ranks).max(collective.output_blocks(ranks));
+        let bytes = block_bytes as f64 * f64::from(blocks);
+        let [inside, between] = self.messages();
+        let level =
+            |level: Level, (alpha, beta): (f64, f64)| level.steps * alpha + level.volume * bytes * beta;
+        let own = (self.topology.costs.send_ns + self.topology.costs.receive_ns) as f64 * 1e-9;
+        level(formula.inside, inside) + level(formula.between, between) + formula.besides * own
+    }
+
+    /// Seconds of a message's first byte, and of each of very many: to the next rank, and to the last one.
+    fn messages(&self) -> [(f64, f64); 2] {
+        if let Some(known) = self.memory().messages {
+            return known;
+        }
+        let message = |to: u32, bytes: usize| {
+            let mut pair = Algorithm::Pair.schedule(Collective::SendReceive, 2);
+            pair.ranks = self.machine.ranks;
+            let transfers = pair.rounds.iter_mut().flat_map(|round| &mut round.transfers);
+            transfers.for_each(|transfer| transfer.to = consort_algorithms::Rank(to));
+            let options = simulate::Options { slots: SLOTS, ..simulate::Options::new(bytes) };
+            simulate(&pair, &self.topology, &options).map_or(f64::INFINITY, |outcome| outcome.seconds())
+        };
+        let known = [1, self.machine.ranks - 1].map(|to| {
+            let alpha = message(to, 1);
+            (alpha, (message(to, 64 << 20) - alpha) / f64::from(64 << 20))
+        });
+        self.memory().messages = Some(known);
+        known
+    }
+
+    /// The hash of the order in which an algorithm folds, as its proof gives it; none where the proof would
+    /// take too long.
+    pub fn fold_hash(&self, algorithm: Algorithm, collective: Collective) -> Option<u64> {
+        let ranks = self.ranks_of(collective);
+        if ranks > SIMULATED_RANKS_MAX {
+            return None;
+        }
+        let key = (collective, algorithm);
+        if let Some(known) = self.memory().folds.get(&key) {
+            return *known;
+        }
+        let plans = self.plans(algorithm, collective).ok();
+        let hash = plans.and_then(|plans| verify(&plans).ok()).map(|proof| proof.fold_hash);
+        self.memory().folds.insert(key, hash);
+        hash
+    }
+
+    /// The plans of all ranks, fused as they are where every rank can store to every mailbox.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] that lists what is possible, where the algorithm is not defined.
+    pub fn plans(&self, algorithm: Algorithm, collective: Collective) -> Result<Vec<Plan>> {
+        self.demand(algorithm, collective, 1)?;
+        let schedule = algorithm.schedule(collective, self.ranks_of(collective));
+        let plans = lower_all(&schedule, &LowerOptions { slots: SLOTS });
+        let plans =
+            plans.map_err(|error| Error::internal(format!("{algorithm} of {collective}: {error}")))?;
+        Ok(plans.iter().map(|plan| passes::fuse(plan, &|_| true)).collect())
+    }
+
+    fn memory(&self) -> std::sync::MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why `collective` on blocks of `block_bytes` runs as it does: the candidates with their prices, and what
+    /// was chosen.
+    ///
+    /// ```
+    /// use consort::planning::{Collective, Planning};
+    ///
+    /// let planning = Planning::for_host(4, 4, &consort::Options::default())?;
+    /// let explanation = planning.explain(Collective::AllReduce, 64 << 10)?;
+    /// assert!(explanation.candidates.iter().any(|candidate| candidate.chosen));
+    /// println!("{explanation}");
+    /// # consort::Result::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] that lists what is possible, when the restriction leaves nothing.
+    pub fn explain(&self, collective: Collective, block_bytes: u64) -> Result<Explanation> {
+        let class = size_class(block_bytes);
+        let chosen = self.choose(collective, class)?;
+        let line = self.measured(collective, class, &self.candidates(collective)?);
+        let origin = if line.is_some() { Origin::Tuned } else { Origin::Priced };
+        Ok(self.explanation(collective, block_bytes, chosen, origin))
+    }
+
+    /// The same for a call that names its algorithm, which no restriction binds.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] that lists what is possible, where it is not defined.
+    pub fn explain_by(
+        &self,
+        algorithm: Algorithm,
+        collective: Collective,
+        block_bytes: u64,
+    ) -> Result<Explanation> {
+        let chosen = self.demand(algorithm, collective, size_class(block_bytes))?;
+        Ok(self.explanation(collective, block_bytes, chosen, Origin::Named))
+    }
+
+    fn explanation(
+        &self,
+        collective: Collective,
+        block_bytes: u64,
+        chosen: Chosen,
+        origin: Origin,
+    ) -> Explanation {
+        let class = size_class(block_bytes);
+        let allowed = self.candidates(collective).unwrap_or_default();
+        let ranks = self.ranks_of(collective);
+        let table = |algorithm: Algorithm| {
+            let same = |line: &&TuningLine| {
+                (line.collective, line.ranks, line.bytes, line.algorithm)
+                    == (collective, ranks, class, algorithm)
+            };
+            self.tuning.as_ref()?.lines.iter().find(same).map(|line| line.nanoseconds as f64 * 1e-9)
+        };
+        let candidate = |algorithm: Algorithm| Candidate {
+            algorithm,
+            chosen: algorithm == chosen.algorithm,
+            allowed: allowed.contains(&algorithm),
+            predicted_s: self.price(algorithm, collective, class),
+            measured_s: table(algorithm),
+            slot_bytes: self.with_slots(algorithm, collective, class).slot_bytes,
+            fold_hash: self.fold_hash(algorithm, collective),
+            cost: (ranks <= SIMULATED_RANKS_MAX).then(|| algorithm.schedule(collective, ranks).cost()),
+        };
+        let mut all = catalogue::candidates(collective, ranks, &self.shape);
+        if !all.contains(&chosen.algorithm) {
+            all.push(chosen.algorithm);
+        }
+        Explanation {
+            collective,
+            ranks,
+            block_bytes,
+            class_bytes: class,
+            topology: self.topology.name.clone(),
+            origin,
+            restriction: self.preferences.restriction.origin.clone(),
+            determinism: self.preferences.determinism,
+            slot_bytes: chosen.slot_bytes,
+            candidates: all.into_iter().map(candidate).collect(),
+        }
+    }
+}
+
+/// Whether the plans of all ranks can be proved: together where they are not too many, or from one of them.
+fn is_provable(algorithm: Algorithm, collective: Collective, ranks: u32) -> bool {
+    if ranks <= SIMULATED_RANKS_MAX || algorithm.regular(collective, ranks).is_some() {
+        return true;
+    }
+    let followed_to = match algorithm {
+        Algorithm::TwoShot => TWO_SHOT_PROVED_MAX,
+        Algorithm::Tree | Algorithm::BoxTree { .. } => TREE_PROVED_MAX,
+        _ => u32::MAX,
+    };
+    if ranks > followed_to {
+        return false;
+    }
+    let blocks = collective.input_blocks(ranks) + collective.output_blocks(ranks);
+    let chunks = u64::from(blocks) * u64::from(algorithm.parts(collective, ranks));
+    let rounds = u64::from(2 * SLOTS + 1);
+    // The verifier's own limit on memory that it follows, with some room for slots.
+    chunks * u64::from(ranks) * rounds <= 6 << 20
+}
+
+/// Contributions are folded from the first rank to the last, whatever the piece.
+fn folds_in_rank_order(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::Direct { .. } | Algorithm::TwoShot)
+}
+
+/// The class of a size: the power of two that is not smaller. A choice is made once per class.
+pub(crate) fn size_class(block_bytes: u64) -> u64 {
+    block_bytes.clamp(1, 1 << 62).next_power_of_two()
+}
+
+/// The longest slot of an algorithm's connections.
+pub(crate) fn longest_slot(algorithm: Algorithm) -> usize {
+    if algorithm.has_many_peers() { WIDE_SLOT_BYTES_MAX } else { SLOT_BYTES_MAX }
+}

@@ -1,0 +1,188 @@
+//! What people tell the planner: which algorithms, which bits, which machine, which measurements.
+//!
+//! Invariant: read once, when a communicator is made; compared between the ranks when they join. A tuning table
+//! that cannot be used is a warning, not an error: the planner's own prices are always there. Absent: prices.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use consort_algorithms::topology::{self, Topology};
+
+use super::restriction::Restriction;
+use super::tuning::Tuning;
+use crate::error::{Error, Result};
+
+/// What the bits of a result may depend on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Determinism {
+    /// The call (type, operator, count, root), the number of ranks, the settings, the machine's shape and its
+    /// tuning table. The same call gives the same bits in every run and on every rank.
+    #[default]
+    Run,
+    /// Type, operator, root's values and the number of ranks alone: contributions are folded from rank 0 to the
+    /// last, whatever the size, the channels, the algorithms allowed and the machine.
+    Invariant,
+}
+
+impl Determinism {
+    /// As `CONSORT_DETERMINISM` has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Determinism::Run => "run",
+            Determinism::Invariant => "invariant",
+        }
+    }
+}
+
+/// The planner's part of a communicator's settings.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Preferences {
+    pub(crate) restriction: Restriction,
+    pub(crate) determinism: Determinism,
+    /// The machine, where it is not to be taken from the table of ranks: the text of a topology.
+    pub(crate) topology: Option<Arc<str>>,
+    pub(crate) tuning: Option<Arc<Tuning>>,
+}
+
+/// The same as options.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Wishes {
+    pub(crate) algorithms: Option<String>,
+    pub(crate) determinism: Option<Determinism>,
+    pub(crate) topology: Option<String>,
+    pub(crate) tuning: Option<PathBuf>,
+}
+
+impl Preferences {
+    /// # Errors
+    /// [`Error::InvalidArgument`] for names that are not known and files that were asked for and are not there.
+    pub(crate) fn resolve(wishes: &Wishes, lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
+        let set =
+            |name: &str| lookup(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+        let determinism = match set("CONSORT_DETERMINISM").as_deref() {
+            None => wishes.determinism.unwrap_or_default(),
+            Some("run") => Determinism::Run,
+            Some("invariant") => Determinism::Invariant,
+            Some(text) => {
+                return Err(Error::invalid(
+                    format!("CONSORT_DETERMINISM is {text:?}"),
+                    "it must be run or invariant",
+                ));
+            }
+        };
+        let named = set("CONSORT_TOPOLOGY").or_else(|| wishes.topology.clone());
+        let topology = named.as_deref().map(|name| Ok::<_, Error>(read_topology(name)?.to_string().into()));
+        let table = set("CONSORT_TUNING").map(PathBuf::from).or_else(|| wishes.tuning.clone());
+        let tuning = match (table, named) {
+            (Some(path), _) => Some(read(&path, "the tuning table")?).and_then(|text| parse(&path, &text)),
+            (None, Some(name)) => {
+                let beside = PathBuf::from(format!("{name}.tuning"));
+                std::fs::read_to_string(&beside).ok().and_then(|text| parse(&beside, &text))
+            }
+            (None, None) => None,
+        };
+        Ok(Preferences {
+            restriction: Restriction::resolve(wishes.algorithms.as_deref(), lookup)?,
+            determinism,
+            topology: topology.transpose()?,
+            tuning: tuning.map(Arc::new),
+        })
+    }
+
+    /// What must be equal on all ranks, by name.
+    pub(crate) fn agreed(&self) -> [(&'static str, String); 4] {
+        let hash = |text: &str| format!("{:016x}", digest(text));
+        [
+            ("algorithms", self.restriction.text()),
+            ("determinism", self.determinism.name().into()),
+            ("topology", self.topology.as_deref().map_or_else(|| "of the ranks".into(), hash)),
+            ("tuning table", self.tuning.as_ref().map_or_else(|| "none".into(), |t| hash(&t.to_string()))),
+        ]
+    }
+}
+
+/// A topology by name (`dgx-h100:2`) or from a file.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] when it is neither, with the line of the file that cannot be read.
+pub fn read_topology(name: &str) -> Result<Topology> {
+    let profile = match topology::profile(name) {
+        Ok(profile) => return Ok(profile),
+        Err(error) => error,
+    };
+    if !Path::new(name).exists() {
+        return Err(Error::invalid(
+            format!("the topology {name:?} is neither a file nor a profile"),
+            profile.to_string(),
+        ));
+    }
+    let text = read(Path::new(name), "the topology")?;
+    topology::parse(&text).map_err(|error| {
+        Error::invalid(format!("the topology file {name} cannot be read: {error}"), "correct that line")
+    })
+}
+
+fn read(path: &Path, what: &str) -> Result<String> {
+    std::fs::read_to_string(path).map_err(|error| {
+        Error::invalid(
+            format!("{what} {} cannot be read: {error}", path.display()),
+            "name a readable file, the same on every host, or none",
+        )
+    })
+}
+
+fn parse(path: &Path, text: &str) -> Option<Tuning> {
+    match Tuning::parse(text) {
+        Ok(table) => Some(table),
+        Err(error) => {
+            let place = path.display();
+            crate::report::warn(&format!("the tuning table {place} is ignored: {error}"));
+            None
+        }
+    }
+}
+
+/// FNV-1a, the same everywhere.
+pub(crate) fn digest(text: &str) -> u64 {
+    text.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(set: &[(&str, &str)]) -> Result<Preferences> {
+        let lookup =
+            |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).into());
+        Preferences::resolve(&Wishes::default(), &lookup)
+    }
+
+    #[test]
+    fn nonsense_is_named() {
+        for (name, text, says) in [
+            ("CONSORT_DETERMINISM", "always", "run or invariant"),
+            ("CONSORT_TOPOLOGY", "no-such-thing", "there are host:"),
+            ("CONSORT_TUNING", "/nonexistent/table", "/nonexistent/table"),
+            ("CONSORT_ALGO", "rings", "known: pair, ring"),
+        ] {
+            let error = resolve(&[(name, text)]).expect_err(text).to_string();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_differs_is_compared() {
+        let names =
+            |set: &[(&str, &str)]| resolve(set).expect("preferences").agreed().map(|(_, value)| value);
+        let plain = names(&[]);
+        for (at, set) in [
+            (0, ("CONSORT_ALGO", "ring")),
+            (1, ("CONSORT_DETERMINISM", "invariant")),
+            (2, ("CONSORT_TOPOLOGY", "host:4")),
+        ] {
+            let other = names(&[set]);
+            assert!((0..4).all(|index| (plain[index] == other[index]) == (index != at)), "{other:?}");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! What the planner chooses, refuses and prefers, without a communicator.
+
+use std::collections::BTreeSet;
+
+use consort_algorithms::Collective;
+use consort_algorithms::catalogue::{Algorithm, Family};
+use consort_kernels::{DataType, ReduceOp};
+
+use super::planning::size_class;
+use super::{Choices, Determinism, Machine, Origin, Planner, Planning, Program, Tuning, TuningLine, digest};
+use crate::call::Call;
+use crate::options::{Options, SLOT_BYTES_MIN, Settings};
+
+fn settings(change: impl FnOnce(Options) -> Options) -> Settings {
+    Settings::resolve_from(&change(Options::default()), &|_| None).expect("settings")
+}
+
+fn planning(ranks: u32, settings: &Settings) -> Planning {
+    Planning::new(Machine { ranks, hosts: 1, per_box: ranks, cores: 64 }, settings)
+}
+
+#[test]
+fn every_call_finds_a_plan_that_is_defined_and_fits_its_links() {
+    for ranks in [1, 2, 3, 4, 5, 8, 16, 17, 64, 100] {
+        let planning = planning(ranks, &settings(|options| options));
+        for collective in Collective::ALL {
+            if collective == Collective::SendReceive && ranks == 1 {
+                continue;
+            }
+            for bytes in [1u64, 8, 4096, 1 << 20, 1 << 30] {
+                let chosen = planning.choose(collective, bytes).expect("a choice");
+                let over = if collective == Collective::SendReceive { 2 } else { ranks };
+                assert!(
+                    chosen.algorithm.is_defined(collective, over),
+                    "{chosen:?} of {collective} over {ranks}"
+                );
+                let longest = super::planning::longest_slot(chosen.algorithm);
+                assert!(chosen.slot_bytes.is_power_of_two() && chosen.slot_bytes <= longest);
+                assert!(!chosen.short || chosen.slot_bytes == SLOT_BYTES_MIN);
+            }
+        }
+    }
+}
+
+#[test]
+fn small_all_reduces_take_few_steps_and_large_ones_few_bytes() {
+    let planning = planning(8, &settings(|options| options));
+    let cost = |bytes| {
+        let explanation = planning.explain(Collective::AllReduce, bytes).expect("an explanation");
+        let chosen = explanation.chosen().expect("one is chosen").clone();
+        let cost = chosen.cost.expect("eight ranks are counted");
+        (cost.rounds.min(cost.depth), f64::from(cost.out_pieces) / f64::from(cost.largest_pieces))
+    };
+    let (small, large) = (cost(8), cost(64 << 20));
+    assert!(small.0 <= 3, "{small:?}");
+    assert!((large.1 - 1.75).abs() < 1e-9, "{large:?}");
+}
+
+#[test]
+fn a_restriction_binds_and_what_it_leaves_empty_is_said() {
+    let only = settings(|options| options.algorithms("tree;all_to_all:ring"));
+    let planning = planning(6, &only);
+    assert_eq!(planning.choose(Collective::AllReduce, 8).ok().map(|c| c.algorithm), Some(Algorithm::Tree));
+    let error = planning.choose(Collective::AllToAll, 8).expect_err("there is no ring").to_string();
+    assert!(error.contains("possible: ") && error.contains("pairwise"), "{error}");
+    let explanation = planning.explain(Collective::AllReduce, 8).expect("an explanation");
+    assert!(explanation.candidates.iter().any(|c| c.algorithm.family() == Family::Ring && !c.allowed));
+    assert!(explanation.to_string().contains("(excluded)"));
+}
+
+#[test]
+fn invariant_bits_leave_one_order_of_folding() {
+    for ranks in [2, 3, 8] {
+        let invariant = settings(|options| options.determinism(Determinism::Invariant));
+        let planning = planning(ranks, &invariant);
+        let mut folds = BTreeSet::new();
+        for algorithm in planning.candidates(Collective::AllReduce).expect("some are left") {
+            folds.insert(planning.fold_hash(algorithm, Collective::AllReduce));
+        }
+        assert_eq!(folds.len(), 1, "{ranks} ranks");
+        assert!(planning.candidates(Collective::AllGather).expect("all").len() > 1);
+        let named = |algorithm| planning.demand(algorithm, Collective::AllReduce, 8);
+        assert!(named(Algorithm::Tree).is_err() && named(Algorithm::TwoShot).is_ok());
+    }
+    let call = |root| Call::reduce(DataType::Float32, ReduceOp::Sum, 4, root);
+    let invariant = settings(|options| options.determinism(Determinism::Invariant));
+    let mut choices = Choices::new(planning(5, &invariant).into());
+    let first =
+        |choices: &mut Choices, root| choices.choose(&call(root)).expect("a choice").program.algorithm;
+    assert_eq!(first(&mut choices, 0), Algorithm::Direct { first: 0 });
+    assert_eq!(first(&mut choices, 2), Algorithm::Direct { first: 3 });
+}
+
+fn table(planning: &Planning, algorithm: Algorithm, fold_hash: u64) -> Tuning {
+    let line = TuningLine {
+        collective: Collective::AllReduce,
+        ranks: planning.ranks(),
+        bytes: 1 << 20,
+        algorithm,
+        slot_bytes: 32 << 10,
+        fold_hash,
+        nanoseconds: 1000,
+    };
+    Tuning { machine: planning.machine(), lines: vec![line] }
+}
+
+#[test]
+fn what_was_measured_is_preferred_unless_it_folds_differently_now() {
+    let plain = settings(|options| options);
+    let reference = planning(4, &plain);
+    let tree = Algorithm::Tree;
+    let fold = reference.fold_hash(tree, Collective::AllReduce).expect("trees are proved");
+    let with = |table: Tuning| {
+        let mut tuned = plain.clone();
+        tuned.preferences.tuning = Some(table.into());
+        planning(4, &tuned)
+    };
+    let explain =
+        |planning: &Planning| planning.explain(Collective::AllReduce, 4096).expect("an explanation");
+    let tuned = explain(&with(table(&reference, tree, fold)));
+    assert_eq!((tuned.origin, tuned.chosen().map(|c| c.algorithm)), (Origin::Tuned, Some(tree)));
+    assert_eq!(tuned.slot_bytes, SLOT_BYTES_MIN, "short messages have their own slots");
+    let other_fold = explain(&with(table(&reference, tree, fold ^ 1)));
+    assert_eq!(other_fold.origin, Origin::Priced);
+    let elsewhere = Tuning { machine: "hosts=9".into(), ..table(&reference, tree, fold) };
+    assert_eq!(explain(&with(elsewhere)).origin, Origin::Priced);
+}
+
+#[test]
+fn what_choices_depend_on_is_in_the_key() {
+    let machine = Machine { ranks: 4, hosts: 1, per_box: 4, cores: 4 };
+    let plain = Planning::key(&machine, &settings(|options| options));
+    let others = [
+        Planning::key(&Machine { cores: 2, ..machine.clone() }, &settings(|options| options)),
+        Planning::key(&machine, &settings(|options| options.algorithms("ring"))),
+        Planning::key(&machine, &settings(|options| options.channels(2))),
+        Planning::key(&machine, &settings(|options| options.determinism(Determinism::Invariant))),
+        Planning::key(&machine, &settings(|options| options.topology("host:4"))),
+    ];
+    let all: BTreeSet<u64> = others.into_iter().chain([plain]).collect();
+    assert_eq!(all.len(), 6);
+    assert_ne!(digest("a"), digest("b"));
+}
+
+#[test]
+fn sizes_of_a_class_share_a_choice_and_calls_may_name_theirs() {
+    assert_eq!([0, 1, 2, 3, 4096, 4097].map(size_class), [1, 1, 2, 4, 4096, 8192]);
+    let mut choices = Choices::new(planning(4, &settings(|options| options)).into());
+    let call = |count| Call::all_reduce(DataType::Uint8, ReduceOp::Sum, count);
+    let known = choices.choose(&call(5000)).expect("a choice");
+    assert_eq!(choices.choose(&call(8192)).ok(), Some(known));
+    let named = Call { algorithm: Some(Algorithm::Tree), ..call(5000) };
+    let told = choices.choose(&named).expect("trees are defined").program.algorithm;
+    assert_eq!(told, Algorithm::Tree);
+    assert_eq!(choices.choose(&call(5000)).ok(), Some(known), "what one call names is its own");
+    let impossible = Call { algorithm: Some(Algorithm::Pairwise), ..call(8) };
+    let error = choices.choose(&impossible).expect_err("no all-reduce").to_string();
+    assert!(error.contains("possible: ring"), "{error}");
+}
+
+#[test]
+fn among_many_ranks_one_makes_its_plan_alone() {
+    let program = |ranks| Program {
+        collective: Collective::AllReduce,
+        ranks,
+        algorithm: Algorithm::Ring { channels: 1, bidirectional: false },
+    };
+    let plan = |ranks, rank| {
+        let planner = Planner::default();
+        let proved = planner.plan(program(ranks), rank, vec![true; ranks as usize]).expect("a proved plan");
+        assert_eq!((proved.plan.rank.0, proved.plan.ranks), (rank, ranks));
+        proved
+    };
+    // Alone, and with all others.
+    let steps = |ranks: u32| plan(ranks, ranks - 1).plan.steps.len() as u32;
+    assert_eq!(steps(65) - steps(64), steps(64) - steps(63));
+    let many = plan(2000, 7);
+    assert_eq!(many.fold_hash, plan(2000, 1999).fold_hash);
+    // Ranks of many hosts reach none but themselves in memory.
+    let mut remote = vec![false; 2000];
+    remote[5] = true;
+    let far = Planner::default().plan(program(2000), 5, remote).expect("a proved plan");
+    assert_eq!(far.fold_hash, many.fold_hash);
+    // Where links differ, the symmetry does not hold.
+    let mut mapped = vec![true; 66];
+    mapped[3] = false;
+    let mixed = Planner::default().plan(program(66), 2, mapped).expect("a proved plan");
+    assert_eq!(mixed.fold_hash, plan(66, 2).fold_hash);
+}
+
+#[test]
+fn what_is_chosen_for_many_ranks_can_be_proved_and_has_a_price() {
+    for (ranks, determinism) in
+        [(24, Determinism::Invariant), (65, Determinism::Invariant), (1024, Determinism::Run)]
+    {
+        let planning = planning(ranks, &settings(|options| options.determinism(determinism)));
+        for collective in Collective::ALL {
+            for bytes in [8, 1 << 20] {
+                for algorithm in planning.candidates(collective).expect("some are left") {
+                    let price = planning.price(algorithm, collective, bytes);
+                    assert!(price.is_finite() && price > 0.0, "{algorithm} of {collective} over {ranks}");
+                }
+                let chosen = planning.choose(collective, bytes).expect("a choice").algorithm;
+                if determinism == Determinism::Invariant && collective == Collective::AllReduce && bytes > 8 {
+                    assert_eq!(chosen, Algorithm::TwoShot, "over {ranks}");
+                }
+                if ranks == 1024 && matches!(collective, Collective::AllReduce | Collective::AllGather) {
+                    let program = Program { collective, ranks, algorithm: chosen };
+                    let proved = Planner::default().plan(program, 1, vec![true; 1024]);
+                    assert!(proved.is_ok(), "{chosen} of {collective}: {:?}", proved.err());
+                }
+            }
+        }
+    }
+}

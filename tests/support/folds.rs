@@ -1,0 +1,158 @@
+//! Sums and means of floats that round, against the left fold over the ranks done by hand.
+//!
+//! Invariant: an element depends on its rank, its type and its index alone, so the bits of a result can be compared
+//! whatever the length. Arithmetic here is of its own: values are rounded as 64-bit floats and encoded bit by bit.
+
+use consort::{Call, Communicator, DataType, ReduceOp, Result, Span, SpanMut};
+
+use crate::pattern::{PERIOD, Pattern};
+use crate::system::Random;
+
+/// The floats.
+pub const FLOATS: [DataType; 6] = [
+    DataType::Float64,
+    DataType::Float32,
+    DataType::Float16,
+    DataType::Bfloat16,
+    DataType::Float8E4m3,
+    DataType::Float8E5m2,
+];
+
+/// A binary format.
+#[derive(Clone, Copy)]
+struct Format {
+    bits: u32,
+    mantissa: i32,
+    bias: i32,
+    /// Exponents of the values that are folded: far enough apart to round, too few to overflow.
+    exponents: (i32, i32),
+}
+
+fn format(data_type: DataType) -> Format {
+    let (bits, mantissa, bias, exponents) = match data_type {
+        DataType::Float64 => (64, 52, 1023, (-40, 40)),
+        DataType::Float32 => (32, 23, 127, (-20, 20)),
+        DataType::Float16 => (16, 10, 15, (-8, 8)),
+        DataType::Bfloat16 => (16, 7, 127, (-8, 8)),
+        DataType::Float8E4m3 => (8, 3, 7, (-5, 3)),
+        DataType::Float8E5m2 => (8, 2, 15, (-5, 3)),
+        other => panic!("{other} is no float"),
+    };
+    Format { bits, mantissa, bias, exponents }
+}
+
+impl Format {
+    /// The unit of the last place of numbers as large as this one.
+    fn unit(self, value: f64) -> f64 {
+        let exponent = ((value.to_bits() >> 52 & 0x7ff) as i32 - 1023).max(1 - self.bias);
+        2f64.powi(exponent - self.mantissa)
+    }
+
+    /// To nearest, ties to even.
+    fn rounded(self, value: f64) -> f64 {
+        if self.bits == 64 || value == 0.0 {
+            return value;
+        }
+        let unit = self.unit(value);
+        (value / unit).round_ties_even() * unit
+    }
+
+    /// The bits of a number that the format has.
+    fn encode(self, value: f64, into: &mut Vec<u8>) {
+        let sign = u64::from(value.is_sign_negative()) << (self.bits - 1);
+        let (magnitude, unit) = (value.abs(), self.unit(value));
+        let digits = (magnitude / unit) as u64;
+        let exponent = unit.log2().round() as i32 + self.mantissa + self.bias;
+        let bits = match digits >> self.mantissa {
+            0 => digits,
+            // The leading digit is not stored.
+            _ => (exponent as u64) << self.mantissa | (digits & ((1 << self.mantissa) - 1)),
+        };
+        into.extend_from_slice(&(bits | sign).to_le_bytes()[..self.bits as usize / 8]);
+    }
+}
+
+/// What rank `rank` has, until it repeats.
+fn values(data_type: DataType, seed: u64, rank: u32) -> Vec<f64> {
+    let Format { mantissa, exponents: (least, most), .. } = format(data_type);
+    let mut random = Random::new(seed ^ u64::from(data_type.code()) << 40 ^ u64::from(rank) << 48);
+    let mut value = || {
+        let digits = 1 << mantissa | (random.number() & ((1 << mantissa) - 1));
+        let exponent = least + (random.number() % (most - least + 1) as u64) as i32;
+        let sign = if random.number() & 1 == 1 { -1.0 } else { 1.0 };
+        sign * digits as f64 * 2f64.powi(exponent - mantissa)
+    };
+    (0..PERIOD).map(|_| value()).collect()
+}
+
+/// The fold from rank 0 to the last, rounded after each.
+fn folded(data_type: DataType, op: ReduceOp, seed: u64, size: u32) -> Vec<f64> {
+    let format = format(data_type);
+    let contribution = |rank: u32| {
+        let scaled = |value: f64| match (op, data_type) {
+            (ReduceOp::Avg, DataType::Float64) => value * (1.0 / f64::from(size)),
+            // Scaled as 32-bit floats whatever the type.
+            (ReduceOp::Avg, _) => format.rounded(f64::from(value as f32 * (1.0 / size as f32))),
+            _ => value,
+        };
+        values(data_type, seed, rank).into_iter().map(scaled).collect::<Vec<f64>>()
+    };
+    let add = |left: Vec<f64>, right: Vec<f64>| -> Vec<f64> {
+        left.iter().zip(&right).map(|(left, right)| format.rounded(left + right)).collect()
+    };
+    (1..size).map(contribution).fold(contribution(0), add)
+}
+
+fn pattern(data_type: DataType, values: &[f64]) -> Pattern {
+    let mut bytes = Vec::new();
+    values.iter().for_each(|value| format(data_type).encode(*value, &mut bytes));
+    Pattern::repeating(data_type, bytes)
+}
+
+/// Sums and means of every float, by every collective that folds and with every root, of vectors of these lengths in
+/// bytes.
+///
+/// # Errors
+/// Whatever a call returns.
+///
+/// # Panics
+/// If a bit is another.
+pub fn everything(comm: &Communicator, seed: u64, lengths: &[usize]) -> Result<()> {
+    let (rank, size) = (comm.rank(), comm.size());
+    for (data_type, op) in
+        FLOATS.into_iter().flat_map(|float| [(float, ReduceOp::Sum), (float, ReduceOp::Avg)])
+    {
+        let mine = pattern(data_type, &values(data_type, seed, rank));
+        let expected = pattern(data_type, &folded(data_type, op, seed, size));
+        let element = data_type.size();
+        for bytes in lengths {
+            let count = (bytes / element).max(1);
+            let (input, mut output) = (mine.buffer(count), vec![0u8; count * element]);
+            let holds = |found: &[u8], from: usize, what: &str| {
+                let differs = expected.difference(found, from);
+                assert_eq!(differs, None, "{what} of {count} {data_type} ({op}) on rank {rank} of {size}");
+            };
+            comm.execute(
+                &Call::all_reduce(data_type, op, count),
+                Span::of(&input),
+                SpanMut::of(&mut output),
+            )?;
+            holds(&output, 0, "all_reduce");
+            // A long vector has one root: that is tested often enough.
+            for root in if *bytes > 1 << 16 { size - 1..size } else { 0..size } {
+                output.fill(0);
+                let call = Call::reduce(data_type, op, count, root);
+                comm.execute(&call, Span::of(&input), SpanMut::of(&mut output))?;
+                if rank == root {
+                    holds(&output, 0, &format!("reduce to {root}"));
+                }
+            }
+            let block = count.div_ceil(size as usize);
+            let (input, mut output) = (mine.buffer(block * size as usize), vec![0u8; block * element]);
+            let call = Call::reduce_scatter(data_type, op, block);
+            comm.execute(&call, Span::of(&input), SpanMut::of(&mut output))?;
+            holds(&output, rank as usize * block, "reduce_scatter");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,368 @@
+//! Every collective by every algorithm there is for it, against what must come of it.
+//!
+//! Invariant: all ranks draw the same cases from the same seed, and every buffer lies between guard bytes. Absent:
+//! floats that round, whose bits depend on the algorithm (`folds`).
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use consort::planning::{Algorithm, Collective};
+use consort::{Call, Communicator, DataType, ReduceOp, Result, SpanMut};
+
+use crate::pattern::{Pattern, is_exact};
+use crate::system::Random;
+
+/// What no call may change.
+const GUARD: u8 = 0xa5;
+/// Elements that fit a slot many times, and lengths that nothing divides.
+const SMALL: [usize; 4] = [0, 1, 3, 1001];
+/// Elements of several slices of the shortest slot.
+pub const LONG: usize = 70_001;
+/// More than four slots of the shortest length, as bytes of each rank's piece.
+const FOUR_SLOTS: usize = (4 << 14) + 100;
+
+/// The collectives, messages between two ranks apart.
+pub fn collectives() -> impl Iterator<Item = Collective> {
+    Collective::ALL.into_iter().filter(|collective| *collective != Collective::SendReceive)
+}
+
+/// Every algorithm that is defined for `collective` over `ranks` ranks, with a choice of parameters where there are
+/// many.
+pub fn algorithms(collective: Collective, ranks: u32) -> Vec<Algorithm> {
+    let mut all = vec![
+        Algorithm::Tree,
+        Algorithm::Doubling,
+        Algorithm::HalvingDoubling,
+        Algorithm::Pat,
+        Algorithm::TwoShot,
+        Algorithm::Pairwise,
+        Algorithm::Spread,
+        Algorithm::Binomial,
+        Algorithm::ScatterAllGather,
+        Algorithm::Swing,
+    ];
+    for channels in 1..=3 {
+        all.extend([false, true].map(|bidirectional| Algorithm::Ring { channels, bidirectional }));
+    }
+    all.extend((2..=4).map(|radix| Algorithm::Bruck { radix }));
+    all.extend((0..ranks).map(|first| Algorithm::Direct { first }));
+    for per_box in 1..=ranks {
+        all.extend([
+            Algorithm::Hierarchical { per_box },
+            Algorithm::BoxTree { per_box },
+            Algorithm::TwoLevel { per_box },
+        ]);
+        let columns = per_box as u16;
+        for rows in 1..=ranks as u16 / columns {
+            let along = ranks as u16 / columns / rows;
+            all.push(Algorithm::BlueConnect { dimensions: [columns, rows, along, 1] });
+        }
+    }
+    all.retain(|algorithm| algorithm.is_defined(collective, ranks));
+    all
+}
+
+/// One call.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Case {
+    /// What is computed.
+    pub collective: Collective,
+    /// By what.
+    pub algorithm: Algorithm,
+    /// Of which elements.
+    pub data_type: DataType,
+    /// How they are folded, if they are.
+    pub op: ReduceOp,
+    /// How many there are in a block.
+    pub count: usize,
+    /// Of rooted collectives.
+    pub root: u32,
+    /// Whether input and output are the same memory.
+    pub in_place: bool,
+}
+
+impl Case {
+    fn call(&self) -> Call {
+        let Case { data_type, op, count, root, .. } = *self;
+        match self.collective {
+            Collective::AllReduce => Call::all_reduce(data_type, op, count),
+            Collective::Reduce => Call::reduce(data_type, op, count, root),
+            Collective::Broadcast => Call::broadcast(data_type, count, root),
+            Collective::AllGather => Call::all_gather(data_type, count),
+            Collective::ReduceScatter => Call::reduce_scatter(data_type, op, count),
+            Collective::AllToAll => Call::all_to_all(data_type, count),
+            Collective::Gather => Call::gather(data_type, count, root),
+            Collective::Scatter => Call::scatter(data_type, count, root),
+            Collective::SendReceive => panic!("no collective"),
+        }
+    }
+}
+
+/// Which cases of all there are.
+#[derive(Clone, Copy, Debug)]
+pub struct Draw {
+    /// What is drawn follows from it.
+    pub seed: u64,
+    /// Of so many algorithms one; 1 for all.
+    pub one_of: u64,
+    /// Whether every type comes with every count, operator and root, in place and not.
+    pub all: bool,
+}
+
+impl Draw {
+    /// The algorithms that are drawn, with the seeds of their cases.
+    fn algorithms(&self, collective: Collective, ranks: u32) -> Vec<(Algorithm, u64)> {
+        let mut random = Random::new(self.seed ^ u64::from(ranks) << 8 ^ collective as u64);
+        let seeded = algorithms(collective, ranks).into_iter().map(|algorithm| (algorithm, random.number()));
+        seeded.filter(|(_, seed)| seed.is_multiple_of(self.one_of)).collect()
+    }
+
+    /// The cases of one collective, the same on all ranks; in parts, by algorithm.
+    pub fn cases(&self, collective: Collective, ranks: u32) -> Vec<Vec<Case>> {
+        let of = |(algorithm, seed)| match self.all {
+            true => every(collective, algorithm, ranks),
+            false => some(collective, algorithm, ranks, &mut Random::new(seed)),
+        };
+        self.algorithms(collective, ranks).into_iter().map(of).collect()
+    }
+}
+
+fn pick<T: Copy>(random: &mut Random, all: &[T]) -> T {
+    all[random.number() as usize % all.len()]
+}
+
+/// Every type with a sum, one with another operator, and one long buffer.
+fn some(collective: Collective, algorithm: Algorithm, ranks: u32, random: &mut Random) -> Vec<Case> {
+    let mut cases = Vec::new();
+    let mut case = |data_type, op, count, random: &mut Random| {
+        let (root, in_place) = ((random.number() % u64::from(ranks)) as u32, random.number() & 1 == 1);
+        cases.push(Case { collective, algorithm, data_type, op, count, root, in_place });
+    };
+    for data_type in DataType::ALL {
+        let count = pick(random, &SMALL);
+        case(data_type, ReduceOp::Sum, count, random);
+    }
+    if collective.reduces() {
+        let others = [ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min, ReduceOp::Avg];
+        let (data_type, op) = (pick(random, &DataType::ALL), pick(random, &others));
+        if is_exact(data_type, op) {
+            case(data_type, op, 1001, random);
+        }
+    }
+    let data_type = pick(random, &DataType::ALL);
+    let long = if random.number().is_multiple_of(8) { longest(collective, data_type, ranks) } else { LONG };
+    // Blocks of all ranks are long enough together.
+    let long = long / (collective.input_blocks(ranks).max(collective.output_blocks(ranks)) as usize);
+    case(data_type, ReduceOp::Sum, long, random);
+    cases
+}
+
+/// Elements of all pieces of a block (an all-reduce may have one for every rank), each of more than four slots.
+fn longest(collective: Collective, data_type: DataType, ranks: u32) -> usize {
+    let blocks = collective.input_blocks(ranks).max(collective.output_blocks(ranks)) as usize;
+    let pieces = if collective == Collective::AllReduce { ranks as usize } else { blocks };
+    pieces * FOUR_SLOTS / data_type.size()
+}
+
+/// Everything there is.
+fn every(collective: Collective, algorithm: Algorithm, ranks: u32) -> Vec<Case> {
+    let mut cases = Vec::new();
+    let has_root = matches!(
+        collective,
+        Collective::Reduce | Collective::Broadcast | Collective::Gather | Collective::Scatter
+    );
+    for data_type in DataType::ALL {
+        let ops = ReduceOp::ALL.into_iter().filter(|op| match collective.reduces() {
+            true => is_exact(data_type, *op),
+            false => *op == ReduceOp::Sum,
+        });
+        for op in ops {
+            for root in 0..if has_root { ranks } else { 1 } {
+                let counts = SMALL.into_iter().chain((root == 0).then_some(LONG));
+                let longest = (root == 0 && op == ReduceOp::Sum)
+                    .then(|| longest(collective, data_type, ranks) / collective.input_blocks(ranks) as usize);
+                for count in counts.chain(longest) {
+                    for in_place in [false, true] {
+                        cases.push(Case { collective, algorithm, data_type, op, count, root, in_place });
+                    }
+                }
+            }
+        }
+    }
+    cases
+}
+
+/// What one rank knows of all contents.
+#[derive(Debug)]
+pub struct Known {
+    key: u64,
+    patterns: HashMap<(DataType, Option<ReduceOp>, Option<u32>), Rc<Pattern>>,
+}
+
+impl Known {
+    /// Contents that follow from a number.
+    pub fn new(key: u64) -> Self {
+        Known { key, patterns: HashMap::new() }
+    }
+
+    fn of(&mut self, data_type: DataType, op: Option<ReduceOp>, rank: u32) -> Rc<Pattern> {
+        let key = self.key;
+        let make = || match op {
+            Some(op) => Pattern::contribution(data_type, op, key, rank),
+            None => Pattern::any(data_type, key, rank),
+        };
+        self.patterns.entry((data_type, op, Some(rank))).or_insert_with(|| Rc::new(make())).clone()
+    }
+
+    fn reduced(&mut self, data_type: DataType, op: ReduceOp, size: u32) -> Rc<Pattern> {
+        let key = self.key;
+        let make = || Rc::new(Pattern::reduced(data_type, op, key, size));
+        self.patterns.entry((data_type, Some(op), None)).or_insert_with(make).clone()
+    }
+
+    /// What goes into a case on `rank`.
+    fn input(&mut self, case: &Case, rank: u32, size: u32) -> Vec<u8> {
+        let op = case.collective.reduces().then_some(case.op);
+        let elements = case.call().input_bytes(rank, size) / case.data_type.size();
+        self.of(case.data_type, op, rank).buffer(elements)
+    }
+
+    /// What must come out of it.
+    fn output(&mut self, case: &Case, rank: u32, size: u32) -> Vec<u8> {
+        let Case { collective, data_type, op, count, root, .. } = *case;
+        let (bytes, all) = (count * data_type.size(), count * size as usize);
+        let own = rank as usize * bytes..(rank as usize + 1) * bytes;
+        if case.call().output_bytes(rank, size) == 0 {
+            return Vec::new();
+        }
+        match collective {
+            Collective::AllReduce | Collective::Reduce => self.reduced(data_type, op, size).buffer(count),
+            Collective::ReduceScatter => self.reduced(data_type, op, size).buffer(all)[own].to_vec(),
+            Collective::Broadcast => self.of(data_type, None, root).buffer(count),
+            Collective::Scatter => self.of(data_type, None, root).buffer(all)[own].to_vec(),
+            Collective::AllToAll => (0..size)
+                .flat_map(|from| self.of(data_type, None, from).buffer(all)[own.clone()].to_vec())
+                .collect(),
+            _ => (0..size).flat_map(|from| self.of(data_type, None, from).buffer(count)).collect(),
+        }
+    }
+}
+
+/// Bytes between guards.
+struct Guarded {
+    bytes: Vec<u8>,
+    at: usize,
+    length: usize,
+}
+
+impl Guarded {
+    /// `at` bytes from the beginning of what the allocator gives.
+    fn new(inside: &[u8], at: usize) -> Self {
+        let mut bytes = vec![GUARD; at + inside.len() + 19];
+        bytes[at..at + inside.len()].copy_from_slice(inside);
+        Guarded { bytes, at, length: inside.len() }
+    }
+
+    fn span(&mut self) -> SpanMut<'_> {
+        SpanMut::of(&mut self.bytes).slice(self.at, self.length)
+    }
+
+    fn inside(&self) -> &[u8] {
+        &self.bytes[self.at..self.at + self.length]
+    }
+
+    #[track_caller]
+    fn assert_holds(&self, expected: &[u8], what: &str) {
+        let differs = || self.inside().iter().zip(expected).position(|(one, other)| one != other);
+        assert!(self.inside() == expected, "{what}: from byte {:?} of {}", differs(), self.length);
+        self.assert_guarded(what);
+    }
+
+    #[track_caller]
+    fn assert_guarded(&self, what: &str) {
+        let around = self.bytes[..self.at].iter().chain(&self.bytes[self.at + self.length..]);
+        assert!(around.copied().all(|byte| byte == GUARD), "{what}: bytes outside were written");
+    }
+}
+
+/// Makes the call of a case.
+///
+/// # Errors
+/// Whatever it returns.
+///
+/// # Panics
+/// If a result is wrong, the input of a call that is not in place was written, or a byte around the buffers.
+pub fn check(comm: &Communicator, known: &mut Known, case: &Case) -> Result<()> {
+    let (rank, size) = (comm.rank(), comm.size());
+    let (call, what) = (case.call(), format!("rank {rank} of {size}, {case:?}"));
+    let (input, expected) = (known.input(case, rank, size), known.output(case, rank, size));
+    let named = comm.with_algorithm(case.algorithm);
+    // Away from every natural alignment now and then.
+    let shift = case.count % 2 * 3;
+    let apart = !case.in_place || case.collective == Collective::AllToAll;
+    if apart || input.is_empty() || expected.is_empty() {
+        let mut from = Guarded::new(&input, shift);
+        let mut to = Guarded::new(&vec![!GUARD; expected.len()], 2 * shift);
+        named.execute(&call, from.span().read(), to.span())?;
+        to.assert_holds(&expected, &what);
+        from.assert_holds(&input, &format!("the input of {what}"));
+        return Ok(());
+    }
+    // The smaller one is this rank's block of the larger one; all of it where they are as long.
+    let block = rank as usize * input.len().min(expected.len());
+    let (mut whole, own) = match input.len().cmp(&expected.len()) {
+        std::cmp::Ordering::Equal => (input.clone(), 0..input.len()),
+        std::cmp::Ordering::Less => (vec![!GUARD; expected.len()], block..block + input.len()),
+        std::cmp::Ordering::Greater => (input.clone(), block..block + expected.len()),
+    };
+    if input.len() < expected.len() {
+        whole[own.clone()].copy_from_slice(&input);
+    }
+    let mut both = Guarded::new(&whole, shift);
+    let span = both.span();
+    let own_span = span.slice(own.start, own.len());
+    match input.len().cmp(&expected.len()) {
+        std::cmp::Ordering::Greater => named.execute(&call, span.read(), own_span)?,
+        _ => named.execute(&call, own_span.read(), span)?,
+    }
+    if case.collective == Collective::ReduceScatter {
+        // The other blocks may be used.
+        assert!(both.inside()[own] == expected, "{what}");
+        both.assert_guarded(&what);
+        return Ok(());
+    }
+    // What is not the result stays as it was.
+    if expected.len() < input.len() {
+        whole[own].copy_from_slice(&expected);
+    } else {
+        whole = expected;
+    }
+    both.assert_holds(&whole, &what);
+    Ok(())
+}
+
+/// Makes the calls of these cases, whose contents follow from a number.
+///
+/// # Errors
+/// Whatever a call returns.
+///
+/// # Panics
+/// As [`check`].
+pub fn check_all(comm: &Communicator, key: u64, cases: &[Case]) -> Result<()> {
+    let mut known = Known::new(key);
+    cases.iter().try_for_each(|case| check(comm, &mut known, case))
+}
+
+/// All cases of a draw.
+///
+/// # Errors
+/// Whatever a call returns.
+///
+/// # Panics
+/// As [`check`].
+pub fn everything(comm: &Communicator, draw: &Draw) -> Result<()> {
+    for collective in collectives() {
+        check_all(comm, draw.seed, &draw.cases(collective, comm.size()).concat())?;
+    }
+    Ok(())
+}
