@@ -38,6 +38,7 @@ mod communicator;
 mod control;
 mod engine;
 mod error;
+pub mod nccl;
 mod options;
 mod planner;
 pub mod planning;
