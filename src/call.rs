@@ -193,6 +193,11 @@ impl Call {
         Call::new(Kind::Scatter, data_type, None, root, count)
     }
 
+    /// The collective that it is.
+    pub fn collective(&self) -> Collective {
+        self.kind.collective()
+    }
+
     /// Bytes that the input of rank `rank` of `size` must have; `usize::MAX` where the number overflows, which
     /// no buffer has.
     pub fn input_bytes(&self, rank: Rank, size: u32) -> usize {

@@ -62,7 +62,7 @@ pub use bootstrap::{Launch, UniqueId};
 pub use call::Call;
 pub use communicator::{Communicator, Group, Scope, ScopedWork, WithTimeout, group};
 pub use consort_kernels::{DataType, Element, F8E4m3, F8E5m2, ReduceOp};
-pub use consort_memory::{Plain, Span, SpanMut};
+pub use consort_memory::{Held, HeldRead, Plain, Span, SpanMut};
 pub use error::{Error, Operation, Result};
 pub use options::{Options, TransportChoice};
 pub use planner::Determinism;
