@@ -6,7 +6,7 @@
 
 mod failure;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -60,6 +60,17 @@ struct Standing {
     traffic: Vec<Traffic>,
 }
 
+/// How far a rank had come when it closed its communicator, as it tells it to one other rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Farewell {
+    /// The last collective that it finished; 0 if it finished none.
+    pub(crate) finished: u64,
+    /// The last messages finished with the rank that it tells: those that it sent and those that it received. 0 if
+    /// there was none, or so long ago that it is no longer recorded.
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
+}
+
 /// What a rank said when it was asked.
 #[derive(Clone)]
 pub(crate) struct Answer {
@@ -73,7 +84,7 @@ pub(crate) struct Answer {
 struct State {
     failing: Failing,
     addresses: HashMap<(Rank, u16), Address>,
-    left: BTreeSet<Rank>,
+    left: BTreeMap<Rank, Farewell>,
     lost: BTreeMap<Rank, String>,
     answers: Vec<Option<Answer>>,
     /// Words that ranks sent outside of the data connections, by round.
@@ -147,7 +158,7 @@ impl Group {
             let mut state = self.state();
             let State { failing, left, lost, .. } = &mut *state;
             let awaited = (0..self.size())
-                .filter(|rank| *rank != self.rank && !left.contains(rank) && !lost.contains_key(rank));
+                .filter(|rank| *rank != self.rank && !left.contains_key(rank) && !lost.contains_key(rank));
             let place = |rank: Rank| self.member.place(self.members[rank as usize]);
             failing.settle(now, awaited, place)
         };
@@ -264,8 +275,8 @@ impl Group {
                     self.news.fetch_add(1, Ordering::Relaxed);
                 }
             }
-            Message::Leave => {
-                self.state().left.insert(rank);
+            Message::Leave { farewell } => {
+                self.state().left.entry(rank).or_insert(farewell);
             }
             Message::Gather { round, words } => {
                 let mut state = self.state();
@@ -283,7 +294,7 @@ impl Group {
         let Some(rank) = self.rank_of(job_rank) else { return };
         {
             let mut state = self.state();
-            if state.left.contains(&rank) || state.lost.contains_key(&rank) {
+            if state.left.contains_key(&rank) || state.lost.contains_key(&rank) {
                 return;
             }
             state.lost.insert(rank, cause.to_owned());
@@ -307,7 +318,41 @@ impl Group {
     }
 
     pub(crate) fn has_left(&self, rank: Rank) -> bool {
-        self.state().left.contains(&rank)
+        self.state().left.contains_key(&rank)
+    }
+
+    /// Whether a rank that has left had finished its part of a call of this rank: a collective, or the other end of a
+    /// message with it.
+    pub(crate) fn left_after(&self, rank: Rank, kind: Kind, sequence: u64) -> bool {
+        let farewell = self.state().left.get(&rank).copied();
+        farewell.is_some_and(|Farewell { finished, sent, received }| {
+            let reached = match kind {
+                Kind::Send => received,
+                Kind::Receive => sent,
+                _ => finished,
+            };
+            reached >= sequence
+        })
+    }
+
+    /// What is known of a rank since it has left.
+    pub(crate) fn last_position(&self, rank: Rank) -> Option<Position> {
+        let Farewell { finished, sent, received } = self.state().left.get(&rank).copied()?;
+        Some(Position {
+            communicator: self.uid,
+            size: self.size(),
+            rank,
+            job: self.member.job,
+            job_rank: self.members[rank as usize],
+            caller: 0,
+            entered: finished,
+            finished,
+            last: None,
+            open: None,
+            messages: Vec::new(),
+            passed: vec![(self.rank, sent, received)],
+            traffic: Vec::new(),
+        })
     }
 
     /// Why a rank counts as lost, if it does.
@@ -352,7 +397,7 @@ impl Group {
             |rank: &Rank| state.answers[*rank as usize].as_ref().is_some_and(|answer| answer.token >= token);
         (0..self.size())
             .filter(|rank| *rank != self.rank)
-            .filter(|rank| !state.left.contains(rank) && !state.lost.contains_key(rank))
+            .filter(|rank| !state.left.contains_key(rank) && !state.lost.contains_key(rank))
             .filter(|rank| !answered(rank))
             .collect()
     }
@@ -383,12 +428,6 @@ impl Group {
         let last = entries.iter().filter(ended).max_by_key(|entry| entry.ended);
         let is_message = |entry: &&Entry| entry.descriptor.kind.is_message();
         let under_way = entries.iter().filter(is_message).filter(|entry| entry.outcome == Outcome::Open);
-        let mut passed: BTreeMap<Rank, (u64, u64)> = BTreeMap::new();
-        for entry in entries.iter().filter(is_message).filter(ended) {
-            let (sent, received) = passed.entry(entry.descriptor.root).or_default();
-            let number = if entry.descriptor.kind == Kind::Send { sent } else { received };
-            *number = entry.sequence.max(*number);
-        }
         Position {
             communicator: self.uid,
             size: self.size(),
@@ -406,7 +445,10 @@ impl Group {
                 stuck,
             }),
             messages: under_way.map(|entry| (entry.sequence, entry.descriptor)).collect(),
-            passed: passed.into_iter().map(|(rank, (sent, received))| (rank, sent, received)).collect(),
+            passed: passed(&entries)
+                .into_iter()
+                .map(|(rank, (sent, received))| (rank, sent, received))
+                .collect(),
             traffic: standing.map(|standing| standing.traffic.clone()).unwrap_or_default(),
         }
     }
@@ -436,12 +478,87 @@ impl Group {
 
     /// Tells the others that this rank closes its communicator.
     pub(crate) fn leave(&self) {
-        for rank in 0..self.size() {
-            if rank != self.rank {
-                self.send(rank, Message::Leave);
-            }
+        let finished = self.recorder.finished();
+        let passed = passed(&self.recorder.last(RECORDS));
+        for rank in (0..self.size()).filter(|rank| *rank != self.rank) {
+            let (sent, received) = passed.get(&rank).copied().unwrap_or_default();
+            self.send(rank, Message::Leave { farewell: Farewell { finished, sent, received } });
         }
         let open_elsewhere = self.members.len() - 1 - self.state().left.len();
         self.member.unregister(self.uid, open_elsewhere);
+    }
+}
+
+/// Per peer the number of the last message sent to it and received from it, among finished ones that are recorded.
+fn passed(entries: &[Entry]) -> BTreeMap<Rank, (u64, u64)> {
+    let mut passed: BTreeMap<Rank, (u64, u64)> = BTreeMap::new();
+    let finished = |entry: &&Entry| entry.descriptor.kind.is_message() && entry.outcome == Outcome::Finished;
+    for entry in entries.iter().filter(finished) {
+        let (sent, received) = passed.entry(entry.descriptor.root).or_default();
+        let number = if entry.descriptor.kind == Kind::Send { sent } else { received };
+        *number = entry.sequence.max(*number);
+    }
+    passed
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::{Communicator, Options};
+
+    #[test]
+    fn who_leaves_says_how_far_it_came() {
+        let mut ranks = Communicator::local(3).expect("three ranks");
+        std::thread::scope(|threads| {
+            for comm in &ranks {
+                threads.spawn(move || {
+                    comm.barrier().expect("all are here");
+                    match comm.rank() {
+                        0 => comm.receive(&mut [0u8], 1).expect("sent"),
+                        1 => comm.send(&[1u8], 0).expect("received"),
+                        _ => {}
+                    }
+                });
+            }
+        });
+        let group = ranks[0].core().group.clone();
+        let finished = |rank, kind, sequence| group.left_after(rank, kind, sequence);
+        assert!(!finished(1, Kind::Barrier, 1) && group.last_position(1).is_none(), "it has not left");
+        ranks.drain(1..).for_each(drop);
+        for rank in [1, 2] {
+            assert!(finished(rank, Kind::Barrier, 1) && !finished(rank, Kind::AllReduce, 2), "rank {rank}");
+            let sent = u64::from(rank == 1);
+            assert_eq!(finished(rank, Kind::Receive, 1), rank == 1, "rank {rank}");
+            assert!(!finished(rank, Kind::Receive, 2) && !finished(rank, Kind::Send, 1), "rank {rank}");
+            let position = group.last_position(rank).expect("it has left");
+            assert_eq!((position.entered, position.finished, position.job_rank), (1, 1, rank));
+            assert_eq!(position.passed, [(0, sent, 0)]);
+        }
+    }
+
+    #[test]
+    fn a_call_does_not_wait_long_for_what_a_rank_left_behind() {
+        let limit = Duration::from_millis(200);
+        let options = Options::default().connect_timeout(limit).timeout(Duration::from_secs(60));
+        let ranks = Communicator::local_with(2, &options).expect("two ranks");
+        // Rank 1 says that it is through with everything and has left, and nothing of it ever comes.
+        let farewell = Farewell { finished: 1, ..Farewell::default() };
+        ranks[0].core().group.receive(1, Message::Leave { farewell });
+        let begin = Instant::now();
+        let error = ranks[0].barrier().expect_err("rank 1 is not in it");
+        assert!(
+            begin.elapsed() >= limit && begin.elapsed() < Duration::from_secs(30),
+            "{:?}",
+            begin.elapsed()
+        );
+        assert!(matches!(error, Error::Link { from: 0, to: 1, .. }), "{error}");
+        assert!(error.to_string().contains("rank 1 left after barrier #1, and 200 ms later"), "{error}");
+        // Of what it did not finish the error comes at once, and says that.
+        let ranks = Communicator::local_with(2, &options).expect("two ranks");
+        ranks[0].core().group.receive(1, Message::Leave { farewell: Farewell::default() });
+        let error = ranks[0].barrier().expect_err("rank 1 is not in it");
+        assert!(matches!(error, Error::PeerLeft { rank: 1, .. }), "{error}");
     }
 }

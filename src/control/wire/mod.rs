@@ -11,7 +11,7 @@ mod fuzz;
 use consort_transports::Address;
 
 use self::codec::{Reader, Wire, wire_enum};
-use super::group::Failure;
+use super::group::{Failure, Farewell};
 use crate::recorder::Snapshot;
 use crate::report::evidence::Position;
 
@@ -29,8 +29,8 @@ pub(crate) enum Message {
     Query { token: u64 },
     /// The answer: on the communicator asked about, and in the whole process. `clock` is the sender's.
     State { token: u64, clock: u64, snapshot: Snapshot, positions: Vec<Position> },
-    /// The sender closed its communicator in good order.
-    Leave,
+    /// The sender closed its communicator in good order; how far it had come.
+    Leave { farewell: Farewell },
     /// A word to all, outside of the data connections; `round` counts them.
     Gather { round: u64, words: Vec<u64> },
 }
@@ -40,7 +40,7 @@ wire_enum!(Message {
     2 => Poison { failure },
     3 => Query { token },
     4 => State { token, clock, snapshot, positions },
-    5 => Leave,
+    5 => Leave { farewell },
     6 => Gather { round, words },
 });
 
@@ -194,7 +194,7 @@ pub(super) mod tests {
                 snapshot: Snapshot { entered: 4, finished: 3, recent: vec![told] },
                 positions: vec![position()],
             },
-            Message::Leave,
+            Message::Leave { farewell: Farewell { finished: 4, sent: u64::MAX, received: 2 } },
             Message::Gather { round: 1, words: vec![1, u64::MAX] },
             poison(Error::Mismatch { sequence: 1, difference: "x".into() }, None),
             poison(
