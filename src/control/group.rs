@@ -5,6 +5,8 @@
 //! failure becomes the same on all ranks is in [`failure`].
 
 mod failure;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +24,7 @@ use crate::Rank;
 use crate::call::Kind;
 use crate::clock::Clock;
 use crate::error::{Error, Operation, Result};
-use crate::recorder::{Entry, Outcome, RECORDS, Recorder, Snapshot};
+use crate::recorder::{Entry, Outcome, RECORDS, Recorder, Snapshot, Told};
 use crate::report::Report;
 use crate::report::evidence::{Open, Position, Stuck, Traffic};
 
@@ -32,6 +34,9 @@ const ADDRESSES_MAX: usize = 256;
 const ROUNDS_MAX: usize = 2;
 /// Words of one rank in a round, at most: a split has three.
 const WORDS_MAX: usize = 1024;
+/// Operations of which a rank that leaves tells another. It can be ahead of one that is not in the same operations
+/// by no more than fits into mailboxes.
+const LAST_WORDS: usize = 16;
 
 pub(crate) struct Group {
     pub(crate) uid: u64,
@@ -44,7 +49,7 @@ pub(crate) struct Group {
     /// Whether it has failed, for one load on the fast path.
     failing: AtomicBool,
     state: Mutex<State>,
-    /// Answers that have come.
+    /// Answers that have come, and ranks that have left.
     news: AtomicU64,
     stuck: Mutex<Option<Standing>>,
 }
@@ -60,17 +65,6 @@ struct Standing {
     traffic: Vec<Traffic>,
 }
 
-/// How far a rank had come when it closed its communicator, as it tells it to one other rank.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Farewell {
-    /// The last collective that it finished; 0 if it finished none.
-    pub(crate) finished: u64,
-    /// The last messages finished with the rank that it tells: those that it sent and those that it received. 0 if
-    /// there was none, or so long ago that it is no longer recorded.
-    pub(crate) sent: u64,
-    pub(crate) received: u64,
-}
-
 /// What a rank said when it was asked.
 #[derive(Clone)]
 pub(crate) struct Answer {
@@ -84,7 +78,8 @@ pub(crate) struct Answer {
 struct State {
     failing: Failing,
     addresses: HashMap<(Rank, u16), Address>,
-    left: BTreeMap<Rank, Farewell>,
+    /// Who has left, and what it said of itself then.
+    left: BTreeMap<Rank, Snapshot>,
     lost: BTreeMap<Rank, String>,
     answers: Vec<Option<Answer>>,
     /// Words that ranks sent outside of the data connections, by round.
@@ -275,8 +270,12 @@ impl Group {
                     self.news.fetch_add(1, Ordering::Relaxed);
                 }
             }
-            Message::Leave { farewell } => {
-                self.state().left.entry(rank).or_insert(farewell);
+            Message::Leave { mut snapshot } => {
+                snapshot.recent.truncate(RECORDS);
+                let mut state = self.state();
+                state.left.entry(rank).or_insert(snapshot);
+                // Before anybody can see that it has left: what it says is compared before that counts.
+                self.news.fetch_add(1, Ordering::Relaxed);
             }
             Message::Gather { round, words } => {
                 let mut state = self.state();
@@ -324,12 +323,12 @@ impl Group {
     /// Whether a rank that has left had finished its part of a call of this rank: a collective, or the other end of a
     /// message with it.
     pub(crate) fn left_after(&self, rank: Rank, kind: Kind, sequence: u64) -> bool {
-        let farewell = self.state().left.get(&rank).copied();
-        farewell.is_some_and(|Farewell { finished, sent, received }| {
+        self.state().left.get(&rank).is_some_and(|snapshot| {
+            let (sent, received) = snapshot.passed(self.rank);
             let reached = match kind {
                 Kind::Send => received,
                 Kind::Receive => sent,
-                _ => finished,
+                _ => snapshot.finished,
             };
             reached >= sequence
         })
@@ -337,7 +336,9 @@ impl Group {
 
     /// What is known of a rank since it has left.
     pub(crate) fn last_position(&self, rank: Rank) -> Option<Position> {
-        let Farewell { finished, sent, received } = self.state().left.get(&rank).copied()?;
+        let state = self.state();
+        let snapshot = state.left.get(&rank)?;
+        let (sent, received) = snapshot.passed(self.rank);
         Some(Position {
             communicator: self.uid,
             size: self.size(),
@@ -345,8 +346,8 @@ impl Group {
             job: self.member.job,
             job_rank: self.members[rank as usize],
             caller: 0,
-            entered: finished,
-            finished,
+            entered: snapshot.entered,
+            finished: snapshot.finished,
             last: None,
             open: None,
             messages: Vec::new(),
@@ -377,7 +378,7 @@ impl Group {
         }
     }
 
-    /// Changes with every answer.
+    /// Changes with every answer, and with every rank that leaves.
     pub(crate) fn news(&self) -> u64 {
         self.news.load(Ordering::Relaxed)
     }
@@ -388,6 +389,18 @@ impl Group {
         let own = Answer { token: u64::MAX, at: self.clock().now(), snapshot: self.recorder.snapshot() };
         answers[self.rank as usize] = Some(own);
         answers
+    }
+
+    /// What every rank said last of what it did: in an answer, or when it left; of this rank what it does now.
+    pub(crate) fn last_words(&self) -> Vec<Option<Snapshot>> {
+        let own = self.recorder.snapshot();
+        let state = self.state();
+        let said = (0..).zip(&state.answers).map(|(rank, answer)| {
+            state.left.get(&rank).or(answer.as_ref().map(|answer| &answer.snapshot)).cloned()
+        });
+        let mut said: Vec<Option<Snapshot>> = said.collect();
+        said[self.rank as usize] = Some(own);
+        said
     }
 
     /// The ranks that have not answered a question as late as `token`, and could.
@@ -428,6 +441,12 @@ impl Group {
         let last = entries.iter().filter(ended).max_by_key(|entry| entry.ended);
         let is_message = |entry: &&Entry| entry.descriptor.kind.is_message();
         let under_way = entries.iter().filter(is_message).filter(|entry| entry.outcome == Outcome::Open);
+        let mut passed: BTreeMap<Rank, (u64, u64)> = BTreeMap::new();
+        for entry in entries.iter().filter(is_message).filter(ended) {
+            let (sent, received) = passed.entry(entry.descriptor.root).or_default();
+            let number = if entry.descriptor.kind == Kind::Send { sent } else { received };
+            *number = entry.sequence.max(*number);
+        }
         Position {
             communicator: self.uid,
             size: self.size(),
@@ -445,10 +464,7 @@ impl Group {
                 stuck,
             }),
             messages: under_way.map(|entry| (entry.sequence, entry.descriptor)).collect(),
-            passed: passed(&entries)
-                .into_iter()
-                .map(|(rank, (sent, received))| (rank, sent, received))
-                .collect(),
+            passed: passed.into_iter().map(|(rank, (sent, received))| (rank, sent, received)).collect(),
             traffic: standing.map(|standing| standing.traffic.clone()).unwrap_or_default(),
         }
     }
@@ -476,89 +492,18 @@ impl Group {
         Err((0..self.size()).filter(|rank| !words.contains_key(rank)).collect())
     }
 
-    /// Tells the others that this rank closes its communicator.
+    /// Tells the others that this rank closes its communicator, and what it did last.
     pub(crate) fn leave(&self) {
-        let finished = self.recorder.finished();
-        let passed = passed(&self.recorder.last(RECORDS));
+        let whole = self.recorder.snapshot();
         for rank in (0..self.size()).filter(|rank| *rank != self.rank) {
-            let (sent, received) = passed.get(&rank).copied().unwrap_or_default();
-            self.send(rank, Message::Leave { farewell: Farewell { finished, sent, received } });
+            let concerns = |told: &&Told| !told.descriptor.kind.is_message() || told.descriptor.root == rank;
+            let last = whole.recent.iter().rev().filter(concerns).take(LAST_WORDS);
+            let mut recent: Vec<Told> = last.cloned().collect();
+            recent.reverse();
+            let Snapshot { entered, finished, .. } = whole;
+            self.send(rank, Message::Leave { snapshot: Snapshot { entered, finished, recent } });
         }
         let open_elsewhere = self.members.len() - 1 - self.state().left.len();
         self.member.unregister(self.uid, open_elsewhere);
-    }
-}
-
-/// Per peer the number of the last message sent to it and received from it, among finished ones that are recorded.
-fn passed(entries: &[Entry]) -> BTreeMap<Rank, (u64, u64)> {
-    let mut passed: BTreeMap<Rank, (u64, u64)> = BTreeMap::new();
-    let finished = |entry: &&Entry| entry.descriptor.kind.is_message() && entry.outcome == Outcome::Finished;
-    for entry in entries.iter().filter(finished) {
-        let (sent, received) = passed.entry(entry.descriptor.root).or_default();
-        let number = if entry.descriptor.kind == Kind::Send { sent } else { received };
-        *number = entry.sequence.max(*number);
-    }
-    passed
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::{Duration, Instant};
-
-    use super::*;
-    use crate::{Communicator, Options};
-
-    #[test]
-    fn who_leaves_says_how_far_it_came() {
-        let mut ranks = Communicator::local(3).expect("three ranks");
-        std::thread::scope(|threads| {
-            for comm in &ranks {
-                threads.spawn(move || {
-                    comm.barrier().expect("all are here");
-                    match comm.rank() {
-                        0 => comm.receive(&mut [0u8], 1).expect("sent"),
-                        1 => comm.send(&[1u8], 0).expect("received"),
-                        _ => {}
-                    }
-                });
-            }
-        });
-        let group = ranks[0].core().group.clone();
-        let finished = |rank, kind, sequence| group.left_after(rank, kind, sequence);
-        assert!(!finished(1, Kind::Barrier, 1) && group.last_position(1).is_none(), "it has not left");
-        ranks.drain(1..).for_each(drop);
-        for rank in [1, 2] {
-            assert!(finished(rank, Kind::Barrier, 1) && !finished(rank, Kind::AllReduce, 2), "rank {rank}");
-            let sent = u64::from(rank == 1);
-            assert_eq!(finished(rank, Kind::Receive, 1), rank == 1, "rank {rank}");
-            assert!(!finished(rank, Kind::Receive, 2) && !finished(rank, Kind::Send, 1), "rank {rank}");
-            let position = group.last_position(rank).expect("it has left");
-            assert_eq!((position.entered, position.finished, position.job_rank), (1, 1, rank));
-            assert_eq!(position.passed, [(0, sent, 0)]);
-        }
-    }
-
-    #[test]
-    fn a_call_does_not_wait_long_for_what_a_rank_left_behind() {
-        let limit = Duration::from_millis(200);
-        let options = Options::default().connect_timeout(limit).timeout(Duration::from_secs(60));
-        let ranks = Communicator::local_with(2, &options).expect("two ranks");
-        // Rank 1 says that it is through with everything and has left, and nothing of it ever comes.
-        let farewell = Farewell { finished: 1, ..Farewell::default() };
-        ranks[0].core().group.receive(1, Message::Leave { farewell });
-        let begin = Instant::now();
-        let error = ranks[0].barrier().expect_err("rank 1 is not in it");
-        assert!(
-            begin.elapsed() >= limit && begin.elapsed() < Duration::from_secs(30),
-            "{:?}",
-            begin.elapsed()
-        );
-        assert!(matches!(error, Error::Link { from: 0, to: 1, .. }), "{error}");
-        assert!(error.to_string().contains("rank 1 left after barrier #1, and 200 ms later"), "{error}");
-        // Of what it did not finish the error comes at once, and says that.
-        let ranks = Communicator::local_with(2, &options).expect("two ranks");
-        ranks[0].core().group.receive(1, Message::Leave { farewell: Farewell::default() });
-        let error = ranks[0].barrier().expect_err("rank 1 is not in it");
-        assert!(matches!(error, Error::PeerLeft { rank: 1, .. }), "{error}");
     }
 }

@@ -15,10 +15,9 @@ use super::links::link_error;
 use super::task::{Request, Task, operation_of};
 use crate::Rank;
 use crate::call::Kind;
-use crate::control::group::Answer;
 use crate::control::inquiry::Inquiry;
 use crate::error::{Error, Operation, list, seconds};
-use crate::recorder::Descriptor;
+use crate::recorder::{Descriptor, Snapshot};
 use crate::report::analyse;
 use crate::report::evidence::Stuck;
 
@@ -147,6 +146,16 @@ pub(crate) fn look(task: &mut Task, engine: &mut Engine, now: Instant) -> Result
     let blocked = task.blocked(&engine.links);
     let gone = blocked.iter().filter(|blocked| blocked.drained && engine.group.has_left(blocked.peer));
     let gone: Vec<Rank> = gone.map(|blocked| blocked.peer).collect();
+    let news = engine.group.news();
+    let heard = task.watch.ask.is_some() || !gone.is_empty();
+    if heard && std::mem::replace(&mut task.watch.news, news) != news {
+        let said = engine.group.last_words();
+        let differs = |request: &&Request| difference(request, engine.group.rank, &said).is_some();
+        if let Some(request) = task.requests().find(differs) {
+            let peer = blocked.first().map_or(engine.group.rank, |blocked| blocked.peer);
+            return Err(Trouble::Mismatch { request: *request, peer });
+        }
+    }
     let known = task.watch.left.len();
     gone.iter().for_each(|peer| _ = task.watch.left.entry(*peer).or_insert(now));
     if task.watch.left.len() > known {
@@ -173,16 +182,6 @@ pub(crate) fn look(task: &mut Task, engine: &mut Engine, now: Instant) -> Result
         let limit = seconds(engine.settings.connect_timeout);
         let cause = format!("both sides began to connect, and after {limit} the connection is not there");
         return Err(lost_on_the_way(engine, peer, cause).into());
-    }
-    let news = engine.group.news();
-    if task.watch.ask.is_some() && std::mem::replace(&mut task.watch.news, news) != news {
-        let answers = engine.group.answers();
-        for request in task.requests() {
-            if difference(request, engine.group.rank, &answers).is_some() {
-                let peer = blocked.first().map_or(engine.group.rank, |blocked| blocked.peer);
-                return Err(Trouble::Mismatch { request: *request, peer });
-            }
-        }
     }
     if let Some((record, stuck, traffic)) = task.standing(engine) {
         let since = task.watch.stand(record, &stuck, now);
@@ -268,8 +267,8 @@ fn expired(task: &mut Task, engine: &Engine, waited: Duration) -> Trouble {
     let Some(inquiry) = &task.watch.expiry else {
         return Error::internal("a deadline nobody asked for").into();
     };
-    let answers = group.answers();
-    if let Some(error) = task.requests().find_map(|request| difference(request, group.rank, &answers)) {
+    let said = group.last_words();
+    if let Some(error) = task.requests().find_map(|request| difference(request, group.rank, &said)) {
         return error.into();
     }
     let report = analyse(&inquiry.evidence(group, asked_about(task), waited));
@@ -320,7 +319,7 @@ pub(crate) fn step(engine: &Engine, ending: &mut Ending, now: Instant) -> Option
             if !complete && now < *until {
                 return None;
             }
-            let found = difference(request, group.rank, &group.answers());
+            let found = difference(request, group.rank, &group.last_words());
             // Who has closed its communicator can no longer say what it called.
             if found.is_none() && now < *until && !group.has_left(*peer) {
                 // The other side has not entered yet what it sent for, or said so before it did.
@@ -369,25 +368,24 @@ fn unknown_difference(me: Rank, request: &Request, peer: Rank) -> Error {
 
 /// The first mismatch that the answers show, if they show one: in this operation, or in one before it that
 /// every rank could finish alone.
-fn difference(request: &Request, me: Rank, answers: &[Option<Answer>]) -> Option<Error> {
+fn difference(request: &Request, me: Rank, said: &[Option<Snapshot>]) -> Option<Error> {
     let mine = request.call.descriptor();
     if request.call.kind.is_message() {
-        return difference_in_messages(request, me, answers);
+        return difference_in_messages(request, me, said);
     }
-    let own = answers.get(me as usize)?.as_ref()?.snapshot.collectives();
+    let own = said.get(me as usize)?.as_ref()?.collectives();
     own.filter(|told| told.sequence <= request.sequence)
-        .find_map(|told| difference_in(told.sequence, &told.descriptor, answers))
+        .find_map(|told| difference_in(told.sequence, &told.descriptor, said))
         // An operation started long before others is no longer among the last ones here.
-        .or_else(|| difference_in(request.sequence, &mine, answers))
+        .or_else(|| difference_in(request.sequence, &mine, said))
 }
 
 /// The first message between two ranks that they called differently, up to this one: a message of nothing that was sent
 /// is over at once, whatever the other side expects.
-fn difference_in_messages(request: &Request, me: Rank, answers: &[Option<Answer>]) -> Option<Error> {
+fn difference_in_messages(request: &Request, me: Rank, said: &[Option<Snapshot>]) -> Option<Error> {
     let (kind, peer) = (request.call.kind, request.call.root);
     let messages = |rank: Rank, kind: Kind, with: Rank| {
-        let recent =
-            answers.get(rank as usize).and_then(Option::as_ref).map(|answer| &answer.snapshot.recent);
+        let recent = said.get(rank as usize).and_then(Option::as_ref).map(|snapshot| &snapshot.recent);
         let told = recent.into_iter().flatten();
         told.filter(move |told| told.descriptor.kind == kind && told.descriptor.root == with)
     };
@@ -405,11 +403,11 @@ fn difference_in_messages(request: &Request, me: Rank, answers: &[Option<Answer>
 }
 
 /// The mismatch in one collective.
-fn difference_in(sequence: u64, mine: &Descriptor, answers: &[Option<Answer>]) -> Option<Error> {
-    let calls: Vec<(Rank, Descriptor)> = answers
+fn difference_in(sequence: u64, mine: &Descriptor, said: &[Option<Snapshot>]) -> Option<Error> {
+    let calls: Vec<(Rank, Descriptor)> = said
         .iter()
         .enumerate()
-        .filter_map(|(rank, answer)| Some((rank as Rank, answer.as_ref()?.snapshot.find(sequence)?)))
+        .filter_map(|(rank, snapshot)| Some((rank as Rank, snapshot.as_ref()?.find(sequence)?)))
         .collect();
     if calls.iter().all(|(_, descriptor)| descriptor == mine) {
         return None;

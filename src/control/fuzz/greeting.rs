@@ -12,12 +12,12 @@ use consort_transports::fuzzing::{Input, Seen, Target, fuzz};
 use super::{JOB, KEY, Shared, table};
 use crate::Rank;
 use crate::control::dial::{ANSWER, ANSWER_BYTES, DIAL, HELLO_BYTES, Introduction, greet};
-use crate::control::group::Farewell;
 use crate::control::link::{LinkState, RemoteLink, Stream};
 use crate::control::member::Member;
 use crate::control::process::{self, Source};
 use crate::control::wire::{self, FRAME_BYTES_MAX, Message};
 use crate::control::{accept, thread};
+use crate::recorder::Snapshot;
 
 const SIZE: u32 = 3;
 
@@ -120,7 +120,7 @@ fn honest(listening: &Listening, from: Rank, tcp: bool) {
     assert!(introduction.is_proved(&KEY, ANSWER, answer[16..].first_chunk().expect("a proof")));
     (&stream).write_all(&introduction.proof(&KEY, DIAL)).expect("sent");
     let mut frame = Vec::new();
-    wire::encode(1, &Message::Leave { farewell: Farewell::default() }, &mut frame);
+    wire::encode(1, &Message::Leave { snapshot: Snapshot::default() }, &mut frame);
     (&stream).write_all(&frame).expect("sent");
     while !listening.member.remote_links().iter().any(|link| link.peer == from) {
         listening.turn();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use consort_transports::Address;
 
 use super::codec::{Reader, Wire, wire_enum, wire_struct};
-use crate::control::group::{Failure, Farewell};
+use crate::control::group::Failure;
 use crate::error::{Error, Operation};
 use crate::recorder::{Descriptor, Snapshot, Told};
 use crate::report::evidence::{Open, Position, Stuck, Traffic, Want};
@@ -16,7 +16,6 @@ wire_struct!(Operation { name, sequence });
 wire_struct!(Told { sequence, descriptor, entered, ended, failed });
 wire_struct!(Snapshot { entered, finished, recent });
 wire_struct!(Failure { origin, error, report });
-wire_struct!(Farewell { finished, sent, received });
 wire_struct!(Traffic { peer, channel, filled, arrived, returned, credited });
 wire_struct!(Stuck { want, peer, peer_process, step, steps, slice, slices, algorithm, age });
 wire_struct!(Open { sequence, descriptor, age, stuck });
