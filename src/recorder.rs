@@ -216,6 +216,17 @@ impl Snapshot {
         self.collectives().find(|entry| entry.sequence == sequence).map(|entry| entry.descriptor)
     }
 
+    /// The numbers of the last messages finished with `peer`: sent to it and received from it; 0 where none is recorded.
+    pub(crate) fn passed(&self, peer: Rank) -> (u64, u64) {
+        let finished = self.recent.iter().filter(|told| told.ended.is_some() && !told.failed);
+        let last = |kind: Kind| {
+            let with =
+                finished.clone().filter(|told| told.descriptor.kind == kind && told.descriptor.root == peer);
+            with.map(|told| told.sequence).max().unwrap_or(0)
+        };
+        (last(Kind::Send), last(Kind::Receive))
+    }
+
     /// The collectives among the last operations.
     pub(crate) fn collectives(&self) -> impl Iterator<Item = &Told> {
         self.recent.iter().filter(|entry| !entry.descriptor.kind.is_message())
