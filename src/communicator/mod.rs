@@ -6,6 +6,7 @@ mod health;
 mod join;
 mod observe;
 mod point;
+mod scaled;
 mod scope;
 pub(crate) mod split;
 mod together;
@@ -21,6 +22,7 @@ use consort_memory::{Span, SpanMut};
 pub(crate) use self::core::Core;
 pub use group::{Group, group};
 pub use health::WithTimeout;
+pub use scaled::Scaled;
 pub use scope::{Scope, ScopedWork};
 
 use crate::Rank;
