@@ -6,6 +6,7 @@ mod health;
 mod join;
 mod observe;
 mod point;
+mod scaled;
 mod scope;
 mod seam;
 pub use seam::Shrink;
@@ -23,6 +24,7 @@ use consort_memory::{Span, SpanMut};
 pub(crate) use self::core::Core;
 pub use group::{Group, group};
 pub use health::WithTimeout;
+pub use scaled::Scaled;
 pub use scope::{Scope, ScopedWork};
 
 use crate::Rank;

@@ -101,7 +101,7 @@ pub(super) mod tests {
     use consort_kernels::{DataType, ReduceOp};
 
     use super::*;
-    use crate::call::Kind;
+    use crate::call::{Kind, Operator};
     use crate::error::{Error, Operation};
     use crate::recorder::{Descriptor, Named, Told};
     use crate::report::evidence::{Evidence, Open, Reach, Stuck, Traffic, Want, Witness};
@@ -141,7 +141,7 @@ pub(super) mod tests {
         Descriptor {
             kind: Kind::Reduce,
             data_type: DataType::Int8,
-            op: Some(ReduceOp::Min),
+            op: Some(Operator::Plain(ReduceOp::Min)),
             root: 3,
             count: 9,
             named: Named::new(Algorithm::Swing),
