@@ -28,9 +28,9 @@ use crate::error::{Error, Result};
 pub(crate) fn join(id: &UniqueId, hello: Hello, timeout: Duration) -> Result<Table> {
     let alone = hello.size == 1;
     let mut joiner = Joiner::new(id, hello, timeout, Instant::now())?;
-    if alone && let Some(root) = &id.root {
+    if alone {
         // Nobody else will come.
-        root.stop();
+        id.retire();
     }
     loop {
         if let Poll::Ready(answer) = joiner.poll(&mut Tcp, Instant::now()) {

@@ -33,7 +33,7 @@ pub(crate) use join::join;
 #[cfg(test)]
 pub(crate) use joiner::{Joiner, VERDICT_GRACE};
 pub use launch::Launch;
-pub(crate) use proof::{prove, proves};
+pub(crate) use proof::{name, prove, proves, veil};
 #[cfg(test)]
 pub(crate) use root::{Gathering, Limits};
 #[cfg(test)]

@@ -50,7 +50,39 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::join`], and [`Error::InvalidArgument`] for options that make no sense.
     pub fn join_with(rank: Rank, size: u32, id: &UniqueId, options: &Options) -> Result<Self> {
-        let settings = Settings::resolve(options)?;
+        Self::meet(rank, size, id, &[], Settings::resolve(options)?)
+    }
+
+    /// As [`Communicator::join_with`], for a job whose program made several ids, in as many processes (the same
+    /// ones in the same order on all ranks, from 1 to `size` of them). The ranks meet by the first id; of the others
+    /// is only made sure that all ranks pass the same, and those made in this process are given up, so that their
+    /// roots end. Nothing is spread over them: a rendezvous answers each rank once, and one process serves thousands.
+    ///
+    /// # Errors
+    /// As [`Communicator::join_with`]; [`Error::InvalidArgument`] for no ids or more than ranks, [`Error::Settings`]
+    /// when ranks pass different ones.
+    pub fn join_scalable(rank: Rank, size: u32, ids: &[UniqueId], options: &Options) -> Result<Self> {
+        match ids {
+            [first, others @ ..] if ids.len() <= size as usize => {
+                let joined = Self::meet(rank, size, first, others, Settings::resolve(options)?)?;
+                others.iter().for_each(UniqueId::retire);
+                Ok(joined)
+            }
+            _ => Err(Error::invalid(
+                format!("{} unique ids were given for {size} ranks", ids.len()),
+                "give one at least and at most as many as there are ranks",
+            )),
+        }
+    }
+
+    /// Joins the job of `id`; all ranks must have the same `others`.
+    pub(super) fn meet(
+        rank: Rank,
+        size: u32,
+        id: &UniqueId,
+        others: &[UniqueId],
+        settings: Settings,
+    ) -> Result<Self> {
         if size == 0 || rank >= size {
             return Err(Error::invalid(
                 format!("rank {rank} does not exist in a communicator of {size}"),
@@ -71,7 +103,12 @@ impl Communicator {
             unix: if process.shared.shm.is_some() { process.shared.unix_name.clone() } else { Vec::new() },
             tcp: process.shared.tcp_addresses(),
         };
-        let hello = Hello { rank, size, settings: settings.agreed(), member };
+        let mut agreed = settings.agreed();
+        if !others.is_empty() {
+            let value = format!("{} with the mark {}", others.len() + 1, id.mark(others));
+            agreed.push(("unique ids".into(), value));
+        }
+        let hello = Hello { rank, size, settings: agreed, member };
         let table = bootstrap::join(id, hello, settings.join_timeout)?;
         let member = link_up(&process, rank, table, deadline, settings.join_timeout)?;
         Ok(root_communicator(process, member, settings))

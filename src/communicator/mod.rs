@@ -1,12 +1,15 @@
 //! The communicator: a group of ranks that make the same calls in the same order.
 
+mod agree;
 pub(crate) mod core;
 mod group;
+mod grow;
 mod health;
 mod join;
 mod observe;
 mod point;
 mod scope;
+mod shrink;
 pub(crate) mod split;
 mod together;
 mod typed;
@@ -22,6 +25,7 @@ pub(crate) use self::core::Core;
 pub use group::{Group, group};
 pub use health::WithTimeout;
 pub use scope::{Scope, ScopedWork};
+pub use shrink::Shrink;
 
 use crate::Rank;
 use crate::call::{Call, Kind};
