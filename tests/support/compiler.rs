@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use crate::system::skip;
 
@@ -55,17 +56,21 @@ pub fn library() -> PathBuf {
 /// # Panics
 /// If it cannot be made.
 pub fn library_directory() -> PathBuf {
-    let library = library();
-    let place = library.with_file_name("nccl");
-    std::fs::create_dir_all(&place).expect("a directory beside the library");
-    for name in ["libnccl.so", "libnccl.so.2"] {
-        // Several tests do this at a time: a link appears in one step.
-        let link = place.join(format!(".{name}.{}", std::process::id()));
-        let _ = std::fs::remove_file(&link);
-        std::os::unix::fs::symlink(&library, &link).expect("a link");
-        std::fs::rename(&link, place.join(name)).expect("its name");
-    }
-    place
+    static PLACE: OnceLock<PathBuf> = OnceLock::new();
+    let make = || {
+        let library = library();
+        let place = library.with_file_name("nccl");
+        std::fs::create_dir_all(&place).expect("a directory beside the library");
+        for name in ["libnccl.so", "libnccl.so.2"] {
+            // Other tests do this at the same time: a link appears in one step.
+            let link = place.join(format!(".{name}.{}", std::process::id()));
+            let _ = std::fs::remove_file(&link);
+            std::os::unix::fs::symlink(&library, &link).expect("a link");
+            std::fs::rename(&link, place.join(name)).expect("its name");
+        }
+        place
+    };
+    PLACE.get_or_init(make).clone()
 }
 
 /// The arguments that link a program with the library, and let it be found.

@@ -60,9 +60,11 @@ fn theirs() -> Option<Vec<String>> {
     Some(vec!["-isystem".to_owned(), place.display().to_string(), cuda()])
 }
 
-/// The compilers that are there.
+/// The compilers that are there; those that are not are named once.
 fn languages() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
-    LANGUAGES.into_iter().filter(|(compiler, ..)| has(compiler))
+    static PRESENT: OnceLock<Vec<(&str, &str, &str)>> = OnceLock::new();
+    let find = || LANGUAGES.into_iter().filter(|(compiler, ..)| has(compiler)).collect();
+    PRESENT.get_or_init(find).iter().copied()
 }
 
 /// Whether this text compiles, without being linked.
