@@ -72,6 +72,10 @@ def _enter(body, number, size, pipe):
         pipe.send(("failed", traceback.format_exc()))
 
 
+def _counted(size):
+    return "1 process" if size == 1 else f"{size} processes"
+
+
 def run(name, body, size, limit=60):
     """Runs `body` as a job, prints a line, and returns whether all was well. `limit` is in seconds."""
     context = multiprocessing.get_context("spawn")
@@ -116,7 +120,7 @@ def run(name, body, size, limit=60):
         elif checked == 0:
             failure = "nothing was checked"
     if failure is not None:
-        print(f"{name}, {size} ranks: failed:\n{failure}", file=sys.stderr)
+        print(f"{name}, {_counted(size)}: failed:\n{failure}", file=sys.stderr)
         return False
-    print(f"{name}, {size} ranks: {checked} checks")
+    print(f"{name}, {_counted(size)}: {checked} checks")
     return True
