@@ -3,7 +3,7 @@
 
 use consort_algorithms::catalogue::Algorithm;
 use consort_algorithms::{Block, Collective};
-use consort_kernels::{DataType, ReduceOp};
+use consort_kernels::{DataType, ReduceOp, Scalar};
 use consort_memory::{Span, SpanMut};
 
 use crate::Rank;
@@ -113,6 +113,42 @@ impl Kind {
     }
 }
 
+/// What values are folded with, as ranks compare it. The scalars of a pre-multiplied sum may differ between ranks, so
+/// they are no part of it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Operator {
+    Plain(ReduceOp),
+    PreMulSum,
+}
+
+impl Operator {
+    /// One more than the largest of the plain ones.
+    const PRE_MUL_SUM: u32 = ReduceOp::ALL.len() as u32;
+
+    /// A number below 7; it travels in digests.
+    pub(crate) fn code(self) -> u32 {
+        match self {
+            Operator::Plain(op) => op.code(),
+            Operator::PreMulSum => Self::PRE_MUL_SUM,
+        }
+    }
+
+    pub(crate) fn from_code(code: u32) -> Option<Self> {
+        match code {
+            Self::PRE_MUL_SUM => Some(Operator::PreMulSum),
+            code => ReduceOp::from_code(code).map(Operator::Plain),
+        }
+    }
+
+    /// The spelling of nccl-tests.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Operator::Plain(op) => op.name(),
+            Operator::PreMulSum => "mulsum",
+        }
+    }
+}
+
 /// A collective on untyped memory, for bindings; typed callers use the methods of
 /// [`Communicator`](crate::Communicator). Counts are NCCL's: elements of the whole vector for all-reduce,
 /// reduce and broadcast, elements per rank for all others.
@@ -121,6 +157,8 @@ pub struct Call {
     pub(crate) kind: Kind,
     pub(crate) data_type: DataType,
     pub(crate) op: Option<ReduceOp>,
+    /// What this rank's contribution is multiplied by first.
+    pub(crate) scalar: Option<Scalar>,
     pub(crate) root: Rank,
     /// Of blocks that differ, the longest.
     pub(crate) count: usize,
@@ -139,7 +177,7 @@ impl Call {
         root: Rank,
         count: usize,
     ) -> Self {
-        Call { kind, data_type, op, root, count, counts: 0, algorithm: None }
+        Call { kind, data_type, op, scalar: None, root, count, counts: 0, algorithm: None }
     }
 
     /// A call of blocks that differ.
@@ -149,8 +187,7 @@ impl Call {
         op: Option<ReduceOp>,
         blocks: &Blocks<'_>,
     ) -> Self {
-        let counts = blocks.digest();
-        Call { kind, data_type, op, root: 0, count: blocks.longest(), counts, algorithm: None }
+        Call { counts: blocks.digest(), ..Call::new(kind, data_type, op, 0, blocks.longest()) }
     }
 
     /// Folds `count` elements of all ranks; every rank gets the result.
@@ -193,6 +230,40 @@ impl Call {
         Call::new(Kind::Scatter, data_type, None, root, count)
     }
 
+    /// The collective that it is.
+    pub fn collective(&self) -> Collective {
+        self.kind.collective()
+    }
+
+    /// The same sum, of contributions that are first multiplied by a scalar: NCCL's pre-multiplied sum. Each rank
+    /// has a scalar of its own; integers wrap, floats are rounded when they are multiplied and when they are added.
+    /// A call that does not scale is another operation ([`Error::Mismatch`]).
+    ///
+    /// The call must be a sum of elements of the scalar's type; another one is refused when it is made
+    /// ([`Error::InvalidArgument`]).
+    ///
+    /// ```
+    /// use consort::{Call, Communicator, DataType, ReduceOp, Scalar, Span, SpanMut};
+    ///
+    /// let comm = Communicator::local(1)?.remove(0);
+    /// let (input, mut output) = ([1i8, 2, 100], [0i8; 3]);
+    /// let call = Call::all_reduce(DataType::Int8, ReduceOp::Sum, 3).scaled_by(Scalar::of(3i8));
+    /// comm.execute(&call, Span::of(&input), SpanMut::of(&mut output))?;
+    /// assert_eq!(output, [3, 6, 44]);
+    /// # consort::Result::Ok(())
+    /// ```
+    pub fn scaled_by(self, scalar: Scalar) -> Self {
+        Call { scalar: Some(scalar), ..self }
+    }
+
+    /// What it folds with, if it folds.
+    pub(crate) fn operator(&self) -> Option<Operator> {
+        match self.scalar {
+            Some(_) => Some(Operator::PreMulSum),
+            None => self.op.map(Operator::Plain),
+        }
+    }
+
     /// Bytes that the input of rank `rank` of `size` must have; `usize::MAX` where the number overflows, which
     /// no buffer has.
     pub fn input_bytes(&self, rank: Rank, size: u32) -> usize {
@@ -220,7 +291,7 @@ impl Call {
         Descriptor {
             kind: self.kind,
             data_type: self.data_type,
-            op: self.op,
+            op: self.operator(),
             root: if self.kind.varies() { self.counts } else { self.root },
             count: self.count as u64,
             named: self.algorithm.map_or(Named::NONE, Named::new),
@@ -229,6 +300,7 @@ impl Call {
 
     /// Everything about the call and its buffers that this rank can check alone.
     pub(crate) fn check(&self, rank: Rank, size: u32, input: Span<'_>, output: SpanMut<'_>) -> Result<()> {
+        self.check_scalar()?;
         let name = self.kind.name();
         if self.root >= size {
             return Err(Error::invalid(
@@ -273,6 +345,7 @@ impl Call {
         input: Span<'_>,
         output: SpanMut<'_>,
     ) -> Result<()> {
+        self.check_scalar()?;
         let (name, element) = (self.kind.name(), self.data_type.size());
         let gathers = self.kind == Kind::AllGatherV;
         let (whole, own) = if gathers { (output.len(), input.len()) } else { (input.len(), output.len()) };
@@ -289,6 +362,29 @@ impl Call {
             Some(Block { offset, bytes }) if bytes != 0 => self.check_overlap(offset, input, output),
             _ => Ok(()),
         }
+    }
+
+    /// Only sums are scaled, by elements of their type.
+    fn check_scalar(&self) -> Result<()> {
+        let Some(scalar) = self.scalar else { return Ok(()) };
+        let (name, data_type) = (self.kind.name(), self.data_type);
+        if self.op != Some(ReduceOp::Sum) {
+            let folds = self.op.map_or("folds nothing".into(), |op| format!("folds with {op}"));
+            return Err(Error::invalid(
+                format!("{name}: a call that {folds} has no scalar"),
+                "scale sums alone: reduce, all_reduce and reduce_scatter with ReduceOp::Sum",
+            ));
+        }
+        if scalar.data_type() != data_type {
+            return Err(Error::invalid(
+                format!(
+                    "{name}: elements of type {data_type} cannot be scaled by one of {}",
+                    scalar.data_type()
+                ),
+                "pass a scalar of the elements' data type",
+            ));
+        }
+        Ok(())
     }
 
     /// The two buffers must be apart or stand as the in-place form wants it, in which this rank's block begins
@@ -335,6 +431,45 @@ mod tests {
         let scatter = Call::reduce_scatter(DataType::Float32, ReduceOp::Sum, 32);
         assert!(scatter.check(1, 2, all.read(), all.slice(128, 128)).is_ok());
         assert!(scatter.check(1, 2, all.read(), all.slice(64, 128)).is_err());
+    }
+
+    #[test]
+    fn only_sums_are_scaled_and_by_their_own_type() {
+        let mut data = [0f32; 4];
+        let all = SpanMut::of(&mut data);
+        let scaled = |call: Call| call.scaled_by(Scalar::of(2f32));
+        let error = |call: Call| scaled(call).check(0, 2, all.read(), all).unwrap_err().to_string();
+        assert!(
+            error(Call::all_reduce(DataType::Float32, ReduceOp::Avg, 4))
+                .contains("that folds with avg has no")
+        );
+        assert!(error(Call::broadcast(DataType::Float32, 4, 0)).contains("that folds nothing has no scalar"));
+        assert!(
+            error(Call::reduce(DataType::Int32, ReduceOp::Sum, 4, 0))
+                .contains("int32 cannot be scaled by one of float")
+        );
+        let sum = scaled(Call::all_reduce(DataType::Float32, ReduceOp::Sum, 4));
+        assert!(sum.check(0, 2, all.read(), all).is_ok());
+        let counts = [2usize, 2];
+        let blocks = Blocks::from(&counts);
+        let block = all.slice(0, 8);
+        for (op, is_right) in [(ReduceOp::Sum, true), (ReduceOp::Prod, false)] {
+            let call = scaled(Call::varying(Kind::ReduceScatterV, DataType::Float32, Some(op), &blocks));
+            assert_eq!(call.check_blocks(0, 2, blocks, all.read(), block).is_ok(), is_right);
+        }
+    }
+
+    #[test]
+    fn a_scaled_sum_is_another_operation_whatever_the_scalar() {
+        let plain = Call::all_reduce(DataType::Float32, ReduceOp::Sum, 4);
+        let [one, two] = [1f32, 2.0].map(|scalar| plain.scaled_by(Scalar::of(scalar)).descriptor());
+        assert_eq!(one, two);
+        assert_ne!(one.digest(1, 0), plain.descriptor().digest(1, 0));
+        assert_eq!(one.to_string(), "all_reduce of 4 float (mulsum)");
+        for code in 0..=Operator::PRE_MUL_SUM {
+            assert_eq!(Operator::from_code(code).map(Operator::code), Some(code));
+        }
+        assert_eq!(Operator::from_code(Operator::PRE_MUL_SUM + 1), None);
     }
 
     #[test]

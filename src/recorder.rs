@@ -8,11 +8,11 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use consort_algorithms::catalogue::{Algorithm, Family};
-use consort_kernels::{DataType, ReduceOp};
+use consort_kernels::DataType;
 use consort_memory::sync::{AtomicU64, Ordering, fence};
 
 use crate::Rank;
-use crate::call::Kind;
+use crate::call::{Kind, Operator};
 use crate::clock::Clock;
 
 /// How many operations are kept, and told to others. A power of two.
@@ -23,7 +23,7 @@ pub(crate) const RECORDS: usize = 128;
 pub(crate) struct Descriptor {
     pub(crate) kind: Kind,
     pub(crate) data_type: DataType,
-    pub(crate) op: Option<ReduceOp>,
+    pub(crate) op: Option<Operator>,
     /// The root, or for point-to-point the peer; where blocks differ a word for their lengths; 0 otherwise.
     pub(crate) root: Rank,
     pub(crate) count: u64,
@@ -84,7 +84,7 @@ impl Descriptor {
             data_type: DataType::from_code((packed >> 8) as u8 as u32)?,
             op: match (packed >> 16) as u8 & 0xf {
                 0xf => None,
-                code => Some(ReduceOp::from_code(code as u32)?),
+                code => Some(Operator::from_code(code as u32)?),
             },
             root: (packed >> 32) as u32,
             count,
@@ -214,6 +214,17 @@ impl Snapshot {
     /// What the rank said collective `sequence` is, if it still knows.
     pub(crate) fn find(&self, sequence: u64) -> Option<Descriptor> {
         self.collectives().find(|entry| entry.sequence == sequence).map(|entry| entry.descriptor)
+    }
+
+    /// The numbers of the last messages finished with `peer`: sent to it and received from it; 0 where none is recorded.
+    pub(crate) fn passed(&self, peer: Rank) -> (u64, u64) {
+        let finished = self.recent.iter().filter(|told| told.ended.is_some() && !told.failed);
+        let last = |kind: Kind| {
+            let with =
+                finished.clone().filter(|told| told.descriptor.kind == kind && told.descriptor.root == peer);
+            with.map(|told| told.sequence).max().unwrap_or(0)
+        };
+        (last(Kind::Send), last(Kind::Receive))
     }
 
     /// The collectives among the last operations.
@@ -370,13 +381,15 @@ impl Record {
 
 #[cfg(test)]
 mod tests {
+    use consort_kernels::ReduceOp;
+
     use super::*;
 
     fn descriptor(count: u64) -> Descriptor {
         Descriptor {
             kind: Kind::AllReduce,
             data_type: DataType::Float32,
-            op: Some(ReduceOp::Sum),
+            op: Some(Operator::Plain(ReduceOp::Sum)),
             root: 0,
             count,
             named: Named::NONE,
@@ -432,7 +445,8 @@ mod tests {
         let others = [
             Descriptor { kind: Kind::Reduce, ..base },
             Descriptor { data_type: DataType::Float64, ..base },
-            Descriptor { op: Some(ReduceOp::Max), ..base },
+            Descriptor { op: Some(Operator::Plain(ReduceOp::Max)), ..base },
+            Descriptor { op: Some(Operator::PreMulSum), ..base },
             Descriptor { root: 1, ..base },
             Descriptor { count: 8, ..base },
             Descriptor { named: Named::new(Algorithm::Tree), ..base },

@@ -1,13 +1,13 @@
 //! The calls of `include/consort.h` that NCCL does not have: what happens when something breaks, and what one
 //! sees of it. The header is their contract; here is what it does not need to say.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 
-use consort::{Error, Report};
+use consort::nccl::{Comm, Failure, Result};
+use consort::{Communicator, Error, Report};
 
-use crate::handles::Handle;
-use crate::status::{Status, fence, fence_of, invalid};
-use crate::{handle, handles, store, timeout};
+use crate::boundary::{plain, store, string};
+use crate::{handles, timeout};
 
 /// `consortFormat_t`.
 #[repr(i32)]
@@ -19,9 +19,9 @@ pub enum Format {
     Json = 1,
 }
 
-fn format(code: c_int) -> Result<Format, Error> {
+fn format(code: c_int) -> Result<Format> {
     [Format::Text, Format::Json].into_iter().find(|format| *format as c_int == code).ok_or_else(|| {
-        invalid(&format!("there is no report format {code}"), "pass CONSORT_TEXT or CONSORT_JSON")
+        Failure::argument(format!("there is no report format {code}"), "pass CONSORT_TEXT or CONSORT_JSON")
     })
 }
 
@@ -33,16 +33,16 @@ fn written(report: &Report, format: Format) -> String {
 }
 
 /// The report of a communicator: made now, or the last that was made by itself (empty where there is none).
-fn report(handle: &Handle, code: c_int, is_last: bool) -> Result<String, Error> {
+fn report(handle: &Comm, code: c_int, is_last: bool) -> Result<String> {
     let format = format(code)?;
     if is_last {
         // A fork asks nobody, but it must not read what its parent's threads may have been writing.
-        if let Err(error @ Error::Forked) = handle.communicator.status() {
-            return Err(error);
+        if let Err(error @ Error::Forked) = handle.communicator()?.status() {
+            return Err(error.into());
         }
-        return Ok(handle.communicator.last_report().map_or(String::new(), |last| written(&last, format)));
+        return Ok(handle.communicator()?.last_report().map_or(String::new(), |last| written(&last, format)));
     }
-    Ok(written(&handle.communicator.report()?, format))
+    Ok(written(&handle.communicator()?.report()?, format))
 }
 
 /// Writes a text, ended by a zero, as far as the buffer goes; never half a character.
@@ -53,10 +53,10 @@ unsafe fn write_text(
     buffer: *mut c_char,
     capacity: usize,
     needed: *mut usize,
-    make: impl FnOnce() -> Result<String, Error>,
-) -> Result<(), Error> {
+    make: impl FnOnce() -> Result<String>,
+) -> Result<()> {
     if buffer.is_null() && (capacity != 0 || needed.is_null()) {
-        return Err(invalid(
+        return Err(Failure::argument(
             "buffer is null",
             "pass a buffer, or null with a capacity of 0 and where the needed size is to be written",
         ));
@@ -82,13 +82,13 @@ unsafe fn write_text(
 }
 
 /// A text in memory of its own.
-fn allocate_text(text: &str) -> Result<*mut c_char, Error> {
+fn allocate_text(text: &str) -> Result<*mut c_char> {
     let text = text.replace('\0', " ");
     // SAFETY: any size may be asked for; what comes back is checked.
     let start = unsafe { libc::malloc(text.len() + 1) }.cast::<u8>();
     if start.is_null() {
         let source = std::io::Error::from_raw_os_error(libc::ENOMEM);
-        return Err(Error::System { call: "malloc, for a report".to_owned(), source: source.into() });
+        return Err(Error::System { call: "malloc, for a report".to_owned(), source: source.into() }.into());
     }
     // SAFETY: there are as many bytes and one more, and nobody else knows them.
     unsafe {
@@ -111,8 +111,8 @@ pub unsafe extern "C" fn consortCommReport(
     needed: *mut usize,
 ) -> c_int {
     // SAFETY: this function's own contract.
-    fence_of(comm, || unsafe {
-        let handle = handle(comm)?;
+    plain("consortCommReport", comm, || unsafe {
+        let handle = handles::comm(comm)?;
         write_text(buffer, capacity, needed, || report(&handle, format, false))
     })
 }
@@ -128,8 +128,8 @@ pub unsafe extern "C" fn consortCommReportAlloc(
     text: *mut *mut c_char,
 ) -> c_int {
     // SAFETY: this function's own contract.
-    fence_of(comm, || unsafe {
-        let handle = handle(comm)?;
+    plain("consortCommReportAlloc", comm, || unsafe {
+        let handle = handles::comm(comm)?;
         store(text, "text", || allocate_text(&report(&handle, format, false)?))
     })
 }
@@ -147,8 +147,8 @@ pub unsafe extern "C" fn consortCommLastReport(
     needed: *mut usize,
 ) -> c_int {
     // SAFETY: this function's own contract.
-    fence_of(comm, || unsafe {
-        let handle = handle(comm)?;
+    plain("consortCommLastReport", comm, || unsafe {
+        let handle = handles::comm(comm)?;
         write_text(buffer, capacity, needed, || report(&handle, format, true))
     })
 }
@@ -166,10 +166,10 @@ pub unsafe extern "C" fn consortCommFlightRecord(
     needed: *mut usize,
 ) -> c_int {
     // SAFETY: this function's own contract.
-    fence_of(comm, || unsafe {
-        let (handle, format) = (handle(comm)?, self::format(format)?);
+    plain("consortCommFlightRecord", comm, || unsafe {
+        let (handle, format) = (handles::comm(comm)?, self::format(format)?);
         write_text(buffer, capacity, needed, || {
-            let record = handle.communicator.flight_record()?;
+            let record = handle.communicator()?.flight_record()?;
             Ok(if format == Format::Json { record.to_json() } else { record.to_string() })
         })
     })
@@ -188,10 +188,10 @@ pub unsafe extern "C" fn consortCommStragglers(
     needed: *mut usize,
 ) -> c_int {
     // SAFETY: this function's own contract.
-    fence_of(comm, || unsafe {
-        let (handle, format) = (handle(comm)?, self::format(format)?);
+    plain("consortCommStragglers", comm, || unsafe {
+        let (handle, format) = (handles::comm(comm)?, self::format(format)?);
         write_text(buffer, capacity, needed, || {
-            let stragglers = handle.communicator.stragglers()?;
+            let stragglers = handle.communicator()?.stragglers()?;
             Ok(if format == Format::Json { stragglers.to_json() } else { stragglers.to_string() })
         })
     })
@@ -219,32 +219,18 @@ pub unsafe extern "C" fn consortCommStatus(
     needed: *mut usize,
 ) -> c_int {
     // SAFETY: this function's own contract.
-    fence_of(comm, || unsafe {
-        let handle = handle(comm)?;
-        let text = || Ok(handle.communicator.status().err().map_or(String::new(), |error| error.to_string()));
+    plain("consortCommStatus", comm, || unsafe {
+        let handle = handles::comm(comm)?;
+        let text =
+            || Ok(handle.communicator()?.status().err().map_or(String::new(), |error| error.to_string()));
         write_text(buffer, capacity, needed, text)
-    })
-}
-
-/// What ended the communicator, as a result.
-///
-/// # Safety
-/// `result` must be null or writable.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclCommGetAsyncError(comm: *mut c_void, result: *mut c_int) -> c_int {
-    // SAFETY: this function's own contract.
-    fence_of(comm, || unsafe {
-        let handle = handle(comm)?;
-        let status =
-            || handle.communicator.status().map_or_else(|error| Status::of(&error), |()| Status::Success);
-        store(result, "asyncError", || Ok(status() as c_int))
     })
 }
 
 /// Sets the deadline of later calls on a communicator.
 #[unsafe(no_mangle)]
 pub extern "C" fn consortCommSetTimeout(comm: *mut c_void, seconds: f64) -> c_int {
-    fence_of(comm, || handle(comm)?.timeout.set(seconds))
+    plain("consortCommSetTimeout", comm, || timeout::set_of_comm(&*handles::comm(comm)?, seconds))
 }
 
 /// Writes the deadline of later calls on a communicator.
@@ -254,9 +240,9 @@ pub extern "C" fn consortCommSetTimeout(comm: *mut c_void, seconds: f64) -> c_in
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn consortCommGetTimeout(comm: *mut c_void, seconds: *mut f64) -> c_int {
     // SAFETY: this function's own contract.
-    fence_of(comm, || unsafe {
-        let handle = handle(comm)?;
-        store(seconds, "seconds", || Ok(handle.timeout.seconds(&handle.communicator)))
+    plain("consortCommGetTimeout", comm, || unsafe {
+        let handle = handles::comm(comm)?;
+        store(seconds, "seconds", || timeout::seconds(&handle))
     })
 }
 
@@ -266,7 +252,7 @@ pub unsafe extern "C" fn consortCommGetTimeout(comm: *mut c_void, seconds: *mut 
 /// `previous` must be null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn consortThreadSetTimeout(seconds: f64, previous: *mut f64) -> c_int {
-    fence(|| {
+    plain("consortThreadSetTimeout", std::ptr::null_mut(), || {
         let before = timeout::set_of_thread(seconds)?;
         if !previous.is_null() {
             // SAFETY: checked for null; otherwise this function's own contract.
@@ -276,26 +262,19 @@ pub unsafe extern "C" fn consortThreadSetTimeout(seconds: f64, previous: *mut f6
     })
 }
 
-/// The words that C passed.
-///
-/// # Safety
-/// `reason` must be null or a string that ends with a zero.
-unsafe fn words(reason: *const c_char) -> String {
-    if reason.is_null() {
-        return "no reason was given".to_owned();
+/// Ends a communicator, by `end`, unless this process is a fork of the one that has it.
+fn end(comm: *mut c_void, end: impl FnOnce(&Communicator)) -> Result<()> {
+    let handle = handles::comm(comm)?;
+    let communicator = handle.communicator()?;
+    if let Err(error @ Error::Forked) = communicator.status() {
+        return Err(error.into());
     }
-    // SAFETY: checked for null; otherwise this function's own contract.
-    unsafe { CStr::from_ptr(reason) }.to_string_lossy().into_owned()
+    end(communicator);
+    Ok(())
 }
 
-/// Ends a communicator, by `end`, unless this process is a fork of the one that has it.
-fn end(comm: *mut c_void, end: impl FnOnce(&Handle)) -> Result<(), Error> {
-    let handle = handle(comm)?;
-    if let Err(error @ Error::Forked) = handle.communicator.status() {
-        return Err(error);
-    }
-    end(&handle);
-    Ok(())
+fn no_reason() -> String {
+    "no reason was given".to_owned()
 }
 
 /// Ends a communicator on all ranks, for good.
@@ -305,7 +284,9 @@ fn end(comm: *mut c_void, end: impl FnOnce(&Handle)) -> Result<(), Error> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn consortCommAbort(comm: *mut c_void, reason: *const c_char) -> c_int {
     // SAFETY: this function's own contract.
-    fence_of(comm, || end(comm, |handle| handle.communicator.abort(&unsafe { words(reason) })))
+    plain("consortCommAbort", comm, || {
+        end(comm, |communicator| communicator.abort(&unsafe { string(reason) }.unwrap_or_else(no_reason)))
+    })
 }
 
 /// Ends a communicator's operations on all ranks.
@@ -315,34 +296,7 @@ pub unsafe extern "C" fn consortCommAbort(comm: *mut c_void, reason: *const c_ch
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn consortCommRevoke(comm: *mut c_void, reason: *const c_char) -> c_int {
     // SAFETY: this function's own contract.
-    fence_of(comm, || end(comm, |handle| handle.communicator.revoke(&unsafe { words(reason) })))
-}
-
-/// Ends a communicator on all ranks and frees its handle; null is fine. A call under way keeps what it needs
-/// until it returns.
-#[unsafe(no_mangle)]
-pub extern "C" fn ncclCommAbort(comm: *mut c_void) -> c_int {
-    fence_of(comm, || {
-        if comm.is_null() {
-            return Ok(());
-        }
-        // A fork has nothing to end, but its copy to free.
-        let ended = end(comm, |handle| handle.communicator.abort("its program called ncclCommAbort"));
-        drop(handles::remove(comm));
-        match ended {
-            Err(Error::Forked) => Ok(()),
-            ended => ended,
-        }
-    })
-}
-
-/// Ends a communicator's operations on all ranks; there are no flags.
-#[unsafe(no_mangle)]
-pub extern "C" fn ncclCommRevoke(comm: *mut c_void, flags: c_int) -> c_int {
-    fence_of(comm, || {
-        if flags != 0 {
-            return Err(invalid(&format!("there are no flags {flags}"), "pass 0"));
-        }
-        end(comm, |handle| handle.communicator.revoke("its program called ncclCommRevoke"))
+    plain("consortCommRevoke", comm, || {
+        end(comm, |communicator| communicator.revoke(&unsafe { string(reason) }.unwrap_or_else(no_reason)))
     })
 }

@@ -1,76 +1,130 @@
-//! Communicator handles for C: numbers dressed as pointers.
+//! Handles for C: numbers dressed as pointers.
 //!
-//! Invariant: a handle is an index and a generation, never an address, so one that was freed or made up is
-//! found out and nothing is dereferenced.
+//! Invariant: a handle is a kind, an index and a generation, never an address, so one that was freed, made up or of
+//! another kind is found out and nothing is dereferenced.
 
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use consort::Communicator;
+use consort::nccl::{Comm, Failure, Result, Stream};
 
-use crate::timeout;
-
-/// How many communicators a process can have at once through the C ABI.
+/// How many of a kind a process can have at once.
 const HANDLES_MAX: usize = 4096;
-/// Handles are multiples of this, so that no small number or aligned address passes for one by chance.
 const INDEX_BITS: u32 = 12;
-const TAG: usize = 0x5C0 << 48;
+const GENERATION_BITS: u32 = 32;
+/// The kind is above these bits, as no address of a process has it.
+const KIND_BIT: u32 = INDEX_BITS + GENERATION_BITS;
 
-/// What a handle stands for.
-pub(crate) struct Handle {
-    pub(crate) communicator: Communicator,
-    /// What C set for all later calls.
-    pub(crate) timeout: timeout::OfHandle,
-}
-
-struct Slot {
+struct Slot<T> {
     generation: u32,
-    handle: Option<Arc<Handle>>,
+    value: Option<Arc<T>>,
 }
 
-static SLOTS: [RwLock<Slot>; HANDLES_MAX] =
-    [const { RwLock::new(Slot { generation: 0, handle: None }) }; HANDLES_MAX];
+/// All handles of a kind.
+pub(crate) struct Slab<T: 'static> {
+    kind: usize,
+    slots: [RwLock<Slot<T>>; HANDLES_MAX],
+    /// Below it all slots were taken when it was set; a hint.
+    free: AtomicUsize,
+}
 
-/// Keeps a communicator and makes its handle; `None` when there are too many.
-pub(crate) fn insert(communicator: Communicator) -> Option<*mut c_void> {
-    let handle = Arc::new(Handle { communicator, timeout: timeout::OfHandle::default() });
-    for (index, slot) in SLOTS.iter().enumerate() {
-        let mut slot = slot.write().unwrap_or_else(PoisonError::into_inner);
-        if slot.handle.is_none() {
-            slot.generation = slot.generation.wrapping_add(1);
-            slot.handle = Some(handle);
-            return Some((TAG | (slot.generation as usize) << INDEX_BITS | index) as *mut c_void);
+pub(crate) static COMMS: Slab<Comm> = Slab::new(0x5C0_01);
+pub(crate) static STREAMS: Slab<Stream> = Slab::new(0x5C0_02);
+
+impl<T> Slab<T> {
+    const fn new(kind: usize) -> Self {
+        Slab {
+            kind,
+            slots: [const { RwLock::new(Slot { generation: 0, value: None }) }; HANDLES_MAX],
+            free: AtomicUsize::new(0),
         }
     }
-    None
-}
 
-fn slot(handle: *mut c_void) -> Option<(&'static RwLock<Slot>, u32)> {
-    let bits = handle as usize;
-    let generation = (bits & !TAG) >> INDEX_BITS;
-    (bits & TAG == TAG).then(|| (&SLOTS[bits & (HANDLES_MAX - 1)], generation as u32))
-}
+    /// Keeps a value and makes its handle.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub(crate) fn insert(&self, value: Arc<T>) -> Result<*mut c_void> {
+        // Relaxed: a hint.
+        let first = self.free.load(Ordering::Relaxed);
+        for step in 0..HANDLES_MAX {
+            let index = (first + step) % HANDLES_MAX;
+            let mut slot = self.slots[index].write().unwrap_or_else(PoisonError::into_inner);
+            if slot.value.is_none() {
+                slot.generation = slot.generation.wrapping_add(1);
+                slot.value = Some(value);
+                self.free.store(index + 1, Ordering::Relaxed);
+                let generation = slot.generation as usize;
+                return Ok((self.kind << KIND_BIT | generation << INDEX_BITS | index) as *mut c_void);
+            }
+        }
+        Err(Failure::usage(
+            format!("this process has {HANDLES_MAX} of them, as many as there can be"),
+            "destroy some before making more",
+        ))
+    }
 
-/// What a handle stands for, unless it was freed or never was one.
-pub(crate) fn find(handle: *mut c_void) -> Option<Arc<Handle>> {
-    let (slot, generation) = slot(handle)?;
-    let slot = slot.read().unwrap_or_else(PoisonError::into_inner);
-    if slot.generation == generation { slot.handle.clone() } else { None }
-}
+    fn slot(&self, handle: *mut c_void) -> Option<(&RwLock<Slot<T>>, u32)> {
+        let bits = handle as usize;
+        let generation = (bits >> INDEX_BITS) as u32;
+        (bits >> KIND_BIT == self.kind).then(|| (&self.slots[bits % HANDLES_MAX], generation))
+    }
 
-/// Whether it is a handle that was made here, freed or not.
-pub(crate) fn was_made(handle: *mut c_void) -> bool {
-    slot(handle).is_some_and(|(slot, generation)| {
+    /// What a handle stands for, unless it was freed or never was one.
+    #[inline]
+    pub(crate) fn find(&self, handle: *mut c_void) -> Option<Arc<T>> {
+        let (slot, generation) = self.slot(handle)?;
         let slot = slot.read().unwrap_or_else(PoisonError::into_inner);
-        generation != 0 && generation <= slot.generation
+        if slot.generation == generation { slot.value.clone() } else { None }
+    }
+
+    /// Frees a handle and hands out what it stood for.
+    pub(crate) fn remove(&self, handle: *mut c_void) -> Option<Arc<T>> {
+        let (slot, generation) = self.slot(handle)?;
+        let mut slot = slot.write().unwrap_or_else(PoisonError::into_inner);
+        if slot.generation == generation { slot.value.take() } else { None }
+    }
+
+    /// Whether it is a handle that was made here, freed or not.
+    fn was_made(&self, handle: *mut c_void) -> bool {
+        self.slot(handle).is_some_and(|(slot, generation)| {
+            let slot = slot.read().unwrap_or_else(PoisonError::into_inner);
+            generation != 0 && generation <= slot.generation
+        })
+    }
+}
+
+/// The communicator that a handle stands for.
+#[inline]
+pub(crate) fn find(handle: *mut c_void) -> Option<Arc<Comm>> {
+    COMMS.find(handle)
+}
+
+/// Whether it is a communicator's handle that was made here, freed or not.
+pub(crate) fn was_made(handle: *mut c_void) -> bool {
+    COMMS.was_made(handle)
+}
+
+/// The communicator that a handle stands for.
+///
+/// # Errors
+/// For what is no such handle, or no longer.
+#[inline]
+pub(crate) fn comm(handle: *mut c_void) -> Result<Arc<Comm>> {
+    find(handle).ok_or_else(|| {
+        Failure::argument(
+            "the communicator handle is null, freed or foreign",
+            "pass one that ncclCommInitRank or the like made",
+        )
     })
 }
 
-/// Frees a handle and hands out what it stood for.
-pub(crate) fn remove(handle: *mut c_void) -> Option<Arc<Handle>> {
-    let (slot, generation) = slot(handle)?;
-    let mut slot = slot.write().unwrap_or_else(PoisonError::into_inner);
-    if slot.generation == generation { slot.handle.take() } else { None }
+/// The host stream that a call is to be put into; `None` for null and for what is no host stream, such as a stream of
+/// CUDA's, for which a call on host memory is complete when it returns.
+#[inline]
+pub(crate) fn stream(handle: *mut c_void) -> Option<Arc<Stream>> {
+    if handle.is_null() { None } else { STREAMS.find(handle) }
 }
 
 #[cfg(test)]
@@ -79,17 +133,17 @@ mod tests {
 
     #[test]
     fn freed_and_foreign_handles_are_found_out() {
-        let communicator = Communicator::local(1).expect("one rank").pop().expect("one rank");
-        let handle = insert(communicator).expect("a handle");
+        let comms = || Comm::local(1, None).expect("one rank").pop().expect("one rank");
+        let handle = COMMS.insert(comms()).expect("a handle");
         assert!(find(handle).is_some());
-        assert!(remove(handle).is_some());
-        assert!(find(handle).is_none() && remove(handle).is_none());
+        assert!(STREAMS.find(handle).is_none(), "of another kind");
+        assert!(COMMS.remove(handle).is_some());
+        assert!(find(handle).is_none() && COMMS.remove(handle).is_none());
         assert!(was_made(handle));
-        let other =
-            insert(Communicator::local(1).expect("one rank").pop().expect("one rank")).expect("a handle");
+        let other = COMMS.insert(comms()).expect("a handle");
         assert_ne!(handle, other);
         assert!(find(handle).is_none());
-        remove(other);
+        COMMS.remove(other);
         for foreign in [0usize, 1, 0x7fff_dead_beef, usize::MAX] {
             assert!(find(foreign as *mut c_void).is_none() && !was_made(foreign as *mut c_void));
         }

@@ -4,10 +4,13 @@ use std::ffi::CStr;
 use std::ptr::{null, null_mut};
 
 use super::*;
-use crate::status::{Status, ncclGetLastError};
+use std::ffi::{c_int, c_void};
 
-const OK: c_int = Status::Success as c_int;
-const INVALID: c_int = Status::InvalidArgument as c_int;
+use consort::UniqueId;
+use consort::nccl::Code;
+
+const OK: c_int = Code::Success as c_int;
+const INVALID: c_int = Code::InvalidArgument as c_int;
 const INT32: c_int = 2;
 const INT64: c_int = 4;
 const SUM: c_int = 0;
@@ -43,6 +46,11 @@ fn join(id: NcclUniqueId, rank: c_int, size: c_int) -> Comm {
     comm
 }
 
+fn destroy(comm: Comm) -> c_int {
+    // SAFETY: any handle may be passed.
+    unsafe { ncclCommDestroy(comm) }
+}
+
 /// All-reduce of 32-bit numbers.
 fn all_reduce(input: &[i32], output: &mut [i32], element: c_int, op: c_int, comm: Comm) -> c_int {
     assert_eq!(input.len(), output.len());
@@ -60,9 +68,9 @@ fn places_for_results_must_not_be_null() {
     // SAFETY: null is allowed and refused.
     refused(unsafe { ncclGetVersion(null_mut()) }, "version is null");
     // SAFETY: as above.
-    refused(unsafe { ncclGetUniqueId(null_mut()) }, "id is null");
+    refused(unsafe { ncclGetUniqueId(null_mut()) }, "uniqueId is null");
     // SAFETY: as above.
-    refused(unsafe { ncclCommInitRank(null_mut(), 1, unique_id(), 0) }, "comm is null");
+    refused(unsafe { ncclCommInitRank(null_mut(), 1, unique_id(), 0) }, "newcomm is null");
 }
 
 #[test]
@@ -70,10 +78,10 @@ fn joining_checks_rank_size_and_id() {
     let id = unique_id();
     let zeros = NcclUniqueId { internal: [0; UniqueId::BYTES] };
     let cases = [
-        (id, -1, 2, "rank -1 is negative"),
+        (id, -1, 2, "rank -1 does not exist"),
         (id, 2, 2, "rank 2 does not exist"),
         (id, 0, 0, "rank 0 does not exist"),
-        (id, 0, -1, "a size of -1"),
+        (id, 0, -1, "a communicator of -1"),
         (zeros, 0, 1, "not a unique id"),
     ];
     for (id, rank, size, why) in cases {
@@ -90,13 +98,13 @@ fn one_rank_reduces_and_its_freed_handle_is_refused() {
     let (input, mut output) = ([1, -2, 3], [0; 3]);
     assert_eq!(all_reduce(&input, &mut output, INT32, SUM, comm), OK, "{}", last_error());
     assert_eq!(output, input);
-    assert_eq!(ncclCommDestroy(comm), OK);
+    assert_eq!(destroy(comm), OK);
     refused(all_reduce(&input, &mut output, INT32, SUM, comm), "freed");
-    refused(ncclCommDestroy(comm), "freed");
+    refused(destroy(comm), "freed");
     refused(all_reduce(&input, &mut output, INT32, SUM, null_mut()), "null, freed or foreign");
     // SAFETY: the buffer has an element.
     refused(unsafe { ncclSend(input.as_ptr().cast(), 1, INT32, 0, comm, null_mut()) }, "freed");
-    assert_eq!(ncclCommDestroy(null_mut()), OK);
+    assert_eq!(destroy(null_mut()), OK);
 }
 
 #[test]
@@ -108,7 +116,7 @@ fn types_operators_and_ranks_are_checked() {
         refused(all_reduce(&input, &mut output, INT32, code, comm), &format!("no reduction operator {code}"));
     }
     let (from, to): (*const c_void, Comm) = (input.as_ptr().cast(), output.as_mut_ptr().cast());
-    for (root, why) in [(-1, "rank -1 is negative"), (1, "rank 1 does not exist")] {
+    for (root, why) in [(-1, "rank -1 does not exist"), (1, "rank 1 does not exist")] {
         // SAFETY: every buffer has an element.
         unsafe {
             refused(ncclReduce(from, to, 1, INT32, SUM, root, comm, null_mut()), why);
@@ -120,7 +128,7 @@ fn types_operators_and_ranks_are_checked() {
     // SAFETY: as above.
     refused(unsafe { ncclSend(from, 1, INT32, 0, comm, null_mut()) }, "is this rank");
     assert_eq!(all_reduce(&input, &mut output, INT32, SUM, comm), OK, "a refused call leaves all as it was");
-    assert_eq!(ncclCommDestroy(comm), OK);
+    assert_eq!(destroy(comm), OK);
 }
 
 /// Every function that takes buffers, with one count and the same two addresses.
@@ -166,7 +174,7 @@ fn null_buffers_and_huge_counts_are_refused() {
         }
     }
     assert_eq!(data, [7; 2]);
-    assert_eq!(ncclCommDestroy(comm), OK);
+    assert_eq!(destroy(comm), OK);
 }
 
 #[test]
@@ -177,7 +185,7 @@ fn no_elements_need_no_buffers() {
         let expected = if name == "send" || name == "receive" { INVALID } else { OK };
         assert_eq!(status, expected, "{name}");
     }
-    assert_eq!(ncclCommDestroy(comm), OK);
+    assert_eq!(destroy(comm), OK);
 }
 
 #[test]
@@ -204,7 +212,7 @@ fn two_threads_are_two_ranks() {
             ncclAllGather(input.as_ptr().cast(), both.as_mut_ptr().cast(), 1, INT32, comm, null_mut())
         };
         assert_eq!((status, both), (OK, [1, 2]), "{}", last_error());
-        assert_eq!(ncclCommDestroy(comm), OK);
+        assert_eq!(destroy(comm), OK);
     };
     std::thread::scope(|threads| {
         threads.spawn(|| run(1));

@@ -1,20 +1,14 @@
 //! Deadlines as C says them: seconds in a double, with two values that are no times.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use consort::{Communicator, Error};
-
-use crate::status::invalid;
+use consort::nccl::{Comm, Failure, NEVER, Result};
 
 /// `CONSORT_TIMEOUT_NONE`: no deadline.
 pub const NONE: f64 = -1.0;
 /// `CONSORT_TIMEOUT_INHERIT`: what the next wider scope says.
 pub const INHERIT: f64 = -2.0;
-
-/// From here on it is no deadline; the core takes what is longer for this.
-pub(crate) const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 thread_local! {
     /// `None` where the communicator decides.
@@ -22,7 +16,7 @@ thread_local! {
 }
 
 /// The seconds that C passed; `None` to inherit.
-fn parse(seconds: f64) -> Result<Option<Duration>, Error> {
+fn parse(seconds: f64) -> Result<Option<Duration>> {
     if seconds == INHERIT {
         return Ok(None);
     }
@@ -30,8 +24,8 @@ fn parse(seconds: f64) -> Result<Option<Duration>, Error> {
         return Ok(Some(NEVER));
     }
     if seconds.is_nan() || seconds <= 0.0 {
-        return Err(invalid(
-            &format!("{seconds} s is no timeout"),
+        return Err(Failure::argument(
+            format!("{seconds} s is no timeout"),
             "pass seconds greater than 0, CONSORT_TIMEOUT_NONE or CONSORT_TIMEOUT_INHERIT",
         ));
     }
@@ -46,40 +40,34 @@ fn show(timeout: Option<Duration>) -> f64 {
     }
 }
 
-/// The deadline of a handle, in nanoseconds; 0 where none was set and the communicator's own holds.
-#[derive(Default)]
-pub(crate) struct OfHandle(AtomicU64);
+/// Sets the deadline of a communicator's later calls.
+pub(crate) fn set_of_comm(comm: &Comm, seconds: f64) -> Result<()> {
+    comm.set_timeout(parse(seconds)?);
+    Ok(())
+}
 
-impl OfHandle {
-    pub(crate) fn set(&self, seconds: f64) -> Result<(), Error> {
-        // What exceeds 64 bits is no deadline.
-        let nanoseconds =
-            parse(seconds)?.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-        self.0.store(nanoseconds, Ordering::Relaxed);
-        Ok(())
-    }
+/// What holds for calls on a communicator, of a thread that has set nothing.
+pub(crate) fn seconds(comm: &Comm) -> Result<f64> {
+    Ok(show(Some(comm.timeout().unwrap_or(comm.communicator()?.timeout()))))
+}
 
-    fn get(&self) -> Option<Duration> {
-        Some(self.0.load(Ordering::Relaxed)).filter(|set| *set != 0).map(Duration::from_nanos)
-    }
+/// What this thread has set.
+pub(crate) fn of_thread() -> Option<Duration> {
+    OF_THREAD.try_with(Cell::get).ok().flatten()
+}
 
-    /// What holds for calls of a thread that has set nothing.
-    pub(crate) fn seconds(&self, communicator: &Communicator) -> f64 {
-        show(Some(self.get().unwrap_or(communicator.timeout())))
-    }
-
-    /// What holds for this thread's next call; `None` where it is the communicator's own.
-    pub(crate) fn now(&self) -> Option<Duration> {
-        OF_THREAD.try_with(Cell::get).ok().flatten().or_else(|| self.get())
-    }
+/// What holds for this thread's next call; `None` where it is the communicator's own.
+#[inline]
+pub(crate) fn now(comm: &Comm) -> Option<Duration> {
+    of_thread().or_else(|| comm.timeout())
 }
 
 /// Sets this thread's deadline and returns the one before.
-pub(crate) fn set_of_thread(seconds: f64) -> Result<f64, Error> {
+pub(crate) fn set_of_thread(seconds: f64) -> Result<f64> {
     let timeout = parse(seconds)?;
     OF_THREAD
         .try_with(|of_thread| show(of_thread.replace(timeout)))
-        .map_err(|_| invalid("this thread is ending", "set its timeout before"))
+        .map_err(|_| Failure::argument("this thread is ending", "set its timeout before"))
 }
 
 #[cfg(test)]
@@ -100,10 +88,10 @@ mod tests {
 
     #[test]
     fn what_is_no_deadline_is_none_after_storing() {
-        let handle = OfHandle::default();
-        handle.set(NONE).expect("a timeout");
-        assert!(handle.now().is_some_and(|timeout| show(Some(timeout)) == NONE));
-        handle.set(INHERIT).expect("a timeout");
-        assert!(handle.now().is_none());
+        let comm = Comm::local(1, None).expect("one rank").remove(0);
+        set_of_comm(&comm, NONE).expect("a timeout");
+        assert!(now(&comm).is_some_and(|timeout| show(Some(timeout)) == NONE));
+        set_of_comm(&comm, INHERIT).expect("a timeout");
+        assert!(now(&comm).is_none());
     }
 }

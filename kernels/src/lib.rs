@@ -15,6 +15,7 @@
 //! | `data_type`, `reduce_op`, `named` | what the wire calls them |
 //! | `float8`, `convert` | formats of fewer than 32 bits |
 //! | `number` | arithmetic on one element, which defines all results |
+//! | `factor` | the scalar of a pre-multiplied sum |
 //! | `scalar` | the reference: one element at a time |
 //! | `vector` | the loop that all SIMD levels share: blocks, alignment, streaming |
 //! | `portable`, `x86` | what a register is and does at each level |
@@ -23,6 +24,7 @@
 
 mod convert;
 mod data_type;
+mod factor;
 mod float8;
 mod float_control;
 mod named;
@@ -36,6 +38,7 @@ mod vector;
 mod x86;
 
 pub use data_type::{DataType, Element, ParseDataTypeError};
+pub use factor::{Scalar, ScalarSizeError};
 pub use float8::{F8E4m3, F8E5m2};
 pub use reduce_op::{ParseReduceOpError, ReduceOp};
 pub use reducer::{Level, Reducer, Source, Store, Target, copy};

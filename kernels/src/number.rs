@@ -8,18 +8,25 @@
 use half::{bf16, f16};
 
 use crate::convert::{Binary16, E4m3, E5m2, NAN_F32, NAN_F64, decode, decode_bf16, encode, encode_bf16};
-use crate::reduce_op::Op;
-use crate::{Element, F8E4m3, F8E5m2, ReduceOp};
+use crate::reduce_op::{Combination, Op};
+use crate::{Element, F8E4m3, F8E5m2};
 
-/// What Avg needs to know of the number of contributions.
+/// What contributions are multiplied by, in every type of arithmetic, and what sums are divided by.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Average {
-    /// 1/n, rounded to nearest.
+pub(crate) struct Factors {
+    /// For floats of up to 32 bits.
     pub(crate) single: f32,
-    /// 1/n, rounded to nearest.
+    /// For binary64.
     pub(crate) double: f64,
-    /// n
+    /// For integers, whose low bits count.
+    pub(crate) whole: u64,
+    /// For the mean of integers.
     pub(crate) divisor: u32,
+}
+
+impl Factors {
+    /// Nothing is scaled or divided.
+    pub(crate) const ONE: Factors = Factors { single: 1.0, double: 1.0, whole: 1, divisor: 1 };
 }
 
 /// An element that can be folded.
@@ -33,9 +40,9 @@ pub(crate) trait Number: Element {
     /// Rounds; NaN becomes the type's canonical NaN.
     fn narrow(wide: Self::Wide) -> Self;
     fn combine<O: Op>(left: Self::Wide, right: Self::Wide) -> Self::Wide;
-    /// 1/n for floats; unused for integers.
-    fn factor(average: &Average) -> Self::Wide;
-    /// Multiplies a float by `factor`; leaves an integer as it is.
+    /// The one of this type's arithmetic.
+    fn factor(factors: &Factors) -> Self::Wide;
+    /// Multiplies by `factor`; integers wrap.
     fn scale(wide: Self::Wide, factor: Self::Wide) -> Self::Wide;
     /// Divides an integer, truncating toward zero; leaves a float as it is.
     fn divide(wide: Self::Wide, divisor: u32) -> Self::Wide;
@@ -57,20 +64,20 @@ macro_rules! integers {
             }
             #[inline(always)]
             fn combine<O: Op>(left: $element, right: $element) -> $element {
-                match O::OP {
-                    ReduceOp::Sum | ReduceOp::Avg => left.wrapping_add(right),
-                    ReduceOp::Prod => left.wrapping_mul(right),
-                    ReduceOp::Max => left.max(right),
-                    ReduceOp::Min => left.min(right),
+                match O::COMBINES {
+                    Combination::Add => left.wrapping_add(right),
+                    Combination::Multiply => left.wrapping_mul(right),
+                    Combination::Larger => left.max(right),
+                    Combination::Smaller => left.min(right),
                 }
             }
             #[inline(always)]
-            fn factor(_: &Average) -> $element {
-                Self::ONE
+            fn factor(factors: &Factors) -> $element {
+                factors.whole as $element
             }
             #[inline(always)]
-            fn scale(wide: $element, _: $element) -> $element {
-                wide
+            fn scale(wide: $element, factor: $element) -> $element {
+                wide.wrapping_mul(factor)
             }
             #[inline(always)]
             fn divide(wide: $element, divisor: u32) -> $element {
@@ -98,16 +105,16 @@ macro_rules! floats {
             }
             #[inline(always)]
             fn combine<O: Op>(left: $wide, right: $wide) -> $wide {
-                match O::OP {
-                    ReduceOp::Sum | ReduceOp::Avg => left + right,
-                    ReduceOp::Prod => left * right,
-                    ReduceOp::Max => $wide::maximum_of(left, right),
-                    ReduceOp::Min => $wide::minimum_of(left, right),
+                match O::COMBINES {
+                    Combination::Add => left + right,
+                    Combination::Multiply => left * right,
+                    Combination::Larger => $wide::maximum_of(left, right),
+                    Combination::Smaller => $wide::minimum_of(left, right),
                 }
             }
             #[inline(always)]
-            fn factor(average: &Average) -> $wide {
-                average.$factor
+            fn factor(factors: &Factors) -> $wide {
+                factors.$factor
             }
             #[inline(always)]
             fn scale(wide: $wide, factor: $wide) -> $wide {

@@ -1,7 +1,7 @@
 //! The operators that a collective folds with.
 //!
-//! Invariant: codes and names are those of NCCL (`ncclRedOp_t`) and nccl-tests. Absent: operators made by the
-//! user (NCCL's pre-multiplied sum), and how each is computed (`number`).
+//! Invariant: codes and names are those of NCCL (`ncclRedOp_t`) and nccl-tests. Absent: the pre-multiplied sum,
+//! which is a [`ReduceOp::Sum`] with a `Scalar` of each rank (`factor`), and how each is computed (`number`).
 
 use std::str::FromStr;
 
@@ -62,21 +62,50 @@ impl FromStr for ReduceOp {
     }
 }
 
-/// An operator as a type, so that each kernel is compiled for one.
+/// How two elements become one.
+#[derive(Clone, Copy)]
+pub(crate) enum Combination {
+    Add,
+    Multiply,
+    Larger,
+    Smaller,
+}
+
+/// What a kernel computes, as a type, so that each kernel is compiled for one.
 pub(crate) trait Op: Copy + 'static {
-    const OP: ReduceOp;
+    const COMBINES: Combination;
+    /// Whether raw sources are multiplied by a factor first.
+    const SCALES: bool;
+    /// Whether the result is divided by the number of contributions.
+    const DIVIDES: bool;
 }
 
 macro_rules! ops {
-    ($($op:ident),*) => {$(
-        #[derive(Clone, Copy)]
-        pub(crate) struct $op;
-        impl Op for $op {
-            const OP: ReduceOp = ReduceOp::$op;
+    ($($op:ident: $combination:ident, $scales:literal, $divides:literal;)*) => {
+        /// What a kernel computes, as a value.
+        #[derive(Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Formula {
+            $($op,)*
         }
-    )*};
+        $(
+            #[derive(Clone, Copy)]
+            pub(crate) struct $op;
+            impl Op for $op {
+                const COMBINES: Combination = Combination::$combination;
+                const SCALES: bool = $scales;
+                const DIVIDES: bool = $divides;
+            }
+        )*
+    };
 }
-ops!(Sum, Prod, Max, Min, Avg);
+ops! {
+    Sum: Add, false, false;
+    Prod: Multiply, false, false;
+    Max: Larger, false, false;
+    Min: Smaller, false, false;
+    ScaledSum: Add, true, false;
+    DividedSum: Add, false, true;
+}
 
 #[cfg(test)]
 mod tests {

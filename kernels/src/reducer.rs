@@ -11,11 +11,11 @@ use consort_memory::{Span, SpanMut};
 use half::{bf16, f16};
 
 use crate::float_control::DefaultControls;
-use crate::number::Average;
+use crate::number::Factors;
 use crate::portable::Portable;
-use crate::reduce_op::{Avg, Max, Min, Prod, Sum};
+use crate::reduce_op::{DividedSum, Formula, Max, Min, Prod, ScaledSum, Sum};
 use crate::vector::{Isa, Job, Kernel};
-use crate::{DataType, F8E4m3, F8E5m2, ReduceOp, scalar};
+use crate::{DataType, F8E4m3, F8E5m2, ReduceOp, Scalar, scalar};
 
 /// An instruction set that kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -66,7 +66,7 @@ impl Level {
 pub struct Source<'a> {
     /// The elements, at any alignment.
     pub span: Span<'a>,
-    /// A rank's own contribution, not yet scaled for [`ReduceOp::Avg`].
+    /// A rank's own contribution, not yet scaled for [`ReduceOp::Avg`] or a pre-multiplied sum.
     pub raw: bool,
 }
 
@@ -102,22 +102,23 @@ struct Kernels {
 }
 
 impl Kernels {
-    fn new(level: Level, data_type: DataType, op: ReduceOp) -> Self {
-        Self { vector: kernel(level, data_type, op), tiny: kernel(Level::Scalar, data_type, op) }
+    fn new(level: Level, data_type: DataType, formula: Formula) -> Self {
+        Self { vector: kernel(level, data_type, formula), tiny: kernel(Level::Scalar, data_type, formula) }
     }
 }
 
 /// A fold of one data type by one operator, decided once.
 #[derive(Clone, Copy)]
 pub struct Reducer {
-    /// For all folds but those that need `average`.
+    /// For all folds but those that need `whole`.
     plain: Kernels,
-    /// For floats scales raw sources, for integers divides the result; equals `plain` unless the operator is
-    /// Avg.
-    average: Kernels,
+    /// What the operator does, of which `plain` is a part.
+    whole: Kernels,
+    /// Which folds need `whole`.
+    formula: Formula,
     /// Bytes, as they are.
     copy: Kernel,
-    factors: Average,
+    factors: Factors,
     data_type: DataType,
     op: ReduceOp,
     level: Level,
@@ -130,7 +131,7 @@ impl Reducer {
     /// # Panics
     /// If `contributions` is zero.
     pub fn new(data_type: DataType, op: ReduceOp, contributions: u32) -> Self {
-        Self::at(data_type, op, contributions, Level::best())
+        Self::averaging(data_type, op, contributions, Level::best())
     }
 
     /// A reducer at the given level, or `None` where the processor lacks it.
@@ -138,18 +139,62 @@ impl Reducer {
     /// # Panics
     /// If `contributions` is zero.
     pub fn with_level(data_type: DataType, op: ReduceOp, contributions: u32, level: Level) -> Option<Self> {
-        level.is_available().then(|| Self::at(data_type, op, contributions, level))
+        level.is_available().then(|| Self::averaging(data_type, op, contributions, level))
+    }
+
+    /// A reducer at the best level of this processor that multiplies raw sources by `scalar` and adds: NCCL's
+    /// pre-multiplied sum. Its data type is the scalar's.
+    pub fn pre_mul_sum(scalar: Scalar) -> Self {
+        Self::scaling(scalar, Level::best())
+    }
+
+    /// As [`Reducer::pre_mul_sum`] at the given level, or `None` where the processor lacks it.
+    pub fn pre_mul_sum_with_level(scalar: Scalar, level: Level) -> Option<Self> {
+        level.is_available().then(|| Self::scaling(scalar, level))
+    }
+
+    /// The same pre-multiplied sum with another scalar.
+    ///
+    /// # Panics
+    /// If this is no pre-multiplied sum, or one of another data type than the scalar's.
+    #[inline]
+    pub fn with_scalar(&self, scalar: Scalar) -> Self {
+        let fits = self.is_pre_mul_sum() && self.data_type == scalar.data_type();
+        assert!(fits, "{self:?} takes no {scalar:?}");
+        Self { factors: scalar.factors(), ..*self }
     }
 
     /// `level` is available.
-    fn at(data_type: DataType, op: ReduceOp, contributions: u32, level: Level) -> Self {
+    fn averaging(data_type: DataType, op: ReduceOp, contributions: u32, level: Level) -> Self {
         assert!(contributions > 0, "a reduction of no contributions");
-        let plain_op = if op == ReduceOp::Avg { ReduceOp::Sum } else { op };
+        let formula = match op {
+            ReduceOp::Sum => Formula::Sum,
+            ReduceOp::Prod => Formula::Prod,
+            ReduceOp::Max => Formula::Max,
+            ReduceOp::Min => Formula::Min,
+            ReduceOp::Avg if data_type.is_float() => Formula::ScaledSum,
+            ReduceOp::Avg => Formula::DividedSum,
+        };
+        Self::at(level, data_type, op, formula, mean(contributions))
+    }
+
+    /// `level` is available.
+    fn scaling(scalar: Scalar, level: Level) -> Self {
+        Self::at(level, scalar.data_type(), ReduceOp::Sum, Formula::ScaledSum, scalar.factors())
+    }
+
+    /// `level` is available.
+    fn at(level: Level, data_type: DataType, op: ReduceOp, formula: Formula, factors: Factors) -> Self {
+        let plain = match formula {
+            Formula::ScaledSum | Formula::DividedSum => Formula::Sum,
+            plain => plain,
+        };
         Self {
-            plain: Kernels::new(level, data_type, plain_op),
-            average: Kernels::new(level, data_type, op),
-            copy: kernel(level, DataType::Uint8, ReduceOp::Sum),
-            factors: factors(contributions),
+            plain: Kernels::new(level, data_type, plain),
+            whole: Kernels::new(level, data_type, formula),
+            formula,
+            copy: kernel(level, DataType::Uint8, Formula::Sum),
+            factors,
             data_type,
             op,
             level,
@@ -161,9 +206,15 @@ impl Reducer {
         self.data_type
     }
 
-    /// The operator.
+    /// The operator; [`ReduceOp::Sum`] for a pre-multiplied sum.
     pub fn op(&self) -> ReduceOp {
         self.op
+    }
+
+    /// Whether it multiplies raw sources by a [`Scalar`].
+    #[inline]
+    pub fn is_pre_mul_sum(&self) -> bool {
+        self.formula == Formula::ScaledSum && self.op == ReduceOp::Sum
     }
 
     /// The instruction set.
@@ -176,13 +227,14 @@ impl Reducer {
     /// The result is `((s₀ ∘ s₁) ∘ s₂) ∘ …`, element by element:
     ///
     /// * **Integers** wrap. For Avg, `finish` divides the sum, truncating toward zero; without `finish` the
-    ///   result is a partial sum.
+    ///   result is a partial sum. For a pre-multiplied sum, sources that are `raw` are multiplied by the scalar
+    ///   before they are added; `finish` does nothing.
     /// * **Floats** of fewer than 32 bits are folded in binary32 and rounded once, to nearest with ties to
     ///   even, when all sources of the call are folded. binary16, bfloat16, binary32 and binary64 overflow to
-    ///   infinity; the 8-bit formats saturate (see [`crate::F8E4m3`]). For Avg, sources that are `raw` are
-    ///   multiplied by 1/n (rounded to the type of the arithmetic) and rounded to the data type before they are
-    ///   added, so that a contribution has the same bits whether it travelled first or not; `finish` does
-    ///   nothing.
+    ///   infinity; the 8-bit formats saturate (see [`crate::F8E4m3`]). For Avg and for a pre-multiplied sum,
+    ///   sources that are `raw` are multiplied (by 1/n, rounded to the type of the arithmetic, or by the scalar)
+    ///   and rounded to the data type before they are added, so that a contribution has the same bits whether it
+    ///   travelled first or not; `finish` does nothing.
     /// * **Max and Min** are IEEE 754-2019 `maximum` and `minimum`: NaN propagates and −0 is less than +0.
     /// * **NaN**: a NaN that an arithmetic fold gives is the type's canonical quiet NaN (positive, no payload).
     ///   A fold is arithmetic if it has two sources or more, or scales. One source that is not scaled is
@@ -201,14 +253,17 @@ impl Reducer {
         if bytes == 0 {
             return;
         }
-        let averages = self.op == ReduceOp::Avg
-            && if self.data_type.is_float() { sources.iter().any(|source| source.raw) } else { finish };
-        let job = Job { targets, sources, bytes, average: self.factors };
-        if !averages && sources.len() == 1 {
+        let is_whole = match self.formula {
+            Formula::ScaledSum => sources.iter().any(|source| source.raw),
+            Formula::DividedSum => finish,
+            _ => false,
+        };
+        let job = Job { targets, sources, bytes, factors: self.factors };
+        if !is_whole && sources.len() == 1 {
             // SAFETY: `job` was checked, and the level is one that the processor has.
             return unsafe { run_copy(self.copy, &job) };
         }
-        let kernels = if averages { &self.average } else { &self.plain };
+        let kernels = if is_whole { &self.whole } else { &self.plain };
         let is_tiny = bytes <= TINY_ELEMENTS * self.data_type.size();
         let kernel = if is_tiny { kernels.tiny } else { kernels.vector };
         // The guard cannot be passed by the arithmetic: that is behind a call through a pointer.
@@ -223,7 +278,8 @@ impl fmt::Debug for Reducer {
         f.debug_struct("Reducer")
             .field("data_type", &self.data_type)
             .field("op", &self.op)
-            .field("contributions", &self.factors.divisor)
+            .field("pre_mul_sum", &self.is_pre_mul_sum())
+            .field("factors", &self.factors)
             .field("level", &self.level)
             .finish()
     }
@@ -241,9 +297,8 @@ pub fn copy(targets: &[Target<'_>], source: Span<'_>) {
     if bytes == 0 {
         return;
     }
-    let kernel = kernel(Level::best(), DataType::Uint8, ReduceOp::Sum);
-    let job =
-        Job { targets, sources: &sources, bytes, average: Average { single: 1.0, double: 1.0, divisor: 1 } };
+    let kernel = kernel(Level::best(), DataType::Uint8, Formula::Sum);
+    let job = Job { targets, sources: &sources, bytes, factors: Factors::ONE };
     // SAFETY: `job` was checked, and the level is one that the processor has.
     unsafe { run_copy(kernel, &job) }
 }
@@ -289,51 +344,60 @@ fn refuse(targets: &[Target<'_>], sources: &[Source<'_>], data_type: DataType) -
     );
 }
 
-/// The black boxes keep the divisions between the changes of the controls.
-fn factors(contributions: u32) -> Average {
+/// Those of Avg: 1/n, rounded to nearest. The black boxes keep the divisions between the changes of the controls.
+fn mean(contributions: u32) -> Factors {
     let _controls = DefaultControls::enter();
     let count = std::hint::black_box(contributions);
-    let factors = Average { single: 1.0 / count as f32, double: 1.0 / f64::from(count), divisor: count };
+    let (single, double) = (1.0 / count as f32, 1.0 / f64::from(count));
+    let factors = Factors { single, double, divisor: count, ..Factors::ONE };
     std::hint::black_box(factors)
 }
 
-/// The kernel at `$path` for a data type and an operator known only at run time.
+/// The kernel at `$path` for a data type and a formula known only at run time.
 macro_rules! choose {
-    ($data_type:expr, $op:expr, $($path:tt)+) => {
+    ($data_type:expr, $formula:expr, $($path:tt)+) => {
         match $data_type {
-            DataType::Int8 => choose!(@ $op, i8, $($path)+),
-            DataType::Uint8 => choose!(@ $op, u8, $($path)+),
-            DataType::Int32 => choose!(@ $op, i32, $($path)+),
-            DataType::Uint32 => choose!(@ $op, u32, $($path)+),
-            DataType::Int64 => choose!(@ $op, i64, $($path)+),
-            DataType::Uint64 => choose!(@ $op, u64, $($path)+),
-            DataType::Float16 => choose!(@ $op, f16, $($path)+),
-            DataType::Float32 => choose!(@ $op, f32, $($path)+),
-            DataType::Float64 => choose!(@ $op, f64, $($path)+),
-            DataType::Bfloat16 => choose!(@ $op, bf16, $($path)+),
-            DataType::Float8E4m3 => choose!(@ $op, F8E4m3, $($path)+),
-            DataType::Float8E5m2 => choose!(@ $op, F8E5m2, $($path)+),
+            DataType::Int8 => choose!(@integer $formula, i8, $($path)+),
+            DataType::Uint8 => choose!(@integer $formula, u8, $($path)+),
+            DataType::Int32 => choose!(@integer $formula, i32, $($path)+),
+            DataType::Uint32 => choose!(@integer $formula, u32, $($path)+),
+            DataType::Int64 => choose!(@integer $formula, i64, $($path)+),
+            DataType::Uint64 => choose!(@integer $formula, u64, $($path)+),
+            DataType::Float16 => choose!(@float $formula, f16, $($path)+),
+            DataType::Float32 => choose!(@float $formula, f32, $($path)+),
+            DataType::Float64 => choose!(@float $formula, f64, $($path)+),
+            DataType::Bfloat16 => choose!(@float $formula, bf16, $($path)+),
+            DataType::Float8E4m3 => choose!(@float $formula, F8E4m3, $($path)+),
+            DataType::Float8E5m2 => choose!(@float $formula, F8E5m2, $($path)+),
         }
     };
-    (@ $op:expr, $element:ty, $($path:tt)+) => {
-        match $op {
-            ReduceOp::Sum => $($path)+::<$element, Sum> as Kernel,
-            ReduceOp::Prod => $($path)+::<$element, Prod> as Kernel,
-            ReduceOp::Max => $($path)+::<$element, Max> as Kernel,
-            ReduceOp::Min => $($path)+::<$element, Min> as Kernel,
-            ReduceOp::Avg => $($path)+::<$element, Avg> as Kernel,
+    (@integer $formula:expr, $element:ty, $($path:tt)+) => {
+        choose!(@ $formula, $element, DividedSum, $($path)+)
+    };
+    // The mean of floats is a scaled sum: nothing divides them.
+    (@float $formula:expr, $element:ty, $($path:tt)+) => {
+        choose!(@ $formula, $element, Sum, $($path)+)
+    };
+    (@ $formula:expr, $element:ty, $divided:ty, $($path:tt)+) => {
+        match $formula {
+            Formula::Sum => $($path)+::<$element, Sum> as Kernel,
+            Formula::Prod => $($path)+::<$element, Prod> as Kernel,
+            Formula::Max => $($path)+::<$element, Max> as Kernel,
+            Formula::Min => $($path)+::<$element, Min> as Kernel,
+            Formula::ScaledSum => $($path)+::<$element, ScaledSum> as Kernel,
+            Formula::DividedSum => $($path)+::<$element, $divided> as Kernel,
         }
     };
 }
 
 #[inline]
-fn kernel(level: Level, data_type: DataType, op: ReduceOp) -> Kernel {
+fn kernel(level: Level, data_type: DataType, formula: Formula) -> Kernel {
     match level {
-        Level::Scalar => choose!(data_type, op, scalar::run),
+        Level::Scalar => choose!(data_type, formula, scalar::run),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => choose!(data_type, op, <crate::x86::Avx2 as Isa>::run),
+        Level::Avx2 => choose!(data_type, formula, <crate::x86::Avx2 as Isa>::run),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => choose!(data_type, op, <crate::x86::Avx512 as Isa>::run),
-        _ => choose!(data_type, op, <Portable as Isa>::run),
+        Level::Avx512 => choose!(data_type, formula, <crate::x86::Avx512 as Isa>::run),
+        _ => choose!(data_type, formula, <Portable as Isa>::run),
     }
 }

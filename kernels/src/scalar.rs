@@ -5,10 +5,10 @@
 //!
 //! Absent: speed.
 
+use crate::Source;
 use crate::number::Number;
 use crate::reduce_op::Op;
 use crate::vector::Job;
-use crate::{ReduceOp, Source};
 
 /// Folds all of `job`.
 ///
@@ -22,8 +22,8 @@ pub(crate) unsafe fn run<T: Number, O: Op>(job: &Job<'_>) {
             // SAFETY: as above.
             folded = T::combine::<O>(folded, unsafe { contribution::<T, O>(job, source, at) });
         }
-        if O::OP == ReduceOp::Avg {
-            folded = T::divide(folded, job.average.divisor);
+        if O::DIVIDES {
+            folded = T::divide(folded, job.factors.divisor);
         }
         let result = T::narrow(folded);
         for target in job.targets {
@@ -39,16 +39,10 @@ pub(crate) unsafe fn run<T: Number, O: Op>(job: &Job<'_>) {
 unsafe fn contribution<T: Number, O: Op>(job: &Job<'_>, source: &Source<'_>, at: usize) -> T::Wide {
     // SAFETY: caller's promise; elements are plain.
     let element = unsafe { source.span.as_ptr().add(at).cast::<T>().read_unaligned() };
-    match O::OP {
-        ReduceOp::Avg => {
-            let scaled = T::scale(element.widen(), source.factor::<T>(&job.average));
-            // Rounded at once, as it is when it travels first: every rank then folds the same bits.
-            if source.raw && size_of::<T>() < size_of::<T::Wide>() {
-                T::narrow(scaled).widen()
-            } else {
-                scaled
-            }
-        }
-        _ => element.widen(),
+    if !O::SCALES {
+        return element.widen();
     }
+    let scaled = T::scale(element.widen(), source.factor::<T>(&job.factors));
+    // Rounded at once, as it is when it travels first: every rank then folds the same bits.
+    if source.raw && size_of::<T>() < size_of::<T::Wide>() { T::narrow(scaled).widen() } else { scaled }
 }

@@ -8,9 +8,9 @@
 //!
 //! Absent: arithmetic, and the choice of a level (`reducer`).
 
-use crate::number::{Average, Number};
+use crate::number::{Factors, Number};
 use crate::reduce_op::Op;
-use crate::{ReduceOp, Source, Store, Target};
+use crate::{Source, Store, Target};
 
 /// One fold, checked: every span has `bytes` bytes, a multiple of the element size; at least one source.
 #[derive(Clone, Copy)]
@@ -18,7 +18,7 @@ pub(crate) struct Job<'a> {
     pub(crate) targets: &'a [Target<'a>],
     pub(crate) sources: &'a [Source<'a>],
     pub(crate) bytes: usize,
-    pub(crate) average: Average,
+    pub(crate) factors: Factors,
 }
 
 /// A compiled fold.
@@ -71,8 +71,8 @@ pub(crate) trait Lanes<T: Number>: Isa {
 
 impl Source<'_> {
     #[inline(always)]
-    pub(crate) fn factor<T: Number>(&self, average: &Average) -> T::Wide {
-        if self.raw { T::factor(average) } else { T::ONE }
+    pub(crate) fn factor<T: Number>(&self, factors: &Factors) -> T::Wide {
+        if self.raw { T::factor(factors) } else { T::ONE }
     }
 }
 
@@ -260,18 +260,12 @@ unsafe fn scaled<L: Lanes<T>, T: Number, O: Op>(
     // SAFETY: caller's promise.
     unsafe {
         let vector = L::unpack(raw);
-        match O::OP {
-            ReduceOp::Avg => {
-                let scaled = L::scale(vector, source.factor::<T>(&job.average));
-                // Rounded at once, as it is when it travels first: every rank then folds the same bits.
-                if source.raw && size_of::<T>() < size_of::<T::Wide>() {
-                    L::unpack(L::pack(scaled))
-                } else {
-                    scaled
-                }
-            }
-            _ => vector,
+        if !O::SCALES {
+            return vector;
         }
+        let scaled = L::scale(vector, source.factor::<T>(&job.factors));
+        // Rounded at once, as it is when it travels first: every rank then folds the same bits.
+        if source.raw && size_of::<T>() < size_of::<T::Wide>() { L::unpack(L::pack(scaled)) } else { scaled }
     }
 }
 
@@ -280,12 +274,7 @@ unsafe fn scaled<L: Lanes<T>, T: Number, O: Op>(
 #[inline(always)]
 unsafe fn finished<L: Lanes<T>, T: Number, O: Op>(job: &Job<'_>, folded: L::Vector) -> L::Raw {
     // SAFETY: caller's promise.
-    unsafe {
-        match O::OP {
-            ReduceOp::Avg => L::pack(L::divide(folded, job.average.divisor)),
-            _ => L::pack(folded),
-        }
-    }
+    unsafe { L::pack(if O::DIVIDES { L::divide(folded, job.factors.divisor) } else { folded }) }
 }
 
 /// Implements [`Lanes`] by loops over arrays, for the compiler to vectorise with the features given.

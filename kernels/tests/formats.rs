@@ -3,9 +3,9 @@
 
 mod support;
 
-use consort_kernels::{DataType, F8E4m3, F8E5m2, Level, ReduceOp, Reducer};
+use consort_kernels::{DataType, F8E4m3, F8E5m2, Level, ReduceOp, Reducer, Scalar};
 use half::{bf16, f16};
-use support::{Random, bytes_of, codes_of, fast_levels, fold, fold_two, seed};
+use support::{Random, bytes_of, codes_of, elements, fast_levels, fold, fold_two, seed};
 
 fn all_levels() -> Vec<Level> {
     std::iter::once(Level::Scalar).chain(fast_levels()).collect()
@@ -180,6 +180,84 @@ fn float8_all_pairs() {
             }
         }
     }
+}
+
+/// Every 8-bit code by every scalar, against tables and the processor's multiplication.
+#[test]
+fn all_products_of_eight_bits() {
+    let codes: Vec<u8> = (0..=255).collect();
+    let float = |table: Table| {
+        Box::new(move |scalar: u8, code: u8| {
+            let [scalar, value] = [scalar, code].map(|code| table.values[usize::from(code)]);
+            table.nearest(scalar * value)
+        }) as Box<dyn Fn(u8, u8) -> u8>
+    };
+    for (data_type, product) in [
+        (DataType::Float8E4m3, float(Table::e4m3())),
+        (DataType::Float8E5m2, float(Table::e5m2())),
+        (DataType::Int8, Box::new(|scalar, code| (scalar as i8).wrapping_mul(code as i8) as u8)),
+        (DataType::Uint8, Box::new(|scalar, code| scalar.wrapping_mul(code))),
+    ] {
+        for level in all_levels() {
+            for &scalar in &codes {
+                let factor = Scalar::from_bytes(data_type, &[scalar]).unwrap();
+                let reducer = Reducer::pre_mul_sum_with_level(factor, level).unwrap();
+                let expected: Vec<u8> = codes.iter().map(|&code| product(scalar, code)).collect();
+                let result = fold(&reducer, &[(&codes, true)], true);
+                assert_eq!(result, expected, "{data_type}, {scalar:#x} at {level:?}");
+            }
+        }
+    }
+}
+
+/// Random products of the wider types, against the processor's multiplication and the `half` crate's conversions.
+#[test]
+fn products_of_wider_types() {
+    macro_rules! check {
+        ($random:expr, $data_type:ident, $bits:ty, |$scalar:ident, $value:ident| $product:expr) => {
+            for _ in 0..40 {
+                let inputs = elements($random, DataType::$data_type, 500);
+                let factor = elements($random, DataType::$data_type, 1);
+                let word = |bytes: &[u8]| <$bits>::from_le_bytes(bytes.try_into().unwrap());
+                let expected: Vec<u8> = inputs
+                    .chunks_exact(size_of::<$bits>())
+                    .flat_map(|value| {
+                        let ($scalar, $value) = (word(&factor), word(value));
+                        let product: $bits = $product;
+                        product.to_le_bytes()
+                    })
+                    .collect();
+                let factor = Scalar::from_bytes(DataType::$data_type, &factor).unwrap();
+                for level in all_levels() {
+                    let reducer = Reducer::pre_mul_sum_with_level(factor, level).unwrap();
+                    let result = fold(&reducer, &[(&inputs, true)], false);
+                    assert!(result == expected, "{reducer:?}, CONSORT_TEST_SEED={}", seed());
+                }
+            }
+        };
+    }
+    let random = &mut Random(seed());
+    check!(random, Int32, u32, |a, b| a.wrapping_mul(b));
+    check!(random, Uint32, u32, |a, b| (u64::from(a) * u64::from(b)) as u32);
+    check!(random, Int64, u64, |a, b| (i128::from(a as i64) * i128::from(b as i64)) as u64);
+    check!(random, Uint64, u64, |a, b| (u128::from(a) * u128::from(b)) as u64);
+    let quiet = |value: f32, nan: u16, code: u16| if value.is_nan() { nan } else { code };
+    check!(random, Float16, u16, |a, b| {
+        let product = f16::from_bits(a).to_f32() * f16::from_bits(b).to_f32();
+        quiet(product, 0x7e00, f16::from_f32(product).to_bits())
+    });
+    check!(random, Bfloat16, u16, |a, b| {
+        let product = bf16::from_bits(a).to_f32() * bf16::from_bits(b).to_f32();
+        quiet(product, 0x7fc0, bf16::from_f32(product).to_bits())
+    });
+    check!(random, Float32, u32, |a, b| {
+        let product = f32::from_bits(a) * f32::from_bits(b);
+        if product.is_nan() { 0x7fc0_0000 } else { product.to_bits() }
+    });
+    check!(random, Float64, u64, |a, b| {
+        let product = f64::from_bits(a) * f64::from_bits(b);
+        if product.is_nan() { 0x7ff8 << 48 } else { product.to_bits() }
+    });
 }
 
 /// Multiplying by 1/1 decodes, does nothing, and encodes.

@@ -5,7 +5,7 @@ mod support;
 
 use consort_kernels::{DataType, Level, ReduceOp, Reducer, Source, Store, Target, copy};
 use consort_memory::{Span, SpanMut};
-use support::{Random, elements, fast_levels, fold, seed};
+use support::{Random, elements, fast_levels, fold, scalar, seed};
 
 const CANARY: u8 = 0xc7;
 const MARGIN: usize = 80;
@@ -102,12 +102,20 @@ fn sweep(lengths: impl Iterator<Item = usize> + Clone, offsets: &[[usize; 3]], s
     let mut random = Random(seed());
     for data_type in DataType::ALL {
         let size = data_type.size();
-        for op in ReduceOp::ALL {
+        // None is the pre-multiplied sum.
+        for op in ReduceOp::ALL.into_iter().map(Some).chain([None]) {
             for (count, sources) in lengths.clone().flat_map(|count| (1..=3).map(move |n| (count, n))) {
                 let contributions = 1 + random.below(9) as u32;
-                let scalar = Reducer::with_level(data_type, op, contributions, Level::Scalar).unwrap();
+                let factor = scalar(&mut random, data_type);
+                let reducer = |level| match op {
+                    Some(op) => Reducer::with_level(data_type, op, contributions, level).unwrap(),
+                    None => Reducer::pre_mul_sum_with_level(factor, level).unwrap(),
+                };
+                let reference = reducer(Level::Scalar);
                 let modes: &[(u32, bool)] = match op {
-                    ReduceOp::Avg => &[(0, false), (0, true), (0b101, true), (0b010, false), (0b111, true)],
+                    Some(ReduceOp::Avg) | None => {
+                        &[(0, false), (0, true), (0b101, true), (0b010, false), (0b111, true)]
+                    }
                     _ => &[(0b101, true)],
                 };
                 for &(raw, finish) in modes {
@@ -115,9 +123,9 @@ fn sweep(lengths: impl Iterator<Item = usize> + Clone, offsets: &[[usize; 3]], s
                         .map(|index| (elements(&mut random, data_type, count), raw >> index & 1 == 1))
                         .collect();
                     let views: Vec<_> = inputs.iter().map(|(bytes, raw)| (&bytes[..], *raw)).collect();
-                    let expected = fold(&scalar, &views, finish);
+                    let expected = fold(&reference, &views, finish);
                     for level in fast_levels() {
-                        let reducer = Reducer::with_level(data_type, op, contributions, level).unwrap();
+                        let reducer = reducer(level);
                         for (index, &offsets) in offsets.iter().enumerate() {
                             // Some alignments fall on whole elements, some between them.
                             let offsets =

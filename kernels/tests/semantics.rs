@@ -5,7 +5,7 @@ mod support;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use consort_kernels::{DataType, Element, Level, ReduceOp, Reducer, Source, Store, Target, copy};
+use consort_kernels::{DataType, Element, Level, ReduceOp, Reducer, Scalar, Source, Store, Target, copy};
 use consort_memory::{Span, SpanMut};
 use half::{bf16, f16};
 
@@ -106,6 +106,97 @@ fn float_averages_scale_what_is_raw() {
     });
 }
 
+/// Folds by a pre-multiplied sum at one level; each source is raw or not.
+fn scaled_at<T: Element>(level: Level, scalar: T, finish: bool, sources: &[(&[T], bool)]) -> Vec<T> {
+    let mut result = sources[0].0.to_vec();
+    let views: Vec<_> = sources.iter().map(|&(source, raw)| Source { span: Span::of(source), raw }).collect();
+    let target = Target { span: SpanMut::of(&mut result), store: Store::Cached };
+    let reducer = Reducer::pre_mul_sum_with_level(Scalar::of(scalar), level).unwrap();
+    reducer.fold(&[target], &views, finish);
+    result
+}
+
+/// What `scalar * a + b` is, where `a` is raw and `b` is not; and `a` alone.
+fn expect_scaled<T: Element + PartialEq + std::fmt::Debug>(scalar: T, a: T, b: T, sum: T, alone: T) {
+    everywhere(|level, count| {
+        let (raw, partial) = (vec![a; count], vec![b; count]);
+        for finish in [false, true] {
+            let both = [(&raw[..], true), (&partial[..], false)];
+            let what = format!("{scalar:?} * {a:?} + {b:?} at {level:?}");
+            assert_eq!(scaled_at(level, scalar, finish, &both), vec![sum; count], "{what}");
+            let other = [(&partial[..], false), (&raw[..], true)];
+            assert_eq!(scaled_at(level, scalar, finish, &other), vec![sum; count], "{what}, turned round");
+            assert_eq!(scaled_at(level, scalar, finish, &both[..1]), vec![alone; count], "{what}, alone");
+            assert_eq!(scaled_at(level, scalar, finish, &other[..1]), partial, "{what}, copied");
+        }
+    });
+}
+
+#[test]
+fn pre_multiplied_sums_scale_what_is_raw_and_integers_wrap() {
+    expect_scaled(3i8, 100, 1, 45, 44);
+    expect_scaled(-1i8, i8::MIN, 1, -127, i8::MIN);
+    expect_scaled(3u8, 100, 250, 38, 44);
+    expect_scaled(-7i32, 1 << 30, 5, (1 << 30) + 5, 1 << 30);
+    expect_scaled(0x1_0001u32, 0x1_0001, u32::MAX, 0x2_0000, 0x2_0001);
+    expect_scaled(0x1_0000_0001i64, 0x1_0000_0001, -1, 0x2_0000_0000, 0x2_0000_0001);
+    expect_scaled(i64::MIN, 3, 7, i64::MIN + 7, i64::MIN);
+    expect_scaled(u64::MAX, u64::MAX, 1, 2, 1);
+    expect_scaled(0u64, u64::MAX, 9, 9, 0);
+    expect_scaled(0.5f64, 3.0, 1.0, 2.5, 1.5);
+    expect_scaled(3.0f32, f32::MAX, 1.0, f32::INFINITY, f32::INFINITY);
+    expect_scaled(f16::from_f32(2.0), f16::MAX, f16::ONE, f16::INFINITY, f16::INFINITY);
+    expect_scaled(bf16::from_f32(-2.0), bf16::ONE, bf16::ONE, bf16::NEG_ONE, bf16::from_f32(-2.0));
+    // 1/3 is 0x3555: times 3 is 0.99976, which rounds to 1 before it is added.
+    let third = f16::from_bits(0x3555);
+    expect_scaled(third, f16::from_f32(3.0), f16::from_f32(2048.0), f16::from_f32(2048.0), f16::ONE);
+}
+
+/// A contribution is rounded to the data type when it is scaled, also where its sum is not yet rounded.
+#[test]
+fn a_scaled_contribution_is_the_same_whether_it_travelled_or_not() {
+    // 1.125 * 1.125 is 1.265625, which E4M3 rounds to 1.25; less 1.25 it is 0.015625, which E4M3 has.
+    use consort_kernels::F8E4m3;
+    let [scalar, value, rest] = [1.125, 1.125, -1.25].map(F8E4m3::from_f32);
+    expect_scaled(scalar, value, rest, F8E4m3::from_f32(0.0), F8E4m3::from_f32(1.25));
+    let [scalar, value, rest] = [1.0078125, 1.0078125, -1.015625].map(bf16::from_f32);
+    expect_scaled(scalar, value, rest, bf16::from_f32(0.0), bf16::from_f32(1.015625));
+}
+
+#[test]
+fn scalars_that_are_no_numbers_give_canonical_ones() {
+    everywhere(|level, count| {
+        for (scalar, value) in [(f32::NAN, 1.0), (-f32::NAN, 1.0), (f32::INFINITY, 0.0), (1.0, -f32::NAN)] {
+            for value in scaled_at(level, scalar, true, &[(&vec![value; count], true)]) {
+                assert_eq!(value.to_bits(), 0x7fc0_0000, "{scalar} at {level:?}");
+            }
+        }
+        for value in scaled_at(level, -1.0f64, true, &[(&vec![0.0; count], true)]) {
+            assert_eq!(value.to_bits(), (-0.0f64).to_bits(), "{level:?}");
+        }
+    });
+}
+
+#[test]
+fn a_scalar_can_be_replaced_by_another_of_its_type() {
+    let reducer = Reducer::pre_mul_sum(Scalar::of(2i32));
+    assert!(reducer.is_pre_mul_sum());
+    assert_eq!((reducer.op(), reducer.data_type()), (ReduceOp::Sum, DataType::Int32));
+    let mut result = [0i32; 40];
+    let source = Source { span: Span::of(&[7i32; 40]), raw: true };
+    for scalar in [5, -5] {
+        let target = Target { span: SpanMut::of(&mut result), store: Store::Cached };
+        reducer.with_scalar(Scalar::of(scalar)).fold(&[target], &[source], true);
+        assert_eq!(result, [7 * scalar; 40]);
+    }
+    assert!(catch_unwind(|| reducer.with_scalar(Scalar::of(2u32))).is_err());
+    for op in ReduceOp::ALL {
+        let other = Reducer::new(DataType::Float32, op, 2);
+        assert!(!other.is_pre_mul_sum());
+        assert!(catch_unwind(|| other.with_scalar(Scalar::of(2f32))).is_err());
+    }
+}
+
 #[test]
 fn sources_are_folded_in_the_order_given() {
     expect(ReduceOp::Sum, &[1e8f32, 1.0, -1e8], 0.0);
@@ -177,7 +268,7 @@ mod controls {
     use std::arch::asm;
 
     use super::*;
-    use crate::support::{Random, elements, fold, seed};
+    use crate::support::{Random, elements, fold, scalar, seed};
 
     fn read() -> u32 {
         let mut controls = 0u32;
@@ -204,17 +295,21 @@ mod controls {
             let size = data_type.size();
             // Mostly corners, denormals among them.
             let inputs = [0; 2].map(|_| elements(&mut random, data_type, 3000));
-            for op in ReduceOp::ALL {
+            let factor = scalar(&mut random, data_type);
+            for op in ReduceOp::ALL.into_iter().map(Some).chain([None]) {
+                let reducer = |level| match op {
+                    Some(op) => Reducer::with_level(data_type, op, 3, level).unwrap(),
+                    None => Reducer::pre_mul_sum_with_level(factor, level).unwrap(),
+                };
                 for level in Level::ALL.into_iter().filter(|level| level.is_available()) {
                     for length in [size, 40 * size, inputs[0].len()] {
                         let sources = [(&inputs[0][..length], true), (&inputs[1][..length], true)];
-                        let reducer = Reducer::with_level(data_type, op, 3, level).unwrap();
-                        let expected = fold(&reducer, &sources, true);
+                        let expected = fold(&reducer(level), &sources, true);
                         for odd in ODD {
                             let before = read();
                             // SAFETY: only the library's fold and moves of integers run until the reset.
                             unsafe { write(odd) };
-                            let reducer = Reducer::with_level(data_type, op, 3, level).unwrap();
+                            let reducer = reducer(level);
                             let result = fold(&reducer, &sources, true);
                             let after = read();
                             // SAFETY: back to what it was.

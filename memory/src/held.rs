@@ -1,7 +1,7 @@
 //! Memory that an operation may use after the call that started it returned.
 //!
 //! Invariant: while a [`Held`] or a [`HeldRead`] lives, the bytes it names are allocated and belong to whoever
-//! holds it. Two ways lead there, and forgetting a value can break neither:
+//! holds it. Two ways lead there in Rust, and forgetting a value can break neither; a third, `from_raw`, takes a C caller's word:
 //!
 //! - [`Lease`] owns a `Vec` jointly with what it handed out. Forgetting the lease leaks a count, so the
 //!   allocation is never freed; forgetting a `Held` likewise, and [`Lease::try_take`] then never succeeds.
@@ -16,7 +16,7 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use crate::{Plain, Span, SpanMut};
 
@@ -50,6 +50,16 @@ impl HeldRead {
         unsafe { Span::from_raw(self.start.as_ptr(), self.bytes) }
     }
 
+    /// Memory of a caller who promises to keep it, as C callers do.
+    ///
+    /// # Safety
+    /// While the value or a clone of it lives, `bytes` bytes from `start` must stay readable and unwritten. `start` may
+    /// be null if `bytes` is 0.
+    pub unsafe fn from_raw(start: *const u8, bytes: usize) -> Self {
+        let start = NonNull::new(start.cast_mut()).unwrap_or(NonNull::dangling());
+        HeldRead { start, bytes, _keep: elsewhere() }
+    }
+
     /// Length in bytes.
     pub fn len(&self) -> usize {
         self.bytes
@@ -79,6 +89,16 @@ impl Held {
         unsafe { SpanMut::from_raw(self.0.start.as_ptr(), self.0.bytes) }
     }
 
+    /// Memory of a caller who promises to keep it, as C callers do.
+    ///
+    /// # Safety
+    /// While the value or a clone of it lives, `bytes` bytes from `start` must stay writable, and be used by nobody else.
+    /// `start` may be null if `bytes` is 0.
+    pub unsafe fn from_raw(start: *mut u8, bytes: usize) -> Self {
+        // SAFETY: this function's own contract, which says more.
+        Held(unsafe { HeldRead::from_raw(start, bytes) })
+    }
+
     /// The bytes, for reading.
     #[inline]
     pub fn read(&self) -> Span<'_> {
@@ -106,6 +126,16 @@ impl fmt::Debug for Held {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Held").field("bytes", &self.0.bytes).finish_non_exhaustive()
     }
+}
+
+/// Of memory that somebody else keeps, by a promise.
+struct Elsewhere;
+
+impl Keep for Elsewhere {}
+
+fn elsewhere() -> Arc<dyn Keep> {
+    static ELSEWHERE: OnceLock<Arc<Elsewhere>> = OnceLock::new();
+    ELSEWHERE.get_or_init(|| Arc::new(Elsewhere)).clone()
 }
 
 /// A vector's allocation, without a reference to its elements.

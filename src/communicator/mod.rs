@@ -6,7 +6,10 @@ mod health;
 mod join;
 mod observe;
 mod point;
+mod scaled;
 mod scope;
+mod seam;
+pub use seam::Shrink;
 pub(crate) mod split;
 mod together;
 mod typed;
@@ -21,6 +24,7 @@ use consort_memory::{Span, SpanMut};
 pub(crate) use self::core::Core;
 pub use group::{Group, group};
 pub use health::WithTimeout;
+pub use scaled::Scaled;
 pub use scope::{Scope, ScopedWork};
 
 use crate::Rank;
@@ -28,6 +32,7 @@ use crate::call::{Call, Kind};
 use crate::control::process::Process;
 use crate::engine::Buffers;
 use crate::error::{Error, Result};
+use crate::options::TIMEOUT_MAX;
 
 /// A group of ranks, as one of them sees it.
 ///
@@ -74,6 +79,12 @@ impl Communicator {
     fn view(&self, timeout: Duration, algorithm: Option<Algorithm>) -> Self {
         let (core, process) = (self.core.clone(), self.process.clone());
         Communicator { core, process, timeout, algorithm, is_view: true }
+    }
+
+    /// A view for one call of a binding, which may set either or neither.
+    pub(crate) fn seen(&self, timeout: Option<Duration>, algorithm: Option<Algorithm>) -> Self {
+        let timeout = timeout.map_or(self.timeout, |set| set.clamp(Duration::from_millis(1), TIMEOUT_MAX));
+        self.view(timeout, algorithm.or(self.algorithm))
     }
 
     /// A view whose collectives run by `algorithm`.

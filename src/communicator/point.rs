@@ -135,7 +135,7 @@ impl Communicator {
     }
 
     /// A message that has been checked.
-    pub(super) fn message(&self, kind: Kind, data_type: DataType, bytes: usize, peer: Rank) -> Result<Call> {
+    pub(crate) fn message(&self, kind: Kind, data_type: DataType, bytes: usize, peer: Rank) -> Result<Call> {
         self.check_peer(kind.name(), peer)?;
         if !bytes.is_multiple_of(data_type.size()) {
             return Err(Error::invalid(

@@ -94,9 +94,7 @@ impl Communicator {
     ) -> Result<()> {
         let blocks = blocks.into();
         let call = Call::varying(Kind::ReduceScatterV, T::DATA_TYPE, Some(op), &blocks);
-        let all = SpanMut::of(buffer);
-        blocks.check(call.kind.name(), "input", self.size(), size_of::<T>(), all.len(), true)?;
-        self.execute_blocks(call, blocks, all.read(), self.own(blocks, all, size_of::<T>()))
+        self.reduce_blocks_in_place(call, blocks, SpanMut::of(buffer))
     }
 
     /// Sends block `r` of `input` to rank `r`; block `r` of `output` comes from rank `r`. What a rank sends to
@@ -197,7 +195,19 @@ impl Communicator {
         all.slice(own.offset, own.bytes)
     }
 
-    fn execute_blocks(
+    /// A reduce-scatter whose output is this rank's block of `all`, the input.
+    pub(super) fn reduce_blocks_in_place(
+        &self,
+        call: Call,
+        blocks: Blocks<'_>,
+        all: SpanMut<'_>,
+    ) -> Result<()> {
+        let element_bytes = call.data_type.size();
+        blocks.check(call.kind.name(), "input", self.size(), element_bytes, all.len(), true)?;
+        self.execute_blocks(call, blocks, all.read(), self.own(blocks, all, element_bytes))
+    }
+
+    pub(super) fn execute_blocks(
         &self,
         call: Call,
         blocks: Blocks<'_>,

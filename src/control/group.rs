@@ -5,8 +5,10 @@
 //! failure becomes the same on all ranks is in [`failure`].
 
 mod failure;
+#[cfg(test)]
+mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -22,7 +24,7 @@ use crate::Rank;
 use crate::call::Kind;
 use crate::clock::Clock;
 use crate::error::{Error, Operation, Result};
-use crate::recorder::{Entry, Outcome, RECORDS, Recorder, Snapshot};
+use crate::recorder::{Entry, Outcome, RECORDS, Recorder, Snapshot, Told};
 use crate::report::Report;
 use crate::report::evidence::{Open, Position, Stuck, Traffic};
 
@@ -32,6 +34,9 @@ const ADDRESSES_MAX: usize = 256;
 const ROUNDS_MAX: usize = 2;
 /// Words of one rank in a round, at most: a split has three.
 const WORDS_MAX: usize = 1024;
+/// Operations of which a rank that leaves tells another. It can be ahead of one that is not in the same operations
+/// by no more than fits into mailboxes.
+const LAST_WORDS: usize = 16;
 
 pub(crate) struct Group {
     pub(crate) uid: u64,
@@ -44,7 +49,7 @@ pub(crate) struct Group {
     /// Whether it has failed, for one load on the fast path.
     failing: AtomicBool,
     state: Mutex<State>,
-    /// Answers that have come.
+    /// Answers that have come, and ranks that have left.
     news: AtomicU64,
     stuck: Mutex<Option<Standing>>,
 }
@@ -73,7 +78,8 @@ pub(crate) struct Answer {
 struct State {
     failing: Failing,
     addresses: HashMap<(Rank, u16), Address>,
-    left: BTreeSet<Rank>,
+    /// Who has left, and what it said of itself then.
+    left: BTreeMap<Rank, Snapshot>,
     lost: BTreeMap<Rank, String>,
     answers: Vec<Option<Answer>>,
     /// Words that ranks sent outside of the data connections, by round.
@@ -147,7 +153,7 @@ impl Group {
             let mut state = self.state();
             let State { failing, left, lost, .. } = &mut *state;
             let awaited = (0..self.size())
-                .filter(|rank| *rank != self.rank && !left.contains(rank) && !lost.contains_key(rank));
+                .filter(|rank| *rank != self.rank && !left.contains_key(rank) && !lost.contains_key(rank));
             let place = |rank: Rank| self.member.place(self.members[rank as usize]);
             failing.settle(now, awaited, place)
         };
@@ -264,8 +270,12 @@ impl Group {
                     self.news.fetch_add(1, Ordering::Relaxed);
                 }
             }
-            Message::Leave => {
-                self.state().left.insert(rank);
+            Message::Leave { mut snapshot } => {
+                snapshot.recent.truncate(RECORDS);
+                let mut state = self.state();
+                state.left.entry(rank).or_insert(snapshot);
+                // Before anybody can see that it has left: what it says is compared before that counts.
+                self.news.fetch_add(1, Ordering::Relaxed);
             }
             Message::Gather { round, words } => {
                 let mut state = self.state();
@@ -283,7 +293,7 @@ impl Group {
         let Some(rank) = self.rank_of(job_rank) else { return };
         {
             let mut state = self.state();
-            if state.left.contains(&rank) || state.lost.contains_key(&rank) {
+            if state.left.contains_key(&rank) || state.lost.contains_key(&rank) {
                 return;
             }
             state.lost.insert(rank, cause.to_owned());
@@ -307,7 +317,43 @@ impl Group {
     }
 
     pub(crate) fn has_left(&self, rank: Rank) -> bool {
-        self.state().left.contains(&rank)
+        self.state().left.contains_key(&rank)
+    }
+
+    /// Whether a rank that has left had finished its part of a call of this rank: a collective, or the other end of a
+    /// message with it.
+    pub(crate) fn left_after(&self, rank: Rank, kind: Kind, sequence: u64) -> bool {
+        self.state().left.get(&rank).is_some_and(|snapshot| {
+            let (sent, received) = snapshot.passed(self.rank);
+            let reached = match kind {
+                Kind::Send => received,
+                Kind::Receive => sent,
+                _ => snapshot.finished,
+            };
+            reached >= sequence
+        })
+    }
+
+    /// What is known of a rank since it has left.
+    pub(crate) fn last_position(&self, rank: Rank) -> Option<Position> {
+        let state = self.state();
+        let snapshot = state.left.get(&rank)?;
+        let (sent, received) = snapshot.passed(self.rank);
+        Some(Position {
+            communicator: self.uid,
+            size: self.size(),
+            rank,
+            job: self.member.job,
+            job_rank: self.members[rank as usize],
+            caller: 0,
+            entered: snapshot.entered,
+            finished: snapshot.finished,
+            last: None,
+            open: None,
+            messages: Vec::new(),
+            passed: vec![(self.rank, sent, received)],
+            traffic: Vec::new(),
+        })
     }
 
     /// Why a rank counts as lost, if it does.
@@ -332,7 +378,7 @@ impl Group {
         }
     }
 
-    /// Changes with every answer.
+    /// Changes with every answer, and with every rank that leaves.
     pub(crate) fn news(&self) -> u64 {
         self.news.load(Ordering::Relaxed)
     }
@@ -345,6 +391,18 @@ impl Group {
         answers
     }
 
+    /// What every rank said last of what it did: in an answer, or when it left; of this rank what it does now.
+    pub(crate) fn last_words(&self) -> Vec<Option<Snapshot>> {
+        let own = self.recorder.snapshot();
+        let state = self.state();
+        let said = (0..).zip(&state.answers).map(|(rank, answer)| {
+            state.left.get(&rank).or(answer.as_ref().map(|answer| &answer.snapshot)).cloned()
+        });
+        let mut said: Vec<Option<Snapshot>> = said.collect();
+        said[self.rank as usize] = Some(own);
+        said
+    }
+
     /// The ranks that have not answered a question as late as `token`, and could.
     pub(crate) fn silent_since(&self, token: u64) -> Vec<Rank> {
         let state = self.state();
@@ -352,7 +410,7 @@ impl Group {
             |rank: &Rank| state.answers[*rank as usize].as_ref().is_some_and(|answer| answer.token >= token);
         (0..self.size())
             .filter(|rank| *rank != self.rank)
-            .filter(|rank| !state.left.contains(rank) && !state.lost.contains_key(rank))
+            .filter(|rank| !state.left.contains_key(rank) && !state.lost.contains_key(rank))
             .filter(|rank| !answered(rank))
             .collect()
     }
@@ -434,12 +492,16 @@ impl Group {
         Err((0..self.size()).filter(|rank| !words.contains_key(rank)).collect())
     }
 
-    /// Tells the others that this rank closes its communicator.
+    /// Tells the others that this rank closes its communicator, and what it did last.
     pub(crate) fn leave(&self) {
-        for rank in 0..self.size() {
-            if rank != self.rank {
-                self.send(rank, Message::Leave);
-            }
+        let whole = self.recorder.snapshot();
+        for rank in (0..self.size()).filter(|rank| *rank != self.rank) {
+            let concerns = |told: &&Told| !told.descriptor.kind.is_message() || told.descriptor.root == rank;
+            let last = whole.recent.iter().rev().filter(concerns).take(LAST_WORDS);
+            let mut recent: Vec<Told> = last.cloned().collect();
+            recent.reverse();
+            let Snapshot { entered, finished, .. } = whole;
+            self.send(rank, Message::Leave { snapshot: Snapshot { entered, finished, recent } });
         }
         let open_elsewhere = self.members.len() - 1 - self.state().left.len();
         self.member.unregister(self.uid, open_elsewhere);

@@ -92,7 +92,11 @@ impl Inquiry {
             };
             let positions = processes.get(&member.process).into_iter().flatten();
             let mut positions = positions.filter(|p| (p.communicator, p.rank) == (group.uid, rank));
-            let position = positions.next().filter(|_| reach == Reach::Answered).cloned();
+            let position = match reach {
+                Reach::Answered => positions.next().cloned(),
+                Reach::Left => group.last_position(rank),
+                Reach::Silent | Reach::Lost(_) => None,
+            };
             Witness {
                 host: member.host.clone(),
                 pid: member.pid,

@@ -313,7 +313,7 @@ impl Member {
             return;
         }
         if let Some(open_elsewhere) = groups.closed.get_mut(&communicator) {
-            if matches!(message, Message::Leave) {
+            if matches!(message, Message::Leave { .. }) {
                 *open_elsewhere -= 1;
                 if *open_elsewhere == 0 {
                     groups.closed.remove(&communicator);

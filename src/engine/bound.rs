@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use consort_algorithms::plan::{Action, CounterRole, Plan, Position, Region, Step};
-use consort_kernels::{DataType, ReduceOp, Reducer, Source, Store, Target};
+use consort_kernels::{DataType, ReduceOp, Reducer, Scalar, Source, Store, Target};
 use consort_memory::{Counter, Span, SpanMut};
 use consort_transports::{CounterKind, TransportError};
 
@@ -48,7 +48,8 @@ pub(crate) struct Bound {
     pub(crate) slot_bytes: usize,
     pub(crate) bearings: Bearings,
     streaming: bool,
-    reducer: Reducer,
+    /// How values are folded; a pre-multiplied sum by the scalar of the operation it was bound for.
+    pub(crate) reducer: Reducer,
     memory: Vec<Memory>,
     counters: Vec<BoundCounter>,
 }
@@ -100,7 +101,7 @@ impl Bound {
         keys: &[Key],
         numbers: &[usize],
     ) -> Result<Self> {
-        let Shape { data_type, op, ranks, slot_bytes, streaming, bearings, channel_base } = shape;
+        let Shape { data_type, op, scalar, ranks, slot_bytes, streaming, bearings, channel_base } = shape;
         let foreign =
             |what: &str| Error::internal(format!("a plan with {what} cannot be bound by this version"));
         let link = |peer: consort_algorithms::Rank, channel: consort_algorithms::Channel| -> Result<usize> {
@@ -144,7 +145,10 @@ impl Bound {
             slot_bytes,
             bearings,
             streaming,
-            reducer: Reducer::new(data_type, op.unwrap_or(ReduceOp::Sum), ranks),
+            reducer: match scalar {
+                Some(scalar) => Reducer::pre_mul_sum(scalar),
+                None => Reducer::new(data_type, op.unwrap_or(ReduceOp::Sum), ranks),
+            },
             memory,
             counters,
         };
@@ -297,6 +301,7 @@ impl Bound {
 pub(crate) struct Shape {
     pub(crate) data_type: DataType,
     pub(crate) op: Option<ReduceOp>,
+    pub(crate) scalar: Option<Scalar>,
     pub(crate) ranks: u32,
     pub(crate) slot_bytes: usize,
     pub(crate) streaming: bool,
@@ -307,6 +312,8 @@ pub(crate) struct Shape {
 /// The real memory and the real links of one operation.
 pub(crate) struct RealIo<'a> {
     pub(crate) bound: &'a Bound,
+    /// The plan's, with the scalar of this operation.
+    pub(crate) reducer: &'a Reducer,
     pub(crate) links: &'a mut Links,
     pub(crate) input: Span<'a>,
     pub(crate) output: SpanMut<'a>,
@@ -392,25 +399,23 @@ impl Io for RealIo<'_> {
         match (targets, sources) {
             ([target], [first, second]) => {
                 let target = self.target(*target, bytes);
-                self.bound.reducer.fold(&[target], &[source(*first), source(*second)], finish);
+                self.reducer.fold(&[target], &[source(*first), source(*second)], finish);
             }
             ([target, other], [first, second]) => {
                 let targets = [self.target(*target, bytes), self.target(*other, bytes)];
-                self.bound.reducer.fold(&targets, &[source(*first), source(*second)], finish);
+                self.reducer.fold(&targets, &[source(*first), source(*second)], finish);
             }
-            ([target], [only]) => {
-                self.bound.reducer.fold(&[self.target(*target, bytes)], &[source(*only)], finish)
-            }
+            ([target], [only]) => self.reducer.fold(&[self.target(*target, bytes)], &[source(*only)], finish),
             ([target, other], [only]) => {
                 let targets = [self.target(*target, bytes), self.target(*other, bytes)];
-                self.bound.reducer.fold(&targets, &[source(*only)], finish);
+                self.reducer.fold(&targets, &[source(*only)], finish);
             }
             ([target, others @ ..], [first, more @ ..]) => {
                 let mut to = [self.target(*target, bytes); Step::PLACES_MAX];
                 let mut from = [source(*first); Step::PLACES_MAX];
                 to[1..].iter_mut().zip(others).for_each(|(to, piece)| *to = self.target(*piece, bytes));
                 from[1..].iter_mut().zip(more).for_each(|(from, piece)| *from = source(*piece));
-                self.bound.reducer.fold(&to[..targets.len()], &from[..sources.len()], finish);
+                self.reducer.fold(&to[..targets.len()], &from[..sources.len()], finish);
             }
             _ => unreachable!("plans with steps that move nothing are refused when they are bound"),
         }
@@ -443,7 +448,7 @@ impl Io for RealIo<'_> {
         if *done == 0 {
             let from = Source { span: self.source(source, bytes), raw: source.raw };
             let to = Target { span: SpanMut::of(&mut bounce[..bytes]), store: Store::Cached };
-            self.bound.reducer.fold(&[to], &[from], finish);
+            self.reducer.fold(&[to], &[from], finish);
         }
         let up = self.links.up_mut(link);
         let put = up.connection.put(target.offset, Span::of(&bounce[..bytes]), done);

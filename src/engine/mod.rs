@@ -208,7 +208,7 @@ impl Engine {
         if self.links.needs_progress()
             && let Err(broken) = self.links.progress()
         {
-            return Err(Trouble::Broken { operation: task.operation(), broken });
+            return Err(Trouble::Broken { request: task.request(), broken });
         }
         if progress == Progress::Done {
             if self.links.needs_progress() && !self.links.is_flushed() {

@@ -171,7 +171,7 @@ impl Part {
 
     fn fault(&self, broken: Broken) -> Trouble {
         match self.request() {
-            Ok(request) => Trouble::Broken { operation: request.operation(), broken },
+            Ok(request) => Trouble::Broken { request: Some(request), broken },
             Err(error) => error.into(),
         }
     }
@@ -225,6 +225,7 @@ impl Part {
         let shape = Shape {
             data_type: call.data_type,
             op: call.op,
+            scalar: call.scalar,
             ranks: engine.group.size(),
             slot_bytes: choice.slot_bytes,
             streaming: choice.streaming,
@@ -285,7 +286,11 @@ impl Part {
         };
         let Engine { links, scratch, .. } = engine;
         let Buffers { input, output } = buffers;
-        let mut io = RealIo { bound, links, input, output, scratch: SpanMut::of(scratch.as_mut_slice()) };
+        let scalar = self.request.as_ref().and_then(|request| request.call.scalar);
+        let scaled = scalar.map(|scalar| bound.reducer.with_scalar(scalar));
+        let reducer = scaled.as_ref().unwrap_or(&bound.reducer);
+        let scratch = SpanMut::of(scratch.as_mut_slice());
+        let mut io = RealIo { bound, reducer, links, input, output, scratch };
         let progress = match self.executor.advance(&bound.plan, sizes, &mut io) {
             Ok(progress) => progress,
             Err(Stop::Mismatch { peer }) => {

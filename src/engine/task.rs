@@ -35,6 +35,11 @@ impl Request {
     }
 }
 
+/// What an error calls a request, if there is one.
+pub(super) fn operation_of(request: Option<&Request>) -> Operation {
+    request.map_or(Operation { name: "operation".into(), sequence: 0 }, Request::operation)
+}
+
 /// What a blocked task waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Blocked {
@@ -121,13 +126,15 @@ impl Task {
         words + unused + self.parts.iter().map(Part::memory_bytes).sum::<usize>()
     }
 
+    /// The first request that is not over; the first of all where they are.
+    pub(super) fn request(&self) -> Option<Request> {
+        let asked = || self.parts[..self.count].iter().filter_map(Part::asked);
+        self.requests().chain(asked()).next().copied()
+    }
+
     /// The first operation that is not over, for errors.
     pub(crate) fn operation(&self) -> Operation {
-        let asked = || self.parts[..self.count].iter().filter_map(Part::asked);
-        self.requests()
-            .chain(asked())
-            .next()
-            .map_or(Operation { name: "operation".into(), sequence: 0 }, Request::operation)
+        operation_of(self.request().as_ref())
     }
 
     /// Whether it is on its way to an error.
@@ -185,6 +192,16 @@ impl Task {
         self.parts[..self.count].iter().for_each(|part| part.blocked(links, &mut all));
         all.retain(|blocked: &Blocked| seen.insert((blocked.peer, blocked.drained)));
         all
+    }
+
+    /// The calls in which it waits for a peer of which everything that it sent has been looked at.
+    pub(crate) fn waits_for<'a>(&'a self, links: &'a Links, peer: Rank) -> impl Iterator<Item = &'a Request> {
+        let waits = move |part: &&Part| {
+            let mut all = Vec::new();
+            part.blocked(links, &mut all);
+            all.iter().any(|blocked| blocked.drained && blocked.peer == peer)
+        };
+        self.parts[..self.count].iter().filter(waits).filter_map(Part::asked)
     }
 
     /// Looks a few times at what a single request waits for. Nothing else may have to move meanwhile.

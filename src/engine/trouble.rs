@@ -3,6 +3,7 @@
 //! Invariant: runs only when a task has been blocked for a while or when something went wrong, never on the
 //! fast path; it reads a clock but never waits: whoever drives the task comes again.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,13 +12,12 @@ use consort_transports::TransportError;
 use super::Engine;
 use super::bound::Broken;
 use super::links::link_error;
-use super::task::{Request, Task};
+use super::task::{Request, Task, operation_of};
 use crate::Rank;
 use crate::call::Kind;
-use crate::control::group::Answer;
 use crate::control::inquiry::Inquiry;
 use crate::error::{Error, Operation, list, seconds};
-use crate::recorder::Descriptor;
+use crate::recorder::{Descriptor, Snapshot};
 use crate::report::analyse;
 use crate::report::evidence::Stuck;
 
@@ -45,7 +45,7 @@ pub(crate) enum Trouble {
         peer: Rank,
     },
     Broken {
-        operation: Operation,
+        request: Option<Request>,
         broken: Broken,
     },
 }
@@ -66,7 +66,7 @@ pub(crate) enum Ending {
     /// Everybody is asked what they are in.
     Comparing { inquiry: Inquiry, again: Instant, until: Instant, request: Request, peer: Rank },
     /// The control plane may know what became of the peer.
-    Listening { until: Instant, operation: Operation, broken: Broken },
+    Listening { until: Instant, request: Option<Request>, broken: Broken },
 }
 
 /// When an operation started and when it was last looked at.
@@ -87,8 +87,8 @@ pub(crate) struct Watch {
     /// The question for the early report; none before it is due and after it was made.
     early: Option<Inquiry>,
     reported: bool,
-    /// A peer that had left when the task was looked at the last time.
-    left: Option<Rank>,
+    /// Peers that had left when the task was looked at before, and when that was first seen.
+    left: BTreeMap<Rank, Instant>,
 }
 
 /// What must not change for an operation to count as stuck.
@@ -144,31 +144,44 @@ impl Watch {
 pub(crate) fn look(task: &mut Task, engine: &mut Engine, now: Instant) -> Result<(), Trouble> {
     let operation = task.operation();
     let blocked = task.blocked(&engine.links);
-    let mut gone = blocked.iter().filter(|blocked| blocked.drained && engine.group.has_left(blocked.peer));
-    if let Some(peer) = gone.next().map(|blocked| blocked.peer) {
-        if task.watch.left == Some(peer) {
-            return Err(left(engine, peer, operation).into());
+    let gone = blocked.iter().filter(|blocked| blocked.drained && engine.group.has_left(blocked.peer));
+    let gone: Vec<Rank> = gone.map(|blocked| blocked.peer).collect();
+    let news = engine.group.news();
+    let heard = task.watch.ask.is_some() || !gone.is_empty();
+    if heard && std::mem::replace(&mut task.watch.news, news) != news {
+        let said = engine.group.last_words();
+        let differs = |request: &&Request| difference(request, engine.group.rank, &said).is_some();
+        if let Some(request) = task.requests().find(differs) {
+            let peer = blocked.first().map_or(engine.group.rank, |blocked| blocked.peer);
+            return Err(Trouble::Mismatch { request: *request, peer });
         }
+    }
+    let known = task.watch.left.len();
+    gone.iter().for_each(|peer| _ = task.watch.left.entry(*peer).or_insert(now));
+    if task.watch.left.len() > known {
         // Everything that it sent before it left is there now, and may have come since the task was blocked.
-        task.watch.left = Some(peer);
         task.watch.next = Some(now);
         return Ok(());
+    }
+    for peer in gone {
+        let mut waits = task.waits_for(&engine.links, peer).peekable();
+        let first = waits.peek().copied();
+        if waits.any(|request| !left_after(engine, peer, request)) {
+            return Err(left(engine, peer, operation).into());
+        }
+        // It made these calls too: its part is on its way, or is lost. An earlier deadline brings a report.
+        let limit = engine.settings.connect_timeout;
+        if task.watch.left.get(&peer).is_some_and(|since| now.saturating_duration_since(*since) >= limit) {
+            let (limit, operation) = (seconds(limit), operation_of(first));
+            let cause =
+                format!("rank {peer} left after {operation}, and {limit} later its part has not arrived");
+            return Err(lost_on_the_way(engine, peer, cause).into());
+        }
     }
     if let Some(peer) = task.connecting_for(&mut engine.links, now, engine.settings.connect_timeout) {
         let limit = seconds(engine.settings.connect_timeout);
         let cause = format!("both sides began to connect, and after {limit} the connection is not there");
-        let error = Error::Link { from: engine.group.rank, to: peer, transport: "data".into(), cause };
-        return Err(error.into());
-    }
-    let news = engine.group.news();
-    if task.watch.ask.is_some() && std::mem::replace(&mut task.watch.news, news) != news {
-        let answers = engine.group.answers();
-        for request in task.requests() {
-            if difference(request, engine.group.rank, &answers).is_some() {
-                let peer = blocked.first().map_or(engine.group.rank, |blocked| blocked.peer);
-                return Err(Trouble::Mismatch { request: *request, peer });
-            }
-        }
+        return Err(lost_on_the_way(engine, peer, cause).into());
     }
     if let Some((record, stuck, traffic)) = task.standing(engine) {
         let since = task.watch.stand(record, &stuck, now);
@@ -202,6 +215,15 @@ pub(crate) fn look(task: &mut Task, engine: &mut Engine, now: Instant) -> Result
     Ok(())
 }
 
+fn lost_on_the_way(engine: &Engine, peer: Rank, cause: String) -> Error {
+    Error::Link { from: engine.group.rank, to: peer, transport: "data".into(), cause }
+}
+
+/// Whether a rank that has left had finished its part of a call of this rank.
+fn left_after(engine: &Engine, peer: Rank, request: &Request) -> bool {
+    engine.group.left_after(peer, request.call.kind, request.sequence)
+}
+
 fn left(engine: &Engine, rank: Rank, operation: Operation) -> Error {
     let group = &engine.group;
     Error::PeerLeft { rank, place: group.member.place(group.members[rank as usize]), operation }
@@ -213,7 +235,7 @@ fn early_report(task: &mut Task, engine: &Engine, now: Instant, waited: Duration
         return;
     }
     let group = &engine.group;
-    let operation = operation_of(task);
+    let operation = asked_about(task);
     let inquiry = task.watch.early.get_or_insert_with(|| Inquiry::start(group, now + ANSWERS));
     if !inquiry.is_over(group, now) {
         return;
@@ -235,7 +257,7 @@ fn early_report(task: &mut Task, engine: &Engine, now: Instant, waited: Duration
     group.set_report(Arc::new(report));
 }
 
-fn operation_of(task: &Task) -> Option<(u64, Descriptor)> {
+fn asked_about(task: &Task) -> Option<(u64, Descriptor)> {
     task.requests().next().map(|request| (request.sequence, request.call.descriptor()))
 }
 
@@ -245,11 +267,11 @@ fn expired(task: &mut Task, engine: &Engine, waited: Duration) -> Trouble {
     let Some(inquiry) = &task.watch.expiry else {
         return Error::internal("a deadline nobody asked for").into();
     };
-    let answers = group.answers();
-    if let Some(error) = task.requests().find_map(|request| difference(request, group.rank, &answers)) {
+    let said = group.last_words();
+    if let Some(error) = task.requests().find_map(|request| difference(request, group.rank, &said)) {
         return error.into();
     }
-    let report = analyse(&inquiry.evidence(group, operation_of(task), waited));
+    let report = analyse(&inquiry.evidence(group, asked_about(task), waited));
     let error = Error::Timeout { operation: task.operation(), waited, verdict: report.verdict.clone() };
     group.fail_with(error.clone(), Some(Arc::new(report)));
     error.into()
@@ -279,7 +301,7 @@ pub(crate) fn begin(engine: &Engine, trouble: Trouble, watch: &Watch, now: Insta
             group.fail(link_error(group, peer, error));
             Ending::Settling
         }
-        Trouble::Broken { operation, broken } => Ending::Listening { until: now + NEWS, operation, broken },
+        Trouble::Broken { request, broken } => Ending::Listening { until: now + NEWS, request, broken },
     }
 }
 
@@ -297,7 +319,7 @@ pub(crate) fn step(engine: &Engine, ending: &mut Ending, now: Instant) -> Option
             if !complete && now < *until {
                 return None;
             }
-            let found = difference(request, group.rank, &group.answers());
+            let found = difference(request, group.rank, &group.last_words());
             // Who has closed its communicator can no longer say what it called.
             if found.is_none() && now < *until && !group.has_left(*peer) {
                 // The other side has not entered yet what it sent for, or said so before it did.
@@ -310,10 +332,12 @@ pub(crate) fn step(engine: &Engine, ending: &mut Ending, now: Instant) -> Option
                 group.fail(error);
             }
         }
-        Ending::Listening { until, operation, broken } => {
-            let error = if group.has_left(broken.peer) {
-                Some(left(engine, broken.peer, operation.clone()))
-            } else if now >= *until {
+        Ending::Listening { until, request, broken } => {
+            let has_left = group.has_left(broken.peer);
+            let finished = request.as_ref().is_some_and(|request| left_after(engine, broken.peer, request));
+            let error = if has_left && !finished {
+                Some(left(engine, broken.peer, operation_of(request.as_ref())))
+            } else if has_left || now >= *until {
                 let error = &broken.error;
                 Some(Error::Link {
                     from: group.rank,
@@ -344,25 +368,24 @@ fn unknown_difference(me: Rank, request: &Request, peer: Rank) -> Error {
 
 /// The first mismatch that the answers show, if they show one: in this operation, or in one before it that
 /// every rank could finish alone.
-fn difference(request: &Request, me: Rank, answers: &[Option<Answer>]) -> Option<Error> {
+fn difference(request: &Request, me: Rank, said: &[Option<Snapshot>]) -> Option<Error> {
     let mine = request.call.descriptor();
     if request.call.kind.is_message() {
-        return difference_in_messages(request, me, answers);
+        return difference_in_messages(request, me, said);
     }
-    let own = answers.get(me as usize)?.as_ref()?.snapshot.collectives();
+    let own = said.get(me as usize)?.as_ref()?.collectives();
     own.filter(|told| told.sequence <= request.sequence)
-        .find_map(|told| difference_in(told.sequence, &told.descriptor, answers))
+        .find_map(|told| difference_in(told.sequence, &told.descriptor, said))
         // An operation started long before others is no longer among the last ones here.
-        .or_else(|| difference_in(request.sequence, &mine, answers))
+        .or_else(|| difference_in(request.sequence, &mine, said))
 }
 
 /// The first message between two ranks that they called differently, up to this one: a message of nothing that was sent
 /// is over at once, whatever the other side expects.
-fn difference_in_messages(request: &Request, me: Rank, answers: &[Option<Answer>]) -> Option<Error> {
+fn difference_in_messages(request: &Request, me: Rank, said: &[Option<Snapshot>]) -> Option<Error> {
     let (kind, peer) = (request.call.kind, request.call.root);
     let messages = |rank: Rank, kind: Kind, with: Rank| {
-        let recent =
-            answers.get(rank as usize).and_then(Option::as_ref).map(|answer| &answer.snapshot.recent);
+        let recent = said.get(rank as usize).and_then(Option::as_ref).map(|snapshot| &snapshot.recent);
         let told = recent.into_iter().flatten();
         told.filter(move |told| told.descriptor.kind == kind && told.descriptor.root == with)
     };
@@ -380,11 +403,11 @@ fn difference_in_messages(request: &Request, me: Rank, answers: &[Option<Answer>
 }
 
 /// The mismatch in one collective.
-fn difference_in(sequence: u64, mine: &Descriptor, answers: &[Option<Answer>]) -> Option<Error> {
-    let calls: Vec<(Rank, Descriptor)> = answers
+fn difference_in(sequence: u64, mine: &Descriptor, said: &[Option<Snapshot>]) -> Option<Error> {
+    let calls: Vec<(Rank, Descriptor)> = said
         .iter()
         .enumerate()
-        .filter_map(|(rank, answer)| Some((rank as Rank, answer.as_ref()?.snapshot.find(sequence)?)))
+        .filter_map(|(rank, snapshot)| Some((rank as Rank, snapshot.as_ref()?.find(sequence)?)))
         .collect();
     if calls.iter().all(|(_, descriptor)| descriptor == mine) {
         return None;

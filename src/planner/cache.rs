@@ -21,7 +21,8 @@ pub(crate) struct CacheKey(u64);
 impl CacheKey {
     /// The settings are fixed for a communicator's life, so the rest of the choice follows from these.
     pub(crate) fn new(call: &Call, choice: &Choice) -> Self {
-        let op = call.op.map_or(7, |op| op.code() as u64);
+        // Not the scalar: each operation brings its own.
+        let op = call.operator().map_or(7, |op| op.code() as u64);
         let class = choice.slot_bytes.trailing_zeros() as u64;
         CacheKey(
             call.kind as u64

@@ -337,6 +337,58 @@ fn ranks_that_do_not_answer() {
 }
 
 #[test]
+fn who_does_not_answer_is_named_before_those_who_wait_for_it_in_joining() {
+    // Rank 0 is in a collective of a group for which most have not joined yet, as rank 5 has stopped.
+    let joining = |mut world: World, ranks: std::ops::Range<Rank>| {
+        ranks.for_each(|rank| world.0.ranks[rank as usize].position = None);
+        world
+    };
+    let message = |world: World| world.ask(0, 1, call(Kind::Send, 1));
+    let group = || message(World::new(6).open(0, waiting(1, call(Kind::AllReduce, 0), 4)));
+    let parts = [
+        "rank 5 (host b, process 75) does not answer rank 0: stopped",
+        "; rank 0 waits in send #1 since 12.0 s",
+        "; ranks 1-4 have not made the communicator yet, which takes all ranks",
+    ];
+    let report = joining(group(), 1..5).reach(5..6, Reach::Silent).report();
+    check(&report, Guilty::Unreachable(vec![5]), &parts);
+    // Who waits for the message alone asks for nobody else, but joining needs all.
+    let send = || message(World::new(6).open(0, waiting(1, call(Kind::Send, 1), 1)));
+    let report = joining(send(), 1..2).reach(3..5, Reach::Silent).report();
+    let parts =
+        ["ranks 3, 4 (hosts a, b) do not answer", "; rank 1 has not made the communicator yet, which"];
+    check(&report, Guilty::Unreachable(vec![3, 4]), &parts);
+    let report = send().reach(3..5, Reach::Silent).report();
+    check(&report, Guilty::Ranks(vec![1]), &["rank 1 (host a, process 71) has not called receive #1"]);
+    let report = joining(send(), 1..2).report();
+    check(&report, Guilty::Ranks(vec![1]), &["has not made the communicator yet, and send #1 needs it"]);
+    let lost = Reach::Lost("reset".into());
+    let report = joining(send(), 1..2).reach(3..4, lost).report();
+    check(&report, Guilty::Ranks(vec![3]), &["rank 3 (host a, process 73) was lost (reset)"]);
+    // A collective that the message waits for needs them all too.
+    let world = World::new(6).open(0, waiting(42, call(Kind::AllReduce, 0), 4));
+    let report = message(world).open(4, moving(42, call(Kind::AllReduce, 0))).reach(5..6, Reach::Silent);
+    check(&report.report(), Guilty::Unreachable(vec![5]), &["rank 5 (host b, process 75) does not answer"]);
+}
+
+#[test]
+fn what_a_rank_finished_before_it_left_is_lost_on_the_way() {
+    let mut world = World::new(2).ring([0]).reach(1..2, Reach::Left);
+    (world.at(1).entered, world.at(1).finished) = (42, 42);
+    check(&world.report(), Guilty::Link { from: 1, to: 0 }, &["rank 1 is through with all_reduce #42"]);
+    let receive = call(Kind::Receive, 1);
+    let world = || World::new(2).open(0, waiting(2, receive, 1)).ask(0, 2, receive).reach(1..2, Reach::Left);
+    let mut done = world();
+    done.at(1).passed = vec![(0, 2, 0)];
+    check(&done.report(), Guilty::Link { from: 1, to: 0 }, &["rank 1 is through with send #2"]);
+    check(
+        &world().report(),
+        Guilty::Ranks(vec![1]),
+        &["closed the communicator after #41, and receive #2 needs"],
+    );
+}
+
+#[test]
 fn a_rank_that_left_or_never_came() {
     let report = World::new(4).ring([0, 1, 3]).reach(2..3, Reach::Left).report();
     let parts =

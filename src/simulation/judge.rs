@@ -146,9 +146,7 @@ fn fits(world: &World, rank: Rank, failure: &Failed) -> Result<(), String> {
             missing(*stopped) || rank == *stopped || *stopped == 0
         }
         Fault::Freeze { rank: stopped, .. } => {
-            // Who waits for the stopped one to be linked has joined, and its program has not.
-            let joins = timeout && error.to_string().contains("has not made the communicator yet");
-            (timeout && names(*stopped)) || joins || missing(*stopped) || follows || rank == *stopped
+            (timeout && names(*stopped)) || missing(*stopped) || follows || rank == *stopped
         }
         Fault::Cut { one, other, .. } if joining => missing(*one) || missing(*other),
         Fault::Cut { one, other, .. } => {

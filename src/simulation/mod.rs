@@ -21,7 +21,7 @@ mod world;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use world::World;
 
@@ -47,21 +47,38 @@ fn run(seed: u64) -> Result<(String, u64), String> {
 #[test]
 fn seeds() {
     let (first, count) = (number("CONSORT_TEST_SEED", 0), number("CONSORT_SIMULATIONS", 300));
-    let next = AtomicU64::new(0);
+    run_all(&(first..first + count).collect::<Vec<_>>());
+}
+
+/// What a seed stands for changes with what is drawn from it; then these are some
+/// more seeds.
+#[test]
+fn endings_that_were_told_wrongly_once() {
+    // Ranks that were still joining were blamed, and not the one that had stopped, or those on the other side.
+    let joining = [6575, 7693, 8068];
+    // A rank that had finished what was lost on the way was said to have made fewer calls.
+    let left = [6690];
+    // A rank that had called something else and left was said to have lost what it sent.
+    let differs = [6544];
+    run_all(&[joining.as_slice(), &left, &differs].concat());
+}
+
+fn run_all(seeds: &[u64]) {
+    let next = AtomicUsize::new(0);
     let (failures, ends) = (Mutex::new(Vec::new()), Mutex::new(BTreeMap::<String, u64>::new()));
     std::thread::scope(|threads| {
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
             threads.spawn(|| {
                 loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    if at >= count || failures.lock().expect("no panic").len() > 20 {
+                    let seed = seeds.get(next.fetch_add(1, Ordering::Relaxed)).copied();
+                    let Some(seed) = seed.filter(|_| failures.lock().expect("no panic").len() <= 20) else {
                         return;
-                    }
-                    match run(first + at) {
+                    };
+                    match run(seed) {
                         Ok((end, _)) => {
                             *ends.lock().expect("no panic").entry(end).or_default() += 1;
                         }
-                        Err(error) => failures.lock().expect("no panic").push((first + at, error)),
+                        Err(error) => failures.lock().expect("no panic").push((seed, error)),
                     }
                 }
             });
@@ -76,8 +93,8 @@ fn seeds() {
             "{error}\n    again: CONSORT_TEST_SEED={seed} CONSORT_SIMULATIONS=1 cargo test -p consort --lib simulation::seeds -- --nocapture"
         );
     }
-    let seeds: Vec<u64> = failures.iter().map(|(seed, _)| *seed).collect();
-    assert!(failures.is_empty(), "{} of {count} seeds failed: {seeds:?}", seeds.len());
+    let failed: Vec<u64> = failures.iter().map(|(seed, _)| *seed).collect();
+    assert!(failed.is_empty(), "{} of {} seeds failed: {failed:?}", failed.len(), seeds.len());
 }
 
 #[test]

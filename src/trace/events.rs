@@ -187,7 +187,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::call::Kind;
+    use crate::call::{Kind, Operator};
     use crate::recorder::Named;
     use crate::trace::offset::Reading;
 
@@ -203,7 +203,7 @@ mod tests {
     }
 
     fn entry(sequence: u64, kind: Kind, entered: u64, ended: u64, outcome: Outcome) -> Entry {
-        let op = (kind == Kind::Reduce).then_some(ReduceOp::Sum);
+        let op = (kind == Kind::Reduce).then_some(Operator::Plain(ReduceOp::Sum));
         let descriptor =
             Descriptor { kind, data_type: DataType::Float32, op, root: 2, count: 10, named: Named::NONE };
         Entry { index: sequence, sequence, descriptor, entered, ended, outcome }

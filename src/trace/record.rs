@@ -182,7 +182,7 @@ mod tests {
     use consort_kernels::{DataType, ReduceOp};
 
     use super::*;
-    use crate::call::Kind;
+    use crate::call::{Kind, Operator};
     use crate::recorder::Named;
     use crate::{Communicator, Options};
 
@@ -190,7 +190,7 @@ mod tests {
         let descriptor = Descriptor {
             kind: if failed { Kind::Receive } else { Kind::AllReduce },
             data_type: DataType::Float32,
-            op: (!failed).then_some(ReduceOp::Sum),
+            op: (!failed).then_some(Operator::Plain(ReduceOp::Sum)),
             root: 3,
             count: 1024,
             named: Named::NONE,

@@ -2,8 +2,7 @@
 //!
 //! Invariant: lane by lane the arithmetic of `number`. Absent: loads, stores and conversions.
 
-use crate::ReduceOp;
-use crate::reduce_op::Op;
+use crate::reduce_op::{Combination, Op};
 
 /// A register of `f32` or `f64`. The functions are `unsafe` because they need the level's features.
 pub(super) trait FloatRegister: Copy {
@@ -34,11 +33,11 @@ pub(super) unsafe fn combine<O: Op, R: FloatRegister, const N: usize>(
         // SAFETY: caller's promise. Larger and smaller are asked both ways round, which differs only for NaN
         // and zeros of different sign; of the latter AND gives +0 and OR −0.
         *left = unsafe {
-            match O::OP {
-                ReduceOp::Sum | ReduceOp::Avg => a.add(b),
-                ReduceOp::Prod => a.multiply(b),
-                ReduceOp::Max => a.larger(b).and(b.larger(a)).nan_where_unordered(a, b),
-                ReduceOp::Min => a.smaller(b).or(b.smaller(a)).nan_where_unordered(a, b),
+            match O::COMBINES {
+                Combination::Add => a.add(b),
+                Combination::Multiply => a.multiply(b),
+                Combination::Larger => a.larger(b).and(b.larger(a)).nan_where_unordered(a, b),
+                Combination::Smaller => a.smaller(b).or(b.smaller(a)).nan_where_unordered(a, b),
             }
         };
     }

@@ -1,7 +1,7 @@
 //! What the kernel tests share: seeded values of every type, and folds over plain buffers.
 #![allow(dead_code, reason = "each test file uses its part")]
 
-use consort_kernels::{DataType, Level, Reducer, Source, Store, Target};
+use consort_kernels::{DataType, Level, Reducer, Scalar, Source, Store, Target};
 use consort_memory::{Span, SpanMut};
 
 /// The seed of all random values; printed by every failing comparison.
@@ -83,6 +83,11 @@ pub(crate) fn element(random: &mut Random, data_type: DataType) -> u64 {
 pub(crate) fn elements(random: &mut Random, data_type: DataType, count: usize) -> Vec<u8> {
     let size = data_type.size();
     (0..count).flat_map(|_| element(random, data_type).to_le_bytes()[..size].to_vec()).collect()
+}
+
+/// Any element as the factor of a pre-multiplied sum.
+pub(crate) fn scalar(random: &mut Random, data_type: DataType) -> Scalar {
+    Scalar::from_bytes(data_type, &elements(random, data_type, 1)).unwrap()
 }
 
 /// Folds byte buffers into a new one.

@@ -17,6 +17,7 @@ use crate::control::member::Member;
 use crate::control::process::{self, Source};
 use crate::control::wire::{self, FRAME_BYTES_MAX, Message};
 use crate::control::{accept, thread};
+use crate::recorder::Snapshot;
 
 const SIZE: u32 = 3;
 
@@ -119,7 +120,7 @@ fn honest(listening: &Listening, from: Rank, tcp: bool) {
     assert!(introduction.is_proved(&KEY, ANSWER, answer[16..].first_chunk().expect("a proof")));
     (&stream).write_all(&introduction.proof(&KEY, DIAL)).expect("sent");
     let mut frame = Vec::new();
-    wire::encode(1, &Message::Leave, &mut frame);
+    wire::encode(1, &Message::Leave { snapshot: Snapshot::default() }, &mut frame);
     (&stream).write_all(&frame).expect("sent");
     while !listening.member.remote_links().iter().any(|link| link.peer == from) {
         listening.turn();

@@ -14,7 +14,7 @@ use crate::control::inquiry::Inquiry;
 use crate::control::member::{Link, Member};
 use crate::control::wire::{self, FRAME_BYTES_MAX, Message};
 use crate::error::Error;
-use crate::recorder::RECORDS;
+use crate::recorder::{RECORDS, Snapshot};
 use crate::report::analyse;
 
 const SIZE: u32 = 4;
@@ -82,7 +82,7 @@ fn varied(message: &Message, communicator: u64, by: u64, unknown: bool) -> (u64,
                 *to = to.wrapping_add((by >> 1) as u32);
             }
         }
-        Message::Leave => {}
+        Message::Leave { snapshot } => snapshot.finished = snapshot.finished.wrapping_add(by),
     }
     (if unknown { communicator.wrapping_add(by) } else { communicator }, message)
 }
@@ -190,7 +190,8 @@ fn originals() -> Vec<Input> {
         all.push(vec![framed(WORLD, &message, [how, 0, 12])]);
     }
     all.push(vec![vec![4, 0, 1], vec![4, 1, 1], vec![6, 0, 3], vec![7, 0, 1], vec![7, 0, 0]]);
-    all.push(vec![vec![5, 0, 0], framed(LATER, &Message::Leave, [2, 0, 4]), vec![5, 0, 0], vec![5, 0, 0]]);
+    let leave = Message::Leave { snapshot: Snapshot::default() };
+    all.push(vec![vec![5, 0, 0], framed(LATER, &leave, [2, 0, 4]), vec![5, 0, 0], vec![5, 0, 0]]);
     all
 }
 

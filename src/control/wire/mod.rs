@@ -29,8 +29,8 @@ pub(crate) enum Message {
     Query { token: u64 },
     /// The answer: on the communicator asked about, and in the whole process. `clock` is the sender's.
     State { token: u64, clock: u64, snapshot: Snapshot, positions: Vec<Position> },
-    /// The sender closed its communicator in good order.
-    Leave,
+    /// The sender closed its communicator in good order; the last of what it did that concerns the receiver.
+    Leave { snapshot: Snapshot },
     /// A word to all, outside of the data connections; `round` counts them.
     Gather { round: u64, words: Vec<u64> },
 }
@@ -40,7 +40,7 @@ wire_enum!(Message {
     2 => Poison { failure },
     3 => Query { token },
     4 => State { token, clock, snapshot, positions },
-    5 => Leave,
+    5 => Leave { snapshot },
     6 => Gather { round, words },
 });
 
@@ -101,7 +101,7 @@ pub(super) mod tests {
     use consort_kernels::{DataType, ReduceOp};
 
     use super::*;
-    use crate::call::Kind;
+    use crate::call::{Kind, Operator};
     use crate::error::{Error, Operation};
     use crate::recorder::{Descriptor, Named, Told};
     use crate::report::evidence::{Evidence, Open, Reach, Stuck, Traffic, Want, Witness};
@@ -141,7 +141,7 @@ pub(super) mod tests {
         Descriptor {
             kind: Kind::Reduce,
             data_type: DataType::Int8,
-            op: Some(ReduceOp::Min),
+            op: Some(Operator::Plain(ReduceOp::Min)),
             root: 3,
             count: 9,
             named: Named::new(Algorithm::Swing),
@@ -191,10 +191,10 @@ pub(super) mod tests {
             Message::State {
                 token: 6,
                 clock: u64::MAX,
-                snapshot: Snapshot { entered: 4, finished: 3, recent: vec![told] },
+                snapshot: Snapshot { entered: 4, finished: 3, recent: vec![told.clone()] },
                 positions: vec![position()],
             },
-            Message::Leave,
+            Message::Leave { snapshot: Snapshot { entered: 5, finished: 4, recent: vec![told] } },
             Message::Gather { round: 1, words: vec![1, u64::MAX] },
             poison(Error::Mismatch { sequence: 1, difference: "x".into() }, None),
             poison(

@@ -112,6 +112,8 @@ struct Walk<'v, 'a> {
     blamed: BTreeMap<Node, usize>,
     /// By communicator and number of a collective.
     behind: BTreeMap<(u64, u64), Rc<Behind>>,
+    /// Whether all who do not answer are in the findings.
+    needs_everybody: bool,
     found: Findings<'a>,
 }
 
@@ -125,6 +127,7 @@ pub(super) fn follow<'a>(view: &View<'a>, need: Need) -> Findings<'a> {
         done: BTreeSet::new(),
         blamed: BTreeMap::new(),
         behind: BTreeMap::new(),
+        needs_everybody: false,
         found: Findings::default(),
     };
     walk.run((home, need.waiter));
@@ -137,10 +140,8 @@ pub(super) fn follow<'a>(view: &View<'a>, need: Need) -> Findings<'a> {
         targets.into_iter().for_each(|(_, node)| walk.run(node));
         return walk.found;
     }
-    for rank in 0..view.size() {
-        walk.unreachable(rank);
-        walk.run((home, rank));
-    }
+    walk.everybody();
+    (0..view.size()).for_each(|rank| walk.run((home, rank)));
     let mut absent = view.absent(home, need.sequence);
     absent.sort_unstable();
     let first = absent.first().map(|(entered, _)| *entered);
@@ -222,6 +223,9 @@ impl<'a> Walk<'_, 'a> {
         if let Some(known) = self.behind.get(&key) {
             return known.clone();
         }
+        if self.view.is_home(need.communicator) {
+            self.everybody();
+        }
         let absent = self.view.absent(need.communicator, need.sequence);
         let first = absent.iter().map(|(entered, _)| *entered).min();
         let mut targets = Vec::new();
@@ -301,7 +305,11 @@ impl<'a> Walk<'_, 'a> {
             State::Unmade => match self.view.abroad(node) {
                 Some(abroad) if abroad.open.stuck.is_some() => return Some(abroad.node),
                 Some(abroad) => How::Abroad(abroad),
-                None => How::Unmade,
+                None => {
+                    // It needs all ranks to make the communicator, and waits for who does not answer as one does here.
+                    self.everybody();
+                    How::Unmade
+                }
             },
         };
         let known = *self.blamed.entry(node).or_insert(self.found.absent.len());
@@ -323,6 +331,13 @@ impl<'a> Walk<'_, 'a> {
             Some(Reach::Silent) => _ = self.found.silent.insert(rank),
             Some(Reach::Lost(_)) => _ = self.found.lost.insert(rank),
             _ => {}
+        }
+    }
+
+    /// Something needs all ranks of the communicator that is asked about.
+    fn everybody(&mut self) {
+        if !std::mem::replace(&mut self.needs_everybody, true) {
+            (0..self.view.size()).for_each(|rank| self.unreachable(rank));
         }
     }
 

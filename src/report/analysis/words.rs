@@ -237,7 +237,16 @@ impl Words<'_, '_> {
             let verb = pick(silent.len(), "does", "do");
             more.push(format!("{} {verb} not answer", ranks(silent)));
         }
-        for absent in absent {
+        let is_unmade = |absent: &&&Absent<'_>| matches!(absent.how, How::Unmade);
+        let unmade: Vec<Rank> = absent.iter().filter(is_unmade).map(|absent| absent.node.1).collect();
+        if !unmade.is_empty() {
+            let have = pick(unmade.len(), "has", "have");
+            more.push(format!(
+                "{} {have} not made the communicator yet, which takes all ranks",
+                ranks(&unmade)
+            ));
+        }
+        for absent in absent.iter().filter(|absent| !is_unmade(absent)) {
             let rank = self.view.member(absent.node).unwrap_or(absent.node.1);
             let again = told.contains(&rank) && absent.need.communicator != self.subject.communicator;
             if !again {

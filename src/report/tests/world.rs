@@ -6,7 +6,7 @@ use std::time::Duration;
 use consort_kernels::{DataType, ReduceOp};
 
 use crate::Rank;
-use crate::call::Kind;
+use crate::call::{Kind, Operator};
 use crate::recorder::{Descriptor, Named};
 use crate::report::evidence::{Evidence, Open, Position, ProcessId, Reach, Stuck, Traffic, Want, Witness};
 use crate::report::{Report, analyse};
@@ -17,7 +17,7 @@ pub(super) const THIRD: u64 = 0x7e00_3344_0000_0003;
 const JOB: [u8; 16] = [7; 16];
 
 pub(super) fn call(kind: Kind, root: Rank) -> Descriptor {
-    let op = matches!(kind, Kind::AllReduce | Kind::Reduce).then_some(ReduceOp::Sum);
+    let op = matches!(kind, Kind::AllReduce | Kind::Reduce).then_some(Operator::Plain(ReduceOp::Sum));
     Descriptor { kind, data_type: DataType::Float32, op, root, count: 1 << 20, named: Named::NONE }
 }
 

@@ -1,0 +1,273 @@
+//! The collectives and the messages, plain and with a config of their own.
+//!
+//! Invariant: what can be seen to be wrong is refused before memory is touched. A call that may run at once on the
+//! caller's thread does, without a detour.
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use consort::nccl::operation::{How, Operation, What};
+use consort::nccl::{Comm, Failure, Progress, Reduction, Result, group};
+use consort::{Call, DataType};
+
+use crate::boundary::{call_in_group, exported};
+use crate::buffers::{kept_readable, kept_writable, readable, writable};
+use crate::{configs, handles, timeout};
+
+pub(crate) fn data_type(code: c_int) -> Result<DataType> {
+    let known = u32::try_from(code).ok().and_then(DataType::from_code);
+    known.ok_or_else(|| {
+        Failure::argument(format!("there is no data type {code}"), "pass one of ncclDataType_t")
+    })
+}
+
+fn rank(number: c_int) -> Result<u32> {
+    u32::try_from(number)
+        .map_err(|_| Failure::argument(format!("rank {number} is negative"), "ranks count from 0"))
+}
+
+/// What C passes with every collective.
+#[derive(Clone, Copy)]
+struct Passed {
+    input: *const c_void,
+    output: *mut c_void,
+    comm: *mut c_void,
+    stream: *mut c_void,
+    config: *const c_void,
+}
+
+/// A collective that C called: `what` says which, given its communicator.
+///
+/// # Safety
+/// As the exported function `name`.
+#[inline]
+unsafe fn collective(
+    name: &str,
+    passed: Passed,
+    what: impl FnOnce(&Comm) -> Result<(Call, Option<Reduction>)>,
+) -> c_int {
+    call_in_group(name, passed.comm, || {
+        let comm = handles::comm(passed.comm)?;
+        let (call, reduction) = what(&comm)?;
+        let is_plain = passed.config.is_null() && reduction.as_ref().is_none_or(|it| it.scale.is_none());
+        if is_plain
+            && passed.stream.is_null()
+            && !group::is_open()
+            && let Some(communicator) = comm.inline()
+        {
+            let (rank, size) = (communicator.rank(), communicator.size());
+            // SAFETY: the caller promises that the buffers are as long as NCCL's contract for the call says, which is
+            // what `input_bytes` and `output_bytes` compute, and that nobody else touches them meanwhile.
+            let (input, output) = unsafe {
+                (
+                    readable(passed.input, Some(call.input_bytes(rank, size)))?,
+                    writable(passed.output, Some(call.output_bytes(rank, size)))?,
+                )
+            };
+            match timeout::now(&comm) {
+                None => communicator.execute(&call, input, output)?,
+                Some(timeout) => communicator.with_timeout(timeout).execute(&call, input, output)?,
+            }
+            return Ok(Progress::Done);
+        }
+        // SAFETY: this function's own contract.
+        unsafe { issue(&comm, passed, call, reduction) }
+    })
+}
+
+/// As the end of [`collective`], where it cannot run at once.
+///
+/// # Safety
+/// As [`collective`]; the buffers, until the operation is over.
+#[cold]
+unsafe fn issue(
+    comm: &Arc<Comm>,
+    passed: Passed,
+    call: Call,
+    reduction: Option<Reduction>,
+) -> Result<Progress> {
+    let (rank, size) = (comm.rank()?, comm.size()?);
+    // SAFETY: this function's own contract: null or a config.
+    let mut how = unsafe { configs::of_call(passed.config, &call, size)? };
+    how.timeout = how.timeout.or(timeout::of_thread());
+    // SAFETY: as in `collective`, for as long as the operation takes: the contract of calls on streams, in groups and
+    // on communicators that do not block.
+    let (input, output) = unsafe {
+        (
+            kept_readable(passed.input, Some(call.input_bytes(rank, size)))?,
+            kept_writable(passed.output, Some(call.output_bytes(rank, size)))?,
+        )
+    };
+    let what = What::Collective(call, reduction.and_then(|it| it.scale));
+    let stream = handles::stream(passed.stream);
+    comm.issue(Operation { what, how, input, output }, stream.as_ref())
+}
+
+fn reducing(
+    comm: &Comm,
+    op: c_int,
+    data_type: DataType,
+    make: impl FnOnce(consort::ReduceOp) -> Call,
+) -> Result<(Call, Option<Reduction>)> {
+    let reduction = comm.reduction(op, data_type)?;
+    Ok((make(reduction.op), Some(reduction)))
+}
+
+/// Defines a collective plain and with a config.
+macro_rules! collectives {
+    ($(
+        $(#[$documentation:meta])*
+        fn $name:ident = $twin:ident, $with:ident = $with_twin:ident(
+            $($argument:ident: $type:ty),*
+        ) |$comm:ident| $what:expr;
+    )*) => {$(
+        exported! {
+            $(#[$documentation])*
+            ///
+            /// # Safety
+            /// The buffers must hold what the call reads and writes, and be used by nobody else until it is over.
+            fn $name = $twin(
+                input: *const c_void, output: *mut c_void, $($argument: $type,)* comm: *mut c_void, stream: *mut c_void
+            ) -> c_int {
+                let passed = Passed { input, output, comm, stream, config: std::ptr::null() };
+                // SAFETY: this function's own contract.
+                unsafe { collective(stringify!($name), passed, |$comm| $what) }
+            }
+
+            $(#[$documentation])*
+            /// `config` is null or says how this call is to run.
+            ///
+            /// # Safety
+            /// As the plain form; `config` must be null or an `ncclCollConfig_t` of the size that it says.
+            fn $with = $with_twin(
+                input: *const c_void, output: *mut c_void, $($argument: $type,)* comm: *mut c_void,
+                stream: *mut c_void, config: *const c_void
+            ) -> c_int {
+                let passed = Passed { input, output, comm, stream, config };
+                // SAFETY: this function's own contract.
+                unsafe { collective(stringify!($with), passed, |$comm| $what) }
+            }
+        }
+    )*};
+}
+
+collectives! {
+    /// All-reduce: `count` elements of all ranks are folded, all get the result.
+    fn ncclAllReduce = pncclAllReduce, ncclAllReduceConfig = pncclAllReduceConfig(
+        count: usize, element: c_int, op: c_int
+    ) |comm| {
+        let element = data_type(element)?;
+        reducing(comm, op, element, |op| Call::all_reduce(element, op, count))
+    };
+
+    /// Reduce: `count` elements of all ranks are folded, `root` gets the result.
+    fn ncclReduce = pncclReduce, ncclReduceConfig = pncclReduceConfig(
+        count: usize, element: c_int, op: c_int, root: c_int
+    ) |comm| {
+        let (element, root) = (data_type(element)?, rank(root)?);
+        reducing(comm, op, element, |op| Call::reduce(element, op, count, root))
+    };
+
+    /// Broadcast: all get `count` elements of `root`.
+    fn ncclBroadcast = pncclBroadcast, ncclBroadcastConfig = pncclBroadcastConfig(
+        count: usize, element: c_int, root: c_int
+    ) |_comm| Ok((Call::broadcast(data_type(element)?, count, rank(root)?), None));
+
+    /// All-gather: all get `count` elements of every rank, in rank order.
+    fn ncclAllGather = pncclAllGather, ncclAllGatherConfig = pncclAllGatherConfig(
+        count: usize, element: c_int
+    ) |_comm| Ok((Call::all_gather(data_type(element)?, count), None));
+
+    /// Reduce-scatter: of what is folded, every rank gets its `count` elements.
+    fn ncclReduceScatter = pncclReduceScatter, ncclReduceScatterConfig = pncclReduceScatterConfig(
+        count: usize, element: c_int, op: c_int
+    ) |comm| {
+        let element = data_type(element)?;
+        reducing(comm, op, element, |op| Call::reduce_scatter(element, op, count))
+    };
+
+    /// All-to-all: every rank gets `count` elements of every rank.
+    fn ncclAlltoAll = pncclAlltoAll, ncclAlltoAllConfig = pncclAlltoAllConfig(
+        count: usize, element: c_int
+    ) |_comm| Ok((Call::all_to_all(data_type(element)?, count), None));
+
+    /// Gather: `root` gets `count` elements of every rank, in rank order.
+    fn ncclGather = pncclGather, ncclGatherConfig = pncclGatherConfig(
+        count: usize, element: c_int, root: c_int
+    ) |_comm| Ok((Call::gather(data_type(element)?, count, rank(root)?), None));
+
+    /// Scatter: every rank gets its `count` elements of `root`.
+    fn ncclScatter = pncclScatter, ncclScatterConfig = pncclScatterConfig(
+        count: usize, element: c_int, root: c_int
+    ) |_comm| Ok((Call::scatter(data_type(element)?, count, rank(root)?), None));
+}
+
+exported! {
+    /// Broadcast in place.
+    ///
+    /// # Safety
+    /// As [`ncclBroadcast`], of a buffer that the root reads and the others write.
+    fn ncclBcast = pncclBcast(
+        buffer: *mut c_void, count: usize, element: c_int, root: c_int, comm: *mut c_void, stream: *mut c_void
+    ) -> c_int {
+        let passed = Passed { input: buffer, output: buffer, comm, stream, config: std::ptr::null() };
+        // SAFETY: this function's own contract.
+        unsafe {
+            collective("ncclBcast", passed, |_| {
+                Ok((Call::broadcast(data_type(element)?, count, rank(root)?), None))
+            })
+        }
+    }
+
+    /// Sends to a rank, which must receive it.
+    ///
+    /// # Safety
+    /// `input` must hold `count` elements that nobody writes until the call is over.
+    fn ncclSend = pncclSend(
+        input: *const c_void, count: usize, element: c_int, peer: c_int, comm: *mut c_void, stream: *mut c_void
+    ) -> c_int {
+        call_in_group("ncclSend", comm, || {
+            let (comm, element, peer) = (handles::comm(comm)?, data_type(element)?, rank(peer)?);
+            let bytes = count.checked_mul(element.size());
+            if stream.is_null() && !group::is_open() && let Some(communicator) = comm.inline() {
+                // SAFETY: this function's own contract.
+                let input = unsafe { readable(input, bytes)? };
+                match timeout::now(&comm) {
+                    None => communicator.send_bytes(element, input, peer)?,
+                    Some(timeout) => communicator.with_timeout(timeout).send_bytes(element, input, peer)?,
+                }
+                return Ok(Progress::Done);
+            }
+            // SAFETY: this function's own contract; nothing is received.
+            let (input, output) = unsafe { (kept_readable(input, bytes)?, kept_writable(std::ptr::null_mut(), Some(0))?) };
+            let (what, how) = (What::Send(element, peer), How { timeout: timeout::of_thread(), algorithm: None });
+            comm.issue(Operation { what, how, input, output }, handles::stream(stream).as_ref())
+        })
+    }
+
+    /// Receives what a rank sends.
+    ///
+    /// # Safety
+    /// `output` must hold `count` elements that nobody else uses until the call is over.
+    fn ncclRecv = pncclRecv(
+        output: *mut c_void, count: usize, element: c_int, peer: c_int, comm: *mut c_void, stream: *mut c_void
+    ) -> c_int {
+        call_in_group("ncclRecv", comm, || {
+            let (comm, element, peer) = (handles::comm(comm)?, data_type(element)?, rank(peer)?);
+            let bytes = count.checked_mul(element.size());
+            if stream.is_null() && !group::is_open() && let Some(communicator) = comm.inline() {
+                // SAFETY: this function's own contract.
+                let output = unsafe { writable(output, bytes)? };
+                match timeout::now(&comm) {
+                    None => communicator.receive_bytes(element, output, peer)?,
+                    Some(timeout) => communicator.with_timeout(timeout).receive_bytes(element, output, peer)?,
+                }
+                return Ok(Progress::Done);
+            }
+            // SAFETY: this function's own contract; nothing is sent.
+            let (input, output) = unsafe { (kept_readable(std::ptr::null(), Some(0))?, kept_writable(output, bytes)?) };
+            let (what, how) = (What::Receive(element, peer), How { timeout: timeout::of_thread(), algorithm: None });
+            comm.issue(Operation { what, how, input, output }, handles::stream(stream).as_ref())
+        })
+    }
+}

@@ -1,0 +1,302 @@
+//! The host side of the device interface: what a communicator offers, its teams, and refusals.
+//!
+//! Invariant: a client that asks `ncclCommQueryProperties` first never meets a refusal. Absent: device code.
+
+use std::ffi::{c_int, c_void};
+
+use consort::nccl::{Comm, Failure, Properties};
+
+use crate::boundary::{exported, plain, unsupported};
+use crate::handles;
+use crate::types::{NcclTeam, Opaque};
+
+/// No team at all: what a function that cannot fail says of a communicator that is none.
+const NO_TEAM: NcclTeam = NcclTeam { ranks: 0, rank: 0, stride: 0 };
+
+/// A team of a communicator; [`NO_TEAM`] where it is none, which is then this thread's last error.
+fn team(name: &str, comm: *mut c_void, make: impl FnOnce(c_int, c_int) -> NcclTeam) -> NcclTeam {
+    let mut found = NO_TEAM;
+    plain(name, comm, || {
+        let asked = handles::comm(comm)?;
+        found = make(asked.rank()? as c_int, asked.size()? as c_int);
+        Ok(())
+    });
+    found
+}
+
+/// A team that has this rank alone: no rank reaches the memory of another with loads and stores of a device.
+fn alone(_: c_int, _: c_int) -> NcclTeam {
+    NcclTeam { ranks: 1, rank: 0, stride: 1 }
+}
+
+fn everybody(rank: c_int, size: c_int) -> NcclTeam {
+    NcclTeam { ranks: size, rank, stride: 1 }
+}
+
+fn no_device_interface(name: &str) -> c_int {
+    plain(name, std::ptr::null_mut(), || {
+        Err(unsupported(
+            "the device interface",
+            "call the collectives from the host; ncclCommQueryProperties says deviceApiSupport = false",
+        ))
+    })
+}
+
+/// Writes the properties that the caller's structure has room for and its version knows.
+///
+/// # Safety
+/// `place` must be null or an `ncclCommProperties_t` of the size that it says.
+unsafe fn write_properties(comm: &Comm, place: *mut c_void) -> Result<(), Failure> {
+    if place.is_null() {
+        return Err(Failure::argument("props is null", "pass an ncclCommProperties_t"));
+    }
+    let start = place.cast::<u8>();
+    // SAFETY: checked for null; its size stands first, and a magic and a version in what that covers.
+    let size = unsafe { place.cast::<usize>().read_unaligned() };
+    let mut head = [0u8; Properties::HEAD_BYTES];
+    if size >= head.len() {
+        // SAFETY: it has as many bytes.
+        unsafe { start.cast_const().copy_to_nonoverlapping(head.as_mut_ptr(), head.len()) };
+    }
+    for (offset, bytes) in Properties::of(comm)?.written(size, &head)? {
+        // SAFETY: `written` keeps within `size`.
+        unsafe { start.add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+    Ok(())
+}
+
+exported! {
+    /// Writes what the communicator offers.
+    ///
+    /// # Safety
+    /// `place` must be null or an `ncclCommProperties_t` of the size that it says.
+    fn ncclCommQueryProperties = pncclCommQueryProperties(comm: *mut c_void, place: *mut c_void) -> c_int {
+        plain("ncclCommQueryProperties", comm, || {
+            let asked = handles::comm(comm)?;
+            // SAFETY: this function's own contract.
+            unsafe { write_properties(&asked, place) }
+        })
+    }
+
+    /// The device interface is not offered.
+    ///
+    /// # Safety
+    /// None is needed.
+    fn ncclDevCommCreate = pncclDevCommCreate(_comm: *mut c_void, _requirements: Opaque, _place: Opaque) -> c_int {
+        no_device_interface("ncclDevCommCreate")
+    }
+
+    /// The device interface is not offered.
+    ///
+    /// # Safety
+    /// None is needed.
+    fn ncclDevCommDestroy = pncclDevCommDestroy(_comm: *mut c_void, _device_comm: Opaque) -> c_int {
+        no_device_interface("ncclDevCommDestroy")
+    }
+
+    /// The device interface is not offered.
+    ///
+    /// # Safety
+    /// None is needed.
+    fn ncclGetLsaMultimemDevicePointer = pncclGetLsaMultimemDevicePointer(
+        _window: Opaque, _offset: usize, _place: Opaque
+    ) -> c_int {
+        no_device_interface("ncclGetLsaMultimemDevicePointer")
+    }
+
+    /// The device interface is not offered.
+    ///
+    /// # Safety
+    /// None is needed.
+    fn ncclGetMultimemDevicePointer = pncclGetMultimemDevicePointer(
+        _window: Opaque, _offset: usize, _multimem: Opaque, _place: Opaque
+    ) -> c_int {
+        no_device_interface("ncclGetMultimemDevicePointer")
+    }
+
+    /// The device interface is not offered.
+    ///
+    /// # Safety
+    /// None is needed.
+    fn ncclGetLsaDevicePointer = pncclGetLsaDevicePointer(
+        _window: Opaque, _offset: usize, _rank: c_int, _place: Opaque
+    ) -> c_int {
+        no_device_interface("ncclGetLsaDevicePointer")
+    }
+
+    /// The device interface is not offered.
+    ///
+    /// # Safety
+    /// None is needed.
+    fn ncclGetPeerDevicePointer = pncclGetPeerDevicePointer(
+        _window: Opaque, _offset: usize, _peer: c_int, _place: Opaque
+    ) -> c_int {
+        no_device_interface("ncclGetPeerDevicePointer")
+    }
+
+    /// The device interface is not offered.
+    ///
+    /// # Safety
+    /// None is needed.
+    fn ncclGetMultimemDeviceLeInfo = pncclGetMultimemDeviceLeInfo(
+        _window: Opaque, _offset: usize, _id: Opaque, _place: Opaque
+    ) -> c_int {
+        no_device_interface("ncclGetMultimemDeviceLeInfo")
+    }
+
+    /// The device interface is not offered.
+    ///
+    /// # Safety
+    /// None is needed.
+    fn ncclGetCftDeviceLeInfo = pncclGetCftDeviceLeInfo(
+        _window: Opaque, _offset: usize, _peer: c_int, _team: NcclTeam, _id: Opaque, _place: Opaque
+    ) -> c_int {
+        no_device_interface("ncclGetCftDeviceLeInfo")
+    }
+
+    /// The device interface is not offered.
+    ///
+    /// # Safety
+    /// None is needed.
+    fn ncclGetPeerDeviceLeInfo = pncclGetPeerDeviceLeInfo(
+        _window: Opaque, _offset: usize, _peer: c_int, _id: Opaque, _place: Opaque
+    ) -> c_int {
+        no_device_interface("ncclGetPeerDeviceLeInfo")
+    }
+
+    /// The device interface is not offered.
+    ///
+    /// # Safety
+    /// None is needed.
+    fn ncclLsaBarrierCreateRequirement = pncclLsaBarrierCreateRequirement(
+        _team: NcclTeam, _barriers: c_int, _handle: Opaque, _requirement: Opaque
+    ) -> c_int {
+        no_device_interface("ncclLsaBarrierCreateRequirement")
+    }
+
+    /// The device interface is not offered.
+    ///
+    /// # Safety
+    /// None is needed.
+    fn ncclGinBarrierCreateRequirement = pncclGinBarrierCreateRequirement(
+        _comm: *mut c_void, _team: NcclTeam, _barriers: c_int, _handle: Opaque, _requirement: Opaque
+    ) -> c_int {
+        no_device_interface("ncclGinBarrierCreateRequirement")
+    }
+
+    /// The device interface is not offered.
+    ///
+    /// # Safety
+    /// None is needed.
+    fn ncclLLA2ACreateRequirement = pncclLLA2ACreateRequirement(
+        _blocks: c_int, _slots: c_int, _handle: Opaque, _requirement: Opaque
+    ) -> c_int {
+        no_device_interface("ncclLLA2ACreateRequirement")
+    }
+
+    /// The device interface is not offered.
+    ///
+    /// # Safety
+    /// None is needed.
+    fn ncclGinOutboxCreateRequirement = pncclGinOutboxCreateRequirement(
+        _blocks: c_int, _log2_size: c_int, _handle: Opaque, _requirement: Opaque
+    ) -> c_int {
+        no_device_interface("ncclGinOutboxCreateRequirement")
+    }
+
+    /// The device interface is not offered.
+    ///
+    /// # Safety
+    /// None is needed.
+    fn ncclGinInboxA2ACreateRequirement = pncclGinInboxA2ACreateRequirement(
+        _team: NcclTeam, _blocks: c_int, _log2_size: c_int, _handle: Opaque, _requirement: Opaque
+    ) -> c_int {
+        no_device_interface("ncclGinInboxA2ACreateRequirement")
+    }
+
+    /// Slots of eight bytes for an all-to-all of so many elements of at most so many bytes; 0 for nonsense.
+    ///
+    /// # Safety
+    /// None is needed.
+    fn ncclLLA2ACalcSlots = pncclLLA2ACalcSlots(elements: c_int, element_bytes: c_int) -> c_int {
+        const SLOT_BYTES: c_int = 8;
+        if elements < 0 || element_bytes < 0 {
+            return 0;
+        }
+        let slots = (element_bytes / SLOT_BYTES) + c_int::from(element_bytes % SLOT_BYTES != 0);
+        elements.checked_mul(slots).unwrap_or(0)
+    }
+
+    /// All ranks.
+    ///
+    /// # Safety
+    /// None is needed.
+    fn ncclTeamWorld = pncclTeamWorld(comm: *mut c_void) -> NcclTeam {
+        team("ncclTeamWorld", comm, everybody)
+    }
+
+    /// The ranks whose memory this one reaches with a device's loads and stores: itself.
+    ///
+    /// # Safety
+    /// None is needed.
+    fn ncclTeamLsa = pncclTeamLsa(comm: *mut c_void) -> NcclTeam {
+        team("ncclTeamLsa", comm, alone)
+    }
+
+    /// The ranks that have the same place in their team of loads and stores: all.
+    ///
+    /// # Safety
+    /// None is needed.
+    fn ncclTeamRail = pncclTeamRail(comm: *mut c_void) -> NcclTeam {
+        team("ncclTeamRail", comm, everybody)
+    }
+
+    /// This rank: there is no such fabric.
+    ///
+    /// # Safety
+    /// None is needed.
+    fn ncclTeamCft = pncclTeamCft(comm: *mut c_void, _mode: c_int) -> NcclTeam {
+        team("ncclTeamCft", comm, alone)
+    }
+
+    /// This rank: there is no such fabric.
+    ///
+    /// # Safety
+    /// None is needed.
+    fn ncclTeamCftMultimem = pncclTeamCftMultimem(comm: *mut c_void) -> NcclTeam {
+        team("ncclTeamCftMultimem", comm, alone)
+    }
+
+    /// The number in the communicator of a team's rank; -1 for a communicator that is none.
+    ///
+    /// # Safety
+    /// None is needed.
+    fn ncclTeamRankToWorld = pncclTeamRankToWorld(comm: *mut c_void, of: NcclTeam, rank: c_int) -> c_int {
+        renumbered("ncclTeamRankToWorld", comm, of, rank, everybody)
+    }
+
+    /// The number among the ranks that are reached by loads and stores of a team's rank; -1 for a communicator that is
+    /// none.
+    ///
+    /// # Safety
+    /// None is needed.
+    fn ncclTeamRankToLsa = pncclTeamRankToLsa(comm: *mut c_void, of: NcclTeam, rank: c_int) -> c_int {
+        renumbered("ncclTeamRankToLsa", comm, of, rank, alone)
+    }
+}
+
+/// The number within `to` of rank `rank` of the team `of`, which this rank is in too.
+fn renumbered(
+    name: &str,
+    comm: *mut c_void,
+    of: NcclTeam,
+    rank: c_int,
+    to: impl FnOnce(c_int, c_int) -> NcclTeam,
+) -> c_int {
+    let to = team(name, comm, to);
+    if to == NO_TEAM {
+        return -1;
+    }
+    let apart = rank.wrapping_sub(of.rank).wrapping_mul(of.stride);
+    to.rank.wrapping_add(apart.checked_div(to.stride).unwrap_or(apart))
+}

@@ -1,0 +1,294 @@
+//! Memory that clients get from this library or tell it of, operators, and what there is only to be refused.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
+
+use consort::nccl::operators::Scale;
+use consort::nccl::{Failure, Result, allocations, group, version};
+
+use crate::boundary::{exported, plain, store, string, unsupported};
+use crate::collectives::data_type;
+use crate::handles;
+use crate::types::{API_MAGIC, NcclEncryptionConfig, NcclSimInfo};
+
+/// An address that C promised to keep.
+#[derive(Clone, Copy)]
+struct Kept(*const c_void);
+
+// SAFETY: an address that is only read, which C promised to keep.
+unsafe impl Send for Kept {}
+// SAFETY: as above.
+unsafe impl Sync for Kept {}
+
+impl Kept {
+    /// The first bytes there.
+    ///
+    /// # Safety
+    /// At least as many as `bytes`, at most 8, must be readable.
+    unsafe fn read(self, bytes: usize) -> [u8; 8] {
+        let mut element = [0; 8];
+        // SAFETY: this function's own contract.
+        unsafe { self.0.cast::<u8>().copy_to_nonoverlapping(element.as_mut_ptr(), bytes) };
+        element
+    }
+}
+
+fn closes_group(info: *mut NcclSimInfo) -> Result<()> {
+    let estimate = group::simulate_end()?;
+    if info.is_null() {
+        return Ok(());
+    }
+    // SAFETY: the caller of `ncclGroupSimulateEnd` promises null or a structure whose size stands first.
+    let passed = unsafe { info.read_unaligned() };
+    if passed.size < size_of::<NcclSimInfo>() || passed.magic != NcclSimInfo::MAGIC {
+        return Err(Failure::argument(
+            "an ncclSimInfo_t that was not set up",
+            "use NCCL_SIM_INFO_INITIALIZER",
+        ));
+    }
+    if let Some(microseconds) = estimate {
+        let told = NcclSimInfo { estimated_time: microseconds as f32, ..passed };
+        // SAFETY: as above.
+        unsafe { info.write_unaligned(told) };
+    }
+    Ok(())
+}
+
+exported! {
+    /// Writes the version whose contract is kept; see the symbol table in the documentation.
+    ///
+    /// # Safety
+    /// `version` must be null or writable.
+    fn ncclGetVersion = pncclGetVersion(version: *mut c_int) -> c_int {
+        plain("ncclGetVersion", std::ptr::null_mut(), || {
+            // SAFETY: this function's own contract.
+            unsafe { store(version, "version", || version::reported()) }
+        })
+    }
+
+    /// Memory that ranks of other processes on this host can be given. On host memory: host memory.
+    ///
+    /// # Safety
+    /// `place` must be null or writable.
+    fn ncclMemAlloc = pncclMemAlloc(place: *mut *mut c_void, size: usize) -> c_int {
+        plain("ncclMemAlloc", std::ptr::null_mut(), || {
+            // SAFETY: this function's own contract.
+            unsafe {
+                store(place, "ptr", || {
+                    Ok(std::ptr::with_exposed_provenance_mut(allocations::allocate(size)?))
+                })
+            }
+        })
+    }
+
+    /// Frees what [`ncclMemAlloc`] gave; null is fine.
+    ///
+    /// # Safety
+    /// Nobody may use the memory any more.
+    fn ncclMemFree = pncclMemFree(memory: *mut c_void) -> c_int {
+        plain("ncclMemFree", std::ptr::null_mut(), || allocations::free(memory.expose_provenance()))
+    }
+
+    /// Tells the library of a buffer. On host memory that is noted and changes nothing.
+    ///
+    /// # Safety
+    /// `handle` must be null or writable.
+    fn ncclCommRegister = pncclCommRegister(
+        comm: *mut c_void, buffer: *mut c_void, size: usize, handle: *mut *mut c_void
+    ) -> c_int {
+        plain("ncclCommRegister", comm, || {
+            let asked = handles::comm(comm)?;
+            // SAFETY: this function's own contract.
+            unsafe {
+                store(handle, "handle", || {
+                    let number = asked.register(buffer.expose_provenance(), size)?;
+                    Ok(std::ptr::without_provenance_mut(number))
+                })
+            }
+        })
+    }
+
+    /// Undoes [`ncclCommRegister`]; a null handle is fine.
+    ///
+    /// # Safety
+    /// None is needed.
+    fn ncclCommDeregister = pncclCommDeregister(comm: *mut c_void, handle: *mut c_void) -> c_int {
+        plain("ncclCommDeregister", comm, || handles::comm(comm)?.deregister(handle.addr()))
+    }
+
+    /// There are no windows on host memory: writes null, which is how a client learns that it is to use its buffers as
+    /// they are.
+    ///
+    /// # Safety
+    /// `window` must be null or writable.
+    fn ncclCommWindowRegister = pncclCommWindowRegister(
+        comm: *mut c_void, _buffer: *mut c_void, _size: usize, window: *mut *mut c_void, flags: c_int
+    ) -> c_int {
+        const KNOWN: c_int = 0x0f;
+        plain("ncclCommWindowRegister", comm, || {
+            handles::comm(comm)?.rank()?;
+            if flags & !KNOWN != 0 {
+                return Err(Failure::argument(format!("window flags of {flags:#x}"), "pass those of NCCL_WIN_*"));
+            }
+            // SAFETY: this function's own contract.
+            unsafe { store(window, "win", || Ok(std::ptr::null_mut())) }
+        })
+    }
+
+    /// Forgets a window; there is none but null.
+    ///
+    /// # Safety
+    /// None is needed.
+    fn ncclCommWindowDeregister = pncclCommWindowDeregister(comm: *mut c_void, window: *mut c_void) -> c_int {
+        plain("ncclCommWindowDeregister", comm, || {
+            handles::comm(comm)?;
+            if window.is_null() { Ok(()) } else { Err(no_window()) }
+        })
+    }
+
+    /// There are no windows.
+    ///
+    /// # Safety
+    /// None is needed.
+    fn ncclWinGetUserPtr = pncclWinGetUserPtr(
+        comm: *mut c_void, _window: *mut c_void, _place: *mut *mut c_void
+    ) -> c_int {
+        plain("ncclWinGetUserPtr", comm, || {
+            handles::comm(comm)?;
+            Err(no_window())
+        })
+    }
+
+    /// Writing into a window is not offered.
+    ///
+    /// # Safety
+    /// None is needed.
+    fn ncclPutSignal = pncclPutSignal(
+        _buffer: *const c_void, _count: usize, _element: c_int, _peer: c_int, _window: *mut c_void, _offset: usize,
+        _signal: c_int, _context: c_int, _flags: c_uint, comm: *mut c_void, _stream: *mut c_void
+    ) -> c_int {
+        one_sided("ncclPutSignal", comm)
+    }
+
+    /// Signals are not offered.
+    ///
+    /// # Safety
+    /// None is needed.
+    fn ncclSignal = pncclSignal(
+        _peer: c_int, _signal: c_int, _context: c_int, _flags: c_uint, comm: *mut c_void, _stream: *mut c_void
+    ) -> c_int {
+        one_sided("ncclSignal", comm)
+    }
+
+    /// Signals are not offered.
+    ///
+    /// # Safety
+    /// None is needed.
+    fn ncclWaitSignal = pncclWaitSignal(
+        _number: c_int, _waits: *mut c_void, comm: *mut c_void, _stream: *mut c_void
+    ) -> c_int {
+        one_sided("ncclWaitSignal", comm)
+    }
+
+    /// Makes an operator that multiplies contributions by `*scalar` before it sums them.
+    ///
+    /// # Safety
+    /// `op` must be null or writable; `scalar` null or an element of the type, until the operator is destroyed if it is
+    /// not read at once.
+    fn ncclRedOpCreatePreMulSum = pncclRedOpCreatePreMulSum(
+        op: *mut c_int, scalar: *mut c_void, element: c_int, residence: c_int, comm: *mut c_void
+    ) -> c_int {
+        const DEVICE: c_int = 0;
+        const HOST_IMMEDIATE: c_int = 1;
+        plain("ncclRedOpCreatePreMulSum", comm, || {
+            let (asked, element) = (handles::comm(comm)?, data_type(element)?);
+            if scalar.is_null() {
+                return Err(Failure::argument("scalar is null", "pass the address of an element"));
+            }
+            let (kept, bytes) = (Kept(scalar), element.size());
+            let scale = match residence {
+                // SAFETY: this function's own contract.
+                HOST_IMMEDIATE => Scale::Now(unsafe { kept.read(bytes) }),
+                // SAFETY: this function's own contract, kept until the operator is destroyed.
+                DEVICE => Scale::Later(Arc::new(move || unsafe { { kept }.read(bytes) })),
+                _ => {
+                    return Err(Failure::argument(
+                        format!("there is no residence {residence}"),
+                        "pass ncclScalarDevice or ncclScalarHostImmediate",
+                    ));
+                }
+            };
+            // SAFETY: this function's own contract.
+            unsafe { store(op, "op", || asked.create_operator(element, scale)) }
+        })
+    }
+
+    /// Forgets an operator.
+    ///
+    /// # Safety
+    /// None is needed.
+    fn ncclRedOpDestroy = pncclRedOpDestroy(op: c_int, comm: *mut c_void) -> c_int {
+        plain("ncclRedOpDestroy", comm, || handles::comm(comm)?.destroy_operator(op))
+    }
+
+    /// Closes a group without issuing it and writes what its data calls would take, in microseconds.
+    ///
+    /// # Safety
+    /// `info` must be null or an `ncclSimInfo_t` of the size that it says.
+    fn ncclGroupSimulateEnd = pncclGroupSimulateEnd(info: *mut NcclSimInfo) -> c_int {
+        plain("ncclGroupSimulateEnd", std::ptr::null_mut(), || closes_group(info))
+    }
+
+    /// Encryption of connections is not offered: asking for none is fine.
+    ///
+    /// # Safety
+    /// `config` must be null or an `ncclEncryptionConfig_t` of the size that it says.
+    fn ncclSetEncryption = pncclSetEncryption(config: *const NcclEncryptionConfig) -> c_int {
+        plain("ncclSetEncryption", std::ptr::null_mut(), || {
+            if config.is_null() {
+                return Err(Failure::argument("config is null", "pass an ncclEncryptionConfig_t"));
+            }
+            // SAFETY: checked for null; its size stands first.
+            let size = unsafe { config.cast::<usize>().read_unaligned() };
+            if size < size_of::<NcclEncryptionConfig>() {
+                return Err(Failure::argument(
+                    format!("an ncclEncryptionConfig_t of {size} bytes"),
+                    "set it up with its initializer",
+                ));
+            }
+            // SAFETY: it has as many bytes.
+            let config = unsafe { config.read_unaligned() };
+            // SAFETY: this function's own contract.
+            let has_key = unsafe { string(config.psk) }.is_some();
+            match config.mode {
+                _ if config.magic != API_MAGIC => {
+                    Err(Failure::argument("an ncclEncryptionConfig_t without its magic", "use its initializer"))
+                }
+                0 if !has_key => Ok(()),
+                0 => Err(Failure::argument("a key and no encryption", "pass no key with NCCL_ENCRYPTION_MODE_NONE")),
+                1 => Err(unsupported(
+                    "encryption of connections",
+                    "every rank proves that it knows the unique id, but bytes travel in clear: use a private network",
+                )),
+                mode => Err(Failure::argument(format!("there is no encryption mode {mode}"), "pass 0")),
+            }
+        })
+    }
+}
+
+fn no_window() -> Failure {
+    Failure::argument(
+        "the window is not one of this library's",
+        "ncclCommWindowRegister writes null here: use the buffer itself",
+    )
+}
+
+fn one_sided(name: &str, comm: *mut c_void) -> c_int {
+    plain(name, comm, || {
+        handles::comm(comm)?;
+        Err(unsupported(
+            "one-sided communication",
+            "use ncclSend and ncclRecv; ncclCommQueryProperties says hostRmaSupport = false",
+        ))
+    })
+}

@@ -1,0 +1,130 @@
+//! Memory that clients get from the library, and buffers that they tell it of.
+//!
+//! Invariant: what was given is kept until it is freed, by its address; an address that was not given is refused. What
+//! is given can be shared with other processes of the host, page by page there from the start. Absent: using that.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use consort_memory::Mapping;
+
+use super::comm::Comm;
+use super::result::{Failure, Result};
+use crate::error::Error;
+
+/// What was given and not freed, by address.
+static GIVEN: Mutex<BTreeMap<usize, Mapping>> = Mutex::new(BTreeMap::new());
+
+/// The address of `bytes` bytes of zeroed memory, aligned to a page; 0 for none.
+///
+/// # Errors
+/// When the memory is not to be had.
+pub fn allocate(bytes: usize) -> Result<usize> {
+    if bytes == 0 {
+        return Ok(0);
+    }
+    let mapping = Mapping::memfd(c"consort-allocation", bytes).map_err(|error| {
+        Error::system(format!("ncclMemAlloc of {bytes} bytes"), std::io::Error::other(error))
+    })?;
+    let start = mapping.span(0, bytes).as_mut_ptr() as usize;
+    GIVEN.lock().unwrap_or_else(PoisonError::into_inner).insert(start, mapping);
+    Ok(start)
+}
+
+/// Frees what [`allocate`] gave; 0 is fine.
+///
+/// # Errors
+/// For an address that was not given, or is free already.
+pub fn free(start: usize) -> Result<()> {
+    if start == 0 {
+        return Ok(());
+    }
+    let freed = GIVEN.lock().unwrap_or_else(PoisonError::into_inner).remove(&start);
+    match freed {
+        Some(mapping) => {
+            drop(mapping);
+            Ok(())
+        }
+        None => Err(Failure::argument(
+            format!("{start:#x} is no memory of ncclMemAlloc, or was freed"),
+            "pass what ncclMemAlloc wrote, once",
+        )),
+    }
+}
+
+/// The buffers that a communicator was told of.
+#[derive(Default)]
+pub(super) struct Registrations(Mutex<(usize, BTreeMap<usize, (usize, usize)>)>);
+
+impl Comm {
+    /// Notes a buffer of this rank; its number, never 0.
+    ///
+    /// # Errors
+    /// For a buffer that is none; as [`Comm::communicator`].
+    pub fn register(&self, start: usize, bytes: usize) -> Result<usize> {
+        self.communicator()?;
+        if start == 0 || bytes == 0 || start.checked_add(bytes).is_none() {
+            return Err(Failure::argument(
+                format!("a buffer of {bytes} bytes at {start:#x}"),
+                "pass the address and the bytes of a buffer",
+            ));
+        }
+        let mut noted = self.registrations.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (numbers, buffers) = &mut *noted;
+        *numbers += 1;
+        buffers.insert(*numbers, (start, bytes));
+        Ok(*numbers)
+    }
+
+    /// Forgets a buffer; number 0 is fine.
+    ///
+    /// # Errors
+    /// For a number that stands for no buffer of this communicator.
+    pub fn deregister(&self, number: usize) -> Result<()> {
+        if number == 0 {
+            return Ok(());
+        }
+        let mut noted = self.registrations.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match noted.1.remove(&number) {
+            Some(_) => Ok(()),
+            None => Err(Failure::usage(
+                "the handle is of no buffer that is registered here",
+                "pass what ncclCommRegister wrote, once",
+            )),
+        }
+    }
+
+    /// A counter of `ncclCommMemStat_t`, in bytes. On host memory nothing can be suspended; what persists is what the
+    /// communicator holds beside the caller's buffers.
+    ///
+    /// # Errors
+    /// For numbers that are no counters; as [`Communicator::memory_bytes`](crate::Communicator::memory_bytes).
+    pub fn memory_statistic(&self, statistic: i32) -> Result<u64> {
+        match statistic {
+            0 => self.communicator().map(|_| 0),
+            1 => self.communicator().map(|_| u64::from(self.is_suspended())),
+            2 | 3 => Ok(self.communicator()?.memory_bytes()? as u64),
+            _ => Err(Failure::argument(
+                format!("there is no memory counter {statistic}"),
+                "pass one of ncclCommMemStat_t",
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_given_is_freed_once() {
+        let start = allocate(5000).expect("memory");
+        assert!(start != 0 && start.is_multiple_of(4096));
+        assert!(free(start + 1).is_err());
+        free(start).expect("it was given");
+        assert!(free(start).is_err());
+        assert_eq!(allocate(0).expect("none"), 0);
+        free(0).expect("none");
+        assert!(allocate(usize::MAX).is_err());
+    }
+}

@@ -1,0 +1,402 @@
+//! A communicator as C sees it: one that may still be on its way, may be busy in the background, may be over.
+//!
+//! Invariant: whoever holds it may ask for its state at any time and does not wait; the communicator within is there
+//! from the moment it was joined to the end. Absent: handles (`ffi/`), and how operations run (`operation`).
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use super::allocations::Registrations;
+use super::config::Config;
+use super::lane::{Body, End, Lane, Last, in_order};
+use super::operators::Operators;
+use super::result::{Code, Failure, Result};
+use crate::communicator::Communicator;
+use crate::error::Error;
+use crate::{Options, Rank};
+
+/// As good as never: what a deadline is through C unless somebody sets one.
+pub const NEVER: Duration = crate::options::TIMEOUT_MAX;
+
+/// Where a communicator is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum Phase {
+    /// Its ranks have not all joined.
+    Joining = 0,
+    Ready = 1,
+    /// No memory until it is resumed.
+    Suspended = 2,
+    /// Only to be split, shrunk or closed.
+    Revoked = 3,
+    /// Only to be closed.
+    Finalized = 4,
+    /// It never came to be.
+    Stillborn = 5,
+    /// Given up.
+    Aborted = 6,
+}
+
+impl Phase {
+    const ALL: [Phase; 7] = [
+        Phase::Joining,
+        Phase::Ready,
+        Phase::Suspended,
+        Phase::Revoked,
+        Phase::Finalized,
+        Phase::Stillborn,
+        Phase::Aborted,
+    ];
+}
+
+/// A communicator of the C interface.
+pub struct Comm {
+    /// Unlike that of any other in this process.
+    pub(super) serial: u64,
+    config: Config,
+    rank: AtomicU32,
+    size: AtomicU32,
+    device: i32,
+    phase: AtomicU8,
+    communicator: OnceLock<Communicator>,
+    pub(super) operators: Operators,
+    /// The process that made it.
+    maker: u32,
+    /// Nanoseconds; 0 where the communicator's own deadline holds.
+    timeout: AtomicU64,
+    /// Set to end a join under way.
+    cancelled: Arc<AtomicBool>,
+    /// Jobs in the background that are not over.
+    busy: AtomicUsize,
+    pub(super) last: Last,
+    lane: Mutex<Option<Lane>>,
+    pub(super) registrations: Registrations,
+    /// Whether calls wait; looked up once, as it may come from the environment.
+    blocking: bool,
+    /// What went wrong in the background, or in joining.
+    failure: Mutex<Option<Failure>>,
+}
+
+impl Comm {
+    /// One that is about to be joined. `device` is what `ncclCommCuDevice` is to say.
+    pub fn new(config: Config, device: i32) -> Arc<Self> {
+        static SERIAL: AtomicU64 = AtomicU64::new(1);
+        Arc::new(Comm {
+            // Relaxed: only has to be unlike all others.
+            serial: SERIAL.fetch_add(1, Ordering::Relaxed),
+            blocking: config.blocking(),
+            config,
+            registrations: Registrations::default(),
+            rank: AtomicU32::new(0),
+            size: AtomicU32::new(0),
+            device,
+            phase: AtomicU8::new(Phase::Joining as u8),
+            communicator: OnceLock::new(),
+            operators: Operators::default(),
+            maker: std::process::id(),
+            timeout: AtomicU64::new(0),
+            cancelled: Arc::default(),
+            busy: AtomicUsize::new(0),
+            last: Last::default(),
+            lane: Mutex::default(),
+            failure: Mutex::default(),
+        })
+    }
+
+    /// Whether calls wait for what they ask for.
+    pub fn is_blocking(&self) -> bool {
+        self.blocking
+    }
+
+    /// What it was made with.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// A number that all its ranks have, and hardly any other communicator.
+    ///
+    /// # Errors
+    /// As [`Comm::communicator`].
+    pub fn hash(&self) -> Result<u64> {
+        self.communicator().map(|communicator| communicator.core().group.uid)
+    }
+
+    /// What joins it is told: the config's options, and no deadline for operations unless one is set.
+    ///
+    /// # Errors
+    /// For a config that makes no sense.
+    pub(super) fn options(&self) -> Result<Options> {
+        Ok(self.config.to_options()?.timeout(NEVER))
+    }
+
+    pub(super) fn cancelled(&self) -> &Arc<AtomicBool> {
+        &self.cancelled
+    }
+
+    pub(super) fn phase(&self) -> Phase {
+        // Acquire: pairs with the Release in `set_phase`; a phase after joining means that the communicator is there.
+        Phase::ALL[usize::from(self.phase.load(Ordering::Acquire))]
+    }
+
+    pub(super) fn set_phase(&self, phase: Phase) {
+        // Release: pairs with the Acquire in `phase`.
+        self.phase.store(phase as u8, Ordering::Release);
+    }
+
+    /// Goes from one phase to another, if it is in that one.
+    pub(super) fn advance(&self, from: Phase, to: Phase) -> bool {
+        self.phase.compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// The rank and the size that it is to have.
+    pub(super) fn expect_shape(&self, rank: Rank, size: u32) {
+        // Relaxed: read by the same thread, or after `phase` was.
+        self.rank.store(rank, Ordering::Relaxed);
+        self.size.store(size, Ordering::Relaxed);
+    }
+
+    /// The communicator has come to be.
+    pub(super) fn joined(&self, communicator: Communicator) {
+        self.expect_shape(communicator.rank(), communicator.size());
+        // Only whoever joins it sets it, once.
+        let _ = self.communicator.set(communicator);
+        self.advance(Phase::Joining, Phase::Ready);
+    }
+
+    /// It will never come to be.
+    pub(super) fn stillborn(&self, failure: &Failure) {
+        self.note(failure);
+        self.advance(Phase::Joining, Phase::Stillborn);
+    }
+
+    /// Keeps what went wrong where nobody waited for it; the first counts.
+    pub(super) fn note(&self, failure: &Failure) {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| failure.clone());
+    }
+
+    /// What went wrong where nobody waited for it.
+    pub fn failure(&self) -> Option<Failure> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The communicator, for what may be asked at any time once it has been joined.
+    ///
+    /// # Errors
+    /// While it is being joined, and when that failed.
+    pub fn communicator(&self) -> Result<&Communicator> {
+        if let Some(communicator) = self.communicator.get() {
+            return Ok(communicator);
+        }
+        if let Some(failure) = self.failure() {
+            return Err(failure);
+        }
+        Err(Failure::argument(
+            "the communicator is still being made",
+            "poll ncclCommGetAsyncError until it is no longer ncclInProgress, or end the group first",
+        ))
+    }
+
+    /// The communicator, where a call may go straight to it: there, healthy by all that is known here, nothing in the
+    /// background, and the caller is to wait.
+    #[inline]
+    pub fn inline(&self) -> Option<&Communicator> {
+        // Relaxed: whoever submitted a job that this thread must come after did so in an order with this call.
+        let idle = self.busy.load(Ordering::Relaxed) == 0;
+        if self.phase() == Phase::Ready && idle && self.is_blocking() {
+            return self.communicator.get();
+        }
+        None
+    }
+
+    /// The communicator, for a data call.
+    ///
+    /// # Errors
+    /// As its phase has it; while something is in the background on a non-blocking communicator.
+    pub(super) fn for_data(&self) -> Result<&Communicator> {
+        self.ready()?;
+        let communicator = self.communicator()?;
+        match self.phase() {
+            Phase::Ready => Ok(communicator),
+            Phase::Suspended => {
+                Err(Failure::usage("the communicator is suspended", "call ncclCommResume on all ranks first"))
+            }
+            Phase::Finalized => Err(Failure::usage(
+                "the communicator was finalized",
+                "make all calls before ncclCommFinalize; only ncclCommDestroy or ncclCommAbort may follow it",
+            )),
+            Phase::Aborted => Err(Failure::usage("the communicator was aborted", "make a new one")),
+            // Its own status says by whom and why.
+            Phase::Revoked => match communicator.status() {
+                Err(error) => Err(error.into()),
+                Ok(()) => Err(Failure::usage("the communicator was revoked", "split or shrink it")),
+            },
+            Phase::Joining | Phase::Stillborn => {
+                Err(self.failure().unwrap_or_else(|| Error::internal("a communicator of no phase").into()))
+            }
+        }
+    }
+
+    /// What every call but a few asks of a non-blocking communicator: is the one before over.
+    ///
+    /// # Errors
+    /// If not; what failed in the background.
+    pub(super) fn ready(&self) -> Result<()> {
+        if self.is_blocking() {
+            return Ok(());
+        }
+        if let Some(failure) = self.failure() {
+            return Err(failure);
+        }
+        if self.busy.load(Ordering::Acquire) != 0 || self.phase() == Phase::Joining {
+            return Err(Failure::argument(
+                "the communicator's last call is still in progress",
+                "poll ncclCommGetAsyncError until it is no longer ncclInProgress",
+            ));
+        }
+        Ok(())
+    }
+
+    /// This rank.
+    ///
+    /// # Errors
+    /// As [`Comm::communicator`].
+    pub fn rank(&self) -> Result<Rank> {
+        self.communicator().map(|_| self.rank.load(Ordering::Relaxed))
+    }
+
+    /// How many ranks there are.
+    ///
+    /// # Errors
+    /// As [`Comm::communicator`].
+    pub fn size(&self) -> Result<u32> {
+        self.communicator().map(|_| self.size.load(Ordering::Relaxed))
+    }
+
+    /// What `ncclCommCuDevice` says. On host memory it is a number that the maker chose, 0 by default.
+    pub fn device(&self) -> i32 {
+        self.device
+    }
+
+    /// How messages name it: `rank 1 of 4 of "name"`.
+    pub fn label(&self) -> String {
+        let (rank, size) = (self.rank.load(Ordering::Relaxed), self.size.load(Ordering::Relaxed));
+        match &self.config.comm_name {
+            Some(name) => format!("rank {rank} of {size} of {name:?}"),
+            None => format!("rank {rank} of {size}"),
+        }
+    }
+
+    /// Sets the deadline of all later calls; `None` for the communicator's own.
+    pub fn set_timeout(&self, timeout: Option<Duration>) {
+        // What exceeds 64 bits is no deadline.
+        let nanoseconds = timeout.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        self.timeout.store(nanoseconds, Ordering::Relaxed);
+    }
+
+    /// What [`Comm::set_timeout`] set.
+    #[inline]
+    pub fn timeout(&self) -> Option<Duration> {
+        Some(self.timeout.load(Ordering::Relaxed)).filter(|set| *set != 0).map(Duration::from_nanos)
+    }
+
+    /// What `ncclCommGetAsyncError` says: success, in progress, or what ended it. Does not wait.
+    pub fn async_error(&self) -> (Code, Option<Failure>) {
+        if let Some(failure) = self.failure() {
+            return (failure.code, Some(failure));
+        }
+        let phase = self.phase();
+        if phase == Phase::Joining || (!self.is_blocking() && self.busy.load(Ordering::Acquire) != 0) {
+            return (Code::InProgress, None);
+        }
+        match self.communicator.get().map(Communicator::status) {
+            // The caller did it and knows.
+            Some(Err(Error::Revoked { .. })) if phase == Phase::Revoked => (Code::Success, None),
+            Some(Err(error)) => {
+                let failure = Failure::from(error);
+                (failure.code, Some(failure))
+            }
+            _ => (Code::Success, None),
+        }
+    }
+
+    fn lane(&self) -> Result<MutexGuard<'_, Option<Lane>>> {
+        let mut lane = self.lane.lock().unwrap_or_else(PoisonError::into_inner);
+        if lane.is_none() {
+            *lane = Some(Lane::start("consort-comm")?);
+        }
+        Ok(lane)
+    }
+
+    /// Runs `body` in the background, after what was put there before for any of `comms`, of which this is one. Each is
+    /// busy until it is over, and keeps its failure.
+    pub(super) fn in_background(
+        self: &Arc<Self>,
+        comms: &[Arc<Comm>],
+        body: impl FnOnce() -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        let body = Comm::attended(comms.to_vec(), body);
+        let order = in_order();
+        let submitted = match &*self.lane()? {
+            Some(lane) => lane.submit(&order, comms.iter().map(|comm| &comm.last), body),
+            None => Err(Error::internal("a communicator without its lane").into()),
+        };
+        drop(order);
+        submitted.map(drop)
+    }
+
+    /// `body`, for a lane: `comms` are busy from now until it is over.
+    pub(super) fn attended(
+        comms: Vec<Arc<Comm>>,
+        body: impl FnOnce() -> Result<()> + Send + 'static,
+    ) -> Body {
+        struct Busy(Vec<Arc<Comm>>);
+        impl Drop for Busy {
+            fn drop(&mut self) {
+                self.0.iter().for_each(|comm| comm.less_busy());
+            }
+        }
+        for comm in &comms {
+            // Relaxed: the same thread looks, or one that this one told.
+            comm.busy.fetch_add(1, Ordering::Relaxed);
+        }
+        let busy = Busy(comms);
+        Box::new(move || {
+            let result = body();
+            if let Err(failure) = &result {
+                busy.0.iter().filter(|comm| !comm.is_blocking()).for_each(|comm| comm.note(failure));
+            }
+            drop(busy);
+            result
+        })
+    }
+
+    fn less_busy(&self) {
+        // Release: pairs with the Acquire in `ready` and `async_error`; what the job wrote is there.
+        self.busy.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Waits until everything that was put into the background for it is over.
+    pub(super) fn drain(&self) {
+        while let Some(end) = self.unfinished() {
+            // Whoever started it is told.
+            let _ = end.wait();
+        }
+    }
+
+    /// The end of what was put into the background last, unless it is over, or goes on in the process that this one is a
+    /// fork of.
+    pub(super) fn unfinished(&self) -> Option<Arc<End>> {
+        self.last.unfinished().filter(|_| self.maker == std::process::id())
+    }
+}
+
+impl std::fmt::Debug for Comm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Comm")
+            .field("rank", &self.rank.load(Ordering::Relaxed))
+            .field("size", &self.size.load(Ordering::Relaxed))
+            .field("phase", &self.phase())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,352 @@
+//! How communicators of the C interface come to be, change, and end.
+//!
+//! Invariant: a new communicator is handed over once, when it is there or when it is known that it never will be; an
+//! end waits for what is in the background, and for nobody else. Absent: handles.
+
+use std::sync::Arc;
+
+use super::comm::{Comm, Phase};
+use super::config::Config;
+use super::group::{self, Task};
+use super::result::{Failure, Progress, Result};
+use crate::Rank;
+use crate::bootstrap::UniqueId;
+use crate::communicator::{Communicator, Shrink};
+use crate::error::Error;
+use crate::options::Options;
+
+/// Takes a new communicator where the caller wants it; `None` for a rank that has none, and after a failure.
+pub type Deliver = Box<dyn FnOnce(Option<Arc<Comm>>) -> Result<()> + Send>;
+
+/// `NCCL_SPLIT_NOCOLOR`.
+const NO_COLOR: i32 = -1;
+
+/// Runs `make`, and hands over what it made.
+fn delivering(
+    deliver: Deliver,
+    make: impl FnOnce() -> Result<Option<Arc<Comm>>> + Send + 'static,
+) -> Box<dyn FnOnce() -> Result<()> + Send> {
+    Box::new(move || match make() {
+        Ok(made) => deliver(made),
+        Err(failure) => {
+            // The place holds null already.
+            deliver(None)?;
+            Err(failure)
+        }
+    })
+}
+
+impl Comm {
+    /// Joins it: `ncclCommInitRank` and the like. Of a communicator that does not block, the failure stays in it;
+    /// otherwise `failed` is called.
+    ///
+    /// # Errors
+    /// As [`Communicator::join_scalable`], and for numbers that are no ranks.
+    pub fn join(
+        self: &Arc<Self>,
+        rank: i32,
+        size: i32,
+        ids: Vec<UniqueId>,
+        failed: Box<dyn FnOnce() + Send>,
+    ) -> Result<Progress> {
+        let checked = u32::try_from(size).ok().filter(|size| *size > 0).zip(u32::try_from(rank).ok());
+        let Some((size, rank)) = checked.filter(|(size, rank)| rank < size) else {
+            let failure = Failure::argument(
+                format!("rank {rank} does not exist in a communicator of {size}"),
+                "ranks count from 0 to the number of ranks - 1",
+            );
+            group::refuse(&failure);
+            failed();
+            return Err(failure);
+        };
+        self.expect_shape(rank, size);
+        let comm = self.clone();
+        let body = move || {
+            let join = || {
+                let options = comm.options()?;
+                super::environment::root_if_agreed(rank, &ids)?;
+                Communicator::join_scalable_unless(rank, size, &ids, &options, comm.cancelled())
+                    .map_err(Failure::from)
+            };
+            match join() {
+                Ok(communicator) => {
+                    comm.joined(communicator);
+                    Ok(())
+                }
+                Err(failure) => {
+                    if comm.is_blocking() {
+                        failed();
+                    }
+                    comm.stillborn(&failure);
+                    Err(failure)
+                }
+            }
+        };
+        group::task(Task { comm: self.clone(), body: Box::new(body), is_end: false })
+    }
+
+    /// One communicator for all ranks of this process: `ncclCommInitAll`.
+    ///
+    /// # Errors
+    /// As [`Communicator::local_with`].
+    pub fn local(size: u32, devices: Option<&[i32]>) -> Result<Vec<Arc<Comm>>> {
+        let options: Options = Config::default().to_options()?.timeout(super::comm::NEVER);
+        let ranks = Communicator::local_with(size, &options)?;
+        let device = |rank: usize| devices.map_or(rank as i32, |devices| devices[rank]);
+        let made = ranks.into_iter().enumerate();
+        Ok(made.map(|(rank, communicator)| Comm::of(communicator, Config::default(), device(rank))).collect())
+    }
+
+    /// One that is there.
+    fn of(communicator: Communicator, config: Config, device: i32) -> Arc<Self> {
+        let comm = Comm::new(config, device);
+        comm.joined(communicator);
+        comm
+    }
+
+    /// Starts what makes a new communicator of this one; it waits for what this one has in the background.
+    fn offspring(
+        self: &Arc<Self>,
+        deliver: Deliver,
+        make: impl FnOnce(&Arc<Comm>) -> Result<Option<Arc<Comm>>> + Send + 'static,
+    ) -> Result<Progress> {
+        let parent = self.clone();
+        let body = delivering(deliver, move || make(&parent));
+        group::task(Task { comm: self.clone(), body, is_end: false })
+    }
+
+    /// `ncclCommSplit`.
+    ///
+    /// # Errors
+    /// As [`Communicator::split`]; for a negative colour that is not `NCCL_SPLIT_NOCOLOR`.
+    pub fn split(
+        self: &Arc<Self>,
+        color: i32,
+        key: i32,
+        config: Config,
+        deliver: Deliver,
+    ) -> Result<Progress> {
+        group::noting(|| {
+            self.open_for("split")?;
+            let color = match u32::try_from(color) {
+                Ok(color) => Some(color),
+                Err(_) if color == NO_COLOR => None,
+                Err(_) => {
+                    return Err(Failure::argument(
+                        format!("a colour of {color}"),
+                        "pass 0 or more, or NCCL_SPLIT_NOCOLOR for a rank that is to be in no communicator",
+                    ));
+                }
+            };
+            self.offspring(deliver, move |parent| {
+                let made = parent.communicator()?.split(color, i64::from(key))?;
+                Ok(made.map(|communicator| Comm::of(communicator, config, parent.device())))
+            })
+        })
+    }
+
+    /// `ncclCommShrink`: the ranks that are not `excluded` form a new one; `how` says what becomes of operations under
+    /// way.
+    ///
+    /// # Errors
+    /// As [`Communicator::shrink`].
+    pub fn shrink(
+        self: &Arc<Self>,
+        excluded: &[i32],
+        how: Shrink,
+        config: Config,
+        deliver: Deliver,
+    ) -> Result<Progress> {
+        group::noting(|| {
+            let communicator = self.communicator()?;
+            if how == Shrink::Idle {
+                self.open_for("shrink")?;
+                if self.unfinished().is_some() {
+                    return Err(Failure::usage(
+                        "the communicator has operations under way",
+                        "wait for them, or pass NCCL_SHRINK_ABORT to end them",
+                    ));
+                }
+            }
+            let size = communicator.size();
+            let known = |rank: &i32| u32::try_from(*rank).ok().filter(|rank| *rank < size);
+            let excluded: Vec<Rank> = excluded
+                .iter()
+                .map(|rank| {
+                    known(rank).ok_or_else(|| {
+                        Failure::argument(
+                            format!("rank {rank} is to be excluded from a communicator of {size}"),
+                            format!("pass ranks between 0 and {}", size - 1),
+                        )
+                    })
+                })
+                .collect::<Result<_>>()?;
+            self.offspring(deliver, move |parent| {
+                let made = parent.communicator()?.shrink(&excluded, how)?;
+                Ok(Some(Comm::of(made, config, parent.device())))
+            })
+        })
+    }
+
+    /// `ncclCommGrow` on a rank that is in it already; one rank passes the id that [`Comm::growth_id`] made.
+    ///
+    /// # Errors
+    /// As [`Communicator::grow`].
+    pub fn grow(
+        self: &Arc<Self>,
+        size: i32,
+        id: Option<UniqueId>,
+        config: Config,
+        deliver: Deliver,
+    ) -> Result<Progress> {
+        group::noting(|| {
+            self.open_for("grow")?;
+            let size = u32::try_from(size).map_err(|_| {
+                Failure::argument(format!("a size of {size}"), "pass the number of ranks, old and new")
+            })?;
+            self.offspring(deliver, move |parent| {
+                let made = parent.communicator()?.grow(size, id.as_ref())?;
+                Ok(Some(Comm::of(made, config, parent.device())))
+            })
+        })
+    }
+
+    /// What new ranks join by when this one grows: `ncclCommGetUniqueId`.
+    ///
+    /// # Errors
+    /// As [`Communicator::grow_id`].
+    pub fn growth_id(&self) -> Result<UniqueId> {
+        self.open_for("grow")?;
+        Ok(self.communicator()?.grow_id()?)
+    }
+
+    /// Whether a new one may be made of it.
+    fn open_for(&self, what: &str) -> Result<()> {
+        self.ready()?;
+        self.communicator()?;
+        match self.phase() {
+            Phase::Ready | Phase::Revoked => Ok(()),
+            Phase::Suspended => Err(Failure::usage(
+                format!("a suspended communicator cannot {what}"),
+                "call ncclCommResume on all ranks first",
+            )),
+            _ => Err(Failure::usage(
+                format!("a communicator that was finalized or aborted cannot {what}"),
+                "do it before ncclCommFinalize",
+            )),
+        }
+    }
+
+    /// `ncclCommFinalize`: waits for what is under way; after it only an end may come.
+    ///
+    /// # Errors
+    /// The second time, and after a revocation.
+    pub fn finalize(self: &Arc<Self>) -> Result<Progress> {
+        group::noting(|| {
+            self.ready()?;
+            self.communicator()?;
+            if !self.advance(Phase::Ready, Phase::Finalized)
+                && !self.advance(Phase::Suspended, Phase::Finalized)
+            {
+                return Err(match self.phase() {
+                    Phase::Finalized => {
+                        Failure::argument("the communicator was finalized before", "call ncclCommDestroy")
+                    }
+                    _ => Failure::usage(
+                        "a communicator that was revoked or aborted cannot be finalized",
+                        "call ncclCommDestroy or ncclCommAbort",
+                    ),
+                });
+            }
+            // What is under way goes first by itself: a task comes after it.
+            group::task(Task { comm: self.clone(), body: Box::new(|| Ok(())), is_end: false })
+        })
+    }
+
+    /// `ncclCommDestroy`, when its handle is gone: waits for what is under way and closes it.
+    ///
+    /// # Errors
+    /// In a forked child; the communicator is closed as far as it can be.
+    pub fn destroy(self: Arc<Self>) -> Result<()> {
+        let comm = self.clone();
+        let body = move || {
+            let forked = matches!(comm.communicator().map(Communicator::status), Ok(Err(Error::Forked)));
+            comm.set_phase(Phase::Finalized);
+            drop(comm);
+            if forked { Err(Error::Forked.into()) } else { Ok(()) }
+        };
+        group::task(Task { comm: self, body: Box::new(body), is_end: true }).map(drop)
+    }
+
+    /// `ncclCommAbort`, when its handle is gone: ends what is under way on all ranks, a join too, and closes it. Any
+    /// thread may do it at any time.
+    ///
+    /// # Errors
+    /// In a forked child; the communicator is closed as far as it can be.
+    pub fn abort(self: Arc<Self>) -> Result<()> {
+        // Relaxed: whoever joins looks at it again and again.
+        self.cancelled().store(true, std::sync::atomic::Ordering::Relaxed);
+        if let Ok(communicator) = self.communicator() {
+            communicator.abort("ncclCommAbort was called");
+        }
+        self.set_phase(Phase::Aborted);
+        self.destroy()
+    }
+
+    /// `ncclCommRevoke`: ends what is under way on all ranks; the communicator can then be split, shrunk or closed.
+    ///
+    /// # Errors
+    /// For flags that are not known; while it is being joined.
+    pub fn revoke(&self, flags: i32) -> Result<()> {
+        if flags != 0 {
+            return Err(Failure::argument(
+                format!("revoke flags of {flags}"),
+                "pass NCCL_REVOKE_DEFAULT, the only one there is",
+            ));
+        }
+        let communicator = self.communicator()?;
+        if !self.advance(Phase::Ready, Phase::Revoked) && self.phase() != Phase::Revoked {
+            return Err(Failure::usage(
+                "only a communicator in use can be revoked",
+                "this one was suspended, finalized or aborted",
+            ));
+        }
+        communicator.revoke("ncclCommRevoke was called");
+        Ok(())
+    }
+
+    /// `ncclCommSuspend`: until [`Comm::resume`] it takes no calls. There is no device memory to release on host memory.
+    ///
+    /// # Errors
+    /// For flags that are not known, and when it is not idle.
+    pub fn suspend(&self, flags: i32) -> Result<()> {
+        const SUSPEND_MEM: i32 = 1;
+        if flags != SUSPEND_MEM {
+            return Err(Failure::argument(format!("suspend flags of {flags}"), "pass NCCL_SUSPEND_MEM"));
+        }
+        self.for_data()?.status()?;
+        if self.unfinished().is_some() || !self.advance(Phase::Ready, Phase::Suspended) {
+            return Err(Failure::usage(
+                "only an idle communicator can be suspended",
+                "wait for its operations first",
+            ));
+        }
+        Ok(())
+    }
+
+    /// `ncclCommResume`.
+    ///
+    /// # Errors
+    /// When it is not suspended.
+    pub fn resume(&self) -> Result<()> {
+        if self.advance(Phase::Suspended, Phase::Ready) {
+            return Ok(());
+        }
+        Err(Failure::usage("the communicator is not suspended", "call ncclCommSuspend first"))
+    }
+
+    /// Whether it is suspended.
+    pub fn is_suspended(&self) -> bool {
+        self.phase() == Phase::Suspended
+    }
+}

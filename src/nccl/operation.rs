@@ -1,0 +1,215 @@
+//! Data calls: checked when they are made, run now, at the end of the group, or in the background.
+//!
+//! Invariant: what an operation needs of its communicator's operators and of the calling thread is taken when the call
+//! is made; its buffers are the caller's promise. Absent: groups (`group`), and pointers.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use consort_algorithms::catalogue::Algorithm;
+use consort_kernels::DataType;
+use consort_memory::{Held, HeldRead};
+
+use super::comm::Comm;
+use super::group;
+use super::lane::in_order;
+use super::operators::{Reduction, Scale};
+use super::result::{Failure, Progress, Result};
+use super::stream::Stream;
+use crate::Rank;
+use crate::call::{Call, Kind};
+use crate::communicator::Communicator;
+use crate::error::Error;
+
+/// What an operation does.
+#[derive(Clone, Debug)]
+pub enum What {
+    /// A collective.
+    Collective(Call, Option<Scale>),
+    /// A message to a rank.
+    Send(DataType, Rank),
+    /// A message from a rank.
+    Receive(DataType, Rank),
+}
+
+/// How this call differs from what its communicator does.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct How {
+    /// Another deadline.
+    pub timeout: Option<Duration>,
+    /// The algorithm.
+    pub algorithm: Option<Algorithm>,
+}
+
+/// A data call.
+#[derive(Clone, Debug)]
+pub struct Operation {
+    /// What it does.
+    pub what: What,
+    /// How.
+    pub how: How,
+    /// What it reads; empty where it reads nothing.
+    pub input: HeldRead,
+    /// What it writes; empty where it writes nothing.
+    pub output: Held,
+}
+
+/// An operation and whose it is.
+pub(super) struct Entry {
+    pub(super) comm: Arc<Comm>,
+    pub(super) operation: Operation,
+}
+
+impl Comm {
+    /// The reduction that a number of `ncclRedOp_t` names here.
+    ///
+    /// # Errors
+    /// For numbers that name none, and operators of another data type.
+    pub fn reduction(&self, number: i32, data_type: DataType) -> Result<Reduction> {
+        self.operators.find(number, data_type)
+    }
+
+    /// Makes an operator that multiplies contributions of a type before it sums them; its number.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub fn create_operator(&self, data_type: DataType, scale: Scale) -> Result<i32> {
+        self.communicator()?;
+        self.operators.create(self.serial, data_type, scale)
+    }
+
+    /// Forgets an operator; operations that were issued with it are not touched.
+    ///
+    /// # Errors
+    /// For numbers that are no such operator's.
+    pub fn destroy_operator(&self, number: i32) -> Result<()> {
+        self.operators.destroy(number)
+    }
+
+    /// Makes a data call: written down if a group is open on this thread; otherwise put into the stream, or run by the
+    /// caller, or, on a non-blocking communicator, in the background.
+    ///
+    /// # Errors
+    /// What can be seen at once, which also fails an open group; without one, what the operation ended with.
+    pub fn issue(self: &Arc<Self>, operation: Operation, stream: Option<&Arc<Stream>>) -> Result<Progress> {
+        group::noting(|| {
+            let communicator = self.for_data()?;
+            operation.check(communicator)?;
+            let entry = Entry { comm: self.clone(), operation };
+            if group::is_open() {
+                return group::add(entry, stream.cloned()).map(|()| Progress::Done);
+            }
+            start(vec![entry], stream.cloned().into_iter().collect())
+        })
+    }
+}
+
+/// Runs operations together: in the first stream, or in the background, or now.
+pub(super) fn start(entries: Vec<Entry>, streams: Vec<Arc<Stream>>) -> Result<Progress> {
+    let Some(first) = entries.first() else { return Ok(Progress::Done) };
+    let first = first.comm.clone();
+    let mut comms: Vec<Arc<Comm>> = entries.iter().map(|entry| entry.comm.clone()).collect();
+    comms.sort_unstable_by_key(|comm| comm.serial);
+    comms.dedup_by_key(|comm| comm.serial);
+    if let Some(stream) = streams.first() {
+        let failures = stream.failures();
+        let body = Comm::attended(comms.clone(), move || {
+            run(&entries).inspect_err(|failure| {
+                let mut first = failures.lock().unwrap_or_else(PoisonError::into_inner);
+                first.get_or_insert_with(|| failure.clone());
+            })
+        });
+        let order = in_order();
+        let keepers = comms.iter().map(|comm| &comm.last).chain(streams.iter().map(|stream| &stream.last));
+        return stream.lane.submit(&order, keepers, body).map(|_| Progress::Done);
+    }
+    if first.is_blocking() {
+        comms.iter().filter_map(|comm| comm.unfinished()).for_each(|end| drop(end.wait()));
+        return run(&entries).map(|()| Progress::Done);
+    }
+    first.in_background(&comms, move || run(&entries)).map(|()| Progress::Pending)
+}
+
+/// Runs operations together, and waits for them.
+fn run(entries: &[Entry]) -> Result<()> {
+    let mut calls = Vec::with_capacity(entries.len());
+    for Entry { comm, operation } in entries {
+        calls.push((operation.how.view(comm.communicator()?, comm.timeout()), operation.call()?));
+    }
+    if let ([(view, call)], [Entry { operation, .. }]) = (&calls[..], entries) {
+        let result = match (call, &operation.what) {
+            (Some(call), _) => view.execute(call, operation.input.read(), operation.output.span()),
+            (None, What::Receive(data_type, from)) => {
+                view.receive_bytes(*data_type, operation.output.span(), *from)
+            }
+            (None, What::Send(data_type, to)) => view.send_bytes(*data_type, operation.input.read(), *to),
+            (None, What::Collective(..)) => Err(Error::internal("a collective without its call")),
+        };
+        return result.map_err(Failure::from);
+    }
+    let together = crate::communicator::group(|group| {
+        for ((view, call), Entry { operation, .. }) in calls.iter().zip(entries) {
+            let (input, output) = (operation.input.read(), operation.output.span());
+            match (call, &operation.what) {
+                (Some(call), _) => group.execute(view, call, input, output)?,
+                (None, What::Send(data_type, to)) => group.send_bytes(view, *data_type, input, *to)?,
+                (None, What::Receive(data_type, from)) => {
+                    group.receive_bytes(view, *data_type, output, *from)?;
+                }
+                (None, What::Collective(..)) => {
+                    return Err(Error::internal("a collective without its call"));
+                }
+            }
+        }
+        Ok(())
+    });
+    together.map_err(Failure::from)
+}
+
+impl How {
+    /// The communicator, as this call wants it.
+    fn view(self, communicator: &Communicator, timeout: Option<Duration>) -> Communicator {
+        communicator.seen(self.timeout.or(timeout), self.algorithm)
+    }
+}
+
+impl Entry {
+    /// What it takes by the planner's prices, in seconds; of a message, as long as one through a broadcast of two.
+    pub(super) fn price(&self) -> Result<f64> {
+        let communicator = self.comm.communicator()?;
+        let What::Collective(call, _) = &self.operation.what else { return Ok(0.0) };
+        let bytes = call.count as u64 * call.data_type.size() as u64;
+        let view = self.operation.how.view(communicator, None);
+        let explanation = view.explain(call.kind.collective(), bytes)?;
+        Ok(explanation.chosen().map_or(0.0, |chosen| chosen.measured_s.unwrap_or(chosen.predicted_s)))
+    }
+}
+
+impl Operation {
+    /// What can be checked before anything runs.
+    fn check(&self, communicator: &Communicator) -> Result<()> {
+        let (rank, size) = (communicator.rank(), communicator.size());
+        match &self.what {
+            What::Collective(call, _) => call.check(rank, size, self.input.read(), self.output.span())?,
+            What::Send(data_type, to) => {
+                communicator.message(Kind::Send, *data_type, self.input.len(), *to)?;
+            }
+            What::Receive(data_type, from) => {
+                communicator.message(Kind::Receive, *data_type, self.output.len(), *from)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The collective, with the factor that its operator has now.
+    fn call(&self) -> Result<Option<Call>> {
+        match &self.what {
+            What::Collective(call, None) => Ok(Some(*call)),
+            What::Collective(call, Some(scale)) => {
+                let _ = (call, scale.bytes());
+                Err(Error::internal("seam").into())
+            }
+            What::Send(..) | What::Receive(..) => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Result codes, and why a call failed.
+//!
+//! Invariant: every failure has a sentence that says what and what to do; a code alone never leaves this module.
+
+use std::fmt;
+
+use crate::error::Error;
+
+/// `ncclResult_t`, as far as this library returns it.
+#[repr(i32)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Code {
+    /// `ncclSuccess`.
+    Success = 0,
+    /// `ncclUnhandledCudaError`.
+    Cuda = 1,
+    /// `ncclSystemError`.
+    System = 2,
+    /// `ncclInternalError`.
+    Internal = 3,
+    /// `ncclInvalidArgument`: the call is wrong, the communicator as it was.
+    InvalidArgument = 4,
+    /// `ncclInvalidUsage`.
+    InvalidUsage = 5,
+    /// `ncclRemoteError`: another rank or the way to it is gone.
+    Remote = 6,
+    /// `ncclInProgress`: no error; ask again.
+    InProgress = 7,
+    /// `ncclTimeout`.
+    Timeout = 8,
+}
+
+impl Code {
+    /// What C gets for an error.
+    ///
+    /// An abort is 6 although no process need be gone: it is what makes a client give up the communicator on all
+    /// ranks, which is right. A revocation is 5, as NCCL answers data calls on a revoked communicator.
+    pub fn of(error: &Error) -> Self {
+        match error {
+            Error::InvalidArgument { .. } => Code::InvalidArgument,
+            Error::Mismatch { .. }
+            | Error::Settings { .. }
+            | Error::ConcurrentUse
+            | Error::Forked
+            | Error::Revoked { .. } => Code::InvalidUsage,
+            Error::PeerLost { .. }
+            | Error::PeerLeft { .. }
+            | Error::Link { .. }
+            | Error::MissingRanks { .. }
+            | Error::Join { .. }
+            | Error::Aborted { .. } => Code::Remote,
+            Error::Timeout { .. } => Code::Timeout,
+            Error::OutOfMemory { .. } | Error::System { .. } => Code::System,
+            Error::Internal { .. } => Code::Internal,
+        }
+    }
+
+    /// The text of `ncclGetErrorString` for any number that C may pass, whether a result or not.
+    pub fn text(code: i32) -> &'static std::ffi::CStr {
+        match code {
+            0 => c"no error",
+            1 => c"unhandled cuda error (ncclGetLastError has the details)",
+            2 => c"unhandled system error (ncclGetLastError has the details)",
+            3 => c"internal error (ncclGetLastError has the details)",
+            4 => c"invalid argument (ncclGetLastError has the details)",
+            5 => c"invalid usage (ncclGetLastError has the details)",
+            6 => c"remote process exited or there was a network error (ncclGetLastError has the details)",
+            7 => c"operation in progress",
+            8 => c"timeout (ncclGetLastError has the details)",
+            _ => c"unknown result code",
+        }
+    }
+}
+
+/// Why a call failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// What the call returns.
+    pub code: Code,
+    /// What, where, and what to do.
+    pub text: String,
+}
+
+/// The result of the calls of this module.
+pub type Result<T> = std::result::Result<T, Failure>;
+
+impl Failure {
+    /// A wrong argument: what is wrong and what to pass instead.
+    pub fn argument(what: impl fmt::Display, hint: impl fmt::Display) -> Self {
+        Failure { code: Code::InvalidArgument, text: format!("invalid argument: {what}; {hint}") }
+    }
+
+    /// A call that makes no sense here, or that this library has not: what, and what to do instead.
+    pub fn usage(what: impl fmt::Display, hint: impl fmt::Display) -> Self {
+        Failure { code: Code::InvalidUsage, text: format!("invalid usage: {what}; {hint}") }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure { code: Code::of(&error), text: error.to_string() }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Whether what a call asked for has happened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Progress {
+    /// It has, or the call was written down for the end of the group.
+    Done,
+    /// It goes on in the background: `ncclInProgress`.
+    Pending,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_as_the_header_says() {
+        let (rank, size) = (1, 2);
+        let text = String::new;
+        let operation = || crate::error::Operation { name: "all_reduce".into(), sequence: 1 };
+        let waited = std::time::Duration::from_secs(1);
+        let source = std::sync::Arc::new(std::io::Error::from(std::io::ErrorKind::OutOfMemory));
+        let cases = [
+            (Error::InvalidArgument { what: text(), hint: text() }, 4),
+            (Error::Mismatch { sequence: 1, difference: text() }, 5),
+            (Error::Settings { difference: text() }, 5),
+            (Error::ConcurrentUse, 5),
+            (Error::Forked, 5),
+            (Error::Revoked { rank, reason: text() }, 5),
+            (Error::Aborted { rank, reason: text() }, 6),
+            (Error::MissingRanks { missing: vec![rank], size, waited, address: text() }, 6),
+            (Error::Join { rank, cause: text(), hint: text() }, 6),
+            (Error::PeerLost { rank, place: text(), operation: None, cause: text() }, 6),
+            (Error::PeerLeft { rank, place: "host".into(), operation: operation() }, 6),
+            (Error::Link { from: 0, to: 1, transport: text(), cause: text() }, 6),
+            (Error::Timeout { operation: operation(), waited, verdict: text() }, 8),
+            (Error::OutOfMemory { rank, needed_bytes: 1, what: text(), cause: text() }, 2),
+            (Error::System { call: text(), source }, 2),
+            (Error::Internal { what: text() }, 3),
+        ];
+        for (error, result) in cases {
+            assert_eq!(Code::of(&error) as i32, result, "{error:?}");
+        }
+    }
+
+    #[test]
+    fn every_number_has_a_text() {
+        for code in [i32::MIN, -1, 0, 4, 7, 8, 9, i32::MAX] {
+            assert!(!Code::text(code).is_empty());
+        }
+    }
+}
