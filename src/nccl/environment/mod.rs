@@ -1,4 +1,0 @@
-//! seam
-pub(super) fn root_if_agreed(_r: u32, _i: &[crate::UniqueId]) -> crate::Result<()> {
-    Ok(())
-}
