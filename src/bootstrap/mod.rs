@@ -29,11 +29,12 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use interfaces::asked as asked_interfaces;
 pub(crate) use join::join;
 #[cfg(test)]
 pub(crate) use joiner::{Joiner, VERDICT_GRACE};
 pub use launch::Launch;
-pub(crate) use proof::{prove, proves};
+pub(crate) use proof::{host_id, prove, proves};
 #[cfg(test)]
 pub(crate) use root::{Gathering, Limits};
 #[cfg(test)]

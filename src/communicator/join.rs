@@ -11,6 +11,7 @@ use crate::control::group::Group;
 use crate::control::member::{Link, Member};
 use crate::control::process::{Process, Shared, random};
 use crate::error::{Error, Result};
+use crate::nccl::environment::Environment;
 use crate::options::{Options, Settings};
 use crate::trace;
 
@@ -69,7 +70,7 @@ impl Communicator {
             cores: cores(),
             // Without shared memory the ranks of this host are linked as if they were on others.
             unix: if process.shared.shm.is_some() { process.shared.unix_name.clone() } else { Vec::new() },
-            tcp: process.shared.tcp_addresses(),
+            tcp: process.shared.tcp_addresses()?,
         };
         let hello = Hello { rank, size, settings: settings.agreed(), member };
         let table = bootstrap::join(id, hello, settings.join_timeout)?;
@@ -212,16 +213,20 @@ impl Core {
     }
 }
 
-fn host_name() -> String {
+pub(crate) fn host_name() -> String {
     nix::sys::utsname::uname()
         .ok()
         .and_then(|names| names.nodename().to_str().map(str::to_owned))
         .unwrap_or_else(|| "unknown".into())
 }
 
-/// The kernel's boot id: equal on ranks of one host, unless containers hide it. A hint; shared memory is
-/// proved by a socket.
+/// The kernel's boot id: equal on ranks of one host, unless containers hide it; or what `NCCL_HOSTID` says in its
+/// place. A hint; shared memory is proved by a socket.
 fn boot_id() -> [u8; 16] {
+    let named = Environment::of_process().text("NCCL_HOSTID").map(|(text, _)| text);
+    if let Some(text) = named.filter(|text| !text.is_empty()) {
+        return bootstrap::host_id(&text);
+    }
     let mut id = [0; 16];
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: Vec<u8> =
