@@ -15,7 +15,6 @@ use super::{log, version};
 use crate::Rank;
 use crate::bootstrap::UniqueId;
 use crate::communicator::{Communicator, Shrink};
-use crate::error::Error;
 use crate::options::Options;
 
 /// The last ids that this process made: their rendezvous lives as long as they do, whichever thread asked.
@@ -306,26 +305,26 @@ impl Comm {
         })
     }
 
-    /// `ncclCommDestroy`, when its handle is gone: waits for what is under way and closes it.
+    /// `ncclCommDestroy`, when its handle is gone: waits for what is under way and closes it. A forked child only frees
+    /// its copy.
     ///
     /// # Errors
-    /// In a forked child; the communicator is closed as far as it can be.
+    /// None now; a group that is open may have failed before.
     pub fn destroy(self: Arc<Self>) -> Result<()> {
         let comm = self.clone();
         let body = move || {
-            let forked = matches!(comm.communicator().map(Communicator::status), Ok(Err(Error::Forked)));
             comm.set_phase(Phase::Finalized);
             drop(comm);
-            if forked { Err(Error::Forked.into()) } else { Ok(()) }
+            Ok(())
         };
         group::task(Task { comm: self, body: Box::new(body), is_end: true }).map(drop)
     }
 
     /// `ncclCommAbort`, when its handle is gone: ends what is under way on all ranks, a join too, and closes it. Any
-    /// thread may do it at any time.
+    /// thread may do it at any time. A forked child only frees its copy.
     ///
     /// # Errors
-    /// In a forked child; the communicator is closed as far as it can be.
+    /// As [`Comm::destroy`].
     pub fn abort(self: Arc<Self>) -> Result<()> {
         // Relaxed: whoever joins looks at it again and again.
         self.cancelled().store(true, std::sync::atomic::Ordering::Relaxed);
