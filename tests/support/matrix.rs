@@ -133,7 +133,7 @@ fn pick<T: Copy>(random: &mut Random, all: &[T]) -> T {
     all[random.number() as usize % all.len()]
 }
 
-/// Every type with a sum, one with another operator, and one long buffer.
+/// Every type with a sum, one with another operator, one with a scaled sum, and one long buffer.
 fn some(collective: Collective, algorithm: Algorithm, ranks: u32, random: &mut Random) -> Vec<Case> {
     let mut cases = Vec::new();
     let mut case = |data_type, fold, count, random: &mut Random| {
@@ -150,10 +150,8 @@ fn some(collective: Collective, algorithm: Algorithm, ranks: u32, random: &mut R
         if is_exact(data_type, op) {
             case(data_type, Fold::Plain(op), 1001, random);
         }
-        for count in [1, 1001] {
-            let data_type = pick(random, &DataType::ALL);
-            case(data_type, Fold::Scaled, count, random);
-        }
+        let (data_type, count) = (pick(random, &DataType::ALL), pick(random, &SMALL[1..]));
+        case(data_type, Fold::Scaled, count, random);
     }
     let data_type = pick(random, &DataType::ALL);
     let long = if random.number().is_multiple_of(8) { longest(collective, data_type, ranks) } else { LONG };
