@@ -31,6 +31,7 @@ mod failure;
 mod group;
 mod launch;
 mod measure;
+mod operator;
 mod pattern;
 mod plan;
 mod planned;
