@@ -12,6 +12,8 @@ use crate::control::group::{Agreement, Disagreement, GRACE};
 use crate::error::{Error, Operation, Result, list, seconds};
 
 const PAUSE: Duration = Duration::from_micros(200);
+/// How long an agreement goes on after a failure that ends it: longer than until a difference is found.
+const FAILED_MAX: Duration = GRACE.saturating_mul(2);
 
 /// What ranks agree about. It travels, so that two ranks that want different things find out.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -63,10 +65,7 @@ impl Purpose {
             [0, ..] => Some(Purpose::Split),
             [what @ (1 | 2), bits @ ..] if bits.len() == size.div_ceil(64) as usize => {
                 let is_out = |rank: &Rank| bits[*rank as usize / 64] >> (rank % 64) & 1 == 1;
-                Some(Purpose::Shrink {
-                    excluded: (0..size).filter(is_out).collect(),
-                    aborting: *what == 2,
-                })
+                Some(Purpose::Shrink { excluded: (0..size).filter(is_out).collect(), aborting: *what == 2 })
             }
             _ => None,
         }
@@ -147,7 +146,7 @@ impl Communicator {
                     break Error::Aborted { rank: self.rank(), reason };
                 }
                 (Unless::Failed, Err(_))
-                    if failed_since.get_or_insert_with(Instant::now).elapsed() > GRACE =>
+                    if failed_since.get_or_insert_with(Instant::now).elapsed() > FAILED_MAX =>
                 {
                     break core.told(core.failure());
                 }
@@ -187,7 +186,10 @@ impl Communicator {
                 Error::Timeout { operation, waited, verdict }
             }
             Disagreement::Differ(said) => Error::invalid(
-                format!("ranks want different things of one communicator: {}", difference(&said, self.size())),
+                format!(
+                    "ranks want different things of one communicator: {}",
+                    difference(&said, self.size())
+                ),
                 "let all ranks that stay make the same call with the same list",
             ),
         }
@@ -215,9 +217,8 @@ mod tests {
 
     #[test]
     fn a_difference_names_all_ranks() {
-        let words = |excluded: &[Rank]| {
-            Purpose::Shrink { excluded: excluded.to_vec(), aborting: false }.words(5)
-        };
+        let words =
+            |excluded: &[Rank]| Purpose::Shrink { excluded: excluded.to_vec(), aborting: false }.words(5);
         let said = [(0, words(&[2])), (1, words(&[2, 4])), (3, words(&[2]))];
         assert_eq!(
             difference(&said, 5),

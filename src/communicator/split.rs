@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use consort_memory::{Span, SpanMut};
 
-use super::core::split_call;
 use super::agree::{Agreed, Purpose, Unless};
+use super::core::split_call;
 use super::{Communicator, Core};
 use crate::Rank;
 use crate::bootstrap;
@@ -49,7 +49,8 @@ impl Communicator {
             Err(Error::Revoked { .. }) => {
                 let _owned = self.core().acquire_failed(Instant::now() + self.timeout())?;
                 let everybody = (0..self.size()).collect();
-                let Agreed { round, words } = self.agree(Purpose::Split, everybody, &mine, Unless::Aborted)?;
+                let Agreed { round, words } =
+                    self.agree(Purpose::Split, everybody, &mine, Unless::Aborted)?;
                 ("split after revoke", round, words)
             }
             Err(error) => return Err(error),
@@ -72,13 +73,7 @@ impl Communicator {
 
 /// The part of a split that has this colour: its name, and its ranks as ranks of the job. `all` are every rank's
 /// words (whether it has a colour, the colour, the key); `label` and `number` tell this split from all others.
-pub(crate) fn part(
-    group: &Group,
-    label: &str,
-    number: u64,
-    color: u32,
-    all: &[i64],
-) -> (u64, Vec<Rank>) {
+pub(crate) fn part(group: &Group, label: &str, number: u64, color: u32, all: &[i64]) -> (u64, Vec<Rank>) {
     let entries = all.chunks_exact(3).enumerate();
     let mut chosen: Vec<(i64, Rank)> = entries
         .filter(|(_, entry)| entry[0] == 1 && entry[1] == i64::from(color))

@@ -237,7 +237,11 @@ fn messages_of_other_ranks_are_kept_although_one_floods() {
     let others = (0..HOSTILE).collect();
     let mut agreement = Agreement::begin(&honest.world, others, vec![1], 1, Instant::now());
     let end = agreement.poll(&honest.world, Instant::now()).expect("all have said their words");
-    assert_eq!(end.map(|agreed| agreed.words.len()), Ok(HOSTILE as usize), "the flood displaced words of others");
+    assert_eq!(
+        end.map(|agreed| agreed.words.len()),
+        Ok(HOSTILE as usize),
+        "the flood displaced words of others"
+    );
 }
 
 /// What was found: the first of each was an unbounded amount, the last one an honest rank whose link broke.
