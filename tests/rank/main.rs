@@ -108,6 +108,7 @@ fn main() {
         "shrink-idle" => members::shrink_idle(&context),
         "shrink-and-die" => members::shrink_and_die(&context),
         "part-without" => members::part_without(&context),
+        "suspend" => members::suspend(&context),
         "grow" => members::grow(&context),
         "fork" => fork::fork_and_go_on(&context),
         "fork-and-die" => fork::fork_and_wait_to_die(&context),

@@ -1,7 +1,10 @@
 //! Ranks that go and come: communicators of those that are left, and of more.
 
+use std::time::Duration;
+
 use consort::{Communicator, Options, Rank, ReduceOp, Result, Shrink, UniqueId};
 use consort_tests::collectives;
+use consort_tests::system::Random;
 
 use crate::{Context, report};
 
@@ -162,4 +165,31 @@ pub(crate) fn grow(context: &Context) -> Result<()> {
     drop(comm);
     context.listen();
     more.barrier()
+}
+
+/// Memory is given back and made again, over and over, by ranks that come at times of their own.
+pub(crate) fn suspend(context: &Context) -> Result<()> {
+    let comm = context.join()?;
+    let mut random = Random::new(context.number("seed") as u64 + u64::from(context.rank));
+    let wait = |random: &mut Random| std::thread::sleep(random.duration(Duration::from_millis(3)));
+    let (mut used, mut left) = (0, 0);
+    for turn in 0..context.number("turns") {
+        collectives::everything(&comm, 1000)?;
+        let mut large = vec![1u32; 300_000];
+        comm.all_reduce(&mut large, ReduceOp::Sum)?;
+        assert!(large.iter().all(|value| *value == comm.size()), "turn {turn}");
+        used = comm.memory_bytes()?;
+        let started = comm.start_all_reduce(vec![2u32; 5000], ReduceOp::Sum)?;
+        wait(&mut random);
+        comm.suspend()?;
+        assert!(started.wait()?.iter().all(|value| *value == 2 * comm.size()), "turn {turn}");
+        left = comm.memory_bytes()?;
+        if random.number() % 2 == 0 {
+            wait(&mut random);
+        }
+    }
+    println!("memory {used} {left}");
+    comm.suspend()?;
+    comm.suspend()?;
+    collectives::everything(&comm, 100)
 }

@@ -420,6 +420,31 @@ fn processes_join_a_communicator_that_is_there() {
 }
 
 #[test]
+fn memory_is_given_back_and_made_again() {
+    let _alone = alone();
+    let mut random = Random::announced("memory_is_given_back_and_made_again");
+    for transport in ["shm", "tcp"] {
+        let seed = random.number() % (1 << 32);
+        let start = Start::new(RANK, "suspend", 3).with("turns", 20).with("seed", seed);
+        let mut job = start.env("CONSORT_TRANSPORT", transport).env("CONSORT_TIMEOUT", 20).go();
+        for rank in 0..3 {
+            let line = job.line(rank, "memory ");
+            let bytes: Vec<usize> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
+            println!("{transport}: {} bytes in use, {} suspended", bytes[0], bytes[1]);
+            assert!(bytes[1] < bytes[0] / 4, "{line}");
+        }
+        job.all_end_well();
+    }
+    let ranks = local(4);
+    for _ in 0..20 {
+        on(&ranks, &[0, 1, 2, 3], |comm| {
+            collectives::everything(comm, 100).expect("it works");
+            comm.suspend().expect("all call it");
+        });
+    }
+}
+
+#[test]
 fn a_communicator_grows_and_goes_on_as_it_was() {
     let old = local(2);
     for round in 0..2 {
