@@ -10,7 +10,7 @@ mod observe;
 mod point;
 mod scaled;
 mod scope;
-mod shrink;
+pub(crate) mod shrink;
 pub(crate) mod split;
 mod together;
 mod typed;
@@ -137,12 +137,18 @@ impl Communicator {
     /// ```
     /// use consort::{Communicator, ReduceOp};
     ///
-    /// let comm = Communicator::local(1)?.remove(0);
-    /// comm.all_reduce(&mut [1.0f32; 1000], ReduceOp::Sum)?;
-    /// let before = comm.memory_bytes()?;
-    /// comm.suspend()?;
-    /// assert!(comm.memory_bytes()? <= before);
-    /// comm.all_reduce(&mut [1.0f32; 1000], ReduceOp::Sum)?;
+    /// let world = Communicator::local(2)?;
+    /// std::thread::scope(|threads| {
+    ///     for comm in &world {
+    ///         threads.spawn(move || {
+    ///             comm.all_reduce(&mut [1.0f32; 1000], ReduceOp::Sum).expect("both call it");
+    ///             let before = comm.memory_bytes().expect("it works");
+    ///             comm.suspend().expect("both call it");
+    ///             assert!(comm.memory_bytes().expect("it works") < before);
+    ///             comm.all_reduce(&mut [1.0f32; 1000], ReduceOp::Sum).expect("it works as before");
+    ///         });
+    ///     }
+    /// });
     /// # consort::Result::Ok(())
     /// ```
     ///

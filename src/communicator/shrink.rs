@@ -6,6 +6,7 @@ use super::Communicator;
 use super::agree::{Agreed, Purpose, Unless};
 use crate::Rank;
 use crate::bootstrap;
+use crate::control::group::Group;
 use crate::error::{Error, Result, list};
 
 /// What becomes of the operations of a communicator that is [shrunk](Communicator::shrink).
@@ -81,10 +82,9 @@ impl Communicator {
         };
         let aborting = how == Shrink::Abort;
         let unless = if aborting { Unless::AbortedHere(core.aborts()) } else { Unless::Failed };
-        let group = &core.group;
-        let members: Vec<Rank> = stay.iter().map(|rank| group.members[*rank as usize]).collect();
-        let Agreed { round, .. } = self.agree(Purpose::Shrink { excluded, aborting }, stay, &[], unless)?;
-        let uid = bootstrap::name(&group.member.key, "shrink", &[group.uid, round]);
+        let purpose = Purpose::Shrink { excluded, aborting };
+        let Agreed { round, .. } = self.agree(purpose, stay.clone(), &[], unless)?;
+        let (uid, members) = rest(&core.group, round, &stay);
         Ok(self.among(uid, members))
     }
 
@@ -110,4 +110,10 @@ impl Communicator {
             Some(_) => Ok(sorted),
         }
     }
+}
+
+/// What those that stay agreed on in `round`: their communicator's name, and its ranks as ranks of the job.
+pub(crate) fn rest(group: &Group, round: u64, stay: &[Rank]) -> (u64, Vec<Rank>) {
+    let members = stay.iter().map(|rank| group.members[*rank as usize]).collect();
+    (bootstrap::name(&group.member.key, "shrink", &[group.uid, round]), members)
 }

@@ -68,6 +68,9 @@ pub(super) fn judge(world: &mut World) -> Result<String, String> {
         }
     }
     same(world, &failed).map_err(|wrong| format!("{wrong}\n    {}", all()))?;
+    if let Some(wrong) = must_go_on(world, &failed) {
+        return Err(format!("{wrong}\n    {}", all()));
+    }
     if let Some(wrong) = must_have_failed(world, &failed, &completed) {
         return Err(format!("{wrong}\n    {}", all()));
     }
@@ -83,6 +86,7 @@ fn kind(failure: &Failed) -> String {
     let text = format!("{:?}", failure.error);
     let variant = text.split([' ', '{', '(']).next().unwrap_or_default();
     match &failure.report {
+        _ if failure.went_on == Some(Ok(())) => format!("{variant}/went on"),
         Some(report) if matches!(failure.error, Error::Timeout { .. }) => {
             let guilty = format!("{:?}", report.guilty);
             format!("{variant}/{}", guilty.split([' ', '{', '(']).next().unwrap_or_default())
@@ -263,6 +267,16 @@ fn same(world: &World, failed: &[(Rank, Failed)]) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Where all ranks but the dead one learned of its death on the communicator of all, they go on without it.
+fn must_go_on(world: &World, failed: &[(Rank, Failed)]) -> Option<String> {
+    let Fault::Kill { rank: dead, .. } = &world.fault else { return None };
+    let living = (0..world.ranks).filter(|rank| rank != dead).count();
+    let all = failed.len() == living && failed.iter().all(|(_, failure)| failure.on == Some(0));
+    let went_on = |failure: &Failed| failure.went_on == Some(Ok(()));
+    let (rank, failure) = failed.iter().find(|(_, failure)| !went_on(failure))?;
+    all.then(|| format!("rank {rank} did not go on without rank {dead}: {:?}", failure.went_on))
 }
 
 /// Faults that somebody must have noticed.

@@ -16,6 +16,7 @@ mod process;
 mod program;
 pub(crate) mod random;
 mod running;
+mod shrinking;
 mod world;
 
 use std::collections::BTreeMap;

@@ -41,6 +41,8 @@ pub(super) struct Origin {
     /// By rank: ranks of one host store into each other's memory.
     pub(super) hosts: Arc<Vec<u32>>,
     pub(super) program: Arc<Program>,
+    /// Who dies: the others go on without it.
+    pub(super) doomed: Option<Rank>,
 }
 
 /// How a rank ended.
@@ -64,6 +66,8 @@ pub(super) struct Failed {
     pub(super) ended: Instant,
     /// The caller's buffer when the call had returned.
     pub(super) buffer: Vec<u8>,
+    /// What came of going on without the rank that died, if that was tried.
+    pub(super) went_on: Option<std::result::Result<(), String>>,
 }
 
 /// When a process wants its next turn at the latest.
@@ -170,6 +174,7 @@ impl Process {
             began: self.began,
             ended: self.now(),
             buffer: Vec::new(),
+            went_on: None,
         };
         self.finish(Outcome::Failed(failed));
     }

@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use consort_kernels::{DataType, ReduceOp};
@@ -13,6 +14,7 @@ use super::faults::Deviation;
 use super::process::{Failed, Next, Origin, Outcome, SimulatedRoutes};
 use super::program::{ELEMENT_BYTES, Item, call, expected, filled, message};
 use super::random::Random;
+use super::shrinking::Shrinking;
 use crate::Rank;
 use crate::call::{Call, Kind};
 use crate::communicator::split::part;
@@ -20,6 +22,9 @@ use crate::control::group::Group;
 use crate::engine::{Buffers, Engine, Progress, Source, Task};
 use crate::error::Error;
 use crate::work::Ticket;
+
+/// What those that go on after a death reduce: a number that no item of a program has.
+const LAST_ITEM: usize = 4_000;
 
 struct Communicator {
     group: Arc<Group>,
@@ -46,6 +51,18 @@ struct Share {
     input: Vec<u8>,
     output: Vec<u8>,
     expected: Vec<u8>,
+}
+
+impl Communicator {
+    /// Ends what is under way.
+    fn stop(&mut self) {
+        let left = Error::Aborted { rank: self.group.rank, reason: "closed".into() };
+        if self.engine.queued() > 0 && !self.group.has_failed() {
+            self.group.fail(left.clone());
+        }
+        self.engine.fail_queue(&left);
+        self.engine.links.close();
+    }
 }
 
 impl Operation {
@@ -94,6 +111,8 @@ pub(super) struct Running {
     computes: Option<Instant>,
     closing: Option<Instant>,
     failed: Option<Operation>,
+    /// After the death of a rank.
+    shrinking: Option<Shrinking>,
 }
 
 impl Running {
@@ -110,6 +129,7 @@ impl Running {
             computes: None,
             closing: None,
             failed: None,
+            shrinking: None,
         };
         let members = group.members.clone();
         running.open(group, members);
@@ -166,7 +186,7 @@ impl Running {
                 Err(error) => {
                     let began = operation.began;
                     let outcome = self.fail(error, Some(operation.on), began, Some(operation));
-                    (Next::Woken, true, Some(outcome))
+                    self.end(outcome)
                 }
             };
         }
@@ -174,10 +194,13 @@ impl Running {
             self.operation = Some(operation);
             return (soon(random), moved, None);
         }
+        if self.shrinking.is_some() {
+            return self.go_on_shrinking(random);
+        }
         match self.begin(random) {
             Begun::Item => (soon(random), moved, None),
             Begun::Waits => (Next::After(self.patience(random)), moved, None),
-            Begun::Ends(outcome) => (Next::Woken, true, Some(outcome)),
+            Begun::Ends(outcome) => self.end(outcome),
         }
     }
 
@@ -419,23 +442,74 @@ impl Running {
         began: Instant,
         operation: Option<Operation>,
     ) -> Outcome {
+        if let Some(shrinking) = self.shrinking.take() {
+            self.shut();
+            return shrinking.outcome(Err(error.to_string()));
+        }
         let report = on.and_then(|on| self.communicators[on].group.report());
         let buffer = operation.as_ref().map(Operation::outputs).unwrap_or_default();
         self.failed = operation;
+        let failed = Failed { error, on, report, began, ended: self.now(), buffer, went_on: None };
+        if let Some(dead) = self.origin.doomed
+            && on == Some(0)
+        {
+            self.started.clear();
+            self.shut_parts();
+            self.communicators[0].stop();
+            let until = self.now() + self.origin.settings.timeout;
+            self.shrinking = Some(Shrinking::begin(&self.communicators[0].group, dead, until, failed));
+            return Outcome::Left;
+        }
         self.shut();
-        Outcome::Failed(Failed { error, on, report, began, ended: self.now(), buffer })
+        Outcome::Failed(failed)
+    }
+
+    /// How the rank ends, unless it goes on without the one that died.
+    fn end(&mut self, outcome: Outcome) -> (Next, bool, Option<Outcome>) {
+        match self.shrinking {
+            Some(_) => (Next::After(Duration::from_micros(1)), true, None),
+            None => (Next::Woken, true, Some(outcome)),
+        }
+    }
+
+    /// The ranks that stay agree; then they reduce something together, and close.
+    fn go_on_shrinking(&mut self, random: &mut Random) -> (Next, bool, Option<Outcome>) {
+        let (now, pause) = (self.now(), Duration::from_micros(100 + random.next() % 400));
+        let Some(shrinking) = &mut self.shrinking else { return (Next::Woken, true, None) };
+        match shrinking.poll(&self.communicators[0].group, now) {
+            Poll::Pending => (Next::After(pause), false, None),
+            Poll::Ready(Ok(Some((uid, members)))) => {
+                let group = Group::new(self.communicators[0].group.member.clone(), uid, members.clone(), 0);
+                self.open(group, members);
+                self.collective(1, LAST_ITEM, call(Kind::AllReduce, ReduceOp::Sum, 0, 500), false);
+                (Next::After(pause), true, None)
+            }
+            Poll::Ready(Ok(None)) => {
+                self.closing = Some(now + self.origin.settings.timeout);
+                (Next::After(pause), true, None)
+            }
+            Poll::Ready(Err(why)) => {
+                let outcome = self.shrinking.take().map(|shrinking| shrinking.outcome(Err(why)));
+                self.shut();
+                (Next::Woken, true, outcome)
+            }
+        }
     }
 
     /// Closes all communicators at once, as dropping them after a failure does.
     fn shut(&mut self) {
+        self.shut_parts();
         for communicator in &mut self.communicators {
-            let left = Error::Aborted { rank: communicator.group.rank, reason: "closed".into() };
-            if communicator.engine.queued() > 0 && !communicator.group.has_failed() {
-                communicator.group.fail(left.clone());
-            }
-            communicator.engine.fail_queue(&left);
+            communicator.stop();
             communicator.group.leave();
-            communicator.engine.links.close();
+        }
+    }
+
+    /// Closes all but the first communicator.
+    fn shut_parts(&mut self) {
+        for mut part in self.communicators.drain(1..) {
+            part.stop();
+            part.group.leave();
         }
     }
 
@@ -456,7 +530,8 @@ impl Running {
             }
         }
         self.shut();
-        (Next::Woken, true, Some(Outcome::Completed))
+        let went_on = self.shrinking.take().map(|shrinking| shrinking.outcome(Ok(())));
+        (Next::Woken, true, Some(went_on.unwrap_or(Outcome::Completed)))
     }
 }
 

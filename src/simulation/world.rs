@@ -92,6 +92,7 @@ impl World {
             loopback,
             hosts: Arc::new(hosts),
             program: Arc::new(program),
+            doomed: if let Fault::Kill { rank, .. } = fault { Some(rank) } else { None },
         };
         let root_address = SocketAddr::new(Node(0).ip(), 9);
         let id = UniqueId::known(&[root_address], [7; 32], seed, random.once_in(2));
