@@ -73,9 +73,12 @@ pub struct Resolved<T> {
 /// One way of saying a setting: a variable, and what its text means; nothing where the text leaves it open.
 pub(crate) type Spelling<'s, T> = (&'static str, &'s dyn Fn(&str) -> Result<Option<T>>);
 
+/// What a variable is set to.
+type Lookup<'a> = Box<dyn Fn(&str) -> Option<String> + 'a>;
+
 /// A process's variables and the files that stand in for those that are not set.
 pub struct Environment<'a> {
-    set: Box<dyn Fn(&str) -> Option<String> + 'a>,
+    set: Lookup<'a>,
     files: Vec<Arc<File>>,
     trouble: Option<String>,
 }
@@ -246,7 +249,7 @@ mod tests {
     #[test]
     fn environment_then_option_then_file_then_nothing() {
         let path = std::env::temp_dir().join(format!("consort-precedence-{}.conf", std::process::id()));
-        std::fs::write(&path, "NCCL_B=6\nCONSORT_A=5\n").expect("a file");
+        std::fs::write(&path, "NCCL_MIN_CTAS=6\nCONSORT_CHANNELS=5\n").expect("a file");
         let number = |text: &str| Ok(integer(text));
         let found = |set: &[(&str, &str)], option: Option<i64>| {
             let lookup = |name: &str| {
@@ -254,16 +257,17 @@ mod tests {
                 known.or_else(|| (name == "NCCL_CONF_FILE").then(|| path.display().to_string()))
             };
             let environment = Environment::from_lookup(lookup).with_files();
-            let found = environment.find(&[("CONSORT_A", &number), ("NCCL_B", &number)], || Ok(option));
+            let found =
+                environment.find(&[("CONSORT_CHANNELS", &number), ("NCCL_MIN_CTAS", &number)], || Ok(option));
             found.expect("no errors").map(|found| (found.value, found.origin, found.variable))
         };
-        let all = [("CONSORT_A", "1"), ("NCCL_B", "2")];
-        assert_eq!(found(&all, Some(3)), Some((1, Origin::Consort, Some("CONSORT_A"))));
-        assert_eq!(found(&all[1..], Some(3)), Some((2, Origin::Nccl, Some("NCCL_B"))));
-        assert_eq!(found(&[("NCCL_B", "open")], Some(3)), Some((3, Origin::Config, None)));
-        assert_eq!(found(&[], None), Some((5, Origin::File(path.clone()), Some("CONSORT_A"))));
-        std::fs::write(&path, "NCCL_B=66\n").expect("a file");
-        assert_eq!(found(&[], None), Some((66, Origin::File(path.clone()), Some("NCCL_B"))));
+        let all = [("CONSORT_CHANNELS", "1"), ("NCCL_MIN_CTAS", "2")];
+        assert_eq!(found(&all, Some(3)), Some((1, Origin::Consort, Some("CONSORT_CHANNELS"))));
+        assert_eq!(found(&all[1..], Some(3)), Some((2, Origin::Nccl, Some("NCCL_MIN_CTAS"))));
+        assert_eq!(found(&[("NCCL_MIN_CTAS", "open")], Some(3)), Some((3, Origin::Config, None)));
+        assert_eq!(found(&[], None), Some((5, Origin::File(path.clone()), Some("CONSORT_CHANNELS"))));
+        std::fs::write(&path, "NCCL_MIN_CTAS=66\n").expect("a file");
+        assert_eq!(found(&[], None), Some((66, Origin::File(path.clone()), Some("NCCL_MIN_CTAS"))));
         std::fs::write(&path, "").expect("a file");
         assert_eq!(found(&[], None), None);
         std::fs::remove_file(&path).expect("removed");

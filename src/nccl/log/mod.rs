@@ -146,7 +146,7 @@ pub fn enabled(level: Level, subsystem: Subsystem) -> bool {
         switch => switch,
     };
     let mask = (switch >> 8) as u32;
-    level as u64 + 1 <= switch & 0xff && (level <= Level::Warn || mask & subsystem.bit() != 0)
+    (level as u64) < switch & 0xff && (level <= Level::Warn || mask & subsystem.bit() != 0)
 }
 
 /// Forgets what was read: the next line reads the variables again and opens the file again.
