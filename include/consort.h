@@ -1,18 +1,16 @@
 /*
- * consort.h - what `libconsort_ffi.so` exports, for C99 and C++.
- *
- * 1. A part of NCCL's calls, on host memory, with NCCL's names and values: no groups, no streams, no devices.
- *    Where NCCL's own <nccl.h> is to be used, include it BEFORE this header, which then leaves its names alone.
- * 2. The consort* calls, which NCCL does not have: what happens when something breaks, and what one sees of it.
+ * consort.h - what this library's `libnccl.so.2` has beyond NCCL, for C99 and C++: what happens when something
+ * breaks, and what one sees of it. NCCL's own calls are in <nccl.h>, which this header includes unless the program
+ * has included one before, ours or NVIDIA's.
  *
  * Handles.    A communicator is a number dressed as a pointer. One that is NULL, was freed or never was one is
  *             refused with ncclInvalidArgument; nothing is dereferenced.
  * Threads.    Data calls on one communicator must not overlap in time (ncclInvalidUsage); different communicators
- *             may be used at the same time. All calls of part 2, and ncclCommAbort, ncclCommRevoke and
+ *             may be used at the same time. All calls here, and ncclCommAbort, ncclCommRevoke and
  *             ncclCommGetAsyncError, may be made by any thread at any time, also while another thread waits in a
  *             call on the same communicator. None of them may be made in a signal handler.
- * Completion. A data call has completed when it returns; after that no rank touches its buffers any more, with or
- *             without an error. The stream is not looked at: pass NULL.
+ * Completion. <nccl.h> says when a data call has completed; after that no rank touches its buffers any more, with
+ *             or without an error.
  * Failure.    The first failure ends the communicator on all ranks, and every later data call returns it again.
  *             Not so ncclInvalidArgument and the two cases marked (*) below, after which all is as it was.
  *
@@ -34,93 +32,14 @@
 
 #include <stddef.h>
 
+/* <nccl.h> defines it: this library's, or NVIDIA's, whichever the program has included. */
+#ifndef NCCL_MAJOR
+#include <nccl.h>
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* ---- 1. NCCL's ------------------------------------------------------------------------------------------- */
-
-/* <nccl.h> defines it. */
-#ifndef NCCL_MAJOR
-
-typedef struct ncclComm* ncclComm_t;
-
-#define NCCL_UNIQUE_ID_BYTES 128
-typedef struct {
-  char internal[NCCL_UNIQUE_ID_BYTES];
-} ncclUniqueId;
-
-typedef enum {
-  ncclSuccess = 0,
-  ncclUnhandledCudaError = 1, /* never returned */
-  ncclSystemError = 2,
-  ncclInternalError = 3,
-  ncclInvalidArgument = 4,
-  ncclInvalidUsage = 5,
-  ncclRemoteError = 6,
-  ncclInProgress = 7, /* never returned */
-  ncclTimeout = 8,
-  ncclNumResults = 9
-} ncclResult_t;
-
-typedef enum {
-  ncclInt8 = 0,
-  ncclUint8 = 1,
-  ncclInt32 = 2,
-  ncclUint32 = 3,
-  ncclInt64 = 4,
-  ncclUint64 = 5,
-  ncclFloat16 = 6,
-  ncclFloat32 = 7,
-  ncclFloat64 = 8,
-  ncclBfloat16 = 9,
-  ncclFloat8e4m3 = 10,
-  ncclFloat8e5m2 = 11
-} ncclDataType_t;
-
-typedef enum { ncclSum = 0, ncclProd = 1, ncclMax = 2, ncclMin = 3, ncclAvg = 4 } ncclRedOp_t;
-
-ncclResult_t ncclGetVersion(int* version);
-ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
-ncclResult_t ncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId id, int rank);
-
-/* Closes the communicator and frees the handle; does not wait for other ranks. NULL is fine. */
-ncclResult_t ncclCommDestroy(ncclComm_t comm);
-
-/* As consortCommAbort, and frees the handle; a call under way keeps what it needs until it returns. NULL is fine. */
-ncclResult_t ncclCommAbort(ncclComm_t comm);
-
-/* As consortCommRevoke. `flags` must be 0. */
-ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags);
-
-/* Writes what ended the communicator, ncclSuccess while it works. */
-ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError);
-
-/* A static text; never NULL. */
-const char* ncclGetErrorString(ncclResult_t result);
-
-/* As consortGetLastError(NULL): `comm` is not looked at. */
-const char* ncclGetLastError(ncclComm_t comm);
-
-/* `stream` is NCCL's cudaStream_t; it is not looked at. */
-ncclResult_t ncclAllReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
-                           ncclRedOp_t op, ncclComm_t comm, void* stream);
-ncclResult_t ncclReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
-                        ncclRedOp_t op, int root, ncclComm_t comm, void* stream);
-ncclResult_t ncclBroadcast(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
-                           ncclComm_t comm, void* stream);
-ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount, ncclDataType_t datatype,
-                           ncclComm_t comm, void* stream);
-ncclResult_t ncclReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount, ncclDataType_t datatype,
-                               ncclRedOp_t op, ncclComm_t comm, void* stream);
-ncclResult_t ncclSend(const void* sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
-                      void* stream);
-ncclResult_t ncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
-                      void* stream);
-
-#endif /* NCCL_MAJOR */
-
-/* ---- 2. consort's ---------------------------------------------------------------------------------------- */
 
 typedef ncclComm_t consortComm_t;
 typedef ncclResult_t consortResult_t;

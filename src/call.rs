@@ -29,10 +29,11 @@ pub(crate) enum Kind {
     Scatter = 12,
     AllGatherV = 13,
     ReduceScatterV = 14,
+    Grow = 15,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 14] = [
+    pub(crate) const ALL: [Kind; 15] = [
         Kind::AllReduce,
         Kind::Reduce,
         Kind::Broadcast,
@@ -47,6 +48,7 @@ impl Kind {
         Kind::Scatter,
         Kind::AllGatherV,
         Kind::ReduceScatterV,
+        Kind::Grow,
     ];
 
     pub(crate) fn from_code(code: u8) -> Option<Self> {
@@ -67,6 +69,12 @@ impl Kind {
     /// Whether blocks differ in length, as all ranks must know.
     pub(crate) fn varies(self) -> bool {
         matches!(self, Kind::AllGatherV | Kind::ReduceScatterV)
+    }
+
+    /// Whether the library makes it for its own ends: settings that name algorithms for the program's calls do not
+    /// concern it.
+    pub(crate) fn is_own(self) -> bool {
+        matches!(self, Kind::Barrier | Kind::Split | Kind::Grow)
     }
 
     /// The other end of a message; itself otherwise.
@@ -94,6 +102,7 @@ impl Kind {
             Kind::Scatter => "scatter",
             Kind::AllGatherV => "all_gather_v",
             Kind::ReduceScatterV => "reduce_scatter_v",
+            Kind::Grow => "grow",
         }
     }
 
@@ -103,7 +112,7 @@ impl Kind {
             Kind::AllReduce | Kind::Barrier => Collective::AllReduce,
             Kind::Reduce => Collective::Reduce,
             Kind::Broadcast => Collective::Broadcast,
-            Kind::AllGather | Kind::AllGatherV | Kind::Split => Collective::AllGather,
+            Kind::AllGather | Kind::AllGatherV | Kind::Split | Kind::Grow => Collective::AllGather,
             Kind::ReduceScatter | Kind::ReduceScatterV => Collective::ReduceScatter,
             Kind::AllToAll => Collective::AllToAll,
             Kind::Gather => Collective::Gather,
@@ -393,7 +402,7 @@ impl Call {
         let (from, to) = (input.as_ptr() as usize, output.as_mut_ptr() as usize);
         let apart = from + input.len() <= to || to + output.len() <= from;
         let (in_place, form) = match self.kind {
-            Kind::AllGather | Kind::AllGatherV | Kind::Split | Kind::Gather => {
+            Kind::AllGather | Kind::AllGatherV | Kind::Split | Kind::Grow | Kind::Gather => {
                 (from == to + block, "the input is this rank's block of the output")
             }
             Kind::ReduceScatter | Kind::ReduceScatterV | Kind::Scatter => {

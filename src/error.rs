@@ -137,8 +137,8 @@ pub enum Error {
     },
     /// Somebody called `revoke`.
     #[error(
-        "the communicator was revoked by rank {rank}: {reason}; its operations are over on all ranks, and `split` makes a new \
-         communicator of it"
+        "the communicator was revoked by rank {rank}: {reason}; its operations are over on all ranks, and `split` or \
+         `shrink` makes a new communicator of it"
     )]
     Revoked {
         /// Who.

@@ -60,7 +60,7 @@ pub type Rank = u32;
 pub use blocks::Blocks;
 pub use bootstrap::{Launch, UniqueId};
 pub use call::Call;
-pub use communicator::{Communicator, Group, Scaled, Scope, ScopedWork, WithTimeout, group};
+pub use communicator::{Communicator, Group, Scaled, Scope, ScopedWork, Shrink, WithTimeout, group};
 pub use consort_kernels::{DataType, Element, F8E4m3, F8E5m2, ReduceOp, Scalar, ScalarSizeError};
 pub use consort_memory::{Held, HeldRead, Plain, Span, SpanMut};
 pub use error::{Error, Operation, Result};

@@ -4,10 +4,14 @@
 pub mod bits;
 #[path = "support/collectives.rs"]
 pub mod collectives;
+#[path = "support/compiler.rs"]
+pub mod compiler;
 #[path = "support/counting.rs"]
 pub mod counting;
 #[path = "support/difference.rs"]
 pub mod difference;
+#[path = "support/elf.rs"]
+pub mod elf;
 #[path = "support/folds.rs"]
 pub mod folds;
 #[path = "support/groups.rs"]

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use consort_memory::sync::{AtomicBool, Ordering};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
@@ -19,35 +20,63 @@ use super::stream::{Dial, patience};
 use super::wire::{Hello, Table};
 use crate::error::{Error, Result};
 
+/// How long a join goes on after it was cancelled.
+const CANCEL_LATENCY: Duration = Duration::from_millis(20);
+
+/// As [`join_unless`], whatever happens.
+#[cfg(test)]
+pub(crate) fn join(id: &UniqueId, hello: Hello, timeout: Duration) -> Result<Table> {
+    join_unless(id, hello, timeout, None)
+}
+
 /// Joins the job of `id` and returns when all ranks have, or with the error that all of them get.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the hello cannot be right; [`Error::Settings`], [`Error::MissingRanks`],
 /// [`Error::PeerLost`] and [`Error::Join`] as the root decides; [`Error::Join`] if there is no root; [`Error::System`] if
-/// this thread cannot wait.
-pub(crate) fn join(id: &UniqueId, hello: Hello, timeout: Duration) -> Result<Table> {
-    let alone = hello.size == 1;
+/// this thread cannot wait; [`Error::Join`] soon after `cancelled` was set.
+pub(crate) fn join_unless(
+    id: &UniqueId,
+    hello: Hello,
+    timeout: Duration,
+    cancelled: Option<&AtomicBool>,
+) -> Result<Table> {
+    let (alone, rank) = (hello.size == 1, hello.rank);
     let mut joiner = Joiner::new(id, hello, timeout, Instant::now())?;
-    if alone && let Some(root) = &id.root {
+    if alone {
         // Nobody else will come.
-        root.stop();
+        id.retire();
     }
     loop {
         if let Poll::Ready(answer) = joiner.poll(&mut Tcp, Instant::now()) {
             return answer;
         }
-        sleep(&joiner)?;
+        // Relaxed: says nothing but itself.
+        if cancelled.is_some_and(|cancelled| cancelled.load(Ordering::Relaxed)) {
+            return Err(Error::Join {
+                rank,
+                cause: "its communicator was aborted while it was being made".into(),
+                hint: "all ranks that wait for it must give up too".into(),
+            });
+        }
+        sleep(&joiner, cancelled.is_some())?;
     }
 }
 
-/// Sleeps until there is something to do for it.
-fn sleep(joiner: &Joiner<TcpStream>) -> Result<()> {
+/// Sleeps until there is something to do for it, or, if that may come, until one should ask again whether to give up.
+fn sleep(joiner: &Joiner<TcpStream>, may_be_cancelled: bool) -> Result<()> {
+    let now = Instant::now();
+    let look = may_be_cancelled.then(|| now + CANCEL_LATENCY);
+    let until = match (joiner.until(), look) {
+        (Some(until), Some(look)) => Some(until.min(look)),
+        (until, look) => until.or(look),
+    };
     let mut polled = Vec::with_capacity(1);
     if let Some((stream, sending)) = joiner.stream() {
         let wanted = if sending { PollFlags::POLLOUT } else { PollFlags::POLLIN };
         polled.push(PollFd::new(stream.as_fd(), wanted));
     }
-    match poll(&mut polled, patience(joiner.until(), Instant::now())) {
+    match poll(&mut polled, patience(until, now)) {
         Ok(_) | Err(Errno::EINTR) => Ok(()),
         Err(error) => Err(Error::system("poll, to wait for the root", error)),
     }

@@ -29,11 +29,13 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
+#[cfg(test)]
 pub(crate) use join::join;
+pub(crate) use join::join_unless;
 #[cfg(test)]
 pub(crate) use joiner::{Joiner, VERDICT_GRACE};
 pub use launch::Launch;
-pub(crate) use proof::{prove, proves};
+pub(crate) use proof::{name, prove, proves, veil};
 #[cfg(test)]
 pub(crate) use root::{Gathering, Limits};
 #[cfg(test)]

@@ -75,6 +75,22 @@ pub(crate) fn proves(key: &[u8; 32], label: &str, parts: &[&[u8]], proof: &[u8; 
     code(key, label, parts).verify_slice(proof).is_ok()
 }
 
+/// A number that only those who know `key` can tell, for the purpose `label` and about these numbers.
+pub(crate) fn name(key: &[u8; 32], label: &str, numbers: &[u64]) -> u64 {
+    let parts: Vec<[u8; 8]> = numbers.iter().map(|number| number.to_le_bytes()).collect();
+    let parts: Vec<&[u8]> = parts.iter().map(<[u8; 8]>::as_slice).collect();
+    let proof = prove(key, label, &parts);
+    u64::from_le_bytes(std::array::from_fn(|byte| proof[byte]))
+}
+
+/// Hides bytes from those who do not know `key`, or shows them again. `nonce` must be another one each time.
+pub(crate) fn veil(key: &[u8; 32], label: &str, nonce: &[u8], bytes: &mut [u8]) {
+    for (block, at) in bytes.chunks_mut(32).zip(0u64..) {
+        let pad = prove(key, label, &[nonce, &at.to_le_bytes()]);
+        block.iter_mut().zip(pad).for_each(|(byte, pad)| *byte ^= pad);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

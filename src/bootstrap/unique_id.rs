@@ -216,6 +216,21 @@ impl UniqueId {
         Ok(UniqueId { addresses, secret: Secret(secret), job: u64::from_le_bytes(job), agreed, root: None })
     }
 
+    /// A short text that tells these other ids from any others, to those who know this one.
+    pub(crate) fn mark(&self, others: &[UniqueId]) -> String {
+        let bytes: Vec<[u8; Self::BYTES]> = others.iter().map(Self::to_bytes).collect();
+        let parts: Vec<&[u8]> = bytes.iter().map(<[u8; Self::BYTES]>::as_slice).collect();
+        let proof = prove(&self.secret.0, "other ids", &parts);
+        proof[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Nobody will meet by it: its root ends if it runs here.
+    pub(crate) fn retire(&self) {
+        if let Some(root) = &self.root {
+            root.stop();
+        }
+    }
+
     /// Its addresses, for people.
     pub(super) fn place(&self) -> String {
         place(&self.addresses)

@@ -39,8 +39,8 @@ pub(crate) struct Core {
     waiters: AtomicU32,
     /// Operations in the engine's queue.
     queued: AtomicUsize,
-    /// Splits after a revocation so far.
-    rounds: AtomicU64,
+    /// How often this rank's program has aborted it.
+    aborts: AtomicU64,
     policy: Policy,
     dumps: Dumps,
 }
@@ -98,7 +98,7 @@ impl Core {
             in_call: AtomicBool::new(false),
             waiters: AtomicU32::new(0),
             queued: AtomicUsize::new(0),
-            rounds: AtomicU64::new(0),
+            aborts: AtomicU64::new(0),
             policy: Policy::for_ranks(ranks_here),
         })
     }
@@ -330,6 +330,7 @@ impl Core {
 
     /// Fails the communicator on all ranks. From any thread.
     pub(crate) fn abort(&self, reason: &str) {
+        self.aborts.fetch_add(1, Ordering::Relaxed);
         self.group.fail(Error::Aborted { rank: self.group.rank, reason: reason.to_owned() });
     }
 
@@ -338,9 +339,37 @@ impl Core {
         self.group.fail(Error::Revoked { rank: self.group.rank, reason: reason.to_owned() });
     }
 
-    /// The number of the next exchange of words outside of the data connections.
-    pub(crate) fn next_round(&self) -> u64 {
-        self.rounds.fetch_add(1, Ordering::Relaxed) + 1
+    /// Changes with every [`Core::abort`] of this rank.
+    pub(super) fn aborts(&self) -> u64 {
+        self.aborts.load(Ordering::Relaxed)
+    }
+
+    /// The engine of a communicator on which nothing is under way; `None` if something is.
+    pub(super) fn acquire_idle(&self) -> Result<Option<Owned<'_>>> {
+        let mut owned = self.acquire()?;
+        // What was finished meanwhile, and nobody looked at.
+        self.advance_queue(&mut owned.engine);
+        Ok((owned.engine.queued() == 0).then_some(owned))
+    }
+
+    /// The engine of a communicator that has failed, once nothing is under way on it any more.
+    pub(super) fn acquire_failed(&self, until: Instant) -> Result<Owned<'_>> {
+        let mut waiter = self.policy.waiter();
+        let mut owned = loop {
+            match self.acquire() {
+                // Calls of other threads end now that it has failed.
+                Err(Error::ConcurrentUse) if Instant::now() < until => {
+                    waiter.pause();
+                }
+                owned => break owned?,
+            }
+        };
+        while owned.engine.queued() != 0 {
+            if self.advance_queue(&mut owned.engine) != Progress::Moved {
+                waiter.pause();
+            }
+        }
+        Ok(owned)
     }
 
     pub(crate) fn memory_bytes(&self) -> Result<usize> {

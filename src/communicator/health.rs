@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::Communicator;
 use crate::control::inquiry::Inquiry;
@@ -80,8 +80,9 @@ impl Communicator {
     }
 
     /// Ends all operations on all ranks, as [`abort`](Communicator::abort) does, but keeps the communicator for
-    /// what follows: after [`Error::Revoked`] all ranks can [`split`](Communicator::split) it, which then goes
-    /// over the control connections. Any thread may do it at any time.
+    /// what follows: after [`Error::Revoked`] all ranks can [`split`](Communicator::split) it, and some can
+    /// [`shrink`](Communicator::shrink) it, which then goes over the control connections. Any thread may do it at
+    /// any time.
     pub fn revoke(&self, reason: &str) {
         if !self.core.is_forked() {
             self.core.revoke(reason);
@@ -127,33 +128,5 @@ impl Communicator {
     /// not end, or when its deadline passed. Does not ask anybody.
     pub fn last_report(&self) -> Option<Report> {
         self.core.group.report().map(Arc::unwrap_or_clone)
-    }
-
-    /// What all ranks have to say, over the control connections; by rank.
-    pub(super) fn gather_words(&self, words: &[u64]) -> Result<(u64, Vec<Vec<u64>>)> {
-        let group = &self.core.group;
-        let round = self.core.next_round();
-        let deadline = Instant::now() + self.timeout;
-        group.gather(round, words);
-        loop {
-            let missing = match group.gathered(round) {
-                Ok(words) => return Ok((round, words)),
-                Err(missing) => missing,
-            };
-            if let Err(error @ Error::Aborted { .. }) = group.failure() {
-                return Err(error);
-            }
-            let lost = missing.iter().find_map(|rank| Some((*rank, group.loss(*rank)?)));
-            if let Some((rank, cause)) = lost {
-                let place = group.member.place(group.members[rank as usize]);
-                return Err(Error::PeerLost { rank, place, operation: None, cause });
-            }
-            if Instant::now() >= deadline {
-                let size = self.size();
-                let address = "a split of a revoked communicator".into();
-                return Err(Error::MissingRanks { missing, size, waited: self.timeout, address });
-            }
-            std::thread::sleep(PAUSE);
-        }
     }
 }

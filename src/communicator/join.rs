@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use consort_memory::sync::AtomicBool;
+
 use super::{Communicator, Core};
 use crate::Rank;
 use crate::bootstrap::{self, Hello, Launch, Table, UniqueId};
@@ -50,7 +52,52 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::join`], and [`Error::InvalidArgument`] for options that make no sense.
     pub fn join_with(rank: Rank, size: u32, id: &UniqueId, options: &Options) -> Result<Self> {
-        let settings = Settings::resolve(options)?;
+        Self::meet(rank, size, id, &[], Settings::resolve(options)?, None)
+    }
+
+    /// As [`Communicator::join_with`], for a job whose program made several ids, in as many processes (the same
+    /// ones in the same order on all ranks, from 1 to `size` of them). The ranks meet by the first id; of the others
+    /// is only made sure that all ranks pass the same, and those made in this process are given up, so that their
+    /// roots end. Nothing is spread over them: a rendezvous answers each rank once, and one process serves thousands.
+    ///
+    /// # Errors
+    /// As [`Communicator::join_with`]; [`Error::InvalidArgument`] for no ids or more than ranks, [`Error::Settings`]
+    /// when ranks pass different ones.
+    pub fn join_scalable(rank: Rank, size: u32, ids: &[UniqueId], options: &Options) -> Result<Self> {
+        Self::join_unless(rank, size, ids, options, None)
+    }
+
+    /// As [`Communicator::join_scalable`]; soon after `cancelled` was set, [`Error::Join`] as long as not all ranks have
+    /// come.
+    pub(crate) fn join_unless(
+        rank: Rank,
+        size: u32,
+        ids: &[UniqueId],
+        options: &Options,
+        cancelled: Option<&AtomicBool>,
+    ) -> Result<Self> {
+        match ids {
+            [first, others @ ..] if ids.len() <= size as usize => {
+                let joined = Self::meet(rank, size, first, others, Settings::resolve(options)?, cancelled)?;
+                others.iter().for_each(UniqueId::retire);
+                Ok(joined)
+            }
+            _ => Err(Error::invalid(
+                format!("{} unique ids were given for {size} ranks", ids.len()),
+                "give one at least and at most as many as there are ranks",
+            )),
+        }
+    }
+
+    /// Joins the job of `id`; all ranks must have the same `others`.
+    pub(super) fn meet(
+        rank: Rank,
+        size: u32,
+        id: &UniqueId,
+        others: &[UniqueId],
+        settings: Settings,
+        cancelled: Option<&AtomicBool>,
+    ) -> Result<Self> {
         if size == 0 || rank >= size {
             return Err(Error::invalid(
                 format!("rank {rank} does not exist in a communicator of {size}"),
@@ -71,8 +118,13 @@ impl Communicator {
             unix: if process.shared.shm.is_some() { process.shared.unix_name.clone() } else { Vec::new() },
             tcp: process.shared.tcp_addresses(),
         };
-        let hello = Hello { rank, size, settings: settings.agreed(), member };
-        let table = bootstrap::join(id, hello, settings.join_timeout)?;
+        let mut agreed = settings.agreed();
+        if !others.is_empty() {
+            let value = format!("{} with the mark {}", others.len() + 1, id.mark(others));
+            agreed.push(("unique ids".into(), value));
+        }
+        let hello = Hello { rank, size, settings: agreed, member };
+        let table = bootstrap::join_unless(id, hello, settings.join_timeout, cancelled)?;
         let member = link_up(&process, rank, table, deadline, settings.join_timeout)?;
         Ok(root_communicator(process, member, settings))
     }

@@ -1,15 +1,16 @@
 //! The communicator: a group of ranks that make the same calls in the same order.
 
+mod agree;
 pub(crate) mod core;
 mod group;
+mod grow;
 mod health;
 mod join;
 mod observe;
 mod point;
 mod scaled;
 mod scope;
-mod seam;
-pub use seam::Shrink;
+mod shrink;
 pub(crate) mod split;
 mod together;
 mod typed;
@@ -26,6 +27,7 @@ pub use group::{Group, group};
 pub use health::WithTimeout;
 pub use scaled::Scaled;
 pub use scope::{Scope, ScopedWork};
+pub use shrink::Shrink;
 
 use crate::Rank;
 use crate::call::{Call, Kind};

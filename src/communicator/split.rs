@@ -1,7 +1,10 @@
 //! New communicators out of old ones.
 
+use std::time::Instant;
+
 use consort_memory::{Span, SpanMut};
 
+use super::agree::{Agreed, Purpose, Unless};
 use super::core::split_call;
 use super::{Communicator, Core};
 use crate::Rank;
@@ -44,33 +47,33 @@ impl Communicator {
             }
             // Its operations are over, but its ranks still hear each other.
             Err(Error::Revoked { .. }) => {
-                let (round, words) = self.gather_words(&mine.map(i64::cast_unsigned))?;
-                if words.iter().any(|words| words.len() != mine.len()) {
-                    return Err(Error::internal("a rank sent something else than its part of a split"));
-                }
-                ("split after revoke", round, words.concat().into_iter().map(u64::cast_signed).collect())
+                let _owned = self.core().acquire_failed(Instant::now() + self.timeout())?;
+                let everybody = (0..self.size()).collect();
+                let Agreed { round, words } =
+                    self.agree(Purpose::Split, everybody, &mine, Unless::Aborted)?;
+                ("split after revoke", round, words)
             }
             Err(error) => return Err(error),
         };
         let Some(color) = color else { return Ok(None) };
         let group = &self.core().group;
-        let (uid, members) = part(group, label, number, color, &all)?;
-        let ranks_here = self.core().ranks_here(&members);
-        let child = Group::new(group.member.clone(), uid, members, self.core().settings.records);
-        let core = Core::new(child, self.core().shared.clone(), self.core().settings.clone(), ranks_here);
-        Ok(Some(Communicator::from_core(core, self.process().clone())))
+        let (uid, members) = part(group, label, number, color, &all);
+        Ok(Some(self.among(uid, members)))
+    }
+
+    /// A new communicator of some of this one's ranks, named by their ranks in the job.
+    pub(super) fn among(&self, uid: u64, members: Vec<Rank>) -> Communicator {
+        let core = self.core();
+        let ranks_here = core.ranks_here(&members);
+        let group = Group::new(core.group.member.clone(), uid, members, core.settings.records);
+        let core = Core::new(group, core.shared.clone(), core.settings.clone(), ranks_here);
+        Communicator::from_core(core, self.process().clone())
     }
 }
 
 /// The part of a split that has this colour: its name, and its ranks as ranks of the job. `all` are every rank's
 /// words (whether it has a colour, the colour, the key); `label` and `number` tell this split from all others.
-pub(crate) fn part(
-    group: &Group,
-    label: &str,
-    number: u64,
-    color: u32,
-    all: &[i64],
-) -> Result<(u64, Vec<Rank>)> {
+pub(crate) fn part(group: &Group, label: &str, number: u64, color: u32, all: &[i64]) -> (u64, Vec<Rank>) {
     let entries = all.chunks_exact(3).enumerate();
     let mut chosen: Vec<(i64, Rank)> = entries
         .filter(|(_, entry)| entry[0] == 1 && entry[1] == i64::from(color))
@@ -78,8 +81,6 @@ pub(crate) fn part(
         .collect();
     chosen.sort_unstable();
     let members: Vec<Rank> = chosen.iter().map(|(_, rank)| group.members[*rank as usize]).collect();
-    let parts: [&[u8]; 3] = [&group.uid.to_le_bytes(), &number.to_le_bytes(), &color.to_le_bytes()];
-    let name = bootstrap::prove(&group.member.key, label, &parts);
-    let uid = *name.first_chunk().ok_or_else(|| Error::internal("a hash without bytes"))?;
-    Ok((u64::from_le_bytes(uid), members))
+    let numbers = [group.uid, number, u64::from(color)];
+    (bootstrap::name(&group.member.key, label, &numbers), members)
 }

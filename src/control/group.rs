@@ -5,6 +5,7 @@
 //! failure becomes the same on all ranks is in [`failure`].
 
 mod failure;
+mod rounds;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +18,8 @@ use consort_transports::Address;
 
 use failure::Failing;
 pub(crate) use failure::Failure;
+use rounds::Rounds;
+pub(crate) use rounds::{Agreement, Disagreement, GRACE};
 
 use super::member::Member;
 use super::wire::Message;
@@ -30,10 +33,6 @@ use crate::report::evidence::{Open, Position, Stuck, Traffic};
 
 /// Addresses of one rank that were not taken yet, at most: of all the channels there are.
 const ADDRESSES_MAX: usize = 256;
-/// Rounds in which words of one rank are kept, at most.
-const ROUNDS_MAX: usize = 2;
-/// Words of one rank in a round, at most: a split has three.
-const WORDS_MAX: usize = 1024;
 /// Operations of which a rank that leaves tells another. It can be ahead of one that is not in the same operations
 /// by no more than fits into mailboxes.
 const LAST_WORDS: usize = 16;
@@ -82,8 +81,8 @@ struct State {
     left: BTreeMap<Rank, Snapshot>,
     lost: BTreeMap<Rank, String>,
     answers: Vec<Option<Answer>>,
-    /// Words that ranks sent outside of the data connections, by round.
-    gathered: BTreeMap<u64, BTreeMap<Rank, Vec<u64>>>,
+    /// Words that ranks sent outside of the data connections.
+    rounds: Rounds,
     /// The last report that was made without a failure.
     report: Option<Arc<Report>>,
 }
@@ -277,14 +276,7 @@ impl Group {
                 // Before anybody can see that it has left: what it says is compared before that counts.
                 self.news.fetch_add(1, Ordering::Relaxed);
             }
-            Message::Gather { round, words } => {
-                let mut state = self.state();
-                // A peer is one round ahead at most, and the round before may not be over here.
-                let rounds = state.gathered.values().filter(|words| words.contains_key(&rank)).count();
-                if rounds < ROUNDS_MAX && words.len() <= WORDS_MAX {
-                    state.gathered.entry(round).or_default().insert(rank, words);
-                }
-            }
+            Message::Gather { round, words } => self.state().rounds.hear(rank, round, words),
         }
     }
 
@@ -299,16 +291,22 @@ impl Group {
             state.lost.insert(rank, cause.to_owned());
         }
         self.fail(if ended {
-            let operation = self.operation_under_way();
-            let mut place = self.member.place(job_rank);
-            if job_rank != rank {
-                // A split numbers its ranks anew.
-                place.push_str(&format!(", rank {job_rank} of the job"));
-            }
-            Error::PeerLost { rank, place, operation, cause: cause.to_owned() }
+            self.peer_lost(rank, cause.to_owned(), self.operation_under_way())
         } else {
             Error::Link { from: self.rank, to: rank, transport: "control".into(), cause: cause.to_owned() }
         });
+    }
+
+    /// What one says of a rank that is gone.
+    pub(crate) fn peer_lost(&self, rank: Rank, cause: String, operation: Option<Operation>) -> Error {
+        Error::PeerLost { rank, place: self.place(rank), operation, cause }
+    }
+
+    /// Where a rank of the communicator runs, for people. Where ranks are numbered anew, with its number in the job.
+    pub(crate) fn place(&self, rank: Rank) -> String {
+        let job_rank = self.members[rank as usize];
+        let place = self.member.place(job_rank);
+        if job_rank == rank { place } else { format!("{place}, rank {job_rank} of the job") }
     }
 
     fn operation_under_way(&self) -> Option<Operation> {
@@ -467,29 +465,6 @@ impl Group {
             passed: passed.into_iter().map(|(rank, (sent, received))| (rank, sent, received)).collect(),
             traffic: standing.map(|standing| standing.traffic.clone()).unwrap_or_default(),
         }
-    }
-
-    /// Sends words to all, outside of the data connections.
-    pub(crate) fn gather(&self, round: u64, words: &[u64]) {
-        {
-            let mut state = self.state();
-            // What was given up is not waited for any more.
-            state.gathered.retain(|other, _| *other >= round);
-            state.gathered.entry(round).or_default().insert(self.rank, words.to_vec());
-        }
-        for rank in (0..self.size()).filter(|rank| *rank != self.rank) {
-            self.send(rank, Message::Gather { round, words: words.to_vec() });
-        }
-    }
-
-    /// The words of all ranks in a round, once all have come; otherwise who has not sent any.
-    pub(crate) fn gathered(&self, round: u64) -> std::result::Result<Vec<Vec<u64>>, Vec<Rank>> {
-        let mut state = self.state();
-        let words = state.gathered.entry(round).or_default();
-        if words.len() == self.members.len() {
-            return Ok(state.gathered.remove(&round).unwrap_or_default().into_values().collect());
-        }
-        Err((0..self.size()).filter(|rank| !words.contains_key(rank)).collect())
     }
 
     /// Tells the others that this rank closes its communicator, and what it did last.

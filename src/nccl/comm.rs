@@ -3,9 +3,11 @@
 //! Invariant: whoever holds it may ask for its state at any time and does not wait; the communicator within is there
 //! from the moment it was joined to the end. Absent: handles (`ffi/`), and how operations run (`operation`).
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
+
+use consort_memory::sync::AtomicBool;
 
 use super::allocations::Registrations;
 use super::config::Config;
@@ -66,7 +68,7 @@ pub struct Comm {
     /// Nanoseconds; 0 where the communicator's own deadline holds.
     timeout: AtomicU64,
     /// Set to end a join under way.
-    cancelled: Arc<AtomicBool>,
+    cancelled: AtomicBool,
     /// Jobs in the background that are not over.
     busy: AtomicUsize,
     pub(super) last: Last,
@@ -96,7 +98,7 @@ impl Comm {
             operators: Operators::default(),
             maker: std::process::id(),
             timeout: AtomicU64::new(0),
-            cancelled: Arc::default(),
+            cancelled: AtomicBool::new(false),
             busy: AtomicUsize::new(0),
             last: Last::default(),
             lane: Mutex::default(),
@@ -130,7 +132,7 @@ impl Comm {
         Ok(self.config.to_options()?.timeout(NEVER))
     }
 
-    pub(super) fn cancelled(&self) -> &Arc<AtomicBool> {
+    pub(super) fn cancelled(&self) -> &AtomicBool {
         &self.cancelled
     }
 

@@ -65,7 +65,7 @@ impl Comm {
             let join = || {
                 let options = comm.options()?;
                 super::environment::root_if_agreed(rank, &ids)?;
-                Communicator::join_scalable_unless(rank, size, &ids, &options, comm.cancelled())
+                Communicator::join_unless(rank, size, &ids, &options, Some(comm.cancelled()))
                     .map_err(Failure::from)
             };
             match join() {

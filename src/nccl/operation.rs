@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use consort_algorithms::catalogue::Algorithm;
-use consort_kernels::DataType;
+use consort_kernels::{DataType, Scalar};
 use consort_memory::{Held, HeldRead};
 
 use super::comm::Comm;
@@ -206,8 +206,10 @@ impl Operation {
         match &self.what {
             What::Collective(call, None) => Ok(Some(*call)),
             What::Collective(call, Some(scale)) => {
-                let _ = (call, scale.bytes());
-                Err(Error::internal("seam").into())
+                let bytes = scale.bytes();
+                let scalar = Scalar::from_bytes(call.data_type, &bytes[..call.data_type.size()])
+                    .map_err(|error| Error::internal(format!("the factor of an operator: {error}")))?;
+                Ok(Some(call.scaled_by(scalar)))
             }
             What::Send(..) | What::Receive(..) => Ok(None),
         }

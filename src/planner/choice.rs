@@ -96,9 +96,7 @@ impl Choices {
     fn make(&mut self, call: &Call, class: usize) -> Result<Choice> {
         let (collective, bytes) = (call.kind.collective(), 1u64 << class);
         let chosen = match call.algorithm {
-            None if matches!(call.kind, Kind::Barrier | Kind::Split) => {
-                self.planning.choose_freely(collective, bytes)
-            }
+            None if call.kind.is_own() => self.planning.choose_freely(collective, bytes),
             None => self.planning.choose(collective, bytes)?,
             Some(algorithm) => self.planning.demand(algorithm, collective, bytes)?,
         };

@@ -17,7 +17,7 @@ use super::machine::{Machine, even_boxes};
 use super::preferences::{Determinism, Preferences};
 use super::tuning::{Tuning, TuningLine};
 use super::work;
-use crate::call::{Call, Kind};
+use crate::call::Call;
 use crate::error::{Error, Result};
 use crate::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, Settings, TransportChoice};
 
@@ -257,7 +257,7 @@ impl Planning {
     /// # Errors
     /// [`Error::InvalidArgument`] that lists what is possible.
     pub(crate) fn admit(&self, call: &Call) -> Result<()> {
-        if call.algorithm.is_none() && self.is_free() || matches!(call.kind, Kind::Barrier | Kind::Split) {
+        if call.algorithm.is_none() && self.is_free() || call.kind.is_own() {
             return Ok(());
         }
         let collective = call.kind.collective();

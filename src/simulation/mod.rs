@@ -14,7 +14,7 @@ mod faults;
 mod judge;
 mod process;
 mod program;
-mod random;
+pub(crate) mod random;
 mod running;
 mod world;
 

@@ -405,7 +405,7 @@ impl Running {
             let all: Vec<i64> = words.map(|word| i64::from_le_bytes(*word)).collect();
             let number = operation.sequence;
             let group = communicator.group.clone();
-            let (uid, members) = part(&group, "split", number, color, &all)?;
+            let (uid, members) = part(&group, "split", number, color, &all);
             let child = Group::new(group.member.clone(), uid, members.clone(), 0);
             self.open(child, members);
         }

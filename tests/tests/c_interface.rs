@@ -5,43 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use consort_ffi::extensions::Format;
-use consort_ffi::status::Status;
-use consort_ffi::{NcclUniqueId, timeout};
+use consort_tests::compiler::{self, STRICT, has, linked, root, succeeds};
+use consort_tests::elf::Dynamic;
+use nccl::extensions::Format;
+use nccl::status::Status;
+use nccl::{NcclUniqueId, timeout};
 use serde_json::Value;
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
-}
-
-/// Whether a compiler is there; says so if not.
-fn has(compiler: &str) -> bool {
-    let is_there =
-        Command::new(compiler).arg("--version").output().is_ok_and(|output| output.status.success());
-    if !is_there {
-        consort_tests::system::skip(&format!("there is no {compiler}"));
-    }
-    is_there
-}
-
-/// Where cargo put the library: beside this test.
-fn library() -> PathBuf {
-    let test = std::env::current_exe().expect("this test");
-    let place = test.parent().expect("its directory").to_owned();
-    assert!(place.join("libconsort_ffi.so").exists(), "no libconsort_ffi.so in {}", place.display());
-    place
-}
-
-#[track_caller]
-fn succeeds(command: &mut Command) -> String {
-    let output = command.output().expect("it starts");
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {}\n{text}\n{errors}", output.status);
-    text
-}
-
-const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
 
 /// The C program, compiled once; `None` without a compiler.
 fn program() -> Option<&'static Path> {
@@ -51,12 +20,10 @@ fn program() -> Option<&'static Path> {
             return None;
         }
         let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("report");
-        let library = library();
         let mut command = Command::new("cc");
         command.arg("-std=c99").args(STRICT).arg("-I").arg(root().join("include"));
         command.arg(root().join("tests/c/report.c")).arg("-o").arg(&program);
-        command.arg("-L").arg(&library).arg(format!("-Wl,-rpath,{}", library.display()));
-        succeeds(command.args(["-lconsort_ffi", "-lpthread"]));
+        succeeds(command.args(linked()).arg("-lpthread"));
         Some(program)
     };
     PROGRAM.get_or_init(compile).as_deref()
@@ -64,12 +31,10 @@ fn program() -> Option<&'static Path> {
 
 /// What a part of the program prints, with these variables.
 fn prints(part: &str, variables: &[(&str, &str)]) -> Option<String> {
-    let mut command = Command::new(program()?);
+    let mut command = compiler::program(program()?);
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CONSORT_")) {
         command.env_remove(name);
     }
-    // Cargo's would lead to what was built by itself, perhaps long ago.
-    command.env_remove("LD_LIBRARY_PATH");
     let text = succeeds(command.arg(part).envs(variables.iter().copied()));
     println!("{text}");
     assert!(text.ends_with("end\n"));
@@ -85,7 +50,7 @@ fn line<'a>(text: &'a str, start: &str) -> &'a str {
 #[test]
 fn the_header_is_c_and_cpp_by_itself_and_after_nccls() {
     let alone = "#include <consort.h>\n#include <consort.h>\n";
-    // What of NCCL's own header this one refers to.
+    // What of NVIDIA's header this one refers to, in a version without ncclTimeout.
     let nccl = "#define NCCL_MAJOR 2\ntypedef struct ncclComm* ncclComm_t;\n\
                 typedef enum { ncclSuccess = 0, ncclNumResults = 8 } ncclResult_t;\n";
     for (compiler, language, standard) in [("cc", "c", "-std=c99"), ("g++", "c++", "-std=c++11")] {
@@ -110,17 +75,13 @@ fn names_after<'a>(text: &'a str, before: &str) -> BTreeSet<&'a str> {
 
 #[test]
 fn the_header_declares_what_the_library_exports() {
-    let read = |name: &str| std::fs::read_to_string(root().join(name)).expect("a file of this repository");
-    let header = read("include/consort.h");
-    let starts = ["\nncclResult_t ", "\nconsortResult_t ", "\nconst char* ", "\nvoid "];
-    let declared: BTreeSet<&str> = starts.iter().flat_map(|start| names_after(&header, start)).collect();
-    let sources = std::fs::read_dir(root().join("ffi/src")).expect("the sources").flatten();
-    let sources: Vec<String> =
-        sources.map(|file| read(&format!("ffi/src/{}", file.file_name().display()))).collect();
-    let exported = sources.iter().flat_map(|text| names_after(text, "pub unsafe extern \"C\" fn "));
-    let exported = exported.chain(sources.iter().flat_map(|text| names_after(text, "pub extern \"C\" fn ")));
-    let exported: BTreeSet<&str> = exported.collect();
-    assert!(exported.len() > 20);
+    let header = std::fs::read_to_string(root().join("include/consort.h")).expect("the header");
+    let starts = ["\nconsortResult_t ", "\nconst char* ", "\nvoid "];
+    let declared: BTreeSet<String> =
+        starts.iter().flat_map(|start| names_after(&header, start)).map(str::to_owned).collect();
+    let mut exported = Dynamic::of(&compiler::library()).exported;
+    exported.retain(|name| name.starts_with("consort"));
+    assert!(exported.len() > 10);
     assert_eq!(declared, exported);
 }
 

@@ -1,6 +1,5 @@
 //! Messages of an authenticated peer: any, many, about any communicator.
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -9,7 +8,7 @@ use consort_transports::fuzzing::{Input, Seen, Target, fuzz, live_bytes};
 
 use super::{JOB, KEY, table, times};
 use crate::Rank;
-use crate::control::group::{Failure, Group};
+use crate::control::group::{Agreement, Failure, Group};
 use crate::control::inquiry::Inquiry;
 use crate::control::member::{Link, Member};
 use crate::control::wire::{self, FRAME_BYTES_MAX, Message};
@@ -26,7 +25,7 @@ const LATER: u64 = 78;
 
 /// What a hostile rank can make two honest ones keep, each: early messages as bytes (twice a frame and what went over it,
 /// in a buffer that grows by doubling); in each of two groups its addresses (320 bytes each, 256 of them), two rounds of
-/// 1,024 words, its last answer (256 positions, 128 records) and its first failure (its texts and a line for each rank),
+/// 1,040 words, its last answer (256 positions, 128 records) and its first failure (its texts and a line for each rank),
 /// which are together below a MiB.
 const KEPT_MAX: isize = 2 * (6 * FRAME_BYTES_MAX as isize + 2 * (1 << 20));
 
@@ -112,11 +111,12 @@ fn event(honest: &mut [Honest; 2], piece: &[u8], seen: &mut Seen) {
         4 => {
             let group = if later { one.later.clone() } else { Some(one.world.clone()) };
             if let Some(group) = group {
-                group.gather(u64::from(*count), &[1, 2, 3]);
-                seen.note((
-                    "gathered",
-                    group.gathered(u64::from(*count)).map_err(|missing| missing.len()).is_ok(),
-                ));
+                let among = (0..group.size()).collect();
+                let shared = usize::from(*count % 4);
+                let mut agreement = Agreement::begin(&group, among, vec![1, 2, 3], shared, Instant::now());
+                let end = agreement.poll(&group, Instant::now());
+                seen.note(("agreed", agreement.round().ilog2(), end.map(|end| end.is_ok())));
+                agreement.give_up(&group);
             }
         }
         5 if one.later.is_none() => {
@@ -230,14 +230,19 @@ fn messages_of_other_ranks_are_kept_although_one_floods() {
     for round in 0..10 {
         honest.member.receive(HOSTILE, WORLD, Message::Gather { round: 100 + round, words: vec![1] });
     }
-    for rank in 1..SIZE {
+    for rank in 1..HOSTILE {
         honest.member.receive(rank, WORLD, Message::Gather { round: 1, words: vec![1] });
     }
     let later = Group::new(honest.member.clone(), LATER, vec![0, 1, HOSTILE], RECORDS);
     assert!(later.take_address(1, 3).is_some(), "the flood of one rank displaced another's message");
-    honest.world.gather(1, &[1]);
-    let missing = honest.world.gathered(1).expect_err("what the flood displaced is the flooder's own");
-    assert_eq!(missing.into_iter().collect::<BTreeSet<_>>(), BTreeSet::from([HOSTILE]));
+    let others = (0..HOSTILE).collect();
+    let mut agreement = Agreement::begin(&honest.world, others, vec![1], 1, Instant::now());
+    let end = agreement.poll(&honest.world, Instant::now()).expect("all have said their words");
+    assert_eq!(
+        end.map(|agreed| agreed.words.len()),
+        Ok(HOSTILE as usize),
+        "the flood displaced words of others"
+    );
 }
 
 /// What was found: the first of each was an unbounded amount, the last one an honest rank whose link broke.

@@ -1,0 +1,116 @@
+//! Communicators with ranks that come later.
+
+use consort_kernels::DataType;
+use consort_memory::{Span, SpanMut};
+
+use super::Communicator;
+use crate::Rank;
+use crate::bootstrap::{UniqueId, veil};
+use crate::call::{Call, Kind};
+use crate::control::process::random;
+use crate::engine::Buffers;
+use crate::error::{Error, Result, list};
+
+/// Whether it has an id, the size, a nonce, the id under that.
+const WORD_BYTES: usize = ID_AT + UniqueId::BYTES;
+const NONCE_AT: usize = 1 + 4;
+const ID_AT: usize = NONCE_AT + 16;
+
+impl Communicator {
+    /// An id by which new ranks find this communicator's, for one call of [`Communicator::grow`]. One rank makes it,
+    /// hands its bytes to the ranks that are to come, passes it to `grow` and keeps it until then.
+    ///
+    /// # Errors
+    /// As [`UniqueId::create`], and what [`Communicator::status`] says.
+    pub fn grow_id(&self) -> Result<UniqueId> {
+        self.core().check()?;
+        UniqueId::create()
+    }
+
+    /// A new communicator of this one's ranks, which keep their numbers, and of new ones behind them, `size` together.
+    /// All ranks of this communicator call it, exactly one of them with the [id](Communicator::grow_id). A new rank
+    /// calls [`Communicator::join_with`] with the id, a rank from the old size on, and `size`. It returns when all have
+    /// come; this communicator goes on as it was, whatever comes of it.
+    ///
+    /// ```
+    /// use consort::{Communicator, Options, UniqueId};
+    ///
+    /// let one = Communicator::local(1)?.remove(0);
+    /// let id = one.grow_id()?;
+    /// let bytes = id.to_bytes(); // to the new rank's process
+    /// std::thread::scope(|threads| {
+    ///     threads.spawn(|| {
+    ///         let id = UniqueId::from_bytes(&bytes).expect("what the old rank sent");
+    ///         let two = Communicator::join_with(1, 2, &id, &Options::default()).expect("it grows");
+    ///         two.barrier().expect("both are here");
+    ///     });
+    ///     let two = one.grow(2, Some(&id)).expect("the new rank comes");
+    ///     two.barrier().expect("both are here");
+    /// });
+    /// # consort::Result::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when `size` is not greater than this one's, when ranks pass different sizes, or when
+    /// none or several pass an id. As every collective while the old ranks tell each other; then as
+    /// [`Communicator::join_with`]: [`Error::MissingRanks`] for new ranks that do not come within the join timeout,
+    /// [`Error::Join`] when one says that it is a rank that is here already.
+    pub fn grow(&self, size: u32, id: Option<&UniqueId>) -> Result<Communicator> {
+        let span = tracing::info_span!("grow", rank = self.rank(), size, id = id.is_some());
+        let _entered = span.enter();
+        self.core().check()?;
+        if size <= self.size() {
+            return Err(Error::invalid(
+                format!("a communicator of {} ranks is to grow to {size}", self.size()),
+                "the size counts the old ranks and the new ones",
+            ));
+        }
+        let key = &self.core().group.member.key;
+        let mut mine = [0u8; WORD_BYTES];
+        mine[1..5].copy_from_slice(&size.to_le_bytes());
+        if let Some(id) = id {
+            mine[0] = 1;
+            mine[NONCE_AT..ID_AT].copy_from_slice(&random::<16>()?);
+            mine[ID_AT..].copy_from_slice(&id.to_bytes());
+            // Whoever has the id can join, and the data connections can be listened to.
+            let (head, sealed) = mine.split_at_mut(ID_AT);
+            veil(key, "grow", &head[NONCE_AT..], sealed);
+        }
+        let mut all = vec![0u8; WORD_BYTES * self.size() as usize];
+        let buffers = Buffers { input: Span::of(&mine), output: SpanMut::of(&mut all) };
+        let call = Call::new(Kind::Grow, DataType::Uint8, None, 0, WORD_BYTES);
+        self.core().collective(call, None, self.timeout(), buffers)?;
+        let rank = chosen(&all, size)?;
+        let id = match id {
+            Some(id) => id.clone(),
+            None => {
+                let word = &all[rank * WORD_BYTES..(rank + 1) * WORD_BYTES];
+                let mut bytes = [0; UniqueId::BYTES];
+                bytes.copy_from_slice(&word[ID_AT..]);
+                veil(key, "grow", &word[NONCE_AT..ID_AT], &mut bytes);
+                UniqueId::from_bytes(&bytes)?
+            }
+        };
+        Self::meet(self.rank(), size, &id, &[], self.core().settings.clone(), None)
+    }
+}
+
+/// The one rank that has an id, by what all ranks said.
+fn chosen(all: &[u8], size: u32) -> Result<usize> {
+    let words = all.as_chunks::<WORD_BYTES>().0;
+    let size_of = |word: &[u8; WORD_BYTES]| u32::from_le_bytes([word[1], word[2], word[3], word[4]]);
+    let said = |rank: usize| format!("rank {rank} says {}", size_of(&words[rank]));
+    if let Some(other) = words.iter().position(|word| size_of(word) != size_of(&words[0])) {
+        return Err(Error::invalid(
+            format!("ranks want to grow to different sizes: {}, {}", said(0), said(other)),
+            format!("pass the same size on all ranks (this one passed {size})"),
+        ));
+    }
+    let with: Vec<Rank> = (0..).zip(words).filter(|(_, word)| word[0] == 1).map(|(rank, _)| rank).collect();
+    let what = match with[..] {
+        [rank] => return Ok(rank as usize),
+        [] => "no rank passed an id to grow".into(),
+        _ => format!("ranks {} passed an id to grow", list(&with)),
+    };
+    Err(Error::invalid(what, "exactly one rank makes it with grow_id and passes it"))
+}

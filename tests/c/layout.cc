@@ -1,0 +1,2 @@
+// layout.c in C++: the headers must be both.
+#include "layout.c"
