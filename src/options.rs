@@ -1,12 +1,13 @@
 //! What a communicator can be told, and where each value came from.
 //!
-//! Precedence: `CONSORT_*` in the environment, then [`Options`], then the default. The environment is read
-//! once, when the communicator is made, and never changed.
+//! Precedence: `CONSORT_*` in the environment, then `NCCL_*`, then [`Options`], then a file of variables, then the
+//! default (see `nccl::environment`). The environment is read when the communicator is made, and never changed.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::nccl::environment::{Environment, Origin, Resolved, Setting, Spelling, integer};
 use crate::planner::{Determinism, Preferences, Wishes};
 use crate::recorder::RECORDS;
 
@@ -71,6 +72,9 @@ pub struct Options {
     report_after: Option<Duration>,
     transport: Option<TransportChoice>,
     channels: Option<u16>,
+    channels_min: Option<u32>,
+    channels_max: Option<u32>,
+    network: Option<String>,
     bidirectional: Option<bool>,
     slot_bytes: Option<usize>,
     flight_record: Option<PathBuf>,
@@ -118,6 +122,21 @@ impl Options {
     /// ranks.
     pub fn channels(mut self, channels: u16) -> Self {
         self.channels = Some(channels);
+        self
+    }
+
+    /// The least and the most streams side by side, where nobody says how many exactly (`NCCL_MIN_CTAS`,
+    /// `NCCL_MAX_CTAS` and their older names; default 1 and 16). What is beyond 16 counts as 16; the most wins over
+    /// the least. Must be equal on all ranks.
+    pub fn channels_within(mut self, least: Option<u32>, most: Option<u32>) -> Self {
+        (self.channels_min, self.channels_max) = (least, most);
+        self
+    }
+
+    /// The network between hosts (`NCCL_NET`): `socket`, in any case, is the only one there is. Another name is an
+    /// error when the communicator is made.
+    pub fn network(mut self, name: impl Into<String>) -> Self {
+        self.network = Some(name.into());
         self
     }
 
@@ -216,94 +235,107 @@ pub(crate) struct Settings {
 impl Settings {
     /// Reads the process's environment.
     pub(crate) fn resolve(options: &Options) -> Result<Self> {
-        Self::resolve_from(options, &|name| std::env::var(name).ok())
+        let environment = Environment::of_process();
+        if let Some(trouble) = environment.trouble() {
+            crate::report::warn(trouble);
+        }
+        Ok(Self::resolve_in(options, &environment)?.0)
     }
 
+    /// The same from variables that `lookup` gives.
+    #[cfg(test)]
     pub(crate) fn resolve_from(options: &Options, lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
-        let duration = |name: &str, option: Option<Duration>, default: Duration| -> Result<Duration> {
-            match lookup(name) {
-                None if option == Some(Duration::ZERO) => Err(bad(name, "0", "longer than nothing")),
-                None => Ok(option.unwrap_or(default).min(TIMEOUT_MAX)),
-                Some(text) => text
-                    .trim()
-                    .parse::<f64>()
-                    .ok()
-                    .filter(|seconds| *seconds > 0.0 && *seconds < TIMEOUT_MAX.as_secs_f64())
-                    .map(Duration::from_secs_f64)
-                    // Less than a nanosecond is nothing.
-                    .filter(|time| !time.is_zero())
-                    .map(|time| time.max(Duration::from_millis(1)))
-                    .ok_or_else(|| bad(name, &text, "a number of seconds greater than 0")),
-            }
-        };
-        let transport = match lookup("CONSORT_TRANSPORT") {
-            None => options.transport.unwrap_or_default(),
-            Some(text) => TransportChoice::parse(text.trim())
-                .ok_or_else(|| bad("CONSORT_TRANSPORT", &text, "one of auto, shm, tcp"))?,
-        };
-        let channels = match lookup("CONSORT_CHANNELS") {
-            None => options.channels.unwrap_or(1),
-            Some(text) => {
-                text.trim().parse().map_err(|_| bad("CONSORT_CHANNELS", &text, "a number from 1 to 16"))?
-            }
-        };
-        if !(1..=16).contains(&channels) {
-            return Err(bad("CONSORT_CHANNELS", &channels.to_string(), "a number from 1 to 16"));
-        }
-        let bidirectional = match lookup("CONSORT_BIDIRECTIONAL").as_deref().map(str::trim) {
-            None => options.bidirectional.unwrap_or(false),
-            Some("0") => false,
-            Some("1") => true,
-            Some(text) => return Err(bad("CONSORT_BIDIRECTIONAL", text, "0 or 1")),
-        };
-        let slot_bytes = match lookup("CONSORT_SLOT_BYTES") {
-            None => options.slot_bytes,
-            Some(text) => Some(text.trim().parse().map_err(|_| bad("CONSORT_SLOT_BYTES", &text, SLOT_RULE))?),
-        };
+        Ok(Self::resolve_in(options, &Environment::from_lookup(lookup))?.0)
+    }
+
+    /// The settings, and each by name with its origin.
+    pub(crate) fn resolve_in(
+        options: &Options,
+        environment: &Environment<'_>,
+    ) -> Result<(Self, Vec<Setting>)> {
+        let mut read = Read { environment, settings: Vec::new() };
+        network(options, environment)?;
+        let timeout = read.duration("CONSORT_TIMEOUT", options.timeout, Duration::from_secs(30 * 60))?;
+        let join_timeout =
+            read.duration("CONSORT_JOIN_TIMEOUT", options.join_timeout, Duration::from_secs(300))?;
+        let connect_timeout =
+            read.duration("CONSORT_CONNECT_TIMEOUT", options.connect_timeout, Duration::from_secs(30))?;
+        let report_after =
+            read.duration("CONSORT_REPORT_AFTER", options.report_after, Duration::from_secs(60))?;
+        let transport = read.value(
+            &[
+                ("CONSORT_TRANSPORT", &|text| {
+                    let choice = TransportChoice::parse(text.trim());
+                    choice.map(Some).ok_or_else(|| bad("CONSORT_TRANSPORT", text, "one of auto, shm, tcp"))
+                }),
+                ("NCCL_SHM_DISABLE", &|text| {
+                    Ok((integer(text).unwrap_or(0) != 0).then_some(TransportChoice::Tcp))
+                }),
+            ],
+            options.transport,
+            TransportChoice::Auto,
+            |choice| choice.name().to_owned(),
+        )?;
+        let channels = channels(&mut read, options)?;
+        let bidirectional = read.value(
+            &[("CONSORT_BIDIRECTIONAL", &|text| match text.trim() {
+                "0" => Ok(Some(false)),
+                "1" => Ok(Some(true)),
+                text => Err(bad("CONSORT_BIDIRECTIONAL", text, "0 or 1")),
+            })],
+            options.bidirectional,
+            false,
+            |on| u8::from(*on).to_string(),
+        )?;
+        let slot_bytes = read.value(
+            &[
+                ("CONSORT_SLOT_BYTES", &|text| {
+                    let bytes = text.trim().parse();
+                    Ok(Some(Some(bytes.map_err(|_| bad("CONSORT_SLOT_BYTES", text, SLOT_RULE))?)))
+                }),
+                ("NCCL_BUFFSIZE", &|text| Ok(integer(text).and_then(slots_within).map(Some))),
+            ],
+            options.slot_bytes.map(Some),
+            None,
+            |bytes| bytes.map_or_else(|| "by size".to_owned(), |bytes| bytes.to_string()),
+        )?;
         if let Some(bytes) = slot_bytes
             && !(bytes.is_power_of_two() && (SLOT_BYTES_MIN..=SLOT_BYTES_MAX).contains(&bytes))
         {
             return Err(bad("CONSORT_SLOT_BYTES", &bytes.to_string(), SLOT_RULE));
         }
-        // Of use although the program changes its directory. An empty value is as good as none.
-        let path = |name: &str, option: &Option<PathBuf>| {
-            let path = lookup(name).map(PathBuf::from).or_else(|| option.clone());
-            let path = path.filter(|path| !path.as_os_str().is_empty());
-            path.map(|path| std::path::absolute(&path).unwrap_or(path))
-        };
-        let flight_record = path("CONSORT_FLIGHT_RECORD", &options.flight_record);
-        let trace = path("CONSORT_TRACE", &options.trace);
-        let asked = match lookup("CONSORT_TRACE_EVENTS") {
-            None => options.trace_events,
-            Some(text) => {
-                let number = text.trim().parse();
-                Some(number.map_err(|_| bad("CONSORT_TRACE_EVENTS", &text, EVENTS_RULE))?)
-            }
-        };
-        if let Some(events) = asked
-            && !(1..=TRACE_RECORDS_MAX).contains(&events)
-        {
-            return Err(bad("CONSORT_TRACE_EVENTS", &events.to_string(), EVENTS_RULE));
-        }
+        let flight_record = read.path("CONSORT_FLIGHT_RECORD", &options.flight_record)?;
+        let trace = read.path("CONSORT_TRACE", &options.trace)?;
         let default_records = if trace.is_some() { TRACE_RECORDS } else { RECORDS };
-        Ok(Settings {
-            timeout: duration("CONSORT_TIMEOUT", options.timeout, Duration::from_secs(30 * 60))?,
-            join_timeout: duration("CONSORT_JOIN_TIMEOUT", options.join_timeout, Duration::from_secs(300))?,
-            connect_timeout: duration(
-                "CONSORT_CONNECT_TIMEOUT",
-                options.connect_timeout,
-                Duration::from_secs(30),
-            )?,
-            report_after: duration("CONSORT_REPORT_AFTER", options.report_after, Duration::from_secs(60))?,
-            records: asked.unwrap_or(default_records),
+        let records = read.value(
+            &[("CONSORT_TRACE_EVENTS", &|text| {
+                let number = text.trim().parse();
+                number.map(Some).map_err(|_| bad("CONSORT_TRACE_EVENTS", text, EVENTS_RULE))
+            })],
+            options.trace_events,
+            default_records,
+            usize::to_string,
+        )?;
+        if !(1..=TRACE_RECORDS_MAX).contains(&records) {
+            return Err(bad("CONSORT_TRACE_EVENTS", &records.to_string(), EVENTS_RULE));
+        }
+        let (preferences, planner) = Preferences::resolve(&options.planner, environment)?;
+        read.settings.extend(planner);
+        let settings = Settings {
+            timeout,
+            join_timeout,
+            connect_timeout,
+            report_after,
+            records,
             transport,
             channels,
             bidirectional,
             slot_bytes,
             flight_record,
             trace,
-            preferences: Preferences::resolve(&options.planner, lookup)?,
-        })
+            preferences,
+        };
+        Ok((settings, read.settings))
     }
 
     /// What must be equal on all ranks, by name.
@@ -326,6 +358,120 @@ impl Settings {
     }
 }
 
+/// Reads settings and remembers where each came from.
+struct Read<'e> {
+    environment: &'e Environment<'e>,
+    settings: Vec<Setting>,
+}
+
+impl Read<'_> {
+    /// The setting that is called as the first spelling is.
+    fn value<T>(
+        &mut self,
+        spellings: &[Spelling<'_, T>],
+        option: Option<T>,
+        default: T,
+        show: impl Fn(&T) -> String,
+    ) -> Result<T> {
+        let found = self.environment.find(spellings, || Ok(option))?;
+        let Resolved { value, origin, variable } =
+            found.unwrap_or(Resolved { value: default, origin: Origin::Default, variable: None });
+        if let Some((name, _)) = spellings.first() {
+            self.settings.push(Setting { name, value: show(&value), origin, variable });
+        }
+        Ok(value)
+    }
+
+    fn duration(
+        &mut self,
+        name: &'static str,
+        option: Option<Duration>,
+        default: Duration,
+    ) -> Result<Duration> {
+        let read = |text: &str| {
+            let seconds = text.trim().parse::<f64>().ok();
+            let sensible = seconds.filter(|seconds| *seconds > 0.0 && *seconds < TIMEOUT_MAX.as_secs_f64());
+            // Less than a nanosecond is nothing.
+            let time = sensible.map(Duration::from_secs_f64).filter(|time| !time.is_zero());
+            let time = time.map(|time| time.max(Duration::from_millis(1)));
+            time.map(Some).ok_or_else(|| bad(name, text, "a number of seconds greater than 0"))
+        };
+        let time = self.value(&[(name, &read)], option, default, |time| time.as_secs_f64().to_string())?;
+        if time.is_zero() { Err(bad(name, "0", "longer than nothing")) } else { Ok(time.min(TIMEOUT_MAX)) }
+    }
+
+    fn path(&mut self, name: &'static str, option: &Option<PathBuf>) -> Result<Option<PathBuf>> {
+        // Of use although the program changes its directory. An empty value is as good as none.
+        let absolute = |path: PathBuf| {
+            Some(path)
+                .filter(|path| !path.as_os_str().is_empty())
+                .map(|path| std::path::absolute(&path).unwrap_or(path))
+        };
+        let read = |text: &str| Ok(Some(absolute(PathBuf::from(text))));
+        let shown = |path: &Option<PathBuf>| {
+            path.as_ref().map_or_else(String::new, |path| path.display().to_string())
+        };
+        self.value(&[(name, &read)], option.clone().map(absolute), None, shown)
+    }
+}
+
+/// How many streams: as said, or else one, within what was asked for.
+fn channels(read: &mut Read<'_>, options: &Options) -> Result<u16> {
+    let parse = |text: &str| {
+        let number = text.trim().parse();
+        number.map(Some).map_err(|_| bad("CONSORT_CHANNELS", text, CHANNELS_RULE))
+    };
+    let said = read.value(&[("CONSORT_CHANNELS", &parse)], options.channels, 0, u16::to_string)?;
+    let Some(setting) = read.settings.last_mut().filter(|setting| setting.origin == Origin::Default) else {
+        let allowed = (1..=CHANNELS_MAX).contains(&said);
+        return allowed
+            .then_some(said)
+            .ok_or_else(|| bad("CONSORT_CHANNELS", &said.to_string(), CHANNELS_RULE));
+    };
+    // As in NCCL, what is not a number above 0 is as good as nothing.
+    let count = |text: &str| Ok(integer(text).filter(|count| *count > 0));
+    let bound = |names: [&'static str; 3], option: Option<u32>| {
+        let spellings = names.map(|name| (name, &count as &dyn Fn(&str) -> Result<Option<i64>>));
+        read.environment.find(&spellings, || Ok(option.map(i64::from).filter(|count| *count > 0)))
+    };
+    let least = bound(["NCCL_MIN_CTAS", "NCCL_MIN_NCHANNELS", "NCCL_MIN_NRINGS"], options.channels_min)?;
+    let most = bound(["NCCL_MAX_CTAS", "NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS"], options.channels_max)?;
+    let within = |bound: &Option<Resolved<i64>>, default: u16| {
+        bound.as_ref().map_or(default, |found| u16::try_from(found.value).unwrap_or(CHANNELS_MAX))
+    };
+    let channels = within(&least, 1).min(within(&most, CHANNELS_MAX)).clamp(1, CHANNELS_MAX);
+    setting.value = channels.to_string();
+    if let Some(found) = least.filter(|_| channels > 1) {
+        (setting.origin, setting.variable) = (found.origin, found.variable);
+    }
+    Ok(channels)
+}
+
+/// The slots of a staging buffer of so many bytes; none where it is as long as the longest slots make it.
+fn slots_within(buffer_bytes: i64) -> Option<usize> {
+    let slot = usize::try_from(buffer_bytes).ok().filter(|bytes| *bytes > 0)? / SLOTS as usize;
+    let power = slot.checked_ilog2().map_or(0, |log| 1 << log);
+    (power < SLOT_BYTES_MAX).then_some(power.max(SLOT_BYTES_MIN))
+}
+
+/// NCCL fails where a network that was named is not there, and so does this.
+fn network(options: &Options, environment: &Environment<'_>) -> Result<()> {
+    let named = |text: &str| Ok(Some(text.trim().to_owned()).filter(|name| !name.is_empty()));
+    let Some(found) = environment.find(&[("NCCL_NET", &named)], || Ok(options.network.clone()))? else {
+        return Ok(());
+    };
+    if found.value.trim().eq_ignore_ascii_case("socket") {
+        return Ok(());
+    }
+    let name = found.variable.unwrap_or("the config's netName");
+    Err(Error::invalid(
+        format!("{name} is {:?}, a network that is not there", found.value),
+        "there is only Socket (TCP); name it, or no network",
+    ))
+}
+
+const CHANNELS_MAX: u16 = 16;
+const CHANNELS_RULE: &str = "a number from 1 to 16";
 const EVENTS_RULE: &str = "a number from 1 to 4194304";
 const SLOT_RULE: &str = "a power of two from 16384 to 524288";
 
@@ -345,6 +491,94 @@ mod tests {
         assert_eq!(settings.timeout, Duration::from_millis(250));
         assert_eq!(settings.channels, 2);
         assert_eq!(settings.join_timeout, Duration::from_secs(300));
+    }
+
+    fn settings(set: &[(&str, &str)], options: &Options) -> Result<(Settings, Vec<Setting>)> {
+        let lookup =
+            |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).to_owned());
+        Settings::resolve_in(options, &Environment::from_lookup(lookup))
+    }
+
+    #[test]
+    fn ncclss_variables_come_after_ours_and_before_options() {
+        let transport = |set: &[(&str, &str)], options: Options| {
+            let (settings, told) = settings(set, &options).expect("settings");
+            let told = told.into_iter().find(|told| told.name == "CONSORT_TRANSPORT").expect("a setting");
+            assert_eq!(told.value, settings.transport.name());
+            (settings.transport, told.origin, told.variable)
+        };
+        let shared = Options::default().transport(TransportChoice::SharedMemory);
+        let nccl = ("NCCL_SHM_DISABLE", "1");
+        assert_eq!(
+            transport(&[nccl], shared.clone()),
+            (TransportChoice::Tcp, Origin::Nccl, Some("NCCL_SHM_DISABLE"))
+        );
+        assert_eq!(
+            transport(&[nccl, ("CONSORT_TRANSPORT", "auto")], shared.clone()),
+            (TransportChoice::Auto, Origin::Consort, Some("CONSORT_TRANSPORT"))
+        );
+        assert_eq!(
+            transport(&[("NCCL_SHM_DISABLE", "0")], shared),
+            (TransportChoice::SharedMemory, Origin::Config, None)
+        );
+        assert_eq!(
+            transport(&[("NCCL_SHM_DISABLE", "no")], Options::default()),
+            (TransportChoice::Auto, Origin::Default, None)
+        );
+    }
+
+    #[test]
+    fn ctas_bound_the_streams() {
+        let streams =
+            |set: &[(&str, &str)], options: Options| settings(set, &options).expect("settings").0.channels;
+        let none = Options::default;
+        assert_eq!(streams(&[], none()), 1);
+        assert_eq!(streams(&[("NCCL_MIN_CTAS", "4")], none()), 4);
+        assert_eq!(streams(&[("NCCL_MIN_NRINGS", "99999999")], none()), 16);
+        assert_eq!(streams(&[("NCCL_MIN_NCHANNELS", "8"), ("NCCL_MAX_NCHANNELS", "2")], none()), 2);
+        assert_eq!(streams(&[("NCCL_MIN_CTAS", "0"), ("NCCL_MIN_NCHANNELS", "3")], none()), 3);
+        assert_eq!(streams(&[("NCCL_MIN_CTAS", "-2"), ("NCCL_MAX_CTAS", "many")], none()), 1);
+        assert_eq!(streams(&[("NCCL_MIN_CTAS", "4"), ("CONSORT_CHANNELS", "2")], none()), 2);
+        assert_eq!(streams(&[("NCCL_MIN_CTAS", "4")], none().channels(2)), 2);
+        assert_eq!(streams(&[], none().channels_within(Some(3), None)), 3);
+        assert_eq!(streams(&[("NCCL_MAX_CTAS", "2")], none().channels_within(Some(3), Some(5))), 2);
+        let (_, told) = settings(&[("NCCL_MIN_CTAS", "4")], &none()).expect("settings");
+        let told = told.iter().find(|told| told.name == "CONSORT_CHANNELS").expect("a setting");
+        assert_eq!((told.value.as_str(), told.variable), ("4", Some("NCCL_MIN_CTAS")));
+    }
+
+    #[test]
+    fn a_buffer_is_four_slots() {
+        let slots = |set: &[(&str, &str)]| settings(set, &Options::default()).expect("settings").0.slot_bytes;
+        for (bytes, slot) in [
+            ("4194304", None),
+            ("2097152", None),
+            ("2097151", Some(256 << 10)),
+            ("0x100000", Some(256 << 10)),
+            ("65536", Some(16 << 10)),
+            ("1", Some(16 << 10)),
+            ("0", None),
+            ("-2", None),
+            ("big", None),
+        ] {
+            assert_eq!(slots(&[("NCCL_BUFFSIZE", bytes)]), slot, "{bytes}");
+        }
+        let both = [("NCCL_BUFFSIZE", "65536"), ("CONSORT_SLOT_BYTES", "32768")];
+        assert_eq!(slots(&both), Some(32 << 10));
+    }
+
+    #[test]
+    fn a_network_that_is_not_there_is_an_error() {
+        let found = |set: &[(&str, &str)], options: Options| settings(set, &options).map(drop);
+        let infiniband = Options::default().network("IB");
+        for name in ["Socket", "socket", " SOCKET ", ""] {
+            assert!(found(&[("NCCL_NET", name)], Options::default()).is_ok(), "{name:?}");
+        }
+        assert!(found(&[("NCCL_NET", "Socket")], infiniband.clone()).is_ok(), "the environment wins");
+        let error = found(&[("NCCL_NET", "IB")], Options::default()).expect_err("no such").to_string();
+        assert!(error.contains("NCCL_NET is \"IB\"") && error.contains("Socket"), "{error}");
+        let error = found(&[], infiniband).expect_err("no such").to_string();
+        assert!(error.contains("netName"), "{error}");
     }
 
     #[test]

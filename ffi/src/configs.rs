@@ -6,9 +6,8 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use consort::Call;
-use consort::nccl::config::{CALL_BYTES, CONFIG_BYTES};
 use consort::nccl::operation::How;
-use consort::nccl::{CallConfig, Config, Failure, Result};
+use consort::nccl::{CALL_BYTES, CONFIG_BYTES, CallConfig, Config, Failure, Result};
 
 use crate::boundary::string;
 

@@ -132,7 +132,7 @@ exported! {
     fn ncclGetUniqueId = pncclGetUniqueId(id: *mut NcclUniqueId) -> c_int {
         plain("ncclGetUniqueId", std::ptr::null_mut(), || {
             // SAFETY: this function's own contract.
-            unsafe { store(id, "uniqueId", || Ok(NcclUniqueId { internal: nccl::unique_id()?.to_bytes() })) }
+            unsafe { store(id, "uniqueId", || Ok(NcclUniqueId { internal: nccl::create_id()?.to_bytes() })) }
         })
     }
 

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
 use consort::nccl::operators::Scale;
-use consort::nccl::{Failure, Result, allocations, group, version};
+use consort::nccl::{Failure, Result, allocations, group, log, version};
 
 use crate::boundary::{exported, plain, store, string, unsupported};
 use crate::collectives::data_type;
@@ -32,6 +32,10 @@ impl Kept {
         element
     }
 }
+
+/// In the library's bytes, for tools that look for it there.
+#[used]
+static BANNER: &str = version::BANNER;
 
 fn closes_group(info: *mut NcclSimInfo) -> Result<()> {
     let estimate = group::simulate_end()?;
@@ -64,6 +68,14 @@ exported! {
             // SAFETY: this function's own contract.
             unsafe { store(version, "version", || version::reported()) }
         })
+    }
+
+    /// Reads the variables of the log again.
+    ///
+    /// # Safety
+    /// None is needed.
+    fn ncclResetDebugInit = pncclResetDebugInit() {
+        log::reset();
     }
 
     /// Memory that ranks of other processes on this host can be given. On host memory: host memory.
@@ -274,6 +286,12 @@ exported! {
             }
         })
     }
+}
+
+/// As [`ncclResetDebugInit`]; NCCL exports this name too, in no header.
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclResetDebugInitInternal() {
+    log::reset();
 }
 
 fn no_window() -> Failure {

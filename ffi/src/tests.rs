@@ -116,7 +116,7 @@ fn types_operators_and_ranks_are_checked() {
         refused(all_reduce(&input, &mut output, INT32, code, comm), &format!("no reduction operator {code}"));
     }
     let (from, to): (*const c_void, Comm) = (input.as_ptr().cast(), output.as_mut_ptr().cast());
-    for (root, why) in [(-1, "rank -1 does not exist"), (1, "rank 1 does not exist")] {
+    for (root, why) in [(-1, "rank -1 is negative"), (1, "rank 1 does not exist")] {
         // SAFETY: every buffer has an element.
         unsafe {
             refused(ncclReduce(from, to, 1, INT32, SUM, root, comm, null_mut()), why);

@@ -9,12 +9,51 @@ use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 
 use super::unique_id::ADDRESSES_MAX;
+use crate::error::{Error, Result};
+use crate::nccl::environment::{Environment, Interfaces};
 
 /// Interfaces of bridges and tunnels inside the host: told to others only if nothing better is there.
 const INNER: [&str; 9] = ["docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "lxc", "tun"];
 
-/// Up to four addresses to listen at.
-pub(super) fn usable() -> Vec<IpAddr> {
+/// Up to four addresses to listen at, of the interfaces that `NCCL_SOCKET_IFNAME` and `NCCL_SOCKET_FAMILY` ask for.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] if there are none of those.
+pub(super) fn usable() -> Result<Vec<IpAddr>> {
+    Ok(choose(&among(found(), Interfaces::asked(&Environment::of_process()).as_ref())?))
+}
+
+/// Addresses of the interfaces that were asked for, to be told to other hosts; none if all will do.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] if there are none of those.
+pub(crate) fn asked() -> Result<Vec<IpAddr>> {
+    let Some(asked) = Interfaces::asked(&Environment::of_process()) else { return Ok(Vec::new()) };
+    let mut chosen = choose(&among(found(), Some(&asked))?);
+    // The loopback means something else on every host; alone, it says that there is only one.
+    if chosen.iter().any(|ip| !ip.is_loopback()) {
+        chosen.retain(|ip| !ip.is_loopback());
+    }
+    Ok(chosen)
+}
+
+/// Those of the addresses that were asked for.
+fn among(found: Vec<(String, IpAddr)>, asked: Option<&Interfaces>) -> Result<Vec<(String, IpAddr)>> {
+    let Some(asked) = asked else { return Ok(found) };
+    let mut names: Vec<String> = found.iter().map(|(name, ip)| format!("{name} ({ip})")).collect();
+    let left: Vec<_> = found.into_iter().filter(|(name, ip)| asked.has(name, ip)).collect();
+    if choose(&left).is_empty() {
+        names.dedup();
+        return Err(Error::invalid(
+            format!("{} leaves no interface of this host to meet at", asked.text()),
+            format!("there are: {}", names.join(", ")),
+        ));
+    }
+    Ok(left)
+}
+
+/// All that are up, with their names.
+fn found() -> Vec<(String, IpAddr)> {
     let mut found = Vec::new();
     match getifaddrs() {
         Ok(interfaces) => {
@@ -35,7 +74,7 @@ pub(super) fn usable() -> Vec<IpAddr> {
             found.push(("lo".into(), Ipv6Addr::LOCALHOST.into()));
         }
     }
-    choose(&found)
+    found
 }
 
 /// One loopback address (IPv4 if there is one), then addresses of real interfaces, then of inner ones; IPv4 first.
@@ -85,6 +124,22 @@ mod tests {
             ("lo", "::1"),
         ];
         assert_eq!(chosen(&found), ["127.0.0.1", "10.0.0.2", "fd00::2", "172.17.0.1"]);
+    }
+
+    #[test]
+    fn only_what_was_asked_for_or_what_there_is() {
+        let found: Vec<(String, IpAddr)> = [("lo", "127.0.0.1"), ("eth0", "10.0.0.2"), ("ib0", "10.1.0.2")]
+            .map(|(name, ip)| (name.to_owned(), ip.parse().unwrap()))
+            .into();
+        let asked = |text: &str| {
+            let lookup = |name: &str| (name == "NCCL_SOCKET_IFNAME").then(|| text.to_owned());
+            Interfaces::asked(&Environment::from_lookup(lookup))
+        };
+        let chosen = |text: &str| choose(&among(found.clone(), asked(text).as_ref()).unwrap());
+        assert_eq!(chosen("ib"), ["10.1.0.2".parse::<IpAddr>().unwrap()]);
+        assert_eq!(chosen("").len(), 3);
+        let error = among(found.clone(), asked("wlan").as_ref()).unwrap_err().to_string();
+        assert!(error.contains("NCCL_SOCKET_IFNAME=wlan") && error.contains("eth0 (10.0.0.2)"), "{error}");
     }
 
     #[test]

@@ -29,13 +29,14 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use interfaces::asked as asked_interfaces;
 #[cfg(test)]
 pub(crate) use join::join;
 pub(crate) use join::join_unless;
 #[cfg(test)]
 pub(crate) use joiner::{Joiner, VERDICT_GRACE};
 pub use launch::Launch;
-pub(crate) use proof::{name, prove, proves, veil};
+pub(crate) use proof::{host_id, name, prove, proves, veil};
 #[cfg(test)]
 pub(crate) use root::{Gathering, Limits};
 #[cfg(test)]

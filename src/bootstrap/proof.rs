@@ -56,6 +56,13 @@ pub(super) fn digest(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
+/// What stands for a host that people have given a name.
+pub(crate) fn host_id(name: &str) -> [u8; 16] {
+    let mut id = [0; 16];
+    id.copy_from_slice(&digest(name.as_bytes())[..16]);
+    id
+}
+
 fn code(key: &[u8; 32], label: &str, parts: &[&[u8]]) -> Hmac<Sha256> {
     let mut code = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes a key of any length");
     for part in [b"consort 1".as_slice(), label.as_bytes()].into_iter().chain(parts.iter().copied()) {

@@ -87,7 +87,7 @@ impl UniqueId {
         Self::at_any(&[address], secret)
     }
 
-    pub(super) fn at_any(addresses: &[SocketAddr], secret: &[u8]) -> Result<Self> {
+    pub(crate) fn at_any(addresses: &[SocketAddr], secret: &[u8]) -> Result<Self> {
         let secret = Secret::derived(secret)?;
         let mut job = [0; 8];
         job.copy_from_slice(&prove(&secret.0, "job number", &[])[..8]);
@@ -112,6 +112,32 @@ impl UniqueId {
         Ok(id)
     }
 
+    /// Whether its root is to run at a place that was agreed on and does not run in this process.
+    pub(crate) fn is_agreed_elsewhere(&self) -> bool {
+        self.agreed && self.root.is_none()
+    }
+
+    /// The same id, with its root in this process from now on, at those of its addresses that are this host's.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if none of them can be listened at; [`Error::System`] if there is no thread to be had.
+    pub(crate) fn listening(mut self) -> Result<Self> {
+        let mut listeners = Vec::new();
+        let mut refused = None;
+        // A name of a host may stand for addresses that are not all its own.
+        for address in &self.addresses {
+            match listen(*address) {
+                Ok(listener) => listeners.push(listener),
+                Err(error) => refused = refused.or(Some(error)),
+            }
+        }
+        if let Some(error) = refused.filter(|_| listeners.is_empty()) {
+            return Err(error);
+        }
+        self.root = Some(Arc::new(Root::start(listeners, None, &self, Limits::default())?));
+        Ok(self)
+    }
+
     /// An id for a job of one rank, which needs no network.
     pub(super) fn lone() -> Result<Self> {
         Ok(UniqueId { addresses: Vec::new(), secret: Secret::random()?, job: 0, agreed: false, root: None })
@@ -127,7 +153,7 @@ impl UniqueId {
     pub(super) fn create_on(bind: &[IpAddr], door: Option<Door>, limits: Limits) -> Result<Self> {
         let mut listeners = Vec::new();
         if bind.is_empty() {
-            for ip in interfaces::usable() {
+            for ip in interfaces::usable()? {
                 match TcpListener::bind((ip, 0)) {
                     Ok(listener) => listeners.push(listener),
                     Err(error) => tracing::debug!(%ip, %error, "the root does not listen here"),

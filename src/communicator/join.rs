@@ -13,6 +13,7 @@ use crate::control::group::Group;
 use crate::control::member::{Link, Member};
 use crate::control::process::{Process, Shared, random};
 use crate::error::{Error, Result};
+use crate::nccl::environment::Environment;
 use crate::options::{Options, Settings};
 use crate::trace;
 
@@ -116,7 +117,7 @@ impl Communicator {
             cores: cores(),
             // Without shared memory the ranks of this host are linked as if they were on others.
             unix: if process.shared.shm.is_some() { process.shared.unix_name.clone() } else { Vec::new() },
-            tcp: process.shared.tcp_addresses(),
+            tcp: process.shared.tcp_addresses()?,
         };
         let mut agreed = settings.agreed();
         if !others.is_empty() {
@@ -264,16 +265,20 @@ impl Core {
     }
 }
 
-fn host_name() -> String {
+pub(crate) fn host_name() -> String {
     nix::sys::utsname::uname()
         .ok()
         .and_then(|names| names.nodename().to_str().map(str::to_owned))
         .unwrap_or_else(|| "unknown".into())
 }
 
-/// The kernel's boot id: equal on ranks of one host, unless containers hide it. A hint; shared memory is
-/// proved by a socket.
+/// The kernel's boot id: equal on ranks of one host, unless containers hide it; or what `NCCL_HOSTID` says in its
+/// place. A hint; shared memory is proved by a socket.
 fn boot_id() -> [u8; 16] {
+    let named = Environment::of_process().text("NCCL_HOSTID").map(|(text, _)| text);
+    if let Some(text) = named.filter(|text| !text.is_empty()) {
+        return bootstrap::host_id(&text);
+    }
     let mut id = [0; 16];
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: Vec<u8> =

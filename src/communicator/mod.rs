@@ -16,6 +16,8 @@ mod together;
 mod typed;
 mod vectors;
 
+pub(crate) use join::host_name;
+
 use std::sync::Arc;
 use std::time::Duration;
 

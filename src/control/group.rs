@@ -222,7 +222,8 @@ impl Group {
         if !first {
             return;
         }
-        tracing::warn!(rank = self.rank, origin = failure.origin, "communicator failed: {}", failure.error);
+        let Failure { error, origin, .. } = &failure;
+        crate::report::warn_of(Some(self.rank), &format!("communicator failed at rank {origin}: {error}"));
         // Who only passes it on repeats the report where that is little: somebody may not hear its origin.
         let repeats = failure.origin == self.rank || self.size() <= REPEATED_SIZE_MAX;
         let report = failure.report.clone().filter(|_| repeats);

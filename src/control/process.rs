@@ -24,6 +24,7 @@ use super::member::{Link, Member};
 use super::registry::Registry;
 use super::{accept, thread};
 use crate::Rank;
+use crate::bootstrap::asked_interfaces;
 use crate::error::{Error, Result};
 use crate::planner::Planner;
 
@@ -205,9 +206,18 @@ impl Shared {
         }))
     }
 
-    /// The port of the control listener; the address is whichever of the host's the peer can reach.
-    pub(crate) fn tcp_addresses(&self) -> Vec<SocketAddr> {
-        self.tcp.local_addr().into_iter().collect()
+    /// The port of the control listener, at the interfaces that were asked for, or else at whichever address of the
+    /// host the peer can reach.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the interfaces that were asked for are not there.
+    pub(crate) fn tcp_addresses(&self) -> Result<Vec<SocketAddr>> {
+        let Ok(listener) = self.tcp.local_addr() else { return Ok(Vec::new()) };
+        let asked = asked_interfaces()?;
+        if asked.is_empty() {
+            return Ok(vec![listener]);
+        }
+        Ok(asked.into_iter().map(|ip| SocketAddr::new(ip, listener.port())).collect())
     }
 
     /// Makes the control thread look around.

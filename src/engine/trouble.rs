@@ -246,11 +246,7 @@ fn early_report(task: &mut Task, engine: &Engine, now: Instant, waited: Duration
     // All who wait find the same; one of them says it aloud.
     let first = report.ranks.iter().find(|rank| rank.waiting.is_some()).map(|rank| rank.rank);
     if first.is_none_or(|first| first == group.rank) {
-        tracing::warn!(rank = group.rank, "{report}");
-        // A hang must not be silent because nobody listens. Thousands of simulated ones may.
-        if !cfg!(test) && !tracing::dispatcher::has_been_set() {
-            eprintln!("consort: {report}");
-        }
+        crate::report::aloud(Some(group.rank), &report.to_string());
     } else {
         tracing::debug!(rank = group.rank, "{report}");
     }

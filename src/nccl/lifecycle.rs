@@ -3,17 +3,55 @@
 //! Invariant: a new communicator is handed over once, when it is there or when it is known that it never will be; an
 //! end waits for what is in the background, and for nobody else. Absent: handles.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, Once, PoisonError};
 
 use super::comm::{Comm, Phase};
 use super::config::Config;
+use super::environment::{Environment, root_if_agreed, unique_id};
 use super::group::{self, Task};
 use super::result::{Failure, Progress, Result};
+use super::{log, version};
 use crate::Rank;
 use crate::bootstrap::UniqueId;
 use crate::communicator::{Communicator, Shrink};
 use crate::error::Error;
 use crate::options::Options;
+
+/// The last ids that this process made: their rendezvous lives as long as they do, whichever thread asked.
+static CREATED: Mutex<VecDeque<UniqueId>> = Mutex::new(VecDeque::new());
+/// How many of them. One that was not joined before as many others were made is taken for abandoned.
+const CREATED_MAX: usize = 256;
+
+/// What happens once in a process, with the first id or communicator: the log says which version this is and which
+/// variables it does not follow, and hears from then on what the rest of the library warns of.
+pub(super) fn begin() {
+    static BEGUN: Once = Once::new();
+    BEGUN.call_once(|| {
+        log::listen();
+        log::version(version::TEXT);
+        log::announce(&Environment::of_process());
+    });
+}
+
+/// Makes an id, whose rendezvous this process keeps: `ncclGetUniqueId`.
+///
+/// # Errors
+/// As [`unique_id`].
+pub fn create_id() -> Result<UniqueId> {
+    begin();
+    let created = unique_id()?;
+    keep(&created);
+    Ok(created)
+}
+
+fn keep(created: &UniqueId) {
+    let mut ids = CREATED.lock().unwrap_or_else(PoisonError::into_inner);
+    if ids.len() == CREATED_MAX {
+        ids.pop_front();
+    }
+    ids.push_back(created.clone());
+}
 
 /// Takes a new communicator where the caller wants it; `None` for a rank that has none, and after a failure.
 pub type Deliver = Box<dyn FnOnce(Option<Arc<Comm>>) -> Result<()> + Send>;
@@ -59,12 +97,14 @@ impl Comm {
             failed();
             return Err(failure);
         };
+        begin();
         self.expect_shape(rank, size);
         let comm = self.clone();
         let body = move || {
             let join = || {
                 let options = comm.options()?;
-                super::environment::root_if_agreed(rank, &ids)?;
+                // Kept until all have come, if it runs here.
+                let ids = ids.iter().map(|id| root_if_agreed(rank, id)).collect::<crate::Result<Vec<_>>>()?;
                 Communicator::join_unless(rank, size, &ids, &options, Some(comm.cancelled()))
                     .map_err(Failure::from)
             };
@@ -90,6 +130,7 @@ impl Comm {
     /// # Errors
     /// As [`Communicator::local_with`].
     pub fn local(size: u32, devices: Option<&[i32]>) -> Result<Vec<Arc<Comm>>> {
+        begin();
         let options: Options = Config::default().to_options()?.timeout(super::comm::NEVER);
         let ranks = Communicator::local_with(size, &options)?;
         let device = |rank: usize| devices.map_or(rank as i32, |devices| devices[rank]);
@@ -217,7 +258,9 @@ impl Comm {
     /// As [`Communicator::grow_id`].
     pub fn growth_id(&self) -> Result<UniqueId> {
         self.open_for("grow")?;
-        Ok(self.communicator()?.grow_id()?)
+        let id = self.communicator()?.grow_id()?;
+        keep(&id);
+        Ok(id)
     }
 
     /// Whether a new one may be made of it.

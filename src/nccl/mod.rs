@@ -5,9 +5,9 @@
 
 pub mod allocations;
 mod comm;
-pub mod config;
+mod config;
 pub mod device;
-mod environment;
+pub mod environment;
 pub mod group;
 mod lane;
 mod lifecycle;
@@ -20,27 +20,14 @@ mod stream;
 pub mod version;
 
 pub use comm::{Comm, NEVER};
-pub use config::{CallConfig, Config};
-pub use lifecycle::Deliver;
+pub use config::{
+    CALL_BYTES, CONFIG_BYTES, CallConfig, Config, EXTENSION_ALGORITHM, EXTENSION_TIMEOUT_MS,
+    EXTENSION_VENDOR, Extension,
+};
+pub use lifecycle::{Deliver, create_id};
 pub use operators::Reduction;
 pub use properties::Properties;
 pub use result::{Code, Failure, Progress, Result};
 pub use stream::Stream;
 
 pub use crate::communicator::Shrink;
-
-use crate::UniqueId;
-use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
-/// seam
-pub fn unique_id() -> Result<UniqueId> {
-    static CREATED: Mutex<VecDeque<UniqueId>> = Mutex::new(VecDeque::new());
-    const CREATED_MAX: usize = 256;
-    let created = UniqueId::create()?;
-    let mut ids = CREATED.lock().unwrap_or_else(PoisonError::into_inner);
-    if ids.len() == CREATED_MAX {
-        ids.pop_front();
-    }
-    ids.push_back(created.clone());
-    Ok(created)
-}

@@ -11,6 +11,7 @@ use consort_algorithms::topology::{self, Topology};
 use super::restriction::Restriction;
 use super::tuning::Tuning;
 use crate::error::{Error, Result};
+use crate::nccl::environment::{Environment, Origin, Resolved, Setting};
 
 /// What the bits of a result may depend on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -54,13 +55,25 @@ pub(crate) struct Wishes {
 }
 
 impl Preferences {
+    /// The preferences, and each by name with its origin.
+    ///
     /// # Errors
     /// [`Error::InvalidArgument`] for names that are not known and files that were asked for and are not there.
-    pub(crate) fn resolve(wishes: &Wishes, lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
-        let set =
-            |name: &str| lookup(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
-        let determinism = match set("CONSORT_DETERMINISM").as_deref() {
-            None => wishes.determinism.unwrap_or_default(),
+    pub(crate) fn resolve(wishes: &Wishes, environment: &Environment<'_>) -> Result<(Self, Vec<Setting>)> {
+        let text = |name: &'static str, option: Option<String>| {
+            let said = |text: &str| Ok(Some(text.trim().to_owned()).filter(|text| !text.is_empty()));
+            environment.find(&[(name, &said)], || Ok(option))
+        };
+        let told = |name: &'static str, found: &Option<Resolved<String>>, default: &str| match found {
+            None => Setting { name, value: default.to_owned(), origin: Origin::Default, variable: None },
+            Some(Resolved { value, origin, variable }) => {
+                Setting { name, value: value.clone(), origin: origin.clone(), variable: *variable }
+            }
+        };
+        let algorithms = Restriction::resolve(wishes.algorithms.as_deref(), environment)?;
+        let wanted = text("CONSORT_DETERMINISM", wishes.determinism.map(|wanted| wanted.name().to_owned()))?;
+        let determinism = match wanted.as_ref().map(|found| found.value.as_str()) {
+            None => Determinism::default(),
             Some("run") => Determinism::Run,
             Some("invariant") => Determinism::Invariant,
             Some(text) => {
@@ -70,23 +83,49 @@ impl Preferences {
                 ));
             }
         };
-        let named = set("CONSORT_TOPOLOGY").or_else(|| wishes.topology.clone());
+        let named = text("CONSORT_TOPOLOGY", wishes.topology.clone())?;
+        let table =
+            text("CONSORT_TUNING", wishes.tuning.as_ref().map(|path| path.to_string_lossy().into_owned()))?;
+        let mut settings = vec![
+            algorithms.as_ref().map_or_else(
+                || told("CONSORT_ALGO", &None, "all"),
+                |found| Setting {
+                    name: "CONSORT_ALGO",
+                    value: found.value.text(),
+                    origin: found.origin.clone(),
+                    variable: found.variable,
+                },
+            ),
+            told("CONSORT_DETERMINISM", &wanted, determinism.name()),
+            told("CONSORT_TOPOLOGY", &named, ""),
+            told("CONSORT_TUNING", &table, ""),
+        ];
+        let named = named.map(|found| found.value);
         let topology = named.as_deref().map(|name| Ok::<_, Error>(read_topology(name)?.to_string().into()));
-        let table = set("CONSORT_TUNING").map(PathBuf::from).or_else(|| wishes.tuning.clone());
-        let tuning = match (table, named) {
+        // A path of the options need not be text.
+        let path = table.map(|found| match (found.origin, &wishes.tuning) {
+            (Origin::Config, Some(path)) => path.clone(),
+            _ => PathBuf::from(found.value),
+        });
+        let tuning = match (path, named) {
             (Some(path), _) => Some(read(&path, "the tuning table")?).and_then(|text| parse(&path, &text)),
             (None, Some(name)) => {
                 let beside = PathBuf::from(format!("{name}.tuning"));
-                std::fs::read_to_string(&beside).ok().and_then(|text| parse(&beside, &text))
+                let table = std::fs::read_to_string(&beside).ok().and_then(|text| parse(&beside, &text));
+                if let Some(setting) = settings.last_mut().filter(|_| table.is_some()) {
+                    (setting.value, setting.origin) = (beside.display().to_string(), Origin::Tuned);
+                }
+                table
             }
             (None, None) => None,
         };
-        Ok(Preferences {
-            restriction: Restriction::resolve(wishes.algorithms.as_deref(), lookup)?,
+        let preferences = Preferences {
+            restriction: algorithms.map(|found| found.value).unwrap_or_default(),
             determinism,
             topology: topology.transpose()?,
             tuning: tuning.map(Arc::new),
-        })
+        };
+        Ok((preferences, settings))
     }
 
     /// What must be equal on all ranks, by name.
@@ -155,7 +194,7 @@ mod tests {
     fn resolve(set: &[(&str, &str)]) -> Result<Preferences> {
         let lookup =
             |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).into());
-        Preferences::resolve(&Wishes::default(), &lookup)
+        Ok(Preferences::resolve(&Wishes::default(), &Environment::from_lookup(lookup))?.0)
     }
 
     #[test]

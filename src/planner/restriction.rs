@@ -12,6 +12,7 @@ use consort_algorithms::Collective;
 use consort_algorithms::catalogue::Family;
 
 use crate::error::{Error, Result};
+use crate::nccl::environment::{Environment, Resolved};
 
 /// What a name stands for.
 type Families = std::result::Result<Vec<Family>, Box<dyn std::error::Error>>;
@@ -32,24 +33,28 @@ struct Rule {
 }
 
 impl Restriction {
-    /// What the environment says, or else the option.
+    /// What the environment says, or else the option, or else a file.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] with what is known, for names that are not; and for NCCL's algorithms and
     /// protocols that need hardware which these ranks do not use.
-    pub(crate) fn resolve(option: Option<&str>, lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
-        protocols(lookup("NCCL_PROTO").as_deref())?;
-        let set = |name: &str| lookup(name).filter(|text| !text.trim().is_empty());
-        if let Some(text) = set("CONSORT_ALGO") {
-            return Self::parse("CONSORT_ALGO", &text, &|name| Ok(vec![name.parse()?]));
-        }
-        if let Some(text) = set("NCCL_ALGO") {
-            return Self::parse("NCCL_ALGO", &text, &nccl_name);
-        }
-        match option {
-            Some(text) => Self::parse("Options::algorithms", text, &|name| Ok(vec![name.parse()?])),
-            None => Ok(Restriction::default()),
-        }
+    pub(crate) fn resolve(
+        option: Option<&str>,
+        environment: &Environment<'_>,
+    ) -> Result<Option<Resolved<Self>>> {
+        protocols(environment.text("NCCL_PROTO").map(|(text, _)| text).as_deref())?;
+        let ours = |name: &str| Ok(vec![name.parse()?]);
+        let read = |variable: &str, text: &str, family: &dyn Fn(&str) -> Families| {
+            let set = !text.trim().is_empty();
+            set.then(|| Self::parse(variable, text, family)).transpose()
+        };
+        environment.find(
+            &[
+                ("CONSORT_ALGO", &|text| read("CONSORT_ALGO", text, &ours)),
+                ("NCCL_ALGO", &|text| read("NCCL_ALGO", text, &nccl_name)),
+            ],
+            || option.map(|text| Self::parse("Options::algorithms", text, &ours)).transpose(),
+        )
     }
 
     fn parse(variable: &str, text: &str, family: &dyn Fn(&str) -> Families) -> Result<Self> {
@@ -152,7 +157,8 @@ mod tests {
     fn resolve(set: &[(&str, &str)]) -> Result<Restriction> {
         let lookup =
             |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).into());
-        Restriction::resolve(None, &lookup)
+        let found = Restriction::resolve(None, &Environment::from_lookup(lookup))?;
+        Ok(found.map(|found| found.value).unwrap_or_default())
     }
 
     #[test]

@@ -10,6 +10,8 @@ mod json;
 mod tests;
 mod text;
 
+use std::panic::Location;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 pub(crate) use analysis::analyse;
@@ -143,11 +145,34 @@ pub struct WaitReport {
     pub stuck: Duration,
 }
 
-/// Something that people should know and that is no error. It must not be silent because nobody listens;
-/// thousands of simulated ones may.
+/// What else is told of warnings: the rank that warns, the text, the place in the source. Says whether it told people.
+pub(crate) type Listener = fn(Option<Rank>, &str, &Location<'_>) -> bool;
+
+static LISTENER: OnceLock<Listener> = OnceLock::new();
+
+/// From now on `listener` is told of warnings; the first one stays.
+pub(crate) fn listen(listener: Listener) {
+    // Whoever comes second finds the same listener there: there is one log.
+    let _ = LISTENER.set(listener);
+}
+
+/// Something that people should know and that is no error.
+#[track_caller]
 pub(crate) fn warn(text: &str) {
-    tracing::warn!("{text}");
-    if !cfg!(test) && !tracing::dispatcher::has_been_set() {
+    aloud(None, text);
+}
+
+/// A warning that must not be silent because nobody listens; thousands of simulated ones may.
+#[track_caller]
+pub(crate) fn aloud(rank: Option<Rank>, text: &str) {
+    if !warn_of(rank, text) && !cfg!(test) && !tracing::dispatcher::has_been_set() {
         eprintln!("consort: {text}");
     }
+}
+
+/// A warning that is said again where it matters; says whether people were told by a log.
+#[track_caller]
+pub(crate) fn warn_of(rank: Option<Rank>, text: &str) -> bool {
+    tracing::warn!(rank, "{text}");
+    LISTENER.get().is_some_and(|listener| listener(rank, text, Location::caller()))
 }

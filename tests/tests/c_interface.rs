@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use consort::nccl::Code;
 use consort_tests::compiler::{self, STRICT, has, linked, root, succeeds};
 use consort_tests::elf::Dynamic;
 use nccl::extensions::Format;
-use nccl::status::Status;
 use nccl::{NcclUniqueId, timeout};
 use serde_json::Value;
 
@@ -90,15 +90,15 @@ fn both_sides_agree_on_sizes_and_values() {
     let Some(text) = prints("layout", &[]) else { return };
     let id = size_of::<NcclUniqueId>();
     assert_eq!(line(&text, "layout "), format!("{id} {} 4 4 4 4", size_of::<*mut ()>()));
-    assert_eq!((size_of::<Status>(), size_of::<Format>()), (4, 4));
+    assert_eq!((size_of::<Code>(), size_of::<Format>()), (4, 4));
     let results = [
-        Status::Success,
-        Status::System,
-        Status::Internal,
-        Status::InvalidArgument,
-        Status::InvalidUsage,
-        Status::Remote,
-        Status::Timeout,
+        Code::Success,
+        Code::System,
+        Code::Internal,
+        Code::InvalidArgument,
+        Code::InvalidUsage,
+        Code::Remote,
+        Code::Timeout,
     ];
     let results = results.map(|result| (result as i32).to_string()).join(" ");
     assert_eq!(line(&text, "results "), results);

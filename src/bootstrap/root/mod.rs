@@ -82,7 +82,7 @@ impl Root {
         woken.set_nonblocking(true).map_err(prepare)?;
         let mut hosts: Vec<IpAddr> = id.addresses.iter().map(|address| address.ip()).collect();
         if hosts.iter().any(IpAddr::is_unspecified) {
-            hosts = interfaces::usable();
+            hosts = interfaces::usable()?;
         }
         hosts.retain(|ip| !ip.is_loopback());
         let service = service::Service::new(listeners, woken, door, id, hosts, limits);

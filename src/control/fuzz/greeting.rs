@@ -55,7 +55,7 @@ impl Listening {
     fn new() -> Self {
         let shared = process::Shared::new().expect("listeners");
         let name = SocketAddr::from_abstract_name(&shared.unix_name).expect("a name");
-        let port = shared.tcp_addresses()[0].port();
+        let port = shared.tcp_addresses().expect("addresses")[0].port();
         let member = Member::new(&shared, JOB, KEY, 0, table(SIZE));
         shared.enlist(&member);
         Listening { shared, member, name, port }

@@ -1,9 +1,234 @@
-//! seam
-/// seam
-pub fn warn(_d: i32, _t: impl std::fmt::Display) {}
-/// seam
-pub fn call(_t: impl std::fmt::Display) {}
-/// seam
-pub fn reset() {}
-/// seam
+//! What `NCCL_DEBUG` asks for, in the shape of NCCL's lines, which tools read.
+//!
+//! ```text
+//! host:pid:tid [dev] NCCL INFO text
+//! [time] host:pid:tid [dev] file:line NCCL WARN text
+//! host:pid:tid NCCL CALL text
+//! ```
+//!
+//! Invariant: one logger a process, made from the environment when the first line is due and again after
+//! [`reset`]; a line is one write, so lines of threads never mix; where a line cannot be written it is lost, and
+//! nobody is told. What is off costs one load. Absent: `tracing`, of which no subscriber is installed.
+
+mod line;
+mod logger;
+mod stamp;
+
+use std::fmt;
+use std::panic::Location;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use consort_memory::sync::{AtomicU64, Ordering};
+
+use super::environment::{Environment, variables};
+use crate::Rank;
+use line::Line;
+use logger::Logger;
+
+/// How much is told; each level includes those before it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Level {
+    /// Nothing.
+    None,
+    /// The library's version.
+    Version,
+    /// What is wrong.
+    Warn,
+    /// What is done, of the subsystems asked for.
+    Info,
+    /// The same.
+    Abort,
+    /// Every call.
+    Trace,
+}
+
+impl Level {
+    const ALL: [Level; 6] =
+        [Level::None, Level::Version, Level::Warn, Level::Info, Level::Abort, Level::Trace];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Level::None => "NONE",
+            Level::Version => "VERSION",
+            Level::Warn => "WARN",
+            Level::Info => "INFO",
+            Level::Abort => "ABORT",
+            Level::Trace => "TRACE",
+        }
+    }
+}
+
+/// The part of the library that a line is about: `NCCL_DEBUG_SUBSYS` chooses among them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[allow(missing_docs, reason = "the variants are NCCL's names")]
+pub enum Subsystem {
+    Init,
+    Coll,
+    P2p,
+    Shm,
+    Net,
+    Graph,
+    Tuning,
+    Env,
+    Alloc,
+    Call,
+    Proxy,
+    Nvls,
+    Bootstrap,
+    Reg,
+    Profile,
+    Ras,
+    Destroy,
+    AllocHost,
+}
+
+impl Subsystem {
+    const NAMES: [&'static str; 18] = [
+        "INIT",
+        "COLL",
+        "P2P",
+        "SHM",
+        "NET",
+        "GRAPH",
+        "TUNING",
+        "ENV",
+        "ALLOC",
+        "CALL",
+        "PROXY",
+        "NVLS",
+        "BOOTSTRAP",
+        "REG",
+        "PROFILE",
+        "RAS",
+        "DESTROY",
+        "ALLOC_HOST",
+    ];
+
+    const fn bit(self) -> u32 {
+        1 << self as u32
+    }
+}
+
+/// The number in brackets of a line that no rank of ours writes.
 pub const NO_DEVICE: i32 = -1;
+
+static LOGGER: RwLock<Option<Arc<Logger>>> = RwLock::new(None);
+/// What is on, as [`packed`] has it; 0 while there is no logger.
+static SWITCH: AtomicU64 = AtomicU64::new(0);
+
+fn packed(level: Level, mask: u32) -> u64 {
+    u64::from(mask) << 8 | (level as u64 + 1)
+}
+
+fn logger() -> Arc<Logger> {
+    if let Some(logger) = &*LOGGER.read().unwrap_or_else(PoisonError::into_inner) {
+        return logger.clone();
+    }
+    let environment = Environment::of_process();
+    let mut slot = LOGGER.write().unwrap_or_else(PoisonError::into_inner);
+    slot.get_or_insert_with(|| install(Logger::new(&environment))).clone()
+}
+
+fn install(logger: Logger) -> Arc<Logger> {
+    // Release: pairs with the Acquire in `enabled`; publishes nothing but itself, the logger is behind its lock.
+    SWITCH.store(packed(logger.level, logger.mask), Ordering::Release);
+    Arc::new(logger)
+}
+
+/// Whether lines of this level about this subsystem are written.
+pub fn enabled(level: Level, subsystem: Subsystem) -> bool {
+    // Acquire: pairs with the Release in `install`.
+    let switch = match SWITCH.load(Ordering::Acquire) {
+        0 => {
+            let logger = logger();
+            packed(logger.level, logger.mask)
+        }
+        switch => switch,
+    };
+    let mask = (switch >> 8) as u32;
+    level as u64 + 1 <= switch & 0xff && (level <= Level::Warn || mask & subsystem.bit() != 0)
+}
+
+/// Forgets what was read: the next line reads the variables again and opens the file again.
+pub fn reset() {
+    let mut slot = LOGGER.write().unwrap_or_else(PoisonError::into_inner);
+    *slot = None;
+    SWITCH.store(0, Ordering::Release);
+}
+
+/// Makes the logger of these variables instead of the process's, until [`reset`].
+pub fn set_from(environment: &Environment<'_>) {
+    let mut slot = LOGGER.write().unwrap_or_else(PoisonError::into_inner);
+    *slot = Some(install(Logger::new(environment)));
+}
+
+/// Something is wrong; `device` is the rank or device that says so, or [`NO_DEVICE`].
+#[track_caller]
+pub fn warn(device: i32, text: impl fmt::Display) {
+    warn_at(device, text, Location::caller());
+}
+
+fn warn_at(device: i32, text: impl fmt::Display, at: &Location<'_>) {
+    if enabled(Level::Warn, Subsystem::Init) {
+        let logger = logger();
+        logger.write(&Line::Warn { device, file: at.file(), line: at.line() }, &text);
+        if logger.info_on_warning && logger.level < Level::Info {
+            // Acquire and Release: as in `enabled` and `install`.
+            SWITCH.store(packed(Level::Info, logger.mask), Ordering::Release);
+        }
+    }
+}
+
+/// Something is done.
+pub fn info(subsystem: Subsystem, device: i32, text: impl fmt::Display) {
+    if enabled(Level::Info, subsystem) {
+        logger().write(&Line::Info { device }, &text);
+    }
+}
+
+/// A call of the C interface, as `ncclAllReduce(...)` with its arguments.
+pub fn call(text: impl fmt::Display) {
+    if enabled(Level::Trace, Subsystem::Call) {
+        logger().write(&Line::Call, &text);
+    }
+}
+
+/// `NCCL version <version>`: alone on a line for those who asked for it, an INFO line for those who asked for more.
+pub fn version(version: &str) {
+    if enabled(Level::Version, Subsystem::Init) {
+        let logger = logger();
+        let line = if logger.level >= Level::Info { Line::Info { device: NO_DEVICE } } else { Line::Version };
+        logger.write(&line, &format_args!("NCCL version {version}"));
+    }
+}
+
+/// From now on warnings and hang reports of the whole library are lines of this log as well.
+pub(super) fn listen() {
+    crate::report::listen(|rank: Option<Rank>, text: &str, at: &Location<'_>| {
+        let told = enabled(Level::Warn, Subsystem::Init);
+        warn_at(rank.and_then(|rank| i32::try_from(rank).ok()).unwrap_or(NO_DEVICE), text, at);
+        told
+    });
+}
+
+/// Tells which variables are set, and which of them do nothing here and why.
+pub(super) fn announce(environment: &Environment<'_>) {
+    if !enabled(Level::Info, Subsystem::Env) {
+        return;
+    }
+    for variable in variables() {
+        let Some((text, origin)) = environment.text(variable.name) else { continue };
+        let name = variable.name;
+        match variable.state.reason() {
+            None => info(Subsystem::Env, NO_DEVICE, format_args!("{name} set by {origin} to {text}.")),
+            Some(why) => info(
+                Subsystem::Env,
+                NO_DEVICE,
+                format_args!("{name} set by {origin} to {text} is ignored: {why}."),
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+//! NCCL's config struct of one call (`ncclCollConfig_t`), and what of ours it can carry.
+//!
+//! Its `ext` is a list of options of vendors, each a pair of numbers and a value. Ours are those of
+//! [`EXTENSION_VENDOR`]; NCCL and others pass over them, as this passes over theirs.
+//!
+//! Invariant: as for [`Config`](super::Config). Absent: walking the list, which is the caller's.
+
+use std::time::Duration;
+
+use consort_algorithms::catalogue::Algorithm;
+
+use super::reader::Reader;
+use super::{bad, within};
+use crate::error::{Error, Result};
+
+/// Bytes of the newest struct that is known.
+pub const CALL_BYTES: usize = 72;
+/// Bytes of the first.
+const CALL_BYTES_MIN: usize = 64;
+
+/// The number under which options of this library stand in `ext`: the letters `cst`.
+pub const EXTENSION_VENDOR: i32 = 0x63_73_74;
+/// The call's deadline: `val.i` milliseconds, 1 or more.
+pub const EXTENSION_TIMEOUT_MS: i32 = 1;
+/// The call's algorithm: `val.s`, a name as `algSelection` takes it. It must be possible.
+pub const EXTENSION_ALGORITHM: i32 = 2;
+
+/// One element of `ext`: vendor, option, and the eight bytes of the value.
+pub type Extension = (i32, i32, u64);
+
+/// A client's wishes for one call. What it left undefined is `None`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct CallConfig {
+    /// `minCTAs`.
+    pub min_ctas: Option<i32>,
+    /// `maxCTAs`.
+    pub max_ctas: Option<i32>,
+    /// `nvlsCTAs`.
+    pub nvls_ctas: Option<i32>,
+    /// `cgaClusterSize`.
+    pub cga_cluster_size: Option<i32>,
+    /// `algSelection`, or our own option: what runs the call.
+    pub algorithm: Option<Algorithm>,
+    /// `forceAlgSelection`: whether the call fails where the algorithm is not possible.
+    pub forced: bool,
+    /// `CTAPolicy`.
+    pub cta_policy: Option<i32>,
+    /// `userProfilerTag`.
+    pub profiler_tag: u64,
+    /// `launchCompletionEvent`, as an address; 0 for none.
+    pub launch_completion_event: u64,
+    /// Our own option: how long the call may take.
+    pub timeout: Option<Duration>,
+}
+
+impl CallConfig {
+    /// Reads a client's struct. `bytes` are its first `min(size, CALL_BYTES)` bytes, where `size` is its first
+    /// field; `extensions` what its `ext` leads to; `text` gives the C string at an address.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] naming the field: not initialised, a value that NCCL does not allow, an algorithm
+    /// that is forced and has no such name, an option of ours that there is not.
+    pub fn decode(
+        bytes: &[u8],
+        extensions: &[Extension],
+        text: &mut dyn FnMut(usize) -> Option<String>,
+    ) -> Result<Self> {
+        let (timeout, named) = ours(extensions, text)?;
+        let mut read = Reader::begin("ncclCollConfig_t", bytes, CALL_BYTES_MIN, CALL_BYTES, text)?;
+        let positive = |name, value| within(name, value, 1..=i32::MAX, "1 or more");
+        let (min_ctas, max_ctas) =
+            (positive("minCTAs", read.int(24, 0))?, positive("maxCTAs", read.int(28, 0))?);
+        if let (Some(least), Some(most)) = (min_ctas, max_ctas)
+            && least > most
+        {
+            return Err(bad("minCTAs", least, &format!("at most maxCTAs, which is {most}")));
+        }
+        let forced = within("forceAlgSelection", read.int(48, 0), 0..=1, "0 or 1")? != Some(0);
+        let selected = read.text(40, 0).filter(|name| !name.trim().is_empty());
+        let selected = match selected.as_deref().map(algorithm) {
+            None => None,
+            Some(Ok(algorithm)) => Some(algorithm),
+            Some(Err(error)) if forced => return Err(error),
+            // A hint that is not understood is none.
+            Some(Err(_)) => None,
+        };
+        Ok(CallConfig {
+            min_ctas,
+            max_ctas,
+            nvls_ctas: positive("nvlsCTAs", read.int(32, 0))?,
+            cga_cluster_size: within("cgaClusterSize", read.int(36, 0), 0..=i32::MAX, "0 or more")?,
+            algorithm: named.or(selected),
+            forced: forced || named.is_some(),
+            cta_policy: within("CTAPolicy", read.int(52, 0), 0..=3, "a mask of 1 and 2")?,
+            profiler_tag: read.long(56, 0),
+            launch_completion_event: read.long(64, 0),
+            timeout,
+        })
+    }
+
+    /// The algorithm that the call is to be told, on a communicator of `ranks` ranks: none where it was only a hint
+    /// and there is no such algorithm for the collective.
+    ///
+    /// An algorithm that is forced and not possible is told all the same: the call says what is possible.
+    pub fn algorithm_for(&self, collective: consort_algorithms::Collective, ranks: u32) -> Option<Algorithm> {
+        self.algorithm.filter(|algorithm| self.forced || algorithm.is_defined(collective, ranks))
+    }
+}
+
+/// What `ext` says to us.
+fn ours(
+    extensions: &[Extension],
+    text: &mut dyn FnMut(usize) -> Option<String>,
+) -> Result<(Option<Duration>, Option<Algorithm>)> {
+    let (mut timeout, mut named) = (None, None);
+    for &(vendor, option, value) in extensions {
+        match (vendor, option) {
+            (EXTENSION_VENDOR, EXTENSION_TIMEOUT_MS) => {
+                // The union's first member is an int; the bytes behind it are anybody's.
+                let [a, b, c, d, ..] = value.to_ne_bytes();
+                let milliseconds = i32::from_ne_bytes([a, b, c, d]);
+                let allowed = u64::try_from(milliseconds).ok().filter(|milliseconds| *milliseconds > 0);
+                let Some(milliseconds) = allowed else {
+                    return Err(bad(
+                        "the timeout of the call in ext",
+                        milliseconds,
+                        "1 or more milliseconds",
+                    ));
+                };
+                timeout = Some(Duration::from_millis(milliseconds));
+            }
+            (EXTENSION_VENDOR, EXTENSION_ALGORITHM) => {
+                let name = usize::try_from(value).ok().filter(|address| *address != 0).and_then(&mut *text);
+                let Some(name) = name else {
+                    return Err(Error::invalid(
+                        "the algorithm of the call in ext is no text",
+                        "let val.s point to its name",
+                    ));
+                };
+                named = Some(algorithm(&name)?);
+            }
+            (EXTENSION_VENDOR, _) => {
+                return Err(Error::invalid(
+                    format!("there is no option {option} of vendor {EXTENSION_VENDOR:#x} in ext"),
+                    "the options are 1, a timeout in milliseconds, and 2, the name of an algorithm",
+                ));
+            }
+            _ => {}
+        }
+    }
+    Ok((timeout, named))
+}
+
+/// An algorithm by NCCL's name or ours.
+fn algorithm(name: &str) -> Result<Algorithm> {
+    let found = name.trim().parse();
+    found.map_err(|error: consort_algorithms::catalogue::UnknownAlgorithm| {
+        Error::invalid(format!("the algorithm of the call is {name:?}"), error.to_string())
+    })
+}

@@ -1,0 +1,68 @@
+//! This library's own variables.
+//!
+//! Invariant: every one that a communicator's settings know is here. Absent: those that only tests read.
+
+/// A variable of this library.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ours {
+    /// Its name.
+    pub name: &'static str,
+    /// What counts where it is not set.
+    pub default: &'static str,
+    /// What it does.
+    pub meaning: &'static str,
+}
+
+const fn ours(name: &'static str, default: &'static str, meaning: &'static str) -> Ours {
+    Ours { name, default, meaning }
+}
+
+pub(super) const OURS: [Ours; 23] = [
+    ours(
+        "CONSORT_TIMEOUT",
+        "1800",
+        "seconds until an operation fails on all ranks; through the C interface none unless it is set",
+    ),
+    ours("CONSORT_JOIN_TIMEOUT", "300", "seconds until joining fails"),
+    ours(
+        "CONSORT_CONNECT_TIMEOUT",
+        "30",
+        "seconds until a data connection that both sides are making counts as broken",
+    ),
+    ours("CONSORT_REPORT_AFTER", "60", "seconds until an operation that does not end is reported"),
+    ours("CONSORT_TRANSPORT", "auto", "`auto`, `shm` (memory only) or `tcp`; equal on all ranks"),
+    ours("CONSORT_CHANNELS", "1", "streams side by side between neighbours, 1 to 16; equal on all ranks"),
+    ours(
+        "CONSORT_BIDIRECTIONAL",
+        "0",
+        "1: half of the data goes round the ring the other way; equal on all ranks",
+    ),
+    ours(
+        "CONSORT_SLOT_BYTES",
+        "by size",
+        "staging slot, a power of two from 16 KiB to 512 KiB; equal on all ranks",
+    ),
+    ours("CONSORT_ALGO", "all", "which algorithms may be chosen; equal on all ranks"),
+    ours("CONSORT_DETERMINISM", "run", "what bits may depend on: `run` or `invariant`; equal on all ranks"),
+    ours("CONSORT_TUNING", "", "a table that `collbench tune` wrote; equal on all ranks"),
+    ours("CONSORT_TOPOLOGY", "", "the machine to predict for, a profile or a file; equal on all ranks"),
+    ours(
+        "CONSORT_FLIGHT_RECORD",
+        "",
+        "directory to which a communicator that fails writes its last operations",
+    ),
+    ours("CONSORT_TRACE", "", "file to which all ranks write their operations as Chrome trace events"),
+    ours(
+        "CONSORT_TRACE_EVENTS",
+        "128",
+        "operations kept for both, 1 to 4194304; 65536 by default where there is a trace",
+    ),
+    ours("CONSORT_RANK", "", "this process's rank, where no launcher sets one"),
+    ours("CONSORT_SIZE", "", "the number of ranks, where no launcher sets one"),
+    ours("CONSORT_LOCAL_RANK", "", "this process's number among the ranks of its host"),
+    ours("CONSORT_LOCAL_SIZE", "", "the number of ranks of this host"),
+    ours("CONSORT_JOB", "", "a name that keeps jobs of one user on one host apart"),
+    ours("CONSORT_ADDRESS", "", "where rank 0 listens, for ranks on several hosts"),
+    ours("CONSORT_SECRET", "", "what proves that a rank belongs to the job"),
+    ours("CONSORT_BIND", "", "ip addresses on which a unique id's rendezvous listens"),
+];

@@ -1,0 +1,170 @@
+//! Golden lines, masks, files, two threads. The one logger of the process is used by one test alone.
+
+use std::path::PathBuf;
+
+use super::*;
+
+fn environment(set: &[(&str, &str)]) -> Environment<'static> {
+    let set: Vec<(String, String)> =
+        set.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
+    Environment::from_lookup(move |name| {
+        set.iter().find(|(known, _)| known == name).map(|(_, text)| text.clone())
+    })
+}
+
+fn file(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("consort-log-{}-{name}", std::process::id()))
+}
+
+#[test]
+fn golden_lines() {
+    let place = "vm:12:34";
+    let render = |line: Line<'_>, stamp: &str, text: &str| line.render(stamp, place, &text);
+    assert_eq!(render(Line::Info { device: 3 }, "", "hello"), "vm:12:34 [3] NCCL INFO hello\n");
+    assert_eq!(
+        render(Line::Warn { device: 0, file: "src/a.rs", line: 7 }, "[2026-01-02 03:04:05] ", "beware"),
+        "[2026-01-02 03:04:05] vm:12:34 [0] src/a.rs:7 NCCL WARN beware\n"
+    );
+    assert_eq!(
+        render(Line::Call, "", "ncclAllReduce(0x1, 0x2)"),
+        "vm:12:34 NCCL CALL ncclAllReduce(0x1, 0x2)\n"
+    );
+    assert_eq!(render(Line::Version, "", "NCCL version 2.30.7+x"), "NCCL version 2.30.7+x\n");
+    assert_eq!(
+        render(Line::Info { device: NO_DEVICE }, "", "one\n\nthree\n"),
+        "vm:12:34 [-1] NCCL INFO one\nvm:12:34 [-1] NCCL INFO \nvm:12:34 [-1] NCCL INFO three\n"
+    );
+}
+
+#[test]
+fn what_variables_ask_for() {
+    let of = |set: &[(&str, &str)]| Logger::new(&environment(set));
+    let plain = of(&[]);
+    let default = Subsystem::Init.bit() | Subsystem::Bootstrap.bit() | Subsystem::Env.bit();
+    assert_eq!((plain.level, plain.mask, plain.info_on_warning), (Level::None, default, false));
+    for (text, level) in [
+        ("version", Level::Version),
+        ("WARN", Level::Warn),
+        ("Info", Level::Info),
+        ("ABORT", Level::Abort),
+        ("trace", Level::Trace),
+        ("none", Level::None),
+        ("loud", Level::None),
+    ] {
+        assert_eq!(of(&[("NCCL_DEBUG", text)]).level, level, "{text}");
+    }
+    assert!(of(&[("NCCL_WARN_ENABLE_DEBUG_INFO", "1")]).info_on_warning);
+}
+
+/// The part of a line behind the place, which differs from run to run.
+fn texts(path: &PathBuf) -> Vec<String> {
+    let all = std::fs::read_to_string(path).expect("the log");
+    let pid = format!(":{}:", std::process::id());
+    let lines = all.lines().filter(|line| !line.starts_with("NCCL version"));
+    assert!(lines.clone().all(|line| line.contains(&pid)), "{all}");
+    lines.map(|line| line[line.find(" NCCL ").expect("a kind") + 1..].to_owned()).collect()
+}
+
+#[test]
+fn the_one_logger_of_the_process() {
+    let path = file("%p-all").display().to_string();
+    let written = file(&format!("{}-all", std::process::id()));
+    let set = |level: &str, subsystems: &str, extra: (&str, &str)| {
+        set_from(&environment(&[
+            ("NCCL_DEBUG", level),
+            ("NCCL_DEBUG_SUBSYS", subsystems),
+            ("NCCL_DEBUG_FILE", &path),
+            ("NCCL_DEBUG_TIMESTAMP_FORMAT", "<%Y> "),
+            extra,
+        ]));
+    };
+    let none = ("", "");
+    let all = || {
+        version("2.0");
+        warn(1, "w");
+        info(Subsystem::Init, 1, "i");
+        info(Subsystem::Net, 1, "n");
+        call("c()");
+    };
+
+    set("WARN", "NET", none);
+    all();
+    let warning = texts(&written);
+    assert_eq!(warning, ["NCCL WARN w"]);
+    let whole = std::fs::read_to_string(&written).expect("the log");
+    assert!(whole.starts_with("NCCL version 2.0\n<2"), "{whole}");
+    assert!(whole.contains(" [1] src/nccl/log/tests.rs:"), "the place of the call: {whole}");
+    assert!(enabled(Level::Warn, Subsystem::Net) && !enabled(Level::Info, Subsystem::Net));
+
+    // The same file goes on, as it was this process that began it.
+    set("info", "^INIT,CALL", none);
+    all();
+    assert_eq!(texts(&written)[1..], ["NCCL INFO NCCL version 2.0", "NCCL WARN w", "NCCL INFO n"]);
+    set("TRACE", "ALL", ("NCCL_DEBUG_TIMESTAMP_LEVELS", "TRACE"));
+    all();
+    let lines = texts(&written);
+    assert_eq!(
+        lines[4..],
+        ["NCCL INFO NCCL version 2.0", "NCCL WARN w", "NCCL INFO i", "NCCL INFO n", "NCCL CALL c()"]
+    );
+    assert!(
+        std::fs::read_to_string(&written)
+            .expect("the log")
+            .lines()
+            .last()
+            .is_some_and(|l| l.starts_with("<2"))
+    );
+
+    set("WARN", "INIT", ("NCCL_WARN_ENABLE_DEBUG_INFO", "1"));
+    info(Subsystem::Init, 0, "not yet");
+    warn(0, "now");
+    info(Subsystem::Init, 0, "told");
+    assert_eq!(texts(&written)[9..], ["NCCL WARN now", "NCCL INFO told"]);
+
+    // Lines of threads are whole.
+    set("INFO", "INIT", none);
+    std::thread::scope(|threads| {
+        for letter in ["a", "b"] {
+            threads.spawn(move || {
+                for _ in 0..500 {
+                    info(Subsystem::Init, 0, letter.repeat(300));
+                }
+            });
+        }
+    });
+    let lines = texts(&written);
+    let whole = |letter: &str| {
+        let line = format!("NCCL INFO {}", letter.repeat(300));
+        lines.iter().filter(|found| **found == line).count()
+    };
+    assert_eq!((whole("a"), whole("b")), (500, 500));
+
+    // Warnings of the library arrive here.
+    listen();
+    crate::report::warn("from the library\nin two lines");
+    assert_eq!(texts(&written)[lines.len()..], ["NCCL WARN from the library", "NCCL WARN in two lines"]);
+    // What does nothing is said.
+    set("INFO", "ENV", none);
+    announce(&environment(&[("NCCL_ALGO", "ring"), ("NCCL_IB_HCA", "mlx5")]));
+    let lines = texts(&written);
+    let told = &lines[lines.len() - 2..];
+    assert_eq!(told[0], "NCCL INFO NCCL_ALGO set by environment to ring.");
+    assert!(told[1].starts_with("NCCL INFO NCCL_IB_HCA set by environment to mlx5 is ignored: "), "{told:?}");
+
+    std::fs::remove_file(&written).expect("removed");
+    reset();
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_no_error() {
+    let set = [("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", "/nonexistent/%h/log")];
+    let logger = Logger::new(&environment(&set));
+    logger.write(&Line::Info { device: 0 }, &"a test of the log writes this line to standard output");
+    // A full disk.
+    if std::path::Path::new("/dev/full").exists() {
+        let logger = Logger::new(&environment(&[("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", "/dev/full")]));
+        logger.write(&Line::Info { device: 0 }, &"lost");
+    } else {
+        println!("SKIP: there is no /dev/full");
+    }
+}
