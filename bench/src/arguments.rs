@@ -7,11 +7,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
+use consort::DataType;
 use consort::planning::Algorithm;
-use consort::{DataType, ReduceOp};
 
 use crate::collective::Collective;
 use crate::failure::Failure;
+use crate::operator::Operator;
 use crate::sizes::{Step, Sweep, parse_size};
 use crate::statistics::Average;
 
@@ -34,7 +35,8 @@ pub(crate) const ITERATIONS_TIME: Duration = Duration::from_secs(5);
 /// library or lost rank, 4 timeout, 6 wrong usage, 7 wrong data or bandwidth below the minimum.
 ///
 /// `collbench trace OUT IN...` merges the trace files (CONSORT_TRACE) of several hosts. `collbench plan`,
-/// `simulate` and `tune` (each with --help) ask the planner, price its candidates, and measure them.
+/// `simulate` and `tune` (each with --help) ask the planner, price its candidates, and measure them. `collbench env`
+/// shows every setting, its value now and where that came from.
 #[derive(Parser, Debug)]
 #[command(
     name = "collbench",
@@ -77,7 +79,7 @@ pub(crate) struct Arguments {
     #[arg(short = 'd', long = "datatype", value_name = "TYPE", default_value = "float")]
     data_type: String,
 
-    /// sum prod min max avg, or all
+    /// sum prod min max avg mulsum, or all. mulsum sums what even ranks multiply by 1 and odd ranks by 2
     #[arg(short = 'o', long = "op", value_name = "OP", default_value = "sum")]
     op: String,
 
@@ -313,7 +315,7 @@ pub(crate) struct Settings {
     pub(crate) collective: Collective,
     pub(crate) sweep: Sweep,
     pub(crate) data_types: Vec<DataType>,
-    pub(crate) ops: Vec<ReduceOp>,
+    pub(crate) ops: Vec<Operator>,
     /// `None` for each rank in turn.
     pub(crate) root: Option<u32>,
     /// `None` for as many as fit.
@@ -390,7 +392,7 @@ impl Arguments {
             collective: self.collective,
             sweep,
             data_types: data_types(&self.data_type)?,
-            ops: if self.collective.folds() { ops(&self.op)? } else { vec![ReduceOp::Sum] },
+            ops: if self.collective.folds() { ops(&self.op)? } else { vec![Operator::Sum] },
             root,
             iterations: self.iterations,
             warmups: self.warmups,
@@ -431,13 +433,10 @@ fn data_types(text: &str) -> Result<Vec<DataType>, Failure> {
     }
 }
 
-fn ops(text: &str) -> Result<Vec<ReduceOp>, Failure> {
+fn ops(text: &str) -> Result<Vec<Operator>, Failure> {
     match text {
-        "all" => Ok(vec![ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min, ReduceOp::Avg]),
-        "mulsum" => {
-            Err(Failure::usage("-o mulsum is not supported: operators made by the user do not exist yet"))
-        }
-        text => match text.parse::<ReduceOp>() {
+        "all" => Ok(Operator::ALL.to_vec()),
+        text => match text.parse::<Operator>() {
             Ok(one) => Ok(vec![one]),
             Err(error) => Err(Failure::usage(format!("-o: {error}, all"))),
         },

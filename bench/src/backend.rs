@@ -169,12 +169,13 @@ fn whole(comm: &Communicator, work: &Work, buffers: Buffers<'_>, with: &mut With
         }
     };
     let (data_type, count, root) = (work.data_type, work.shape.count, work.root);
+    let (op, scaling) = (work.op.folds_with(), |call| work.op.scaling(call, data_type, comm.rank()));
     let call = match work.collective {
-        Collective::AllReduce => Call::all_reduce(data_type, work.op, count),
-        Collective::Reduce => Call::reduce(data_type, work.op, count, root),
+        Collective::AllReduce => scaling(Call::all_reduce(data_type, op, count)),
+        Collective::Reduce => scaling(Call::reduce(data_type, op, count, root)),
         Collective::Broadcast => Call::broadcast(data_type, count, root),
         Collective::AllGather => Call::all_gather(data_type, count),
-        Collective::ReduceScatter => Call::reduce_scatter(data_type, work.op, count),
+        Collective::ReduceScatter => scaling(Call::reduce_scatter(data_type, op, count)),
         Collective::AllToAll => Call::all_to_all(data_type, count),
         Collective::Gather => Call::gather(data_type, count, root),
         Collective::Scatter => Call::scatter(data_type, count, root),

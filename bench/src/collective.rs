@@ -5,10 +5,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-use consort::{DataType, ReduceOp};
+use consort::DataType;
 
 use crate::cut::Cut;
 use crate::failure::Failure;
+use crate::operator::Operator;
 
 /// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,7 +48,7 @@ pub(crate) struct Work {
     pub(crate) collective: Collective,
     pub(crate) data_type: DataType,
     /// Of no importance where nothing is folded.
-    pub(crate) op: ReduceOp,
+    pub(crate) op: Operator,
     /// Of no importance where there is none.
     pub(crate) root: u32,
     pub(crate) shape: Shape,

@@ -14,6 +14,8 @@ use crate::backend::With;
 use crate::collective::Work;
 use crate::failure::{Exit, Failure};
 use crate::group::Buffers;
+use crate::operator::Operator;
+use crate::values::scalar_bytes;
 
 /// Elements watched on either side of a copy.
 const MARGIN: usize = 64;
@@ -50,12 +52,18 @@ fn on<T: Element + Default>(
     with: &mut With<'_>,
 ) -> Result<(), Failure> {
     let counts = work.cut(comm.size()).counts();
+    let mut scalar = [T::default()];
+    SpanMut::of(&mut scalar).copy_from(Span::of(&scalar_bytes(work.data_type, comm.rank())));
+    let [scalar] = scalar;
     match buffers {
         Buffers::Apart { input, output } => {
             let (mut from, mut to) = (Copied::<T>::of(input), Copied::<T>::of(output));
             {
                 let (from, to) = (&from.elements[from.used.clone()], &mut to.elements[to.used.clone()]);
-                with(&mut || comm.reduce_scatter_v(from, to, &counts, work.op))?;
+                with(&mut || match work.op {
+                    Operator::MulSum => comm.scaled_by(scalar).reduce_scatter_v(from, to, &counts),
+                    op => comm.reduce_scatter_v(from, to, &counts, op.folds_with()),
+                })?;
             }
             from.put_back(input)?;
             to.put_back(output)
@@ -64,7 +72,10 @@ fn on<T: Element + Default>(
             let mut both = Copied::<T>::of(memory);
             {
                 let both = &mut both.elements[both.used.clone()];
-                with(&mut || comm.reduce_scatter_v_in_place(both, &counts, work.op))?;
+                with(&mut || match work.op {
+                    Operator::MulSum => comm.scaled_by(scalar).reduce_scatter_v_in_place(both, &counts),
+                    op => comm.reduce_scatter_v_in_place(both, &counts, op.folds_with()),
+                })?;
             }
             both.put_back(memory)
         }

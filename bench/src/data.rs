@@ -10,9 +10,10 @@ use std::ops::Range;
 use crate::buffers::Guarded;
 use crate::collective::{Collective, Work};
 use crate::group::Buffers;
+use crate::operator::Operator;
 use crate::pattern::{Differences, Pattern};
 use crate::values::{Rule, mix, moved};
-use consort::{DataType, ReduceOp};
+use consort::DataType;
 
 /// Where input and output are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,7 +81,7 @@ impl Data {
     pub(crate) fn new(
         collective: Collective,
         data_type: DataType,
-        op: ReduceOp,
+        op: Operator,
         rank: u32,
         ranks: u32,
         seed: u64,
@@ -350,11 +351,11 @@ mod tests {
 
     fn work(collective: Collective, bytes: u64, ranks: u32) -> Work {
         let data_type = DataType::Float32;
-        Work { collective, data_type, op: ReduceOp::Sum, root: 1, shape: collective.shape(bytes, 4, ranks) }
+        Work { collective, data_type, op: Operator::Sum, root: 1, shape: collective.shape(bytes, 4, ranks) }
     }
 
     fn data(collective: Collective, rank: u32) -> Data {
-        Data::new(collective, DataType::Float32, ReduceOp::Sum, rank, 3, 7)
+        Data::new(collective, DataType::Float32, Operator::Sum, rank, 3, 7)
     }
 
     #[test]
@@ -431,8 +432,8 @@ mod tests {
     #[test]
     fn tolerance_is_for_results_only() {
         let collective = Collective::AllReduce;
-        let work = Work { op: ReduceOp::Avg, ..work(collective, 64, 3) };
-        let data = Data::new(collective, DataType::Float32, ReduceOp::Avg, 0, 3, 7);
+        let work = Work { op: Operator::Avg, ..work(collective, 64, 3) };
+        let data = Data::new(collective, DataType::Float32, Operator::Avg, 0, 3, 7);
         let mut pair = pair();
         data.fill(&work, Placement::OutOfPlace, 1, &mut pair);
         for piece in data.output(&work, Placement::OutOfPlace, 1) {

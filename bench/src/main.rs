@@ -14,6 +14,7 @@
 //! | `cut`, `data`, `values`, `pattern`, `buffers` | what goes in, what must come out, and the comparison |
 //! | `report`, `table`, `statistics`, `progress`, `clock` | what is told |
 //! | `trace` | the subcommand that merges traces |
+//! | `environment` | the subcommand that shows settings |
 //! | `plan`, `simulate`, `tune`, `planned`, `samples` | the subcommands that ask and teach the planner |
 
 #![forbid(unsafe_code)]
@@ -27,10 +28,12 @@ mod collective;
 mod copied;
 mod cut;
 mod data;
+mod environment;
 mod failure;
 mod group;
 mod launch;
 mod measure;
+mod operator;
 mod pattern;
 mod plan;
 mod planned;
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         Some("plan") => return ended(plan::run(&arguments[1..])),
         Some("simulate") => return ended(simulate::run(&arguments[1..])),
         Some("tune") => return ended(tune::run(&arguments)),
+        Some("env") => return ended(environment::run(&arguments[1..])),
         _ => {}
     }
     let settings = match arguments::parse(arguments.clone()) {

@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | sum | any non-zero bits: wrap-around is associative | integers whose magnitudes add up to at most `2^p` |
 //! | prod | any odd bits | a sign each; few factors 1.5 (`3^k < 2^p`), few 2 and ½, the rest 1 |
+//! | mulsum | as for sum; every rank has the scalar 1 or 2 | as for sum, up to `2^(p-1)` |
 //! | max, min | any non-zero bits | any normal value |
 //! | avg | not negative, the sum fits | multiples of the rank count where they fit, see `mean_input` |
 //!
@@ -16,7 +17,9 @@
 //!
 //! Speed is of no concern here: a few thousand values are made per run, and `pattern` spreads them.
 
-use consort::{DataType, ReduceOp};
+use consort::DataType;
+
+use crate::operator::Operator;
 
 /// The layout of a binary float.
 #[derive(Clone, Copy)]
@@ -105,11 +108,28 @@ pub(crate) fn moved(seed: u64, place: usize) -> u64 {
     mix(seed, place as u64) | 1
 }
 
+/// The largest scalar of any rank.
+const SCALAR_MOST: u64 = 2;
+
+/// What a rank multiplies its contribution to `mulsum` by: nccl-tests' choice.
+fn scalar(rank: u32) -> u64 {
+    if rank.is_multiple_of(2) { 1 } else { SCALAR_MOST }
+}
+
+/// The same as one element in memory.
+pub(crate) fn scalar_bytes(data_type: DataType, rank: u32) -> Vec<u8> {
+    let bits = match kind(data_type) {
+        Kind::Float(float) => float.encode(scalar(rank) as f64),
+        _ => scalar(rank),
+    };
+    bits.to_le_bytes()[..data_type.size()].to_vec()
+}
+
 /// The contributions to a fold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rule {
     pub(crate) data_type: DataType,
-    pub(crate) op: ReduceOp,
+    pub(crate) op: Operator,
     pub(crate) ranks: u32,
     pub(crate) seed: u64,
 }
@@ -132,15 +152,16 @@ impl Rule {
     pub(crate) fn input(&self, rank: u32, place: usize) -> u64 {
         match kind(self.data_type) {
             Kind::Float(float) => match self.op {
-                ReduceOp::Max | ReduceOp::Min => {
+                Operator::Max | Operator::Min => {
                     let word = self.word(rank, place);
                     let exponent = 1 + (word >> 32) % ((1 << float.exponent_bits) - 2);
                     (word & !(((1 << float.exponent_bits) - 1) << float.fraction_bits) & self.mask())
                         | (exponent << float.fraction_bits)
                 }
-                ReduceOp::Sum => float.encode(self.sum_input(float, rank, place)),
-                ReduceOp::Prod => float.encode(self.product_input(float, rank, place)),
-                ReduceOp::Avg => float.encode(self.mean_input(float, rank, place)),
+                Operator::Sum => float.encode(self.sum_input(float.exact(), rank, place)),
+                Operator::MulSum => float.encode(self.sum_input(float.exact() / SCALAR_MOST, rank, place)),
+                Operator::Prod => float.encode(self.product_input(float, rank, place)),
+                Operator::Avg => float.encode(self.mean_input(float, rank, place)),
             },
             whole => self.integer_input(matches!(whole, Kind::Signed), rank, place),
         }
@@ -150,8 +171,8 @@ impl Rule {
         let word = self.word(rank, place);
         let bits = word & self.mask();
         match self.op {
-            ReduceOp::Prod => bits | 1,
-            ReduceOp::Avg => {
+            Operator::Prod => bits | 1,
+            Operator::Avg => {
                 let most = self.mask() >> u32::from(signed);
                 let share = most / u64::from(self.ranks);
                 match share {
@@ -164,11 +185,12 @@ impl Rule {
         }
     }
 
-    fn sum_input(&self, float: Float, rank: u32, place: usize) -> f64 {
+    /// Integers whose magnitudes add up to at most `most`.
+    fn sum_input(&self, most: u64, rank: u32, place: usize) -> f64 {
         let word = self.word(rank, place);
-        let share = (float.exact() / u64::from(self.ranks)).min(1 << 24);
+        let share = (most / u64::from(self.ranks)).min(1 << 24);
         let magnitude = match share {
-            0 => u64::from(self.turn(rank, place) < float.exact()),
+            0 => u64::from(self.turn(rank, place) < most),
             _ => 1 + (word >> 1) % share,
         };
         if magnitude != 0 && word & 1 == 1 { -(magnitude as f64) } else { magnitude as f64 }
@@ -196,7 +218,7 @@ impl Rule {
         if ranks.is_power_of_two() {
             let room = float.exponent_max() - float.fraction_bits as i32 - 1;
             let scale = (ranks.trailing_zeros() as i32).min(room);
-            return self.sum_input(float, rank, place) * 2f64.powi(scale);
+            return self.sum_input(float.exact(), rank, place) * 2f64.powi(scale);
         }
         let word = self.word(rank, place) >> 1;
         let share = (float.exact() / (ranks * ranks)).min(1 << 10);
@@ -227,21 +249,30 @@ impl Rule {
         let inputs = (0..self.ranks).map(|rank| self.input(rank, place));
         let larger = |a: &u64, b: &u64| order_key(self.data_type, *a).cmp(&order_key(self.data_type, *b));
         match (self.op, kind(self.data_type)) {
-            (ReduceOp::Max, _) => inputs.max_by(larger).unwrap_or(0),
-            (ReduceOp::Min, _) => inputs.min_by(larger).unwrap_or(0),
-            (ReduceOp::Sum, Kind::Float(float)) => {
+            (Operator::Max, _) => inputs.max_by(larger).unwrap_or(0),
+            (Operator::Min, _) => inputs.min_by(larger).unwrap_or(0),
+            (Operator::Sum, Kind::Float(float)) => {
                 float.encode(inputs.map(|bits| Self::decode(float, bits)).fold(0.0, |sum, value| sum + value))
             }
-            (ReduceOp::Prod, Kind::Float(float)) => {
+            (Operator::Prod, Kind::Float(float)) => {
                 float.encode(inputs.map(|bits| Self::decode(float, bits)).product())
             }
-            (ReduceOp::Avg, Kind::Float(float)) => {
+            (Operator::Avg, Kind::Float(float)) => {
                 let sum = inputs.map(|bits| Self::decode(float, bits)).fold(0.0, |sum, value| sum + value);
                 float.encode(sum / f64::from(self.ranks))
             }
-            (ReduceOp::Sum, _) => inputs.fold(0, u64::wrapping_add) & self.mask(),
-            (ReduceOp::Prod, _) => inputs.fold(1, u64::wrapping_mul) & self.mask(),
-            (ReduceOp::Avg, _) => inputs.sum::<u64>() / u64::from(self.ranks),
+            (Operator::MulSum, Kind::Float(float)) => {
+                let products =
+                    (0..).zip(inputs).map(|(rank, bits)| Self::decode(float, bits) * scalar(rank) as f64);
+                float.encode(products.fold(0.0, |sum, value| sum + value))
+            }
+            (Operator::MulSum, _) => {
+                let products = (0..).zip(inputs).map(|(rank, bits)| bits.wrapping_mul(scalar(rank)));
+                products.fold(0, u64::wrapping_add) & self.mask()
+            }
+            (Operator::Sum, _) => inputs.fold(0, u64::wrapping_add) & self.mask(),
+            (Operator::Prod, _) => inputs.fold(1, u64::wrapping_mul) & self.mask(),
+            (Operator::Avg, _) => inputs.sum::<u64>() / u64::from(self.ranks),
         }
     }
 
@@ -249,7 +280,7 @@ impl Rule {
     /// floats, which scales and rounds each contribution, otherwise 0.
     pub(crate) fn tolerance_ulps(&self) -> u32 {
         match (self.op, kind(self.data_type)) {
-            (ReduceOp::Avg, Kind::Float(_)) => 2,
+            (Operator::Avg, Kind::Float(_)) => 2,
             _ => 0,
         }
     }

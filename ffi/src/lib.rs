@@ -12,6 +12,7 @@ pub mod extensions;
 mod handles;
 mod lifecycle;
 mod memory;
+mod parameters;
 mod streams;
 #[cfg(test)]
 mod tests;
@@ -23,5 +24,6 @@ pub use collectives::*;
 pub use device::*;
 pub use lifecycle::*;
 pub use memory::*;
+pub use parameters::*;
 pub use streams::*;
 pub use types::*;

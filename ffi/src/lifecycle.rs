@@ -395,12 +395,12 @@ exported! {
         unsafe { ask("ncclCommUserRank", comm, rank, "rank", |comm| Ok(comm.rank()? as c_int)) }
     }
 
-    /// Suspends an idle communicator until [`ncclCommResume`]. On host memory there is no device memory to release.
+    /// Suspends an idle communicator until [`ncclCommResume`]; all ranks must call it.
     ///
     /// # Safety
     /// None is needed.
     fn ncclCommSuspend = pncclCommSuspend(comm: *mut c_void, flags: c_int) -> c_int {
-        plain("ncclCommSuspend", comm, || handles::comm(comm)?.suspend(flags))
+        call_in_group("ncclCommSuspend", comm, || handles::comm(comm)?.suspend(flags))
     }
 
     /// Resumes a suspended communicator.

@@ -18,6 +18,7 @@ use super::proof::{Secret, digest, prove, random};
 use super::root::{Limits, Root};
 use super::wire::{ADDRESS_BYTES, address, put_address};
 use crate::error::{Error, Result};
+use crate::nccl::environment::Environment;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"cnst");
 const VERSION: u16 = 1;
@@ -66,7 +67,7 @@ impl UniqueId {
     /// [`Error::InvalidArgument`] if `CONSORT_BIND` is malformed or not of this host; [`Error::System`] if there is no
     /// randomness or no thread to be had.
     pub fn create() -> Result<Self> {
-        let bind = std::env::var("CONSORT_BIND").ok();
+        let bind = Environment::of_process().text("CONSORT_BIND").map(|(text, _)| text);
         Self::create_on(&bind_addresses(bind.as_deref())?, None, Limits::default())
     }
 

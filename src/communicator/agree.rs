@@ -12,6 +12,8 @@ use crate::control::group::{Agreement, Disagreement, GRACE};
 use crate::error::{Error, Operation, Result, list, seconds};
 
 const PAUSE: Duration = Duration::from_micros(200);
+/// How long an agreement goes on after a failure that ends it: longer than until a difference is found.
+const FAILED_MAX: Duration = GRACE.saturating_mul(2);
 
 /// What ranks agree about. It travels, so that two ranks that want different things find out.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -144,7 +146,7 @@ impl Communicator {
                     break Error::Aborted { rank: self.rank(), reason };
                 }
                 (Unless::Failed, Err(_))
-                    if failed_since.get_or_insert_with(Instant::now).elapsed() > GRACE =>
+                    if failed_since.get_or_insert_with(Instant::now).elapsed() > FAILED_MAX =>
                 {
                     break core.told(core.failure());
                 }

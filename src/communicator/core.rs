@@ -4,10 +4,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use consort_memory::Held;
 use consort_memory::sync::{
     AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Exclusive, ExclusiveGuard, Ordering,
 };
+use consort_memory::{Held, Span, SpanMut};
 
 use crate::blocks::Blocks;
 use crate::call::{Call, Kind};
@@ -180,19 +180,46 @@ impl Core {
         buffers: Buffers<'_>,
     ) -> Result<u64> {
         self.planning.admit(&call)?;
+        let run = || self.collective_by(&mut self.acquire()?.engine, call, blocks, timeout, buffers);
+        run().map_err(|error| self.told(error))
+    }
+
+    fn collective_by(
+        &self,
+        engine: &mut Engine,
+        call: Call,
+        blocks: Option<Blocks<'_>>,
+        timeout: Duration,
+        buffers: Buffers<'_>,
+    ) -> Result<u64> {
+        self.finish_queue(engine, timeout)?;
+        let request = engine.enter(call, this_thread());
+        if call.count == 0 {
+            engine.leave(&request);
+            return Ok(request.sequence);
+        }
+        let mut task = engine.take_task();
+        task.prepare(timeout);
+        task.push(request, blocks);
+        self.drive(engine, task, &[buffers])?;
+        Ok(request.sequence)
+    }
+
+    /// A barrier, after which connections and tables are given back; they are made again when they are needed.
+    pub(super) fn release(&self, timeout: Duration) -> Result<()> {
+        let (input, mut output) = ([0u8; 1], [0u8; 1]);
+        let buffers = Buffers { input: Span::of(&input), output: SpanMut::of(&mut output) };
         let run = || {
             let engine = &mut *self.acquire()?.engine;
-            self.finish_queue(engine, timeout)?;
-            let request = engine.enter(call, this_thread());
-            if call.count == 0 {
-                engine.leave(&request);
-                return Ok(request.sequence);
+            self.collective_by(engine, barrier_call(), None, timeout, buffers)?;
+            // What this rank said last must not be lost with its end of the connection.
+            let until = Instant::now() + timeout;
+            let mut waiter = self.policy.waiter();
+            while !engine.is_settled() && Instant::now() < until {
+                waiter.pause();
             }
-            let mut task = engine.take_task();
-            task.prepare(timeout);
-            task.push(request, blocks);
-            self.drive(engine, task, &[buffers])?;
-            Ok(request.sequence)
+            engine.release();
+            Ok(())
         };
         run().map_err(|error| self.told(error))
     }
@@ -427,8 +454,7 @@ impl Core {
         let mut waiter = self.policy.waiter();
         while !self.group.has_failed() && Instant::now() < patience {
             let Some(mut engine) = self.engine.try_acquire() else { return };
-            if !engine.links.needs_progress() || engine.links.progress().is_err() || engine.links.is_emptied()
-            {
+            if engine.is_settled() {
                 return;
             }
             drop(engine);
@@ -465,6 +491,11 @@ impl Unattended for Core {
             Progress::Blocked => Advance::Blocked,
         }
     }
+}
+
+/// What two ranks must agree on in a barrier.
+pub(super) fn barrier_call() -> Call {
+    Call::new(Kind::Barrier, consort_kernels::DataType::Uint8, Some(consort_kernels::ReduceOp::Max), 0, 1)
 }
 
 /// What two ranks must agree on in a split, before the data.

@@ -286,6 +286,20 @@ impl Engine {
         std::mem::forget(std::mem::take(&mut self.queue));
     }
 
+    /// Whether the peers have taken what was sent, on links that would lose it with this side's end.
+    pub(crate) fn is_settled(&mut self) -> bool {
+        let links = &mut self.links;
+        !links.needs_progress() || links.progress().is_err() || links.is_emptied()
+    }
+
+    /// Closes the connections of an idle engine and forgets what was bound to them; both come again when needed.
+    pub(crate) fn release(&mut self) {
+        self.links.close();
+        self.cache = Cache::new();
+        self.scratch = Vec::new();
+        self.foreground = None;
+    }
+
     /// Bytes of memory of this communicator in this process, apart from the caller's buffers.
     pub(crate) fn memory_bytes(&self) -> usize {
         let records = self.group.recorder.memory_bytes();

@@ -422,3 +422,47 @@ fn difference_in(sequence: u64, mine: &Descriptor, said: &[Option<Snapshot>]) ->
     let difference = kinds.iter().map(side).collect::<Vec<_>>().join("; ");
     Some(Error::Mismatch { sequence, difference })
 }
+
+#[cfg(test)]
+mod tests {
+    use consort_kernels::DataType;
+
+    use super::*;
+    use crate::call::Call;
+    use crate::control::process::Process;
+    use crate::control::wire::Message;
+    use crate::engine::routes::ProcessRoutes;
+    use crate::options::Settings;
+    use crate::{Communicator, Options};
+
+    #[test]
+    fn a_link_that_breaks_blames_only_those_who_left_too_early() {
+        let process = Process::acquire().expect("a process");
+        for finished in [0, 1] {
+            let ranks = Communicator::local(2).expect("two ranks");
+            let group = ranks[0].core().group.clone();
+            let settings = Settings::resolve(&Options::default()).expect("settings");
+            let routes = ProcessRoutes::new(process.shared.clone(), settings.transport);
+            let planner = process.shared.planner.clone();
+            let mut engine = Engine::new(group.clone(), Box::new(routes), settings, planner);
+            let request = Some(engine.enter(Call::new(Kind::Barrier, DataType::Int8, None, 0, 0), 1));
+            let broken = || Broken { peer: 1, error: TransportError::PeerClosed { transport: "tcp" } };
+            let now = Instant::now();
+            let trouble = Trouble::Broken { request, broken: broken() };
+            let mut ending = begin(&engine, trouble, &Watch::default(), now);
+            assert!(step(&engine, &mut ending, now).is_none() && !group.has_failed(), "no news yet");
+            let snapshot = Snapshot { entered: finished, finished, recent: Vec::new() };
+            group.receive(1, Message::Leave { snapshot });
+            step(&engine, &mut ending, now);
+            match group.failure().expect_err("there is no other way") {
+                Error::PeerLeft { rank: 1, operation, .. } if finished == 0 => {
+                    assert_eq!((operation.name.as_str(), operation.sequence), ("barrier", 1));
+                }
+                Error::Link { from: 0, to: 1, transport, .. } if finished == 1 => {
+                    assert_eq!(transport, "tcp")
+                }
+                error => panic!("finished {finished}: {error}"),
+            }
+        }
+    }
+}

@@ -94,16 +94,17 @@ impl Comm {
         }
     }
 
-    /// A counter of `ncclCommMemStat_t`, in bytes. On host memory nothing can be suspended; what persists is what the
-    /// communicator holds beside the caller's buffers.
+    /// A counter of `ncclCommMemStat_t`, in bytes, of what the communicator holds beside the caller's buffers: host memory
+    /// here. In use, nearly all of it can be suspended; what is left then persists.
     ///
     /// # Errors
     /// For numbers that are no counters; as [`Communicator::memory_bytes`](crate::Communicator::memory_bytes).
     pub fn memory_statistic(&self, statistic: i32) -> Result<u64> {
-        match statistic {
-            0 => self.communicator().map(|_| 0),
-            1 => self.communicator().map(|_| u64::from(self.is_suspended())),
-            2 | 3 => Ok(self.communicator()?.memory_bytes()? as u64),
+        let held = || Ok(self.communicator()?.memory_bytes()? as u64);
+        match (statistic, self.is_suspended()) {
+            (0, false) | (2, true) | (3, _) => held(),
+            (0, true) | (2, false) => self.communicator().map(|_| 0),
+            (1, suspended) => self.communicator().map(|_| u64::from(suspended)),
             _ => Err(Failure::argument(
                 format!("there is no memory counter {statistic}"),
                 "pass one of ncclCommMemStat_t",

@@ -4,18 +4,17 @@
 //! end waits for what is in the background, and for nobody else. Absent: handles.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::comm::{Comm, Phase};
 use super::config::Config;
-use super::environment::{Environment, root_if_agreed, unique_id};
+use super::environment::{root_if_agreed, unique_id};
 use super::group::{self, Task};
 use super::result::{Failure, Progress, Result};
-use super::{log, version};
+use super::{began, version};
 use crate::Rank;
 use crate::bootstrap::UniqueId;
 use crate::communicator::{Communicator, Shrink};
-use crate::error::Error;
 use crate::options::Options;
 
 /// The last ids that this process made: their rendezvous lives as long as they do, whichever thread asked.
@@ -23,23 +22,12 @@ static CREATED: Mutex<VecDeque<UniqueId>> = Mutex::new(VecDeque::new());
 /// How many of them. One that was not joined before as many others were made is taken for abandoned.
 const CREATED_MAX: usize = 256;
 
-/// What happens once in a process, with the first id or communicator: the log says which version this is and which
-/// variables it does not follow, and hears from then on what the rest of the library warns of.
-pub(super) fn begin() {
-    static BEGUN: Once = Once::new();
-    BEGUN.call_once(|| {
-        log::listen();
-        log::version(version::TEXT);
-        log::announce(&Environment::of_process());
-    });
-}
-
 /// Makes an id, whose rendezvous this process keeps: `ncclGetUniqueId`.
 ///
 /// # Errors
 /// As [`unique_id`].
 pub fn create_id() -> Result<UniqueId> {
-    begin();
+    began(version::TEXT);
     let created = unique_id()?;
     keep(&created);
     Ok(created)
@@ -97,7 +85,7 @@ impl Comm {
             failed();
             return Err(failure);
         };
-        begin();
+        began(version::TEXT);
         self.expect_shape(rank, size);
         let comm = self.clone();
         let body = move || {
@@ -130,7 +118,7 @@ impl Comm {
     /// # Errors
     /// As [`Communicator::local_with`].
     pub fn local(size: u32, devices: Option<&[i32]>) -> Result<Vec<Arc<Comm>>> {
-        begin();
+        began(version::TEXT);
         let options: Options = Config::default().to_options()?.timeout(super::comm::NEVER);
         let ranks = Communicator::local_with(size, &options)?;
         let device = |rank: usize| devices.map_or(rank as i32, |devices| devices[rank]);
@@ -306,26 +294,26 @@ impl Comm {
         })
     }
 
-    /// `ncclCommDestroy`, when its handle is gone: waits for what is under way and closes it.
+    /// `ncclCommDestroy`, when its handle is gone: waits for what is under way and closes it. A forked child only frees
+    /// its copy.
     ///
     /// # Errors
-    /// In a forked child; the communicator is closed as far as it can be.
+    /// None now; a group that is open may have failed before.
     pub fn destroy(self: Arc<Self>) -> Result<()> {
         let comm = self.clone();
         let body = move || {
-            let forked = matches!(comm.communicator().map(Communicator::status), Ok(Err(Error::Forked)));
             comm.set_phase(Phase::Finalized);
             drop(comm);
-            if forked { Err(Error::Forked.into()) } else { Ok(()) }
+            Ok(())
         };
         group::task(Task { comm: self, body: Box::new(body), is_end: true }).map(drop)
     }
 
     /// `ncclCommAbort`, when its handle is gone: ends what is under way on all ranks, a join too, and closes it. Any
-    /// thread may do it at any time.
+    /// thread may do it at any time. A forked child only frees its copy.
     ///
     /// # Errors
-    /// In a forked child; the communicator is closed as far as it can be.
+    /// As [`Comm::destroy`].
     pub fn abort(self: Arc<Self>) -> Result<()> {
         // Relaxed: whoever joins looks at it again and again.
         self.cancelled().store(true, std::sync::atomic::Ordering::Relaxed);
@@ -358,23 +346,28 @@ impl Comm {
         Ok(())
     }
 
-    /// `ncclCommSuspend`: until [`Comm::resume`] it takes no calls. There is no device memory to release on host memory.
+    /// `ncclCommSuspend`, on all ranks: gives the memory of its connections back; until [`Comm::resume`] it takes no
+    /// calls.
     ///
     /// # Errors
-    /// For flags that are not known, and when it is not idle.
-    pub fn suspend(&self, flags: i32) -> Result<()> {
+    /// For flags that are not known, and when it is not idle; as [`Communicator::suspend`].
+    pub fn suspend(self: &Arc<Self>, flags: i32) -> Result<Progress> {
         const SUSPEND_MEM: i32 = 1;
-        if flags != SUSPEND_MEM {
-            return Err(Failure::argument(format!("suspend flags of {flags}"), "pass NCCL_SUSPEND_MEM"));
-        }
-        self.for_data()?.status()?;
-        if self.unfinished().is_some() || !self.advance(Phase::Ready, Phase::Suspended) {
-            return Err(Failure::usage(
-                "only an idle communicator can be suspended",
-                "wait for its operations first",
-            ));
-        }
-        Ok(())
+        group::noting(|| {
+            if flags != SUSPEND_MEM {
+                return Err(Failure::argument(format!("suspend flags of {flags}"), "pass NCCL_SUSPEND_MEM"));
+            }
+            self.for_data()?;
+            if self.unfinished().is_some() || !self.advance(Phase::Ready, Phase::Suspended) {
+                return Err(Failure::usage(
+                    "only an idle communicator can be suspended",
+                    "wait for its operations first",
+                ));
+            }
+            let comm = self.clone();
+            let body = move || comm.communicator()?.suspend().map_err(Failure::from);
+            group::task(Task { comm: self.clone(), body: Box::new(body), is_end: false })
+        })
     }
 
     /// `ncclCommResume`.

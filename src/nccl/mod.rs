@@ -14,6 +14,7 @@ mod lifecycle;
 pub mod log;
 pub mod operation;
 pub mod operators;
+pub mod parameters;
 mod properties;
 mod result;
 mod stream;
@@ -31,3 +32,19 @@ pub use result::{Code, Failure, Progress, Result};
 pub use stream::Stream;
 
 pub use crate::communicator::Shrink;
+
+/// To be called when the library is first used through the C interface, with the version that it goes by: tells the log
+/// the version and which variables are set, and lets warnings of the whole library reach the log. Once a process; later
+/// calls do nothing.
+pub fn began(version: &str) {
+    static BEGAN: std::sync::Once = std::sync::Once::new();
+    BEGAN.call_once(|| {
+        let environment = environment::Environment::of_process();
+        log::listen();
+        log::version(version);
+        log::announce(&environment);
+        if environment.integer("NCCL_PARAM_DUMP_ALL").is_some_and(|on| on != 0) {
+            parameters::dump_all();
+        }
+    });
+}

@@ -4,6 +4,7 @@
 mod faults;
 mod fork;
 mod hygiene;
+mod members;
 mod plain;
 mod torture;
 mod traces;
@@ -42,8 +43,13 @@ impl Context {
         self.text(name).parse() == Ok(self.rank)
     }
 
+    /// The job's unique id.
+    pub(crate) fn id(&self) -> Result<UniqueId> {
+        UniqueId::from_bytes(&self.id)
+    }
+
     pub(crate) fn join(&self) -> Result<Communicator> {
-        Communicator::join(self.rank, self.size, &UniqueId::from_bytes(&self.id)?)
+        Communicator::join(self.rank, self.size, &self.id()?)
     }
 
     /// Waits for the test's next line.
@@ -98,6 +104,12 @@ fn main() {
         "leave" => faults::leave(&context),
         "abort" => faults::abort(&context),
         "memory" => faults::too_little_memory(&context),
+        "shrink" => members::shrink(&context),
+        "shrink-idle" => members::shrink_idle(&context),
+        "shrink-and-die" => members::shrink_and_die(&context),
+        "part-without" => members::part_without(&context),
+        "suspend" => members::suspend(&context),
+        "grow" => members::grow(&context),
         "fork" => fork::fork_and_go_on(&context),
         "fork-and-die" => fork::fork_and_wait_to_die(&context),
         "allocations" => hygiene::allocations(&context),

@@ -1,7 +1,7 @@
-//! All data types with all operators on arbitrary bits, reduced to a number for each that must be the same on
+//! All data types with all operators and scaled sums on arbitrary bits, reduced to a number for each that must be the same on
 //! every rank, in every run, over every transport.
 
-use consort::{Call, Communicator, DataType, ReduceOp, Result, Span, SpanMut};
+use consort::{Call, Communicator, DataType, ReduceOp, Result, Scalar, Span, SpanMut};
 
 use crate::system::Random;
 
@@ -46,7 +46,13 @@ pub fn of_everything(comm: &Communicator, offset: usize) -> Result<Vec<String>> 
     let (rank, size) = (comm.rank(), comm.size() as usize);
     let mut all = Vec::new();
     for data_type in DataType::ALL {
-        for op in ReduceOp::ALL {
+        // A sum scaled by this rank's scalar last.
+        let scalar = input(data_type, data_type.size(), !rank, true);
+        let scalar = Scalar::from_bytes(data_type, &scalar).expect("one element");
+        let plain = ReduceOp::ALL.into_iter().map(|op| (op, None));
+        for (op, scalar) in plain.chain([(ReduceOp::Sum, Some(scalar))]) {
+            let how = |call: Call| scalar.map_or(call, |scalar| call.scaled_by(scalar));
+            let name = if scalar.is_some() { "mulsum" } else { op.name() };
             let mut hash = SEED;
             // Every rank has its own blocks; together they are one number too.
             let mut own = SEED;
@@ -58,7 +64,7 @@ pub fn of_everything(comm: &Communicator, offset: usize) -> Result<Vec<String>> 
                     from.extend_from_slice(&mine);
                     let mut to = vec![0xa5u8; offset + bytes + 3];
                     let whole = Span::of(&from);
-                    let call = Call::all_reduce(data_type, op, count);
+                    let call = how(Call::all_reduce(data_type, op, count));
                     comm.execute(
                         &call,
                         whole.slice(offset, bytes),
@@ -68,9 +74,9 @@ pub fn of_everything(comm: &Communicator, offset: usize) -> Result<Vec<String>> 
                         to[..offset].iter().chain(&to[offset + bytes..]).all(|byte| *byte == 0xa5),
                         "outside"
                     );
-                    assert_eq!(from[offset..], mine, "the input of {data_type} {op} was written");
+                    assert_eq!(from[offset..], mine, "the input of {data_type} {name} was written");
                     hash = mix(hash, &to[offset..offset + bytes]);
-                    let call = Call::reduce_scatter(data_type, op, count);
+                    let call = how(Call::reduce_scatter(data_type, op, count));
                     let block = SpanMut::of(&mut to).slice(offset, bytes);
                     comm.execute(&call, whole.slice(offset, bytes * size), block)?;
                     own = mix(own, &to[offset..offset + bytes]);
@@ -78,7 +84,7 @@ pub fn of_everything(comm: &Communicator, offset: usize) -> Result<Vec<String>> 
             }
             let mut blocks = vec![0u8; 8 * size];
             comm.all_gather(&own.to_le_bytes(), &mut blocks)?;
-            all.push(format!("{data_type}/{op}={:016x}", mix(hash, &blocks)));
+            all.push(format!("{data_type}/{name}={:016x}", mix(hash, &blocks)));
         }
     }
     Ok(all)

@@ -16,6 +16,16 @@ pub fn sum(size: u32, index: usize) -> i64 {
     (0..size).map(|rank| input(rank, index)).sum()
 }
 
+/// What one rank multiplies its input by, so large that products wrap.
+pub fn scalar(rank: u32) -> i64 {
+    (i64::from(rank) + 3).wrapping_mul(0x1f3a_9c55_7b21_e64d)
+}
+
+/// The sum at an index of all ranks' inputs, each by its scalar.
+pub fn scaled_sum(size: u32, index: usize) -> i64 {
+    (0..size).map(|rank| input(rank, index).wrapping_mul(scalar(rank))).fold(0, i64::wrapping_add)
+}
+
 /// All collectives of one count on one communicator.
 ///
 /// # Errors
@@ -35,7 +45,15 @@ pub fn everything(comm: &Communicator, count: usize) -> Result<()> {
     comm.all_reduce_into(&whole, &mut output, ReduceOp::Sum)?;
     assert_eq!(output, reduced, "all_reduce of {count} on {size}");
 
+    let scaled: Vec<i64> = (0..count * size as usize).map(|index| scaled_sum(size, index)).collect();
+    let scales = comm.scaled_by(scalar(rank));
+    let mut buffer = whole.clone();
+    scales.all_reduce(&mut buffer)?;
+    assert_eq!(buffer, scaled[..count], "scaled all_reduce of {count} on {size}");
     for root in 0..size {
+        let mut buffer = whole.clone();
+        scales.reduce(&mut buffer, root)?;
+        assert_eq!(buffer, if rank == root { &scaled[..count] } else { &whole[..] }, "scaled, to {root}");
         let mut buffer = whole.clone();
         comm.reduce(&mut buffer, ReduceOp::Sum, root)?;
         assert_eq!(buffer, if rank == root { &reduced[..] } else { &whole[..] }, "reduce to {root}");
@@ -63,6 +81,8 @@ pub fn everything(comm: &Communicator, count: usize) -> Result<()> {
     let mut output = vec![0; count];
     comm.reduce_scatter(&long, &mut output, ReduceOp::Sum)?;
     assert_eq!(output, block, "reduce_scatter of {count} on {size}");
+    scales.reduce_scatter(&long, &mut output)?;
+    assert_eq!(output, scaled[mine.clone()], "scaled reduce_scatter of {count} on {size}");
     let mut buffer = long.clone();
     comm.reduce_scatter_in_place(&mut buffer, ReduceOp::Sum)?;
     assert_eq!(buffer[mine.clone()], block, "reduce_scatter in place");

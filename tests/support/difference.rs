@@ -13,6 +13,8 @@ pub enum Difference {
     Zero,
     /// Another operator.
     Operator,
+    /// A sum whose contributions are scaled.
+    Scaled,
     /// Another data type of the same size.
     DataType,
     /// Another root.
@@ -25,11 +27,12 @@ pub enum Difference {
 
 impl Difference {
     /// All of them.
-    pub const ALL: [Difference; 8] = [
+    pub const ALL: [Difference; 9] = [
         Difference::Count,
         Difference::LargeCount,
         Difference::Zero,
         Difference::Operator,
+        Difference::Scaled,
         Difference::DataType,
         Difference::Root,
         Difference::Collective,
@@ -49,6 +52,7 @@ impl Difference {
             Difference::LargeCount => [usual, "all_reduce of 3000000 float (sum)"],
             Difference::Zero => [usual, "all_reduce of 0 float (sum)"],
             Difference::Operator => [usual, "all_reduce of 1000 float (max)"],
+            Difference::Scaled => [usual, "all_reduce of 1000 float (mulsum)"],
             Difference::DataType => [usual, "all_reduce of 1000 int32 (sum)"],
             Difference::Root => ["broadcast of 1000 float root 0", "broadcast of 1000 float root 1"],
             Difference::Collective => [usual, "broadcast of 1000 float root 0"],
@@ -67,6 +71,7 @@ impl Difference {
             (Difference::LargeCount, true) => comm.all_reduce(&mut vec![1.0f32; 3_000_000], ReduceOp::Sum)?,
             (Difference::Zero, true) => comm.all_reduce::<f32>(&mut [], ReduceOp::Sum)?,
             (Difference::Operator, true) => comm.all_reduce(&mut floats, ReduceOp::Max)?,
+            (Difference::Scaled, true) => comm.scaled_by(1.0f32).all_reduce(&mut floats)?,
             (Difference::DataType, true) => comm.all_reduce(&mut [1i32; 1000], ReduceOp::Sum)?,
             (Difference::Root, _) => comm.broadcast(&mut floats, u32::from(deviates))?,
             (Difference::Collective, true) => comm.broadcast(&mut floats, 0)?,

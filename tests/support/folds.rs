@@ -1,11 +1,11 @@
-//! Sums and means of floats that round, against the left fold over the ranks done by hand.
+//! Sums, scaled sums and means of floats that round, against the left fold over the ranks done by hand.
 //!
 //! Invariant: an element depends on its rank, its type and its index alone, so the bits of a result can be compared
 //! whatever the length. Arithmetic here is of its own: values are rounded as 64-bit floats and encoded bit by bit.
 
-use consort::{Call, Communicator, DataType, ReduceOp, Result, Span, SpanMut};
+use consort::{Call, Communicator, DataType, ReduceOp, Result, Scalar, Span, SpanMut};
 
-use crate::pattern::{PERIOD, Pattern};
+use crate::pattern::{Fold, PERIOD, Pattern};
 use crate::system::Random;
 
 /// The floats.
@@ -72,27 +72,41 @@ impl Format {
     }
 }
 
+fn random(data_type: DataType, seed: u64, rank: u32) -> Random {
+    Random::new(seed ^ u64::from(data_type.code()) << 40 ^ u64::from(rank) << 48)
+}
+
+/// A number with all digits and an exponent between these.
+fn value(random: &mut Random, mantissa: i32, (least, most): (i32, i32)) -> f64 {
+    let digits = 1 << mantissa | (random.number() & ((1 << mantissa) - 1));
+    let exponent = least + (random.number() % (most - least + 1) as u64) as i32;
+    let sign = if random.number() & 1 == 1 { -1.0 } else { 1.0 };
+    sign * digits as f64 * 2f64.powi(exponent - mantissa)
+}
+
 /// What rank `rank` has, until it repeats.
 fn values(data_type: DataType, seed: u64, rank: u32) -> Vec<f64> {
-    let Format { mantissa, exponents: (least, most), .. } = format(data_type);
-    let mut random = Random::new(seed ^ u64::from(data_type.code()) << 40 ^ u64::from(rank) << 48);
-    let mut value = || {
-        let digits = 1 << mantissa | (random.number() & ((1 << mantissa) - 1));
-        let exponent = least + (random.number() % (most - least + 1) as u64) as i32;
-        let sign = if random.number() & 1 == 1 { -1.0 } else { 1.0 };
-        sign * digits as f64 * 2f64.powi(exponent - mantissa)
-    };
-    (0..PERIOD).map(|_| value()).collect()
+    let Format { mantissa, exponents, .. } = format(data_type);
+    let mut random = random(data_type, seed, rank);
+    (0..PERIOD).map(|_| value(&mut random, mantissa, exponents)).collect()
+}
+
+/// What rank `rank` multiplies it by in a scaled sum: not much, so that it fits.
+fn factor(data_type: DataType, seed: u64, rank: u32) -> f64 {
+    value(&mut random(data_type, !seed, rank), format(data_type).mantissa, (-2, 0))
 }
 
 /// The fold from rank 0 to the last, rounded after each.
-fn folded(data_type: DataType, op: ReduceOp, seed: u64, size: u32) -> Vec<f64> {
+fn folded(data_type: DataType, fold: Fold, seed: u64, size: u32) -> Vec<f64> {
     let format = format(data_type);
     let contribution = |rank: u32| {
-        let scaled = |value: f64| match (op, data_type) {
-            (ReduceOp::Avg, DataType::Float64) => value * (1.0 / f64::from(size)),
+        let factor = factor(data_type, seed, rank);
+        let scaled = |value: f64| match (fold, data_type) {
+            (Fold::Plain(ReduceOp::Avg), DataType::Float64) => value * (1.0 / f64::from(size)),
+            (Fold::Scaled, DataType::Float64) => value * factor,
             // Scaled as 32-bit floats whatever the type.
-            (ReduceOp::Avg, _) => format.rounded(f64::from(value as f32 * (1.0 / size as f32))),
+            (Fold::Plain(ReduceOp::Avg), _) => format.rounded(f64::from(value as f32 * (1.0 / size as f32))),
+            (Fold::Scaled, _) => format.rounded(f64::from(value as f32 * factor as f32)),
             _ => value,
         };
         values(data_type, seed, rank).into_iter().map(scaled).collect::<Vec<f64>>()
@@ -109,7 +123,7 @@ fn pattern(data_type: DataType, values: &[f64]) -> Pattern {
     Pattern::repeating(data_type, bytes)
 }
 
-/// Sums and means of every float, by every collective that folds and with every root, of vectors of these lengths in
+/// Sums, scaled sums and means of every float, by every collective that folds and with every root, of vectors of these lengths in
 /// bytes.
 ///
 /// # Errors
@@ -119,21 +133,27 @@ fn pattern(data_type: DataType, values: &[f64]) -> Pattern {
 /// If a bit is another.
 pub fn everything(comm: &Communicator, seed: u64, lengths: &[usize]) -> Result<()> {
     let (rank, size) = (comm.rank(), comm.size());
-    for (data_type, op) in
-        FLOATS.into_iter().flat_map(|float| [(float, ReduceOp::Sum), (float, ReduceOp::Avg)])
-    {
+    let folds = [Fold::Plain(ReduceOp::Sum), Fold::Scaled, Fold::Plain(ReduceOp::Avg)];
+    for (data_type, fold) in FLOATS.into_iter().flat_map(|float| folds.map(|fold| (float, fold))) {
+        let mut scalar = Vec::new();
+        format(data_type).encode(factor(data_type, seed, rank), &mut scalar);
+        let scalar = Scalar::from_bytes(data_type, &scalar).expect("one element");
+        let (op, how) = (fold.op(), |call: Call| fold.scaling(call, scalar));
         let mine = pattern(data_type, &values(data_type, seed, rank));
-        let expected = pattern(data_type, &folded(data_type, op, seed, size));
+        let expected = pattern(data_type, &folded(data_type, fold, seed, size));
         let element = data_type.size();
         for bytes in lengths {
             let count = (bytes / element).max(1);
             let (input, mut output) = (mine.buffer(count), vec![0u8; count * element]);
             let holds = |found: &[u8], from: usize, what: &str| {
                 let differs = expected.difference(found, from);
-                assert_eq!(differs, None, "{what} of {count} {data_type} ({op}) on rank {rank} of {size}");
+                assert_eq!(
+                    differs, None,
+                    "{what} of {count} {data_type} ({fold:?}) on rank {rank} of {size}"
+                );
             };
             comm.execute(
-                &Call::all_reduce(data_type, op, count),
+                &how(Call::all_reduce(data_type, op, count)),
                 Span::of(&input),
                 SpanMut::of(&mut output),
             )?;
@@ -141,7 +161,7 @@ pub fn everything(comm: &Communicator, seed: u64, lengths: &[usize]) -> Result<(
             // A long vector has one root: that is tested often enough.
             for root in if *bytes > 1 << 16 { size - 1..size } else { 0..size } {
                 output.fill(0);
-                let call = Call::reduce(data_type, op, count, root);
+                let call = how(Call::reduce(data_type, op, count, root));
                 comm.execute(&call, Span::of(&input), SpanMut::of(&mut output))?;
                 if rank == root {
                     holds(&output, 0, &format!("reduce to {root}"));
@@ -149,7 +169,7 @@ pub fn everything(comm: &Communicator, seed: u64, lengths: &[usize]) -> Result<(
             }
             let block = count.div_ceil(size as usize);
             let (input, mut output) = (mine.buffer(block * size as usize), vec![0u8; block * element]);
-            let call = Call::reduce_scatter(data_type, op, block);
+            let call = how(Call::reduce_scatter(data_type, op, block));
             comm.execute(&call, Span::of(&input), SpanMut::of(&mut output))?;
             holds(&output, rank as usize * block, "reduce_scatter");
         }

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use consort::planning::{Algorithm, Collective};
 use consort::{Call, Communicator, DataType, ReduceOp, Result, SpanMut};
 
-use crate::pattern::{Pattern, is_exact};
+use crate::pattern::{Fold, Pattern, is_exact, scalar_of};
 use crate::system::Random;
 
 /// What no call may change.
@@ -72,7 +72,7 @@ pub struct Case {
     /// Of which elements.
     pub data_type: DataType,
     /// How they are folded, if they are.
-    pub op: ReduceOp,
+    pub fold: Fold,
     /// How many there are in a block.
     pub count: usize,
     /// Of rooted collectives.
@@ -82,9 +82,10 @@ pub struct Case {
 }
 
 impl Case {
-    fn call(&self) -> Call {
-        let Case { data_type, op, count, root, .. } = *self;
-        match self.collective {
+    fn call(&self, key: u64, rank: u32) -> Call {
+        let Case { data_type, fold, count, root, .. } = *self;
+        let op = fold.op();
+        let call = match self.collective {
             Collective::AllReduce => Call::all_reduce(data_type, op, count),
             Collective::Reduce => Call::reduce(data_type, op, count, root),
             Collective::Broadcast => Call::broadcast(data_type, count, root),
@@ -94,7 +95,8 @@ impl Case {
             Collective::Gather => Call::gather(data_type, count, root),
             Collective::Scatter => Call::scatter(data_type, count, root),
             Collective::SendReceive => panic!("no collective"),
-        }
+        };
+        fold.scaling(call, scalar_of(data_type, key, rank))
     }
 }
 
@@ -131,29 +133,31 @@ fn pick<T: Copy>(random: &mut Random, all: &[T]) -> T {
     all[random.number() as usize % all.len()]
 }
 
-/// Every type with a sum, one with another operator, and one long buffer.
+/// Every type with a sum, one with another operator, one with a scaled sum, and one long buffer.
 fn some(collective: Collective, algorithm: Algorithm, ranks: u32, random: &mut Random) -> Vec<Case> {
     let mut cases = Vec::new();
-    let mut case = |data_type, op, count, random: &mut Random| {
+    let mut case = |data_type, fold, count, random: &mut Random| {
         let (root, in_place) = ((random.number() % u64::from(ranks)) as u32, random.number() & 1 == 1);
-        cases.push(Case { collective, algorithm, data_type, op, count, root, in_place });
+        cases.push(Case { collective, algorithm, data_type, fold, count, root, in_place });
     };
     for data_type in DataType::ALL {
         let count = pick(random, &SMALL);
-        case(data_type, ReduceOp::Sum, count, random);
+        case(data_type, Fold::Plain(ReduceOp::Sum), count, random);
     }
     if collective.reduces() {
         let others = [ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min, ReduceOp::Avg];
         let (data_type, op) = (pick(random, &DataType::ALL), pick(random, &others));
         if is_exact(data_type, op) {
-            case(data_type, op, 1001, random);
+            case(data_type, Fold::Plain(op), 1001, random);
         }
+        let (data_type, count) = (pick(random, &DataType::ALL), pick(random, &SMALL[1..]));
+        case(data_type, Fold::Scaled, count, random);
     }
     let data_type = pick(random, &DataType::ALL);
     let long = if random.number().is_multiple_of(8) { longest(collective, data_type, ranks) } else { LONG };
     // Blocks of all ranks are long enough together.
     let long = long / (collective.input_blocks(ranks).max(collective.output_blocks(ranks)) as usize);
-    case(data_type, ReduceOp::Sum, long, random);
+    case(data_type, Fold::Plain(ReduceOp::Sum), long, random);
     cases
 }
 
@@ -172,18 +176,19 @@ fn every(collective: Collective, algorithm: Algorithm, ranks: u32) -> Vec<Case> 
         Collective::Reduce | Collective::Broadcast | Collective::Gather | Collective::Scatter
     );
     for data_type in DataType::ALL {
-        let ops = ReduceOp::ALL.into_iter().filter(|op| match collective.reduces() {
-            true => is_exact(data_type, *op),
-            false => *op == ReduceOp::Sum,
+        let all = ReduceOp::ALL.into_iter().map(Fold::Plain).chain([Fold::Scaled]);
+        let folds = all.filter(|fold| match collective.reduces() {
+            true => is_exact(data_type, *fold),
+            false => *fold == Fold::Plain(ReduceOp::Sum),
         });
-        for op in ops {
+        for fold in folds {
             for root in 0..if has_root { ranks } else { 1 } {
                 let counts = SMALL.into_iter().chain((root == 0).then_some(LONG));
-                let longest = (root == 0 && op == ReduceOp::Sum)
+                let longest = (root == 0 && fold == Fold::Plain(ReduceOp::Sum))
                     .then(|| longest(collective, data_type, ranks) / collective.input_blocks(ranks) as usize);
                 for count in counts.chain(longest) {
                     for in_place in [false, true] {
-                        cases.push(Case { collective, algorithm, data_type, op, count, root, in_place });
+                        cases.push(Case { collective, algorithm, data_type, fold, count, root, in_place });
                     }
                 }
             }
@@ -196,7 +201,7 @@ fn every(collective: Collective, algorithm: Algorithm, ranks: u32) -> Vec<Case> 
 #[derive(Debug)]
 pub struct Known {
     key: u64,
-    patterns: HashMap<(DataType, Option<ReduceOp>, Option<u32>), Rc<Pattern>>,
+    patterns: HashMap<(DataType, Option<Fold>, Option<u32>), Rc<Pattern>>,
 }
 
 impl Known {
@@ -205,39 +210,39 @@ impl Known {
         Known { key, patterns: HashMap::new() }
     }
 
-    fn of(&mut self, data_type: DataType, op: Option<ReduceOp>, rank: u32) -> Rc<Pattern> {
+    fn of(&mut self, data_type: DataType, fold: Option<Fold>, rank: u32) -> Rc<Pattern> {
         let key = self.key;
-        let make = || match op {
-            Some(op) => Pattern::contribution(data_type, op, key, rank),
+        let make = || match fold {
+            Some(fold) => Pattern::contribution(data_type, fold, key, rank),
             None => Pattern::any(data_type, key, rank),
         };
-        self.patterns.entry((data_type, op, Some(rank))).or_insert_with(|| Rc::new(make())).clone()
+        self.patterns.entry((data_type, fold, Some(rank))).or_insert_with(|| Rc::new(make())).clone()
     }
 
-    fn reduced(&mut self, data_type: DataType, op: ReduceOp, size: u32) -> Rc<Pattern> {
+    fn reduced(&mut self, data_type: DataType, fold: Fold, size: u32) -> Rc<Pattern> {
         let key = self.key;
-        let make = || Rc::new(Pattern::reduced(data_type, op, key, size));
-        self.patterns.entry((data_type, Some(op), None)).or_insert_with(make).clone()
+        let make = || Rc::new(Pattern::reduced(data_type, fold, key, size));
+        self.patterns.entry((data_type, Some(fold), None)).or_insert_with(make).clone()
     }
 
     /// What goes into a case on `rank`.
     fn input(&mut self, case: &Case, rank: u32, size: u32) -> Vec<u8> {
-        let op = case.collective.reduces().then_some(case.op);
-        let elements = case.call().input_bytes(rank, size) / case.data_type.size();
-        self.of(case.data_type, op, rank).buffer(elements)
+        let fold = case.collective.reduces().then_some(case.fold);
+        let elements = case.call(self.key, rank).input_bytes(rank, size) / case.data_type.size();
+        self.of(case.data_type, fold, rank).buffer(elements)
     }
 
     /// What must come out of it.
     fn output(&mut self, case: &Case, rank: u32, size: u32) -> Vec<u8> {
-        let Case { collective, data_type, op, count, root, .. } = *case;
+        let Case { collective, data_type, fold, count, root, .. } = *case;
         let (bytes, all) = (count * data_type.size(), count * size as usize);
         let own = rank as usize * bytes..(rank as usize + 1) * bytes;
-        if case.call().output_bytes(rank, size) == 0 {
+        if case.call(self.key, rank).output_bytes(rank, size) == 0 {
             return Vec::new();
         }
         match collective {
-            Collective::AllReduce | Collective::Reduce => self.reduced(data_type, op, size).buffer(count),
-            Collective::ReduceScatter => self.reduced(data_type, op, size).buffer(all)[own].to_vec(),
+            Collective::AllReduce | Collective::Reduce => self.reduced(data_type, fold, size).buffer(count),
+            Collective::ReduceScatter => self.reduced(data_type, fold, size).buffer(all)[own].to_vec(),
             Collective::Broadcast => self.of(data_type, None, root).buffer(count),
             Collective::Scatter => self.of(data_type, None, root).buffer(all)[own].to_vec(),
             Collective::AllToAll => (0..size)
@@ -294,7 +299,7 @@ impl Guarded {
 /// If a result is wrong, the input of a call that is not in place was written, or a byte around the buffers.
 pub fn check(comm: &Communicator, known: &mut Known, case: &Case) -> Result<()> {
     let (rank, size) = (comm.rank(), comm.size());
-    let (call, what) = (case.call(), format!("rank {rank} of {size}, {case:?}"));
+    let (call, what) = (case.call(known.key, rank), format!("rank {rank} of {size}, {case:?}"));
     let (input, expected) = (known.input(case, rank, size), known.output(case, rank, size));
     let named = comm.with_algorithm(case.algorithm);
     // Away from every natural alignment now and then.

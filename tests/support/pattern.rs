@@ -4,12 +4,42 @@
 //! is in the wrong place still differs. Reductions are exact: integers wrap, floats are whole numbers small enough
 //! that no order of additions rounds.
 
-use consort::{DataType, ReduceOp};
+use consort::{Call, DataType, ReduceOp, Scalar};
 
 use crate::system::Random;
 
 /// After so many elements the contents begin again.
 pub const PERIOD: usize = 1021;
+
+/// What becomes of the ranks' contributions.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Fold {
+    /// As the operator says.
+    Plain(ReduceOp),
+    /// Each is multiplied by its rank's scalar, then they are added.
+    Scaled,
+}
+
+impl From<ReduceOp> for Fold {
+    fn from(op: ReduceOp) -> Self {
+        Fold::Plain(op)
+    }
+}
+
+impl Fold {
+    /// The operator to call with.
+    pub fn op(self) -> ReduceOp {
+        match self {
+            Fold::Plain(op) => op,
+            Fold::Scaled => ReduceOp::Sum,
+        }
+    }
+
+    /// The call, scaled by `scalar` if this is a scaled sum.
+    pub fn scaling(self, call: Call, scalar: Scalar) -> Call {
+        if self == Fold::Scaled { call.scaled_by(scalar) } else { call }
+    }
+}
 
 /// Who has the buffer, in which operation.
 fn random(key: u64, rank: u32) -> Random {
@@ -67,11 +97,12 @@ fn largest(data_type: DataType) -> Option<u64> {
     }
 }
 
-fn contributions(data_type: DataType, op: ReduceOp, key: u64, rank: u32) -> Vec<i64> {
+fn contributions(data_type: DataType, fold: Fold, key: u64, rank: u32) -> Vec<i64> {
     let mut random = random(key, rank);
-    // More would not fit the smallest floats.
-    let counts = rank < 8;
-    let value = |random: u64| match (op, largest(data_type)) {
+    // More would not fit the smallest floats, and half as many if they are scaled.
+    let counts = rank < if fold == Fold::Scaled { 4 } else { 8 };
+    let value = |random: u64| match (fold.op(), largest(data_type)) {
+        (_, Some(largest)) if largest > 1 && fold == Fold::Scaled => (random & (largest >> 1)) as i64,
         (ReduceOp::Prod, Some(_)) => 1 + i64::from(counts && random & 1 == 1),
         (_, Some(1)) => i64::from(counts && random & 1 == 1),
         (_, Some(largest)) => (random & largest) as i64,
@@ -81,9 +112,27 @@ fn contributions(data_type: DataType, op: ReduceOp, key: u64, rank: u32) -> Vec<
     (0..PERIOD).map(|_| value(random.number())).collect()
 }
 
+/// What one rank's contributions to a scaled sum are multiplied by: any integer, or a small one where that is a float.
+fn scalar(data_type: DataType, key: u64, rank: u32) -> i64 {
+    match largest(data_type) {
+        Some(_) => 1 + i64::from(rank % 2),
+        None => wrapped(data_type, random(!key, rank).number() as i64),
+    }
+}
+
+/// The same for a call.
+///
+/// # Panics
+/// Never.
+pub fn scalar_of(data_type: DataType, key: u64, rank: u32) -> Scalar {
+    let mut bytes = Vec::new();
+    encode(data_type, scalar(data_type, key, rank), &mut bytes);
+    Scalar::from_bytes(data_type, &bytes).expect("one element")
+}
+
 /// Whether the result of this reduction is known exactly.
-pub fn is_exact(data_type: DataType, op: ReduceOp) -> bool {
-    op != ReduceOp::Avg || largest(data_type).is_none()
+pub fn is_exact(data_type: DataType, fold: impl Into<Fold>) -> bool {
+    fold.into() != Fold::Plain(ReduceOp::Avg) || largest(data_type).is_none()
 }
 
 /// The beginning of a buffer, as long as it takes until it repeats.
@@ -103,13 +152,14 @@ impl Pattern {
     }
 
     /// What one rank contributes to a reduction.
-    pub fn contribution(data_type: DataType, op: ReduceOp, key: u64, rank: u32) -> Self {
-        Self::of(data_type, &contributions(data_type, op, key, rank))
+    pub fn contribution(data_type: DataType, fold: impl Into<Fold>, key: u64, rank: u32) -> Self {
+        Self::of(data_type, &contributions(data_type, fold.into(), key, rank))
     }
 
     /// What the contributions of so many ranks become.
-    pub fn reduced(data_type: DataType, op: ReduceOp, key: u64, size: u32) -> Self {
-        let fold = |one: &i64, other: &i64| match op {
+    pub fn reduced(data_type: DataType, fold: impl Into<Fold>, key: u64, size: u32) -> Self {
+        let fold = fold.into();
+        let combine = |one: &i64, other: &i64| match fold.op() {
             ReduceOp::Sum | ReduceOp::Avg => one.wrapping_add(*other),
             ReduceOp::Prod => one.wrapping_mul(*other),
             ReduceOp::Max if data_type == DataType::Uint64 => (*one as u64).max(*other as u64) as i64,
@@ -117,12 +167,20 @@ impl Pattern {
             ReduceOp::Max => *one.max(other),
             ReduceOp::Min => *one.min(other),
         };
-        let mut all = contributions(data_type, op, key, 0);
+        let scaled = |rank| {
+            let mut values = contributions(data_type, fold, key, rank);
+            if fold == Fold::Scaled {
+                let scalar = scalar(data_type, key, rank);
+                values.iter_mut().for_each(|value| *value = wrapped(data_type, value.wrapping_mul(scalar)));
+            }
+            values
+        };
+        let mut all = scaled(0);
         for rank in 1..size {
-            let next = contributions(data_type, op, key, rank);
-            all.iter_mut().zip(&next).for_each(|(one, other)| *one = wrapped(data_type, fold(one, other)));
+            let next = scaled(rank);
+            all.iter_mut().zip(&next).for_each(|(one, other)| *one = wrapped(data_type, combine(one, other)));
         }
-        if op == ReduceOp::Avg {
+        if fold == Fold::Plain(ReduceOp::Avg) {
             all.iter_mut().for_each(|value| *value /= i64::from(size));
         }
         Self::of(data_type, &all)

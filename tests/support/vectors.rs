@@ -2,7 +2,7 @@
 
 use consort::{Blocks, Communicator, ReduceOp, Result};
 
-use crate::collectives::{sum, vector};
+use crate::collectives::{scalar, scaled_sum, sum, vector};
 use crate::system::Random;
 
 /// What stays where no block is.
@@ -70,7 +70,15 @@ pub fn known(comm: &Communicator, counts: &[usize]) -> Result<()> {
         assert_eq!(output, reduced, "reduce_scatter_v of {counts:?}");
         let mut buffer = input.clone();
         comm.reduce_scatter_v_in_place(&mut buffer, placed, ReduceOp::Sum)?;
-        assert_eq!(buffer[own], reduced, "reduce_scatter_v in place of {counts:?}");
+        assert_eq!(buffer[own.clone()], reduced, "reduce_scatter_v in place of {counts:?}");
+
+        let scales = comm.scaled_by(scalar(rank));
+        let reduced: Vec<i64> = own.clone().map(|index| scaled_sum(size, index)).collect();
+        scales.reduce_scatter_v(&input, &mut output, placed)?;
+        assert_eq!(output, reduced, "scaled reduce_scatter_v of {counts:?}");
+        let mut buffer = input.clone();
+        scales.reduce_scatter_v_in_place(&mut buffer, placed)?;
+        assert_eq!(buffer[own], reduced, "scaled reduce_scatter_v in place of {counts:?}");
     }
     Ok(())
 }

@@ -109,7 +109,7 @@ fn ranks_that_name_different_algorithms_are_told() {
                     collective,
                     algorithm,
                     data_type: DataType::Int32,
-                    op: ReduceOp::Sum,
+                    fold: ReduceOp::Sum.into(),
                     count,
                     root: 0,
                     in_place: false,

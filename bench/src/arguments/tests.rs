@@ -14,7 +14,7 @@ fn the_arguments_are_consistent() {
 fn defaults_are_those_of_nccl_tests() {
     let settings = settings("all_reduce").unwrap();
     assert_eq!(settings.sweep.sizes().collect::<Vec<_>>(), [32 << 20]);
-    assert_eq!((settings.data_types, settings.ops), (vec![DataType::Float32], vec![ReduceOp::Sum]));
+    assert_eq!((settings.data_types, settings.ops), (vec![DataType::Float32], vec![Operator::Sum]));
     assert_eq!((settings.iterations, settings.warmups, settings.calls, settings.checks), (None, 1, 1, 1));
     assert_eq!((settings.root, settings.average, settings.timeout), (Some(0), Average::Mean, None));
 }
@@ -54,10 +54,11 @@ fn sizes() {
 #[test]
 fn types_operators_and_roots() {
     let all = settings("reduce -d all -o all -r -1").unwrap();
-    assert_eq!((all.data_types.len(), all.ops.len(), all.root), (12, 5, None));
-    assert_eq!(settings("broadcast -o all").unwrap().ops, [ReduceOp::Sum]);
+    assert_eq!((all.data_types.len(), all.ops.len(), all.root), (12, 6, None));
+    assert_eq!(settings("broadcast -o all").unwrap().ops, [Operator::Sum]);
     assert!(settings("reduce -d int7").unwrap_err().contains("bfloat16"));
-    assert!(settings("reduce -o mulsum").unwrap_err().contains("mulsum is not supported"));
+    assert_eq!(settings("reduce -o MULSUM").unwrap().ops, [Operator::MulSum]);
+    assert!(settings("reduce -o mean").unwrap_err().contains("avg mulsum, all"));
     assert!(settings("reduce -r -2").unwrap_err().contains("-r -2"));
 }
 

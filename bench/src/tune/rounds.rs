@@ -7,8 +7,8 @@
 
 use std::time::Instant;
 
+use consort::DataType;
 use consort::planning::{self, Algorithm, Explanation};
-use consort::{DataType, ReduceOp};
 
 use crate::backend::Member;
 use crate::bounds;
@@ -17,6 +17,7 @@ use crate::collective::{Collective, Work};
 use crate::data::{Data, Pair, Placement};
 use crate::failure::{Exit, Failure};
 use crate::group::{Group, gather_numbers};
+use crate::operator::Operator;
 use crate::planned;
 use crate::samples::{Sample, Samples};
 use crate::sizes::{Sweep, human};
@@ -81,7 +82,7 @@ impl Order {
     fn work(&self, point: Point, ranks: u32) -> Work {
         let Point { measured, size, .. } = point;
         let shape = measured.shape(size, DATA_TYPE.size(), ranks);
-        Work { collective: measured, data_type: DATA_TYPE, op: ReduceOp::Sum, root: 0, shape }
+        Work { collective: measured, data_type: DATA_TYPE, op: Operator::Sum, root: 0, shape }
     }
 
     /// The largest send and receive buffers, in bytes.
@@ -229,7 +230,7 @@ impl Run<'_> {
     fn point(&mut self, point: Point, allowed_s: f64) -> Result<Vec<Sample>, Failure> {
         let (rank, ranks) = (self.member.rank(), self.member.size());
         let work = self.order.work(point, ranks);
-        let data = Data::new(point.measured, DATA_TYPE, ReduceOp::Sum, rank, ranks, self.order.seed);
+        let data = Data::new(point.measured, DATA_TYPE, Operator::Sum, rank, ranks, self.order.seed);
         let mut candidates = self.candidates(point)?;
         for candidate in &candidates {
             self.check(candidate, &data, &work)?;

@@ -54,7 +54,7 @@ fn shuffled(ranks: u32, seed: u64) -> Vec<u32> {
 
 fn rules() -> impl Iterator<Item = Rule> {
     DataType::ALL.into_iter().flat_map(|data_type| {
-        ReduceOp::ALL
+        Operator::ALL
             .into_iter()
             .flat_map(move |op| RANKS.into_iter().map(move |ranks| Rule { data_type, op, ranks, seed: 42 }))
     })
@@ -96,18 +96,20 @@ fn floats_are_exact_in_any_order_and_precision() {
                 let scaled = |rank: u32| {
                     let value = Rule::decode(float, rule.input(rank, place));
                     match rule.op {
-                        ReduceOp::Avg if rule.data_type == DataType::Float64 => {
+                        Operator::Avg if rule.data_type == DataType::Float64 => {
                             value * (1.0 / f64::from(rule.ranks))
                         }
-                        ReduceOp::Avg => keep(value * f64::from(1.0 / rule.ranks as f32)),
+                        Operator::Avg => keep(value * f64::from(1.0 / rule.ranks as f32)),
+                        // Not rounded: the product is exact.
+                        Operator::MulSum => value * [1.0, 2.0][rank as usize % 2],
                         _ => value,
                     }
                 };
                 let combine = |a: f64, b: f64| match rule.op {
-                    ReduceOp::Sum | ReduceOp::Avg => keep(a + b),
-                    ReduceOp::Prod => keep(a * b),
-                    ReduceOp::Max => a.max(b),
-                    ReduceOp::Min => a.min(b),
+                    Operator::Sum | Operator::Avg | Operator::MulSum => keep(a + b),
+                    Operator::Prod => keep(a * b),
+                    Operator::Max => a.max(b),
+                    Operator::Min => a.min(b),
                 };
                 let mut values: Vec<f64> = shuffled(rule.ranks, seed).into_iter().map(scaled).collect();
                 let result = if seed == 2 {
@@ -127,7 +129,7 @@ fn floats_are_exact_in_any_order_and_precision() {
                     distance <= allowed && (allowed > 0 || got == expected),
                     "{rule:?} {place}: {got:x} {expected:x}"
                 );
-                if rule.op == ReduceOp::Avg && rule.ranks.is_power_of_two() {
+                if rule.op == Operator::Avg && rule.ranks.is_power_of_two() {
                     assert_eq!(got, expected, "{rule:?} {place}");
                 }
             }
@@ -139,23 +141,24 @@ fn floats_are_exact_in_any_order_and_precision() {
 fn integers_are_exact_in_any_order() {
     fn fold<T: Copy + Ord>(
         values: &[i128],
-        op: ReduceOp,
+        op: Operator,
         wrap: impl Fn(i128) -> T,
         back: impl Fn(T) -> i128,
     ) -> i128 {
         let fold = |a: i128, b: i128| match op {
-            ReduceOp::Sum | ReduceOp::Avg => a + b,
-            ReduceOp::Prod => a.wrapping_mul(b),
-            ReduceOp::Max => a.max(b),
-            ReduceOp::Min => a.min(b),
+            Operator::Sum | Operator::Avg | Operator::MulSum => a + b,
+            Operator::Prod => a.wrapping_mul(b),
+            Operator::Max => a.max(b),
+            Operator::Min => a.min(b),
         };
-        values.iter().copied().reduce(|a, b| back(wrap(fold(a, b)))).unwrap()
+        back(wrap(values.iter().copied().reduce(|a, b| back(wrap(fold(a, b)))).unwrap()))
     }
+    let factor = |op, rank: u32| if op == Operator::MulSum { 1 + i128::from(rank % 2) } else { 1 };
     for rule in rules().filter(|rule| format(rule.data_type).is_none()) {
         for place in 0..40 {
             let values: Vec<i128> = shuffled(rule.ranks, 5)
                 .into_iter()
-                .map(|rank| order_key(rule.data_type, rule.input(rank, place)))
+                .map(|rank| order_key(rule.data_type, rule.input(rank, place)) * factor(rule.op, rank))
                 .collect();
             macro_rules! wrapped {
                 ($t:ty) => {
@@ -170,7 +173,7 @@ fn integers_are_exact_in_any_order() {
                 DataType::Int64 => wrapped!(i64),
                 _ => wrapped!(u64),
             };
-            if rule.op == ReduceOp::Avg {
+            if rule.op == Operator::Avg {
                 assert_eq!(result, values.iter().sum::<i128>(), "the sum must not wrap: {rule:?}");
                 result /= i128::from(rule.ranks);
             }
@@ -183,6 +186,7 @@ fn integers_are_exact_in_any_order() {
 fn every_rank_matters_and_none_is_zero_where_that_is_possible() {
     for rule in rules() {
         let per_type = match format(rule.data_type) {
+            Some(float) if rule.op == Operator::MulSum => float.exact() / SCALAR_MOST,
             Some(float) => float.exact(),
             None => u64::from(u8::MAX / 2),
         };
@@ -194,7 +198,7 @@ fn every_rank_matters_and_none_is_zero_where_that_is_possible() {
                 "{rule:?}"
             );
             let narrow_mean =
-                rule.op == ReduceOp::Avg && format(rule.data_type).is_some() && !rule.ranks.is_power_of_two();
+                rule.op == Operator::Avg && format(rule.data_type).is_some() && !rule.ranks.is_power_of_two();
             if u64::from(rule.ranks) <= per_type && !narrow_mean {
                 assert!(
                     inputs
@@ -212,7 +216,7 @@ fn every_rank_matters_and_none_is_zero_where_that_is_possible() {
 fn a_missing_or_doubled_contribution_is_seen() {
     for data_type in DataType::ALL {
         for ranks in [2, 3, 8] {
-            let rule = Rule { data_type, op: ReduceOp::Sum, ranks, seed: 3 };
+            let rule = Rule { data_type, op: Operator::Sum, ranks, seed: 3 };
             let key = |place| order_key(data_type, rule.expected(place));
             let alone = |place| order_key(data_type, rule.input(1, place));
             // If rank 1's value were left out, the result would differ wherever it is not zero.

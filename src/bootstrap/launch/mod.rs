@@ -13,6 +13,7 @@ use std::time::Duration;
 use super::UniqueId;
 use crate::Rank;
 use crate::error::Result;
+use crate::nccl::environment::Environment;
 
 /// This process's place in a job, as its launcher gave it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -63,5 +64,5 @@ impl Launch {
 }
 
 fn environment(name: &str) -> Option<String> {
-    std::env::var(name).ok()
+    Environment::of_process().text(name).map(|(text, _)| text)
 }

@@ -3,8 +3,9 @@
 //!
 //! A rank says its words for a round to all; an [`Agreement`] of some ranks is reached when all of those have said
 //! theirs for the same round. Attempts may fail on one rank only (it noticed a death first, say), so ranks count
-//! rounds differently. Therefore whoever gives a round up takes its words back, and whoever sees that a rank is in a
-//! later round without being in this one follows it there.
+//! rounds differently. Therefore whoever gives a round up takes its words back, unless the others need them to find
+//! the difference, and whoever sees that a rank is in a later round, and was not in this one for the same thing, follows
+//! it there.
 //!
 //! Invariant: nothing here waits or sleeps; what is kept of a rank is bounded. Absent: what words mean, and the
 //! communicator's own failure: an agreement goes on after it, as far as it can.
@@ -51,9 +52,9 @@ impl Rounds {
         self.heard.get(&rank)?.get(&round)
     }
 
-    /// The latest round of a rank that is ahead of `round` without having taken part in it.
-    fn ahead(&self, rank: Rank, round: u64) -> Option<u64> {
-        let heard = self.heard.get(&rank).filter(|heard| !heard.contains_key(&round))?;
+    /// The latest round of a rank that is ahead of `round` and did not take part in it for the same thing.
+    fn ahead(&self, rank: Rank, round: u64, same: impl Fn(&Vec<u64>) -> bool) -> Option<u64> {
+        let heard = self.heard.get(&rank).filter(|heard| !heard.get(&round).is_some_and(same))?;
         let latest = heard.last_key_value().map(|(latest, _)| *latest)?;
         (latest > round && latest - round <= AHEAD_MAX).then_some(latest)
     }
@@ -74,6 +75,8 @@ pub(crate) struct Agreement {
     shared: usize,
     until: Instant,
     differ_since: Option<Instant>,
+    /// The others are to find the difference in these words too.
+    stands: bool,
 }
 
 /// What they agreed on.
@@ -114,7 +117,7 @@ impl Agreement {
             rounds.forget(current);
             current + 1
         };
-        let agreement = Agreement { round, among, words, shared, until, differ_since: None };
+        let agreement = Agreement { round, among, words, shared, until, differ_since: None, stands: false };
         agreement.say(group, agreement.words.clone());
         agreement
     }
@@ -141,23 +144,23 @@ impl Agreement {
         if let Some((rank, cause)) = lost {
             return Some(Err(Disagreement::Lost(rank, cause)));
         }
+        let same = |words: &Vec<u64>| words.get(..self.shared) == self.words.get(..self.shared);
         let ahead = {
             let state = group.state();
-            self.among.iter().filter_map(|rank| state.rounds.ahead(*rank, self.round)).max()
+            self.among.iter().filter_map(|rank| state.rounds.ahead(*rank, self.round, same)).max()
         };
         if let Some(round) = ahead {
             self.say(group, Vec::new());
             self.round = round;
-            self.differ_since = None;
             self.say(group, self.words.clone());
         }
         let mut state = group.state();
         let said = |rank: &Rank| Some((*rank, state.rounds.words(*rank, self.round)?.clone()));
         let said: Vec<(Rank, Vec<u64>)> = self.among.iter().filter_map(said).collect();
-        let same = |words: &Vec<u64>| words.get(..self.shared) == self.words.get(..self.shared);
         if said.iter().all(|(_, words)| same(words)) {
             self.differ_since = None;
         } else if now >= self.until || now >= *self.differ_since.get_or_insert(now) + GRACE {
+            self.stands = true;
             return Some(Err(Disagreement::Differ(said)));
         }
         if said.len() == self.among.len() && self.differ_since.is_none() {
@@ -173,9 +176,11 @@ impl Agreement {
         (now >= self.until).then_some(Err(Disagreement::Silent(silent)))
     }
 
-    /// This rank does not wait any longer: its words for this round are no longer its own.
+    /// This rank does not wait any longer: its words for this round do not hold any more.
     pub(crate) fn give_up(self, group: &Group) {
-        self.say(group, Vec::new());
+        if !self.stands {
+            self.say(group, Vec::new());
+        }
     }
 }
 

@@ -156,8 +156,13 @@ impl<'a> Environment<'a> {
     }
 }
 
-/// A whole number as C reads it: decimal, `0x` or octal.
+/// A whole number of 64 bits with a sign; see [`whole`].
 pub(crate) fn integer(text: &str) -> Option<i64> {
+    whole(text).and_then(|number| number.try_into().ok())
+}
+
+/// A whole number as C reads it: decimal, `0x` or octal.
+pub(crate) fn whole(text: &str) -> Option<i128> {
     let text = text.trim();
     let (negative, digits) = match text.strip_prefix(['-', '+']) {
         Some(digits) => (text.starts_with('-'), digits),
@@ -172,7 +177,7 @@ pub(crate) fn integer(text: &str) -> Option<i64> {
         return None;
     }
     let number = i128::from(u64::from_str_radix(digits, base).ok()?);
-    i64::try_from(if negative { -number } else { number }).ok()
+    Some(if negative { -number } else { number })
 }
 
 /// Names separated by commas, with `^` in front to leave these out, as many of NCCL's variables have them.

@@ -11,7 +11,7 @@ use super::Level;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Line<'a> {
     /// The text alone.
-    Version,
+    Plain,
     Warn {
         device: i32,
         file: &'a str,
@@ -26,7 +26,7 @@ pub(super) enum Line<'a> {
 impl Line<'_> {
     pub(super) fn level(&self) -> Level {
         match self {
-            Line::Version => Level::Version,
+            Line::Plain => Level::Version,
             Line::Warn { .. } => Level::Warn,
             Line::Info { .. } => Level::Info,
             Line::Call => Level::Trace,
@@ -36,7 +36,7 @@ impl Line<'_> {
     /// `stamp` and `place` (`host:pid:tid`) in front, a line's end behind.
     pub(super) fn render(&self, stamp: &str, place: &str, text: &dyn fmt::Display) -> String {
         let head = match self {
-            Line::Version => String::new(),
+            Line::Plain => String::new(),
             Line::Warn { device, file, line } => {
                 format!("{stamp}{place} [{device}] {file}:{line} NCCL WARN ")
             }

@@ -197,9 +197,14 @@ pub fn call(text: impl fmt::Display) {
 pub fn version(version: &str) {
     if enabled(Level::Version, Subsystem::Init) {
         let logger = logger();
-        let line = if logger.level >= Level::Info { Line::Info { device: NO_DEVICE } } else { Line::Version };
+        let line = if logger.level >= Level::Info { Line::Info { device: NO_DEVICE } } else { Line::Plain };
         logger.write(&line, &format_args!("NCCL version {version}"));
     }
+}
+
+/// A text that was asked for in so many words: written as it is, whatever the level.
+pub(super) fn always(text: impl fmt::Display) {
+    logger().write(&Line::Plain, &text);
 }
 
 /// From now on warnings and hang reports of the whole library are lines of this log as well.

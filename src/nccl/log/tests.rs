@@ -29,7 +29,7 @@ fn golden_lines() {
         render(Line::Call, "", "ncclAllReduce(0x1, 0x2)"),
         "vm:12:34 NCCL CALL ncclAllReduce(0x1, 0x2)\n"
     );
-    assert_eq!(render(Line::Version, "", "NCCL version 2.30.7+x"), "NCCL version 2.30.7+x\n");
+    assert_eq!(render(Line::Plain, "", "NCCL version 2.30.7+x"), "NCCL version 2.30.7+x\n");
     assert_eq!(
         render(Line::Info { device: NO_DEVICE }, "", "one\n\nthree\n"),
         "vm:12:34 [-1] NCCL INFO one\nvm:12:34 [-1] NCCL INFO \nvm:12:34 [-1] NCCL INFO three\n"

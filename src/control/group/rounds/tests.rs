@@ -123,7 +123,33 @@ fn differences_last_a_moment_before_they_count() {
     job.now += GRACE;
     let differ = Disagreement::Differ(vec![(0, vec![3]), (1, vec![4])]);
     assert_eq!(job.poll(0, &mut one), Some(Err(differ)));
+    one.give_up(&job.groups[0]);
     assert_eq!(job.poll(1, &mut other), None, "it looks for the first time");
+    job.now += GRACE;
+    let differ = Disagreement::Differ(vec![(0, vec![3]), (1, vec![4])]);
+    assert_eq!(job.poll(1, &mut other), Some(Err(differ)));
+    other.give_up(&job.groups[1]);
+    // Both are right the next time, and what they said before does not matter any more.
+    let (mut one, mut other) = (job.begin(0, &[0, 1], &[4]), job.begin(1, &[0, 1], &[4]));
+    assert_eq!(job.poll(0, &mut one), agreed(4, &[&[4], &[4]]));
+    assert_eq!(job.poll(1, &mut other), agreed(4, &[&[4], &[4]]));
+}
+
+#[test]
+fn words_that_were_wrong_are_not_held_against_those_who_come_right() {
+    let mut job = Job::new(3);
+    let (mut one, mut other) = (job.begin(0, &[0, 1, 2], &[3]), job.begin(1, &[0, 1, 2], &[4]));
+    assert_eq!((job.poll(0, &mut one), job.poll(1, &mut other)), (None, None));
+    job.now += GRACE;
+    assert!(job.poll(0, &mut one).is_some() && job.poll(1, &mut other).is_some());
+    one.give_up(&job.groups[0]);
+    other.give_up(&job.groups[1]);
+    let (mut one, mut other) = (job.begin(0, &[0, 1, 2], &[3]), job.begin(1, &[0, 1, 2], &[3]));
+    assert_eq!((job.poll(0, &mut one), job.poll(1, &mut other)), (None, None));
+    let mut late = job.begin(2, &[0, 1, 2], &[3]);
+    assert_eq!(job.poll(2, &mut late), agreed(2, &[&[3], &[3], &[3]]));
+    assert_eq!(job.poll(0, &mut one), agreed(2, &[&[3], &[3], &[3]]));
+    assert_eq!(job.poll(1, &mut other), agreed(2, &[&[3], &[3], &[3]]));
 }
 
 #[test]

@@ -61,7 +61,12 @@ pub(super) const HONOURED: &[Variable] = &[
         "",
         "the file of NAME=value lines to read instead of ~/.nccl.conf; /etc/nccl.conf is read after it",
     ),
-    honoured("NCCL_NO_CACHE", List, "", "always, for all: variables are read anew for every communicator"),
+    honoured(
+        "NCCL_NO_CACHE",
+        List,
+        "",
+        "always, for all but NCCL_DEBUG*: variables are read anew for every communicator",
+    ),
     honoured(
         "NCCL_COMM_ID",
         Text,
@@ -254,10 +259,10 @@ pub(super) const IDLE: &[Idle] = &[
             ("NCCL_P2P_MAX_PEERS", ""),
             ("NCCL_P2P_PER_CHANNEL_NET_BW", "14"),
             ("NCCL_P2P_EPOCH_ENABLE", "1"),
-            ("NCCL_CHUNK_SIZE", "0"),
-            ("NCCL_ALLGATHERV_ENABLE", "1"),
         ],
     ),
+    idle("slices are as long as slots", Integer, &[("NCCL_CHUNK_SIZE", "0")]),
+    idle("calls of a group stay as they were made", Flag, &[("NCCL_ALLGATHERV_ENABLE", "1")]),
     idle(
         XML,
         Text,

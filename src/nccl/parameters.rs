@@ -1,0 +1,143 @@
+//! Variables as numbers and texts, for those who ask by name (`ncclParam*`).
+//!
+//! A value is the environment's, or else a file's, or else NCCL's default, whether it acts here or not.
+//!
+//! Invariant: a number is only given as a type that can hold it. Absent: handles and memory for C.
+
+use super::environment::{Environment, Kind, Origin, Resolved, Variable, find, variables, whole};
+use super::log;
+use crate::error::{Error, Result};
+
+/// What NCCL says of a number that nobody has set and that the config decides.
+const UNDEFINED: i128 = i32::MIN as i128;
+
+/// A variable of NCCL's by its name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Parameter {
+    variable: Variable,
+}
+
+impl Parameter {
+    /// The parameter that is called so, for example `NCCL_ALGO`.
+    pub fn find(key: &str) -> Option<Self> {
+        find(key).map(|variable| Parameter { variable })
+    }
+
+    /// Its name.
+    pub fn key(&self) -> &'static str {
+        self.variable.name
+    }
+
+    /// Its text now, and where it came from.
+    pub fn text(&self) -> Resolved<String> {
+        self.text_in(&Environment::of_process())
+    }
+
+    fn text_in(&self, environment: &Environment<'_>) -> Resolved<String> {
+        let (name, default) = (self.variable.name, self.variable.default);
+        match environment.text(name) {
+            Some((value, origin)) => Resolved { value, origin, variable: Some(name) },
+            None => Resolved { value: default.to_owned(), origin: Origin::Default, variable: None },
+        }
+    }
+
+    /// Its value now as a number: `i8` to `i64`, `u8` to `u64`. What only a config decides is -2147483648; a text that
+    /// is no number counts as not set, as it does in NCCL.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if it is no number or does not fit.
+    pub fn number<T: TryFrom<i128>>(&self) -> Result<T> {
+        self.number_in(&Environment::of_process())
+    }
+
+    fn number_in<T: TryFrom<i128>>(&self, environment: &Environment<'_>) -> Result<T> {
+        let Variable { name, kind, default, .. } = self.variable;
+        if !matches!(kind, Kind::Flag | Kind::Integer) {
+            return Err(Error::invalid(format!("{name} is a text, not a number"), "ask for it as a text"));
+        }
+        let set = environment.text(name).and_then(|(text, _)| whole(&text));
+        let number = set.or_else(|| whole(default)).unwrap_or(UNDEFINED);
+        T::try_from(number).map_err(|_| {
+            Error::invalid(
+                format!("{name} is {number}, which the type asked for does not hold"),
+                "ask for a wider one",
+            )
+        })
+    }
+}
+
+/// The names of all parameters, in the order of the alphabet.
+pub fn keys() -> Vec<&'static str> {
+    let mut keys: Vec<&'static str> = variables().map(|variable| variable.name).collect();
+    keys.sort_unstable();
+    keys
+}
+
+/// All parameters as lines `NAME=value (origin)`, in the order of the alphabet.
+pub fn dump() -> String {
+    dump_of(&Environment::of_process())
+}
+
+fn dump_of(environment: &Environment<'_>) -> String {
+    let lines = keys().into_iter().filter_map(Parameter::find).map(|parameter| {
+        let Resolved { value, origin, .. } = parameter.text_in(environment);
+        format!("{}={value} ({origin})\n", parameter.key())
+    });
+    lines.collect()
+}
+
+/// Writes [`dump`] to the log, whatever `NCCL_DEBUG` says.
+pub fn dump_all() {
+    log::always(dump());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(set: &[(&str, &str)]) -> Environment<'static> {
+        let set: Vec<(String, String)> =
+            set.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
+        Environment::from_lookup(move |name| {
+            set.iter().find(|(known, _)| known == name).map(|(_, text)| text.clone())
+        })
+    }
+
+    fn parameter(key: &str) -> Parameter {
+        Parameter::find(key).expect("a parameter")
+    }
+
+    #[test]
+    fn numbers_fit_or_are_errors() {
+        let retries = parameter("NCCL_IB_RETRY_CNT");
+        let number = |text: &str| retries.number_in::<i8>(&of(&[("NCCL_IB_RETRY_CNT", text)]));
+        assert_eq!(number("127").expect("fits"), 127);
+        assert_eq!(number("many").expect("the default"), 7);
+        assert!(number("128").expect_err("too large").to_string().contains("NCCL_IB_RETRY_CNT is 128"));
+        let none = of(&[]);
+        assert_eq!(retries.number_in::<u64>(&none).expect("the default"), 7);
+        let undefined = parameter("NCCL_MIN_CTAS");
+        assert_eq!(undefined.number_in::<i32>(&none).expect("undefined"), i32::MIN);
+        assert!(undefined.number_in::<u64>(&none).is_err() && undefined.number_in::<i16>(&none).is_err());
+        let most = of(&[("NCCL_MIN_CTAS", "18446744073709551615")]);
+        assert_eq!(undefined.number_in::<u64>(&most).expect("fits"), u64::MAX);
+        assert!(undefined.number_in::<i64>(&most).is_err());
+        assert!(parameter("NCCL_ALGO").number_in::<i64>(&none).is_err(), "a text");
+    }
+
+    #[test]
+    fn texts_keys_and_the_dump() {
+        assert_eq!(Parameter::find("NCCL_FROB"), None);
+        let set = of(&[("NCCL_NET", "Socket")]);
+        let found = parameter("NCCL_NET").text_in(&set);
+        assert_eq!((found.value.as_str(), found.origin), ("Socket", Origin::Nccl));
+        let keys = keys();
+        assert!(keys.is_sorted() && keys.contains(&"NCCL_NET"));
+        let dump = dump_of(&set);
+        assert_eq!(dump.lines().count(), keys.len());
+        assert!(
+            dump.contains("\nNCCL_NET=Socket (environment)\nNCCL_NETDEVS_POLICY=AUTO (default)\n"),
+            "{dump}"
+        );
+    }
+}
