@@ -232,6 +232,7 @@ def init(rank, nccl):
 
 def body(rank):
     nccl = Nccl()
+    rank.explain = lambda: nccl.functions["ncclGetLastError"](None).decode()
     ranks.only_ours()
     version, text = nccl.version()
     rank.check("five digits", 20000 <= version <= 99999, str(version))

@@ -19,6 +19,8 @@ class Rank:
         self.number = number
         self.size = size
         self.checked = 0
+        # What the library says of its last failure, if the body can ask it.
+        self.explain = lambda: "unknown"
         self._pipe = pipe
 
     def share(self, value=None):
@@ -69,7 +71,7 @@ def _enter(body, number, size, pipe):
         body(rank)
         pipe.send(("done", rank.checked))
     except BaseException:
-        pipe.send(("failed", traceback.format_exc()))
+        pipe.send(("failed", f"{traceback.format_exc()}the library's last error: {rank.explain()}"))
 
 
 def _counted(size):

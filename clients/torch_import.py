@@ -20,9 +20,9 @@ unique = torch.cuda.nccl.unique_id()
 if len(unique) != 128 or unique[:4] != b"cnst":
     raise AssertionError(f"torch.cuda.nccl.unique_id() was not made by {ours}: {unique!r}")
 
-# What is asked is what torch bound: torch.cuda.nccl.version() is a constant of torch's build.
+# torch.cuda.nccl.version() is a constant of torch's build.
 version = ctypes.c_int()
-if ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(version)) != SUCCESS:
+if ctypes.CDLL(ours).ncclGetVersion(ctypes.byref(version)) != SUCCESS:
     raise AssertionError("ncclGetVersion failed")
 print(f"torch {torch.__version__}, built for NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}:", end=" ")
 print(f"{ours}, version {version.value}, made a unique id that begins with {unique[:4].decode()};", end=" ")

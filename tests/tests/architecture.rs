@@ -93,7 +93,8 @@ fn has_word(line: &str, word: &str) -> bool {
 
 #[test]
 fn unsafe_is_fenced() {
-    let fence = ["memory/", "transports/", "kernels/", "ffi/", "tests/"];
+    // A client of the C interface calls it, as anybody's program would.
+    let fence = ["memory/", "transports/", "kernels/", "ffi/", "tests/", "clients/"];
     for (name, text) in files().iter().filter(|(name, _)| name.ends_with(".rs")) {
         if fence.iter().any(|place| name.starts_with(place)) {
             continue;

@@ -28,6 +28,14 @@ impl Rank {
         self.checked += 1;
     }
 
+    /// A call whose result is a plain number must not fail.
+    fn zero(&mut self, what: &str, code: c_int) {
+        // SAFETY: a C string that stays until this thread's next failing call.
+        let last = || unsafe { CStr::from_ptr(sys::ncclGetLastError(null_mut())) };
+        assert_eq!(code, 0, "rank {} of {}: {what}: {:?}", self.number, self.size, last());
+        self.checked += 1;
+    }
+
     /// The value of a call that must not fail.
     fn ok<T>(&self, what: &str, result: Result<T, NcclError>) -> T {
         // SAFETY: the texts are C strings that stay until this thread's next failing call.
@@ -188,11 +196,11 @@ unsafe fn operators(rank: &mut Rank, comm: sys::ncclComm_t) {
         let all_reduce = library.get::<AllReduce>(b"ncclAllReduce").expect("an exported name");
         let destroy = library.get::<Destroy>(b"ncclRedOpDestroy").expect("an exported name");
         let scalar = (&raw mut scalar).cast();
-        rank.equal("ncclRedOpCreatePreMulSum", create(&mut op, scalar, float, immediate, comm), 0);
+        rank.zero("ncclRedOpCreatePreMulSum", create(&mut op, scalar, float, immediate, comm));
         rank.equal("an operator beyond the built-in ones", op >= 5, true);
         let (from, to) = (source(&mine), target(&mut output));
-        rank.equal("ncclAllReduce", all_reduce(from, to, 1000, float, op, comm, null_mut()), 0);
-        rank.equal("ncclRedOpDestroy", destroy(op, comm), 0);
+        rank.zero("ncclAllReduce", all_reduce(from, to, 1000, float, op, comm, null_mut()));
+        rank.zero("ncclRedOpDestroy", destroy(op, comm));
     }
     rank.equal("halves, summed", output, sums(rank.size, 1000).into_iter().map(|sum| sum / 2.0).collect());
 }
