@@ -1,11 +1,11 @@
 //! The buffers that C passes.
 //!
-//! Invariant: any address and any length are told from a buffer before anything is made of them. Absent: whether the
-//! memory is there, which C promises.
+//! Invariant: any address and any length are told from a buffer, and memory of a device from the host's, before
+//! anything is made of them. Absent: whether the memory is there, which C promises.
 
 use std::ffi::c_void;
 
-use consort::nccl::{Failure, Result, device};
+use consort::nccl::{Comm, Failure, Result, device};
 use consort::{Held, HeldRead, Span, SpanMut};
 
 /// The length of a buffer that C passed, in bytes, if it can be one. Of an empty buffer the address does not matter.
@@ -31,48 +31,53 @@ fn length(what: &str, start: *const c_void, bytes: Option<usize>) -> Result<usiz
             "pass the address of a buffer",
         ));
     }
-    device::check_host(what, start as usize)?;
     Ok(bytes)
 }
 
-/// The buffer that a call reads before it returns.
-///
-/// # Safety
-/// As [`Span::from_raw`], but any `start` and any `bytes` are told from a buffer first.
+/// Where a buffer begins and how many bytes it has; no number where that is more than there can be.
+pub(crate) type Passed<P> = (P, Option<usize>);
+
+/// Of a call that reads nothing.
+pub(crate) const NOTHING_READ: Passed<*const c_void> = (std::ptr::null(), Some(0));
+/// Of a call that writes nothing.
+pub(crate) const NOTHING_WRITTEN: Passed<*mut c_void> = (std::ptr::null_mut(), Some(0));
+
+/// The lengths of what a call on `comm` reads and writes.
 #[inline]
-pub(crate) unsafe fn readable<'a>(start: *const c_void, bytes: Option<usize>) -> Result<Span<'a>> {
-    let bytes = length("send", start, bytes)?;
-    // SAFETY: this function's own contract; null only when empty.
-    Ok(unsafe { Span::from_raw(start.cast(), bytes) })
+fn lengths(comm: &Comm, input: Passed<*const c_void>, output: Passed<*mut c_void>) -> Result<(usize, usize)> {
+    let (read, written) = (length("send", input.0, input.1)?, length("receive", output.0, output.1)?);
+    let start = |address: *const c_void, bytes: usize| (bytes != 0).then_some(address as usize);
+    device::check_buffers(comm, start(input.0, read), start(output.0, written))?;
+    Ok((read, written))
 }
 
-/// The buffer that a call writes before it returns.
+/// The buffers that a call on `comm` reads and writes before it returns.
 ///
 /// # Safety
-/// As [`SpanMut::from_raw`], but any `start` and any `bytes` are told from a buffer first.
+/// As [`Span::from_raw`] and [`SpanMut::from_raw`], but any address and any number of bytes are told from a buffer
+/// first.
 #[inline]
-pub(crate) unsafe fn writable<'a>(start: *mut c_void, bytes: Option<usize>) -> Result<SpanMut<'a>> {
-    let bytes = length("receive", start, bytes)?;
+pub(crate) unsafe fn lent<'a>(
+    comm: &Comm,
+    input: Passed<*const c_void>,
+    output: Passed<*mut c_void>,
+) -> Result<(Span<'a>, SpanMut<'a>)> {
+    let (read, written) = lengths(comm, input, output)?;
     // SAFETY: this function's own contract; null only when empty.
-    Ok(unsafe { SpanMut::from_raw(start.cast(), bytes) })
+    Ok(unsafe { (Span::from_raw(input.0.cast(), read), SpanMut::from_raw(output.0.cast(), written)) })
 }
 
-/// The buffer that an operation reads, perhaps after the call returned.
+/// The buffers that an operation on `comm` reads and writes, perhaps after the call returned.
 ///
 /// # Safety
-/// As [`HeldRead::from_raw`], but any `start` and any `bytes` are told from a buffer first.
-pub(crate) unsafe fn kept_readable(start: *const c_void, bytes: Option<usize>) -> Result<HeldRead> {
-    let bytes = length("send", start, bytes)?;
+/// As [`HeldRead::from_raw`] and [`Held::from_raw`], but any address and any number of bytes are told from a buffer
+/// first.
+pub(crate) unsafe fn kept(
+    comm: &Comm,
+    input: Passed<*const c_void>,
+    output: Passed<*mut c_void>,
+) -> Result<(HeldRead, Held)> {
+    let (read, written) = lengths(comm, input, output)?;
     // SAFETY: this function's own contract; null only when empty.
-    Ok(unsafe { HeldRead::from_raw(start.cast(), bytes) })
-}
-
-/// The buffer that an operation writes, perhaps after the call returned.
-///
-/// # Safety
-/// As [`Held::from_raw`], but any `start` and any `bytes` are told from a buffer first.
-pub(crate) unsafe fn kept_writable(start: *mut c_void, bytes: Option<usize>) -> Result<Held> {
-    let bytes = length("receive", start, bytes)?;
-    // SAFETY: this function's own contract; null only when empty.
-    Ok(unsafe { Held::from_raw(start.cast(), bytes) })
+    Ok(unsafe { (HeldRead::from_raw(input.0.cast(), read), Held::from_raw(output.0.cast(), written)) })
 }

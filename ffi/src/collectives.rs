@@ -11,7 +11,7 @@ use consort::nccl::{Comm, Failure, Progress, Reduction, Result, group};
 use consort::{Call, DataType};
 
 use crate::boundary::{call_in_group, exported};
-use crate::buffers::{kept_readable, kept_writable, readable, writable};
+use crate::buffers::{NOTHING_READ, NOTHING_WRITTEN, kept, lent};
 use crate::{configs, handles, timeout};
 
 pub(crate) fn data_type(code: c_int) -> Result<DataType> {
@@ -59,10 +59,11 @@ unsafe fn collective(
             // SAFETY: the caller promises that the buffers are as long as NCCL's contract for the call says, which is
             // what `input_bytes` and `output_bytes` compute, and that nobody else touches them meanwhile.
             let (input, output) = unsafe {
-                (
-                    readable(passed.input, Some(call.input_bytes(rank, size)))?,
-                    writable(passed.output, Some(call.output_bytes(rank, size)))?,
-                )
+                lent(
+                    &comm,
+                    (passed.input, Some(call.input_bytes(rank, size))),
+                    (passed.output, Some(call.output_bytes(rank, size))),
+                )?
             };
             match timeout::now(&comm) {
                 None => communicator.execute(&call, input, output)?,
@@ -93,10 +94,11 @@ unsafe fn issue(
     // SAFETY: as in `collective`, for as long as the operation takes: the contract of calls on streams, in groups and
     // on communicators that do not block.
     let (input, output) = unsafe {
-        (
-            kept_readable(passed.input, Some(call.input_bytes(rank, size)))?,
-            kept_writable(passed.output, Some(call.output_bytes(rank, size)))?,
-        )
+        kept(
+            comm,
+            (passed.input, Some(call.input_bytes(rank, size))),
+            (passed.output, Some(call.output_bytes(rank, size))),
+        )?
     };
     let what = What::Collective(call, reduction.and_then(|it| it.scale));
     let stream = handles::stream(passed.stream);
@@ -231,7 +233,7 @@ exported! {
             let bytes = count.checked_mul(element.size());
             if stream.is_null() && !group::is_open() && let Some(communicator) = comm.inline() {
                 // SAFETY: this function's own contract.
-                let input = unsafe { readable(input, bytes)? };
+                let (input, _) = unsafe { lent(&comm, (input, bytes), NOTHING_WRITTEN)? };
                 match timeout::now(&comm) {
                     None => communicator.send_bytes(element, input, peer)?,
                     Some(timeout) => communicator.with_timeout(timeout).send_bytes(element, input, peer)?,
@@ -239,7 +241,7 @@ exported! {
                 return Ok(Progress::Done);
             }
             // SAFETY: this function's own contract; nothing is received.
-            let (input, output) = unsafe { (kept_readable(input, bytes)?, kept_writable(std::ptr::null_mut(), Some(0))?) };
+            let (input, output) = unsafe { kept(&comm, (input, bytes), NOTHING_WRITTEN)? };
             let (what, how) = (What::Send(element, peer), How { timeout: timeout::of_thread(), algorithm: None });
             comm.issue(Operation { what, how, input, output }, handles::stream(stream).as_ref())
         })
@@ -257,7 +259,7 @@ exported! {
             let bytes = count.checked_mul(element.size());
             if stream.is_null() && !group::is_open() && let Some(communicator) = comm.inline() {
                 // SAFETY: this function's own contract.
-                let output = unsafe { writable(output, bytes)? };
+                let (_, output) = unsafe { lent(&comm, NOTHING_READ, (output, bytes))? };
                 match timeout::now(&comm) {
                     None => communicator.receive_bytes(element, output, peer)?,
                     Some(timeout) => communicator.with_timeout(timeout).receive_bytes(element, output, peer)?,
@@ -265,7 +267,7 @@ exported! {
                 return Ok(Progress::Done);
             }
             // SAFETY: this function's own contract; nothing is sent.
-            let (input, output) = unsafe { (kept_readable(std::ptr::null(), Some(0))?, kept_writable(output, bytes)?) };
+            let (input, output) = unsafe { kept(&comm, NOTHING_READ, (output, bytes))? };
             let (what, how) = (What::Receive(element, peer), How { timeout: timeout::of_thread(), algorithm: None });
             comm.issue(Operation { what, how, input, output }, handles::stream(stream).as_ref())
         })

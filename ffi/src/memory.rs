@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
 use consort::nccl::operators::Scale;
-use consort::nccl::{Failure, Result, allocations, group, log, version};
+use consort::nccl::{Failure, Result, allocations, device, group, log, version};
 
 use crate::boundary::{exported, plain, store, string, unsupported};
 use crate::collectives::data_type;
@@ -217,6 +217,7 @@ exported! {
             if scalar.is_null() {
                 return Err(Failure::argument("scalar is null", "pass the address of an element"));
             }
+            device::check_scalar(scalar.addr())?;
             let (kept, bytes) = (Kept(scalar), element.size());
             let scale = match residence {
                 // SAFETY: this function's own contract.

@@ -5,6 +5,8 @@
 
 mod counter;
 #[cfg(not(loom))]
+pub mod driver;
+#[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
 mod fork;

@@ -74,6 +74,8 @@ pub struct Comm {
     pub(super) last: Last,
     lane: Mutex<Option<Lane>>,
     pub(super) registrations: Registrations,
+    /// Whether a call came with host memory, as far as a CUDA driver was asked.
+    pub(super) had_host: AtomicBool,
     /// Whether calls wait; looked up once, as it may come from the environment.
     blocking: bool,
     /// What went wrong in the background, or in joining.
@@ -90,6 +92,7 @@ impl Comm {
             blocking: config.blocking(),
             config,
             registrations: Registrations::default(),
+            had_host: AtomicBool::new(false),
             rank: AtomicU32::new(0),
             size: AtomicU32::new(0),
             device,

@@ -17,7 +17,7 @@ const fn ours(name: &'static str, default: &'static str, meaning: &'static str) 
     Ours { name, default, meaning }
 }
 
-pub(super) const OURS: [Ours; 23] = [
+pub(super) const OURS: [Ours; 24] = [
     ours(
         "CONSORT_TIMEOUT",
         "1800",
@@ -31,6 +31,12 @@ pub(super) const OURS: [Ours; 23] = [
     ),
     ours("CONSORT_REPORT_AFTER", "60", "seconds until an operation that does not end is reported"),
     ours("CONSORT_TRANSPORT", "auto", "`auto`, `shm` (memory only) or `tcp`; equal on all ranks"),
+    ours(
+        "CONSORT_DEVICE",
+        "auto",
+        "through the C interface: `auto` asks a CUDA driver, where there is one, whose memory a buffer is, and \
+         refuses a device's; `host` never asks; the first communicator of a process decides",
+    ),
     ours("CONSORT_CHANNELS", "1", "streams side by side between neighbours, 1 to 16; equal on all ranks"),
     ours(
         "CONSORT_BIDIRECTIONAL",
