@@ -1,55 +1,11 @@
-//! The exported functions as C calls them.
+//! Arguments that can be seen to be wrong.
 
-use std::ffi::CStr;
+use std::ffi::{c_int, c_void};
 use std::ptr::{null, null_mut};
 
-use super::*;
-use std::ffi::{c_int, c_void};
-
 use consort::UniqueId;
-use consort::nccl::Code;
 
-const OK: c_int = Code::Success as c_int;
-const INVALID: c_int = Code::InvalidArgument as c_int;
-const INT32: c_int = 2;
-const INT64: c_int = 4;
-const SUM: c_int = 0;
-
-type Comm = *mut c_void;
-
-/// The text of this thread's last error.
-fn last_error() -> String {
-    // SAFETY: the text is valid until this thread's next failing call, which comes after this.
-    let text = unsafe { CStr::from_ptr(ncclGetLastError(null_mut())) };
-    text.to_str().expect("UTF-8").to_owned()
-}
-
-/// A call was refused, and its text says why.
-#[track_caller]
-fn refused(status: c_int, why: &str) {
-    assert_eq!(status, INVALID);
-    assert!(last_error().contains(why), "{:?} does not say {why:?}", last_error());
-}
-
-fn unique_id() -> NcclUniqueId {
-    let mut id = NcclUniqueId { internal: [0; UniqueId::BYTES] };
-    // SAFETY: the id is writable.
-    assert_eq!(unsafe { ncclGetUniqueId(&mut id) }, OK, "{}", last_error());
-    id
-}
-
-fn join(id: NcclUniqueId, rank: c_int, size: c_int) -> Comm {
-    let mut comm = null_mut();
-    // SAFETY: the handle's place is writable.
-    assert_eq!(unsafe { ncclCommInitRank(&mut comm, size, id, rank) }, OK, "{}", last_error());
-    assert!(!comm.is_null());
-    comm
-}
-
-fn destroy(comm: Comm) -> c_int {
-    // SAFETY: any handle may be passed.
-    unsafe { ncclCommDestroy(comm) }
-}
+use super::*;
 
 /// All-reduce of 32-bit numbers.
 fn all_reduce(input: &[i32], output: &mut [i32], element: c_int, op: c_int, comm: Comm) -> c_int {
