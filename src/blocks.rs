@@ -28,8 +28,11 @@ pub struct Blocks<'a> {
 }
 
 impl<'a> Blocks<'a> {
+    /// No blocks, of no ranks.
+    pub(crate) const NONE: Self = Blocks { counts: &[], starts: None };
+
     /// The block of rank `r` has `counts[r]` elements from element `displacements[r]` on. Elements between blocks are
-    /// left alone.
+    /// left alone, and the displacement of a block without elements does not matter.
     pub fn at(counts: &'a [usize], displacements: &'a [usize]) -> Self {
         Blocks { counts, starts: Some(displacements) }
     }
@@ -42,6 +45,17 @@ impl<'a> Blocks<'a> {
     /// Elements of the longest block.
     pub(crate) fn longest(&self) -> usize {
         self.counts.iter().copied().max().unwrap_or(0)
+    }
+
+    /// Elements up to the end of the last block; `usize::MAX` where the number overflows.
+    pub(crate) fn extent(&self) -> usize {
+        match self.starts {
+            None => self.counts.iter().fold(0, |sum, count| sum.saturating_add(*count)),
+            Some(starts) => {
+                let ends = starts.iter().zip(self.counts).filter(|(_, count)| **count != 0);
+                ends.map(|(start, count)| start.saturating_add(*count)).max().unwrap_or(0)
+            }
+        }
     }
 
     /// A word that differs when the counts do, up to collisions of a 32-bit mix.
@@ -58,7 +72,12 @@ impl<'a> Blocks<'a> {
     pub(crate) fn bytes(self, element_bytes: usize) -> impl Iterator<Item = Block> {
         let mut next = 0;
         self.counts.iter().enumerate().map(move |(rank, count)| {
-            let start = self.starts.map_or(next, |starts| starts[rank]);
+            let start = match self.starts {
+                None => next,
+                // Where a block without elements is was not checked.
+                Some(_) if *count == 0 => 0,
+                Some(starts) => starts[rank],
+            };
             next = start + count;
             Block { offset: start * element_bytes, bytes: count * element_bytes }
         })
@@ -97,8 +116,9 @@ impl<'a> Blocks<'a> {
             ));
         };
         let elements = bytes / element_bytes;
-        let outside =
-            |(start, count): (&usize, &usize)| start.checked_add(*count).is_none_or(|end| end > elements);
+        let outside = |(start, count): (&usize, &usize)| {
+            *count != 0 && start.checked_add(*count).is_none_or(|end| end > elements)
+        };
         if let Some(rank) = starts.iter().zip(self.counts).position(outside) {
             return Err(Error::invalid(
                 format!("{name}: the block of rank {rank} ends outside of the {what} of {elements} elements"),
@@ -150,6 +170,7 @@ mod tests {
         };
         assert_eq!(spans((&[2, 0, 3]).into()), [(0, 8), (8, 0), (8, 12)]);
         assert_eq!(spans(Blocks::at(&[2, 1], &[5, 0])), [(20, 8), (0, 4)]);
+        assert_eq!(spans(Blocks::at(&[0, 1], &[usize::MAX, 3])), [(0, 0), (12, 4)]);
     }
 
     #[test]
@@ -179,5 +200,6 @@ mod tests {
         assert!(check(Blocks::at(&[2, 2], &[0, 1]), 12, true).contains("ranks 0 and 1"));
         assert_eq!(check(Blocks::at(&[2, 2], &[0, 1]), 12, false), "");
         assert_eq!(check(Blocks::at(&[2, 0], &[0, 1]), 12, true), "");
+        assert_eq!(check(Blocks::at(&[2, 0], &[0, usize::MAX]), 12, true), "");
     }
 }

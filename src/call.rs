@@ -309,14 +309,9 @@ impl Call {
 
     /// Everything about the call and its buffers that this rank can check alone.
     pub(crate) fn check(&self, rank: Rank, size: u32, input: Span<'_>, output: SpanMut<'_>) -> Result<()> {
-        self.check_scalar()?;
         let name = self.kind.name();
-        if self.root >= size {
-            return Err(Error::invalid(
-                format!("{name}: rank {} does not exist in a communicator of {size}", self.root),
-                format!("pass a rank between 0 and {}", size - 1),
-            ));
-        }
+        self.check_scalar(name)?;
+        self.check_root(name, size)?;
         let element = self.data_type.size() as u128;
         let blocks =
             self.kind.collective().input_blocks(size).max(self.kind.collective().output_blocks(size));
@@ -340,7 +335,7 @@ impl Call {
         }
         if needs_in != 0 && needs_out != 0 {
             let block = self.count * self.data_type.size() * rank as usize;
-            self.check_overlap(block, input, output)?;
+            self.check_overlap(name, block, input, output)?;
         }
         Ok(())
     }
@@ -354,8 +349,8 @@ impl Call {
         input: Span<'_>,
         output: SpanMut<'_>,
     ) -> Result<()> {
-        self.check_scalar()?;
         let (name, element) = (self.kind.name(), self.data_type.size());
+        self.check_scalar(name)?;
         let gathers = self.kind == Kind::AllGatherV;
         let (whole, own) = if gathers { (output.len(), input.len()) } else { (input.len(), output.len()) };
         let (all, one) = if gathers { ("output", "input") } else { ("input", "output") };
@@ -368,15 +363,26 @@ impl Call {
             ));
         }
         match blocks.bytes(element).nth(rank as usize) {
-            Some(Block { offset, bytes }) if bytes != 0 => self.check_overlap(offset, input, output),
+            Some(Block { offset, bytes }) if bytes != 0 => self.check_overlap(name, offset, input, output),
             _ => Ok(()),
         }
     }
 
+    /// Whether the root is a rank; `name` is what errors call the operation.
+    pub(crate) fn check_root(&self, name: &str, size: u32) -> Result<()> {
+        if self.root < size {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            format!("{name}: rank {} does not exist in a communicator of {size}", self.root),
+            format!("pass a rank between 0 and {}", size - 1),
+        ))
+    }
+
     /// Only sums are scaled, by elements of their type.
-    fn check_scalar(&self) -> Result<()> {
+    pub(crate) fn check_scalar(&self, name: &str) -> Result<()> {
         let Some(scalar) = self.scalar else { return Ok(()) };
-        let (name, data_type) = (self.kind.name(), self.data_type);
+        let data_type = self.data_type;
         if self.op != Some(ReduceOp::Sum) {
             let folds = self.op.map_or("folds nothing".into(), |op| format!("folds with {op}"));
             return Err(Error::invalid(
@@ -398,7 +404,13 @@ impl Call {
 
     /// The two buffers must be apart or stand as the in-place form wants it, in which this rank's block begins
     /// `block` bytes behind the start of the buffer of all.
-    fn check_overlap(&self, block: usize, input: Span<'_>, output: SpanMut<'_>) -> Result<()> {
+    pub(crate) fn check_overlap(
+        &self,
+        name: &str,
+        block: usize,
+        input: Span<'_>,
+        output: SpanMut<'_>,
+    ) -> Result<()> {
         let (from, to) = (input.as_ptr() as usize, output.as_mut_ptr() as usize);
         let apart = from + input.len() <= to || to + output.len() <= from;
         let (in_place, form) = match self.kind {
@@ -416,7 +428,7 @@ impl Call {
             return Ok(());
         }
         Err(Error::invalid(
-            format!("{}: input and output overlap, but not as the in-place form wants it", self.kind.name()),
+            format!("{name}: input and output overlap, but not as the in-place form wants it"),
             format!("use separate buffers, or the in-place form ({form})"),
         ))
     }

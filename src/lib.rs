@@ -47,6 +47,7 @@ mod report;
 #[cfg(test)]
 mod simulation;
 mod trace;
+mod varying;
 mod wait;
 mod work;
 
@@ -68,4 +69,5 @@ pub use options::{Options, TransportChoice};
 pub use planner::Determinism;
 pub use report::{CallReport, CycleStep, Guilty, RankReport, Report, WaitReport};
 pub use trace::{FlightEntry, FlightRecord, Straggler, Stragglers};
+pub use varying::CallV;
 pub use work::Work;

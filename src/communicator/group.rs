@@ -17,6 +17,7 @@ use crate::blocks::Blocks;
 use crate::call::{Call, Kind};
 use crate::engine::Buffers;
 use crate::error::{Error, Result};
+use crate::varying::CallV;
 
 /// Takes the calls of a [`group`].
 pub struct Group<'env> {
@@ -238,9 +239,8 @@ impl<'env> Group<'env> {
         output: &'env mut [T],
         blocks: impl Into<Blocks<'env>>,
     ) -> Result<()> {
-        let blocks = blocks.into();
-        let call = Call::varying(Kind::AllGatherV, T::DATA_TYPE, None, &blocks);
-        self.execute_blocks(comm, call, blocks, Span::of(input), SpanMut::of(output))
+        let call = CallV::all_gather(T::DATA_TYPE, blocks.into());
+        self.execute_v(comm, &call, Span::of(input), SpanMut::of(output))
     }
 
     /// As [`Communicator::reduce_scatter_v`].
@@ -255,9 +255,8 @@ impl<'env> Group<'env> {
         blocks: impl Into<Blocks<'env>>,
         op: ReduceOp,
     ) -> Result<()> {
-        let blocks = blocks.into();
-        let call = Call::varying(Kind::ReduceScatterV, T::DATA_TYPE, Some(op), &blocks);
-        self.execute_blocks(comm, call, blocks, Span::of(input), SpanMut::of(output))
+        let call = CallV::reduce_scatter(T::DATA_TYPE, op, blocks.into());
+        self.execute_v(comm, &call, Span::of(input), SpanMut::of(output))
     }
 
     /// As [`Communicator::send`]; a rank may send to itself what it receives in the same group.
@@ -296,6 +295,31 @@ impl<'env> Group<'env> {
         self.add(comm, Entry { call: *call, blocks: None, buffers: Buffers { input, output } })
     }
 
+    /// As [`Communicator::execute_v`]. See [`Group::execute`].
+    ///
+    /// # Errors
+    /// As [`Group::all_reduce`].
+    pub fn execute_v(
+        &self,
+        comm: &'env Communicator,
+        call: &CallV<'env>,
+        input: Span<'env>,
+        output: SpanMut<'env>,
+    ) -> Result<()> {
+        self.noting(call.check(comm.rank(), comm.size(), input, output))?;
+        if let Some((call, blocks)) = call.planned() {
+            return self.add(comm, Entry { call, blocks: Some(blocks), buffers: Buffers { input, output } });
+        }
+        let (sent, received) = call.messages(comm.rank(), input, output);
+        for (to, block) in sent {
+            self.send_bytes(comm, call.data_type(), block, to)?;
+        }
+        for (from, block) in received {
+            self.receive_bytes(comm, call.data_type(), block, from)?;
+        }
+        Ok(())
+    }
+
     /// As [`Communicator::send_bytes`]. See [`Group::send`].
     ///
     /// # Errors
@@ -324,18 +348,6 @@ impl<'env> Group<'env> {
     ) -> Result<()> {
         let call = self.noting(comm.message(Kind::Receive, data_type, output.len(), from))?;
         self.add(comm, Entry { call, blocks: None, buffers: Buffers { input: Span::empty(), output } })
-    }
-
-    fn execute_blocks(
-        &self,
-        comm: &'env Communicator,
-        call: Call,
-        blocks: Blocks<'env>,
-        input: Span<'env>,
-        output: SpanMut<'env>,
-    ) -> Result<()> {
-        self.noting(call.check_blocks(comm.rank(), comm.size(), blocks, input, output))?;
-        self.add(comm, Entry { call, blocks: Some(blocks), buffers: Buffers { input, output } })
     }
 
     fn add(&self, comm: &'env Communicator, entry: Entry<'env>) -> Result<()> {

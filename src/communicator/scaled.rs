@@ -1,7 +1,7 @@
 //! Sums of contributions that each rank multiplies by a scalar of its own (NCCL's pre-multiplied sum).
 //!
 //! Invariant: the scalar is of the elements' type, because one type parameter is both. Absent: other forms (buffers
-//! apart, groups, work that goes on by itself), which take a [`Call`] with [`Call::scaled_by`], and `Avg`, which needs no
+//! apart, groups, work that goes on by itself), which take a [`Call`] with [`Call::scaled_by`] or a [`CallV`], and `Avg`, which needs no
 //! scalar.
 
 use consort_kernels::{Element, ReduceOp, Scalar};
@@ -12,6 +12,7 @@ use crate::Rank;
 use crate::blocks::Blocks;
 use crate::call::{Call, Kind};
 use crate::error::Result;
+use crate::varying::CallV;
 
 /// Sums whose contributions of this rank are multiplied first; made by [`Communicator::scaled_by`].
 #[derive(Clone, Copy, Debug)]
@@ -89,9 +90,9 @@ impl<T: Element> Scaled<'_, T> {
         output: &mut [T],
         blocks: impl Into<Blocks<'a>>,
     ) -> Result<()> {
-        let blocks = blocks.into();
-        let call = Call::varying(Kind::ReduceScatterV, T::DATA_TYPE, Some(ReduceOp::Sum), &blocks);
-        self.comm.execute_blocks(self.scaled(call), blocks, Span::of(input), SpanMut::of(output))
+        let call = CallV::reduce_scatter(T::DATA_TYPE, ReduceOp::Sum, blocks.into());
+        let call = call.scaled_by(Scalar::of(self.scalar));
+        self.comm.execute_v(&call, Span::of(input), SpanMut::of(output))
     }
 
     /// As [`Communicator::reduce_scatter_v_in_place`].

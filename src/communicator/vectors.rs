@@ -4,7 +4,6 @@
 //! blocks, and counts that differ between ranks are found. Where a rank knows its own alone (`all_to_all_v`,
 //! `gather_v`, `scatter_v`) each block is a message, and a pair of ranks that disagree is named.
 
-use consort_algorithms::Block;
 use consort_kernels::{Element, ReduceOp};
 use consort_memory::{Span, SpanMut};
 
@@ -14,6 +13,7 @@ use crate::blocks::Blocks;
 use crate::call::{Call, Kind};
 use crate::engine::Buffers;
 use crate::error::Result;
+use crate::varying::CallV;
 
 impl Communicator {
     /// Every rank's `output` becomes all ranks' `input`, of which rank `r`'s has `blocks`' count `r`. Every rank must
@@ -43,9 +43,8 @@ impl Communicator {
         output: &mut [T],
         blocks: impl Into<Blocks<'a>>,
     ) -> Result<()> {
-        let blocks = blocks.into();
-        let call = Call::varying(Kind::AllGatherV, T::DATA_TYPE, None, &blocks);
-        self.execute_blocks(call, blocks, Span::of(input), SpanMut::of(output))
+        let call = CallV::all_gather(T::DATA_TYPE, blocks.into());
+        self.execute_v(&call, Span::of(input), SpanMut::of(output))
     }
 
     /// As [`Communicator::all_gather_v`]; the input is this rank's block of `buffer`.
@@ -76,9 +75,8 @@ impl Communicator {
         blocks: impl Into<Blocks<'a>>,
         op: ReduceOp,
     ) -> Result<()> {
-        let blocks = blocks.into();
-        let call = Call::varying(Kind::ReduceScatterV, T::DATA_TYPE, Some(op), &blocks);
-        self.execute_blocks(call, blocks, Span::of(input), SpanMut::of(output))
+        let call = CallV::reduce_scatter(T::DATA_TYPE, op, blocks.into());
+        self.execute_v(&call, Span::of(input), SpanMut::of(output))
     }
 
     /// As [`Communicator::reduce_scatter_v`]; the output is this rank's block of `buffer`. The other blocks are
@@ -119,20 +117,8 @@ impl Communicator {
         output: &mut [T],
         received: impl Into<Blocks<'b>>,
     ) -> Result<()> {
-        let (name, data_type, size) = ("all_to_all_v", T::DATA_TYPE, self.size());
-        let (sent, received, input, output) =
-            (sent.into(), received.into(), Span::of(input), SpanMut::of(output));
-        sent.check(name, "input", size, size_of::<T>(), input.len(), false)?;
-        received.check(name, "output", size, size_of::<T>(), output.len(), true)?;
-        group(|group| {
-            for (to, Block { offset, bytes }) in (0..).zip(sent.bytes(size_of::<T>())) {
-                group.send_bytes(self, data_type, input.slice(offset, bytes), to)?;
-            }
-            for (from, Block { offset, bytes }) in (0..).zip(received.bytes(size_of::<T>())) {
-                group.receive_bytes(self, data_type, output.slice(offset, bytes), from)?;
-            }
-            Ok(())
-        })
+        let call = CallV::all_to_all(T::DATA_TYPE, sent.into(), received.into());
+        self.execute_v(&call, Span::of(input), SpanMut::of(output))
     }
 
     /// The `output` of `root` becomes all ranks' `input`, of which rank `r`'s has `blocks`' count `r`. `blocks` are
@@ -147,20 +133,8 @@ impl Communicator {
         blocks: impl Into<Blocks<'a>>,
         root: Rank,
     ) -> Result<()> {
-        let (blocks, output) = (blocks.into(), SpanMut::of(output));
-        let gathers = self.rank() == root;
-        if gathers {
-            blocks.check("gather_v", "output", self.size(), size_of::<T>(), output.len(), true)?;
-        }
-        group(|group| {
-            group.send(self, input, root)?;
-            // Those of other ranks are not looked at.
-            let blocks = gathers.then(|| blocks.bytes(size_of::<T>())).into_iter().flatten();
-            for (from, Block { offset, bytes }) in (0..).zip(blocks) {
-                group.receive_bytes(self, T::DATA_TYPE, output.slice(offset, bytes), from)?;
-            }
-            Ok(())
-        })
+        let call = CallV::gather(T::DATA_TYPE, input.len(), blocks.into(), root);
+        self.execute_v(&call, Span::of(input), SpanMut::of(output))
     }
 
     /// Every rank's `output` becomes its block of the `input` of `root`. `blocks` are looked at on the root alone; the
@@ -175,18 +149,39 @@ impl Communicator {
         output: &mut [T],
         root: Rank,
     ) -> Result<()> {
-        let (blocks, input) = (blocks.into(), Span::of(input));
-        let scatters = self.rank() == root;
-        if scatters {
-            blocks.check("scatter_v", "input", self.size(), size_of::<T>(), input.len(), false)?;
-        }
-        group(|group| {
-            let blocks = scatters.then(|| blocks.bytes(size_of::<T>())).into_iter().flatten();
-            for (to, Block { offset, bytes }) in (0..).zip(blocks) {
-                group.send_bytes(self, T::DATA_TYPE, input.slice(offset, bytes), to)?;
+        let call = CallV::scatter(T::DATA_TYPE, blocks.into(), output.len(), root);
+        self.execute_v(&call, Span::of(input), SpanMut::of(output))
+    }
+
+    /// A collective of blocks that differ in length on untyped memory, for bindings. Each buffer must reach exactly to
+    /// the end of its last block; one with displacements may reach further. A rank that has no input (or no output) in
+    /// this call may pass an empty span.
+    ///
+    /// Input and output must be apart, except that a rank's block of `all_gather`, `reduce_scatter`, `gather` and
+    /// `scatter` may be where it is in the buffer of all blocks.
+    ///
+    /// ```
+    /// use consort::{Blocks, CallV, Communicator, DataType, Span, SpanMut};
+    ///
+    /// let comm = Communicator::local(1)?.remove(0);
+    /// let (input, mut output) = ([1u8, 2, 3, 4], [0u8; 8]);
+    /// let call = CallV::all_gather(DataType::Int32, Blocks::at(&[1], &[1]));
+    /// comm.execute_v(&call, Span::of(&input), SpanMut::of(&mut output))?;
+    /// assert_eq!(output, [0, 0, 0, 0, 1, 2, 3, 4]);
+    /// # consort::Result::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when the buffers do not fit the call; otherwise as the
+    /// typed methods.
+    pub fn execute_v(&self, call: &CallV<'_>, input: Span<'_>, output: SpanMut<'_>) -> Result<()> {
+        match call.planned() {
+            Some((call, blocks)) => self.execute_blocks(call, blocks, input, output),
+            None => {
+                self.core().check()?;
+                group(|group| group.execute_v(self, call, input, output))
             }
-            group.receive(self, output, root)
-        })
+        }
     }
 
     /// This rank's block of a buffer that has been checked.
@@ -207,7 +202,7 @@ impl Communicator {
         self.execute_blocks(call, blocks, all.read(), self.own(blocks, all, element_bytes))
     }
 
-    pub(super) fn execute_blocks(
+    fn execute_blocks(
         &self,
         call: Call,
         blocks: Blocks<'_>,

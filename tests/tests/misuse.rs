@@ -43,7 +43,7 @@ fn roots_and_peers_out_of_range() {
             assert_refused(comm, comm.gather_in_place(&mut data, root), &["gather", &name]);
             assert_refused(comm, comm.scatter(&[], &mut data, root), &["scatter", &name]);
             assert_refused(comm, comm.scatter_in_place(&mut data, root), &["scatter", &name]);
-            assert_refused(comm, comm.scatter_v(&[], &[], &mut data, root), &["receive", &name]);
+            assert_refused(comm, comm.scatter_v(&[], &[], &mut data, root), &["scatter_v", &name]);
             assert_refused(comm, comm.send(&data, root), &["send", &name]);
             assert_refused(comm, comm.receive(&mut data, root), &["receive", &name]);
             assert_refused(comm, comm.exchange_into(&[1u8], root, &mut [1u8], 0), &[&name]);

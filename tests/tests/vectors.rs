@@ -156,10 +156,7 @@ fn blocks_that_do_not_fit_are_refused() {
         // Another own block than the root's count says.
         let mut counts = [5, 5];
         counts[me as usize] = 4;
-        refused(
-            comm.gather_v(&[0u32; 5], &mut data[..9], &counts, me),
-            "20 bytes cannot be received into 16",
-        );
+        refused(comm.gather_v(&[0u32; 5], &mut data[..9], &counts, me), "has 20 bytes and must have 16");
         comm.barrier()
     });
 }
