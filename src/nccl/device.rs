@@ -11,7 +11,6 @@ use consort_memory::sync::{AtomicBool, Ordering};
 
 use super::comm::Comm;
 use super::environment::Environment;
-use super::lifecycle::begin;
 use super::log::{self, Subsystem};
 use super::result::{Code, Failure, Result};
 
@@ -72,7 +71,7 @@ impl Mode {
 /// For a `CONSORT_DEVICE` that means nothing, or that this version does not have.
 pub fn check_mode() -> Result<()> {
     static SETTLED: Once = Once::new();
-    begin();
+    super::began(super::version::TEXT);
     let text = Environment::of_process().text(VARIABLE).map(|(text, _)| text);
     let mode = Mode::parse(text.as_deref())?;
     SETTLED.call_once(|| mode.settle());
