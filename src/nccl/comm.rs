@@ -52,6 +52,17 @@ impl Phase {
     ];
 }
 
+/// What runs in the background.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Work {
+    /// What makes, changes or ends a communicator.
+    Task,
+    /// Data calls whose end is asked for.
+    Operations,
+    /// Data calls in a stream, which is asked for their end: the communicator is free for the next call.
+    Queued,
+}
+
 /// A communicator of the C interface.
 pub struct Comm {
     /// Unlike that of any other in this process.
@@ -335,9 +346,10 @@ impl Comm {
     pub(super) fn in_background(
         self: &Arc<Self>,
         comms: &[Arc<Comm>],
+        work: Work,
         body: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> Result<()> {
-        let body = Comm::attended(comms.to_vec(), body);
+        let body = Comm::attended(comms.to_vec(), work, body);
         let order = in_order();
         let submitted = match &*self.lane()? {
             Some(lane) => lane.submit(&order, comms.iter().map(|comm| &comm.last), body),
@@ -347,9 +359,10 @@ impl Comm {
         submitted.map(drop)
     }
 
-    /// `body`, for a lane: `comms` are busy from now until it is over.
+    /// `body`, for a lane. `comms` are busy until it is over, but for those that do not block and a stream that has it.
     pub(super) fn attended(
         comms: Vec<Arc<Comm>>,
+        work: Work,
         body: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> Body {
         struct Busy(Vec<Arc<Comm>>);
@@ -358,17 +371,23 @@ impl Comm {
                 self.0.iter().for_each(|comm| comm.less_busy());
             }
         }
-        for comm in &comms {
+        let busy: Vec<Arc<Comm>> =
+            comms.iter().filter(|comm| work != Work::Queued || comm.is_blocking()).cloned().collect();
+        for comm in &busy {
             // Relaxed: the same thread looks, or one that this one told.
             comm.busy.fetch_add(1, Ordering::Relaxed);
         }
-        let busy = Busy(comms);
+        let busy = Busy(busy);
         Box::new(move || {
             let result = body();
             if let Err(failure) = &result {
-                busy.0.iter().filter(|comm| !comm.is_blocking()).for_each(|comm| comm.note(failure));
+                // Operations that this rank ended on purpose have not failed it.
+                let is_news = |comm: &Comm| work == Work::Task || comm.phase() != Phase::Revoked;
+                let told = comms.iter().filter(|comm| !comm.is_blocking() && is_news(comm));
+                told.for_each(|comm| comm.note(failure));
             }
             drop(busy);
+            drop(comms);
             result
         })
     }
@@ -376,6 +395,14 @@ impl Comm {
     fn less_busy(&self) {
         // Release: pairs with the Acquire in `ready` and `async_error`; what the job wrote is there.
         self.busy.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Ends what is under way on all ranks, for a call that is not to wait for it.
+    pub(super) fn interrupt(&self, reason: &str) {
+        if let Some(communicator) = self.communicator.get() {
+            self.advance(Phase::Ready, Phase::Revoked);
+            communicator.revoke(reason);
+        }
     }
 
     /// Waits until everything that was put into the background for it is over.
