@@ -434,6 +434,12 @@ impl Call {
     }
 }
 
+impl std::fmt::Display for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.descriptor().fmt(f)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

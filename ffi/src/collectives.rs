@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use consort::nccl::operation::{How, Operation, What};
-use consort::nccl::{Comm, Failure, Progress, Reduction, Result, group};
+use consort::nccl::{Comm, Failure, Progress, Reduction, Result, group, log};
 use consort::{Call, DataType};
 
 use crate::boundary::{call_in_group, exported};
@@ -49,6 +49,12 @@ unsafe fn collective(
     call_in_group(name, passed.comm, || {
         let comm = handles::comm(passed.comm)?;
         let (call, reduction) = what(&comm)?;
+        if log::enabled(log::Level::Trace, log::Subsystem::Call) {
+            let Passed { input, output, comm, stream, .. } = passed;
+            log::call(format_args!(
+                "{name}({input:p}, {output:p}, {call}, comm {comm:p}, stream {stream:p})"
+            ));
+        }
         let is_plain = passed.config.is_null() && reduction.as_ref().is_none_or(|it| it.scale.is_none());
         if is_plain
             && passed.stream.is_null()

@@ -202,6 +202,9 @@ exported! {
             // SAFETY: this function's own contract.
             let devices = (!devices.is_null())
                 .then(|| unsafe { std::slice::from_raw_parts(devices, size as usize) });
+            if let Some(device) = devices.and_then(|devices| devices.iter().find(|device| **device < 0)) {
+                return Err(Failure::argument(format!("device {device}"), "devices count from 0"));
+            }
             let mut made: Vec<*mut c_void> = Vec::with_capacity(size as usize);
             for comm in Comm::local(size, devices)? {
                 match COMMS.insert(comm) {

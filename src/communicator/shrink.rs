@@ -89,7 +89,10 @@ impl Communicator {
     }
 
     /// The list of ranks that do not stay, checked and sorted.
-    fn leaving(&self, excluded: &[Rank]) -> Result<Vec<Rank>> {
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] as [`Communicator::shrink`].
+    pub(crate) fn leaving(&self, excluded: &[Rank]) -> Result<Vec<Rank>> {
         let refuse = |what: String| {
             Err(Error::invalid(what, "name each rank that does not stay once; only those that stay call it"))
         };

@@ -12,6 +12,7 @@ use consort_memory::sync::AtomicBool;
 use super::allocations::Registrations;
 use super::config::Config;
 use super::lane::{Body, End, Lane, Last, in_order};
+use super::log::{self, Subsystem};
 use super::operators::Operators;
 use super::result::{Code, Failure, Result};
 use crate::communicator::Communicator;
@@ -50,6 +51,17 @@ impl Phase {
         Phase::Stillborn,
         Phase::Aborted,
     ];
+}
+
+/// What runs in the background.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Work {
+    /// What makes, changes or ends a communicator.
+    Task,
+    /// Data calls whose end is asked for.
+    Operations,
+    /// Data calls in a stream, which is asked for their end: the communicator is free for the next call.
+    Queued,
 }
 
 /// A communicator of the C interface.
@@ -164,8 +176,11 @@ impl Comm {
     /// The communicator has come to be.
     pub(super) fn joined(&self, communicator: Communicator) {
         self.expect_shape(communicator.rank(), communicator.size());
+        let hash = communicator.core().group.uid;
         // Only whoever joins it sets it, once.
         let _ = self.communicator.set(communicator);
+        let rank = i32::try_from(self.rank.load(Ordering::Relaxed)).unwrap_or(log::NO_DEVICE);
+        log::info(Subsystem::Init, rank, format_args!("{} joined, commId {hash:#x}", self.label()));
         self.advance(Phase::Joining, Phase::Ready);
     }
 
@@ -338,9 +353,10 @@ impl Comm {
     pub(super) fn in_background(
         self: &Arc<Self>,
         comms: &[Arc<Comm>],
+        work: Work,
         body: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> Result<()> {
-        let body = Comm::attended(comms.to_vec(), body);
+        let body = Comm::attended(comms.to_vec(), work, body);
         let order = in_order();
         let submitted = match &*self.lane()? {
             Some(lane) => lane.submit(&order, comms.iter().map(|comm| &comm.last), body),
@@ -350,9 +366,10 @@ impl Comm {
         submitted.map(drop)
     }
 
-    /// `body`, for a lane: `comms` are busy from now until it is over.
+    /// `body`, for a lane. `comms` are busy until it is over, but for those that do not block and a stream that has it.
     pub(super) fn attended(
         comms: Vec<Arc<Comm>>,
+        work: Work,
         body: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> Body {
         struct Busy(Vec<Arc<Comm>>);
@@ -361,17 +378,23 @@ impl Comm {
                 self.0.iter().for_each(|comm| comm.less_busy());
             }
         }
-        for comm in &comms {
+        let busy: Vec<Arc<Comm>> =
+            comms.iter().filter(|comm| work != Work::Queued || comm.is_blocking()).cloned().collect();
+        for comm in &busy {
             // Relaxed: the same thread looks, or one that this one told.
             comm.busy.fetch_add(1, Ordering::Relaxed);
         }
-        let busy = Busy(comms);
+        let busy = Busy(busy);
         Box::new(move || {
             let result = body();
             if let Err(failure) = &result {
-                busy.0.iter().filter(|comm| !comm.is_blocking()).for_each(|comm| comm.note(failure));
+                // Operations that this rank ended on purpose have not failed it.
+                let is_news = |comm: &Comm| work == Work::Task || comm.phase() != Phase::Revoked;
+                let told = comms.iter().filter(|comm| !comm.is_blocking() && is_news(comm));
+                told.for_each(|comm| comm.note(failure));
             }
             drop(busy);
+            drop(comms);
             result
         })
     }
@@ -379,6 +402,14 @@ impl Comm {
     fn less_busy(&self) {
         // Release: pairs with the Acquire in `ready` and `async_error`; what the job wrote is there.
         self.busy.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Ends what is under way on all ranks, for a call that is not to wait for it.
+    pub(super) fn interrupt(&self, reason: &str) {
+        if let Some(communicator) = self.communicator.get() {
+            self.advance(Phase::Ready, Phase::Revoked);
+            communicator.revoke(reason);
+        }
     }
 
     /// Waits until everything that was put into the background for it is over.

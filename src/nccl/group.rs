@@ -7,19 +7,56 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use super::comm::Comm;
+use super::comm::{Comm, Work};
 use super::operation::{Entry, start as start_operations};
 use super::result::{Failure, Progress, Result};
 use super::stream::Stream;
 use crate::error::Error;
 
+/// What a task does; or, told why its group was not issued, what it leaves behind then.
+pub(super) type Act = Box<dyn FnOnce(Option<&Failure>) -> Result<()> + Send>;
+
+/// When a task comes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// After what is under way on its communicator, before the data of its group.
+    Begin,
+    /// The same, but what is under way is ended first, as it may wait for a rank that never comes: a shrink.
+    Interrupt,
+    /// After the data of its group: it ends the communicator, and does so even where the group is not issued, as its
+    /// handle is gone.
+    End,
+}
+
 /// Something that is to happen to a communicator.
 pub(super) struct Task {
     /// Whose background it may run in; that of the parent, where a new one is made of an old one.
     pub(super) comm: Arc<Comm>,
-    pub(super) body: Box<dyn FnOnce() -> Result<()> + Send>,
-    /// Whether it ends the communicator, and so comes after the data.
-    pub(super) is_end: bool,
+    pub(super) act: Act,
+    pub(super) turn: Turn,
+}
+
+impl Task {
+    /// To be called before anybody waits for what is under way.
+    fn prepare(&self) {
+        if self.turn == Turn::Interrupt {
+            self.comm.interrupt("ncclCommShrink was called with NCCL_SHRINK_ABORT");
+        }
+    }
+
+    fn run(self) -> Result<()> {
+        self.prepare();
+        self.comm.drain();
+        (self.act)(None)
+    }
+
+    fn refuse(self, why: &Failure) {
+        if self.turn == Turn::End {
+            self.comm.drain();
+        }
+        // What it says is `why`.
+        let _ = (self.act)(Some(why));
+    }
 }
 
 #[derive(Default)]
@@ -27,6 +64,8 @@ struct Open {
     tasks: Vec<Task>,
     entries: Vec<Entry>,
     streams: Vec<Arc<Stream>>,
+    /// Whether a data call in it has no stream, and so is to be over at the end.
+    is_awaited: bool,
     /// Whether its communicators block; they all do or none.
     blocking: Option<bool>,
     /// What the first refused call was told.
@@ -69,11 +108,15 @@ pub fn end() -> Result<Progress> {
 /// As [`end`], and when a price is not to be had.
 pub fn simulate_end() -> Result<Option<f64>> {
     let Some(open) = close()? else { return Ok(None) };
-    if let Some(refused) = open.refused {
-        return Err(refused);
+    let Open { tasks, entries, refused, .. } = open;
+    if let Some(refused) = refused {
+        return Err(not_issued(tasks, refused));
     }
+    let simulated =
+        Failure::usage("the group was ended by ncclGroupSimulateEnd", "end it with ncclGroupEnd to issue it");
+    let _ = not_issued(tasks, simulated);
     let mut seconds = 0.0f64;
-    for entry in &open.entries {
+    for entry in &entries {
         seconds += entry.price()?;
     }
     Ok(Some(seconds * 1e6))
@@ -121,6 +164,7 @@ pub(super) fn add(entry: Entry, stream: Option<Arc<Stream>>) -> Result<()> {
     with_open(|open| {
         open.mix(&entry.comm)?;
         open.entries.push(entry);
+        open.is_awaited |= stream.is_none();
         if let Some(stream) = stream
             && !open.streams.iter().any(|known| Arc::ptr_eq(known, &stream))
         {
@@ -133,18 +177,25 @@ pub(super) fn add(entry: Entry, stream: Option<Arc<Stream>>) -> Result<()> {
 /// Writes a task down if a group is open; otherwise runs it, in the background if its communicator does not block.
 pub(super) fn task(task: Task) -> Result<Progress> {
     if is_open() {
+        if let Err(failure) = with_open(|open| open.mix(&task.comm)) {
+            task.refuse(&failure);
+            return Err(failure);
+        }
         return with_open(|open| {
-            open.mix(&task.comm)?;
             open.tasks.push(task);
             Ok(Progress::Done)
         });
     }
-    if task.comm.is_blocking() || task.is_end {
-        task.comm.drain();
-        return (task.body)().map(|()| Progress::Done);
+    if task.comm.is_blocking() || task.turn == Turn::End {
+        return task.run().map(|()| Progress::Done);
     }
-    let comm = task.comm;
-    comm.in_background(std::slice::from_ref(&comm), task.body).map(|()| Progress::Pending)
+    in_background(vec![task])
+}
+
+/// Tells the tasks of a group why it was not issued.
+fn not_issued(tasks: Vec<Task>, why: Failure) -> Failure {
+    tasks.into_iter().for_each(|task| task.refuse(&why));
+    why
 }
 
 impl Open {
@@ -161,11 +212,13 @@ impl Open {
 
     fn issue(self) -> Result<Progress> {
         if let Some(refused) = self.refused {
-            return Err(refused);
+            return Err(not_issued(self.tasks, refused));
         }
-        let (ends, begins): (Vec<Task>, Vec<Task>) = self.tasks.into_iter().partition(|task| task.is_end);
+        let (ends, begins): (Vec<Task>, Vec<Task>) =
+            self.tasks.into_iter().partition(|task| task.turn == Turn::End);
         let begun = if self.blocking == Some(false) { in_background(begins) } else { side_by_side(begins) };
-        let moved = begun.and_then(|begun| Ok([begun, start_operations(self.entries, self.streams)?]));
+        let moved = begun
+            .and_then(|begun| Ok([begun, start_operations(self.entries, self.streams, self.is_awaited)?]));
         // Whatever became of the rest, who wants to end them has no other way.
         let ended = side_by_side(ends);
         let progress = moved?;
@@ -176,18 +229,14 @@ impl Open {
 
 /// Runs tasks of blocking communicators, each on a thread of its own, as their ranks may wait for each other.
 fn side_by_side(tasks: Vec<Task>) -> Result<Progress> {
-    let run = |task: Task| {
-        task.comm.drain();
-        (task.body)()
-    };
     if tasks.len() <= 1 {
-        return tasks.into_iter().try_for_each(run).map(|()| Progress::Done);
+        return tasks.into_iter().try_for_each(Task::run).map(|()| Progress::Done);
     }
     let results = std::thread::scope(|threads| {
         let mut started = Vec::with_capacity(tasks.len());
         for task in tasks {
             let builder = std::thread::Builder::new().name("consort-group".to_owned());
-            started.push(builder.spawn_scoped(threads, move || run(task)));
+            started.push(builder.spawn_scoped(threads, move || task.run()));
         }
         let ended = started.into_iter().map(|thread| match thread {
             Ok(thread) => {
@@ -202,8 +251,10 @@ fn side_by_side(tasks: Vec<Task>) -> Result<Progress> {
 
 fn in_background(tasks: Vec<Task>) -> Result<Progress> {
     let mut progress = Progress::Done;
-    for Task { comm, body, .. } in tasks {
-        comm.in_background(std::slice::from_ref(&comm), body)?;
+    for task in tasks {
+        task.prepare();
+        let Task { comm, act, .. } = task;
+        comm.in_background(std::slice::from_ref(&comm), Work::Task, move || act(None))?;
         progress = Progress::Pending;
     }
     Ok(progress)

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::comm::{Comm, Phase};
 use super::config::Config;
 use super::environment::{root_if_agreed, unique_id};
-use super::group::{self, Task};
+use super::group::{self, Act, Task, Turn};
 use super::result::{Failure, Progress, Result};
 use super::{began, version};
 use crate::Rank;
@@ -48,11 +48,8 @@ pub type Deliver = Box<dyn FnOnce(Option<Arc<Comm>>) -> Result<()> + Send>;
 const NO_COLOR: i32 = -1;
 
 /// Runs `make`, and hands over what it made.
-fn delivering(
-    deliver: Deliver,
-    make: impl FnOnce() -> Result<Option<Arc<Comm>>> + Send + 'static,
-) -> Box<dyn FnOnce() -> Result<()> + Send> {
-    Box::new(move || match make() {
+fn delivering(deliver: Deliver, make: impl FnOnce() -> Result<Option<Arc<Comm>>> + Send + 'static) -> Act {
+    Box::new(move |refused| match refused.map_or_else(make, |why| Err(why.clone())) {
         Ok(made) => deliver(made),
         Err(failure) => {
             // The place holds null already.
@@ -88,8 +85,11 @@ impl Comm {
         began(version::TEXT);
         self.expect_shape(rank, size);
         let comm = self.clone();
-        let body = move || {
+        let act = move |refused: Option<&Failure>| {
             let join = || {
+                if let Some(why) = refused {
+                    return Err(why.clone());
+                }
                 let options = comm.options()?;
                 // Kept until all have come, if it runs here.
                 let ids = ids.iter().map(|id| root_if_agreed(rank, id)).collect::<crate::Result<Vec<_>>>()?;
@@ -110,7 +110,7 @@ impl Comm {
                 }
             }
         };
-        group::task(Task { comm: self.clone(), body: Box::new(body), is_end: false })
+        group::task(Task { comm: self.clone(), act: Box::new(act), turn: Turn::Begin })
     }
 
     /// One communicator for all ranks of this process: `ncclCommInitAll`.
@@ -133,15 +133,16 @@ impl Comm {
         comm
     }
 
-    /// Starts what makes a new communicator of this one; it waits for what this one has in the background.
+    /// Starts what makes a new communicator of this one.
     fn offspring(
         self: &Arc<Self>,
+        turn: Turn,
         deliver: Deliver,
         make: impl FnOnce(&Arc<Comm>) -> Result<Option<Arc<Comm>>> + Send + 'static,
     ) -> Result<Progress> {
         let parent = self.clone();
-        let body = delivering(deliver, move || make(&parent));
-        group::task(Task { comm: self.clone(), body, is_end: false })
+        let act = delivering(deliver, move || make(&parent));
+        group::task(Task { comm: self.clone(), act, turn })
     }
 
     /// `ncclCommSplit`.
@@ -167,7 +168,7 @@ impl Comm {
                     ));
                 }
             };
-            self.offspring(deliver, move |parent| {
+            self.offspring(Turn::Begin, deliver, move |parent| {
                 let made = parent.communicator()?.split(color, i64::from(key))?;
                 Ok(made.map(|communicator| Comm::of(communicator, config, parent.device())))
             })
@@ -210,7 +211,9 @@ impl Comm {
                     })
                 })
                 .collect::<Result<_>>()?;
-            self.offspring(deliver, move |parent| {
+            communicator.leaving(&excluded)?;
+            let turn = if how == Shrink::Abort { Turn::Interrupt } else { Turn::Begin };
+            self.offspring(turn, deliver, move |parent| {
                 let made = parent.communicator()?.shrink(&excluded, how)?;
                 Ok(Some(Comm::of(made, config, parent.device())))
             })
@@ -233,7 +236,7 @@ impl Comm {
             let size = u32::try_from(size).map_err(|_| {
                 Failure::argument(format!("a size of {size}"), "pass the number of ranks, old and new")
             })?;
-            self.offspring(deliver, move |parent| {
+            self.offspring(Turn::Begin, deliver, move |parent| {
                 let made = parent.communicator()?.grow(size, id.as_ref())?;
                 Ok(Some(Comm::of(made, config, parent.device())))
             })
@@ -276,9 +279,9 @@ impl Comm {
         group::noting(|| {
             self.ready()?;
             self.communicator()?;
-            if !self.advance(Phase::Ready, Phase::Finalized)
-                && !self.advance(Phase::Suspended, Phase::Finalized)
-            {
+            let before = self.phase();
+            let may = matches!(before, Phase::Ready | Phase::Suspended);
+            if !may || !self.advance(before, Phase::Finalized) {
                 return Err(match self.phase() {
                     Phase::Finalized => {
                         Failure::argument("the communicator was finalized before", "call ncclCommDestroy")
@@ -290,7 +293,14 @@ impl Comm {
                 });
             }
             // What is under way goes first by itself: a task comes after it.
-            group::task(Task { comm: self.clone(), body: Box::new(|| Ok(())), is_end: false })
+            let comm = self.clone();
+            let act = move |refused: Option<&Failure>| {
+                if refused.is_some() {
+                    comm.advance(Phase::Finalized, before);
+                }
+                Ok(())
+            };
+            group::task(Task { comm: self.clone(), act: Box::new(act), turn: Turn::Begin })
         })
     }
 
@@ -301,12 +311,12 @@ impl Comm {
     /// None now; a group that is open may have failed before.
     pub fn destroy(self: Arc<Self>) -> Result<()> {
         let comm = self.clone();
-        let body = move || {
+        let act = move |_: Option<&Failure>| {
             comm.set_phase(Phase::Finalized);
             drop(comm);
             Ok(())
         };
-        group::task(Task { comm: self, body: Box::new(body), is_end: true }).map(drop)
+        group::task(Task { comm: self, act: Box::new(act), turn: Turn::End }).map(drop)
     }
 
     /// `ncclCommAbort`, when its handle is gone: ends what is under way on all ranks, a join too, and closes it. Any
@@ -335,14 +345,14 @@ impl Comm {
                 "pass NCCL_REVOKE_DEFAULT, the only one there is",
             ));
         }
-        let communicator = self.communicator()?;
+        self.communicator()?;
         if !self.advance(Phase::Ready, Phase::Revoked) && self.phase() != Phase::Revoked {
             return Err(Failure::usage(
                 "only a communicator in use can be revoked",
                 "this one was suspended, finalized or aborted",
             ));
         }
-        communicator.revoke("ncclCommRevoke was called");
+        self.interrupt("ncclCommRevoke was called");
         Ok(())
     }
 
@@ -365,8 +375,14 @@ impl Comm {
                 ));
             }
             let comm = self.clone();
-            let body = move || comm.communicator()?.suspend().map_err(Failure::from);
-            group::task(Task { comm: self.clone(), body: Box::new(body), is_end: false })
+            let act = move |refused: Option<&Failure>| match refused {
+                None => comm.communicator()?.suspend().map_err(Failure::from),
+                Some(why) => {
+                    comm.advance(Phase::Suspended, Phase::Ready);
+                    Err(why.clone())
+                }
+            };
+            group::task(Task { comm: self.clone(), act: Box::new(act), turn: Turn::Begin })
         })
     }
 

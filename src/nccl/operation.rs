@@ -6,11 +6,12 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use consort_algorithms::Collective;
 use consort_algorithms::catalogue::Algorithm;
 use consort_kernels::{DataType, Scalar};
 use consort_memory::{Held, HeldRead};
 
-use super::comm::Comm;
+use super::comm::{Comm, Work};
 use super::group;
 use super::lane::in_order;
 use super::operators::{Reduction, Scale};
@@ -99,13 +100,14 @@ impl Comm {
             if group::is_open() {
                 return group::add(entry, stream.cloned()).map(|()| Progress::Done);
             }
-            start(vec![entry], stream.cloned().into_iter().collect())
+            start(vec![entry], stream.cloned().into_iter().collect(), false)
         })
     }
 }
 
-/// Runs operations together: in the first stream, or in the background, or now.
-pub(super) fn start(entries: Vec<Entry>, streams: Vec<Arc<Stream>>) -> Result<Progress> {
+/// Runs operations together: in the first stream, or in the background, or now. In a stream nobody waits for them unless
+/// it `is_awaited`.
+pub(super) fn start(entries: Vec<Entry>, streams: Vec<Arc<Stream>>, is_awaited: bool) -> Result<Progress> {
     let Some(first) = entries.first() else { return Ok(Progress::Done) };
     let first = first.comm.clone();
     let mut comms: Vec<Arc<Comm>> = entries.iter().map(|entry| entry.comm.clone()).collect();
@@ -113,7 +115,8 @@ pub(super) fn start(entries: Vec<Entry>, streams: Vec<Arc<Stream>>) -> Result<Pr
     comms.dedup_by_key(|comm| comm.serial);
     if let Some(stream) = streams.first() {
         let failures = stream.failures();
-        let body = Comm::attended(comms.clone(), move || {
+        let work = if is_awaited { Work::Operations } else { Work::Queued };
+        let body = Comm::attended(comms.clone(), work, move || {
             run(&entries).inspect_err(|failure| {
                 let mut first = failures.lock().unwrap_or_else(PoisonError::into_inner);
                 first.get_or_insert_with(|| failure.clone());
@@ -121,13 +124,19 @@ pub(super) fn start(entries: Vec<Entry>, streams: Vec<Arc<Stream>>) -> Result<Pr
         });
         let order = in_order();
         let keepers = comms.iter().map(|comm| &comm.last).chain(streams.iter().map(|stream| &stream.last));
-        return stream.lane.submit(&order, keepers, body).map(|_| Progress::Done);
+        let end = stream.lane.submit(&order, keepers, body)?;
+        drop(order);
+        return match (is_awaited, first.is_blocking()) {
+            (false, _) => Ok(Progress::Done),
+            (true, true) => end.wait().map(|()| Progress::Done),
+            (true, false) => Ok(Progress::Pending),
+        };
     }
     if first.is_blocking() {
         comms.iter().filter_map(|comm| comm.unfinished()).for_each(|end| drop(end.wait()));
         return run(&entries).map(|()| Progress::Done);
     }
-    first.in_background(&comms, move || run(&entries)).map(|()| Progress::Pending)
+    first.in_background(&comms, Work::Operations, move || run(&entries)).map(|()| Progress::Pending)
 }
 
 /// Runs operations together, and waits for them.
@@ -174,13 +183,18 @@ impl How {
 }
 
 impl Entry {
-    /// What it takes by the planner's prices, in seconds; of a message, as long as one through a broadcast of two.
+    /// What it takes by the planner's prices, in seconds; of a message, whichever the two ranks.
     pub(super) fn price(&self) -> Result<f64> {
-        let communicator = self.comm.communicator()?;
-        let What::Collective(call, _) = &self.operation.what else { return Ok(0.0) };
-        let bytes = call.count as u64 * call.data_type.size() as u64;
-        let view = self.operation.how.view(communicator, None);
-        let explanation = view.explain(call.kind.collective(), bytes)?;
+        let operation = &self.operation;
+        let (collective, bytes) = match &operation.what {
+            What::Collective(call, _) => (call.kind.collective(), call.count * call.data_type.size()),
+            // A message to itself is a copy, which has no price.
+            _ if self.comm.size()? == 1 => return Ok(0.0),
+            What::Send(..) => (Collective::SendReceive, operation.input.len()),
+            What::Receive(..) => (Collective::SendReceive, operation.output.len()),
+        };
+        let view = operation.how.view(self.comm.communicator()?, None);
+        let explanation = view.explain(collective, bytes as u64)?;
         Ok(explanation.chosen().map_or(0.0, |chosen| chosen.measured_s.unwrap_or(chosen.predicted_s)))
     }
 }

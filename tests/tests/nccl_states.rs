@@ -105,11 +105,17 @@ fn what_is_refused_is_refused_and_nothing_else_is() {
             ),
             ("ncclLLA2ACreateRequirement", nccl::ncclLLA2ACreateRequirement(1, 1, null, null)),
             ("ncclGinOutboxCreateRequirement", nccl::ncclGinOutboxCreateRequirement(1, 1, null, null)),
-            ("ncclGinInboxA2ACreateRequirement", nccl::ncclGinInboxA2ACreateRequirement(team, 1, 1, null, null)),
+            (
+                "ncclGinInboxA2ACreateRequirement",
+                nccl::ncclGinInboxA2ACreateRequirement(team, 1, 1, null, null),
+            ),
         ]
     };
-    let refused: BTreeSet<String> =
-        table().into_iter().filter(|function| function.state == "refused").map(|function| function.name).collect();
+    let refused: BTreeSet<String> = table()
+        .into_iter()
+        .filter(|function| function.state == "refused")
+        .map(|function| function.name)
+        .collect();
     let called: BTreeSet<String> = results.iter().map(|(name, _)| (*name).to_owned()).collect();
     assert_eq!(called, refused);
     for (name, result) in results {

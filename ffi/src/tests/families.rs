@@ -137,8 +137,8 @@ fn wrong_shrinks_are_refused() {
 
 /// Two ranks wait for a third that stays away; they shrink without it.
 fn shrinks_out_of(put: impl Fn(Comm, *mut i32) + Send + Sync + 'static) {
+    let over = Barrier::new(3);
     ranks(3, move |rank, comm| {
-        static OVER: Barrier = Barrier::new(3);
         if rank != 2 {
             let (mut data, mut child) = (Box::new([rank + 1]), null_mut());
             put(comm, data.as_mut_ptr());
@@ -149,7 +149,7 @@ fn shrinks_out_of(put: impl Fn(Comm, *mut i32) + Send + Sync + 'static) {
             assert_eq!(destroy(comm), OK, "{}", last_error());
             drop(data);
         }
-        OVER.wait();
+        over.wait();
         if rank == 2 {
             ok!(ncclCommAbort(comm));
         }

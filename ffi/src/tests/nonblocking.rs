@@ -260,6 +260,46 @@ fn an_operation_that_fails_in_the_background_is_the_communicators_state() {
     });
 }
 
+/// Two ranks of three whose all-reduce waits for the third do `end` to it, each polling its communicator.
+fn ended_by(end: impl Fn(c_int, Comm) + Send + Sync + 'static) {
+    let over = Barrier::new(3);
+    ranks_at_once(3, move |rank, comm| {
+        if rank != 2 {
+            let mut data = [1];
+            assert_eq!(reduce(&mut data, SUM, comm, NO_STREAM), PENDING);
+            std::thread::sleep(Duration::from_millis(20));
+            end(rank, comm);
+        }
+        over.wait();
+        ok!(ncclCommAbort(comm));
+    });
+}
+
+#[test]
+fn a_shrink_ends_what_is_in_progress() {
+    ended_by(|rank, comm| {
+        let mut child: Comm = null_mut();
+        begun(c!(ncclCommShrink(comm, [2].as_mut_ptr(), 1, &mut child, std::ptr::null(), 1)));
+        assert_eq!(settled(comm), OK, "{}", text(c!(ncclGetLastError(comm))));
+        // SAFETY: the place is this thread's, and written before the parent has settled.
+        let child = unsafe { (&raw const child).read_volatile() };
+        let mut sum = [rank + 1];
+        begun(reduce(&mut sum, SUM, child, NO_STREAM));
+        assert_eq!(settled(child), OK);
+        assert_eq!(sum, [3]);
+        assert_eq!(destroy(child), OK);
+    });
+}
+
+#[test]
+fn a_revocation_ends_what_is_in_progress() {
+    ended_by(|_, comm| {
+        ok!(ncclCommRevoke(comm, 0));
+        assert_eq!(settled(comm), OK, "{}", text(c!(ncclGetLastError(comm))));
+        assert_eq!(reduce(&mut [1], SUM, comm, NO_STREAM), USAGE);
+    });
+}
+
 #[test]
 fn a_wrong_argument_leaves_it_as_it_was() {
     ranks_at_once(2, |rank, comm| {
