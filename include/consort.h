@@ -170,8 +170,8 @@ consortResult_t consortThreadSetTimeout(double seconds, double* previous);
 consortResult_t consortCommAbort(consortComm_t comm, const char* reason);
 
 /*
- * As consortCommAbort, but calls return ncclInvalidUsage, and the ranks are not given up: a split of the communicator
- * is possible afterwards in the Rust interface, and not in this one yet.
+ * As consortCommAbort, but calls return ncclInvalidUsage, and the ranks are not given up: ncclCommSplit and
+ * ncclCommShrink are possible afterwards.
  */
 consortResult_t consortCommRevoke(consortComm_t comm, const char* reason);
 

@@ -232,10 +232,9 @@ fn missing(missing: Vec<Rank>, size: u32, waited: Duration) -> Error {
 fn link_all(shared: &Arc<Shared>, member: &Arc<Member>, deadline: Instant) -> Result<Vec<Rank>> {
     for peer in (0..member.table.len() as u32).filter(|peer| *peer != member.rank) {
         if member.table[peer as usize].process == shared.nonce {
-            let Some(other) = shared.wait_for_member(&member.job, peer, deadline) else {
+            if !shared.link_within(member, peer, deadline) {
                 return Ok(vec![peer]);
-            };
-            member.set_link(peer, Link::Local(Arc::downgrade(&other)));
+            }
         } else if peer < member.rank && dial::dial(shared, member, peer, deadline)?.is_err() {
             return Ok(vec![peer]);
         }

@@ -237,6 +237,11 @@ impl Member {
         true
     }
 
+    /// Whether `rank` is linked.
+    pub(crate) fn is_linked(&self, rank: Rank) -> bool {
+        !matches!(self.links().get(rank as usize), None | Some(Link::Missing))
+    }
+
     /// Waits until every rank is linked; otherwise the ranks that are not.
     pub(crate) fn wait_for_links(&self, deadline: Instant) -> Result<(), Vec<Rank>> {
         let mut links = self.links();

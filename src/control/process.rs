@@ -284,24 +284,23 @@ impl Shared {
         members.iter().filter_map(Weak::upgrade).find(|member| member.job == *job && member.rank == rank)
     }
 
-    /// Waits until another rank of this process has joined the same job.
-    pub(crate) fn wait_for_member(
-        &self,
-        job: &[u8; 16],
-        rank: Rank,
-        deadline: Instant,
-    ) -> Option<Arc<Member>> {
-        loop {
-            if let Some(member) = self.find_member(job, rank) {
-                return Some(member);
+    /// Waits until another rank of this process has joined the same job, and links the two: each for both, as the first to
+    /// know may be gone before the other looks. Whether it came in time.
+    pub(crate) fn link_within(&self, member: &Arc<Member>, peer: Rank, deadline: Instant) -> bool {
+        while !member.is_linked(peer) {
+            if let Some(other) = self.find_member(&member.job, peer) {
+                member.set_link(peer, Link::Local(Arc::downgrade(&other)));
+                other.set_link(member.rank, Link::Local(Arc::downgrade(member)));
+                return true;
             }
             let members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
             let left = deadline.saturating_duration_since(Instant::now()).min(Duration::from_millis(20));
             if left.is_zero() {
-                return None;
+                return false;
             }
             drop(self.members_changed.wait_timeout(members, left));
         }
+        true
     }
 
     /// The member is gone: its sources are watched no longer.

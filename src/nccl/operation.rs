@@ -96,6 +96,8 @@ impl Comm {
         group::noting(|| {
             let communicator = self.for_data()?;
             operation.check(communicator)?;
+            // Of a communicator that is over, the caller is told here and not by its stream or group.
+            communicator.status()?;
             let entry = Entry { comm: self.clone(), operation };
             if group::is_open() {
                 return group::add(entry, stream.cloned()).map(|()| Progress::Done);

@@ -151,6 +151,20 @@ fn the_variable_names_the_meeting() {
 }
 
 #[test]
+fn a_rank_may_leave_as_soon_as_it_has_joined() {
+    for round in 0..30 {
+        let gone = round % 3;
+        ranks(3, move |rank, comm| {
+            if rank == gone {
+                assert_eq!(destroy(comm), OK);
+            } else if round % 2 == 0 {
+                failed(reduce(&mut [1], SUM, comm, NO_STREAM), REMOTE, &format!("rank {gone}"));
+            }
+        });
+    }
+}
+
+#[test]
 fn more_ranks_than_cores_join_in_one_group() {
     within(DEADLINE, || {
         let (size, id) = (16, unique_id());

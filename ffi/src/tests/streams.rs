@@ -128,14 +128,14 @@ fn a_stream_keeps_its_order_over_communicators() {
 fn a_group_on_streams_returns_after_it_was_put_there() {
     within(DEADLINE, || {
         let comms = all(2);
-        let streams = [stream(), stream(), stream()];
+        let streams = [stream(), stream(), stream(), stream()];
         let mut values = [[1i32], [10], [2], [20]];
         let places: Vec<*mut c_void> = values.iter_mut().map(|value| to(value)).collect();
         for rank in 0..2 {
             ok!(ncclGroupStart());
             for call in 0..2 {
                 let place = places[rank * 2 + call];
-                ok!(ncclAllReduce(place, place, 1, INT32, SUM, comms[rank], streams[rank + call]));
+                ok!(ncclAllReduce(place, place, 1, INT32, SUM, comms[rank], streams[rank * 2 + call]));
             }
             ok!(ncclGroupEnd());
         }
