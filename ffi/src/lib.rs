@@ -17,6 +17,7 @@ mod streams;
 mod tests;
 pub mod timeout;
 mod types;
+mod vectors;
 
 pub use boundary::*;
 pub use collectives::*;
@@ -25,3 +26,4 @@ pub use lifecycle::*;
 pub use memory::*;
 pub use streams::*;
 pub use types::*;
+pub use vectors::*;

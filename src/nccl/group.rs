@@ -27,6 +27,8 @@ struct Open {
     tasks: Vec<Task>,
     entries: Vec<Entry>,
     streams: Vec<Arc<Stream>>,
+    /// Whether there are data calls that are in no stream.
+    waits: bool,
     /// Whether its communicators block; they all do or none.
     blocking: Option<bool>,
     /// What the first refused call was told.
@@ -121,6 +123,7 @@ pub(super) fn add(entry: Entry, stream: Option<Arc<Stream>>) -> Result<()> {
     with_open(|open| {
         open.mix(&entry.comm)?;
         open.entries.push(entry);
+        open.waits |= stream.is_none();
         if let Some(stream) = stream
             && !open.streams.iter().any(|known| Arc::ptr_eq(known, &stream))
         {
@@ -165,7 +168,8 @@ impl Open {
         }
         let (ends, begins): (Vec<Task>, Vec<Task>) = self.tasks.into_iter().partition(|task| task.is_end);
         let begun = if self.blocking == Some(false) { in_background(begins) } else { side_by_side(begins) };
-        let moved = begun.and_then(|begun| Ok([begun, start_operations(self.entries, self.streams)?]));
+        let moved =
+            begun.and_then(|begun| Ok([begun, start_operations(self.entries, self.streams, self.waits)?]));
         // Whatever became of the rest, who wants to end them has no other way.
         let ended = side_by_side(ends);
         let progress = moved?;

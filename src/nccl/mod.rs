@@ -17,6 +17,7 @@ pub mod operators;
 mod properties;
 mod result;
 mod stream;
+mod varying;
 pub mod version;
 
 pub use comm::{Comm, NEVER};
@@ -29,5 +30,6 @@ pub use operators::Reduction;
 pub use properties::Properties;
 pub use result::{Code, Failure, Progress, Result};
 pub use stream::Stream;
+pub use varying::{Counts, Varying};
 
 pub use crate::communicator::Shrink;

@@ -16,16 +16,20 @@ use super::lane::in_order;
 use super::operators::{Reduction, Scale};
 use super::result::{Failure, Progress, Result};
 use super::stream::Stream;
+use super::varying::Varying;
 use crate::Rank;
 use crate::call::{Call, Kind};
 use crate::communicator::Communicator;
 use crate::error::Error;
+use crate::varying::CallV;
 
 /// What an operation does.
 #[derive(Clone, Debug)]
 pub enum What {
     /// A collective.
     Collective(Call, Option<Scale>),
+    /// A collective whose blocks differ in length.
+    Varying(Varying, Option<Scale>),
     /// A message to a rank.
     Send(DataType, Rank),
     /// A message from a rank.
@@ -52,6 +56,14 @@ pub struct Operation {
     pub input: HeldRead,
     /// What it writes; empty where it writes nothing.
     pub output: Held,
+}
+
+/// An operation about to run.
+enum Ready<'a> {
+    Whole(Call),
+    Varying(CallV<'a>),
+    Send(DataType, Rank),
+    Receive(DataType, Rank),
 }
 
 /// An operation and whose it is.
@@ -99,13 +111,14 @@ impl Comm {
             if group::is_open() {
                 return group::add(entry, stream.cloned()).map(|()| Progress::Done);
             }
-            start(vec![entry], stream.cloned().into_iter().collect())
+            start(vec![entry], stream.cloned().into_iter().collect(), stream.is_none())
         })
     }
 }
 
-/// Runs operations together: in the first stream, or in the background, or now.
-pub(super) fn start(entries: Vec<Entry>, streams: Vec<Arc<Stream>>) -> Result<Progress> {
+/// Runs operations together: in the first stream, or in the background, or now. Where not all are in streams, those that
+/// are not are over when this returns, and so are all (`waits`).
+pub(super) fn start(entries: Vec<Entry>, streams: Vec<Arc<Stream>>, waits: bool) -> Result<Progress> {
     let Some(first) = entries.first() else { return Ok(Progress::Done) };
     let first = first.comm.clone();
     let mut comms: Vec<Arc<Comm>> = entries.iter().map(|entry| entry.comm.clone()).collect();
@@ -121,7 +134,14 @@ pub(super) fn start(entries: Vec<Entry>, streams: Vec<Arc<Stream>>) -> Result<Pr
         });
         let order = in_order();
         let keepers = comms.iter().map(|comm| &comm.last).chain(streams.iter().map(|stream| &stream.last));
-        return stream.lane.submit(&order, keepers, body).map(|_| Progress::Done);
+        let submitted = stream.lane.submit(&order, keepers, body);
+        drop(order);
+        let end = submitted?;
+        return match (waits, first.is_blocking()) {
+            (true, true) => end.wait().map(|()| Progress::Done),
+            (true, false) => Ok(Progress::Pending),
+            (false, _) => Ok(Progress::Done),
+        };
     }
     if first.is_blocking() {
         comms.iter().filter_map(|comm| comm.unfinished()).for_each(|end| drop(end.wait()));
@@ -137,27 +157,24 @@ fn run(entries: &[Entry]) -> Result<()> {
         calls.push((operation.how.view(comm.communicator()?, comm.timeout()), operation.call()?));
     }
     if let ([(view, call)], [Entry { operation, .. }]) = (&calls[..], entries) {
-        let result = match (call, &operation.what) {
-            (Some(call), _) => view.execute(call, operation.input.read(), operation.output.span()),
-            (None, What::Receive(data_type, from)) => {
-                view.receive_bytes(*data_type, operation.output.span(), *from)
-            }
-            (None, What::Send(data_type, to)) => view.send_bytes(*data_type, operation.input.read(), *to),
-            (None, What::Collective(..)) => Err(Error::internal("a collective without its call")),
+        let (input, output) = (operation.input.read(), operation.output.span());
+        let result = match call {
+            Ready::Whole(call) => view.execute(call, input, output),
+            Ready::Varying(call) => view.execute_v(call, input, output),
+            Ready::Send(data_type, to) => view.send_bytes(*data_type, input, *to),
+            Ready::Receive(data_type, from) => view.receive_bytes(*data_type, output, *from),
         };
         return result.map_err(Failure::from);
     }
     let together = crate::communicator::group(|group| {
         for ((view, call), Entry { operation, .. }) in calls.iter().zip(entries) {
             let (input, output) = (operation.input.read(), operation.output.span());
-            match (call, &operation.what) {
-                (Some(call), _) => group.execute(view, call, input, output)?,
-                (None, What::Send(data_type, to)) => group.send_bytes(view, *data_type, input, *to)?,
-                (None, What::Receive(data_type, from)) => {
+            match call {
+                Ready::Whole(call) => group.execute(view, call, input, output)?,
+                Ready::Varying(call) => group.execute_v(view, call, input, output)?,
+                Ready::Send(data_type, to) => group.send_bytes(view, *data_type, input, *to)?,
+                Ready::Receive(data_type, from) => {
                     group.receive_bytes(view, *data_type, output, *from)?;
-                }
-                (None, What::Collective(..)) => {
-                    return Err(Error::internal("a collective without its call"));
                 }
             }
         }
@@ -174,10 +191,15 @@ impl How {
 }
 
 impl Entry {
-    /// What it takes by the planner's prices, in seconds; of a message, as long as one through a broadcast of two.
+    /// What it takes by the planner's prices, in seconds; 0 for messages, which have none, and for what is made of them.
     pub(super) fn price(&self) -> Result<f64> {
         let communicator = self.comm.communicator()?;
-        let What::Collective(call, _) = &self.operation.what else { return Ok(0.0) };
+        let planned = match &self.operation.what {
+            What::Collective(call, _) => Some(*call),
+            What::Varying(call, _) => call.call().planned().map(|(call, _)| call),
+            What::Send(..) | What::Receive(..) => None,
+        };
+        let Some(call) = planned else { return Ok(0.0) };
         let bytes = call.count as u64 * call.data_type.size() as u64;
         let view = self.operation.how.view(communicator, None);
         let explanation = view.explain(call.kind.collective(), bytes)?;
@@ -191,6 +213,9 @@ impl Operation {
         let (rank, size) = (communicator.rank(), communicator.size());
         match &self.what {
             What::Collective(call, _) => call.check(rank, size, self.input.read(), self.output.span())?,
+            What::Varying(call, _) => {
+                call.call().check(rank, size, self.input.read(), self.output.span())?;
+            }
             What::Send(data_type, to) => {
                 communicator.message(Kind::Send, *data_type, self.input.len(), *to)?;
             }
@@ -201,17 +226,27 @@ impl Operation {
         Ok(())
     }
 
-    /// The collective, with the factor that its operator has now.
-    fn call(&self) -> Result<Option<Call>> {
-        match &self.what {
-            What::Collective(call, None) => Ok(Some(*call)),
+    /// What it does, with the factor that its operator has now.
+    fn call(&self) -> Result<Ready<'_>> {
+        Ok(match &self.what {
+            What::Collective(call, None) => Ready::Whole(*call),
             What::Collective(call, Some(scale)) => {
-                let bytes = scale.bytes();
-                let scalar = Scalar::from_bytes(call.data_type, &bytes[..call.data_type.size()])
-                    .map_err(|error| Error::internal(format!("the factor of an operator: {error}")))?;
-                Ok(Some(call.scaled_by(scalar)))
+                Ready::Whole(call.scaled_by(factor(scale, call.data_type)?))
             }
-            What::Send(..) | What::Receive(..) => Ok(None),
-        }
+            What::Varying(call, None) => Ready::Varying(call.call()),
+            What::Varying(call, Some(scale)) => {
+                let call = call.call();
+                Ready::Varying(call.scaled_by(factor(scale, call.data_type())?))
+            }
+            What::Send(data_type, to) => Ready::Send(*data_type, *to),
+            What::Receive(data_type, from) => Ready::Receive(*data_type, *from),
+        })
     }
+}
+
+/// The factor that an operator has now.
+fn factor(scale: &Scale, data_type: DataType) -> Result<Scalar> {
+    let bytes = scale.bytes();
+    Scalar::from_bytes(data_type, &bytes[..data_type.size()])
+        .map_err(|error| Error::internal(format!("the factor of an operator: {error}")).into())
 }
