@@ -1,12 +1,13 @@
 /*
  * consort.h - what this library's `libnccl.so.2` has beyond NCCL, for C99 and C++: what happens when something
- * breaks, and what one sees of it. NCCL's own calls are in <nccl.h>, which this header includes unless the program
- * has included one before, ours or NVIDIA's.
+ * breaks and what one sees of it, why a call runs as it does, collectives of blocks that differ in length, streams
+ * for host memory, and options of single calls. NCCL's own calls are in <nccl.h>, which this header includes unless
+ * the program has included one before, ours or NVIDIA's.
  *
  * Handles.    A communicator is a number dressed as a pointer. One that is NULL, was freed or never was one is
  *             refused with ncclInvalidArgument; nothing is dereferenced.
  * Threads.    Data calls on one communicator must not overlap in time (ncclInvalidUsage); different communicators
- *             may be used at the same time. All calls here, and ncclCommAbort, ncclCommRevoke and
+ *             may be used at the same time. All other calls here, and ncclCommAbort, ncclCommRevoke and
  *             ncclCommGetAsyncError, may be made by any thread at any time, also while another thread waits in a
  *             call on the same communicator. None of them may be made in a signal handler.
  * Completion. <nccl.h> says when a data call has completed; after that no rank touches its buffers any more, with
@@ -98,6 +99,29 @@ consortResult_t consortCommFlightRecord(consortComm_t comm, consortFormat_t form
 consortResult_t consortCommStragglers(consortComm_t comm, consortFormat_t format, char* buffer, size_t capacity,
                                       size_t* needed);
 
+/* Collectives, as consortCommExplain takes them. */
+typedef enum {
+  CONSORT_ALL_REDUCE = 0,
+  CONSORT_BROADCAST = 1,
+  CONSORT_REDUCE = 2,
+  CONSORT_ALL_GATHER = 3,     /* and consortAllGatherV */
+  CONSORT_REDUCE_SCATTER = 4, /* and consortReduceScatterV */
+  CONSORT_ALL_TO_ALL = 5,
+  CONSORT_GATHER = 6,
+  CONSORT_SCATTER = 7
+} consortCollective_t;
+
+/*
+ * Why a collective would run as it does on this communicator: the algorithm that is chosen and where the choice comes
+ * from, and every other that was considered, with its price. `bytes` is what the call's count comes to: count times
+ * the size of an element (with blocks that differ, the longest count). Asks nobody and moves nothing. Settings of a
+ * single call are not known to it.
+ * Result: as consortCommReport, and ncclInvalidArgument for what is no collective, or when CONSORT_ALGO or NCCL_ALGO
+ * leaves no algorithm for it; the text then lists what is possible.
+ */
+consortResult_t consortCommExplain(consortComm_t comm, consortCollective_t collective, size_t bytes,
+                                   consortFormat_t format, char* buffer, size_t capacity, size_t* needed);
+
 /* Frees what a call here says the caller is to free. NULL is fine. */
 void consortFree(void* memory);
 
@@ -121,6 +145,7 @@ const char* consortGetLastError(consortComm_t comm);
  * rank is known to be lost. A rank's deadline is its own; the first that passes ends the operation, and with it the
  * communicator, on all ranks. The narrowest of these holds:
  *
+ *   of the call           CONSORT_EXTENSION_TIMEOUT_MS
  *   of the thread         consortThreadSetTimeout
  *   of the communicator   consortCommSetTimeout
  *   of the process        CONSORT_TIMEOUT in the environment, seconds, read when a communicator is made
@@ -174,6 +199,133 @@ consortResult_t consortCommAbort(consortComm_t comm, const char* reason);
  * ncclCommShrink are possible afterwards.
  */
 consortResult_t consortCommRevoke(consortComm_t comm, const char* reason);
+
+/*
+ * Collectives of blocks that differ in length. Counts and displacements are in elements, one for each rank in rank
+ * order, and copied before the call returns. Without displacements (NULL) the blocks lie one after the other; with
+ * them, block r begins displacements[r] elements behind the start of its buffer. What lies between blocks is left
+ * alone. Blocks that are written must not overlap. The displacement of a block of no elements does not matter, nor
+ * does the address of a buffer of no elements.
+ *
+ * They are data calls like NCCL's: `stream`, groups, non-blocking communicators and deadlines are the same there and
+ * here, and so is what <nccl.h> says about buffers. Input and output must be apart, or for all but consortAllToAllV
+ * this rank's block may be where it is in the buffer of all blocks (in place).
+ *
+ * Result: as NCCL's calls; ncclInvalidArgument when counts that this rank needs are NULL, when blocks overlap that may
+ * not, or reach beyond the address space.
+ */
+
+/*
+ * All ranks get the blocks of all: rank r passes counts[r] elements in `sendbuff`, which become block r of everybody's
+ * `recvbuff`. All ranks pass the same counts (otherwise ncclInvalidUsage, and which ranks differ); displacements are
+ * each rank's own. In place: sendbuff is this rank's block of recvbuff.
+ */
+consortResult_t consortAllGatherV(const void* sendbuff, void* recvbuff, const size_t counts[],
+                                  const size_t displacements[], ncclDataType_t datatype, consortComm_t comm,
+                                  cudaStream_t stream);
+
+/*
+ * Block r of `sendbuff` is folded over all ranks into the `recvbuff` of rank r, which has counts[r] elements. Counts
+ * and displacements as above, but of sendbuff. `op` may be one that ncclRedOpCreatePreMulSum made. In place: recvbuff
+ * is this rank's block of sendbuff, of which the other blocks are unspecified afterwards.
+ */
+consortResult_t consortReduceScatterV(const void* sendbuff, void* recvbuff, const size_t counts[],
+                                      const size_t displacements[], ncclDataType_t datatype, ncclRedOp_t op,
+                                      consortComm_t comm, cudaStream_t stream);
+
+/*
+ * Block r of `sendbuff` goes to rank r, and block r of `recvbuff` comes from rank r. What a rank sends to another must
+ * be as long as what that one receives from it (otherwise ncclInvalidUsage, and which two differ; where one of the two
+ * lengths is 0, this may come to light at the next message between them). There is no in-place form.
+ */
+consortResult_t consortAllToAllV(const void* sendbuff, void* recvbuff, const size_t sendcounts[],
+                                 const size_t senddisplacements[], const size_t recvcounts[],
+                                 const size_t recvdisplacements[], ncclDataType_t datatype, consortComm_t comm,
+                                 cudaStream_t stream);
+
+/*
+ * `sendcount` elements of rank r become block r of the root's `recvbuff`. On other ranks than the root, recvbuff,
+ * recvcounts and displacements are not looked at. In place, on the root: sendbuff is its block of recvbuff.
+ */
+consortResult_t consortGatherV(const void* sendbuff, void* recvbuff, size_t sendcount, const size_t recvcounts[],
+                               const size_t displacements[], ncclDataType_t datatype, int root, consortComm_t comm,
+                               cudaStream_t stream);
+
+/*
+ * Block r of the root's `sendbuff` becomes the `recvcount` elements of rank r. On other ranks than the root, sendbuff,
+ * sendcounts and displacements are not looked at. In place, on the root: recvbuff is its block of sendbuff.
+ */
+consortResult_t consortScatterV(const void* sendbuff, void* recvbuff, const size_t sendcounts[],
+                                const size_t displacements[], size_t recvcount, ncclDataType_t datatype, int root,
+                                consortComm_t comm, cudaStream_t stream);
+
+/*
+ * Host streams: queues of data calls on host memory, each with a thread of this library that makes them. A host stream
+ * is passed where a cudaStream_t is expected; CUDA itself does not know it.
+ *
+ * A data call with one returns once it is in the queue, and its buffers must stay, untouched, until the stream has got
+ * past it. What can be seen to be wrong with the call is still told at once, and it is then not in the queue. It runs
+ * after everything that was put into this stream before, and after what its communicator was given before, in
+ * whatever stream. A call on that communicator with stream NULL waits for all of that too, and is complete when it
+ * returns; so is one with any other stream that is none of this library's, such as CUDA's. Deadlines count from when
+ * the call runs, and are those of when it was made (of a thread or a single call) or of then (of the communicator).
+ *
+ * A group is one entry: its calls run together. Where they are in several streams, it starts after what is in all of
+ * them, and what is put into any of them later comes after it. If one of its calls is in no host stream, ncclGroupEnd
+ * waits for all of them.
+ *
+ * A call that fails ends its communicator as ever, and its result comes from the next consortStreamSynchronize,
+ * consortStreamQuery or consortStreamDestroy: the first failure since the last of these, once. Later calls in the
+ * queue are still made. On a non-blocking communicator ncclCommGetAsyncError says it as well, and ncclInProgress until
+ * its call is over; only then may the next be made.
+ *
+ * ncclCommDestroy and ncclCommAbort (which ends what runs) wait until the communicator's calls are over: those in
+ * the queue too, and what is in front of them, of other communicators as well.
+ */
+typedef cudaStream_t consortStream_t;
+
+/* Result: ncclSystemError without a thread, ncclInvalidUsage when there are 4096 already. */
+consortResult_t consortStreamCreate(consortStream_t* stream);
+
+/*
+ * Waits until the queue is empty. Any thread may.
+ * Result: that of the first call that failed; ncclInvalidArgument for a stream that is NULL, destroyed or foreign;
+ * ncclInvalidUsage in a forked child.
+ */
+consortResult_t consortStreamSynchronize(consortStream_t stream);
+
+/* Does not wait: ncclInProgress (not an error) while the queue is not empty. Result: as consortStreamSynchronize. */
+consortResult_t consortStreamQuery(consortStream_t stream);
+
+/*
+ * Waits as consortStreamSynchronize does and frees the stream, also with a failure. NULL is fine. A stream that was
+ * destroyed is refused from then on, by data calls too (ncclInvalidArgument).
+ * Result: as consortStreamSynchronize.
+ */
+consortResult_t consortStreamDestroy(consortStream_t stream);
+
+/*
+ * Options of a single call: in the list `ext` of ncclCollConfig_t, whose elements are of a vendor and an option (NCCL
+ * 2.32 and later). NCCL skips those of other vendors, as this library does; one of ours that it does not know is
+ * refused (ncclInvalidArgument).
+ *
+ *   ncclConfigExt_t deadline = {NULL, {CONSORT_EXTENSION_VENDOR, CONSORT_EXTENSION_TIMEOUT_MS}, {2500}};
+ *   ncclConfigExt_t algorithm = {&deadline, {CONSORT_EXTENSION_VENDOR, CONSORT_EXTENSION_ALGORITHM}, {0}};
+ *   ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
+ *   algorithm.val.s = "tree";
+ *   config.ext = &algorithm;
+ *   result = ncclAllReduceConfig(sendbuff, recvbuff, count, ncclFloat32, ncclSum, comm, stream, &config);
+ */
+#define CONSORT_EXTENSION_VENDOR 0x637374
+
+/* val.i: the call's deadline in milliseconds, 1 or more; goes before that of the thread. Of this rank alone. */
+#define CONSORT_EXTENSION_TIMEOUT_MS 1
+
+/*
+ * val.s: what is to run the call, a name as consortCommExplain writes it (or NCCL's); goes before every setting. It
+ * must be possible for the call and the same on all ranks.
+ */
+#define CONSORT_EXTENSION_ALGORITHM 2
 
 #ifdef __cplusplus
 }

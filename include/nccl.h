@@ -5,7 +5,7 @@
  * run with either library. The words are ours and say what THIS library does. What NCCL does not have is in
  * <consort.h>; the host side of the device interface is in <nccl_device.h>.
  *
- * Buffers.    Host memory. A stream is carried through and not looked at: pass NULL, or what you have.
+ * Buffers.    Host memory. Of streams, only the host streams of <consort.h> are looked at; pass NULL, or what you have.
  * Completion. A data call has completed when it returns; in a group, when the outermost ncclGroupEnd has. With a
  *             non-blocking communicator either may return ncclInProgress: it is over when ncclCommGetAsyncError
  *             says something else.

@@ -23,6 +23,9 @@ pub struct CallV<'a> {
     received: Blocks<'a>,
 }
 
+/// What goes to ranks, or comes from them.
+pub(crate) type Peers<S> = Vec<(Rank, S)>;
+
 impl<'a> CallV<'a> {
     fn new(call: Call, sent: Blocks<'a>, received: Blocks<'a>) -> Self {
         CallV { call, sent, received }
@@ -172,7 +175,7 @@ impl<'a> CallV<'a> {
         rank: Rank,
         input: Span<'b>,
         output: SpanMut<'b>,
-    ) -> (Vec<(Rank, Span<'b>)>, Vec<(Rank, SpanMut<'b>)>) {
+    ) -> (Peers<Span<'b>>, Peers<SpanMut<'b>>) {
         let (root, element) = (self.call.root, self.call.data_type.size());
         let of_input = || {
             let blocks = self.sent.bytes(element);
@@ -182,8 +185,7 @@ impl<'a> CallV<'a> {
             let blocks = self.received.bytes(element);
             (0..).zip(blocks.map(|block| output.slice(block.offset, block.bytes))).collect()
         };
-        let (mut sent, mut received): (Vec<(Rank, Span<'b>)>, Vec<(Rank, SpanMut<'b>)>) = match self.call.kind
-        {
+        let (mut sent, mut received): (Peers<_>, Peers<_>) = match self.call.kind {
             Kind::Gather => (vec![(root, input)], if rank == root { of_output() } else { Vec::new() }),
             Kind::Scatter => (if rank == root { of_input() } else { Vec::new() }, vec![(root, output)]),
             _ => (of_input(), of_output()),
@@ -262,11 +264,9 @@ mod tests {
         let blocks = Blocks::from(&counts);
         let peers = |call: CallV<'_>, rank, input: SpanMut<'_>, output| {
             let (sent, received) = call.messages(rank, input.read(), output);
-            let ranks = |peers: Vec<Rank>| peers;
-            (
-                ranks(sent.into_iter().map(|(to, _)| to).collect()),
-                ranks(received.into_iter().map(|(from, _)| from).collect()),
-            )
+            let to: Vec<Rank> = sent.into_iter().map(|(to, _)| to).collect();
+            let from: Vec<Rank> = received.into_iter().map(|(from, _)| from).collect();
+            (to, from)
         };
         let gather = CallV::gather(DATA, 2, blocks, 0);
         assert_eq!(peers(gather, 0, all.slice(12, 8), all.slice(0, 12)), (vec![0], vec![0, 1]));

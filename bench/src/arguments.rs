@@ -375,12 +375,6 @@ impl Arguments {
                 self.collective
             )));
         }
-        if self.unalign > 0 && self.collective.is_copied() {
-            return Err(Failure::usage(format!(
-                "-u {}: {} is called on slices of whole elements, which are aligned",
-                self.unalign, self.collective
-            )));
-        }
         let sweep = Sweep::new(smallest_or, largest_or, step).map_err(Failure::usage)?;
         let root = match self.root {
             -1 => None,

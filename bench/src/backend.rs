@@ -6,11 +6,12 @@
 use std::sync::Arc;
 
 use consort::planning::{Algorithm, Planning};
-use consort::{Call, Communicator, DataType, Error, Launch, Options, Rank, Span, SpanMut, UniqueId};
+use consort::{
+    Blocks, Call, CallV, Communicator, DataType, Error, Launch, Options, Rank, Span, SpanMut, UniqueId,
+};
 
 use crate::arguments::Settings;
 use crate::collective::{Collective, Work};
-use crate::copied;
 use crate::failure::{Exit, Failure};
 use crate::group::{Buffers, Group, Repeat};
 
@@ -120,7 +121,6 @@ impl Group for Member {
             body(&mut |times| (0..times).try_for_each(|_| call()).map_err(|error| self.failure(error)))
         };
         match work.collective {
-            Collective::ReduceScatterV => copied::reduce_scatter_v(comm, work, buffers, &mut with),
             collective if collective.varies() => blocks(comm, work, buffers, &mut with),
             _ => whole(comm, work, buffers, &mut with),
         }
@@ -159,15 +159,19 @@ impl Group for Member {
 /// Takes a call that stands ready.
 pub(crate) type With<'a> = dyn FnMut(&mut dyn FnMut() -> consort::Result<()>) -> Result<(), Failure> + 'a;
 
-/// The calls that know no blocks, or blocks of one length.
-fn whole(comm: &Communicator, work: &Work, buffers: Buffers<'_>, with: &mut With<'_>) -> Result<(), Failure> {
-    let (input, output) = match buffers {
+fn spans<'a>(buffers: Buffers<'a>) -> (Span<'a>, SpanMut<'a>) {
+    match buffers {
         Buffers::Apart { input, output } => (Span::of(input), SpanMut::of(output)),
         Buffers::Together { memory, input, output } => {
             let memory = SpanMut::of(memory);
             (memory.read().slice(input.start, input.len()), memory.slice(output.start, output.len()))
         }
-    };
+    }
+}
+
+/// The calls that know no blocks, or blocks of one length.
+fn whole(comm: &Communicator, work: &Work, buffers: Buffers<'_>, with: &mut With<'_>) -> Result<(), Failure> {
+    let (input, output) = spans(buffers);
     let (data_type, count, root) = (work.data_type, work.shape.count, work.root);
     let (op, scaling) = (work.op.folds_with(), |call| work.op.scaling(call, data_type, comm.rank()));
     let call = match work.collective {
@@ -210,30 +214,32 @@ fn hypercube(
     })
 }
 
-/// The calls on blocks that differ. They are moved as bytes: the library takes such blocks as slices alone.
+/// The calls on blocks that differ.
 fn blocks(
     comm: &Communicator,
     work: &Work,
     buffers: Buffers<'_>,
     with: &mut With<'_>,
 ) -> Result<(), Failure> {
-    let (cut, element, root) = (work.cut(comm.size()), work.data_type.size(), work.root);
-    let counts: Vec<usize> = cut.counts().into_iter().map(|count| count * element).collect();
-    let (input, output) = match buffers {
-        Buffers::Apart { input, output } => (&*input, output),
-        Buffers::Together { memory, .. } => {
-            return with(&mut || comm.all_gather_v_in_place(memory, &counts));
+    let (input, output) = spans(buffers);
+    let (cut, data_type, root) = (work.cut(comm.size()), work.data_type, work.root);
+    let (rank, ranks) = (comm.rank() as usize, 0..comm.size() as usize);
+    let counts = cut.counts();
+    let all = Blocks::from(&counts);
+    let sent: Vec<usize> = ranks.clone().map(|to| cut.message(rank, to)).collect();
+    let received: Vec<usize> = ranks.map(|from| cut.message(from, rank)).collect();
+    let call = match work.collective {
+        Collective::AllGatherV => CallV::all_gather(data_type, all),
+        Collective::ReduceScatterV => {
+            let call = CallV::reduce_scatter(data_type, work.op.folds_with(), all);
+            match work.op.scalar(data_type, comm.rank()) {
+                Some(scalar) => call.scaled_by(scalar),
+                None => call,
+            }
         }
+        Collective::GatherV => CallV::gather(data_type, counts[rank], all, root),
+        Collective::ScatterV => CallV::scatter(data_type, all, counts[rank], root),
+        _ => CallV::all_to_all(data_type, Blocks::from(&sent), Blocks::from(&received)),
     };
-    match work.collective {
-        Collective::AllGatherV => with(&mut || comm.all_gather_v(input, output, &counts)),
-        Collective::GatherV => with(&mut || comm.gather_v(input, output, &counts, root)),
-        Collective::ScatterV => with(&mut || comm.scatter_v(input, &counts, output, root)),
-        _ => {
-            let (rank, ranks) = (comm.rank() as usize, 0..comm.size() as usize);
-            let sent: Vec<usize> = ranks.clone().map(|to| cut.message(rank, to) * element).collect();
-            let received: Vec<usize> = ranks.map(|from| cut.message(from, rank) * element).collect();
-            with(&mut || comm.all_to_all_v(input, &sent, output, &received))
-        }
-    }
+    with(&mut || comm.execute_v(&call, input, output))
 }

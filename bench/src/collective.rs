@@ -130,11 +130,6 @@ impl Collective {
         !matches!(self, SendRecv | AllToAll | AllToAllV | GatherV | ScatterV)
     }
 
-    /// Whether it is called on slices of whole elements alone, so that it runs on a copy of the buffers.
-    pub(crate) fn is_copied(self) -> bool {
-        self == Collective::ReduceScatterV
-    }
-
     /// What the library's planner knows it as; nothing where it is made of messages, which have no algorithm.
     pub(crate) fn planned(self) -> Option<consort::planning::Collective> {
         use consort::planning::Collective as Planned;

@@ -295,7 +295,7 @@ impl Data {
     /// The memory of the call.
     pub(crate) fn buffers<'a>(&self, work: &Work, placement: Placement, pair: &'a mut Pair) -> Buffers<'a> {
         if placement == Placement::OutOfPlace {
-            return Buffers::Apart { input: pair.send.data_mut(), output: pair.receive.data_mut() };
+            return Buffers::Apart { input: pair.send.data(), output: pair.receive.data_mut() };
         }
         let (own, whole) = (self.own(work), self.bytes(0, work.shape.elements()));
         let own = self.bytes(own.start, own.len());

@@ -10,8 +10,8 @@ use crate::failure::Failure;
 
 /// The memory of one call.
 pub(crate) enum Buffers<'a> {
-    /// Out of place. The input is not to be changed, but for putting back what it is after a call on a copy.
-    Apart { input: &'a mut [u8], output: &'a mut [u8] },
+    /// Out of place.
+    Apart { input: &'a [u8], output: &'a mut [u8] },
     /// In place: both are parts of the same memory.
     Together { memory: &'a mut [u8], input: Range<usize>, output: Range<usize> },
 }
@@ -25,8 +25,8 @@ pub(crate) trait Group {
 
     fn size(&self) -> u32;
 
-    /// Gets a call ready and lends it to `body`. Whatever is needed once, not in each call, is done before and after
-    /// `body`, beside any clock; the buffers hold the result when this returns.
+    /// Gets a call ready and lends it to `body`. Whatever is needed once, not in each call, is done before `body`, beside
+    /// any clock; the buffers hold the result when this returns.
     fn ready(
         &self,
         work: &Work,

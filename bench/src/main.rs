@@ -9,7 +9,6 @@
 //! | `bounds` | how many ranks this host carries |
 //! | `launch` | ranks as processes: starting, relaying, waiting, killing |
 //! | `backend`, `group` | the library, and what the rest needs of it |
-//! | `copied` | calls that cannot be made on bytes |
 //! | `measure` | one rank's run |
 //! | `cut`, `data`, `values`, `pattern`, `buffers` | what goes in, what must come out, and the comparison |
 //! | `report`, `table`, `statistics`, `progress`, `clock` | what is told |
@@ -25,7 +24,6 @@ mod bounds;
 mod buffers;
 mod clock;
 mod collective;
-mod copied;
 mod cut;
 mod data;
 mod environment;
@@ -131,8 +129,7 @@ fn run(mut settings: Settings, arguments: &[OsString]) -> Result<Exit, Failure> 
 fn rank_bytes(settings: &Settings, ranks: u32) -> u64 {
     let (send, receive) = settings.buffer_bytes(ranks);
     let footprint = |bytes| buffers::Guarded::footprint(bytes, settings.unalign);
-    let copies = if settings.collective.is_copied() { 2 } else { 1 };
-    bounds::rank_bytes(footprint(send).saturating_add(footprint(receive)).saturating_mul(copies))
+    bounds::rank_bytes(footprint(send).saturating_add(footprint(receive)))
 }
 
 /// How many ranks to start, and why.

@@ -42,10 +42,13 @@ impl Operator {
 
     /// The call of `rank`, scaled if this operator does that.
     pub(crate) fn scaling(self, call: Call, data_type: consort::DataType, rank: u32) -> Call {
-        match Scalar::from_bytes(data_type, &scalar_bytes(data_type, rank)) {
-            Ok(scalar) if self == Operator::MulSum => call.scaled_by(scalar),
-            _ => call,
-        }
+        self.scalar(data_type, rank).map_or(call, |scalar| call.scaled_by(scalar))
+    }
+
+    /// What `rank` multiplies its contributions by, if this operator does that.
+    pub(crate) fn scalar(self, data_type: consort::DataType, rank: u32) -> Option<Scalar> {
+        let scalar = Scalar::from_bytes(data_type, &scalar_bytes(data_type, rank));
+        scalar.ok().filter(|_| self == Operator::MulSum)
     }
 }
 

@@ -21,7 +21,7 @@ pub(crate) fn data_type(code: c_int) -> Result<DataType> {
     })
 }
 
-fn rank(number: c_int) -> Result<u32> {
+pub(crate) fn rank(number: c_int) -> Result<u32> {
     u32::try_from(number)
         .map_err(|_| Failure::argument(format!("rank {number} is negative"), "ranks count from 0"))
 }
@@ -107,7 +107,7 @@ unsafe fn issue(
         )?
     };
     let what = What::Collective(call, reduction.and_then(|it| it.scale));
-    let stream = handles::stream(passed.stream);
+    let stream = handles::stream(passed.stream)?;
     comm.issue(Operation { what, how, input, output }, stream.as_ref())
 }
 
@@ -249,7 +249,7 @@ exported! {
             // SAFETY: this function's own contract; nothing is received.
             let (input, output) = unsafe { kept(&comm, (input, bytes), NOTHING_WRITTEN)? };
             let (what, how) = (What::Send(element, peer), How { timeout: timeout::of_thread(), algorithm: None });
-            comm.issue(Operation { what, how, input, output }, handles::stream(stream).as_ref())
+            comm.issue(Operation { what, how, input, output }, handles::stream(stream)?.as_ref())
         })
     }
 
@@ -275,7 +275,7 @@ exported! {
             // SAFETY: this function's own contract; nothing is sent.
             let (input, output) = unsafe { kept(&comm, NOTHING_READ, (output, bytes))? };
             let (what, how) = (What::Receive(element, peer), How { timeout: timeout::of_thread(), algorithm: None });
-            comm.issue(Operation { what, how, input, output }, handles::stream(stream).as_ref())
+            comm.issue(Operation { what, how, input, output }, handles::stream(stream)?.as_ref())
         })
     }
 }

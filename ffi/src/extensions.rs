@@ -4,6 +4,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use consort::nccl::{Comm, Failure, Result};
+use consort::planning::Collective;
 use consort::{Communicator, Error, Report};
 
 use crate::boundary::{plain, store, string};
@@ -32,15 +33,40 @@ fn written(report: &Report, format: Format) -> String {
     }
 }
 
+/// `consortCollective_t`, in the order of its numbers.
+pub const COLLECTIVES: [Collective; 8] = [
+    Collective::AllReduce,
+    Collective::Broadcast,
+    Collective::Reduce,
+    Collective::AllGather,
+    Collective::ReduceScatter,
+    Collective::AllToAll,
+    Collective::Gather,
+    Collective::Scatter,
+];
+
+fn collective(code: c_int) -> Result<Collective> {
+    usize::try_from(code).ok().and_then(|code| COLLECTIVES.get(code)).copied().ok_or_else(|| {
+        Failure::argument(format!("there is no collective {code}"), "pass one of consortCollective_t")
+    })
+}
+
+/// The communicator of a handle, unless this process is a fork of the one that has it: what the parent's threads may
+/// have been changing is neither read nor changed.
+fn of_this_process(handle: &Comm) -> Result<&Communicator> {
+    let communicator = handle.communicator()?;
+    match communicator.status() {
+        Err(error @ Error::Forked) => Err(error.into()),
+        _ => Ok(communicator),
+    }
+}
+
 /// The report of a communicator: made now, or the last that was made by itself (empty where there is none).
 fn report(handle: &Comm, code: c_int, is_last: bool) -> Result<String> {
     let format = format(code)?;
     if is_last {
-        // A fork asks nobody, but it must not read what its parent's threads may have been writing.
-        if let Err(error @ Error::Forked) = handle.communicator()?.status() {
-            return Err(error.into());
-        }
-        return Ok(handle.communicator()?.last_report().map_or(String::new(), |last| written(&last, format)));
+        let last = of_this_process(handle)?.last_report();
+        return Ok(last.map_or(String::new(), |last| written(&last, format)));
     }
     Ok(written(&handle.communicator()?.report()?, format))
 }
@@ -197,6 +223,34 @@ pub unsafe extern "C" fn consortCommStragglers(
     })
 }
 
+/// Why a collective on blocks of so many bytes runs as it does.
+///
+/// # Safety
+/// As [`consortCommReport`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn consortCommExplain(
+    comm: *mut c_void,
+    collective: c_int,
+    bytes: usize,
+    format: c_int,
+    buffer: *mut c_char,
+    capacity: usize,
+    needed: *mut usize,
+) -> c_int {
+    // SAFETY: this function's own contract.
+    plain("consortCommExplain", comm, || unsafe {
+        let (handle, format) = (handles::comm(comm)?, self::format(format)?);
+        let collective = self::collective(collective)?;
+        write_text(buffer, capacity, needed, || {
+            let explanation = of_this_process(&handle)?.explain(collective, bytes as u64)?;
+            Ok(match format {
+                Format::Json => explanation.to_json(),
+                Format::Text => explanation.to_string().trim_end().to_owned(),
+            })
+        })
+    })
+}
+
 /// Frees what this library allocated for the caller; null is fine.
 ///
 /// # Safety
@@ -265,11 +319,7 @@ pub unsafe extern "C" fn consortThreadSetTimeout(seconds: f64, previous: *mut f6
 /// Ends a communicator, by `end`, unless this process is a fork of the one that has it.
 fn end(comm: *mut c_void, end: impl FnOnce(&Communicator)) -> Result<()> {
     let handle = handles::comm(comm)?;
-    let communicator = handle.communicator()?;
-    if let Err(error @ Error::Forked) = communicator.status() {
-        return Err(error.into());
-    }
-    end(communicator);
+    end(of_this_process(&handle)?);
     Ok(())
 }
 
@@ -283,9 +333,10 @@ fn no_reason() -> String {
 /// `reason` must be null or a string that ends with a zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn consortCommAbort(comm: *mut c_void, reason: *const c_char) -> c_int {
-    // SAFETY: this function's own contract.
     plain("consortCommAbort", comm, || {
-        end(comm, |communicator| communicator.abort(&unsafe { string(reason) }.unwrap_or_else(no_reason)))
+        // SAFETY: this function's own contract.
+        let reason = unsafe { string(reason) }.unwrap_or_else(no_reason);
+        end(comm, |communicator| communicator.abort(&reason))
     })
 }
 
@@ -295,8 +346,9 @@ pub unsafe extern "C" fn consortCommAbort(comm: *mut c_void, reason: *const c_ch
 /// As [`consortCommAbort`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn consortCommRevoke(comm: *mut c_void, reason: *const c_char) -> c_int {
-    // SAFETY: this function's own contract.
     plain("consortCommRevoke", comm, || {
-        end(comm, |communicator| communicator.revoke(&unsafe { string(reason) }.unwrap_or_else(no_reason)))
+        // SAFETY: this function's own contract.
+        let reason = unsafe { string(reason) }.unwrap_or_else(no_reason);
+        end(comm, |communicator| communicator.revoke(&reason))
     })
 }

@@ -29,8 +29,8 @@ pub(crate) struct Slab<T: 'static> {
     free: AtomicUsize,
 }
 
-pub(crate) static COMMS: Slab<Comm> = Slab::new(0x5C0_01);
-pub(crate) static STREAMS: Slab<Stream> = Slab::new(0x5C0_02);
+pub(crate) static COMMS: Slab<Comm> = Slab::new(0x5_C001);
+pub(crate) static STREAMS: Slab<Stream> = Slab::new(0x5_C002);
 
 impl<T> Slab<T> {
     const fn new(kind: usize) -> Self {
@@ -122,14 +122,37 @@ pub(crate) fn comm(handle: *mut c_void) -> Result<Arc<Comm>> {
 
 /// The host stream that a call is to be put into; `None` for null and for what is no host stream, such as a stream of
 /// CUDA's, for which a call on host memory is complete when it returns.
+///
+/// # Errors
+/// For a host stream that was destroyed: no other stream has such a handle.
 #[inline]
-pub(crate) fn stream(handle: *mut c_void) -> Option<Arc<Stream>> {
-    if handle.is_null() { None } else { STREAMS.find(handle) }
+pub(crate) fn stream(handle: *mut c_void) -> Result<Option<Arc<Stream>>> {
+    if handle.is_null() {
+        return Ok(None);
+    }
+    match STREAMS.find(handle) {
+        None if STREAMS.was_made(handle) => Err(Failure::argument(
+            "the stream was destroyed",
+            "pass one that is still there, or NULL for a call that is complete when it returns",
+        )),
+        found => Ok(found),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_destroyed_stream_is_not_taken_for_a_foreign_one() {
+        let handle = STREAMS.insert(Arc::new(Stream::create().expect("a stream"))).expect("a handle");
+        assert!(stream(handle).is_ok_and(|found| found.is_some()));
+        STREAMS.remove(handle);
+        assert!(stream(handle).is_err());
+        for foreign in [0usize, 1, 2, 0x7fff_dead_beef, usize::MAX] {
+            assert!(stream(foreign as *mut c_void).is_ok_and(|found| found.is_none()));
+        }
+    }
 
     #[test]
     fn freed_and_foreign_handles_are_found_out() {

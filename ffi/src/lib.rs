@@ -18,6 +18,7 @@ mod streams;
 mod tests;
 pub mod timeout;
 mod types;
+mod vectors;
 
 pub use boundary::*;
 pub use collectives::*;
@@ -27,3 +28,4 @@ pub use memory::*;
 pub use parameters::*;
 pub use streams::*;
 pub use types::*;
+pub use vectors::*;

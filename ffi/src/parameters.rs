@@ -12,7 +12,7 @@ use consort::nccl::{Failure, Result};
 use crate::boundary::{exported, plain, store, string};
 
 /// Handles are multiples of this, which no address of a parameter's is.
-const HANDLE_BASE: usize = 0x5C0_03 << 44;
+const HANDLE_BASE: usize = 0x0005_C003 << 44;
 
 thread_local! {
     /// The text that was handed out last, and the table of names with what it points to.

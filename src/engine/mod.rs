@@ -208,7 +208,7 @@ impl Engine {
         if self.links.needs_progress()
             && let Err(broken) = self.links.progress()
         {
-            return Err(Trouble::Broken { request: task.request(), broken });
+            return Err(Trouble::Broken { request: task.request().map(Box::new), broken });
         }
         if progress == Progress::Done {
             if self.links.needs_progress() && !self.links.is_flushed() {

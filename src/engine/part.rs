@@ -171,7 +171,7 @@ impl Part {
 
     fn fault(&self, broken: Broken) -> Trouble {
         match self.request() {
-            Ok(request) => Trouble::Broken { request: Some(request), broken },
+            Ok(request) => Trouble::Broken { request: Some(Box::new(request)), broken },
             Err(error) => error.into(),
         }
     }

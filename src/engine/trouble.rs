@@ -45,7 +45,8 @@ pub(crate) enum Trouble {
         peer: Rank,
     },
     Broken {
-        request: Option<Request>,
+        /// Boxed, as every step of an operation returns what may be this.
+        request: Option<Box<Request>>,
         broken: Broken,
     },
 }
@@ -297,7 +298,9 @@ pub(crate) fn begin(engine: &Engine, trouble: Trouble, watch: &Watch, now: Insta
             group.fail(link_error(group, peer, error));
             Ending::Settling
         }
-        Trouble::Broken { request, broken } => Ending::Listening { until: now + NEWS, request, broken },
+        Trouble::Broken { request, broken } => {
+            Ending::Listening { until: now + NEWS, request: request.map(|request| *request), broken }
+        }
     }
 }
 
@@ -448,7 +451,7 @@ mod tests {
             let request = Some(engine.enter(Call::new(Kind::Barrier, DataType::Int8, None, 0, 0), 1));
             let broken = || Broken { peer: 1, error: TransportError::PeerClosed { transport: "tcp" } };
             let now = Instant::now();
-            let trouble = Trouble::Broken { request, broken: broken() };
+            let trouble = Trouble::Broken { request: request.map(Box::new), broken: broken() };
             let mut ending = begin(&engine, trouble, &Watch::default(), now);
             assert!(step(&engine, &mut ending, now).is_none() && !group.has_failed(), "no news yet");
             let snapshot = Snapshot { entered: finished, finished, recent: Vec::new() };

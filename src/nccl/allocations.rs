@@ -54,7 +54,15 @@ pub fn free(start: usize) -> Result<()> {
 
 /// The buffers that a communicator was told of.
 #[derive(Default)]
-pub(super) struct Registrations(Mutex<(usize, BTreeMap<usize, (usize, usize)>)>);
+pub(super) struct Registrations(Mutex<Buffers>);
+
+#[derive(Default)]
+struct Buffers {
+    /// The last number that was given.
+    last: usize,
+    /// Addresses and bytes, by number.
+    noted: BTreeMap<usize, (usize, usize)>,
+}
 
 impl Comm {
     /// Notes a buffer of this rank; its number, never 0.
@@ -69,11 +77,11 @@ impl Comm {
                 "pass the address and the bytes of a buffer",
             ));
         }
-        let mut noted = self.registrations.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (numbers, buffers) = &mut *noted;
-        *numbers += 1;
-        buffers.insert(*numbers, (start, bytes));
-        Ok(*numbers)
+        let mut buffers = self.registrations.0.lock().unwrap_or_else(PoisonError::into_inner);
+        buffers.last += 1;
+        let number = buffers.last;
+        buffers.noted.insert(number, (start, bytes));
+        Ok(number)
     }
 
     /// Forgets a buffer; number 0 is fine.
@@ -84,8 +92,8 @@ impl Comm {
         if number == 0 {
             return Ok(());
         }
-        let mut noted = self.registrations.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match noted.1.remove(&number) {
+        let mut buffers = self.registrations.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match buffers.noted.remove(&number) {
             Some(_) => Ok(()),
             None => Err(Failure::usage(
                 "the handle is of no buffer that is registered here",

@@ -18,6 +18,7 @@ pub mod parameters;
 mod properties;
 mod result;
 mod stream;
+mod varying;
 pub mod version;
 
 pub use comm::{Comm, NEVER};
@@ -30,6 +31,7 @@ pub use operators::Reduction;
 pub use properties::Properties;
 pub use result::{Code, Failure, Progress, Result};
 pub use stream::Stream;
+pub use varying::{Counts, Varying};
 
 pub use crate::communicator::Shrink;
 

@@ -17,16 +17,20 @@ use super::lane::in_order;
 use super::operators::{Reduction, Scale};
 use super::result::{Failure, Progress, Result};
 use super::stream::Stream;
+use super::varying::Varying;
 use crate::Rank;
 use crate::call::{Call, Kind};
 use crate::communicator::Communicator;
 use crate::error::Error;
+use crate::varying::CallV;
 
 /// What an operation does.
 #[derive(Clone, Debug)]
 pub enum What {
     /// A collective.
     Collective(Call, Option<Scale>),
+    /// A collective whose blocks differ in length.
+    Varying(Varying, Option<Scale>),
     /// A message to a rank.
     Send(DataType, Rank),
     /// A message from a rank.
@@ -53,6 +57,14 @@ pub struct Operation {
     pub input: HeldRead,
     /// What it writes; empty where it writes nothing.
     pub output: Held,
+}
+
+/// An operation about to run.
+enum Ready<'a> {
+    Whole(Call),
+    Varying(CallV<'a>),
+    Send(DataType, Rank),
+    Receive(DataType, Rank),
 }
 
 /// An operation and whose it is.
@@ -148,27 +160,24 @@ fn run(entries: &[Entry]) -> Result<()> {
         calls.push((operation.how.view(comm.communicator()?, comm.timeout()), operation.call()?));
     }
     if let ([(view, call)], [Entry { operation, .. }]) = (&calls[..], entries) {
-        let result = match (call, &operation.what) {
-            (Some(call), _) => view.execute(call, operation.input.read(), operation.output.span()),
-            (None, What::Receive(data_type, from)) => {
-                view.receive_bytes(*data_type, operation.output.span(), *from)
-            }
-            (None, What::Send(data_type, to)) => view.send_bytes(*data_type, operation.input.read(), *to),
-            (None, What::Collective(..)) => Err(Error::internal("a collective without its call")),
+        let (input, output) = (operation.input.read(), operation.output.span());
+        let result = match call {
+            Ready::Whole(call) => view.execute(call, input, output),
+            Ready::Varying(call) => view.execute_v(call, input, output),
+            Ready::Send(data_type, to) => view.send_bytes(*data_type, input, *to),
+            Ready::Receive(data_type, from) => view.receive_bytes(*data_type, output, *from),
         };
         return result.map_err(Failure::from);
     }
     let together = crate::communicator::group(|group| {
         for ((view, call), Entry { operation, .. }) in calls.iter().zip(entries) {
             let (input, output) = (operation.input.read(), operation.output.span());
-            match (call, &operation.what) {
-                (Some(call), _) => group.execute(view, call, input, output)?,
-                (None, What::Send(data_type, to)) => group.send_bytes(view, *data_type, input, *to)?,
-                (None, What::Receive(data_type, from)) => {
+            match call {
+                Ready::Whole(call) => group.execute(view, call, input, output)?,
+                Ready::Varying(call) => group.execute_v(view, call, input, output)?,
+                Ready::Send(data_type, to) => group.send_bytes(view, *data_type, input, *to)?,
+                Ready::Receive(data_type, from) => {
                     group.receive_bytes(view, *data_type, output, *from)?;
-                }
-                (None, What::Collective(..)) => {
-                    return Err(Error::internal("a collective without its call"));
                 }
             }
         }
@@ -185,11 +194,17 @@ impl How {
 }
 
 impl Entry {
-    /// What it takes by the planner's prices, in seconds; of a message, whichever the two ranks.
+    /// What it takes by the planner's prices, in seconds; of a message, whichever the two ranks; nothing for what is made of
+    /// messages.
     pub(super) fn price(&self) -> Result<f64> {
         let operation = &self.operation;
+        let of_call = |call: Call| (call.kind.collective(), call.count * call.data_type.size());
         let (collective, bytes) = match &operation.what {
-            What::Collective(call, _) => (call.kind.collective(), call.count * call.data_type.size()),
+            What::Collective(call, _) => of_call(*call),
+            What::Varying(call, _) => match call.call().planned() {
+                Some((call, _)) => of_call(call),
+                None => return Ok(0.0),
+            },
             // A message to itself is a copy, which has no price.
             _ if self.comm.size()? == 1 => return Ok(0.0),
             What::Send(..) => (Collective::SendReceive, operation.input.len()),
@@ -207,6 +222,9 @@ impl Operation {
         let (rank, size) = (communicator.rank(), communicator.size());
         match &self.what {
             What::Collective(call, _) => call.check(rank, size, self.input.read(), self.output.span())?,
+            What::Varying(call, _) => {
+                call.call().check(rank, size, self.input.read(), self.output.span())?;
+            }
             What::Send(data_type, to) => {
                 communicator.message(Kind::Send, *data_type, self.input.len(), *to)?;
             }
@@ -217,17 +235,27 @@ impl Operation {
         Ok(())
     }
 
-    /// The collective, with the factor that its operator has now.
-    fn call(&self) -> Result<Option<Call>> {
-        match &self.what {
-            What::Collective(call, None) => Ok(Some(*call)),
+    /// What it does, with the factor that its operator has now.
+    fn call(&self) -> Result<Ready<'_>> {
+        Ok(match &self.what {
+            What::Collective(call, None) => Ready::Whole(*call),
             What::Collective(call, Some(scale)) => {
-                let bytes = scale.bytes();
-                let scalar = Scalar::from_bytes(call.data_type, &bytes[..call.data_type.size()])
-                    .map_err(|error| Error::internal(format!("the factor of an operator: {error}")))?;
-                Ok(Some(call.scaled_by(scalar)))
+                Ready::Whole(call.scaled_by(factor(scale, call.data_type)?))
             }
-            What::Send(..) | What::Receive(..) => Ok(None),
-        }
+            What::Varying(call, None) => Ready::Varying(call.call()),
+            What::Varying(call, Some(scale)) => {
+                let call = call.call();
+                Ready::Varying(call.scaled_by(factor(scale, call.data_type())?))
+            }
+            What::Send(data_type, to) => Ready::Send(*data_type, *to),
+            What::Receive(data_type, from) => Ready::Receive(*data_type, *from),
+        })
     }
+}
+
+/// The factor that an operator has now.
+fn factor(scale: &Scale, data_type: DataType) -> Result<Scalar> {
+    let bytes = scale.bytes();
+    Scalar::from_bytes(data_type, &bytes[..data_type.size()])
+        .map_err(|error| Error::internal(format!("the factor of an operator: {error}")).into())
 }

@@ -16,6 +16,9 @@ pub(super) struct Shrinking {
     failed: Failed,
 }
 
+/// A new communicator's name and ranks.
+pub(super) type Shrunk = (u64, Vec<Rank>);
+
 impl Shrinking {
     pub(super) fn begin(group: &Group, dead: Rank, until: Instant, failed: Failed) -> Self {
         let stay: Vec<Rank> = (0..group.size()).filter(|rank| *rank != dead).collect();
@@ -25,11 +28,7 @@ impl Shrinking {
     }
 
     /// The new communicator's name and ranks once they agree, nothing after that; or why they do not.
-    pub(super) fn poll(
-        &mut self,
-        group: &Group,
-        now: Instant,
-    ) -> Poll<Result<Option<(u64, Vec<Rank>)>, String>> {
+    pub(super) fn poll(&mut self, group: &Group, now: Instant) -> Poll<Result<Option<Shrunk>, String>> {
         let Some(agreement) = &mut self.agreement else { return Poll::Ready(Ok(None)) };
         match agreement.poll(group, now) {
             None => Poll::Pending,

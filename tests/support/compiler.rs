@@ -86,3 +86,55 @@ pub fn program(path: &Path) -> Command {
     command.env_remove("LD_LIBRARY_PATH");
     command
 }
+
+/// A program of `tests/c`, compiled in this language and linked with the library; `None` without its compiler.
+///
+/// # Panics
+/// If it does not compile.
+pub fn built(source: &str, compiler: &str, standard: &str) -> Option<PathBuf> {
+    if !has(compiler) {
+        return None;
+    }
+    let program = library_directory().join(format!("{source}{standard}"));
+    let mut command = Command::new(compiler);
+    command.arg(standard).args(STRICT).arg("-I").arg(root().join("include"));
+    let language = if standard.contains("++") { "c++" } else { "c" };
+    command.args(["-x", language]).arg(root().join("tests/c").join(source)).args(["-x", "none"]);
+    succeeds(command.arg("-o").arg(&program).args(linked()).arg("-lpthread"));
+    Some(program)
+}
+
+/// What a part of such a program prints, with these variables and none of ours beside them.
+///
+/// # Panics
+/// If it fails, or does not come to its end.
+#[track_caller]
+pub fn prints(path: &Path, part: &str, variables: &[(&str, &str)]) -> String {
+    let mut command = program(path);
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CONSORT_")) {
+        command.env_remove(name);
+    }
+    let text = succeeds(command.arg(part).envs(variables.iter().copied()));
+    println!("{text}");
+    assert!(text.ends_with("end\n"));
+    text
+}
+
+/// The rest of the line that begins so.
+///
+/// # Panics
+/// If there is none.
+#[track_caller]
+pub fn line<'a>(text: &'a str, start: &str) -> &'a str {
+    text.lines().find_map(|line| line.strip_prefix(start)).unwrap_or_else(|| panic!("no {start:?} in {text}"))
+}
+
+/// What the text has between two lines.
+///
+/// # Panics
+/// If they are not there.
+#[track_caller]
+pub fn between<'a>(text: &'a str, start: &str, end: &str) -> &'a str {
+    let (_, rest) = text.split_once(start).unwrap_or_else(|| panic!("no {start:?} in {text}"));
+    rest.split_once(end).unwrap_or_else(|| panic!("no {end:?} in {text}")).0
+}

@@ -6,45 +6,17 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use consort::nccl::Code;
-use consort_tests::compiler::{self, STRICT, has, linked, root, succeeds};
+use consort_tests::compiler::{self, STRICT, between, has, line, root, succeeds};
 use consort_tests::elf::Dynamic;
 use nccl::extensions::Format;
 use nccl::{NcclUniqueId, timeout};
 use serde_json::Value;
 
-/// The C program, compiled once; `None` without a compiler.
-fn program() -> Option<&'static Path> {
-    static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
-    let compile = || {
-        if !has("cc") {
-            return None;
-        }
-        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("report");
-        let mut command = Command::new("cc");
-        command.arg("-std=c99").args(STRICT).arg("-I").arg(root().join("include"));
-        command.arg(root().join("tests/c/report.c")).arg("-o").arg(&program);
-        succeeds(command.args(linked()).arg("-lpthread"));
-        Some(program)
-    };
-    PROGRAM.get_or_init(compile).as_deref()
-}
-
-/// What a part of the program prints, with these variables.
+/// What a part of the program prints, with these variables; `None` without a compiler.
 fn prints(part: &str, variables: &[(&str, &str)]) -> Option<String> {
-    let mut command = compiler::program(program()?);
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CONSORT_")) {
-        command.env_remove(name);
-    }
-    let text = succeeds(command.arg(part).envs(variables.iter().copied()));
-    println!("{text}");
-    assert!(text.ends_with("end\n"));
-    Some(text)
-}
-
-/// The rest of the line that begins so.
-#[track_caller]
-fn line<'a>(text: &'a str, start: &str) -> &'a str {
-    text.lines().find_map(|line| line.strip_prefix(start)).unwrap_or_else(|| panic!("no {start:?} in {text}"))
+    static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let program = PROGRAM.get_or_init(|| compiler::built("report.c", "cc", "-std=c99")).as_ref()?;
+    Some(compiler::prints(program, part, variables))
 }
 
 #[test]
@@ -52,7 +24,10 @@ fn the_header_is_c_and_cpp_by_itself_and_after_nccls() {
     let alone = "#include <consort.h>\n#include <consort.h>\n";
     // What of NVIDIA's header this one refers to, in a version without ncclTimeout.
     let nccl = "#define NCCL_MAJOR 2\ntypedef struct ncclComm* ncclComm_t;\n\
-                typedef enum { ncclSuccess = 0, ncclNumResults = 8 } ncclResult_t;\n";
+                typedef enum { ncclSuccess = 0, ncclNumResults = 8 } ncclResult_t;\n\
+                typedef enum { ncclInt8 = 0 } ncclDataType_t;\n\
+                typedef enum { ncclSum = 0 } ncclRedOp_t;\n\
+                typedef struct CUstream_st* cudaStream_t;\n";
     for (compiler, language, standard) in [("cc", "c", "-std=c99"), ("g++", "c++", "-std=c++11")] {
         if !has(compiler) {
             continue;
@@ -116,8 +91,7 @@ fn a_rank_that_stays_away_is_named_when_the_deadline_has_passed() {
         assert_eq!(report["guilty"], serde_json::json!({ "kind": "ranks", "ranks": [1] }), "{report}");
         assert_eq!(report["operation"]["name"], "all_reduce");
     }
-    let (_, report) = text.split_once("text<<<\n").expect("a report");
-    let (report, _) = report.split_once("\n>>>").expect("its end");
+    let report = between(&text, "text<<<\n", "\n>>>");
     assert!(report.starts_with("hang report of communicator") && report.contains("verdict: "), "{report}");
 }
 

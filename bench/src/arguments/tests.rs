@@ -135,9 +135,3 @@ fn algorithms_are_named() {
         assert!(error.contains("have no algorithm"), "{error}");
     }
 }
-
-#[test]
-fn slices_of_elements_are_aligned() {
-    assert!(settings("reducescatterv -u 4").unwrap_err().contains("slices of whole elements"));
-    assert!(settings("allgatherv -u 1").is_ok());
-}

@@ -1,0 +1,232 @@
+//! The collectives whose blocks differ in length; `include/consort.h` is their contract.
+//!
+//! Invariant: counts and displacements are copied before the call returns. How far a buffer reaches, they say.
+
+use std::ffi::{c_int, c_void};
+
+use consort::nccl::operation::{How, Operation, What};
+use consort::nccl::{Comm, Counts, Failure, Reduction, Result, Varying};
+
+use crate::boundary::call_in_group;
+use crate::buffers::kept;
+use crate::collectives::{data_type, rank};
+use crate::{handles, timeout};
+
+/// One number for each rank that C passed.
+///
+/// # Safety
+/// `start` must be null or have so many.
+unsafe fn numbers(start: *const usize, ranks: u32) -> Option<Vec<usize>> {
+    // SAFETY: checked for null; otherwise this function's own contract.
+    let number = |at: u32| unsafe { start.add(at as usize).read_unaligned() };
+    (!start.is_null()).then(|| (0..ranks).map(number).collect())
+}
+
+/// Counts that C passed, with displacements or null.
+///
+/// # Safety
+/// Each must be null or have one entry for each of `ranks`.
+unsafe fn counts(
+    what: &str,
+    counts: *const usize,
+    displacements: *const usize,
+    ranks: u32,
+) -> Result<Counts> {
+    // SAFETY: this function's own contract.
+    let (counts, displacements) = unsafe { (numbers(counts, ranks), numbers(displacements, ranks)) };
+    let Some(counts) = counts else {
+        return Err(Failure::argument(
+            format!("{what} is null"),
+            format!("pass one count for each of the {ranks} ranks"),
+        ));
+    };
+    Ok(Counts::new(counts, displacements))
+}
+
+/// Where C's buffers and the stream are.
+#[derive(Clone, Copy)]
+struct Passed {
+    input: *const c_void,
+    output: *mut c_void,
+    comm: *mut c_void,
+    stream: *mut c_void,
+}
+
+/// A collective that C called: `what` says which, given its communicator and the number of ranks.
+///
+/// # Safety
+/// The buffers must hold what the call reads and writes, and be used by nobody else until it is over.
+unsafe fn varying(
+    name: &str,
+    passed: Passed,
+    what: impl FnOnce(&Comm, u32) -> Result<(Varying, Option<Reduction>)>,
+) -> c_int {
+    call_in_group(name, passed.comm, || {
+        let comm = handles::comm(passed.comm)?;
+        let (varying, reduction) = what(&comm, comm.size()?)?;
+        let stream = handles::stream(passed.stream)?;
+        let (rank, call) = (comm.rank()?, varying.call());
+        // SAFETY: this function's own contract; how long they are, the counts say.
+        let (input, output) = unsafe {
+            kept(
+                &comm,
+                (passed.input, Some(call.input_bytes(rank))),
+                (passed.output, Some(call.output_bytes(rank))),
+            )?
+        };
+        let what = What::Varying(varying, reduction.and_then(|it| it.scale));
+        let how = How { timeout: timeout::of_thread(), algorithm: None };
+        comm.issue(Operation { what, how, input, output }, stream.as_ref())
+    })
+}
+
+/// All-gather: all get the blocks of all, of which rank `r`'s has `counts[r]` elements.
+///
+/// # Safety
+/// The buffers must hold what the call reads and writes, and be used by nobody else until it is over; `counts` and
+/// `displacements` must be null or have an entry for each rank.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn consortAllGatherV(
+    input: *const c_void,
+    output: *mut c_void,
+    counts: *const usize,
+    displacements: *const usize,
+    element: c_int,
+    comm: *mut c_void,
+    stream: *mut c_void,
+) -> c_int {
+    let passed = Passed { input, output, comm, stream };
+    // SAFETY: this function's own contract.
+    unsafe {
+        varying("consortAllGatherV", passed, |_, ranks| {
+            let blocks = self::counts("counts", counts, displacements, ranks)?;
+            Ok((Varying::AllGather(data_type(element)?, blocks), None))
+        })
+    }
+}
+
+/// Reduce-scatter: of what is folded, rank `r` gets its block of `counts[r]` elements.
+///
+/// # Safety
+/// As [`consortAllGatherV`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn consortReduceScatterV(
+    input: *const c_void,
+    output: *mut c_void,
+    counts: *const usize,
+    displacements: *const usize,
+    element: c_int,
+    op: c_int,
+    comm: *mut c_void,
+    stream: *mut c_void,
+) -> c_int {
+    let passed = Passed { input, output, comm, stream };
+    // SAFETY: this function's own contract.
+    unsafe {
+        varying("consortReduceScatterV", passed, |comm, ranks| {
+            let blocks = self::counts("counts", counts, displacements, ranks)?;
+            let element = data_type(element)?;
+            let reduction = comm.reduction(op, element)?;
+            Ok((Varying::ReduceScatter(element, reduction.op, blocks), Some(reduction)))
+        })
+    }
+}
+
+/// All-to-all: rank `r` gets `sent[r]` elements, and `received[r]` come from it.
+///
+/// # Safety
+/// As [`consortAllGatherV`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn consortAllToAllV(
+    input: *const c_void,
+    output: *mut c_void,
+    sent: *const usize,
+    sent_from: *const usize,
+    received: *const usize,
+    received_at: *const usize,
+    element: c_int,
+    comm: *mut c_void,
+    stream: *mut c_void,
+) -> c_int {
+    let passed = Passed { input, output, comm, stream };
+    // SAFETY: this function's own contract.
+    unsafe {
+        varying("consortAllToAllV", passed, |_, ranks| {
+            let sent = counts("sendcounts", sent, sent_from, ranks)?;
+            let received = counts("recvcounts", received, received_at, ranks)?;
+            Ok((Varying::AllToAll(data_type(element)?, sent, received), None))
+        })
+    }
+}
+
+/// The blocks of the root; those that other ranks pass are not looked at.
+///
+/// # Safety
+/// As [`counts`], on the root.
+unsafe fn of_root(
+    (root, comm): (u32, &Comm),
+    what: &str,
+    counts: *const usize,
+    displacements: *const usize,
+    ranks: u32,
+) -> Result<Counts> {
+    if comm.rank()? != root {
+        return Ok(Counts::none());
+    }
+    // SAFETY: this function's own contract.
+    unsafe { self::counts(what, counts, displacements, ranks) }
+}
+
+/// Gather: `root` gets the blocks of all.
+///
+/// # Safety
+/// As [`consortAllGatherV`]; on ranks other than the root, `output`, `counts` and `displacements` may be anything.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn consortGatherV(
+    input: *const c_void,
+    output: *mut c_void,
+    count: usize,
+    counts: *const usize,
+    displacements: *const usize,
+    element: c_int,
+    root: c_int,
+    comm: *mut c_void,
+    stream: *mut c_void,
+) -> c_int {
+    let passed = Passed { input, output, comm, stream };
+    // SAFETY: this function's own contract.
+    unsafe {
+        varying("consortGatherV", passed, |comm, ranks| {
+            let (element, root) = (data_type(element)?, rank(root)?);
+            let blocks = of_root((root, comm), "recvcounts", counts, displacements, ranks)?;
+            Ok((Varying::Gather(element, count, blocks, root), None))
+        })
+    }
+}
+
+/// Scatter: every rank gets its block of the root's.
+///
+/// # Safety
+/// As [`consortAllGatherV`]; on ranks other than the root, `input`, `counts` and `displacements` may be anything.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn consortScatterV(
+    input: *const c_void,
+    output: *mut c_void,
+    counts: *const usize,
+    displacements: *const usize,
+    count: usize,
+    element: c_int,
+    root: c_int,
+    comm: *mut c_void,
+    stream: *mut c_void,
+) -> c_int {
+    let passed = Passed { input, output, comm, stream };
+    // SAFETY: this function's own contract.
+    unsafe {
+        varying("consortScatterV", passed, |comm, ranks| {
+            let (element, root) = (data_type(element)?, rank(root)?);
+            let blocks = of_root((root, comm), "sendcounts", counts, displacements, ranks)?;
+            Ok((Varying::Scatter(element, blocks, count, root), None))
+        })
+    }
+}

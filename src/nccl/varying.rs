@@ -1,0 +1,72 @@
+//! Collectives whose blocks differ in length, as C calls them.
+//!
+//! Invariant: counts and displacements are the call's own, so that the caller may reuse its arrays at once. Absent:
+//! checking them, which [`CallV`] does.
+
+use consort_kernels::{DataType, ReduceOp};
+
+use crate::Rank;
+use crate::blocks::Blocks;
+use crate::varying::CallV;
+
+/// The blocks of a buffer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Counts {
+    counts: Vec<usize>,
+    displacements: Option<Vec<usize>>,
+}
+
+impl Counts {
+    /// Counts and, unless the blocks lie one after the other, where each begins; in elements.
+    pub fn new(counts: Vec<usize>, displacements: Option<Vec<usize>>) -> Self {
+        Counts { counts, displacements }
+    }
+
+    /// Those of a rank that has no use for any.
+    pub fn none() -> Self {
+        Counts::new(Vec::new(), None)
+    }
+
+    fn blocks(&self) -> Blocks<'_> {
+        match &self.displacements {
+            Some(displacements) => Blocks::at(&self.counts, displacements),
+            None => Blocks::from(&self.counts),
+        }
+    }
+}
+
+/// Which collective, on which blocks; see the functions of [`CallV`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Varying {
+    /// All-gather into such blocks.
+    AllGather(DataType, Counts),
+    /// Reduce-scatter of such blocks.
+    ReduceScatter(DataType, ReduceOp, Counts),
+    /// All-to-all of blocks that are sent and blocks that are received.
+    AllToAll(DataType, Counts, Counts),
+    /// Gather of this rank's elements into such blocks of the root.
+    Gather(DataType, usize, Counts, Rank),
+    /// Scatter of such blocks of the root into this rank's elements.
+    Scatter(DataType, Counts, usize, Rank),
+}
+
+impl Varying {
+    /// The call, on this one's blocks.
+    pub fn call(&self) -> CallV<'_> {
+        match self {
+            Varying::AllGather(element, blocks) => CallV::all_gather(*element, blocks.blocks()),
+            Varying::ReduceScatter(element, op, blocks) => {
+                CallV::reduce_scatter(*element, *op, blocks.blocks())
+            }
+            Varying::AllToAll(element, sent, received) => {
+                CallV::all_to_all(*element, sent.blocks(), received.blocks())
+            }
+            Varying::Gather(element, count, blocks, root) => {
+                CallV::gather(*element, *count, blocks.blocks(), *root)
+            }
+            Varying::Scatter(element, blocks, count, root) => {
+                CallV::scatter(*element, blocks.blocks(), *count, *root)
+            }
+        }
+    }
+}
