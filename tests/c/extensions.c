@@ -351,13 +351,14 @@ static ncclResult_t add_up(float* both, ncclComm_t comm, cudaStream_t stream) {
 }
 
 static void streams(void) {
-  ncclComm_t a[2], b[2];
+  ncclComm_t a[2], b[2], c[2];
   consortStream_t first, second, third;
   float x[2] = {1, 2}, y[2] = {10, 20};
   double outer = 0;
   int at;
   OK(ncclCommInitAll(a, 2, NULL));
   OK(ncclCommInitAll(b, 2, NULL));
+  OK(ncclCommInitAll(c, 2, NULL));
   OK(consortStreamCreate(&first));
   OK(consortStreamCreate(&second));
   OK(consortStreamCreate(&third));
@@ -436,11 +437,13 @@ static void streams(void) {
   OK(consortStreamSynchronize(first));
   OK(consortStreamSynchronize(second));
   CHECK(y[0] == 160 && y[1] == 160);
-  OK(add_up(&x[0], a[0], first));
+  OK(consortThreadSetTimeout(0.3, &outer));
+  OK(add_up(&y[0], b[0], first));
   while ((at = (int)consortStreamQuery(first)) == ncclInProgress) sched_yield();
   CHECK(at == ncclTimeout);
   OK(consortStreamQuery(first));
-  OK(add_up(&x[0], a[0], first));
+  OK(add_up(&x[0], c[0], first));
+  OK(consortThreadSetTimeout(outer, NULL));
   CHECK(consortStreamDestroy(first) == ncclTimeout);
 
   REFUSED(consortStreamDestroy(first), "null, destroyed or not one");
@@ -450,7 +453,13 @@ static void streams(void) {
   REFUSED(consortStreamSynchronize((consortStream_t)(void*)x), "null, destroyed or not one");
   REFUSED(consortStreamDestroy((consortStream_t)(void*)b[0]), "null, destroyed or not one");
   REFUSED(consortStreamCreate(NULL), "stream is null");
-  REFUSED(add_up(&y[0], b[0], first), "the stream was destroyed");
+  OK(ncclCommDestroy(c[0]));
+  OK(ncclCommDestroy(c[1]));
+  OK(ncclCommInitAll(c, 1, NULL));
+  REFUSED(add_up(&x[0], c[0], first), "the stream was destroyed");
+  OK(add_up(&x[0], c[0], second));
+  OK(consortStreamSynchronize(second));
+  OK(ncclCommDestroy(c[0]));
   OK(consortStreamDestroy(NULL));
   OK(consortStreamDestroy(second));
   OK(consortStreamDestroy(third));
@@ -462,9 +471,14 @@ static void streams(void) {
 
 /* ---- Explanations and options of a call ---------------------------------------------------------------------- */
 
-static const consortCollective_t collectives[] = {
-    CONSORT_ALL_REDUCE,     CONSORT_BROADCAST,  CONSORT_REDUCE, CONSORT_ALL_GATHER,
-    CONSORT_REDUCE_SCATTER, CONSORT_ALL_TO_ALL, CONSORT_GATHER, CONSORT_SCATTER,
+static const struct {
+  consortCollective_t number;
+  const char* name;
+} collectives[] = {
+    {CONSORT_ALL_REDUCE, "all_reduce"},         {CONSORT_BROADCAST, "broadcast"},
+    {CONSORT_REDUCE, "reduce"},                 {CONSORT_ALL_GATHER, "all_gather"},
+    {CONSORT_REDUCE_SCATTER, "reduce_scatter"}, {CONSORT_ALL_TO_ALL, "all_to_all"},
+    {CONSORT_GATHER, "gather"},                 {CONSORT_SCATTER, "scatter"},
 };
 
 static void explain(void) {
@@ -474,9 +488,9 @@ static void explain(void) {
   size_t needed = 0, at;
   OK(ncclCommInitAll(comms, 4, NULL));
   for (at = 0; at < sizeof collectives / sizeof *collectives; at++) {
-    OK(consortCommExplain(comms[1], collectives[at], 4096, CONSORT_JSON, text, sizeof text, &needed));
+    OK(consortCommExplain(comms[1], collectives[at].number, 4096, CONSORT_JSON, text, sizeof text, &needed));
     CHECK(needed == strlen(text) + 1);
-    printf("json %d %s\n", (int)collectives[at], text);
+    printf("json %s %s\n", collectives[at].name, text);
   }
   OK(consortCommExplain(comms[1], CONSORT_ALL_REDUCE, 1 << 20, CONSORT_TEXT, text, sizeof text, NULL));
   printf("text<<<\n%s>>>\n", text);
