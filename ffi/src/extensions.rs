@@ -283,9 +283,10 @@ fn no_reason() -> String {
 /// `reason` must be null or a string that ends with a zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn consortCommAbort(comm: *mut c_void, reason: *const c_char) -> c_int {
-    // SAFETY: this function's own contract.
     plain("consortCommAbort", comm, || {
-        end(comm, |communicator| communicator.abort(&unsafe { string(reason) }.unwrap_or_else(no_reason)))
+        // SAFETY: this function's own contract.
+        let reason = unsafe { string(reason) }.unwrap_or_else(no_reason);
+        end(comm, |communicator| communicator.abort(&reason))
     })
 }
 
@@ -295,8 +296,9 @@ pub unsafe extern "C" fn consortCommAbort(comm: *mut c_void, reason: *const c_ch
 /// As [`consortCommAbort`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn consortCommRevoke(comm: *mut c_void, reason: *const c_char) -> c_int {
-    // SAFETY: this function's own contract.
     plain("consortCommRevoke", comm, || {
-        end(comm, |communicator| communicator.revoke(&unsafe { string(reason) }.unwrap_or_else(no_reason)))
+        // SAFETY: this function's own contract.
+        let reason = unsafe { string(reason) }.unwrap_or_else(no_reason);
+        end(comm, |communicator| communicator.revoke(&reason))
     })
 }

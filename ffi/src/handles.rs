@@ -29,8 +29,8 @@ pub(crate) struct Slab<T: 'static> {
     free: AtomicUsize,
 }
 
-pub(crate) static COMMS: Slab<Comm> = Slab::new(0x5C0_01);
-pub(crate) static STREAMS: Slab<Stream> = Slab::new(0x5C0_02);
+pub(crate) static COMMS: Slab<Comm> = Slab::new(0x5_C001);
+pub(crate) static STREAMS: Slab<Stream> = Slab::new(0x5_C002);
 
 impl<T> Slab<T> {
     const fn new(kind: usize) -> Self {

@@ -69,7 +69,7 @@ exported! {
     fn ncclGetVersion = pncclGetVersion(version: *mut c_int) -> c_int {
         plain("ncclGetVersion", std::ptr::null_mut(), || {
             // SAFETY: this function's own contract.
-            unsafe { store(version, "version", || version::reported()) }
+            unsafe { store(version, "version", version::reported) }
         })
     }
 
