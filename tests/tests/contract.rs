@@ -30,7 +30,11 @@ fn runs(scenario: &str, size: usize, killed: Option<usize>) {
     let Some(program) = program() else { return };
     let name = format!("contract-{scenario}-{}", std::process::id());
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let _ = std::fs::remove_file(&file);
+    let clean = || {
+        let of_ranks = (0..size).map(|rank| PathBuf::from(format!("{}.{rank}", file.display())));
+        of_ranks.chain([file.clone()]).for_each(|file| drop(std::fs::remove_file(file)));
+    };
+    clean();
     let start = |rank: usize| {
         let mut command = compiler::program(program);
         for (name, _) in std::env::vars() {
@@ -44,7 +48,7 @@ fn runs(scenario: &str, size: usize, killed: Option<usize>) {
     let ranks: Vec<_> = (0..size).map(start).collect();
     let ended: Vec<Output> =
         ranks.into_iter().map(|rank| rank.wait_with_output().expect("its end")).collect();
-    let _ = std::fs::remove_file(&file);
+    clean();
     let told: Vec<String> = ended
         .iter()
         .enumerate()

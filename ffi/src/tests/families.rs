@@ -142,7 +142,9 @@ fn shrinks_out_of(put: impl Fn(Comm, *mut i32) + Send + Sync + 'static) {
         if rank != 2 {
             let (mut data, mut child) = (Box::new([rank + 1]), null_mut());
             put(comm, data.as_mut_ptr());
+            let at = Instant::now();
             ok!(ncclCommShrink(comm, [2].as_mut_ptr(), 1, &mut child, null(), 1));
+            assert!(at.elapsed() < DEADLINE / 6, "it waited for the deadline: {:?}", at.elapsed());
             assert_eq!(consortCommSetTimeout(child, 20.0), OK);
             works(rank, 2, child);
             assert_eq!(destroy(child), OK);
