@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use consort::nccl::{Code, Failure, Progress, Result, group, log};
@@ -42,8 +43,6 @@ struct LastErrors {
     any: CString,
     /// By handle; of live handles and, for a while, of those that were freed, perhaps during the call.
     of: BTreeMap<usize, CString>,
-    /// What was handed out of another thread's or of the background's failures.
-    borrowed: CString,
 }
 
 /// From so many texts on, those of freed handles are dropped first.
@@ -51,6 +50,31 @@ const TEXTS_KEPT: usize = 64;
 
 thread_local! {
     static LAST_ERRORS: RefCell<LastErrors> = RefCell::default();
+}
+
+/// Texts that clients were given, in memory that is never freed: a client may read a text late, as NCCL's is one buffer for
+/// ever. The oldest gives way; a longer text is cut.
+struct HandedOut {
+    next: AtomicUsize,
+    texts: [[AtomicU8; TEXT_BYTES]; TEXTS],
+}
+
+const TEXTS: usize = 32;
+const TEXT_BYTES: usize = 4096;
+
+static HANDED_OUT: HandedOut = HandedOut {
+    next: AtomicUsize::new(0),
+    texts: [const { [const { AtomicU8::new(0) }; TEXT_BYTES] }; TEXTS],
+};
+
+/// Copies a text to where it can be read for ever, or until as many others were handed out.
+fn hand_out(text: &str) -> *const c_char {
+    // Relaxed throughout: what is read by the thread that asked was written by it; others see some text, ended by a zero.
+    let text = text.get(..text.floor_char_boundary(TEXT_BYTES - 1)).unwrap_or_default();
+    let place = &HANDED_OUT.texts[HANDED_OUT.next.fetch_add(1, Ordering::Relaxed) % TEXTS];
+    let bytes = text.bytes().map(|byte| if byte == 0 { b' ' } else { byte }).chain([0]);
+    place.iter().zip(bytes).for_each(|(place, byte)| place.store(byte, Ordering::Relaxed));
+    place.as_ptr().cast()
 }
 
 /// The last failure of any thread.
@@ -83,17 +107,31 @@ pub(crate) fn call(name: &str, comm: *mut c_void, body: impl FnOnce() -> Result<
         Ok(Ok(Progress::Done)) => return Code::Success as c_int,
         Ok(Ok(Progress::Pending)) => return Code::InProgress as c_int,
         Ok(Err(failure)) => failure,
-        Err(_) => Failure {
-            code: Code::Internal,
-            text: "internal error: a panic was stopped at the C boundary; please report it".to_owned(),
-        },
+        Err(_) => panicked(),
     };
     failed(name, comm, &failure)
 }
 
 /// As [`call`], of a function whose failure fails the group in which it is called.
 pub(crate) fn call_in_group(name: &str, comm: *mut c_void, body: impl FnOnce() -> Result<Progress>) -> c_int {
-    call(name, comm, || body().inspect_err(group::refuse))
+    let mut refused = true;
+    let code = call(name, comm, || {
+        let result = body().inspect_err(group::refuse);
+        refused = false;
+        result
+    });
+    if refused {
+        // A panic went past the line above.
+        group::refuse(&panicked());
+    }
+    code
+}
+
+fn panicked() -> Failure {
+    Failure {
+        code: Code::Internal,
+        text: "internal error: a panic was stopped at the C boundary; please report it".to_owned(),
+    }
 }
 
 /// As [`call`], of a function that is over when it returns.
@@ -146,39 +184,26 @@ pub(crate) unsafe fn string(text: *const c_char) -> Option<String> {
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
 }
 
-/// What the background knows of a communicator's failure, kept for this thread.
-fn failure_elsewhere(comm: *mut c_void) -> Option<*const c_char> {
-    let text = match handles::find(comm) {
-        Some(comm) => comm.async_error().1?.text,
-        None => {
-            let last = LAST_ERROR.lock().unwrap_or_else(PoisonError::into_inner);
-            (!last.is_empty()).then(|| last.clone())?
-        }
-    };
-    let kept = LAST_ERRORS.try_with(|last| {
-        let mut last = last.borrow_mut();
-        last.borrowed = c_string(&text);
-        last.borrowed.as_ptr()
-    });
-    kept.ok()
+/// What the background knows of a communicator's failure.
+fn failure_of(comm: *mut c_void) -> Option<String> {
+    Some(handles::find(comm)?.async_error().1?.text)
 }
 
 exported! {
-    /// The text of this thread's last failed call, whatever the communicator; if it had none, why `comm` failed in the
-    /// background; else the last failure of any thread. Valid until this thread's next failing call and its next question.
+    /// Why `comm` failed in the background or for good; else the text of this thread's last failed call, whatever the
+    /// communicator; else the last failure of any thread. The text stays, but for its words: they give way to another's when
+    /// this process has asked 32 times more.
     ///
     /// # Safety
     /// None is needed: any `comm` will do.
     fn ncclGetLastError = pncclGetLastError(comm: *mut c_void) -> *const c_char {
         let text = catch_unwind(|| {
-            let own = LAST_ERRORS.try_with(|last| {
-                let last = last.borrow();
-                (!last.any.is_empty()).then(|| last.any.as_ptr())
-            });
-            let found = failure_elsewhere(comm).filter(|_| handles::find(comm).is_some());
-            found.or(own.ok().flatten()).or_else(|| failure_elsewhere(std::ptr::null_mut()))
+            let own = LAST_ERRORS.try_with(|last| last.borrow().any.to_string_lossy().into_owned());
+            let own = own.ok().filter(|text| !text.is_empty());
+            let anybodys = || LAST_ERROR.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            hand_out(&failure_of(comm).or(own).unwrap_or_else(anybodys))
         });
-        text.ok().flatten().unwrap_or(c"".as_ptr())
+        text.unwrap_or(c"".as_ptr())
     }
 
     /// A static text for a result; never null.
@@ -202,7 +227,7 @@ pub extern "C" fn consortGetLastError(comm: *mut c_void) -> *const c_char {
             last.borrow().of.get(&(comm as usize)).map(|text| CStr::as_ptr(text.as_c_str()))
         });
         text.ok().flatten().unwrap_or_else(|| match handles::find(comm) {
-            Some(_) => failure_elsewhere(comm).unwrap_or(c"".as_ptr()),
+            Some(_) => failure_of(comm).map_or(c"".as_ptr(), |text| hand_out(&text)),
             None => c"invalid argument: the communicator handle is freed or foreign".as_ptr(),
         })
     });
@@ -212,6 +237,20 @@ pub extern "C" fn consortGetLastError(comm: *mut c_void) -> *const c_char {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_handed_out_stays_readable() {
+        let long = "é".repeat(TEXT_BYTES);
+        let (first, cut) = (hand_out("first\0text"), hand_out(&long));
+        // SAFETY: texts are never freed and end with a zero.
+        let read = |text| unsafe { CStr::from_ptr(text) }.to_str().expect("UTF-8").to_owned();
+        assert_eq!(read(first), "first text");
+        assert_eq!(read(cut).len(), TEXT_BYTES - 2);
+        for _ in 0..2 * TEXTS {
+            hand_out("another");
+        }
+        assert_eq!(read(first), "another");
+    }
 
     #[test]
     fn a_panic_is_an_internal_error() {

@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use consort::nccl::operation::{How, Operation, What};
-use consort::nccl::{Comm, Failure, Progress, Reduction, Result, group, log};
+use consort::nccl::{Comm, Failure, Progress, Reduction, Result, Stream, group, log};
 use consort::{Call, DataType};
 
 use crate::boundary::{call_in_group, exported};
@@ -56,8 +56,9 @@ unsafe fn collective(
             ));
         }
         let is_plain = passed.config.is_null() && reduction.as_ref().is_none_or(|it| it.scale.is_none());
+        let stream = handles::stream(passed.stream)?;
         if is_plain
-            && passed.stream.is_null()
+            && stream.is_none()
             && !group::is_open()
             && let Some(communicator) = comm.inline()
         {
@@ -78,7 +79,7 @@ unsafe fn collective(
             return Ok(Progress::Done);
         }
         // SAFETY: this function's own contract.
-        unsafe { issue(&comm, passed, call, reduction) }
+        unsafe { issue(&comm, passed, call, reduction, stream) }
     })
 }
 
@@ -92,6 +93,7 @@ unsafe fn issue(
     passed: Passed,
     call: Call,
     reduction: Option<Reduction>,
+    stream: Option<Arc<Stream>>,
 ) -> Result<Progress> {
     let (rank, size) = (comm.rank()?, comm.size()?);
     // SAFETY: this function's own contract: null or a config.
@@ -107,7 +109,6 @@ unsafe fn issue(
         )?
     };
     let what = What::Collective(call, reduction.and_then(|it| it.scale));
-    let stream = handles::stream(passed.stream)?;
     comm.issue(Operation { what, how, input, output }, stream.as_ref())
 }
 
@@ -237,7 +238,8 @@ exported! {
         call_in_group("ncclSend", comm, || {
             let (comm, element, peer) = (handles::comm(comm)?, data_type(element)?, rank(peer)?);
             let bytes = count.checked_mul(element.size());
-            if stream.is_null() && !group::is_open() && let Some(communicator) = comm.inline() {
+            let stream = handles::stream(stream)?;
+            if stream.is_none() && !group::is_open() && let Some(communicator) = comm.inline() {
                 // SAFETY: this function's own contract.
                 let (input, _) = unsafe { lent(&comm, (input, bytes), NOTHING_WRITTEN)? };
                 match timeout::now(&comm) {
@@ -249,7 +251,7 @@ exported! {
             // SAFETY: this function's own contract; nothing is received.
             let (input, output) = unsafe { kept(&comm, (input, bytes), NOTHING_WRITTEN)? };
             let (what, how) = (What::Send(element, peer), How { timeout: timeout::of_thread(), algorithm: None });
-            comm.issue(Operation { what, how, input, output }, handles::stream(stream)?.as_ref())
+            comm.issue(Operation { what, how, input, output }, stream.as_ref())
         })
     }
 
@@ -263,7 +265,8 @@ exported! {
         call_in_group("ncclRecv", comm, || {
             let (comm, element, peer) = (handles::comm(comm)?, data_type(element)?, rank(peer)?);
             let bytes = count.checked_mul(element.size());
-            if stream.is_null() && !group::is_open() && let Some(communicator) = comm.inline() {
+            let stream = handles::stream(stream)?;
+            if stream.is_none() && !group::is_open() && let Some(communicator) = comm.inline() {
                 // SAFETY: this function's own contract.
                 let (_, output) = unsafe { lent(&comm, NOTHING_READ, (output, bytes))? };
                 match timeout::now(&comm) {
@@ -275,7 +278,7 @@ exported! {
             // SAFETY: this function's own contract; nothing is sent.
             let (input, output) = unsafe { kept(&comm, NOTHING_READ, (output, bytes))? };
             let (what, how) = (What::Receive(element, peer), How { timeout: timeout::of_thread(), algorithm: None });
-            comm.issue(Operation { what, how, input, output }, handles::stream(stream)?.as_ref())
+            comm.issue(Operation { what, how, input, output }, stream.as_ref())
         })
     }
 }

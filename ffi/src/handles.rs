@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use consort::nccl::{Comm, Failure, Result, Stream};
 
 /// How many of a kind a process can have at once.
-const HANDLES_MAX: usize = 4096;
+pub(crate) const HANDLES_MAX: usize = 4096;
 const INDEX_BITS: u32 = 12;
 const GENERATION_BITS: u32 = 32;
 /// The kind is above these bits, as no address of a process has it.

@@ -192,8 +192,9 @@ exported! {
         comms: *mut *mut c_void, number: c_int, devices: *const c_int
     ) -> c_int {
         plain("ncclCommInitAll", std::ptr::null_mut(), || {
-            let size = u32::try_from(number).ok().filter(|size| *size > 0).ok_or_else(|| {
-                Failure::argument(format!("{number} ranks"), "pass the number of ranks, at least 1")
+            let most = handles::HANDLES_MAX as u32;
+            let size = u32::try_from(number).ok().filter(|size| (1..=most).contains(size)).ok_or_else(|| {
+                Failure::argument(format!("{number} ranks"), format!("pass the number of ranks, from 1 to {most}"))
             })?;
             if comms.is_null() {
                 return Err(Failure::argument("comm is null", "pass room for as many handles as ranks"));

@@ -18,7 +18,17 @@ use super::UniqueId;
 use super::joiner::Joiner;
 use super::stream::{Dial, patience};
 use super::wire::{Hello, Table};
+use crate::Rank;
 use crate::error::{Error, Result};
+
+/// What a join that was called off ends with.
+pub(crate) fn cancelled_join(rank: Rank) -> Error {
+    Error::Join {
+        rank,
+        cause: "its communicator was aborted while it was being made".into(),
+        hint: "all ranks that wait for it must give up too".into(),
+    }
+}
 
 /// How long a join goes on after it was cancelled.
 const CANCEL_LATENCY: Duration = Duration::from_millis(20);
@@ -53,11 +63,7 @@ pub(crate) fn join_unless(
         }
         // Relaxed: says nothing but itself.
         if cancelled.is_some_and(|cancelled| cancelled.load(Ordering::Relaxed)) {
-            return Err(Error::Join {
-                rank,
-                cause: "its communicator was aborted while it was being made".into(),
-                hint: "all ranks that wait for it must give up too".into(),
-            });
+            return Err(cancelled_join(rank));
         }
         sleep(&joiner, cancelled.is_some())?;
     }

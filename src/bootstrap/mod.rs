@@ -32,7 +32,7 @@ mod tests;
 pub(crate) use interfaces::asked as asked_interfaces;
 #[cfg(test)]
 pub(crate) use join::join;
-pub(crate) use join::join_unless;
+pub(crate) use join::{cancelled_join as cancelled, join_unless};
 #[cfg(test)]
 pub(crate) use joiner::{Joiner, VERDICT_GRACE};
 pub use launch::Launch;

@@ -251,6 +251,11 @@ impl UniqueId {
         proof[..8].iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
+    /// Whether its root does not run here, or no longer.
+    pub(crate) fn is_over(&self) -> bool {
+        self.root.as_ref().is_none_or(|root| root.ended())
+    }
+
     /// Nobody will meet by it: its root ends if it runs here.
     pub(crate) fn retire(&self) {
         if let Some(root) = &self.root {

@@ -1,6 +1,7 @@
 //! Communicators with ranks that come later.
 
 use consort_kernels::DataType;
+use consort_memory::sync::AtomicBool;
 use consort_memory::{Span, SpanMut};
 
 use super::Communicator;
@@ -56,6 +57,16 @@ impl Communicator {
     /// [`Communicator::join_with`]: [`Error::MissingRanks`] for new ranks that do not come within the join timeout,
     /// [`Error::Join`] when one says that it is a rank that is here already.
     pub fn grow(&self, size: u32, id: Option<&UniqueId>) -> Result<Communicator> {
+        self.grow_unless(size, id, None)
+    }
+
+    /// As [`Communicator::grow`]; soon after `cancelled` was set, [`Error::Join`] as long as not all ranks have come.
+    pub(crate) fn grow_unless(
+        &self,
+        size: u32,
+        id: Option<&UniqueId>,
+        cancelled: Option<&AtomicBool>,
+    ) -> Result<Communicator> {
         let span = tracing::info_span!("grow", rank = self.rank(), size, id = id.is_some());
         let _entered = span.enter();
         self.core().check()?;
@@ -91,7 +102,7 @@ impl Communicator {
                 UniqueId::from_bytes(&bytes)?
             }
         };
-        Self::meet(self.rank(), size, &id, &[], self.core().settings.clone(), None)
+        Self::meet(self.rank(), size, &id, &[], self.core().settings.clone(), cancelled)
     }
 }
 

@@ -7,12 +7,13 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use consort_memory::sync::{AtomicU64, Ordering};
 
 use super::group::{Failure, Group};
 use super::link::{RemoteLink, part_from};
+use super::patience::Patience;
 use super::process::Shared;
 use super::registry::{POSITIONS_MAX, Registry};
 use super::wire::{self, Message};
@@ -80,28 +81,27 @@ fn deliver(letter: Letter) {
     thread_local! {
         static LETTERS: RefCell<Option<VecDeque<Letter>>> = const { RefCell::new(None) };
     }
-    let nested = LETTERS.with_borrow_mut(|letters| match letters {
-        Some(letters) => {
-            letters.push_back(letter);
-            None
-        }
-        None => {
-            *letters = Some(VecDeque::new());
-            Some(letter)
-        }
+    let mut next = Some(letter);
+    let queued = LETTERS.try_with(|letters| match &mut *letters.borrow_mut() {
+        Some(letters) => letters.extend(next.take()),
+        letters => *letters = Some(VecDeque::new()),
     });
-    let mut next = nested;
+    // A thread that ends, in its last destructors or in the process's, has no queue any more.
+    debug_assert!(queued.is_ok() || next.is_some());
     while let Some(Letter { to, from, communicator, message }) = next {
         if let Some(to) = to.upgrade() {
             to.receive(from, communicator, message);
         }
-        next = LETTERS.with_borrow_mut(|letters| {
-            let letter = letters.as_mut().and_then(VecDeque::pop_front);
-            if letter.is_none() {
-                *letters = None;
-            }
-            letter
-        });
+        next = LETTERS
+            .try_with(|letters| {
+                let mut letters = letters.borrow_mut();
+                let letter = letters.as_mut().and_then(VecDeque::pop_front);
+                if letter.is_none() {
+                    *letters = None;
+                }
+                letter
+            })
+            .unwrap_or_default();
     }
 }
 
@@ -243,7 +243,7 @@ impl Member {
     }
 
     /// Waits until every rank is linked; otherwise the ranks that are not.
-    pub(crate) fn wait_for_links(&self, deadline: Instant) -> Result<(), Vec<Rank>> {
+    pub(crate) fn wait_for_links(&self, patience: Patience<'_>) -> Result<(), Vec<Rank>> {
         let mut links = self.links();
         loop {
             let missing: Vec<Rank> = (0..links.len())
@@ -253,11 +253,11 @@ impl Member {
             if missing.is_empty() {
                 return Ok(());
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let turn = patience.turn();
+            if turn.is_zero() {
                 return Err(missing);
             }
-            let wait = left.min(Duration::from_millis(100));
+            let wait = turn.min(Duration::from_millis(100));
             links = self.changed.wait_timeout(links, wait).unwrap_or_else(PoisonError::into_inner).0;
         }
     }

@@ -11,7 +11,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use consort_memory::ForkStamp;
 use consort_memory::sync::{AtomicBool, AtomicU64, Ordering};
@@ -21,6 +21,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::link::RemoteLink;
 use super::member::{Link, Member};
+use super::patience::Patience;
 use super::registry::Registry;
 use super::{accept, thread};
 use crate::Rank;
@@ -286,7 +287,7 @@ impl Shared {
 
     /// Waits until another rank of this process has joined the same job, and links the two: each for both, as the first to
     /// know may be gone before the other looks. Whether it came in time.
-    pub(crate) fn link_within(&self, member: &Arc<Member>, peer: Rank, deadline: Instant) -> bool {
+    pub(crate) fn link_within(&self, member: &Arc<Member>, peer: Rank, patience: Patience<'_>) -> bool {
         while !member.is_linked(peer) {
             if let Some(other) = self.find_member(&member.job, peer) {
                 member.set_link(peer, Link::Local(Arc::downgrade(&other)));
@@ -294,11 +295,11 @@ impl Shared {
                 return true;
             }
             let members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
-            let left = deadline.saturating_duration_since(Instant::now()).min(Duration::from_millis(20));
-            if left.is_zero() {
+            let turn = patience.turn().min(Duration::from_millis(20));
+            if turn.is_zero() {
                 return false;
             }
-            drop(self.members_changed.wait_timeout(members, left));
+            drop(self.members_changed.wait_timeout(members, turn));
         }
         true
     }

@@ -1,7 +1,7 @@
 //! Memory that clients get from the library, and buffers that they tell it of.
 //!
-//! Invariant: what was given is kept until it is freed, by its address; an address that was not given is refused. What
-//! is given can be shared with other processes of the host, page by page there from the start. Absent: using that.
+//! Invariant: what was given is kept until it is freed, by its address; an address that was not given is refused.
+//! Absent: sharing it with other processes.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -23,7 +23,7 @@ pub fn allocate(bytes: usize) -> Result<usize> {
     if bytes == 0 {
         return Ok(0);
     }
-    let mapping = Mapping::memfd(c"consort-allocation", bytes).map_err(|error| {
+    let mapping = Mapping::anonymous(bytes).map_err(|error| {
         Error::system(format!("ncclMemAlloc of {bytes} bytes"), std::io::Error::other(error))
     })?;
     let start = mapping.span(0, bytes).as_mut_ptr() as usize;

@@ -3,6 +3,7 @@
 //! Invariant: whoever holds it may ask for its state at any time and does not wait; the communicator within is there
 //! from the moment it was joined to the end. Absent: handles (`ffi/`), and how operations run (`operation`).
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -265,6 +266,9 @@ impl Comm {
         if self.is_blocking() {
             return Ok(());
         }
+        if self.is_forked() {
+            return Err(Error::Forked.into());
+        }
         if let Some(failure) = self.failure() {
             return Err(failure);
         }
@@ -322,6 +326,10 @@ impl Comm {
 
     /// What `ncclCommGetAsyncError` says: success, in progress, or what ended it. Does not wait.
     pub fn async_error(&self) -> (Code, Option<Failure>) {
+        if self.is_forked() {
+            let failure = Failure::from(Error::Forked);
+            return (failure.code, Some(failure));
+        }
         if let Some(failure) = self.failure() {
             return (failure.code, Some(failure));
         }
@@ -386,10 +394,16 @@ impl Comm {
         }
         let busy = Busy(busy);
         Box::new(move || {
-            let result = body();
+            // A panic is told as a failure too: a communicator must not stay in progress for ever.
+            let result = catch_unwind(AssertUnwindSafe(body))
+                .unwrap_or_else(|_| Err(Error::internal("a panic in work in the background").into()));
+            let result = result.map_err(|failure| match &comms[..] {
+                [comm] => failure.said_by(comm),
+                _ => failure,
+            });
             if let Err(failure) = &result {
-                // Operations that this rank ended on purpose have not failed it.
-                let is_news = |comm: &Comm| work == Work::Task || comm.phase() != Phase::Revoked;
+                // What was ended on purpose, here or by another rank, has not failed it: its status says so while it lasts.
+                let is_news = |comm: &Comm| work == Work::Task || !comm.is_revoked();
                 let told = comms.iter().filter(|comm| !comm.is_blocking() && is_news(comm));
                 told.for_each(|comm| comm.note(failure));
             }
@@ -397,6 +411,12 @@ impl Comm {
             drop(comms);
             result
         })
+    }
+
+    /// Whether its operations were ended on purpose, by whichever rank.
+    fn is_revoked(&self) -> bool {
+        let status = self.communicator.get().map(Communicator::status);
+        self.phase() == Phase::Revoked || matches!(status, Some(Err(Error::Revoked { .. })))
     }
 
     fn less_busy(&self) {
@@ -412,6 +432,10 @@ impl Comm {
         }
     }
 
+    fn is_forked(&self) -> bool {
+        self.maker != std::process::id()
+    }
+
     /// Waits until everything that was put into the background for it is over.
     pub(super) fn drain(&self) {
         while let Some(end) = self.unfinished() {
@@ -423,7 +447,7 @@ impl Comm {
     /// The end of what was put into the background last, unless it is over, or goes on in the process that this one is a
     /// fork of.
     pub(super) fn unfinished(&self) -> Option<Arc<End>> {
-        self.last.unfinished().filter(|_| self.maker == std::process::id())
+        self.last.unfinished().filter(|_| !self.is_forked())
     }
 }
 

@@ -5,6 +5,7 @@
 //! First communicators are made, then data moves, then communicators end. Absent: what the calls do.
 
 use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::comm::{Comm, Work};
@@ -75,7 +76,20 @@ struct Open {
 thread_local! {
     /// Apart from the rest, so that a call outside of groups looks at one word.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
-    static OPEN: RefCell<Open> = RefCell::default();
+    static OPEN: Thread = Thread::default();
+}
+
+/// A thread's open group. If the thread ends with it, what was called in it is told that it will not be issued.
+#[derive(Default)]
+struct Thread(RefCell<Open>);
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        let tasks = std::mem::take(&mut self.0.get_mut().tasks);
+        let why = Failure::usage("its thread ended with the group open", "end every group on its thread");
+        // A panic here would end the process.
+        let _ = catch_unwind(AssertUnwindSafe(|| not_issued(tasks, why)));
+    }
 }
 
 /// Whether a group is open on this thread.
@@ -135,7 +149,7 @@ fn close() -> Result<Option<Open>> {
     if depth > 1 {
         return Ok(None);
     }
-    Ok(Some(OPEN.try_with(RefCell::take).unwrap_or_default()))
+    Ok(Some(OPEN.try_with(|open| open.0.take()).unwrap_or_default()))
 }
 
 /// Runs `call`; its failure fails the group that is open, if one is.
@@ -150,12 +164,12 @@ pub(super) fn noting<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
 /// Fails the group that is open, if one is.
 pub fn refuse(failure: &Failure) {
     if is_open() {
-        let _ = OPEN.try_with(|open| open.borrow_mut().refused.get_or_insert_with(|| failure.clone()).code);
+        let _ = OPEN.try_with(|open| open.0.borrow_mut().refused.get_or_insert_with(|| failure.clone()).code);
     }
 }
 
 fn with_open<T>(change: impl FnOnce(&mut Open) -> Result<T>) -> Result<T> {
-    OPEN.try_with(|open| change(&mut open.borrow_mut()))
+    OPEN.try_with(|open| change(&mut open.0.borrow_mut()))
         .unwrap_or_else(|_| Err(Error::internal("a group on a thread that ends").into()))
 }
 
@@ -177,7 +191,10 @@ pub(super) fn add(entry: Entry, stream: Option<Arc<Stream>>) -> Result<()> {
 /// Writes a task down if a group is open; otherwise runs it, in the background if its communicator does not block.
 pub(super) fn task(task: Task) -> Result<Progress> {
     if is_open() {
-        if let Err(failure) = with_open(|open| open.mix(&task.comm)) {
+        // An end comes in any case: its handle is gone.
+        if task.turn != Turn::End
+            && let Err(failure) = with_open(|open| open.mix(&task.comm))
+        {
             task.refuse(&failure);
             return Err(failure);
         }
@@ -227,16 +244,26 @@ impl Open {
     }
 }
 
-/// Runs tasks of blocking communicators, each on a thread of its own, as their ranks may wait for each other.
+/// Runs tasks of blocking communicators: those of one in their order, each communicator's on a thread of its own, as
+/// their ranks may wait for each other.
 fn side_by_side(tasks: Vec<Task>) -> Result<Progress> {
-    if tasks.len() <= 1 {
-        return tasks.into_iter().try_for_each(Task::run).map(|()| Progress::Done);
+    let mut chains: Vec<Vec<Task>> = Vec::new();
+    for task in tasks {
+        match chains.iter_mut().find(|chain| Arc::ptr_eq(&chain[0].comm, &task.comm)) {
+            Some(chain) => chain.push(task),
+            None => chains.push(vec![task]),
+        }
+    }
+    // All of a chain run, whatever becomes of the first: the other ranks call them too.
+    let run = |chain: Vec<Task>| chain.into_iter().map(Task::run).fold(Ok(()), Result::and);
+    if chains.len() <= 1 {
+        return chains.into_iter().try_for_each(run).map(|()| Progress::Done);
     }
     let results = std::thread::scope(|threads| {
-        let mut started = Vec::with_capacity(tasks.len());
-        for task in tasks {
+        let mut started = Vec::with_capacity(chains.len());
+        for chain in chains {
             let builder = std::thread::Builder::new().name("consort-group".to_owned());
-            started.push(builder.spawn_scoped(threads, move || task.run()));
+            started.push(builder.spawn_scoped(threads, move || run(chain)));
         }
         let ended = started.into_iter().map(|thread| match thread {
             Ok(thread) => {

@@ -3,7 +3,6 @@
 //! Invariant: a new communicator is handed over once, when it is there or when it is known that it never will be; an
 //! end waits for what is in the background, and for nobody else. Absent: handles.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::comm::{Comm, Phase};
@@ -17,10 +16,9 @@ use crate::bootstrap::UniqueId;
 use crate::communicator::{Communicator, Shrink};
 use crate::options::Options;
 
-/// The last ids that this process made: their rendezvous lives as long as they do, whichever thread asked.
-static CREATED: Mutex<VecDeque<UniqueId>> = Mutex::new(VecDeque::new());
-/// How many of them. One that was not joined before as many others were made is taken for abandoned.
-const CREATED_MAX: usize = 256;
+/// The ids that this process made and that not all of their ranks have joined by: their rendezvous lives as long as they
+/// do, whichever thread asked.
+static CREATED: Mutex<Vec<UniqueId>> = Mutex::new(Vec::new());
 
 /// Makes an id, whose rendezvous this process keeps: `ncclGetUniqueId`.
 ///
@@ -34,11 +32,18 @@ pub fn create_id() -> Result<UniqueId> {
 }
 
 fn keep(created: &UniqueId) {
-    let mut ids = CREATED.lock().unwrap_or_else(PoisonError::into_inner);
-    if ids.len() == CREATED_MAX {
-        ids.pop_front();
-    }
-    ids.push_back(created.clone());
+    CREATED.lock().unwrap_or_else(PoisonError::into_inner).push(created.clone());
+    forget_joined();
+}
+
+/// Lets go of the ids that nobody needs any more.
+fn forget_joined() {
+    let over: Vec<UniqueId> = {
+        let mut ids = CREATED.lock().unwrap_or_else(PoisonError::into_inner);
+        ids.extract_if(.., |id| id.is_over()).collect()
+    };
+    // The last of a root joins its thread, which is not to be waited for under the lock.
+    drop(over);
 }
 
 /// Takes a new communicator where the caller wants it; `None` for a rank that has none, and after a failure.
@@ -96,12 +101,15 @@ impl Comm {
                 Communicator::join_unless(rank, size, &ids, &options, Some(comm.cancelled()))
                     .map_err(Failure::from)
             };
-            match join() {
+            let joined = join();
+            forget_joined();
+            match joined {
                 Ok(communicator) => {
                     comm.joined(communicator);
                     Ok(())
                 }
                 Err(failure) => {
+                    let failure = failure.said_by(&comm);
                     if comm.is_blocking() {
                         failed();
                     }
@@ -136,10 +144,12 @@ impl Comm {
     /// Starts what makes a new communicator of this one.
     fn offspring(
         self: &Arc<Self>,
+        config: &Config,
         turn: Turn,
         deliver: Deliver,
         make: impl FnOnce(&Arc<Comm>) -> Result<Option<Arc<Comm>>> + Send + 'static,
     ) -> Result<Progress> {
+        drop(config.to_options()?);
         let parent = self.clone();
         let act = delivering(deliver, move || make(&parent));
         group::task(Task { comm: self.clone(), act, turn })
@@ -168,7 +178,7 @@ impl Comm {
                     ));
                 }
             };
-            self.offspring(Turn::Begin, deliver, move |parent| {
+            self.offspring(&config.clone(), Turn::Begin, deliver, move |parent| {
                 let made = parent.communicator()?.split(color, i64::from(key))?;
                 Ok(made.map(|communicator| Comm::of(communicator, config, parent.device())))
             })
@@ -213,7 +223,7 @@ impl Comm {
                 .collect::<Result<_>>()?;
             communicator.leaving(&excluded)?;
             let turn = if how == Shrink::Abort { Turn::Interrupt } else { Turn::Begin };
-            self.offspring(turn, deliver, move |parent| {
+            self.offspring(&config.clone(), turn, deliver, move |parent| {
                 let made = parent.communicator()?.shrink(&excluded, how)?;
                 Ok(Some(Comm::of(made, config, parent.device())))
             })
@@ -236,8 +246,8 @@ impl Comm {
             let size = u32::try_from(size).map_err(|_| {
                 Failure::argument(format!("a size of {size}"), "pass the number of ranks, old and new")
             })?;
-            self.offspring(Turn::Begin, deliver, move |parent| {
-                let made = parent.communicator()?.grow(size, id.as_ref())?;
+            self.offspring(&config.clone(), Turn::Begin, deliver, move |parent| {
+                let made = parent.communicator()?.grow_unless(size, id.as_ref(), Some(parent.cancelled()))?;
                 Ok(Some(Comm::of(made, config, parent.device())))
             })
         })
@@ -376,7 +386,10 @@ impl Comm {
             }
             let comm = self.clone();
             let act = move |refused: Option<&Failure>| match refused {
-                None => comm.communicator()?.suspend().map_err(Failure::from),
+                None => comm.communicator()?.suspend().map_err(|error| {
+                    comm.advance(Phase::Suspended, Phase::Ready);
+                    Failure::from(error)
+                }),
                 Some(why) => {
                     comm.advance(Phase::Suspended, Phase::Ready);
                     Err(why.clone())
@@ -391,6 +404,7 @@ impl Comm {
     /// # Errors
     /// When it is not suspended.
     pub fn resume(&self) -> Result<()> {
+        self.ready()?;
         if self.advance(Phase::Suspended, Phase::Ready) {
             return Ok(());
         }

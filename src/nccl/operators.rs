@@ -21,7 +21,7 @@ const GENERATION_BITS: u32 = 18;
 pub enum Scale {
     /// Read when the operator was made.
     Now([u8; 8]),
-    /// To be read when an operation begins.
+    /// To be read whenever a call is made with the operator.
     Later(Arc<dyn Fn() -> [u8; 8] + Send + Sync>),
 }
 
@@ -138,7 +138,8 @@ impl Operators {
                 "make one for each data type",
             ));
         }
-        Ok(Reduction { op: ReduceOp::Sum, scale: Some(scale.clone()) })
+        // Read now: the operator may be destroyed, and its scalar with it, as soon as the call has returned.
+        Ok(Reduction { op: ReduceOp::Sum, scale: Some(Scale::Now(scale.bytes())) })
     }
 }
 

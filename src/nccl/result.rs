@@ -96,6 +96,13 @@ impl Failure {
     }
 }
 
+impl Failure {
+    /// The same, with who says it in front: of what happens where no call of that communicator is told.
+    pub(super) fn said_by(self, comm: &super::Comm) -> Self {
+        Failure { text: format!("{}: {}", comm.label(), self.text), ..self }
+    }
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Failure { code: Code::of(&error), text: error.to_string() }

@@ -317,7 +317,7 @@ impl Process {
             member.set_link(peer, Link::Remote(link.clone()));
             self.links.push(link);
         }
-        let missing: Vec<Rank> = match member.wait_for_links(now) {
+        let missing: Vec<Rank> = match member.wait_for_links(now.into()) {
             Ok(()) => Vec::new(),
             Err(missing) => missing,
         };
