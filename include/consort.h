@@ -306,7 +306,7 @@ consortResult_t consortStreamDestroy(consortStream_t stream);
 
 /*
  * Options of a single call: in the list `ext` of ncclCollConfig_t, whose elements are of a vendor and an option (NCCL
- * 2.32 and later). NCCL skips those of other vendors, as this library does; one of ours that it does not know is
+ * 2.31.2 and later). NCCL skips those of other vendors, as this library does; one of ours that it does not know is
  * refused (ncclInvalidArgument).
  *
  *   ncclConfigExt_t deadline = {NULL, {CONSORT_EXTENSION_VENDOR, CONSORT_EXTENSION_TIMEOUT_MS}, {2500}};

@@ -279,8 +279,8 @@ typedef struct ncclCollConfig_v23200 {
   int maxCTAs;
   int nvlsCTAs;
   int cgaClusterSize;
-  const char* algSelection; /* algorithms that may be used; NULL or "" for all */
-  int forceAlgSelection;    /* 1: an error where none of them can be */
+  const char* algSelection; /* the algorithm that runs the call; NULL or "" for any */
+  int forceAlgSelection;    /* 1: an error where it cannot */
   int CTAPolicy;
   uint64_t userProfilerTag;          /* a number of the program's own, for what it reads in a profile */
   cudaEvent_t launchCompletionEvent; /* NULL on host memory */

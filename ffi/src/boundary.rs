@@ -7,9 +7,8 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
-use consort::nccl::{Code, Failure, Progress, Result, group, log};
+use consort::nccl::{Code, Failure, Progress, Result, group, last_failure, log, remember};
 
 use crate::handles;
 
@@ -77,15 +76,12 @@ fn hand_out(text: &str) -> *const c_char {
     place.as_ptr().cast()
 }
 
-/// The last failure of any thread.
-static LAST_ERROR: Mutex<String> = Mutex::new(String::new());
-
 fn c_string(text: &str) -> CString {
     CString::new(text.replace('\0', " ")).unwrap_or_default()
 }
 
-fn remember(handle: *mut c_void, text: &str) {
-    text.clone_into(&mut LAST_ERROR.lock().unwrap_or_else(PoisonError::into_inner));
+fn keep(handle: *mut c_void, text: &str) {
+    remember(text);
     let text = c_string(text);
     // A thread that ends has none any more.
     let _ = LAST_ERRORS.try_with(|last| {
@@ -148,7 +144,7 @@ fn failed(name: &str, comm: *mut c_void, failure: &Failure) -> c_int {
         let device =
             handles::find(comm).and_then(|comm| comm.rank().ok()).map_or(log::NO_DEVICE, |rank| rank as i32);
         log::warn(device, &text);
-        remember(comm, &text);
+        keep(comm, &text);
     }));
     failure.code as c_int
 }
@@ -200,8 +196,7 @@ exported! {
         let text = catch_unwind(|| {
             let own = LAST_ERRORS.try_with(|last| last.borrow().any.to_string_lossy().into_owned());
             let own = own.ok().filter(|text| !text.is_empty());
-            let anybodys = || LAST_ERROR.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            hand_out(&failure_of(comm).or(own).unwrap_or_else(anybodys))
+            hand_out(&failure_of(comm).or(own).unwrap_or_else(last_failure))
         });
         text.unwrap_or(c"".as_ptr())
     }

@@ -355,6 +355,11 @@ impl Core {
         if self.group.has_failed() { Err(self.failure()) } else { Ok(()) }
     }
 
+    /// Whether an operation is under way. From any thread.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.in_call.load(Ordering::Relaxed) || self.queued.load(Ordering::Relaxed) != 0
+    }
+
     /// Fails the communicator on all ranks. From any thread.
     pub(crate) fn abort(&self, reason: &str) {
         self.aborts.fetch_add(1, Ordering::Relaxed);

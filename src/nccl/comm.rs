@@ -15,7 +15,7 @@ use super::config::Config;
 use super::lane::{Body, End, Lane, Last, in_order};
 use super::log::{self, Subsystem};
 use super::operators::Operators;
-use super::result::{Code, Failure, Result};
+use super::result::{Code, Failure, Result, remember};
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::{Options, Rank};
@@ -84,6 +84,8 @@ pub struct Comm {
     cancelled: AtomicBool,
     /// Jobs in the background that are not over.
     busy: AtomicUsize,
+    /// Of these, those that make, change or end communicators.
+    changing: AtomicUsize,
     pub(super) last: Last,
     lane: Mutex<Option<Lane>>,
     pub(super) registrations: Registrations,
@@ -116,6 +118,7 @@ impl Comm {
             timeout: AtomicU64::new(0),
             cancelled: AtomicBool::new(false),
             busy: AtomicUsize::new(0),
+            changing: AtomicUsize::new(0),
             last: Last::default(),
             lane: Mutex::default(),
             failure: Mutex::default(),
@@ -193,6 +196,7 @@ impl Comm {
 
     /// Keeps what went wrong where nobody waited for it; the first counts.
     pub(super) fn note(&self, failure: &Failure) {
+        remember(&failure.text);
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| failure.clone());
     }
 
@@ -330,6 +334,10 @@ impl Comm {
             let failure = Failure::from(Error::Forked);
             return (failure.code, Some(failure));
         }
+        // What is being made of it comes before what became of it: a shrink follows a failure.
+        if !self.is_blocking() && self.changing.load(Ordering::Acquire) != 0 {
+            return (Code::InProgress, None);
+        }
         if let Some(failure) = self.failure() {
             return (failure.code, Some(failure));
         }
@@ -380,10 +388,10 @@ impl Comm {
         work: Work,
         body: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> Body {
-        struct Busy(Vec<Arc<Comm>>);
+        struct Busy(Vec<Arc<Comm>>, Work);
         impl Drop for Busy {
             fn drop(&mut self) {
-                self.0.iter().for_each(|comm| comm.less_busy());
+                self.0.iter().for_each(|comm| comm.less_busy(self.1));
             }
         }
         let busy: Vec<Arc<Comm>> =
@@ -391,8 +399,9 @@ impl Comm {
         for comm in &busy {
             // Relaxed: the same thread looks, or one that this one told.
             comm.busy.fetch_add(1, Ordering::Relaxed);
+            comm.changing.fetch_add(usize::from(work == Work::Task), Ordering::Relaxed);
         }
-        let busy = Busy(busy);
+        let busy = Busy(busy, work);
         Box::new(move || {
             // A panic is told as a failure too: a communicator must not stay in progress for ever.
             let result = catch_unwind(AssertUnwindSafe(body))
@@ -419,8 +428,14 @@ impl Comm {
         self.phase() == Phase::Revoked || matches!(status, Some(Err(Error::Revoked { .. })))
     }
 
-    fn less_busy(&self) {
-        // Release: pairs with the Acquire in `ready` and `async_error`; what the job wrote is there.
+    /// Whether anything is in the background.
+    pub(super) fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Acquire) != 0
+    }
+
+    fn less_busy(&self, work: Work) {
+        // Release, twice: pairs with the Acquire in `ready` and `async_error`; what the job wrote is there.
+        self.changing.fetch_sub(usize::from(work == Work::Task), Ordering::Release);
         self.busy.fetch_sub(1, Ordering::Release);
     }
 

@@ -215,6 +215,12 @@ fn not_issued(tasks: Vec<Task>, why: Failure) -> Failure {
     why
 }
 
+/// The communicator of all entries, if they are of one.
+fn only_comm(entries: &[Entry]) -> Option<Arc<Comm>> {
+    let first = &entries.first()?.comm;
+    entries.iter().all(|entry| Arc::ptr_eq(&entry.comm, first)).then(|| first.clone())
+}
+
 impl Open {
     fn mix(&mut self, comm: &Comm) -> Result<()> {
         let blocking = comm.is_blocking();
@@ -234,8 +240,13 @@ impl Open {
         let (ends, begins): (Vec<Task>, Vec<Task>) =
             self.tasks.into_iter().partition(|task| task.turn == Turn::End);
         let begun = if self.blocking == Some(false) { in_background(begins) } else { side_by_side(begins) };
-        let moved = begun
-            .and_then(|begun| Ok([begun, start_operations(self.entries, self.streams, self.is_awaited)?]));
+        let (entries, streams, is_awaited) = (self.entries, self.streams, self.is_awaited);
+        let only = only_comm(&entries).filter(|comm| comm.is_blocking() && streams.is_empty());
+        let moved = begun.and_then(|begun| {
+            let moved = start_operations(entries, streams, is_awaited);
+            // In the background it is said there.
+            Ok([begun, moved.map_err(|failure| only.iter().fold(failure, |it, comm| it.said_by(comm)))?])
+        });
         // Whatever became of the rest, who wants to end them has no other way.
         let ended = side_by_side(ends);
         let progress = moved?;

@@ -329,7 +329,7 @@ impl Comm {
         group::task(Task { comm: self, act: Box::new(act), turn: Turn::End }).map(drop)
     }
 
-    /// `ncclCommAbort`, when its handle is gone: ends what is under way on all ranks, a join too, and closes it. Any
+    /// `ncclCommAbort`, when its handle is gone: ends what this rank has under way, on all ranks, a join too, and closes it. Any
     /// thread may do it at any time. A forked child only frees its copy.
     ///
     /// # Errors
@@ -337,7 +337,11 @@ impl Comm {
     pub fn abort(self: Arc<Self>) -> Result<()> {
         // Relaxed: whoever joins looks at it again and again.
         self.cancelled().store(true, std::sync::atomic::Ordering::Relaxed);
-        if let Ok(communicator) = self.communicator() {
+        // A rank that has nothing under way only leaves, as a client that aborts where others destroy expects: ranks that
+        // are finishing what it has finished are not to fail.
+        if let Ok(communicator) = self.communicator()
+            && (self.is_busy() || communicator.core().is_in_use())
+        {
             communicator.abort("ncclCommAbort was called");
         }
         self.set_phase(Phase::Aborted);

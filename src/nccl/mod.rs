@@ -29,7 +29,7 @@ pub use config::{
 pub use lifecycle::{Deliver, create_id};
 pub use operators::Reduction;
 pub use properties::Properties;
-pub use result::{Code, Failure, Progress, Result};
+pub use result::{Code, Failure, Progress, Result, last_failure, remember};
 pub use stream::Stream;
 pub use varying::{Counts, Varying};
 

@@ -3,6 +3,7 @@
 //! Invariant: every failure has a sentence that says what and what to do; a code alone never leaves this module.
 
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 
 use crate::error::Error;
 
@@ -103,10 +104,37 @@ impl Failure {
     }
 }
 
+/// What the texts of errors call by their Rust names, and what C has instead.
+const NAMES: [(&str, &str); 4] = [
+    ("`last_report`", "consortCommLastReport"),
+    ("`with_timeout`", "consortThreadSetTimeout"),
+    ("`split`", "ncclCommSplit"),
+    ("`shrink`", "ncclCommShrink with NCCL_SHRINK_ABORT"),
+];
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Failure { code: Code::of(&error), text: error.to_string() }
+        let mut text = error.to_string();
+        for (rust, c) in NAMES {
+            if text.contains(rust) {
+                text = text.replace(rust, c);
+            }
+        }
+        Failure { code: Code::of(&error), text }
     }
+}
+
+/// The last failure of this process.
+static LAST: Mutex<String> = Mutex::new(String::new());
+
+/// Keeps a failure's text for those who ask on another thread.
+pub fn remember(text: &str) {
+    text.clone_into(&mut LAST.lock().unwrap_or_else(PoisonError::into_inner));
+}
+
+/// The text of the last failure of this process, on whichever thread; empty if there was none.
+pub fn last_failure() -> String {
+    LAST.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 impl fmt::Display for Failure {
@@ -156,6 +184,17 @@ mod tests {
         ];
         for (error, result) in cases {
             assert_eq!(Code::of(&error) as i32, result, "{error:?}");
+        }
+    }
+
+    #[test]
+    fn texts_name_what_c_has() {
+        let waited = std::time::Duration::from_secs(1);
+        let operation = crate::error::Operation { name: "all_reduce".into(), sequence: 1 };
+        let timeout = Failure::from(Error::Timeout { operation, waited, verdict: String::new() });
+        let revoked = Failure::from(Error::Revoked { rank: 0, reason: String::new() });
+        for text in [timeout.text, revoked.text] {
+            assert!(!text.contains('`') && (text.contains("consort") || text.contains("nccl")), "{text}");
         }
     }
 

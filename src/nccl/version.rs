@@ -8,7 +8,7 @@ pub const CODE: i32 = 23_203;
 pub const VARIABLE: &str = "CONSORT_NCCL_VERSION";
 
 /// What tools that look into libraries for a version find.
-pub const BANNER: &str = concat!("NCCL version 2.32.3+consort", env!("CARGO_PKG_VERSION"));
+pub const BANNER: &str = concat!("\0NCCL version 2.32.3+consort", env!("CARGO_PKG_VERSION"), "\0");
 /// The version as the log has it: the interface's and this library's.
 pub const TEXT: &str = concat!("2.32.3+consort", env!("CARGO_PKG_VERSION"));
 

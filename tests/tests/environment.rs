@@ -12,7 +12,7 @@ const HEAD: &str = "\
 What counts, first things first: the call itself, `CONSORT_*` in the environment, `NCCL_*` in the environment, the
 config struct (`ncclConfig_t`) or `Options`, a file, what was tuned, the default.
 
-A file holds lines `NAME=value`, blank lines, and comments after `#`; the first line that sets a name holds. It is the
+A file holds lines `NAME=value`, blank lines, and comments that begin with `#`; the first line that sets a name holds. It is the
 one that `NCCL_CONF_FILE` names or else `~/.nccl.conf`, and then `/etc/nccl.conf`. NCCL puts files before the config
 struct, because it copies them into the environment; here they come after it.
 

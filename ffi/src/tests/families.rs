@@ -240,3 +240,20 @@ fn wrong_growths_are_refused() {
         works(0, 1, comm);
     });
 }
+
+#[test]
+fn several_splits_of_one_communicator_in_a_group_keep_their_order() {
+    ranks(4, |rank, comm| {
+        let (mut rows, mut columns) = (null_mut(), null_mut());
+        ok!(ncclGroupStart());
+        ok!(ncclCommSplit(comm, rank / 2, 0, &mut rows, null()));
+        ok!(ncclCommSplit(comm, rank % 2, 0, &mut columns, null()));
+        ok!(ncclGroupEnd());
+        assert_eq!((shape(rows), shape(columns)), ((rank % 2, 2), (rank / 2, 2)));
+        let (mut row, mut column) = ([rank], [rank]);
+        assert_eq!(reduce(&mut row, SUM, rows, NO_STREAM), OK, "{}", last_error());
+        assert_eq!(reduce(&mut column, SUM, columns, NO_STREAM), OK, "{}", last_error());
+        assert_eq!((row, column), ([rank / 2 * 4 + 1], [rank % 2 * 2 + 2]));
+        destroy_all(&[rows, columns]);
+    });
+}

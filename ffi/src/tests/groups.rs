@@ -306,3 +306,21 @@ fn two_groups_at_once_do_not_mix() {
         assert_eq!(destroy(pair), OK);
     });
 }
+
+#[test]
+fn a_thread_that_ends_with_a_group_open_leaves_the_process_alone() {
+    within(DEADLINE, || {
+        let comms = all(2);
+        let handles: Vec<usize> = comms.iter().map(|comm| comm.expose_provenance()).collect();
+        std::thread::spawn(move || {
+            let comm = |at: usize| std::ptr::with_exposed_provenance_mut(handles[at]);
+            ok!(ncclGroupStart());
+            assert_eq!(reduce(&mut [1], SUM, comm(1), NO_STREAM), OK);
+            assert_eq!(destroy(comm(0)), OK);
+        })
+        .join()
+        .expect("no panic");
+        refused(destroy(comms[0]), "freed");
+        assert_eq!(destroy(comms[1]), OK);
+    });
+}

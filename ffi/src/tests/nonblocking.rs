@@ -1,6 +1,6 @@
 //! Communicators that do not block.
 
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 use std::sync::Barrier;
 
 use super::configs::config;
@@ -373,4 +373,28 @@ fn child_does_not_block() {
 #[test]
 fn the_environment_goes_before_the_config() {
     super::init::child("tests::nonblocking::child_does_not_block", &[("NCCL_COMM_BLOCKING", "0")]);
+}
+
+#[test]
+fn what_another_rank_revoked_can_be_split() {
+    ranks_at_once(2, |rank, comm| {
+        if rank == 0 {
+            std::thread::sleep(Duration::from_millis(50));
+            ok!(ncclCommRevoke(comm, 0));
+        } else {
+            // Waits for a rank that will not come.
+            begun(reduce(&mut [1], SUM, comm, NO_STREAM));
+            assert_eq!(settled(comm), USAGE, "revoked by rank 0");
+            ok!(ncclCommRevoke(comm, 0));
+        }
+        assert_eq!(settled(comm), OK);
+        let mut child = null_mut();
+        begun(c!(ncclCommSplit(comm, 0, 0, &mut child, null())));
+        assert_eq!(settled(comm), OK, "{}", text(c!(ncclGetLastError(comm))));
+        let mut sum = [rank + 1];
+        begun(reduce(&mut sum, SUM, child, NO_STREAM));
+        assert_eq!(settled(child), OK);
+        assert_eq!(sum, [3]);
+        assert_eq!(destroy(child), OK);
+    });
 }

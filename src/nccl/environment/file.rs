@@ -1,6 +1,6 @@
 //! Files of variables: `NCCL_CONF_FILE` or else `~/.nccl.conf`, then `/etc/nccl.conf`.
 //!
-//! Invariant: lines are `NAME=value`, blank, or comments after `#`; the first line that sets a name holds; a file
+//! Invariant: lines are `NAME=value`, blank, or comments that begin with `#`; the first line that sets a name holds; a file
 //! that has not changed is not read again in this process. Absent: including other files, quoting.
 
 use std::collections::HashMap;

@@ -17,7 +17,7 @@ const fn ours(name: &'static str, default: &'static str, meaning: &'static str) 
     Ours { name, default, meaning }
 }
 
-pub(super) const OURS: [Ours; 24] = [
+pub(super) const OURS: [Ours; 25] = [
     ours(
         "CONSORT_TIMEOUT",
         "1800",
@@ -36,6 +36,11 @@ pub(super) const OURS: [Ours; 24] = [
         "auto",
         "through the C interface: `auto` asks a CUDA driver, where there is one, whose memory a buffer is, and \
          refuses a device's; `host` never asks; the first communicator of a process decides",
+    ),
+    ours(
+        "CONSORT_NCCL_VERSION",
+        "2.32.3",
+        "the version that `ncclGetVersion` tells, for clients that must see another (`2.27.3` or `22703`)",
     ),
     ours("CONSORT_CHANNELS", "1", "streams side by side between neighbours, 1 to 16; equal on all ranks"),
     ours(
