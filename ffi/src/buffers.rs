@@ -9,30 +9,41 @@ use consort::nccl::{Failure, Result, device};
 use consort::{Held, HeldRead, Span, SpanMut};
 
 /// The length of a buffer that C passed, in bytes, if it can be one. Of an empty buffer the address does not matter.
+#[inline]
 fn length(what: &str, start: *const c_void, bytes: Option<usize>) -> Result<usize> {
+    match bytes {
+        Some(0) => Ok(0),
+        Some(bytes)
+            if bytes <= isize::MAX as usize
+                && !start.is_null()
+                && (start as usize).checked_add(bytes).is_some() =>
+        {
+            device::check_host(what, start as usize)?;
+            Ok(bytes)
+        }
+        _ => Err(no_buffer(what, start, bytes)),
+    }
+}
+
+/// Why it cannot be one.
+#[cold]
+fn no_buffer(what: &str, start: *const c_void, bytes: Option<usize>) -> Failure {
     let Some(bytes) = bytes.filter(|bytes| *bytes <= isize::MAX as usize) else {
-        return Err(Failure::argument(
+        return Failure::argument(
             format!("the {what} buffer would exceed the address space"),
             "pass the number of elements, not of bytes",
-        ));
+        );
     };
-    if bytes == 0 {
-        return Ok(0);
-    }
     if start.is_null() {
-        return Err(Failure::argument(
+        return Failure::argument(
             format!("the {what} buffer is null and must have {bytes} bytes"),
             "pass buffers as long as the call needs them",
-        ));
+        );
     }
-    if (start as usize).checked_add(bytes).is_none() {
-        return Err(Failure::argument(
-            format!("the {what} buffer would reach beyond the address space"),
-            "pass the address of a buffer",
-        ));
-    }
-    device::check_host(what, start as usize)?;
-    Ok(bytes)
+    Failure::argument(
+        format!("the {what} buffer would reach beyond the address space"),
+        "pass the address of a buffer",
+    )
 }
 
 /// The buffer that a call reads before it returns.

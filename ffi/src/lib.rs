@@ -22,6 +22,7 @@ mod types;
 pub use boundary::*;
 pub use collectives::*;
 pub use device::*;
+pub use handles::handles_in_use;
 pub use lifecycle::*;
 pub use memory::*;
 pub use parameters::*;

@@ -42,13 +42,16 @@ fn closes_group(info: *mut NcclSimInfo) -> Result<()> {
     if info.is_null() {
         return Ok(());
     }
+    let refused =
+        || Failure::argument("an ncclSimInfo_t that was not set up", "use NCCL_SIM_INFO_INITIALIZER");
     // SAFETY: the caller of `ncclGroupSimulateEnd` promises null or a structure whose size stands first.
+    if unsafe { info.cast::<usize>().read_unaligned() } < size_of::<NcclSimInfo>() {
+        return Err(refused());
+    }
+    // SAFETY: it has as many bytes.
     let passed = unsafe { info.read_unaligned() };
-    if passed.size < size_of::<NcclSimInfo>() || passed.magic != NcclSimInfo::MAGIC {
-        return Err(Failure::argument(
-            "an ncclSimInfo_t that was not set up",
-            "use NCCL_SIM_INFO_INITIALIZER",
-        ));
+    if passed.magic != NcclSimInfo::MAGIC {
+        return Err(refused());
     }
     if let Some(microseconds) = estimate {
         let told = NcclSimInfo { estimated_time: microseconds as f32, ..passed };

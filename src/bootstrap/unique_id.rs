@@ -251,6 +251,11 @@ impl UniqueId {
         proof[..8].iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
+    /// Whether no root of it runs here: all have met, or it gave up, or somebody else runs it.
+    pub(crate) fn is_served(&self) -> bool {
+        self.root.as_ref().is_none_or(|root| root.ended())
+    }
+
     /// Nobody will meet by it: its root ends if it runs here.
     pub(crate) fn retire(&self) {
         if let Some(root) = &self.root {

@@ -17,7 +17,8 @@ use crate::bootstrap::UniqueId;
 use crate::communicator::{Communicator, Shrink};
 use crate::options::Options;
 
-/// The last ids that this process made: their rendezvous lives as long as they do, whichever thread asked.
+/// Ids that this process made and by which not all have met: their rendezvous lives as long as they do, whichever thread
+/// asked.
 static CREATED: Mutex<VecDeque<UniqueId>> = Mutex::new(VecDeque::new());
 /// How many of them. One that was not joined before as many others were made is taken for abandoned.
 const CREATED_MAX: usize = 256;
@@ -35,6 +36,8 @@ pub fn create_id() -> Result<UniqueId> {
 
 fn keep(created: &UniqueId) {
     let mut ids = CREATED.lock().unwrap_or_else(PoisonError::into_inner);
+    // Each has a descriptor and the stack of its thread.
+    ids.retain(|id| !id.is_served());
     if ids.len() == CREATED_MAX {
         ids.pop_front();
     }

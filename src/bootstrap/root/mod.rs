@@ -110,7 +110,6 @@ impl Root {
     }
 
     /// Whether the thread has ended.
-    #[cfg(test)]
     pub(super) fn ended(&self) -> bool {
         self.thread.lock().is_ok_and(|thread| thread.as_ref().is_none_or(JoinHandle::is_finished))
     }
