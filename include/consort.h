@@ -109,7 +109,8 @@ void consortFree(void* memory);
 consortResult_t consortCommStatus(consortComm_t comm, char* buffer, size_t capacity, size_t* needed);
 
 /*
- * The text of the calling thread's last failed call with this communicator as an argument; "" where there was none.
+ * The text of the calling thread's last failed call with this communicator as an argument; where there was none, what
+ * ended the communicator, and "" while it works.
  * A call that succeeds leaves it. With NULL, of the thread's last failed call at all. Never NULL.
  * The library owns the text; it stays until the same thread's next failing call with that communicator (with NULL,
  * or once the communicator is freed: its next failing call at all), or until the thread ends.

@@ -154,18 +154,22 @@ pub(crate) unsafe fn string(text: *const c_char) -> Option<String> {
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
 }
 
-/// What the background knows of a communicator's failure, kept for this thread.
-fn failure_elsewhere(comm: *mut c_void) -> Option<*const c_char> {
-    let text = match handles::find(comm) {
-        Some(comm) => comm.async_error().1?.text,
+/// What the background knows of a communicator's failure.
+fn failure_elsewhere(comm: *mut c_void) -> Option<String> {
+    match handles::find(comm) {
+        Some(comm) => Some(comm.async_error().1?.text),
         None => {
             let last = LAST_ERROR.lock().unwrap_or_else(PoisonError::into_inner);
-            (!last.is_empty()).then(|| last.clone())?
+            (!last.is_empty()).then(|| last.clone())
         }
-    };
+    }
+}
+
+/// Keeps it for this thread until it is asked again.
+fn borrowed(text: &str) -> Option<*const c_char> {
     let kept = LAST_ERRORS.try_with(|last| {
         let mut last = last.borrow_mut();
-        last.borrowed = c_string(&text);
+        last.borrowed = c_string(text);
         last.borrowed.as_ptr()
     });
     kept.ok()
@@ -184,7 +188,8 @@ exported! {
                 (!last.any.is_empty()).then(|| last.any.as_ptr())
             });
             let found = failure_elsewhere(comm).filter(|_| handles::find(comm).is_some());
-            found.or(own.ok().flatten()).or_else(|| failure_elsewhere(std::ptr::null_mut()))
+            let found = found.and_then(|text| borrowed(&text)).or(own.ok().flatten());
+            found.or_else(|| borrowed(&failure_elsewhere(std::ptr::null_mut())?))
         });
         text.ok().flatten().unwrap_or(c"".as_ptr())
     }
@@ -198,21 +203,28 @@ exported! {
     }
 }
 
-/// The text of this thread's last error on a communicator, or of its last one at all where `comm` is null; valid
-/// until this thread's next failing call on it, once freed until its next failing call at all.
+/// The text of this thread's last error on a communicator, where it had none what ended the communicator; or of its last
+/// one at all where `comm` is null. Valid until this thread's next failing call on it, once freed until its next failing
+/// call at all.
 #[unsafe(no_mangle)]
 pub extern "C" fn consortGetLastError(comm: *mut c_void) -> *const c_char {
     let text = catch_unwind(|| {
         if comm.is_null() {
             return LAST_ERRORS.try_with(|last| last.borrow().any.as_ptr()).unwrap_or(c"".as_ptr());
         }
-        let text = LAST_ERRORS.try_with(|last| {
-            last.borrow().of.get(&(comm as usize)).map(|text| CStr::as_ptr(text.as_c_str()))
-        });
-        text.ok().flatten().unwrap_or_else(|| match handles::find(comm) {
-            Some(_) => failure_elsewhere(comm).unwrap_or(c"".as_ptr()),
-            None => c"invalid argument: the communicator handle is freed or foreign".as_ptr(),
-        })
+        let known =
+            || LAST_ERRORS.try_with(|last| last.borrow().of.get(&(comm as usize)).map(|text| text.as_ptr()));
+        if let Ok(Some(text)) = known() {
+            return text;
+        }
+        if handles::find(comm).is_none() {
+            return c"invalid argument: the communicator handle is freed or foreign".as_ptr();
+        }
+        if let Some(text) = failure_elsewhere(comm) {
+            // Kept as long as one of its own would be.
+            let _ = LAST_ERRORS.try_with(|last| last.borrow_mut().of.insert(comm as usize, c_string(&text)));
+        }
+        known().ok().flatten().unwrap_or(c"".as_ptr())
     });
     text.unwrap_or(c"".as_ptr())
 }

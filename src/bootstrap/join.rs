@@ -18,6 +18,7 @@ use super::UniqueId;
 use super::joiner::Joiner;
 use super::stream::{Dial, patience};
 use super::wire::{Hello, Table};
+use crate::control::patience::given_up;
 use crate::error::{Error, Result};
 
 /// How long a join goes on after it was cancelled.
@@ -53,11 +54,7 @@ pub(crate) fn join_unless(
         }
         // Relaxed: says nothing but itself.
         if cancelled.is_some_and(|cancelled| cancelled.load(Ordering::Relaxed)) {
-            return Err(Error::Join {
-                rank,
-                cause: "its communicator was aborted while it was being made".into(),
-                hint: "all ranks that wait for it must give up too".into(),
-            });
+            return Err(given_up(rank));
         }
         sleep(&joiner, cancelled.is_some())?;
     }

@@ -11,6 +11,7 @@ use crate::bootstrap::{self, Hello, Launch, Table, UniqueId};
 use crate::control::dial;
 use crate::control::group::Group;
 use crate::control::member::{Link, Member};
+use crate::control::patience::{Patience, given_up};
 use crate::control::process::{Process, Shared, random};
 use crate::error::{Error, Result};
 use crate::nccl::environment::Environment;
@@ -68,8 +69,7 @@ impl Communicator {
         Self::join_unless(rank, size, ids, options, None)
     }
 
-    /// As [`Communicator::join_scalable`]; soon after `cancelled` was set, [`Error::Join`] as long as not all ranks have
-    /// come.
+    /// As [`Communicator::join_scalable`]; soon after `cancelled` was set, [`Error::Join`] unless it is linked to all ranks.
     pub(crate) fn join_unless(
         rank: Rank,
         size: u32,
@@ -126,7 +126,7 @@ impl Communicator {
         }
         let hello = Hello { rank, size, settings: agreed, member };
         let table = bootstrap::join_unless(id, hello, settings.join_timeout, cancelled)?;
-        let member = link_up(&process, rank, table, deadline, settings.join_timeout)?;
+        let member = link_up(&process, rank, table, Patience { deadline, cancelled }, settings.join_timeout)?;
         Ok(root_communicator(process, member, settings))
     }
 
@@ -206,7 +206,7 @@ fn link_up(
     process: &Process,
     rank: Rank,
     table: Table,
-    deadline: Instant,
+    patience: Patience<'_>,
     timeout: Duration,
 ) -> Result<Arc<Member>> {
     let shared = &process.shared;
@@ -217,8 +217,12 @@ fn link_up(
     }
     process.ensure_thread()?;
     shared.enlist(&member);
-    link_all(shared, &member, deadline)
-        .and_then(|unlinked| if unlinked.is_empty() { Ok(()) } else { Err(missing(unlinked, size, timeout)) })
+    link_all(shared, &member, patience)
+        .and_then(|unlinked| match unlinked.is_empty() {
+            true => Ok(()),
+            false if patience.is_cancelled() => Err(given_up(rank)),
+            false => Err(missing(unlinked, size, timeout)),
+        })
         .inspect_err(|error| member.give_up_joining(error))?;
     Ok(member)
 }
@@ -229,18 +233,18 @@ fn missing(missing: Vec<Rank>, size: u32, waited: Duration) -> Error {
 }
 
 /// Links a member to all others; returns those to whom it could not be linked in time.
-fn link_all(shared: &Arc<Shared>, member: &Arc<Member>, deadline: Instant) -> Result<Vec<Rank>> {
+fn link_all(shared: &Arc<Shared>, member: &Arc<Member>, patience: Patience<'_>) -> Result<Vec<Rank>> {
     for peer in (0..member.table.len() as u32).filter(|peer| *peer != member.rank) {
         if member.table[peer as usize].process == shared.nonce {
-            let Some(other) = shared.wait_for_member(&member.job, peer, deadline) else {
+            let Some(other) = shared.wait_for_member(&member.job, peer, patience) else {
                 return Ok(vec![peer]);
             };
             member.set_link(peer, Link::Local(Arc::downgrade(&other)));
-        } else if peer < member.rank && dial::dial(shared, member, peer, deadline)?.is_err() {
+        } else if peer < member.rank && dial::dial(shared, member, peer, patience)?.is_err() {
             return Ok(vec![peer]);
         }
     }
-    Ok(member.wait_for_links(deadline).err().unwrap_or_default())
+    Ok(member.wait_for_links(patience).err().unwrap_or_default())
 }
 
 fn root_communicator(process: Arc<Process>, member: Arc<Member>, settings: Settings) -> Communicator {

@@ -7,10 +7,11 @@ use std::net::TcpStream;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::link::{RemoteLink, Stream};
 use super::member::Member;
+use super::patience::Patience;
 use super::process::{Shared, random};
 use crate::Rank;
 use crate::bootstrap;
@@ -88,31 +89,29 @@ pub(crate) fn dial(
     shared: &Arc<Shared>,
     member: &Arc<Member>,
     peer: Rank,
-    deadline: Instant,
+    patience: Patience<'_>,
 ) -> Result<io::Result<()>> {
     let nonce = random::<16>()?;
     let introduction =
         Introduction { job: member.job, from: member.rank, to: peer, dialler: nonce, answerer: [0; 16] };
     loop {
-        let attempt = connect(member, peer, deadline)
-            .and_then(|stream| greet(&stream, introduction, &member.key, deadline).map(|()| stream))
+        let attempt = connect(member, peer, patience)
+            .and_then(|stream| greet(&stream, introduction, &member.key, patience).map(|()| stream))
             .and_then(|stream| RemoteLink::new(shared, member, peer, stream))
             .and_then(|link| shared.adopt(member, link));
         match attempt {
             Ok(()) => return Ok(Ok(())),
-            Err(error) if Instant::now() >= deadline => return Ok(Err(error)),
+            Err(error) if patience.left().is_zero() => return Ok(Err(error)),
             Err(error) => {
                 tracing::debug!(rank = member.rank, peer, "control link not up yet: {error}");
-                std::thread::sleep(
-                    Duration::from_millis(5).min(deadline.saturating_duration_since(Instant::now())),
-                );
+                std::thread::sleep(Duration::from_millis(5).min(patience.left()));
             }
         }
     }
 }
 
 /// An abstract Unix socket where both ranks see the same host, else TCP.
-fn connect(member: &Member, peer: Rank, deadline: Instant) -> io::Result<Stream> {
+fn connect(member: &Member, peer: Rank, patience: Patience<'_>) -> io::Result<Stream> {
     let there = &member.table[peer as usize];
     let here = &member.table[member.rank as usize];
     if there.boot == here.boot
@@ -125,7 +124,7 @@ fn connect(member: &Member, peer: Rank, deadline: Instant) -> io::Result<Stream>
     }
     let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "the rank has no address");
     for address in &there.tcp {
-        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        let left = patience.left().max(Duration::from_millis(1));
         match TcpStream::connect_timeout(address, left.min(Duration::from_secs(3))) {
             Ok(stream) => return Ok(Stream::Tcp(stream)),
             Err(error) => last = error,
@@ -138,11 +137,11 @@ pub(super) fn greet(
     stream: &Stream,
     mut introduction: Introduction,
     key: &[u8; 32],
-    deadline: Instant,
+    patience: Patience<'_>,
 ) -> io::Result<()> {
     let hurry = || {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { stream.set_timeouts(left) }
+        let slice = patience.slice();
+        if slice.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { stream.set_timeouts(slice) }
     };
     hurry()?;
     let mut stream = stream;
@@ -154,7 +153,8 @@ pub(super) fn greet(
         match stream.read(&mut answer[got..]) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(bytes) => got += bytes,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // `WouldBlock` is how a slice ends.
+            Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
             Err(error) => return Err(error),
         }
     }

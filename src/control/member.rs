@@ -7,12 +7,13 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use consort_memory::sync::{AtomicU64, Ordering};
 
 use super::group::{Failure, Group};
 use super::link::{RemoteLink, part_from};
+use super::patience::Patience;
 use super::process::Shared;
 use super::registry::{POSITIONS_MAX, Registry};
 use super::wire::{self, Message};
@@ -238,7 +239,7 @@ impl Member {
     }
 
     /// Waits until every rank is linked; otherwise the ranks that are not.
-    pub(crate) fn wait_for_links(&self, deadline: Instant) -> Result<(), Vec<Rank>> {
+    pub(crate) fn wait_for_links(&self, patience: Patience<'_>) -> Result<(), Vec<Rank>> {
         let mut links = self.links();
         loop {
             let missing: Vec<Rank> = (0..links.len())
@@ -248,12 +249,11 @@ impl Member {
             if missing.is_empty() {
                 return Ok(());
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let slice = patience.slice();
+            if slice.is_zero() {
                 return Err(missing);
             }
-            let wait = left.min(Duration::from_millis(100));
-            links = self.changed.wait_timeout(links, wait).unwrap_or_else(PoisonError::into_inner).0;
+            links = self.changed.wait_timeout(links, slice).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 

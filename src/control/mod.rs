@@ -11,6 +11,7 @@ pub(crate) mod group;
 pub(crate) mod inquiry;
 pub(crate) mod link;
 pub(crate) mod member;
+pub(crate) mod patience;
 pub(crate) mod process;
 pub(crate) mod registry;
 mod thread;

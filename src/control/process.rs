@@ -11,7 +11,6 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use consort_memory::ForkStamp;
 use consort_memory::sync::{AtomicBool, AtomicU64, Ordering};
@@ -21,6 +20,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::link::RemoteLink;
 use super::member::{Link, Member};
+use super::patience::Patience;
 use super::registry::Registry;
 use super::{accept, thread};
 use crate::Rank;
@@ -289,18 +289,18 @@ impl Shared {
         &self,
         job: &[u8; 16],
         rank: Rank,
-        deadline: Instant,
+        patience: Patience<'_>,
     ) -> Option<Arc<Member>> {
         loop {
             if let Some(member) = self.find_member(job, rank) {
                 return Some(member);
             }
             let members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
-            let left = deadline.saturating_duration_since(Instant::now()).min(Duration::from_millis(20));
-            if left.is_zero() {
+            let slice = patience.slice();
+            if slice.is_zero() {
                 return None;
             }
-            drop(self.members_changed.wait_timeout(members, left));
+            drop(self.members_changed.wait_timeout(members, slice));
         }
     }
 

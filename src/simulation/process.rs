@@ -23,6 +23,7 @@ use crate::clock::Clock;
 use crate::control::group::Group;
 use crate::control::link::{LinkState, PARTING, RemoteLink};
 use crate::control::member::{Link, Member};
+use crate::control::patience::Patience;
 use crate::control::registry::Registry;
 use crate::engine::routes::Routes;
 use crate::error::{Error, Result};
@@ -312,7 +313,7 @@ impl Process {
             member.set_link(peer, Link::Remote(link.clone()));
             self.links.push(link);
         }
-        let missing: Vec<Rank> = match member.wait_for_links(now) {
+        let missing: Vec<Rank> = match member.wait_for_links(Patience::until(now)) {
             Ok(()) => Vec::new(),
             Err(missing) => missing,
         };

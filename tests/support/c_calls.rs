@@ -104,7 +104,9 @@ pub fn settled(comm: Comm) {
         // SAFETY: the place is writable.
         ok(unsafe { nccl::ncclCommGetAsyncError(comm, &mut result) });
     }
-    ok(result);
+    // SAFETY: any handle; the text stays until this thread fails again.
+    let why = unsafe { CStr::from_ptr(nccl::ncclGetLastError(comm)) };
+    assert_eq!(result, SUCCESS, "{why:?}");
 }
 
 /// The sum of one number over the ranks, in a stream or none; the result of the call.

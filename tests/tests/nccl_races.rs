@@ -214,6 +214,28 @@ fn communicators_that_do_not_block_polled_and_ended_elsewhere() {
 }
 
 #[test]
+fn a_question_of_another_thread_refuses_no_data_call() {
+    let mut comm = null_mut();
+    // SAFETY: there is room for one handle.
+    ok(unsafe { nccl::ncclCommInitAll(&mut comm, 1, std::ptr::null()) });
+    let (handle, over) = (Shared::new(comm), AtomicBool::new(false));
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            while !over.load(Ordering::Acquire) {
+                // It may be refused, for a moment, while a call is under way.
+                // SAFETY: the place is writable.
+                unsafe { nccl::ncclCommMemStats(handle.get(), 0, &mut 0) };
+            }
+        });
+        let mut total = 0;
+        let refused = (0..20_000).filter(|_| sum(&1, &mut total, comm, null_mut()) != SUCCESS).count();
+        over.store(true, Ordering::Release);
+        assert_eq!(refused, 0);
+    });
+    destroy(comm);
+}
+
+#[test]
 fn what_belongs_to_the_process_or_to_one_communicator_from_many_threads() {
     let comms = both().map(Shared::new);
     std::thread::scope(|threads| {
@@ -232,7 +254,7 @@ fn what_belongs_to_the_process_or_to_one_communicator_from_many_threads() {
                         ok(nccl::ncclCommDeregister(comm.get(), note));
                         ok(nccl::ncclRedOpDestroy(operator, comm.get()));
                         ok(nccl::ncclMemFree(memory));
-                        ok(nccl::ncclParamGetParameter(c"CONSORT_TIMEOUT".as_ptr(), &mut word, null_mut()));
+                        ok(nccl::ncclParamGetParameter(c"NCCL_ALGO".as_ptr(), &mut word, null_mut()));
                         // Its failure is told to the log, which another thread opens anew.
                         assert_ne!(nccl::ncclMemFree(memory.wrapping_byte_add(1)), SUCCESS);
                         if at == 0 && round % 10 == 0 {

@@ -14,6 +14,7 @@ use crate::Rank;
 use crate::control::dial::{ANSWER, ANSWER_BYTES, DIAL, HELLO_BYTES, Introduction, greet};
 use crate::control::link::{LinkState, RemoteLink, Stream};
 use crate::control::member::Member;
+use crate::control::patience::Patience;
 use crate::control::process::{self, Source};
 use crate::control::wire::{self, FRAME_BYTES_MAX, Message};
 use crate::control::{accept, thread};
@@ -204,7 +205,8 @@ fn whatever_answers_a_rank_that_dials_is_refused_unless_it_knows_the_key() {
         there.write_all(&answer[..room]).expect("sent");
         there.shutdown(std::net::Shutdown::Write).expect("shut");
         let (here, begun) = (Stream::Unix(here), Instant::now());
-        let greeted = greet(&here, introduction(1, 0), &KEY, begun + Duration::from_secs(10));
+        let greeted =
+            greet(&here, introduction(1, 0), &KEY, Patience::until(begun + Duration::from_secs(10)));
         let whole = answer.first_chunk::<16>().is_some_and(|nonce| answer.starts_with(&right(*nonce)));
         assert_eq!(greeted.is_ok(), whole, "{greeted:?}");
         seen.note(greeted.map_err(|error| error.kind()));
@@ -225,7 +227,7 @@ fn an_answerer_that_drips_is_given_up_by_the_deadline() {
         }
     });
     let (here, begun) = (Stream::Unix(here), Instant::now());
-    let greeted = greet(&here, introduction(1, 0), &KEY, begun + Duration::from_millis(200));
+    let greeted = greet(&here, introduction(1, 0), &KEY, Patience::until(begun + Duration::from_millis(200)));
     assert!(greeted.is_err() && begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
     drop(here);
     dripping.join().expect("no panic");

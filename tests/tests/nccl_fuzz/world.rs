@@ -18,7 +18,8 @@ const REGIONS: usize = 2 * CALLS_MAX;
 /// Deadlines of data calls in seconds, until the program sets others.
 const DEADLINE: f64 = 0.02;
 
-/// Where a communicator's handle will be written, once nothing of `parent` is in progress.
+/// Where a communicator's handle will be written, once nothing of `parent` is in progress. A join in a group that fails
+/// writes there once more, at the group's end.
 struct Place {
     handle: Box<UnsafeCell<Comm>>,
     parent: Comm,
@@ -79,7 +80,7 @@ impl World {
     /// Takes the handles that were written.
     pub(crate) fn harvest(&mut self) {
         let comms = &mut self.comms;
-        self.places.retain(|place| {
+        for place in &self.places {
             let mut result = 0;
             // SAFETY: the place is writable.
             unsafe { nccl::ncclCommGetAsyncError(place.parent, &mut result) };
@@ -88,9 +89,7 @@ impl World {
             if !handle.is_null() && !comms.contains(&handle) {
                 comms.push(handle);
             }
-            // A group may be open in which it was promised.
-            handle.is_null()
-        });
+        }
     }
 
     /// Ends everything.
