@@ -273,6 +273,11 @@ impl Call {
         }
     }
 
+    /// The type of its elements.
+    pub fn data_type(&self) -> DataType {
+        self.data_type
+    }
+
     /// Bytes that the input of rank `rank` of `size` must have; `usize::MAX` where the number overflows, which
     /// no buffer has.
     pub fn input_bytes(&self, rank: Rank, size: u32) -> usize {

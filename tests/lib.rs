@@ -2,6 +2,8 @@
 
 #[path = "support/bits.rs"]
 pub mod bits;
+#[path = "support/c_calls.rs"]
+pub mod c_calls;
 #[path = "support/collectives.rs"]
 pub mod collectives;
 #[path = "support/compiler.rs"]

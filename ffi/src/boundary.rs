@@ -98,31 +98,35 @@ fn keep(handle: *mut c_void, text: &str) {
 
 /// Runs the body of the function `name`, which is about `comm` (null for none). A failure becomes a result and the last
 /// error's text, with the function and the rank in front; a panic an internal error.
+#[inline]
 pub(crate) fn call(name: &str, comm: *mut c_void, body: impl FnOnce() -> Result<Progress>) -> c_int {
-    let failure = match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(Progress::Done)) => return Code::Success as c_int,
-        Ok(Ok(Progress::Pending)) => return Code::InProgress as c_int,
-        Ok(Err(failure)) => failure,
-        Err(_) => panicked(),
-    };
-    failed(name, comm, &failure)
+    // Within, so that what a call that succeeds has to carry out of it is a number.
+    let result = catch_unwind(AssertUnwindSafe(|| match body() {
+        Ok(Progress::Done) => Code::Success as c_int,
+        Ok(Progress::Pending) => Code::InProgress as c_int,
+        Err(failure) => failed(name, comm, &failure),
+    }));
+    result.unwrap_or_else(|_| failed(name, comm, &panicked()))
 }
 
 /// As [`call`], of a function whose failure fails the group in which it is called.
+#[inline]
 pub(crate) fn call_in_group(name: &str, comm: *mut c_void, body: impl FnOnce() -> Result<Progress>) -> c_int {
-    let mut refused = true;
-    let code = call(name, comm, || {
-        let result = body().inspect_err(group::refuse);
-        refused = false;
-        result
-    });
-    if refused {
-        // A panic went past the line above.
-        group::refuse(&panicked());
-    }
-    code
+    let result = catch_unwind(AssertUnwindSafe(|| match body() {
+        Ok(Progress::Done) => Code::Success as c_int,
+        Ok(Progress::Pending) => Code::InProgress as c_int,
+        Err(failure) => refused(name, comm, &failure),
+    }));
+    result.unwrap_or_else(|_| refused(name, comm, &panicked()))
 }
 
+#[cold]
+fn refused(name: &str, comm: *mut c_void, failure: &Failure) -> c_int {
+    group::refuse(failure);
+    failed(name, comm, failure)
+}
+
+#[cold]
 fn panicked() -> Failure {
     Failure {
         code: Code::Internal,

@@ -7,13 +7,14 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use consort::nccl::operation::{How, Operation, What};
-use consort::nccl::{Comm, Failure, Progress, Reduction, Result, Stream, group, log};
-use consort::{Call, DataType};
+use consort::nccl::{Comm, Failure, Progress, Result, Stream, group, log, thread};
+use consort::{Call, DataType, ReduceOp};
 
 use crate::boundary::{call_in_group, exported};
 use crate::buffers::{NOTHING_READ, NOTHING_WRITTEN, kept, lent};
 use crate::{configs, handles, timeout};
 
+#[inline]
 pub(crate) fn data_type(code: c_int) -> Result<DataType> {
     let known = u32::try_from(code).ok().and_then(DataType::from_code);
     known.ok_or_else(|| {
@@ -36,7 +37,7 @@ struct Passed {
     config: *const c_void,
 }
 
-/// A collective that C called: `what` says which, given its communicator.
+/// A collective that C called: `op` is the number of its reduction, if it reduces, and `what` makes the call.
 ///
 /// # Safety
 /// As the exported function `name`.
@@ -44,22 +45,26 @@ struct Passed {
 unsafe fn collective(
     name: &str,
     passed: Passed,
-    what: impl FnOnce(&Comm) -> Result<(Call, Option<Reduction>)>,
+    op: Option<c_int>,
+    what: impl FnOnce(ReduceOp) -> Result<Call>,
 ) -> c_int {
     call_in_group(name, passed.comm, || {
         let comm = handles::comm(passed.comm)?;
-        let (call, reduction) = what(&comm)?;
+        // An operator that a communicator was asked to make sums.
+        let built_in = op.map_or(Some(ReduceOp::Sum), built_in);
+        let call = what(built_in.unwrap_or(ReduceOp::Sum))?;
         if log::enabled(log::Level::Trace, log::Subsystem::Call) {
             let Passed { input, output, comm, stream, .. } = passed;
             log::call(format_args!(
                 "{name}({input:p}, {output:p}, {call}, comm {comm:p}, stream {stream:p})"
             ));
         }
-        let is_plain = passed.config.is_null() && reduction.as_ref().is_none_or(|it| it.scale.is_none());
         let stream = handles::stream(passed.stream)?;
-        if is_plain
+        let plain = thread::is_plain();
+        if built_in.is_some()
+            && passed.config.is_null()
             && stream.is_none()
-            && !group::is_open()
+            && (plain || !group::is_open())
             && let Some(communicator) = comm.inline()
         {
             let (rank, size) = (communicator.rank(), communicator.size());
@@ -72,15 +77,21 @@ unsafe fn collective(
                     (passed.output, Some(call.output_bytes(rank, size))),
                 )?
             };
-            match timeout::now(&comm) {
+            match if plain { comm.timeout() } else { timeout::now(&comm) } {
                 None => communicator.execute(&call, input, output)?,
                 Some(timeout) => communicator.with_timeout(timeout).execute(&call, input, output)?,
             }
             return Ok(Progress::Done);
         }
         // SAFETY: this function's own contract.
-        unsafe { issue(&comm, passed, call, reduction, stream) }
+        unsafe { issue(&comm, passed, call, op, stream) }
     })
+}
+
+/// The operator that a number names on every communicator.
+#[inline]
+fn built_in(op: c_int) -> Option<ReduceOp> {
+    u32::try_from(op).ok().and_then(ReduceOp::from_code)
 }
 
 /// As the end of [`collective`], where it cannot run at once.
@@ -92,13 +103,14 @@ unsafe fn issue(
     comm: &Arc<Comm>,
     passed: Passed,
     call: Call,
-    reduction: Option<Reduction>,
+    op: Option<c_int>,
     stream: Option<Arc<Stream>>,
 ) -> Result<Progress> {
+    let reduction = op.map(|op| comm.reduction(op, call.data_type())).transpose()?;
     let (rank, size) = (comm.rank()?, comm.size()?);
     // SAFETY: this function's own contract: null or a config.
     let mut how = unsafe { configs::of_call(passed.config, &call, size)? };
-    how.timeout = how.timeout.or(timeout::of_thread());
+    how.timeout = how.timeout.or(thread::timeout());
     // SAFETY: as in `collective`, for as long as the operation takes: the contract of calls on streams, in groups and
     // on communicators that do not block.
     let (input, output) = unsafe {
@@ -112,23 +124,13 @@ unsafe fn issue(
     comm.issue(Operation { what, how, input, output }, stream.as_ref())
 }
 
-fn reducing(
-    comm: &Comm,
-    op: c_int,
-    data_type: DataType,
-    make: impl FnOnce(consort::ReduceOp) -> Call,
-) -> Result<(Call, Option<Reduction>)> {
-    let reduction = comm.reduction(op, data_type)?;
-    Ok((make(reduction.op), Some(reduction)))
-}
-
 /// Defines a collective plain and with a config.
 macro_rules! collectives {
     ($(
         $(#[$documentation:meta])*
         fn $name:ident = $twin:ident, $with:ident = $with_twin:ident(
             $($argument:ident: $type:ty),*
-        ) |$comm:ident| $what:expr;
+        ) |$op:ident| $what:expr, $number:expr;
     )*) => {$(
         exported! {
             $(#[$documentation])*
@@ -140,7 +142,7 @@ macro_rules! collectives {
             ) -> c_int {
                 let passed = Passed { input, output, comm, stream, config: std::ptr::null() };
                 // SAFETY: this function's own contract.
-                unsafe { collective(stringify!($name), passed, |$comm| $what) }
+                unsafe { collective(stringify!($name), passed, $number, |$op| $what) }
             }
 
             $(#[$documentation])*
@@ -154,7 +156,7 @@ macro_rules! collectives {
             ) -> c_int {
                 let passed = Passed { input, output, comm, stream, config };
                 // SAFETY: this function's own contract.
-                unsafe { collective(stringify!($with), passed, |$comm| $what) }
+                unsafe { collective(stringify!($with), passed, $number, |$op| $what) }
             }
         }
     )*};
@@ -164,51 +166,42 @@ collectives! {
     /// All-reduce: `count` elements of all ranks are folded, all get the result.
     fn ncclAllReduce = pncclAllReduce, ncclAllReduceConfig = pncclAllReduceConfig(
         count: usize, element: c_int, op: c_int
-    ) |comm| {
-        let element = data_type(element)?;
-        reducing(comm, op, element, |op| Call::all_reduce(element, op, count))
-    };
+    ) |op| Ok(Call::all_reduce(data_type(element)?, op, count)), Some(op);
 
     /// Reduce: `count` elements of all ranks are folded, `root` gets the result.
     fn ncclReduce = pncclReduce, ncclReduceConfig = pncclReduceConfig(
         count: usize, element: c_int, op: c_int, root: c_int
-    ) |comm| {
-        let (element, root) = (data_type(element)?, rank(root)?);
-        reducing(comm, op, element, |op| Call::reduce(element, op, count, root))
-    };
+    ) |op| Ok(Call::reduce(data_type(element)?, op, count, rank(root)?)), Some(op);
 
     /// Broadcast: all get `count` elements of `root`.
     fn ncclBroadcast = pncclBroadcast, ncclBroadcastConfig = pncclBroadcastConfig(
         count: usize, element: c_int, root: c_int
-    ) |_comm| Ok((Call::broadcast(data_type(element)?, count, rank(root)?), None));
+    ) |_op| Ok(Call::broadcast(data_type(element)?, count, rank(root)?)), None;
 
     /// All-gather: all get `count` elements of every rank, in rank order.
     fn ncclAllGather = pncclAllGather, ncclAllGatherConfig = pncclAllGatherConfig(
         count: usize, element: c_int
-    ) |_comm| Ok((Call::all_gather(data_type(element)?, count), None));
+    ) |_op| Ok(Call::all_gather(data_type(element)?, count)), None;
 
     /// Reduce-scatter: of what is folded, every rank gets its `count` elements.
     fn ncclReduceScatter = pncclReduceScatter, ncclReduceScatterConfig = pncclReduceScatterConfig(
         count: usize, element: c_int, op: c_int
-    ) |comm| {
-        let element = data_type(element)?;
-        reducing(comm, op, element, |op| Call::reduce_scatter(element, op, count))
-    };
+    ) |op| Ok(Call::reduce_scatter(data_type(element)?, op, count)), Some(op);
 
     /// All-to-all: every rank gets `count` elements of every rank.
     fn ncclAlltoAll = pncclAlltoAll, ncclAlltoAllConfig = pncclAlltoAllConfig(
         count: usize, element: c_int
-    ) |_comm| Ok((Call::all_to_all(data_type(element)?, count), None));
+    ) |_op| Ok(Call::all_to_all(data_type(element)?, count)), None;
 
     /// Gather: `root` gets `count` elements of every rank, in rank order.
     fn ncclGather = pncclGather, ncclGatherConfig = pncclGatherConfig(
         count: usize, element: c_int, root: c_int
-    ) |_comm| Ok((Call::gather(data_type(element)?, count, rank(root)?), None));
+    ) |_op| Ok(Call::gather(data_type(element)?, count, rank(root)?)), None;
 
     /// Scatter: every rank gets its `count` elements of `root`.
     fn ncclScatter = pncclScatter, ncclScatterConfig = pncclScatterConfig(
         count: usize, element: c_int, root: c_int
-    ) |_comm| Ok((Call::scatter(data_type(element)?, count, rank(root)?), None));
+    ) |_op| Ok(Call::scatter(data_type(element)?, count, rank(root)?)), None;
 }
 
 exported! {
@@ -222,9 +215,7 @@ exported! {
         let passed = Passed { input: buffer, output: buffer, comm, stream, config: std::ptr::null() };
         // SAFETY: this function's own contract.
         unsafe {
-            collective("ncclBcast", passed, |_| {
-                Ok((Call::broadcast(data_type(element)?, count, rank(root)?), None))
-            })
+            collective("ncclBcast", passed, None, |_| Ok(Call::broadcast(data_type(element)?, count, rank(root)?)))
         }
     }
 
@@ -250,7 +241,7 @@ exported! {
             }
             // SAFETY: this function's own contract; nothing is received.
             let (input, output) = unsafe { kept(&comm, (input, bytes), NOTHING_WRITTEN)? };
-            let (what, how) = (What::Send(element, peer), How { timeout: timeout::of_thread(), algorithm: None });
+            let (what, how) = (What::Send(element, peer), How { timeout: thread::timeout(), algorithm: None });
             comm.issue(Operation { what, how, input, output }, stream.as_ref())
         })
     }
@@ -277,7 +268,7 @@ exported! {
             }
             // SAFETY: this function's own contract; nothing is sent.
             let (input, output) = unsafe { kept(&comm, NOTHING_READ, (output, bytes))? };
-            let (what, how) = (What::Receive(element, peer), How { timeout: timeout::of_thread(), algorithm: None });
+            let (what, how) = (What::Receive(element, peer), How { timeout: thread::timeout(), algorithm: None });
             comm.issue(Operation { what, how, input, output }, stream.as_ref())
         })
     }

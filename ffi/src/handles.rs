@@ -21,21 +21,19 @@ struct Slot<T> {
     value: Option<Arc<T>>,
 }
 
-/// All handles of a kind.
-pub(crate) struct Slab<T: 'static> {
-    kind: usize,
+/// All handles of a kind. Zeros when it is new, so that a file of the library does not hold it.
+pub(crate) struct Slab<T: 'static, const KIND: usize> {
     slots: [RwLock<Slot<T>>; HANDLES_MAX],
     /// Below it all slots were taken when it was set; a hint.
     free: AtomicUsize,
 }
 
-pub(crate) static COMMS: Slab<Comm> = Slab::new(0x5_C001);
-pub(crate) static STREAMS: Slab<Stream> = Slab::new(0x5_C002);
+pub(crate) static COMMS: Slab<Comm, 0x5_C001> = Slab::new();
+pub(crate) static STREAMS: Slab<Stream, 0x5_C002> = Slab::new();
 
-impl<T> Slab<T> {
-    const fn new(kind: usize) -> Self {
+impl<T, const KIND: usize> Slab<T, KIND> {
+    const fn new() -> Self {
         Slab {
-            kind,
             slots: [const { RwLock::new(Slot { generation: 0, value: None }) }; HANDLES_MAX],
             free: AtomicUsize::new(0),
         }
@@ -56,7 +54,7 @@ impl<T> Slab<T> {
                 slot.value = Some(value);
                 self.free.store(index + 1, Ordering::Relaxed);
                 let generation = slot.generation as usize;
-                return Ok((self.kind << KIND_BIT | generation << INDEX_BITS | index) as *mut c_void);
+                return Ok((KIND << KIND_BIT | generation << INDEX_BITS | index) as *mut c_void);
             }
         }
         Err(Failure::usage(
@@ -68,7 +66,7 @@ impl<T> Slab<T> {
     fn slot(&self, handle: *mut c_void) -> Option<(&RwLock<Slot<T>>, u32)> {
         let bits = handle as usize;
         let generation = (bits >> INDEX_BITS) as u32;
-        (bits >> KIND_BIT == self.kind).then(|| (&self.slots[bits % HANDLES_MAX], generation))
+        (bits >> KIND_BIT == KIND).then(|| (&self.slots[bits % HANDLES_MAX], generation))
     }
 
     /// What a handle stands for, unless it was freed or never was one.
@@ -86,6 +84,13 @@ impl<T> Slab<T> {
         if slot.generation == generation { slot.value.take() } else { None }
     }
 
+    /// How many there are.
+    fn count(&self) -> usize {
+        let is_taken =
+            |slot: &&RwLock<Slot<T>>| slot.read().unwrap_or_else(PoisonError::into_inner).value.is_some();
+        self.slots.iter().filter(is_taken).count()
+    }
+
     /// Whether it is a handle that was made here, freed or not.
     fn was_made(&self, handle: *mut c_void) -> bool {
         self.slot(handle).is_some_and(|(slot, generation)| {
@@ -93,6 +98,11 @@ impl<T> Slab<T> {
             generation != 0 && generation <= slot.generation
         })
     }
+}
+
+/// How many handles of communicators and of streams there are, for tests of what is left behind.
+pub fn handles_in_use() -> (usize, usize) {
+    (COMMS.count(), STREAMS.count())
 }
 
 /// The communicator that a handle stands for.

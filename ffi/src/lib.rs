@@ -23,6 +23,7 @@ mod vectors;
 pub use boundary::*;
 pub use collectives::*;
 pub use device::*;
+pub use handles::handles_in_use;
 pub use lifecycle::*;
 pub use memory::*;
 pub use parameters::*;

@@ -1,19 +1,13 @@
 //! Deadlines as C says them: seconds in a double, with two values that are no times.
 
-use std::cell::Cell;
 use std::time::Duration;
 
-use consort::nccl::{Comm, Failure, NEVER, Result};
+use consort::nccl::{Comm, Failure, NEVER, Result, thread};
 
 /// `CONSORT_TIMEOUT_NONE`: no deadline.
 pub const NONE: f64 = -1.0;
 /// `CONSORT_TIMEOUT_INHERIT`: what the next wider scope says.
 pub const INHERIT: f64 = -2.0;
-
-thread_local! {
-    /// `None` where the communicator decides.
-    static OF_THREAD: Cell<Option<Duration>> = const { Cell::new(None) };
-}
 
 /// The seconds that C passed; `None` to inherit.
 fn parse(seconds: f64) -> Result<Option<Duration>> {
@@ -51,23 +45,16 @@ pub(crate) fn seconds(comm: &Comm) -> Result<f64> {
     Ok(show(Some(comm.timeout().unwrap_or(comm.communicator()?.timeout()))))
 }
 
-/// What this thread has set.
-pub(crate) fn of_thread() -> Option<Duration> {
-    OF_THREAD.try_with(Cell::get).ok().flatten()
-}
-
 /// What holds for this thread's next call; `None` where it is the communicator's own.
 #[inline]
 pub(crate) fn now(comm: &Comm) -> Option<Duration> {
-    of_thread().or_else(|| comm.timeout())
+    thread::timeout().or_else(|| comm.timeout())
 }
 
 /// Sets this thread's deadline and returns the one before.
 pub(crate) fn set_of_thread(seconds: f64) -> Result<f64> {
-    let timeout = parse(seconds)?;
-    OF_THREAD
-        .try_with(|of_thread| show(of_thread.replace(timeout)))
-        .map_err(|_| Failure::argument("this thread is ending", "set its timeout before"))
+    let before = thread::set_timeout(parse(seconds)?);
+    before.map(show).ok_or_else(|| Failure::argument("this thread is ending", "set its timeout before"))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use consort::nccl::{Comm, Counts, Failure, Reduction, Result, Varying};
 use crate::boundary::call_in_group;
 use crate::buffers::kept;
 use crate::collectives::{data_type, rank};
-use crate::{handles, timeout};
+use crate::handles;
 
 /// One number for each rank that C passed.
 ///
@@ -75,7 +75,7 @@ unsafe fn varying(
             )?
         };
         let what = What::Varying(varying, reduction.and_then(|it| it.scale));
-        let how = How { timeout: timeout::of_thread(), algorithm: None };
+        let how = How { timeout: consort::nccl::thread::timeout(), algorithm: None };
         comm.issue(Operation { what, how, input, output }, stream.as_ref())
     })
 }

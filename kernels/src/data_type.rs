@@ -86,6 +86,7 @@ impl DataType {
     }
 
     /// The type with this code, if there is one.
+    #[inline]
     pub fn from_code(code: u32) -> Option<Self> {
         Self::ALL.get(usize::try_from(code).ok()?).copied()
     }

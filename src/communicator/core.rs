@@ -141,15 +141,20 @@ impl Core {
     /// The engine, for a data call that somebody waits for.
     #[inline]
     pub(super) fn acquire(&self) -> Result<Owned<'_>> {
-        if let Some(owned) = self.try_own() {
-            return Ok(owned);
+        match self.try_own() {
+            Some(owned) => Ok(owned),
+            None => self.wait_for_engine(|| self.try_own()),
         }
+    }
+
+    /// What `attempt` gets when nobody has the engine for a moment only.
+    fn wait_for_engine<T>(&self, attempt: impl Fn() -> Option<T>) -> Result<T> {
         self.waiters.fetch_add(1, Ordering::Relaxed);
         let _leave = Leave(&self.waiters);
         let mut waiter = self.policy.waiter();
         loop {
-            if let Some(owned) = self.try_own() {
-                return Ok(owned);
+            if let Some(got) = attempt() {
+                return Ok(got);
             }
             if self.in_call.load(Ordering::Relaxed) {
                 return Err(Error::ConcurrentUse);
@@ -405,7 +410,8 @@ impl Core {
     }
 
     pub(crate) fn memory_bytes(&self) -> Result<usize> {
-        Ok(self.acquire()?.engine.memory_bytes())
+        // Not as a data call has it: one that comes in the meantime waits for this to be over, and is not refused.
+        self.wait_for_engine(|| self.engine.try_acquire().map(|engine| engine.memory_bytes()))
     }
 
     /// The owner is gone: ends what is queued within a bounded time and tells the others.

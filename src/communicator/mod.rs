@@ -110,11 +110,13 @@ impl Communicator {
     }
 
     /// This rank, from 0 to `size() - 1`.
+    #[inline]
     pub fn rank(&self) -> Rank {
         self.core.group.rank
     }
 
     /// How many ranks there are.
+    #[inline]
     pub fn size(&self) -> u32 {
         self.core.group.size()
     }

@@ -155,6 +155,7 @@ impl Comm {
         &self.cancelled
     }
 
+    #[inline]
     pub(super) fn phase(&self) -> Phase {
         // Acquire: pairs with the Release in `set_phase`; a phase after joining means that the communicator is there.
         Phase::ALL[usize::from(self.phase.load(Ordering::Acquire))]
@@ -224,11 +225,13 @@ impl Comm {
 
     /// The communicator, where a call may go straight to it: there, healthy by all that is known here, nothing in the
     /// background, and the caller is to wait.
-    #[inline]
+    #[inline(always)]
     pub fn inline(&self) -> Option<&Communicator> {
         // Relaxed: whoever submitted a job that this thread must come after did so in an order with this call.
         let idle = self.busy.load(Ordering::Relaxed) == 0;
-        if self.phase() == Phase::Ready && idle && self.is_blocking() {
+        // Acquire: as in `phase`.
+        let is_ready = self.phase.load(Ordering::Acquire) == Phase::Ready as u8;
+        if is_ready && idle && self.is_blocking() {
             return self.communicator.get();
         }
         None

@@ -4,7 +4,7 @@
 //! Invariant: nothing of a group is issued before its outermost end, and nothing at all if a call in it was refused.
 //! First communicators are made, then data moves, then communicators end. Absent: what the calls do.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use super::comm::{Comm, Work};
 use super::operation::{Entry, start as start_operations};
 use super::result::{Failure, Progress, Result};
 use super::stream::Stream;
+use super::thread;
 use crate::error::Error;
 
 /// What a task does; or, told why its group was not issued, what it leaves behind then.
@@ -74,8 +75,6 @@ struct Open {
 }
 
 thread_local! {
-    /// Apart from the rest, so that a call outside of groups looks at one word.
-    static DEPTH: Cell<u32> = const { Cell::new(0) };
     static OPEN: Thread = Thread::default();
 }
 
@@ -95,13 +94,12 @@ impl Drop for Thread {
 /// Whether a group is open on this thread.
 #[inline]
 pub fn is_open() -> bool {
-    DEPTH.try_with(Cell::get).unwrap_or(0) != 0
+    thread::depth() != 0
 }
 
 /// Opens a group, or one within.
 pub fn start() {
-    // A thread that ends opens no groups.
-    let _ = DEPTH.try_with(|depth| depth.set(depth.get().saturating_add(1)));
+    thread::set_depth(thread::depth().saturating_add(1));
 }
 
 /// Closes a group; the outermost issues what was written down and, unless its communicators do not block, waits for it.
@@ -138,14 +136,14 @@ pub fn simulate_end() -> Result<Option<f64>> {
 
 /// One level up; what was written down if that was the outermost.
 fn close() -> Result<Option<Open>> {
-    let depth = DEPTH.try_with(Cell::get).unwrap_or(0);
+    let depth = thread::depth();
     if depth == 0 {
         return Err(Failure::usage(
             "there is no group to end",
             "call ncclGroupStart first, on the same thread",
         ));
     }
-    let _ = DEPTH.try_with(|cell| cell.set(depth - 1));
+    thread::set_depth(depth - 1);
     if depth > 1 {
         return Ok(None);
     }

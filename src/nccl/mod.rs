@@ -18,6 +18,7 @@ pub mod parameters;
 mod properties;
 mod result;
 mod stream;
+pub mod thread;
 mod varying;
 pub mod version;
 

@@ -175,3 +175,22 @@ fn two_threads_are_two_ranks() {
         run(0);
     });
 }
+
+#[test]
+fn the_text_of_a_communicator_stays_while_others_are_asked_for() {
+    let mut comms = [null_mut(); 2];
+    // SAFETY: there is room for two handles.
+    assert_eq!(unsafe { ncclCommInitAll(comms.as_mut_ptr(), 2, null()) }, OK);
+    for comm in comms {
+        // SAFETY: no reason, which is allowed.
+        assert_eq!(unsafe { extensions::consortCommAbort(comm, null()) }, OK);
+    }
+    let texts = comms.map(|comm| consortGetLastError(comm));
+    last_error();
+    // SAFETY: this thread has had no failing call with them.
+    let texts = texts.map(|text| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned());
+    assert!(texts.iter().all(|text| text.contains("aborted")), "{texts:?}");
+    for comm in comms {
+        assert_eq!(destroy(comm), OK);
+    }
+}

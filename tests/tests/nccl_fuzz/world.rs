@@ -1,0 +1,119 @@
+//! What a program of calls works with: handles, memory, places.
+//!
+//! Invariant: what NCCL's contract has a caller promise is kept. Memory that a call may read or write is in the arena, a
+//! part of its own for each call, and stays until all is ended; so do places that are written in the background.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+
+use consort_tests::c_calls::{Comm, IN_PROGRESS};
+use nccl::NcclUniqueId;
+
+/// Calls of a program, at most.
+pub(crate) const CALLS_MAX: usize = 48;
+/// Bytes of memory that a data call has for itself, each way.
+pub(crate) const REGION: usize = 16 << 10;
+const REGIONS: usize = 2 * CALLS_MAX;
+/// Deadlines of data calls in seconds, until the program sets others.
+const DEADLINE: f64 = 0.02;
+
+/// Where a communicator's handle will be written, once nothing of `parent` is in progress. A join in a group that fails
+/// writes there once more, at the group's end.
+struct Place {
+    handle: Box<UnsafeCell<Comm>>,
+    parent: Comm,
+}
+
+/// What there is.
+pub(crate) struct World {
+    /// All that there ever were, freed ones too.
+    pub(crate) comms: Vec<Comm>,
+    pub(crate) streams: Vec<*mut c_void>,
+    pub(crate) ids: Vec<NcclUniqueId>,
+    pub(crate) operators: Vec<c_int>,
+    /// What `ncclMemAlloc` gave.
+    pub(crate) given: Vec<*mut c_void>,
+    pub(crate) registered: Vec<*mut c_void>,
+    pub(crate) parameters: Vec<*mut c_void>,
+    places: Vec<Place>,
+    /// Only touched through pointers.
+    arena: Vec<UnsafeCell<[u8; REGION]>>,
+    used: usize,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        // SAFETY: the previous value is not wanted.
+        unsafe { nccl::extensions::consortThreadSetTimeout(DEADLINE, null_mut()) };
+        World {
+            comms: Vec::new(),
+            streams: Vec::new(),
+            ids: Vec::new(),
+            operators: Vec::new(),
+            given: Vec::new(),
+            registered: Vec::new(),
+            parameters: Vec::new(),
+            places: Vec::new(),
+            arena: (0..REGIONS).map(|_| UnsafeCell::new([0; REGION])).collect(),
+            used: 0,
+        }
+    }
+
+    /// Memory that nobody else uses; null when there is no more.
+    pub(crate) fn region(&mut self) -> *mut c_void {
+        if self.used == REGIONS {
+            return null_mut();
+        }
+        self.used += 1;
+        self.arena[self.used - 1].get().cast()
+    }
+
+    /// A place for a communicator that is made of `parent`.
+    pub(crate) fn place(&mut self, parent: Comm) -> *mut Comm {
+        let place = Place { handle: Box::new(UnsafeCell::new(null_mut())), parent };
+        let start = place.handle.get();
+        self.places.push(place);
+        start
+    }
+
+    /// Takes the handles that were written.
+    pub(crate) fn harvest(&mut self) {
+        let comms = &mut self.comms;
+        for place in &self.places {
+            let mut result = 0;
+            // SAFETY: the place is writable.
+            unsafe { nccl::ncclCommGetAsyncError(place.parent, &mut result) };
+            // SAFETY: it is written in the background of the parent only, in which nothing is in progress.
+            let handle = if result == IN_PROGRESS { null_mut() } else { unsafe { *place.handle.get() } };
+            if !handle.is_null() && !comms.contains(&handle) {
+                comms.push(handle);
+            }
+        }
+    }
+
+    /// Ends everything.
+    pub(crate) fn end(&mut self) {
+        // SAFETY: the memory of the calls in the group is still there.
+        while unsafe { nccl::ncclGroupEnd() } != consort_tests::c_calls::INVALID_USAGE {}
+        let mut ended = 0;
+        loop {
+            self.harvest();
+            if ended == self.comms.len() {
+                break;
+            }
+            for comm in &self.comms[ended..] {
+                // SAFETY: any handle.
+                unsafe { nccl::ncclCommAbort(*comm) };
+            }
+            ended = self.comms.len();
+        }
+        for stream in &self.streams {
+            nccl::consortStreamDestroy(*stream);
+        }
+        for memory in &self.given {
+            // SAFETY: nobody uses it.
+            unsafe { nccl::ncclMemFree(*memory) };
+        }
+    }
+}
