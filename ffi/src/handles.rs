@@ -28,8 +28,8 @@ pub(crate) struct Slab<T: 'static, const KIND: usize> {
     free: AtomicUsize,
 }
 
-pub(crate) static COMMS: Slab<Comm, 0x5C0_01> = Slab::new();
-pub(crate) static STREAMS: Slab<Stream, 0x5C0_02> = Slab::new();
+pub(crate) static COMMS: Slab<Comm, 0x5C001> = Slab::new();
+pub(crate) static STREAMS: Slab<Stream, 0x5C002> = Slab::new();
 
 impl<T, const KIND: usize> Slab<T, KIND> {
     const fn new() -> Self {

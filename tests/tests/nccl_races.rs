@@ -76,7 +76,9 @@ fn watched(round: u64, comms: [Comm; 2], random: &mut Random) {
         over.store(true, Ordering::Release);
     });
     std::thread::scope(|threads| {
-        handles.map(|handle| threads.spawn(move || destroy(handle.get())));
+        for handle in handles {
+            threads.spawn(move || destroy(handle.get()));
+        }
     });
 }
 
