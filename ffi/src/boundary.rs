@@ -69,7 +69,11 @@ static HANDED_OUT: HandedOut = HandedOut {
 /// Copies a text to where it can be read for ever, or until as many others were handed out.
 fn hand_out(text: &str) -> *const c_char {
     // Relaxed throughout: what is read by the thread that asked was written by it; others see some text, ended by a zero.
-    let text = text.get(..text.floor_char_boundary(TEXT_BYTES - 1)).unwrap_or_default();
+    let mut end = text.len().min(TEXT_BYTES - 1);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let text = &text[..end];
     let place = &HANDED_OUT.texts[HANDED_OUT.next.fetch_add(1, Ordering::Relaxed) % TEXTS];
     let bytes = text.bytes().map(|byte| if byte == 0 { b' ' } else { byte }).chain([0]);
     place.iter().zip(bytes).for_each(|(place, byte)| place.store(byte, Ordering::Relaxed));

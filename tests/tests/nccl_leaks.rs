@@ -85,8 +85,8 @@ fn aborted() {
 
 fn round(at: usize) {
     by_id(None, false);
-    by_id(Some(&NON_BLOCKING), at % 2 == 0);
-    of_one_thread(at % 2 == 0);
+    by_id(Some(&NON_BLOCKING), at.is_multiple_of(2));
+    of_one_thread(at.is_multiple_of(2));
     aborted();
     // A failure, whose text is kept.
     let [comm, other] = both();
