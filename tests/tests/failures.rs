@@ -44,10 +44,13 @@ fn an_abort_ends_a_split_after_a_revocation() {
 #[test]
 fn a_revoked_communicator_can_be_split() {
     let ranks = Communicator::local_with(4, &options(10.0)).expect("ranks");
+    // A rank may be out of a barrier before the others are, and they are not to be revoked in it.
+    let out = &std::sync::Barrier::new(4);
     std::thread::scope(|threads| {
         for comm in &ranks {
             threads.spawn(move || {
                 comm.barrier().expect("all are here");
+                out.wait();
                 if comm.rank() == 2 {
                     comm.revoke("a better one is coming");
                 }
