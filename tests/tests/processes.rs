@@ -39,7 +39,7 @@ type Bits = [Vec<String>; 2];
 #[track_caller]
 fn assert_same(one: &[String], other: &[String], what: &str) {
     let differences = bits::differences(one, other);
-    assert!(one.len() == 60 && other.len() == 60 && differences.is_empty(), "{what}: {differences:#?}");
+    assert!(one.len() == 72 && other.len() == 72 && differences.is_empty(), "{what}: {differences:#?}");
 }
 
 fn bits_of_processes(size: u32, transport: &str, determinism: &str) -> Bits {
