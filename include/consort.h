@@ -133,7 +133,8 @@ void consortFree(void* memory);
 consortResult_t consortCommStatus(consortComm_t comm, char* buffer, size_t capacity, size_t* needed);
 
 /*
- * The text of the calling thread's last failed call with this communicator as an argument; "" where there was none.
+ * The text of the calling thread's last failed call with this communicator as an argument; where there was none, what
+ * ended the communicator, and "" while it works.
  * A call that succeeds leaves it. With NULL, of the thread's last failed call at all. Never NULL.
  * The library owns the text; it stays until the same thread's next failing call with that communicator (with NULL,
  * or once the communicator is freed: its next failing call at all), or until the thread ends.
@@ -261,7 +262,7 @@ consortResult_t consortScatterV(const void* sendbuff, void* recvbuff, const size
 
 /*
  * Host streams: queues of data calls on host memory, each with a thread of this library that makes them. A host stream
- * is passed where a cudaStream_t is expected; CUDA itself does not know it.
+ * is passed where a cudaStream_t is expected; CUDA itself does not know it, and a call on memory of a device refuses it.
  *
  * A data call with one returns once it is in the queue, and its buffers must stay, untouched, until the stream has got
  * past it. What can be seen to be wrong with the call is still told at once, and it is then not in the queue. It runs

@@ -5,10 +5,14 @@
  * run with either library. The words are ours and say what THIS library does. What NCCL does not have is in
  * <consort.h>; the host side of the device interface is in <nccl_device.h>.
  *
- * Buffers.    Host memory. Of streams, only the host streams of <consort.h> are looked at; pass NULL, or what you have.
- * Completion. A data call has completed when it returns; in a group, when the outermost ncclGroupEnd has. With a
- *             non-blocking communicator either may return ncclInProgress: it is over when ncclCommGetAsyncError
- *             says something else.
+ * Devices.    A communicator is on devices when all its ranks made it with a CUDA context current on the calling
+ *             thread (ncclCommInitAll: on the devices it names), and otherwise on host memory. CONSORT_DEVICE says more.
+ * Buffers.    On devices: memory that the rank's device reaches, or in all of a call host memory. Otherwise host memory.
+ * Completion. On devices: in the order of the CUDA stream that is passed. Ranks of one process that share a device
+ *             wait in their calls until all of them have called. On host memory: when the data call returns; in a
+ *             group, when the outermost ncclGroupEnd has. Of streams, only the host streams of <consort.h> are looked
+ *             at then; pass NULL, or what you have. With a non-blocking communicator a call may return
+ *             ncclInProgress: it is over (on devices: in its stream) when ncclCommGetAsyncError says something else.
  * Order.      All ranks of a communicator make the same calls in the same order. Where they do not, the call fails
  *             with ncclInvalidUsage and says which ranks differ.
  * Handles.    A communicator that is NULL, freed or foreign is refused with ncclInvalidArgument and not followed.
@@ -206,7 +210,7 @@ typedef enum { NCCL_ENCRYPTION_MODE_NONE = 0, NCCL_ENCRYPTION_MODE_PSK = 1 } ncc
 
 /*
  * Settings of a communicator. New members are appended only; `size` and `version` tell the library which of them
- * the program knew. What only concerns GPUs is checked and otherwise has no effect on host memory.
+ * the program knew. What only concerns GPUs is checked; of it, minCTAs and maxCTAs have an effect.
  */
 typedef struct ncclConfig_v23100 {
   size_t size;
@@ -283,7 +287,7 @@ typedef struct ncclCollConfig_v23200 {
   int forceAlgSelection;    /* 1: an error where it cannot */
   int CTAPolicy;
   uint64_t userProfilerTag;          /* a number of the program's own, for what it reads in a profile */
-  cudaEvent_t launchCompletionEvent; /* NULL on host memory */
+  cudaEvent_t launchCompletionEvent; /* NULL */
 } ncclCollConfig_t;
 
 #define NCCL_COLLCONFIG_INITIALIZER                                                                       \
@@ -344,7 +348,8 @@ const char* ncclGetLastError(ncclComm_t comm);
 /* Reads the settings of logging from the environment again. Not part of NCCL's documented interface. */
 void ncclResetDebugInit(void);
 
-/* Memory that other ranks of this machine can be given access to; any memory may be used for any call, though. */
+/* Memory of the device that is current on the calling thread, or without one host memory, zeroed. Any memory may be used for
+   any call, though. */
 ncclResult_t ncclMemAlloc(void** ptr, size_t size);
 
 /* Frees what ncclMemAlloc gave. */
@@ -395,13 +400,14 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm);
 /* Frees the communicator, finalizing it where that was not done. NULL is fine. */
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 
-/* Ends what is under way, from any thread and without waiting for anybody, and frees. NULL is fine. */
+/* Ends what this rank has under way, on all ranks, from any thread and without waiting for anybody, and frees. A rank that
+   has nothing under way only leaves: what the others are finishing does not fail. NULL is fine. */
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 
 /* Writes ncclSuccess, ncclInProgress, or what ended the communicator. Any thread, also during a call. */
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError);
 
-/* How many ranks it has; which of them this is; and its device. */
+/* How many ranks it has; which of them this is; and its device, on host memory what ncclCommInitAll was given, or 0. */
 ncclResult_t ncclCommCount(const ncclComm_t comm, int* count);
 ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank);
 ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device);

@@ -4,12 +4,12 @@
 use consort_algorithms::catalogue::Algorithm;
 use consort_algorithms::{Block, Collective};
 use consort_kernels::{DataType, ReduceOp, Scalar};
-use consort_memory::{Span, SpanMut};
 
 use crate::Rank;
 use crate::blocks::Blocks;
 use crate::error::{Error, Result};
 use crate::recorder::{Descriptor, Named};
+use crate::stretch::Stretch;
 
 /// What an operation is called. The discriminants travel in digests.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -30,10 +30,11 @@ pub(crate) enum Kind {
     AllGatherV = 13,
     ReduceScatterV = 14,
     Grow = 15,
+    Devices = 16,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 15] = [
+    pub(crate) const ALL: [Kind; 16] = [
         Kind::AllReduce,
         Kind::Reduce,
         Kind::Broadcast,
@@ -49,6 +50,7 @@ impl Kind {
         Kind::AllGatherV,
         Kind::ReduceScatterV,
         Kind::Grow,
+        Kind::Devices,
     ];
 
     pub(crate) fn from_code(code: u8) -> Option<Self> {
@@ -74,7 +76,7 @@ impl Kind {
     /// Whether the library makes it for its own ends: settings that name algorithms for the program's calls do not
     /// concern it.
     pub(crate) fn is_own(self) -> bool {
-        matches!(self, Kind::Barrier | Kind::Split | Kind::Grow)
+        matches!(self, Kind::Barrier | Kind::Split | Kind::Grow | Kind::Devices)
     }
 
     /// The other end of a message; itself otherwise.
@@ -103,6 +105,7 @@ impl Kind {
             Kind::AllGatherV => "all_gather_v",
             Kind::ReduceScatterV => "reduce_scatter_v",
             Kind::Grow => "grow",
+            Kind::Devices => "devices",
         }
     }
 
@@ -112,7 +115,9 @@ impl Kind {
             Kind::AllReduce | Kind::Barrier => Collective::AllReduce,
             Kind::Reduce => Collective::Reduce,
             Kind::Broadcast => Collective::Broadcast,
-            Kind::AllGather | Kind::AllGatherV | Kind::Split | Kind::Grow => Collective::AllGather,
+            Kind::AllGather | Kind::AllGatherV | Kind::Split | Kind::Grow | Kind::Devices => {
+                Collective::AllGather
+            }
             Kind::ReduceScatter | Kind::ReduceScatterV => Collective::ReduceScatter,
             Kind::AllToAll => Collective::AllToAll,
             Kind::Gather => Collective::Gather,
@@ -313,7 +318,13 @@ impl Call {
     }
 
     /// Everything about the call and its buffers that this rank can check alone.
-    pub(crate) fn check(&self, rank: Rank, size: u32, input: Span<'_>, output: SpanMut<'_>) -> Result<()> {
+    pub(crate) fn check(
+        &self,
+        rank: Rank,
+        size: u32,
+        input: impl Stretch,
+        output: impl Stretch,
+    ) -> Result<()> {
         let name = self.kind.name();
         self.check_scalar(name)?;
         self.check_root(name, size)?;
@@ -330,7 +341,9 @@ impl Call {
             ));
         }
         let (needs_in, needs_out) = (self.input_bytes(rank, size), self.output_bytes(rank, size));
-        for (what, needed, bytes) in [("input", needs_in, input.len()), ("output", needs_out, output.len())] {
+        for (what, needed, bytes) in
+            [("input", needs_in, input.bytes()), ("output", needs_out, output.bytes())]
+        {
             if needed != 0 && bytes != needed {
                 return Err(Error::invalid(
                     format!("{name}: the {what} of rank {rank} has {bytes} bytes and must have {needed}"),
@@ -351,13 +364,14 @@ impl Call {
         rank: Rank,
         size: u32,
         blocks: Blocks<'_>,
-        input: Span<'_>,
-        output: SpanMut<'_>,
+        input: impl Stretch,
+        output: impl Stretch,
     ) -> Result<()> {
         let (name, element) = (self.kind.name(), self.data_type.size());
         self.check_scalar(name)?;
         let gathers = self.kind == Kind::AllGatherV;
-        let (whole, own) = if gathers { (output.len(), input.len()) } else { (input.len(), output.len()) };
+        let (whole, own) =
+            if gathers { (output.bytes(), input.bytes()) } else { (input.bytes(), output.bytes()) };
         let (all, one) = if gathers { ("output", "input") } else { ("input", "output") };
         blocks.check(name, all, size, element, whole, gathers)?;
         let needed = blocks.count(rank) * element;
@@ -413,11 +427,11 @@ impl Call {
         &self,
         name: &str,
         block: usize,
-        input: Span<'_>,
-        output: SpanMut<'_>,
+        input: impl Stretch,
+        output: impl Stretch,
     ) -> Result<()> {
-        let (from, to) = (input.as_ptr() as usize, output.as_mut_ptr() as usize);
-        let apart = from + input.len() <= to || to + output.len() <= from;
+        let (from, to) = (input.start(), output.start());
+        let apart = from + input.bytes() <= to || to + output.bytes() <= from;
         let (in_place, form) = match self.kind {
             Kind::AllGather | Kind::AllGatherV | Kind::Split | Kind::Grow | Kind::Gather => {
                 (from == to + block, "the input is this rank's block of the output")
@@ -447,6 +461,8 @@ impl std::fmt::Display for Call {
 
 #[cfg(test)]
 mod tests {
+    use consort_memory::SpanMut;
+
     use super::*;
 
     #[test]

@@ -173,6 +173,19 @@ pub enum Error {
         /// What the system said.
         cause: String,
     },
+    /// A device, or its driver, refused or failed.
+    #[error(
+        "rank {rank}'s device failed at {what}: {cause}; what a kernel of the program did before is found only now: run it \
+         with compute-sanitizer or CUDA_LAUNCH_BLOCKING=1, and look at the kernel's log for Xid messages"
+    )]
+    Device {
+        /// Who.
+        rank: Rank,
+        /// What was wanted of it.
+        what: String,
+        /// What the driver said.
+        cause: String,
+    },
     /// A link broke in a way that does not tell whether the rank is alive.
     #[error(
         "the {transport} link between rank {from} and rank {to} failed: {cause}; check the network between their hosts and \

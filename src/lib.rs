@@ -36,6 +36,7 @@ mod call;
 mod clock;
 mod communicator;
 mod control;
+pub mod device;
 mod engine;
 mod error;
 pub mod nccl;
@@ -46,6 +47,7 @@ mod recorder;
 mod report;
 #[cfg(test)]
 mod simulation;
+mod stretch;
 mod trace;
 mod varying;
 mod wait;

@@ -20,7 +20,7 @@ pub(crate) const SLOT_BYTES_MAX: usize = 512 << 10;
 /// The shortest slot, in bytes.
 pub(crate) const SLOT_BYTES_MIN: usize = 16 << 10;
 /// Changes with every change of what travels between ranks.
-pub(crate) const WIRE_VERSION: u32 = 4;
+pub(crate) const WIRE_VERSION: u32 = 5;
 /// Changes with every change of what the planner chooses for the same call.
 pub(crate) const PLANNER_VERSION: u32 = 2;
 
@@ -79,9 +79,16 @@ pub struct Options {
     trace: Option<PathBuf>,
     trace_events: Option<usize>,
     planner: Wishes,
+    devices: bool,
 }
 
 impl Options {
+    /// Whether this rank wants to use a device, for bindings that find one by themselves.
+    pub(crate) fn devices(mut self, wanted: bool) -> Self {
+        self.devices = wanted;
+        self
+    }
+
     /// How long an operation may take before it fails on all ranks (`CONSORT_TIMEOUT`, seconds; default 30
     /// minutes).
     pub fn timeout(mut self, timeout: Duration) -> Self {

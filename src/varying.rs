@@ -4,12 +4,12 @@
 //! every rank must know every count; the others are messages, of which a rank knows its own. Absent: running them.
 
 use consort_kernels::{DataType, ReduceOp, Scalar};
-use consort_memory::{Span, SpanMut};
 
 use crate::Rank;
 use crate::blocks::Blocks;
 use crate::call::{Call, Kind};
 use crate::error::{Error, Result};
+use crate::stretch::Stretch;
 
 /// A collective whose blocks differ in length, for [`Communicator::execute_v`](crate::Communicator::execute_v): the
 /// counterpart of [`Call`].
@@ -111,19 +111,26 @@ impl<'a> CallV<'a> {
     }
 
     /// Everything about the call and its buffers that this rank can check alone.
-    pub(crate) fn check(&self, rank: Rank, size: u32, input: Span<'_>, output: SpanMut<'_>) -> Result<()> {
+    pub(crate) fn check(
+        &self,
+        rank: Rank,
+        size: u32,
+        input: impl Stretch,
+        output: impl Stretch,
+    ) -> Result<()> {
         if let Some((call, blocks)) = self.planned() {
             return call.check_blocks(rank, size, blocks, input, output);
         }
         let (name, call, element) = (self.name(), &self.call, self.call.data_type.size());
         call.check_scalar(name)?;
         call.check_root(name, size)?;
-        let check_input = || self.sent.check(name, "input", size, element, input.len(), false);
-        let check_output = || self.received.check(name, "output", size, element, output.len(), true);
+        let check_input = || self.sent.check(name, "input", size, element, input.bytes(), false);
+        let check_output = || self.received.check(name, "output", size, element, output.bytes(), true);
         match call.kind {
             Kind::Gather | Kind::Scatter => {
                 let gathers = call.kind == Kind::Gather;
-                let (what, bytes) = if gathers { ("input", input.len()) } else { ("output", output.len()) };
+                let (what, bytes) =
+                    if gathers { ("input", input.bytes()) } else { ("output", output.bytes()) };
                 self.check_own(what, rank, bytes, call.count)?;
                 if rank != call.root {
                     return Ok(());
@@ -170,29 +177,28 @@ impl<'a> CallV<'a> {
 
     /// The messages of a call that is no plan and has been checked: what goes where, and what comes from where. A
     /// block that is where it is to be is none.
-    pub(crate) fn messages<'b>(
+    pub(crate) fn messages<I: Stretch, O: Stretch>(
         &self,
         rank: Rank,
-        input: Span<'b>,
-        output: SpanMut<'b>,
-    ) -> (Peers<Span<'b>>, Peers<SpanMut<'b>>) {
+        input: I,
+        output: O,
+    ) -> (Peers<I>, Peers<O>) {
         let (root, element) = (self.call.root, self.call.data_type.size());
         let of_input = || {
             let blocks = self.sent.bytes(element);
-            (0..).zip(blocks.map(|block| input.slice(block.offset, block.bytes))).collect()
+            (0..).zip(blocks.map(|block| input.part(block.offset, block.bytes))).collect()
         };
         let of_output = || {
             let blocks = self.received.bytes(element);
-            (0..).zip(blocks.map(|block| output.slice(block.offset, block.bytes))).collect()
+            (0..).zip(blocks.map(|block| output.part(block.offset, block.bytes))).collect()
         };
-        let (mut sent, mut received): (Peers<_>, Peers<_>) = match self.call.kind {
+        let (mut sent, mut received): (Peers<I>, Peers<O>) = match self.call.kind {
             Kind::Gather => (vec![(root, input)], if rank == root { of_output() } else { Vec::new() }),
             Kind::Scatter => (if rank == root { of_input() } else { Vec::new() }, vec![(root, output)]),
             _ => (of_input(), of_output()),
         };
-        let from = sent.iter().find(|(to, _)| *to == rank).map(|(_, block)| block.as_ptr());
-        let to =
-            received.iter().find(|(from, _)| *from == rank).map(|(_, block)| block.as_mut_ptr().cast_const());
+        let from = sent.iter().find(|(to, _)| *to == rank).map(|(_, block)| block.start());
+        let to = received.iter().find(|(from, _)| *from == rank).map(|(_, block)| block.start());
         if from.is_some() && from == to {
             sent.retain(|(to, _)| *to != rank);
             received.retain(|(from, _)| *from != rank);
@@ -203,6 +209,8 @@ impl<'a> CallV<'a> {
 
 #[cfg(test)]
 mod tests {
+    use consort_memory::SpanMut;
+
     use super::*;
 
     const DATA: DataType = DataType::Float32;

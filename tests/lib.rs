@@ -10,6 +10,8 @@ pub mod collectives;
 pub mod compiler;
 #[path = "support/counting.rs"]
 pub mod counting;
+#[path = "support/devices.rs"]
+pub mod devices;
 #[path = "support/difference.rs"]
 pub mod difference;
 #[path = "support/elf.rs"]
@@ -24,6 +26,8 @@ pub mod job;
 pub mod matrix;
 #[path = "support/pattern.rs"]
 pub mod pattern;
+#[path = "support/standin.rs"]
+pub mod standin;
 #[path = "support/system.rs"]
 pub mod system;
 #[path = "support/torture.rs"]

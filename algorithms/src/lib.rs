@@ -28,7 +28,9 @@ pub mod topology;
 mod verify;
 
 pub use cost::Cost;
-pub use lower::{LowerError, LowerOptions, Own, lower, lower_all, lower_one, lower_switch};
+pub use lower::{
+    LowerError, LowerOptions, Own, folds, lower, lower_all, lower_one, lower_switch, mapped, mapped_reduce,
+};
 pub use nouns::{Channel, Chunk, Collective, Rank};
 pub use partition::{Block, CHUNK_ALIGN_BYTES, Extents, Partition};
 pub use plan::Plan;

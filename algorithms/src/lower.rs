@@ -6,10 +6,11 @@
 //! folds, and gives the credit back. Steps keep the order of the rounds; within a round a lane sends, then
 //! copies locally, then receives. Where values are folded, the rounds say in which order a rank takes what
 //! arrives, and its sends of its own input do not wait for that. Deliberately absent: fusion (a pass), packets,
-//! mapped buffers, groups: those are other lowerings ([`lower_switch`] for groups) or plans
-//! written by hand.
+//! mapped buffers, groups: those are other lowerings ([`mapped()`] buffers, [`lower_switch`] for groups) or
+//! plans written by hand.
 
 mod lanes;
+mod mapped;
 mod steps;
 mod switch;
 
@@ -18,6 +19,7 @@ use std::fmt;
 
 use crate::numbers::Numbers;
 use crate::{Chunk, Place, Plan, Rank, Regular, Schedule, Transfer};
+pub use mapped::{folds, mapped, mapped_reduce};
 use steps::Lowering;
 pub(crate) use steps::length_of;
 pub use switch::lower_switch;

@@ -20,7 +20,7 @@ use consort_algorithms::builders::{
 use consort_algorithms::passes::fuse;
 use consort_algorithms::plan::{Action, Extent, Lane, Position, Region, Step};
 use consort_algorithms::{
-    Chunk, Collective, LowerOptions, Plan, Rank, Schedule, lower_all, lower_switch, verify,
+    Chunk, Collective, LowerOptions, Plan, Rank, Schedule, lower_all, lower_switch, mapped, verify,
 };
 
 /// The steps of one lane, to be put back after damage.
@@ -249,16 +249,21 @@ fn lowered(schedule: &Schedule) -> Vec<Plan> {
     plans.unwrap_or_else(|error| panic!("{} over {}: {error}", schedule.name, schedule.ranks))
 }
 
-fn attack_all(form: &str, pass: impl Fn(&[Plan]) -> Vec<Plan>) {
+fn attack_all(form: &str, sets: impl IntoIterator<Item = Vec<Plan>>) {
     let all = std::env::var_os("CONSORT_MUTANTS").is_some_and(|value| value == "all");
     let mut random = Random(seed(20_240_607));
     let mut tally = Tally::default();
-    for schedule in schedules() {
-        let plans = pass(&lowered(&schedule));
+    for plans in sets {
         let steps: usize = plans.iter().map(|plan| plan.steps.len()).sum();
         let odds = if all { 1 } else { 1 + steps * steps / 300 + steps / 2 };
-        let what = format!("{} of {} over {}, {form}", schedule.name, schedule.collective, schedule.ranks);
-        attack(&plans, odds, &what, &mut tally, &mut random);
+        let Plan { name, collective, ranks, .. } = &plans[0];
+        attack(
+            &plans,
+            odds,
+            &format!("{name} of {collective} over {ranks}, {form}"),
+            &mut tally,
+            &mut random,
+        );
     }
     let Tally { made, let_through, kinds } = tally;
     println!("{form}: let through by kind: {kinds:?}");
@@ -271,10 +276,19 @@ fn attack_all(form: &str, pass: impl Fn(&[Plan]) -> Vec<Plan>) {
 
 #[test]
 fn what_is_let_through_of_plain_plans_runs_correctly() {
-    attack_all("plain", <[Plan]>::to_vec);
+    attack_all("plain", schedules().iter().map(lowered));
 }
 
 #[test]
 fn what_is_let_through_of_fused_plans_runs_correctly() {
-    attack_all("fused", |plans| plans.iter().map(|plan| fuse(plan, &|_| true)).collect());
+    let fused = |plans: Vec<Plan>| plans.iter().map(|plan| fuse(plan, &|_| true)).collect();
+    attack_all("fused", schedules().iter().map(lowered).map(fused));
+}
+
+#[test]
+fn what_is_let_through_of_mapped_plans_runs_correctly() {
+    let sets = (2..=8u32).flat_map(|ranks| {
+        Collective::ALL.into_iter().filter_map(move |collective| mapped(collective, ranks))
+    });
+    attack_all("mapped", sets);
 }

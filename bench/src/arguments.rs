@@ -163,6 +163,24 @@ pub(crate) struct Arguments {
     #[arg(long)]
     threads: bool,
 
+    /// Where the buffers are: in the host's memory, or on CUDA devices. On devices a call is put into the rank's stream, and
+    /// a time ends when the stream is empty: after all iterations of a size, or with -I after each
+    #[arg(long, value_name = "DEVICE", value_parser = ["host", "cuda"], default_value = "host")]
+    device: String,
+
+    /// Devices that the ranks of a host take in turn, by number: 0,1,... [default: all]. With more ranks than devices
+    /// several share one. Without --ranks there are as many ranks as devices, at least 2
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    gpus: Option<Vec<u32>>,
+
+    /// How calls on devices run, if they can: sets CONSORT_DEVICE_PATH before anything starts
+    #[arg(long, value_name = "PATH", value_parser = ["auto", "fused", "kernels", "streams", "host"])]
+    path: Option<String>,
+
+    /// Ranks on devices that one thread of one process drives, in groups; -t of such threads
+    #[arg(short = 'g', long = "ngpus", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    per_thread: Option<u32>,
+
     /// What runs the collective, instead of what the library would choose: tree, ring(channels=2), ...
     #[arg(long = "algo", value_name = "NAME", value_parser = |text: &str| text.parse::<Algorithm>())]
     algorithm: Option<Algorithm>,
@@ -212,8 +230,6 @@ pub(crate) struct Arguments {
 struct Foreign {
     #[arg(short = 't', long = "nthreads", hide = true)]
     nthreads: Option<u32>,
-    #[arg(short = 'g', long = "ngpus", hide = true)]
-    ngpus: Option<String>,
     #[arg(short = 'p', long = "parallel_init", alias = "parallel-init", hide = true)]
     parallel_init: Option<String>,
     #[arg(short = 'y', long = "stream_null", alias = "stream-null", hide = true)]
@@ -243,15 +259,19 @@ struct Foreign {
 impl Foreign {
     fn refuse(&self) -> Result<(), Failure> {
         let flags = [
-            ("-g/--ngpus", &self.ngpus, "1", "a rank has one place, the host; use --ranks for more ranks"),
             ("-p/--parallel_init", &self.parallel_init, "0", "ranks always join at the same time"),
-            ("-y/--stream_null", &self.stream_null, "0", "there are no streams on a host"),
-            ("-G/--cudagraph", &self.cudagraph, "0", "there are no CUDA graphs on a host"),
+            (
+                "-y/--stream_null",
+                &self.stream_null,
+                "0",
+                "the default stream is not used, and there are none on a host",
+            ),
+            ("-G/--cudagraph", &self.cudagraph, "0", "calls are not captured in CUDA graphs"),
             (
                 "-C/--report_cputime",
                 &self.report_cputime,
                 "0",
-                "a call on a host returns when it is done, so the time is the processor's",
+                "only the time to the end is measured; on a host it is the processor's",
             ),
             (
                 "-S/--report_timestamps",
@@ -265,14 +285,24 @@ impl Foreign {
                 "0",
                 "ordinary memory is measured; there is nothing to register it with",
             ),
-            ("-x/--cta_policy", &self.cta_policy, "-1", "there are no thread blocks on a host"),
+            (
+                "-x/--cta_policy",
+                &self.cta_policy,
+                "-1",
+                "the library chooses how many thread blocks there are",
+            ),
             (
                 "-D/--device_implementation",
                 &self.device_implementation,
                 "0",
-                "there is no device code on a host",
+                "the library's own device code is measured",
             ),
-            ("-V/--device_cta_count", &self.device_cta_count, "16", "there is no device code on a host"),
+            (
+                "-V/--device_cta_count",
+                &self.device_cta_count,
+                "16",
+                "the library's own device code is measured",
+            ),
         ];
         for (flag, value, neutral, why) in flags {
             if value.as_ref().is_some_and(|value| value != neutral) {
@@ -309,6 +339,17 @@ pub(crate) fn parse_place(text: &str) -> Result<Place, String> {
     }
 }
 
+/// Where buffers on devices are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Devices {
+    /// The devices that ranks take in turn; `None` for all.
+    pub(crate) gpus: Option<Vec<u32>>,
+    /// What `CONSORT_DEVICE_PATH` is to be.
+    pub(crate) path: Option<String>,
+    /// Ranks of one thread.
+    pub(crate) per_thread: u32,
+}
+
 /// What to measure, and how.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -333,6 +374,8 @@ pub(crate) struct Settings {
     pub(crate) memory: bool,
     pub(crate) ranks: Option<u32>,
     pub(crate) threads: bool,
+    /// `None` for the host's memory.
+    pub(crate) devices: Option<Devices>,
     /// `None` for what the library chooses.
     pub(crate) algorithm: Option<Algorithm>,
     pub(crate) seed: u64,
@@ -347,19 +390,54 @@ pub(crate) struct Settings {
 }
 
 impl Arguments {
+    fn devices(&self) -> Result<Option<Devices>, Failure> {
+        if self.device == "cuda" {
+            if self.algorithm.is_some() {
+                return Err(Failure::usage(
+                    "--algo: on devices --path says how calls run; an algorithm cannot be named",
+                ));
+            }
+            let per_thread = self.per_thread.unwrap_or(1);
+            return Ok(Some(Devices { gpus: self.gpus.clone(), path: self.path.clone(), per_thread }));
+        }
+        if self.per_thread.is_some_and(|ranks| ranks > 1) {
+            return Err(Failure::usage(
+                "-g/--ngpus is not supported on a host, where a rank has a thread; use --ranks for more ranks, or \
+                 --device cuda",
+            ));
+        }
+        match (&self.gpus, &self.path) {
+            (None, None) => Ok(None),
+            _ => Err(Failure::usage("--gpus and --path are for --device cuda")),
+        }
+    }
+
+    /// Whether ranks are threads, and how many there are, where that is said; each thread drives so many.
+    fn ranks(&self, per_thread: u32) -> Result<(bool, Option<u32>), Failure> {
+        let threads = match self.foreign.nthreads {
+            Some(0) => return Err(Failure::usage("-t/--nthreads must be at least 1")),
+            None | Some(1) if per_thread == 1 => return Ok((self.threads, self.ranks)),
+            threads => threads,
+        };
+        let uneven = |ranks: &u32| !ranks.is_multiple_of(per_thread);
+        if let (None, Some(ranks)) = (threads, self.ranks.filter(uneven)) {
+            return Err(Failure::usage(format!(
+                "--ranks {ranks}: each thread has {per_thread} of them (-g); ask for a multiple"
+            )));
+        }
+        let asked = threads.map(|threads| threads.saturating_mul(per_thread));
+        match (asked, self.ranks) {
+            (Some(asked), Some(ranks)) if asked != ranks => {
+                Err(Failure::usage("-t and -g say how many ranks there are; give them or --ranks, not both"))
+            }
+            (asked, ranks) => Ok((true, asked.or(ranks).or(Some(per_thread)))),
+        }
+    }
+
     pub(crate) fn settings(self) -> Result<Settings, Failure> {
         self.foreign.refuse()?;
-        let (threads, ranks) = match self.foreign.nthreads {
-            None | Some(1) => (self.threads, self.ranks),
-            Some(0) => return Err(Failure::usage("-t/--nthreads must be at least 1")),
-            Some(count) => match self.ranks {
-                None => (true, Some(count)),
-                Some(ranks) if ranks == count => (true, Some(count)),
-                Some(_) => {
-                    return Err(Failure::usage("-t makes every thread a rank; give -t or --ranks, not both"));
-                }
-            },
-        };
+        let devices = self.devices()?;
+        let (threads, ranks) = self.ranks(devices.as_ref().map_or(1, |devices| devices.per_thread))?;
         let step = match self.factor {
             Some(factor) if factor > 1 => Step::Factor(factor),
             _ => Step::Bytes(self.step.unwrap_or(DEFAULT_STEP)),
@@ -402,6 +480,7 @@ impl Arguments {
             memory: self.memory != 0,
             ranks,
             threads,
+            devices,
             algorithm: self.algorithm,
             seed: self.seed,
             bandwidth_min: self

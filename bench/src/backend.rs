@@ -25,7 +25,8 @@ pub(crate) struct Member {
     algorithm: Option<Algorithm>,
 }
 
-fn failure(error: Error) -> Failure {
+/// An error of the library.
+pub(crate) fn failure(error: Error) -> Failure {
     let exit = match &error {
         Error::Timeout { .. } | Error::MissingRanks { .. } => Exit::Timeout,
         _ => Exit::Library,
@@ -48,13 +49,18 @@ impl Member {
         Member { comm: Arc::clone(&self.comm), algorithm }
     }
 
+    /// The communicator.
+    pub(crate) fn communicator(&self) -> &Communicator {
+        &self.comm
+    }
+
     /// What it chooses by.
     pub(crate) fn planning(&self) -> &Planning {
         self.comm.planning()
     }
 
     /// The failure of a call; after a missed deadline with what every rank was doing.
-    fn failure(&self, error: Error) -> Failure {
+    pub(crate) fn failure(&self, error: Error) -> Failure {
         let report = matches!(error, Error::Timeout { .. }).then(|| self.comm.last_report()).flatten();
         let failure = failure(error);
         match report {
@@ -169,12 +175,11 @@ fn spans<'a>(buffers: Buffers<'a>) -> (Span<'a>, SpanMut<'a>) {
     }
 }
 
-/// The calls that know no blocks, or blocks of one length.
-fn whole(comm: &Communicator, work: &Work, buffers: Buffers<'_>, with: &mut With<'_>) -> Result<(), Failure> {
-    let (input, output) = spans(buffers);
+/// The call of `rank`; nothing where the work is made of messages or its blocks differ.
+pub(crate) fn call(work: &Work, rank: Rank) -> Option<Call> {
     let (data_type, count, root) = (work.data_type, work.shape.count, work.root);
-    let (op, scaling) = (work.op.folds_with(), |call| work.op.scaling(call, data_type, comm.rank()));
-    let call = match work.collective {
+    let (op, scaling) = (work.op.folds_with(), |call| work.op.scaling(call, data_type, rank));
+    Some(match work.collective {
         Collective::AllReduce => scaling(Call::all_reduce(data_type, op, count)),
         Collective::Reduce => scaling(Call::reduce(data_type, op, count, root)),
         Collective::Broadcast => Call::broadcast(data_type, count, root),
@@ -183,14 +188,22 @@ fn whole(comm: &Communicator, work: &Work, buffers: Buffers<'_>, with: &mut With
         Collective::AllToAll => Call::all_to_all(data_type, count),
         Collective::Gather => Call::gather(data_type, count, root),
         Collective::Scatter => Call::scatter(data_type, count, root),
-        Collective::HyperCube => return with(&mut || hypercube(comm, data_type, input, output)),
-        _ => {
-            let (rank, size) = (comm.rank(), comm.size());
-            let (to, from) = ((rank + 1) % size, (rank + size - 1) % size);
-            return with(&mut || comm.exchange(data_type, input, to, output, from));
-        }
-    };
-    with(&mut || comm.execute(&call, input, output))
+        _ => return None,
+    })
+}
+
+/// The calls that know no blocks, or blocks of one length.
+fn whole(comm: &Communicator, work: &Work, buffers: Buffers<'_>, with: &mut With<'_>) -> Result<(), Failure> {
+    let (input, output) = spans(buffers);
+    let (rank, size, data_type) = (comm.rank(), comm.size(), work.data_type);
+    if let Some(call) = call(work, rank) {
+        return with(&mut || comm.execute(&call, input, output));
+    }
+    if work.collective == Collective::HyperCube {
+        return with(&mut || hypercube(comm, data_type, input, output));
+    }
+    let (to, from) = ((rank + 1) % size, (rank + size - 1) % size);
+    with(&mut || comm.exchange(data_type, input, to, output, from))
 }
 
 /// An all-gather as nccl-tests makes it: in each round a rank sends all that it has to the rank across the next
@@ -214,6 +227,45 @@ fn hypercube(
     })
 }
 
+/// How long the blocks of a rank's call are, where they differ.
+pub(crate) struct Lengths {
+    rank: Rank,
+    counts: Vec<usize>,
+    sent: Vec<usize>,
+    received: Vec<usize>,
+}
+
+impl Lengths {
+    pub(crate) fn new(work: &Work, rank: Rank, size: u32) -> Self {
+        let (cut, own, ranks) = (work.cut(size), rank as usize, 0..size as usize);
+        Lengths {
+            rank,
+            counts: cut.counts(),
+            sent: ranks.clone().map(|to| cut.message(own, to)).collect(),
+            received: ranks.map(|from| cut.message(from, own)).collect(),
+        }
+    }
+
+    /// The rank's call.
+    pub(crate) fn call(&self, work: &Work) -> CallV<'_> {
+        let (data_type, root) = (work.data_type, work.root);
+        let (all, own) = (Blocks::from(&self.counts), self.counts[self.rank as usize]);
+        match work.collective {
+            Collective::AllGatherV => CallV::all_gather(data_type, all),
+            Collective::ReduceScatterV => {
+                let call = CallV::reduce_scatter(data_type, work.op.folds_with(), all);
+                match work.op.scalar(data_type, self.rank) {
+                    Some(scalar) => call.scaled_by(scalar),
+                    None => call,
+                }
+            }
+            Collective::GatherV => CallV::gather(data_type, own, all, root),
+            Collective::ScatterV => CallV::scatter(data_type, all, own, root),
+            _ => CallV::all_to_all(data_type, Blocks::from(&self.sent), Blocks::from(&self.received)),
+        }
+    }
+}
+
 /// The calls on blocks that differ.
 fn blocks(
     comm: &Communicator,
@@ -222,24 +274,7 @@ fn blocks(
     with: &mut With<'_>,
 ) -> Result<(), Failure> {
     let (input, output) = spans(buffers);
-    let (cut, data_type, root) = (work.cut(comm.size()), work.data_type, work.root);
-    let (rank, ranks) = (comm.rank() as usize, 0..comm.size() as usize);
-    let counts = cut.counts();
-    let all = Blocks::from(&counts);
-    let sent: Vec<usize> = ranks.clone().map(|to| cut.message(rank, to)).collect();
-    let received: Vec<usize> = ranks.map(|from| cut.message(from, rank)).collect();
-    let call = match work.collective {
-        Collective::AllGatherV => CallV::all_gather(data_type, all),
-        Collective::ReduceScatterV => {
-            let call = CallV::reduce_scatter(data_type, work.op.folds_with(), all);
-            match work.op.scalar(data_type, comm.rank()) {
-                Some(scalar) => call.scaled_by(scalar),
-                None => call,
-            }
-        }
-        Collective::GatherV => CallV::gather(data_type, counts[rank], all, root),
-        Collective::ScatterV => CallV::scatter(data_type, all, counts[rank], root),
-        _ => CallV::all_to_all(data_type, Blocks::from(&sent), Blocks::from(&received)),
-    };
+    let lengths = Lengths::new(work, comm.rank(), comm.size());
+    let call = lengths.call(work);
     with(&mut || comm.execute_v(&call, input, output))
 }

@@ -8,7 +8,8 @@ use crate::sizes::human;
 
 /// Bytes watched on either side.
 pub(crate) const GUARD: usize = 4096;
-const GUARD_BYTE: u8 = 0x5C;
+/// What they hold.
+pub(crate) const GUARD_BYTE: u8 = 0x5C;
 const PAGE: usize = 4096;
 
 /// Memory between guards.

@@ -45,6 +45,17 @@ pub(crate) struct Finding {
     pub(crate) text: Vec<String>,
 }
 
+impl Finding {
+    /// Adds bytes on a device that were to stay as they were.
+    pub(crate) fn note_strays(&mut self, bytes: u64) {
+        if bytes > 0 {
+            self.wrong += bytes;
+            self.text
+                .push(format!("{bytes} bytes of the input or next to the buffers changed on the device"));
+        }
+    }
+}
+
 /// Which table a piece of memory comes from.
 #[derive(Clone, Copy)]
 enum Source {

@@ -19,6 +19,21 @@ pub(crate) enum Buffers<'a> {
 /// Makes a call that stands ready, so many times back to back.
 pub(crate) type Repeat<'a> = dyn FnMut(u64) -> Result<(), Failure> + 'a;
 
+/// The device that a rank's buffers are on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Facts {
+    /// Its number in the rank's process.
+    pub(crate) ordinal: u32,
+    /// Its place on the bus.
+    pub(crate) bus: String,
+    /// As the driver names it.
+    pub(crate) name: String,
+    /// How operations run on it.
+    pub(crate) path: &'static str,
+    /// The newest CUDA that the driver serves.
+    pub(crate) driver: String,
+}
+
 /// One rank of a group.
 pub(crate) trait Group {
     fn rank(&self) -> u32;
@@ -45,6 +60,17 @@ pub(crate) trait Group {
 
     /// Bytes that the library holds in this process for this group.
     fn memory_bytes(&self) -> Result<usize, Failure>;
+
+    /// Where the buffers really are, when not where `ready` is given them.
+    fn device(&self) -> Option<Facts> {
+        None
+    }
+
+    /// Where they are not: bytes of them, inputs and guards, that were to stay as they were and have changed since the
+    /// last [`Group::ready`] began.
+    fn strays(&self) -> u64 {
+        0
+    }
 }
 
 /// Everybody's numbers: one row per rank.

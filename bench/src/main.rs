@@ -8,7 +8,7 @@
 //! | `arguments`, `sizes` | the command line |
 //! | `bounds` | how many ranks this host carries |
 //! | `launch` | ranks as processes: starting, relaying, waiting, killing |
-//! | `backend`, `group` | the library, and what the rest needs of it |
+//! | `backend`, `device`, `group` | the library, in the host's memory and on devices, and what the rest needs of it |
 //! | `measure` | one rank's run |
 //! | `cut`, `data`, `values`, `pattern`, `buffers` | what goes in, what must come out, and the comparison |
 //! | `report`, `table`, `statistics`, `progress`, `clock` | what is told |
@@ -26,6 +26,7 @@ mod clock;
 mod collective;
 mod cut;
 mod data;
+mod device;
 mod environment;
 mod failure;
 mod group;
@@ -49,10 +50,12 @@ mod values;
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use arguments::Settings;
 use backend::Member;
 use bounds::Limits;
+use device::{Seated, Team, teams};
 use failure::{Exit, Failure};
 use measure::Output;
 use progress::Way;
@@ -90,12 +93,14 @@ fn ended(result: Result<Exit, Failure>) -> ExitCode {
 }
 
 fn run(mut settings: Settings, arguments: &[OsString]) -> Result<Exit, Failure> {
+    if let Some(devices) = &settings.devices {
+        device::take_path(devices, arguments)?;
+    }
     if let Some(place) = settings.place {
         let id = launch::enter(place)?;
         let member = backend::join(place.rank, place.size, &id, &backend::options(&settings))?;
-        let member = member.told(settings.algorithm);
         let way = if place.progress { Way::Parent } else { Way::Nowhere };
-        return one_rank(&settings, &member, arguments, way);
+        return one_rank(&settings, member, place.rank, Team::new(1), arguments, way);
     }
     if let Some(launch) = backend::detect()? {
         // A batch script of one task that asks for several ranks wants them started here.
@@ -109,8 +114,9 @@ fn run(mut settings: Settings, arguments: &[OsString]) -> Result<Exit, Failure> 
             let here = launch.local_size.unwrap_or(1);
             Limits::of_this_process().check_memory(here, rank_bytes(&settings, launch.size))?;
             settings.note = Some(format!("{} ranks: as {} says", launch.size, launch.launcher));
-            let member = backend::launched(&backend::options(&settings))?.told(settings.algorithm);
-            return one_rank(&settings, &member, arguments, Way::Nowhere);
+            let member = backend::launched(&backend::options(&settings))?;
+            let local = launch.local_rank.unwrap_or(launch.rank);
+            return one_rank(&settings, member, local, Team::new(1), arguments, Way::Nowhere);
         }
     }
     let (ranks, note) = choose(&settings)?;
@@ -135,9 +141,15 @@ fn rank_bytes(settings: &Settings, ranks: u32) -> u64 {
 /// How many ranks to start, and why.
 fn choose(settings: &Settings) -> Result<(u32, String), Failure> {
     let limits = Limits::of_this_process();
-    match settings.ranks {
-        None => limits.choose(rank_bytes(settings, 2)),
-        Some(ranks) => {
+    let gpus = settings.devices.as_ref().map(device::gpus).transpose()?;
+    match (settings.ranks, gpus) {
+        (None, Some(gpus)) => {
+            let ranks = (gpus.len() as u32).max(2);
+            limits.check_memory(ranks, rank_bytes(settings, ranks))?;
+            Ok((ranks, format!("{ranks} ranks: as many as devices ({}), at least 2", gpus.len())))
+        }
+        (None, None) => limits.choose(rank_bytes(settings, 2)),
+        (Some(ranks), _) => {
             limits.check_memory(ranks, rank_bytes(settings, ranks))?;
             Ok((ranks, format!("{ranks} ranks: as asked for")))
         }
@@ -153,10 +165,12 @@ fn check_root(settings: &Settings, ranks: u32) -> Result<(), Failure> {
     }
 }
 
-/// Runs as one rank, and says who it was if that fails.
+/// Runs as one rank, the `local`th of its host, and says who it was if that fails.
 fn one_rank(
     settings: &Settings,
-    member: &Member,
+    member: Member,
+    local: u32,
+    team: Arc<Team>,
     arguments: &[OsString],
     progress: Way,
 ) -> Result<Exit, Failure> {
@@ -164,19 +178,29 @@ fn one_rank(
     let arguments = arguments.iter().map(|argument| argument.to_string_lossy().into_owned());
     let arguments = arguments.filter(|argument| !argument.starts_with("--as-rank")).collect();
     let output = Output { out: Box::new(std::io::stdout()), arguments, progress };
-    measure::run(settings, member, output)
-        .map_err(|failure| Failure::new(failure.exit, format!("rank {}: {failure}", member.rank())))
+    let rank = member.rank();
+    let result = match &settings.devices {
+        Some(devices) => Seated::new(settings, devices, member, local, team)
+            .and_then(|seated| measure::run(settings, &seated, output)),
+        None => measure::run(settings, &member.told(settings.algorithm), output),
+    };
+    result.map_err(|failure| Failure::new(failure.exit, format!("rank {rank}: {failure}")))
 }
 
 /// All ranks as threads of this process.
 fn threads(settings: &Settings, ranks: u32, arguments: &[OsString]) -> Result<Exit, Failure> {
     let way = if std::io::stderr().is_terminal() { Way::Terminal } else { Way::Nowhere };
     let members = backend::local(ranks, &backend::options(settings))?;
+    let per_thread = settings.devices.as_ref().map_or(1, |devices| devices.per_thread);
+    let teams = teams(ranks, per_thread);
     let results: Vec<Result<Exit, Failure>> = std::thread::scope(|scope| {
         let threads: Vec<_> = members
             .into_iter()
-            .map(|member| member.told(settings.algorithm))
-            .map(|member| scope.spawn(move || one_rank(settings, &member, arguments, way)))
+            .zip(0..)
+            .map(|(member, rank)| {
+                let team = teams[(rank / per_thread) as usize].clone();
+                scope.spawn(move || one_rank(settings, member, rank, team, arguments, way))
+            })
             .collect();
         let panicked = |_| Err(Failure::internal("a rank panicked"));
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()

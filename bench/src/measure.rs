@@ -42,7 +42,7 @@ pub(crate) fn run(settings: &Settings, group: &dyn Group, output: Output<'_>) ->
     let peers = peers(group)?;
     let (send, receive) = settings.buffer_bytes(group.size());
     let mut report = match group.rank() {
-        0 => Some(Report::new(settings, output.out, output.arguments, peers)?),
+        0 => Some(Report::new(settings, output.out, output.arguments, peers, group.device())?),
         _ => None,
     };
     if let Some(report) = &mut report {
@@ -303,7 +303,8 @@ impl Run<'_> {
             if self.settings.corrupt == Some(group.rank()) {
                 corrupt(data.buffers(work, placement, pair));
             }
-            let finding = data.check(work, placement, self.round, pair);
+            let mut finding = data.check(work, placement, self.round, pair);
+            finding.note_strays(group.strays());
             for text in &finding.text {
                 eprintln!(
                     "collbench: rank {}: {} of {} {}, {}: {text}",
@@ -352,18 +353,27 @@ fn peers(group: &dyn Group) -> Result<Vec<Peer>, Failure> {
     let information = read("/proc/cpuinfo");
     let model = information.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     let processor = model.map_or(std::env::consts::ARCH, |(_, model)| model.trim());
-    let mut record = std::process::id().to_le_bytes().to_vec();
-    for text in [host.as_str(), processor] {
+    let device = group.device();
+    let (ordinal, bus, name) = match &device {
+        Some(device) => (device.ordinal, device.bus.as_str(), device.name.as_str()),
+        None => (0, "cpu", processor),
+    };
+    let mut record: Vec<u8> = [std::process::id(), ordinal].into_iter().flat_map(u32::to_le_bytes).collect();
+    let numbers = record.len();
+    for text in [host.as_str(), bus, name] {
         let mut field: Vec<u8> = text.bytes().take(TEXT).collect();
         field.resize(TEXT, 0);
         record.extend(field);
     }
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned();
     let all = group.gather(&record)?;
-    let peer = |record: &[u8]| Peer {
-        process: u32::from_le_bytes([record[0], record[1], record[2], record[3]]),
-        host: text(&record[4..4 + TEXT]),
-        processor: text(&record[4 + TEXT..]),
+    let peer = |record: &[u8]| {
+        let number =
+            |at: usize| u32::from_le_bytes([record[at], record[at + 1], record[at + 2], record[at + 3]]);
+        let text = |nth: usize| {
+            let at = numbers + nth * TEXT;
+            String::from_utf8_lossy(&record[at..at + TEXT]).trim_end_matches('\0').to_owned()
+        };
+        Peer { process: number(0), device: number(4), host: text(0), bus: text(1), name: text(2) }
     };
     Ok(all.chunks_exact(record.len()).map(peer).collect())
 }

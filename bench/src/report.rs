@@ -3,6 +3,7 @@
 //! Invariant: the JSON file appears complete or not at all (it is written beside its place and renamed), and
 //! contains no variable of the environment that could hold a secret.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,9 @@ use serde_json::{Value, json};
 
 use crate::arguments::{ITERATIONS_LEAST, ITERATIONS_MOST, ITERATIONS_TIME, Settings};
 use crate::clock;
+use crate::device::is_stand_in;
 use crate::failure::{Exit, Failure};
+use crate::group::Facts;
 use crate::sizes::{Step, human};
 use crate::table::{self, Extra, Measured, Row};
 
@@ -23,7 +26,12 @@ const JSON_VERSION: u32 = 2;
 pub(crate) struct Peer {
     pub(crate) process: u32,
     pub(crate) host: String,
-    pub(crate) processor: String,
+    /// The number of its device.
+    pub(crate) device: u32,
+    /// Where the device is on the bus; `cpu` where there is none.
+    pub(crate) bus: String,
+    /// The device's name, or the processor's.
+    pub(crate) name: String,
 }
 
 /// Everything that a run tells.
@@ -35,6 +43,8 @@ pub(crate) struct Report<'a> {
     arguments: Vec<String>,
     begun: String,
     peers: Vec<Peer>,
+    /// Rank 0's device.
+    device: Option<Facts>,
     results: Vec<Value>,
     bus: Vec<f64>,
     failed_checks: u64,
@@ -72,6 +82,7 @@ impl<'a> Report<'a> {
         out: Box<dyn Write + 'a>,
         arguments: Vec<String>,
         peers: Vec<Peer>,
+        device: Option<Facts>,
     ) -> Result<Self, Failure> {
         check_files(settings)?;
         let csv = match &settings.csv {
@@ -87,6 +98,7 @@ impl<'a> Report<'a> {
             arguments,
             begun: clock::now(),
             peers,
+            device,
             results: Vec::new(),
             bus: Vec::new(),
             failed_checks: 0,
@@ -105,12 +117,12 @@ impl<'a> Report<'a> {
             Step::Bytes(bytes) => (bytes, "bytes"),
             Step::Factor(factor) => (factor, "factor"),
         };
-        let (threads, version) =
-            (if settings.threads { self.peers.len() } else { 1 }, env!("CARGO_PKG_VERSION"));
+        let version = env!("CARGO_PKG_VERSION");
+        let (threads, per_thread) = self.threads();
         let mut text = format!(
             "# collbench version {version} consort-library={version}\n\
              # Collective test starting: {}\n\
-             # nThread {threads} nGpus 0 minBytes {} maxBytes {} step: {step}({kind}) warmup iters: {} iters: {} \
+             # nThread {threads} nGpus {per_thread} minBytes {} maxBytes {} step: {step}({kind}) warmup iters: {} iters: {} \
              agg iters: {} validation: {} graph: 0 unalign: {}\n",
             settings.collective,
             settings.sweep.smallest,
@@ -137,11 +149,12 @@ impl<'a> Report<'a> {
         if let Some(note) = &settings.note {
             text.push_str(&format!("# {note}\n"));
         }
+        text.push_str(&self.places());
         text.push_str("#\n# Using devices\n");
         for (rank, peer) in self.peers.iter().enumerate() {
             text.push_str(&format!(
-                "#  Rank {rank:>2} Group {:>2} Pid {:>6} on {:>10} device {:>2} [cpu] {}\n",
-                0, peer.process, peer.host, 0, peer.processor
+                "#  Rank {rank:>2} Group {:>2} Pid {:>6} on {:>10} device {:>2} [{}] {}\n",
+                0, peer.process, peer.host, peer.device, peer.bus, peer.name
             ));
         }
         text.push_str(&table::heading(&self.extras));
@@ -154,7 +167,45 @@ impl<'a> Report<'a> {
                 line.push_str(&format!(",{placement}_{column}"));
             }
         }
+        line.push_str(",device,path");
         self.write_csv(&line)
+    }
+
+    /// How many threads of a process drive ranks, and how many devices each drives; 0 on a host.
+    fn threads(&self) -> (usize, u32) {
+        let per_thread = self.settings.devices.as_ref().map_or(0, |devices| devices.per_thread);
+        let threads = if self.settings.threads { self.peers.len() / per_thread.max(1) as usize } else { 1 };
+        (threads, per_thread)
+    }
+
+    /// Whether the devices are a stand-in's.
+    fn pretends(&self) -> bool {
+        self.peers.iter().any(|peer| peer.bus != "cpu" && is_stand_in(&peer.name))
+    }
+
+    /// `host` or `cuda`, and how operations run there.
+    fn place(&self) -> (&'static str, &'static str) {
+        self.device.as_ref().map_or(("host", ""), |device| ("cuda", device.path))
+    }
+
+    /// The comment lines about devices.
+    fn places(&self) -> String {
+        let Some(device) = &self.device else { return String::new() };
+        let mut text = format!("# device: cuda, driver CUDA {}, path {}\n", device.driver, device.path);
+        let all: BTreeSet<(&str, &str)> =
+            self.peers.iter().map(|peer| (peer.host.as_str(), peer.bus.as_str())).collect();
+        if all.len() < self.peers.len() {
+            let devices = if all.len() == 1 { "device" } else { "devices" };
+            text.push_str(&format!(
+                "# {} ranks on {} {devices}: several ranks share one\n",
+                self.peers.len(),
+                all.len()
+            ));
+        }
+        if self.pretends() {
+            text.push_str("# a stand-in for tests serves as driver, without a GPU: TIMES MEAN NOTHING\n");
+        }
+        text
     }
 
     fn write_csv(&mut self, line: &str) -> Result<(), Failure> {
@@ -188,6 +239,8 @@ impl<'a> Report<'a> {
                 line.push_str(&extra.of(measured).map_or(",".into(), |value| format!(",{value}")));
             }
         }
+        let (device, path) = self.place();
+        line.push_str(&format!(",{device},{path}"));
         self.write_csv(&line)?;
         let result = self.json_row(row);
         self.results.push(result);
@@ -290,14 +343,15 @@ impl<'a> Report<'a> {
         let devices: Vec<Value> = (self.peers.iter().enumerate())
             .map(|(rank, peer)| {
                 json!({
-                    "rank": rank, "group": 0, "pid": peer.process, "hostname": peer.host, "device": 0,
-                    "device_hex": "cpu", "device_info": peer.processor,
+                    "rank": rank, "group": 0, "pid": peer.process, "hostname": peer.host,
+                    "device": peer.device, "device_hex": peer.bus, "device_info": peer.name,
                 })
             })
             .collect();
+        let ((threads, per_thread), (place, path)) = (self.threads(), self.place());
         let mut config = json!({
-            "nthreads": if settings.threads { self.peers.len() } else { 1 },
-            "ngpus": 0,
+            "nthreads": threads,
+            "ngpus": per_thread,
             "nranks": self.peers.len(),
             "minimum_bytes": settings.sweep.smallest,
             "maximum_bytes": settings.sweep.largest,
@@ -313,6 +367,10 @@ impl<'a> Report<'a> {
             "unalign": settings.unalign,
             "seed": settings.seed,
             "ranks_because": settings.note,
+            "device": place,
+            "device_path": path,
+            "driver_cuda_version": self.device.as_ref().map(|device| &device.driver),
+            "times_mean_nothing": truth(self.pretends()),
             "devices": devices,
         });
         match settings.sweep.step {

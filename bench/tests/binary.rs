@@ -17,6 +17,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
+#[path = "binary/devices.rs"]
+mod devices;
+
 #[path = "binary/collectives.rs"]
 mod collectives;
 

@@ -104,24 +104,25 @@ fn keep(handle: *mut c_void, text: &str) {
 /// error's text, with the function and the rank in front; a panic an internal error.
 #[inline]
 pub(crate) fn call(name: &str, comm: *mut c_void, body: impl FnOnce() -> Result<Progress>) -> c_int {
-    // Within, so that what a call that succeeds has to carry out of it is a number.
-    let result = catch_unwind(AssertUnwindSafe(|| match body() {
-        Ok(Progress::Done) => Code::Success as c_int,
-        Ok(Progress::Pending) => Code::InProgress as c_int,
-        Err(failure) => failed(name, comm, &failure),
-    }));
-    result.unwrap_or_else(|_| failed(name, comm, &panicked()))
+    fenced(body, |failure| failed(name, comm, failure))
 }
 
 /// As [`call`], of a function whose failure fails the group in which it is called.
 #[inline]
 pub(crate) fn call_in_group(name: &str, comm: *mut c_void, body: impl FnOnce() -> Result<Progress>) -> c_int {
+    fenced(body, |failure| refused(name, comm, failure))
+}
+
+/// Runs `body`; `told` makes a result of a failure.
+#[inline]
+fn fenced(body: impl FnOnce() -> Result<Progress>, told: impl Fn(&Failure) -> c_int) -> c_int {
+    // Within, so that what a call that succeeds has to carry out of it is a number.
     let result = catch_unwind(AssertUnwindSafe(|| match body() {
         Ok(Progress::Done) => Code::Success as c_int,
         Ok(Progress::Pending) => Code::InProgress as c_int,
-        Err(failure) => refused(name, comm, &failure),
+        Err(failure) => told(&failure),
     }));
-    result.unwrap_or_else(|_| refused(name, comm, &panicked()))
+    result.unwrap_or_else(|_| told(&panicked()))
 }
 
 #[cold]
@@ -218,21 +219,28 @@ exported! {
     }
 }
 
-/// The text of this thread's last error on a communicator, or of its last one at all where `comm` is null; valid
-/// until this thread's next failing call on it, once freed until its next failing call at all.
+/// The text of this thread's last error on a communicator, where it had none what ended the communicator; or of its last
+/// one at all where `comm` is null. Valid until this thread's next failing call on it, once freed until its next failing
+/// call at all.
 #[unsafe(no_mangle)]
 pub extern "C" fn consortGetLastError(comm: *mut c_void) -> *const c_char {
     let text = catch_unwind(|| {
         if comm.is_null() {
             return LAST_ERRORS.try_with(|last| last.borrow().any.as_ptr()).unwrap_or(c"".as_ptr());
         }
-        let text = LAST_ERRORS.try_with(|last| {
-            last.borrow().of.get(&(comm as usize)).map(|text| CStr::as_ptr(text.as_c_str()))
-        });
-        text.ok().flatten().unwrap_or_else(|| match handles::find(comm) {
-            Some(_) => failure_of(comm).map_or(c"".as_ptr(), |text| hand_out(&text)),
-            None => c"invalid argument: the communicator handle is freed or foreign".as_ptr(),
-        })
+        let known =
+            || LAST_ERRORS.try_with(|last| last.borrow().of.get(&(comm as usize)).map(|text| text.as_ptr()));
+        if let Ok(Some(text)) = known() {
+            return text;
+        }
+        if handles::find(comm).is_none() {
+            return c"invalid argument: the communicator handle is freed or foreign".as_ptr();
+        }
+        if let Some(text) = failure_of(comm) {
+            // Kept as long as one of its own would be.
+            let _ = LAST_ERRORS.try_with(|last| last.borrow_mut().of.insert(comm as usize, c_string(&text)));
+        }
+        known().ok().flatten().unwrap_or(c"".as_ptr())
     });
     text.unwrap_or(c"".as_ptr())
 }

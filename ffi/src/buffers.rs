@@ -5,50 +5,128 @@
 
 use std::ffi::c_void;
 
-use consort::nccl::{Comm, Failure, Result, device};
+use std::sync::Arc;
+
+use consort::device::{DeviceSpan, RawStream};
+use consort::nccl::device::{self, Whose};
+use consort::nccl::operation::Buffers;
+use consort::nccl::{Comm, Failure, Result, Stream};
 use consort::{Held, HeldRead, Span, SpanMut};
 
+use crate::handles;
+
 /// The length of a buffer that C passed, in bytes, if it can be one. Of an empty buffer the address does not matter.
+#[inline]
 fn length(what: &str, start: *const c_void, bytes: Option<usize>) -> Result<usize> {
+    match bytes {
+        Some(0) => Ok(0),
+        Some(bytes)
+            if bytes <= isize::MAX as usize
+                && !start.is_null()
+                && (start as usize).checked_add(bytes).is_some() =>
+        {
+            Ok(bytes)
+        }
+        _ => Err(no_buffer(what, start, bytes)),
+    }
+}
+
+/// Why it cannot be one.
+#[cold]
+fn no_buffer(what: &str, start: *const c_void, bytes: Option<usize>) -> Failure {
     let Some(bytes) = bytes.filter(|bytes| *bytes <= isize::MAX as usize) else {
-        return Err(Failure::argument(
+        return Failure::argument(
             format!("the {what} buffer would exceed the address space"),
             "pass the number of elements, not of bytes",
-        ));
+        );
     };
-    if bytes == 0 {
-        return Ok(0);
-    }
     if start.is_null() {
-        return Err(Failure::argument(
+        return Failure::argument(
             format!("the {what} buffer is null and must have {bytes} bytes"),
             "pass buffers as long as the call needs them",
-        ));
+        );
     }
-    if (start as usize).checked_add(bytes).is_none() {
-        return Err(Failure::argument(
-            format!("the {what} buffer would reach beyond the address space"),
-            "pass the address of a buffer",
-        ));
-    }
-    Ok(bytes)
+    Failure::argument(
+        format!("the {what} buffer would reach beyond the address space"),
+        "pass the address of a buffer",
+    )
 }
 
 /// Where a buffer begins and how many bytes it has; no number where that is more than there can be.
-pub(crate) type Passed<P> = (P, Option<usize>);
+pub(crate) type Buffer<P> = (P, Option<usize>);
 
 /// Of a call that reads nothing.
-pub(crate) const NOTHING_READ: Passed<*const c_void> = (std::ptr::null(), Some(0));
+pub(crate) const NOTHING_READ: Buffer<*const c_void> = (std::ptr::null(), Some(0));
 /// Of a call that writes nothing.
-pub(crate) const NOTHING_WRITTEN: Passed<*mut c_void> = (std::ptr::null_mut(), Some(0));
+pub(crate) const NOTHING_WRITTEN: Buffer<*mut c_void> = (std::ptr::null_mut(), Some(0));
 
 /// The lengths of what a call on `comm` reads and writes.
 #[inline]
-fn lengths(comm: &Comm, input: Passed<*const c_void>, output: Passed<*mut c_void>) -> Result<(usize, usize)> {
+fn lengths(comm: &Comm, input: Buffer<*const c_void>, output: Buffer<*mut c_void>) -> Result<(usize, usize)> {
     let (read, written) = (length("send", input.0, input.1)?, length("receive", output.0, output.1)?);
-    let start = |address: *const c_void, bytes: usize| (bytes != 0).then_some(address as usize);
-    device::check_buffers(comm, start(input.0, read), start(output.0, written))?;
+    // Of a communicator on devices it was asked before.
+    if comm.placement().is_none() {
+        whose(comm, (input.0, read), (output.0, written))?;
+    }
     Ok((read, written))
+}
+
+#[inline]
+fn whose(comm: &Comm, input: (*const c_void, usize), output: (*mut c_void, usize)) -> Result<Whose> {
+    let start = |address: *const c_void, bytes: usize| (bytes != 0).then_some(address as usize);
+    device::whose(comm, start(input.0, input.1), start(output.0, output.1))
+}
+
+/// What a data call is given.
+#[derive(Clone, Copy)]
+pub(crate) struct Given {
+    pub(crate) input: Buffer<*const c_void>,
+    pub(crate) output: Buffer<*mut c_void>,
+    pub(crate) stream: *mut c_void,
+}
+
+/// The buffers of a call on a communicator on devices, unless they are the host's to touch.
+///
+/// # Safety
+/// As [`DeviceSpan::from_raw`], but any address and any number of bytes are told from a buffer first.
+pub(crate) unsafe fn away(comm: &Comm, given: Given) -> Result<Option<Buffers>> {
+    let Given { input, output, stream } = given;
+    if comm.placement().is_none() {
+        return Ok(None);
+    }
+    let (read, written) = (length("send", input.0, input.1)?, length("receive", output.0, output.1)?);
+    if whose(comm, (input.0, read), (output.0, written))? == Whose::Host {
+        return Ok(None);
+    }
+    if handles::stream(stream)?.is_some() {
+        return Err(Failure::usage(
+            "a host stream was passed with device memory",
+            "pass a stream of CUDA's, or NULL for its default stream",
+        ));
+    }
+    let span = |start: *const c_void, bytes: usize| match bytes {
+        0 => DeviceSpan::empty(),
+        // SAFETY: this function's own contract.
+        bytes => unsafe { DeviceSpan::from_raw(start as u64, bytes) },
+    };
+    let stream = RawStream(stream as u64);
+    let (input, output) = (span(input.0, read), span(output.0.cast_const(), written));
+    Ok(Some(Buffers::Device { input, output, stream }))
+}
+
+/// The buffers of a call and the host stream that it is to be put into.
+///
+/// # Safety
+/// As [`away`] and [`kept`].
+pub(crate) unsafe fn passed(comm: &Comm, given: Given) -> Result<(Buffers, Option<Arc<Stream>>)> {
+    // SAFETY: this function's own contract.
+    if let Some(buffers) = unsafe { away(comm, given)? } {
+        return Ok((buffers, None));
+    }
+    let stream = handles::stream(given.stream)?;
+    // SAFETY: as above.
+    let (input, output) = unsafe { kept(comm, given.input, given.output)? };
+    Ok((Buffers::Host { input, output }, stream))
 }
 
 /// The buffers that a call on `comm` reads and writes before it returns.
@@ -59,8 +137,8 @@ fn lengths(comm: &Comm, input: Passed<*const c_void>, output: Passed<*mut c_void
 #[inline]
 pub(crate) unsafe fn lent<'a>(
     comm: &Comm,
-    input: Passed<*const c_void>,
-    output: Passed<*mut c_void>,
+    input: Buffer<*const c_void>,
+    output: Buffer<*mut c_void>,
 ) -> Result<(Span<'a>, SpanMut<'a>)> {
     let (read, written) = lengths(comm, input, output)?;
     // SAFETY: this function's own contract; null only when empty.
@@ -72,10 +150,10 @@ pub(crate) unsafe fn lent<'a>(
 /// # Safety
 /// As [`HeldRead::from_raw`] and [`Held::from_raw`], but any address and any number of bytes are told from a buffer
 /// first.
-pub(crate) unsafe fn kept(
+unsafe fn kept(
     comm: &Comm,
-    input: Passed<*const c_void>,
-    output: Passed<*mut c_void>,
+    input: Buffer<*const c_void>,
+    output: Buffer<*mut c_void>,
 ) -> Result<(HeldRead, Held)> {
     let (read, written) = lengths(comm, input, output)?;
     // SAFETY: this function's own contract; null only when empty.

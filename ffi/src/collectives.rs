@@ -7,12 +7,12 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use consort::nccl::operation::{How, Operation, What};
-use consort::nccl::{Comm, Failure, Progress, Result, Stream, group, log, thread};
+use consort::nccl::{Comm, Failure, Progress, Result, group, log, thread};
 use consort::{Call, DataType, ReduceOp};
 
 use crate::boundary::{call_in_group, exported};
-use crate::buffers::{NOTHING_READ, NOTHING_WRITTEN, kept, lent};
-use crate::{configs, handles, timeout};
+use crate::buffers::{Given, NOTHING_READ, NOTHING_WRITTEN, lent};
+use crate::{buffers, configs, handles, timeout};
 
 #[inline]
 pub(crate) fn data_type(code: c_int) -> Result<DataType> {
@@ -29,12 +29,13 @@ pub(crate) fn rank(number: c_int) -> Result<u32> {
 
 /// What C passes with every collective.
 #[derive(Clone, Copy)]
-struct Passed {
-    input: *const c_void,
-    output: *mut c_void,
-    comm: *mut c_void,
-    stream: *mut c_void,
-    config: *const c_void,
+pub(crate) struct Passed {
+    pub(crate) input: *const c_void,
+    pub(crate) output: *mut c_void,
+    pub(crate) comm: *mut c_void,
+    pub(crate) stream: *mut c_void,
+    /// Null where the function takes none.
+    pub(crate) config: *const c_void,
 }
 
 /// A collective that C called: `op` is the number of its reduction, if it reduces, and `what` makes the call.
@@ -58,6 +59,10 @@ unsafe fn collective(
             log::call(format_args!(
                 "{name}({input:p}, {output:p}, {call}, comm {comm:p}, stream {stream:p})"
             ));
+        }
+        if comm.placement().is_some() {
+            // SAFETY: this function's own contract.
+            return unsafe { issue(&comm, passed, call, op) };
         }
         let stream = handles::stream(passed.stream)?;
         let plain = thread::is_plain();
@@ -84,7 +89,7 @@ unsafe fn collective(
             return Ok(Progress::Done);
         }
         // SAFETY: this function's own contract.
-        unsafe { issue(&comm, passed, call, op, stream) }
+        unsafe { issue(&comm, passed, call, op) }
     })
 }
 
@@ -99,29 +104,27 @@ fn built_in(op: c_int) -> Option<ReduceOp> {
 /// # Safety
 /// As [`collective`]; the buffers, until the operation is over.
 #[cold]
-unsafe fn issue(
-    comm: &Arc<Comm>,
-    passed: Passed,
-    call: Call,
-    op: Option<c_int>,
-    stream: Option<Arc<Stream>>,
-) -> Result<Progress> {
+unsafe fn issue(comm: &Arc<Comm>, passed: Passed, call: Call, op: Option<c_int>) -> Result<Progress> {
     let reduction = op.map(|op| comm.reduction(op, call.data_type())).transpose()?;
+    let scalar = reduction.and_then(|reduction| reduction.scalar);
     let (rank, size) = (comm.rank()?, comm.size()?);
     // SAFETY: this function's own contract: null or a config.
     let mut how = unsafe { configs::of_call(passed.config, &call, size)? };
     how.timeout = how.timeout.or(thread::timeout());
     // SAFETY: as in `collective`, for as long as the operation takes: the contract of calls on streams, in groups and
     // on communicators that do not block.
-    let (input, output) = unsafe {
-        kept(
+    let (buffers, stream) = unsafe {
+        buffers::passed(
             comm,
-            (passed.input, Some(call.input_bytes(rank, size))),
-            (passed.output, Some(call.output_bytes(rank, size))),
+            Given {
+                input: (passed.input, Some(call.input_bytes(rank, size))),
+                output: (passed.output, Some(call.output_bytes(rank, size))),
+                stream: passed.stream,
+            },
         )?
     };
-    let what = What::Collective(call, reduction.and_then(|it| it.scale));
-    comm.issue(Operation { what, how, input, output }, stream.as_ref())
+    let what = What::Collective(scalar.map_or(call, |scalar| call.scaled_by(scalar)));
+    comm.issue(Operation { what, how, buffers }, stream.as_ref())
 }
 
 /// Defines a collective plain and with a config.
@@ -229,8 +232,8 @@ exported! {
         call_in_group("ncclSend", comm, || {
             let (comm, element, peer) = (handles::comm(comm)?, data_type(element)?, rank(peer)?);
             let bytes = count.checked_mul(element.size());
-            let stream = handles::stream(stream)?;
-            if stream.is_none() && !group::is_open() && let Some(communicator) = comm.inline() {
+            let at_once = comm.placement().is_none() && handles::stream(stream)?.is_none();
+            if at_once && !group::is_open() && let Some(communicator) = comm.inline() {
                 // SAFETY: this function's own contract.
                 let (input, _) = unsafe { lent(&comm, (input, bytes), NOTHING_WRITTEN)? };
                 match timeout::now(&comm) {
@@ -240,9 +243,11 @@ exported! {
                 return Ok(Progress::Done);
             }
             // SAFETY: this function's own contract; nothing is received.
-            let (input, output) = unsafe { kept(&comm, (input, bytes), NOTHING_WRITTEN)? };
+            let given = Given { input: (input, bytes), output: NOTHING_WRITTEN, stream };
+            // SAFETY: as above.
+            let (buffers, stream) = unsafe { buffers::passed(&comm, given)? };
             let (what, how) = (What::Send(element, peer), How { timeout: thread::timeout(), algorithm: None });
-            comm.issue(Operation { what, how, input, output }, stream.as_ref())
+            comm.issue(Operation { what, how, buffers }, stream.as_ref())
         })
     }
 
@@ -256,8 +261,8 @@ exported! {
         call_in_group("ncclRecv", comm, || {
             let (comm, element, peer) = (handles::comm(comm)?, data_type(element)?, rank(peer)?);
             let bytes = count.checked_mul(element.size());
-            let stream = handles::stream(stream)?;
-            if stream.is_none() && !group::is_open() && let Some(communicator) = comm.inline() {
+            let at_once = comm.placement().is_none() && handles::stream(stream)?.is_none();
+            if at_once && !group::is_open() && let Some(communicator) = comm.inline() {
                 // SAFETY: this function's own contract.
                 let (_, output) = unsafe { lent(&comm, NOTHING_READ, (output, bytes))? };
                 match timeout::now(&comm) {
@@ -267,9 +272,11 @@ exported! {
                 return Ok(Progress::Done);
             }
             // SAFETY: this function's own contract; nothing is sent.
-            let (input, output) = unsafe { kept(&comm, NOTHING_READ, (output, bytes))? };
+            let given = Given { input: NOTHING_READ, output: (output, bytes), stream };
+            // SAFETY: as above.
+            let (buffers, stream) = unsafe { buffers::passed(&comm, given)? };
             let (what, how) = (What::Receive(element, peer), How { timeout: thread::timeout(), algorithm: None });
-            comm.issue(Operation { what, how, input, output }, stream.as_ref())
+            comm.issue(Operation { what, how, buffers }, stream.as_ref())
         })
     }
 }

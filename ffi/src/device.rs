@@ -65,6 +65,42 @@ unsafe fn write_properties(comm: &Comm, place: *mut c_void) -> Result<(), Failur
     Ok(())
 }
 
+/// Defines the functions of the device interface under both their names, with the types of what they take, which nobody
+/// looks at: all are refused.
+macro_rules! refused {
+    ($($name:ident = $twin:ident($($type:ty),*);)*) => {$(
+        refused!(@one $twin, $name, ($($type),*));
+        refused!(@one $name, $name, ($($type),*));
+    )*};
+    (@one $exported:ident, $name:ident, ($($type:ty),*)) => {
+        /// The device interface is not offered.
+        ///
+        /// # Safety
+        /// None is needed.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $exported($(_: $type),*) -> c_int {
+            no_device_interface(stringify!($name))
+        }
+    };
+}
+
+refused! {
+    ncclDevCommCreate = pncclDevCommCreate(Opaque, Opaque, Opaque);
+    ncclDevCommDestroy = pncclDevCommDestroy(Opaque, Opaque);
+    ncclGetLsaMultimemDevicePointer = pncclGetLsaMultimemDevicePointer(Opaque, usize, Opaque);
+    ncclGetMultimemDevicePointer = pncclGetMultimemDevicePointer(Opaque, usize, Opaque, Opaque);
+    ncclGetLsaDevicePointer = pncclGetLsaDevicePointer(Opaque, usize, c_int, Opaque);
+    ncclGetPeerDevicePointer = pncclGetPeerDevicePointer(Opaque, usize, c_int, Opaque);
+    ncclGetMultimemDeviceLeInfo = pncclGetMultimemDeviceLeInfo(Opaque, usize, Opaque, Opaque);
+    ncclGetCftDeviceLeInfo = pncclGetCftDeviceLeInfo(Opaque, usize, c_int, NcclTeam, Opaque, Opaque);
+    ncclGetPeerDeviceLeInfo = pncclGetPeerDeviceLeInfo(Opaque, usize, c_int, Opaque, Opaque);
+    ncclLsaBarrierCreateRequirement = pncclLsaBarrierCreateRequirement(NcclTeam, c_int, Opaque, Opaque);
+    ncclGinBarrierCreateRequirement = pncclGinBarrierCreateRequirement(Opaque, NcclTeam, c_int, Opaque, Opaque);
+    ncclLLA2ACreateRequirement = pncclLLA2ACreateRequirement(c_int, c_int, Opaque, Opaque);
+    ncclGinOutboxCreateRequirement = pncclGinOutboxCreateRequirement(c_int, c_int, Opaque, Opaque);
+    ncclGinInboxA2ACreateRequirement = pncclGinInboxA2ACreateRequirement(NcclTeam, c_int, c_int, Opaque, Opaque);
+}
+
 exported! {
     /// Writes what the communicator offers.
     ///
@@ -76,142 +112,6 @@ exported! {
             // SAFETY: this function's own contract.
             unsafe { write_properties(&asked, place) }
         })
-    }
-
-    /// The device interface is not offered.
-    ///
-    /// # Safety
-    /// None is needed.
-    fn ncclDevCommCreate = pncclDevCommCreate(_comm: *mut c_void, _requirements: Opaque, _place: Opaque) -> c_int {
-        no_device_interface("ncclDevCommCreate")
-    }
-
-    /// The device interface is not offered.
-    ///
-    /// # Safety
-    /// None is needed.
-    fn ncclDevCommDestroy = pncclDevCommDestroy(_comm: *mut c_void, _device_comm: Opaque) -> c_int {
-        no_device_interface("ncclDevCommDestroy")
-    }
-
-    /// The device interface is not offered.
-    ///
-    /// # Safety
-    /// None is needed.
-    fn ncclGetLsaMultimemDevicePointer = pncclGetLsaMultimemDevicePointer(
-        _window: Opaque, _offset: usize, _place: Opaque
-    ) -> c_int {
-        no_device_interface("ncclGetLsaMultimemDevicePointer")
-    }
-
-    /// The device interface is not offered.
-    ///
-    /// # Safety
-    /// None is needed.
-    fn ncclGetMultimemDevicePointer = pncclGetMultimemDevicePointer(
-        _window: Opaque, _offset: usize, _multimem: Opaque, _place: Opaque
-    ) -> c_int {
-        no_device_interface("ncclGetMultimemDevicePointer")
-    }
-
-    /// The device interface is not offered.
-    ///
-    /// # Safety
-    /// None is needed.
-    fn ncclGetLsaDevicePointer = pncclGetLsaDevicePointer(
-        _window: Opaque, _offset: usize, _rank: c_int, _place: Opaque
-    ) -> c_int {
-        no_device_interface("ncclGetLsaDevicePointer")
-    }
-
-    /// The device interface is not offered.
-    ///
-    /// # Safety
-    /// None is needed.
-    fn ncclGetPeerDevicePointer = pncclGetPeerDevicePointer(
-        _window: Opaque, _offset: usize, _peer: c_int, _place: Opaque
-    ) -> c_int {
-        no_device_interface("ncclGetPeerDevicePointer")
-    }
-
-    /// The device interface is not offered.
-    ///
-    /// # Safety
-    /// None is needed.
-    fn ncclGetMultimemDeviceLeInfo = pncclGetMultimemDeviceLeInfo(
-        _window: Opaque, _offset: usize, _id: Opaque, _place: Opaque
-    ) -> c_int {
-        no_device_interface("ncclGetMultimemDeviceLeInfo")
-    }
-
-    /// The device interface is not offered.
-    ///
-    /// # Safety
-    /// None is needed.
-    fn ncclGetCftDeviceLeInfo = pncclGetCftDeviceLeInfo(
-        _window: Opaque, _offset: usize, _peer: c_int, _team: NcclTeam, _id: Opaque, _place: Opaque
-    ) -> c_int {
-        no_device_interface("ncclGetCftDeviceLeInfo")
-    }
-
-    /// The device interface is not offered.
-    ///
-    /// # Safety
-    /// None is needed.
-    fn ncclGetPeerDeviceLeInfo = pncclGetPeerDeviceLeInfo(
-        _window: Opaque, _offset: usize, _peer: c_int, _id: Opaque, _place: Opaque
-    ) -> c_int {
-        no_device_interface("ncclGetPeerDeviceLeInfo")
-    }
-
-    /// The device interface is not offered.
-    ///
-    /// # Safety
-    /// None is needed.
-    fn ncclLsaBarrierCreateRequirement = pncclLsaBarrierCreateRequirement(
-        _team: NcclTeam, _barriers: c_int, _handle: Opaque, _requirement: Opaque
-    ) -> c_int {
-        no_device_interface("ncclLsaBarrierCreateRequirement")
-    }
-
-    /// The device interface is not offered.
-    ///
-    /// # Safety
-    /// None is needed.
-    fn ncclGinBarrierCreateRequirement = pncclGinBarrierCreateRequirement(
-        _comm: *mut c_void, _team: NcclTeam, _barriers: c_int, _handle: Opaque, _requirement: Opaque
-    ) -> c_int {
-        no_device_interface("ncclGinBarrierCreateRequirement")
-    }
-
-    /// The device interface is not offered.
-    ///
-    /// # Safety
-    /// None is needed.
-    fn ncclLLA2ACreateRequirement = pncclLLA2ACreateRequirement(
-        _blocks: c_int, _slots: c_int, _handle: Opaque, _requirement: Opaque
-    ) -> c_int {
-        no_device_interface("ncclLLA2ACreateRequirement")
-    }
-
-    /// The device interface is not offered.
-    ///
-    /// # Safety
-    /// None is needed.
-    fn ncclGinOutboxCreateRequirement = pncclGinOutboxCreateRequirement(
-        _blocks: c_int, _log2_size: c_int, _handle: Opaque, _requirement: Opaque
-    ) -> c_int {
-        no_device_interface("ncclGinOutboxCreateRequirement")
-    }
-
-    /// The device interface is not offered.
-    ///
-    /// # Safety
-    /// None is needed.
-    fn ncclGinInboxA2ACreateRequirement = pncclGinInboxA2ACreateRequirement(
-        _team: NcclTeam, _blocks: c_int, _log2_size: c_int, _handle: Opaque, _requirement: Opaque
-    ) -> c_int {
-        no_device_interface("ncclGinInboxA2ACreateRequirement")
     }
 
     /// Slots of eight bytes for an all-to-all of so many elements of at most so many bytes; 0 for nonsense.

@@ -71,7 +71,7 @@ unsafe fn join(
         let (place, config) = unsafe { (Place::new(place)?, configs::of_comm(config)?.unwrap_or_default()) };
         let ids = ids()?;
         nccl::device::check_mode()?;
-        let comm = Comm::new(config, 0);
+        let comm = Comm::new(config, 0, nccl::device::current()?);
         let handle = COMMS.insert(comm.clone())?;
         place.write(handle);
         let handle = handle.expose_provenance();
@@ -350,8 +350,8 @@ exported! {
         plain("ncclCommDestroy", comm, || take(comm)?.map_or(Ok(()), Comm::destroy))
     }
 
-    /// Ends a communicator on all ranks and frees its handle; null is fine. A call under way on another thread returns
-    /// an error.
+    /// Ends what this rank has under way on a communicator, on all ranks, and frees its handle; null is fine. A call under
+    /// way on another thread returns an error. A rank that has nothing under way only leaves.
     ///
     /// # Safety
     /// None is needed.

@@ -5,13 +5,16 @@ use std::sync::Arc;
 
 use consort::nccl::operators::Scale;
 use consort::nccl::{Failure, Result, allocations, device, group, log, version};
+use consort::{DataType, Scalar};
+
+use consort::device::DeviceSpan;
 
 use crate::boundary::{exported, plain, store, string, unsupported};
 use crate::collectives::data_type;
 use crate::handles;
 use crate::types::{API_MAGIC, NcclEncryptionConfig, NcclSimInfo};
 
-/// An address that C promised to keep.
+/// The address of an element that C promised to keep.
 #[derive(Clone, Copy)]
 struct Kept(*const c_void);
 
@@ -21,15 +24,14 @@ unsafe impl Send for Kept {}
 unsafe impl Sync for Kept {}
 
 impl Kept {
-    /// The first bytes there.
+    /// The element there.
     ///
     /// # Safety
-    /// At least as many as `bytes`, at most 8, must be readable.
-    unsafe fn read(self, bytes: usize) -> [u8; 8] {
-        let mut element = [0; 8];
-        // SAFETY: this function's own contract.
-        unsafe { self.0.cast::<u8>().copy_to_nonoverlapping(element.as_mut_ptr(), bytes) };
-        element
+    /// An element of the type must be readable.
+    unsafe fn read(self, element: DataType) -> Scalar {
+        // SAFETY: this function's own contract; bytes have no alignment.
+        let bytes = unsafe { std::slice::from_raw_parts(self.0.cast::<u8>(), element.size()) };
+        Scalar::from_bytes(element, bytes).expect("as many bytes as an element has")
     }
 }
 
@@ -81,7 +83,7 @@ exported! {
         log::reset();
     }
 
-    /// Memory that ranks of other processes on this host can be given. On host memory: host memory.
+    /// Memory of the device that is current on the calling thread; without one, of the host.
     ///
     /// # Safety
     /// `place` must be null or writable.
@@ -104,7 +106,7 @@ exported! {
         plain("ncclMemFree", std::ptr::null_mut(), || allocations::free(memory.expose_provenance()))
     }
 
-    /// Tells the library of a buffer. On host memory that is noted and changes nothing.
+    /// Tells the library of a buffer. That is noted and changes nothing.
     ///
     /// # Safety
     /// `handle` must be null or writable.
@@ -220,13 +222,24 @@ exported! {
             if scalar.is_null() {
                 return Err(Failure::argument("scalar is null", "pass the address of an element"));
             }
-            device::check_scalar(scalar.addr())?;
-            let (kept, bytes) = (Kept(scalar), element.size());
+            let kept = Kept(scalar);
             let scale = match residence {
+                DEVICE if !device::is_scalar_of_host(scalar.addr())? => {
+                    let comm = asked.clone();
+                    // SAFETY: this function's own contract, kept until the operator is destroyed.
+                    let span = unsafe { DeviceSpan::from_raw(scalar.addr() as u64, element.size()) };
+                    Scale::Later(Arc::new(move || device::read_scalar(&comm, span, element)))
+                }
+                HOST_IMMEDIATE if !device::is_scalar_of_host(scalar.addr())? => {
+                    return Err(Failure::argument(
+                        format!("the scalar at {:#x} is device memory", scalar.addr()),
+                        "pass ncclScalarDevice for a scalar there",
+                    ));
+                }
                 // SAFETY: this function's own contract.
-                HOST_IMMEDIATE => Scale::Now(unsafe { kept.read(bytes) }),
+                HOST_IMMEDIATE => Scale::Now(unsafe { kept.read(element) }),
                 // SAFETY: this function's own contract, kept until the operator is destroyed.
-                DEVICE => Scale::Later(Arc::new(move || unsafe { { kept }.read(bytes) })),
+                DEVICE => Scale::Later(Arc::new(move || Ok(unsafe { { kept }.read(element) }))),
                 _ => {
                     return Err(Failure::argument(
                         format!("there is no residence {residence}"),

@@ -5,11 +5,11 @@
 use std::ffi::{c_int, c_void};
 
 use consort::nccl::operation::{How, Operation, What};
-use consort::nccl::{Comm, Counts, Failure, Reduction, Result, Varying};
+use consort::nccl::{Comm, Counts, Failure, Result, Varying, thread};
 
 use crate::boundary::call_in_group;
-use crate::buffers::kept;
-use crate::collectives::{data_type, rank};
+use crate::buffers::{self, Given};
+use crate::collectives::{Passed, data_type, rank};
 use crate::handles;
 
 /// One number for each rank that C passed.
@@ -43,40 +43,29 @@ unsafe fn counts(
     Ok(Counts::new(counts, displacements))
 }
 
-/// Where C's buffers and the stream are.
-#[derive(Clone, Copy)]
-struct Passed {
-    input: *const c_void,
-    output: *mut c_void,
-    comm: *mut c_void,
-    stream: *mut c_void,
-}
-
 /// A collective that C called: `what` says which, given its communicator and the number of ranks.
 ///
 /// # Safety
 /// The buffers must hold what the call reads and writes, and be used by nobody else until it is over.
-unsafe fn varying(
-    name: &str,
-    passed: Passed,
-    what: impl FnOnce(&Comm, u32) -> Result<(Varying, Option<Reduction>)>,
-) -> c_int {
+unsafe fn varying(name: &str, passed: Passed, what: impl FnOnce(&Comm, u32) -> Result<Varying>) -> c_int {
     call_in_group(name, passed.comm, || {
         let comm = handles::comm(passed.comm)?;
-        let (varying, reduction) = what(&comm, comm.size()?)?;
-        let stream = handles::stream(passed.stream)?;
+        let varying = what(&comm, comm.size()?)?;
         let (rank, call) = (comm.rank()?, varying.call());
         // SAFETY: this function's own contract; how long they are, the counts say.
-        let (input, output) = unsafe {
-            kept(
+        let (buffers, stream) = unsafe {
+            buffers::passed(
                 &comm,
-                (passed.input, Some(call.input_bytes(rank))),
-                (passed.output, Some(call.output_bytes(rank))),
+                Given {
+                    input: (passed.input, Some(call.input_bytes(rank))),
+                    output: (passed.output, Some(call.output_bytes(rank))),
+                    stream: passed.stream,
+                },
             )?
         };
-        let what = What::Varying(varying, reduction.and_then(|it| it.scale));
-        let how = How { timeout: consort::nccl::thread::timeout(), algorithm: None };
-        comm.issue(Operation { what, how, input, output }, stream.as_ref())
+        let what = What::Varying(varying);
+        let how = How { timeout: thread::timeout(), algorithm: None };
+        comm.issue(Operation { what, how, buffers }, stream.as_ref())
     })
 }
 
@@ -95,12 +84,12 @@ pub unsafe extern "C" fn consortAllGatherV(
     comm: *mut c_void,
     stream: *mut c_void,
 ) -> c_int {
-    let passed = Passed { input, output, comm, stream };
+    let passed = Passed { input, output, comm, stream, config: std::ptr::null() };
     // SAFETY: this function's own contract.
     unsafe {
         varying("consortAllGatherV", passed, |_, ranks| {
             let blocks = self::counts("counts", counts, displacements, ranks)?;
-            Ok((Varying::AllGather(data_type(element)?, blocks), None))
+            Ok(Varying::AllGather(data_type(element)?, blocks))
         })
     }
 }
@@ -120,14 +109,13 @@ pub unsafe extern "C" fn consortReduceScatterV(
     comm: *mut c_void,
     stream: *mut c_void,
 ) -> c_int {
-    let passed = Passed { input, output, comm, stream };
+    let passed = Passed { input, output, comm, stream, config: std::ptr::null() };
     // SAFETY: this function's own contract.
     unsafe {
         varying("consortReduceScatterV", passed, |comm, ranks| {
             let blocks = self::counts("counts", counts, displacements, ranks)?;
             let element = data_type(element)?;
-            let reduction = comm.reduction(op, element)?;
-            Ok((Varying::ReduceScatter(element, reduction.op, blocks), Some(reduction)))
+            Ok(Varying::ReduceScatter(element, comm.reduction(op, element)?, blocks))
         })
     }
 }
@@ -148,13 +136,13 @@ pub unsafe extern "C" fn consortAllToAllV(
     comm: *mut c_void,
     stream: *mut c_void,
 ) -> c_int {
-    let passed = Passed { input, output, comm, stream };
+    let passed = Passed { input, output, comm, stream, config: std::ptr::null() };
     // SAFETY: this function's own contract.
     unsafe {
         varying("consortAllToAllV", passed, |_, ranks| {
             let sent = counts("sendcounts", sent, sent_from, ranks)?;
             let received = counts("recvcounts", received, received_at, ranks)?;
-            Ok((Varying::AllToAll(data_type(element)?, sent, received), None))
+            Ok(Varying::AllToAll(data_type(element)?, sent, received))
         })
     }
 }
@@ -193,13 +181,13 @@ pub unsafe extern "C" fn consortGatherV(
     comm: *mut c_void,
     stream: *mut c_void,
 ) -> c_int {
-    let passed = Passed { input, output, comm, stream };
+    let passed = Passed { input, output, comm, stream, config: std::ptr::null() };
     // SAFETY: this function's own contract.
     unsafe {
         varying("consortGatherV", passed, |comm, ranks| {
             let (element, root) = (data_type(element)?, rank(root)?);
             let blocks = of_root((root, comm), "recvcounts", counts, displacements, ranks)?;
-            Ok((Varying::Gather(element, count, blocks, root), None))
+            Ok(Varying::Gather(element, count, blocks, root))
         })
     }
 }
@@ -220,13 +208,13 @@ pub unsafe extern "C" fn consortScatterV(
     comm: *mut c_void,
     stream: *mut c_void,
 ) -> c_int {
-    let passed = Passed { input, output, comm, stream };
+    let passed = Passed { input, output, comm, stream, config: std::ptr::null() };
     // SAFETY: this function's own contract.
     unsafe {
         varying("consortScatterV", passed, |comm, ranks| {
             let (element, root) = (data_type(element)?, rank(root)?);
             let blocks = of_root((root, comm), "sendcounts", counts, displacements, ranks)?;
-            Ok((Varying::Scatter(element, blocks, count, root), None))
+            Ok(Varying::Scatter(element, blocks, count, root))
         })
     }
 }

@@ -21,8 +21,10 @@
 //! | `portable`, `x86` | what a register is and does at each level |
 //! | `float_control` | MXCSR and FPCR |
 //! | `reducer` | lengths, choice of kernel, the public calls |
+//! | `cuda` | the kernels of GPUs: what they are given, and their images |
 
 mod convert;
+pub mod cuda;
 mod data_type;
 mod factor;
 mod float8;

@@ -217,6 +217,21 @@ impl Reducer {
         self.formula == Formula::ScaledSum && self.op == ReduceOp::Sum
     }
 
+    /// Whether `raw` means anything: sources that are raw are multiplied by a factor.
+    pub fn scales(&self) -> bool {
+        self.formula == Formula::ScaledSum
+    }
+
+    /// Whether `finish` means anything: it divides sums of integers.
+    pub fn divides(&self) -> bool {
+        self.formula == Formula::DividedSum
+    }
+
+    /// What it multiplies and divides by.
+    pub(crate) fn factors(&self) -> Factors {
+        self.factors
+    }
+
     /// The instruction set.
     pub fn level(&self) -> Level {
         self.level

@@ -21,7 +21,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use crate::{Plain, Span, SpanMut};
 
 /// What keeps the bytes.
-trait Keep: Send + Sync {}
+pub(crate) trait Keep: Send + Sync {}
 
 /// Memory that may be read, kept until dropped. Clones refer to the same bytes. There is no way to write:
 ///
@@ -82,6 +82,24 @@ impl fmt::Debug for HeldRead {
 pub struct Held(HeldRead);
 
 impl Held {
+    /// The same for `bytes` bytes from `offset` on.
+    ///
+    /// # Panics
+    /// If they are not inside.
+    pub fn part(&self, offset: usize, bytes: usize) -> Held {
+        let span = self.span().slice(offset, bytes);
+        let start = NonNull::new(span.as_mut_ptr()).unwrap_or(NonNull::dangling());
+        Held(HeldRead { start, bytes, _keep: Arc::clone(&self.0._keep) })
+    }
+
+    /// Memory that `keep` keeps and that whoever made it has given up.
+    ///
+    /// # Safety
+    /// As [`SpanMut::from_raw`] for as long as `keep` lives.
+    pub(crate) unsafe fn kept(start: NonNull<u8>, bytes: usize, keep: Arc<dyn Keep>) -> Self {
+        Held(HeldRead { start, bytes, _keep: keep })
+    }
+
     /// The bytes, for writing.
     #[inline]
     pub fn span(&self) -> SpanMut<'_> {

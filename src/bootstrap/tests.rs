@@ -26,6 +26,7 @@ fn member(rank: Rank) -> Member {
         process: [rank as u8; 16],
         boot: [9; 16],
         cores: 2,
+        devices: false,
         unix: format!("consort-{rank}").into_bytes(),
         tcp: vec![SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 4000 + rank as u16)],
     }

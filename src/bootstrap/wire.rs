@@ -22,7 +22,7 @@ use crate::error::Error;
 type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The version of everything after the first twelve bytes of a hello.
-pub(super) const WIRE_VERSION: u16 = 2;
+pub(super) const WIRE_VERSION: u16 = 3;
 /// Begins a greeting and a proof.
 pub(super) const MAGIC: [u8; 8] = *b"consort\x01";
 /// The most ranks of a job.
@@ -73,6 +73,8 @@ pub(crate) struct Member {
     pub boot: [u8; 16],
     /// Cores of its host.
     pub cores: u32,
+    /// Whether it wants to use a device.
+    pub devices: bool,
     /// The abstract name of its control listener.
     pub unix: Vec<u8>,
     /// The addresses of its control listener. The root replaces an unspecified ip by the ones at which it saw the rank.
@@ -295,6 +297,7 @@ fn put_member(out: &mut Vec<u8>, member: &Member) {
     out.extend_from_slice(&member.process);
     out.extend_from_slice(&member.boot);
     out.extend_from_slice(&member.cores.to_le_bytes());
+    out.push(u8::from(member.devices));
     put_counted(out, &member.unix);
     out.push(member.tcp.len() as u8);
     for address in &member.tcp {
@@ -308,6 +311,11 @@ fn member(reader: &mut Reader<'_>) -> Result<Member, Malformed> {
     let process = reader.array()?;
     let boot = reader.array()?;
     let cores = reader.u32()?;
+    let devices = match reader.u8()? {
+        0 => false,
+        1 => true,
+        _ => return Err(Malformed("a member neither uses a device nor does not")),
+    };
     let unix = reader.counted(UNIX_MAX)?.to_vec();
     let count = reader.u8()? as usize;
     if count > TCP_MAX {
@@ -317,7 +325,7 @@ fn member(reader: &mut Reader<'_>) -> Result<Member, Malformed> {
     for _ in 0..count {
         tcp.push(address(&reader.array()?)?.ok_or(Malformed("a member has an empty address"))?);
     }
-    Ok(Member { host, pid, process, boot, cores, unix, tcp })
+    Ok(Member { host, pid, process, boot, cores, devices, unix, tcp })
 }
 
 /// A hello as the root reads it: of another version, only the part that never changes.

@@ -31,8 +31,9 @@ pub(super) enum Unless {
     Aborted,
     /// An abort by this rank after it had aborted it so often.
     AbortedHere(u64),
-    /// Any failure of the communicator that lasts a moment: what all ranks had begun before it is finished.
-    Failed,
+    /// Any failure of the communicator that lasts a moment, as what all ranks had begun before it is finished; an abort
+    /// by this rank after it had aborted it so often at once, as whoever aborts waits for nobody.
+    Failed(u64),
 }
 
 /// What ranks agreed on.
@@ -141,11 +142,11 @@ impl Communicator {
             let failure = group.failure();
             match (unless, &failure) {
                 (Unless::Aborted, Err(error @ Error::Aborted { .. })) => break error.clone(),
-                (Unless::AbortedHere(before), _) if core.aborts() != before => {
+                (Unless::AbortedHere(before) | Unless::Failed(before), _) if core.aborts() != before => {
                     let reason = format!("this rank aborted it during a {}", purpose.name());
                     break Error::Aborted { rank: self.rank(), reason };
                 }
-                (Unless::Failed, Err(_))
+                (Unless::Failed(_), Err(_))
                     if failed_since.get_or_insert_with(Instant::now).elapsed() > FAILED_MAX =>
                 {
                     break core.told(core.failure());

@@ -13,8 +13,9 @@ use crate::blocks::Blocks;
 use crate::call::{Call, Kind};
 use crate::control::group::Group;
 use crate::control::process::{Advance, Process, Shared, Unattended};
+use crate::engine::discarded;
 use crate::engine::routes::ProcessRoutes;
-use crate::engine::{Buffers, Engine, Progress, Source, Task};
+use crate::engine::{Buffers, Engine, Memory, Progress, Source, Task};
 use crate::error::{Error, Result};
 use crate::options::Settings;
 use crate::planner::{Machine, Planning};
@@ -170,8 +171,13 @@ impl Core {
         Some(Owned { _in_call: InCall(&self.in_call), engine })
     }
 
+    /// So that others know that there is something to do.
+    pub(super) fn note_queued(&self, engine: &Engine) {
+        self.queued.store(engine.queued(), Ordering::Relaxed);
+    }
+
     /// A waiter for whoever drives this communicator.
-    pub(super) fn waiter(&self) -> Waiter {
+    pub(crate) fn waiter(&self) -> Waiter {
         self.policy.waiter()
     }
 
@@ -302,8 +308,8 @@ impl Core {
             let mut task = Task::default();
             task.prepare(timeout);
             task.push(request, blocks);
-            engine.enqueue(task, input, output, ticket.clone());
-            self.queued.store(engine.queued(), Ordering::Relaxed);
+            engine.enqueue(task, vec![Memory { input, output, _kept: Vec::new() }], ticket.clone());
+            self.note_queued(engine);
         }
         let unattended: Arc<dyn Unattended> = self.clone();
         self.shared.look_after(Arc::downgrade(&unattended));
@@ -340,6 +346,14 @@ impl Core {
         let progress = engine.advance_queue();
         self.queued.store(engine.queued(), Ordering::Relaxed);
         progress
+    }
+
+    /// Waits until everything that was put into streams is over.
+    pub(crate) fn finish_streams(&self, timeout: Duration) -> Result<()> {
+        self.check()?;
+        let finished = self.acquire().and_then(|mut owned| self.finish_queue(&mut owned.engine, timeout));
+        discarded::free();
+        finished.map_err(|error| self.told(error))
     }
 
     /// Everything that was started before goes first, and now it is waited for: each has this call's deadline if
@@ -414,6 +428,14 @@ impl Core {
         self.wait_for_engine(|| self.engine.try_acquire().map(|engine| engine.memory_bytes()))
     }
 
+    /// How long what is queued is waited for at the end: what is in streams comes after the program's own work there.
+    fn patience(&self) -> Duration {
+        const OF_HOST: Duration = Duration::from_secs(10);
+        const OF_STREAMS: Duration = Duration::from_secs(300);
+        let in_streams = self.engine.try_acquire().is_none_or(|engine| engine.has_streams());
+        if in_streams && !self.group.has_failed() { OF_STREAMS } else { OF_HOST }
+    }
+
     /// The owner is gone: ends what is queued within a bounded time and tells the others.
     pub(crate) fn close(&self) {
         if self.is_forked() {
@@ -422,7 +444,7 @@ impl Core {
             }
             return;
         }
-        let patience = Instant::now() + self.settings.timeout.min(Duration::from_secs(10));
+        let patience = Instant::now() + self.settings.timeout.min(self.patience());
         self.waiters.fetch_add(1, Ordering::Relaxed);
         let _leave = Leave(&self.waiters);
         let mut waiter = self.policy.waiter();
@@ -454,6 +476,7 @@ impl Core {
         }
         self.dumps.closing(&self.group);
         self.group.leave();
+        discarded::free();
         // What a started operation still shares with its owner is its result, not the links.
         if let Some(mut engine) = self.engine.try_acquire() {
             engine.links.close();

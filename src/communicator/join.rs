@@ -116,6 +116,7 @@ impl Communicator {
             process: process.shared.nonce,
             boot: boot_id(),
             cores: cores(),
+            devices: settings.devices,
             // Without shared memory the ranks of this host are linked as if they were on others.
             unix: if process.shared.shm.is_some() { process.shared.unix_name.clone() } else { Vec::new() },
             tcp: process.shared.tcp_addresses()?,
@@ -183,6 +184,7 @@ impl Communicator {
             process: process.shared.nonce,
             boot: boot_id(),
             cores: cores(),
+            devices: settings.devices,
             unix: Vec::new(),
             tcp: Vec::new(),
         };

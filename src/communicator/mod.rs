@@ -12,6 +12,7 @@ mod scaled;
 mod scope;
 pub(crate) mod shrink;
 pub(crate) mod split;
+pub(crate) mod streams;
 mod together;
 mod typed;
 mod vectors;
@@ -69,26 +70,32 @@ pub struct Communicator {
     timeout: Duration,
     /// What must run collectives, instead of what the planner chooses.
     algorithm: Option<Algorithm>,
-    /// Whether another value is the owner and closes the communicator.
-    is_view: bool,
+    /// None for a view: others own the communicator.
+    owner: Option<Arc<Owner>>,
 }
 
 impl Communicator {
     pub(crate) fn from_core(core: Arc<Core>, process: Arc<Process>) -> Self {
         let timeout = core.settings.timeout;
-        Communicator { core, process, timeout, algorithm: None, is_view: false }
+        let owner = Arc::new(Owner(core.clone()));
+        Communicator { core, process, timeout, algorithm: None, owner: Some(owner) }
     }
 
     /// The same communicator once more; the first one stays its owner.
     fn view(&self, timeout: Duration, algorithm: Option<Algorithm>) -> Self {
         let (core, process) = (self.core.clone(), self.process.clone());
-        Communicator { core, process, timeout, algorithm, is_view: true }
+        Communicator { core, process, timeout, algorithm, owner: None }
     }
 
     /// A view for one call of a binding, which may set either or neither.
     pub(crate) fn seen(&self, timeout: Option<Duration>, algorithm: Option<Algorithm>) -> Self {
         let timeout = timeout.map_or(self.timeout, |set| set.clamp(Duration::from_millis(1), TIMEOUT_MAX));
         self.view(timeout, algorithm.or(self.algorithm))
+    }
+
+    /// The same communicator for another owner: it is closed when neither has it any more.
+    pub(crate) fn shared(&self) -> Self {
+        Communicator { owner: self.owner.clone(), ..self.view(self.timeout, self.algorithm) }
     }
 
     /// A view whose collectives run by `algorithm`.
@@ -195,11 +202,12 @@ impl Communicator {
     }
 }
 
-impl Drop for Communicator {
+/// Closes the communicator when nobody has it any more.
+struct Owner(Arc<Core>);
+
+impl Drop for Owner {
     fn drop(&mut self) {
-        if !self.is_view {
-            self.core.close();
-        }
+        self.0.close();
     }
 }
 

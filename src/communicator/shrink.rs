@@ -64,6 +64,7 @@ impl Communicator {
         let excluded = self.leaving(excluded)?;
         let mut stay: Vec<Rank> = (0..self.size()).collect();
         stay.retain(|rank| excluded.binary_search(rank).is_err());
+        let aborts = core.aborts();
         // Held meanwhile: nothing else begins on it.
         let _owned = match how {
             Shrink::Idle => {
@@ -81,7 +82,7 @@ impl Communicator {
             }
         };
         let aborting = how == Shrink::Abort;
-        let unless = if aborting { Unless::AbortedHere(core.aborts()) } else { Unless::Failed };
+        let unless = if aborting { Unless::AbortedHere(aborts) } else { Unless::Failed(aborts) };
         let purpose = Purpose::Shrink { excluded, aborting };
         let Agreed { round, .. } = self.agree(purpose, stay.clone(), &[], unless)?;
         let (uid, members) = rest(&core.group, round, &stay);

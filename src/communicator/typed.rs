@@ -200,7 +200,7 @@ impl Communicator {
         Ok((count, all.slice(root as usize * bytes, bytes), all))
     }
 
-    pub(super) fn block(&self, elements: usize) -> Result<usize> {
+    pub(crate) fn block(&self, elements: usize) -> Result<usize> {
         block(elements, self.size())
     }
 

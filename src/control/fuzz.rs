@@ -20,6 +20,7 @@ fn table(size: u32) -> Vec<bootstrap::Member> {
         process: [rank as u8; 16],
         boot: [rank as u8; 16],
         cores: 2,
+        devices: false,
         unix: Vec::new(),
         tcp: vec![SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9)],
     };

@@ -189,6 +189,10 @@ impl Group {
                 let cause = format!("{cause} ({}; rank {to}, {there})", place());
                 Error::Link { from, to, transport, cause }
             }
+            Error::Device { rank, what, cause } => {
+                let what = format!("{what} ({})", self.member.place(self.member.rank));
+                Error::Device { rank, what, cause }
+            }
             Error::OutOfMemory { rank, needed_bytes, what, cause } => {
                 let what = format!("{what} ({})", self.member.place(self.member.rank));
                 Error::OutOfMemory { rank, needed_bytes, what, cause }

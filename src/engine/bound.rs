@@ -365,8 +365,8 @@ impl Io for RealIo<'_> {
     type Fault = Broken;
 
     #[inline]
-    fn counter(&self, counter: u32) -> u64 {
-        self.bound.counters[counter as usize].own.as_ref().map_or(u64::MAX, Counter::value)
+    fn reached(&mut self, counter: u32, value: u64) -> bool {
+        self.bound.counters[counter as usize].own.as_ref().is_none_or(|own| own.value() >= value)
     }
 
     #[inline]

@@ -14,8 +14,8 @@ pub(crate) trait Io {
     /// Why a link could not go on.
     type Fault;
 
-    /// The value of an own counter.
-    fn counter(&self, counter: u32) -> u64;
+    /// Whether an own counter has reached a value, or whatever comes next will not begin before it has.
+    fn reached(&mut self, counter: u32, value: u64) -> bool;
 
     /// The tag that travelled with the signal that made it `value`.
     fn tag(&self, counter: u32, value: u64) -> u64;
@@ -289,7 +289,7 @@ impl Executor {
                 let target = self.threshold(plan, step, iteration);
                 // A threshold before the counter's beginning is no threshold.
                 if target as i64 > 0 {
-                    if io.counter(step.counter) < target {
+                    if !io.reached(step.counter, target) {
                         self.blockage = Some(Blockage::Wait { counter: step.counter, value: target });
                         return Ok(Poll::Pending);
                     }

@@ -58,8 +58,8 @@ impl Hostile<'_> {
 impl Io for Hostile<'_> {
     type Fault = ();
 
-    fn counter(&self, counter: u32) -> u64 {
-        self.values[counter as usize]
+    fn reached(&mut self, counter: u32, value: u64) -> bool {
+        self.values[counter as usize] >= value
     }
 
     fn tag(&self, counter: u32, _value: u64) -> u64 {

@@ -6,6 +6,7 @@
 //! system call. Nothing here waits: waiting is [`crate::communicator`]'s and the control thread's.
 
 mod bound;
+pub(crate) mod discarded;
 mod executor;
 #[cfg(test)]
 mod fuzz;
@@ -16,14 +17,17 @@ mod task;
 #[cfg(test)]
 mod tests;
 mod trouble;
+pub(crate) mod watched;
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use consort_memory::{Held, HeldRead, Span, SpanMut};
 
-pub(crate) use executor::Progress;
+pub(crate) use bound::Bearings;
+pub(crate) use executor::{Executor, Io, Piece, Progress, Sizes, Stop};
 pub(crate) use task::{Request, Task};
 use trouble::Trouble;
 
@@ -67,9 +71,25 @@ pub(crate) struct Engine {
 /// An operation that was started and is not finished.
 struct Queued {
     task: Task,
-    input: Source,
-    output: Option<Held>,
+    memory: Vec<Memory>,
     ticket: Owed,
+}
+
+/// Where one request of a queued task reads and writes.
+pub(crate) struct Memory {
+    pub(crate) input: Source,
+    pub(crate) output: Option<Held>,
+    /// What only has to live until the request is over.
+    pub(crate) _kept: Vec<Arc<dyn Any + Send + Sync>>,
+}
+
+impl Memory {
+    pub(crate) fn buffers(&self) -> Buffers<'_> {
+        Buffers {
+            input: self.input.span(),
+            output: self.output.as_ref().map_or(SpanMut::empty(), Held::span),
+        }
+    }
 }
 
 /// A ticket that is finished in any case: whoever waits for it must not wait for ever because a driver
@@ -90,6 +110,16 @@ impl Drop for Owed {
     }
 }
 
+/// Drops what an operation had. What a device had is freed by others, or, if the device did not end, never.
+pub(crate) fn give_back(mut task: Task, memory: Vec<Memory>) {
+    if !task.is_quiet() {
+        task.release();
+        std::mem::forget((task, memory));
+    } else if task.is_watched() {
+        discarded::keep((task, memory));
+    }
+}
+
 /// Steps of an operation that nobody waits for in one turn: at most some milliseconds of copying.
 const UNATTENDED_STEPS: u32 = 64;
 
@@ -99,6 +129,8 @@ pub(crate) enum Source {
     Apart(HeldRead),
     /// A buffer that is written too; the operation is in place, at this byte offset and length.
     Within(Held, usize, usize),
+    /// Nowhere that the host reads.
+    Elsewhere,
 }
 
 impl Source {
@@ -106,6 +138,7 @@ impl Source {
         match self {
             Source::Apart(held) => held.read(),
             Source::Within(held, offset, bytes) => held.read().slice(*offset, *bytes),
+            Source::Elsewhere => Span::empty(),
         }
     }
 }
@@ -219,32 +252,40 @@ impl Engine {
         Ok(progress)
     }
 
+    /// Whether some queued operation is in a stream.
+    pub(crate) fn has_streams(&self) -> bool {
+        self.queue.iter().any(|queued| queued.task.is_watched())
+    }
+
     /// How many operations are queued.
     pub(crate) fn queued(&self) -> usize {
         self.queue.len()
     }
 
-    pub(crate) fn enqueue(
-        &mut self,
-        mut task: Task,
-        input: Source,
-        output: Option<Held>,
-        ticket: Arc<Ticket>,
-    ) {
+    /// Queues a task, with memory for each of its requests.
+    pub(crate) fn enqueue(&mut self, mut task: Task, memory: Vec<Memory>, ticket: Arc<Ticket>) {
         task.limit_turns(UNATTENDED_STEPS);
-        self.queue.push_back(Queued { task, input, output, ticket: Owed(ticket) });
+        self.queue.push_back(Queued { task, memory, ticket: Owed(ticket) });
     }
 
     /// Moves the first queued operation on, and the ones behind it as each is done.
     pub(crate) fn advance_queue(&mut self) -> Progress {
         let mut moved = false;
+        if self.group.has_failed() {
+            self.queue.iter_mut().for_each(|queued| queued.task.release());
+        }
         while let Some(mut first) = self.queue.pop_front() {
             if self.group.has_failed() && !first.task.has_begun() {
                 first.task.give_up();
             }
-            let output = first.output.as_ref().map_or(SpanMut::empty(), Held::span);
-            let buffers = [Buffers { input: first.input.span(), output }];
-            let result = match self.turn(&mut first.task, &buffers) {
+            let result = match &first.memory[..] {
+                [memory] => self.turn(&mut first.task, &[memory.buffers()]),
+                several => {
+                    let buffers: Vec<Buffers<'_>> = several.iter().map(Memory::buffers).collect();
+                    self.turn(&mut first.task, &buffers)
+                }
+            };
+            let result = match result {
                 Ok(Progress::Done) => Ok(()),
                 Ok(progress) => {
                     first.task.tend(self, true);
@@ -257,9 +298,9 @@ impl Engine {
                 }
             };
             moved = true;
-            let Queued { input, output, ticket, .. } = first;
+            let Queued { task, memory, ticket } = first;
             // The buffers go back before the ticket says so.
-            drop((input, output));
+            give_back(task, memory);
             ticket.finish(result);
         }
         Progress::Done
@@ -273,9 +314,10 @@ impl Engine {
 
     /// Ends every queued operation with this error.
     pub(crate) fn fail_queue(&mut self, error: &Error) {
-        for Queued { task, input, output, ticket } in std::mem::take(&mut self.queue) {
+        for Queued { mut task, memory, ticket } in std::mem::take(&mut self.queue) {
             self.leave_failed(&task);
-            drop((input, output));
+            task.release();
+            give_back(task, memory);
             ticket.finish(Err(error.clone()));
         }
     }

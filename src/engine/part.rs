@@ -15,6 +15,7 @@ use super::executor::{Executor, Progress, Sizes, Stop};
 use super::links::Links;
 use super::task::{Blocked, Request};
 use super::trouble::Trouble;
+use super::watched::{Fault, State, Watched};
 use super::{Buffers, Engine};
 use crate::Rank;
 use crate::blocks::Blocks;
@@ -47,6 +48,10 @@ pub(super) struct Part {
     numbers: Vec<usize>,
     /// The link whose mailbox at the peer is not empty yet, in phase `Drain`.
     draining: Option<usize>,
+    /// What runs it, where a stream does, and how far that was.
+    watched: Option<(Box<dyn Watched>, State)>,
+    /// Whether the device was told to let it go.
+    let_go: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -56,6 +61,8 @@ enum Phase {
     Link,
     Drain,
     Run,
+    /// In a stream.
+    Away,
     Done,
 }
 
@@ -70,6 +77,42 @@ impl Part {
         if let Some(blocks) = blocks {
             self.blocks.extend(blocks.bytes(request.call.data_type.size()));
         }
+    }
+
+    /// It runs in a stream, or here again.
+    pub(super) fn watch(&mut self, watched: Option<Box<dyn Watched>>) {
+        if watched.is_some() {
+            self.phase = Phase::Away;
+        }
+        self.watched = watched.map(|watched| {
+            let state = watched.begins();
+            self.let_go = false;
+            (watched, state)
+        });
+    }
+
+    /// Whether it is in its stream.
+    pub(super) fn is_enqueued(&self) -> bool {
+        self.watched.as_ref().is_none_or(|(_, state)| *state > State::Ready)
+    }
+
+    /// The communicator has failed: what waits on a device goes on to its end.
+    pub(super) fn release(&mut self) {
+        if let Some((watched, _)) = &mut self.watched {
+            // What ends after this may have been let go, with nothing done.
+            self.let_go |= !watched.is_over();
+            watched.give_up();
+        }
+    }
+
+    /// Whether it runs in a stream.
+    pub(super) fn is_watched(&self) -> bool {
+        self.watched.is_some()
+    }
+
+    /// Whether no device touches memory for it any more.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.watched.as_ref().is_none_or(|(watched, _)| watched.is_over())
     }
 
     /// What it is to do.
@@ -163,9 +206,49 @@ impl Part {
                     }
                     self.phase = Phase::Run;
                 }
-                Phase::Run => return self.run(engine, buffers),
+                Phase::Run => match self.run(engine, buffers)? {
+                    Progress::Done if self.watched.is_some() => self.come_back()?,
+                    progress => return Ok(progress),
+                },
+                Phase::Away => {
+                    let before = self.watched.as_ref().map(|(_, state)| *state);
+                    match self.look_away()? {
+                        State::Done => self.phase = Phase::Done,
+                        State::Ready if before != Some(State::Ready) => self.phase = Phase::Find,
+                        state if before != Some(state) => return Ok(Progress::Moved),
+                        _ => return Ok(Progress::Blocked),
+                    }
+                }
                 Phase::Done => return Ok(Progress::Done),
             }
+        }
+    }
+
+    /// How far it is in its stream.
+    fn look_away(&mut self) -> std::result::Result<State, Trouble> {
+        let request = self.request()?;
+        if self.let_go {
+            return Err(Error::internal("an operation that was let go").into());
+        }
+        let Some((watched, state)) = &mut self.watched else {
+            return Err(Error::internal("a stream without an operation").into());
+        };
+        match watched.poll() {
+            Ok(now) => {
+                *state = now;
+                Ok(now)
+            }
+            Err(Fault::Mismatch { peer }) => Err(Trouble::Mismatch { request, peer }),
+            Err(Fault::Failed(error)) => Err(error.into()),
+        }
+    }
+
+    /// The host has moved the data; the stream has the rest.
+    fn come_back(&mut self) -> Result<()> {
+        self.phase = Phase::Away;
+        match &mut self.watched {
+            Some((watched, _)) => watched.moved(),
+            None => Ok(()),
         }
     }
 
@@ -324,6 +407,10 @@ impl Part {
                 let blockages = self.executor.blockages(&bound.plan);
                 all.extend(blockages.filter_map(|blockage| bound.link_of(blockage)).map(on));
             }
+            (Phase::Away, _) => {
+                let peers = self.watched.iter().flat_map(|(watched, _)| watched.peers());
+                all.extend(peers.map(|peer| Blocked { peer, drained: true }));
+            }
             _ => {}
         }
     }
@@ -331,6 +418,9 @@ impl Part {
     /// Where it does not go on: which record, what it waits for, what has travelled.
     pub(super) fn standing(&self, engine: &Engine) -> Option<(u64, Stuck, Vec<Traffic>)> {
         let request = self.request.filter(|_| self.phase != Phase::Done)?;
+        if self.phase == Phase::Away {
+            return self.standing_away(engine, request.record);
+        }
         let links = &engine.links;
         let (peer, want) = match (self.phase, &self.bound) {
             (Phase::Link, _) => links.missing(&self.numbers)?,
@@ -359,6 +449,25 @@ impl Part {
             age: Duration::ZERO,
         };
         Some((request.record, stuck, traffic.unwrap_or_default()))
+    }
+
+    /// The same of an operation in a stream.
+    fn standing_away(&self, engine: &Engine, record: u64) -> Option<(u64, Stuck, Vec<Traffic>)> {
+        let (watched, _) = self.watched.as_ref()?;
+        let standing = watched.standing()?;
+        let member = &engine.group.member;
+        let stuck = Stuck {
+            want: Want::Data,
+            peer: standing.peer,
+            peer_process: member.table[engine.group.members[standing.peer as usize] as usize].process,
+            step: standing.step,
+            steps: standing.steps,
+            slice: standing.slice,
+            slices: standing.slices,
+            algorithm: watched.algorithm().to_owned(),
+            age: Duration::ZERO,
+        };
+        Some((record, stuck, Vec::new()))
     }
 }
 

@@ -11,12 +11,16 @@ use super::executor::Progress;
 use super::links::Links;
 use super::part::Part;
 use super::trouble::{self, Ending, Trouble, Watch};
+use super::watched::Watched;
 use super::{Buffers, Engine};
 use crate::Rank;
 use crate::blocks::Blocks;
 use crate::call::{Call, Kind};
 use crate::error::{Error, Operation};
 use crate::report::evidence::{Stuck, Traffic};
+
+/// How long a device may take to end after a failure before its operation is given up.
+const QUIET_MAX: Duration = Duration::from_secs(1);
 
 /// What a task is to do: a call, with its number.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +64,8 @@ pub(crate) struct Task {
     tails: Vec<u32>,
     pub(super) watch: Watch,
     ending: Ending,
+    /// How long devices are waited for after a failure.
+    quiet_by: Option<Instant>,
     /// Whether the communicator had failed before the present turn.
     saw_failure: bool,
 }
@@ -84,6 +90,7 @@ impl Task {
         self.live.clear();
         self.watch.reset(timeout);
         self.ending = Ending::None;
+        self.quiet_by = None;
         self.saw_failure = false;
     }
 
@@ -98,9 +105,46 @@ impl Task {
         }
         let after = (self.tails[lane] as usize).checked_sub(1);
         self.parts[self.count].prepare(request, blocks, after);
+        self.parts[self.count].watch(None);
         self.live.push(self.count as u32);
         self.count += 1;
         self.tails[lane] = self.count as u32;
+    }
+
+    /// One more request, which runs in a stream.
+    pub(crate) fn push_watched(
+        &mut self,
+        request: Request,
+        blocks: Option<Blocks<'_>>,
+        watched: Box<dyn Watched>,
+    ) {
+        self.push(request, blocks);
+        let part = &mut self.parts[self.count - 1];
+        if !watched.uses_links() {
+            // What comes after what is the stream's.
+            part.after = None;
+        }
+        part.watch(Some(watched));
+    }
+
+    /// Whether some of it runs in a stream.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.parts[..self.count].iter().any(Part::is_watched)
+    }
+
+    /// Whether no device touches memory for it any more.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.parts[..self.count].iter().all(Part::is_quiet)
+    }
+
+    /// Whether everything of it is in its stream, so that the call may return.
+    pub(crate) fn is_enqueued(&self) -> bool {
+        self.parts[..self.count].iter().all(Part::is_enqueued)
+    }
+
+    /// The communicator has failed: what waits on a device goes on to its end.
+    pub(crate) fn release(&mut self) {
+        self.parts[..self.count].iter_mut().for_each(Part::release);
     }
 
     /// Lets a turn end after so many steps; 0 for no limit.
@@ -148,9 +192,16 @@ impl Task {
         self.ending = trouble::begin(engine, trouble, &self.watch, engine.group.clock().now());
     }
 
-    /// The error, once it is what all ranks say.
+    /// The error, once it is what all ranks say and no device touches the callers' memory any more, as far as a device
+    /// that is told to end can be waited for.
     pub(crate) fn end(&mut self, engine: &Engine) -> Option<Error> {
-        trouble::step(engine, &mut self.ending, engine.group.clock().now())
+        let now = engine.group.clock().now();
+        let error = trouble::step(engine, &mut self.ending, now)?;
+        if self.is_quiet() {
+            return Some(error);
+        }
+        self.release();
+        (now >= *self.quiet_by.get_or_insert(now + QUIET_MAX)).then_some(error)
     }
 
     /// Goes on as far as possible. Every request has its own buffers.

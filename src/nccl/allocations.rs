@@ -7,15 +7,24 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use consort_memory::Mapping;
+use consort_memory::driver::DeviceMemory;
 
 use super::comm::Comm;
+use super::device;
 use super::result::{Failure, Result};
 use crate::error::Error;
 
 /// What was given and not freed, by address.
-static GIVEN: Mutex<BTreeMap<usize, Mapping>> = Mutex::new(BTreeMap::new());
+static GIVEN: Mutex<BTreeMap<usize, Given>> = Mutex::new(BTreeMap::new());
 
-/// The address of `bytes` bytes of zeroed memory, aligned to a page; 0 for none.
+/// Whose memory was given.
+enum Given {
+    Host(#[expect(dead_code, reason = "kept, not used")] Mapping),
+    Device(#[expect(dead_code, reason = "kept, not used")] DeviceMemory),
+}
+
+/// The address of `bytes` bytes, 0 for none: of the device that is current on the calling thread, or, without one, of
+/// zeroed host memory, aligned to a page.
 ///
 /// # Errors
 /// When the memory is not to be had.
@@ -23,11 +32,17 @@ pub fn allocate(bytes: usize) -> Result<usize> {
     if bytes == 0 {
         return Ok(0);
     }
+    if let Some(context) = device::current()? {
+        let memory = context.allocate(bytes).map_err(|error| device::refused_by_driver(&error))?;
+        let start = memory.address() as usize;
+        GIVEN.lock().unwrap_or_else(PoisonError::into_inner).insert(start, Given::Device(memory));
+        return Ok(start);
+    }
     let mapping = Mapping::anonymous(bytes).map_err(|error| {
         Error::system(format!("ncclMemAlloc of {bytes} bytes"), std::io::Error::other(error))
     })?;
     let start = mapping.span(0, bytes).as_mut_ptr() as usize;
-    GIVEN.lock().unwrap_or_else(PoisonError::into_inner).insert(start, mapping);
+    GIVEN.lock().unwrap_or_else(PoisonError::into_inner).insert(start, Given::Host(mapping));
     Ok(start)
 }
 
@@ -41,8 +56,8 @@ pub fn free(start: usize) -> Result<()> {
     }
     let freed = GIVEN.lock().unwrap_or_else(PoisonError::into_inner).remove(&start);
     match freed {
-        Some(mapping) => {
-            drop(mapping);
+        Some(given) => {
+            drop(given);
             Ok(())
         }
         None => Err(Failure::argument(
@@ -108,7 +123,8 @@ impl Comm {
     /// # Errors
     /// For numbers that are no counters; as [`Communicator::memory_bytes`](crate::Communicator::memory_bytes).
     pub fn memory_statistic(&self, statistic: i32) -> Result<u64> {
-        let held = || Ok(self.communicator()?.memory_bytes()? as u64);
+        let on_device = self.placement().map_or(0, |placement| placement.device_bytes());
+        let held = || Ok((self.communicator()?.memory_bytes()? + on_device) as u64);
         match (statistic, self.is_suspended()) {
             (0, false) | (2, true) | (3, _) => held(),
             (0, true) | (2, false) => self.communicator().map(|_| 0),

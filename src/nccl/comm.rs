@@ -10,13 +10,17 @@ use std::time::Duration;
 
 use consort_memory::sync::AtomicBool;
 
+use consort_memory::driver::Context;
+
 use super::allocations::Registrations;
 use super::config::Config;
+use super::device::place;
 use super::lane::{Body, End, Lane, Last, in_order};
 use super::log::{self, Subsystem};
 use super::operators::Operators;
 use super::result::{Code, Failure, Result, remember};
 use crate::communicator::Communicator;
+use crate::device::Placement;
 use crate::error::Error;
 use crate::{Options, Rank};
 
@@ -65,6 +69,29 @@ pub(super) enum Work {
     Queued,
 }
 
+/// While it lives, its communicator is at work.
+pub(super) struct AtWork {
+    comm: Arc<Comm>,
+    work: Work,
+}
+
+impl AtWork {
+    pub(super) fn new(comm: &Arc<Comm>, work: Work) -> Self {
+        // Relaxed, twice: the same thread looks, or one that this one told.
+        comm.busy.fetch_add(1, Ordering::Relaxed);
+        comm.changing.fetch_add(usize::from(work == Work::Task), Ordering::Relaxed);
+        AtWork { comm: comm.clone(), work }
+    }
+}
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        // Release, twice: pairs with the Acquire in `ready` and `async_error`; what the work wrote is there.
+        self.comm.changing.fetch_sub(usize::from(self.work == Work::Task), Ordering::Release);
+        self.comm.busy.fetch_sub(1, Ordering::Release);
+    }
+}
+
 /// A communicator of the C interface.
 pub struct Comm {
     /// Unlike that of any other in this process.
@@ -89,17 +116,21 @@ pub struct Comm {
     pub(super) last: Last,
     lane: Mutex<Option<Lane>>,
     pub(super) registrations: Registrations,
-    /// Whether a call came with host memory, as far as a CUDA driver was asked.
-    pub(super) had_host: AtomicBool,
+    /// The device of this rank, if it has one.
+    pub(super) context: Option<Context>,
+    /// Where its ranks are, if all have a device.
+    placement: OnceLock<Arc<Placement>>,
     /// Whether calls wait; looked up once, as it may come from the environment.
     blocking: bool,
     /// What went wrong in the background, or in joining.
     failure: Mutex<Option<Failure>>,
+    /// Whether its ranks made another one of it in the background after it had failed.
+    is_answered: AtomicBool,
 }
 
 impl Comm {
-    /// One that is about to be joined. `device` is what `ncclCommCuDevice` is to say.
-    pub fn new(config: Config, device: i32) -> Arc<Self> {
+    /// One that is about to be joined. `device` is what `ncclCommCuDevice` is to say of a rank without one.
+    pub fn new(config: Config, device: i32, context: Option<Context>) -> Arc<Self> {
         static SERIAL: AtomicU64 = AtomicU64::new(1);
         Arc::new(Comm {
             // Relaxed: only has to be unlike all others.
@@ -107,10 +138,11 @@ impl Comm {
             blocking: config.blocking(),
             config,
             registrations: Registrations::default(),
-            had_host: AtomicBool::new(false),
+            device: context.as_ref().map_or(device, |context| context.device().ordinal as i32),
+            context,
+            placement: OnceLock::new(),
             rank: AtomicU32::new(0),
             size: AtomicU32::new(0),
-            device,
             phase: AtomicU8::new(Phase::Joining as u8),
             communicator: OnceLock::new(),
             operators: Operators::default(),
@@ -122,6 +154,7 @@ impl Comm {
             last: Last::default(),
             lane: Mutex::default(),
             failure: Mutex::default(),
+            is_answered: AtomicBool::new(false),
         })
     }
 
@@ -148,7 +181,7 @@ impl Comm {
     /// # Errors
     /// For a config that makes no sense.
     pub(super) fn options(&self) -> Result<Options> {
-        Ok(self.config.to_options()?.timeout(NEVER))
+        Ok(self.config.to_options()?.timeout(NEVER).devices(self.context.is_some()))
     }
 
     pub(super) fn cancelled(&self) -> &AtomicBool {
@@ -178,8 +211,21 @@ impl Comm {
         self.size.store(size, Ordering::Relaxed);
     }
 
-    /// The communicator has come to be.
-    pub(super) fn joined(&self, communicator: Communicator) {
+    /// Where its ranks are on devices, if they are.
+    #[inline]
+    pub fn placement(&self) -> Option<&Arc<Placement>> {
+        self.placement.get()
+    }
+
+    /// The communicator has come to be; its ranks find their places on devices, if they have any.
+    ///
+    /// # Errors
+    /// As [`place`].
+    pub(super) fn joined(&self, communicator: Communicator) -> Result<()> {
+        if let Some(placement) = place(&communicator, self.context.as_ref())? {
+            // Only whoever joins it sets it, once.
+            let _ = self.placement.set(placement);
+        }
         self.expect_shape(communicator.rank(), communicator.size());
         let hash = communicator.core().group.uid;
         // Only whoever joins it sets it, once.
@@ -187,6 +233,7 @@ impl Comm {
         let rank = i32::try_from(self.rank.load(Ordering::Relaxed)).unwrap_or(log::NO_DEVICE);
         log::info(Subsystem::Init, rank, format_args!("{} joined, commId {hash:#x}", self.label()));
         self.advance(Phase::Joining, Phase::Ready);
+        Ok(())
     }
 
     /// It will never come to be.
@@ -199,6 +246,14 @@ impl Comm {
     pub(super) fn note(&self, failure: &Failure) {
         remember(&failure.text);
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| failure.clone());
+    }
+
+    /// A shrink has come of it: its end is what whoever polls asks for, as with NCCL, and no longer why it was made. Data
+    /// calls are told that by the communicator within.
+    pub(super) fn answer(&self) {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // Relaxed: the Release in `AtWork` and the Acquire in `async_error` come between.
+        self.is_answered.store(true, Ordering::Relaxed);
     }
 
     /// What went wrong where nobody waited for it.
@@ -351,6 +406,7 @@ impl Comm {
         match self.communicator.get().map(Communicator::status) {
             // The caller did it and knows.
             Some(Err(Error::Revoked { .. })) if phase == Phase::Revoked => (Code::Success, None),
+            Some(Err(_)) if self.is_answered.load(Ordering::Relaxed) => (Code::Success, None),
             Some(Err(error)) => {
                 let failure = Failure::from(error);
                 (failure.code, Some(failure))
@@ -391,20 +447,11 @@ impl Comm {
         work: Work,
         body: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> Body {
-        struct Busy(Vec<Arc<Comm>>, Work);
-        impl Drop for Busy {
-            fn drop(&mut self) {
-                self.0.iter().for_each(|comm| comm.less_busy(self.1));
-            }
-        }
-        let busy: Vec<Arc<Comm>> =
-            comms.iter().filter(|comm| work != Work::Queued || comm.is_blocking()).cloned().collect();
-        for comm in &busy {
-            // Relaxed: the same thread looks, or one that this one told.
-            comm.busy.fetch_add(1, Ordering::Relaxed);
-            comm.changing.fetch_add(usize::from(work == Work::Task), Ordering::Relaxed);
-        }
-        let busy = Busy(busy, work);
+        let at_work: Vec<AtWork> = comms
+            .iter()
+            .filter(|comm| work != Work::Queued || comm.is_blocking())
+            .map(|comm| AtWork::new(comm, work))
+            .collect();
         Box::new(move || {
             // A panic is told as a failure too: a communicator must not stay in progress for ever.
             let result = catch_unwind(AssertUnwindSafe(body))
@@ -419,7 +466,7 @@ impl Comm {
                 let told = comms.iter().filter(|comm| !comm.is_blocking() && is_news(comm));
                 told.for_each(|comm| comm.note(failure));
             }
-            drop(busy);
+            drop(at_work);
             drop(comms);
             result
         })
@@ -431,15 +478,9 @@ impl Comm {
         self.phase() == Phase::Revoked || matches!(status, Some(Err(Error::Revoked { .. })))
     }
 
-    /// Whether anything is in the background.
+    /// Whether anything is in the background, or somebody waits for what makes, changes or ends it.
     pub(super) fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Acquire) != 0
-    }
-
-    fn less_busy(&self, work: Work) {
-        // Release, twice: pairs with the Acquire in `ready` and `async_error`; what the job wrote is there.
-        self.changing.fetch_sub(usize::from(work == Work::Task), Ordering::Release);
-        self.busy.fetch_sub(1, Ordering::Release);
     }
 
     /// Ends what is under way on all ranks, for a call that is not to wait for it.

@@ -1,22 +1,28 @@
-//! Whose memory the C interface moves: the host's, and no device's yet.
+//! Whose memory the C interface moves: the host's, or that of devices.
 //!
-//! Invariant: where a CUDA driver is there and may be asked, no operation begins on memory that the driver calls a
-//! device's. Where none is, a call pays one load for it. The first communicator of a process decides whether the driver
-//! is asked. Absent: memory of devices itself, and pointers, which are numbers here.
+//! Invariant: where a CUDA driver is there and may be asked, a call on memory that the driver calls a device's runs in
+//! the caller's stream or is refused with a sentence; the host does not touch it. Where none is, a call pays one load
+//! for it. The first communicator of a process decides whether the driver is asked; each communicator, when it is
+//! made, whether its ranks have devices. Absent: how operations on devices run ([`crate::device`]), and pointers,
+//! which are numbers here.
 
-use std::sync::Once;
+use std::sync::{Arc, Once};
 
-use consort_memory::driver::{CudaError, Driver, MemoryKind};
+use consort_kernels::{DataType, Scalar};
+use consort_memory::driver::{Context, CudaError, DeviceSpan, Driver, MemoryKind};
 use consort_memory::sync::{AtomicBool, Ordering};
 
 use super::comm::Comm;
 use super::environment::Environment;
 use super::log::{self, Subsystem};
 use super::result::{Code, Failure, Result};
+use crate::communicator::Communicator;
+use crate::device::Placement;
+use crate::error::{Error, list};
 
 const VARIABLE: &str = "CONSORT_DEVICE";
-const REMEDY: &str = "pass host memory, to which cudaMemcpy copies, or use NVIDIA's libnccl.so.2 for memory of \
-                      devices";
+const REMEDY: &str = "make the communicator with a CUDA context current on the calling thread of every rank \
+                      (cudaSetDevice), or pass host memory, to which cudaMemcpy copies";
 
 /// Whether the driver is asked about buffers.
 static ASKS: AtomicBool = AtomicBool::new(false);
@@ -24,10 +30,21 @@ static ASKS: AtomicBool = AtomicBool::new(false);
 /// What [`VARIABLE`] asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mode {
-    /// Asks the driver if there is one.
+    /// Uses a device where the thread that makes a communicator has one current.
     Auto,
     /// All memory is the host's; whoever says so is believed.
     Host,
+    /// Every rank has a device, the first one unless another is current.
+    Cuda,
+}
+
+/// Whose the buffers of a call are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whose {
+    /// The host may touch them.
+    Host,
+    /// A stream of a device is to move them.
+    Device,
 }
 
 impl Mode {
@@ -35,29 +52,30 @@ impl Mode {
         match text {
             None | Some("auto") => Ok(Mode::Auto),
             Some("host") => Ok(Mode::Host),
-            Some("cuda") => Err(Failure::usage(
-                format!("{VARIABLE} is \"cuda\", and this version has no communicators on memory of devices"),
-                "set auto or host, or use NVIDIA's libnccl.so.2",
+            Some("cuda") => Ok(Mode::Cuda),
+            Some(text) => Err(Failure::argument(
+                format!("{VARIABLE} is {text:?}"),
+                "it must be \"auto\", \"host\" or \"cuda\"",
             )),
-            Some(text) => {
-                Err(Failure::argument(format!("{VARIABLE} is {text:?}"), "it must be \"auto\" or \"host\""))
-            }
         }
+    }
+
+    fn of_process() -> Result<Self> {
+        let text = Environment::of_process().text(VARIABLE).map(|(text, _)| text);
+        Mode::parse(text.as_deref())
     }
 
     /// Looks for a driver if that is wanted, and says what came of it.
     fn settle(self) {
-        let tell = |why: &str| log::info(Subsystem::Init, log::NO_DEVICE, format_args!("host memory: {why}"));
+        let tell = |why: &str| log::info(Subsystem::Init, log::NO_DEVICE, format_args!("{why}"));
         if self == Mode::Host {
-            return tell("CONSORT_DEVICE is host");
+            return tell("host memory: CONSORT_DEVICE is host");
         }
         match Driver::of_process() {
-            Err(reason) => tell(&format!("no CUDA driver ({reason})")),
+            Err(reason) => tell(&format!("host memory: no CUDA driver ({reason})")),
             Ok(driver) => {
                 let ((major, minor), devices) = (driver.version(), driver.devices());
-                tell(&format!(
-                    "of the {devices} devices of the CUDA {major}.{minor} driver this version moves none"
-                ));
+                tell(&format!("CUDA {major}.{minor} driver with {devices} devices"));
                 // Relaxed: buffers come with a communicator, whose handle orders its making before its use.
                 ASKS.store(true, Ordering::Relaxed);
             }
@@ -68,25 +86,105 @@ impl Mode {
 /// Decides whether the driver is asked, when a communicator is made.
 ///
 /// # Errors
-/// For a `CONSORT_DEVICE` that means nothing, or that this version does not have.
+/// For a `CONSORT_DEVICE` that means nothing, and for `cuda` without a driver.
 pub fn check_mode() -> Result<()> {
     static SETTLED: Once = Once::new();
     super::began(super::version::TEXT);
-    let text = Environment::of_process().text(VARIABLE).map(|(text, _)| text);
-    let mode = Mode::parse(text.as_deref())?;
+    let mode = Mode::of_process()?;
     SETTLED.call_once(|| mode.settle());
+    if mode == Mode::Cuda
+        && let Err(reason) = Driver::of_process()
+    {
+        return Err(Failure::usage(
+            format!("{VARIABLE} is \"cuda\", and there is no CUDA driver ({reason})"),
+            "install NVIDIA's driver, or set auto or host",
+        ));
+    }
     Ok(())
 }
 
-/// Whether the buffers of a call, which begin at these addresses unless they are empty, are the host's to touch.
+/// The device of a rank whose communicator the calling thread makes: the current one, or where devices are demanded
+/// the first.
 ///
 /// # Errors
-/// For memory of a device, and when the driver cannot say.
-#[inline]
-pub fn check_buffers(comm: &Comm, send: Option<usize>, receive: Option<usize>) -> Result<()> {
+/// The driver's, where devices are demanded.
+pub fn current() -> Result<Option<Context>> {
     // Relaxed: as where it is set.
     if !ASKS.load(Ordering::Relaxed) {
-        return Ok(());
+        return Ok(None);
+    }
+    let demanded = Mode::of_process()? == Mode::Cuda;
+    match Context::current() {
+        Ok(Some(context)) => Ok(Some(context)),
+        Ok(None) if demanded => Context::primary(0).map(Some).map_err(|error| refused_by_driver(&error)),
+        Ok(None) => Ok(None),
+        Err(error) if demanded => Err(refused_by_driver(&error)),
+        Err(error) => {
+            let text = format_args!("host memory: {error}");
+            log::info(Subsystem::Init, log::NO_DEVICE, text);
+            Ok(None)
+        }
+    }
+}
+
+/// The devices of ranks that one thread makes, by their numbers.
+///
+/// # Errors
+/// The driver's: there is no such device.
+pub fn numbered(devices: Option<&[i32]>, ranks: u32) -> Result<Vec<Option<Context>>> {
+    // Relaxed: as where it is set.
+    if !ASKS.load(Ordering::Relaxed) {
+        return Ok((0..ranks).map(|_| None).collect());
+    }
+    let known = Driver::of_process().map_or(0, Driver::devices);
+    let number = |rank: u32| devices.map_or(rank, |devices| devices[rank as usize].max(0) as u32);
+    // Ranks that are to be on devices that are not there are on host memory, as without a driver.
+    if (0..ranks).any(|rank| number(rank) >= known) && Mode::of_process()? != Mode::Cuda {
+        return Ok((0..ranks).map(|_| None).collect());
+    }
+    let context = |rank: u32| Context::primary(number(rank)).map(Some);
+    (0..ranks).map(context).collect::<std::result::Result<_, _>>().map_err(|error| refused_by_driver(&error))
+}
+
+pub(super) fn refused_by_driver(error: &CudaError) -> Failure {
+    Failure {
+        code: Code::Cuda,
+        text: format!("cuda error: {error}; look for an earlier CUDA call that failed"),
+    }
+}
+
+/// Puts a new communicator on its ranks' devices, together with all of them; none if some rank has none.
+///
+/// # Errors
+/// As [`Communicator::on_device`].
+pub(super) fn place(
+    communicator: &Communicator,
+    context: Option<&Context>,
+) -> Result<Option<Arc<Placement>>> {
+    let Some(context) = context else { return Ok(None) };
+    let group = &communicator.core().group;
+    let without = (0..).zip(&group.members).filter(|(_, of)| !group.member.table[**of as usize].devices);
+    let without: Vec<u32> = without.map(|(rank, _)| rank).collect();
+    let rank = i32::try_from(communicator.rank()).unwrap_or(log::NO_DEVICE);
+    if !without.is_empty() {
+        let text = format_args!("host memory: rank {} made it without a device", list(&without));
+        log::info(Subsystem::Init, rank, text);
+        return Ok(None);
+    }
+    let placement = Placement::make(communicator, context)?;
+    log::info(Subsystem::Init, rank, format_args!("{}", placement.describe()));
+    Ok(Some(placement))
+}
+
+/// Whose the buffers of a call are, which begin at these addresses unless they are empty.
+///
+/// # Errors
+/// For buffers that do not go together or that the communicator does not reach, and when the driver cannot say.
+#[inline]
+pub fn whose(comm: &Comm, send: Option<usize>, receive: Option<usize>) -> Result<Whose> {
+    // Relaxed: as where it is set.
+    if !ASKS.load(Ordering::Relaxed) {
+        return Ok(Whose::Host);
     }
     ask(comm, [("send buffer", send), ("receive buffer", receive)])
 }
@@ -94,33 +192,47 @@ pub fn check_buffers(comm: &Comm, send: Option<usize>, receive: Option<usize>) -
 /// Whether the factor of an operator is the host's to touch.
 ///
 /// # Errors
-/// As [`check_buffers`].
-pub fn check_scalar(start: usize) -> Result<()> {
+/// When the driver cannot say.
+pub fn is_scalar_of_host(start: usize) -> Result<bool> {
     // Relaxed: as where it is set.
-    if ASKS.load(Ordering::Relaxed) && kind("scalar", start)? == MemoryKind::Device {
-        return Err(refusal(format!("the scalar at {start:#x} is device memory")));
-    }
-    Ok(())
+    Ok(!ASKS.load(Ordering::Relaxed) || kind("scalar", start)? != MemoryKind::Device)
+}
+
+/// The element that a scalar on a device is now, after all work of that device.
+///
+/// # Errors
+/// The driver's, and on a communicator without a device.
+pub fn read_scalar(comm: &Comm, at: DeviceSpan, data_type: DataType) -> Result<Scalar> {
+    let Some(context) = &comm.context else {
+        return Err(Failure::usage(
+            "the scalar is device memory, and the communicator is on host memory",
+            REMEDY,
+        ));
+    };
+    let mut bytes = vec![0; data_type.size()];
+    let read = context.synchronize().and_then(|()| context.copy_to_host(&mut bytes, at));
+    read.map_err(|error| refused_by_driver(&error))?;
+    Scalar::from_bytes(data_type, &bytes).map_err(|error| Error::internal(error.to_string()).into())
 }
 
 /// Buffers with what they are called and where they begin; nothing for one that is empty.
 type Buffers = [(&'static str, Option<usize>); 2];
 
 #[inline(never)]
-fn ask(comm: &Comm, buffers: Buffers) -> Result<()> {
+fn ask(comm: &Comm, buffers: Buffers) -> Result<Whose> {
     let mut kinds = [None; 2];
     for ((what, start), kind) in buffers.into_iter().zip(&mut kinds) {
         *kind = start.map(|start| self::kind(what, start)).transpose()?;
     }
-    if kinds.contains(&Some(MemoryKind::Device)) {
-        // Relaxed: a thread that does not order its calls with those of others knows of none before its own.
-        return Err(refused(buffers, kinds, comm.had_host.load(Ordering::Relaxed)));
+    let is_placed = comm.placement().is_some();
+    let has = |wanted: MemoryKind| kinds.contains(&Some(wanted));
+    let plain = has(MemoryKind::Host);
+    if has(MemoryKind::Device) && (plain || !is_placed) {
+        return Err(refused(buffers, kinds, comm));
     }
-    // Looked at first, so that the line stays shared.
-    if kinds != [None; 2] && !comm.had_host.load(Ordering::Relaxed) {
-        comm.had_host.store(true, Ordering::Relaxed);
-    }
-    Ok(())
+    // A communicator on devices takes what its devices reach in the order of its streams. Of buffers that are all
+    // empty the path does not matter.
+    Ok(if is_placed && !plain { Whose::Device } else { Whose::Host })
 }
 
 fn kind(what: &str, start: usize) -> Result<MemoryKind> {
@@ -133,15 +245,20 @@ fn unknown(what: &str, start: usize, error: &CudaError) -> Failure {
     Failure {
         code: Code::Cuda,
         text: format!(
-            "cuda error: cuPointerGetAttribute does not say whose memory the {what} at {start:#x} is: {error}; look \
-             for an earlier CUDA call that failed, or set {VARIABLE}=host if no buffer is memory of a device"
+            "cuda error: the driver does not say whose memory the {what} at {start:#x} is: {error}; look for an \
+             earlier CUDA call that failed, or set {VARIABLE}=host if no buffer is memory of a device"
         ),
     }
 }
 
 /// The failure of a call of whose buffers at least one is a device's.
 #[cold]
-fn refused(buffers: Buffers, kinds: [Option<MemoryKind>; 2], had_host: bool) -> Failure {
+fn refused(buffers: Buffers, kinds: [Option<MemoryKind>; 2], comm: &Comm) -> Failure {
+    let text = refusal(buffers, kinds, comm.placement().is_some());
+    Failure::usage(text, REMEDY)
+}
+
+fn refusal(buffers: Buffers, kinds: [Option<MemoryKind>; 2], is_placed: bool) -> String {
     let named = |wanted_device: bool| {
         let of_kind = buffers.iter().zip(kinds).filter_map(|((what, start), kind)| {
             let is_device = kind? == MemoryKind::Device;
@@ -151,19 +268,10 @@ fn refused(buffers: Buffers, kinds: [Option<MemoryKind>; 2], had_host: bool) -> 
     };
     let (device, host) = (named(true), named(false));
     let verb = if kinds == [Some(MemoryKind::Device); 2] { "are" } else { "is" };
-    let more = if !host.is_empty() {
-        format!(", {host} host memory, and one call cannot have both")
-    } else if had_host {
-        ", earlier calls on this communicator were on host memory, and one communicator cannot have both"
-            .to_owned()
-    } else {
-        String::new()
-    };
-    refusal(format!("{device} {verb} device memory{more}"))
-}
-
-fn refusal(what: String) -> Failure {
-    Failure::usage(format!("{what}: this version moves host memory only"), REMEDY)
+    if is_placed {
+        return format!("{device} {verb} device memory, {host} host memory, and one call cannot have both");
+    }
+    format!("{device} {verb} device memory, and the communicator is on host memory")
 }
 
 #[cfg(test)]
@@ -175,10 +283,8 @@ mod tests {
         assert_eq!(Mode::parse(None), Ok(Mode::Auto));
         assert_eq!(Mode::parse(Some("auto")), Ok(Mode::Auto));
         assert_eq!(Mode::parse(Some("host")), Ok(Mode::Host));
+        assert_eq!(Mode::parse(Some("cuda")), Ok(Mode::Cuda));
         let told = |text: &str| Mode::parse(Some(text)).map_err(|failure| (failure.code, failure.text));
-        let (code, text) = told("cuda").expect_err("there is none");
-        assert_eq!(code, Code::InvalidUsage);
-        assert!(text.contains("no communicators on memory of devices"), "{text}");
         for nonsense in ["", "HOST", "gpu", "0", " auto"] {
             let (code, text) = told(nonsense).expect_err(nonsense);
             assert_eq!(code, Code::InvalidArgument);
@@ -188,30 +294,17 @@ mod tests {
 
     #[test]
     fn a_refusal_names_what_is_where_and_what_it_does_not_go_with() {
-        use MemoryKind::{Device, Host, Managed};
+        use MemoryKind::{Device, Host};
         let buffers = [("send buffer", Some(0x1000)), ("receive buffer", Some(0x2000))];
-        let text = |kinds, had_host| {
-            let failure = refused(buffers, kinds, had_host);
-            assert_eq!(failure.code, Code::InvalidUsage);
-            let rest = format!(": this version moves host memory only; {REMEDY}");
-            let text = failure.text.strip_prefix("invalid usage: ").expect("its kind");
-            text.strip_suffix(&rest).unwrap_or_else(|| panic!("{text}")).to_owned()
-        };
-        let send = "the send buffer at 0x1000 is device memory";
-        assert_eq!(text([Some(Device), None], false), send);
         assert_eq!(
-            text([Some(Device); 2], false),
-            "the send buffer at 0x1000 and the receive buffer at 0x2000 are device memory"
+            refusal(buffers, [Some(Device); 2], false),
+            "the send buffer at 0x1000 and the receive buffer at 0x2000 are device memory, and the communicator is on \
+             host memory"
         );
-        let both = format!("{send}, the receive buffer at 0x2000 host memory, and one call cannot have both");
-        for (kind, had_host) in [(Host, false), (Managed, false), (Host, true)] {
-            assert_eq!(text([Some(Device), Some(kind)], had_host), both);
-        }
         assert_eq!(
-            text([Some(Device), None], true),
-            format!(
-                "{send}, earlier calls on this communicator were on host memory, and one communicator cannot have both"
-            )
+            refusal(buffers, [Some(Device), Some(Host)], true),
+            "the send buffer at 0x1000 is device memory, the receive buffer at 0x2000 host memory, and one call cannot \
+             have both"
         );
     }
 }

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use super::comm::{Comm, Work};
+use super::comm::{AtWork, Comm, Work};
 use super::operation::{Entry, start as start_operations};
 use super::result::{Failure, Progress, Result};
 use super::stream::Stream;
@@ -49,6 +49,8 @@ impl Task {
     fn run(self) -> Result<()> {
         self.prepare();
         self.comm.drain();
+        // So that an abort by another thread knows of it.
+        let _at_work = AtWork::new(&self.comm, Work::Task);
         (self.act)(None)
     }
 
@@ -289,8 +291,15 @@ fn in_background(tasks: Vec<Task>) -> Result<Progress> {
     let mut progress = Progress::Done;
     for task in tasks {
         task.prepare();
-        let Task { comm, act, .. } = task;
-        comm.in_background(std::slice::from_ref(&comm), Work::Task, move || act(None))?;
+        let Task { comm, act, turn } = task;
+        let parent = comm.clone();
+        comm.in_background(std::slice::from_ref(&comm), Work::Task, move || {
+            act(None)?;
+            if turn == Turn::Interrupt {
+                parent.answer();
+            }
+            Ok(())
+        })?;
         progress = Progress::Pending;
     }
     Ok(progress)

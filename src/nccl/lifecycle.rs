@@ -5,8 +5,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use consort_memory::driver::Context;
+
 use super::comm::{Comm, Phase};
 use super::config::Config;
+use super::device;
 use super::environment::{root_if_agreed, unique_id};
 use super::group::{self, Act, Task, Turn};
 use super::result::{Failure, Progress, Result};
@@ -14,6 +17,7 @@ use super::{began, version};
 use crate::Rank;
 use crate::bootstrap::UniqueId;
 use crate::communicator::{Communicator, Shrink};
+use crate::error::Error;
 use crate::options::Options;
 
 /// The ids that this process made and that not all of their ranks have joined by: their rendezvous lives as long as they
@@ -98,16 +102,13 @@ impl Comm {
                 let options = comm.options()?;
                 // Kept until all have come, if it runs here.
                 let ids = ids.iter().map(|id| root_if_agreed(rank, id)).collect::<crate::Result<Vec<_>>>()?;
-                Communicator::join_unless(rank, size, &ids, &options, Some(comm.cancelled()))
-                    .map_err(Failure::from)
+                let joined = Communicator::join_unless(rank, size, &ids, &options, Some(comm.cancelled()))?;
+                comm.joined(joined)
             };
             let joined = join();
             forget_joined();
             match joined {
-                Ok(communicator) => {
-                    comm.joined(communicator);
-                    Ok(())
-                }
+                Ok(()) => Ok(()),
                 Err(failure) => {
                     let failure = failure.said_by(&comm);
                     if comm.is_blocking() {
@@ -127,31 +128,53 @@ impl Comm {
     /// As [`Communicator::local_with`].
     pub fn local(size: u32, devices: Option<&[i32]>) -> Result<Vec<Arc<Comm>>> {
         began(version::TEXT);
-        let options: Options = Config::default().to_options()?.timeout(super::comm::NEVER);
+        let contexts = device::numbered(devices, size)?;
+        let placed = contexts.iter().all(Option::is_some);
+        let options: Options = Config::default().to_options()?.timeout(super::comm::NEVER).devices(placed);
         let ranks = Communicator::local_with(size, &options)?;
         let device = |rank: usize| devices.map_or(rank as i32, |devices| devices[rank]);
-        let made = ranks.into_iter().enumerate();
-        Ok(made.map(|(rank, communicator)| Comm::of(communicator, Config::default(), device(rank))).collect())
+        let made = ranks.into_iter().zip(contexts).enumerate();
+        let of = |(rank, (communicator, context))| {
+            Comm::of(communicator, Config::default(), device(rank), context)
+        };
+        if !placed {
+            return made.map(of).collect();
+        }
+        // Finding places is a collective.
+        std::thread::scope(|threads| {
+            let started: Vec<_> = made.map(|rank| threads.spawn(move || of(rank))).collect();
+            let panicked = |_| Err(Error::internal("a panic while ranks found their places").into());
+            started.into_iter().map(|rank| rank.join().unwrap_or_else(panicked)).collect()
+        })
     }
 
     /// One that is there.
-    fn of(communicator: Communicator, config: Config, device: i32) -> Arc<Self> {
-        let comm = Comm::new(config, device);
-        comm.joined(communicator);
-        comm
+    fn of(
+        communicator: Communicator,
+        config: Config,
+        device: i32,
+        context: Option<Context>,
+    ) -> Result<Arc<Self>> {
+        let comm = Comm::new(config, device, context);
+        comm.joined(communicator)?;
+        Ok(comm)
     }
 
-    /// Starts what makes a new communicator of this one.
+    /// Starts what makes a new communicator of this one. Its config must make sense; its channels and its network are this
+    /// one's all the same.
     fn offspring(
         self: &Arc<Self>,
-        config: &Config,
+        config: Config,
         turn: Turn,
         deliver: Deliver,
-        make: impl FnOnce(&Arc<Comm>) -> Result<Option<Arc<Comm>>> + Send + 'static,
+        make: impl FnOnce(&Comm) -> Result<Option<Communicator>> + Send + 'static,
     ) -> Result<Progress> {
-        drop(config.to_options()?);
+        config.to_options().map(drop)?;
         let parent = self.clone();
-        let act = delivering(deliver, move || make(&parent));
+        let act = delivering(deliver, move || {
+            let of = |communicator| Comm::of(communicator, config, parent.device(), parent.context.clone());
+            make(&parent)?.map(of).transpose()
+        });
         group::task(Task { comm: self.clone(), act, turn })
     }
 
@@ -178,9 +201,8 @@ impl Comm {
                     ));
                 }
             };
-            self.offspring(&config.clone(), Turn::Begin, deliver, move |parent| {
-                let made = parent.communicator()?.split(color, i64::from(key))?;
-                Ok(made.map(|communicator| Comm::of(communicator, config, parent.device())))
+            self.offspring(config, Turn::Begin, deliver, move |parent| {
+                Ok(parent.communicator()?.split(color, i64::from(key))?)
             })
         })
     }
@@ -223,9 +245,8 @@ impl Comm {
                 .collect::<Result<_>>()?;
             communicator.leaving(&excluded)?;
             let turn = if how == Shrink::Abort { Turn::Interrupt } else { Turn::Begin };
-            self.offspring(&config.clone(), turn, deliver, move |parent| {
-                let made = parent.communicator()?.shrink(&excluded, how)?;
-                Ok(Some(Comm::of(made, config, parent.device())))
+            self.offspring(config, turn, deliver, move |parent| {
+                Ok(Some(parent.communicator()?.shrink(&excluded, how)?))
             })
         })
     }
@@ -246,9 +267,8 @@ impl Comm {
             let size = u32::try_from(size).map_err(|_| {
                 Failure::argument(format!("a size of {size}"), "pass the number of ranks, old and new")
             })?;
-            self.offspring(&config.clone(), Turn::Begin, deliver, move |parent| {
-                let made = parent.communicator()?.grow_unless(size, id.as_ref(), Some(parent.cancelled()))?;
-                Ok(Some(Comm::of(made, config, parent.device())))
+            self.offspring(config, Turn::Begin, deliver, move |parent| {
+                Ok(Some(parent.communicator()?.grow_unless(size, id.as_ref(), Some(parent.cancelled()))?))
             })
         })
     }
@@ -307,6 +327,12 @@ impl Comm {
             let act = move |refused: Option<&Failure>| {
                 if refused.is_some() {
                     comm.advance(Phase::Finalized, before);
+                    return Ok(());
+                }
+                // What is in streams of a device, too.
+                let communicator = comm.communicator()?;
+                if comm.placement().is_some() && communicator.status().is_ok() {
+                    communicator.core().finish_streams(super::comm::NEVER)?;
                 }
                 Ok(())
             };
@@ -329,8 +355,8 @@ impl Comm {
         group::task(Task { comm: self, act: Box::new(act), turn: Turn::End }).map(drop)
     }
 
-    /// `ncclCommAbort`, when its handle is gone: ends what this rank has under way, on all ranks, a join too, and closes it. Any
-    /// thread may do it at any time. A forked child only frees its copy.
+    /// `ncclCommAbort`, when its handle is gone: ends what this rank has under way, on all ranks, a join too, and closes
+    /// it. Any thread may do it at any time. A forked child only frees its copy.
     ///
     /// # Errors
     /// As [`Comm::destroy`].

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use consort_algorithms::Collective;
 use consort_algorithms::catalogue::Algorithm;
-use consort_kernels::{DataType, Scalar};
+use consort_kernels::DataType;
+use consort_memory::driver::{DeviceSpan, RawStream};
 use consort_memory::{Held, HeldRead};
 
 use super::comm::{Comm, Work};
@@ -21,16 +22,17 @@ use super::varying::Varying;
 use crate::Rank;
 use crate::call::{Call, Kind};
 use crate::communicator::Communicator;
+use crate::device;
 use crate::error::Error;
-use crate::varying::CallV;
+use crate::stretch::Stretch;
 
 /// What an operation does.
 #[derive(Clone, Debug)]
 pub enum What {
     /// A collective.
-    Collective(Call, Option<Scale>),
+    Collective(Call),
     /// A collective whose blocks differ in length.
-    Varying(Varying, Option<Scale>),
+    Varying(Varying),
     /// A message to a rank.
     Send(DataType, Rank),
     /// A message from a rank.
@@ -53,18 +55,29 @@ pub struct Operation {
     pub what: What,
     /// How.
     pub how: How,
-    /// What it reads; empty where it reads nothing.
-    pub input: HeldRead,
-    /// What it writes; empty where it writes nothing.
-    pub output: Held,
+    /// What it reads and writes.
+    pub buffers: Buffers,
 }
 
-/// An operation about to run.
-enum Ready<'a> {
-    Whole(Call),
-    Varying(CallV<'a>),
-    Send(DataType, Rank),
-    Receive(DataType, Rank),
+/// What a data call reads and writes; empty where it does not.
+#[derive(Clone, Debug)]
+pub enum Buffers {
+    /// Memory that the host moves.
+    Host {
+        /// What is read.
+        input: HeldRead,
+        /// What is written.
+        output: Held,
+    },
+    /// Memory that is moved in a stream of a device.
+    Device {
+        /// What is read.
+        input: DeviceSpan,
+        /// What is written.
+        output: DeviceSpan,
+        /// The caller's stream.
+        stream: RawStream,
+    },
 }
 
 /// An operation and whose it is.
@@ -153,30 +166,40 @@ pub(super) fn start(entries: Vec<Entry>, streams: Vec<Arc<Stream>>, is_awaited: 
     first.in_background(&comms, Work::Operations, move || run(&entries)).map(|()| Progress::Pending)
 }
 
-/// Runs operations together, and waits for them.
+/// Runs operations together: waits for those on host memory, and puts the others into their streams.
 fn run(entries: &[Entry]) -> Result<()> {
-    let mut calls = Vec::with_capacity(entries.len());
+    let mut views = Vec::with_capacity(entries.len());
     for Entry { comm, operation } in entries {
-        calls.push((operation.how.view(comm.communicator()?, comm.timeout()), operation.call()?));
+        views.push(operation.how.view(comm.communicator()?, comm.timeout()));
     }
-    if let ([(view, call)], [Entry { operation, .. }]) = (&calls[..], entries) {
-        let (input, output) = (operation.input.read(), operation.output.span());
-        let result = match call {
-            Ready::Whole(call) => view.execute(call, input, output),
-            Ready::Varying(call) => view.execute_v(call, input, output),
-            Ready::Send(data_type, to) => view.send_bytes(*data_type, input, *to),
-            Ready::Receive(data_type, from) => view.receive_bytes(*data_type, output, *from),
+    let is_away = |entry: &Entry| matches!(entry.operation.buffers, Buffers::Device { .. });
+    if entries.iter().any(is_away) {
+        run_away(entries, &views)?;
+    }
+    if entries.iter().all(is_away) {
+        return Ok(());
+    }
+    if let ([view], [Entry { operation, .. }]) = (&views[..], entries)
+        && let Buffers::Host { input, output } = &operation.buffers
+    {
+        let (input, output) = (input.read(), output.span());
+        let result = match &operation.what {
+            What::Collective(call) => view.execute(call, input, output),
+            What::Varying(call) => view.execute_v(&call.call(), input, output),
+            What::Send(data_type, to) => view.send_bytes(*data_type, input, *to),
+            What::Receive(data_type, from) => view.receive_bytes(*data_type, output, *from),
         };
         return result.map_err(Failure::from);
     }
     let together = crate::communicator::group(|group| {
-        for ((view, call), Entry { operation, .. }) in calls.iter().zip(entries) {
-            let (input, output) = (operation.input.read(), operation.output.span());
-            match call {
-                Ready::Whole(call) => group.execute(view, call, input, output)?,
-                Ready::Varying(call) => group.execute_v(view, call, input, output)?,
-                Ready::Send(data_type, to) => group.send_bytes(view, *data_type, input, *to)?,
-                Ready::Receive(data_type, from) => {
+        for (view, Entry { operation, .. }) in views.iter().zip(entries) {
+            let Buffers::Host { input, output } = &operation.buffers else { continue };
+            let (input, output) = (input.read(), output.span());
+            match &operation.what {
+                What::Collective(call) => group.execute(view, call, input, output)?,
+                What::Varying(call) => group.execute_v(view, &call.call(), input, output)?,
+                What::Send(data_type, to) => group.send_bytes(view, *data_type, input, *to)?,
+                What::Receive(data_type, from) => {
                     group.receive_bytes(view, *data_type, output, *from)?;
                 }
             }
@@ -184,6 +207,51 @@ fn run(entries: &[Entry]) -> Result<()> {
         Ok(())
     });
     together.map_err(Failure::from)
+}
+
+/// Puts those on memory of devices into their streams.
+fn run_away(entries: &[Entry], views: &[Communicator]) -> Result<()> {
+    let mut calls: Vec<device::Entry<'_>> = Vec::with_capacity(entries.len());
+    for (view, Entry { comm, operation }) in views.iter().zip(entries) {
+        let Buffers::Device { input, output, stream } = operation.buffers else { continue };
+        let Some(placement) = comm.placement() else {
+            return Err(Error::internal("memory of a device on a communicator without one").into());
+        };
+        let entry = |call: Call, blocks, input, output| {
+            let (communicator, kept) = (view, Vec::new());
+            let call = view.told_how(call);
+            device::Entry { communicator, placement, call, blocks, input, output, stream, kept }
+        };
+        let nothing = DeviceSpan::empty();
+        match &operation.what {
+            What::Collective(call) => calls.push(entry(*call, None, input, output)),
+            What::Varying(varying) => {
+                let call = varying.call();
+                if let Some((call, blocks)) = call.planned() {
+                    calls.push(entry(call, Some(blocks), input, output));
+                    continue;
+                }
+                let (sent, received) = call.messages(view.rank(), input, output);
+                for (to, block) in sent {
+                    let message = view.message(Kind::Send, call.data_type(), block.len(), to)?;
+                    calls.push(entry(message, None, block, nothing));
+                }
+                for (from, block) in received {
+                    let message = view.message(Kind::Receive, call.data_type(), block.len(), from)?;
+                    calls.push(entry(message, None, nothing, block));
+                }
+            }
+            What::Send(data_type, to) => {
+                let message = view.message(Kind::Send, *data_type, input.len(), *to)?;
+                calls.push(entry(message, None, input, nothing));
+            }
+            What::Receive(data_type, from) => {
+                let message = view.message(Kind::Receive, *data_type, output.len(), *from)?;
+                calls.push(entry(message, None, nothing, output));
+            }
+        }
+    }
+    device::issue(&calls).map(drop).map_err(Failure::from)
 }
 
 impl How {
@@ -200,15 +268,15 @@ impl Entry {
         let operation = &self.operation;
         let of_call = |call: Call| (call.kind.collective(), call.count * call.data_type.size());
         let (collective, bytes) = match &operation.what {
-            What::Collective(call, _) => of_call(*call),
-            What::Varying(call, _) => match call.call().planned() {
+            What::Collective(call) => of_call(*call),
+            What::Varying(call) => match call.call().planned() {
                 Some((call, _)) => of_call(call),
                 None => return Ok(0.0),
             },
             // A message to itself is a copy, which has no price.
             _ if self.comm.size()? == 1 => return Ok(0.0),
-            What::Send(..) => (Collective::SendReceive, operation.input.len()),
-            What::Receive(..) => (Collective::SendReceive, operation.output.len()),
+            What::Send(..) => (Collective::SendReceive, operation.buffers.lengths().0),
+            What::Receive(..) => (Collective::SendReceive, operation.buffers.lengths().1),
         };
         let view = operation.how.view(self.comm.communicator()?, None);
         let explanation = view.explain(collective, bytes as u64)?;
@@ -216,46 +284,42 @@ impl Entry {
     }
 }
 
+impl Buffers {
+    /// Bytes that are read and written.
+    fn lengths(&self) -> (usize, usize) {
+        match self {
+            Buffers::Host { input, output } => (input.len(), output.len()),
+            Buffers::Device { input, output, .. } => (input.len(), output.len()),
+        }
+    }
+}
+
 impl Operation {
     /// What can be checked before anything runs.
     fn check(&self, communicator: &Communicator) -> Result<()> {
+        match &self.buffers {
+            Buffers::Host { input, output } => self.check_with(communicator, input.read(), output.span()),
+            Buffers::Device { input, output, .. } => self.check_with(communicator, *input, *output),
+        }
+    }
+
+    fn check_with(
+        &self,
+        communicator: &Communicator,
+        input: impl Stretch,
+        output: impl Stretch,
+    ) -> Result<()> {
         let (rank, size) = (communicator.rank(), communicator.size());
         match &self.what {
-            What::Collective(call, _) => call.check(rank, size, self.input.read(), self.output.span())?,
-            What::Varying(call, _) => {
-                call.call().check(rank, size, self.input.read(), self.output.span())?;
-            }
+            What::Collective(call) => call.check(rank, size, input, output)?,
+            What::Varying(call) => call.call().check(rank, size, input, output)?,
             What::Send(data_type, to) => {
-                communicator.message(Kind::Send, *data_type, self.input.len(), *to)?;
+                communicator.message(Kind::Send, *data_type, input.bytes(), *to)?;
             }
             What::Receive(data_type, from) => {
-                communicator.message(Kind::Receive, *data_type, self.output.len(), *from)?;
+                communicator.message(Kind::Receive, *data_type, output.bytes(), *from)?;
             }
         }
         Ok(())
     }
-
-    /// What it does, with the factor that its operator has now.
-    fn call(&self) -> Result<Ready<'_>> {
-        Ok(match &self.what {
-            What::Collective(call, None) => Ready::Whole(*call),
-            What::Collective(call, Some(scale)) => {
-                Ready::Whole(call.scaled_by(factor(scale, call.data_type)?))
-            }
-            What::Varying(call, None) => Ready::Varying(call.call()),
-            What::Varying(call, Some(scale)) => {
-                let call = call.call();
-                Ready::Varying(call.scaled_by(factor(scale, call.data_type())?))
-            }
-            What::Send(data_type, to) => Ready::Send(*data_type, *to),
-            What::Receive(data_type, from) => Ready::Receive(*data_type, *from),
-        })
-    }
-}
-
-/// The factor that an operator has now.
-fn factor(scale: &Scale, data_type: DataType) -> Result<Scalar> {
-    let bytes = scale.bytes();
-    Scalar::from_bytes(data_type, &bytes[..data_type.size()])
-        .map_err(|error| Error::internal(format!("the factor of an operator: {error}")).into())
 }

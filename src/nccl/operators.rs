@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use consort_kernels::{DataType, ReduceOp};
+use consort_kernels::{DataType, ReduceOp, Scalar};
 
 use super::result::{Failure, Result};
 
@@ -16,20 +16,19 @@ const INDEX_BITS: u32 = 12;
 /// Numbers stay positive.
 const GENERATION_BITS: u32 = 18;
 
-/// What a rank multiplies its contributions by: the bytes of an element, from the first on.
+/// What a rank multiplies its contributions by.
 #[derive(Clone)]
 pub enum Scale {
     /// Read when the operator was made.
-    Now([u8; 8]),
+    Now(Scalar),
     /// To be read whenever a call is made with the operator.
-    Later(Arc<dyn Fn() -> [u8; 8] + Send + Sync>),
+    Later(Arc<dyn Fn() -> Result<Scalar> + Send + Sync>),
 }
 
 impl Scale {
-    /// The factor.
-    pub(super) fn bytes(&self) -> [u8; 8] {
+    fn read(&self) -> Result<Scalar> {
         match self {
-            Scale::Now(bytes) => *bytes,
+            Scale::Now(scalar) => Ok(*scalar),
             Scale::Later(read) => read(),
         }
     }
@@ -38,19 +37,19 @@ impl Scale {
 impl fmt::Debug for Scale {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Scale::Now(bytes) => f.debug_tuple("Now").field(bytes).finish(),
+            Scale::Now(scalar) => f.debug_tuple("Now").field(scalar).finish(),
             Scale::Later(_) => f.write_str("Later"),
         }
     }
 }
 
 /// A reduction as a call names it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reduction {
     /// The operator.
     pub op: ReduceOp,
-    /// What every contribution is multiplied by first.
-    pub scale: Option<Scale>,
+    /// What every contribution of this rank is multiplied by first.
+    pub scalar: Option<Scalar>,
 }
 
 struct Slot {
@@ -125,7 +124,7 @@ impl Operators {
     /// For a number that means nothing here, and an operator of another data type.
     pub(super) fn find(&self, number: i32, data_type: DataType) -> Result<Reduction> {
         if let Some(op) = u32::try_from(number).ok().and_then(ReduceOp::from_code) {
-            return Ok(Reduction { op, scale: None });
+            return Ok(Reduction { op, scalar: None });
         }
         let slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let slot = Self::index(&slots, number).and_then(|index| slots[index].made.as_ref());
@@ -139,7 +138,7 @@ impl Operators {
             ));
         }
         // Read now: the operator may be destroyed, and its scalar with it, as soon as the call has returned.
-        Ok(Reduction { op: ReduceOp::Sum, scale: Some(Scale::Now(scale.bytes())) })
+        Ok(Reduction { op: ReduceOp::Sum, scalar: Some(scale.read()?) })
     }
 }
 
@@ -155,18 +154,18 @@ mod tests {
     #[test]
     fn numbers_of_other_communicators_and_destroyed_ones_are_found_out() {
         let (mine, other) = (Operators::default(), Operators::default());
-        let number = mine.create(1, DataType::Float32, Scale::Now([0; 8])).expect("an operator");
+        let number = mine.create(1, DataType::Float32, Scale::Now(Scalar::of(2.0f32))).expect("an operator");
         assert!(number >= FIRST);
-        other.create(2, DataType::Float32, Scale::Now([0; 8])).expect("an operator");
-        assert!(mine.find(number, DataType::Float32).expect("it is there").scale.is_some());
+        other.create(2, DataType::Float32, Scale::Now(Scalar::of(2.0f32))).expect("an operator");
+        assert!(mine.find(number, DataType::Float32).expect("it is there").scalar.is_some());
         assert_eq!(mine.find(number, DataType::Float64).expect_err("a type").code, Code::InvalidArgument);
         assert_eq!(other.find(number, DataType::Float32).expect_err("foreign").code, Code::InvalidArgument);
         mine.destroy(number).expect("it is there");
         assert!(mine.destroy(number).is_err() && mine.find(number, DataType::Float32).is_err());
-        let next = mine.create(1, DataType::Int8, Scale::Now([0; 8])).expect("an operator");
+        let next = mine.create(1, DataType::Int8, Scale::Now(Scalar::of(2.0f32))).expect("an operator");
         assert_ne!(next, number);
         for built_in in 0..5 {
-            assert!(mine.find(built_in, DataType::Int8).expect("built in").scale.is_none());
+            assert!(mine.find(built_in, DataType::Int8).expect("built in").scalar.is_none());
             assert!(mine.destroy(built_in).is_err());
         }
         for nonsense in [-1, i32::MIN, i32::MAX, 5] {
@@ -178,11 +177,11 @@ mod tests {
     fn there_is_an_end_to_numbers() {
         let operators = Operators::default();
         let all: Vec<i32> = (0..1 << INDEX_BITS)
-            .map(|_| operators.create(9, DataType::Int8, Scale::Now([1; 8])).expect("room"))
+            .map(|_| operators.create(9, DataType::Int8, Scale::Now(Scalar::of(1i8))).expect("room"))
             .collect();
-        let refused = operators.create(9, DataType::Int8, Scale::Now([1; 8])).expect_err("full");
+        let refused = operators.create(9, DataType::Int8, Scale::Now(Scalar::of(1i8))).expect_err("full");
         assert_eq!(refused.code, Code::InvalidUsage);
         operators.destroy(all[7]).expect("it is there");
-        operators.create(9, DataType::Int8, Scale::Now([1; 8])).expect("room again");
+        operators.create(9, DataType::Int8, Scale::Now(Scalar::of(1i8))).expect("room again");
     }
 }

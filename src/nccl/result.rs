@@ -52,6 +52,7 @@ impl Code {
             | Error::Aborted { .. } => Code::Remote,
             Error::Timeout { .. } => Code::Timeout,
             Error::OutOfMemory { .. } | Error::System { .. } => Code::System,
+            Error::Device { .. } => Code::Cuda,
             Error::Internal { .. } => Code::Internal,
         }
     }
@@ -180,6 +181,7 @@ mod tests {
             (Error::Timeout { operation: operation(), waited, verdict: text() }, 8),
             (Error::OutOfMemory { rank, needed_bytes: 1, what: text(), cause: text() }, 2),
             (Error::System { call: text(), source }, 2),
+            (Error::Device { rank, what: text(), cause: text() }, 1),
             (Error::Internal { what: text() }, 3),
         ];
         for (error, result) in cases {

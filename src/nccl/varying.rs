@@ -3,8 +3,9 @@
 //! Invariant: counts and displacements are the call's own, so that the caller may reuse its arrays at once. Absent:
 //! checking them, which [`CallV`] does.
 
-use consort_kernels::{DataType, ReduceOp};
+use consort_kernels::DataType;
 
+use super::operators::Reduction;
 use crate::Rank;
 use crate::blocks::Blocks;
 use crate::varying::CallV;
@@ -41,7 +42,7 @@ pub enum Varying {
     /// All-gather into such blocks.
     AllGather(DataType, Counts),
     /// Reduce-scatter of such blocks.
-    ReduceScatter(DataType, ReduceOp, Counts),
+    ReduceScatter(DataType, Reduction, Counts),
     /// All-to-all of blocks that are sent and blocks that are received.
     AllToAll(DataType, Counts, Counts),
     /// Gather of this rank's elements into such blocks of the root.
@@ -55,8 +56,9 @@ impl Varying {
     pub fn call(&self) -> CallV<'_> {
         match self {
             Varying::AllGather(element, blocks) => CallV::all_gather(*element, blocks.blocks()),
-            Varying::ReduceScatter(element, op, blocks) => {
-                CallV::reduce_scatter(*element, *op, blocks.blocks())
+            Varying::ReduceScatter(element, Reduction { op, scalar }, blocks) => {
+                let call = CallV::reduce_scatter(*element, *op, blocks.blocks());
+                scalar.map_or(call, |scalar| call.scaled_by(scalar))
             }
             Varying::AllToAll(element, sent, received) => {
                 CallV::all_to_all(*element, sent.blocks(), received.blocks())

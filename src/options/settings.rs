@@ -30,6 +30,10 @@ pub(crate) struct Settings {
     pub(crate) records: usize,
     pub(crate) transport: TransportChoice,
     pub(crate) channels: u16,
+    /// The fewest and the most thread blocks of a launch on a device, for one rank.
+    pub(crate) thread_blocks: (u32, u32),
+    /// Whether this rank wants to use a device.
+    pub(crate) devices: bool,
     pub(crate) bidirectional: bool,
     pub(crate) slot_bytes: Option<usize>,
     /// The directory for flight records, and the file for the trace.
@@ -82,7 +86,7 @@ impl Settings {
             TransportChoice::Auto,
             |choice| choice.name().to_owned(),
         )?;
-        let channels = channels(&mut read, options)?;
+        let (channels, thread_blocks) = channels(&mut read, options)?;
         let bidirectional = read.value(
             &[("CONSORT_BIDIRECTIONAL", &|text| match text.trim() {
                 "0" => Ok(Some(false)),
@@ -135,6 +139,8 @@ impl Settings {
             records,
             transport,
             channels,
+            thread_blocks,
+            devices: options.devices,
             bidirectional,
             slot_bytes,
             flight_record,
@@ -222,18 +228,14 @@ impl Read<'_> {
 }
 
 /// How many streams: as said, or else one, within what was asked for.
-fn channels(read: &mut Read<'_>, options: &Options) -> Result<u16> {
+///
+/// With the fewest and the most thread blocks of a launch on a device.
+fn channels(read: &mut Read<'_>, options: &Options) -> Result<(u16, (u32, u32))> {
     let parse = |text: &str| {
         let number = text.trim().parse();
         number.map(Some).map_err(|_| bad("CONSORT_CHANNELS", text, CHANNELS_RULE))
     };
     let said = read.value(&[("CONSORT_CHANNELS", &parse)], options.channels, 0, u16::to_string)?;
-    let Some(setting) = read.settings.last_mut().filter(|setting| setting.origin == Origin::Default) else {
-        let allowed = (1..=CHANNELS_MAX).contains(&said);
-        return allowed
-            .then_some(said)
-            .ok_or_else(|| bad("CONSORT_CHANNELS", &said.to_string(), CHANNELS_RULE));
-    };
     // As in NCCL, what is not a number above 0 is as good as nothing.
     let count = |text: &str| Ok(integer(text).filter(|count| *count > 0));
     let bound = |names: [&'static str; 3], option: Option<u32>| {
@@ -242,6 +244,16 @@ fn channels(read: &mut Read<'_>, options: &Options) -> Result<u16> {
     };
     let least = bound(["NCCL_MIN_CTAS", "NCCL_MIN_NCHANNELS", "NCCL_MIN_NRINGS"], options.channels_min)?;
     let most = bound(["NCCL_MAX_CTAS", "NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS"], options.channels_max)?;
+    let blocks = |bound: &Option<Resolved<i64>>, default: u32| {
+        bound.as_ref().map_or(default, |found| u32::try_from(found.value).unwrap_or(u32::MAX))
+    };
+    let thread_blocks = (blocks(&least, 1).min(blocks(&most, u32::MAX)), blocks(&most, u32::MAX));
+    let Some(setting) = read.settings.last_mut().filter(|setting| setting.origin == Origin::Default) else {
+        let allowed = (1..=CHANNELS_MAX).contains(&said);
+        return allowed
+            .then_some((said, thread_blocks))
+            .ok_or_else(|| bad("CONSORT_CHANNELS", &said.to_string(), CHANNELS_RULE));
+    };
     let within = |bound: &Option<Resolved<i64>>, default: u16| {
         bound.as_ref().map_or(default, |found| u16::try_from(found.value).unwrap_or(CHANNELS_MAX))
     };
@@ -250,7 +262,7 @@ fn channels(read: &mut Read<'_>, options: &Options) -> Result<u16> {
     if let Some(found) = least.filter(|_| channels > 1) {
         (setting.origin, setting.variable) = (found.origin, found.variable);
     }
-    Ok(channels)
+    Ok((channels, thread_blocks))
 }
 
 /// The slots of a staging buffer of so many bytes; none where it is as long as the longest slots make it.

@@ -152,6 +152,7 @@ impl Process {
             process: u128::from(self.rank + 1).to_le_bytes(),
             boot: [0; 16],
             cores: 64,
+            devices: false,
             unix: Vec::new(),
             tcp: vec![control_address(self.rank)],
         };

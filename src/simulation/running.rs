@@ -19,7 +19,7 @@ use crate::Rank;
 use crate::call::{Call, Kind};
 use crate::communicator::split::part;
 use crate::control::group::Group;
-use crate::engine::{Buffers, Engine, Progress, Source, Task};
+use crate::engine::{Buffers, Engine, Memory, Progress, Source, Task};
 use crate::error::Error;
 use crate::work::Ticket;
 
@@ -355,7 +355,9 @@ impl Running {
         let mut task = Task::default();
         task.prepare(self.origin.settings.timeout);
         task.push(request, None);
-        engine.enqueue(task, Source::Within(held, 0, input_bytes), Some(out), ticket.clone());
+        let memory =
+            Memory { input: Source::Within(held, 0, input_bytes), output: Some(out), _kept: Vec::new() };
+        engine.enqueue(task, vec![memory], ticket.clone());
         // The input's lease lives as long as the engine holds it.
         drop(lease);
         self.started.push(Started { on, ticket, lease: apart, expected, output: 0..output_bytes, began });

@@ -144,6 +144,71 @@ static void shrink(void) {
   OK(ncclCommDestroy(smaller));
 }
 
+/* Polls until nothing is in progress; what the communicator says then. */
+static ncclResult_t settled(ncclComm_t comm) {
+  ncclResult_t result = ncclInProgress;
+  while (result == ncclInProgress) {
+    pause_for(0.001);
+    OK(ncclCommGetAsyncError(comm, &result));
+  }
+  return result;
+}
+
+/* As `reduce`, on a communicator that does not block. */
+static ncclResult_t reduce_polled(ncclComm_t comm, int mine, int* sum) {
+  static int data[COUNT];
+  ncclResult_t result;
+  int i;
+  for (i = 0; i < COUNT; i++) data[i] = mine + 1;
+  result = ncclAllReduce(data, data, COUNT, ncclInt32, ncclSum, comm, NULL);
+  CHECK(result == ncclSuccess || result == ncclInProgress);
+  result = settled(comm);
+  for (i = 1; i < COUNT && result == ncclSuccess; i++) CHECK(data[i] == data[0]);
+  *sum = data[0];
+  return result;
+}
+
+/* Rank 1 dies while the others' all-reduce waits for it. No call of theirs fails: they poll, ask why, and shrink. */
+static void polled(void) {
+  ncclUniqueId id = meeting();
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  ncclComm_t comm = NULL, smaller = NULL;
+  int excluded[1] = {1}, new_rank = -1, new_size = -1, sum, round;
+  ncclResult_t result;
+  config.blocking = 0;
+  result = ncclCommInitRankConfig(&comm, size, id, rank, &config);
+  CHECK(result == ncclSuccess || result == ncclInProgress);
+  OK(settled(comm));
+  for (round = 0; round < 5; round++) {
+    OK(reduce_polled(comm, rank, &sum));
+    CHECK(sum == size * (size + 1) / 2);
+  }
+  CHECK(strcmp(ncclGetLastError(NULL), "") == 0);
+  if (rank == 1) kill_soon(NULL);
+  CHECK(reduce_polled(comm, rank, &sum) == ncclRemoteError);
+  CHECK(strstr(ncclGetLastError(NULL), "rank 1") != NULL);
+  CHECK(strstr(ncclGetLastError(comm), "rank 1") != NULL);
+  CHECK(ncclCommShrink(comm, excluded, 1, &smaller, NULL, NCCL_SHRINK_ABORT) == ncclInProgress);
+  OK(settled(comm));
+  CHECK(smaller != NULL);
+  OK(settled(smaller));
+  /* The old one is of no use for data all the same. */
+  CHECK(ncclAllReduce(&sum, &sum, 1, ncclInt32, ncclSum, comm, NULL) == ncclRemoteError);
+  OK(settled(comm));
+  OK(ncclCommDestroy(comm));
+  OK(ncclCommUserRank(smaller, &new_rank));
+  OK(ncclCommCount(smaller, &new_size));
+  CHECK(new_size == size - 1 && new_rank == (rank < 1 ? rank : rank - 1));
+  for (round = 0; round < 20; round++) {
+    OK(reduce_polled(smaller, new_rank, &sum));
+    CHECK(sum == new_size * (new_size + 1) / 2);
+  }
+  result = ncclCommFinalize(smaller);
+  CHECK(result == ncclSuccess || result == ncclInProgress);
+  OK(settled(smaller));
+  OK(ncclCommDestroy(smaller));
+}
+
 static double aborted_at;
 
 static void* abort_soon(void* comm) {
@@ -224,6 +289,7 @@ int main(int count, char** arguments) {
   alarm(60);
   if (strcmp(part, "killed") == 0) killed();
   else if (strcmp(part, "shrink") == 0) shrink();
+  else if (strcmp(part, "polled") == 0) polled();
   else if (strcmp(part, "blocked") == 0) blocked();
   else if (strcmp(part, "never") == 0) never();
   else return 2;

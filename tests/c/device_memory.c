@@ -36,7 +36,7 @@ static int find(const char* name, void* place) {
   return address != NULL;
 }
 
-/* Memory of a device, or managed memory: the pretend driver's, or a real one's. */
+/* Memory of a device, or managed memory: the pretend driver's, or a real one's, of which no context stays current. */
 static char* allocate(int managed) {
   void* (*pretend)(size_t, int);
   int (*init)(unsigned), (*retain)(void**, int), (*set)(void*);
@@ -51,6 +51,7 @@ static char* allocate(int managed) {
   CHECK(find("cuCtxSetCurrent", &set) && set(context) == 0);
   if (managed) CHECK(find("cuMemAllocManaged", &allocates_managed) && allocates_managed(&address, BYTES, 1) == 0);
   else CHECK(find("cuMemAlloc_v2", &allocates) && allocates(&address, BYTES) == 0);
+  CHECK(set(NULL) == 0);
   return (char*)(uintptr_t)address;
 }
 
@@ -84,6 +85,8 @@ static void pointers(void) {
   ncclComm_t pair[2];
   ncclRedOp_t op;
   float* shared = (float*)(void*)managed;
+  /* No machine has these devices: such ranks are on host memory. */
+  const int nowhere[2] = {1000, 1001};
   printf("device %p other %p host %p\n", (void*)device, (void*)other, (void*)to);
   tell("fresh", reduce(device, other, comm));
   tell("in-place", reduce(device + 4096, device + 4096, comm));
@@ -99,10 +102,12 @@ static void pointers(void) {
   OK(ncclAllReduce(shared, shared + COUNT, 1, ncclFloat32, ncclSum, comm, NULL));
   CHECK(shared[COUNT] == 7);
   tell("scalar-now", ncclRedOpCreatePreMulSum(&op, device, ncclFloat32, ncclScalarHostImmediate, comm));
-  tell("scalar-later", ncclRedOpCreatePreMulSum(&op, device, ncclFloat32, ncclScalarDevice, comm));
+  OK(ncclRedOpCreatePreMulSum(&op, device, ncclFloat32, ncclScalarDevice, comm));
+  tell("scalar-later", ncclAllReduce(from, to, COUNT, ncclFloat32, op, comm, NULL));
+  OK(ncclRedOpDestroy(op, comm));
   OK(ncclRedOpCreatePreMulSum(&op, managed, ncclFloat32, ncclScalarDevice, comm));
   OK(ncclRedOpDestroy(op, comm));
-  OK(ncclCommInitAll(pair, 2, NULL));
+  OK(ncclCommInitAll(pair, 2, nowhere));
   tell("send", ncclSend(device, COUNT, ncclFloat32, 1, pair[0], NULL));
   tell("receive", ncclRecv(device, COUNT, ncclFloat32, 0, pair[1], NULL));
   OK(ncclGroupStart());

@@ -1,5 +1,6 @@
 /*
- * A pretend CUDA driver for tests, built as libcuda.so.1: it has no devices, and calls "device memory" what
+ * A pretend CUDA driver for tests, built as libcuda.so.1, of six functions: it has no contexts, so that no rank can be
+ * on one of its devices, and calls "device memory" what
  * `pretendAllocate` gave, which crashes whoever touches it. It is not NVIDIA's and shows nothing about NVIDIA's.
  *
  *   PRETEND_CUDA_INIT     what cuInit returns (0)

@@ -1,6 +1,7 @@
 //! One rank as a process of its own: `rank SCENARIO RANK SIZE [name=value ...]`, with the job's unique id as the
 //! first 128 bytes of its input. It says on its output how far it is, and reads lines when it is to wait.
 
+mod devices;
 mod faults;
 mod fork;
 mod hygiene;
@@ -95,6 +96,16 @@ fn main() {
         "folds" => plain::folds(&context),
         "planned" => plain::planned(&context),
         "matrix" => plain::matrix(&context),
+        "device-everything" => devices::everything(&context),
+        "device-typed" => devices::typed(&context),
+        "device-ring" => devices::ring(&context),
+        "device-vectors" => devices::vectors(&context),
+        "device-interleaved" => devices::interleaved(&context),
+        "device-many" => devices::many(&context),
+        "device-differ" => devices::differ(&context),
+        "device-without" => devices::without(&context),
+        "device-memory" => devices::memory(&context),
+        "device-path" => devices::path(&context),
         "differ" => faults::differ(&context),
         "extra" => faults::extra(&context),
         "messages" => faults::messages(&context),

@@ -77,6 +77,11 @@ fn survivors_of_a_killed_rank_shrink_and_go_on() {
 }
 
 #[test]
+fn survivors_that_only_poll_learn_why_and_shrink() {
+    runs("polled", 3, Some(1));
+}
+
+#[test]
 fn a_watchdog_frees_a_blocked_call() {
     runs("blocked", 2, None);
 }

@@ -1,12 +1,14 @@
-//! Memory of devices in the C interface, told from the host's by a CUDA driver: a pretend one (`tests/c/libcuda.c`),
-//! which shows what this library makes of a driver's answers, and nothing about NVIDIA's. One test asks NVIDIA's own
-//! where it is there.
+//! Memory of devices and communicators on host memory in the C interface, told apart by a CUDA driver: a pretend one
+//! (`tests/c/libcuda.c`), which has no contexts and shows what this library makes of a driver's answers, and nothing
+//! about NVIDIA's. One test asks the stand-in with contexts that are not current, and NVIDIA's own where it is there.
+//! `c_devices` has communicators on devices.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
 use consort_tests::compiler::{self, STRICT, has, linked, root, succeeds};
+use consort_tests::standin::standin_cuda_dir;
 use consort_tests::system::skip;
 
 /// What a run has of a driver.
@@ -15,6 +17,8 @@ enum Driver {
     /// What the loader finds by itself.
     Systems,
     Pretend,
+    /// The one whose devices are host memory.
+    StandIn,
 }
 
 fn scratch(name: &str) -> PathBuf {
@@ -55,12 +59,20 @@ fn run(name: &str, part: &str, driver: Driver, variables: &[(&str, &str)]) -> Op
     let log = scratch(name).with_extension("calls");
     let _ = std::fs::remove_file(&log);
     let mut command = compiler::program(program);
-    let ours = ["CONSORT_", "NCCL_", "PRETEND_"];
+    let ours = ["CONSORT_", "NCCL_", "PRETEND_", "CUDA_"];
     for (name, _) in std::env::vars().filter(|(name, _)| ours.iter().any(|ours| name.starts_with(ours))) {
         command.env_remove(name);
     }
-    if driver == Driver::Pretend {
-        command.env("LD_LIBRARY_PATH", place);
+    match driver {
+        Driver::Systems => {}
+        Driver::Pretend => drop(command.env("LD_LIBRARY_PATH", place)),
+        Driver::StandIn => {
+            // It takes turns with all processes that have this directory.
+            let turns = scratch(name).with_extension("turns");
+            std::fs::create_dir_all(&turns).expect("a directory");
+            command.env("LD_LIBRARY_PATH", standin_cuda_dir()).env("TMPDIR", turns);
+            command.env("CONSORT_STANDIN_QUIET", "1");
+        }
     }
     command.env("PRETEND_CUDA_LOG", &log).env("NCCL_DEBUG", "INFO").env("CONSORT_TIMEOUT", "60");
     let text = succeeds(command.arg(part).envs(variables.iter().copied()));
@@ -85,20 +97,24 @@ impl Seen {
     fn refused(&self, what: &str, parts: &[&str]) {
         let (result, text) = self.told(what);
         assert_eq!(result, "5", "{what}: {text}");
-        let always = ["this version moves host memory only", "pass host memory"];
+        let always =
+            ["device memory, and the communicator is on host memory; ", "cudaSetDevice", "pass host memory"];
         for part in parts.iter().chain(&always) {
             assert!(text.contains(part), "{what}: no {part:?} in {text:?}");
         }
     }
 
-    /// The mode that the log tells of.
+    /// What the log tells of the driver, once, before anything of a communicator.
     #[track_caller]
     fn mode(&self) -> &str {
-        let mut modes =
-            self.text.lines().filter_map(|line| Some(line.split_once("NCCL INFO host memory: ")?.1));
+        let told = |line: &'_ str| {
+            ["host memory: no ", "host memory: CONSORT", "CUDA "].iter().any(|start| line.starts_with(start))
+        };
+        let lines = self.text.lines().filter_map(|line| Some(line.split_once("NCCL INFO ")?.1));
+        let mut modes = lines.filter(|line| told(line));
         let mode = modes.next().expect("a line about the mode");
         assert_eq!(modes.next(), None, "it is told once");
-        mode
+        mode.strip_prefix("host memory: ").unwrap_or(mode)
     }
 }
 
@@ -107,23 +123,29 @@ fn pointers_are_told_apart(seen: &Seen) {
     let places: Vec<&str> =
         seen.text.lines().find_map(|line| line.strip_prefix("device ")).expect("places").split(' ').collect();
     let [device, _, other, _, host] = places[..] else { panic!("{places:?}") };
-    let (one, both) = ("one communicator cannot have both", "one call cannot have both");
     let send = format!("the send buffer at {device} is device memory");
     let receive = format!("the receive buffer at {device} is device memory");
     let two = format!("the send buffer at {device} and the receive buffer at {other} are device memory");
-    let with_host = format!("the receive buffer at {host} host memory");
     seen.refused("fresh", &["ncclAllReduce on rank 0 of 1: ", &two]);
     seen.refused("in-place", &["are device memory"]);
-    seen.refused("send-only", &[&send, &with_host, both]);
-    seen.refused("receive-only", &[&receive, "the send buffer at ", both]);
-    seen.refused("after-nothing", &[&two]);
-    for what in ["fresh", "in-place", "after-nothing"] {
-        assert!(!seen.told(what).1.contains("cannot have both"), "nothing else was there");
+    seen.refused("send-only", &[&send]);
+    seen.refused("receive-only", &[&receive]);
+    for what in ["send-only", "receive-only"] {
+        let (_, text) = seen.told(what);
+        assert!(
+            !text.contains(host) && !text.contains(" and the receive buffer"),
+            "the other is as it should be"
+        );
     }
-    seen.refused("after-host", &[&two, "were on host memory", one]);
-    seen.refused("foreign-stream", &[&two, one]);
-    seen.refused("scalar-now", &["ncclRedOpCreatePreMulSum", "the scalar at ", "is device memory"]);
-    seen.refused("scalar-later", &["the scalar at "]);
+    for what in ["after-nothing", "after-host", "foreign-stream"] {
+        seen.refused(what, &[&two]);
+    }
+    let (result, text) = seen.told("scalar-now");
+    assert_eq!(result, "4", "{text}");
+    for part in ["ncclRedOpCreatePreMulSum", "the scalar at ", "is device memory", "pass ncclScalarDevice"] {
+        assert!(text.contains(part), "{text}");
+    }
+    seen.refused("scalar-later", &["ncclAllReduce on rank 0 of 1: ", "the scalar is "]);
     seen.refused("send", &["ncclSend on rank 0 of 2: ", &send]);
     seen.refused("receive", &["ncclRecv on rank 1 of 2: ", &receive]);
 }
@@ -132,8 +154,14 @@ fn pointers_are_told_apart(seen: &Seen) {
 fn memory_of_a_device_is_refused_before_it_is_touched() {
     let Some(seen) = run("pointers", "pointers", Driver::Pretend, &[]) else { return };
     pointers_are_told_apart(&seen);
-    assert_eq!(seen.mode(), "of the 2 devices of the CUDA 12.4 driver this version moves none");
+    assert_eq!(seen.mode(), "CUDA 12.4 driver with 2 devices");
     assert_eq!(seen.calls.lines().filter(|line| line.starts_with("cuInit ")).count(), 1);
+}
+
+#[test]
+fn a_context_that_is_not_current_makes_no_communicator_on_its_device() {
+    let Some(seen) = run("stand-in", "pointers", Driver::StandIn, &[]) else { return };
+    pointers_are_told_apart(&seen);
 }
 
 #[test]
@@ -150,10 +178,7 @@ fn nvidias_driver_tells_them_apart_too() {
 #[test]
 fn a_refused_buffer_fails_its_group() {
     let Some(seen) = run("group", "group", Driver::Pretend, &[]) else { return };
-    seen.refused(
-        "inside",
-        &["ncclAllReduce on rank 0 of 1: ", "the send buffer at ", "one call cannot have both"],
-    );
+    seen.refused("inside", &["ncclAllReduce on rank 0 of 1: ", "the send buffer at "]);
     seen.refused("end", &["ncclGroupEnd: ", "the send buffer at "]);
 }
 
@@ -211,9 +236,8 @@ fn who_says_host_is_believed() {
 #[test]
 fn a_mode_that_is_none_is_refused() {
     let cases = [
-        ("gpu", "4", "CONSORT_DEVICE is \"gpu\"; it must be \"auto\" or \"host\""),
+        ("gpu", "4", "CONSORT_DEVICE is \"gpu\"; it must be \"auto\", \"host\" or \"cuda\""),
         ("", "4", "CONSORT_DEVICE is \"\""),
-        ("cuda", "5", "this version has no communicators on memory of devices; set auto or host"),
     ];
     for (mode, code, part) in cases {
         let Some(seen) = run("mode", "init", Driver::Pretend, &[("CONSORT_DEVICE", mode)]) else { return };
@@ -223,6 +247,29 @@ fn a_mode_that_is_none_is_refused() {
             assert!(text.contains(part), "{text}");
         }
         assert_eq!(seen.calls, "", "nobody was asked");
+    }
+}
+
+#[test]
+fn devices_that_are_demanded_must_be_there() {
+    let cuda = ("CONSORT_DEVICE", "cuda");
+    let cases = [
+        // There is a driver, and it has no contexts.
+        (cuda, "1", "cuda error: "),
+        (
+            ("PRETEND_CUDA_INIT", "100"),
+            "5",
+            "CONSORT_DEVICE is \"cuda\", and there is no CUDA driver (cuInit: ",
+        ),
+        (("PRETEND_CUDA_DEVICES", "0"), "5", "no CUDA driver (the driver has no devices); install"),
+    ];
+    for (variable, code, part) in cases {
+        let Some(seen) = run("demanded", "init", Driver::Pretend, &[cuda, variable]) else { return };
+        for what in ["init", "all"] {
+            let (result, text) = seen.told(what);
+            assert_eq!(result, code, "{text}");
+            assert!(text.contains(part), "{text}");
+        }
     }
 }
 

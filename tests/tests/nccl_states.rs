@@ -33,11 +33,10 @@ fn document(table: &[Function]) -> String {
     let mut text = String::from(
         "# NCCL's functions, one by one\n\n\
          Made from `tests/c/nccl-states.txt` by `CONSORT_SNAPSHOTS=write cargo test -p consort-tests --test nccl_states`; a\n\
-         test compares. *as NCCL*: NCCL's contract holds on host memory. *differs*: so does it, but for what the last column\n\
-         says. *refused*: the call returns `ncclInvalidUsage` and `ncclGetLastError` says what to use instead; a client that\n\
+         test compares. *as NCCL*: NCCL's contract holds, on devices and on host memory. *differs*: so does it, but for what the\n\
+         last column says. *refused*: the call returns `ncclInvalidUsage` and `ncclGetLastError` says what to use instead; a client that\n\
          asks `ncclCommQueryProperties` first never gets there. Every function has a twin with `p` in front, but for\n\
-         `ncclResetDebugInitInternal`. This version moves host memory: what a GPU would add is named in\n\
-         [ARCHITECTURE](ARCHITECTURE.md).\n\n",
+         `ncclResetDebugInitInternal`. What runs on devices, and how: [ADR-9](adr/0009-devices.md).\n\n",
     );
     let mut count: BTreeMap<&str, usize> = BTreeMap::new();
     table.iter().for_each(|function| *count.entry(&function.state).or_default() += 1);

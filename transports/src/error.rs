@@ -6,6 +6,7 @@
 use std::io;
 
 use consort_memory::MemoryError;
+use consort_memory::driver::CudaError;
 
 /// Why a transport could not do what it was asked to.
 #[derive(Debug, thiserror::Error)]
@@ -98,6 +99,44 @@ pub enum TransportError {
         /// What was missing.
         what: &'static str,
     },
+    /// The driver of the devices refused.
+    #[error("{transport}: {what}: {source}")]
+    Driver {
+        /// [`crate::Transport::name`].
+        transport: &'static str,
+        /// What was wanted.
+        what: &'static str,
+        /// The driver's words.
+        source: Box<CudaError>,
+    },
+    /// One device cannot load from and store to the memory of another.
+    #[error(
+        "{transport}: the device {own} does not reach the memory of the device {peer}; another way between them is \
+         slower and serves: look at `nvidia-smi topo -p2p rw`"
+    )]
+    NoPeerAccess {
+        /// [`crate::Transport::name`].
+        transport: &'static str,
+        /// Unique id of the device that should reach the other, in hexadecimal.
+        own: String,
+        /// Unique id of the other.
+        peer: String,
+    },
+    /// What a peer wrote is not what is found: the way does not work, although the driver says so.
+    #[error(
+        "{transport}: the self-test of peer access failed: at byte {at} there is {found:#04x} instead of \
+         {expected:#04x}; look for access control of the bus (ACS) or an IOMMU that is on, and use another way"
+    )]
+    SelfTest {
+        /// [`crate::Transport::name`].
+        transport: &'static str,
+        /// Where the first wrong byte is, in bytes from the start of what was tested.
+        at: usize,
+        /// What the peer wrote.
+        expected: u8,
+        /// What is there.
+        found: u8,
+    },
 }
 
 fn advice(source: &io::Error) -> &'static str {
@@ -121,8 +160,24 @@ impl TransportError {
             | Self::PeerClosed { transport }
             | Self::OutOfBounds { transport, .. }
             | Self::Protocol { transport, .. }
-            | Self::Unauthorised { transport, .. } => transport,
+            | Self::Unauthorised { transport, .. }
+            | Self::Driver { transport, .. }
+            | Self::NoPeerAccess { transport, .. }
+            | Self::SelfTest { transport, .. } => transport,
         }
+    }
+
+    /// Whether the driver or the device has not what was asked for, so that another way is to be taken.
+    pub fn is_unsupported(&self) -> bool {
+        match self {
+            Self::Driver { source, .. } => source.is_unsupported(),
+            Self::NoPeerAccess { .. } => true,
+            _ => false,
+        }
+    }
+
+    pub(crate) fn driver(transport: &'static str, what: &'static str, source: CudaError) -> Self {
+        Self::Driver { transport, what, source: Box::new(source) }
     }
 
     pub(crate) fn system(transport: &'static str, call: &'static str, source: impl Into<io::Error>) -> Self {

@@ -5,9 +5,11 @@
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
+pub mod cuda_ipc;
 mod error;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod handover;
 mod loopback;
 mod mapped;
 mod pidfd;
@@ -24,6 +26,7 @@ mod transport;
 static ALLOCATOR: fuzzing::Counting = fuzzing::Counting;
 
 pub use error::TransportError;
+pub use handover::Desk;
 pub use loopback::Loopback;
 pub use pidfd::PidFd;
 pub use shm::Shm;

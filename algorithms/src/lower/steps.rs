@@ -119,7 +119,7 @@ impl<'a> Lowering<'a> {
         let source = self.place(transfer.source);
         self.meet(Action::Wait, credit, use_index as i32 + 1 - self.plan.slots as i32);
         let extent = self.extent(transfer);
-        self.act(Action::Put, extent, false, slot, &[(source, self.is_raw(transfer.source))]);
+        self.act(Action::Put, extent, false, &[slot], &[(source, self.is_raw(transfer.source))]);
         self.meet(Action::Signal, ready, 1);
     }
 
@@ -146,12 +146,12 @@ impl<'a> Lowering<'a> {
             None => {
                 // What arrives complete was finished where it became complete; only an own input is fresh.
                 let finish = complete && arriving.1;
-                self.act(Action::Copy, extent, finish, target, &[arriving]);
+                self.act(Action::Copy, extent, finish, &[target], &[arriving]);
             }
             Some(fold) => {
                 let own = (self.place(fold), self.is_raw(fold));
                 let sources = if transfer.own_first { [own, arriving] } else { [arriving, own] };
-                self.act(Action::Reduce, extent, complete, target, &sources);
+                self.act(Action::Reduce, extent, complete, &[target], &sources);
             }
         }
     }
@@ -210,14 +210,14 @@ impl<'a> Lowering<'a> {
         action: Action,
         extent: Extent,
         finish: bool,
-        target: Operand,
+        targets: &[Operand],
         sources: &[(Operand, bool)],
     ) {
         let raw = sources.iter().enumerate().map(|(index, (_, raw))| u32::from(*raw) << index).sum();
         self.plan.steps.push(Step {
             action,
             flags: if finish { Step::FINISH } else { 0 },
-            targets: 1,
+            targets: targets.len() as u8,
             sources: sources.len() as u8,
             raw,
             operands: self.plan.operands.len() as u32,
@@ -225,7 +225,7 @@ impl<'a> Lowering<'a> {
             counter: 0,
             value: 0,
         });
-        self.plan.operands.push(target);
+        self.plan.operands.extend(targets);
         self.plan.operands.extend(sources.iter().map(|(operand, _)| *operand));
     }
 }

@@ -54,7 +54,7 @@ pub fn lower_switch(schedule: &Schedule, rank: Rank) -> Result<Plan, LowerError>
                 Operand { region, position: Position::Chunk(chunk) }
             };
             let (target, source) = (part(true), part(false));
-            lowering.act(Action::Copy, Extent::chunk(chunk), true, target, &[(source, true)]);
+            lowering.act(Action::Copy, Extent::chunk(chunk), true, &[target], &[(source, true)]);
         }
         everybody().for_each(|peer| lowering.meet(Action::Signal, flag(peer, rank, 1), 1));
     }

@@ -69,7 +69,7 @@ fn foreign_flags_are_taken_when_they_change_nothing_and_refused_otherwise() {
         ("-g 8", "--ranks"),
         ("-G 3", "CUDA graphs"),
         ("-R 1", "register"),
-        ("--report_cputime 1", "returns when"),
+        ("--report_cputime 1", "the processor's"),
     ] {
         let error = settings(&format!("allreduce {flag}")).unwrap_err();
         assert!(error.contains("is not supported") && error.contains(word), "{error}");
@@ -77,6 +77,27 @@ fn foreign_flags_are_taken_when_they_change_nothing_and_refused_otherwise() {
     let threads = settings("allreduce -t 4").unwrap();
     assert!(threads.threads && threads.ranks == Some(4));
     assert!(settings("allreduce -t 4 --ranks 3").is_err());
+}
+
+#[test]
+fn devices_and_how_many_ranks_a_thread_drives() {
+    let devices = |line: &str| {
+        let settings = settings(format!("allreduce --device cuda {line}").trim_end())?;
+        let per_thread = settings.devices.expect("devices").per_thread;
+        Ok::<_, String>((settings.threads, settings.ranks, per_thread))
+    };
+    assert_eq!(devices(""), Ok((false, None, 1)));
+    assert_eq!(devices("--ranks 3 -t 1 -g 1"), Ok((false, Some(3), 1)));
+    assert_eq!(devices("-t 3"), Ok((true, Some(3), 1)));
+    assert_eq!(devices("-g 4"), Ok((true, Some(4), 4)));
+    assert_eq!(devices("-t 2 -g 4 --ranks 8"), Ok((true, Some(8), 4)));
+    assert_eq!(devices("-g 4 --ranks 8"), Ok((true, Some(8), 4)));
+    assert!(devices("-g 4 --ranks 6").unwrap_err().contains("multiple"));
+    assert!(devices("-t 2 -g 4 --ranks 4").unwrap_err().contains("not both"));
+    assert!(settings("allreduce --device host --path fused").unwrap_err().contains("--device cuda"));
+    let gpus = settings("allreduce --device cuda --gpus 1,0,1").unwrap().devices.unwrap().gpus;
+    assert_eq!(gpus, Some(vec![1, 0, 1]));
+    assert_eq!(settings("allreduce").unwrap().devices, None);
 }
 
 #[test]

@@ -24,7 +24,13 @@ fn settings(line: &str) -> Settings {
 }
 
 fn peers() -> Vec<Peer> {
-    let peer = |process| Peer { process, host: "node".into(), processor: "Some Processor".into() };
+    let peer = |process| Peer {
+        process,
+        host: "node".into(),
+        device: 0,
+        bus: "cpu".into(),
+        name: "Some Processor".into(),
+    };
     vec![peer(11), peer(12)]
 }
 
@@ -54,7 +60,7 @@ fn the_page() {
     let mut settings = settings("allreduce -b 8 -e 1K -f 2 --seed 5 -M");
     settings.note = Some("2 ranks: because".into());
     let page = Page::default();
-    let mut report = Report::new(&settings, Box::new(page.clone()), vec![], peers()).unwrap();
+    let mut report = Report::new(&settings, Box::new(page.clone()), vec![], peers(), None).unwrap();
     report.heading().unwrap();
     report.comment("something").unwrap();
     report.row(&row(0), 0).unwrap();
@@ -96,7 +102,7 @@ fn files() {
     settings.json = Some(json_path.clone());
     settings.csv = Some(csv_path.clone());
     let arguments = vec!["collbench".to_owned(), "allreduce".to_owned()];
-    let mut report = Report::new(&settings, Box::new(Page::default()), arguments, peers()).unwrap();
+    let mut report = Report::new(&settings, Box::new(Page::default()), arguments, peers(), None).unwrap();
     report.heading().unwrap();
     report.row(&row(3), 1).unwrap();
     report.row(&Row { in_place: None, ..row(0) }, 0).unwrap();
@@ -127,14 +133,15 @@ fn files() {
     assert!(lines[0].starts_with("size,count,type,redop,root,out_of_place_time_us,out_of_place_alg_bw_gbs,"));
     assert!(lines[1].starts_with("1024,256,float,sum,-1,10,2,1.5,3,7,10,20,20,"), "{}", lines[1]);
     let columns: Vec<usize> = lines.iter().map(|line| line.split(',').count()).collect();
-    assert_eq!(columns, [23, 23, 23]);
+    // Device and path are the last two.
+    assert_eq!(columns, [25, 25, 25]);
     fs::remove_dir_all(&directory).unwrap();
 }
 
 #[test]
 fn too_little_bandwidth_fails() {
     let settings = settings("allreduce --min-bw 3");
-    let mut report = Report::new(&settings, Box::new(Page::default()), vec![], peers()).unwrap();
+    let mut report = Report::new(&settings, Box::new(Page::default()), vec![], peers(), None).unwrap();
     report.row(&row(0), 0).unwrap();
     assert_eq!(report.finish(0), Ok(Exit::WrongData));
 }
@@ -143,7 +150,7 @@ fn too_little_bandwidth_fails() {
 fn files_that_cannot_be_written_are_found_at_once() {
     let mut settings = settings("allreduce");
     settings.json = Some("/nowhere/at/all.json".into());
-    let failure = Report::new(&settings, Box::new(Page::default()), vec![], peers()).err().unwrap();
+    let failure = Report::new(&settings, Box::new(Page::default()), vec![], peers(), None).err().unwrap();
     assert!(failure.exit == Exit::Usage && failure.message.contains("/nowhere/at/all.json"), "{failure}");
 }
 

@@ -3,6 +3,7 @@
 //! Invariant: every test ends, by itself or by its deadline. The ranks are threads of this process; real processes are
 //! in `tests/tests/contract.rs`.
 
+mod aborts;
 mod arguments;
 mod buffers;
 mod configs;

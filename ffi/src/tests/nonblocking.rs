@@ -7,7 +7,7 @@ use super::configs::config;
 use super::*;
 
 /// Begins to join without waiting.
-fn begin(id: NcclUniqueId, rank: c_int, size: c_int) -> Comm {
+pub(super) fn begin(id: NcclUniqueId, rank: c_int, size: c_int) -> Comm {
     let (mut comm, config) = (null_mut(), config(120, 23_203, &[(16, 0)]));
     let status = c!(ncclCommInitRankConfig(&mut comm, size, id, rank, from(&config)));
     assert!(status == PENDING || status == OK, "{status}: {}", last_error());
@@ -38,7 +38,7 @@ fn ranks_at_once(size: c_int, rank_does: impl Fn(c_int, Comm) + Send + Sync + 's
 
 /// A call that may go on in the background has begun.
 #[track_caller]
-fn begun(status: c_int) {
+pub(super) fn begun(status: c_int) {
     assert!(status == OK || status == PENDING, "{status}: {}", last_error());
 }
 

@@ -1,97 +1,68 @@
-//! The CUDA driver, opened at run time: is one there, and what does it say of an address.
+//! The CUDA driver, opened at run time, and what is made through it: contexts, memory, streams, events, functions.
 //!
 //! Invariant: the driver's library is opened and initialised at most once in a process, by the first who asks, and is
-//! not called in a forked child of a process that did so: CUDA does not work there. A machine without it is no error.
-//! Absent: contexts, streams, and memory of devices itself.
+//! not called in a forked child of a process that did so: CUDA does not work there, and what is dropped there is
+//! left alone. A machine without it is no error, nor is a driver that lacks some function, until that is called for.
+//! What a value here was made from lives as long as the value. Absent: what travels between devices, kernels, graphs,
+//! and the runtime interface (`libcudart`), with which the driver shares its primary contexts.
+//!
+//! So far only a stand-in for the driver (`standins/cuda`) has run all of this, in `memory/tests/driver.rs`; NVIDIA's has
+//! not. NVIDIA's own checks more (what a handle is, what may be called while a graph is captured) and does less at once.
 
+/// Calls a function of the driver by the name of its entry in `Functions`; the error says which it was.
+macro_rules! call {
+    ($driver:expr, $entry:ident($($argument:expr),* $(,)?)) => {{
+        let driver: &$crate::driver::Driver = $driver;
+        match driver.entry(&driver.functions.$entry) {
+            Ok(function) => driver.functions.check(driver.functions.$entry.name, function($($argument),*)),
+            Err(error) => Err(error),
+        }
+    }};
+}
+
+mod context;
+mod device;
+mod error;
+mod event;
+mod functions;
 mod library;
+mod memory;
+mod module;
+mod nvml;
+mod pinned;
+mod raw;
+mod shared;
+mod span;
+mod stream;
 
-use std::ffi::{CStr, c_int};
-use std::fmt;
+use std::ffi::CStr;
 use std::sync::OnceLock;
 
+use cudarc::driver::sys::{CUmemorytype, CUpointer_attribute};
+
 use crate::ForkStamp;
-use library::Functions;
+use functions::{Entry, Functions, RawResult};
+use library::Library;
 
-/// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`.
-const MEMORY_TYPE: c_int = 2;
-/// `CU_POINTER_ATTRIBUTE_IS_MANAGED`.
-const IS_MANAGED: c_int = 8;
-/// `CU_MEMORYTYPE_DEVICE`.
-const DEVICE: u64 = 2;
-
-/// A result of the driver that is not success.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CudaError {
-    /// `CUresult`.
-    pub code: i32,
-    /// Its name in the driver's interface; empty for a number that the driver does not know.
-    pub name: String,
-}
-
-impl CudaError {
-    /// `CUDA_ERROR_INVALID_VALUE`: of an address, that it is none of CUDA's.
-    const INVALID_VALUE: i32 = 1;
-    /// `CUDA_ERROR_NOT_INITIALIZED`: nobody in this process can have memory of CUDA's.
-    const NOT_INITIALIZED: i32 = 3;
-    /// `CUDA_ERROR_DEINITIALIZED`: the process is ending and its memory of CUDA's is gone.
-    const DEINITIALIZED: i32 = 4;
-}
-
-impl fmt::Display for CudaError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.name.as_str() {
-            "" => write!(f, "CUDA error {}", self.code),
-            name => write!(f, "{name} ({})", self.code),
-        }
-    }
-}
-
-/// Why there is no CUDA driver to ask.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum NoDriver {
-    /// The loader has no such library.
-    #[error("{reason}")]
-    NotFound {
-        /// The loader's own words.
-        reason: String,
-    },
-    /// A library of that name is something else, or far too old.
-    #[error("{name} has no {function}", name = library::NAME.to_string_lossy())]
-    Incomplete {
-        /// What it lacks.
-        function: &'static str,
-    },
-    /// The driver does not start.
-    #[error("{call}: {error}")]
-    Refused {
-        /// Which of its functions says so.
-        call: &'static str,
-        /// What it says.
-        error: CudaError,
-    },
-    /// It started and has nothing to drive.
-    #[error("the driver has no devices")]
-    NoDevices,
-    /// It would not be known of a forked child that it is one.
-    #[error("the process cannot be told from a fork of it: {reason}")]
-    Unmarked {
-        /// What the system said.
-        reason: String,
-    },
-    /// It belongs to another process.
-    #[error(
-        "this process was forked from one that had initialised CUDA, which does not work in a forked child"
-    )]
-    Forked,
-}
+pub use context::{Context, Entered};
+pub use device::Device;
+pub use error::{CudaError, CudaErrorCause, NoDriver, Result};
+pub use event::Event;
+pub use memory::{DeviceMemory, IpcHandle, PeerMemory};
+pub use module::{Function, Module};
+pub use nvml::{NoNvml, NvLink, NvLinks, PeerStatus};
+pub use pinned::{DeviceWord, PinnedMemory, Registered};
+pub use shared::SharedDeviceMemory;
+pub use span::DeviceSpan;
+pub use stream::{CaptureStatus, RawStream, Stream, StreamRef};
 
 /// Whose memory is at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MemoryKind {
     /// The host's; also what the driver knows nothing of.
     Host,
+    /// The host's, which devices may reach too.
+    Pinned,
     /// The driver's, which moves it to whoever touches it, also the host.
     Managed,
     /// A device's; the host must not touch it.
@@ -112,26 +83,32 @@ impl Driver {
     ///
     /// # Errors
     /// [`NoDriver`]: why there is none, or none for this process.
-    pub fn of_process() -> Result<&'static Driver, &'static NoDriver> {
-        static DRIVER: OnceLock<Result<Driver, NoDriver>> = OnceLock::new();
+    pub fn of_process() -> std::result::Result<&'static Driver, &'static NoDriver> {
+        static DRIVER: OnceLock<std::result::Result<Driver, NoDriver>> = OnceLock::new();
         let driver = DRIVER.get_or_init(Driver::start).as_ref()?;
         if driver.stamp.is_forked_child() { Err(&NoDriver::Forked) } else { Ok(driver) }
     }
 
-    fn start() -> Result<Self, NoDriver> {
+    fn start() -> std::result::Result<Self, NoDriver> {
         let stamp = ForkStamp::new().map_err(|error| NoDriver::Unmarked { reason: error.to_string() })?;
-        let functions = Functions::load()?;
-        let refused = |call: &'static str, result: c_int| match functions.check(result) {
-            Ok(()) => Ok(()),
-            Err(error) => Err(NoDriver::Refused { call, error }),
+        let functions = Functions::load(&Library::open()?);
+        let incomplete = |function| NoDriver::Incomplete { function };
+        let init = functions.init.function.ok_or(incomplete(functions.init.name))?;
+        let version_of =
+            functions.driver_version.function.ok_or(incomplete(functions.driver_version.name))?;
+        let count_of = functions.device_count.function.ok_or(incomplete(functions.device_count.name))?;
+        functions.error_name.function.ok_or(incomplete(functions.error_name.name))?;
+        functions.pointer_attribute.function.ok_or(incomplete(functions.pointer_attribute.name))?;
+        let refused = |call: &'static str, result: RawResult| {
+            functions.check(call, result).map_err(|error| NoDriver::Refused { error: Box::new(error) })
         };
         let (mut version, mut devices) = (0, 0);
         // SAFETY: the only flags there are.
-        refused("cuInit", unsafe { (functions.init)(0) })?;
+        refused(functions.init.name, unsafe { init(0) })?;
         // SAFETY: the place is writable.
-        refused("cuDriverGetVersion", unsafe { (functions.driver_version)(&mut version) })?;
+        refused(functions.driver_version.name, unsafe { version_of(&mut version) })?;
         // SAFETY: as above.
-        refused("cuDeviceGetCount", unsafe { (functions.device_count)(&mut devices) })?;
+        refused(functions.device_count.name, unsafe { count_of(&mut devices) })?;
         match u32::try_from(devices) {
             Ok(devices) if devices > 0 => Ok(Driver { functions, version, devices, stamp }),
             _ => Err(NoDriver::NoDevices),
@@ -153,16 +130,21 @@ impl Driver {
     ///
     /// # Errors
     /// What the driver says instead; also what an earlier call of somebody else's did to it.
-    pub fn memory_kind(&self, address: usize) -> Result<MemoryKind, CudaError> {
+    pub fn memory_kind(&self, address: usize) -> Result<MemoryKind> {
+        const DEVICE: u64 = CUmemorytype::CU_MEMORYTYPE_DEVICE as u64;
+        const HOST: u64 = CUmemorytype::CU_MEMORYTYPE_HOST as u64;
         if self.stamp.is_forked_child() {
             return Ok(MemoryKind::Host);
         }
-        match self.attribute(MEMORY_TYPE, address) {
+        let address = address as u64;
+        match self.attribute(CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) {
             Ok(DEVICE) => {
+                let is_managed = CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED;
                 // A driver too old for the question has no such memory.
-                let is_managed = self.attribute(IS_MANAGED, address).is_ok_and(|answer| answer != 0);
+                let is_managed = self.attribute(is_managed, address).is_ok_and(|answer| answer != 0);
                 Ok(if is_managed { MemoryKind::Managed } else { MemoryKind::Device })
             }
+            Ok(HOST) => Ok(MemoryKind::Pinned),
             Ok(_) => Ok(MemoryKind::Host),
             Err(error) => match error.code {
                 CudaError::INVALID_VALUE | CudaError::NOT_INITIALIZED | CudaError::DEINITIALIZED => {
@@ -173,50 +155,72 @@ impl Driver {
         }
     }
 
-    fn attribute(&self, attribute: c_int, address: usize) -> Result<u64, CudaError> {
+    /// The ordinal of the device whose memory is at `address`; of pinned memory, the device in whose context it was
+    /// made.
+    ///
+    /// # Errors
+    /// What the driver says, `CUDA_ERROR_INVALID_VALUE` for an address that is none of CUDA's.
+    pub fn device_of(&self, address: u64) -> Result<i32> {
+        let ordinal = self.attribute(CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)?;
+        // Four bytes of it are written, the lower ones of a little-endian number.
+        Ok(ordinal as u32 as i32)
+    }
+
+    /// Where the allocation begins in which `address` lies, and how many bytes it has.
+    ///
+    /// # Errors
+    /// What the driver says; an address of no allocation of CUDA's is one.
+    pub fn address_range(&self, address: u64) -> Result<(u64, u64)> {
+        let (mut base, mut bytes) = (0, 0);
+        // SAFETY: both places are writable; any address may be asked about.
+        unsafe { call!(self, memory_range(&mut base, &mut bytes, address)) }?;
+        Ok((base, bytes as u64))
+    }
+
+    fn attribute(&self, attribute: CUpointer_attribute, address: u64) -> Result<u64> {
         // Attributes are 1 to 8 bytes wide; what the driver leaves of these is zero.
         let mut value = 0u64;
         // SAFETY: the place is writable and as wide as the widest attribute; any address may be asked about.
-        let result =
-            unsafe { (self.functions.pointer_attribute)((&raw mut value).cast(), attribute, address as u64) };
-        self.functions.check(result).map(|()| value)
+        unsafe { call!(self, pointer_attribute((&raw mut value).cast(), attribute, address)) }?;
+        Ok(value)
+    }
+
+    /// The function of an entry, to be called by `call!` alone.
+    #[inline]
+    fn entry<F: Copy>(&self, entry: &Entry<F>) -> Result<F> {
+        if self.stamp.is_forked_child() {
+            return Err(CudaError::without_code(entry.name, CudaErrorCause::NoDriver(NoDriver::Forked)));
+        }
+        entry.function.ok_or_else(|| CudaError::without_code(entry.name, CudaErrorCause::Missing))
     }
 }
 
 impl Functions {
     /// A result, with its name if it is not success.
-    fn check(&self, result: c_int) -> Result<(), CudaError> {
-        if result == 0 {
-            return Ok(());
-        }
+    #[inline]
+    fn check(&self, call: &'static str, result: RawResult) -> Result<()> {
+        if result == 0 { Ok(()) } else { Err(self.named(call, result)) }
+    }
+
+    #[cold]
+    fn named(&self, call: &'static str, result: RawResult) -> CudaError {
         let mut name = std::ptr::null();
         // SAFETY: the place is writable; any number may be asked about.
-        let known = unsafe { (self.error_name)(result, &mut name) } == 0 && !name.is_null();
-        // SAFETY: a name is a static text that ends with a zero.
-        let name = if known { unsafe { CStr::from_ptr(name) }.to_string_lossy() } else { "".into() };
-        Err(CudaError { code: result, name: name.into_owned() })
+        let known =
+            self.error_name.function.is_some_and(|name_of| unsafe { name_of(result, &mut name) } == 0);
+        let name = if known && !name.is_null() {
+            // SAFETY: a name is a static text that ends with a zero.
+            unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+        } else {
+            String::new()
+        };
+        CudaError { call, code: result, name, cause: CudaErrorCause::Returned }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn refusals_say_who_refused_and_what() {
-        let known = CudaError { code: 100, name: "CUDA_ERROR_NO_DEVICE".to_owned() };
-        let unknown = CudaError { code: 12345, name: String::new() };
-        assert_eq!(
-            NoDriver::Refused { call: "cuInit", error: known }.to_string(),
-            "cuInit: CUDA_ERROR_NO_DEVICE (100)"
-        );
-        assert_eq!(
-            NoDriver::Refused { call: "cuInit", error: unknown }.to_string(),
-            "cuInit: CUDA error 12345"
-        );
-        let incomplete = NoDriver::Incomplete { function: "cuInit" };
-        assert_eq!(incomplete.to_string(), "libcuda.so.1 has no cuInit");
-    }
 
     #[test]
     fn whoever_asks_gets_the_same_answer() {

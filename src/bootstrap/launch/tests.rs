@@ -58,8 +58,16 @@ fn meet(launch: &Launch, place: &Path, timeout: Duration) -> Result<UniqueId> {
 
 fn enter(launch: &Launch, id: &UniqueId) -> Result<Table> {
     let host = launch.job.clone().unwrap_or_default();
-    let member =
-        Member { host, pid: 1, process: [0; 16], boot: [0; 16], cores: 1, unix: vec![], tcp: vec![] };
+    let member = Member {
+        host,
+        pid: 1,
+        process: [0; 16],
+        boot: [0; 16],
+        cores: 1,
+        devices: false,
+        unix: vec![],
+        tcp: vec![],
+    };
     join(id, Hello { rank: launch.rank, size: launch.size, settings: vec![], member }, LONG)
 }
 

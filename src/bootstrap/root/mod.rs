@@ -154,6 +154,7 @@ mod tests {
                     process: [0; 16],
                     boot: [0; 16],
                     cores: 1,
+                    devices: false,
                     unix: vec![],
                     tcp: vec![],
                 };

@@ -52,13 +52,11 @@ pub(super) fn duplicate(rank: Rank, first: &Member, second: &Member) -> Error {
 pub(super) fn sizes(size: u32, arrived: &BTreeMap<Rank, Arrival>, rank: Rank, other: u32) -> Error {
     let before: Vec<Rank> = arrived.keys().copied().filter(|r| *r != rank).collect();
     let before = if before.is_empty() { vec![rank] } else { before };
-    Error::Settings {
-        difference: format!(
-            "number of ranks: {}; {}",
-            ranks_say(&before, &size.to_string()),
-            ranks_say(&[rank], &other.to_string())
-        ),
-    }
+    // The lower rank first, whoever came first.
+    let mut said = [(before, size), (vec![rank], other)];
+    said.sort_by_key(|(ranks, _)| ranks.iter().min().copied());
+    let [first, second] = said.map(|(ranks, size)| ranks_say(&ranks, &size.to_string()));
+    Error::Settings { difference: format!("number of ranks: {first}; {second}") }
 }
 
 /// A rank speaks another version.
@@ -173,6 +171,7 @@ mod tests {
             process: [0; 16],
             boot: [0; 16],
             cores: 1,
+            devices: false,
             unix: vec![],
             tcp: vec![],
         };

@@ -41,12 +41,13 @@ impl Failure {
             Error::PeerLost { .. } => 3,
             Error::Mismatch { .. } => 4,
             Error::OutOfMemory { .. } => 5,
-            Error::Internal { .. } => 6,
-            Error::System { .. } => 7,
-            Error::Link { .. } => 8,
-            Error::PeerLeft { .. } => 9,
-            Error::Timeout { .. } => 10,
-            _ => 11,
+            Error::Device { .. } => 6,
+            Error::Internal { .. } => 7,
+            Error::System { .. } => 8,
+            Error::Link { .. } => 9,
+            Error::PeerLeft { .. } => 10,
+            Error::Timeout { .. } => 11,
+            _ => 12,
         };
         (class, self.origin)
     }

@@ -163,6 +163,12 @@ impl Wire for Error {
                 waited.put(out);
                 address.put(out);
             }
+            Error::Device { rank, what, cause } => {
+                out.push(12);
+                rank.put(out);
+                what.put(out);
+                cause.put(out);
+            }
             // No other error ends a communicator.
             other => {
                 out.push(9);
@@ -219,6 +225,7 @@ impl Wire for Error {
                 waited: field::<Duration>(reader)?,
                 address: field(reader)?,
             },
+            12 => Error::Device { rank: field(reader)?, what: field(reader)?, cause: field(reader)? },
             _ => return None,
         })
     }

@@ -472,13 +472,14 @@ impl VectorIo<'_> {
 impl Io for VectorIo<'_> {
     type Fault = Never;
 
-    fn counter(&self, counter: u32) -> u64 {
+    fn reached(&mut self, counter: u32, value: u64) -> bool {
         let id = self.part.plan.counters[counter as usize].id;
         assert_eq!(id.owner, self.part.plan.rank, "a rank waits for its own counters only");
         let way = &self.ways[self.part.counters[counter as usize]];
         let seen = if id.role == CounterRole::Ready { &way.ready } else { &way.credit };
         // Another core's stores may come to light late.
-        if self.random.once_in(6) { 0 } else { seen.value }
+        let seen = seen.value;
+        !self.random.once_in(6) && seen >= value
     }
 
     fn tag(&self, counter: u32, value: u64) -> u64 {

@@ -17,7 +17,7 @@ const fn ours(name: &'static str, default: &'static str, meaning: &'static str) 
     Ours { name, default, meaning }
 }
 
-pub(super) const OURS: [Ours; 25] = [
+pub(super) const OURS: [Ours; 26] = [
     ours(
         "CONSORT_TIMEOUT",
         "1800",
@@ -34,8 +34,13 @@ pub(super) const OURS: [Ours; 25] = [
     ours(
         "CONSORT_DEVICE",
         "auto",
-        "through the C interface: `auto` asks a CUDA driver, where there is one, whose memory a buffer is, and \
-         refuses a device's; `host` never asks; the first communicator of a process decides",
+        "through the C interface: `auto` puts a communicator on the device that is current where it is made, `host` \
+         never asks the CUDA driver, `cuda` demands a device; the first communicator of a process decides",
+    ),
+    ours(
+        "CONSORT_DEVICE_PATH",
+        "auto",
+        "how operations on devices run: `fused`, `kernels`, `streams` or `host`; equal on all ranks",
     ),
     ours(
         "CONSORT_NCCL_VERSION",

@@ -14,8 +14,9 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use nix::unistd::ftruncate;
 
-use super::{HANDOVER, Shm};
+use super::Shm;
 use crate::fuzzing::{Input, Seen, Target, fuzz};
+use crate::handover::HANDOVER;
 use crate::segment::{NONCE_BYTES, Segment};
 use crate::{Address, Connection, CounterKind, Layout, Transport, TransportError};
 
@@ -224,7 +225,7 @@ fn stores(input: &Input, seen: &mut Seen) {
     let segment = Segment::create(other, &[1; NONCE_BYTES]);
     let [honest, _peer] = pair(shm);
     drop(honest);
-    let stamp = std::sync::Arc::clone(&shm.shared.stamp);
+    let stamp = std::sync::Arc::clone(&shm.stamp);
     let own = Segment::create(Mapping::anonymous(mapping.bytes()).expect("memory"), &[2; NONCE_BYTES]);
     // The peer has both segments; this side looks at one and stores into the other.
     let own_memory = own.share();

@@ -25,6 +25,7 @@ impl Job {
             process: [1; 16],
             boot: [1; 16],
             cores: 1,
+            devices: false,
             unix: Vec::new(),
             tcp: Vec::new(),
         };

@@ -1,14 +1,15 @@
-//! Variables of hardware that is not used yet: GPUs and what links them, InfiniBand and RoCE.
+//! Variables of hardware that is not used yet or has nothing to set: GPUs and what links them, InfiniBand and RoCE.
 
 use super::Kind::{Flag, Integer, List, Text};
 use super::{Idle, idle};
 
-const GPU: &str = "nothing runs on a GPU yet";
+const GPU: &str = "operations on GPUs run without it";
 const RDMA: &str = "there is no InfiniBand or RoCE transport yet: hosts are linked by TCP";
 const DIRECT: &str = "GPUs and network cards do not exchange data directly yet";
-const LINKS: &str = "GPUs are not linked to each other yet: data moves through host memory";
+const LINKS: &str =
+    "how GPUs reach each other is found out and tried; `CONSORT_DEVICE_PATH` names another way";
 const GRAPHS: &str = "calls are not captured into CUDA graphs yet";
-const REGISTERED: &str = "buffers of GPUs are not registered yet";
+const REGISTERED: &str = "buffers of GPUs are not registered";
 const AGGREGATE: &str = "switches that aggregate are not used yet";
 const ONE_SIDED: &str = "GPUs do not start transfers yet";
 

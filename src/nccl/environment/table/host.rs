@@ -3,10 +3,11 @@
 use super::Kind::{Flag, Integer, List, Text};
 use super::{Idle, Variable, honoured, idle};
 
-const CHANNELS_MIN: &str = "streams side by side between neighbours, at least, where CONSORT_CHANNELS is unset; 16 at most; \
-     the first that is set of NCCL_MIN_CTAS, NCCL_MIN_NCHANNELS and NCCL_MIN_NRINGS counts";
-const CHANNELS_MAX: &str = "streams side by side between neighbours, at most, where CONSORT_CHANNELS is unset; \
-     the first that is set of NCCL_MAX_CTAS, NCCL_MAX_NCHANNELS and NCCL_MAX_NRINGS counts";
+const CHANNELS_MIN: &str = "thread blocks of a rank on a device, at least; where CONSORT_CHANNELS is unset, streams side by \
+     side between neighbours too, 16 at most; the first that is set of NCCL_MIN_CTAS, NCCL_MIN_NCHANNELS and \
+     NCCL_MIN_NRINGS counts";
+const CHANNELS_MAX: &str = "thread blocks of a rank on a device, at most; where CONSORT_CHANNELS is unset, streams side by \
+     side between neighbours too; the first that is set of NCCL_MAX_CTAS, NCCL_MAX_NCHANNELS and NCCL_MAX_NRINGS counts";
 
 pub(super) const HONOURED: &[Variable] = &[
     honoured("NCCL_DEBUG", Text, "", "how much is told: NONE, VERSION, WARN, INFO, ABORT or TRACE"),

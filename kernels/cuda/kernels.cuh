@@ -1,0 +1,22 @@
+// Which kernels a translation unit has: all operators on the type that is CONSORT_TYPE, or those that reduce nothing.
+//
+// `CONSORT_KERNELS(KERNEL)` expands KERNEL(type, op) for each. Absent: the kernels.
+
+#ifndef CONSORT_KERNELS_CUH
+#define CONSORT_KERNELS_CUH
+
+#include "device.cuh"
+
+#define CONSORT_JOIN_(kind, type, op) consort_##kind##_##type##_##op
+#define CONSORT_JOIN(kind, type, op) CONSORT_JOIN_(kind, type, op)
+#define CONSORT_CLASS_(type) type_##type
+#define CONSORT_CLASS(type) CONSORT_CLASS_(type)
+
+#ifdef CONSORT_TYPE
+#define CONSORT_KERNELS(KERNEL)                                                                                     \
+    KERNEL(CONSORT_TYPE, sum) KERNEL(CONSORT_TYPE, prod) KERNEL(CONSORT_TYPE, max) KERNEL(CONSORT_TYPE, min)
+#else
+#define CONSORT_KERNELS(KERNEL)
+#endif
+
+#endif

@@ -1,0 +1,323 @@
+//! Kernels on a context: loaded when they are first needed, launched on spans.
+//!
+//! Invariant: what a launch is given has been checked against the lengths of its spans, so a kernel touches nothing
+//! outside of them. Absent: what is folded with what, and when.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use consort_memory::driver::{Context, CudaError, DeviceSpan, Function, Module, PinnedMemory, StreamRef};
+use consort_memory::{Plain, Span, SpanMut};
+
+use super::layout::{Factors, Folds, Job, Launch, MAX_INLINE_JOBS, MAX_PLACES, OneShot};
+use super::{FOLD_COPY, Kernel, MAX_BLOCK_THREADS, RUN_COPY, WARP_THREADS, function_name, image, ptx};
+use crate::{DataType, ReduceOp, Reducer};
+
+/// Bytes of a job that are worth a block of their own.
+const BLOCK_BYTES: usize = 32 << 10;
+
+/// What a kernel writes when it is over.
+#[derive(Clone, Copy, Debug)]
+pub struct End {
+    /// Eight bytes of pinned memory, which become `sequence`.
+    pub done: DeviceSpan,
+    /// Four bytes of device memory, zero before and after.
+    pub left: DeviceSpan,
+    /// What it writes.
+    pub sequence: u64,
+}
+
+/// One fold: every target becomes the left fold of the sources. All spans have one length.
+#[derive(Clone, Copy, Debug)]
+pub struct FoldJob<'a> {
+    /// What is written; at most 16, together with the sources at most 32.
+    pub targets: &'a [DeviceSpan],
+    /// What is read, in the order of the fold.
+    pub sources: &'a [DeviceSpan],
+    /// Bit `i`: source `i` is a rank's own contribution, not yet scaled.
+    pub raw: u32,
+    /// Whether the result is complete.
+    pub finish: bool,
+}
+
+/// Which kernel: for which type, if it folds, and with which operator.
+type Which = (Kernel, Option<DataType>, ReduceOp);
+
+/// The kernels of one context.
+pub struct Kernels {
+    context: Context,
+    functions: Mutex<HashMap<Which, Arc<Function>>>,
+    modules: Mutex<HashMap<Option<DataType>, Arc<Module>>>,
+}
+
+/// A record of what a launch is given, in memory that the device reads.
+#[derive(Clone, Debug)]
+pub struct Table {
+    memory: Arc<PinnedMemory>,
+}
+
+impl Table {
+    /// A table of `bytes` bytes.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn new(context: &Context, bytes: usize) -> Result<Self, CudaError> {
+        Ok(Table { memory: Arc::new(context.allocate_host(bytes)?) })
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.memory.span().len()
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where the device reads it.
+    pub fn device_span(&self) -> DeviceSpan {
+        self.memory.device_span()
+    }
+
+    /// The eight bytes at `offset`, as the device has left them.
+    ///
+    /// # Panics
+    /// If they are not inside, or not aligned.
+    pub fn word(&self, offset: usize) -> u64 {
+        self.memory.word(offset).load_acquire()
+    }
+
+    /// Writes elements from byte `offset` on.
+    ///
+    /// # Panics
+    /// If they do not fit.
+    pub fn write<T: Plain>(&self, offset: usize, elements: &[T]) {
+        let target: SpanMut<'_> = self.memory.span();
+        target.slice(offset, size_of_val(elements)).copy_from(Span::of(elements));
+    }
+}
+
+impl Kernels {
+    /// Those of a context; nothing is loaded yet.
+    pub fn new(context: &Context) -> Self {
+        Kernels { context: context.clone(), functions: Mutex::default(), modules: Mutex::default() }
+    }
+
+    /// Where they run.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Whether a launch of these jobs needs a [`Table`], and of how many bytes.
+    pub fn table_bytes(jobs: usize) -> Option<usize> {
+        (jobs > MAX_INLINE_JOBS).then_some(jobs * size_of::<Job>())
+    }
+
+    /// Launches one kernel that does all jobs, in no order. `reducer` is none where nothing is folded; `table` holds
+    /// the jobs where they are more than a launch takes ([`Kernels::table_bytes`]) and stays as it is until the kernel
+    /// is over. The caller has entered the context. At most `blocks_max` blocks take part.
+    ///
+    /// # Errors
+    /// The driver's; for jobs that are none.
+    ///
+    /// # Panics
+    /// If a table is needed and not there, or too small; if the lengths of a job's spans differ.
+    pub fn fold(
+        &self,
+        stream: &StreamRef,
+        reducer: Option<&Reducer>,
+        jobs: &[FoldJob<'_>],
+        blocks_max: u32,
+        table: Option<&Table>,
+        end: Option<End>,
+    ) -> Result<(), CudaError> {
+        let function = self.function(Kernel::Fold, reducer)?;
+        let records: Vec<Job> = jobs.iter().map(|job| record(job, reducer)).collect();
+        let longest = records.iter().map(|job| job.bytes).max().unwrap_or(0) as usize;
+        let count = records.len().max(1) as u32;
+        let wanted = longest.div_ceil(BLOCK_BYTES).max(1) as u32;
+        let blocks_per_job = wanted.min((blocks_max / count).max(1));
+        let mut folds = Folds {
+            count: records.len() as u32,
+            blocks_per_job,
+            factors: reducer.map_or(Factors::ONE, Factors::of),
+            ..Folds::default()
+        };
+        if let Some(end) = end {
+            folds.done = end.done.address();
+            folds.left = end.left.address();
+            folds.sequence = end.sequence;
+        }
+        if records.len() <= MAX_INLINE_JOBS {
+            folds.inline_jobs[..records.len()].copy_from_slice(&records);
+        } else {
+            let Some(table) = table else { panic!("{} jobs without a table", records.len()) };
+            table.write(0, &records);
+            folds.jobs = table.device_span().address();
+        }
+        let threads = threads_for(longest.div_ceil(blocks_per_job as usize));
+        let params = [(&raw const folds).cast::<c_void>()];
+        // SAFETY: the kernel takes one `Folds` by value. Its jobs stay within spans that were checked to have the job's
+        // length, and whoever made the spans promised that they stay.
+        unsafe { stream.launch(&function, count * blocks_per_job, threads, 0, false, &params) }
+    }
+
+    /// Launches the interpreter on a launch record in `table`. See [`Launch`].
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn run(
+        &self,
+        stream: &StreamRef,
+        reducer: Option<&Reducer>,
+        launch: DeviceSpan,
+        shape: RunShape,
+    ) -> Result<(), CudaError> {
+        assert!(launch.len() >= size_of::<Launch>(), "a launch record of {} bytes", launch.len());
+        let function = self.function(Kernel::Run, reducer)?;
+        if shape.shared_bytes > 48 << 10 {
+            function.set_dynamic_shared_bytes(shape.shared_bytes)?;
+        }
+        let address = launch.address();
+        let params = [(&raw const address).cast::<c_void>()];
+        // SAFETY: the kernel takes the address of a launch record, which the caller keeps.
+        unsafe {
+            stream.launch(
+                &function,
+                shape.blocks,
+                shape.threads,
+                shape.shared_bytes,
+                shape.is_cooperative,
+                &params,
+            )
+        }
+    }
+
+    /// Launches the one-shot all-reduce in packets.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn one_shot(
+        &self,
+        stream: &StreamRef,
+        reducer: &Reducer,
+        parameters: &OneShot,
+        blocks_max: u32,
+    ) -> Result<(), CudaError> {
+        let function = self.function(Kernel::OneShot, Some(reducer))?;
+        // Eight bytes a thread, and blocks that all fit on any device at once.
+        let threads = threads_for(2 * parameters.bytes as usize);
+        let wanted = (parameters.bytes as usize).div_ceil(8 * threads as usize).max(1) as u32;
+        let blocks = wanted.min(blocks_max.max(1));
+        let cooperative = blocks > 1 && self.context.device().cooperative_launch;
+        let params = [(&raw const *parameters).cast::<c_void>()];
+        // SAFETY: the kernel takes one `OneShot` by value, whose addresses the caller's spans gave.
+        unsafe { stream.launch(&function, blocks, threads, 0, cooperative, &params) }
+    }
+
+    /// How many blocks of the interpreter can be resident at once.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn resident_blocks(
+        &self,
+        reducer: Option<&Reducer>,
+        threads: u32,
+        shared_bytes: u32,
+    ) -> Result<u32, CudaError> {
+        let function = self.function(Kernel::Run, reducer)?;
+        let each = function.blocks_per_multiprocessor(threads, shared_bytes)?;
+        Ok(each * self.context.device().multiprocessors)
+    }
+
+    /// Loads a kernel, so that its first launch need not.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn prepare(&self, kernel: Kernel, reducer: Option<&Reducer>) -> Result<(), CudaError> {
+        self.function(kernel, reducer).map(drop)
+    }
+
+    fn function(&self, kernel: Kernel, reducer: Option<&Reducer>) -> Result<Arc<Function>, CudaError> {
+        let (data_type, op, name) = match reducer {
+            Some(reducer) => {
+                let (data_type, op) = (reducer.data_type(), reducer.op());
+                (Some(data_type), op, function_name(kernel, data_type, op))
+            }
+            None => (None, ReduceOp::Sum, if kernel == Kernel::Fold { FOLD_COPY } else { RUN_COPY }),
+        };
+        let key = (kernel, data_type, op);
+        if let Some(known) = locked(&self.functions).get(&key) {
+            return Ok(known.clone());
+        }
+        let module = self.module(data_type)?;
+        let function = Arc::new(module.function(name)?);
+        locked(&self.functions).insert(key, function.clone());
+        Ok(function)
+    }
+
+    fn module(&self, data_type: Option<DataType>) -> Result<Arc<Module>, CudaError> {
+        if let Some(known) = locked(&self.modules).get(&data_type) {
+            return Ok(known.clone());
+        }
+        let best = image(data_type, self.context.device().compute_capability);
+        // A driver that does not take machine code of this kind compiles the text.
+        let module = self.context.load(best.bytes).or_else(|_| self.context.load(ptx(data_type).bytes))?;
+        let module = Arc::new(module);
+        locked(&self.modules).insert(data_type, module.clone());
+        Ok(module)
+    }
+}
+
+impl std::fmt::Debug for Kernels {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Kernels").field("device", self.context.device()).finish_non_exhaustive()
+    }
+}
+
+/// The shape of a launch of the interpreter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RunShape {
+    /// Thread blocks.
+    pub blocks: u32,
+    /// Threads of each.
+    pub threads: u32,
+    /// Dynamic shared memory of each, in bytes.
+    pub shared_bytes: u32,
+    /// Whether the driver must run all of them at once or refuse.
+    pub is_cooperative: bool,
+}
+
+/// Threads that are worth having for so many bytes of a block.
+pub fn threads_for(bytes: usize) -> u32 {
+    let wanted = bytes.div_ceil(16).min(MAX_BLOCK_THREADS as usize) as u32;
+    wanted.next_multiple_of(WARP_THREADS).clamp(WARP_THREADS, MAX_BLOCK_THREADS)
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn record(job: &FoldJob<'_>, reducer: Option<&Reducer>) -> Job {
+    let bytes = job.sources.first().map_or(0, DeviceSpan::len);
+    let element = reducer.map_or(1, |reducer| reducer.data_type().size());
+    let places = job.targets.iter().chain(job.sources);
+    assert!(
+        places.clone().all(|place| place.len() == bytes) && bytes.is_multiple_of(element),
+        "lengths of a fold must be equal and multiples of {element} bytes: {job:?}"
+    );
+    assert!(job.targets.len() + job.sources.len() <= MAX_PLACES, "a fold of too many places: {job:?}");
+    assert!(reducer.is_some() || job.sources.len() == 1, "a copy of several sources: {job:?}");
+    let mut record = Job {
+        bytes: bytes as u64,
+        targets: job.targets.len() as u8,
+        sources: job.sources.len() as u8,
+        finish: u8::from(job.finish && reducer.is_some_and(Reducer::divides)),
+        raw: if reducer.is_some_and(Reducer::scales) { job.raw } else { 0 },
+        ..Job::default()
+    };
+    record.place.iter_mut().zip(places).for_each(|(place, span)| *place = span.address());
+    record
+}

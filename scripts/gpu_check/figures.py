@@ -1,0 +1,164 @@
+"""The parts that measure: records of times and of memory, which report.py puts beside their limits.
+
+Invariant: ours and NVIDIA's library are called by the same program with the same options. Absent: any judgement.
+"""
+
+import json
+
+from amounts import SEVERAL, amount, listed
+from running import Failed, Skip
+
+BLOCKS = (1, 2, 4, 8, 0)
+
+
+def sizes(context):
+    return amount(context, [1 << 20, 16 << 20, 256 << 20], [4096])
+
+
+def limits(context):
+    """A kernel that streams the same bytes, built here."""
+    context.needs_gpu("nvcc's kernel")
+    nvcc, built = context.tool("nvcc"), context.scratch / "stream"
+    code, text = context.command(
+        [nvcc, "-O3", "-arch=native", context.root / "bench/cuda/stream.cu", "-o", built], 120
+    )
+    if code:
+        raise Failed(f"nvcc: {text.splitlines()[0] if text else code}")
+    code, text = context.command([built, "1,2,4,8", listed(sizes(context)), listed(BLOCKS)])
+    found = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    context.records += found
+    if code:
+        raise Failed(text.splitlines()[-1])
+
+
+def timing(context):
+    return ["--mode", "time", "--samples", amount(context, 20, 3), "--calls", amount(context, 200, 2)]
+
+
+def all_reduce(ways, path=None):
+    """All-reduces with equal numbers of thread blocks, 0 being the library's own choice."""
+
+    def run(context):
+        forced = {"CONSORT_DEVICE_PATH": path} if path else {}
+        one = ["--collectives", "allreduce", "--types", "float", "--ops", "sum"]
+        if path and context.ranks("-t", "2", "--sizes", "8", *one, refusal_is_fine=True, **forced) is None:
+            raise Skip("the library has no such path for ranks of one device")
+        measured = [*timing(context), *one, "--sizes", listed(sizes(context))]
+        for way in ways:
+            for blocks in amount(context, BLOCKS, (1, 0)):
+                options = [*way, *(["--blocks", blocks] if blocks else []), *measured]
+                context.ranks(*options, label=" ".join(way), limit_s=100, **forced)
+
+    return run
+
+
+def every_collective(context):
+    for way in (["-t", "2"], ["-t", "4"], ["-p", "2"]):
+        context.ranks(*way, *timing(context), "--sizes", amount(context, "64K,1M,64M", "1000"), label=" ".join(way))
+
+
+def one_rank(context):
+    """Single-rank calls, ours and NVIDIA's in turns."""
+    options = [
+        "-t",
+        "1",
+        "--sizes",
+        amount(context, "8,8K,1M,64M", "8,1000"),
+        "--collectives",
+        "allreduce,reduce,broadcast,allgather,reducescatter",
+    ]
+    libraries = [None]
+    try:
+        context.needs_gpu("NVIDIA's library")
+        libraries.append(context.theirs())
+    except Skip as skip:
+        context.notes.append(f"ours alone: {skip}")
+    for library in libraries * amount(context, 2, 1):
+        context.ranks(*options, *timing(context), library=library, label="one rank")
+        context.ranks(*options, "--ops", "avg,premulsum", *timing(context), library=library, label="one rank, scaled")
+        context.ranks(
+            *options,
+            "--mode",
+            "launch",
+            "--samples",
+            amount(context, 300, 3),
+            library=library,
+            label="one rank, single calls",
+        )
+
+
+def latency(context):
+    """From the call to the result, one call at a time."""
+    samples = amount(context, 1000, 5)
+    for way in (["-t", "2"], ["-g", "2"], ["-t", "4"], ["-p", "2"]):
+        context.ranks(
+            *way,
+            "--mode",
+            "launch",
+            "--samples",
+            samples,
+            "--sizes",
+            amount(context, "8,8K,64K", "8,8K"),
+            "--collectives",
+            "allreduce",
+            label=" ".join(way),
+        )
+    for path in ("kernels", "host"):
+        context.ranks(
+            "-t",
+            "2",
+            "--mode",
+            "launch",
+            "--samples",
+            amount(context, 300, 5),
+            "--sizes",
+            "8K",
+            "--collectives",
+            "allreduce",
+            label=f"-t 2, {path}",
+            refusal_is_fine=True,
+            CONSORT_DEVICE_PATH=path,
+        )
+
+
+def memory(context):
+    """What communicators take of the device, with every collective called once."""
+    few_types = [
+        "--mode",
+        "memory",
+        "--types",
+        "float",
+        "--ops",
+        "sum",
+        "--sizes",
+        amount(context, "8,1M,64M", "8,1000"),
+    ]
+    for way in (["-t", "1"], ["-t", "2"], ["-t", "4"], ["-p", "2"], ["-p", "4"]):
+        context.ranks(*way, *few_types, label=" ".join(way))
+    try:
+        context.needs_gpu("NVIDIA's library")
+        context.ranks("-t", "1", *few_types, library=context.theirs(), label="-t 1")
+    except Skip as skip:
+        context.notes.append(f"ours alone: {skip}")
+
+
+def beside(context):
+    """All-reduces of several ranks, ours and NVIDIA's, with equal numbers of thread blocks."""
+    context.needs_gpu("NVIDIA's library")
+    library, compared = context.theirs(), 0
+    measured = [*timing(context), "--collectives", "allreduce", "--sizes", "8K,1M,64M", "--place", "out"]
+    for name, (way, settings) in SEVERAL.items():
+        for blocks in (1, 2, 8, 0):
+            options = [*way, *(["--blocks", blocks] if blocks else []), *measured]
+            shared = {"label": name, "limit_s": 60, **settings}
+            try:
+                found = context.ranks(*options, library=library, refusal_is_fine=True, is_optional=True, **shared)
+            except Failed as failed:
+                context.notes.append(f"{name}, {blocks or 'all'} blocks: {failed}")
+                found = None
+            if found is None:
+                break
+            compared += 1
+            context.ranks(*options, **shared)
+    if not compared:
+        raise Skip("NVIDIA's library takes several ranks of one device in no way that is known")

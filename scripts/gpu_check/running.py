@@ -1,0 +1,304 @@
+"""Programs that a part runs: with a limit of time, a log, and none of the caller's settings.
+
+Holds what is where (binaries, libraries, tools), on a machine with a GPU and in a rehearsal. Invariant: whatever a
+part started has ended when it has. Absent: which programs, and what their output means (parts.py).
+"""
+
+import glob
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+
+class Skip(Exception):
+    """What a part needs is not there; the text says what."""
+
+
+class Failed(Exception):
+    """What a part saw is wrong; the text says what."""
+
+
+KINDS = {
+    "gpu": "a GPU",
+    "standin": "the stand-in for a driver and a GPU",
+    "host": "ordinary memory, without a driver",
+}
+# A job, a setting or a library of the caller must not be taken for the part's.
+FOREIGN = (
+    "CONSORT_",
+    "NCCL_",
+    "TORCH_",
+    "CUDA_LAUNCH_BLOCKING",
+    "LD_PRELOAD",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "MASTER_",
+)
+
+
+class Context:
+    """What all parts share, and the records of the one that runs."""
+
+    def __init__(self, root, asked):
+        self.root, self.asked = root, asked
+        self.kind = "gpu" if asked.what == "run" else "host" if asked.memory == "host" else "standin"
+        self.kind_text = KINDS[self.kind]
+        self.is_rehearsal = self.kind != "gpu"
+        self.stage = root / "target/gpu-check"
+        self.ours = self.stage / "lib/libnccl.so.2"
+        self.scratch = pathlib.Path(tempfile.mkdtemp(prefix="gpu-check-"))
+        self.records, self.notes, self.failures = [], [], []
+        self._log, self._ends, self._linked = None, 0.0, []
+
+    def begin(self, part):
+        self._log = self.scratch / f"{part.name}.log"
+        self._ends = time.monotonic() + part.limit_s
+
+    def end(self):
+        for link in self._linked:
+            link.unlink(missing_ok=True)
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def log_text(self, bytes_max=6000):
+        text = self._log.read_text(errors="replace") if self._log and self._log.exists() else ""
+        return text[-bytes_max:]
+
+    def left_s(self):
+        return self._ends - time.monotonic()
+
+    def environment(self, **more):
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+        # A hang is asked why before it is ended.
+        kept |= {
+            "CONSORT_TIMEOUT": "60",
+            "CONSORT_REPORT_AFTER": "20",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
+        if self.kind == "standin":
+            kept["LD_LIBRARY_PATH"] = str(self.stage / "standin")
+            kept["CONSORT_STANDIN_QUIET"] = "1"
+        return kept | {name: str(value) for name, value in more.items()}
+
+    def command(self, words, limit_s=None, directory=None, **environment):
+        """Runs a program to its end or the limit; returns its exit status (124: too late) and what it printed."""
+        limit_s = max(1.0, min(limit_s or 1e9, self.left_s()))
+        words = [str(word) for word in words]
+        with open(self._log, "ab") as log, tempfile.TemporaryFile(dir=self.scratch) as output:
+            settings = " ".join(f"{name}={value}" for name, value in environment.items())
+            log.write(f"$ {settings} {' '.join(words)}\n".encode())
+            log.flush()
+            # In a session of its own, so that all it started can be ended with it.
+            process = subprocess.Popen(
+                words,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                cwd=directory or self.root,
+                env=self.environment(**environment),
+            )
+            try:
+                code = process.wait(limit_s)
+            except subprocess.TimeoutExpired:
+                code = 124
+            finally:
+                # Also where this program is ended itself.
+                try:
+                    os.killpg(process.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+                process.wait()
+            output.seek(0)
+            text = output.read()
+            log.write(text + f"\n[ended with {code}]\n".encode())
+        return code, text.decode(errors="replace")
+
+    def needs(self, *paths):
+        for path in paths:
+            if not pathlib.Path(path).exists():
+                raise Skip(f"there is no {pathlib.Path(path).name}: run scripts/gpu-check build first")
+
+    def needs_gpu(self, what):
+        if self.is_rehearsal:
+            raise Skip(f"{what} needs a GPU, and this is a rehearsal")
+
+    def tool(self, name):
+        """A program of the CUDA toolkit."""
+        found = shutil.which(name) or next(iter(sorted(glob.glob(f"/usr/local/cuda*/bin/{name}"))), None)
+        if not found:
+            raise Skip(f"{name} is not installed")
+        return found
+
+    def package(self, name):
+        """A Python package, imported by the parts' programs."""
+        if importlib.util.find_spec(name) is None:
+            raise Skip(f"python3 has no {name}")
+
+    def theirs(self):
+        """NVIDIA's library."""
+        if self.asked.nccl:
+            if not pathlib.Path(self.asked.nccl).exists():
+                raise Skip(f"there is no {self.asked.nccl}")
+            return pathlib.Path(self.asked.nccl).resolve()
+        places = []
+        try:
+            found = importlib.util.find_spec("nvidia.nccl")
+            places = [
+                pathlib.Path(place) / "lib/libnccl.so.2"
+                for place in (found.submodule_search_locations if found else [])
+            ]
+        except ModuleNotFoundError:
+            pass
+        places += [
+            pathlib.Path(name)
+            for name in glob.glob("/usr/lib/*/libnccl.so.2") + glob.glob("/usr/local/cuda*/lib64/libnccl.so.2")
+        ]
+        for place in places:
+            if place.exists():
+                return place.resolve()
+        raise Skip("NVIDIA's libnccl.so.2 is not installed")
+
+    def program(self):
+        """device_ranks, built again where the one that came along does not start."""
+        carried, made = self.stage / "bin/device_ranks", self.scratch / "device_ranks"
+        self.needs(carried, self.ours)
+        if made.exists():
+            return made
+        # Without a library it says how it is used, and ends with 2.
+        if subprocess.run([carried], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 2:
+            return carried
+        source = self.root / "bench/c/device_ranks.c"
+        if self.command(["cc", "-std=c99", "-O2", source, "-o", made, "-ldl", "-lpthread", "-lm"])[0] != 0:
+            raise Failed("device_ranks does not start here, and cc does not build it")
+        return made
+
+    def ranks(
+        self,
+        *options,
+        library=None,
+        limit_s=240,
+        label=None,
+        refusal_is_fine=False,
+        expects=None,
+        is_optional=False,
+        before=(),
+        **environment,
+    ):
+        """Runs device_ranks and keeps what it printed; returns its records, or None where the library refused the ranks.
+
+        `expects` is the path of ADR 9 that the library must have taken. A failure is kept for the end of the part, which
+        goes on; where it is no failure of the part (`is_optional`), it is raised.
+        """
+        words = [
+            *before,
+            self.program(),
+            *options,
+            "--devices",
+            self.asked.devices,
+            "--limit",
+            int(max(1, min(limit_s, self.left_s()))),
+        ]
+        words += ["--seed", self.asked.seed]
+        if self.kind == "host":
+            words += ["--memory", "host"]
+        # What the library says of the path its ranks took goes into files, as lines of ranks would mix on one output.
+        told = {} if library else {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": self.scratch / "debug.%p"}
+        code, text = self.command([*words, library or self.ours], limit_s + 10, **told, **environment)
+        path = self._path_taken()
+        found = []
+        for line in text.splitlines():
+            if line.startswith('{"what"'):
+                record = json.loads(line)
+                record["library"] = "theirs" if library else "ours"
+                record["label"] = label or " ".join(str(option) for option in options)
+                record["path"], record["settings"] = path, environment
+                found.append(record)
+        # The first few say what is wrong as well as all.
+        wrong = [record for record in found if record["what"] == "wrong"]
+        self.records += [record for record in found if record["what"] != "wrong"] + wrong[:8]
+        said = [line for line in text.splitlines() if line and not line.startswith(("{", "========="))]
+        # Nothing that the stand-in did may be taken for what a GPU did.
+        if not self.is_rehearsal and any("stand-in" in record.get("device", "") for record in found):
+            self.records.clear()
+            raise Failed("the driver here is the stand-in: this is no GPU")
+        if code == 3 and refusal_is_fine:
+            self.notes.append(f"{label or ' '.join(map(str, options))}: refused: {said[-1] if said else ''}")
+            return None
+        if code == 4 and said and ("libcuda.so.1" in said[-1] or "no device" in said[-1]):
+            raise Skip(said[-1])
+        run = f"device_ranks {' '.join(str(option) for option in options)}"
+        if code:
+            what = f"{wrong[0]}" if wrong else said[-1] if said else "no word"
+            return self._fail(f"{run} ended with {code}: {what}", is_optional)
+        if expects and self.kind != "host" and path != expects:
+            return self._fail(f"{run} took the path {path or 'that nothing names'}, not {expects}", is_optional)
+        return found
+
+    def _fail(self, what, is_optional):
+        if is_optional:
+            raise Failed(what)
+        self.failures.append(what)
+        if self.left_s() < 1:
+            raise Failed("the part's time is over")
+        return []
+
+    def _path_taken(self):
+        """The device path that the library's log names, and forgets the log."""
+        paths = set()
+        for name in self.scratch.glob("debug.*"):
+            paths |= set(re.findall(r", (\w+) path\b", name.read_text(errors="replace"), re.MULTILINE))
+            name.unlink()
+        return "+".join(sorted(paths))
+
+    def _link(self, place, target):
+        """Makes a path lead to something until the end, where nothing is."""
+        if not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.symlink_to(target)
+            self._linked.insert(0, place)
+
+    def rust_tests(self, fits):
+        """Runs the staged tests of Rust whose name fits, each where cargo would."""
+        listing = self.stage / "tests/paths.json"
+        self.needs(listing)
+        paths = json.loads(listing.read_text())
+        # Tests know the checkout, and what they start, by the paths where they were built.
+        self._link(pathlib.Path(paths["root"]), self.root)
+        for name, about in paths["binaries"].items():
+            if not about["is_test"]:
+                self._link(pathlib.Path(about["built"]), self.stage / "tests" / name)
+        tests = {name: about for name, about in paths["binaries"].items() if about["is_test"] and fits(name)}
+        chosen = sorted(tests)
+        if not chosen:
+            raise Skip("no such test is in this checkout yet")
+        bad, counts, skips = [], [0, 0, 0], []
+        for name in chosen:
+            directory = self.root / tests[name]["package"]
+            code, text = self.command(
+                [self.stage / "tests" / name, "--nocapture", "--test-threads=1"], directory=directory
+            )
+            for line in text.splitlines():
+                if line.startswith("test result:"):
+                    numbers = [int(word) for word in line.replace(";", " ").split() if word.isdigit()]
+                    counts = [sum(pair) for pair in zip(counts, numbers)]
+                if "SKIP:" in line:
+                    skips.append(f"{name}: {line[line.index('SKIP:') :].strip()}")
+            if code:
+                bad.append(f"{name} ended with {code}")
+        self.records.append(
+            {"what": "tests", "passed": counts[0], "failed": counts[1], "ignored": counts[2], "binaries": len(chosen)}
+        )
+        self.notes += dict.fromkeys(skips)
+        if bad:
+            raise Failed("; ".join(bad))
+        if len(skips) >= counts[0]:
+            raise Skip(skips[0] if skips else "no test ran")

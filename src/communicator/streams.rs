@@ -1,0 +1,195 @@
+//! Calls that run in streams: driven by the caller until all are in their streams, then watched by the process.
+//!
+//! Invariant: the engines of all communicators are had before any call is entered, and each has its turn until nothing
+//! of it is outside its stream; nothing here waits for one communicator alone. Absent: devices.
+
+use std::sync::Arc;
+
+use super::Core;
+use super::core::{FailOnPanic, Owned};
+use crate::blocks::Blocks;
+use crate::call::Call;
+use crate::control::process::{Process, Unattended};
+use crate::engine::watched::Watched;
+use crate::engine::{Buffers, Memory, Progress, Request, Task, discarded, give_back};
+use crate::error::{Error, Result};
+use crate::recorder::this_thread;
+use crate::work::Ticket;
+use std::time::Duration;
+
+/// Makes what runs a call once its number is known; where the host moves data, with the memory for that.
+pub(crate) type Make<'a> = Box<dyn FnOnce(&Request) -> Result<(Box<dyn Watched>, Memory)> + 'a>;
+
+/// A call that has been checked, and what runs it.
+pub(crate) struct Streamed<'a> {
+    pub(crate) call: Call,
+    pub(crate) blocks: Option<Blocks<'a>>,
+    pub(crate) make: Make<'a>,
+}
+
+/// The calls of one communicator.
+pub(crate) struct Batch<'a> {
+    pub(crate) core: &'a Arc<Core>,
+    pub(crate) process: &'a Arc<Process>,
+    pub(crate) timeout: Duration,
+    /// Whether what was started before must be over before the host moves data for these.
+    pub(crate) in_turn: bool,
+    pub(crate) calls: Vec<Streamed<'a>>,
+}
+
+/// A batch on its way into streams.
+struct Member<'a> {
+    core: &'a Arc<Core>,
+    process: &'a Arc<Process>,
+    in_turn: bool,
+    owned: Owned<'a>,
+    task: Option<Task>,
+    memory: Vec<Memory>,
+    ticket: Arc<Ticket>,
+    /// Whether it is over, and not only in its streams.
+    is_done: bool,
+    result: Option<Result<()>>,
+}
+
+/// Returns when all calls are in their streams: tickets of their ends, one for each batch.
+///
+/// # Errors
+/// The first failure of a batch that could not be put into its stream; [`Error::ConcurrentUse`].
+pub(crate) fn enqueue(batches: Vec<Batch<'_>>) -> Result<Vec<Arc<Ticket>>> {
+    discarded::free();
+    let mut owned = Vec::with_capacity(batches.len());
+    for batch in &batches {
+        batch.core.check()?;
+        batch.process.ensure_thread()?;
+        owned.push(batch.core.acquire()?);
+    }
+    let Some(first) = batches.first() else { return Ok(Vec::new()) };
+    let mut waiter = first.core.waiter();
+    let made = batches.into_iter().zip(owned).map(|(batch, owned)| Some(Member::new(batch, owned)));
+    let mut members: Vec<Option<Member<'_>>> = made.collect();
+    let (mut tickets, mut failed) = (Vec::with_capacity(members.len()), None);
+    while members.iter().any(Option::is_some) {
+        let mut moved = false;
+        for place in &mut members {
+            let Some(member) = place else { continue };
+            moved |= member.result.is_none() && member.turn();
+            if member.result.is_none() {
+                continue;
+            }
+            // What is in its streams goes on by itself, whatever becomes of the others.
+            let Some(member) = place.take() else { continue };
+            let (core, ticket) = (member.core, member.ticket.clone());
+            match member.leave() {
+                Ok(()) => tickets.push(ticket),
+                Err(error) => failed = failed.or(Some(core.told(error))),
+            }
+        }
+        if moved {
+            waiter.moved();
+        } else if members.iter().any(Option::is_some) {
+            let look = waiter.pause();
+            members.iter_mut().flatten().for_each(|member| member.tend(look));
+        }
+    }
+    failed.map_or(Ok(tickets), Err)
+}
+
+impl<'a> Member<'a> {
+    fn new(batch: Batch<'a>, mut owned: Owned<'a>) -> Self {
+        let Batch { core, process, timeout, in_turn, calls } = batch;
+        let guard = FailOnPanic(&core.group);
+        let engine = &mut *owned.engine;
+        // Of what is over meanwhile nothing has to be kept.
+        core.advance_queue(engine);
+        let mut task = Task::default();
+        task.prepare(timeout);
+        let mut memory = Vec::with_capacity(calls.len());
+        let ticket = Arc::new(Ticket::default());
+        let mut result = None;
+        for Streamed { call, blocks, make } in calls {
+            let request = engine.enter(call, this_thread());
+            if call.count == 0 {
+                engine.leave(&request);
+                continue;
+            }
+            match make(&request) {
+                Ok((watched, place)) => {
+                    task.push_watched(request, blocks, watched);
+                    memory.push(place);
+                }
+                Err(error) => {
+                    core.group.fail(error);
+                    result = Some(Err(core.failure()));
+                    break;
+                }
+            }
+        }
+        if memory.is_empty() && result.is_none() {
+            result = Some(Ok(()));
+        }
+        if result.is_none() && task.is_enqueued() {
+            result = Some(Ok(()));
+        }
+        std::mem::forget(guard);
+        Member { core, process, in_turn, owned, task: Some(task), memory, ticket, is_done: false, result }
+    }
+
+    /// Goes on as far as it can; whether anything moved.
+    fn turn(&mut self) -> bool {
+        let Some(task) = &mut self.task else { return false };
+        let guard = FailOnPanic(&self.core.group);
+        let engine = &mut *self.owned.engine;
+        if self.in_turn && !task.is_enqueued() && engine.queued() > 0 {
+            std::mem::forget(guard);
+            return self.core.advance_queue(engine) == Progress::Moved;
+        }
+        let turn = {
+            let buffers: Vec<Buffers<'_>> = self.memory.iter().map(Memory::buffers).collect();
+            engine.turn(task, &buffers)
+        };
+        std::mem::forget(guard);
+        match turn {
+            Ok(Progress::Done) => {
+                self.is_done = true;
+                self.result = Some(Ok(()));
+                true
+            }
+            Ok(progress) => {
+                if task.is_enqueued() {
+                    self.result = Some(Ok(()));
+                }
+                progress == Progress::Moved
+            }
+            Err(error) => {
+                engine.leave_failed(task);
+                self.result = Some(Err(error));
+                true
+            }
+        }
+    }
+
+    fn tend(&mut self, look: bool) {
+        if let (Some(task), None) = (&mut self.task, &self.result) {
+            task.tend(&mut self.owned.engine, look);
+        }
+    }
+
+    /// Leaves what is in its streams to the process.
+    fn leave(mut self) -> Result<()> {
+        let result = self.result.take().unwrap_or_else(|| Err(Error::internal("a call without an end")));
+        let (task, memory) = (self.task.take(), std::mem::take(&mut self.memory));
+        let Some(task) = task else { return result };
+        if result.is_ok() && !self.is_done && !memory.is_empty() {
+            self.owned.engine.enqueue(task, memory, self.ticket.clone());
+            self.core.note_queued(&self.owned.engine);
+            let unattended: Arc<dyn Unattended> = self.core.clone();
+            drop(self.owned);
+            self.process.shared.look_after(Arc::downgrade(&unattended));
+            return Ok(());
+        }
+        drop(self.owned);
+        give_back(task, memory);
+        self.ticket.finish(result.clone());
+        result
+    }
+}

@@ -1,0 +1,527 @@
+//! Ranks of one process on one device: the last to call launches for all.
+//!
+//! Invariant: what is launched is the folds of the ranks' verified plans, which have no wait between them
+//! ([`folds`]); the boundaries of the launch, and the events that join the ranks' streams, stand for the
+//! barriers around them. Nothing spins, so nothing has to be resident. Absent: ranks elsewhere.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use consort_algorithms::plan::{Operand, Plan, Position, Region, Step};
+use consort_algorithms::{
+    Block, Collective, Extents, Rank as Relative, folds, lengths, mapped, mapped_reduce, verify,
+};
+use consort_kernels::Reducer;
+use consort_kernels::cuda::{FoldJob, Kernels, Table};
+use consort_memory::driver::{DeviceMemory, DeviceSpan, Event, RawStream, StreamRef};
+
+use super::gpu::{Gpu, Pooled};
+use super::placement::Last;
+use super::slots::{Health, Slot};
+use super::trouble;
+use crate::Rank;
+use crate::call::{Call, Kind};
+use crate::engine::watched::{Fault, Standing, State, Watched};
+use crate::error::{Error, Result};
+
+/// All ranks of a communicator, which are in this process and on one device.
+pub(super) struct Fused {
+    ranks: u32,
+    gatherings: Mutex<HashMap<Key, Gathering>>,
+    /// What follows the last launch.
+    last: Mutex<Option<Arc<Pooled<Event>>>>,
+}
+
+/// Which calls belong together.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Key {
+    Collective(u64),
+    Message { from: Rank, to: Rank, number: u64 },
+}
+
+/// Calls that belong together, as they come.
+struct Gathering {
+    posts: Vec<Option<Post>>,
+    outcome: Option<Outcome>,
+    /// How many have not looked at the outcome yet.
+    unaware: usize,
+}
+
+/// One rank's call.
+pub(super) struct Post {
+    pub(super) call: Call,
+    pub(super) blocks: Vec<Block>,
+    pub(super) input: DeviceSpan,
+    pub(super) output: DeviceSpan,
+    pub(super) stream: RawStream,
+    /// Recorded in the stream before the call.
+    pub(super) ready: Arc<Pooled<Event>>,
+    /// Thread blocks that the launch may have.
+    pub(super) blocks_max: u32,
+}
+
+/// What became of a gathering.
+#[derive(Clone)]
+enum Outcome {
+    Launched {
+        after: Arc<Pooled<Event>>,
+        stream: RawStream,
+        slot: Arc<Slot>,
+        kept: Arc<Kept>,
+    },
+    /// This rank's call differs from that of another.
+    Differs,
+    Failed(Error),
+}
+
+impl Fused {
+    /// The one of the communicator `uid`, the same for all its ranks.
+    pub(super) fn of(uid: u64, ranks: u32) -> Arc<Self> {
+        static ALL: Mutex<Vec<(u64, Weak<Fused>)>> = Mutex::new(Vec::new());
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(_, fused)| fused.strong_count() > 0);
+        if let Some(known) =
+            all.iter().find(|(known, _)| *known == uid).and_then(|(_, fused)| fused.upgrade())
+        {
+            return known;
+        }
+        let fused = Arc::new(Fused { ranks, gatherings: Mutex::default(), last: Mutex::default() });
+        all.push((uid, Arc::downgrade(&fused)));
+        fused
+    }
+
+    fn gatherings(&self) -> MutexGuard<'_, HashMap<Key, Gathering>> {
+        self.gatherings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One rank's call, as its engine sees it.
+pub(super) struct FusedCall {
+    fused: Arc<Fused>,
+    gpu: Arc<Gpu>,
+    last: Arc<Last>,
+    key: Key,
+    rank: Rank,
+    stream: RawStream,
+    post: Option<Post>,
+    /// Set when it was launched, with what the launch reads.
+    slot: Option<(Arc<Slot>, Arc<Kept>, Health)>,
+    given_up: bool,
+}
+
+/// What a launch reads beside the callers' buffers.
+#[derive(Default)]
+struct Kept {
+    table: Option<Pooled<Table>>,
+    scratch: Option<Pooled<DeviceMemory>>,
+}
+
+impl Post {
+    fn with_input(&self, input: DeviceSpan) -> Self {
+        let (blocks, ready) = (self.blocks.clone(), self.ready.clone());
+        Post { input, blocks, ready, ..*self }
+    }
+}
+
+impl FusedCall {
+    pub(super) fn new(
+        fused: &Arc<Fused>,
+        gpu: &Arc<Gpu>,
+        last: &Arc<Last>,
+        rank: Rank,
+        number: u64,
+        post: Post,
+    ) -> Self {
+        let key = match post.call.kind {
+            Kind::Send => Key::Message { from: rank, to: post.call.root, number },
+            Kind::Receive => Key::Message { from: post.call.root, to: rank, number },
+            _ => Key::Collective(number),
+        };
+        let (fused, gpu, last, stream) = (fused.clone(), gpu.clone(), last.clone(), post.stream);
+        FusedCall { fused, gpu, last, key, rank, stream, post: Some(post), slot: None, given_up: false }
+    }
+
+    /// Where this rank's call is among those that belong together.
+    fn place(&self) -> usize {
+        match self.key {
+            Key::Collective(_) => self.rank as usize,
+            Key::Message { from, .. } => usize::from(from != self.rank),
+        }
+    }
+
+    fn expected(&self) -> usize {
+        match self.key {
+            Key::Collective(_) => self.fused.ranks as usize,
+            Key::Message { .. } => 2,
+        }
+    }
+
+    /// Adds the call; whoever completes the gathering launches.
+    fn arrive(&mut self) {
+        let (place, expected) = (self.place(), self.expected());
+        let Some(post) = self.post.take() else { return };
+        // Launched under the lock, so that nobody gives up in between.
+        let mut gatherings = self.fused.gatherings();
+        let complete = {
+            let gathering = gatherings.entry(self.key).or_insert_with(|| Gathering {
+                posts: (0..expected).map(|_| None).collect(),
+                outcome: None,
+                unaware: expected,
+            });
+            gathering.posts[place] = Some(post);
+            // Where one has given up, nothing is launched when the others come.
+            let complete = gathering.outcome.is_none() && gathering.posts.iter().all(Option::is_some);
+            if complete { std::mem::take(&mut gathering.posts) } else { Vec::new() }
+        };
+        if complete.is_empty() {
+            return;
+        }
+        let posts: Vec<Post> = complete.into_iter().flatten().collect();
+        let outcome = self.launch(&posts);
+        if let Some(gathering) = gatherings.get_mut(&self.key) {
+            gathering.outcome = Some(outcome);
+        }
+    }
+
+    fn launch(&self, posts: &[Post]) -> Outcome {
+        if differ(posts) {
+            return Outcome::Differs;
+        }
+        self.try_launch(posts).unwrap_or_else(Outcome::Failed)
+    }
+
+    fn try_launch(&self, posts: &[Post]) -> Result<Outcome> {
+        let call = posts[0].call;
+        let cuda = |error| trouble::failed(self.rank, call.kind.name(), error);
+        let entered = self.gpu.context().enter().map_err(cuda)?;
+        let stream = self.gpu.context().stream_ref(self.stream);
+        for post in posts {
+            stream.wait_event(&post.ready).map_err(cuda)?;
+        }
+        // Launches of a communicator follow each other, whichever rank makes them.
+        let mut last = self.fused.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(before) = &*last {
+            stream.wait_event(before).map_err(cuda)?;
+        }
+        let slot = Arc::new(self.gpu.slots().take().map_err(cuda)?);
+        let after = Arc::new(self.gpu.event().map_err(cuda)?);
+        let kept = self.fold(&stream, posts, &slot)?;
+        if let Err(error) = stream.record(&after) {
+            // Nothing tells when the kernels have ended: what they read and write is never used again.
+            std::mem::forget((slot, kept));
+            return Err(cuda(error));
+        }
+        *last = Some(after.clone());
+        drop((entered, last));
+        Ok(Outcome::Launched { after, stream: self.stream, slot, kept: Arc::new(kept) })
+    }
+
+    /// Launches the folds of all ranks; what the launch reads beside their buffers.
+    fn fold(&self, stream: &StreamRef, posts: &[Post], slot: &Slot) -> Result<Kept> {
+        let (call, ranks) = (posts[0].call, self.fused.ranks);
+        let cuda = |error| trouble::failed(self.rank, call.kind.name(), error);
+        let kernels = self.gpu.kernels();
+        let blocks_max = posts.iter().map(|post| post.blocks_max).fold(0, u32::saturating_add).max(1);
+        let same = posts.iter().all(|post| post.call.scalar == call.scalar);
+        let mut jobs = Jobs::default();
+        let mut kept = Kept::default();
+        let reducer = if same {
+            jobs.add(&call, posts, ranks)?;
+            reducer(&call, ranks)
+        } else {
+            // Each contribution is multiplied by its own rank's scalar beforehand, and rounded as it would be.
+            let scaled = self.scale(stream, posts, &mut kept)?;
+            let posts: Vec<Post> =
+                posts.iter().zip(scaled).map(|(post, input)| post.with_input(input)).collect();
+            let plain = Call { scalar: None, ..call };
+            jobs.add(&plain, &posts, ranks)?;
+            reducer(&plain, ranks)
+        };
+        let jobs: Vec<FoldJob<'_>> = jobs.all().collect();
+        if jobs.is_empty() {
+            let (word, number) = slot.word();
+            stream.write_value(word, number).map_err(cuda)?;
+            return Ok(kept);
+        }
+        let table = Kernels::table_bytes(jobs.len()).map(|bytes| self.gpu.table(bytes)).transpose();
+        let table = table.map_err(cuda)?;
+        kernels
+            .fold(stream, reducer.as_ref(), &jobs, blocks_max, table.as_deref(), Some(slot.end()))
+            .map_err(cuda)?;
+        kept.table = table;
+        Ok(kept)
+    }
+
+    /// Every rank's contribution, multiplied by its scalar.
+    fn scale(&self, stream: &StreamRef, posts: &[Post], kept: &mut Kept) -> Result<Vec<DeviceSpan>> {
+        let cuda = |error| trouble::failed(self.rank, "scaling contributions", error);
+        let bytes: usize = posts.iter().map(|post| post.input.len().next_multiple_of(256)).sum();
+        let memory = self.gpu.scratch(bytes).map_err(cuda)?;
+        let mut at = 0;
+        let mut scaled = Vec::with_capacity(posts.len());
+        for post in posts {
+            let target = memory.span().slice(at, post.input.len());
+            at += post.input.len().next_multiple_of(256);
+            let job = FoldJob { targets: &[target], sources: &[post.input], raw: 1, finish: false };
+            let reducer = reducer(&post.call, self.fused.ranks);
+            let kernels = self.gpu.kernels();
+            kernels.fold(stream, reducer.as_ref(), &[job], post.blocks_max, None, None).map_err(cuda)?;
+            scaled.push(target);
+        }
+        kept.scratch = Some(memory);
+        Ok(scaled)
+    }
+
+    /// What became of it, once that is known.
+    fn outcome(&self) -> Option<Outcome> {
+        let mut gatherings = self.fused.gatherings();
+        let gathering = gatherings.get_mut(&self.key)?;
+        let outcome = gathering.outcome.clone()?;
+        gathering.unaware -= 1;
+        if gathering.unaware == 0 {
+            gatherings.remove(&self.key);
+        }
+        Some(outcome)
+    }
+}
+
+impl Watched for FusedCall {
+    fn poll(&mut self) -> std::result::Result<State, Fault> {
+        if let Some((slot, _, health)) = &mut self.slot {
+            if slot.is_done() {
+                return Ok(State::Done);
+            }
+            health.check()?;
+            return Ok(State::Enqueued);
+        }
+        self.arrive();
+        match self.outcome() {
+            None => Ok(State::Entered),
+            Some(Outcome::Differs) => {
+                let peer = match self.key {
+                    Key::Message { from, to, .. } if from == self.rank => to,
+                    Key::Message { from, .. } => from,
+                    Key::Collective(_) => u32::from(self.rank == 0),
+                };
+                Err(Fault::Mismatch { peer })
+            }
+            Some(Outcome::Failed(error)) => Err(Fault::Failed(error)),
+            Some(Outcome::Launched { after, stream, slot, kept }) => {
+                // A handle may mean another stream on each thread.
+                if stream != self.stream || stream == RawStream::PER_THREAD {
+                    let cuda = |error| trouble::failed(self.rank, "a stream's wait", error);
+                    let context = self.gpu.context();
+                    let _entered = context.enter().map_err(cuda)?;
+                    context.stream_ref(self.stream).wait_event(&after).map_err(cuda)?;
+                }
+                let health = Health::new(&self.gpu, self.rank, &after);
+                self.last.set(after);
+                self.slot = Some((slot, kept, health));
+                Ok(State::Enqueued)
+            }
+        }
+    }
+
+    fn moved(&mut self) -> Result<()> {
+        Err(Error::internal("the host moved what a device moves"))
+    }
+
+    fn peers(&self) -> Vec<Rank> {
+        let gatherings = self.fused.gatherings();
+        let posted = |place: usize| {
+            let gathering = gatherings.get(&self.key);
+            gathering.is_none_or(|gathering| gathering.posts.get(place).is_none_or(Option::is_some))
+        };
+        match self.key {
+            Key::Collective(_) => (0..self.fused.ranks).filter(|rank| !posted(*rank as usize)).collect(),
+            Key::Message { from, to, .. } => {
+                vec![if from == self.rank { to } else { from }]
+            }
+        }
+    }
+
+    fn standing(&self) -> Option<Standing> {
+        let peer = *self.peers().first()?;
+        Some(Standing { peer, step: 0, steps: 0, slice: 0, slices: 0 })
+    }
+
+    fn give_up(&mut self) {
+        // What was launched ends by itself; what was not must not be when the others come.
+        if self.slot.is_none() && !std::mem::replace(&mut self.given_up, true) && self.post.is_none() {
+            let failed = Error::internal("a call that was given up");
+            if let Some(gathering) = self.fused.gatherings().get_mut(&self.key) {
+                gathering.outcome.get_or_insert(Outcome::Failed(failed));
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.slot.as_ref().is_none_or(|(slot, ..)| slot.is_done())
+    }
+
+    fn algorithm(&self) -> &str {
+        "fused"
+    }
+}
+
+impl Drop for FusedCall {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}
+
+/// Whether calls that belong together are not the same.
+fn differ(posts: &[Post]) -> bool {
+    let [first, rest @ ..] = posts else { return false };
+    let same = |post: &Post| match post.call.kind {
+        Kind::Send | Kind::Receive => {
+            (post.call.count, post.call.data_type) == (first.call.count, first.call.data_type)
+        }
+        _ => post.call.descriptor() == first.call.descriptor(),
+    };
+    !rest.iter().all(same)
+}
+
+/// The mapped plans of all ranks, proved once a process.
+fn plans(collective: Collective, ranks: u32, first: u32) -> Option<Arc<Vec<Plan>>> {
+    type Known = HashMap<(Collective, u32, u32), Option<Arc<Vec<Plan>>>>;
+    static KNOWN: OnceLock<Mutex<Known>> = OnceLock::new();
+    let mut known = KNOWN.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+    let proved = || {
+        let plans = match collective {
+            Collective::Reduce => mapped_reduce(ranks, first)?,
+            _ => mapped(collective, ranks)?,
+        };
+        match verify(&plans) {
+            Ok(_) => Some(Arc::new(plans)),
+            Err(refusal) => {
+                tracing::error!("the mapped plan for {collective} over {ranks} ranks was refused: {refusal}");
+                None
+            }
+        }
+    };
+    known.entry((collective, ranks, first)).or_insert_with(proved).clone()
+}
+
+/// Folds of a launch, with the places of all one after the other.
+#[derive(Default)]
+struct Jobs {
+    places: Vec<DeviceSpan>,
+    /// How many targets and sources each has, which are raw, and whether it completes.
+    shapes: Vec<(usize, usize, u32, bool)>,
+}
+
+impl Jobs {
+    fn all(&self) -> impl Iterator<Item = FoldJob<'_>> {
+        let mut at = 0;
+        self.shapes.iter().map(move |(targets, sources, raw, finish)| {
+            let (first, middle) = (at, at + targets);
+            at = middle + sources;
+            FoldJob {
+                targets: &self.places[first..middle],
+                sources: &self.places[middle..at],
+                raw: *raw,
+                finish: *finish,
+            }
+        })
+    }
+
+    /// The folds of all ranks for a call, of which each has one of `posts` in their order.
+    fn add(&mut self, call: &Call, posts: &[Post], ranks: u32) -> Result<()> {
+        let collective = call.kind.collective();
+        let size = if call.kind.is_message() { 2 } else { ranks };
+        // Ranks of a plan are counted from the root; the fold begins at rank 0 all the same.
+        let first = if call.kind == Kind::Reduce { (ranks - call.root) % ranks } else { 0 };
+        let Some(plans) = plans(collective, size, first) else {
+            return Err(Error::internal(format!("no mapped plan for {collective} over {size} ranks")));
+        };
+        let of = |relative: Relative| match call.kind.is_message() {
+            true => relative.0,
+            false => (relative.0 + call.root) % ranks,
+        };
+        let equal = plans[0].partition.extents(call.count, call.data_type.size());
+        let extents: Vec<Extents<'_>> = (0u32..)
+            .zip(posts)
+            .map(|(rank, post)| match call.kind {
+                Kind::Gather | Kind::Scatter => equal.from_root(call.root, ranks),
+                kind if kind.varies() => equal.of_blocks(&post.blocks, rank),
+                _ => equal,
+            })
+            .collect();
+        for plan in plans.iter() {
+            let Some(folds) = folds(plan) else {
+                return Err(Error::internal(format!("the mapped plan {} has waits inside", plan.name)));
+            };
+            for step in folds {
+                let Some(chunk) = step.extent.as_chunk() else {
+                    return Err(Error::internal("a mapped plan with a table"));
+                };
+                let bytes = extents[0].length(chunk);
+                if bytes == 0 {
+                    continue;
+                }
+                let span = |operand: &Operand| piece(plan, operand, bytes, posts, &extents, of);
+                self.push(plan, step, span)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn push(
+        &mut self,
+        plan: &Plan,
+        step: &Step,
+        span: impl Fn(&Operand) -> Result<DeviceSpan>,
+    ) -> Result<()> {
+        let first = self.places.len();
+        let sources = plan.sources(step).iter().map(&span).collect::<Result<Vec<_>>>()?;
+        for operand in plan.targets(step) {
+            let target = span(operand)?;
+            // Bytes that are where they are to be are left there.
+            let is_there = sources.len() == 1 && step.raw == 0 && target.address() == sources[0].address();
+            if !is_there {
+                self.places.push(target);
+            }
+        }
+        let targets = self.places.len() - first;
+        if targets == 0 {
+            return Ok(());
+        }
+        self.places.extend_from_slice(&sources);
+        self.shapes.push((targets, sources.len(), step.raw, step.has(Step::FINISH)));
+        Ok(())
+    }
+}
+
+/// Where an operand is.
+fn piece(
+    plan: &Plan,
+    operand: &Operand,
+    bytes: usize,
+    posts: &[Post],
+    extents: &[Extents<'_>],
+    of: impl Fn(Relative) -> Rank,
+) -> Result<DeviceSpan> {
+    let Position::Chunk(chunk) = operand.position else {
+        return Err(Error::internal("a mapped plan with slots"));
+    };
+    let (relative, is_output) = match plan.regions[operand.region as usize].region {
+        Region::Input(rank) => (rank, false),
+        Region::Output(rank) => (rank, true),
+        _ => return Err(Error::internal("a mapped plan with a mailbox")),
+    };
+    let rank = of(relative) as usize;
+    let whole = || lengths::holds_all(plan.collective, is_output);
+    let offset = extents[rank].offset_of(chunk, whole);
+    let buffer = if is_output { posts[rank].output } else { posts[rank].input };
+    Ok(buffer.slice(offset, bytes))
+}
+
+/// How a call folds; none where it only moves.
+pub(super) fn reducer(call: &Call, ranks: u32) -> Option<Reducer> {
+    match (call.scalar, call.op) {
+        (Some(scalar), _) => Some(Reducer::pre_mul_sum(scalar)),
+        (None, Some(op)) => Some(Reducer::new(call.data_type, op, ranks)),
+        (None, None) => None,
+    }
+}

@@ -1,0 +1,146 @@
+//! One device of this process: its context, its kernels, and what operations take from pools.
+//!
+//! Invariant: one value a context in a process, shared by all that use it; nothing is loaded before it is needed.
+//! Absent: communicators.
+
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use consort_kernels::cuda::{Kernels, Table};
+use consort_memory::Held;
+use consort_memory::driver::{Context, CudaError, DeviceMemory, DeviceSpan, Event};
+
+use super::slots::Slots;
+
+/// A device and what is kept for it.
+pub(crate) struct Gpu {
+    kernels: Kernels,
+    slots: Arc<Slots>,
+    events: Arc<Mutex<Vec<Event>>>,
+    tables: Arc<Mutex<Vec<Table>>>,
+    /// Staging memory that nobody uses, by the logarithm of its length; memory of the device likewise, and long tables.
+    staging: Classes<Staging>,
+    scratch: Classes<DeviceMemory>,
+    long_tables: Classes<Table>,
+}
+
+/// A pool for each size class: what is freed may wait for the device, so nothing is before the device itself is left.
+struct Classes<T>(Mutex<BTreeMap<u32, Arc<Mutex<Vec<T>>>>>);
+
+impl<T> Classes<T> {
+    fn new() -> Self {
+        Classes(Mutex::default())
+    }
+
+    fn take(
+        &self,
+        bytes: usize,
+        make: impl FnOnce(usize) -> Result<T, CudaError>,
+    ) -> Result<Pooled<T>, CudaError> {
+        let bytes = bytes.max(4096).next_power_of_two();
+        let mut classes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let pool = classes.entry(bytes.ilog2()).or_default().clone();
+        drop(classes);
+        Pooled::take(&pool, || make(bytes))
+    }
+}
+
+/// Pinned memory, for the host and for the device.
+pub(super) type Staging = (Held, DeviceSpan);
+
+/// Bytes of the tables that are kept: jobs of a group of many ranks.
+const TABLE_BYTES: usize = 128 << 10;
+
+/// What goes back to its pool when nobody has it any more.
+pub(super) struct Pooled<T> {
+    of: Arc<Mutex<Vec<T>>>,
+    value: Option<T>,
+}
+
+impl<T> Pooled<T> {
+    fn take(of: &Arc<Mutex<Vec<T>>>, make: impl FnOnce() -> Result<T, CudaError>) -> Result<Self, CudaError> {
+        let known = of.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let value = known.map_or_else(make, Ok)?;
+        Ok(Pooled { of: of.clone(), value: Some(value) })
+    }
+}
+
+impl<T> Deref for Pooled<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // Only `drop` takes it.
+        self.value.as_ref().expect("a pooled value is there as long as its holder lives")
+    }
+}
+
+impl<T> Drop for Pooled<T> {
+    fn drop(&mut self) {
+        self.of.lock().unwrap_or_else(PoisonError::into_inner).extend(self.value.take());
+    }
+}
+
+impl Gpu {
+    /// The one of a context.
+    pub(crate) fn of(context: &Context) -> Arc<Self> {
+        static ALL: Mutex<Vec<Weak<Gpu>>> = Mutex::new(Vec::new());
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|gpu| gpu.strong_count() > 0);
+        let known = all.iter().filter_map(Weak::upgrade).find(|gpu| gpu.context() == context);
+        known.unwrap_or_else(|| {
+            let gpu = Arc::new(Gpu {
+                kernels: Kernels::new(context),
+                slots: Slots::new(context),
+                events: Arc::default(),
+                tables: Arc::default(),
+                staging: Classes::new(),
+                scratch: Classes::new(),
+                long_tables: Classes::new(),
+            });
+            all.push(Arc::downgrade(&gpu));
+            gpu
+        })
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        self.kernels.context()
+    }
+
+    pub(super) fn kernels(&self) -> &Kernels {
+        &self.kernels
+    }
+
+    pub(super) fn slots(&self) -> &Arc<Slots> {
+        &self.slots
+    }
+
+    /// An event. Whoever waits for it has said so to the driver before it goes back.
+    pub(super) fn event(&self) -> Result<Pooled<Event>, CudaError> {
+        Pooled::take(&self.events, || self.context().create_event())
+    }
+
+    /// Pinned memory of at least `bytes` bytes.
+    pub(super) fn staging(&self, bytes: usize) -> Result<Pooled<Staging>, CudaError> {
+        self.staging.take(bytes, |bytes| Ok(self.context().allocate_host(bytes)?.into_held()))
+    }
+
+    /// Memory of the device, of at least `bytes` bytes.
+    pub(super) fn scratch(&self, bytes: usize) -> Result<Pooled<DeviceMemory>, CudaError> {
+        self.scratch.take(bytes, |bytes| self.context().allocate(bytes))
+    }
+
+    /// A table of at least `bytes` bytes for a launch.
+    pub(super) fn table(&self, bytes: usize) -> Result<Pooled<Table>, CudaError> {
+        if bytes > TABLE_BYTES {
+            return self.long_tables.take(bytes, |bytes| Table::new(self.context(), bytes));
+        }
+        Pooled::take(&self.tables, || Table::new(self.context(), TABLE_BYTES))
+    }
+}
+
+impl std::fmt::Debug for Gpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gpu").field("device", self.context().device()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,455 @@
+//! A communicator's place on devices: which device each rank has, and how operations on them run.
+//!
+//! Invariant: made by all ranks together, and the same path on all of them; operations of a communicator follow each
+//! other on the device in the order of the calls, whatever streams they are in. Absent: typed calls.
+
+use std::any::Any;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use consort_algorithms::Block;
+use consort_kernels::DataType;
+use consort_kernels::cuda::Kernel;
+use consort_memory::driver::NvLinks;
+use consort_memory::driver::{CaptureStatus, Context, DeviceSpan, Event, RawStream};
+use consort_memory::{Span, SpanMut};
+
+use super::fused::{Fused, FusedCall, Post, reducer};
+use super::gpu::{Gpu, Pooled};
+use super::host::Host;
+use super::shared::{KernelsCall, OneShotCall, Shared, StreamsCall};
+use super::table::{self, Path, RECORD_BYTES, Record};
+use super::trouble::failed;
+use crate::Rank;
+use crate::blocks::Blocks;
+use crate::call::{Call, Kind};
+use crate::communicator::Communicator;
+use crate::communicator::streams::{Batch, Streamed, enqueue};
+use crate::control::member::Distance;
+use crate::engine::watched::Watched;
+use crate::engine::{Buffers, Memory, Request, Source};
+use crate::error::{Error, Result};
+use crate::work::Ticket;
+
+/// Where a communicator's rank is.
+pub struct Placement {
+    gpu: Arc<Gpu>,
+    rank: Rank,
+    ranks: u32,
+    path: Path,
+    way: Way,
+    /// Thread blocks of a launch that are this rank's share.
+    blocks_max: u32,
+    last: Arc<Last>,
+}
+
+/// What its path needs.
+enum Way {
+    Fused(Arc<Fused>),
+    Streams(Arc<Shared>),
+    Kernels(Arc<Shared>),
+    Host(Host),
+}
+
+/// What follows the last operation.
+#[derive(Default)]
+pub(super) struct Last(Mutex<Option<Arc<Pooled<Event>>>>);
+
+impl Last {
+    /// What comes next comes after `event`.
+    pub(super) fn set(&self, event: Arc<Pooled<Event>>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(event);
+    }
+
+    /// Waited for in any stream: a handle may mean another stream than before, or on another thread.
+    fn event(&self) -> Option<Arc<Pooled<Event>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// A data call on memory of a device.
+pub(crate) struct Entry<'a> {
+    pub(crate) communicator: &'a Communicator,
+    pub(crate) placement: &'a Arc<Placement>,
+    pub(crate) call: Call,
+    pub(crate) blocks: Option<Blocks<'a>>,
+    pub(crate) input: DeviceSpan,
+    pub(crate) output: DeviceSpan,
+    pub(crate) stream: RawStream,
+    /// What must live until it is over.
+    pub(crate) kept: Vec<Arc<dyn Any + Send + Sync>>,
+}
+
+impl Placement {
+    /// Makes it, together with all other ranks; a collective.
+    pub(crate) fn make(communicator: &Communicator, context: &Context) -> Result<Arc<Self>> {
+        let (rank, ranks) = (communicator.rank(), communicator.size());
+        let gpu = Gpu::of(context);
+        let group = &communicator.core().group;
+        let near = |rank: &u32| !matches!(group.member.distance(*rank), Distance::Network(_));
+        let shares = group.members.iter().filter(|of| **of != group.member.rank).all(near);
+        let process = group.member.table[group.member.rank as usize].process;
+        let within = communicator.core().settings.thread_blocks;
+        let mine =
+            Record::new(process, context.device(), shares, 2 * context.device().multiprocessors, within)?;
+        let records = exchange(communicator, &mine)?;
+        let determinism = communicator.core().settings.preferences.determinism;
+        let wanted = table::choose(&records, determinism)?;
+        let shared = match wanted {
+            Path::Streams | Path::Kernels => Shared::make(communicator, &gpu)?.map(Arc::new),
+            Path::Fused | Path::Host => None,
+        };
+        let (path, way) = match (wanted, shared) {
+            (Path::Fused, _) => (Path::Fused, Way::Fused(Fused::of(group.uid, ranks))),
+            (Path::Kernels, Some(shared)) => (Path::Kernels, Way::Kernels(shared)),
+            (_, Some(shared)) => (Path::Streams, Way::Streams(shared)),
+            (_, None) => (Path::Host, Way::Host(Host::new(&records, rank))),
+        };
+        // Ranks on one device share its multiprocessors.
+        let share = |record: &Record| {
+            let beside = records.iter().filter(|other| other.uuid == record.uuid).count() as u32;
+            record.blocks / beside.max(1)
+        };
+        let share = records.iter().map(share).min().unwrap_or(1);
+        // The same on all ranks, whatever each was told: blocks of different ranks work together.
+        let least = records.iter().map(|record| record.within.0).max().unwrap_or(1);
+        let most = records.iter().map(|record| record.within.1).min().unwrap_or(u32::MAX);
+        let blocks_max = share.max(least).min(most).max(1);
+        Ok(Arc::new(Placement { gpu, rank, ranks, path, way, blocks_max, last: Arc::default() }))
+    }
+
+    /// The path that operations take.
+    pub fn path(&self) -> Path {
+        self.path
+    }
+
+    /// Bytes of device memory that the communicator holds beside the callers' buffers, its kernels apart.
+    pub fn device_bytes(&self) -> usize {
+        match &self.way {
+            Way::Streams(shared) | Way::Kernels(shared) => shared.device_bytes(),
+            Way::Fused(_) | Way::Host(_) => 0,
+        }
+    }
+
+    /// Lets everything of this rank on its device go on.
+    fn release(&self) {
+        if let Way::Streams(shared) | Way::Kernels(shared) = &self.way {
+            shared.release();
+        }
+    }
+
+    /// Whether messages can be received in a stream beside the caller's.
+    fn has_beside(&self) -> bool {
+        matches!(self.way, Way::Streams(_) | Way::Kernels(_))
+    }
+
+    /// For people: how it gets to its peers.
+    pub(crate) fn describe(&self) -> String {
+        let device = self.gpu.context().device();
+        let links = match NvLinks::of(device) {
+            Ok(links) if !links.up.is_empty() => format!(", {} NVLinks up", links.up.len()),
+            _ => String::new(),
+        };
+        format!("device {} ({}), {} path{links}", device.ordinal, device.name, self.path)
+    }
+
+    /// What runs a call. The caller has entered the context.
+    ///
+    /// `aside` is what comes before a message that is received beside what its group sends.
+    fn make_call(
+        &self,
+        request: &Request,
+        entry: &Entry<'_>,
+        aside: Option<&Pooled<Event>>,
+    ) -> Result<(Box<dyn Watched>, Memory)> {
+        let what = request.call.kind.name();
+        let cuda = |error| failed(self.rank, what, error);
+        let stream = self.gpu.context().stream_ref(entry.stream);
+        if let (Some(before), Way::Streams(shared) | Way::Kernels(shared)) = (aside, &self.way) {
+            let beside = shared.beside();
+            beside.wait_event(before).map_err(cuda)?;
+            let there = Entry { stream: beside.raw(), kept: entry.kept.clone(), ..*entry };
+            let made = self.make_in_stream(request, &there)?;
+            if let Some(after) = self.last.event() {
+                stream.wait_event(&after).map_err(cuda)?;
+            }
+            let both = Arc::new(self.gpu.event().map_err(cuda)?);
+            stream.record(&both).map_err(cuda)?;
+            self.last.set(both);
+            return Ok(made);
+        }
+        if let Some(before) = self.last.event() {
+            stream.wait_event(&before).map_err(cuda)?;
+        }
+        self.make_in_stream(request, entry)
+    }
+
+    /// What runs a call in its stream, which has waited for what came before.
+    fn make_in_stream(&self, request: &Request, entry: &Entry<'_>) -> Result<(Box<dyn Watched>, Memory)> {
+        let cuda = |error| failed(self.rank, request.call.kind.name(), error);
+        let stream = self.gpu.context().stream_ref(entry.stream);
+        let element = entry.call.data_type.size();
+        let kept = entry.kept.clone();
+        let blocks: Vec<Block> = entry.blocks.map_or(Vec::new(), |blocks| blocks.bytes(element).collect());
+        match &self.way {
+            Way::Fused(fused) => {
+                let ready = Arc::new(self.gpu.event().map_err(cuda)?);
+                stream.record(&ready).map_err(cuda)?;
+                let post = Post {
+                    call: entry.call,
+                    blocks,
+                    input: entry.input,
+                    output: entry.output,
+                    stream: entry.stream,
+                    ready,
+                    blocks_max: self.blocks_max,
+                };
+                let call = FusedCall::new(fused, &self.gpu, &self.last, self.rank, request.sequence, post);
+                Ok((Box::new(call), Memory { input: Source::Elsewhere, output: None, _kept: kept }))
+            }
+            Way::Streams(streams) => {
+                let (call, memory) = StreamsCall::make(
+                    streams,
+                    &self.gpu,
+                    &self.last,
+                    entry,
+                    &blocks,
+                    self.blocks_max,
+                    request.sequence,
+                    kept,
+                )?;
+                Ok((Box::new(call), memory))
+            }
+            Way::Kernels(shared) if OneShotCall::takes(&entry.call, self.ranks) => {
+                let (call, memory) = OneShotCall::make(
+                    shared,
+                    &self.gpu,
+                    &self.last,
+                    entry,
+                    self.blocks_max,
+                    request.sequence,
+                    kept,
+                )?;
+                Ok((Box::new(call), memory))
+            }
+            Way::Kernels(shared) => {
+                let (call, memory) = KernelsCall::make(
+                    shared,
+                    &self.gpu,
+                    &self.last,
+                    entry,
+                    &blocks,
+                    self.blocks_max,
+                    request.sequence,
+                    kept,
+                )?;
+                Ok((Box::new(call), memory))
+            }
+            Way::Host(host) => {
+                let (call, memory) = host.call(&self.gpu, &self.last, self.rank, entry, kept)?;
+                Ok((Box::new(call), memory))
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Placement {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Placement")
+            .field("rank", &self.rank)
+            .field("ranks", &self.ranks)
+            .field("path", &self.path)
+            .field("gpu", &self.gpu)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Takes from the driver what the calls may need, before anybody has an engine: the driver may wait for the device, and
+/// the device for operations under way that somebody must drive.
+fn prepare(entries: &[Entry<'_>]) -> Result<()> {
+    /// Slots of one call, at most.
+    const SLOTS_EACH: usize = 4;
+    let mut staged = Vec::new();
+    for entry in entries.iter().filter(|entry| !entry.is_own() && entry.call.count > 0) {
+        let Placement { gpu, rank, ranks, way, .. } = &**entry.placement;
+        let cuda = |error| failed(*rank, entry.call.kind.name(), error);
+        let _entered = gpu.context().enter().map_err(cuda)?;
+        gpu.slots().reserve(SLOTS_EACH * entries.len()).map_err(cuda)?;
+        let reducer = reducer(&entry.call, *ranks);
+        let kernel = match way {
+            Way::Fused(_) | Way::Streams(_) => Kernel::Fold,
+            Way::Kernels(_) if OneShotCall::takes(&entry.call, *ranks) => Kernel::OneShot,
+            Way::Kernels(_) => Kernel::Run,
+            Way::Host(_) => {
+                for span in [entry.input, entry.output].into_iter().filter(|span| !span.is_empty()) {
+                    staged.push(gpu.staging(span.len()).map_err(cuda)?);
+                }
+                continue;
+            }
+        };
+        gpu.kernels().prepare(kernel, reducer.as_ref()).map_err(cuda)?;
+        if let Way::Streams(shared) | Way::Kernels(shared) = way {
+            shared.prepare(gpu, entry.communicator, &entry.call, matches!(way, Way::Kernels(_)))?;
+        }
+    }
+    // Back in the pools, where the calls find it.
+    drop(staged);
+    Ok(())
+}
+
+/// A call, and what comes before it if it is received beside what its group sends.
+type Ordered<'e, 'a> = (&'e Entry<'a>, Option<Arc<Pooled<Event>>>);
+
+/// The calls in the order in which they are put into streams. A stream that sends before it receives would wait for a
+/// peer that does the same, as soon as a message is longer than a mailbox: so what a group receives comes after all that
+/// it sends, in a stream of its own where the device moves it, and both go round the ranks in the same direction.
+fn in_order<'e, 'a>(entries: &'e [Entry<'a>]) -> Result<Vec<Ordered<'e, 'a>>> {
+    let others = || entries.iter().filter(|entry| !entry.is_own());
+    let has = |of: &Entry<'_>, kind: Kind| {
+        let same = |entry: &&Entry<'_>| Arc::ptr_eq(entry.communicator.core(), of.communicator.core());
+        others().filter(same).any(|entry| entry.call.kind == kind)
+    };
+    let distance = |entry: &Entry<'_>| {
+        let Placement { rank, ranks, .. } = **entry.placement;
+        match entry.call.kind {
+            Kind::Send => (1, (entry.call.root + ranks - rank) % ranks),
+            Kind::Receive => (2, (rank + ranks - entry.call.root) % ranks),
+            _ => (0, 0),
+        }
+    };
+    let mut ordered: Vec<Ordered<'e, 'a>> = Vec::with_capacity(entries.len());
+    for entry in others() {
+        let aside =
+            entry.call.kind == Kind::Receive && has(entry, Kind::Send) && entry.placement.has_beside();
+        ordered.push((entry, if aside { Some(entry.begin()?) } else { None }));
+    }
+    ordered.sort_by_key(|(entry, _)| distance(entry));
+    Ok(ordered)
+}
+
+/// What ranks send to themselves, in the order of the calls: copies, which nobody else has to know of.
+fn copy_own(entries: &[Entry<'_>]) -> Result<()> {
+    let of = |entry: &Entry<'_>, kind: Kind| entry.is_own() && entry.call.kind == kind;
+    for (at, sent) in entries.iter().enumerate().filter(|(_, entry)| of(entry, Kind::Send)) {
+        let core = sent.communicator.core();
+        let same = |entry: &&Entry<'_>| Arc::ptr_eq(entry.communicator.core(), core);
+        let before = entries[..at].iter().filter(same).filter(|entry| of(entry, Kind::Send)).count();
+        let mut received = entries.iter().filter(same).filter(|entry| of(entry, Kind::Receive));
+        let received = received.nth(before).filter(|received| received.output.len() == sent.input.len());
+        let Some(received) = received else { return Err(unmatched(sent)) };
+        let (placement, rank) = (sent.placement, sent.placement.rank);
+        let cuda = |error| failed(rank, "a copy of what it sends to itself", error);
+        let context = placement.gpu.context();
+        let _entered = context.enter().map_err(cuda)?;
+        let (from, to) = (context.stream_ref(sent.stream), context.stream_ref(received.stream));
+        if sent.stream == received.stream {
+            to.copy(received.output, sent.input).map_err(cuda)?;
+            continue;
+        }
+        let (ready, done) = (placement.gpu.event().map_err(cuda)?, placement.gpu.event().map_err(cuda)?);
+        from.record(&ready).and_then(|()| to.wait_event(&ready)).map_err(cuda)?;
+        to.copy(received.output, sent.input).map_err(cuda)?;
+        to.record(&done).and_then(|()| from.wait_event(&done)).map_err(cuda)?;
+    }
+    let ends = |kind| entries.iter().filter(|entry| of(entry, kind)).count();
+    match entries.iter().find(|entry| of(entry, Kind::Receive)) {
+        Some(received) if ends(Kind::Send) != ends(Kind::Receive) => Err(unmatched(received)),
+        _ => Ok(()),
+    }
+}
+
+fn unmatched(entry: &Entry<'_>) -> Error {
+    let (kind, rank) = (entry.call.kind.name(), entry.placement.rank);
+    Error::invalid(
+        format!(
+            "{kind}: rank {rank} is this rank, and the other end of the message is not there or has another length"
+        ),
+        "pass both ends of such a message in the same group",
+    )
+}
+
+impl Entry<'_> {
+    /// Whether it is an end of a message of a rank to itself.
+    fn is_own(&self) -> bool {
+        self.call.kind.is_message() && self.call.root == self.placement.rank
+    }
+
+    /// An event in its stream, now, after what its communicator did before.
+    fn begin(&self) -> Result<Arc<Pooled<Event>>> {
+        let cuda = |error| failed(self.placement.rank, "an event in its stream", error);
+        let gpu = &self.placement.gpu;
+        let _entered = gpu.context().enter().map_err(cuda)?;
+        let stream = gpu.context().stream_ref(self.stream);
+        if let Some(before) = self.placement.last.event() {
+            stream.wait_event(&before).map_err(cuda)?;
+        }
+        let begin = Arc::new(gpu.event().map_err(cuda)?);
+        stream.record(&begin).map_err(cuda)?;
+        Ok(begin)
+    }
+
+    /// Whether operations can be put into the stream.
+    fn check_stream(&self) -> Result<()> {
+        let cuda = |error| failed(self.placement.rank, "asking for its stream", error);
+        let context = self.placement.gpu.context();
+        let _entered = context.enter().map_err(cuda)?;
+        match context.stream_ref(self.stream).capture_status().map_err(cuda)? {
+            CaptureStatus::None => Ok(()),
+            CaptureStatus::Active | CaptureStatus::Invalidated => Err(Error::invalid(
+                format!("{}: the stream is being captured into a graph", self.call.kind.name()),
+                "call outside of the capture; graphs of collectives are not supported yet",
+            )),
+        }
+    }
+}
+
+/// All ranks' records.
+fn exchange(communicator: &Communicator, mine: &Record) -> Result<Vec<Record>> {
+    let mine = mine.to_bytes();
+    let mut all = vec![0u8; RECORD_BYTES * communicator.size() as usize];
+    let call = Call::new(Kind::Devices, DataType::Uint8, None, 0, RECORD_BYTES);
+    let buffers = Buffers { input: Span::of(&mine), output: SpanMut::of(&mut all) };
+    communicator.core().collective(call, None, communicator.timeout(), buffers)?;
+    let records = all.as_chunks::<RECORD_BYTES>().0.iter().map(Record::from_bytes);
+    let records: Option<Vec<Record>> = records.collect();
+    records.ok_or_else(|| Error::internal("a rank's record of its device makes no sense"))
+}
+
+/// Puts calls that have been checked into their streams, and returns when they are there; a ticket for each
+/// communicator.
+///
+/// # Errors
+/// As [`enqueue`].
+pub(crate) fn issue(entries: &[Entry<'_>]) -> Result<Vec<Arc<Ticket>>> {
+    let mut batches: Vec<Batch<'_>> = Vec::new();
+    for entry in entries {
+        entry.communicator.core().check()?;
+        entry.check_stream()?;
+    }
+    prepare(entries)?;
+    copy_own(entries)?;
+    for (entry, aside) in in_order(entries)? {
+        let core = entry.communicator.core();
+        core.planning.admit(&entry.call)?;
+        let make = move |request: &Request| {
+            let cuda = |error| failed(entry.placement.rank, "entering its context", error);
+            let _entered = entry.placement.gpu.context().enter().map_err(cuda)?;
+            let made = entry.placement.make_call(request, entry, aside.as_deref());
+            // What of it is in the stream already must not wait for ever.
+            made.inspect_err(|_| entry.placement.release())
+        };
+        let streamed = Streamed { call: entry.call, blocks: entry.blocks, make: Box::new(make) };
+        let timeout = entry.communicator.timeout();
+        match batches.iter_mut().find(|batch| Arc::ptr_eq(batch.core, core)) {
+            Some(batch) => {
+                batch.timeout = batch.timeout.min(timeout);
+                batch.calls.push(streamed);
+            }
+            None => {
+                let process = entry.communicator.process();
+                let in_turn = entry.placement.path == Path::Host;
+                batches.push(Batch { core, process, timeout, in_turn, calls: vec![streamed] });
+            }
+        }
+    }
+    enqueue(batches)
+}

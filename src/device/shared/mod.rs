@@ -1,0 +1,542 @@
+//! Ranks that reach each other's devices, in whatever processes: mailboxes in arenas on the devices, and two ways to
+//! run the verified plans over them.
+//!
+//! Invariant: every way between two ranks was tried before it is used. Where processes share a device nothing spins
+//! ([`streams`]); where each rank has a device of its own its kernel runs the plan ([`kernels`]). Counters that streams
+//! wait for lie in the host's memory ([`Words`]), those that kernels wait for on the device; a failing rank can let
+//! either go on. Absent: ranks that all are in one process on one device (`fused`).
+
+mod kernels;
+mod one_shot;
+mod program;
+mod streams;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use consort_kernels::DataType;
+use consort_memory::driver::{DeviceMemory, DeviceSpan, DeviceWord, PinnedMemory, Stream};
+use consort_memory::sync::{AtomicU32, Ordering};
+use consort_memory::{Span, SpanMut};
+use consort_transports::cuda_ipc::{Arena, How, PeerArena, PeerWords, Words, check_pattern, write_pattern};
+use consort_transports::{Shm, TransportError};
+
+pub(super) use kernels::{KernelsCall, Programs};
+pub(super) use one_shot::OneShotCall;
+pub(super) use streams::StreamsCall;
+
+use super::fused::reducer;
+use super::gpu::{Gpu, Pooled};
+use super::trouble::failed;
+use crate::Rank;
+use crate::call::{Call, Kind};
+use crate::communicator::Communicator;
+use crate::engine::Buffers;
+use crate::error::{Error, Result};
+use crate::options::SLOTS;
+use crate::recorder::Descriptor;
+
+/// Bytes of a rank's mailboxes, about.
+const ARENA_BYTES: usize = 32 << 20;
+/// The longest slot, and the shortest.
+const STRIDE_MAX: usize = 4 << 20;
+const STRIDE_MIN: usize = 64 << 10;
+/// Bytes in which a peer shows that it reaches this rank.
+const PROBE_BYTES: usize = 4096;
+/// The longest all-reduce in packets, and how many sets of them there are.
+const PACKET_BYTES: usize = 32 << 10;
+const PACKET_SETS: usize = 2;
+/// Mailboxes for each peer: of collectives, and of messages.
+const CLASSES: usize = 2;
+/// Blocks that share a lane's work, at most: each has its part of every mailbox, and its own counters.
+const INSTANCES_MAX: usize = 16;
+/// Bytes from one counter to the next.
+const COUNTER_STRIDE: usize = 64;
+/// Bytes of the counters that one peer raises.
+const COUNTER_BYTES: usize = CLASSES * 2 * INSTANCES_MAX * COUNTER_STRIDE;
+/// Bytes of the packets of one peer: half of each packet is its flag.
+const PEER_PACKET_BYTES: usize = PACKET_SETS * 2 * PACKET_BYTES;
+/// Words that one peer writes: two counters of each class, a goodbye, and what its last calls of each class were.
+const WORDS_PER_PEER: u32 = GOODBYE + 1 + CLASSES as u32 * MARKS;
+const GOODBYE: u32 = CLASSES as u32 * 2;
+/// Calls of which it is known what they were: more than a peer is ahead of one that it needs.
+const MARKS: u32 = 16;
+/// Bytes of what ranks tell each other of their arenas.
+const OFFER_BYTES: usize = 512;
+
+/// What a rank has of the others.
+pub(super) struct Shared {
+    pub(super) rank: Rank,
+    own: Own,
+    peers: Vec<Option<Peer>>,
+    stride: usize,
+    links: Mutex<Links>,
+    /// What kernels poll: they leave when it is not zero.
+    abort: PinnedMemory,
+    programs: Programs,
+    /// The number of the last all-reduce in packets.
+    flag: AtomicU32,
+    /// Where messages are received while others are sent.
+    beside: Stream,
+    /// Memory for what a plan keeps between its steps.
+    scratch: Mutex<Option<Arc<Pooled<DeviceMemory>>>>,
+}
+
+/// What peers write: it must outlive their last operation, not only this rank's.
+struct Own {
+    memory: Option<(Arena, Words)>,
+    /// Who writes from other processes: those of this one keep what they write.
+    others: Vec<Rank>,
+}
+
+/// How long the end of a communicator waits for its peers to say goodbye.
+const GOODBYES: Duration = Duration::from_millis(200);
+
+/// What communicators that are gone left behind because some peer had not said goodbye yet.
+static REMAINS: Mutex<Vec<Own>> = Mutex::new(Vec::new());
+
+impl Own {
+    fn new(arena: Arena, words: Words, peers: &[Option<Peer>]) -> Self {
+        // What has been left by all may go now.
+        REMAINS.lock().unwrap_or_else(PoisonError::into_inner).retain(|own| !own.is_left());
+        let is_other =
+            |peer: &Option<Peer>| peer.as_ref().is_some_and(|peer| !peer.arena.is_of_this_process());
+        let others = (0..).zip(peers).filter(|(_, peer)| is_other(peer)).map(|(rank, _)| rank).collect();
+        Own { memory: Some((arena, words)), others }
+    }
+
+    fn arena(&self) -> &Arena {
+        // Only `drop` takes it.
+        &self.memory.as_ref().expect("an arena as long as its communicator lives").0
+    }
+
+    fn words(&self) -> &Words {
+        // As above.
+        &self.memory.as_ref().expect("words as long as their communicator lives").1
+    }
+
+    /// Whether no peer of another process will write any more.
+    fn is_left(&self) -> bool {
+        let Some((_, words)) = &self.memory else { return true };
+        let left = |rank: &Rank| words.word(rank * WORDS_PER_PEER + GOODBYE).load_acquire() != 0;
+        self.others.iter().all(left)
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        // Ranks mostly end together.
+        let until = Instant::now() + GOODBYES;
+        while !self.is_left() && Instant::now() < until {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        if !self.is_left() {
+            let remains = Own { memory: self.memory.take(), others: std::mem::take(&mut self.others) };
+            REMAINS.lock().unwrap_or_else(PoisonError::into_inner).push(remains);
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // Its operations are over, or the communicator has failed and they were let go.
+        for peer in self.peers.iter().flatten() {
+            peer.words.word(self.rank * WORDS_PER_PEER + GOODBYE).store_release(1);
+        }
+    }
+}
+
+/// A peer's memory as it is here.
+struct Peer {
+    arena: PeerArena,
+    words: PeerWords,
+}
+
+/// What a call is, as its peers were told, and from whom the same is expected.
+struct Announced {
+    mark: u64,
+    index: u32,
+    from: Vec<Rank>,
+}
+
+/// The bits of a mark that say of which call it is.
+const MARK_NUMBER: u64 = 0xffff;
+
+/// How much has travelled, for each peer and class of mailbox.
+type Links = Vec<[Link; CLASSES]>;
+
+/// Of each instance of a program; streams are one.
+#[derive(Clone, Copy, Default, Debug)]
+struct Link {
+    /// Slots filled at the peer since the beginning.
+    filled: [u64; INSTANCES_MAX],
+    /// Slots emptied here since the beginning.
+    emptied: [u64; INSTANCES_MAX],
+    /// The slot length of the last operation that filled.
+    slot_bytes: usize,
+}
+
+/// Which of the two words of a mailbox.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Counter {
+    Ready = 0,
+    Credit = 1,
+}
+
+impl Shared {
+    /// Makes the arenas of all ranks known to each other and tries the ways between them; `None`, on all ranks, if one
+    /// does not carry what it should. A collective.
+    pub(super) fn make(communicator: &Communicator, gpu: &Arc<Gpu>) -> Result<Option<Self>> {
+        let (rank, ranks) = (communicator.rank(), communicator.size());
+        let Some(shm) = communicator.core().shared.shm.clone() else {
+            exchange(communicator, &[], &[])?;
+            return Ok(None);
+        };
+        let stride = stride(ranks);
+        let prepared = prepare(gpu, &shm, rank, ranks, stride).inspect_err(|error| {
+            crate::report::warn(&format!("rank {rank} goes through the host: memory for its peers: {error}"));
+        });
+        let offers = match &prepared {
+            Ok(Prepared { arena, words, .. }) => exchange(communicator, &arena.offer(), &words.offer())?,
+            Err(_) => exchange(communicator, &[], &[])?,
+        };
+        let Ok(Prepared { arena, words, abort, beside }) = prepared else { return Ok(None) };
+        if offers.iter().any(|(arena, _)| arena.is_empty()) {
+            return Ok(None);
+        }
+        let opened = open(communicator, gpu, &shm, &offers);
+        let peers = match opened {
+            Ok(peers) => Some(peers),
+            Err(error) => {
+                tracing::warn!(rank, "peers' devices are not reached, going through the host: {error}");
+                None
+            }
+        };
+        // Nobody writes to a peer that another rank has given up.
+        let Some(peers) = agree(communicator, peers)? else { return Ok(None) };
+        let made = Shared {
+            rank,
+            own: Own::new(arena, words, &peers),
+            peers,
+            stride,
+            links: Mutex::new(vec![[Link::default(); CLASSES]; ranks as usize]),
+            abort,
+            programs: Programs::default(),
+            flag: AtomicU32::new(0),
+            beside,
+            scratch: Mutex::default(),
+        };
+        let tried = made.try_ways(communicator);
+        if let Err(error) = &tried {
+            crate::report::warn(&format!("rank {rank}: a way between devices fails its test: {error}"));
+        }
+        agree(communicator, tried.ok().map(|()| made))
+    }
+
+    /// Writes to all peers, and looks whether they wrote here.
+    fn try_ways(&self, communicator: &Communicator) -> Result<()> {
+        let refused = |error: TransportError| transport(self.rank, error);
+        let seed = |from: Rank, to: Rank| {
+            communicator.core().group.uid ^ u64::from(from) << 32 ^ u64::from(to).wrapping_mul(0x9e37_79b9)
+        };
+        let stream = &*self.beside;
+        let mut written = Ok(());
+        for (peer, of) in (0u32..).zip(&self.peers) {
+            let Some(of) = of else { continue };
+            let place = of.arena.span().slice(self.rank as usize * PROBE_BYTES, PROBE_BYTES);
+            let seed = seed(self.rank, peer);
+            written = written.and_then(|()| write_pattern(stream, place, seed).map_err(refused));
+        }
+        // In any case: the others wait here.
+        communicator.core().collective(
+            Call::new(Kind::Devices, DataType::Uint8, None, 0, 1),
+            None,
+            communicator.timeout(),
+            Buffers { input: Span::of(&[1u8]), output: SpanMut::of(&mut vec![0u8; self.peers.len()]) },
+        )?;
+        written?;
+        for (peer, _) in (0u32..).zip(&self.peers).filter(|(_, of)| of.is_some()) {
+            let place = self.own.arena().span().slice(peer as usize * PROBE_BYTES, PROBE_BYTES);
+            check_pattern(stream, place, seed(peer, self.rank)).map_err(|error| Error::Link {
+                from: self.rank,
+                to: peer,
+                transport: "cuda-ipc".into(),
+                cause: error.to_string(),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Where messages are received while others are sent.
+    pub(super) fn beside(&self) -> &Stream {
+        &self.beside
+    }
+
+    fn links(&self) -> std::sync::MutexGuard<'_, Links> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The mailbox here that `writer` fills.
+    fn mailbox(&self, writer: Rank, class: usize) -> DeviceSpan {
+        mailbox(self.own.arena().span(), self.peers.len(), self.stride, writer, class)
+    }
+
+    /// The mailbox at `owner` that this rank fills.
+    fn remote(&self, owner: Rank, class: usize) -> Option<DeviceSpan> {
+        let peer = self.peers.get(owner as usize)?.as_ref()?;
+        Some(mailbox(peer.arena.span(), self.peers.len(), self.stride, self.rank, class))
+    }
+
+    /// The word here that `writer` raises.
+    fn own_word(&self, writer: Rank, class: usize, counter: Counter) -> DeviceWord {
+        self.own.words().word(number(writer, class, counter))
+    }
+
+    /// The word at `owner` that this rank raises.
+    fn peer_word(&self, owner: Rank, class: usize, counter: Counter) -> Option<DeviceWord> {
+        let peer = self.peers.get(owner as usize)?.as_ref()?;
+        Some(peer.words.word(number(self.rank, class, counter)))
+    }
+
+    /// The counters of all instances here that `writer` raises.
+    fn own_counters(&self, writer: Rank, class: usize, counter: Counter) -> DeviceSpan {
+        counters(self.own.arena().span(), self.peers.len(), writer, class, counter)
+    }
+
+    /// Those at `owner` that this rank raises.
+    fn peer_counters(&self, owner: Rank, class: usize, counter: Counter) -> Option<DeviceSpan> {
+        let peer = self.peers.get(owner as usize)?.as_ref()?;
+        Some(counters(peer.arena.span(), self.peers.len(), self.rank, class, counter))
+    }
+
+    /// A number for the next all-reduce in packets: never 0, which is what packets hold at first.
+    fn next_flag(&self) -> u32 {
+        // Relaxed: calls of a communicator follow each other.
+        let flag = self.flag.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        // Sets take turns, also where the number begins again.
+        if flag == 0 || flag == u32::MAX { self.next_flag() } else { flag }
+    }
+
+    /// The packets of `rank`, an area for each peer, that the call of this flag uses, as they are mapped here.
+    fn packets_of(&self, rank: Rank, flag: u32) -> Option<DeviceSpan> {
+        let arena = match self.peers.get(rank as usize)? {
+            Some(peer) => peer.arena.span(),
+            None => self.own.arena().span(),
+        };
+        let ranks = self.peers.len();
+        let bytes = ranks * 2 * PACKET_BYTES;
+        let first = ranks * (PROBE_BYTES + COUNTER_BYTES);
+        Some(arena.slice(first + (flag as usize % PACKET_SETS) * bytes, bytes))
+    }
+
+    /// Tells the peers what this call is. Marks are the host's to write: no stream has to wait for them.
+    fn announce(&self, call: &Call, number: u64) -> Announced {
+        let (class, root) = (usize::from(call.kind.is_message()), call.root);
+        let named = call.descriptor();
+        let neutral = match call.kind {
+            Kind::Send | Kind::Receive => Descriptor { kind: Kind::Send, root: 0, ..named },
+            _ => named,
+        };
+        let mark = neutral.digest(number, 0) & !MARK_NUMBER | number & MARK_NUMBER;
+        let index = GOODBYE + 1 + class as u32 * MARKS + (number % u64::from(MARKS)) as u32;
+        let everybody = || (0..self.peers.len() as u32).filter(|peer| *peer != self.rank).collect();
+        let (to, from): (Vec<Rank>, Vec<Rank>) = match call.kind {
+            Kind::Send => (vec![root], Vec::new()),
+            Kind::Receive => (Vec::new(), vec![root]),
+            _ => (everybody(), everybody()),
+        };
+        for peer in to.iter().filter_map(|peer| self.peers.get(*peer as usize)?.as_ref()) {
+            peer.words.word(self.rank * WORDS_PER_PEER + index).store_release(mark);
+        }
+        Announced { mark, index, from }
+    }
+
+    /// A peer whose call of the same number was another one, as far as its mark is still there.
+    fn differs(&self, announced: &Announced) -> Option<Rank> {
+        let Announced { mark, index, ref from } = *announced;
+        let other = |peer: &&Rank| {
+            let said = self.own.words().word(**peer * WORDS_PER_PEER + index).load_acquire();
+            said != 0 && said & MARK_NUMBER == mark & MARK_NUMBER && said != mark
+        };
+        from.iter().find(other).copied()
+    }
+
+    /// Puts on the device what a call may need there, before it is made.
+    ///
+    /// # Errors
+    /// The driver's; where there is no plan for it.
+    pub(super) fn prepare(
+        &self,
+        gpu: &Gpu,
+        communicator: &Communicator,
+        call: &Call,
+        by_kernels: bool,
+    ) -> Result<()> {
+        if by_kernels {
+            if OneShotCall::takes(call, communicator.size()) {
+                return Ok(());
+            }
+            let proved = program::program(communicator, call, kernels::LANES_MAX)?;
+            let reducer = reducer(call, communicator.size());
+            self.programs.prepare(gpu, self.rank, &proved.plan, proved.fold_hash, reducer.as_ref())
+        } else {
+            let proved = program::program(communicator, call, 1)?;
+            self.scratch(gpu, proved.plan.scratch as usize * self.stride).map(drop)
+        }
+    }
+
+    /// Memory for scratch places, kept for the next operation: they follow each other on the device.
+    fn scratch(&self, gpu: &Gpu, bytes: usize) -> Result<Option<Arc<Pooled<DeviceMemory>>>> {
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = scratch.as_ref().filter(|known| known.bytes() >= bytes) {
+            return Ok(Some(known.clone()));
+        }
+        let memory = gpu.scratch(bytes);
+        let memory = Arc::new(memory.map_err(|error| failed(self.rank, "scratch memory", error))?);
+        *scratch = Some(memory.clone());
+        Ok(Some(memory))
+    }
+
+    /// Lets everything of this rank go on, whoever it waits for.
+    pub(super) fn release(&self) {
+        self.abort.store_u32(0, 1);
+        let words = self.own.words();
+        for word in (0..words.len()).filter(|word| word % WORDS_PER_PEER < GOODBYE) {
+            words.word(word).store_release(1 << 62);
+        }
+    }
+
+    /// Bytes on the device.
+    pub(super) fn device_bytes(&self) -> usize {
+        let scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        self.own.arena().bytes() + scratch.as_ref().map_or(0, |scratch| scratch.bytes())
+    }
+}
+
+fn stride(ranks: u32) -> usize {
+    let share = ARENA_BYTES / (ranks as usize * CLASSES * SLOTS as usize);
+    let power = 1 << share.max(1).ilog2();
+    power.clamp(STRIDE_MIN, STRIDE_MAX)
+}
+
+fn mailbox(arena: DeviceSpan, ranks: usize, stride: usize, writer: Rank, class: usize) -> DeviceSpan {
+    let bytes = SLOTS as usize * stride;
+    let first = ranks * (PROBE_BYTES + COUNTER_BYTES + PEER_PACKET_BYTES);
+    arena.slice(first + (writer as usize * CLASSES + class) * bytes, bytes)
+}
+
+fn counters(arena: DeviceSpan, ranks: usize, writer: Rank, class: usize, counter: Counter) -> DeviceSpan {
+    let bytes = INSTANCES_MAX * COUNTER_STRIDE;
+    let first = ranks * PROBE_BYTES + writer as usize * COUNTER_BYTES;
+    arena.slice(first + (class * 2 + counter as usize) * bytes, bytes)
+}
+
+fn number(writer: Rank, class: usize, counter: Counter) -> u32 {
+    writer * WORDS_PER_PEER + class as u32 * 2 + counter as u32
+}
+
+fn transport(rank: Rank, error: TransportError) -> Error {
+    Error::Device { rank, what: "sharing memory with its peers".into(), cause: error.to_string() }
+}
+
+/// What a rank has made before it knows of the others.
+struct Prepared {
+    arena: Arena,
+    words: Words,
+    abort: PinnedMemory,
+    beside: Stream,
+}
+
+fn prepare(gpu: &Gpu, shm: &Shm, rank: Rank, ranks: u32, stride: usize) -> Result<Prepared> {
+    let rank_bytes = PROBE_BYTES + COUNTER_BYTES + PEER_PACKET_BYTES + CLASSES * SLOTS as usize * stride;
+    let (bytes, context) = (ranks as usize * rank_bytes, gpu.context());
+    let refused = |error: TransportError| transport(rank, error);
+    let arena = Arena::new(context, bytes, How::Legacy).or_else(|error| match error.is_unsupported() {
+        true => Arena::new(context, bytes, How::Shareable(shm)),
+        false => Err(error),
+    });
+    let arena = arena.map_err(refused)?;
+    let words = Words::new(context, ranks * WORDS_PER_PEER, shm).map_err(refused)?;
+    let abort = context.allocate_host(64).map_err(|error| failed(rank, "pinned memory", error))?;
+    let beside = context.create_stream().map_err(|error| failed(rank, "a stream", error))?;
+    Ok(Prepared { arena, words, abort, beside })
+}
+
+/// Whether all ranks have something: theirs, or nothing on all of them.
+fn agree<T>(communicator: &Communicator, mine: Option<T>) -> Result<Option<T>> {
+    let said = [u8::from(mine.is_some())];
+    let mut all = vec![0u8; communicator.size() as usize];
+    let call = Call::new(Kind::Devices, DataType::Uint8, None, 0, 1);
+    let buffers = Buffers { input: Span::of(&said), output: SpanMut::of(&mut all) };
+    communicator.core().collective(call, None, communicator.timeout(), buffers)?;
+    Ok(mine.filter(|_| all.iter().all(|said| *said == 1)))
+}
+
+/// What all ranks offer: of an arena, and of words.
+fn exchange(communicator: &Communicator, arena: &[u8], words: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let mut mine = vec![arena.len() as u8, words.len() as u8];
+    mine.extend(arena);
+    mine.extend(words);
+    if arena.len() > 255 || words.len() > 255 || mine.len() > OFFER_BYTES {
+        return Err(Error::internal("an offer of device memory is too long"));
+    }
+    mine.resize(OFFER_BYTES, 0);
+    let mut all = vec![0u8; OFFER_BYTES * communicator.size() as usize];
+    let call = Call::new(Kind::Devices, DataType::Uint8, None, 0, OFFER_BYTES);
+    let buffers = Buffers { input: Span::of(&mine), output: SpanMut::of(&mut all) };
+    communicator.core().collective(call, None, communicator.timeout(), buffers)?;
+    let offers = all.as_chunks::<OFFER_BYTES>().0.iter().map(|offer| {
+        let (first, second) = (usize::from(offer[0]), usize::from(offer[1]));
+        let arena = offer.get(2..2 + first)?;
+        Some((arena.to_vec(), offer.get(2 + first..2 + first + second)?.to_vec()))
+    });
+    let offers: Option<Vec<_>> = offers.collect();
+    offers.ok_or_else(|| Error::internal("a rank's offer of device memory makes no sense"))
+}
+
+/// Opens what all other ranks offer.
+fn open(
+    communicator: &Communicator,
+    gpu: &Gpu,
+    shm: &Shm,
+    offers: &[(Vec<u8>, Vec<u8>)],
+) -> Result<Vec<Option<Peer>>> {
+    let rank = communicator.rank();
+    let refused = |error: TransportError| transport(rank, error);
+    let core = communicator.core();
+    let until = Instant::now() + core.settings.connect_timeout;
+    let mut peers = Vec::with_capacity(offers.len());
+    for (peer, (arena, words)) in (0u32..).zip(offers) {
+        if peer == rank {
+            peers.push(None);
+            continue;
+        }
+        let mut arena = PeerArena::open(gpu.context(), arena, shm).map_err(refused)?;
+        let arena = patiently(core, until, || arena.poll()).map_err(refused)?;
+        let mut words = PeerWords::open(gpu.context(), words, shm).map_err(refused)?;
+        let words = patiently(core, until, || words.poll()).map_err(refused)?;
+        peers.push(Some(Peer { arena, words }));
+    }
+    Ok(peers)
+}
+
+fn patiently<T>(
+    core: &crate::communicator::Core,
+    until: Instant,
+    mut poll: impl FnMut() -> std::result::Result<Poll<T>, TransportError>,
+) -> std::result::Result<T, TransportError> {
+    let mut waiter = core.waiter();
+    loop {
+        if let Poll::Ready(value) = poll()? {
+            return Ok(value);
+        }
+        if Instant::now() >= until || core.group.has_failed() {
+            return Err(TransportError::PeerClosed { transport: "cuda-ipc" });
+        }
+        waiter.pause();
+    }
+}

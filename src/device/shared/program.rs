@@ -1,0 +1,68 @@
+//! Which verified plan runs a call over mailboxes on devices.
+//!
+//! Invariant: the same on all ranks, as it follows from the call and the number of ranks alone. Absent: where it runs.
+
+use consort_algorithms::Collective;
+use consort_algorithms::catalogue::Algorithm;
+use consort_algorithms::plan::CounterUse;
+
+use crate::call::{Call, Kind};
+use crate::communicator::Communicator;
+use crate::engine::Bearings;
+use crate::error::{Error, Result};
+use crate::planner::{Program, Proved};
+
+/// Blocks of at most so many bytes are folded in one step by everybody.
+const DIRECT_BYTES_MAX: usize = 256 << 10;
+
+/// Where the ranks of a call's plan are.
+pub(super) fn bearings(communicator: &Communicator, call: &Call) -> Bearings {
+    let (me, size) = (communicator.rank(), communicator.size());
+    match call.kind {
+        Kind::Send => Bearings::Pair { sender: me, receiver: call.root },
+        Kind::Receive => Bearings::Pair { sender: call.root, receiver: me },
+        _ => Bearings::Rotated { root: call.root, size },
+    }
+}
+
+/// The program for a call, the same on all ranks; of at most `lanes_max` lanes.
+///
+/// # Errors
+/// Where no algorithm has so few.
+pub(super) fn program(communicator: &Communicator, call: &Call, lanes_max: usize) -> Result<Proved> {
+    let (rank, ranks) = (communicator.rank(), communicator.size());
+    let collective = call.kind.collective();
+    let bytes = call.count * call.data_type.size();
+    let ring = Algorithm::Ring { channels: 1, bidirectional: false };
+    // Ranks of a plan are counted from the root; the fold begins at rank 0 all the same.
+    let first = if call.kind == Kind::Reduce && call.root != 0 { ranks - call.root } else { 0 };
+    let direct = Algorithm::Direct { first };
+    let mut candidates = match collective {
+        Collective::SendReceive => vec![Algorithm::Pair],
+        Collective::AllReduce if bytes <= DIRECT_BYTES_MAX => vec![direct],
+        Collective::AllReduce => vec![Algorithm::TwoShot],
+        Collective::AllToAll => vec![Algorithm::Spread, Algorithm::Pairwise],
+        _ => vec![direct],
+    };
+    if let Some(asked) = call.algorithm {
+        candidates.insert(0, asked);
+    }
+    candidates.push(ring);
+    let size = if collective == Collective::SendReceive { 2 } else { ranks };
+    let relative = match call.kind {
+        Kind::Send => 0,
+        Kind::Receive => 1,
+        _ => (rank + ranks - call.root) % ranks,
+    };
+    let planner = &communicator.core().shared.planner;
+    for algorithm in candidates.into_iter().filter(|algorithm| algorithm.is_defined(collective, size)) {
+        let program = Program { collective, ranks: size, algorithm };
+        let proved = planner.plan(program, relative, vec![true; size as usize])?;
+        // All ranks' plans of an algorithm have as many lanes.
+        let channel = |id: &CounterUse| id.id.channel.0 == 0;
+        if proved.plan.lanes.len() <= lanes_max && proved.plan.counters.iter().all(channel) {
+            return Ok(proved);
+        }
+    }
+    Err(Error::internal(format!("no plan of few lanes for {collective} over {size} ranks")))
+}

@@ -1,0 +1,279 @@
+//! What ranks tell each other of their devices, and the path that follows from it.
+//!
+//! Invariant: every rank has the same records, so every rank chooses the same path. Absent: how they travel.
+
+use consort_memory::driver::Device;
+
+use crate::Rank;
+use crate::error::{Error, Result, list};
+use crate::nccl::environment::Environment;
+use crate::planner::Determinism;
+
+/// How operations on memory of devices run. See `docs/adr/0009-devices.md`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Path {
+    /// All ranks in one process on one device: one launch for all of them.
+    Fused,
+    /// Each rank with a device of its own, and all reach each other's: a kernel a rank.
+    Kernels,
+    /// Stream-ordered waits and writes between processes that share a device.
+    Streams,
+    /// Through pinned memory and the host's links.
+    Host,
+}
+
+impl Path {
+    const ALL: [Path; 4] = [Path::Fused, Path::Kernels, Path::Streams, Path::Host];
+
+    /// As `CONSORT_DEVICE_PATH` spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Path::Fused => "fused",
+            Path::Kernels => "kernels",
+            Path::Streams => "streams",
+            Path::Host => "host",
+        }
+    }
+}
+
+impl std::fmt::Display for Path {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Bytes of a [`Record`] on the wire.
+pub(super) const RECORD_BYTES: usize = 64;
+
+/// The most ranks that fold into each other's buffers in one step.
+pub(super) const FUSED_MAX: u32 = 16;
+
+const VARIABLE: &str = "CONSORT_DEVICE_PATH";
+
+/// One rank's device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Record {
+    pub(super) process: [u8; 16],
+    pub(super) uuid: [u8; 16],
+    pub(super) ordinal: u32,
+    /// Thread blocks that it gives a launch.
+    pub(super) blocks: u32,
+    /// The fewest and the most blocks that its settings allow.
+    pub(super) within: (u32, u32),
+    pub(super) stream_memory_operations: bool,
+    /// Whether it can share memory with other processes of its host by descriptors.
+    pub(super) shares: bool,
+    pub(super) wish: Option<Path>,
+}
+
+impl Record {
+    pub(super) fn new(
+        process: [u8; 16],
+        device: &Device,
+        shares: bool,
+        blocks: u32,
+        within: (u32, u32),
+    ) -> Result<Self> {
+        Ok(Record {
+            process,
+            uuid: device.uuid,
+            ordinal: device.ordinal,
+            blocks,
+            within,
+            stream_memory_operations: device.stream_memory_operations,
+            shares,
+            wish: wish()?,
+        })
+    }
+
+    pub(super) fn to_bytes(self) -> [u8; RECORD_BYTES] {
+        let mut bytes = [0; RECORD_BYTES];
+        bytes[..16].copy_from_slice(&self.process);
+        bytes[16..32].copy_from_slice(&self.uuid);
+        bytes[32..36].copy_from_slice(&self.ordinal.to_le_bytes());
+        bytes[36..40].copy_from_slice(&self.blocks.to_le_bytes());
+        bytes[44..48].copy_from_slice(&self.within.0.to_le_bytes());
+        bytes[48..52].copy_from_slice(&self.within.1.to_le_bytes());
+        bytes[40] = u8::from(self.stream_memory_operations);
+        bytes[41] = u8::from(self.shares);
+        bytes[42] = self.wish.map_or(0, |wish| wish as u8 + 1);
+        bytes
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8; RECORD_BYTES]) -> Option<Self> {
+        let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+        let wish = match bytes[42] {
+            0 => None,
+            code => Some(*Path::ALL.get(usize::from(code) - 1)?),
+        };
+        Some(Record {
+            process: bytes[..16].try_into().ok()?,
+            uuid: bytes[16..32].try_into().ok()?,
+            ordinal: word(32)?,
+            blocks: word(36)?,
+            within: (word(44)?, word(48)?),
+            stream_memory_operations: bytes[40] != 0,
+            shares: bytes[41] != 0,
+            wish,
+        })
+    }
+}
+
+/// What `CONSORT_DEVICE_PATH` asks for.
+fn wish() -> Result<Option<Path>> {
+    let Some((text, _)) = Environment::of_process().text(VARIABLE) else { return Ok(None) };
+    let known = Path::ALL.into_iter().find(|path| path.name() == text.trim());
+    match (known, text.trim()) {
+        (_, "" | "auto") => Ok(None),
+        (Some(path), _) => Ok(Some(path)),
+        (None, text) => Err(Error::invalid(
+            format!("{VARIABLE} is {text:?}"),
+            "it must be auto, fused, kernels, streams or host",
+        )),
+    }
+}
+
+/// The path that all ranks take.
+///
+/// # Errors
+/// When ranks ask for different paths, or for one that cannot be.
+pub(super) fn choose(records: &[Record], determinism: Determinism) -> Result<Path> {
+    let ranks = records.len() as u32;
+    let first = &records[0];
+    let everywhere = |same: &dyn Fn(&Record) -> bool| records.iter().all(same);
+    let one_process = everywhere(&|record| record.process == first.process);
+    let one_device = everywhere(&|record| record.uuid == first.uuid);
+    let fused = one_process && one_device && ranks <= FUSED_MAX;
+    // Two ranks of a process on one device would stand in each other's way in a hardware queue.
+    let alone = records.iter().enumerate().all(|(at, record)| {
+        records[..at].iter().all(|other| other.process != record.process || other.uuid != record.uuid)
+    });
+    let apart = records
+        .iter()
+        .enumerate()
+        .all(|(at, record)| records[..at].iter().all(|other| other.uuid != record.uuid));
+    let kernels = apart && ranks > 1 && everywhere(&|record| record.shares);
+    let streams = alone && everywhere(&|record| record.stream_memory_operations && record.shares);
+    // Other paths round where the host's does not, as their steps fold more or fewer contributions at once.
+    let invariant = determinism == Determinism::Invariant && ranks > 2;
+    let can = |path: Path| match path {
+        Path::Host => true,
+        _ if invariant => false,
+        Path::Fused => fused,
+        Path::Kernels => kernels,
+        Path::Streams => streams,
+    };
+    let wishes: Vec<Option<Path>> = records.iter().map(|record| record.wish).collect();
+    if let Some(other) = wishes.iter().position(|wish| *wish != wishes[0]) {
+        let said = |rank: usize| wishes[rank].map_or("auto", Path::name);
+        return Err(Error::Settings {
+            difference: format!("{VARIABLE}: rank 0 says {}; rank {other} says {}", said(0), said(other)),
+        });
+    }
+    match wishes[0] {
+        Some(path) if can(path) => Ok(path),
+        Some(path) => Err(Error::invalid(
+            format!(
+                "{VARIABLE} is {path}, which these ranks cannot take: {}",
+                reason(path, records, invariant)
+            ),
+            "let it choose (auto), or set host",
+        )),
+        None => Ok(Path::ALL.into_iter().find(|path| can(*path)).unwrap_or(Path::Host)),
+    }
+}
+
+fn reason(path: Path, records: &[Record], invariant: bool) -> String {
+    if invariant {
+        return "CONSORT_DETERMINISM is invariant, and only the host's path has bits that depend on nothing else".into();
+    }
+    let ranks = |is: &dyn Fn(&Record) -> bool| {
+        let ranks: Vec<Rank> = (0..).zip(records).filter(|(_, of)| is(of)).map(|(rank, _)| rank).collect();
+        list(&ranks)
+    };
+    match path {
+        Path::Fused if records.len() as u32 > FUSED_MAX => format!("more than {FUSED_MAX} ranks"),
+        Path::Fused => format!(
+            "ranks {} are in another process or on another device than rank 0",
+            ranks(&|of| of.process != records[0].process || of.uuid != records[0].uuid)
+        ),
+        Path::Kernels => {
+            let lacking = ranks(&|of| !of.shares);
+            if records.len() == 1 {
+                "there is one rank".into()
+            } else if lacking.is_empty() {
+                "two ranks share a device".into()
+            } else {
+                format!("ranks {lacking} cannot share memory")
+            }
+        }
+        Path::Streams => {
+            let lacking = ranks(&|of| !of.stream_memory_operations || !of.shares);
+            if lacking.is_empty() {
+                "two ranks of one process share a device".into()
+            } else {
+                format!("ranks {lacking} lack stream memory operations or cannot share memory")
+            }
+        }
+        Path::Host => "nothing".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(records: &[Record]) -> Result<Path> {
+        choose(records, Determinism::Run)
+    }
+
+    fn record(process: u8, device: u8) -> Record {
+        Record {
+            process: [process; 16],
+            uuid: [device; 16],
+            ordinal: u32::from(device),
+            blocks: 8,
+            within: (1, u32::MAX),
+            stream_memory_operations: true,
+            shares: true,
+            wish: None,
+        }
+    }
+
+    #[test]
+    fn records_come_back() {
+        let record = Record { wish: Some(Path::Streams), blocks: 132, within: (2, 9), ..record(3, 5) };
+        assert_eq!(Record::from_bytes(&record.to_bytes()), Some(record));
+        let mut bytes = record.to_bytes();
+        bytes[42] = 9;
+        assert_eq!(Record::from_bytes(&bytes), None);
+    }
+
+    #[test]
+    fn paths_follow_from_processes_and_devices() {
+        let together = [record(1, 1), record(1, 1)];
+        assert_eq!(chosen(&together).expect("a path"), Path::Fused);
+        assert_eq!(chosen(&[record(1, 1)]).expect("a path"), Path::Fused);
+        assert_eq!(chosen(&[record(1, 1), record(2, 1)]).expect("a path"), Path::Streams);
+        assert_eq!(chosen(&[record(1, 1), record(2, 2)]).expect("a path"), Path::Kernels);
+        assert_eq!(chosen(&[record(1, 1), record(1, 2)]).expect("a path"), Path::Kernels);
+        // Two of a process on one device beside another process.
+        assert_eq!(chosen(&[record(1, 1), record(1, 1), record(2, 1)]).expect("a path"), Path::Host);
+        assert_eq!(chosen(&[record(1, 1); 17]).expect("a path"), Path::Host);
+        let old = Record { stream_memory_operations: false, ..record(2, 1) };
+        assert_eq!(chosen(&[record(1, 1), old]).expect("a path"), Path::Host);
+    }
+
+    #[test]
+    fn wishes_are_equal_and_possible() {
+        let wishing = |path, record: Record| Record { wish: Some(path), ..record };
+        let host = [wishing(Path::Host, record(1, 1)), wishing(Path::Host, record(1, 1))];
+        assert_eq!(chosen(&host).expect("always possible"), Path::Host);
+        let apart = [wishing(Path::Fused, record(1, 1)), wishing(Path::Fused, record(2, 1))];
+        let text = chosen(&apart).expect_err("two processes").to_string();
+        assert!(text.contains("fused") && text.contains("ranks 1 are in another process"), "{text}");
+        let mixed = [wishing(Path::Host, record(1, 1)), record(1, 1)];
+        let text = chosen(&mixed).expect_err("they differ").to_string();
+        assert!(text.contains("rank 0 says host; rank 1 says auto"), "{text}");
+    }
+}

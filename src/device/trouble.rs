@@ -1,0 +1,11 @@
+//! What the driver refuses, in the library's words.
+
+use consort_memory::driver::CudaError;
+
+use crate::Rank;
+use crate::error::Error;
+
+/// The error of rank `rank` for what the driver said about `what`.
+pub(super) fn failed(rank: Rank, what: impl Into<String>, error: CudaError) -> Error {
+    Error::Device { rank, what: what.into(), cause: error.to_string() }
+}

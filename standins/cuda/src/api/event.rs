@@ -1,0 +1,93 @@
+//! Events.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::boundary::{Out, exports};
+use crate::code::{Answer, Code};
+use crate::context::{Event, stream, working};
+use crate::driver;
+use crate::queue::{Completion, Work};
+
+const DISABLE_TIMING: u32 = 2;
+const INTERPROCESS: u32 = 4;
+
+impl Event {
+    /// The end of what it was last recorded behind.
+    pub(crate) fn position(&self) -> Option<Arc<Completion>> {
+        self.position.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+fn record(event: u64, handle: u64, flags: u32) -> Answer {
+    let event = driver::get()?.events.get(event)?;
+    let (context, key) = stream(handle)?;
+    if flags > 1 {
+        return Err(Code::INVALID_VALUE);
+    }
+    if !Arc::ptr_eq(&context, &event.context) {
+        return Err(Code::INVALID_HANDLE);
+    }
+    // Under the lock, so that who asks meanwhile finds the record before or this one.
+    let mut position = event.position.lock().unwrap_or_else(PoisonError::into_inner);
+    *position = Some(context.submit(key, None, Work::Nothing)?);
+    Ok(())
+}
+
+exports! {
+    /// Recorded behind nothing, which is over.
+    fn cuEventCreate(place: Out<u64>, flags: u32) {
+        place.check()?;
+        if flags & !7 != 0 || flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let (context, driver) = (working()?, driver::get()?);
+        let handle = driver.number();
+        driver.events.insert(handle, Arc::new(Event { context, flags, position: Mutex::default() }));
+        place.put(handle)
+    }
+
+    /// What waits for it goes on waiting.
+    fn cuEventDestroy_v2(event: u64) {
+        driver::get()?.events.remove(event).map(drop)
+    } = cuEventDestroy;
+
+    /// Behind all that is in a stream.
+    fn cuEventRecord(event: u64, stream: u64) {
+        record(event, stream, 0)
+    }
+
+    /// Behind all that is in a stream.
+    fn cuEventRecordWithFlags(event: u64, stream: u64, flags: u32) {
+        record(event, stream, flags)
+    }
+
+    /// Whether it is over.
+    fn cuEventQuery(event: u64) {
+        let event = driver::get()?.events.get(event)?;
+        event.context.check()?;
+        if event.position().is_none_or(|end| end.is_over()) { event.context.check() } else { Err(Code::NOT_READY) }
+    }
+
+    /// Waits until it is.
+    fn cuEventSynchronize(event: u64) {
+        let event = driver::get()?.events.get(event)?;
+        event.context.check()?;
+        event.position().into_iter().for_each(|end| end.wait());
+        event.context.check()
+    }
+
+    /// Milliseconds between two that are over.
+    fn cuEventElapsedTime(milliseconds: Out<f32>, start: u64, end: u64) {
+        let events = &driver::get()?.events;
+        let (start, end) = (events.get(start)?, events.get(end)?);
+        if (start.flags | end.flags) & DISABLE_TIMING != 0 {
+            return Err(Code::INVALID_HANDLE);
+        }
+        let (Some(first), Some(last)) = (start.position(), end.position()) else {
+            return Err(Code::INVALID_HANDLE);
+        };
+        let (Some(first), Some(last)) = (first.at(), last.at()) else { return Err(Code::NOT_READY) };
+        let forward = last.saturating_duration_since(first).as_secs_f32();
+        milliseconds.put((forward - first.saturating_duration_since(last).as_secs_f32()) * 1e3)
+    } = cuEventElapsedTime_v2;
+}

@@ -1,0 +1,16 @@
+//! The functions that the library exports, by subject.
+//!
+//! Invariant: each does what NVIDIA's driver documents, or says that it does not. Absent: graphs, textures, arrays,
+//! external memory, multicast, profiling.
+
+pub mod context;
+pub mod copy;
+pub mod device;
+pub mod event;
+pub mod ipc;
+pub mod lookup;
+pub mod memory;
+pub mod module;
+pub mod pointer;
+pub mod stream;
+pub mod virtual_memory;

@@ -1,0 +1,140 @@
+//! A range of addresses that the driver knows, and where its bytes are.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::mapping::Mapping;
+use super::store::Store;
+use crate::code::{Answer, Code};
+
+/// What kind of memory it is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// `cuMemAlloc`.
+    Device,
+    /// `cuMemAllocAsync`.
+    Pool,
+    /// `cuIpcOpenMemHandle`: how often it was opened, and from which device.
+    Opened { times: u32, by: u32, handle: Box<[u8; 64]> },
+    /// `cuMemMap`: what each device may do, and the number of the allocation.
+    Virtual { access: BTreeMap<u32, u32>, allocation: u64 },
+    /// `cuMemHostAlloc`, with its flags.
+    Pinned { flags: u32 },
+    /// `cuMemHostRegister`, with its flags.
+    Registered { flags: u32 },
+    /// `cuMemAllocManaged`.
+    Managed,
+    /// Variables of a module.
+    Module,
+}
+
+/// Where the bytes are.
+#[derive(Debug)]
+pub(crate) enum Bytes {
+    /// In a file, from this offset.
+    Stored(Arc<Store>, u64),
+    /// The host's, at the same address.
+    ///
+    /// What is registered stays its owner's; the rest is given back with the region.
+    Host(#[expect(dead_code, reason = "only held")] Option<Mapping>),
+}
+
+/// A range of addresses that the driver knows.
+#[derive(Debug)]
+pub(crate) struct Region {
+    pub(crate) start: u64,
+    pub(crate) bytes: u64,
+    pub(crate) kind: Kind,
+    /// The device whose memory it is, or through whose context it came to be.
+    pub(crate) device: u32,
+    /// The context in which it came to be.
+    pub(crate) context: u64,
+    /// Unlike all others in this process.
+    pub(crate) id: u64,
+    pub(crate) place: Arc<Place>,
+}
+
+/// The addresses and bytes of a region, which stay when its description changes.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// Addresses without bytes; none for memory of the host and for mappings into a reservation.
+    _reserved: Option<Mapping>,
+    pub(crate) bytes: Bytes,
+    /// Copies that devices see that do not reach it but were said to.
+    copies: Mutex<BTreeMap<u32, Mapping>>,
+}
+
+impl Place {
+    pub(crate) fn new(reserved: Option<Mapping>, bytes: Bytes) -> Arc<Self> {
+        Arc::new(Place { _reserved: reserved, bytes, copies: Mutex::default() })
+    }
+}
+
+/// Whether something reads or writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Intent {
+    Read,
+    Write,
+}
+
+impl Region {
+    /// Whether the bytes are a device's.
+    pub(crate) fn is_device(&self) -> bool {
+        matches!(self.place.bytes, Bytes::Stored(..))
+    }
+
+    /// What is behind it, if that is a file.
+    pub(crate) fn store(&self) -> Option<&Arc<Store>> {
+        match &self.place.bytes {
+            Bytes::Stored(store, _) => Some(store),
+            Bytes::Host(_) => None,
+        }
+    }
+
+    /// Whether code on `device` may touch it; `has_peer` says whether its context reaches another's memory.
+    pub(crate) fn allows(&self, device: u32, intent: Intent, has_peer: impl Fn(u32) -> bool) -> bool {
+        match &self.kind {
+            Kind::Device | Kind::Pool | Kind::Module => self.device == device || has_peer(self.device),
+            Kind::Opened { by, .. } => self.device == device || *by == device || has_peer(self.device),
+            Kind::Virtual { access, .. } => {
+                let flags = access.get(&device).copied().unwrap_or(0);
+                flags & if intent == Intent::Read { 1 } else { 2 } != 0
+            }
+            Kind::Pinned { .. } | Kind::Managed => true,
+            Kind::Registered { flags } => intent == Intent::Read || flags & 8 == 0,
+        }
+    }
+
+    /// Where this process finds the byte at `address`, which is in the region, as `device` sees it.
+    pub(crate) fn view(&self, address: u64, device: u32, lie: bool) -> Answer<*mut u8> {
+        let at = address - self.start;
+        let store = match &self.place.bytes {
+            Bytes::Host(_) => return Ok(address as *mut u8),
+            Bytes::Stored(store, offset) => store.view.start() + offset,
+        };
+        if !lie || device == self.device {
+            return Ok((store + at) as *mut u8);
+        }
+        let mut copies = self.place.copies.lock().unwrap_or_else(PoisonError::into_inner);
+        let copy = match copies.entry(device) {
+            Entry::Occupied(found) => found.get().start(),
+            Entry::Vacant(place) => {
+                let copy = Mapping::anonymous(self.bytes).map_err(|_| Code::OUT_OF_MEMORY)?;
+                let (from, to, bytes) = (store as *const u8, copy.start() as *mut u8, self.bytes as usize);
+                // SAFETY: both as long as the region, and mapped while it is held; a race with the owner is what a copy
+                // at some moment is.
+                unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
+                place.insert(copy).start()
+            }
+        };
+        Ok((copy + at) as *mut u8)
+    }
+}
+
+impl Region {
+    /// The same addresses and bytes, described anew.
+    pub(crate) fn changed(&self, kind: Kind) -> Self {
+        Region { kind, place: Arc::clone(&self.place), ..*self }
+    }
+}

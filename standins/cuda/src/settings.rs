@@ -1,0 +1,72 @@
+//! The variables that say what is pretended.
+//!
+//! Invariant: read once, at `cuInit`; what cannot be read is as if it were not set. Absent: anything set later.
+
+use std::env::var;
+use std::path::PathBuf;
+
+/// Whether devices reach each other's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Peers {
+    /// All do.
+    All,
+    /// None does, and is said not to.
+    None,
+    /// All are said to, but a device reaches only a copy of its own of another's memory.
+    Lie,
+}
+
+/// What is pretended.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// How many devices there are (`CONSORT_STANDIN_DEVICES`, 1).
+    pub(crate) devices: u32,
+    /// Who reaches whom (`CONSORT_STANDIN_PEERS`: `all`, `none`, `lie`).
+    pub(crate) peers: Peers,
+    /// Hardware queues of a context (`CONSORT_STANDIN_CONNECTIONS`, else `CUDA_DEVICE_MAX_CONNECTIONS`, 8; 1 to 32).
+    pub(crate) connections: usize,
+    /// What the interpreter's scheduler is seeded with (`CONSORT_STANDIN_SEED`, 1).
+    pub(crate) seed: u64,
+    /// Blocks of a device and process that run at once (`CONSORT_STANDIN_BLOCKS_MAX`, 64).
+    pub(crate) blocks_max: u32,
+    /// Bytes of a device (`CONSORT_STANDIN_MEMORY`, 1 GiB).
+    pub(crate) memory: u64,
+    /// File to which calls are appended (`CONSORT_STANDIN_LOG`).
+    pub(crate) log: Option<PathBuf>,
+    /// Whether nothing is said at `cuInit` (`CONSORT_STANDIN_QUIET=1`).
+    pub(crate) quiet: bool,
+}
+
+fn number<T: std::str::FromStr>(name: &str) -> Option<T> {
+    var(name).ok()?.trim().parse().ok()
+}
+
+impl Settings {
+    pub(crate) fn from_environment() -> Self {
+        let connections = number("CONSORT_STANDIN_CONNECTIONS").or(number("CUDA_DEVICE_MAX_CONNECTIONS"));
+        Settings {
+            devices: number("CONSORT_STANDIN_DEVICES").unwrap_or(1),
+            peers: match var("CONSORT_STANDIN_PEERS").as_deref() {
+                Ok("none") => Peers::None,
+                Ok("lie") => Peers::Lie,
+                _ => Peers::All,
+            },
+            connections: connections.unwrap_or(8usize).clamp(1, 32),
+            seed: number("CONSORT_STANDIN_SEED").unwrap_or(1),
+            blocks_max: number("CONSORT_STANDIN_BLOCKS_MAX").unwrap_or(64u32).max(1),
+            memory: number("CONSORT_STANDIN_MEMORY").unwrap_or(1 << 30),
+            log: std::env::var_os("CONSORT_STANDIN_LOG").map(PathBuf::from),
+            quiet: var("CONSORT_STANDIN_QUIET").is_ok_and(|value| value == "1"),
+        }
+    }
+
+    /// Multiprocessors of a device: few, and never more than the blocks that run at once.
+    pub(crate) fn multiprocessors(&self) -> u32 {
+        self.blocks_max.min(8)
+    }
+
+    /// Blocks that one multiprocessor runs at once.
+    pub(crate) fn blocks_per_multiprocessor(&self) -> u32 {
+        self.blocks_max / self.multiprocessors()
+    }
+}

@@ -1,0 +1,412 @@
+//! Ranks on devices: `threads=N` of them in each process.
+
+use std::time::Duration;
+
+use consort::device::{Device, DeviceBuffer, DeviceCommunicator, group};
+use consort::{Blocks, Call, CallV, Communicator, DataType, Element, ReduceOp, Result, Scalar};
+use consort_tests::devices::{Seat, cases, check_alone, check_together, each};
+use consort_tests::difference::{Difference, variant};
+use consort_tests::system::Random;
+
+use crate::Context;
+
+/// The ranks of this process.
+fn join(context: &Context) -> Result<Vec<Communicator>> {
+    let here = context.number("threads").max(1) as u32;
+    if context.size == 1 {
+        return Communicator::local(here);
+    }
+    let ranks: Vec<u32> = (context.rank * here..(context.rank + 1) * here).collect();
+    let id = context.id()?;
+    each(&ranks, |rank| Communicator::join(*rank, context.size * here, &id)).into_iter().collect()
+}
+
+/// The same on devices; says by which path.
+fn seats(context: &Context) -> Result<Vec<Seat>> {
+    let seats: Vec<Seat> = each(join(context)?, Seat::new).into_iter().collect::<Result<_>>()?;
+    println!("path {}", seats[0].comm.path());
+    Ok(seats)
+}
+
+/// Runs `body` on each rank, a thread each. Who fails says so at once: others may wait for it until their deadline.
+fn on_each(seats: &[Seat], body: impl Fn(&Seat) -> Result<()> + Sync) -> Result<()> {
+    let told = |seat: &Seat| body(seat).inspect_err(|error| eprintln!("rank {}: {error}", seat.place().0));
+    each(seats, told).into_iter().collect()
+}
+
+/// Says how a call of a rank ended.
+fn report(rank: u32, result: &Result<()>) {
+    match result {
+        Ok(()) => println!("rank {rank} passed"),
+        Err(error) => {
+            println!("rank {rank} failed {}: {}", variant(error), error.to_string().replace('\n', " "))
+        }
+    }
+}
+
+/// Everything, by a thread a rank or in one thread by groups of so many calls (`together=N`).
+pub(crate) fn everything(context: &Context) -> Result<()> {
+    let seats = seats(context)?;
+    let (seed, one_of) = (context.text("seed").parse().expect("a seed"), context.number("one_of") as u64);
+    let cases = cases(seats[0].place().1, seed, one_of);
+    println!("{} cases", cases.len());
+    match context.number("together") {
+        0 => on_each(&seats, |seat| check_alone(seat, &cases)),
+        together => check_together(&seats, &cases, together),
+    }
+}
+
+/// What rank `rank` has.
+fn values(rank: u32, count: usize) -> Vec<i64> {
+    (0..count).map(|at| (at as i64 + 1) * 1000 + i64::from(rank)).collect()
+}
+
+/// The typed calls, each once, against what must come of them.
+pub(crate) fn typed(context: &Context) -> Result<()> {
+    let all_seats = seats(context)?;
+    on_each(&all_seats, |seat| {
+        let ((rank, size), stream) = (seat.place(), &seat.streams[0]);
+        let (n, own, count) = (size as usize, rank as usize, 100);
+        let (mine, root) = (values(rank, count), size - 1);
+        let sum: Vec<i64> =
+            (0..count).map(|at| (0..size).map(|rank| values(rank, count)[at]).sum()).collect();
+        let from = seat.device.copy_of(&mine)?;
+        let to = |count: usize| seat.device.copy_of(&vec![-1i64; count]);
+        let out = to(count)?;
+        seat.comm.all_reduce(&from, &out, ReduceOp::Sum, stream)?;
+        let reduced = to(count)?;
+        seat.comm.reduce(&from, &reduced, ReduceOp::Max, root, stream)?;
+        let cast = to(count)?;
+        seat.comm.broadcast(&from, &cast, root, stream)?;
+        let gathered = to(count * n)?;
+        seat.comm.all_gather(&from, &gathered, stream)?;
+        let scattered = to(count)?;
+        seat.comm.reduce_scatter(&gathered, &scattered, ReduceOp::Sum, stream)?;
+        let turned = to(count * n)?;
+        seat.comm.all_to_all(&gathered, &turned, stream)?;
+        let collected = to(count * n)?;
+        seat.comm.gather(&from, &collected, root, stream)?;
+        let dealt = to(count)?;
+        seat.comm.scatter(&gathered, &dealt, root, stream)?;
+        seat.finish()?;
+        let everybody: Vec<i64> = (0..size).flat_map(|rank| values(rank, count)).collect();
+        let times: Vec<i64> =
+            everybody[own * count..][..count].iter().map(|value| value * n as i64).collect();
+        let nothing = |count: usize| vec![-1i64; count];
+        assert_eq!(out.to_vec()?, sum);
+        assert_eq!(reduced.to_vec()?, if rank == root { values(root, count) } else { nothing(count) });
+        assert_eq!(cast.to_vec()?, values(root, count));
+        assert_eq!(gathered.to_vec()?, everybody);
+        assert_eq!(scattered.to_vec()?, times);
+        assert_eq!(turned.to_vec()?, values(rank, count).repeat(n));
+        assert_eq!(collected.to_vec()?, if rank == root { everybody } else { nothing(count * n) });
+        assert_eq!(dealt.to_vec()?, mine);
+        Ok(())
+    })
+}
+
+/// Messages around the ring and to oneself in one group, several each way.
+pub(crate) fn ring(context: &Context) -> Result<()> {
+    let all_seats = seats(context)?;
+    let one_thread = context.number("together") != 0;
+    for count in [0usize, 1, 1001, 70_001] {
+        let buffers = |seat: &Seat| -> Result<Vec<DeviceBuffer<i64>>> {
+            let (rank, size) = seat.place();
+            let mut all = vec![seat.device.copy_of(&values(rank, count))?];
+            all.push(seat.device.copy_of(&values(rank + size, count))?);
+            (0..3).try_for_each(|_| seat.device.copy_of(&vec![-1; count]).map(|buffer| all.push(buffer)))?;
+            Ok(all)
+        };
+        let buffers: Vec<Vec<DeviceBuffer<i64>>> =
+            each(&all_seats, buffers).into_iter().collect::<Result<_>>()?;
+        let paired: Vec<(&Seat, &Vec<DeviceBuffer<i64>>)> = all_seats.iter().zip(&buffers).collect();
+        let call = |seats: &[(&Seat, &Vec<DeviceBuffer<i64>>)]| {
+            group(|group| {
+                for (seat, buffers) in seats {
+                    let ((rank, size), [stream, other]) = (seat.place(), &seat.streams);
+                    let (next, last) = ((rank + 1) % size, (rank + size - 1) % size);
+                    let [first, second, from_last, then, from_self] = &buffers[..] else {
+                        panic!("five buffers")
+                    };
+                    group.receive(&seat.comm, from_last, last, stream)?;
+                    group.send(&seat.comm, first, next, stream)?;
+                    group.send(&seat.comm, second, next, other)?;
+                    group.receive(&seat.comm, then, last, other)?;
+                    if size > 1 {
+                        group.send(&seat.comm, first, rank, stream)?;
+                        group.receive(&seat.comm, from_self, rank, stream)?;
+                    }
+                }
+                Ok(())
+            })
+        };
+        match one_thread {
+            true => call(&paired)?,
+            false => {
+                each(&paired, |one| call(std::slice::from_ref(one))).into_iter().collect::<Result<()>>()?
+            }
+        }
+        for (seat, buffers) in &paired {
+            seat.finish()?;
+            let (rank, size) = seat.place();
+            let last = (rank + size - 1) % size;
+            assert_eq!(buffers[2].to_vec()?, values(last, count), "the first to rank {rank}");
+            assert_eq!(buffers[3].to_vec()?, values(last + size, count), "the second to rank {rank}");
+            if size > 1 {
+                assert_eq!(buffers[4].to_vec()?, values(rank, count), "rank {rank} to itself");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Blocks that differ, with gaps between them, against the same calls on the host.
+pub(crate) fn vectors(context: &Context) -> Result<()> {
+    let all_seats = seats(context)?;
+    let seed: u64 = context.text("seed").parse().expect("a seed");
+    on_each(&all_seats, |seat| {
+        let mut random = Random::new(seed);
+        (0..4).try_for_each(|round| blocks(seat, &mut random, if round == 0 { 1 } else { 1500 }))
+    })
+}
+
+/// Makes a call on the host and on the device.
+fn both<T: Element + Default + PartialEq + std::fmt::Debug>(
+    seat: &Seat,
+    call: &CallV<'_>,
+    input: &[T],
+    before: &[T],
+) -> Result<()> {
+    let mut output = before.to_vec();
+    let (from, to) = (seat.device.copy_of(input)?, seat.device.copy_of(before)?);
+    seat.comm.execute_v(call, &from, &to, &seat.streams[0])?;
+    seat.host().execute_v(call, consort::Span::of(input), consort::SpanMut::of(&mut output))?;
+    seat.finish()?;
+    assert_eq!(to.to_vec()?, output, "{call:?} on rank {}", seat.place().0);
+    assert_eq!(from.to_vec()?, input, "the input of {call:?}");
+    Ok(())
+}
+
+fn blocks(seat: &Seat, random: &mut Random, longest: u64) -> Result<()> {
+    let (rank, size) = seat.place();
+    let (own, all) = (rank as usize, size as usize);
+    // What every rank sends to every rank.
+    let matrix: Vec<Vec<usize>> =
+        (0..all).map(|_| (0..all).map(|_| (random.number() % (longest + 1)) as usize).collect()).collect();
+    let gap = (random.number() % 4) as usize;
+    let starts = |counts: &[usize]| {
+        let mut at = 0;
+        let starts: Vec<usize> = counts
+            .iter()
+            .map(|count| {
+                let start = at + gap;
+                at = start + count;
+                start
+            })
+            .collect();
+        (starts, at)
+    };
+    let counts = &matrix[0];
+    let (places, total) = starts(counts);
+    let placed = Blocks::at(counts, &places);
+    let mine = counts[own];
+    let nothing = |count: usize| vec![-1i64; count];
+    let call = CallV::all_gather(DataType::Int64, placed);
+    both(seat, &call, &values(rank, mine), &nothing(total))?;
+    let call = CallV::reduce_scatter(DataType::Int64, ReduceOp::Sum, placed);
+    both(seat, &call, &values(rank, total), &nothing(mine))?;
+    let call = call.scaled_by(Scalar::of(i64::from(rank) + 3));
+    both(seat, &call, &values(rank, total), &nothing(mine))?;
+    let root = (random.number() % u64::from(size)) as u32;
+    let (many, few) = if rank == root { (total, placed) } else { (0, Blocks::from(&[])) };
+    let call = CallV::gather(DataType::Int64, mine, few, root);
+    both(seat, &call, &values(rank, mine), &nothing(many))?;
+    let call = CallV::scatter(DataType::Int64, few, mine, root);
+    both(seat, &call, &values(rank, many), &nothing(mine))?;
+    let received: Vec<usize> = matrix.iter().map(|sent| sent[own]).collect();
+    let ((out, sent), (back, come)) = (starts(&matrix[own]), starts(&received));
+    let (sends, receives) = (Blocks::at(&matrix[own], &out), Blocks::at(&received, &back));
+    let call = CallV::all_to_all(DataType::Int64, sends, receives);
+    both(seat, &call, &values(rank, sent), &nothing(come))
+}
+
+/// Operations that need each other's results, in two streams and on two communicators, without a wait between them, and
+/// between them calls on the host.
+pub(crate) fn interleaved(context: &Context) -> Result<()> {
+    let seats = seats(context)?;
+    on_each(&seats, |seat| {
+        let (rank, size) = seat.place();
+        let another = seat.host().split(Some(0), 0)?.expect("a colour was given");
+        let other = another.on_device(&seat.device)?;
+        let half = seat.host().split(Some(rank % 2), 0)?.expect("a colour was given");
+        let half_on = half.on_device(&seat.device)?;
+        let count = 3001;
+        for round in 0..8u64 {
+            let a = seat.device.copy_of(&vec![1u64 + round; count])?;
+            let b = seat.device.buffer::<u64>(count)?;
+            let comms: [&DeviceCommunicator; 2] = [&seat.comm, &other];
+            let [first, second] = &seat.streams;
+            // Of one communicator in two streams: it sees to the order.
+            comms[0].all_reduce(&a, &b, ReduceOp::Sum, first)?;
+            comms[0].all_reduce(&b, &a, ReduceOp::Sum, second)?;
+            let mut on_host = [1u64; 100];
+            seat.host().all_reduce(&mut on_host, ReduceOp::Sum)?;
+            assert_eq!(on_host, [u64::from(size); 100]);
+            comms[0].all_reduce(&a, &b, ReduceOp::Sum, first)?;
+            // Of others in the same stream: the stream does.
+            comms[1].all_reduce(&b, &a, ReduceOp::Max, first)?;
+            half_on.all_reduce(&a, &b, ReduceOp::Sum, first)?;
+            let mut of_half = [u64::from(rank)];
+            half.all_reduce(&mut of_half, ReduceOp::Max)?;
+            assert_eq!(of_half[0] % 2, u64::from(rank % 2));
+            seat.comm.broadcast(&b, &b, 0, first)?;
+            seat.finish()?;
+            other.synchronize()?;
+            half_on.synchronize()?;
+            let expected = (1 + round) * u64::from(size).pow(3) * u64::from(size.div_ceil(2));
+            assert_eq!(b.to_vec()?, vec![expected; count], "round {round} on rank {rank}");
+        }
+        Ok(())
+    })
+}
+
+/// Many operations in streams before anybody waits, more than there are slots, events or hardware queues.
+pub(crate) fn many(context: &Context) -> Result<()> {
+    let seats = seats(context)?;
+    on_each(&seats, |seat| {
+        let size = u64::from(seat.place().1);
+        let streams: Vec<_> = (0..8).map(|_| seat.device.stream()).collect::<Result<_>>()?;
+        let buffers: Vec<_> =
+            (0..8).map(|at| seat.device.copy_of(&vec![at as u64; 65])).collect::<Result<_>>()?;
+        for _ in 0..10 {
+            for (buffer, stream) in buffers.iter().zip(&streams) {
+                seat.comm.all_reduce(buffer, buffer, ReduceOp::Sum, stream)?;
+            }
+        }
+        streams.iter().try_for_each(|stream| stream.synchronize())?;
+        seat.comm.synchronize()?;
+        for (at, buffer) in buffers.iter().enumerate() {
+            assert_eq!(buffer.to_vec()?, vec![at as u64 * size.pow(10); 65]);
+        }
+        Ok(())
+    })
+}
+
+/// Makes the usual call, or the deviant's.
+fn differ_on(seat: &Seat, difference: Difference, deviant: bool) -> Result<()> {
+    let float = DataType::Float32;
+    let usual = Call::all_reduce(float, ReduceOp::Sum, 1000);
+    let call = match (difference, deviant) {
+        (Difference::Root, false) => Call::broadcast(float, 1000, 0),
+        (_, false) => usual,
+        (Difference::Count, _) => Call::all_reduce(float, ReduceOp::Sum, 1001),
+        (Difference::LargeCount, _) => Call::all_reduce(float, ReduceOp::Sum, 3_000_000),
+        (Difference::Zero, _) => Call::all_reduce(float, ReduceOp::Sum, 0),
+        (Difference::Operator, _) => Call::all_reduce(float, ReduceOp::Max, 1000),
+        (Difference::Scaled, _) => usual.scaled_by(Scalar::of(2.0f32)),
+        (Difference::DataType, _) => Call::all_reduce(DataType::Int32, ReduceOp::Sum, 1000),
+        (Difference::Root, _) => Call::broadcast(float, 1000, 1),
+        (Difference::Collective, _) => Call::broadcast(float, 1000, 0),
+        (Difference::Barrier, _) => return seat.host().barrier(),
+    };
+    let (rank, size) = seat.place();
+    let bytes = |bytes: usize| seat.device.copy_of(&vec![1u8; bytes]);
+    let longest = call.input_bytes(rank, size).max(call.output_bytes(rank, size));
+    seat.comm.execute(&call, &bytes(longest)?, &bytes(longest)?, &seat.streams[0])?;
+    seat.finish()?;
+    // Who called for nothing, or was through early, learns it now.
+    seat.host().barrier()
+}
+
+pub(crate) fn differ(context: &Context) -> Result<()> {
+    let difference = Difference::parse(context.text("difference")).expect("a difference");
+    let seats = seats(context)?;
+    println!("begin");
+    each(&seats, |seat| {
+        let rank = seat.place().0;
+        let deviant = context.number("deviant") as u32 == rank;
+        let result = seat.host().barrier().and_then(|()| differ_on(seat, difference, deviant));
+        report(rank, &result);
+        assert!(seat.host().status().is_err(), "the failure stays");
+        let buffer = seat.device.copy_of(&[1.0f32; 4]).expect("memory");
+        let again = seat.comm.all_reduce(&buffer, &buffer, ReduceOp::Sum, &seat.streams[0]);
+        assert_eq!(format!("{again:?}"), format!("{result:?}"), "and stays the same");
+        // What was in the streams is over, whatever became of it.
+        seat.streams.iter().for_each(|stream| stream.synchronize().expect("a stream ends"));
+    });
+    context.listen();
+    Ok(())
+}
+
+/// The last rank does not make the call (`how=absent`), aborts from another thread (`abort`), or goes (`leave`).
+pub(crate) fn without(context: &Context) -> Result<()> {
+    let how = context.text("how");
+    let mut seats = seats(context)?;
+    let last = seats[0].place().1 - 1;
+    on_each(&seats, |seat| {
+        let buffer = seat.device.copy_of(&[1.0f32; 1000])?;
+        seat.comm.all_reduce(&buffer, &buffer, ReduceOp::Max, &seat.streams[0])?;
+        seat.finish()?;
+        seat.host().barrier()
+    })?;
+    println!("begin");
+    let gone = (how == "leave").then(|| seats.pop_if(|seat| seat.place().0 == last)).flatten();
+    drop(gone);
+    each(&seats, |seat| {
+        let rank = seat.place().0;
+        if rank == last {
+            std::thread::sleep(Duration::from_millis(300));
+            if how == "abort" {
+                seat.host().abort("the test says so");
+            } else {
+                context.listen();
+            }
+            return;
+        }
+        let buffer = seat.device.copy_of(&[1.0f32; 1000]).expect("memory");
+        let result = seat
+            .comm
+            .all_reduce(&buffer, &buffer, ReduceOp::Sum, &seat.streams[0])
+            .and_then(|()| seat.finish());
+        report(rank, &result);
+        seat.streams.iter().for_each(|stream| stream.synchronize().expect("a stream ends"));
+    });
+    context.listen();
+    Ok(())
+}
+
+/// Asks for more memory than there is, then for less.
+pub(crate) fn memory(context: &Context) -> Result<()> {
+    let seats = seats(context)?;
+    let seat = &seats[0];
+    let (bytes, rank) = (seat.device.memory_bytes() as usize, seat.place().0);
+    println!("memory {bytes}");
+    report(rank, &seat.device.buffer::<u8>(2 * bytes).map(drop));
+    let error = seat.device.buffer::<u64>(usize::MAX / 8).map(drop);
+    report(rank, &error);
+    let buffer = seat.device.copy_of(&[rank; 1000])?;
+    seat.comm.all_reduce(&buffer, &buffer, ReduceOp::Max, &seat.streams[0])?;
+    seat.finish()?;
+    assert_eq!(buffer.to_vec()?, [seat.place().1 - 1; 1000]);
+    Ok(())
+}
+
+/// Says the path, or why there is none; the communicator stays as it was.
+pub(crate) fn path(context: &Context) -> Result<()> {
+    let comms = join(context)?;
+    let device = Device::open(0)?;
+    each(&comms, |comm| match comm.on_device(&device) {
+        Ok(on) => println!("rank {} path {}", comm.rank(), on.path()),
+        Err(error) => report(comm.rank(), &Err(error)),
+    });
+    context.listen();
+    each(&comms, |comm| {
+        let mut value = [1u32];
+        comm.all_reduce(&mut value, ReduceOp::Sum)?;
+        assert_eq!(value, [comm.size()]);
+        println!("rank {} works", comm.rank());
+        Ok(())
+    })
+    .into_iter()
+    .collect()
+}

@@ -1,0 +1,401 @@
+//! Ranks with devices: threads of one process, and every collective on a device against the
+//! same call on the host.
+//!
+//! Invariant: a case is made with the same bytes in memory of the host and of the device, guards included, and both
+//! must hold the same bytes afterwards, wherever the call says what they are. Absent: what ranks do when something
+//! fails.
+
+use std::ops::Range;
+
+use consort::device::{Device, DeviceBuffer, DeviceCommunicator, Path, Stream, group};
+use consort::planning::{Algorithm, Collective};
+use consort::{Call, Communicator, DataType, ReduceOp, Result, Scalar, Span, SpanMut};
+use consort_kernels::{Reducer, Source, Store, Target};
+
+use crate::matrix::collectives;
+use crate::pattern::Fold;
+use crate::system::Random;
+
+/// What no call may change.
+const GUARD: u8 = 0xa5;
+/// Bytes of it on either side.
+const GUARDS: usize = 64;
+/// Elements: none, one, odd, several KiB.
+const COUNTS: [usize; 4] = [0, 1, 37, 1537];
+
+/// A rank with its device.
+#[derive(Debug)]
+pub struct Seat {
+    /// The rank.
+    pub comm: DeviceCommunicator,
+    /// Its device.
+    pub device: Device,
+    /// Streams of the device.
+    pub streams: [Stream; 2],
+    /// What the rank joined with; dropping it closes the communicator, also on the device.
+    _joined: Communicator,
+}
+
+impl Seat {
+    /// Puts a rank on the device whose turn it is.
+    ///
+    /// # Errors
+    /// The library's.
+    pub fn new(joined: Communicator) -> Result<Self> {
+        let device = Device::open(joined.rank() % Device::count()?)?;
+        let streams = [device.stream()?, device.stream()?];
+        Ok(Seat { comm: joined.on_device(&device)?, device, streams, _joined: joined })
+    }
+
+    /// The rank's communicator.
+    pub fn host(&self) -> &Communicator {
+        self.comm.communicator()
+    }
+
+    /// Its number and how many there are.
+    pub fn place(&self) -> (u32, u32) {
+        (self.host().rank(), self.host().size())
+    }
+
+    /// Waits for both streams; how the operations in them ended.
+    ///
+    /// # Errors
+    /// What one ended with.
+    pub fn finish(&self) -> Result<()> {
+        self.streams.iter().try_for_each(Stream::synchronize)?;
+        self.comm.synchronize()
+    }
+}
+
+/// Runs `body` on each of these, a thread each; what they return, in order.
+///
+/// # Panics
+/// If one does.
+pub fn each<T: Send, R: Send>(all: impl IntoIterator<Item = T>, body: impl Fn(T) -> R + Sync) -> Vec<R> {
+    std::thread::scope(|threads| {
+        let body = &body;
+        let threads: Vec<_> = all.into_iter().map(|one| threads.spawn(move || body(one))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    })
+}
+
+/// One call.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Case {
+    collective: Collective,
+    data_type: DataType,
+    fold: Fold,
+    count: usize,
+    root: u32,
+    in_place: bool,
+    /// Bytes by which the buffers are off their alignment.
+    shifts: [usize; 2],
+    /// Which stream it goes into.
+    stream: usize,
+    seed: u64,
+}
+
+/// Every collective with every type and operator, `one_of` so many of them, with sizes, roots, places and alignments that
+/// are drawn; the same on all ranks.
+pub fn cases(size: u32, seed: u64, one_of: u64) -> Vec<Case> {
+    let mut random = Random::new(seed);
+    let mut all = Vec::new();
+    for collective in collectives() {
+        for data_type in DataType::ALL {
+            let folds: Vec<Fold> = match collective.reduces() {
+                true => ReduceOp::ALL.into_iter().map(Fold::Plain).chain([Fold::Scaled]).collect(),
+                false => vec![Fold::Plain(ReduceOp::Sum)],
+            };
+            for fold in folds {
+                for count in COUNTS {
+                    let mut number = |below: usize| random.number() as usize % below;
+                    // Away from every alignment now and then, and from the same one more often.
+                    let shifts = [[0, 0], [4, 4], [16, 8], [1, 3]][number(4)];
+                    let case = Case {
+                        collective,
+                        data_type,
+                        fold,
+                        count,
+                        root: number(size as usize) as u32,
+                        in_place: number(2) == 1 && collective != Collective::AllToAll,
+                        shifts,
+                        stream: number(2),
+                        seed: random.number(),
+                    };
+                    if random.number().is_multiple_of(one_of) {
+                        all.push(case);
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
+impl Case {
+    fn call(&self, rank: u32) -> Call {
+        let Case { data_type, fold, count, root, .. } = *self;
+        let op = fold.op();
+        let call = match self.collective {
+            Collective::AllReduce => Call::all_reduce(data_type, op, count),
+            Collective::Reduce => Call::reduce(data_type, op, count, root),
+            Collective::Broadcast => Call::broadcast(data_type, count, root),
+            Collective::AllGather => Call::all_gather(data_type, count),
+            Collective::ReduceScatter => Call::reduce_scatter(data_type, op, count),
+            Collective::AllToAll => Call::all_to_all(data_type, count),
+            Collective::Gather => Call::gather(data_type, count, root),
+            Collective::Scatter => Call::scatter(data_type, count, root),
+            Collective::SendReceive => panic!("no collective"),
+        };
+        let scalar = Scalar::from_bytes(data_type, &self.bytes(!rank, data_type.size()));
+        fold.scaling(call, scalar.expect("one element"))
+    }
+
+    /// Whether a path folds all contributions in one step, and so rounds once, where the host's direct exchange rounds
+    /// after each.
+    fn is_rounded_once(&self, path: Path, size: u32) -> bool {
+        const PACKET_BYTES: usize = 32 << 10;
+        let short =
+            self.collective == Collective::AllReduce && self.count * self.data_type.size() <= PACKET_BYTES;
+        self.collective.reduces() && size > 1 && (path == Path::Fused || (path == Path::Kernels && short))
+    }
+
+    /// All contributions, folded in the order of ranks by the host's kernels in one step.
+    fn folded_once(&self, size: u32) -> Vec<u8> {
+        let contributions: Vec<Vec<u8>> = (0..size).map(|rank| self.contribution(rank, size)).collect();
+        let mut folded = vec![0; contributions[0].len()];
+        let reducer = Reducer::new(self.data_type, self.fold.op(), size);
+        let raw = !matches!(self.fold, Fold::Scaled);
+        let sources: Vec<Source<'_>> =
+            contributions.iter().map(|bytes| Source { span: Span::of(bytes), raw }).collect();
+        let target = Target { span: SpanMut::of(&mut folded), store: Store::Cached };
+        reducer.fold(&[target], &sources, true);
+        folded
+    }
+
+    /// What a rank brings, multiplied by its scalar if it has one.
+    fn contribution(&self, rank: u32, size: u32) -> Vec<u8> {
+        let memory = self.memory(rank, size);
+        let (of, range) = memory.input.clone();
+        let bytes = memory.all[of].all[memory.all[of].within(&range)].to_vec();
+        if !matches!(self.fold, Fold::Scaled) {
+            return bytes;
+        }
+        let scalar = Scalar::from_bytes(self.data_type, &self.bytes(!rank, self.data_type.size()));
+        let mut scaled = vec![0; bytes.len()];
+        let target = Target { span: SpanMut::of(&mut scaled), store: Store::Cached };
+        let source = Source { span: Span::of(&bytes), raw: true };
+        Reducer::pre_mul_sum(scalar.expect("one element")).fold(&[target], &[source], true);
+        scaled
+    }
+
+    /// Any bits, or of the larger floats every other time those of numbers of about one size, whose sums round.
+    fn bytes(&self, rank: u32, bytes: usize) -> Vec<u8> {
+        let mut random = Random::new(self.seed ^ u64::from(rank) << 32);
+        let tame = self.seed & 1 == 0;
+        let word = |random: &mut Random| match (self.data_type, tame) {
+            (DataType::Float32, true) => {
+                let [one, other] = [random.number(), random.number()].map(|word| word as i32 as f32 * 1e-5);
+                u64::from(one.to_bits()) << 32 | u64::from(other.to_bits())
+            }
+            (DataType::Float64, true) => (random.number() as i64 as f64 * 1e-9).to_bits(),
+            _ => random.number(),
+        };
+        let words = (0..bytes.div_ceil(8)).flat_map(|_| word(&mut random).to_le_bytes());
+        words.take(bytes).collect()
+    }
+
+    /// Its memory before the call, on a rank.
+    fn memory(&self, rank: u32, size: u32) -> Memory {
+        let block = self.count * self.data_type.size();
+        let blocks = |number: u32| number as usize * block;
+        let (input, output) =
+            (blocks(self.collective.input_blocks(size)), blocks(self.collective.output_blocks(size)));
+        let own = rank as usize * block..(rank as usize + 1) * block;
+        if !self.in_place {
+            let from = Bytes::new(&self.bytes(rank, input), self.shifts[0]);
+            let to = Bytes::new(&self.bytes(rank ^ 0x8000_0000, output), self.shifts[1]);
+            return Memory { all: vec![from, to], input: (0, 0..input), output: (1, 0..output) };
+        }
+        let both = Bytes::new(&self.bytes(rank, input.max(output)), self.shifts[0]);
+        let part = |length: usize| if length < input.max(output) { own.clone() } else { 0..length };
+        Memory { all: vec![both], input: (0, part(input)), output: (0, part(output)) }
+    }
+}
+
+/// Bytes between guards.
+#[derive(Clone)]
+struct Bytes {
+    all: Vec<u8>,
+    at: usize,
+}
+
+impl Bytes {
+    fn new(inside: &[u8], shift: usize) -> Self {
+        let at = GUARDS + shift;
+        let mut all = vec![GUARD; at + inside.len() + GUARDS];
+        all[at..at + inside.len()].copy_from_slice(inside);
+        Bytes { all, at }
+    }
+
+    fn within(&self, part: &Range<usize>) -> Range<usize> {
+        self.at + part.start..self.at + part.end
+    }
+}
+
+/// Of each buffer, which bytes of which memory it is.
+struct Memory {
+    all: Vec<Bytes>,
+    input: (usize, Range<usize>),
+    output: (usize, Range<usize>),
+}
+
+/// A case of which all is ready for the call on the device.
+pub struct Ready {
+    case: Case,
+    call: Call,
+    /// What the host made of it.
+    expected: Memory,
+    on_device: Vec<DeviceBuffer<u8>>,
+    input: DeviceBuffer<u8>,
+    output: DeviceBuffer<u8>,
+}
+
+impl Ready {
+    /// Makes the call on the host, and puts what it was given on the device.
+    ///
+    /// # Errors
+    /// The library's.
+    pub fn new(seat: &Seat, case: &Case) -> Result<Self> {
+        let (rank, size) = seat.place();
+        let (call, mut expected) = (case.call(rank), case.memory(rank, size));
+        let on_device: Vec<_> =
+            expected.all.iter().map(|bytes| seat.device.copy_of(&bytes.all)).collect::<Result<_>>()?;
+        // The host's links fold in the order that the planner chooses for the same call on the host; all else from rank
+        // 0 on.
+        let direct = Algorithm::Direct { first: 0 };
+        let named = match seat.comm.path() {
+            Path::Host => None,
+            // Streams run plans of one lane, and mailboxes are of one channel.
+            Path::Streams | Path::Kernels if case.collective == Collective::ReduceScatter && size > 2 => {
+                Some(seat.host().with_algorithm(Algorithm::Ring { channels: 1, bidirectional: false }))
+            }
+            _ => direct.is_defined(case.collective, size).then(|| seat.host().with_algorithm(direct)),
+        };
+        let comm = named.as_deref().unwrap_or(seat.host());
+        let (from, to) = (expected.input.clone(), expected.output.clone());
+        let parts = |memory: &Memory| {
+            let part =
+                |(of, bytes): &(usize, Range<usize>)| on_device[*of].slice(memory.all[*of].within(bytes));
+            (part(&from), part(&to))
+        };
+        let (input, output) = parts(&expected);
+        let [first, rest @ ..] = &mut expected.all[..] else { panic!("a case has memory") };
+        let (from_at, to_at) = (first.within(&from.1), rest.first().unwrap_or(first).within(&to.1));
+        let first = SpanMut::of(&mut first.all);
+        let second = rest.first_mut().map_or(first, |rest| SpanMut::of(&mut rest.all));
+        comm.execute(
+            &call,
+            first.slice(from_at.start, from_at.len()).read(),
+            second.slice(to_at.start, to_at.len()),
+        )?;
+        if case.is_rounded_once(seat.comm.path(), size) {
+            let folded = case.folded_once(size);
+            let (of, range) = expected.output.clone();
+            let block = case.count * case.data_type.size();
+            let part = match case.collective {
+                Collective::ReduceScatter => &folded[rank as usize * block..][..block],
+                Collective::Reduce if rank != case.root => &[],
+                _ => &folded[..],
+            };
+            let at = expected.all[of].within(&range).start;
+            expected.all[of].all[at..at + part.len()].copy_from_slice(part);
+        }
+        Ok(Ready { case: *case, call, expected, on_device, input, output })
+    }
+
+    /// Makes the call alone.
+    ///
+    /// # Errors
+    /// The library's.
+    pub fn call(&self, seat: &Seat) -> Result<()> {
+        seat.comm.execute(&self.call, &self.input, &self.output, &seat.streams[self.case.stream])
+    }
+
+    /// What the device must have made of it.
+    ///
+    /// # Errors
+    /// The library's.
+    ///
+    /// # Panics
+    /// If that differs from what the host made.
+    pub fn check(&self, seat: &Seat) -> Result<()> {
+        seat.finish()?;
+        let (case, (rank, size)) = (&self.case, seat.place());
+        for (nth, (bytes, device)) in self.expected.all.iter().zip(&self.on_device).enumerate() {
+            let mut found = device.to_vec()?;
+            // In place the other blocks may be used.
+            if case.collective == Collective::ReduceScatter && case.in_place {
+                let (all, own) =
+                    (bytes.within(&self.expected.input.1), bytes.within(&self.expected.output.1));
+                for at in all.filter(|at| !own.contains(at)) {
+                    found[at] = bytes.all[at];
+                }
+            }
+            let differs = found.iter().zip(&bytes.all).position(|(found, expected)| found != expected);
+            if let Some(at) = differs {
+                let around = at..(at + 8).min(found.len());
+                panic!(
+                    "rank {rank} of {size} by {}, {case:?}: buffer {nth} differs from byte {} on: {:x?} instead of {:x?}",
+                    seat.comm.path(),
+                    at as isize - bytes.at as isize,
+                    &found[around.clone()],
+                    &bytes.all[around],
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes these calls on a rank, which has a thread of its own.
+///
+/// # Errors
+/// The library's.
+///
+/// # Panics
+/// If a result is wrong.
+pub fn check_alone(seat: &Seat, cases: &[Case]) -> Result<()> {
+    for case in cases {
+        let ready = Ready::new(seat, case)?;
+        ready.call(seat)?;
+        ready.check(seat)?;
+    }
+    Ok(())
+}
+
+/// Makes these calls on all ranks, which are these, in this thread: those of `together` cases in one group.
+///
+/// # Errors
+/// The library's.
+///
+/// # Panics
+/// If a result is wrong.
+pub fn check_together(seats: &[Seat], cases: &[Case], together: usize) -> Result<()> {
+    for cases in cases.chunks(together) {
+        let ready = each(seats, |seat| cases.iter().map(|case| Ready::new(seat, case)).collect());
+        let ready: Vec<Vec<Ready>> = ready.into_iter().collect::<Result<_>>()?;
+        group(|group| {
+            for (seat, ready) in seats.iter().zip(&ready) {
+                for Ready { call, input, output, case, .. } in ready {
+                    group.execute(&seat.comm, call, input, output, &seat.streams[case.stream])?;
+                }
+            }
+            Ok(())
+        })?;
+        for (seat, ready) in seats.iter().zip(&ready) {
+            ready.iter().try_for_each(|ready| ready.check(seat))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,63 @@
+//! The stand-in for the CUDA driver (`standins/cuda`), where the loader of a program finds it.
+//!
+//! Invariant: it is the library that cargo has built beside the test that runs, under the names that NVIDIA's driver has;
+//! only what is started with [`with_standin`] sees it. Absent: what it pretends; `standins/cuda/src/settings.rs` has the
+//! variables.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// `libcuda.so` as cargo has built it: beside the test that runs.
+///
+/// # Panics
+/// If it is not there.
+pub fn standin_library() -> PathBuf {
+    built().unwrap_or_else(|| panic!("no libcuda.so beside this test"))
+}
+
+/// Whether it was built beside the test that runs. Tests that travel to a machine with a driver of its own have none.
+pub fn is_built() -> bool {
+    built().is_some()
+}
+
+fn built() -> Option<PathBuf> {
+    let program = std::env::current_exe().expect("this program");
+    // A test is in `deps`, a program of the package one up.
+    let beside = [program.with_file_name("libcuda.so"), program.with_file_name("deps").join("libcuda.so")];
+    beside.into_iter().find(|path| path.exists())
+}
+
+/// A directory in which it is `libcuda.so.1` and `libcuda.so`, for `LD_LIBRARY_PATH`.
+///
+/// # Panics
+/// If it cannot be made.
+pub fn standin_cuda_dir() -> PathBuf {
+    static PLACE: OnceLock<PathBuf> = OnceLock::new();
+    let make = || {
+        let library = standin_library();
+        let place = library.with_file_name("standin-cuda");
+        std::fs::create_dir_all(&place).expect("a directory beside the library");
+        for name in ["libcuda.so", "libcuda.so.1"] {
+            // Other tests do this at the same time: a link appears in one step.
+            let link = place.join(format!(".{name}.{}", std::process::id()));
+            let _ = std::fs::remove_file(&link);
+            std::os::unix::fs::symlink(&library, &link).expect("a link");
+            std::fs::rename(&link, place.join(name)).expect("its name");
+        }
+        place
+    };
+    PLACE.get_or_init(make).clone()
+}
+
+/// Lets a program find the stand-in before any driver of the machine, with these `CONSORT_STANDIN_` variables.
+///
+/// # Panics
+/// As [`standin_cuda_dir`].
+pub fn with_standin<'c>(command: &'c mut Command, variables: &[(&str, &str)]) -> &'c mut Command {
+    let known = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let all = std::iter::once(standin_cuda_dir()).chain(std::env::split_paths(&known));
+    let all = std::env::join_paths(all.filter(|path| path != Path::new(""))).expect("paths without colons");
+    command.env("LD_LIBRARY_PATH", all);
+    command.envs(variables.iter().map(|(name, value)| (format!("CONSORT_STANDIN_{name}"), value)))
+}

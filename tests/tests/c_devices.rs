@@ -1,0 +1,226 @@
+//! Communicators on devices in the C interface, by a C program (`tests/c/device.c`) on the stand-in driver
+//! (`standins/cuda`): what is shown here holds for this library's own code, and says nothing about NVIDIA's driver or
+//! devices.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use consort_tests::compiler::{self, STRICT, has, linked, root, succeeds};
+use consort_tests::job::alone;
+use consort_tests::standin::standin_cuda_dir;
+
+/// The program, compiled once; `None` without a compiler.
+fn built() -> Option<&'static PathBuf> {
+    static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let compile = || {
+        if !has("cc") {
+            return None;
+        }
+        let program = compiler::library_directory().join("device");
+        let mut command = Command::new("cc");
+        command.arg("-std=c99").args(STRICT).arg("-I").arg(root().join("include"));
+        command.arg(root().join("tests/c/device.c")).arg("-o").arg(&program);
+        succeeds(command.args(linked()).args(["-lpthread", "-ldl"]));
+        Some(program)
+    };
+    BUILT.get_or_init(compile).as_ref()
+}
+
+/// Where ranks are, the path that they ask for and the one that they must take.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    ranks: u32,
+    mode: &'static str,
+    devices: u32,
+    named: &'static str,
+    taken: &'static str,
+}
+
+const fn way(ranks: u32, mode: &'static str, devices: u32, named: &'static str, taken: &'static str) -> Way {
+    Way { ranks, mode, devices, named, taken }
+}
+
+/// Threads that share a device.
+const FUSED: Way = way(3, "threads", 1, "auto", "fused");
+/// Processes that share a device.
+const STREAMS: Way = way(3, "processes", 1, "auto", "streams");
+/// Ranks with a device each.
+const KERNELS: Way = way(2, "processes", 2, "auto", "kernels");
+/// The same in one process.
+const TOGETHER: Way = way(2, "threads", 2, "auto", "kernels");
+/// Any ranks, through the host.
+const HOST: Way = way(3, "processes", 1, "host", "host");
+/// The same in one process, where calls wait for the host.
+const HOST_THREADS: Way = way(3, "threads", 1, "host", "host");
+
+/// One way of each path.
+const PATHS: [Way; 4] = [FUSED, STREAMS, KERNELS, HOST];
+
+impl Way {
+    const fn of(self, ranks: u32) -> Way {
+        Way { ranks, ..self }
+    }
+
+    /// Runs a part of the program to its end, and sees that the path was taken.
+    #[track_caller]
+    fn passes(self, part: &str) {
+        let Some(program) = built() else { return };
+        let _alone = alone();
+        let mut command = compiler::program(program);
+        let ours = ["CONSORT_", "NCCL_", "CUDA_"];
+        for (name, _) in std::env::vars().filter(|(name, _)| ours.iter().any(|ours| name.starts_with(ours))) {
+            command.env_remove(name);
+        }
+        // The stand-in takes turns with all processes that have this directory, also of other tests.
+        let turns = std::env::temp_dir().join(format!("consort-c-devices-{}", std::process::id()));
+        std::fs::create_dir_all(&turns).expect("a directory");
+        command.env("LD_LIBRARY_PATH", standin_cuda_dir()).env("TMPDIR", turns);
+        command.env("CONSORT_STANDIN_QUIET", "1").env("CONSORT_STANDIN_DEVICES", self.devices.to_string());
+        command.env("CONSORT_DEVICE_PATH", self.named).env("NCCL_DEBUG", "INFO");
+        println!("{part} {self:?}");
+        let text = succeeds(command.args([part, &self.ranks.to_string(), self.mode]));
+        assert!(text.ends_with("end\n"), "{text}");
+        let told = format!(", {} path", self.taken);
+        assert!(text.contains(&told), "{part} {self:?}: no{told} in {text}");
+    }
+}
+
+#[test]
+fn every_call_of_threads() {
+    for way in [FUSED.of(1), FUSED.of(2), FUSED.of(4), TOGETHER, HOST_THREADS.of(2)] {
+        way.passes("collectives");
+    }
+}
+
+#[test]
+fn every_call_of_processes() {
+    for way in [STREAMS.of(2), STREAMS.of(4), KERNELS, HOST.of(2)] {
+        way.passes("collectives");
+    }
+}
+
+#[test]
+fn every_call_of_one_thread_with_all_ranks() {
+    for way in [FUSED.of(1), FUSED.of(2), FUSED.of(4), TOGETHER, way(4, "threads", 2, "auto", "host")] {
+        way.passes("together");
+    }
+}
+
+#[test]
+fn the_default_stream() {
+    PATHS.into_iter().for_each(|way| way.of(2).passes("default-stream"));
+}
+
+#[test]
+fn memory_of_every_kind_and_what_does_not_go_together() {
+    [FUSED, STREAMS, KERNELS, HOST.of(2), TOGETHER].into_iter().for_each(|way| way.passes("memories"));
+}
+
+#[test]
+fn messages_around_a_ring() {
+    [FUSED, STREAMS, KERNELS, TOGETHER].into_iter().for_each(|way| way.passes("rings"));
+}
+
+#[test]
+fn messages_around_a_ring_that_are_received_first() {
+    FUSED.passes("backward-rings");
+}
+
+#[test]
+fn messages_around_a_ring_that_are_received_first_from_other_devices() {
+    [STREAMS, KERNELS, TOGETHER].into_iter().for_each(|way| way.passes("backward-rings"));
+}
+
+#[test]
+fn messages_around_a_ring_through_the_host() {
+    for way in [HOST, HOST_THREADS] {
+        way.passes("rings");
+        way.passes("backward-rings");
+    }
+    HOST.passes("memories");
+    HOST.of(4).passes("collectives");
+}
+
+#[test]
+fn factors_of_the_host_and_of_devices() {
+    PATHS.into_iter().chain([TOGETHER, HOST_THREADS]).for_each(|way| way.passes("scalars"));
+}
+
+#[test]
+fn what_comes_of_a_communicator_is_on_devices() {
+    let apart = way(4, "processes", 4, "auto", "kernels");
+    [FUSED.of(4), STREAMS.of(4), HOST.of(4), apart].into_iter().for_each(|way| way.passes("children"));
+}
+
+#[test]
+fn communicators_that_do_not_block() {
+    PATHS.into_iter().chain([HOST_THREADS]).for_each(|way| way.passes("polled"));
+}
+
+#[test]
+fn counts_that_differ_are_told_to_all() {
+    for way in [FUSED, KERNELS, HOST, TOGETHER] {
+        way.passes("mismatch");
+    }
+    for way in [FUSED, HOST] {
+        way.passes("long-mismatch");
+    }
+}
+
+#[test]
+fn counts_that_differ_are_told_to_all_whose_streams_wait() {
+    STREAMS.passes("mismatch");
+    STREAMS.passes("long-mismatch");
+    KERNELS.passes("long-mismatch");
+    TOGETHER.passes("long-mismatch");
+}
+
+#[test]
+fn a_killed_rank_is_told_and_streams_go_on() {
+    let three = way(3, "processes", 3, "auto", "kernels");
+    [STREAMS, three, HOST].into_iter().for_each(|way| way.passes("killed"));
+}
+
+#[test]
+fn an_abort_lets_streams_go_on() {
+    [STREAMS, KERNELS].into_iter().for_each(|way| way.of(2).passes("aborted"));
+}
+
+#[test]
+fn an_abort_lets_streams_go_on_through_the_host() {
+    HOST.of(2).passes("aborted");
+}
+
+#[test]
+fn an_abort_ends_a_call_that_waits_for_ranks_of_its_process() {
+    [FUSED, HOST_THREADS].into_iter().for_each(|way| way.of(2).passes("aborted-by-another"));
+}
+
+#[test]
+fn a_deadline_ends_what_waits() {
+    PATHS.into_iter().chain([TOGETHER]).for_each(|way| way.passes("deadline"));
+}
+
+#[test]
+fn what_is_in_a_stream_is_done_when_its_communicator_goes() {
+    PATHS.into_iter().chain([TOGETHER, HOST_THREADS]).for_each(|way| way.passes("destroyed"));
+}
+
+#[test]
+fn fifty_communicators_leave_nothing() {
+    [FUSED, STREAMS, HOST].into_iter().for_each(|way| way.of(2).passes("rounds"));
+    [FUSED, HOST].into_iter().for_each(|way| way.of(2).passes("aborted-rounds"));
+}
+
+#[test]
+fn fifty_communicators_leave_nothing_where_ranks_map_memory() {
+    KERNELS.passes("rounds");
+    KERNELS.passes("aborted-rounds");
+    STREAMS.of(2).passes("aborted-rounds");
+}
+
+#[test]
+fn a_rank_without_a_buffer_goes_with_the_others() {
+    PATHS.into_iter().for_each(|way| way.passes("nothing"));
+}

@@ -1,0 +1,79 @@
+//! The self-test of a way between two devices, in two steps: each side writes a pattern to where it thinks the peer's
+//! memory is, and, after a rendezvous, looks for the peer's in its own.
+//!
+//! Invariant: both steps go through the copies of the device, to and from memory that was never used for the pattern,
+//! so that nothing is found that was not written by the peer. Absent: the rendezvous, and what becomes of a way that
+//! fails.
+
+use consort_memory::driver::{Context, DeviceMemory, DeviceSpan, StreamRef};
+
+use super::{NAME, refused};
+use crate::TransportError;
+
+/// The bytes that a seed stands for.
+fn pattern(bytes: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed;
+    let words = std::iter::repeat_with(|| {
+        // SplitMix64.
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    });
+    words.flat_map(u64::to_le_bytes).take(bytes).collect()
+}
+
+/// Memory of the device that holds these bytes.
+fn staged(context: &Context, bytes: &[u8]) -> Result<DeviceMemory, TransportError> {
+    let memory = context.allocate(bytes.len()).map_err(refused("memory for a self-test"))?;
+    memory.copy_from_host(0, bytes).map_err(refused("a self-test's copy to its own device"))?;
+    Ok(memory)
+}
+
+/// The first step: writes the pattern of a seed, in all of `to`, and waits for the stream.
+///
+/// # Errors
+/// [`TransportError::Driver`]; on some machines this is where a lie shows.
+pub fn write_pattern(stream: &StreamRef, to: DeviceSpan, seed: u64) -> Result<(), TransportError> {
+    let context = stream.context();
+    let _entered = context.enter().map_err(refused("a self-test's context"))?;
+    let staging = staged(context, &pattern(to.len(), seed))?;
+    stream.copy(to, staging.span()).map_err(refused("a self-test's copy to the peer"))?;
+    stream.synchronize().map_err(refused("a self-test's copy to the peer"))
+}
+
+/// The second step, after the peer has said that it is done with the first: looks for the pattern of the peer's seed,
+/// in all of `own`. It may also be asked of a peer's memory: whether this side can load what the peer has there.
+///
+/// # Errors
+/// [`TransportError::SelfTest`] for any other byte, and [`TransportError::Driver`].
+pub fn check_pattern(stream: &StreamRef, own: DeviceSpan, seed: u64) -> Result<(), TransportError> {
+    let context = stream.context();
+    let _entered = context.enter().map_err(refused("a self-test's context"))?;
+    let expected = pattern(own.len(), seed);
+    let staging = staged(context, &vec![0; own.len()])?;
+    stream.copy(staging.span(), own).map_err(refused("a self-test's copy"))?;
+    stream.synchronize().map_err(refused("a self-test's copy"))?;
+    let mut found = vec![0; own.len()];
+    staging.copy_to_host(0, &mut found).map_err(refused("a self-test's copy to the host"))?;
+    match expected.iter().zip(&found).position(|(expected, found)| expected != found) {
+        None => Ok(()),
+        Some(at) => {
+            Err(TransportError::SelfTest { transport: NAME, at, expected: expected[at], found: found[at] })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_differ() {
+        let (one, other) = (pattern(4096, 0), pattern(4096, 1));
+        assert_eq!(pattern(4096, 0), one);
+        assert_eq!(pattern(13, 0), one[..13]);
+        assert!(one.chunks(8).zip(other.chunks(8)).all(|(one, other)| one != other && one != [0; 8]));
+        assert!(one.windows(16).all(|window| window[..8] != window[8..]));
+    }
+}
