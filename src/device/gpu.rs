@@ -12,6 +12,7 @@ use consort_memory::Held;
 use consort_memory::driver::{Context, CudaError, DeviceMemory, DeviceSpan, Event};
 
 use super::slots::Slots;
+use crate::control::member::Member;
 
 /// A device and what is kept for it.
 pub(crate) struct Gpu {
@@ -23,6 +24,8 @@ pub(crate) struct Gpu {
     staging: Classes<Staging>,
     scratch: Classes<DeviceMemory>,
     long_tables: Classes<Table>,
+    /// The ranks of jobs that have used it, as far as they are still there.
+    members: Mutex<Vec<Weak<Member>>>,
 }
 
 /// A pool for each size class: what is freed may wait for the device, so nothing is before the device itself is left.
@@ -97,10 +100,22 @@ impl Gpu {
                 staging: Classes::new(),
                 scratch: Classes::new(),
                 long_tables: Classes::new(),
+                members: Mutex::default(),
             });
             all.push(Arc::downgrade(&gpu));
             gpu
         })
+    }
+
+    /// How many ranks of this process use it, with this one.
+    pub(super) fn joined(&self, member: &Arc<Member>) -> usize {
+        let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        members.retain(|known| known.strong_count() > 0);
+        let member = Arc::downgrade(member);
+        if !members.iter().any(|known| known.ptr_eq(&member)) {
+            members.push(member);
+        }
+        members.len()
     }
 
     pub(crate) fn context(&self) -> &Context {

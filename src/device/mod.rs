@@ -39,6 +39,7 @@ mod placement;
 mod shared;
 mod slots;
 mod table;
+mod told;
 mod trouble;
 
 pub use communicator::{DeviceCommunicator, DeviceGroup, group};

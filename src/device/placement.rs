@@ -7,17 +7,16 @@ use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use consort_algorithms::Block;
-use consort_kernels::DataType;
 use consort_kernels::cuda::Kernel;
 use consort_memory::driver::NvLinks;
 use consort_memory::driver::{CaptureStatus, Context, DeviceSpan, Event, RawStream};
-use consort_memory::{Span, SpanMut};
 
 use super::fused::{Fused, FusedCall, Post, reducer};
 use super::gpu::{Gpu, Pooled};
 use super::host::Host;
 use super::shared::{KernelsCall, OneShotCall, Shared, StreamsCall};
 use super::table::{self, Path, RECORD_BYTES, Record};
+use super::told::tell_all;
 use super::trouble::failed;
 use crate::Rank;
 use crate::blocks::Blocks;
@@ -26,7 +25,7 @@ use crate::communicator::Communicator;
 use crate::communicator::streams::{Batch, Streamed, enqueue};
 use crate::control::member::Distance;
 use crate::engine::watched::Watched;
-use crate::engine::{Buffers, Memory, Request, Source};
+use crate::engine::{Memory, Request, Source};
 use crate::error::{Error, Result};
 use crate::work::Ticket;
 
@@ -85,6 +84,7 @@ impl Placement {
         let (rank, ranks) = (communicator.rank(), communicator.size());
         let gpu = Gpu::of(context);
         let group = &communicator.core().group;
+        gpu.joined(&group.member);
         let near = |rank: &u32| !matches!(group.member.distance(*rank), Distance::Network(_));
         let shares = group.members.iter().filter(|of| **of != group.member.rank).all(near);
         let process = group.member.table[group.member.rank as usize].process;
@@ -404,11 +404,7 @@ impl Entry<'_> {
 
 /// All ranks' records.
 fn exchange(communicator: &Communicator, mine: &Record) -> Result<Vec<Record>> {
-    let mine = mine.to_bytes();
-    let mut all = vec![0u8; RECORD_BYTES * communicator.size() as usize];
-    let call = Call::new(Kind::Devices, DataType::Uint8, None, 0, RECORD_BYTES);
-    let buffers = Buffers { input: Span::of(&mine), output: SpanMut::of(&mut all) };
-    communicator.core().collective(call, None, communicator.timeout(), buffers)?;
+    let all = tell_all(communicator, &mine.to_bytes())?;
     let records = all.as_chunks::<RECORD_BYTES>().0.iter().map(Record::from_bytes);
     let records: Option<Vec<Record>> = records.collect();
     records.ok_or_else(|| Error::internal("a rank's record of its device makes no sense"))

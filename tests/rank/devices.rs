@@ -270,6 +270,41 @@ pub(crate) fn interleaved(context: &Context) -> Result<()> {
     })
 }
 
+/// Pairs of ranks across processes, each pair with a kernel of its own, and in each process the rank of another pair is
+/// first: who loads its kernel only then may wait for the device, and both processes for each other.
+pub(crate) fn crossing(context: &Context) -> Result<()> {
+    let seats = seats(context)?;
+    let first_is_in = std::sync::Barrier::new(seats.len());
+    on_each(&seats, |seat| {
+        let (rank, size) = seat.place();
+        let pair = seat.host().split(Some(rank % 2), 0)?.expect("a colour was given");
+        let on = pair.on_device(&seat.device)?;
+        let [stream, _] = &seat.streams;
+        let is_first = rank == 0 || rank == size - 1;
+        let numbers = seat.device.copy_of(&[rank as i32 + 1; 1000])?;
+        let floats = seat.device.copy_of(&[rank as f64 + 1.0; 1000])?;
+        // Making a communicator may wait for the device too.
+        seat.host().barrier()?;
+        if !is_first {
+            first_is_in.wait();
+        }
+        if rank % 2 == 0 {
+            on.all_reduce(&numbers, &numbers, ReduceOp::Max, stream)?;
+        } else {
+            on.all_reduce(&floats, &floats, ReduceOp::Sum, stream)?;
+        }
+        if is_first {
+            first_is_in.wait();
+        }
+        on.synchronize()?;
+        match rank % 2 {
+            0 => assert_eq!(numbers.to_vec()?, [3; 1000]),
+            _ => assert_eq!(floats.to_vec()?, [6.0; 1000]),
+        }
+        Ok(())
+    })
+}
+
 /// Many operations in streams before anybody waits, more than there are slots, events or hardware queues.
 pub(crate) fn many(context: &Context) -> Result<()> {
     let seats = seats(context)?;

@@ -101,6 +101,7 @@ fn main() {
         "device-ring" => devices::ring(&context),
         "device-vectors" => devices::vectors(&context),
         "device-interleaved" => devices::interleaved(&context),
+        "device-crossing" => devices::crossing(&context),
         "device-many" => devices::many(&context),
         "device-differ" => devices::differ(&context),
         "device-without" => devices::without(&context),

@@ -180,6 +180,11 @@ fn streams_and_communicators_beside_each_other() {
 }
 
 #[test]
+fn nobody_loads_a_kernel_while_others_wait_for_it() {
+    MIXED.passes(MIXED.start("device-crossing"));
+}
+
+#[test]
 fn one_hardware_queue_is_enough() {
     for way in [FUSED, HOST, APART, STREAMS, KERNELS] {
         let one = |start: Start| start.env("CUDA_DEVICE_MAX_CONNECTIONS", 1);

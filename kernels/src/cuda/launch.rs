@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use consort_memory::driver::{Context, CudaError, DeviceSpan, Function, Module, PinnedMemory, StreamRef};
 use consort_memory::{Plain, Span, SpanMut};
@@ -45,10 +45,17 @@ pub struct FoldJob<'a> {
 type Which = (Kernel, Option<DataType>, ReduceOp);
 
 /// The kernels of one context.
+///
+/// Each image is loaded once, whoever asks: to unload a second one the driver would wait for the device.
 pub struct Kernels {
     context: Context,
-    functions: Mutex<HashMap<Which, Arc<Function>>>,
-    modules: Mutex<HashMap<Option<DataType>, Arc<Module>>>,
+    loaded: Mutex<Loaded>,
+}
+
+#[derive(Default)]
+struct Loaded {
+    functions: HashMap<Which, Arc<Function>>,
+    modules: HashMap<Option<DataType>, Module>,
 }
 
 /// A record of what a launch is given, in memory that the device reads.
@@ -102,7 +109,7 @@ impl Table {
 impl Kernels {
     /// Those of a context; nothing is loaded yet.
     pub fn new(context: &Context) -> Self {
-        Kernels { context: context.clone(), functions: Mutex::default(), modules: Mutex::default() }
+        Kernels { context: context.clone(), loaded: Mutex::default() }
     }
 
     /// Where they run.
@@ -240,34 +247,56 @@ impl Kernels {
         self.function(kernel, reducer).map(drop)
     }
 
-    fn function(&self, kernel: Kernel, reducer: Option<&Reducer>) -> Result<Arc<Function>, CudaError> {
-        let (data_type, op, name) = match reducer {
-            Some(reducer) => {
-                let (data_type, op) = (reducer.data_type(), reducer.op());
-                (Some(data_type), op, function_name(kernel, data_type, op))
+    /// Loads a kernel for all types and operators. Types without machine code for the device are compiled by the
+    /// driver, which takes seconds where its cache does not have them.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn prepare_all(&self, kernel: Kernel) -> Result<(), CudaError> {
+        if matches!(kernel, Kernel::Fold | Kernel::Run) {
+            self.named((kernel, None, ReduceOp::Sum))?;
+        }
+        for data_type in DataType::ALL {
+            for op in ReduceOp::ALL {
+                self.named((kernel, Some(data_type), op))?;
             }
-            None => (None, ReduceOp::Sum, if kernel == Kernel::Fold { FOLD_COPY } else { RUN_COPY }),
-        };
-        let key = (kernel, data_type, op);
-        if let Some(known) = locked(&self.functions).get(&key) {
+        }
+        Ok(())
+    }
+
+    fn function(&self, kernel: Kernel, reducer: Option<&Reducer>) -> Result<Arc<Function>, CudaError> {
+        let of = |reducer: &Reducer| (kernel, Some(reducer.data_type()), reducer.op());
+        self.named(reducer.map_or((kernel, None, ReduceOp::Sum), of))
+    }
+
+    fn named(&self, which: Which) -> Result<Arc<Function>, CudaError> {
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = loaded.functions.get(&which) {
             return Ok(known.clone());
         }
-        let module = self.module(data_type)?;
+        let (kernel, data_type, op) = which;
+        let name = match data_type {
+            Some(data_type) => function_name(kernel, data_type, op),
+            None if kernel == Kernel::Fold => FOLD_COPY,
+            None => RUN_COPY,
+        };
+        let module = match loaded.modules.get(&data_type) {
+            Some(known) => known.clone(),
+            None => {
+                let module = self.load(data_type)?;
+                loaded.modules.insert(data_type, module.clone());
+                module
+            }
+        };
         let function = Arc::new(module.function(name)?);
-        locked(&self.functions).insert(key, function.clone());
+        loaded.functions.insert(which, function.clone());
         Ok(function)
     }
 
-    fn module(&self, data_type: Option<DataType>) -> Result<Arc<Module>, CudaError> {
-        if let Some(known) = locked(&self.modules).get(&data_type) {
-            return Ok(known.clone());
-        }
+    fn load(&self, data_type: Option<DataType>) -> Result<Module, CudaError> {
         let best = image(data_type, self.context.device().compute_capability);
         // A driver that does not take machine code of this kind compiles the text.
-        let module = self.context.load(best.bytes).or_else(|_| self.context.load(ptx(data_type).bytes))?;
-        let module = Arc::new(module);
-        locked(&self.modules).insert(data_type, module.clone());
-        Ok(module)
+        self.context.load(best.bytes).or_else(|_| self.context.load(ptx(data_type).bytes))
     }
 }
 
@@ -294,10 +323,6 @@ pub struct RunShape {
 pub fn threads_for(bytes: usize) -> u32 {
     let wanted = bytes.div_ceil(16).min(MAX_BLOCK_THREADS as usize) as u32;
     wanted.next_multiple_of(WARP_THREADS).clamp(WARP_THREADS, MAX_BLOCK_THREADS)
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn record(job: &FoldJob<'_>, reducer: Option<&Reducer>) -> Job {

@@ -15,10 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use consort_kernels::DataType;
+use consort_kernels::cuda::Kernel;
 use consort_memory::driver::{DeviceMemory, DeviceSpan, DeviceWord, PinnedMemory, Stream};
 use consort_memory::sync::{AtomicU32, Ordering};
-use consort_memory::{Span, SpanMut};
 use consort_transports::cuda_ipc::{Arena, How, PeerArena, PeerWords, Words, check_pattern, write_pattern};
 use consort_transports::{Shm, TransportError};
 
@@ -28,11 +27,11 @@ pub(super) use streams::StreamsCall;
 
 use super::fused::reducer;
 use super::gpu::{Gpu, Pooled};
+use super::told::tell_all;
 use super::trouble::failed;
 use crate::Rank;
 use crate::call::{Call, Kind};
 use crate::communicator::Communicator;
-use crate::engine::Buffers;
 use crate::error::{Error, Result};
 use crate::options::SLOTS;
 use crate::recorder::Descriptor;
@@ -62,6 +61,8 @@ const WORDS_PER_PEER: u32 = GOODBYE + 1 + CLASSES as u32 * MARKS;
 const GOODBYE: u32 = CLASSES as u32 * 2;
 /// Calls of which it is known what they were: more than a peer is ahead of one that it needs.
 const MARKS: u32 = 16;
+/// Operations under way on a device that ranks of a process share, for which nothing has to be allocated.
+const SLOTS_AT_ONCE: usize = 256;
 /// Bytes of what ranks tell each other of their arenas.
 const OFFER_BYTES: usize = 512;
 
@@ -194,7 +195,8 @@ impl Shared {
             return Ok(None);
         };
         let stride = stride(ranks);
-        let prepared = prepare(gpu, &shm, rank, ranks, stride).inspect_err(|error| {
+        let shares = gpu.joined(&communicator.core().group.member) > 1;
+        let prepared = prepare(gpu, &shm, rank, ranks, stride, shares).inspect_err(|error| {
             crate::report::warn(&format!("rank {rank} goes through the host: memory for its peers: {error}"));
         });
         let offers = match &prepared {
@@ -249,12 +251,7 @@ impl Shared {
             written = written.and_then(|()| write_pattern(stream, place, seed).map_err(refused));
         }
         // In any case: the others wait here.
-        communicator.core().collective(
-            Call::new(Kind::Devices, DataType::Uint8, None, 0, 1),
-            None,
-            communicator.timeout(),
-            Buffers { input: Span::of(&[1u8]), output: SpanMut::of(&mut vec![0u8; self.peers.len()]) },
-        )?;
+        tell_all(communicator, &[1])?;
         written?;
         for (peer, _) in (0u32..).zip(&self.peers).filter(|(_, of)| of.is_some()) {
             let place = self.own.arena().span().slice(peer as usize * PROBE_BYTES, PROBE_BYTES);
@@ -451,7 +448,14 @@ struct Prepared {
     beside: Stream,
 }
 
-fn prepare(gpu: &Gpu, shm: &Shm, rank: Rank, ranks: u32, stride: usize) -> Result<Prepared> {
+/// `shares`: whether other ranks of this process use the device. To load kernels the driver may wait for the device, and so
+/// for operations of theirs that wait for other processes, where a rank may be about to load: then all is loaded now,
+/// before any rank has an operation of this communicator.
+fn prepare(gpu: &Gpu, shm: &Shm, rank: Rank, ranks: u32, stride: usize, shares: bool) -> Result<Prepared> {
+    if shares {
+        let loaded = gpu.kernels().prepare_all(Kernel::Fold).and_then(|()| gpu.slots().reserve(SLOTS_AT_ONCE));
+        loaded.map_err(|error| failed(rank, "loading its kernels", error))?;
+    }
     let rank_bytes = PROBE_BYTES + COUNTER_BYTES + PEER_PACKET_BYTES + CLASSES * SLOTS as usize * stride;
     let (bytes, context) = (ranks as usize * rank_bytes, gpu.context());
     let refused = |error: TransportError| transport(rank, error);
@@ -468,11 +472,7 @@ fn prepare(gpu: &Gpu, shm: &Shm, rank: Rank, ranks: u32, stride: usize) -> Resul
 
 /// Whether all ranks have something: theirs, or nothing on all of them.
 fn agree<T>(communicator: &Communicator, mine: Option<T>) -> Result<Option<T>> {
-    let said = [u8::from(mine.is_some())];
-    let mut all = vec![0u8; communicator.size() as usize];
-    let call = Call::new(Kind::Devices, DataType::Uint8, None, 0, 1);
-    let buffers = Buffers { input: Span::of(&said), output: SpanMut::of(&mut all) };
-    communicator.core().collective(call, None, communicator.timeout(), buffers)?;
+    let all = tell_all(communicator, &[u8::from(mine.is_some())])?;
     Ok(mine.filter(|_| all.iter().all(|said| *said == 1)))
 }
 
@@ -485,10 +485,7 @@ fn exchange(communicator: &Communicator, arena: &[u8], words: &[u8]) -> Result<V
         return Err(Error::internal("an offer of device memory is too long"));
     }
     mine.resize(OFFER_BYTES, 0);
-    let mut all = vec![0u8; OFFER_BYTES * communicator.size() as usize];
-    let call = Call::new(Kind::Devices, DataType::Uint8, None, 0, OFFER_BYTES);
-    let buffers = Buffers { input: Span::of(&mine), output: SpanMut::of(&mut all) };
-    communicator.core().collective(call, None, communicator.timeout(), buffers)?;
+    let all = tell_all(communicator, &mine)?;
     let offers = all.as_chunks::<OFFER_BYTES>().0.iter().map(|offer| {
         let (first, second) = (usize::from(offer[0]), usize::from(offer[1]));
         let arena = offer.get(2..2 + first)?;

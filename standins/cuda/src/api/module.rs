@@ -63,6 +63,8 @@ fn error_log(count: u32, options: In<u32>, values: In<u64>) -> Answer<Option<(u6
 fn load(place: Out<u64>, image: In<u8>, log: Option<(u64, u64)>) -> Answer {
     place.check()?;
     let context = working()?;
+    // Loading may wait for the device, and here always does: who relies on less finds out.
+    context.synchronize()?;
     let text = image_text(image)?;
     let module = Module::load(&context, &text).map_err(|(code, words)| {
         if let Some((start, bytes)) = log {
@@ -101,7 +103,7 @@ fn attribute(function: &Function, number: u32) -> Answer<u32> {
 }
 
 exports! {
-    /// A text of PTX that ends with a zero; nothing else is taken.
+    /// A text of PTX that ends with a zero; nothing else is taken. After all that was submitted has ended.
     fn cuModuleLoadData(place: Out<u64>, image: In<u8>) {
         load(place, image, None)
     }
@@ -131,7 +133,10 @@ exports! {
         place.check()?;
         let driver = driver::get()?;
         let name = name.get()?.to_str().map_err(|_| Code::NOT_FOUND)?;
-        let function = driver.modules.get(module)?.function(name).ok_or(Code::NOT_FOUND)?;
+        let module = driver.modules.get(module)?;
+        // A kernel that is loaded when it is first asked for, as by default.
+        module.context.synchronize()?;
+        let function = module.function(name).ok_or(Code::NOT_FOUND)?;
         let handle = driver.number();
         driver.functions.insert(handle, Arc::new(function));
         place.put(handle)
