@@ -14,7 +14,7 @@ use consort_memory::driver::{CaptureStatus, Context, DeviceSpan, Event, RawStrea
 use super::fused::{Fused, FusedCall, Post, reducer};
 use super::gpu::{Gpu, Pooled};
 use super::host::Host;
-use super::shared::{KernelsCall, OneShotCall, Shared, StreamsCall};
+use super::shared::{KernelsCall, OneShotCall, Order, Shared, StreamsCall};
 use super::table::{self, Path, RECORD_BYTES, Record};
 use super::told::tell_all;
 use super::trouble::failed;
@@ -188,8 +188,17 @@ impl Placement {
         let cuda = |error| failed(self.rank, request.call.kind.name(), error);
         let stream = self.gpu.context().stream_ref(entry.stream);
         let element = entry.call.data_type.size();
-        let kept = entry.kept.clone();
         let blocks: Vec<Block> = entry.blocks.map_or(Vec::new(), |blocks| blocks.bytes(element).collect());
+        let order = |shared| Order {
+            shared,
+            gpu: &self.gpu,
+            last: &self.last,
+            entry,
+            blocks: &blocks,
+            blocks_max: self.blocks_max,
+            number: request.sequence,
+            kept: entry.kept.clone(),
+        };
         match &self.way {
             Way::Fused(fused) => {
                 let ready = Arc::new(self.gpu.event().map_err(cuda)?);
@@ -204,52 +213,24 @@ impl Placement {
                     blocks_max: self.blocks_max,
                 };
                 let call = FusedCall::new(fused, &self.gpu, &self.last, self.rank, request.sequence, post);
-                Ok((Box::new(call), Memory { input: Source::Elsewhere, output: None, _kept: kept }))
+                let kept = entry.kept.clone();
+                watched((call, Memory { input: Source::Elsewhere, output: None, _kept: kept }))
             }
-            Way::Streams(streams) => {
-                let (call, memory) = StreamsCall::make(
-                    streams,
-                    &self.gpu,
-                    &self.last,
-                    entry,
-                    &blocks,
-                    self.blocks_max,
-                    request.sequence,
-                    kept,
-                )?;
-                Ok((Box::new(call), memory))
-            }
+            Way::Streams(shared) => watched(StreamsCall::make(order(shared))?),
             Way::Kernels(shared) if OneShotCall::takes(&entry.call, self.ranks) => {
-                let (call, memory) = OneShotCall::make(
-                    shared,
-                    &self.gpu,
-                    &self.last,
-                    entry,
-                    self.blocks_max,
-                    request.sequence,
-                    kept,
-                )?;
-                Ok((Box::new(call), memory))
+                watched(OneShotCall::make(order(shared))?)
             }
-            Way::Kernels(shared) => {
-                let (call, memory) = KernelsCall::make(
-                    shared,
-                    &self.gpu,
-                    &self.last,
-                    entry,
-                    &blocks,
-                    self.blocks_max,
-                    request.sequence,
-                    kept,
-                )?;
-                Ok((Box::new(call), memory))
-            }
+            Way::Kernels(shared) => watched(KernelsCall::make(order(shared))?),
             Way::Host(host) => {
-                let (call, memory) = host.call(&self.gpu, &self.last, self.rank, entry, kept)?;
-                Ok((Box::new(call), memory))
+                watched(host.call(&self.gpu, &self.last, self.rank, entry, entry.kept.clone())?)
             }
         }
     }
+}
+
+/// As the engine has it.
+fn watched<W: Watched + 'static>((call, memory): (W, Memory)) -> Result<(Box<dyn Watched>, Memory)> {
+    Ok((Box::new(call), memory))
 }
 
 impl std::fmt::Debug for Placement {

@@ -5,26 +5,24 @@
 //! own slots and counters, so no block waits for another of its grid, and the driver is asked to run all at once where
 //! it can promise that. Every wait polls the abort word. Absent: which plan.
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use consort_algorithms::plan::{Action, CounterRole, Operand, Plan, Position, Region, Step};
-use consort_algorithms::{Block, Chunk, Extents, lengths};
+use consort_algorithms::{Chunk, Extents, lengths};
 use consort_kernels::Reducer;
 use consort_kernels::cuda::{RunShape, Table, layout, run_shared_bytes, threads_for};
 use consort_memory::driver::{DeviceMemory, DeviceSpan};
 
 use super::super::fused::reducer;
 use super::super::gpu::{Gpu, Pooled};
-use super::super::placement::{Entry, Last};
-use super::super::slots::{Health, Slot};
 use super::super::trouble::failed;
+use super::in_stream::{InMailboxes, InStream, Order};
 use super::program::{bearings, program};
-use super::{Announced, COUNTER_STRIDE, Counter, INSTANCES_MAX, Link, Shared};
+use super::{COUNTER_STRIDE, Counter, INSTANCES_MAX, Link, Shared};
 use crate::Rank;
-use crate::engine::watched::{Fault, Standing, State, Watched};
-use crate::engine::{Bearings, Memory, Source};
+use crate::engine::watched::Standing;
+use crate::engine::{Bearings, Memory};
 use crate::error::{Error, Result};
 use crate::options::SLOTS;
 
@@ -54,16 +52,14 @@ struct Uploaded {
 
 /// A call that is in its stream.
 pub(in super::super) struct KernelsCall {
-    shared: Arc<Shared>,
-    over: Slot,
-    health: Health,
-    announced: Announced,
     plan: Arc<Plan>,
     bearings: Bearings,
     iterations: u32,
     /// What the kernel reads, and where it says what it waits for.
     table: Pooled<Table>,
     status_at: usize,
+    /// The number with which the kernel says anything.
+    number: u64,
     blocks: u32,
     _program: Arc<Uploaded>,
     _scratch: Option<Arc<Pooled<DeviceMemory>>>,
@@ -201,32 +197,17 @@ fn places(plan: &Plan, step: &Step) -> Result<[Option<Chunk>; 3]> {
 }
 
 impl KernelsCall {
-    /// Puts a call into its stream. The caller has entered the context, and is alone.
-    #[expect(clippy::too_many_arguments, reason = "what a placement knows")]
-    pub(in super::super) fn make(
-        shared: &Arc<Shared>,
-        gpu: &Arc<Gpu>,
-        last: &Arc<Last>,
-        entry: &Entry<'_>,
-        blocks: &[Block],
-        blocks_max: u32,
-        number: u64,
-        kept: Vec<Arc<dyn Any + Send + Sync>>,
-    ) -> Result<(Self, Memory)> {
-        let (call, communicator) = (&entry.call, entry.communicator);
-        let (me, size) = (shared.rank, communicator.size());
-        let cuda = |error| failed(me, call.kind.name(), error);
-        let announced = shared.announce(call, number);
+    /// Puts a call into its stream.
+    pub(in super::super) fn make(order: Order<'_>) -> Result<(InStream<Self>, Memory)> {
+        let Order { shared, gpu, entry, blocks_max, .. } = order;
+        let (call, communicator, me) = (&entry.call, entry.communicator, shared.rank);
+        let cuda = |error| order.refused(error);
+        let announced = order.announce();
         let proved = program(communicator, call, LANES_MAX)?;
         let plan = proved.plan;
         let bearings = bearings(communicator, call);
-        let equal = plan.partition.extents(call.count, call.data_type.size());
-        let extents = match call.kind {
-            crate::call::Kind::Gather | crate::call::Kind::Scatter => equal.from_root(call.root, size),
-            kind if kind.varies() => equal.of_blocks(blocks, me),
-            _ => equal,
-        };
-        let reducer = reducer(call, size);
+        let extents = order.extents(&plan);
+        let reducer = reducer(call, communicator.size());
         let uploaded = shared.programs.of(gpu, me, &plan, proved.fold_hash, reducer.as_ref())?;
         let class = usize::from(call.kind.is_message());
         let instances = instances(extents.longest(), blocks_max, plan.lanes.len());
@@ -252,7 +233,7 @@ impl KernelsCall {
             uploaded.chunks.iter().map(|places| chunk(&plan, &extents, places)).collect();
         draft.settle(iterations);
         drop(links);
-        let over = gpu.slots().take().map_err(cuda)?;
+        let over = order.slot()?;
         let end = over.end();
         let header = size_of::<layout::Program>();
         let parts = [
@@ -316,28 +297,28 @@ impl KernelsCall {
             shared_bytes,
             is_cooperative: grid > 1 && gpu.context().device().cooperative_launch,
         };
-        let stream = gpu.context().stream_ref(entry.stream);
-        gpu.kernels().run(&stream, reducer.as_ref(), table.device_span(), shape).map_err(cuda)?;
-        let after = Arc::new(gpu.event().map_err(cuda)?);
-        stream.record(&after).map_err(cuda)?;
-        let health = Health::new(gpu, me, &after);
-        last.set(after);
-        tracing::trace!(rank = me, number, name = plan.name, grid, slot_bytes, "a program was launched");
+        let launched = gpu.kernels().run(&order.stream(), reducer.as_ref(), table.device_span(), shape);
+        launched.map_err(cuda)?;
+        tracing::trace!(
+            rank = me,
+            order.number,
+            name = plan.name,
+            grid,
+            slot_bytes,
+            "a program was launched"
+        );
         let made = KernelsCall {
-            shared: shared.clone(),
-            over,
-            health,
-            announced,
             plan,
             bearings,
             iterations,
             table,
             status_at,
+            number: end.sequence,
             blocks: grid,
             _program: uploaded,
             _scratch: scratch,
         };
-        Ok((made, Memory { input: Source::Elsewhere, output: None, _kept: kept }))
+        order.made(announced, over, made)
     }
 }
 
@@ -497,9 +478,8 @@ impl KernelsCall {
             let (sequence, where_) = (self.table.word(at), self.table.word(at + 8));
             layout::Status { sequence, step: where_ as u32, slice: (where_ >> 32) as u32 }
         });
-        let number = self.over.end().sequence;
-        let mut waiting =
-            statuses.filter(|status| status.sequence == number && status.step & layout::STATUS_WAITING != 0);
+        let mut waiting = statuses
+            .filter(|status| status.sequence == self.number && status.step & layout::STATUS_WAITING != 0);
         waiting.find_map(|status| {
             let index = status.step & !layout::STATUS_WAITING;
             let step = self.plan.steps.get(index as usize)?;
@@ -509,61 +489,29 @@ impl KernelsCall {
     }
 }
 
-impl Watched for KernelsCall {
-    fn poll(&mut self) -> std::result::Result<State, Fault> {
-        if self.over.is_done() {
-            // All that this rank needs was called by then.
-            let differs = self.shared.differs(&self.announced);
-            return differs.map_or(Ok(State::Done), |peer| Err(Fault::Mismatch { peer }));
+impl InMailboxes for KernelsCall {
+    fn peers(&self, _shared: &Shared) -> Vec<Rank> {
+        if let Some((peer, ..)) = self.waiting() {
+            return vec![peer];
         }
-        self.health.check()?;
-        Ok(State::Enqueued)
-    }
-
-    fn moved(&mut self) -> Result<()> {
-        Err(Error::internal("the host moved what a device moves"))
-    }
-
-    fn peers(&self) -> Vec<Rank> {
-        match self.waiting() {
-            Some((peer, ..)) => vec![peer],
-            // It has not begun, or has not waited for long: any of them may be missing.
-            None => self.plan.counters.iter().filter(|counter| counter.id.owner == self.plan.rank).fold(
-                Vec::new(),
-                |mut peers, counter| {
-                    let peer = self.bearings.rank(counter.id.writer);
-                    if !peers.contains(&peer) {
-                        peers.push(peer);
-                    }
-                    peers
-                },
-            ),
+        // It has not begun, or has not waited for long: any of them may be missing.
+        let mut peers = Vec::new();
+        for counter in self.plan.counters.iter().filter(|counter| counter.id.owner == self.plan.rank) {
+            let peer = self.bearings.rank(counter.id.writer);
+            if !peers.contains(&peer) {
+                peers.push(peer);
+            }
         }
+        peers
     }
 
-    fn standing(&self) -> Option<Standing> {
+    fn standing(&self, _shared: &Shared) -> Option<Standing> {
         let (peer, step, slice) = self.waiting()?;
         let steps = self.plan.steps.len() as u32;
         Some(Standing { peer, step, steps, slice, slices: self.iterations })
     }
 
-    fn give_up(&mut self) {
-        if !self.over.is_done() {
-            self.shared.release();
-        }
-    }
-
-    fn is_over(&self) -> bool {
-        self.over.is_done()
-    }
-
     fn algorithm(&self) -> &str {
         &self.plan.name
-    }
-}
-
-impl Drop for KernelsCall {
-    fn drop(&mut self) {
-        self.give_up();
     }
 }

@@ -6,6 +6,7 @@
 //! wait for lie in the host's memory ([`Words`]), those that kernels wait for on the device; a failing rank can let
 //! either go on. Absent: ranks that all are in one process on one device (`fused`).
 
+mod in_stream;
 mod kernels;
 mod one_shot;
 mod program;
@@ -21,6 +22,7 @@ use consort_memory::sync::{AtomicU32, Ordering};
 use consort_transports::cuda_ipc::{Arena, How, PeerArena, PeerWords, Words, check_pattern, write_pattern};
 use consort_transports::{Shm, TransportError};
 
+pub(super) use in_stream::Order;
 pub(super) use kernels::{KernelsCall, Programs};
 pub(super) use one_shot::OneShotCall;
 pub(super) use streams::StreamsCall;
@@ -453,7 +455,8 @@ struct Prepared {
 /// before any rank has an operation of this communicator.
 fn prepare(gpu: &Gpu, shm: &Shm, rank: Rank, ranks: u32, stride: usize, shares: bool) -> Result<Prepared> {
     if shares {
-        let loaded = gpu.kernels().prepare_all(Kernel::Fold).and_then(|()| gpu.slots().reserve(SLOTS_AT_ONCE));
+        let loaded =
+            gpu.kernels().prepare_all(Kernel::Fold).and_then(|()| gpu.slots().reserve(SLOTS_AT_ONCE));
         loaded.map_err(|error| failed(rank, "loading its kernels", error))?;
     }
     let rank_bytes = PROBE_BYTES + COUNTER_BYTES + PEER_PACKET_BYTES + CLASSES * SLOTS as usize * stride;

@@ -4,31 +4,20 @@
 //! of call k + 1 proves that it has read those of call k. The fold is in the order of ranks, as that of the plan
 //! `direct` (`algorithms/src/builders/direct.rs`), with the same bits. Absent: longer calls.
 
-use std::any::Any;
-use std::sync::Arc;
-
 use consort_kernels::Reducer;
 use consort_kernels::cuda::layout::{Factors, MAX_RANKS, OneShot};
 
 use super::super::fused::reducer;
-use super::super::gpu::Gpu;
-use super::super::placement::{Entry, Last};
-use super::super::slots::{Health, Slot};
-use super::super::trouble::failed;
-use super::{Announced, PACKET_BYTES, Shared};
+use super::in_stream::{InMailboxes, InStream, Order};
+use super::{PACKET_BYTES, Shared};
 use crate::Rank;
 use crate::call::{Call, Kind};
-use crate::engine::watched::{Fault, Standing, State, Watched};
-use crate::engine::{Memory, Source};
+use crate::engine::Memory;
+use crate::engine::watched::Standing;
 use crate::error::{Error, Result};
 
 /// A call that is in its stream.
-pub(in super::super) struct OneShotCall {
-    shared: Arc<Shared>,
-    over: Slot,
-    health: Health,
-    announced: Announced,
-}
+pub(in super::super) struct OneShotCall;
 
 impl OneShotCall {
     /// Whether a call is one that this runs, the same on all ranks.
@@ -40,24 +29,16 @@ impl OneShotCall {
             && ranks as usize <= MAX_RANKS
     }
 
-    /// Puts a call into its stream. The caller has entered the context, and is alone.
-    pub(in super::super) fn make(
-        shared: &Arc<Shared>,
-        gpu: &Arc<Gpu>,
-        last: &Arc<Last>,
-        entry: &Entry<'_>,
-        blocks_max: u32,
-        number: u64,
-        kept: Vec<Arc<dyn Any + Send + Sync>>,
-    ) -> Result<(Self, Memory)> {
-        let (call, rank, ranks) = (&entry.call, shared.rank, entry.communicator.size());
-        let cuda = |error| failed(rank, call.kind.name(), error);
-        let Some(reducer) = reducer(call, ranks) else {
+    /// Puts a call into its stream.
+    pub(in super::super) fn make(order: Order<'_>) -> Result<(InStream<Self>, Memory)> {
+        let (shared, entry) = (order.shared, order.entry);
+        let (rank, ranks) = (shared.rank, entry.communicator.size());
+        let Some(reducer) = reducer(&entry.call, ranks) else {
             return Err(Error::internal("an all-reduce that does not reduce"));
         };
-        let announced = shared.announce(call, number);
+        let announced = order.announce();
         let flag = shared.next_flag();
-        let over = gpu.slots().take().map_err(cuda)?;
+        let over = order.slot()?;
         let end = over.end();
         let mut peers = [0; MAX_RANKS];
         for (peer, place) in (0..ranks).zip(&mut peers) {
@@ -82,58 +63,22 @@ impl OneShotCall {
             peers,
             factors: Factors::of(&reducer),
         };
-        let stream = gpu.context().stream_ref(entry.stream);
-        gpu.kernels().one_shot(&stream, &reducer, &parameters, blocks_max).map_err(cuda)?;
-        let after = Arc::new(gpu.event().map_err(cuda)?);
-        stream.record(&after).map_err(cuda)?;
-        let health = Health::new(gpu, rank, &after);
-        last.set(after);
-        let made = OneShotCall { shared: shared.clone(), over, health, announced };
-        Ok((made, Memory { input: Source::Elsewhere, output: None, _kept: kept }))
+        let launched = order.gpu.kernels().one_shot(&order.stream(), &reducer, &parameters, order.blocks_max);
+        launched.map_err(|error| order.refused(error))?;
+        order.made(announced, over, OneShotCall)
     }
 }
 
-impl Watched for OneShotCall {
-    fn poll(&mut self) -> std::result::Result<State, Fault> {
-        if self.over.is_done() {
-            // All that this rank needs was called by then.
-            let differs = self.shared.differs(&self.announced);
-            return differs.map_or(Ok(State::Done), |peer| Err(Fault::Mismatch { peer }));
-        }
-        self.health.check()?;
-        Ok(State::Enqueued)
+impl InMailboxes for OneShotCall {
+    fn peers(&self, shared: &Shared) -> Vec<Rank> {
+        (0..shared.peers.len() as u32).filter(|peer| *peer != shared.rank).collect()
     }
 
-    fn moved(&mut self) -> Result<()> {
-        Err(Error::internal("the host moved what a device moves"))
-    }
-
-    fn peers(&self) -> Vec<Rank> {
-        let all = 0..self.shared.peers.len() as u32;
-        all.filter(|peer| *peer != self.shared.rank).collect()
-    }
-
-    fn standing(&self) -> Option<Standing> {
+    fn standing(&self, _shared: &Shared) -> Option<Standing> {
         None
-    }
-
-    fn give_up(&mut self) {
-        if !self.over.is_done() {
-            self.shared.release();
-        }
-    }
-
-    fn is_over(&self) -> bool {
-        self.over.is_done()
     }
 
     fn algorithm(&self) -> &str {
         "one-shot"
-    }
-}
-
-impl Drop for OneShotCall {
-    fn drop(&mut self) {
-        self.give_up();
     }
 }

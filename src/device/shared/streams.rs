@@ -4,36 +4,29 @@
 //! wait becomes a stream-ordered wait, a signal a stream-ordered write, a fold a launch. When the call has been made,
 //! all of it is in the stream. Absent: which plan.
 
-use std::any::Any;
 use std::sync::Arc;
 use std::task::Poll;
 
+use consort_algorithms::Rank as Relative;
 use consort_algorithms::plan::{CounterRole, Plan, Region};
-use consort_algorithms::{Block, Rank as Relative};
 use consort_kernels::Reducer;
 use consort_kernels::cuda::FoldJob;
 use consort_memory::driver::{CudaError, DeviceMemory, DeviceSpan, DeviceWord, StreamRef};
 
 use super::super::fused::reducer;
 use super::super::gpu::{Gpu, Pooled};
-use super::super::placement::{Entry, Last};
-use super::super::slots::{Health, Slot};
-use super::super::trouble::failed;
+use super::super::placement::Entry;
+use super::in_stream::{InMailboxes, InStream, Order};
 use super::program::{bearings, program};
-use super::{Announced, CLASSES, Counter, Link, Shared};
+use super::{CLASSES, Counter, Link, Shared};
 use crate::Rank;
-use crate::call::Kind;
-use crate::engine::watched::{Fault, Standing, State, Watched};
-use crate::engine::{Bearings, Executor, Io, Memory, Piece, Progress, Sizes, Source, Stop};
+use crate::engine::watched::Standing;
+use crate::engine::{Bearings, Executor, Io, Memory, Piece, Progress, Sizes, Stop};
 use crate::error::{Error, Result};
 use crate::options::{SLOT_BYTES_MIN, SLOTS};
 
 /// A call that is in its stream.
 pub(in super::super) struct StreamsCall {
-    shared: Arc<Shared>,
-    over: Slot,
-    health: Health,
-    announced: Announced,
     /// Words here that tell how far the others are: who raises each, and to what in the end.
     awaited: Vec<(Rank, DeviceWord, u64)>,
     name: String,
@@ -149,35 +142,20 @@ impl StreamIo<'_> {
 }
 
 impl StreamsCall {
-    /// Puts a call into its stream. The caller has entered the context, and is alone.
-    #[expect(clippy::too_many_arguments, reason = "what a placement knows")]
-    pub(in super::super) fn make(
-        shared: &Arc<Shared>,
-        gpu: &Arc<Gpu>,
-        last: &Arc<Last>,
-        entry: &Entry<'_>,
-        blocks: &[Block],
-        blocks_max: u32,
-        number: u64,
-        kept: Vec<Arc<dyn Any + Send + Sync>>,
-    ) -> Result<(Self, Memory)> {
+    /// Puts a call into its stream.
+    pub(in super::super) fn make(order: Order<'_>) -> Result<(InStream<Self>, Memory)> {
+        let Order { shared, gpu, entry, blocks_max, .. } = order;
         let (call, communicator) = (&entry.call, entry.communicator);
-        let (me, size) = (shared.rank, communicator.size());
-        let cuda = |error| failed(me, call.kind.name(), error);
-        let announced = shared.announce(call, number);
+        let cuda = |error| order.refused(error);
+        let announced = order.announce();
         let proved = program(communicator, call, 1)?;
         let plan = &*proved.plan;
         let bearings = bearings(communicator, call);
-        let equal = plan.partition.extents(call.count, call.data_type.size());
-        let extents = match call.kind {
-            Kind::Gather | Kind::Scatter => equal.from_root(call.root, size),
-            kind if kind.varies() => equal.of_blocks(blocks, me),
-            _ => equal,
-        };
+        let extents = order.extents(plan);
         let whole = extents.longest().next_power_of_two();
         let slot_bytes = whole.clamp(SLOT_BYTES_MIN, shared.stride);
         let class = usize::from(call.kind.is_message());
-        let stream = gpu.context().stream_ref(entry.stream);
+        let stream = order.stream();
         let scratch = shared.scratch(gpu, plan.scratch as usize * slot_bytes)?;
         let places =
             places(shared, plan, bearings, class, entry, scratch.as_deref().map(|scratch| scratch.span()))?;
@@ -206,7 +184,7 @@ impl StreamsCall {
                 Place::Remote(peer, _) => links[peer as usize][class].filled[0],
             },
         );
-        let reducer = reducer(call, size);
+        let reducer = reducer(call, communicator.size());
         let refused = None;
         let mut io = StreamIo { gpu, stream: &stream, reducer, places, words, blocks_max, refused };
         match executor.advance(plan, &sizes, &mut io) {
@@ -231,17 +209,11 @@ impl StreamsCall {
             .map(|word| (word.peer, word.word.clone(), links[word.peer as usize][class].emptied[0]));
         let awaited = awaited.collect();
         drop(links);
-        let over = gpu.slots().take().map_err(cuda)?;
+        let over = order.slot()?;
         let (word, number) = over.word();
         stream.write_value(word, number).map_err(cuda)?;
-        let after = Arc::new(gpu.event().map_err(cuda)?);
-        stream.record(&after).map_err(cuda)?;
-        let health = Health::new(gpu, me, &after);
-        last.set(after);
         let name = plan.name.clone();
-        let made =
-            StreamsCall { shared: shared.clone(), over, health, announced, awaited, name, _scratch: scratch };
-        Ok((made, Memory { input: Source::Elsewhere, output: None, _kept: kept }))
+        order.made(announced, over, StreamsCall { awaited, name, _scratch: scratch })
     }
 }
 
@@ -297,48 +269,18 @@ fn words(shared: &Shared, plan: &Plan, bearings: Bearings, class: usize) -> Resu
     plan.counters.iter().map(|counter| word(counter.id)).collect()
 }
 
-impl Watched for StreamsCall {
-    fn poll(&mut self) -> std::result::Result<State, Fault> {
-        if self.over.is_done() {
-            // All that this rank needs was called by then.
-            let differs = self.shared.differs(&self.announced);
-            return differs.map_or(Ok(State::Done), |peer| Err(Fault::Mismatch { peer }));
-        }
-        self.health.check()?;
-        Ok(State::Enqueued)
-    }
-
-    fn moved(&mut self) -> Result<()> {
-        Err(Error::internal("the host moved what a device moves"))
-    }
-
-    fn peers(&self) -> Vec<Rank> {
+impl InMailboxes for StreamsCall {
+    fn peers(&self, _shared: &Shared) -> Vec<Rank> {
         let behind = |(_, word, end): &&(Rank, DeviceWord, u64)| word.load_acquire() < *end;
         self.awaited.iter().filter(behind).map(|(peer, ..)| *peer).collect()
     }
 
-    fn standing(&self) -> Option<Standing> {
-        let peer = *self.peers().first()?;
+    fn standing(&self, shared: &Shared) -> Option<Standing> {
+        let peer = *self.peers(shared).first()?;
         Some(Standing { peer, step: 0, steps: 0, slice: 0, slices: 0 })
-    }
-
-    fn give_up(&mut self) {
-        if !self.over.is_done() {
-            self.shared.release();
-        }
-    }
-
-    fn is_over(&self) -> bool {
-        self.over.is_done()
     }
 
     fn algorithm(&self) -> &str {
         &self.name
-    }
-}
-
-impl Drop for StreamsCall {
-    fn drop(&mut self) {
-        self.give_up();
     }
 }

@@ -1,0 +1,146 @@
+//! What is the same of every call over mailboxes: what it is made from, and how one sees that it is over.
+//!
+//! Invariant: when a call has been made all of it is in its stream, and an event after it. Absent: what it puts there.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use consort_algorithms::plan::Plan;
+use consort_algorithms::{Block, Extents};
+use consort_memory::driver::{CudaError, StreamRef};
+
+use super::super::gpu::Gpu;
+use super::super::placement::{Entry, Last};
+use super::super::slots::{Health, Slot};
+use super::super::trouble::failed;
+use super::{Announced, Shared};
+use crate::Rank;
+use crate::call::Kind;
+use crate::engine::watched::{Fault, Standing, State, Watched};
+use crate::engine::{Memory, Source};
+use crate::error::{Error, Result};
+
+/// What a call is made from. The caller has entered the context, and is alone.
+pub(in super::super) struct Order<'a> {
+    pub(in super::super) shared: &'a Arc<Shared>,
+    pub(in super::super) gpu: &'a Arc<Gpu>,
+    pub(in super::super) last: &'a Arc<Last>,
+    pub(in super::super) entry: &'a Entry<'a>,
+    pub(in super::super) blocks: &'a [Block],
+    pub(in super::super) blocks_max: u32,
+    /// The call's number, the same on all ranks.
+    pub(in super::super) number: u64,
+    pub(in super::super) kept: Vec<Arc<dyn Any + Send + Sync>>,
+}
+
+/// A call that is in its stream.
+pub(in super::super) struct InStream<C: InMailboxes> {
+    shared: Arc<Shared>,
+    over: Slot,
+    health: Health,
+    announced: Announced,
+    call: C,
+}
+
+/// What differs between calls that are in their streams.
+pub(in super::super) trait InMailboxes: Send {
+    /// Whom it waits for, if it waits; all others where that is not known.
+    fn peers(&self, shared: &Shared) -> Vec<Rank>;
+
+    /// Where it stands, as far as the device has said.
+    fn standing(&self, shared: &Shared) -> Option<Standing>;
+
+    /// The program's name.
+    fn algorithm(&self) -> &str;
+}
+
+impl Order<'_> {
+    /// What the driver refused.
+    pub(super) fn refused(&self, error: CudaError) -> Error {
+        failed(self.shared.rank, self.entry.call.kind.name(), error)
+    }
+
+    pub(super) fn stream(&self) -> StreamRef {
+        self.gpu.context().stream_ref(self.entry.stream)
+    }
+
+    /// What it says when it is over.
+    pub(super) fn slot(&self) -> Result<Slot> {
+        self.gpu.slots().take().map_err(|error| self.refused(error))
+    }
+
+    /// Tells the peers what the call is.
+    pub(super) fn announce(&self) -> Announced {
+        self.shared.announce(&self.entry.call, self.number)
+    }
+
+    /// The lengths of the plan's chunks.
+    pub(super) fn extents(&self, plan: &Plan) -> Extents<'_> {
+        let (call, size) = (&self.entry.call, self.entry.communicator.size());
+        let equal = plan.partition.extents(call.count, call.data_type.size());
+        match call.kind {
+            Kind::Gather | Kind::Scatter => equal.from_root(call.root, size),
+            kind if kind.varies() => equal.of_blocks(self.blocks, self.shared.rank),
+            _ => equal,
+        }
+    }
+
+    /// All of the call is in its stream.
+    pub(super) fn made<C: InMailboxes>(
+        self,
+        announced: Announced,
+        over: Slot,
+        call: C,
+    ) -> Result<(InStream<C>, Memory)> {
+        let after = Arc::new(self.gpu.event().map_err(|error| self.refused(error))?);
+        self.stream().record(&after).map_err(|error| self.refused(error))?;
+        let health = Health::new(self.gpu, self.shared.rank, &after);
+        self.last.set(after);
+        let made = InStream { shared: self.shared.clone(), over, health, announced, call };
+        Ok((made, Memory { input: Source::Elsewhere, output: None, _kept: self.kept }))
+    }
+}
+
+impl<C: InMailboxes> Watched for InStream<C> {
+    fn poll(&mut self) -> std::result::Result<State, Fault> {
+        if self.over.is_done() {
+            // All that this rank needs was called by then.
+            let differs = self.shared.differs(&self.announced);
+            return differs.map_or(Ok(State::Done), |peer| Err(Fault::Mismatch { peer }));
+        }
+        self.health.check()?;
+        Ok(State::Enqueued)
+    }
+
+    fn moved(&mut self) -> Result<()> {
+        Err(Error::internal("the host moved what a device moves"))
+    }
+
+    fn peers(&self) -> Vec<Rank> {
+        self.call.peers(&self.shared)
+    }
+
+    fn standing(&self) -> Option<Standing> {
+        self.call.standing(&self.shared)
+    }
+
+    fn give_up(&mut self) {
+        if !self.over.is_done() {
+            self.shared.release();
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.is_done()
+    }
+
+    fn algorithm(&self) -> &str {
+        self.call.algorithm()
+    }
+}
+
+impl<C: InMailboxes> Drop for InStream<C> {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}
