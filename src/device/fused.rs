@@ -205,32 +205,32 @@ impl FusedCall {
         }
         let slot = Arc::new(self.gpu.slots().take().map_err(cuda)?);
         let after = Arc::new(self.gpu.event().map_err(cuda)?);
-        let kept = self.fold(&stream, posts, &slot)?;
-        if let Err(error) = stream.record(&after) {
-            // Nothing tells when the kernels have ended: what they read and write is never used again.
+        let mut kept = Kept::default();
+        let folded = self.fold(&stream, posts, &slot, &mut kept);
+        if let Err(error) = folded.and_then(|()| stream.record(&after).map_err(cuda)) {
+            // Nothing tells when what was launched has ended: what it reads and writes is never used again.
             std::mem::forget((slot, kept));
-            return Err(cuda(error));
+            return Err(error);
         }
         *last = Some(after.clone());
         drop((entered, last));
         Ok(Outcome::Launched { after, stream: self.stream, slot, kept: Arc::new(kept) })
     }
 
-    /// Launches the folds of all ranks; what the launch reads beside their buffers.
-    fn fold(&self, stream: &StreamRef, posts: &[Post], slot: &Slot) -> Result<Kept> {
+    /// Launches the folds of all ranks. `kept` gets what the launches use beside the ranks' buffers.
+    fn fold(&self, stream: &StreamRef, posts: &[Post], slot: &Slot, kept: &mut Kept) -> Result<()> {
         let (call, ranks) = (posts[0].call, self.fused.ranks);
         let cuda = |error| trouble::failed(self.rank, call.kind.name(), error);
         let kernels = self.gpu.kernels();
         let blocks_max = posts.iter().map(|post| post.blocks_max).fold(0, u32::saturating_add).max(1);
         let same = posts.iter().all(|post| post.call.scalar == call.scalar);
         let mut jobs = Jobs::default();
-        let mut kept = Kept::default();
         let reducer = if same {
             jobs.add(&call, posts, ranks)?;
             reducer(&call, ranks)
         } else {
             // Each contribution is multiplied by its own rank's scalar beforehand, and rounded as it would be.
-            let scaled = self.scale(stream, posts, &mut kept)?;
+            let scaled = self.scale(stream, posts, kept)?;
             let posts: Vec<Post> =
                 posts.iter().zip(scaled).map(|(post, input)| post.with_input(input)).collect();
             let plain = Call { scalar: None, ..call };
@@ -240,23 +240,19 @@ impl FusedCall {
         let jobs: Vec<FoldJob<'_>> = jobs.all().collect();
         if jobs.is_empty() {
             let (word, number) = slot.word();
-            stream.write_value(word, number).map_err(cuda)?;
-            return Ok(kept);
+            return stream.write_value(word, number).map_err(cuda);
         }
         let table = Kernels::table_bytes(jobs.len()).map(|bytes| self.gpu.table(bytes)).transpose();
-        let table = table.map_err(cuda)?;
-        kernels
-            .fold(stream, reducer.as_ref(), &jobs, blocks_max, table.as_deref(), Some(slot.end()))
-            .map_err(cuda)?;
-        kept.table = table;
-        Ok(kept)
+        kept.table = table.map_err(cuda)?;
+        let (table, end) = (kept.table.as_deref(), Some(slot.end()));
+        kernels.fold(stream, reducer.as_ref(), &jobs, blocks_max, table, end).map_err(cuda)
     }
 
     /// Every rank's contribution, multiplied by its scalar.
     fn scale(&self, stream: &StreamRef, posts: &[Post], kept: &mut Kept) -> Result<Vec<DeviceSpan>> {
         let cuda = |error| trouble::failed(self.rank, "scaling contributions", error);
         let bytes: usize = posts.iter().map(|post| post.input.len().next_multiple_of(256)).sum();
-        let memory = self.gpu.scratch(bytes).map_err(cuda)?;
+        let memory = kept.scratch.insert(self.gpu.scratch(bytes).map_err(cuda)?);
         let mut at = 0;
         let mut scaled = Vec::with_capacity(posts.len());
         for post in posts {
@@ -268,7 +264,6 @@ impl FusedCall {
             kernels.fold(stream, reducer.as_ref(), &[job], post.blocks_max, None, None).map_err(cuda)?;
             scaled.push(target);
         }
-        kept.scratch = Some(memory);
         Ok(scaled)
     }
 

@@ -1,7 +1,6 @@
 //! One device of this process: its context, its kernels, and what operations take from pools.
 //!
-//! Invariant: one value a context in a process, shared by all that use it; nothing is loaded before it is needed.
-//! Absent: communicators.
+//! Invariant: one value a context in a process, shared by all that use it. Absent: communicators.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;

@@ -7,7 +7,7 @@ use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use consort_algorithms::Block;
-use consort_kernels::cuda::Kernel;
+use consort_kernels::cuda::{Kernel, Types};
 use consort_memory::driver::NvLinks;
 use consort_memory::driver::{CaptureStatus, Context, DeviceSpan, Event, RawStream};
 
@@ -84,7 +84,11 @@ impl Placement {
         let (rank, ranks) = (communicator.rank(), communicator.size());
         let gpu = Gpu::of(context);
         let group = &communicator.core().group;
-        gpu.joined(&group.member);
+        let table = &group.member.table;
+        let several = gpu.joined(&group.member) > 1 && table.iter().any(|of| of.process != table[0].process);
+        if several {
+            load(&gpu, rank, &[Kernel::Fold], Types::All);
+        }
         let near = |rank: &u32| !matches!(group.member.distance(*rank), Distance::Network(_));
         let shares = group.members.iter().filter(|of| **of != group.member.rank).all(near);
         let process = group.member.table[group.member.rank as usize].process;
@@ -94,6 +98,11 @@ impl Placement {
         let records = exchange(communicator, &mine)?;
         let determinism = communicator.core().settings.preferences.determinism;
         let wanted = table::choose(&records, determinism)?;
+        match wanted {
+            Path::Streams => load(&gpu, rank, &[Kernel::Fold], Types::Assembled),
+            Path::Kernels => load(&gpu, rank, &[Kernel::Run, Kernel::OneShot], Types::Assembled),
+            Path::Fused | Path::Host => {}
+        }
         let shared = match wanted {
             Path::Streams | Path::Kernels => Shared::make(communicator, &gpu)?.map(Arc::new),
             Path::Fused | Path::Host => None,
@@ -241,6 +250,20 @@ impl std::fmt::Debug for Placement {
             .field("path", &self.path)
             .field("gpu", &self.gpu)
             .finish_non_exhaustive()
+    }
+}
+
+/// Loads kernels before any rank has an operation of a communicator under way. To load, the driver may wait for the device,
+/// and so for operations of other ranks of this process that wait for other processes, where somebody may be about to
+/// load too.
+fn load(gpu: &Gpu, rank: Rank, kernels: &[Kernel], types: Types) {
+    /// Operations under way, about, for which no slots have to be made.
+    const SLOTS_AT_ONCE: usize = 256;
+    let prepared = |kernel: &Kernel| gpu.kernels().prepare_all(*kernel, types);
+    let loaded = kernels.iter().try_for_each(prepared);
+    if let Err(error) = loaded.and_then(|()| gpu.slots().reserve(SLOTS_AT_ONCE)) {
+        // A type that nobody uses may stay away; a call that uses it says so.
+        crate::report::warn(&format!("rank {rank}: not all kernels are on its device: {error}"));
     }
 }
 

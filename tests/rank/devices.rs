@@ -270,39 +270,54 @@ pub(crate) fn interleaved(context: &Context) -> Result<()> {
     })
 }
 
-/// Pairs of ranks across processes, each pair with a kernel of its own, and in each process the rank of another pair is
-/// first: who loads its kernel only then may wait for the device, and both processes for each other.
+/// Pairs of ranks that need each other, each pair with a kernel of its own. Of two ranks that share a device the one of
+/// another pair is first on each device: who loads its kernel only then waits for the device, and so for the other pair,
+/// which does the same.
 pub(crate) fn crossing(context: &Context) -> Result<()> {
     let seats = seats(context)?;
     let first_is_in = std::sync::Barrier::new(seats.len());
     on_each(&seats, |seat| {
         let (rank, size) = seat.place();
-        let pair = seat.host().split(Some(rank % 2), 0)?.expect("a colour was given");
+        // Across processes that share a device, or across the devices of one.
+        let is_one_process = seats.len() == size as usize;
+        let colour = if is_one_process { rank / 2 } else { rank % 2 };
+        let pair = seat.host().split(Some(colour), 0)?.expect("a colour was given");
         let on = pair.on_device(&seat.device)?;
-        let [stream, _] = &seat.streams;
-        let is_first = rank == 0 || rank == size - 1;
-        let numbers = seat.device.copy_of(&[rank as i32 + 1; 1000])?;
-        let floats = seat.device.copy_of(&[rank as f64 + 1.0; 1000])?;
         // Making a communicator may wait for the device too.
         seat.host().barrier()?;
-        if !is_first {
-            first_is_in.wait();
+        let is_first = rank == 0 || rank == size - 1;
+        match (is_one_process, colour) {
+            (true, 0) => cross(seat, &on, ReduceOp::Max, is_first, &first_is_in, [1.0f32, 2.0]),
+            (true, _) => cross(seat, &on, ReduceOp::Min, is_first, &first_is_in, [1.0f32, 1.0]),
+            // Types that a driver has to compile.
+            (false, 0) => cross(seat, &on, ReduceOp::Max, is_first, &first_is_in, [1i32, 2]),
+            (false, _) => cross(seat, &on, ReduceOp::Sum, is_first, &first_is_in, [1.5f64, 3.0]),
         }
-        if rank % 2 == 0 {
-            on.all_reduce(&numbers, &numbers, ReduceOp::Max, stream)?;
-        } else {
-            on.all_reduce(&floats, &floats, ReduceOp::Sum, stream)?;
-        }
-        if is_first {
-            first_is_in.wait();
-        }
-        on.synchronize()?;
-        match rank % 2 {
-            0 => assert_eq!(numbers.to_vec()?, [3; 1000]),
-            _ => assert_eq!(floats.to_vec()?, [6.0; 1000]),
-        }
-        Ok(())
     })
+}
+
+/// One of the calls of [`crossing`], on what a rank has and to what must come of it.
+fn cross<T: Element + Default + PartialEq + std::fmt::Debug + std::ops::Add<Output = T>>(
+    seat: &Seat,
+    on: &DeviceCommunicator,
+    op: ReduceOp,
+    is_first: bool,
+    first_is_in: &std::sync::Barrier,
+    [one, expected]: [T; 2],
+) -> Result<()> {
+    let is_lower = on.communicator().rank() == 0 || op == ReduceOp::Sum;
+    let buffer = seat.device.copy_of(&[if is_lower { one } else { one + one }; 1000])?;
+    if !is_first {
+        first_is_in.wait();
+    }
+    let called = on.all_reduce(&buffer, &buffer, op, &seat.streams[0]);
+    if is_first {
+        first_is_in.wait();
+    }
+    called?;
+    on.synchronize()?;
+    assert_eq!(buffer.to_vec()?, [expected; 1000]);
+    Ok(())
 }
 
 /// Many operations in streams before anybody waits, more than there are slots, events or hardware queues.

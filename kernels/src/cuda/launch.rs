@@ -1,11 +1,11 @@
-//! Kernels on a context: loaded when they are first needed, launched on spans.
+//! Kernels on a context: loaded once, when they are first needed or before, and launched on spans.
 //!
 //! Invariant: what a launch is given has been checked against the lengths of its spans, so a kernel touches nothing
 //! outside of them. Absent: what is folded with what, and when.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use consort_memory::driver::{Context, CudaError, DeviceSpan, Function, Module, PinnedMemory, StreamRef};
 use consort_memory::{Plain, Span, SpanMut};
@@ -44,18 +44,24 @@ pub struct FoldJob<'a> {
 /// Which kernel: for which type, if it folds, and with which operator.
 type Which = (Kernel, Option<DataType>, ReduceOp);
 
-/// The kernels of one context.
-///
-/// Each image is loaded once, whoever asks: to unload a second one the driver would wait for the device.
-pub struct Kernels {
-    context: Context,
-    loaded: Mutex<Loaded>,
+/// Which types' kernels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Types {
+    /// Those of which there is machine code for the device.
+    Assembled,
+    /// All; the driver compiles those of which there is none, which takes seconds where its cache does not have them.
+    All,
 }
 
-#[derive(Default)]
-struct Loaded {
-    functions: HashMap<Which, Arc<Function>>,
-    modules: HashMap<Option<DataType>, Module>,
+/// The kernels of one context.
+///
+/// Each image is loaded once, whoever asks: to unload a second one the driver would wait for the device. Whoever
+/// launches what is loaded already waits for nobody who loads.
+pub struct Kernels {
+    context: Context,
+    functions: Mutex<HashMap<Which, Arc<Function>>>,
+    /// Held while the driver loads.
+    modules: Mutex<HashMap<Option<DataType>, Module>>,
 }
 
 /// A record of what a launch is given, in memory that the device reads.
@@ -109,7 +115,7 @@ impl Table {
 impl Kernels {
     /// Those of a context; nothing is loaded yet.
     pub fn new(context: &Context) -> Self {
-        Kernels { context: context.clone(), loaded: Mutex::default() }
+        Kernels { context: context.clone(), functions: Mutex::default(), modules: Mutex::default() }
     }
 
     /// Where they run.
@@ -247,21 +253,24 @@ impl Kernels {
         self.function(kernel, reducer).map(drop)
     }
 
-    /// Loads a kernel for all types and operators. Types without machine code for the device are compiled by the
-    /// driver, which takes seconds where its cache does not have them.
+    /// Loads a kernel for many types and all operators.
     ///
     /// # Errors
-    /// The driver's.
-    pub fn prepare_all(&self, kernel: Kernel) -> Result<(), CudaError> {
+    /// The driver's first; what could be loaded is.
+    pub fn prepare_all(&self, kernel: Kernel, types: Types) -> Result<(), CudaError> {
+        let mut outcome = Ok(());
         if matches!(kernel, Kernel::Fold | Kernel::Run) {
-            self.named((kernel, None, ReduceOp::Sum))?;
+            outcome = self.named((kernel, None, ReduceOp::Sum)).map(drop);
         }
-        for data_type in DataType::ALL {
+        let capability = self.context.device().compute_capability;
+        let is_wanted =
+            |of: &DataType| types == Types::All || image(Some(*of), capability).form == super::Form::Binary;
+        for data_type in DataType::ALL.into_iter().filter(is_wanted) {
             for op in ReduceOp::ALL {
-                self.named((kernel, Some(data_type), op))?;
+                outcome = outcome.and(self.named((kernel, Some(data_type), op)).map(drop));
             }
         }
-        Ok(())
+        outcome
     }
 
     fn function(&self, kernel: Kernel, reducer: Option<&Reducer>) -> Result<Arc<Function>, CudaError> {
@@ -270,8 +279,7 @@ impl Kernels {
     }
 
     fn named(&self, which: Which) -> Result<Arc<Function>, CudaError> {
-        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = loaded.functions.get(&which) {
+        if let Some(known) = locked(&self.functions).get(&which) {
             return Ok(known.clone());
         }
         let (kernel, data_type, op) = which;
@@ -280,16 +288,19 @@ impl Kernels {
             None if kernel == Kernel::Fold => FOLD_COPY,
             None => RUN_COPY,
         };
-        let module = match loaded.modules.get(&data_type) {
+        let mut modules = locked(&self.modules);
+        let module = match modules.get(&data_type) {
             Some(known) => known.clone(),
             None => {
                 let module = self.load(data_type)?;
-                loaded.modules.insert(data_type, module.clone());
+                modules.insert(data_type, module.clone());
                 module
             }
         };
+        // Two that ask at the same time get handles of the same kernel.
         let function = Arc::new(module.function(name)?);
-        loaded.functions.insert(which, function.clone());
+        drop(modules);
+        locked(&self.functions).insert(which, function.clone());
         Ok(function)
     }
 
@@ -323,6 +334,10 @@ pub struct RunShape {
 pub fn threads_for(bytes: usize) -> u32 {
     let wanted = bytes.div_ceil(16).min(MAX_BLOCK_THREADS as usize) as u32;
     wanted.next_multiple_of(WARP_THREADS).clamp(WARP_THREADS, MAX_BLOCK_THREADS)
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn record(job: &FoldJob<'_>, reducer: Option<&Reducer>) -> Job {

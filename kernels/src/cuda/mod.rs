@@ -12,7 +12,7 @@ use crate::{DataType, ReduceOp};
 mod launch;
 pub mod layout;
 
-pub use launch::{End, FoldJob, Kernels, RunShape, Table, threads_for};
+pub use launch::{End, FoldJob, Kernels, RunShape, Table, Types, threads_for};
 
 /// The oldest devices that an image runs on, as major and minor compute capability.
 pub const MIN_CAPABILITY: (u32, u32) = (8, 0);

@@ -92,8 +92,17 @@ impl Order<'_> {
         over: Slot,
         call: C,
     ) -> Result<(InStream<C>, Memory)> {
-        let after = Arc::new(self.gpu.event().map_err(|error| self.refused(error))?);
-        self.stream().record(&after).map_err(|error| self.refused(error))?;
+        let recorded = self.gpu.event().and_then(|after| self.stream().record(&after).map(|()| after));
+        let after = match recorded {
+            Ok(after) => Arc::new(after),
+            Err(error) => {
+                let error = self.refused(error);
+                // It runs, but nothing tells when it has ended: what it reads and writes is never used again.
+                self.shared.release();
+                std::mem::forget((over, call));
+                return Err(error);
+            }
+        };
         let health = Health::new(self.gpu, self.shared.rank, &after);
         self.last.set(after);
         let made = InStream { shared: self.shared.clone(), over, health, announced, call };

@@ -16,7 +16,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use consort_kernels::cuda::Kernel;
 use consort_memory::driver::{DeviceMemory, DeviceSpan, DeviceWord, PinnedMemory, Stream};
 use consort_memory::sync::{AtomicU32, Ordering};
 use consort_transports::cuda_ipc::{Arena, How, PeerArena, PeerWords, Words, check_pattern, write_pattern};
@@ -63,8 +62,6 @@ const WORDS_PER_PEER: u32 = GOODBYE + 1 + CLASSES as u32 * MARKS;
 const GOODBYE: u32 = CLASSES as u32 * 2;
 /// Calls of which it is known what they were: more than a peer is ahead of one that it needs.
 const MARKS: u32 = 16;
-/// Operations under way on a device that ranks of a process share, for which nothing has to be allocated.
-const SLOTS_AT_ONCE: usize = 256;
 /// Bytes of what ranks tell each other of their arenas.
 const OFFER_BYTES: usize = 512;
 
@@ -197,8 +194,7 @@ impl Shared {
             return Ok(None);
         };
         let stride = stride(ranks);
-        let shares = gpu.joined(&communicator.core().group.member) > 1;
-        let prepared = prepare(gpu, &shm, rank, ranks, stride, shares).inspect_err(|error| {
+        let prepared = prepare(gpu, &shm, rank, ranks, stride).inspect_err(|error| {
             crate::report::warn(&format!("rank {rank} goes through the host: memory for its peers: {error}"));
         });
         let offers = match &prepared {
@@ -450,15 +446,7 @@ struct Prepared {
     beside: Stream,
 }
 
-/// `shares`: whether other ranks of this process use the device. To load kernels the driver may wait for the device, and so
-/// for operations of theirs that wait for other processes, where a rank may be about to load: then all is loaded now,
-/// before any rank has an operation of this communicator.
-fn prepare(gpu: &Gpu, shm: &Shm, rank: Rank, ranks: u32, stride: usize, shares: bool) -> Result<Prepared> {
-    if shares {
-        let loaded =
-            gpu.kernels().prepare_all(Kernel::Fold).and_then(|()| gpu.slots().reserve(SLOTS_AT_ONCE));
-        loaded.map_err(|error| failed(rank, "loading its kernels", error))?;
-    }
+fn prepare(gpu: &Gpu, shm: &Shm, rank: Rank, ranks: u32, stride: usize) -> Result<Prepared> {
     let rank_bytes = PROBE_BYTES + COUNTER_BYTES + PEER_PACKET_BYTES + CLASSES * SLOTS as usize * stride;
     let (bytes, context) = (ranks as usize * rank_bytes, gpu.context());
     let refused = |error: TransportError| transport(rank, error);
