@@ -77,7 +77,7 @@ pub struct Communicator {
 impl Communicator {
     pub(crate) fn from_core(core: Arc<Core>, process: Arc<Process>) -> Self {
         let timeout = core.settings.timeout;
-        let owner = Arc::new(Owner(core.clone()));
+        let owner = Arc::new(Owner { core: core.clone(), _process: process.clone() });
         Communicator { core, process, timeout, algorithm: None, owner: Some(owner) }
     }
 
@@ -203,11 +203,15 @@ impl Communicator {
 }
 
 /// Closes the communicator when nobody has it any more.
-struct Owner(Arc<Core>);
+struct Owner {
+    core: Arc<Core>,
+    /// What is under way at the end may still need the control thread, to connect.
+    _process: Arc<Process>,
+}
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.0.close();
+        self.core.close();
     }
 }
 

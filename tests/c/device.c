@@ -413,8 +413,9 @@ static void all_rounds(struct rank* rank, int aborts) {
   for (round = 0; round < 10000 && unused() < left; round++) rest();
   if (unused() < left) fprintf(stderr, "unused were %zu bytes, are %zu\n", left, unused());
   CHECK(unused() >= left);
+  /* Another thread's look is a descriptor too. */
   for (round = 0; round < 10000 && entries("/proc/self/fd") > descriptors; round++) rest();
-  CHECK(entries("/proc/self/fd") <= descriptors);
+  CHECK(round < 10000);
   CHECK(entries("/proc/self/task") <= threads);
   meet();
 }

@@ -90,6 +90,7 @@ fn main() {
         "bits" => plain::bits(&context),
         "launched" => plain::launched(&context),
         "unattended" => plain::unattended(&context),
+        "dropped" => plain::dropped(&context),
         "split" => plain::split(&context),
         "vectors" => plain::vectors(&context),
         "groups" => plain::groups(&context),

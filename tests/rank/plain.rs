@@ -61,6 +61,18 @@ pub(crate) fn unattended(context: &Context) -> Result<()> {
     Ok(())
 }
 
+/// The first operation of all is started, and the communicator dropped: it still has to connect.
+pub(crate) fn dropped(context: &Context) -> Result<()> {
+    let comm = context.join()?;
+    // The work would keep the process's thread.
+    drop(comm.start_all_reduce(vec![1i64; 100_000], ReduceOp::Sum)?);
+    let began = Instant::now();
+    drop(comm);
+    // What does not finish is given up after ten seconds.
+    assert!(began.elapsed() < Duration::from_secs(5), "dropped in {:?}", began.elapsed());
+    Ok(())
+}
+
 /// Halves, and the halves' halves, used in turn with their parent.
 pub(crate) fn split(context: &Context) -> Result<()> {
     let comm = context.join()?;

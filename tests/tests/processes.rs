@@ -28,6 +28,15 @@ fn eight_ranks_on_few_cores() {
 }
 
 #[test]
+fn a_communicator_that_is_dropped_at_once_finishes_what_was_started() {
+    let _alone = alone();
+    for transport in ["shm", "tcp", "shm", "tcp"] {
+        let start = Start::new(RANK, "dropped", 3).env("CONSORT_TRANSPORT", transport);
+        start.env("CONSORT_TIMEOUT", 30).go().all_end_well();
+    }
+}
+
+#[test]
 fn every_collective_over_tcp() {
     everything(2, "tcp", "0,1,3,97,4099,600001");
     everything(3, "tcp", "0,1,3,97,4099,70001");
