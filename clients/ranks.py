@@ -30,6 +30,11 @@ class Rank:
             return value
         return self._pipe.recv()
 
+    def meet(self):
+        """Returns when all ranks have come here: not by the library that is looked at."""
+        self._pipe.send(("meet", None))
+        self._pipe.recv()
+
     def check(self, what, holds, saw=""):
         """Fails the job unless it holds."""
         if not holds:
@@ -90,7 +95,7 @@ def run(name, body, size, limit=60):
         pipes[ours] = number
         processes.append(process)
     ends, checked, failure = time.monotonic() + limit, 0, None
-    others = list(pipes)[1:]
+    others, met = list(pipes)[1:], []
     while pipes and failure is None:
         ready = multiprocessing.connection.wait(list(pipes), timeout=max(0, ends - time.monotonic()))
         if not ready:
@@ -104,6 +109,12 @@ def run(name, body, size, limit=60):
             if kind == "share":
                 for other in others:
                     other.send(value)
+            elif kind == "meet":
+                met.append(pipe)
+                if len(met) == size:
+                    for other in met:
+                        other.send(None)
+                    met = []
             elif kind == "done":
                 checked += value
                 del pipes[pipe]
