@@ -57,20 +57,24 @@ pub fn library() -> PathBuf {
 /// If it cannot be made.
 pub fn library_directory() -> PathBuf {
     static PLACE: OnceLock<PathBuf> = OnceLock::new();
-    let make = || {
-        let library = library();
-        let place = library.with_file_name("nccl");
-        std::fs::create_dir_all(&place).expect("a directory beside the library");
-        for name in ["libnccl.so", "libnccl.so.2"] {
-            // Other tests do this at the same time: a link appears in one step.
-            let link = place.join(format!(".{name}.{}", std::process::id()));
-            let _ = std::fs::remove_file(&link);
-            std::os::unix::fs::symlink(&library, &link).expect("a link");
-            std::fs::rename(&link, place.join(name)).expect("its name");
-        }
-        place
-    };
-    PLACE.get_or_init(make).clone()
+    PLACE.get_or_init(|| linked_as(&library(), "nccl", ["libnccl.so", "libnccl.so.2"])).clone()
+}
+
+/// A directory beside a library, in which it has these names.
+///
+/// # Panics
+/// If it cannot be made.
+pub(crate) fn linked_as(library: &Path, directory: &str, names: [&str; 2]) -> PathBuf {
+    let place = library.with_file_name(directory);
+    std::fs::create_dir_all(&place).expect("a directory beside the library");
+    for name in names {
+        // Other tests do this at the same time: a link appears in one step.
+        let link = place.join(format!(".{name}.{}", std::process::id()));
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink(library, &link).expect("a link");
+        std::fs::rename(&link, place.join(name)).expect("its name");
+    }
+    place
 }
 
 /// The arguments that link a program with the library, and let it be found.

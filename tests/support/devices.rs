@@ -12,7 +12,7 @@ use consort::planning::{Algorithm, Collective};
 use consort::{Call, Communicator, DataType, ReduceOp, Result, Scalar, Span, SpanMut};
 use consort_kernels::{Reducer, Source, Store, Target};
 
-use crate::matrix::collectives;
+use crate::matrix::{call_of, collectives};
 use crate::pattern::Fold;
 use crate::system::Random;
 
@@ -134,19 +134,8 @@ pub fn cases(size: u32, seed: u64, one_of: u64) -> Vec<Case> {
 
 impl Case {
     fn call(&self, rank: u32) -> Call {
-        let Case { data_type, fold, count, root, .. } = *self;
-        let op = fold.op();
-        let call = match self.collective {
-            Collective::AllReduce => Call::all_reduce(data_type, op, count),
-            Collective::Reduce => Call::reduce(data_type, op, count, root),
-            Collective::Broadcast => Call::broadcast(data_type, count, root),
-            Collective::AllGather => Call::all_gather(data_type, count),
-            Collective::ReduceScatter => Call::reduce_scatter(data_type, op, count),
-            Collective::AllToAll => Call::all_to_all(data_type, count),
-            Collective::Gather => Call::gather(data_type, count, root),
-            Collective::Scatter => Call::scatter(data_type, count, root),
-            Collective::SendReceive => panic!("no collective"),
-        };
+        let Case { collective, data_type, fold, count, root, .. } = *self;
+        let call = call_of(collective, data_type, fold.op(), count, root);
         let scalar = Scalar::from_bytes(data_type, &self.bytes(!rank, data_type.size()));
         fold.scaling(call, scalar.expect("one element"))
     }

@@ -83,20 +83,30 @@ pub struct Case {
 
 impl Case {
     fn call(&self, key: u64, rank: u32) -> Call {
-        let Case { data_type, fold, count, root, .. } = *self;
-        let op = fold.op();
-        let call = match self.collective {
-            Collective::AllReduce => Call::all_reduce(data_type, op, count),
-            Collective::Reduce => Call::reduce(data_type, op, count, root),
-            Collective::Broadcast => Call::broadcast(data_type, count, root),
-            Collective::AllGather => Call::all_gather(data_type, count),
-            Collective::ReduceScatter => Call::reduce_scatter(data_type, op, count),
-            Collective::AllToAll => Call::all_to_all(data_type, count),
-            Collective::Gather => Call::gather(data_type, count, root),
-            Collective::Scatter => Call::scatter(data_type, count, root),
-            Collective::SendReceive => panic!("no collective"),
-        };
+        let Case { collective, data_type, fold, count, root, .. } = *self;
+        let call = call_of(collective, data_type, fold.op(), count, root);
         fold.scaling(call, scalar_of(data_type, key, rank))
+    }
+}
+
+/// The call of a collective; `op` and `root` are of those that have one.
+pub(crate) fn call_of(
+    collective: Collective,
+    data_type: DataType,
+    op: ReduceOp,
+    count: usize,
+    root: u32,
+) -> Call {
+    match collective {
+        Collective::AllReduce => Call::all_reduce(data_type, op, count),
+        Collective::Reduce => Call::reduce(data_type, op, count, root),
+        Collective::Broadcast => Call::broadcast(data_type, count, root),
+        Collective::AllGather => Call::all_gather(data_type, count),
+        Collective::ReduceScatter => Call::reduce_scatter(data_type, op, count),
+        Collective::AllToAll => Call::all_to_all(data_type, count),
+        Collective::Gather => Call::gather(data_type, count, root),
+        Collective::Scatter => Call::scatter(data_type, count, root),
+        Collective::SendReceive => panic!("no collective"),
     }
 }
 

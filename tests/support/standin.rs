@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use crate::compiler::linked_as;
+
 /// `libcuda.so` as cargo has built it: beside the test that runs.
 ///
 /// # Panics
@@ -34,20 +36,9 @@ fn built() -> Option<PathBuf> {
 /// If it cannot be made.
 pub fn standin_cuda_dir() -> PathBuf {
     static PLACE: OnceLock<PathBuf> = OnceLock::new();
-    let make = || {
-        let library = standin_library();
-        let place = library.with_file_name("standin-cuda");
-        std::fs::create_dir_all(&place).expect("a directory beside the library");
-        for name in ["libcuda.so", "libcuda.so.1"] {
-            // Other tests do this at the same time: a link appears in one step.
-            let link = place.join(format!(".{name}.{}", std::process::id()));
-            let _ = std::fs::remove_file(&link);
-            std::os::unix::fs::symlink(&library, &link).expect("a link");
-            std::fs::rename(&link, place.join(name)).expect("its name");
-        }
-        place
-    };
-    PLACE.get_or_init(make).clone()
+    PLACE
+        .get_or_init(|| linked_as(&standin_library(), "standin-cuda", ["libcuda.so", "libcuda.so.1"]))
+        .clone()
 }
 
 /// Lets a program find the stand-in before any driver of the machine, with these `CONSORT_STANDIN_` variables.
