@@ -306,6 +306,14 @@ impl Call {
         if has { blocks.saturating_mul(self.count).saturating_mul(self.data_type.size()) } else { 0 }
     }
 
+    /// The packed form of [`Call::descriptor`], of a call that names no algorithm and whose blocks are equal.
+    #[inline]
+    pub(crate) fn packed(&self) -> u64 {
+        let (op, named) = (self.operator(), Named::NONE);
+        let (kind, data_type, root) = (self.kind, self.data_type, self.root);
+        Descriptor { kind, data_type, op, root, count: self.count as u64, named }.packed()
+    }
+
     pub(crate) fn descriptor(&self) -> Descriptor {
         Descriptor {
             kind: self.kind,
@@ -421,6 +429,27 @@ impl Call {
         Ok(())
     }
 
+    /// Where the output lies from the input when rank `rank` calls in place, modulo the address space; none where there is
+    /// no such form.
+    pub(crate) fn in_place(&self, rank: Rank) -> Option<usize> {
+        self.form_in_place(self.count * self.data_type.size() * rank as usize).0
+    }
+
+    /// The same where this rank's block begins `block` bytes behind the start of the buffer of all, and the form in words.
+    fn form_in_place(&self, block: usize) -> (Option<usize>, &'static str) {
+        match self.kind {
+            Kind::AllGather | Kind::AllGatherV | Kind::Split | Kind::Grow | Kind::Gather => {
+                (Some(block.wrapping_neg()), "the input is this rank's block of the output")
+            }
+            Kind::ReduceScatter | Kind::ReduceScatterV | Kind::Scatter => {
+                (Some(block), "the output is this rank's block of the input")
+            }
+            Kind::AllToAll => (None, "there is none for all_to_all"),
+            Kind::Send | Kind::Receive => (None, "there is none for point-to-point"),
+            _ => (Some(0), "both are the same buffer"),
+        }
+    }
+
     /// The two buffers must be apart or stand as the in-place form wants it, in which this rank's block begins
     /// `block` bytes behind the start of the buffer of all.
     pub(crate) fn check_overlap(
@@ -432,18 +461,8 @@ impl Call {
     ) -> Result<()> {
         let (from, to) = (input.start(), output.start());
         let apart = from + input.bytes() <= to || to + output.bytes() <= from;
-        let (in_place, form) = match self.kind {
-            Kind::AllGather | Kind::AllGatherV | Kind::Split | Kind::Grow | Kind::Gather => {
-                (from == to + block, "the input is this rank's block of the output")
-            }
-            Kind::ReduceScatter | Kind::ReduceScatterV | Kind::Scatter => {
-                (to == from + block, "the output is this rank's block of the input")
-            }
-            Kind::AllToAll => (false, "there is none for all_to_all"),
-            Kind::Send | Kind::Receive => (false, "there is none for point-to-point"),
-            _ => (from == to, "both are the same buffer"),
-        };
-        if apart || in_place {
+        let (in_place, form) = self.form_in_place(block);
+        if apart || in_place == Some(to.wrapping_sub(from)) {
             return Ok(());
         }
         Err(Error::invalid(

@@ -95,13 +95,19 @@ impl Descriptor {
     /// A word that differs when the descriptors do (up to collisions of a 64-bit mix), salted with the
     /// operation's number and whatever else must agree.
     pub(crate) fn digest(&self, sequence: u64, salt: u64) -> u64 {
-        let mut word = self.packed() ^ salt;
-        for part in [self.count, sequence] {
-            word = (word ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            word ^= word >> 29;
-        }
-        word.wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ word >> 32
+        digest_of(self.packed(), self.count, sequence, salt)
     }
+}
+
+/// As [`Descriptor::digest`], of a packed descriptor and its count.
+#[inline]
+pub(crate) fn digest_of(packed: u64, count: u64, sequence: u64, salt: u64) -> u64 {
+    let mut word = packed ^ salt;
+    for part in [count, sequence] {
+        word = (word ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        word ^= word >> 29;
+    }
+    word.wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ word >> 32
 }
 
 impl std::fmt::Display for Descriptor {
@@ -266,11 +272,25 @@ impl Recorder {
     /// The rank enters an operation, called by thread `caller`; the place of its record.
     #[inline]
     pub(crate) fn enter(&self, sequence: u64, descriptor: &Descriptor, caller: u64) -> u64 {
+        let what = (descriptor.packed(), descriptor.count);
+        self.enter_at(sequence, what, descriptor.kind.is_message(), caller, self.clock.ticks())
+    }
+
+    /// As [`Recorder::enter`] an operation whose descriptor is packed, at a reading of [`Recorder::ticks`].
+    #[inline]
+    pub(crate) fn enter_at(
+        &self,
+        sequence: u64,
+        what: (u64, u64),
+        message: bool,
+        caller: u64,
+        ticks: u64,
+    ) -> u64 {
         // One writer: a plain load and store.
         let index = self.opened.load(Ordering::Relaxed) + 1;
         self.caller.store(caller, Ordering::Relaxed);
-        self.record(index).write(index, sequence, descriptor, self.clock.ticks());
-        if !descriptor.kind.is_message() {
+        self.record(index).write(index, sequence, what, ticks);
+        if !message {
             // Release: pairs with the Acquire of `entered` in `snapshot`; an order of the two numbers.
             self.entered.store(sequence, Ordering::Release);
         }
@@ -282,7 +302,13 @@ impl Recorder {
     /// The rank leaves the operation of record `index`.
     #[inline]
     pub(crate) fn finish(&self, index: u64, sequence: u64, message: bool) {
-        self.end(index, false);
+        self.finish_at(index, sequence, message, self.clock.ticks());
+    }
+
+    /// As [`Recorder::finish`], at a reading of [`Recorder::ticks`].
+    #[inline]
+    pub(crate) fn finish_at(&self, index: u64, sequence: u64, message: bool, ticks: u64) {
+        self.end(index, false, ticks);
         if !message {
             // Release: pairs with the Acquire of `finished` in `snapshot`; a plain order of the two numbers.
             self.finished.store(sequence, Ordering::Release);
@@ -291,15 +317,21 @@ impl Recorder {
 
     /// The operation of record `index` ends with an error.
     pub(crate) fn fail(&self, index: u64) {
-        self.end(index, true);
+        self.end(index, true, self.clock.ticks());
+    }
+
+    /// The present, as operations are stamped with it.
+    #[inline]
+    pub(crate) fn ticks(&self) -> u64 {
+        self.clock.ticks()
     }
 
     #[inline]
-    fn end(&self, index: u64, failed: bool) {
+    fn end(&self, index: u64, failed: bool, ticks: u64) {
         let record = self.record(index);
         // Many operations may have been started since; then the record is another's.
         if record.index.load(Ordering::Relaxed) == index {
-            record.ended.store(self.clock.ticks() << 1 | failed as u64, Ordering::Relaxed);
+            record.ended.store(ticks << 1 | failed as u64, Ordering::Relaxed);
         }
     }
 
@@ -342,14 +374,14 @@ impl Recorder {
 
 impl Record {
     #[inline]
-    fn write(&self, index: u64, sequence: u64, descriptor: &Descriptor, ticks: u64) {
+    fn write(&self, index: u64, sequence: u64, (packed, count): (u64, u64), ticks: u64) {
         self.index.store(0, Ordering::Relaxed);
         // Release: pairs with the Acquire fence in `read`; whoever reads a new field below and looks at
         // `index` again sees at least this 0.
         fence(Ordering::Release);
         self.sequence.store(sequence, Ordering::Relaxed);
-        self.packed.store(descriptor.packed(), Ordering::Relaxed);
-        self.count.store(descriptor.count, Ordering::Relaxed);
+        self.packed.store(packed, Ordering::Relaxed);
+        self.count.store(count, Ordering::Relaxed);
         self.entered.store(ticks, Ordering::Relaxed);
         self.ended.store(0, Ordering::Relaxed);
         // Release: pairs with the Acquire in `read`; publishes the fields.

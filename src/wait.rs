@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+/// Looks at what a peer with a core of its own does at the same time: some microseconds.
+const LOOKS: u32 = 2_000;
 /// Rounds of spinning before the core is offered to others, when every rank has a core.
 const SPINS: u32 = 20_000;
 /// The first of them, without the processor's pause.
@@ -29,6 +31,12 @@ impl Policy {
     pub(crate) fn for_ranks(ranks: u32) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Policy { cores_shared: ranks as usize > cores }
+    }
+
+    /// Looks at what a peer does at the same time before it is waited for.
+    #[inline]
+    pub(crate) fn looks(self) -> u32 {
+        if self.cores_shared { SPINS_SHARED } else { LOOKS }
     }
 
     pub(crate) fn waiter(self) -> Waiter {

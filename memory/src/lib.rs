@@ -13,6 +13,7 @@ mod fork;
 mod held;
 #[cfg(not(loom))]
 mod mapping;
+mod packets;
 mod span;
 pub mod sync;
 #[cfg(not(loom))]
@@ -26,6 +27,7 @@ pub use fork::ForkStamp;
 pub use held::{Held, HeldRead, Lease, Lender, lend};
 #[cfg(not(loom))]
 pub use mapping::Mapping;
+pub use packets::{Arrival, Inbox, Outbox, Row};
 pub use span::{Plain, Span, SpanMut};
 #[cfg(not(loom))]
 pub use ticks::{duration, ticks};

@@ -14,6 +14,7 @@ use crate::call::{Call, Kind};
 use crate::control::group::Group;
 use crate::control::process::{Advance, Process, Shared, Unattended};
 use crate::engine::discarded;
+use crate::engine::packets::AtOnce;
 use crate::engine::routes::ProcessRoutes;
 use crate::engine::{Buffers, Engine, Memory, Progress, Source, Task};
 use crate::error::{Error, Result};
@@ -193,6 +194,33 @@ impl Core {
         self.planning.admit(&call)?;
         let run = || self.collective_by(&mut self.acquire()?.engine, call, blocks, timeout, buffers);
         run().map_err(|error| self.told(error))
+    }
+
+    /// A collective that may be over before it would pay to make a task of it: what became of it, if it was begun.
+    #[inline]
+    pub(super) fn at_once(
+        &self,
+        call: &Call,
+        timeout: Duration,
+        buffers: Buffers<'_>,
+    ) -> Option<Result<()>> {
+        let mut owned = self.try_own()?;
+        let guard = FailOnPanic(&self.group);
+        let outcome = owned.engine.at_once(call, buffers, self.policy.looks());
+        std::mem::forget(guard);
+        match outcome {
+            AtOnce::Done => Some(Ok(())),
+            AtOnce::No => None,
+            AtOnce::Begun(request, exchange, reducer) => {
+                let engine = &mut *owned.engine;
+                let mut task = engine.take_task();
+                task.prepare(timeout);
+                task.push_begun(request, exchange, reducer);
+                let driven = self.drive(engine, task, &[buffers]);
+                drop(owned);
+                Some(driven.map_err(|error| self.told(error)))
+            }
+        }
     }
 
     fn collective_by(

@@ -186,8 +186,14 @@ impl Communicator {
     /// [`Error::InvalidArgument`] when the buffers do not fit the call; otherwise as the typed methods.
     pub fn execute(&self, call: &Call, input: Span<'_>, output: SpanMut<'_>) -> Result<()> {
         self.core.check()?;
+        let buffers = Buffers { input, output };
+        if self.algorithm.is_none()
+            && let Some(done) = self.core.at_once(call, self.timeout, buffers)
+        {
+            return done;
+        }
         call.check(self.rank(), self.size(), input, output)?;
-        self.core.collective(self.told_how(*call), None, self.timeout, Buffers { input, output }).map(drop)
+        self.core.collective(self.told_how(*call), None, self.timeout, buffers).map(drop)
     }
 
     /// Returns when every rank has called it.
@@ -198,7 +204,11 @@ impl Communicator {
         self.core.check()?;
         let (input, mut output) = ([0u8; 1], [0u8; 1]);
         let buffers = Buffers { input: Span::of(&input), output: SpanMut::of(&mut output) };
-        self.core.collective(core::barrier_call(), None, self.timeout, buffers).map(drop)
+        let call = core::barrier_call();
+        if let Some(done) = self.core.at_once(&call, self.timeout, buffers) {
+            return done;
+        }
+        self.core.collective(call, None, self.timeout, buffers).map(drop)
     }
 }
 

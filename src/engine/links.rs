@@ -67,6 +67,11 @@ impl Links {
         Links { index: HashMap::new(), slots: Vec::new(), routes, messages: Vec::new() }
     }
 
+    /// The ways to other ranks.
+    pub(crate) fn routes(&mut self) -> &mut dyn Routes {
+        &mut *self.routes
+    }
+
     /// As [`Routes::is_mapped`].
     pub(crate) fn is_mapped(&self, group: &Group, rank: Rank) -> bool {
         self.routes.is_mapped(group, rank)

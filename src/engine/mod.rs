@@ -11,6 +11,7 @@ mod executor;
 #[cfg(test)]
 mod fuzz;
 pub(crate) mod links;
+pub(crate) mod packets;
 mod part;
 pub(crate) mod routes;
 mod task;
@@ -39,6 +40,7 @@ use crate::planner::{Cache, Choices, Machine, Planner};
 use crate::work::Ticket;
 use bound::Bound;
 use links::Links;
+use packets::Packets;
 use routes::Routes;
 
 /// The memory of one request: sends read `input`, receives write `output`.
@@ -53,6 +55,7 @@ pub(crate) struct Engine {
     pub(crate) group: Arc<Group>,
     pub(crate) settings: Settings,
     pub(crate) links: Links,
+    packets: Packets,
     planner: Arc<Planner>,
     choices: Choices,
     cache: Cache<Bound>,
@@ -156,6 +159,7 @@ impl Engine {
             group,
             settings,
             links: Links::new(routes),
+            packets: Packets::default(),
             choices,
             planner,
             cache: Cache::new(),
@@ -325,6 +329,7 @@ impl Engine {
     /// In a forked child: nothing may be closed in a way that the parent would notice.
     pub(crate) fn abandon(&mut self) {
         self.links.abandon();
+        std::mem::forget(std::mem::take(&mut self.packets));
         std::mem::forget(std::mem::take(&mut self.queue));
     }
 
@@ -337,6 +342,7 @@ impl Engine {
     /// Closes the connections of an idle engine and forgets what was bound to them; both come again when needed.
     pub(crate) fn release(&mut self) {
         self.links.close();
+        self.packets = Packets::default();
         self.cache = Cache::new();
         self.scratch = Vec::new();
         self.foreground = None;
@@ -351,6 +357,7 @@ impl Engine {
             self.choices.memory_bytes() + self.cache.table_bytes() + bound + self.planner.memory_bytes();
         let queue = self.queue.capacity() * size_of::<Queued>();
         let queue = queue + self.foreground.as_ref().map_or(0, |task| task.memory_bytes());
-        self.links.memory_bytes() + self.scratch.capacity() + tables + plans + queue
+        let packets = self.packets.memory_bytes();
+        self.links.memory_bytes() + packets + self.scratch.capacity() + tables + plans + queue
     }
 }

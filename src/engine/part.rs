@@ -8,11 +8,13 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use consort_algorithms::Block;
+use consort_kernels::{ReduceOp, Reducer};
 use consort_memory::SpanMut;
 
 use super::bound::{Bearings, Bound, Broken, RealIo, Shape, links_of};
 use super::executor::{Executor, Progress, Sizes, Stop};
 use super::links::Links;
+use super::packets::{self, Exchange, Packets, Wanted};
 use super::task::{Blocked, Request};
 use super::trouble::Trouble;
 use super::watched::{Fault, State, Watched};
@@ -48,6 +50,11 @@ pub(super) struct Part {
     numbers: Vec<usize>,
     /// The link whose mailbox at the peer is not empty yet, in phase `Drain`.
     draining: Option<usize>,
+    /// What it does in phase `Exchange`, and of whom it wants something there.
+    exchange: Option<(Exchange, Reducer)>,
+    wanted: Option<Wanted>,
+    /// Whom it waits for in phase `Meet`, and for what.
+    met: Option<(Rank, Want)>,
     /// What runs it, where a stream does, and how far that was.
     watched: Option<(Box<dyn Watched>, State)>,
     /// Whether the device was told to let it go.
@@ -58,6 +65,10 @@ pub(super) struct Part {
 enum Phase {
     #[default]
     Find,
+    /// Ranks tell each other whether they exchange messages that carry their flag.
+    Meet,
+    /// They do.
+    Exchange,
     Link,
     Drain,
     Run,
@@ -77,6 +88,12 @@ impl Part {
         if let Some(blocks) = blocks {
             self.blocks.extend(blocks.bytes(request.call.data_type.size()));
         }
+    }
+
+    /// Its messages are on their way already.
+    pub(super) fn adopt(&mut self, exchange: Exchange, reducer: Reducer) {
+        self.exchange = Some((exchange, reducer));
+        self.phase = Phase::Exchange;
     }
 
     /// It runs in a stream, or here again.
@@ -164,8 +181,18 @@ impl Part {
     }
 
     /// A peer that a connection has been on its way to for longer than `limit`.
-    pub(super) fn connecting_for(&self, links: &mut Links, now: Instant, limit: Duration) -> Option<Rank> {
-        if self.phase == Phase::Link { links.overdue(&self.numbers, now, limit) } else { None }
+    pub(super) fn connecting_for(
+        &self,
+        links: &mut Links,
+        packets: &mut Packets,
+        now: Instant,
+        limit: Duration,
+    ) -> Option<Rank> {
+        match self.phase {
+            Phase::Link => links.overdue(&self.numbers, now, limit),
+            Phase::Meet => packets.overdue(now, limit),
+            _ => None,
+        }
     }
 
     /// Bytes of its tables.
@@ -188,6 +215,14 @@ impl Part {
                 // Nothing moves, whatever the others say.
                 Phase::Find if self.request()?.call.count == 0 => self.phase = Phase::Done,
                 Phase::Find => self.find(engine)?,
+                Phase::Meet => match self.meet(engine)? {
+                    Poll::Ready(()) => {}
+                    Poll::Pending => return Ok(Progress::Blocked),
+                },
+                Phase::Exchange => match self.exchange(engine, buffers)? {
+                    Progress::Done if self.watched.is_some() => self.come_back()?,
+                    progress => return Ok(progress),
+                },
                 Phase::Link => {
                     match engine.links.poll_up(&self.numbers, &engine.group) {
                         Ok(Poll::Ready(())) => {}
@@ -267,13 +302,73 @@ impl Part {
         let request = self.request()?;
         let call = request.call;
         let choice = engine.choices.choose(&call)?;
-        let key = CacheKey::new(&call, &choice);
+        if choice.packets {
+            self.phase = Phase::Meet;
+            return Ok(());
+        }
+        self.find_bound(engine, &request, &choice)
+    }
+
+    /// Whether there is a board; then the exchange begins, and otherwise the plan is looked for.
+    fn meet(&mut self, engine: &mut Engine) -> std::result::Result<Poll<()>, Trouble> {
+        let request = self.request()?;
+        let Engine { packets, links, group, .. } = engine;
+        match packets.poll(group, links.routes()) {
+            Ok(Poll::Pending) => {
+                self.met = packets.missing();
+                return Ok(Poll::Pending);
+            }
+            Ok(Poll::Ready(_)) => {}
+            Err(packets::Trouble::Own(error)) => return Err(error.into()),
+            Err(packets::Trouble::Broken(broken)) => return Err(self.fault(broken)),
+        }
+        match packets.board() {
+            Some(board) => {
+                let exchange = Exchange::of(board, &request);
+                self.exchange = Some((exchange, reducer_of(&request.call, group.size())));
+                self.phase = Phase::Exchange;
+            }
+            None => {
+                let choice = engine.choices.choose(&request.call)?;
+                self.find_bound(engine, &request, &choice)?;
+            }
+        }
+        Ok(Poll::Ready(()))
+    }
+
+    fn exchange(
+        &mut self,
+        engine: &mut Engine,
+        buffers: Buffers<'_>,
+    ) -> std::result::Result<Progress, Trouble> {
+        let (Some((exchange, reducer)), Some(board)) = (&mut self.exchange, engine.packets.board()) else {
+            return Err(Error::internal("an exchange without a board").into());
+        };
+        match exchange.advance(board, reducer, buffers) {
+            Ok(Progress::Done) => {
+                if let Some(request) = &self.request {
+                    board.remember(&request.call, reducer);
+                }
+                self.phase = Phase::Done;
+                Ok(Progress::Done)
+            }
+            Ok(progress) => {
+                self.wanted = exchange.wanted(board);
+                Ok(progress)
+            }
+            Err(peer) => Err(Trouble::Mismatch { request: self.request()?, peer }),
+        }
+    }
+
+    fn find_bound(&mut self, engine: &mut Engine, request: &Request, choice: &Choice) -> Result<()> {
+        let call = request.call;
+        let key = CacheKey::new(&call, choice);
         if self.shape != Some(key) {
             self.bound = engine.cache.find(key).cloned();
             self.shape = self.bound.as_ref().map(|_| key);
         }
         if self.bound.is_some() {
-            return self.start(engine, &request);
+            return self.start(engine, request);
         }
         let (plan, bearings, base) = self.plan(engine, &call)?;
         let keys = links_of(&plan.plan, bearings, base);
@@ -398,6 +493,12 @@ impl Part {
             Blocked { peer: links.peer(link), drained }
         };
         match (self.phase, &self.bound) {
+            (Phase::Meet, _) => {
+                all.extend(self.met.map(|(peer, _)| Blocked { peer, drained: true }));
+            }
+            (Phase::Exchange, _) => {
+                all.extend(self.wanted.map(|wanted| Blocked { peer: wanted.peer, drained: true }));
+            }
             (Phase::Link, _) => {
                 let missing = links.missing(&self.numbers);
                 all.extend(missing.map(|(peer, _)| Blocked { peer, drained: true }));
@@ -423,6 +524,11 @@ impl Part {
         }
         let links = &engine.links;
         let (peer, want) = match (self.phase, &self.bound) {
+            (Phase::Meet, _) => self.met?,
+            (Phase::Exchange, _) => {
+                let Wanted { peer, room } = self.wanted?;
+                (peer, if room { Want::Room } else { Want::Data })
+            }
             (Phase::Link, _) => links.missing(&self.numbers)?,
             (Phase::Drain, _) => (links.peer(self.draining?), Want::Room),
             (Phase::Run, Some(bound)) => {
@@ -431,12 +537,17 @@ impl Part {
             }
             _ => return None,
         };
-        let bound = self.bound.as_ref().filter(|_| self.phase != Phase::Link);
+        let has_plan = !matches!(self.phase, Phase::Meet | Phase::Exchange | Phase::Link);
+        let bound = self.bound.as_ref().filter(|_| has_plan);
         let (step, steps, slice, slices) =
             bound.map_or((0, 0, 0, 0), |bound| self.executor.standing(&bound.plan));
         let traffic = bound.map(|bound| bound.traffic(links, |counter| self.executor.raised(counter)));
         let member = &engine.group.member;
-        let algorithm = self.bound.as_ref().map_or_else(|| "?".into(), |bound| bound.plan.name.clone());
+        let algorithm = match (self.phase, &self.bound) {
+            (Phase::Exchange, _) => "direct, in packets".into(),
+            (Phase::Meet, _) | (_, None) => "?".into(),
+            (_, Some(bound)) => bound.plan.name.clone(),
+        };
         let stuck = Stuck {
             want,
             peer,
@@ -468,6 +579,14 @@ impl Part {
             age: Duration::ZERO,
         };
         Some((record, stuck, Vec::new()))
+    }
+}
+
+/// How a call's values are folded.
+fn reducer_of(call: &Call, ranks: u32) -> Reducer {
+    match call.scalar {
+        Some(scalar) => Reducer::pre_mul_sum(scalar),
+        None => Reducer::new(call.data_type, call.op.unwrap_or(ReduceOp::Sum), ranks),
     }
 }
 

@@ -7,8 +7,11 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use consort_kernels::Reducer;
+
 use super::executor::Progress;
 use super::links::Links;
+use super::packets::{Exchange, Packets};
 use super::part::Part;
 use super::trouble::{self, Ending, Trouble, Watch};
 use super::watched::Watched;
@@ -109,6 +112,12 @@ impl Task {
         self.live.push(self.count as u32);
         self.count += 1;
         self.tails[lane] = self.count as u32;
+    }
+
+    /// A request whose messages are on their way.
+    pub(crate) fn push_begun(&mut self, request: Request, exchange: Exchange, reducer: Reducer) {
+        self.push(request, None);
+        self.parts[self.count - 1].adopt(exchange, reducer);
     }
 
     /// One more request, which runs in a stream.
@@ -273,8 +282,14 @@ impl Task {
     }
 
     /// A peer that a connection has been on its way to for longer than `limit`.
-    pub(crate) fn connecting_for(&self, links: &mut Links, now: Instant, limit: Duration) -> Option<Rank> {
-        self.parts[..self.count].iter().find_map(|part| part.connecting_for(links, now, limit))
+    pub(crate) fn connecting_for(
+        &self,
+        links: &mut Links,
+        packets: &mut Packets,
+        now: Instant,
+        limit: Duration,
+    ) -> Option<Rank> {
+        self.parts[..self.count].iter().find_map(|part| part.connecting_for(links, packets, now, limit))
     }
 
     /// Whether it may have moved something: an operation that has begun may still be complete.

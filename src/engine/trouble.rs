@@ -179,7 +179,8 @@ pub(crate) fn look(task: &mut Task, engine: &mut Engine, now: Instant) -> Result
             return Err(lost_on_the_way(engine, peer, cause).into());
         }
     }
-    if let Some(peer) = task.connecting_for(&mut engine.links, now, engine.settings.connect_timeout) {
+    let Engine { links, packets, settings, .. } = engine;
+    if let Some(peer) = task.connecting_for(links, packets, now, settings.connect_timeout) {
         let limit = seconds(engine.settings.connect_timeout);
         let cause = format!("both sides began to connect, and after {limit} the connection is not there");
         return Err(lost_on_the_way(engine, peer, cause).into());

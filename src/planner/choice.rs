@@ -12,6 +12,7 @@ use consort_algorithms::catalogue::Algorithm;
 use super::Program;
 use super::planning::{Chosen, Planning, WIDE_SLOT_BYTES_MAX, longest_slot, size_class};
 use crate::call::{Call, Kind};
+use crate::engine::packets::moves::Moves;
 use crate::error::{Error, Result};
 use crate::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS};
 
@@ -38,6 +39,8 @@ pub(crate) struct Choice {
     pub(crate) channel_base: u16,
     /// A small number for the algorithm.
     pub(crate) id: u16,
+    /// Whether it is run in messages that carry their flag, where all ranks can.
+    pub(crate) packets: bool,
 }
 
 /// The choices of one communicator.
@@ -100,7 +103,7 @@ impl Choices {
             None => self.planning.choose(collective, bytes)?,
             Some(algorithm) => self.planning.demand(algorithm, collective, bytes)?,
         };
-        let Chosen { algorithm, slot_bytes, short } = chosen;
+        let Chosen { algorithm, slot_bytes, short, packets } = chosen;
         let ranks = if collective == Collective::SendReceive { 2 } else { self.planning.ranks() };
         let choice = Choice {
             program: Program { collective, ranks, algorithm },
@@ -113,6 +116,7 @@ impl Choices {
                 _ => WIDE_CHANNELS,
             },
             id: self.number(algorithm)?,
+            packets: packets && Moves::are_defined(call.kind),
         };
         if call.algorithm.is_some() {
             self.named.insert((call.kind, algorithm, class), choice);

@@ -18,6 +18,7 @@ use super::preferences::{Determinism, Preferences};
 use super::tuning::{Tuning, TuningLine};
 use super::work;
 use crate::call::Call;
+use crate::engine::packets;
 use crate::error::{Error, Result};
 use crate::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, Settings, TransportChoice};
 
@@ -66,6 +67,8 @@ pub(crate) struct Chosen {
     pub(crate) slot_bytes: usize,
     /// Whether every message fits one short slot.
     pub(crate) short: bool,
+    /// Whether it is run in messages that carry their flag, where all ranks can.
+    pub(crate) packets: bool,
 }
 
 impl Planning {
@@ -330,12 +333,23 @@ impl Planning {
         // Pieces are rounded up to whole lines.
         let piece = block_bytes.div_ceil(parts.max(1).into()).next_multiple_of(64);
         if piece <= SLOT_BYTES_MIN as u64 && algorithm != Algorithm::Pair {
-            return Chosen { algorithm, slot_bytes: SLOT_BYTES_MIN, short: true };
+            let packets = self.takes_packets(algorithm, collective, block_bytes);
+            return Chosen { algorithm, slot_bytes: SLOT_BYTES_MIN, short: true, packets };
         }
         let by_size = (piece / 4).checked_next_power_of_two().unwrap_or(u64::MAX >> 1);
         let given = self.slot_bytes.unwrap_or_else(|| usize::try_from(by_size).unwrap_or(usize::MAX));
         let slot_bytes = given.clamp(SLOT_BYTES_MIN, longest_slot(algorithm));
-        Chosen { algorithm, slot_bytes, short: false }
+        Chosen { algorithm, slot_bytes, short: false, packets: false }
+    }
+
+    /// Whether blocks of so many bytes travel in messages that carry their own flag.
+    fn takes_packets(&self, algorithm: Algorithm, collective: Collective, block_bytes: u64) -> bool {
+        let direct = matches!(algorithm, Algorithm::Direct { .. } | Algorithm::Spread);
+        direct
+            && collective != Collective::SendReceive
+            && self.on_own_cores
+            && (2..=packets::RANKS_MAX).contains(&self.machine.ranks)
+            && block_bytes <= packets::MESSAGE_BYTES_MAX as u64
     }
 
     fn measured(&self, collective: Collective, bytes: u64, allowed: &[Algorithm]) -> Option<&TuningLine> {
@@ -362,6 +376,10 @@ impl Planning {
     /// Where the algorithm is not defined.
     pub fn price(&self, algorithm: Algorithm, collective: Collective, block_bytes: u64) -> f64 {
         let ranks = self.ranks_of(collective);
+        if self.takes_packets(algorithm, collective, block_bytes) {
+            let turns = self.machine.ranks.div_ceil(self.machine.cores);
+            return work::of_packets(ranks, block_bytes, turns);
+        }
         let at_once = matches!(algorithm, Algorithm::Direct { .. } | Algorithm::TwoShot | Algorithm::Spread);
         if ranks > if at_once { SIMULATED_AT_ONCE_MAX } else { SIMULATED_RANKS_MAX } {
             return self.price_by_formula(algorithm, collective, block_bytes);

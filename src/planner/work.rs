@@ -38,3 +38,19 @@ pub(super) fn of_cores(schedule: &Schedule, block_bytes: u64, slot_bytes: usize,
     let busiest = plans.iter().map(of_rank).fold(0.0, f64::max);
     busiest * f64::from(turns)
 }
+
+/// Between sending and finding what others send at the same time.
+const PACKET_S: f64 = 120e-9;
+/// A message to and from one more rank.
+const PACKET_PEER_S: f64 = 40e-9;
+
+/// Seconds of an exchange of blocks of `block_bytes` between all of `ranks` ranks, of which `turns` share a core, in
+/// messages that carry their flag.
+///
+/// Source of the figures: `docs/measurements/host.md`.
+pub(super) fn of_packets(ranks: u32, block_bytes: u64, turns: u32) -> f64 {
+    let others = f64::from(ranks - 1);
+    // Each goes into a slot, and out of another one.
+    let bytes = 2.0 * block_bytes as f64 * BYTE_S;
+    f64::from(turns) * (PACKET_S + others * (PACKET_PEER_S + bytes))
+}

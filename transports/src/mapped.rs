@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::task::Poll;
 
-use consort_memory::{Counter, ForkStamp, Span, SpanMut};
+use consort_memory::{Counter, ForkStamp, Row, Span, SpanMut};
 
 use crate::segment::Segment;
 use crate::{Capabilities, Connection, CounterKind, PeerState, RemoteRegion, TransportError};
@@ -83,6 +83,13 @@ impl Connection for MappedConnection {
     #[inline]
     fn peer_counter(&self, kind: CounterKind) -> Option<&Counter> {
         Some(self.peer.counter(kind))
+    }
+
+    fn rows(&self, offset: usize, slots: usize, payload_bytes: usize) -> Option<[Row; 2]> {
+        let both = [&self.own.segment, &self.peer];
+        let end = offset.checked_add(Row::bytes(slots, payload_bytes))?;
+        let fits = both.iter().all(|segment| end <= segment.mailbox_bytes());
+        fits.then(|| both.map(|segment| segment.row(offset, slots, payload_bytes)))
     }
 
     #[inline]

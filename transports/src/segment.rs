@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use consort_memory::{Counter, Mapping, SpanMut};
+use consort_memory::{Counter, Mapping, Row, SpanMut};
 
 use crate::{CounterKind, Layout, TransportError};
 
@@ -91,6 +91,14 @@ impl Segment {
     #[inline]
     pub(crate) fn mailbox(&self) -> SpanMut<'_> {
         self.mapping.span(MAILBOX_OFFSET, self.mailbox_bytes())
+    }
+
+    /// Slots at `offset` of the mailbox.
+    ///
+    /// # Panics
+    /// If they are not inside it.
+    pub(crate) fn row(&self, offset: usize, slots: usize, payload_bytes: usize) -> Row {
+        Row::in_mapping(Arc::clone(&self.mapping), MAILBOX_OFFSET + offset, slots, payload_bytes)
     }
 
     #[inline]

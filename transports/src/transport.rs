@@ -8,7 +8,7 @@
 use std::os::fd::BorrowedFd;
 use std::task::Poll;
 
-use consort_memory::{Counter, Span, SpanMut};
+use consort_memory::{Counter, Row, Span, SpanMut};
 
 use crate::TransportError;
 
@@ -148,6 +148,13 @@ pub trait Connection: Send {
 
     /// The peer's counter, when it can be stored to ([`Capabilities::load_store`]).
     fn peer_counter(&self, kind: CounterKind) -> Option<&Counter>;
+
+    /// The same slots at `offset` of both mailboxes, this side's and the peer's, for messages that carry their flag;
+    /// none where the peer's mailbox cannot be stored to ([`Capabilities::load_store`]) or the slots do not fit into
+    /// both. Whoever takes them uses that part of the mailboxes for nothing else.
+    fn rows(&self, _offset: usize, _slots: usize, _payload_bytes: usize) -> Option<[Row; 2]> {
+        None
+    }
 
     /// Writes `bytes` at `offset` of the peer's mailbox. `done` is how much of it has been taken over so far:
     /// 0 at first; on `Pending` call again with the same arguments after [`Connection::progress`]. The source

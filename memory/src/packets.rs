@@ -1,0 +1,312 @@
+//! Short messages that carry their own flag: a row of slots which one party fills and one other party empties.
+//!
+//! A slot is one cache line with the flag in its last word; payloads of more than [`Row::LINE_PAYLOAD_BYTES`] follow in
+//! lines of their own. So a message of a line costs one transfer of one line between two cores: the fewest that there
+//! are. The scheme is the "LL" one of the GPU libraries and of shared-memory MPI ("fast boxes"); here flag and payload
+//! are ordered by Release and Acquire rather than by the width of a store, so that a line can be full.
+//!
+//! Invariant: a flag names the message, so that nothing has to be cleared, and a slot is filled again only once its
+//! reader is known to have emptied it. The two parties go through the same numbered operations, one after the other:
+//! whoever has heard of a peer in operation `o` knows that it is through with all before `o`, and needs no other
+//! credit. Deliberately absent: waiting, peers, collectives.
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+#[cfg(not(loom))]
+use crate::Mapping;
+use crate::sync::{AtomicU64, Ordering};
+use crate::{Span, SpanMut};
+
+/// A cache line in bytes.
+const LINE_BYTES: usize = 64;
+/// The words of a line before its flag.
+const WORDS: usize = Row::LINE_PAYLOAD_BYTES / 8;
+
+/// The first line of a slot.
+#[repr(C, align(64))]
+struct Line {
+    payload: [AtomicU64; WORDS],
+    flag: AtomicU64,
+}
+
+#[derive(Clone)]
+enum Keep {
+    #[cfg(not(loom))]
+    Mapping { _mapping: Arc<Mapping> },
+    Own { _lines: Arc<[Line]> },
+}
+
+/// Slots in shared memory: where they are, and how long. Clones are of the same slots.
+#[derive(Clone)]
+pub struct Row {
+    start: NonNull<u8>,
+    stride: usize,
+    mask: u32,
+    payload_bytes: usize,
+    /// Where in a slot the payload begins.
+    payload_at: usize,
+    _keep: Keep,
+}
+
+// SAFETY: the memory is kept by `_keep`; flags are atomics, and payloads are reached as spans, by the party whose turn
+// the flags say it is.
+unsafe impl Send for Row {}
+// SAFETY: as above.
+unsafe impl Sync for Row {}
+
+impl Row {
+    /// The longest payload that shares a line with its flag.
+    pub const LINE_PAYLOAD_BYTES: usize = 56;
+
+    /// The most slots of a row.
+    pub const SLOTS_MAX: usize = 16;
+
+    /// Bytes that `slots` slots for payloads of at most `payload_bytes` take.
+    pub const fn bytes(slots: usize, payload_bytes: usize) -> usize {
+        slots * Self::stride(payload_bytes)
+    }
+
+    const fn stride(payload_bytes: usize) -> usize {
+        if payload_bytes <= Self::LINE_PAYLOAD_BYTES {
+            LINE_BYTES
+        } else {
+            LINE_BYTES + payload_bytes.next_multiple_of(LINE_BYTES)
+        }
+    }
+
+    /// Slots in zeroed memory at `offset` of a mapping.
+    ///
+    /// # Panics
+    /// If `offset` is not aligned to a line, the row is not inside the mapping, or `slots` is no power of two of at
+    /// most [`Row::SLOTS_MAX`].
+    #[cfg(not(loom))]
+    pub fn in_mapping(mapping: Arc<Mapping>, offset: usize, slots: usize, payload_bytes: usize) -> Self {
+        assert!(offset.is_multiple_of(LINE_BYTES), "a row at {offset} is not aligned");
+        let whole = mapping.span(offset, Self::bytes(slots, payload_bytes));
+        let start = NonNull::new(whole.as_mut_ptr()).expect("mappings are not null");
+        // Inside the mapping by the bounds check, aligned as mappings are page-aligned.
+        Self::at(start, slots, payload_bytes, Keep::Mapping { _mapping: mapping })
+    }
+
+    /// Slots of a line each in memory of their own.
+    ///
+    /// # Panics
+    /// If `slots` is no power of two of at most [`Row::SLOTS_MAX`].
+    pub fn standalone(slots: usize) -> Self {
+        let line = |_| Line {
+            payload: std::array::from_fn(|_| AtomicU64::new(0)),
+            flag: AtomicU64::new(0),
+        };
+        let lines: Arc<[Line]> = (0..slots).map(line).collect();
+        Self::at(NonNull::from(&*lines).cast(), slots, Self::LINE_PAYLOAD_BYTES, Keep::Own { _lines: lines })
+    }
+
+    fn at(start: NonNull<u8>, slots: usize, payload_bytes: usize, keep: Keep) -> Self {
+        assert!(slots.is_power_of_two() && slots <= Self::SLOTS_MAX, "a row of {slots} slots");
+        let stride = if matches!(keep, Keep::Own { .. }) { size_of::<Line>() } else { Self::stride(payload_bytes) };
+        let payload_at = if payload_bytes <= Self::LINE_PAYLOAD_BYTES { 0 } else { LINE_BYTES };
+        Self { start, stride, mask: slots as u32 - 1, payload_bytes, payload_at, _keep: keep }
+    }
+
+    /// The longest payload, in bytes.
+    pub fn payload_bytes(&self) -> usize {
+        self.payload_bytes
+    }
+
+    /// How many slots there are.
+    pub fn slots(&self) -> usize {
+        self.mask as usize + 1
+    }
+
+    #[inline]
+    fn line(&self, number: u32) -> &Line {
+        let at = (number & self.mask) as usize * self.stride;
+        // SAFETY: the mask keeps the slot inside the row, which is inside memory that `_keep` holds; slots are aligned
+        // to lines, and every bit pattern is a line.
+        unsafe { self.start.add(at).cast().as_ref() }
+    }
+
+    #[inline]
+    fn payload(&self, number: u32) -> SpanMut<'_> {
+        let at = (number & self.mask) as usize * self.stride + self.payload_at;
+        // SAFETY: inside the slot, by the stride; the flags say whose turn it is (invariant of the module), as the plan
+        // does for other shared memory.
+        unsafe { SpanMut::from_raw(self.start.as_ptr().add(at), self.payload_bytes) }
+    }
+}
+
+impl fmt::Debug for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Row").field("slots", &self.slots()).field("payload_bytes", &self.payload_bytes).finish()
+    }
+}
+
+/// The flag of message `number`: its low half says which message it is, its high half is the upper half of `mark`.
+#[inline]
+const fn flag(number: u32, mark: u64) -> u64 {
+    mark & !0xffff_ffff | number as u64
+}
+
+/// What came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Arrival {
+    /// Nothing yet.
+    None,
+    /// The message.
+    Here,
+    /// A message with another mark.
+    Other,
+}
+
+/// The side that fills.
+#[derive(Debug)]
+pub struct Outbox {
+    row: Row,
+    /// Messages sent so far, of which the flag has the low half: slots are reused long before it wraps.
+    sent: u32,
+    /// The operation in which each slot was filled last.
+    filled: [u64; Row::SLOTS_MAX],
+}
+
+impl Outbox {
+    /// Of a row that was never used.
+    pub fn new(row: Row) -> Self {
+        Self { row, sent: 0, filled: [0; Row::SLOTS_MAX] }
+    }
+
+    /// Whether the next message has a slot, when the reader is through with all operations up to `through`.
+    #[inline]
+    pub fn has_room(&self, through: u64) -> bool {
+        let next = self.sent.wrapping_add(1);
+        self.filled[(next & self.row.mask) as usize % Row::SLOTS_MAX] <= through
+    }
+
+    /// Where the next message's payload goes. Only while it has a slot.
+    #[inline]
+    pub fn payload(&self) -> SpanMut<'_> {
+        self.row.payload(self.sent.wrapping_add(1))
+    }
+
+    /// Sends what was put there, as part of `operation`; operations are numbered from 1.
+    #[inline]
+    pub fn send(&mut self, operation: u64, mark: u64) {
+        self.sent = self.sent.wrapping_add(1);
+        self.filled[(self.sent & self.row.mask) as usize % Row::SLOTS_MAX] = operation;
+        // Release: pairs with the Acquire in Inbox::look; publishes the payload.
+        self.row.line(self.sent).flag.store(flag(self.sent, mark), Ordering::Release);
+    }
+
+    /// How many were sent, modulo 2^32.
+    pub fn sent(&self) -> u32 {
+        self.sent
+    }
+}
+
+/// The side that empties.
+#[derive(Debug)]
+pub struct Inbox {
+    row: Row,
+    /// Messages taken so far.
+    taken: u32,
+}
+
+impl Inbox {
+    /// Of a row that was never used.
+    pub fn new(row: Row) -> Self {
+        Self { row, taken: 0 }
+    }
+
+    /// Whether the next message is here and is marked so.
+    #[inline]
+    pub fn look(&self, mark: u64) -> Arrival {
+        let next = self.taken.wrapping_add(1);
+        // Acquire: pairs with the Release in Outbox::send; sees the payload.
+        let found = self.row.line(next).flag.load(Ordering::Acquire);
+        if found == flag(next, mark) {
+            Arrival::Here
+        } else if found as u32 == next {
+            Arrival::Other
+        } else {
+            Arrival::None
+        }
+    }
+
+    /// The payload of the next message, which is here.
+    #[inline]
+    pub fn payload(&self) -> Span<'_> {
+        self.row.payload(self.taken.wrapping_add(1)).read()
+    }
+
+    /// Goes on to the message after it.
+    #[inline]
+    pub fn take(&mut self) {
+        self.taken = self.taken.wrapping_add(1);
+    }
+
+    /// How many were taken, modulo 2^32.
+    pub fn taken(&self) -> u32 {
+        self.taken
+    }
+
+    /// How many slots the row has.
+    pub fn slots(&self) -> usize {
+        self.row.slots()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn pair(slots: usize, payload_bytes: usize) -> (Outbox, Inbox) {
+        let mapping = Arc::new(Mapping::anonymous(64 + Row::bytes(slots, payload_bytes)).expect("memory"));
+        let row = Row::in_mapping(mapping, 64, slots, payload_bytes);
+        (Outbox::new(row.clone()), Inbox::new(row))
+    }
+
+    #[test]
+    fn messages_arrive_in_order_and_slots_are_used_again() {
+        for payload_bytes in [1, 8, 56, 57, 64, 1000] {
+            let (mut out, mut inbox) = pair(4, payload_bytes);
+            for operation in 1..=40u64 {
+                assert_eq!(inbox.look(operation << 32), Arrival::None);
+                assert!(out.has_room(operation - 1));
+                assert!(operation <= 4 || !out.has_room(operation - 5), "the slot's last message was not taken");
+                let bytes = vec![operation as u8; payload_bytes];
+                out.payload().copy_from(Span::of(&bytes));
+                out.send(operation, operation << 32);
+                assert_eq!(inbox.look((operation + 1) << 32), Arrival::Other);
+                assert_eq!(inbox.look(operation << 32 | 0xffff), Arrival::Here, "the low half is the number's");
+                let mut got = vec![0u8; payload_bytes];
+                SpanMut::of(&mut got).copy_from(inbox.payload());
+                assert_eq!(got, bytes);
+                inbox.take();
+            }
+            assert_eq!((out.sent(), inbox.taken()), (40, 40));
+        }
+    }
+
+    #[test]
+    fn numbers_wrap() {
+        let (mut out, mut inbox) = pair(2, 8);
+        (out.sent, inbox.taken) = (u32::MAX - 3, u32::MAX - 3);
+        for operation in 1..=8u64 {
+            assert_eq!(inbox.look(0), Arrival::None);
+            out.send(operation, 0);
+            assert_eq!(inbox.look(0), Arrival::Here);
+            inbox.take();
+        }
+    }
+
+    #[test]
+    fn rows_stay_inside_their_memory() {
+        let mapping = Arc::new(Mapping::anonymous(4096).expect("memory"));
+        for (offset, slots, payload_bytes) in [(8, 2, 8), (4096, 1, 8), (64, 16, 1000), (0, 3, 8), (0, 32, 8)] {
+            let mapping = mapping.clone();
+            let made = std::panic::catch_unwind(|| Row::in_mapping(mapping, offset, slots, payload_bytes));
+            assert!(made.is_err(), "{slots} slots of {payload_bytes} at {offset}");
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! Short collectives between ranks that share memory: every rank sends what the others need in messages that carry their
+//! own flag, and folds what comes in the order of ranks.
+//!
+//! It is the direct exchange of the collective ([`builders::direct`](consort_algorithms::builders::direct()) and its
+//! kin), run without a plan: one line crosses between two cores each way, and nothing else is waited for. Tests hold it
+//! against the planned form, chunk by chunk ([`moves`]) and bit by bit.
+//!
+//! Invariant: whether a communicator has a board is the same on all of its ranks: each says to all others whether it can
+//! store to everybody's memory, and there is one only if all can. What follows from the call (which calls take it, which
+//! row) is the planner's choice, equal on all ranks. Absent: waiting, sizes beyond [`MESSAGE_BYTES_MAX`].
+
+mod at_once;
+mod exchange;
+pub(crate) mod moves;
+#[cfg(test)]
+mod tests;
+
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use consort_kernels::Reducer;
+use consort_memory::{Counter, Inbox, Outbox, Row};
+use consort_transports::{
+    Address, Connecting, Connection, CounterKind, Endpoint, Layout, TransportError,
+};
+
+use super::bound::Broken;
+use super::links::link_error;
+use super::routes::Routes;
+use crate::Rank;
+use crate::call::Call;
+use crate::control::group::Group;
+use crate::control::wire::Message;
+use crate::error::Result;
+use crate::report::evidence::Want;
+
+pub(crate) use at_once::AtOnce;
+pub(crate) use exchange::{Exchange, Wanted};
+
+/// The longest message.
+pub(crate) const MESSAGE_BYTES_MAX: usize = 16 << 10;
+/// The most ranks that send to each other all at once.
+pub(crate) const RANKS_MAX: u32 = 16;
+
+/// Slots and the longest payload of each row: a line, and two kinds of longer ones, so that short messages go round in
+/// few lines, which stay in the first cache.
+const ROWS: [(usize, usize); 3] = [(16, Row::LINE_PAYLOAD_BYTES), (8, 1 << 10), (4, MESSAGE_BYTES_MAX)];
+const MAILBOX_BYTES: usize = {
+    let (mut row, mut bytes) = (0, 0);
+    while row < ROWS.len() {
+        bytes += Row::bytes(ROWS[row].0, ROWS[row].1);
+        row += 1;
+    }
+    bytes
+};
+
+/// The channel on which ranks tell each other of their boards.
+const CHANNEL: u16 = 0xffff;
+/// What a rank says that has none: the name of no transport.
+const NO_BOARD: &str = "none";
+
+/// The row for messages of so many bytes.
+#[inline]
+pub(crate) fn row_of(bytes: usize) -> usize {
+    usize::from(bytes > ROWS[0].1) + usize::from(bytes > ROWS[1].1)
+}
+
+/// Another rank, as messages reach it.
+struct Peer {
+    out: [Outbox; ROWS.len()],
+    inboxes: [Inbox; ROWS.len()],
+    /// It is through with all operations up to this one.
+    through: u64,
+    /// Where it says so when it sends nothing.
+    credit: Counter,
+    /// Where this rank says so.
+    peer_credit: Counter,
+    /// Messages taken since it last heard of this rank.
+    unanswered: usize,
+    /// Keeps the memory, and tells the peer when it goes.
+    _connection: Box<dyn Connection>,
+}
+
+/// The messages of a communicator, once all of its ranks have them.
+pub(crate) struct Board {
+    me: Rank,
+    /// By rank; none for this one.
+    peers: Vec<Option<Peer>>,
+    /// Operations so far.
+    operations: u64,
+    memory: at_once::Memory,
+}
+
+impl Board {
+    fn peer(&mut self, rank: Rank) -> Option<&mut Peer> {
+        self.peers.get_mut(rank as usize).and_then(Option::as_mut)
+    }
+
+    /// Remembers a call that has run: its like is run [at once](super::Engine::at_once).
+    pub(crate) fn remember(&mut self, call: &Call, reducer: &Reducer) {
+        let size = self.peers.len() as u32;
+        self.memory.keep(call, reducer, self.me, size);
+    }
+
+    /// Bytes of the memory that peers fill.
+    fn memory_bytes(&self) -> usize {
+        let peers = self.peers.iter().flatten().count();
+        peers * MAILBOX_BYTES + self.memory.memory_bytes() + self.peers.capacity() * size_of::<Option<Peer>>()
+    }
+}
+
+/// The half of a peer's connection that is not up.
+enum Half {
+    Own,
+    Waiting(Box<dyn Endpoint>),
+    /// Its address has come.
+    Told(Box<dyn Endpoint>, Address),
+    Connecting(Box<dyn Connecting>),
+    Up(Box<dyn Connection>),
+}
+
+/// A board, from when it is first wanted.
+#[derive(Default)]
+pub(crate) enum Packets {
+    #[default]
+    Unasked,
+    /// Ranks tell each other.
+    Asking(Meeting),
+    Up(Board),
+    /// Some rank cannot store to some other's memory.
+    Refused,
+}
+
+/// Ranks on their way to a board.
+pub(crate) struct Meeting {
+    halves: Vec<Half>,
+    /// Whose answers have come; and whether somebody said no.
+    told: Vec<bool>,
+    refused: bool,
+    /// When all had told, as far as somebody looked.
+    since: Option<Instant>,
+}
+
+impl Packets {
+    /// Goes on towards a board. Ready says whether there is one.
+    pub(crate) fn poll(
+        &mut self,
+        group: &Group,
+        routes: &mut dyn Routes,
+    ) -> std::result::Result<Poll<bool>, Trouble> {
+        loop {
+            match self {
+                Packets::Unasked => *self = Packets::Asking(Meeting::begin(group, routes)?),
+                Packets::Asking(meeting) => match meeting.poll(group)? {
+                    Poll::Pending => return Ok(Poll::Pending),
+                    Poll::Ready(None) => *self = Packets::Refused,
+                    Poll::Ready(Some(board)) => *self = Packets::Up(board),
+                },
+                Packets::Up(_) => return Ok(Poll::Ready(true)),
+                Packets::Refused => return Ok(Poll::Ready(false)),
+            }
+        }
+    }
+
+    /// The board, if there is one.
+    #[inline]
+    pub(crate) fn board(&mut self) -> Option<&mut Board> {
+        match self {
+            Packets::Up(board) => Some(board),
+            _ => None,
+        }
+    }
+
+    /// The first rank that the meeting waits for, and for what.
+    pub(crate) fn missing(&self) -> Option<(Rank, Want)> {
+        let Packets::Asking(meeting) = self else { return None };
+        let unheard = meeting.told.iter().position(|told| !told);
+        let unconnected = || meeting.halves.iter().position(|half| matches!(half, Half::Connecting(_)));
+        let rank = |at: usize| at as Rank;
+        unheard.map(|at| (rank(at), Want::Link)).or_else(|| unconnected().map(|at| (rank(at), Want::Connection)))
+    }
+
+    /// A peer that a connection has been on its way to for longer than `limit`.
+    pub(crate) fn overdue(&mut self, now: Instant, limit: Duration) -> Option<Rank> {
+        let Packets::Asking(meeting) = self else { return None };
+        let peer = meeting.halves.iter().position(|half| matches!(half, Half::Connecting(_)))?;
+        let since = *meeting.since.get_or_insert(now);
+        (now.saturating_duration_since(since) >= limit).then_some(peer as Rank)
+    }
+
+    /// Bytes of memory here.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        match self {
+            Packets::Up(board) => board.memory_bytes(),
+            Packets::Asking(meeting) => meeting.halves.len() * MAILBOX_BYTES,
+            Packets::Unasked | Packets::Refused => 0,
+        }
+    }
+}
+
+/// Why there will be neither a board nor none.
+pub(crate) enum Trouble {
+    /// This rank's own half cannot be made.
+    Own(crate::Error),
+    Broken(Broken),
+}
+
+impl Meeting {
+    /// Makes this rank's halves and tells the others of them, or that there are none.
+    fn begin(group: &Group, routes: &mut dyn Routes) -> std::result::Result<Self, Trouble> {
+        let ranks = 0..group.size();
+        let mapped = ranks.clone().all(|rank| rank == group.rank || routes.is_mapped(group, rank));
+        let half = |rank: Rank| -> Result<Half> {
+            if rank == group.rank {
+                return Ok(Half::Own);
+            }
+            let nobody = Address { transport: NO_BOARD.into(), bytes: Vec::new() };
+            let (half, address) = if mapped {
+                let endpoint = routes
+                    .transport(group, rank)?
+                    .endpoint(Layout { mailbox_bytes: MAILBOX_BYTES })
+                    .map_err(|error| link_error(group, rank, error))?;
+                let address = endpoint.address().clone();
+                (Half::Waiting(endpoint), address)
+            } else {
+                (Half::Own, nobody)
+            };
+            group.send(rank, Message::Address { channel: CHANNEL, address });
+            Ok(half)
+        };
+        let halves = ranks.clone().map(half).collect::<Result<Vec<Half>>>().map_err(Trouble::Own)?;
+        let told = ranks.map(|rank| rank == group.rank).collect();
+        Ok(Meeting { halves, told, refused: !mapped, since: None })
+    }
+
+    /// Ready with a board, or without one.
+    fn poll(&mut self, group: &Group) -> std::result::Result<Poll<Option<Board>>, Trouble> {
+        for (rank, (half, told)) in (0..).zip(self.halves.iter_mut().zip(&mut self.told)) {
+            if *told {
+                continue;
+            }
+            let Some(address) = group.take_address(rank, CHANNEL) else { continue };
+            *told = true;
+            if address.transport == NO_BOARD {
+                self.refused = true;
+            } else if let Half::Waiting(endpoint) = std::mem::replace(half, Half::Own) {
+                *half = Half::Told(endpoint, address);
+            }
+        }
+        // Nobody connects before all are known to: who was refused would be waited for.
+        if self.told.iter().any(|told| !told) {
+            return Ok(Poll::Pending);
+        }
+        if self.refused {
+            return Ok(Poll::Ready(None));
+        }
+        let mut all = true;
+        for (peer, half) in (0..).zip(&mut self.halves) {
+            let broken = |error| Trouble::Broken(Broken { peer, error });
+            *half = match std::mem::replace(half, Half::Own) {
+                Half::Told(endpoint, address) => {
+                    Half::Connecting(endpoint.connect(&address).map_err(broken)?)
+                }
+                half => half,
+            };
+            if let Half::Connecting(connecting) = half {
+                match connecting.poll().map_err(broken)? {
+                    Poll::Ready(connection) => *half = Half::Up(connection),
+                    Poll::Pending => all = false,
+                }
+            }
+        }
+        if !all {
+            return Ok(Poll::Pending);
+        }
+        let mut peers = Vec::with_capacity(self.halves.len());
+        for (peer, half) in (0..).zip(self.halves.drain(..)) {
+            let broken = |error| Trouble::Broken(Broken { peer, error });
+            peers.push(match half {
+                Half::Up(connection) => Some(Peer::over(connection).map_err(broken)?),
+                _ => None,
+            });
+        }
+        Ok(Poll::Ready(Some(Board { me: group.rank, peers, operations: 0, memory: at_once::Memory::default() })))
+    }
+}
+
+impl Peer {
+    fn over(connection: Box<dyn Connection>) -> std::result::Result<Self, TransportError> {
+        let what = "its mailbox for messages is not as long as agreed";
+        let wrong = || TransportError::Protocol { transport: connection.transport(), what };
+        let mut offset = 0;
+        let mut both = Vec::with_capacity(ROWS.len());
+        for (slots, payload_bytes) in ROWS {
+            both.push(connection.rows(offset, slots, payload_bytes).ok_or_else(wrong)?);
+            offset += Row::bytes(slots, payload_bytes);
+        }
+        let peer_credit = connection.peer_counter(CounterKind::Credit).ok_or_else(wrong)?.clone();
+        let credit = connection.counter(CounterKind::Credit).clone();
+        let rows = |side: usize| std::array::from_fn::<Row, { ROWS.len() }, _>(|row| both[row][side].clone());
+        Ok(Peer {
+            out: rows(1).map(Outbox::new),
+            inboxes: rows(0).map(Inbox::new),
+            through: 0,
+            credit,
+            peer_credit,
+            unanswered: 0,
+            _connection: connection,
+        })
+    }
+
+    /// Whether the next message of a row has a slot.
+    #[inline]
+    fn has_room(&mut self, row: usize) -> bool {
+        self.out[row].has_room(self.through) || {
+            self.through = self.through.max(self.credit.value());
+            self.out[row].has_room(self.through)
+        }
+    }
+
+    /// The next message was emptied in `operation`.
+    #[inline]
+    fn take(&mut self, row: usize, operation: u64) {
+        self.inboxes[row].take();
+        self.through = self.through.max(operation - 1);
+        self.unanswered += 1;
+        // Well before it needs to know.
+        if self.unanswered >= self.inboxes[row].slots() / 2 {
+            self.unanswered = 0;
+            self.peer_credit.raise(operation, 0);
+        }
+    }
+}
