@@ -1,20 +1,34 @@
 //! Two ranks in one process that do nothing but 8-byte all-reduces, for counting instructions:
 //!
 //! `valgrind --tool=callgrind --fair-sched=yes target/release/examples/small_all_reduce 10000`
+//!
+//! With `late` as a second argument rank 0, on the main thread, naps before each call, so that it finds what the other
+//! sent and waits for nothing: with `--separate-threads=yes` its thread's count is that of the call, once the same with
+//! `nap`, where it only naps, is taken off.
+
+use std::time::Duration;
 
 use consort::{Communicator, ReduceOp};
 
 fn main() -> consort::Result<()> {
-    let calls: u32 = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(1000);
+    let mut arguments = std::env::args().skip(1);
+    let calls: u32 = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(1000);
+    let how = arguments.next().unwrap_or_default();
+    let (naps, is_called) = (how == "late" || how == "nap", how != "nap");
     let ranks = Communicator::local(2)?;
     std::thread::scope(|threads| {
         let ranks = &ranks;
-        let run = move |comm: &Communicator| {
-            let mut buffer = [comm.rank() as f32, 1.0];
-            (0..calls).try_for_each(|_| comm.all_reduce(&mut buffer, ReduceOp::Max))
+        let run = move |comm: &Communicator, naps: bool| {
+            let (input, mut output) = ([comm.rank() as f32, 1.0], [0.0; 2]);
+            (0..calls).try_for_each(|_| {
+                if naps {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                if is_called { comm.all_reduce_into(&input, &mut output, ReduceOp::Sum) } else { Ok(()) }
+            })
         };
-        let other = threads.spawn(move || run(&ranks[1]));
-        run(&ranks[0])?;
+        let other = threads.spawn(move || run(&ranks[1], false));
+        run(&ranks[0], naps)?;
         other.join().expect("the other rank's thread")
     })
 }

@@ -103,7 +103,7 @@ struct Kernels {
 
 impl Kernels {
     fn new(level: Level, data_type: DataType, formula: Formula) -> Self {
-        Self { vector: kernel(level, data_type, formula), tiny: kernel(Level::Scalar, data_type, formula) }
+        Self { vector: kernel(level, data_type, formula), tiny: tiny(data_type, formula) }
     }
 }
 
@@ -288,6 +288,47 @@ impl Reducer {
     }
 }
 
+impl Reducer {
+    /// Whether sources are multiplied before they are folded, or the result is divided.
+    pub fn scales_or_divides(&self) -> bool {
+        self.scales() || self.divides()
+    }
+
+    /// Whether a fold of many sources is that of the first two, of the result and the third, and so on: whatever is not
+    /// folded in a wider type than it is held in, and neither scaled nor divided.
+    pub fn folds_two(&self) -> bool {
+        let is_wide = matches!(self.data_type, DataType::Float32 | DataType::Float64);
+        (is_wide || !self.data_type.is_float()) && !self.scales_or_divides()
+    }
+
+    /// `left ∘ right` into `target`, as [`Reducer::fold`] of two sources that are not raw with nothing to finish; for short
+    /// ranges, of which the checks are a good part of the work.
+    ///
+    /// # Panics
+    /// If lengths differ, or if the length is no multiple of the element size.
+    #[inline]
+    pub fn fold_two(&self, target: SpanMut<'_>, left: Span<'_>, right: Span<'_>) {
+        let bytes = target.len();
+        let element = self.data_type.size();
+        // Sizes of elements are powers of two.
+        if left.len() != bytes || right.len() != bytes || bytes & (element - 1) != 0 || bytes == 0 {
+            let source = |span| Source { span, raw: false };
+            return self.fold(
+                &[Target { span: target, store: Store::Cached }],
+                &[source(left), source(right)],
+                false,
+            );
+        }
+        let targets = [Target { span: target, store: Store::Cached }];
+        let sources = [Source { span: left, raw: false }, Source { span: right, raw: false }];
+        let job = Job { targets: &targets, sources: &sources, bytes, factors: self.factors };
+        let kernel = if bytes <= TINY_ELEMENTS * element { self.plain.tiny } else { self.plain.vector };
+        let _controls = self.data_type.is_float().then(DefaultControls::enter);
+        // SAFETY: `job` was checked, and the level is one that the processor has.
+        unsafe { kernel(&job) }
+    }
+}
+
 impl fmt::Debug for Reducer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reducer")
@@ -415,4 +456,10 @@ fn kernel(level: Level, data_type: DataType, formula: Formula) -> Kernel {
         Level::Avx512 => choose!(data_type, formula, <crate::x86::Avx512 as Isa>::run),
         _ => choose!(data_type, formula, <Portable as Isa>::run),
     }
+}
+
+/// The kernel for [`TINY_ELEMENTS`] or fewer.
+#[inline]
+fn tiny(data_type: DataType, formula: Formula) -> Kernel {
+    choose!(data_type, formula, scalar::few)
 }

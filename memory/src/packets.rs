@@ -149,6 +149,34 @@ const fn flag(number: u32, mark: u64) -> u64 {
     mark & !0xffff_ffff | number as u64
 }
 
+/// Copies at most a line in words, of which the last may overlap the one before it.
+///
+/// # Safety
+/// As of `copy_nonoverlapping`.
+#[inline(always)]
+unsafe fn copy_line(from: *const u8, to: *mut u8, bytes: usize) {
+    // SAFETY: every access is inside the first `bytes` bytes of both (caller's promise).
+    unsafe {
+        let word = |at: usize| to.add(at).cast::<u64>().write_unaligned(from.add(at).cast::<u64>().read_unaligned());
+        let half = |at: usize| to.add(at).cast::<u32>().write_unaligned(from.add(at).cast::<u32>().read_unaligned());
+        if bytes >= 8 {
+            let mut at = 0;
+            while at + 8 < bytes {
+                word(at);
+                at += 8;
+            }
+            word(bytes - 8);
+        } else if bytes >= 4 {
+            half(0);
+            half(bytes - 4);
+        } else {
+            for at in 0..bytes {
+                *to.add(at) = *from.add(at);
+            }
+        }
+    }
+}
+
 /// What came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arrival {
@@ -187,6 +215,18 @@ impl Outbox {
     #[inline]
     pub fn payload(&self) -> SpanMut<'_> {
         self.row.payload(self.sent.wrapping_add(1))
+    }
+
+    /// Puts a payload of at most [`Row::LINE_PAYLOAD_BYTES`] there, without a call.
+    ///
+    /// # Panics
+    /// If it is longer, or longer than the row's payloads.
+    #[inline]
+    pub fn put_line(&self, from: Span<'_>) {
+        let bytes = from.len();
+        assert!(bytes <= Row::LINE_PAYLOAD_BYTES && bytes <= self.row.payload_bytes, "a line of {bytes} bytes");
+        // SAFETY: the payload has so many bytes; it is no part of the source, which the caller may not have shared.
+        unsafe { copy_line(from.as_ptr(), self.payload().as_mut_ptr(), bytes) }
     }
 
     /// Sends what was put there, as part of `operation`; operations are numbered from 1.
@@ -237,6 +277,18 @@ impl Inbox {
     #[inline]
     pub fn payload(&self) -> Span<'_> {
         self.row.payload(self.taken.wrapping_add(1)).read()
+    }
+
+    /// Takes a payload of at most [`Row::LINE_PAYLOAD_BYTES`] from there, without a call.
+    ///
+    /// # Panics
+    /// If it is longer, or longer than the row's payloads.
+    #[inline]
+    pub fn get_line(&self, to: SpanMut<'_>) {
+        let bytes = to.len();
+        assert!(bytes <= Row::LINE_PAYLOAD_BYTES && bytes <= self.row.payload_bytes, "a line of {bytes} bytes");
+        // SAFETY: as in Outbox::put_line.
+        unsafe { copy_line(self.payload().as_ptr(), to.as_mut_ptr(), bytes) }
     }
 
     /// Goes on to the message after it.

@@ -206,16 +206,13 @@ impl Core {
     ) -> Option<Result<()>> {
         let mut owned = self.try_own()?;
         let guard = FailOnPanic(&self.group);
-        let outcome = owned.engine.at_once(call, buffers, self.policy.looks());
+        let outcome = owned.engine.at_once(call, timeout, buffers, self.policy.looks());
         std::mem::forget(guard);
         match outcome {
             AtOnce::Done => Some(Ok(())),
             AtOnce::No => None,
-            AtOnce::Begun(request, exchange, reducer) => {
+            AtOnce::Begun(task) => {
                 let engine = &mut *owned.engine;
-                let mut task = engine.take_task();
-                task.prepare(timeout);
-                task.push_begun(request, exchange, reducer);
                 let driven = self.drive(engine, task, &[buffers]);
                 drop(owned);
                 Some(driven.map_err(|error| self.told(error)))

@@ -1,17 +1,21 @@
 //! Calls that are over before it would pay to make a task of them.
 //!
 //! Invariant: what runs here is what a task would run, with the same number, record and messages: ranks may differ in
-//! whether they come this way. A call that is not remembered, that does not fit what is, or that finds others queued
-//! goes the long way, which checks everything. Absent: waiting for longer than it takes a peer that comes at the same
-//! time.
+//! whether they come this way, and what was begun here goes on there. A call that is not remembered, that does not fit
+//! what is, or that finds others queued goes the long way, which checks everything. Absent: waiting for longer than it
+//! takes a peer that comes at the same time.
+
+use std::time::Duration;
 
 use consort_kernels::Reducer;
+use consort_memory::{Arrival, Row, Span, SpanMut};
 
 use super::exchange::Exchange;
-use super::moves::Moves;
+use super::moves::{Moves, Use};
+use super::{Board, Peer};
 use crate::Rank;
 use crate::call::Call;
-use crate::engine::{Buffers, Engine, Progress, Request};
+use crate::engine::{Buffers, Engine, Progress, Request, Task};
 use crate::recorder::{digest_of, this_thread};
 
 /// How many calls are remembered. A power of two.
@@ -20,7 +24,6 @@ const REMEMBERED: usize = 16;
 const LOOKS_WITHOUT_CLOCK: u32 = 32;
 
 /// A call that has run, with what followed from it.
-#[derive(Clone, Copy)]
 struct Known {
     packed: u64,
     count: usize,
@@ -34,14 +37,27 @@ struct Known {
     output_bytes: usize,
     /// Where the output lies from the input in the in-place form, if there is one.
     in_place: Option<usize>,
+    /// How its messages go, where each is one line and folding is of two at a time.
+    lines: Option<Lines>,
+}
+
+/// The moves of an exchange of lines.
+struct Lines {
+    /// To whom, and which bytes of the input, in the order of sending.
+    sends: Box<[(Rank, usize)]>,
+    /// From whom, and where in the output it is kept, in the order of ranks.
+    receives: Box<[(Rank, usize)]>,
+    /// Where the own contribution is in the input, and where in the output it is kept.
+    own: Option<(usize, usize)>,
 }
 
 /// The calls that a communicator remembers, each at one place only.
 #[derive(Default)]
 pub(super) struct Memory {
-    known: Vec<Option<Known>>,
+    known: Vec<Option<Box<Known>>>,
 }
 
+#[inline]
 fn place(packed: u64, count: usize) -> usize {
     let mixed = (packed ^ count as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 56) as usize % REMEMBERED
@@ -50,34 +66,46 @@ fn place(packed: u64, count: usize) -> usize {
 impl Memory {
     /// Remembers a call that has run.
     pub(super) fn keep(&mut self, call: &Call, reducer: &Reducer, me: Rank, size: u32) {
-        if call.scalar.is_some() || call.algorithm.is_some() {
+        if call.scalar.is_some() || call.algorithm.is_some() || call.counts != 0 {
             return;
         }
         let packed = call.descriptor().packed();
+        let moves = Moves::new(call.kind, me, call.root);
+        let bytes = if moves.purpose() == Use::Meet { 0 } else { call.count * call.data_type.size() };
         let known = Known {
             packed,
             count: call.count,
             call: *call,
-            moves: Moves::new(call.kind, me, call.root),
+            moves,
             reducer: *reducer,
-            bytes: call.count * call.data_type.size(),
+            bytes,
             input_bytes: call.input_bytes(me, size),
             output_bytes: call.output_bytes(me, size),
             in_place: call.in_place(me),
+            lines: Lines::of(moves, reducer, bytes, me, size),
         };
-        self.known.resize(REMEMBERED, None);
-        self.known[place(packed, call.count)] = Some(known);
+        self.known.resize_with(REMEMBERED, || None);
+        self.known[place(packed, call.count)] = Some(Box::new(known));
+    }
+
+    /// Whether it is remembered already.
+    pub(super) fn has(&self, call: &Call) -> bool {
+        self.find(call.descriptor().packed(), call.count).is_some()
     }
 
     #[inline]
     fn find(&self, packed: u64, count: usize) -> Option<&Known> {
-        let known = self.known.get(place(packed, count))?.as_ref()?;
+        let known = self.known.get(place(packed, count))?.as_deref()?;
         (known.packed == packed && known.count == count).then_some(known)
     }
 
     /// Bytes of the table.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.known.capacity() * size_of::<Option<Known>>()
+        let places = self.known.capacity() * size_of::<Option<Box<Known>>>();
+        let lines = |known: &Known| {
+            known.lines.as_ref().map_or(0, |lines| size_of_val(&*lines.sends) + size_of_val(&*lines.receives))
+        };
+        places + self.known.iter().flatten().map(|known| size_of::<Known>() + lines(known)).sum::<usize>()
     }
 }
 
@@ -94,10 +122,35 @@ impl Known {
         let (from, to) = (input.as_ptr() as usize, output.as_mut_ptr() as usize);
         self.input_bytes == 0
             || self.output_bytes == 0
+            || self.in_place == Some(to.wrapping_sub(from))
             || from + self.input_bytes <= to
             || to + self.output_bytes <= from
-            || self.in_place == Some(to.wrapping_sub(from))
     }
+}
+
+impl Lines {
+    /// Of an exchange of lines; none of one of longer messages, of which copies are most of the work, or of one whose
+    /// fold rounds other than after each two.
+    fn of(moves: Moves, reducer: &Reducer, bytes: usize, me: Rank, size: u32) -> Option<Self> {
+        let folds = moves.purpose() == Use::Fold;
+        if bytes > Row::LINE_PAYLOAD_BYTES || folds && !(reducer.folds_two() || size == 2 && !reducer.scales_or_divides()) {
+            return None;
+        }
+        let others = (1..size).map(|step| (me + step) % size);
+        let sends = others.filter_map(|peer| Some((peer, moves.sends(peer)? as usize * bytes))).collect();
+        let senders = (0..size).filter(|peer| *peer != me && moves.receives(*peer));
+        let receives = senders.map(|peer| (peer, moves.keeps(peer) as usize * bytes)).collect();
+        let own = moves.own().map(|block| (block as usize * bytes, moves.keeps(me) as usize * bytes));
+        Some(Lines { sends, receives, own })
+    }
+}
+
+/// How far an exchange of lines came.
+#[derive(Clone, Copy)]
+struct Reached {
+    sent: usize,
+    here: usize,
+    looked: u32,
 }
 
 /// What became of a call.
@@ -106,49 +159,178 @@ pub(crate) enum AtOnce {
     No,
     /// It is over.
     Done,
-    /// It was begun, and takes longer.
-    Begun(Request, Exchange, Reducer),
+    /// It was begun, and takes longer: the rest of it.
+    Begun(Box<Task>),
 }
 
 impl Engine {
     /// Runs a call that is remembered, looking for the others' messages at most `looks` times.
     #[inline]
-    pub(crate) fn at_once(&mut self, call: &Call, buffers: Buffers<'_>, looks: u32) -> AtOnce {
+    pub(crate) fn at_once(
+        &mut self,
+        call: &Call,
+        timeout: Duration,
+        buffers: Buffers<'_>,
+        looks: u32,
+    ) -> AtOnce {
         let Engine { packets, group, sequence, history, queue, .. } = self;
-        let Some(board) = packets.board() else { return AtOnce::No };
+        let Some(Board { me, peers, operations, memory }) = packets.board() else { return AtOnce::No };
         if !queue.is_empty() || call.scalar.is_some() || call.algorithm.is_some() || call.counts != 0 {
             return AtOnce::No;
         }
         let packed = call.packed();
-        let Some(known) = board.memory.find(packed, call.count).filter(|known| known.fits(&buffers)) else {
+        let Some(known) = memory.find(packed, call.count).filter(|known| known.fits(&buffers)) else {
             return AtOnce::No;
         };
-        let known = *known;
         *sequence += 1;
+        *operations += 1;
         let before = std::mem::replace(history, digest_of(packed, call.count as u64, *sequence, *history));
-        let mut exchange = Exchange::begin(board, known.moves, known.bytes, *history);
-        // The others may be waiting: they come before the record.
-        let mut progress = exchange.advance(board, &known.reducer, buffers);
+        let mut exchange = Exchange::at(known.moves, known.bytes, *history, *operations);
         let recorder = &group.recorder;
+        let mut reached = Reached { sent: 0, here: 0, looked: 0 };
+        if let Some(lines) = &known.lines {
+            // The others may be waiting: what they wait for comes before the record.
+            reached.sent = lines.send(peers, *operations, *history, buffers.input, known.bytes);
+        }
         let entered = recorder.ticks();
         let record =
             recorder.enter_at(*sequence, (packed, call.count as u64), false, this_thread(), entered);
-        let mut looked = 0;
-        loop {
-            match progress {
-                Ok(Progress::Done) => {
-                    let ended = if looked > LOOKS_WITHOUT_CLOCK { recorder.ticks() } else { entered };
-                    recorder.finish_at(record, *sequence, false, ended);
-                    return AtOnce::Done;
+        let is_over = match &known.lines {
+            Some(lines) => {
+                reached.sent == lines.sends.len()
+                    && lines.receive(peers, *history, looks, &mut reached)
+                    && {
+                        lines.finish(known, peers, *operations, *me, buffers);
+                        true
+                    }
+            }
+            None => loop {
+                match exchange.advance_on(*me, peers, &known.reducer, buffers) {
+                    Ok(Progress::Done) => break true,
+                    Ok(_) if reached.looked < looks => reached.looked += 1,
+                    _ => break false,
                 }
-                Ok(_) if looked < looks => {}
-                _ => {
-                    let request = Request { call: known.call, sequence: *sequence, history: before, record };
-                    return AtOnce::Begun(request, exchange, known.reducer);
+            },
+        };
+        if is_over {
+            let ended = if reached.looked > LOOKS_WITHOUT_CLOCK { recorder.ticks() } else { entered };
+            recorder.finish_at(record, *sequence, false, ended);
+            return AtOnce::Done;
+        }
+        if let Some(lines) = &known.lines {
+            let to = lines.sends.get(reached.sent).map(|(peer, _)| *peer);
+            exchange.has_sent_up_to(to, *me, peers.len() as u32);
+        }
+        let request = Request { call: known.call, sequence: *sequence, history: before, record };
+        let reducer = known.reducer;
+        let mut task = self.take_task();
+        task.prepare(timeout);
+        task.push_begun(request, exchange, reducer);
+        AtOnce::Begun(task)
+    }
+}
+
+impl Lines {
+    /// Sends to everybody for whom there is a slot, up to the first for whom there is none; how many those are.
+    #[inline]
+    fn send(
+        &self,
+        peers: &mut [Option<Peer>],
+        operation: u64,
+        mark: u64,
+        input: Span<'_>,
+        bytes: usize,
+    ) -> usize {
+        for (sent, (to, at)) in self.sends.iter().enumerate() {
+            let Some(Some(peer)) = peers.get_mut(*to as usize) else { return sent };
+            if !peer.has_room(0) {
+                return sent;
+            }
+            peer.out[0].put_line(input.slice(*at, bytes));
+            peer.out[0].send(operation, mark);
+            peer.unanswered = 0;
+        }
+        self.sends.len()
+    }
+
+    /// Looks for everybody's message. Whether all are here.
+    #[inline]
+    fn receive(&self, peers: &mut [Option<Peer>], mark: u64, looks: u32, reached: &mut Reached) -> bool {
+        for (from, _) in self.receives.iter().skip(reached.here) {
+            let Some(Some(peer)) = peers.get(*from as usize) else { return false };
+            loop {
+                match peer.inboxes[0].look(mark) {
+                    Arrival::Here => break,
+                    Arrival::Other => return false,
+                    Arrival::None if reached.looked >= looks => return false,
+                    Arrival::None => reached.looked += 1,
                 }
             }
-            looked += 1;
-            progress = exchange.advance(board, &known.reducer, buffers);
+        }
+        true
+    }
+
+    /// Everything is here: folds it or keeps it.
+    #[inline]
+    fn finish(
+        &self,
+        known: &Known,
+        peers: &mut [Option<Peer>],
+        operation: u64,
+        me: Rank,
+        buffers: Buffers<'_>,
+    ) {
+        let Buffers { input, output } = buffers;
+        let bytes = known.bytes;
+        match (known.moves.purpose(), self.own) {
+            (Use::Meet, _) => {}
+            (Use::Keep, own) => {
+                for (from, at) in &self.receives {
+                    if let Some(Some(peer)) = peers.get(*from as usize) {
+                        peer.inboxes[0].get_line(output.slice(*at, bytes));
+                    }
+                }
+                if let Some((from, to)) = own {
+                    output.slice(to, bytes).copy_from(input.slice(from, bytes));
+                }
+            }
+            (Use::Fold, None) => {}
+            (Use::Fold, Some((at, _))) => {
+                let own = input.slice(at, bytes);
+                let output = output.slice(0, bytes);
+                if let [Some(peer), None] | [None, Some(peer)] = &*peers {
+                    let theirs = peer.inboxes[0].payload().slice(0, bytes);
+                    let (left, right) = if me == 0 { (own, theirs) } else { (theirs, own) };
+                    known.reducer.fold_two(output, left, right);
+                } else {
+                    fold_all(&known.reducer, peers, own, output);
+                }
+            }
+        }
+        for (from, _) in &self.receives {
+            if let Some(Some(peer)) = peers.get_mut(*from as usize) {
+                peer.take(0, operation);
+            }
         }
     }
+}
+
+/// Folds everybody's line in the order of ranks. The output may be the own contribution.
+#[inline]
+fn fold_all(reducer: &Reducer, peers: &[Option<Peer>], own: Span<'_>, output: SpanMut<'_>) {
+    let bytes = own.len();
+    let mut folded = [0u8; Row::LINE_PAYLOAD_BYTES];
+    let folded = SpanMut::of(&mut folded).slice(0, bytes);
+    for (rank, peer) in peers.iter().enumerate() {
+        let next = match peer {
+            Some(peer) => peer.inboxes[0].payload().slice(0, bytes),
+            None => own,
+        };
+        if rank == 0 {
+            folded.copy_from(next);
+        } else {
+            reducer.fold_two(folded, folded.read(), next);
+        }
+    }
+    output.copy_from(folded.read());
 }

@@ -48,7 +48,18 @@ impl Exchange {
     pub(crate) fn begin(board: &mut Board, moves: Moves, bytes: usize, mark: u64) -> Self {
         board.operations += 1;
         let bytes = if moves.purpose() == Use::Meet { 0 } else { bytes };
-        Exchange { moves, bytes, row: super::row_of(bytes), mark, operation: board.operations, sent: 0, here: 0 }
+        Self::at(moves, bytes, mark, board.operations)
+    }
+
+    /// The operation of a board that has this number.
+    #[inline]
+    pub(super) fn at(moves: Moves, bytes: usize, mark: u64, operation: u64) -> Self {
+        Exchange { moves, bytes, row: super::row_of(bytes), mark, operation, sent: 0, here: 0 }
+    }
+
+    /// Rank `to` is the next to send to; none if all have been sent to.
+    pub(super) fn has_sent_up_to(&mut self, to: Option<Rank>, me: Rank, ranks: u32) {
+        self.sent = to.map_or(ranks - 1, |to| (to + ranks - me - 1) % ranks);
     }
 
     /// Goes on as far as possible.
@@ -62,22 +73,34 @@ impl Exchange {
         reducer: &Reducer,
         buffers: Buffers<'_>,
     ) -> Result<Progress, Rank> {
-        let ranks = board.peers.len() as u32;
+        self.advance_on(board.me, &mut board.peers, reducer, buffers)
+    }
+
+    /// As [`Exchange::advance`], on the peers of rank `me`.
+    #[inline]
+    pub(super) fn advance_on(
+        &mut self,
+        me: Rank,
+        peers: &mut [Option<Peer>],
+        reducer: &Reducer,
+        buffers: Buffers<'_>,
+    ) -> Result<Progress, Rank> {
+        let ranks = peers.len() as u32;
         let before = (self.sent, self.here);
         while self.sent + 1 < ranks {
             // Everybody begins with another one.
-            let mut to = board.me + 1 + self.sent;
+            let mut to = me + 1 + self.sent;
             to -= if to >= ranks { ranks } else { 0 };
             if let Some(block) = self.moves.sends(to)
-                && !self.send(board, to, block, reducer, buffers)
+                && !self.send(peers, to, block, reducer, buffers)
             {
                 return Ok(if before == (self.sent, self.here) { Progress::Blocked } else { Progress::Moved });
             }
             self.sent += 1;
         }
         while self.here < ranks {
-            if self.here != board.me && self.moves.receives(self.here) {
-                let Some(peer) = board.peers.get_mut(self.here as usize).and_then(Option::as_mut) else {
+            if self.here != me && self.moves.receives(self.here) {
+                let Some(Some(peer)) = peers.get_mut(self.here as usize) else {
                     unreachable!("a board has all peers")
                 };
                 match peer.inboxes[self.row].look(self.mark) {
@@ -94,7 +117,7 @@ impl Exchange {
             }
             self.here += 1;
         }
-        self.finish(board, reducer, buffers);
+        self.finish(me, peers, reducer, buffers);
         Ok(Progress::Done)
     }
 
@@ -113,13 +136,13 @@ impl Exchange {
     #[inline]
     fn send(
         &mut self,
-        board: &mut Board,
+        peers: &mut [Option<Peer>],
         to: Rank,
         block: u32,
         reducer: &Reducer,
         buffers: Buffers<'_>,
     ) -> bool {
-        let Some(peer) = board.peer(to) else { unreachable!("a board has all peers") };
+        let Some(Some(peer)) = peers.get_mut(to as usize) else { unreachable!("a board has all peers") };
         if !peer.has_room(self.row) {
             return false;
         }
@@ -153,11 +176,11 @@ impl Exchange {
 
     /// Everything is here: the own block is kept too, or all are folded.
     #[inline]
-    fn finish(&self, board: &mut Board, reducer: &Reducer, buffers: Buffers<'_>) {
+    fn finish(&self, me: Rank, peers: &mut [Option<Peer>], reducer: &Reducer, buffers: Buffers<'_>) {
         let Some(block) = self.moves.own() else { return };
         let own = buffers.input.slice(block as usize * self.bytes, self.bytes);
         if self.moves.purpose() == Use::Keep {
-            let at = self.moves.keeps(board.me) as usize * self.bytes;
+            let at = self.moves.keeps(me) as usize * self.bytes;
             let target = buffers.output.slice(at, self.bytes);
             if target.as_mut_ptr().cast_const() != own.as_ptr() {
                 target.copy_from(own);
@@ -166,16 +189,16 @@ impl Exchange {
         }
         // Contributions are scaled where they are folded, but for scalars, which only their ranks have.
         let raw = !reducer.is_pre_mul_sum();
-        let ranks = board.peers.len();
+        let ranks = peers.len();
         let mut sources = [Source { span: own, raw: true }; RANKS_MAX as usize];
-        for (source, peer) in sources[..ranks].iter_mut().zip(&board.peers) {
+        for (source, peer) in sources[..ranks].iter_mut().zip(&*peers) {
             if let Some(peer) = peer {
                 *source = Source { span: peer.inboxes[self.row].payload().slice(0, self.bytes), raw };
             }
         }
         let target = Target { span: buffers.output.slice(0, self.bytes), store: Store::Cached };
         reducer.fold(&[target], &sources[..ranks], true);
-        for peer in board.peers.iter_mut().flatten() {
+        for peer in peers.iter_mut().flatten() {
             peer.take(self.row, self.operation);
         }
     }

@@ -92,12 +92,11 @@ pub(crate) struct Board {
 }
 
 impl Board {
-    fn peer(&mut self, rank: Rank) -> Option<&mut Peer> {
-        self.peers.get_mut(rank as usize).and_then(Option::as_mut)
-    }
-
     /// Remembers a call that has run: its like is run [at once](super::Engine::at_once).
     pub(crate) fn remember(&mut self, call: &Call, reducer: &Reducer) {
+        if self.memory.has(call) {
+            return;
+        }
         let size = self.peers.len() as u32;
         self.memory.keep(call, reducer, self.me, size);
     }
