@@ -3,6 +3,8 @@
 //! Invariant: every address the library touches is inside a span or a counter made here, and lives at least
 //! as long as what refers to it. Deliberately absent: peers, collectives, reduction.
 
+#[cfg(not(loom))]
+pub mod areas;
 mod counter;
 #[cfg(not(loom))]
 pub mod driver;
@@ -19,6 +21,8 @@ pub mod sync;
 #[cfg(not(loom))]
 mod ticks;
 
+#[cfg(not(loom))]
+pub use areas::{SharedBuffer, SharedMemory};
 pub use counter::Counter;
 #[cfg(not(loom))]
 pub use error::MemoryError;

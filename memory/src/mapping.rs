@@ -75,7 +75,7 @@ impl Mapping {
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&file, FcntlArg::F_ADD_SEALS(seals))
             .map_err(|error| refused("fcntl(F_ADD_SEALS)", WHAT, bytes, error))?;
-        let start = map_shared(file.as_fd(), mapped, bytes)?;
+        let start = map_shared(file.as_fd(), 0, mapped, bytes)?;
         Ok(Self { start, bytes, mapped, file: Some(file) })
     }
 
@@ -84,6 +84,14 @@ impl Mapping {
     /// # Errors
     /// [`MemoryError::NotSealed`] when the file is smaller than `bytes` or could be made so.
     pub fn from_fd(file: BorrowedFd<'_>, bytes: usize) -> Result<Self, MemoryError> {
+        Self::from_fd_at(file, 0, bytes)
+    }
+
+    /// As [`Mapping::from_fd`], from `offset` bytes on, which must be whole pages.
+    ///
+    /// # Errors
+    /// As [`Mapping::from_fd`]; [`MemoryError::System`] for an offset that is no page's.
+    pub fn from_fd_at(file: BorrowedFd<'_>, offset: usize, bytes: usize) -> Result<Self, MemoryError> {
         let wrong = |reason| MemoryError::NotSealed { needed_bytes: bytes, reason };
         let mapped = mapped_bytes(bytes, "a peer's shared memory")?;
         let seals = fcntl(file, FcntlArg::F_GET_SEALS).map_err(|_| wrong("it cannot be sealed"))?;
@@ -93,10 +101,11 @@ impl Mapping {
         // After the seal was seen: from here on the size can only stay.
         let status = nix::sys::stat::fstat(file)
             .map_err(|error| MemoryError::System { call: "fstat", source: error.into() })?;
-        if u64::try_from(status.st_size).unwrap_or(0) < mapped.get() as u64 {
+        let end = offset.checked_add(mapped.get()).ok_or_else(|| wrong("it is smaller"))?;
+        if u64::try_from(status.st_size).unwrap_or(0) < end as u64 {
             return Err(wrong("it is smaller"));
         }
-        let start = map_shared(file, mapped, bytes)?;
+        let start = map_shared(file, offset, mapped, bytes)?;
         Ok(Self { start, bytes, mapped, file: None })
     }
 
@@ -156,11 +165,17 @@ fn allocate(file: &OwnedFd, length: i64) -> nix::Result<()> {
     }
 }
 
-fn map_shared(file: BorrowedFd<'_>, mapped: NonZeroUsize, bytes: usize) -> Result<NonNull<u8>, MemoryError> {
+fn map_shared(
+    file: BorrowedFd<'_>,
+    offset: usize,
+    mapped: NonZeroUsize,
+    bytes: usize,
+) -> Result<NonNull<u8>, MemoryError> {
+    let offset = i64::try_from(offset).map_err(|_| refused("mmap", "shared memory", bytes, nix::Error::EOVERFLOW))?;
     let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
     debug_assert!(file.as_raw_fd() >= 0);
     // SAFETY: a new mapping where the kernel likes; overlaps nothing.
-    unsafe { mmap(None, mapped, protection, MapFlags::MAP_SHARED, file, 0) }
+    unsafe { mmap(None, mapped, protection, MapFlags::MAP_SHARED, file, offset) }
         .map(NonNull::cast)
         .map_err(|error| refused("mmap", "shared memory", bytes, error))
 }

@@ -10,6 +10,7 @@ mod error;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod handover;
+mod lending;
 mod loopback;
 mod mapped;
 mod pidfd;
@@ -27,6 +28,7 @@ static ALLOCATOR: fuzzing::Counting = fuzzing::Counting;
 
 pub use error::TransportError;
 pub use handover::Desk;
+pub use lending::{Fetch, Lent};
 pub use loopback::Loopback;
 pub use pidfd::PidFd;
 pub use shm::Shm;

@@ -1,0 +1,384 @@
+//! Memory of this process that the processes beside it can map: a sealed memory file, found again by its addresses.
+//!
+//! Invariant: what [`find`] gives is mapped here from that very file, at that very place in it, and stays so while the
+//! [`Area`] is not [spent](Area::is_spent). An address is in one area at most. Peers that still have freed memory
+//! mapped hold pages of nothing: the file is emptied when its memory is freed. Absent: who maps it, and how its
+//! descriptor gets there.
+
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
+use nix::sys::mman::{MRemapFlags, MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, mremap};
+
+use crate::{Mapping, MemoryError, Plain, SpanMut};
+
+/// Bytes of a page; areas begin and end with one.
+const PAGE: usize = 4096;
+
+/// All areas by their first address.
+static AREAS: Mutex<BTreeMap<usize, Arc<Area>>> = Mutex::new(BTreeMap::new());
+/// Changes whenever an area comes or goes, so that what [`find`] gave can be kept as long as it does not.
+static EPOCH: AtomicU64 = AtomicU64::new(1);
+
+fn areas() -> MutexGuard<'static, BTreeMap<usize, Arc<Area>>> {
+    AREAS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Memory that other processes can map.
+#[derive(Debug)]
+pub struct Area {
+    /// Unlike that of any other area that this process has or had.
+    key: u64,
+    start: usize,
+    bytes: usize,
+    /// Where in the file it begins.
+    file_offset: usize,
+    file: OwnedFd,
+    spent: AtomicBool,
+}
+
+impl Area {
+    fn new(start: usize, bytes: usize, file: OwnedFd, file_offset: usize) -> Self {
+        static KEYS: AtomicU64 = AtomicU64::new(1);
+        // Relaxed: keys only have to differ.
+        let key = KEYS.fetch_add(1, Ordering::Relaxed);
+        Area { key, start, bytes, file_offset, file, spent: AtomicBool::new(false) }
+    }
+
+    /// Its name in this process.
+    pub fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// Its first address.
+    pub fn start(&self) -> usize {
+        self.start
+    }
+
+    /// Its length.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The memory file that it lies in.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Where in the file it begins, in bytes; whole pages.
+    pub fn file_offset(&self) -> usize {
+        self.file_offset
+    }
+
+    /// Whether it is no longer what peers see in its file.
+    #[inline]
+    pub fn is_spent(&self) -> bool {
+        // Relaxed: set by whoever uses the memory, between two uses of it.
+        self.spent.load(Ordering::Relaxed)
+    }
+
+    /// Parts this process's view of some of it from what peers see: a peer that writes late writes to pages that are
+    /// nobody's. What is there stays. The area is spent afterwards: peers would see other memory.
+    ///
+    /// Whatever shares the pages of these addresses is parted too. What another thread writes to them during the call
+    /// may be lost.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfMemory`] when there is no memory for the copy; then peers still see it.
+    ///
+    /// # Panics
+    /// If the addresses are not inside the area.
+    pub fn part(&self, span: SpanMut<'_>) -> Result<(), MemoryError> {
+        let (first, last) = (span.as_mut_ptr() as usize, span.as_mut_ptr() as usize + span.len());
+        assert!(self.start <= first && last <= self.start + self.bytes, "an area parted outside itself");
+        if span.is_empty() {
+            return Ok(());
+        }
+        let first = first / PAGE * PAGE;
+        let bytes = last.next_multiple_of(PAGE) - first;
+        let copy = Mapping::anonymous(bytes)?;
+        self.spent.store(true, Ordering::Relaxed);
+        EPOCH.fetch_add(1, Ordering::Release);
+        let fixed = MRemapFlags::MREMAP_MAYMOVE | MRemapFlags::MREMAP_FIXED;
+        let here = NonNull::new(first as *mut std::ffi::c_void).expect("areas are not at address 0");
+        // SAFETY: the pages are mapped, readable and writable while the area's owner lets `span` live, and those
+        // beside it in its first and last page belong to the same mapping (areas are whole pages). They are read
+        // while peers may write them: bytes that are being written are unspecified either way.
+        unsafe {
+            let to = copy.span(0, bytes).as_mut_ptr();
+            std::ptr::copy_nonoverlapping(here.as_ptr().cast::<u8>(), to, bytes);
+        }
+        let from = NonNull::new(copy.span(0, bytes).as_mut_ptr().cast()).expect("mappings are not null");
+        // SAFETY: replaces pages that hold the same bytes by those of the copy, in one step; addresses stay valid.
+        let moved = unsafe { mremap(from, bytes, bytes, fixed, Some(here)) };
+        moved.map_err(|error| MemoryError::System { call: "mremap", source: error.into() })?;
+        // Its pages are the area's now.
+        std::mem::forget(copy);
+        Ok(())
+    }
+}
+
+/// The area that holds all of these addresses, if one does.
+pub fn find(start: usize, bytes: usize) -> Option<Arc<Area>> {
+    let areas = areas();
+    let (_, area) = areas.range(..=start).next_back()?;
+    let end = start.checked_add(bytes)?;
+    (end <= area.start + area.bytes && !area.is_spent()).then(|| area.clone())
+}
+
+/// What [`find`] gave is still right if this has not changed.
+#[inline]
+pub fn epoch() -> u64 {
+    // Acquire: pairs with the Release where it is changed.
+    EPOCH.load(Ordering::Acquire)
+}
+
+fn insert(area: Area) -> Result<Arc<Area>, Area> {
+    let mut areas = areas();
+    let before = areas.range(..=area.start).next_back().map(|(_, area)| area);
+    let after = areas.range(area.start..).next().map(|(_, area)| area);
+    let meets = |other: &Arc<Area>| {
+        other.start < area.start + area.bytes && area.start < other.start + other.bytes
+    };
+    if before.is_some_and(meets) || after.is_some_and(meets) {
+        return Err(area);
+    }
+    let area = Arc::new(area);
+    areas.insert(area.start, area.clone());
+    EPOCH.fetch_add(1, Ordering::Release);
+    Ok(area)
+}
+
+fn remove(area: &Arc<Area>) {
+    let mut areas = areas();
+    if areas.get(&area.start).is_some_and(|found| Arc::ptr_eq(found, area)) {
+        areas.remove(&area.start);
+    }
+    EPOCH.fetch_add(1, Ordering::Release);
+}
+
+/// Zeroed memory that the processes beside this one can map: [`SharedBuffer`] without a type.
+#[derive(Debug)]
+pub struct SharedMemory {
+    mapping: Mapping,
+    area: Arc<Area>,
+}
+
+impl SharedMemory {
+    /// So many bytes, in large pages where the system gives them to memory files.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfMemory`] when the pages cannot all be had now; [`MemoryError::System`].
+    pub fn new(bytes: usize) -> Result<Self, MemoryError> {
+        let mapping = Mapping::memfd(c"consort-buffer", bytes)?;
+        let start = mapping.span(0, bytes).as_mut_ptr();
+        let whole = bytes.max(1).next_multiple_of(PAGE);
+        // SAFETY: advice about a mapping of our own. Systems without large pages for files refuse it.
+        let _ = unsafe {
+            madvise(NonNull::new(start.cast()).expect("mappings are not null"), whole, MmapAdvise::MADV_HUGEPAGE)
+        };
+        let file = mapping.fd().expect("a memory file").try_clone_to_owned();
+        let file = file.map_err(|source| MemoryError::System { call: "dup", source })?;
+        let area = insert(Area::new(start as usize, whole, file, 0)).unwrap_or_else(|area| {
+            unreachable!("{area:?} was just mapped, where something else is")
+        });
+        Ok(Self { mapping, area })
+    }
+
+    /// All of it.
+    pub fn span(&self) -> SpanMut<'_> {
+        self.mapping.span(0, self.mapping.bytes())
+    }
+
+    /// How it is found again.
+    pub fn area(&self) -> &Arc<Area> {
+        &self.area
+    }
+}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        remove(&self.area);
+        let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        let length = i64::try_from(self.area.bytes).unwrap_or(i64::MAX);
+        // What peers have mapped becomes pages of nothing.
+        let _ = fallocate(&self.area.file, hole, 0, length);
+    }
+}
+
+/// Memory of the caller, found by its addresses as long as this lives.
+#[derive(Debug)]
+pub struct Registered {
+    area: Arc<Area>,
+}
+
+impl Registered {
+    /// Tells which file `bytes` bytes at `start` are mapped from, and where in it they begin.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotSealed`] for a file that could be made shorter, or is; [`MemoryError::System`] for what is no
+    /// whole pages or is registered already, and when the descriptor cannot be kept.
+    ///
+    /// # Safety
+    /// The addresses must be mapped from there, shared, readable and writable, until this is dropped, and peers may write
+    /// to them during collectives that were given a part of them.
+    pub unsafe fn new(
+        start: *mut u8,
+        bytes: usize,
+        file: BorrowedFd<'_>,
+        file_offset: usize,
+    ) -> Result<Self, MemoryError> {
+        let invalid = |what: &'static str| MemoryError::System {
+            call: "registering memory",
+            source: std::io::Error::new(std::io::ErrorKind::InvalidInput, what),
+        };
+        let start = start as usize;
+        let pages = [start, bytes, file_offset].iter().all(|place| place.is_multiple_of(PAGE));
+        if !pages || start == 0 || bytes == 0 {
+            return Err(invalid("address, length and offset must be whole pages"));
+        }
+        let wrong = |reason| MemoryError::NotSealed { needed_bytes: bytes, reason };
+        let seals = fcntl(file, FcntlArg::F_GET_SEALS).map_err(|_| wrong("it cannot be sealed"))?;
+        if !SealFlag::from_bits_truncate(seals).contains(SealFlag::F_SEAL_SHRINK) {
+            return Err(wrong("it could be truncated"));
+        }
+        let status = nix::sys::stat::fstat(file)
+            .map_err(|error| MemoryError::System { call: "fstat", source: error.into() })?;
+        let end = file_offset.checked_add(bytes).ok_or_else(|| wrong("it is smaller"))?;
+        if u64::try_from(status.st_size).unwrap_or(0) < end as u64 {
+            return Err(wrong("it is smaller"));
+        }
+        let file = file
+            .try_clone_to_owned()
+            .map_err(|source| MemoryError::System { call: "dup", source })?;
+        let area = insert(Area::new(start, bytes, file, file_offset))
+            .map_err(|_| invalid("a part of it is registered, or the library's own"))?;
+        Ok(Self { area })
+    }
+
+    /// How it is found again.
+    pub fn area(&self) -> &Arc<Area> {
+        &self.area
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        remove(&self.area);
+    }
+}
+
+/// A buffer of elements in memory that the ranks beside this one can map, so that collectives on it move every byte the
+/// fewest times. It is a slice in all other respects.
+#[derive(Debug)]
+pub struct SharedBuffer<T: Plain> {
+    memory: SharedMemory,
+    elements: usize,
+    life: PhantomData<T>,
+}
+
+// SAFETY: it owns its memory, as a vector does; peers write it only during calls that were given the slice.
+unsafe impl<T: Plain> Send for SharedBuffer<T> {}
+// SAFETY: as above.
+unsafe impl<T: Plain> Sync for SharedBuffer<T> {}
+
+impl<T: Plain> SharedBuffer<T> {
+    /// So many elements, all bytes zero.
+    ///
+    /// # Errors
+    /// As [`SharedMemory::new`].
+    pub fn new(elements: usize) -> Result<Self, MemoryError> {
+        let bytes = elements.checked_mul(size_of::<T>()).ok_or(MemoryError::OutOfMemory {
+            needed_bytes: usize::MAX,
+            what: "a shared buffer",
+            source: std::io::Error::from_raw_os_error(libc::ENOMEM),
+        })?;
+        const { assert!(align_of::<T>() <= PAGE) };
+        Ok(Self { memory: SharedMemory::new(bytes)?, elements, life: PhantomData })
+    }
+}
+
+impl<T: Plain> Deref for SharedBuffer<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: the mapping holds so many elements, aligned to a page; any bits are elements; nobody writes them
+        // while the slice is borrowed: peers do so only during a call that borrows it exclusively, and a call that
+        // fails parts the memory from peers that may not have stopped.
+        unsafe { std::slice::from_raw_parts(self.memory.span().as_mut_ptr().cast(), self.elements) }
+    }
+}
+
+impl<T: Plain> DerefMut for SharedBuffer<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above, and `&mut self` makes this the only slice.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.span().as_mut_ptr().cast(), self.elements) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Span;
+
+    #[test]
+    fn memory_is_found_by_any_of_its_addresses_until_it_is_freed() {
+        let mut buffer = SharedBuffer::<u32>::new(3000).expect("memory");
+        buffer[2999] = 7;
+        let start = buffer.as_ptr() as usize;
+        let before = epoch();
+        let area = find(start + 4, 11_996).expect("it is inside");
+        assert_eq!((area.start(), area.bytes(), area.file_offset()), (start, 12_288, 0));
+        assert!(find(start + 4, 12_288).is_none() && find(start - 1, 4).is_none());
+        let peer = Mapping::from_fd(area.file(), area.bytes()).expect("it is sealed");
+        let mut seen = [0u32];
+        SpanMut::of(&mut seen).copy_from(peer.span(2999 * 4, 4).read());
+        assert_eq!(seen, [7]);
+        assert_eq!(epoch(), before);
+        drop(buffer);
+        assert!(epoch() != before && find(start, 4).is_none());
+        SpanMut::of(&mut seen).copy_from(peer.span(2999 * 4, 4).read());
+        assert_eq!(seen, [0], "what peers still have mapped is nothing");
+    }
+
+    #[test]
+    fn parted_memory_keeps_its_bytes_and_is_no_longer_the_peers() {
+        let mut buffer = SharedBuffer::<u8>::new(5 * PAGE).expect("memory");
+        buffer.fill(3);
+        let area = find(buffer.as_ptr() as usize, buffer.len()).expect("an area");
+        let peer = Mapping::from_fd(area.file(), area.bytes()).expect("it is sealed");
+        area.part(SpanMut::of(&mut buffer[PAGE + 10..2 * PAGE + 10])).expect("it is parted");
+        assert!(area.is_spent() && find(buffer.as_ptr() as usize, 1).is_none());
+        peer.span(0, 5 * PAGE).copy_from(Span::of(&[9u8; 5 * PAGE]));
+        assert!(buffer[..PAGE].iter().all(|byte| *byte == 9));
+        assert!(buffer[PAGE..3 * PAGE].iter().all(|byte| *byte == 3));
+        assert!(buffer[3 * PAGE..].iter().all(|byte| *byte == 9));
+        buffer.fill(4);
+    }
+
+    #[test]
+    fn memory_of_others_is_registered_once_and_only_if_it_cannot_shrink() {
+        let mapping = Mapping::memfd(c"test", 4 * PAGE).expect("memory");
+        let start = mapping.span(0, 4 * PAGE).as_mut_ptr();
+        let file = mapping.fd().expect("a file");
+        // SAFETY: mapped from there, and so until the test is over.
+        let register = |bytes: usize, offset: usize| unsafe { Registered::new(start, bytes, file, offset) };
+        assert!(register(PAGE + 1, 0).is_err() && register(0, 0).is_err());
+        assert!(matches!(register(8 * PAGE, 0), Err(MemoryError::NotSealed { .. })));
+        let first = register(2 * PAGE, 0).expect("it is sealed");
+        assert!(register(PAGE, 0).is_err(), "it is registered");
+        assert_eq!(find(start as usize + 5, 7).map(|area| area.key()), Some(first.area().key()));
+        drop(first);
+        assert!(find(start as usize, 1).is_none());
+        let open = nix::sys::memfd::memfd_create(c"open", nix::sys::memfd::MFdFlags::MFD_CLOEXEC).expect("a file");
+        // SAFETY: refused before anything is used.
+        let refused = unsafe { Registered::new(start, PAGE, open.as_fd(), 0) };
+        assert!(matches!(refused, Err(MemoryError::NotSealed { .. })));
+    }
+}
