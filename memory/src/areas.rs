@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
-use nix::sys::mman::{MRemapFlags, MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, mremap};
+use nix::sys::mman::{MRemapFlags, MmapAdvise, madvise, mremap};
 
 use crate::{Mapping, MemoryError, Plain, SpanMut};
 
@@ -83,8 +83,9 @@ impl Area {
         self.spent.load(Ordering::Relaxed)
     }
 
-    /// Parts this process's view of some of it from what peers see: a peer that writes late writes to pages that are
-    /// nobody's. What is there stays. The area is spent afterwards: peers would see other memory.
+    /// Parts this process's view of `bytes` bytes at `start` from what peers see: a peer that writes late writes to pages
+    /// that are nobody's. What is there stays. The area is spent afterwards: peers would see other memory. Nothing happens
+    /// to memory that was freed.
     ///
     /// Whatever shares the pages of these addresses is parted too. What another thread writes to them during the call
     /// may be lost.
@@ -94,29 +95,28 @@ impl Area {
     ///
     /// # Panics
     /// If the addresses are not inside the area.
-    pub fn part(&self, span: SpanMut<'_>) -> Result<(), MemoryError> {
-        let (first, last) = (span.as_mut_ptr() as usize, span.as_mut_ptr() as usize + span.len());
-        assert!(self.start <= first && last <= self.start + self.bytes, "an area parted outside itself");
-        if span.is_empty() {
+    pub fn part(&self, start: usize, bytes: usize) -> Result<(), MemoryError> {
+        // While it is held nobody frees the memory: whoever does takes the area out first.
+        let areas = areas();
+        let is_mapped = areas.get(&self.start).is_some_and(|found| found.key == self.key);
+        let end = start + bytes;
+        assert!(self.start <= start && end <= self.start + self.bytes, "an area parted outside itself");
+        if bytes == 0 || !is_mapped {
             return Ok(());
         }
-        let first = first / PAGE * PAGE;
-        let bytes = last.next_multiple_of(PAGE) - first;
+        let first = start / PAGE * PAGE;
+        let bytes = end.next_multiple_of(PAGE) - first;
         let copy = Mapping::anonymous(bytes)?;
         self.spent.store(true, Ordering::Relaxed);
         EPOCH.fetch_add(1, Ordering::Release);
         let fixed = MRemapFlags::MREMAP_MAYMOVE | MRemapFlags::MREMAP_FIXED;
         let here = NonNull::new(first as *mut std::ffi::c_void).expect("areas are not at address 0");
-        // SAFETY: the pages are mapped, readable and writable while the area's owner lets `span` live, and those
-        // beside it in its first and last page belong to the same mapping (areas are whole pages). They are read
-        // while peers may write them: bytes that are being written are unspecified either way.
-        unsafe {
-            let to = copy.span(0, bytes).as_mut_ptr();
-            std::ptr::copy_nonoverlapping(here.as_ptr().cast::<u8>(), to, bytes);
-        }
-        let from = NonNull::new(copy.span(0, bytes).as_mut_ptr().cast()).expect("mappings are not null");
-        // SAFETY: replaces pages that hold the same bytes by those of the copy, in one step; addresses stay valid.
-        let moved = unsafe { mremap(from, bytes, bytes, fixed, Some(here)) };
+        let from = NonNull::new(copy.span(0, bytes).as_mut_ptr()).expect("mappings are not null");
+        // SAFETY: whole pages of the area (areas are whole pages), which is mapped, readable and writable as long as the
+        // lock is held. They are read while peers may write them: what is being written is unspecified either way.
+        unsafe { std::ptr::copy_nonoverlapping(here.as_ptr().cast::<u8>(), from.as_ptr(), bytes) };
+        // SAFETY: replaces pages by those of the copy, which hold the same bytes, in one step; addresses stay valid.
+        let moved = unsafe { mremap(from.cast(), bytes, bytes, fixed, Some(here)) };
         moved.map_err(|error| MemoryError::System { call: "mremap", source: error.into() })?;
         // Its pages are the area's now.
         std::mem::forget(copy);
@@ -353,7 +353,7 @@ mod tests {
         buffer.fill(3);
         let area = find(buffer.as_ptr() as usize, buffer.len()).expect("an area");
         let peer = Mapping::from_fd(area.file(), area.bytes()).expect("it is sealed");
-        area.part(SpanMut::of(&mut buffer[PAGE + 10..2 * PAGE + 10])).expect("it is parted");
+        area.part(buffer.as_ptr() as usize + PAGE + 10, PAGE).expect("it is parted");
         assert!(area.is_spent() && find(buffer.as_ptr() as usize, 1).is_none());
         peer.span(0, 5 * PAGE).copy_from(Span::of(&[9u8; 5 * PAGE]));
         assert!(buffer[..PAGE].iter().all(|byte| *byte == 9));

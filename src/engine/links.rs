@@ -9,7 +9,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use consort_transports::{
-    Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, PeerState, TransportError,
+    Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, PeerState, Shm, TransportError,
 };
 
 use super::bound::Broken;
@@ -70,6 +70,11 @@ impl Links {
     /// The ways to other ranks.
     pub(crate) fn routes(&mut self) -> &mut dyn Routes {
         &mut *self.routes
+    }
+
+    /// As [`Routes::shm`].
+    pub(crate) fn shm(&self) -> Option<&Shm> {
+        self.routes.shm()
     }
 
     /// As [`Routes::is_mapped`].

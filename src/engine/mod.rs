@@ -11,6 +11,7 @@ mod executor;
 #[cfg(test)]
 mod fuzz;
 pub(crate) mod links;
+mod mapped;
 pub(crate) mod packets;
 mod part;
 pub(crate) mod routes;
@@ -40,6 +41,7 @@ use crate::planner::{Cache, Choices, Machine, Planner};
 use crate::work::Ticket;
 use bound::Bound;
 use links::Links;
+use mapped::Shares;
 use packets::Packets;
 use routes::Routes;
 
@@ -56,6 +58,7 @@ pub(crate) struct Engine {
     pub(crate) settings: Settings,
     pub(crate) links: Links,
     packets: Packets,
+    shares: Shares,
     planner: Arc<Planner>,
     choices: Choices,
     cache: Cache<Bound>,
@@ -160,6 +163,7 @@ impl Engine {
             settings,
             links: Links::new(routes),
             packets: Packets::default(),
+            shares: Shares::default(),
             choices,
             planner,
             cache: Cache::new(),
@@ -320,6 +324,7 @@ impl Engine {
     pub(crate) fn fail_queue(&mut self, error: &Error) {
         for Queued { mut task, memory, ticket } in std::mem::take(&mut self.queue) {
             self.leave_failed(&task);
+            task.withdraw(self, true);
             task.release();
             give_back(task, memory);
             ticket.finish(Err(error.clone()));
@@ -343,6 +348,7 @@ impl Engine {
     pub(crate) fn release(&mut self) {
         self.links.close();
         self.packets = Packets::default();
+        self.shares = Shares::default();
         self.cache = Cache::new();
         self.scratch = Vec::new();
         self.foreground = None;
@@ -357,7 +363,7 @@ impl Engine {
             self.choices.memory_bytes() + self.cache.table_bytes() + bound + self.planner.memory_bytes();
         let queue = self.queue.capacity() * size_of::<Queued>();
         let queue = queue + self.foreground.as_ref().map_or(0, |task| task.memory_bytes());
-        let packets = self.packets.memory_bytes();
+        let packets = self.packets.memory_bytes() + self.shares.memory_bytes();
         self.links.memory_bytes() + packets + self.scratch.capacity() + tables + plans + queue
     }
 }

@@ -14,6 +14,7 @@ use consort_memory::SpanMut;
 use super::bound::{Bearings, Bound, Broken, RealIo, Shape, links_of};
 use super::executor::{Executor, Progress, Sizes, Stop};
 use super::links::Links;
+use super::mapped::{self, Run, Step};
 use super::packets::{self, Exchange, Packets, Wanted};
 use super::task::{Blocked, Request};
 use super::trouble::Trouble;
@@ -53,6 +54,8 @@ pub(super) struct Part {
     /// What it does in phase `Exchange`, and of whom it wants something there.
     exchange: Option<(Exchange, Reducer)>,
     wanted: Option<Wanted>,
+    /// What it does in phase `Mapped`.
+    mapped: Option<(Box<Run>, Reducer)>,
     /// Whom it waits for in phase `Meet`, and for what.
     met: Option<(Rank, Want)>,
     /// What runs it, where a stream does, and how far that was.
@@ -69,6 +72,8 @@ enum Phase {
     Meet,
     /// They do.
     Exchange,
+    /// On buffers that all have mapped, or that is found out.
+    Mapped,
     Link,
     Drain,
     Run,
@@ -215,13 +220,19 @@ impl Part {
                 // Nothing moves, whatever the others say.
                 Phase::Find if self.request()?.call.count == 0 => self.phase = Phase::Done,
                 Phase::Find => self.find(engine)?,
-                Phase::Meet => match self.meet(engine)? {
+                Phase::Meet => match self.meet(engine, buffers)? {
                     Poll::Ready(()) => {}
                     Poll::Pending => return Ok(Progress::Blocked),
                 },
                 Phase::Exchange => match self.exchange(engine, buffers)? {
                     Progress::Done if self.watched.is_some() => self.come_back()?,
                     progress => return Ok(progress),
+                },
+                Phase::Mapped => match self.run_mapped(engine, buffers)? {
+                    Some(Progress::Done) if self.watched.is_some() => self.come_back()?,
+                    Some(progress) => return Ok(progress),
+                    // The planned way, then.
+                    None => {}
                 },
                 Phase::Link => {
                     match engine.links.poll_up(&self.numbers, &engine.group) {
@@ -302,7 +313,7 @@ impl Part {
         let request = self.request()?;
         let call = request.call;
         let choice = engine.choices.choose(&call)?;
-        if choice.packets {
+        if choice.packets || choice.mapped {
             self.phase = Phase::Meet;
             return Ok(());
         }
@@ -310,9 +321,14 @@ impl Part {
     }
 
     /// Whether there is a board; then the exchange begins, and otherwise the plan is looked for.
-    fn meet(&mut self, engine: &mut Engine) -> std::result::Result<Poll<()>, Trouble> {
+    fn meet(
+        &mut self,
+        engine: &mut Engine,
+        buffers: Buffers<'_>,
+    ) -> std::result::Result<Poll<()>, Trouble> {
         let request = self.request()?;
-        let Engine { packets, links, group, .. } = engine;
+        let choice = engine.choices.choose(&request.call)?;
+        let Engine { packets, shares, links, group, .. } = engine;
         match packets.poll(group, links.routes()) {
             Ok(Poll::Pending) => {
                 self.met = packets.missing();
@@ -323,17 +339,63 @@ impl Part {
             Err(packets::Trouble::Broken(broken)) => return Err(self.fault(broken)),
         }
         match packets.board() {
+            Some(board) if !choice.packets => {
+                let run = Run::begin(shares, board, links.shm(), &request, group, buffers)?;
+                self.mapped = Some((run, reducer_of(&request.call, group.size())));
+                self.phase = Phase::Mapped;
+            }
             Some(board) => {
                 let exchange = Exchange::of(board, &request);
                 self.exchange = Some((exchange, reducer_of(&request.call, group.size())));
                 self.phase = Phase::Exchange;
             }
-            None => {
-                let choice = engine.choices.choose(&request.call)?;
-                self.find_bound(engine, &request, &choice)?;
-            }
+            None => self.find_bound(engine, &request, &choice)?,
         }
         Ok(Poll::Ready(()))
+    }
+
+    /// None when some buffer is not mapped; it has found its plan then, or makes it.
+    fn run_mapped(
+        &mut self,
+        engine: &mut Engine,
+        buffers: Buffers<'_>,
+    ) -> std::result::Result<Option<Progress>, Trouble> {
+        let request = self.request()?;
+        let Engine { packets, shares, links, group, .. } = engine;
+        let (Some((run, reducer)), Some(board)) = (&mut self.mapped, packets.board()) else {
+            return Err(Error::internal("mapped buffers without a board").into());
+        };
+        let step = run.advance(shares, board, links.shm(), group.rank, reducer, buffers);
+        match step {
+            Ok(Step::Progress(progress)) => {
+                self.wanted = run.wanted(board);
+                if progress == Progress::Done {
+                    if let Some((run, _)) = self.mapped.take() {
+                        run.end(shares);
+                    }
+                    self.phase = Phase::Done;
+                }
+                Ok(Some(progress))
+            }
+            Ok(Step::Declined) => {
+                if let Some((run, _)) = self.mapped.take() {
+                    run.end(shares);
+                }
+                let choice = engine.choices.choose(&request.call)?;
+                self.find_bound(engine, &request, &choice)?;
+                Ok(None)
+            }
+            Err(mapped::Stop::Mismatch(peer)) => Err(Trouble::Mismatch { request, peer }),
+            Err(mapped::Stop::Failed(error)) => Err(error.into()),
+        }
+    }
+
+    /// See [`Task::withdraw`](super::Task::withdraw).
+    pub(super) fn withdraw(&mut self, engine: &mut Engine, at_last: bool) -> bool {
+        match (&mut self.mapped, engine.packets.board()) {
+            (Some((run, _)), Some(board)) => run.withdraw(board, at_last),
+            _ => true,
+        }
     }
 
     fn exchange(
@@ -496,7 +558,7 @@ impl Part {
             (Phase::Meet, _) => {
                 all.extend(self.met.map(|(peer, _)| Blocked { peer, drained: true }));
             }
-            (Phase::Exchange, _) => {
+            (Phase::Exchange | Phase::Mapped, _) => {
                 all.extend(self.wanted.map(|wanted| Blocked { peer: wanted.peer, drained: true }));
             }
             (Phase::Link, _) => {
@@ -525,7 +587,7 @@ impl Part {
         let links = &engine.links;
         let (peer, want) = match (self.phase, &self.bound) {
             (Phase::Meet, _) => self.met?,
-            (Phase::Exchange, _) => {
+            (Phase::Exchange | Phase::Mapped, _) => {
                 let Wanted { peer, room } = self.wanted?;
                 (peer, if room { Want::Room } else { Want::Data })
             }
@@ -537,7 +599,7 @@ impl Part {
             }
             _ => return None,
         };
-        let has_plan = !matches!(self.phase, Phase::Meet | Phase::Exchange | Phase::Link);
+        let has_plan = !matches!(self.phase, Phase::Meet | Phase::Exchange | Phase::Mapped | Phase::Link);
         let bound = self.bound.as_ref().filter(|_| has_plan);
         let (step, steps, slice, slices) =
             bound.map_or((0, 0, 0, 0), |bound| self.executor.standing(&bound.plan));
@@ -545,6 +607,7 @@ impl Part {
         let member = &engine.group.member;
         let algorithm = match (self.phase, &self.bound) {
             (Phase::Exchange, _) => "direct, in packets".into(),
+            (Phase::Mapped, _) => "mapped".into(),
             (Phase::Meet, _) | (_, None) => "?".into(),
             (_, Some(bound)) => bound.plan.name.clone(),
         };

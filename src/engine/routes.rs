@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use consort_transports::{Tcp, Transport};
+use consort_transports::{Shm, Tcp, Transport};
 
 use super::links::link_error;
 use crate::Rank;
@@ -24,6 +24,11 @@ pub(crate) trait Routes: Send {
 
     /// What carries the link to `rank`.
     fn transport(&mut self, group: &Group, rank: Rank) -> Result<Arc<dyn Transport>>;
+
+    /// Where memory files are lent and fetched, if that is possible.
+    fn shm(&self) -> Option<&Shm> {
+        None
+    }
 
     /// Forgets everything without closing what a parent process still uses.
     fn abandon(&mut self);
@@ -84,6 +89,10 @@ impl Routes for ProcessRoutes {
         let tcp = Arc::new(tcp);
         self.tcp.insert(ip, tcp.clone());
         Ok(tcp)
+    }
+
+    fn shm(&self) -> Option<&Shm> {
+        self.shared.shm.as_deref()
     }
 
     fn abandon(&mut self) {

@@ -22,7 +22,8 @@ use crate::call::{Call, Kind};
 use crate::error::{Error, Operation};
 use crate::report::evidence::{Stuck, Traffic};
 
-/// How long a device may take to end after a failure before its operation is given up.
+/// How long a device, or another rank that is in this one's memory, may take to end after a failure before it is waited
+/// for no longer.
 const QUIET_MAX: Duration = Duration::from_secs(1);
 
 /// What a task is to do: a call, with its number.
@@ -203,14 +204,24 @@ impl Task {
 
     /// The error, once it is what all ranks say and no device touches the callers' memory any more, as far as a device
     /// that is told to end can be waited for.
-    pub(crate) fn end(&mut self, engine: &Engine) -> Option<Error> {
+    pub(crate) fn end(&mut self, engine: &mut Engine) -> Option<Error> {
         let now = engine.group.clock().now();
         let error = trouble::step(engine, &mut self.ending, now)?;
-        if self.is_quiet() {
+        let by = *self.quiet_by.get_or_insert(now + QUIET_MAX);
+        // Neither waits for the other.
+        let is_withdrawn = self.withdraw(engine, now >= by);
+        if self.is_quiet() && is_withdrawn {
             return Some(error);
         }
         self.release();
-        (now >= *self.quiet_by.get_or_insert(now + QUIET_MAX)).then_some(error)
+        (now >= by).then_some(error)
+    }
+
+    /// It has failed. Whether no other rank writes to the callers' memory any more, of which `at_last` makes sure.
+    pub(crate) fn withdraw(&mut self, engine: &mut Engine, at_last: bool) -> bool {
+        // Each of them, whatever becomes of the others.
+        let parts = self.parts[..self.count].iter_mut();
+        parts.fold(true, |all, part| part.withdraw(engine, at_last) & all)
     }
 
     /// Goes on as far as possible. Every request has its own buffers.

@@ -1,12 +1,12 @@
 //! Memory that clients get from the library, and buffers that they tell it of.
 //!
 //! Invariant: what was given is kept until it is freed, by its address; an address that was not given is refused.
-//! Absent: sharing it with other processes.
+//! Absent: how ranks find each other's memory (`engine::mapped`).
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use consort_memory::Mapping;
+use consort_memory::SharedMemory;
 use consort_memory::driver::DeviceMemory;
 
 use super::comm::Comm;
@@ -19,12 +19,12 @@ static GIVEN: Mutex<BTreeMap<usize, Given>> = Mutex::new(BTreeMap::new());
 
 /// Whose memory was given.
 enum Given {
-    Host(#[expect(dead_code, reason = "kept, not used")] Mapping),
+    Host(#[expect(dead_code, reason = "kept, not used")] SharedMemory),
     Device(#[expect(dead_code, reason = "kept, not used")] DeviceMemory),
 }
 
 /// The address of `bytes` bytes, 0 for none: of the device that is current on the calling thread, or, without one, of
-/// zeroed host memory, aligned to a page.
+/// zeroed host memory, aligned to a page, which the ranks beside this one can map.
 ///
 /// # Errors
 /// When the memory is not to be had.
@@ -38,11 +38,11 @@ pub fn allocate(bytes: usize) -> Result<usize> {
         GIVEN.lock().unwrap_or_else(PoisonError::into_inner).insert(start, Given::Device(memory));
         return Ok(start);
     }
-    let mapping = Mapping::anonymous(bytes).map_err(|error| {
+    let memory = SharedMemory::new(bytes).map_err(|error| {
         Error::system(format!("ncclMemAlloc of {bytes} bytes"), std::io::Error::other(error))
     })?;
-    let start = mapping.span(0, bytes).as_mut_ptr() as usize;
-    GIVEN.lock().unwrap_or_else(PoisonError::into_inner).insert(start, Given::Host(mapping));
+    let start = memory.span().as_mut_ptr() as usize;
+    GIVEN.lock().unwrap_or_else(PoisonError::into_inner).insert(start, Given::Host(memory));
     Ok(start)
 }
 

@@ -41,6 +41,8 @@ pub(crate) struct Choice {
     pub(crate) id: u16,
     /// Whether it is run in messages that carry their flag, where all ranks can.
     pub(crate) packets: bool,
+    /// Whether it is run on the callers' buffers, where all ranks can map them.
+    pub(crate) mapped: bool,
 }
 
 /// The choices of one communicator.
@@ -103,7 +105,7 @@ impl Choices {
             None => self.planning.choose(collective, bytes)?,
             Some(algorithm) => self.planning.demand(algorithm, collective, bytes)?,
         };
-        let Chosen { algorithm, slot_bytes, short, packets } = chosen;
+        let Chosen { algorithm, slot_bytes, short, packets, mapped } = chosen;
         let ranks = if collective == Collective::SendReceive { 2 } else { self.planning.ranks() };
         let choice = Choice {
             program: Program { collective, ranks, algorithm },
@@ -117,6 +119,7 @@ impl Choices {
             },
             id: self.number(algorithm)?,
             packets: packets && Moves::are_defined(call.kind),
+            mapped: mapped && Moves::are_defined(call.kind) && call.algorithm.is_none(),
         };
         if call.algorithm.is_some() {
             self.named.insert((call.kind, algorithm, class), choice);

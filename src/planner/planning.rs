@@ -69,6 +69,8 @@ pub(crate) struct Chosen {
     pub(crate) short: bool,
     /// Whether it is run in messages that carry their flag, where all ranks can.
     pub(crate) packets: bool,
+    /// Whether it is run on the callers' buffers, where all ranks can map them.
+    pub(crate) mapped: bool,
 }
 
 impl Planning {
@@ -334,12 +336,16 @@ impl Planning {
         let piece = block_bytes.div_ceil(parts.max(1).into()).next_multiple_of(64);
         if piece <= SLOT_BYTES_MIN as u64 && algorithm != Algorithm::Pair {
             let packets = self.takes_packets(algorithm, collective, block_bytes);
-            return Chosen { algorithm, slot_bytes: SLOT_BYTES_MIN, short: true, packets };
+            let mapped = !packets && self.takes_mapped(collective, block_bytes);
+            return Chosen { algorithm, slot_bytes: SLOT_BYTES_MIN, short: true, packets, mapped };
         }
         let by_size = (piece / 4).checked_next_power_of_two().unwrap_or(u64::MAX >> 1);
         let given = self.slot_bytes.unwrap_or_else(|| usize::try_from(by_size).unwrap_or(usize::MAX));
         let slot_bytes = given.clamp(SLOT_BYTES_MIN, longest_slot(algorithm));
-        Chosen { algorithm, slot_bytes, short: false, packets: false }
+        {
+            let mapped = self.takes_mapped(collective, block_bytes);
+            Chosen { algorithm, slot_bytes, short: false, packets: false, mapped }
+        }
     }
 
     /// Whether blocks of so many bytes travel in messages that carry their own flag.
@@ -350,6 +356,15 @@ impl Planning {
             && self.on_own_cores
             && (2..=packets::RANKS_MAX).contains(&self.machine.ranks)
             && block_bytes <= packets::MESSAGE_BYTES_MAX as u64
+    }
+
+    /// Whether blocks of so many bytes are worth a look at where the callers' buffers are.
+    fn takes_mapped(&self, collective: Collective, block_bytes: u64) -> bool {
+        collective != Collective::SendReceive
+            && self.on_own_cores
+            && self.is_free()
+            && (2..=packets::RANKS_MAX).contains(&self.machine.ranks)
+            && block_bytes > packets::MESSAGE_BYTES_MAX as u64
     }
 
     fn measured(&self, collective: Collective, bytes: u64, allowed: &[Algorithm]) -> Option<&TuningLine> {

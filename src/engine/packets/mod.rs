@@ -12,6 +12,7 @@
 mod at_once;
 mod exchange;
 pub(crate) mod moves;
+mod round;
 #[cfg(test)]
 mod tests;
 
@@ -19,7 +20,8 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use consort_kernels::Reducer;
-use consort_memory::{Counter, Inbox, Outbox, Row};
+use consort_memory::sync::{Ordering, fence};
+use consort_memory::{Arrival, Counter, Inbox, Outbox, Row};
 use consort_transports::{
     Address, Connecting, Connection, CounterKind, Endpoint, Layout, TransportError,
 };
@@ -36,6 +38,7 @@ use crate::report::evidence::Want;
 
 pub(crate) use at_once::AtOnce;
 pub(crate) use exchange::{Exchange, Wanted};
+pub(crate) use round::Round;
 
 /// The longest message.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 16 << 10;
@@ -45,7 +48,12 @@ pub(crate) const RANKS_MAX: u32 = 16;
 /// Slots and the longest payload of each row: a line, and two kinds of longer ones, so that short messages go round in
 /// few lines, which stay in the first cache.
 const ROWS: [(usize, usize); 3] = [(16, Row::LINE_PAYLOAD_BYTES), (8, 1 << 10), (4, MESSAGE_BYTES_MAX)];
-const MAILBOX_BYTES: usize = {
+/// Where a rank takes back what it let another one touch.
+const REVOCATION_AT: usize = MESSAGES_BYTES;
+/// It is never taken back twice.
+const REVOCATION: (usize, usize) = (1, Row::LINE_PAYLOAD_BYTES);
+const MAILBOX_BYTES: usize = MESSAGES_BYTES + Row::bytes(REVOCATION.0, REVOCATION.1);
+const MESSAGES_BYTES: usize = {
     let (mut row, mut bytes) = (0, 0);
     while row < ROWS.len() {
         bytes += Row::bytes(ROWS[row].0, ROWS[row].1);
@@ -77,6 +85,15 @@ struct Peer {
     peer_credit: Counter,
     /// Messages taken since it last heard of this rank.
     unanswered: usize,
+    /// Whether it is in this rank's memory: odd while it is.
+    visits: Counter,
+    /// Whether this rank is in its memory.
+    own_visits: Counter,
+    /// How often this rank has been there or left.
+    visited: u64,
+    /// Where this rank forbids it to come, and where it forbids this rank.
+    forbids: Outbox,
+    forbidden: Inbox,
     /// Keeps the memory, and tells the peer when it goes.
     _connection: Box<dyn Connection>,
 }
@@ -284,6 +301,54 @@ impl Meeting {
     }
 }
 
+impl Board {
+    /// How many ranks there are.
+    pub(crate) fn ranks(&self) -> u32 {
+        self.peers.len() as u32
+    }
+
+    /// This rank is about to write to the others' memory. Whether it may: if not, it has not come.
+    ///
+    /// Either a rank that forbids sees that another one is there, or that one sees that it is forbidden: both write
+    /// first, and look after a fence.
+    pub(crate) fn visit(&mut self) -> bool {
+        for peer in self.peers.iter_mut().flatten() {
+            peer.visited += 1;
+            peer.own_visits.raise(peer.visited, 0);
+        }
+        // SeqCst: with that in `forbid`, orders the stores before it before the loads after it.
+        fence(Ordering::SeqCst);
+        let is_forbidden = |peer: &Peer| peer.forbidden.look(0) != Arrival::None;
+        if self.peers.iter().flatten().any(is_forbidden) {
+            self.leave();
+            return false;
+        }
+        true
+    }
+
+    /// This rank writes nothing any more.
+    pub(crate) fn leave(&mut self) {
+        for peer in self.peers.iter_mut().flatten().filter(|peer| peer.visited % 2 == 1) {
+            peer.visited += 1;
+            peer.own_visits.raise(peer.visited, 0);
+        }
+    }
+
+    /// From now on nobody may write to this rank's memory who is not there already.
+    pub(crate) fn forbid(&mut self) {
+        for peer in self.peers.iter_mut().flatten().filter(|peer| peer.forbids.sent() == 0) {
+            peer.forbids.send(1, 0);
+        }
+        // SeqCst: as in `visit`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether some other rank writes to this rank's memory, or has not said that it does no more.
+    pub(crate) fn is_visited(&self) -> bool {
+        self.peers.iter().flatten().any(|peer| peer.visits.value() % 2 == 1)
+    }
+}
+
 impl Peer {
     fn over(connection: Box<dyn Connection>) -> std::result::Result<Self, TransportError> {
         let what = "its mailbox for messages is not as long as agreed";
@@ -294,7 +359,9 @@ impl Peer {
             both.push(connection.rows(offset, slots, payload_bytes).ok_or_else(wrong)?);
             offset += Row::bytes(slots, payload_bytes);
         }
+        let [own, theirs] = connection.rows(REVOCATION_AT, REVOCATION.0, REVOCATION.1).ok_or_else(wrong)?;
         let peer_credit = connection.peer_counter(CounterKind::Credit).ok_or_else(wrong)?.clone();
+        let own_visits = connection.peer_counter(CounterKind::Ready).ok_or_else(wrong)?.clone();
         let credit = connection.counter(CounterKind::Credit).clone();
         let rows = |side: usize| std::array::from_fn::<Row, { ROWS.len() }, _>(|row| both[row][side].clone());
         Ok(Peer {
@@ -304,6 +371,11 @@ impl Peer {
             credit,
             peer_credit,
             unanswered: 0,
+            visits: connection.counter(CounterKind::Ready).clone(),
+            own_visits,
+            visited: 0,
+            forbids: Outbox::new(theirs),
+            forbidden: Inbox::new(own),
             _connection: connection,
         })
     }

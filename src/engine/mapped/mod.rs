@@ -1,0 +1,162 @@
+//! Collectives on buffers that all ranks of a host have mapped: every rank reads and writes the others' buffers where they
+//! are, and nothing is staged.
+//!
+//! What runs is the folds of the verified [`mapped`](consort_algorithms::mapped()) plan. Its entry is a round of notes in
+//! which ranks tell each other where their buffers are; its exit is another. If some buffer is none that the others can
+//! map, all ranks see that in the first round, and take the planned way.
+//!
+//! Invariant: no rank writes to another's memory but between the two rounds, and none after that rank's call has
+//! returned, whatever happens: see [`Run::withdraw`]. Memory of others is mapped when it is first used, kept, and
+//! forgotten oldest first. Absent: waiting, staging, messages.
+
+mod notes;
+mod run;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Weak};
+
+use consort_algorithms::{Collective, Plan, mapped, mapped_reduce, verify};
+use consort_memory::Mapping;
+use consort_memory::areas::{self, Area};
+use consort_transports::Lent;
+
+use crate::Rank;
+use crate::error::{Error, Result};
+
+use notes::Notice;
+pub(crate) use run::{Run, Step, Stop};
+
+/// How many of a rank's areas others know of; one more, and the one that was told of first is forgotten by all.
+const NOTICES_MAX: usize = 128;
+/// How many areas of one rank are mapped here at most.
+const MAPPED_MAX: usize = 32;
+/// How many areas of this rank are found without asking for them.
+const RECENT: usize = 8;
+
+/// A rank's areas as another one knows them.
+#[derive(Default)]
+struct Known {
+    notices: VecDeque<Notice>,
+    /// The one that was used last, last.
+    mapped: VecDeque<(u64, Arc<Mapping>)>,
+}
+
+impl Known {
+    fn hear(&mut self, notice: Notice) {
+        self.notices.push_back(notice);
+        if self.notices.len() > NOTICES_MAX {
+            self.notices.pop_front();
+        }
+    }
+
+    fn notice(&self, key: u64) -> Option<&Notice> {
+        self.notices.iter().find(|notice| notice.key == key)
+    }
+
+    /// The mapping of an area, if it is here.
+    fn mapped(&mut self, key: u64) -> Option<Arc<Mapping>> {
+        if let Some((last, mapping)) = self.mapped.back()
+            && *last == key
+        {
+            return Some(mapping.clone());
+        }
+        let at = self.mapped.iter().position(|(known, _)| *known == key)?;
+        let found = self.mapped.remove(at)?;
+        let mapping = found.1.clone();
+        self.mapped.push_back(found);
+        Some(mapping)
+    }
+
+    fn keep(&mut self, key: u64, mapping: Arc<Mapping>) {
+        self.mapped.push_back((key, mapping));
+        if self.mapped.len() > MAPPED_MAX {
+            self.mapped.pop_front();
+        }
+    }
+}
+
+/// An area that the others know of.
+struct Told {
+    key: u64,
+    area: Weak<Area>,
+    /// None once it is freed; the others forget it in its turn.
+    lent: Option<Lent>,
+}
+
+/// What a communicator's ranks know of each other's memory.
+#[derive(Default)]
+pub(crate) struct Shares {
+    /// By rank.
+    known: Vec<Known>,
+    /// This rank's areas that the others know of, the first one first, and where they are lent.
+    told: VecDeque<Told>,
+    /// This rank's areas that were found last, as of an epoch.
+    recent: Vec<Arc<Area>>,
+    epoch: u64,
+    plans: BTreeMap<(Collective, u32, u32, Rank), Arc<Plan>>,
+    /// Kept, so that its tables are used again.
+    idle: Option<Box<Run>>,
+}
+
+impl Shares {
+    /// The area that holds these addresses.
+    fn find(&mut self, start: usize, bytes: usize) -> Option<Arc<Area>> {
+        let now = areas::epoch();
+        if now != self.epoch {
+            self.epoch = now;
+            self.recent.clear();
+            let freed = self.told.iter_mut().filter(|told| told.area.strong_count() == 0);
+            freed.for_each(|told| told.lent = None);
+        }
+        let holds = |area: &&Arc<Area>| {
+            area.start() <= start && start + bytes <= area.start() + area.bytes() && !area.is_spent()
+        };
+        if let Some(area) = self.recent.iter().find(holds) {
+            return Some(area.clone());
+        }
+        let found = areas::find(start, bytes)?;
+        if self.recent.len() >= RECENT {
+            self.recent.remove(0);
+        }
+        self.recent.push(found.clone());
+        Some(found)
+    }
+
+    /// Others are told of an area.
+    fn tell(&mut self, area: &Arc<Area>, lent: Lent) {
+        self.told.push_back(Told { key: area.key(), area: Arc::downgrade(area), lent: Some(lent) });
+        if self.told.len() > NOTICES_MAX {
+            self.told.pop_front();
+        }
+    }
+
+    /// This rank's plan of a collective; `first` is where a reduce begins.
+    fn plan(&mut self, collective: Collective, ranks: u32, rank: Rank, first: u32) -> Result<Arc<Plan>> {
+        let key = (collective, ranks, first, rank);
+        if let Some(plan) = self.plans.get(&key) {
+            return Ok(plan.clone());
+        }
+        let plans = if first == 0 { mapped(collective, ranks) } else { mapped_reduce(ranks, first) };
+        let refused = |what: String| Error::internal(format!("the mapped plan of {collective}: {what}"));
+        let plans = plans.ok_or_else(|| refused(format!("there is none for {ranks} ranks")))?;
+        verify(&plans).map_err(|refusal| refused(refusal.to_string()))?;
+        let plan = plans.into_iter().nth(rank as usize).ok_or_else(|| refused(format!("no rank {rank}")))?;
+        let plan = Arc::new(plan);
+        self.plans.insert(key, plan.clone());
+        Ok(plan)
+    }
+
+    /// Bytes of the tables; mappings are of memory that is others'.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let of_known = |known: &Known| {
+            known.notices.capacity() * size_of::<Notice>()
+                + known.mapped.capacity() * size_of::<(u64, Arc<Mapping>)>()
+        };
+        let plans = self.plans.values().map(|plan| size_of::<Plan>() + size_of_val(&*plan.steps));
+        self.known.iter().map(of_known).sum::<usize>()
+            + self.told.capacity() * size_of::<Told>()
+            + plans.sum::<usize>()
+    }
+}

@@ -1,0 +1,108 @@
+//! What ranks tell each other of their buffers, as bytes.
+//!
+//! Invariant: whatever bytes come, what is read from them is checked before it is used; a place outside the memory it
+//! names is refused where it is mapped.
+
+use consort_memory::areas::Area;
+use consort_memory::{Span, SpanMut};
+use consort_transports::Lent;
+
+/// Where a buffer is: in which area of its rank, and how far from its beginning. Key 0 is of memory that no other
+/// process can map.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Place {
+    pub(super) key: u64,
+    pub(super) offset: u64,
+}
+
+/// What a rank says first: where its buffers are, and whether it has areas to tell of.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Entry {
+    pub(super) input: Place,
+    pub(super) output: Place,
+    pub(super) tells: bool,
+}
+
+/// How another rank maps an area.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Notice {
+    pub(super) key: u64,
+    pub(super) bytes: u64,
+    pub(super) file_offset: u64,
+    pub(super) lent: [u8; Lent::NOTICE_BYTES],
+}
+
+/// The bytes of a note.
+fn read<const N: usize>(from: Span<'_>, at: usize) -> [u8; N] {
+    let mut bytes = [0; N];
+    SpanMut::of(&mut bytes).copy_from(from.slice(at, N));
+    bytes
+}
+
+fn word(from: Span<'_>, at: usize) -> u64 {
+    u64::from_le_bytes(read(from, at))
+}
+
+impl Entry {
+    pub(super) const BYTES: usize = 40;
+
+    pub(super) fn encode(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        let words =
+            [self.input.key, self.input.offset, self.output.key, self.output.offset, u64::from(self.tells)];
+        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    pub(super) fn decode(from: Span<'_>) -> Self {
+        Entry {
+            input: Place { key: word(from, 0), offset: word(from, 8) },
+            output: Place { key: word(from, 16), offset: word(from, 24) },
+            tells: word(from, 32) != 0,
+        }
+    }
+}
+
+impl Notice {
+    const BYTES: usize = 24 + Lent::NOTICE_BYTES;
+    /// The longest list: input and output.
+    pub(super) const LIST_BYTES_MAX: usize = 8 + 2 * Self::BYTES;
+
+    /// Of an area that is lent.
+    pub(super) fn of(area: &Area, lent: &Lent) -> Self {
+        Notice {
+            key: area.key(),
+            bytes: area.bytes() as u64,
+            file_offset: area.file_offset() as u64,
+            lent: lent.notice(),
+        }
+    }
+
+    /// A list of at most two.
+    pub(super) fn encode_list(list: &[Notice]) -> Vec<u8> {
+        let mut bytes = (list.len() as u64).to_le_bytes().to_vec();
+        for notice in list {
+            for word in [notice.key, notice.bytes, notice.file_offset] {
+                bytes.extend_from_slice(&word.to_le_bytes());
+            }
+            bytes.extend_from_slice(&notice.lent);
+        }
+        bytes
+    }
+
+    /// The inverse; what is more than two is not read.
+    pub(super) fn decode_list(from: Span<'_>) -> impl Iterator<Item = Notice> + '_ {
+        let count = word(from, 0).min(2) as usize;
+        (0..count).map(move |nth| {
+            let at = 8 + nth * Self::BYTES;
+            Notice {
+                key: word(from, at),
+                bytes: word(from, at + 8),
+                file_offset: word(from, at + 16),
+                lent: read(from, at + 24),
+            }
+        })
+    }
+}

@@ -1,0 +1,545 @@
+//! One operation on mapped buffers, as far as it has come.
+//!
+//! Invariant: the stages come in order, on all ranks the same ones: the entry; where somebody has an area to tell of, the
+//! notices and whether all could map what they need; the folds; the exit. A run never waits.
+
+use std::sync::Arc;
+use std::task::Poll;
+
+use consort_algorithms::plan::{Action, Operand, Plan, Position, Region, Step as PlanStep};
+use consort_algorithms::{Extents, lengths};
+use consort_kernels::{Reducer, Source, Store, Target};
+use consort_memory::areas::Area;
+use consort_memory::{Mapping, Span, SpanMut};
+use consort_transports::{Fetch, Lent, Shm};
+
+use super::notes::{Entry, Notice, Place};
+use super::Shares;
+use crate::Rank;
+use crate::call::Kind;
+use crate::control::group::Group;
+use crate::engine::bound::Bearings;
+use crate::engine::packets::{Board, Round, Wanted};
+use crate::engine::{Buffers, Progress, Request};
+use crate::error::{Error, Result};
+
+/// What a turn folds at most: about a tenth of a millisecond.
+const TURN_BYTES: usize = 1 << 20;
+/// Operations that touch at least so many bytes of one rank write past the caches.
+const STREAMING_BYTES_MIN: usize = 4 << 20;
+
+/// What a turn came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    Progress(Progress),
+    /// Some buffer cannot be mapped: the operation goes the planned way.
+    Declined,
+}
+
+/// Why a run cannot go on.
+pub(crate) enum Stop {
+    /// A rank is in another operation.
+    Mismatch(Rank),
+    Failed(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Stop::Failed(error)
+    }
+}
+
+impl From<Rank> for Stop {
+    fn from(peer: Rank) -> Self {
+        Stop::Mismatch(peer)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    Entry,
+    Notices,
+    /// Descriptors are fetched; then all ranks tell whether they have what they need.
+    Fetch,
+    Verdict,
+    Folds,
+    Exit,
+    Done,
+}
+
+/// A buffer of a rank, mapped here; none where nobody touches it.
+type Mapped = Option<(Arc<Mapping>, usize)>;
+
+/// Memory that a step names.
+enum Where<'a> {
+    /// This rank's, from there on.
+    Input(usize),
+    Output(usize),
+    Theirs(SpanMut<'a>),
+}
+
+/// One operation.
+pub(crate) struct Run {
+    stage: Stage,
+    round: Round,
+    mark: u64,
+    kind: Kind,
+    root: Rank,
+    entry: Entry,
+    /// By rank.
+    entries: Vec<Entry>,
+    /// What this rank tells of, and as bytes.
+    tells: Vec<(Arc<Area>, Lent)>,
+    notices: Vec<u8>,
+    /// Inputs and outputs by rank.
+    mapped: Vec<[Mapped; 2]>,
+    /// What is being fetched: whose, and which area.
+    fetching: Vec<(Rank, u64, Fetch)>,
+    /// Whether this rank has what it needs, and whether all have.
+    has_all: bool,
+    all_have: bool,
+    plan: Option<Arc<Plan>>,
+    bearings: Bearings,
+    extents: Extents<'static>,
+    /// The step of the plan and the bytes of it that are done.
+    at: (usize, usize),
+    /// What others may write to.
+    exposed: Option<(Arc<Area>, usize, usize)>,
+    streaming: bool,
+}
+
+/// Whether others touch the input and the output of a rank.
+fn touched(kind: Kind, rank: Rank, root: Rank) -> [bool; 2] {
+    let is_root = rank == root;
+    match kind {
+        Kind::AllReduce => [true, true],
+        Kind::Reduce => [true, is_root],
+        Kind::Broadcast => [is_root, true],
+        Kind::ReduceScatter => [true, false],
+        Kind::AllGather | Kind::AllToAll => [false, true],
+        Kind::Gather => [false, is_root],
+        Kind::Scatter => [is_root, false],
+        _ => [false, false],
+    }
+}
+
+/// Different rounds of one operation.
+fn marked(mark: u64, round: u64) -> u64 {
+    mark ^ (round + 1).wrapping_mul(0xd6e8_feb8_6659_fd93)
+}
+
+impl Run {
+    /// Begins an operation.
+    pub(crate) fn begin(
+        shares: &mut Shares,
+        board: &mut Board,
+        shm: Option<&Shm>,
+        request: &Request,
+        group: &Group,
+        buffers: Buffers<'_>,
+    ) -> Result<Box<Run>> {
+        let (me, size) = (group.rank, group.size());
+        let Request { call, sequence, history, .. } = request;
+        let mark = call.descriptor().digest(*sequence, *history);
+        shares.known.resize_with(size as usize, Default::default);
+        let needed = touched(call.kind, me, call.root);
+        let ranges = [
+            (buffers.input.as_ptr() as usize, buffers.input.len()),
+            (buffers.output.as_mut_ptr() as usize, buffers.output.len()),
+        ];
+        let mut found = [None, None];
+        if shm.is_some() && call.scalar.is_none() {
+            for ((found, needed), (start, bytes)) in found.iter_mut().zip(needed).zip(ranges) {
+                *found = if needed { shares.find(start, bytes) } else { None };
+            }
+        }
+        let complete = needed.iter().zip(&found).all(|(needed, found)| !needed || found.is_some());
+        let mut entry = Entry::default();
+        let mut tells = Vec::new();
+        if let (true, Some(shm)) = (complete, shm) {
+            let mut places = [Place::default(); 2];
+            for ((place, found), (start, _)) in places.iter_mut().zip(&found).zip(ranges) {
+                let Some(area) = found else { continue };
+                *place = Place { key: area.key(), offset: (start - area.start()) as u64 };
+                if shares.told.iter().any(|told| told.key == area.key()) {
+                    continue;
+                }
+                // Without a descriptor there is nothing to tell, and all go the planned way.
+                let Ok(lent) = Lent::new(shm, area.file()) else {
+                    (places, tells) = (Default::default(), Vec::new());
+                    break;
+                };
+                if tells.iter().all(|(known, _): &(Arc<Area>, Lent)| known.key() != area.key()) {
+                    tells.push((area.clone(), lent));
+                }
+            }
+            [entry.input, entry.output] = places;
+        }
+        entry.tells = !tells.is_empty();
+        let [_, output] = &found;
+        let exposed = output.clone().filter(|_| entry.output.key != 0);
+        let round = Round::begin(board, Entry::BYTES, marked(mark, 0));
+        let collective = call.kind.collective();
+        let bearings = Bearings::Rotated { root: call.root, size };
+        let block = call.count * call.data_type.size();
+        let blocks = collective.output_blocks(size).max(collective.input_blocks(size)) as usize;
+        let mut run = shares.idle.take().unwrap_or_else(|| Run::empty(round));
+        run.stage = Stage::Entry;
+        run.round = round;
+        (run.mark, run.kind, run.root, run.entry) = (mark, call.kind, call.root, entry);
+        run.entries.clear();
+        run.entries.resize(size as usize, Entry::default());
+        run.entries[me as usize] = entry;
+        run.tells = tells;
+        run.mapped.clear();
+        run.mapped.resize_with(size as usize, || [None, None]);
+        run.fetching.clear();
+        (run.has_all, run.all_have) = (true, true);
+        (run.plan, run.bearings, run.at) = (None, bearings, (0, 0));
+        run.exposed = exposed.map(|area| (area, ranges[1].0, ranges[1].1));
+        run.streaming = block * blocks >= STREAMING_BYTES_MIN;
+        if entry.input.key != 0 || entry.output.key != 0 || !needed.contains(&true) {
+            // Reduces begin at rank 0, whoever is the root.
+            let first = if call.kind == Kind::Reduce { (size - call.root) % size } else { 0 };
+            let plan = shares.plan(collective, size, (me + size - call.root) % size, first)?;
+            let extents = plan.partition.extents(call.count, call.data_type.size());
+            run.extents = match call.kind {
+                Kind::Gather | Kind::Scatter => extents.from_root(call.root, size),
+                _ => extents,
+            };
+            run.plan = Some(plan);
+        }
+        Ok(run)
+    }
+
+    fn empty(round: Round) -> Box<Run> {
+        let partition = consort_algorithms::Partition { parts: 1 };
+        Box::new(Run {
+            stage: Stage::Done,
+            round,
+            mark: 0,
+            kind: Kind::Barrier,
+            root: 0,
+            entry: Entry::default(),
+            entries: Vec::new(),
+            tells: Vec::new(),
+            notices: Vec::new(),
+            mapped: Vec::new(),
+            fetching: Vec::new(),
+            has_all: true,
+            all_have: true,
+            plan: None,
+            bearings: Bearings::Rotated { root: 0, size: 1 },
+            extents: partition.extents(0, 1),
+            at: (0, 0),
+            exposed: None,
+            streaming: false,
+        })
+    }
+
+    /// Keeps the tables of a run that is over.
+    pub(crate) fn end(mut self: Box<Self>, shares: &mut Shares) {
+        self.mapped.clear();
+        self.tells.clear();
+        self.plan = None;
+        self.exposed = None;
+        shares.idle = Some(self);
+    }
+
+    /// Goes on as far as possible, or to the end of a turn.
+    ///
+    /// # Errors
+    /// See [`Stop`].
+    pub(crate) fn advance(
+        &mut self,
+        shares: &mut Shares,
+        board: &mut Board,
+        shm: Option<&Shm>,
+        me: Rank,
+        reducer: &Reducer,
+        buffers: Buffers<'_>,
+    ) -> std::result::Result<Step, Stop> {
+        let mut moved = Progress::Blocked;
+        loop {
+            let progress = match self.stage {
+                Stage::Entry => self.enter(board)?,
+                Stage::Notices => self.hear(shares, board)?,
+                Stage::Fetch => self.fetch(shares, shm, me)?,
+                Stage::Verdict => self.tell(board)?,
+                Stage::Folds => self.fold(board, me, reducer, buffers)?,
+                Stage::Exit => self.round.advance(board, Some(&[]), |_| true, |_, _| ())?,
+                Stage::Done => return Ok(Step::Progress(Progress::Done)),
+            };
+            match progress {
+                Progress::Done => {}
+                Progress::Moved => return Ok(Step::Progress(Progress::Moved)),
+                Progress::Blocked => return Ok(Step::Progress(moved)),
+            }
+            moved = Progress::Moved;
+            self.stage = match self.stage {
+                Stage::Entry if !self.is_possible() => return Ok(Step::Declined),
+                Stage::Entry if self.entries.iter().any(|entry| entry.tells) => {
+                    self.round = Round::begin(board, Notice::LIST_BYTES_MAX, marked(self.mark, 1));
+                    let list: Vec<Notice> = self.tells.iter().map(|(area, lent)| Notice::of(area, lent)).collect();
+                    self.notices = Notice::encode_list(&list);
+                    self.tells.drain(..).for_each(|(area, lent)| shares.tell(&area, lent));
+                    Stage::Notices
+                }
+                Stage::Entry | Stage::Notices => {
+                    self.look_up(shares, shm, me);
+                    if self.stage == Stage::Notices || !self.fetching.is_empty() { Stage::Fetch } else { Stage::Folds }
+                }
+                Stage::Fetch if self.entries.iter().any(|entry| entry.tells) => {
+                    self.round = Round::begin(board, 1, marked(self.mark, 2));
+                    Stage::Verdict
+                }
+                Stage::Fetch if !self.has_all => {
+                    return Err(Error::internal("memory that was mapped before cannot be mapped again").into());
+                }
+                Stage::Verdict if !self.all_have => return Ok(Step::Declined),
+                Stage::Fetch | Stage::Verdict => Stage::Folds,
+                Stage::Folds => {
+                    self.round = Round::begin(board, 0, marked(self.mark, 3));
+                    Stage::Exit
+                }
+                Stage::Exit | Stage::Done => Stage::Done,
+            };
+        }
+    }
+
+    /// What it waits for.
+    pub(crate) fn wanted(&self, board: &Board) -> Option<Wanted> {
+        match self.stage {
+            Stage::Fetch => self.fetching.first().map(|(peer, ..)| Wanted { peer: *peer, room: false }),
+            Stage::Folds | Stage::Done => None,
+            _ => self.round.wanted(board),
+        }
+    }
+
+    fn enter(&mut self, board: &mut Board) -> std::result::Result<Progress, Rank> {
+        let Run { round, entry, entries, .. } = self;
+        let note = entry.encode();
+        let hear = |from: Rank, note: Span<'_>| entries[from as usize] = Entry::decode(note);
+        round.advance(board, Some(&note), |_| true, hear)
+    }
+
+    /// Whether all buffers that others touch can be mapped.
+    fn is_possible(&self) -> bool {
+        (0..).zip(&self.entries).all(|(rank, entry)| {
+            let [input, output] = touched(self.kind, rank, self.root);
+            (!input || entry.input.key != 0) && (!output || entry.output.key != 0)
+        })
+    }
+
+    fn hear(&mut self, shares: &mut Shares, board: &mut Board) -> std::result::Result<Progress, Rank> {
+        let Run { round, entry, entries, notices, .. } = self;
+        let note = entry.tells.then_some(&notices[..]);
+        round.advance(board, note, |from| entries[from as usize].tells, |from, note| {
+            let known = &mut shares.known[from as usize];
+            Notice::decode_list(note).for_each(|notice| known.hear(notice));
+        })
+    }
+
+    /// Finds what is mapped already, and begins to fetch the rest.
+    fn look_up(&mut self, shares: &mut Shares, shm: Option<&Shm>, me: Rank) {
+        for (rank, entry) in (0..).zip(&self.entries) {
+            if rank == me {
+                continue;
+            }
+            let needed = touched(self.kind, rank, self.root);
+            for (which, place) in [entry.input, entry.output].into_iter().enumerate() {
+                if !needed[which] {
+                    continue;
+                }
+                let known = &mut shares.known[rank as usize];
+                if let Some(mapping) = known.mapped(place.key) {
+                    self.mapped[rank as usize][which] = Some((mapping, place.offset as usize));
+                    continue;
+                }
+                if self.fetching.iter().any(|(of, key, _)| (*of, *key) == (rank, place.key)) {
+                    continue;
+                }
+                match (known.notice(place.key), shm) {
+                    (Some(notice), Some(shm)) => {
+                        let (offset, bytes) = (notice.file_offset as usize, notice.bytes as usize);
+                        self.fetching.push((rank, place.key, Fetch::new(shm, &notice.lent, offset, bytes)));
+                    }
+                    _ => self.has_all = false,
+                }
+            }
+        }
+    }
+
+    fn fetch(
+        &mut self,
+        shares: &mut Shares,
+        shm: Option<&Shm>,
+        me: Rank,
+    ) -> std::result::Result<Progress, Stop> {
+        if self.fetching.is_empty() {
+            return Ok(Progress::Done);
+        }
+        let mut has_all = self.has_all;
+        self.fetching.retain_mut(|(rank, key, fetch)| match fetch.poll() {
+            Ok(Poll::Pending) => true,
+            Ok(Poll::Ready(mapping)) => {
+                shares.known[*rank as usize].keep(*key, mapping);
+                false
+            }
+            Err(error) => {
+                tracing::info!(rank = *rank, %error, "a peer's buffer is not mapped");
+                has_all = false;
+                false
+            }
+        });
+        self.has_all = has_all;
+        if !self.fetching.is_empty() {
+            return Ok(Progress::Blocked);
+        }
+        if self.has_all {
+            self.look_up(shares, shm, me);
+        }
+        Ok(Progress::Done)
+    }
+
+    fn tell(&mut self, board: &mut Board) -> std::result::Result<Progress, Rank> {
+        let Run { round, has_all, all_have, .. } = self;
+        *all_have &= *has_all;
+        let mut heard = true;
+        let progress = round.advance(board, Some(&[u8::from(*has_all)]), |_| true, |_, note| {
+            let mut said = [0u8];
+            SpanMut::of(&mut said).copy_from(note.slice(0, 1));
+            heard &= said[0] == 1;
+        });
+        *all_have &= heard;
+        progress
+    }
+
+    /// Folds up to a turn's bytes.
+    fn fold(
+        &mut self,
+        board: &mut Board,
+        me: Rank,
+        reducer: &Reducer,
+        buffers: Buffers<'_>,
+    ) -> std::result::Result<Progress, Stop> {
+        let Some(plan) = self.plan.clone() else {
+            return Err(Error::internal("mapped buffers without a plan").into());
+        };
+        let is_visit = |rank: Rank| rank != me && touched(self.kind, rank, self.root)[1];
+        if self.at == (0, 0) && (0..board.ranks()).any(is_visit) && !board.visit() {
+            // Some rank has failed, and this one is about to hear of it.
+            return Ok(Progress::Blocked);
+        }
+        let mut room = TURN_BYTES;
+        while let Some(step) = plan.steps.get(self.at.0) {
+            let bytes = match (step.action, step.extent.as_chunk()) {
+                (Action::Copy | Action::Reduce, Some(chunk)) => self.extents.length(chunk),
+                _ => 0,
+            };
+            let left = bytes - self.at.1;
+            // Whole lines, so that all pieces but the first are aligned as that is.
+            let piece = left.min(room);
+            if piece != 0 {
+                self.fold_piece(&plan, step, (self.at.1, piece), me, reducer, buffers)?;
+                self.at.1 += piece;
+                room -= piece;
+            }
+            if self.at.1 == bytes {
+                self.at = (self.at.0 + 1, 0);
+            }
+            if room == 0 {
+                return Ok(Progress::Moved);
+            }
+        }
+        board.leave();
+        Ok(Progress::Done)
+    }
+
+    fn fold_piece(
+        &self,
+        plan: &Plan,
+        step: &PlanStep,
+        (at, bytes): (usize, usize),
+        me: Rank,
+        reducer: &Reducer,
+        buffers: Buffers<'_>,
+    ) -> Result<()> {
+        let store = if self.streaming { Store::Streaming } else { Store::Cached };
+        let mut sources = [Source { span: Span::empty(), raw: false }; PlanStep::PLACES_MAX];
+        let (from, to) = (plan.sources(step), plan.targets(step));
+        for (nth, (source, operand)) in sources.iter_mut().zip(from).enumerate() {
+            let span = match self.place(plan, operand, (at, bytes), me)? {
+                Where::Input(first) => buffers.input.slice(first, bytes),
+                Where::Output(first) => buffers.output.read().slice(first, bytes),
+                Where::Theirs(span) => span.read(),
+            };
+            *source = Source { span, raw: step.raw >> nth & 1 != 0 };
+        }
+        let mut targets = [Target { span: SpanMut::empty(), store }; PlanStep::PLACES_MAX];
+        let mut count = 0;
+        for operand in to {
+            let span = match self.place(plan, operand, (at, bytes), me)? {
+                Where::Output(first) => buffers.output.slice(first, bytes),
+                Where::Theirs(span) => span,
+                Where::Input(_) => return Err(Error::internal("a mapped plan that writes an input")),
+            };
+            // In place: it is there.
+            let is_there = from.len() == 1 && span.as_mut_ptr().cast_const() == sources[0].span.as_ptr();
+            if !is_there {
+                targets[count] = Target { span, store };
+                count += 1;
+            }
+        }
+        if count != 0 {
+            reducer.fold(&targets[..count], &sources[..from.len()], step.has(PlanStep::FINISH));
+        }
+        Ok(())
+    }
+
+    /// Where an operand is: in this rank's input or output, or in memory of another rank.
+    fn place(&self, plan: &Plan, operand: &Operand, part: (usize, usize), me: Rank) -> Result<Where<'_>> {
+        let wrong = || Error::internal("a mapped plan of other memory than the callers'");
+        let Position::Chunk(chunk) = operand.position else { return Err(wrong()) };
+        let (rank, output) = match plan.regions[operand.region as usize].region {
+            Region::Input(rank) => (rank, false),
+            Region::Output(rank) => (rank, true),
+            _ => return Err(wrong()),
+        };
+        let rank = self.bearings.rank(rank);
+        let (at, bytes) = part;
+        let first = self.extents.offset_of(chunk, || lengths::holds_all(plan.collective, output)) + at;
+        if rank == me {
+            return Ok(if output { Where::Output(first) } else { Where::Input(first) });
+        }
+        let (mapping, offset) = self.mapped[rank as usize][usize::from(output)].as_ref().ok_or_else(wrong)?;
+        let start = offset.checked_add(first);
+        let start = start.filter(|start| start.checked_add(bytes).is_some_and(|end| end <= mapping.bytes()));
+        match start {
+            Some(start) => Ok(Where::Theirs(mapping.span(start, bytes))),
+            None => Err(Error::internal(format!("rank {rank} named a place outside its memory"))),
+        }
+    }
+
+    /// The operation has failed. Whether nobody writes to this rank's memory any more; `at_last` says that nobody is
+    /// waited for any longer: what may still be written to is then parted from what the others see.
+    pub(crate) fn withdraw(&mut self, board: &mut Board, at_last: bool) -> bool {
+        board.leave();
+        let Some((area, start, bytes)) = &self.exposed else { return true };
+        board.forbid();
+        if !board.is_visited() {
+            self.exposed = None;
+            return true;
+        }
+        if !at_last {
+            return false;
+        }
+        if let Err(error) = area.part(*start, *bytes) {
+            crate::report::warn(&format!(
+                "a rank that does not answer may still write to the output of this operation: {error}"
+            ));
+        }
+        self.exposed = None;
+        true
+    }
+}
