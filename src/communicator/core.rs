@@ -196,7 +196,8 @@ impl Core {
         run().map_err(|error| self.told(error))
     }
 
-    /// A collective that may be over before it would pay to make a task of it: what became of it, if it was begun.
+    /// A collective or a message that may be over before it would pay to make a task of it: what became of it, if it was
+    /// begun.
     #[inline]
     pub(super) fn at_once(
         &self,
@@ -205,8 +206,13 @@ impl Core {
         buffers: Buffers<'_>,
     ) -> Option<Result<()>> {
         let mut owned = self.try_own()?;
+        let looks = self.policy.looks();
         let guard = FailOnPanic(&self.group);
-        let outcome = owned.engine.at_once(call, timeout, buffers, self.policy.looks());
+        let outcome = if call.kind.is_message() {
+            owned.engine.message_at_once(call, timeout, buffers, looks)
+        } else {
+            owned.engine.at_once(call, timeout, buffers, looks)
+        };
         std::mem::forget(guard);
         match outcome {
             AtOnce::Done => Some(Ok(())),

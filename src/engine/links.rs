@@ -13,6 +13,7 @@ use consort_transports::{
 };
 
 use super::bound::Broken;
+use super::packets::letters::{self, Letters};
 use super::routes::Routes;
 use crate::Rank;
 use crate::control::group::Group;
@@ -31,6 +32,8 @@ pub(crate) struct Links {
     routes: Box<dyn Routes>,
     /// Numbers of the links that move nothing unless asked to.
     messages: Vec<usize>,
+    /// Short messages, by the other rank.
+    letters: Vec<Option<Box<Letters>>>,
 }
 
 struct Slot {
@@ -64,7 +67,7 @@ pub(crate) struct Up {
 
 impl Links {
     pub(crate) fn new(routes: Box<dyn Routes>) -> Self {
-        Links { index: HashMap::new(), slots: Vec::new(), routes, messages: Vec::new() }
+        Links { index: HashMap::new(), slots: Vec::new(), routes, messages: Vec::new(), letters: Vec::new() }
     }
 
     /// The ways to other ranks.
@@ -87,6 +90,13 @@ impl Links {
         self.index.clear();
         self.slots.clear();
         self.messages.clear();
+        self.letters.clear();
+    }
+
+    /// Short messages to and from a rank, once their connection is up.
+    #[inline]
+    pub(crate) fn letters(&mut self, rank: Rank) -> Option<&mut Letters> {
+        self.letters.get_mut(rank as usize)?.as_deref_mut()
     }
 
     /// Makes sure that there is at least half a connection to each; returns their numbers.
@@ -134,6 +144,16 @@ impl Links {
                             let what = "its mailbox has another size than agreed";
                             let error = TransportError::Protocol { transport: connection.transport(), what };
                             return Err(Broken { peer: rank, error });
+                        }
+                        if channel == letters::CHANNEL {
+                            let what = "its mailbox for messages is not as long as agreed";
+                            let transport = connection.transport();
+                            let wrong = TransportError::Protocol { transport, what };
+                            let letters = Letters::over(&*connection);
+                            let letters = letters.ok_or(Broken { peer: rank, error: wrong })?;
+                            let at = rank as usize;
+                            self.letters.resize_with(self.letters.len().max(at + 1), || None);
+                            self.letters[at] = Some(Box::new(letters));
                         }
                         if connection.capabilities().messages_only {
                             self.messages.push(*number);

@@ -15,7 +15,7 @@ use super::bound::{Bearings, Bound, Broken, RealIo, Shape, links_of};
 use super::executor::{Executor, Progress, Sizes, Stop};
 use super::links::Links;
 use super::mapped::{self, Run, Step};
-use super::packets::{self, Exchange, Packets, Wanted};
+use super::packets::{self, Exchange, Packets, Wanted, letters};
 use super::task::{Blocked, Request};
 use super::trouble::Trouble;
 use super::watched::{Fault, State, Watched};
@@ -72,6 +72,9 @@ enum Phase {
     Meet,
     /// They do.
     Exchange,
+    /// A short message to or from a rank whose memory is reached: the connection is made, then it goes.
+    LetterLink,
+    Letter,
     /// On buffers that all have mapped, or that is found out.
     Mapped,
     Link,
@@ -194,7 +197,7 @@ impl Part {
         limit: Duration,
     ) -> Option<Rank> {
         match self.phase {
-            Phase::Link => links.overdue(&self.numbers, now, limit),
+            Phase::Link | Phase::LetterLink => links.overdue(&self.numbers, now, limit),
             Phase::Meet => packets.overdue(now, limit),
             _ => None,
         }
@@ -225,6 +228,15 @@ impl Part {
                     Poll::Pending => return Ok(Progress::Blocked),
                 },
                 Phase::Exchange => match self.exchange(engine, buffers)? {
+                    Progress::Done if self.watched.is_some() => self.come_back()?,
+                    progress => return Ok(progress),
+                },
+                Phase::LetterLink => match engine.links.poll_up(&self.numbers, &engine.group) {
+                    Ok(Poll::Ready(())) => self.phase = Phase::Letter,
+                    Ok(Poll::Pending) => return Ok(Progress::Blocked),
+                    Err(broken) => return Err(self.fault(broken)),
+                },
+                Phase::Letter => match self.letter(engine, buffers)? {
                     Progress::Done if self.watched.is_some() => self.come_back()?,
                     progress => return Ok(progress),
                 },
@@ -312,6 +324,14 @@ impl Part {
     fn find(&mut self, engine: &mut Engine) -> Result<()> {
         let request = self.request()?;
         let call = request.call;
+        if letters::is_short(&call) && engine.links.is_mapped(&engine.group, call.root) {
+            self.phase = Phase::Letter;
+            if engine.links.letters(call.root).is_none() {
+                self.numbers = engine.links.request(&[(call.root, letters::CHANNEL)], &engine.group)?;
+                self.phase = Phase::LetterLink;
+            }
+            return Ok(());
+        }
         let choice = engine.choices.choose(&call)?;
         if choice.packets || choice.mapped {
             self.phase = Phase::Meet;
@@ -419,6 +439,36 @@ impl Part {
                 Ok(progress)
             }
             Err(peer) => Err(Trouble::Mismatch { request: self.request()?, peer }),
+        }
+    }
+
+    fn letter(
+        &mut self,
+        engine: &mut Engine,
+        buffers: Buffers<'_>,
+    ) -> std::result::Result<Progress, Trouble> {
+        let request = self.request()?;
+        let (call, number, peer) = (request.call, request.sequence, request.call.root);
+        let mark = letter_mark(&request, engine.group.rank);
+        let Some(letters) = engine.links.letters(peer) else {
+            return Err(Error::internal("a message without slots").into());
+        };
+        let sends = call.kind == Kind::Send;
+        let progress = if sends {
+            Ok(letters.send(number, mark, buffers.input))
+        } else {
+            letters.receive(number, mark, buffers.output)
+        };
+        match progress {
+            Ok(Progress::Done) => {
+                self.phase = Phase::Done;
+                Ok(Progress::Done)
+            }
+            Ok(progress) => {
+                self.wanted = Some(Wanted { peer, room: sends });
+                Ok(progress)
+            }
+            Err(letters::Differs) => Err(Trouble::Mismatch { request, peer }),
         }
     }
 
@@ -558,10 +608,10 @@ impl Part {
             (Phase::Meet, _) => {
                 all.extend(self.met.map(|(peer, _)| Blocked { peer, drained: true }));
             }
-            (Phase::Exchange | Phase::Mapped, _) => {
+            (Phase::Exchange | Phase::Letter | Phase::Mapped, _) => {
                 all.extend(self.wanted.map(|wanted| Blocked { peer: wanted.peer, drained: true }));
             }
-            (Phase::Link, _) => {
+            (Phase::Link | Phase::LetterLink, _) => {
                 let missing = links.missing(&self.numbers);
                 all.extend(missing.map(|(peer, _)| Blocked { peer, drained: true }));
             }
@@ -587,11 +637,11 @@ impl Part {
         let links = &engine.links;
         let (peer, want) = match (self.phase, &self.bound) {
             (Phase::Meet, _) => self.met?,
-            (Phase::Exchange | Phase::Mapped, _) => {
+            (Phase::Exchange | Phase::Letter | Phase::Mapped, _) => {
                 let Wanted { peer, room } = self.wanted?;
                 (peer, if room { Want::Room } else { Want::Data })
             }
-            (Phase::Link, _) => links.missing(&self.numbers)?,
+            (Phase::Link | Phase::LetterLink, _) => links.missing(&self.numbers)?,
             (Phase::Drain, _) => (links.peer(self.draining?), Want::Room),
             (Phase::Run, Some(bound)) => {
                 let blockage = self.executor.blockage()?;
@@ -599,7 +649,7 @@ impl Part {
             }
             _ => return None,
         };
-        let has_plan = !matches!(self.phase, Phase::Meet | Phase::Exchange | Phase::Mapped | Phase::Link);
+        let has_plan = matches!(self.phase, Phase::Drain | Phase::Run);
         let bound = self.bound.as_ref().filter(|_| has_plan);
         let (step, steps, slice, slices) =
             bound.map_or((0, 0, 0, 0), |bound| self.executor.standing(&bound.plan));
@@ -607,8 +657,9 @@ impl Part {
         let member = &engine.group.member;
         let algorithm = match (self.phase, &self.bound) {
             (Phase::Exchange, _) => "direct, in packets".into(),
+            (Phase::Letter, _) => "letter".into(),
             (Phase::Mapped, _) => "mapped".into(),
-            (Phase::Meet, _) | (_, None) => "?".into(),
+            (Phase::Meet | Phase::LetterLink, _) | (_, None) => "?".into(),
             (_, Some(bound)) => bound.plan.name.clone(),
         };
         let stuck = Stuck {
@@ -651,6 +702,12 @@ fn reducer_of(call: &Call, ranks: u32) -> Reducer {
         Some(scalar) => Reducer::pre_mul_sum(scalar),
         None => Reducer::new(call.data_type, call.op.unwrap_or(ReduceOp::Sum), ranks),
     }
+}
+
+/// What a short message is told from others by.
+pub(super) fn letter_mark(request: &Request, me: Rank) -> u64 {
+    let Request { call, sequence, .. } = request;
+    pair_neutral(call.descriptor(), call.kind, me).digest(*sequence, 0)
 }
 
 /// A send and the receive that matches it have the same digest.

@@ -12,6 +12,7 @@ use consort_algorithms::catalogue::Algorithm;
 use super::Program;
 use super::planning::{Chosen, Planning, WIDE_SLOT_BYTES_MAX, longest_slot, size_class};
 use crate::call::{Call, Kind};
+use crate::engine::packets::letters;
 use crate::engine::packets::moves::Moves;
 use crate::error::{Error, Result};
 use crate::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS};
@@ -158,6 +159,9 @@ impl Choices {
 
 /// Bytes of each side's mailbox on a channel.
 pub(crate) fn mailbox_bytes(channel: u16) -> usize {
+    if channel == letters::CHANNEL {
+        return letters::MAILBOX_BYTES;
+    }
     let slot_bytes = match channel {
         SHORT_CHANNELS..PAIR_CHANNELS => SLOT_BYTES_MIN,
         WIDE_CHANNELS..SHORT_CHANNELS => WIDE_SLOT_BYTES_MAX,

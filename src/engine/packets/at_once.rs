@@ -12,9 +12,9 @@ use consort_memory::{Arrival, Row, Span, SpanMut};
 
 use super::exchange::Exchange;
 use super::moves::{Moves, Use};
-use super::{Board, Peer};
+use super::{Board, Peer, letters};
 use crate::Rank;
-use crate::call::Call;
+use crate::call::{Call, Kind};
 use crate::engine::{Buffers, Engine, Progress, Request, Task};
 use crate::recorder::{digest_of, this_thread};
 
@@ -228,6 +228,65 @@ impl Engine {
         task.push_begun(request, exchange, reducer);
         AtOnce::Begun(task)
     }
+}
+
+impl Engine {
+    /// Runs a short message to or from a rank to which there are slots, looking for it, or for a free slot, at most
+    /// `looks` times. The call has been checked.
+    #[inline]
+    pub(crate) fn message_at_once(
+        &mut self,
+        call: &Call,
+        timeout: Duration,
+        buffers: Buffers<'_>,
+        looks: u32,
+    ) -> AtOnce {
+        let Engine { links, group, queue, pairs, .. } = self;
+        let Some(letters) = links.letters(call.root).filter(|_| queue.is_empty() && letters::is_short(call))
+        else {
+            return AtOnce::No;
+        };
+        let sends = call.kind == Kind::Send;
+        let (to, from) = &mut pairs[call.root as usize];
+        let number = if sends { to } else { from };
+        *number += 1;
+        let packed = call.packed();
+        let root = if sends { group.rank } else { call.root };
+        let mark = digest_of(letter_packed(call, root), call.count as u64, *number, 0);
+        let mut step = || {
+            if sends {
+                Ok(letters.send(*number, mark, buffers.input))
+            } else {
+                letters.receive(*number, mark, buffers.output)
+            }
+        };
+        // What the other one waits for comes before the record.
+        let mut progress = step();
+        let recorder = &group.recorder;
+        let entered = recorder.ticks();
+        let record = recorder.enter_at(*number, (packed, call.count as u64), true, this_thread(), entered);
+        let mut looked = 0;
+        while matches!(progress, Ok(Progress::Blocked)) && looked < looks {
+            looked += 1;
+            progress = step();
+        }
+        if matches!(progress, Ok(Progress::Done)) {
+            let ended = if looked > LOOKS_WITHOUT_CLOCK { recorder.ticks() } else { entered };
+            recorder.finish_at(record, *number, true, ended);
+            return AtOnce::Done;
+        }
+        let request = Request { call: *call, sequence: *number, history: 0, record };
+        let mut task = self.take_task();
+        task.prepare(timeout);
+        task.push(request, None);
+        AtOnce::Begun(task)
+    }
+}
+
+/// The packed form that a send and the receive that matches it have in common; `sender` is who sends.
+#[inline]
+fn letter_packed(call: &Call, sender: Rank) -> u64 {
+    Call { kind: Kind::Send, root: sender, ..*call }.packed()
 }
 
 impl Lines {

@@ -11,6 +11,7 @@
 
 mod at_once;
 mod exchange;
+pub(crate) mod letters;
 pub(crate) mod moves;
 mod round;
 #[cfg(test)]
