@@ -60,12 +60,40 @@ static ALLOCATOR: consort_transports::fuzzing::Counting = consort_transports::fu
 /// A rank's number within a communicator, from 0.
 pub type Rank = u32;
 
+/// A buffer of so many elements, all zero, in memory that the ranks of this host can map: collectives on it are not staged,
+/// and every byte moves the fewest times. Memory of the program's own that lies in a memory file can be
+/// [registered](Registered) instead; any other works as it is, with a copy more.
+///
+/// ```
+/// use consort::{Communicator, ReduceOp};
+///
+/// let ranks = Communicator::local(2)?;
+/// std::thread::scope(|threads| {
+///     for comm in &ranks {
+///         threads.spawn(move || {
+///             let mut gradients = consort::alloc::<f32>(100_000).expect("there is memory");
+///             gradients.fill(comm.rank() as f32 + 1.0);
+///             comm.all_reduce(&mut gradients, ReduceOp::Sum).expect("both ranks call it");
+///             assert!(gradients.iter().all(|value| *value == 3.0));
+///         });
+///     }
+/// });
+/// # consort::Result::Ok(())
+/// ```
+///
+/// # Errors
+/// [`MemoryError::OutOfMemory`] when the pages cannot all be had now; [`MemoryError::System`].
+pub fn alloc<T: Plain>(elements: usize) -> std::result::Result<SharedBuffer<T>, MemoryError> {
+    SharedBuffer::new(elements)
+}
+
 pub use blocks::Blocks;
 pub use bootstrap::{Launch, UniqueId};
 pub use call::Call;
 pub use communicator::{Communicator, Group, Scaled, Scope, ScopedWork, Shrink, WithTimeout, group};
 pub use consort_kernels::{DataType, Element, F8E4m3, F8E5m2, ReduceOp, Scalar, ScalarSizeError};
-pub use consort_memory::{Held, HeldRead, Plain, Span, SpanMut};
+pub use consort_memory::areas::Registered;
+pub use consort_memory::{Held, HeldRead, MemoryError, Plain, SharedBuffer, Span, SpanMut};
 pub use error::{Error, Operation, Result};
 pub use options::{Options, TransportChoice};
 pub use planner::Determinism;

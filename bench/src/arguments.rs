@@ -142,6 +142,10 @@ pub(crate) struct Arguments {
     #[arg(short = 'u', long = "unalign", value_name = "BYTES", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=4096))]
     unalign: u64,
 
+    /// Buffers that the ranks of a host map (1) or ordinary ones (0)
+    #[arg(short = 'R', long = "local_register", alias = "local-register", value_name = "0/1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1))]
+    local_register: u8,
+
     /// Times each iteration: columns i_min, i_max, i_p99, i_cv% (some 50 ns are added to each)
     #[arg(short = 'I', long = "per_iter_timing", visible_alias = "per-iter-timing", num_args = 0..=1, default_value_t = 0, default_missing_value = "1")]
     per_iteration: u8,
@@ -240,8 +244,6 @@ struct Foreign {
     report_cputime: Option<String>,
     #[arg(short = 'S', long = "report_timestamps", alias = "report-timestamps", hide = true)]
     report_timestamps: Option<String>,
-    #[arg(short = 'R', long = "local_register", alias = "local-register", hide = true)]
-    local_register: Option<String>,
     #[arg(
         short = 'x',
         long = "cta_policy",
@@ -278,12 +280,6 @@ impl Foreign {
                 &self.report_timestamps,
                 "0",
                 "the table has no such column; --json has begin and end",
-            ),
-            (
-                "-R/--local_register",
-                &self.local_register,
-                "0",
-                "ordinary memory is measured; there is nothing to register it with",
             ),
             (
                 "-x/--cta_policy",
@@ -369,6 +365,7 @@ pub(crate) struct Settings {
     pub(crate) average: Average,
     pub(crate) timeout: Option<Duration>,
     pub(crate) unalign: usize,
+    pub(crate) shared: bool,
     pub(crate) per_iteration: bool,
     pub(crate) percentiles: bool,
     pub(crate) memory: bool,
@@ -475,6 +472,7 @@ impl Arguments {
             average: [Average::Rank0, Average::Mean, Average::Min, Average::Max][usize::from(self.average)],
             timeout: (self.timeout > 0).then(|| Duration::from_secs(self.timeout)),
             unalign: self.unalign as usize,
+            shared: self.local_register == 1,
             per_iteration: self.per_iteration != 0,
             percentiles: self.percentiles,
             memory: self.memory != 0,

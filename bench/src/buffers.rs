@@ -1,7 +1,12 @@
-//! A rank's two buffers, ordinary private memory with guard bytes around the part in use.
+//! A rank's two buffers, ordinary private memory or such as the other ranks of the host can map, with guard bytes around
+//! the part in use.
 //!
 //! Invariant: the part in use always begins at the same address (page-aligned, plus the asked misalignment)
 //! and has [`GUARD`] bytes of known value directly before and after it.
+
+use std::ops::{Deref, DerefMut};
+
+use consort::SharedBuffer;
 
 use crate::failure::{Exit, Failure};
 use crate::sizes::human;
@@ -14,9 +19,34 @@ const PAGE: usize = 4096;
 
 /// Memory between guards.
 pub(crate) struct Guarded {
-    memory: Vec<u8>,
+    memory: Memory,
     start: usize,
     used: usize,
+}
+
+enum Memory {
+    Private(Vec<u8>),
+    Shared(SharedBuffer<u8>),
+}
+
+impl Deref for Memory {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Memory::Private(bytes) => bytes,
+            Memory::Shared(bytes) => bytes,
+        }
+    }
+}
+
+impl DerefMut for Memory {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match self {
+            Memory::Private(bytes) => bytes,
+            Memory::Shared(bytes) => bytes,
+        }
+    }
 }
 
 impl Guarded {
@@ -26,17 +56,23 @@ impl Guarded {
     }
 
     /// Memory for up to `bytes` bytes, every page of it touched.
-    pub(crate) fn new(bytes: usize, unalign: usize) -> Result<Self, Failure> {
+    pub(crate) fn new(bytes: usize, unalign: usize, shared: bool) -> Result<Self, Failure> {
         let total = Self::footprint(bytes as u64, unalign) as usize;
-        let mut memory = Vec::new();
-        memory.try_reserve_exact(total).map_err(|error| {
+        let refused = |error: String| {
             let needed = human(total as u64);
             Failure::new(
                 Exit::Usage,
                 format!("a buffer of {needed} ({total} bytes) could not be had: {error}"),
             )
-        })?;
-        memory.resize(total, 0u8);
+        };
+        let memory = if shared {
+            Memory::Shared(consort::alloc(total).map_err(|error| refused(error.to_string()))?)
+        } else {
+            let mut memory = Vec::new();
+            memory.try_reserve_exact(total).map_err(|error| refused(error.to_string()))?;
+            memory.resize(total, 0u8);
+            Memory::Private(memory)
+        };
         let start = GUARD + memory[GUARD..].as_ptr().align_offset(PAGE) + unalign;
         Ok(Self { memory, start, used: 0 })
     }
@@ -79,8 +115,8 @@ mod tests {
 
     #[test]
     fn guards_stand_directly_around_the_data() {
-        for unalign in [0, 1, 60] {
-            let mut buffer = Guarded::new(1000, unalign).unwrap();
+        for (unalign, shared) in [(0, false), (1, false), (60, true)] {
+            let mut buffer = Guarded::new(1000, unalign, shared).unwrap();
             for bytes in [0, 1, 999, 1000] {
                 buffer.arm(bytes);
                 assert_eq!(buffer.data().as_ptr() as usize % PAGE, unalign);
@@ -95,7 +131,7 @@ mod tests {
 
     #[test]
     fn impossible_sizes_are_errors() {
-        let failure = Guarded::new(1 << 60, 0).err().unwrap();
+        let failure = Guarded::new(1 << 60, 0, false).err().unwrap();
         assert!(failure.message.contains("1152921504606859264 bytes"), "{failure}");
     }
 }

@@ -357,7 +357,10 @@ mod tests {
     use super::*;
 
     fn pair() -> Pair {
-        Pair { send: Guarded::new(1 << 20, 0).unwrap(), receive: Guarded::new(1 << 20, 3).unwrap() }
+        Pair {
+            send: Guarded::new(1 << 20, 0, false).unwrap(),
+            receive: Guarded::new(1 << 20, 3, false).unwrap(),
+        }
     }
 
     fn work(collective: Collective, bytes: u64, ranks: u32) -> Work {

@@ -49,8 +49,8 @@ pub(crate) fn run(settings: &Settings, group: &dyn Group, output: Output<'_>) ->
         report.heading()?;
     }
     let mut pair = Pair {
-        send: Guarded::new(send as usize, settings.unalign)?,
-        receive: Guarded::new(receive as usize, settings.unalign)?,
+        send: Guarded::new(send as usize, settings.unalign, settings.shared)?,
+        receive: Guarded::new(receive as usize, settings.unalign, settings.shared)?,
     };
     let mut run = Run {
         settings,

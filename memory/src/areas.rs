@@ -143,9 +143,8 @@ fn insert(area: Area) -> Result<Arc<Area>, Area> {
     let mut areas = areas();
     let before = areas.range(..=area.start).next_back().map(|(_, area)| area);
     let after = areas.range(area.start..).next().map(|(_, area)| area);
-    let meets = |other: &Arc<Area>| {
-        other.start < area.start + area.bytes && area.start < other.start + other.bytes
-    };
+    let meets =
+        |other: &Arc<Area>| other.start < area.start + area.bytes && area.start < other.start + other.bytes;
     if before.is_some_and(meets) || after.is_some_and(meets) {
         return Err(area);
     }
@@ -181,13 +180,16 @@ impl SharedMemory {
         let whole = bytes.max(1).next_multiple_of(PAGE);
         // SAFETY: advice about a mapping of our own. Systems without large pages for files refuse it.
         let _ = unsafe {
-            madvise(NonNull::new(start.cast()).expect("mappings are not null"), whole, MmapAdvise::MADV_HUGEPAGE)
+            madvise(
+                NonNull::new(start.cast()).expect("mappings are not null"),
+                whole,
+                MmapAdvise::MADV_HUGEPAGE,
+            )
         };
         let file = mapping.fd().expect("a memory file").try_clone_to_owned();
         let file = file.map_err(|source| MemoryError::System { call: "dup", source })?;
-        let area = insert(Area::new(start as usize, whole, file, 0)).unwrap_or_else(|area| {
-            unreachable!("{area:?} was just mapped, where something else is")
-        });
+        let area = insert(Area::new(start as usize, whole, file, 0))
+            .unwrap_or_else(|area| unreachable!("{area:?} was just mapped, where something else is"));
         Ok(Self { mapping, area })
     }
 
@@ -254,9 +256,7 @@ impl Registered {
         if u64::try_from(status.st_size).unwrap_or(0) < end as u64 {
             return Err(wrong("it is smaller"));
         }
-        let file = file
-            .try_clone_to_owned()
-            .map_err(|source| MemoryError::System { call: "dup", source })?;
+        let file = file.try_clone_to_owned().map_err(|source| MemoryError::System { call: "dup", source })?;
         let area = insert(Area::new(start, bytes, file, file_offset))
             .map_err(|_| invalid("a part of it is registered, or the library's own"))?;
         Ok(Self { area })
@@ -376,7 +376,8 @@ mod tests {
         assert_eq!(find(start as usize + 5, 7).map(|area| area.key()), Some(first.area().key()));
         drop(first);
         assert!(find(start as usize, 1).is_none());
-        let open = nix::sys::memfd::memfd_create(c"open", nix::sys::memfd::MFdFlags::MFD_CLOEXEC).expect("a file");
+        let open =
+            nix::sys::memfd::memfd_create(c"open", nix::sys::memfd::MFdFlags::MFD_CLOEXEC).expect("a file");
         // SAFETY: refused before anything is used.
         let refused = unsafe { Registered::new(start, PAGE, open.as_fd(), 0) };
         assert!(matches!(refused, Err(MemoryError::NotSealed { .. })));

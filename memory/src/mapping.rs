@@ -171,7 +171,8 @@ fn map_shared(
     mapped: NonZeroUsize,
     bytes: usize,
 ) -> Result<NonNull<u8>, MemoryError> {
-    let offset = i64::try_from(offset).map_err(|_| refused("mmap", "shared memory", bytes, nix::Error::EOVERFLOW))?;
+    let offset =
+        i64::try_from(offset).map_err(|_| refused("mmap", "shared memory", bytes, nix::Error::EOVERFLOW))?;
     let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
     debug_assert!(file.as_raw_fd() >= 0);
     // SAFETY: a new mapping where the kernel likes; overlaps nothing.

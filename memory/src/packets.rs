@@ -34,8 +34,12 @@ struct Line {
 #[derive(Clone)]
 enum Keep {
     #[cfg(not(loom))]
-    Mapping { _mapping: Arc<Mapping> },
-    Own { _lines: Arc<[Line]> },
+    Mapping {
+        _mapping: Arc<Mapping>,
+    },
+    Own {
+        _lines: Arc<[Line]>,
+    },
 }
 
 /// Slots in shared memory: where they are, and how long. Clones are of the same slots.
@@ -95,17 +99,15 @@ impl Row {
     /// # Panics
     /// If `slots` is no power of two of at most [`Row::SLOTS_MAX`].
     pub fn standalone(slots: usize) -> Self {
-        let line = |_| Line {
-            payload: std::array::from_fn(|_| AtomicU64::new(0)),
-            flag: AtomicU64::new(0),
-        };
+        let line = |_| Line { payload: std::array::from_fn(|_| AtomicU64::new(0)), flag: AtomicU64::new(0) };
         let lines: Arc<[Line]> = (0..slots).map(line).collect();
         Self::at(NonNull::from(&*lines).cast(), slots, Self::LINE_PAYLOAD_BYTES, Keep::Own { _lines: lines })
     }
 
     fn at(start: NonNull<u8>, slots: usize, payload_bytes: usize, keep: Keep) -> Self {
         assert!(slots.is_power_of_two() && slots <= Self::SLOTS_MAX, "a row of {slots} slots");
-        let stride = if matches!(keep, Keep::Own { .. }) { size_of::<Line>() } else { Self::stride(payload_bytes) };
+        let stride =
+            if matches!(keep, Keep::Own { .. }) { size_of::<Line>() } else { Self::stride(payload_bytes) };
         let payload_at = if payload_bytes <= Self::LINE_PAYLOAD_BYTES { 0 } else { LINE_BYTES };
         Self { start, stride, mask: slots as u32 - 1, payload_bytes, payload_at, _keep: keep }
     }
@@ -139,7 +141,10 @@ impl Row {
 
 impl fmt::Debug for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Row").field("slots", &self.slots()).field("payload_bytes", &self.payload_bytes).finish()
+        f.debug_struct("Row")
+            .field("slots", &self.slots())
+            .field("payload_bytes", &self.payload_bytes)
+            .finish()
     }
 }
 
@@ -157,8 +162,10 @@ const fn flag(number: u32, mark: u64) -> u64 {
 unsafe fn copy_line(from: *const u8, to: *mut u8, bytes: usize) {
     // SAFETY: every access is inside the first `bytes` bytes of both (caller's promise).
     unsafe {
-        let word = |at: usize| to.add(at).cast::<u64>().write_unaligned(from.add(at).cast::<u64>().read_unaligned());
-        let half = |at: usize| to.add(at).cast::<u32>().write_unaligned(from.add(at).cast::<u32>().read_unaligned());
+        let word =
+            |at: usize| to.add(at).cast::<u64>().write_unaligned(from.add(at).cast::<u64>().read_unaligned());
+        let half =
+            |at: usize| to.add(at).cast::<u32>().write_unaligned(from.add(at).cast::<u32>().read_unaligned());
         if bytes >= 8 {
             let mut at = 0;
             while at + 8 < bytes {
@@ -224,7 +231,10 @@ impl Outbox {
     #[inline]
     pub fn put_line(&self, from: Span<'_>) {
         let bytes = from.len();
-        assert!(bytes <= Row::LINE_PAYLOAD_BYTES && bytes <= self.row.payload_bytes, "a line of {bytes} bytes");
+        assert!(
+            bytes <= Row::LINE_PAYLOAD_BYTES && bytes <= self.row.payload_bytes,
+            "a line of {bytes} bytes"
+        );
         // SAFETY: the payload has so many bytes; it is no part of the source, which the caller may not have shared.
         unsafe { copy_line(from.as_ptr(), self.payload().as_mut_ptr(), bytes) }
     }
@@ -286,7 +296,10 @@ impl Inbox {
     #[inline]
     pub fn get_line(&self, to: SpanMut<'_>) {
         let bytes = to.len();
-        assert!(bytes <= Row::LINE_PAYLOAD_BYTES && bytes <= self.row.payload_bytes, "a line of {bytes} bytes");
+        assert!(
+            bytes <= Row::LINE_PAYLOAD_BYTES && bytes <= self.row.payload_bytes,
+            "a line of {bytes} bytes"
+        );
         // SAFETY: as in Outbox::put_line.
         unsafe { copy_line(self.payload().as_ptr(), to.as_mut_ptr(), bytes) }
     }
@@ -325,12 +338,19 @@ mod tests {
             for operation in 1..=40u64 {
                 assert_eq!(inbox.look(operation << 32), Arrival::None);
                 assert!(out.has_room(operation - 1));
-                assert!(operation <= 4 || !out.has_room(operation - 5), "the slot's last message was not taken");
+                assert!(
+                    operation <= 4 || !out.has_room(operation - 5),
+                    "the slot's last message was not taken"
+                );
                 let bytes = vec![operation as u8; payload_bytes];
                 out.payload().copy_from(Span::of(&bytes));
                 out.send(operation, operation << 32);
                 assert_eq!(inbox.look((operation + 1) << 32), Arrival::Other);
-                assert_eq!(inbox.look(operation << 32 | 0xffff), Arrival::Here, "the low half is the number's");
+                assert_eq!(
+                    inbox.look(operation << 32 | 0xffff),
+                    Arrival::Here,
+                    "the low half is the number's"
+                );
                 let mut got = vec![0u8; payload_bytes];
                 SpanMut::of(&mut got).copy_from(inbox.payload());
                 assert_eq!(got, bytes);
@@ -355,7 +375,8 @@ mod tests {
     #[test]
     fn rows_stay_inside_their_memory() {
         let mapping = Arc::new(Mapping::anonymous(4096).expect("memory"));
-        for (offset, slots, payload_bytes) in [(8, 2, 8), (4096, 1, 8), (64, 16, 1000), (0, 3, 8), (0, 32, 8)] {
+        for (offset, slots, payload_bytes) in [(8, 2, 8), (4096, 1, 8), (64, 16, 1000), (0, 3, 8), (0, 32, 8)]
+        {
             let mapping = mapping.clone();
             let made = std::panic::catch_unwind(|| Row::in_mapping(mapping, offset, slots, payload_bytes));
             assert!(made.is_err(), "{slots} slots of {payload_bytes} at {offset}");

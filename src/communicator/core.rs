@@ -199,12 +199,7 @@ impl Core {
     /// A collective or a message that may be over before it would pay to make a task of it: what became of it, if it was
     /// begun.
     #[inline]
-    pub(super) fn at_once(
-        &self,
-        call: &Call,
-        timeout: Duration,
-        buffers: Buffers<'_>,
-    ) -> Option<Result<()>> {
+    pub(super) fn at_once(&self, call: &Call, timeout: Duration, buffers: Buffers<'_>) -> Option<Result<()>> {
         let mut owned = self.try_own()?;
         let looks = self.policy.looks();
         let guard = FailOnPanic(&self.group);

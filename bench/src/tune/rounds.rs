@@ -115,7 +115,7 @@ impl Order {
 /// Measures everything. `say` takes rank 0's lines as they come.
 pub(crate) fn run(order: &Order, member: &Member, say: &mut dyn FnMut(&str)) -> Result<Samples, Failure> {
     let (send, receive) = order.buffer_bytes(member.size());
-    let pair = Pair { send: Guarded::new(send, 0)?, receive: Guarded::new(receive, 0)? };
+    let pair = Pair { send: Guarded::new(send, 0, false)?, receive: Guarded::new(receive, 0, false)? };
     let mut run = Run { order, member, pair, round: 0, begun: Instant::now() };
     let mut samples = Samples { machine: member.planning().machine(), all: Vec::new() };
     let points = order.points(member.size());

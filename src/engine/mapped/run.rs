@@ -13,8 +13,8 @@ use consort_memory::areas::Area;
 use consort_memory::{Mapping, Span, SpanMut};
 use consort_transports::{Fetch, Lent, Shm};
 
-use super::notes::{Entry, Notice, Place};
 use super::Shares;
+use super::notes::{Entry, Notice, Place};
 use crate::Rank;
 use crate::call::Kind;
 use crate::control::group::Group;
@@ -280,21 +280,28 @@ impl Run {
                 Stage::Entry if !self.is_possible() => return Ok(Step::Declined),
                 Stage::Entry if self.entries.iter().any(|entry| entry.tells) => {
                     self.round = Round::begin(board, Notice::LIST_BYTES_MAX, marked(self.mark, 1));
-                    let list: Vec<Notice> = self.tells.iter().map(|(area, lent)| Notice::of(area, lent)).collect();
+                    let list: Vec<Notice> =
+                        self.tells.iter().map(|(area, lent)| Notice::of(area, lent)).collect();
                     self.notices = Notice::encode_list(&list);
                     self.tells.drain(..).for_each(|(area, lent)| shares.tell(&area, lent));
                     Stage::Notices
                 }
                 Stage::Entry | Stage::Notices => {
                     self.look_up(shares, shm, me);
-                    if self.stage == Stage::Notices || !self.fetching.is_empty() { Stage::Fetch } else { Stage::Folds }
+                    if self.stage == Stage::Notices || !self.fetching.is_empty() {
+                        Stage::Fetch
+                    } else {
+                        Stage::Folds
+                    }
                 }
                 Stage::Fetch if self.entries.iter().any(|entry| entry.tells) => {
                     self.round = Round::begin(board, 1, marked(self.mark, 2));
                     Stage::Verdict
                 }
                 Stage::Fetch if !self.has_all => {
-                    return Err(Error::internal("memory that was mapped before cannot be mapped again").into());
+                    return Err(
+                        Error::internal("memory that was mapped before cannot be mapped again").into()
+                    );
                 }
                 Stage::Verdict if !self.all_have => return Ok(Step::Declined),
                 Stage::Fetch | Stage::Verdict => Stage::Folds,
@@ -334,10 +341,15 @@ impl Run {
     fn hear(&mut self, shares: &mut Shares, board: &mut Board) -> std::result::Result<Progress, Rank> {
         let Run { round, entry, entries, notices, .. } = self;
         let note = entry.tells.then_some(&notices[..]);
-        round.advance(board, note, |from| entries[from as usize].tells, |from, note| {
-            let known = &mut shares.known[from as usize];
-            Notice::decode_list(note).for_each(|notice| known.hear(notice));
-        })
+        round.advance(
+            board,
+            note,
+            |from| entries[from as usize].tells,
+            |from, note| {
+                let known = &mut shares.known[from as usize];
+                Notice::decode_list(note).for_each(|notice| known.hear(notice));
+            },
+        )
     }
 
     /// Finds what is mapped already, and begins to fetch the rest.
@@ -406,11 +418,16 @@ impl Run {
         let Run { round, has_all, all_have, .. } = self;
         *all_have &= *has_all;
         let mut heard = true;
-        let progress = round.advance(board, Some(&[u8::from(*has_all)]), |_| true, |_, note| {
-            let mut said = [0u8];
-            SpanMut::of(&mut said).copy_from(note.slice(0, 1));
-            heard &= said[0] == 1;
-        });
+        let progress = round.advance(
+            board,
+            Some(&[u8::from(*has_all)]),
+            |_| true,
+            |_, note| {
+                let mut said = [0u8];
+                SpanMut::of(&mut said).copy_from(note.slice(0, 1));
+                heard &= said[0] == 1;
+            },
+        );
         *all_have &= heard;
         progress
     }

@@ -133,7 +133,9 @@ impl Lines {
     /// fold rounds other than after each two.
     fn of(moves: Moves, reducer: &Reducer, bytes: usize, me: Rank, size: u32) -> Option<Self> {
         let folds = moves.purpose() == Use::Fold;
-        if bytes > Row::LINE_PAYLOAD_BYTES || folds && !(reducer.folds_two() || size == 2 && !reducer.scales_or_divides()) {
+        if bytes > Row::LINE_PAYLOAD_BYTES
+            || folds && !(reducer.folds_two() || size == 2 && !reducer.scales_or_divides())
+        {
             return None;
         }
         let others = (1..size).map(|step| (me + step) % size);
@@ -193,16 +195,13 @@ impl Engine {
             reached.sent = lines.send(peers, *operations, *history, buffers.input, known.bytes);
         }
         let entered = recorder.ticks();
-        let record =
-            recorder.enter_at(*sequence, (packed, call.count as u64), false, this_thread(), entered);
+        let record = recorder.enter_at(*sequence, (packed, call.count as u64), false, this_thread(), entered);
         let is_over = match &known.lines {
             Some(lines) => {
-                reached.sent == lines.sends.len()
-                    && lines.receive(peers, *history, looks, &mut reached)
-                    && {
-                        lines.finish(known, peers, *operations, *me, buffers);
-                        true
-                    }
+                reached.sent == lines.sends.len() && lines.receive(peers, *history, looks, &mut reached) && {
+                    lines.finish(known, peers, *operations, *me, buffers);
+                    true
+                }
             }
             None => loop {
                 match exchange.advance_on(*me, peers, &known.reducer, buffers) {

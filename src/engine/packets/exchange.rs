@@ -94,7 +94,11 @@ impl Exchange {
             if let Some(block) = self.moves.sends(to)
                 && !self.send(peers, to, block, reducer, buffers)
             {
-                return Ok(if before == (self.sent, self.here) { Progress::Blocked } else { Progress::Moved });
+                return Ok(if before == (self.sent, self.here) {
+                    Progress::Blocked
+                } else {
+                    Progress::Moved
+                });
             }
             self.sent += 1;
         }

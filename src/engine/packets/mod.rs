@@ -23,9 +23,7 @@ use std::time::{Duration, Instant};
 use consort_kernels::Reducer;
 use consort_memory::sync::{Ordering, fence};
 use consort_memory::{Arrival, Counter, Inbox, Outbox, Row};
-use consort_transports::{
-    Address, Connecting, Connection, CounterKind, Endpoint, Layout, TransportError,
-};
+use consort_transports::{Address, Connecting, Connection, CounterKind, Endpoint, Layout, TransportError};
 
 use super::bound::Broken;
 use super::links::link_error;
@@ -194,7 +192,9 @@ impl Packets {
         let unheard = meeting.told.iter().position(|told| !told);
         let unconnected = || meeting.halves.iter().position(|half| matches!(half, Half::Connecting(_)));
         let rank = |at: usize| at as Rank;
-        unheard.map(|at| (rank(at), Want::Link)).or_else(|| unconnected().map(|at| (rank(at), Want::Connection)))
+        unheard
+            .map(|at| (rank(at), Want::Link))
+            .or_else(|| unconnected().map(|at| (rank(at), Want::Connection)))
     }
 
     /// A peer that a connection has been on its way to for longer than `limit`.
@@ -298,7 +298,12 @@ impl Meeting {
                 _ => None,
             });
         }
-        Ok(Poll::Ready(Some(Board { me: group.rank, peers, operations: 0, memory: at_once::Memory::default() })))
+        Ok(Poll::Ready(Some(Board {
+            me: group.rank,
+            peers,
+            operations: 0,
+            memory: at_once::Memory::default(),
+        })))
     }
 }
 

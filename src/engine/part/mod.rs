@@ -1,21 +1,24 @@
 //! One request of a task on its way.
 //!
 //! Invariant: a part goes through its phases in order (find the plan, or make links and bind it; wait until
-//! mailboxes of another slot length are empty; run) and never waits in any of them.
+//! mailboxes of another slot length are empty; run; or what [`near`] does between ranks that share memory) and never
+//! waits in any of them.
+
+mod near;
 
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use consort_algorithms::Block;
-use consort_kernels::{ReduceOp, Reducer};
+use consort_kernels::Reducer;
 use consort_memory::SpanMut;
 
 use super::bound::{Bearings, Bound, Broken, RealIo, Shape, links_of};
 use super::executor::{Executor, Progress, Sizes, Stop};
 use super::links::Links;
-use super::mapped::{self, Run, Step};
-use super::packets::{self, Exchange, Packets, Wanted, letters};
+use super::mapped::Run;
+use super::packets::{Exchange, Packets, Wanted, letters};
 use super::task::{Blocked, Request};
 use super::trouble::Trouble;
 use super::watched::{Fault, State, Watched};
@@ -96,12 +99,6 @@ impl Part {
         if let Some(blocks) = blocks {
             self.blocks.extend(blocks.bytes(request.call.data_type.size()));
         }
-    }
-
-    /// Its messages are on their way already.
-    pub(super) fn adopt(&mut self, exchange: Exchange, reducer: Reducer) {
-        self.exchange = Some((exchange, reducer));
-        self.phase = Phase::Exchange;
     }
 
     /// It runs in a stream, or here again.
@@ -340,138 +337,6 @@ impl Part {
         self.find_bound(engine, &request, &choice)
     }
 
-    /// Whether there is a board; then the exchange begins, and otherwise the plan is looked for.
-    fn meet(
-        &mut self,
-        engine: &mut Engine,
-        buffers: Buffers<'_>,
-    ) -> std::result::Result<Poll<()>, Trouble> {
-        let request = self.request()?;
-        let choice = engine.choices.choose(&request.call)?;
-        let Engine { packets, shares, links, group, .. } = engine;
-        match packets.poll(group, links.routes()) {
-            Ok(Poll::Pending) => {
-                self.met = packets.missing();
-                return Ok(Poll::Pending);
-            }
-            Ok(Poll::Ready(_)) => {}
-            Err(packets::Trouble::Own(error)) => return Err(error.into()),
-            Err(packets::Trouble::Broken(broken)) => return Err(self.fault(broken)),
-        }
-        match packets.board() {
-            Some(board) if !choice.packets => {
-                let run = Run::begin(shares, board, links.shm(), &request, group, buffers)?;
-                self.mapped = Some((run, reducer_of(&request.call, group.size())));
-                self.phase = Phase::Mapped;
-            }
-            Some(board) => {
-                let exchange = Exchange::of(board, &request);
-                self.exchange = Some((exchange, reducer_of(&request.call, group.size())));
-                self.phase = Phase::Exchange;
-            }
-            None => self.find_bound(engine, &request, &choice)?,
-        }
-        Ok(Poll::Ready(()))
-    }
-
-    /// None when some buffer is not mapped; it has found its plan then, or makes it.
-    fn run_mapped(
-        &mut self,
-        engine: &mut Engine,
-        buffers: Buffers<'_>,
-    ) -> std::result::Result<Option<Progress>, Trouble> {
-        let request = self.request()?;
-        let Engine { packets, shares, links, group, .. } = engine;
-        let (Some((run, reducer)), Some(board)) = (&mut self.mapped, packets.board()) else {
-            return Err(Error::internal("mapped buffers without a board").into());
-        };
-        let step = run.advance(shares, board, links.shm(), group.rank, reducer, buffers);
-        match step {
-            Ok(Step::Progress(progress)) => {
-                self.wanted = run.wanted(board);
-                if progress == Progress::Done {
-                    if let Some((run, _)) = self.mapped.take() {
-                        run.end(shares);
-                    }
-                    self.phase = Phase::Done;
-                }
-                Ok(Some(progress))
-            }
-            Ok(Step::Declined) => {
-                if let Some((run, _)) = self.mapped.take() {
-                    run.end(shares);
-                }
-                let choice = engine.choices.choose(&request.call)?;
-                self.find_bound(engine, &request, &choice)?;
-                Ok(None)
-            }
-            Err(mapped::Stop::Mismatch(peer)) => Err(Trouble::Mismatch { request, peer }),
-            Err(mapped::Stop::Failed(error)) => Err(error.into()),
-        }
-    }
-
-    /// See [`Task::withdraw`](super::Task::withdraw).
-    pub(super) fn withdraw(&mut self, engine: &mut Engine, at_last: bool) -> bool {
-        match (&mut self.mapped, engine.packets.board()) {
-            (Some((run, _)), Some(board)) => run.withdraw(board, at_last),
-            _ => true,
-        }
-    }
-
-    fn exchange(
-        &mut self,
-        engine: &mut Engine,
-        buffers: Buffers<'_>,
-    ) -> std::result::Result<Progress, Trouble> {
-        let (Some((exchange, reducer)), Some(board)) = (&mut self.exchange, engine.packets.board()) else {
-            return Err(Error::internal("an exchange without a board").into());
-        };
-        match exchange.advance(board, reducer, buffers) {
-            Ok(Progress::Done) => {
-                if let Some(request) = &self.request {
-                    board.remember(&request.call, reducer);
-                }
-                self.phase = Phase::Done;
-                Ok(Progress::Done)
-            }
-            Ok(progress) => {
-                self.wanted = exchange.wanted(board);
-                Ok(progress)
-            }
-            Err(peer) => Err(Trouble::Mismatch { request: self.request()?, peer }),
-        }
-    }
-
-    fn letter(
-        &mut self,
-        engine: &mut Engine,
-        buffers: Buffers<'_>,
-    ) -> std::result::Result<Progress, Trouble> {
-        let request = self.request()?;
-        let (call, number, peer) = (request.call, request.sequence, request.call.root);
-        let mark = letter_mark(&request, engine.group.rank);
-        let Some(letters) = engine.links.letters(peer) else {
-            return Err(Error::internal("a message without slots").into());
-        };
-        let sends = call.kind == Kind::Send;
-        let progress = if sends {
-            Ok(letters.send(number, mark, buffers.input))
-        } else {
-            letters.receive(number, mark, buffers.output)
-        };
-        match progress {
-            Ok(Progress::Done) => {
-                self.phase = Phase::Done;
-                Ok(Progress::Done)
-            }
-            Ok(progress) => {
-                self.wanted = Some(Wanted { peer, room: sends });
-                Ok(progress)
-            }
-            Err(letters::Differs) => Err(Trouble::Mismatch { request, peer }),
-        }
-    }
-
     fn find_bound(&mut self, engine: &mut Engine, request: &Request, choice: &Choice) -> Result<()> {
         let call = request.call;
         let key = CacheKey::new(&call, choice);
@@ -694,20 +559,6 @@ impl Part {
         };
         Some((record, stuck, Vec::new()))
     }
-}
-
-/// How a call's values are folded.
-fn reducer_of(call: &Call, ranks: u32) -> Reducer {
-    match call.scalar {
-        Some(scalar) => Reducer::pre_mul_sum(scalar),
-        None => Reducer::new(call.data_type, call.op.unwrap_or(ReduceOp::Sum), ranks),
-    }
-}
-
-/// What a short message is told from others by.
-pub(super) fn letter_mark(request: &Request, me: Rank) -> u64 {
-    let Request { call, sequence, .. } = request;
-    pair_neutral(call.descriptor(), call.kind, me).digest(*sequence, 0)
 }
 
 /// A send and the receive that matches it have the same digest.
