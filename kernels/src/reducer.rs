@@ -70,6 +70,12 @@ pub struct Source<'a> {
     pub raw: bool,
 }
 
+impl Source<'_> {
+    fn slice(&self, offset: usize, bytes: usize) -> Self {
+        Self { span: self.span.slice(offset, bytes), raw: self.raw }
+    }
+}
+
 /// Memory that a fold writes.
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {
@@ -88,6 +94,9 @@ pub enum Store {
     /// of different alignment the first one is served. All stores are ordered before the call returns.
     Streaming,
 }
+
+/// Bytes that are folded in turn before the next: they stay in the first cache.
+const TILE_BYTES: usize = 4096;
 
 /// So many elements are folded one by one: a register would take longer to fill.
 const TINY_ELEMENTS: usize = 4;
@@ -294,11 +303,36 @@ impl Reducer {
         self.scales() || self.divides()
     }
 
-    /// Whether a fold of many sources is that of the first two, of the result and the third, and so on: whatever is not
-    /// folded in a wider type than it is held in, and neither scaled nor divided.
-    pub fn folds_two(&self) -> bool {
-        let is_wide = matches!(self.data_type, DataType::Float32 | DataType::Float64);
-        (is_wide || !self.data_type.is_float()) && !self.scales_or_divides()
+    /// As [`Reducer::fold`], rounded to the data type after each source: what folds of two give, one after the other. They
+    /// differ for floats of fewer than 32 bits, of three sources or more.
+    ///
+    /// # Panics
+    /// As [`Reducer::fold`].
+    pub fn fold_in_turn(&self, targets: &[Target<'_>], sources: &[Source<'_>], finish: bool) {
+        let is_wide =
+            !self.data_type.is_float() || matches!(self.data_type, DataType::Float32 | DataType::Float64);
+        let [first, rest @ .., last] = sources else { return self.fold(targets, sources, finish) };
+        if is_wide || rest.is_empty() {
+            return self.fold(targets, sources, finish);
+        }
+        let bytes = check(targets, sources, self.data_type);
+        let mut tile = [0u8; TILE_BYTES];
+        let tile = SpanMut::of(&mut tile);
+        for at in (0..bytes).step_by(TILE_BYTES) {
+            let length = TILE_BYTES.min(bytes - at);
+            let partial = tile.slice(0, length);
+            let to = Target { span: partial, store: Store::Cached };
+            let folded = Source { span: partial.read(), raw: false };
+            self.fold(&[to], &[first.slice(at, length)], false);
+            for next in rest {
+                self.fold(&[to], &[folded, next.slice(at, length)], false);
+            }
+            self.fold(&[to], &[folded, last.slice(at, length)], finish);
+            for target in targets {
+                let target = Target { span: target.span.slice(at, length), store: target.store };
+                copy(&[target], folded.span);
+            }
+        }
     }
 
     /// `left ∘ right` into `target`, as [`Reducer::fold`] of two sources that are not raw with nothing to finish; for short

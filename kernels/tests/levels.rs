@@ -212,3 +212,38 @@ fn many_sources_and_targets() {
         assert!(outputs.iter().all(|output| *output == expected), "CONSORT_TEST_SEED={}", seed());
     }
 }
+
+/// Folding in turn is folding two at a time, with the result rounded each time; the output may be any of the sources.
+#[test]
+fn in_turn_is_two_at_a_time() {
+    let mut random = Random(seed());
+    for data_type in DataType::ALL {
+        let reducer = Reducer::new(data_type, ReduceOp::Sum, 1);
+        let mut differs = false;
+        for (count, sources) in [(1, 3), (5, 4), (700, 3), (9001, 5)] {
+            let inputs: Vec<_> = (0..sources).map(|_| elements(&mut random, data_type, count)).collect();
+            let step =
+                |folded: Vec<u8>, next: &Vec<u8>| fold(&reducer, &[(&folded, false), (next, false)], false);
+            let expected = inputs[1..].iter().fold(inputs[0].clone(), step);
+            let views: Vec<_> = inputs.iter().map(|bytes| (&bytes[..], false)).collect();
+            differs |= fold(&reducer, &views, true) != expected;
+            for in_place in 0..sources {
+                let mut buffers = inputs.clone();
+                let mut other = vec![0u8; expected.len()];
+                let spans: Vec<SpanMut<'_>> = buffers.iter_mut().map(|bytes| SpanMut::of(bytes)).collect();
+                let sources: Vec<_> =
+                    spans.iter().map(|span| Source { span: span.read(), raw: false }).collect();
+                let to = |span| Target { span, store: Store::Streaming };
+                reducer.fold_in_turn(&[to(spans[in_place]), to(SpanMut::of(&mut other))], &sources, true);
+                assert!(
+                    buffers[in_place] == expected && other == expected,
+                    "{data_type}, {count}: {}",
+                    seed()
+                );
+            }
+        }
+        use DataType::{Bfloat16, Float8E4m3, Float8E5m2, Float16};
+        let rounds = matches!(data_type, Float16 | Bfloat16 | Float8E4m3 | Float8E5m2);
+        assert_eq!(differs, rounds, "{data_type}: CONSORT_TEST_SEED={}", seed());
+    }
+}

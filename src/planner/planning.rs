@@ -4,6 +4,8 @@
 //! from settings that were compared when they joined), and a choice is a pure function of it, so every rank
 //! chooses the same. Prices are virtual time. Absent: plans, links, calls under way.
 
+mod near;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -18,7 +20,6 @@ use super::preferences::{Determinism, Preferences};
 use super::tuning::{Tuning, TuningLine};
 use super::work;
 use crate::call::Call;
-use crate::engine::packets;
 use crate::error::{Error, Result};
 use crate::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, Settings, TransportChoice};
 
@@ -346,25 +347,6 @@ impl Planning {
             let mapped = self.takes_mapped(collective, block_bytes);
             Chosen { algorithm, slot_bytes, short: false, packets: false, mapped }
         }
-    }
-
-    /// Whether blocks of so many bytes travel in messages that carry their own flag.
-    fn takes_packets(&self, algorithm: Algorithm, collective: Collective, block_bytes: u64) -> bool {
-        let direct = matches!(algorithm, Algorithm::Direct { .. } | Algorithm::Spread);
-        direct
-            && collective != Collective::SendReceive
-            && self.on_own_cores
-            && (2..=packets::RANKS_MAX).contains(&self.machine.ranks)
-            && block_bytes <= packets::MESSAGE_BYTES_MAX as u64
-    }
-
-    /// Whether blocks of so many bytes are worth a look at where the callers' buffers are.
-    fn takes_mapped(&self, collective: Collective, block_bytes: u64) -> bool {
-        collective != Collective::SendReceive
-            && self.on_own_cores
-            && self.is_free()
-            && (2..=packets::RANKS_MAX).contains(&self.machine.ranks)
-            && block_bytes > packets::MESSAGE_BYTES_MAX as u64
     }
 
     fn measured(&self, collective: Collective, bytes: u64, allowed: &[Algorithm]) -> Option<&TuningLine> {

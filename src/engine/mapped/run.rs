@@ -509,7 +509,7 @@ impl Run {
             }
         }
         if count != 0 {
-            reducer.fold(&targets[..count], &sources[..from.len()], step.has(PlanStep::FINISH));
+            reducer.fold_in_turn(&targets[..count], &sources[..from.len()], step.has(PlanStep::FINISH));
         }
         Ok(())
     }

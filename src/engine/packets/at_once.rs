@@ -129,13 +129,11 @@ impl Known {
 }
 
 impl Lines {
-    /// Of an exchange of lines; none of one of longer messages, of which copies are most of the work, or of one whose
-    /// fold rounds other than after each two.
+    /// Of an exchange of lines; none of one of longer messages, of which copies are most of the work, or of one that
+    /// scales or divides.
     fn of(moves: Moves, reducer: &Reducer, bytes: usize, me: Rank, size: u32) -> Option<Self> {
         let folds = moves.purpose() == Use::Fold;
-        if bytes > Row::LINE_PAYLOAD_BYTES
-            || folds && !(reducer.folds_two() || size == 2 && !reducer.scales_or_divides())
-        {
+        if bytes > Row::LINE_PAYLOAD_BYTES || folds && reducer.scales_or_divides() {
             return None;
         }
         let others = (1..size).map(|step| (me + step) % size);

@@ -201,7 +201,7 @@ impl Exchange {
             }
         }
         let target = Target { span: buffers.output.slice(0, self.bytes), store: Store::Cached };
-        reducer.fold(&[target], &sources[..ranks], true);
+        reducer.fold_in_turn(&[target], &sources[..ranks], true);
         for peer in peers.iter_mut().flatten() {
             peer.take(self.row, self.operation);
         }

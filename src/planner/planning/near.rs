@@ -1,0 +1,33 @@
+//! Which calls need no plan between ranks that share memory.
+
+use consort_algorithms::Collective;
+use consort_algorithms::catalogue::Algorithm;
+
+use super::Planning;
+use crate::engine::packets;
+
+impl Planning {
+    /// Whether blocks of so many bytes travel in messages that carry their own flag.
+    pub(super) fn takes_packets(
+        &self,
+        algorithm: Algorithm,
+        collective: Collective,
+        block_bytes: u64,
+    ) -> bool {
+        let direct = matches!(algorithm, Algorithm::Direct { .. } | Algorithm::Spread);
+        direct
+            && collective != Collective::SendReceive
+            && self.on_own_cores
+            && (2..=packets::RANKS_MAX).contains(&self.machine.ranks)
+            && block_bytes <= packets::MESSAGE_BYTES_MAX as u64
+    }
+
+    /// Whether blocks of so many bytes are worth a look at where the callers' buffers are.
+    pub(super) fn takes_mapped(&self, collective: Collective, block_bytes: u64) -> bool {
+        collective != Collective::SendReceive
+            && self.on_own_cores
+            && self.is_free()
+            && (2..=packets::RANKS_MAX).contains(&self.machine.ranks)
+            && block_bytes > packets::MESSAGE_BYTES_MAX as u64
+    }
+}
