@@ -65,7 +65,7 @@ impl Row {
     pub const LINE_PAYLOAD_BYTES: usize = 56;
 
     /// The most slots of a row.
-    pub const SLOTS_MAX: usize = 16;
+    pub const SLOTS_MAX: usize = 64;
 
     /// Bytes that `slots` slots for payloads of at most `payload_bytes` take.
     pub const fn bytes(slots: usize, payload_bytes: usize) -> usize {
@@ -202,20 +202,20 @@ pub struct Outbox {
     /// Messages sent so far, of which the flag has the low half: slots are reused long before it wraps.
     sent: u32,
     /// The operation in which each slot was filled last.
-    filled: [u64; Row::SLOTS_MAX],
+    filled: Box<[u64]>,
 }
 
 impl Outbox {
     /// Of a row that was never used.
     pub fn new(row: Row) -> Self {
-        Self { row, sent: 0, filled: [0; Row::SLOTS_MAX] }
+        Self { sent: 0, filled: vec![0; row.slots()].into(), row }
     }
 
     /// Whether the next message has a slot, when the reader is through with all operations up to `through`.
     #[inline]
     pub fn has_room(&self, through: u64) -> bool {
         let next = self.sent.wrapping_add(1);
-        self.filled[(next & self.row.mask) as usize % Row::SLOTS_MAX] <= through
+        self.filled[(next & self.row.mask) as usize] <= through
     }
 
     /// Where the next message's payload goes. Only while it has a slot.
@@ -243,7 +243,7 @@ impl Outbox {
     #[inline]
     pub fn send(&mut self, operation: u64, mark: u64) {
         self.sent = self.sent.wrapping_add(1);
-        self.filled[(self.sent & self.row.mask) as usize % Row::SLOTS_MAX] = operation;
+        self.filled[(self.sent & self.row.mask) as usize] = operation;
         // Release: pairs with the Acquire in Inbox::look; publishes the payload.
         self.row.line(self.sent).flag.store(flag(self.sent, mark), Ordering::Release);
     }
@@ -375,7 +375,8 @@ mod tests {
     #[test]
     fn rows_stay_inside_their_memory() {
         let mapping = Arc::new(Mapping::anonymous(4096).expect("memory"));
-        for (offset, slots, payload_bytes) in [(8, 2, 8), (4096, 1, 8), (64, 16, 1000), (0, 3, 8), (0, 32, 8)]
+        for (offset, slots, payload_bytes) in
+            [(8, 2, 8), (4096, 1, 8), (64, 16, 1000), (0, 3, 8), (0, 128, 8)]
         {
             let mapping = mapping.clone();
             let made = std::panic::catch_unwind(|| Row::in_mapping(mapping, offset, slots, payload_bytes));

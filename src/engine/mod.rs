@@ -15,6 +15,7 @@ mod mapped;
 pub(crate) mod packets;
 mod part;
 pub(crate) mod routes;
+mod staging;
 mod task;
 #[cfg(test)]
 mod tests;

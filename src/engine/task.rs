@@ -121,6 +121,12 @@ impl Task {
         self.parts[self.count - 1].adopt(exchange, reducer);
     }
 
+    /// A message of which so many bytes have gone.
+    pub(crate) fn push_message(&mut self, request: Request, done: usize) {
+        self.push(request, None);
+        self.parts[self.count - 1].adopt_message(done);
+    }
+
     /// One more request, which runs in a stream.
     pub(crate) fn push_watched(
         &mut self,

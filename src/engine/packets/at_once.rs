@@ -228,7 +228,7 @@ impl Engine {
 }
 
 impl Engine {
-    /// Runs a short message to or from a rank to which there are slots, looking for it, or for a free slot, at most
+    /// Runs a message to or from a rank to which there are slots, looking for it, or for a free slot, at most
     /// `looks` times. The call has been checked.
     #[inline]
     pub(crate) fn message_at_once(
@@ -239,7 +239,7 @@ impl Engine {
         looks: u32,
     ) -> AtOnce {
         let Engine { links, group, queue, pairs, .. } = self;
-        let Some(letters) = links.letters(call.root).filter(|_| queue.is_empty() && letters::is_short(call))
+        let Some(letters) = links.letters(call.root).filter(|_| queue.is_empty() && letters::are_for(call))
         else {
             return AtOnce::No;
         };
@@ -250,11 +250,12 @@ impl Engine {
         let packed = call.packed();
         let root = if sends { group.rank } else { call.root };
         let mark = digest_of(letter_packed(call, root), call.count as u64, *number, 0);
+        let mut done = 0;
         let mut step = || {
             if sends {
-                Ok(letters.send(*number, mark, buffers.input))
+                Ok(letters.send(mark, buffers.input, &mut done))
             } else {
-                letters.receive(*number, mark, buffers.output)
+                letters.receive(mark, buffers.output, &mut done)
             }
         };
         // What the other one waits for comes before the record.
@@ -263,8 +264,8 @@ impl Engine {
         let entered = recorder.ticks();
         let record = recorder.enter_at(*number, (packed, call.count as u64), true, this_thread(), entered);
         let mut looked = 0;
-        while matches!(progress, Ok(Progress::Blocked)) && looked < looks {
-            looked += 1;
+        while matches!(progress, Ok(Progress::Blocked | Progress::Moved)) && looked < looks {
+            looked = if matches!(progress, Ok(Progress::Moved)) { LOOKS_WITHOUT_CLOCK } else { looked } + 1;
             progress = step();
         }
         if matches!(progress, Ok(Progress::Done)) {
@@ -275,7 +276,7 @@ impl Engine {
         let request = Request { call: *call, sequence: *number, history: 0, record };
         let mut task = self.take_task();
         task.prepare(timeout);
-        task.push(request, None);
+        task.push_message(request, done);
         AtOnce::Begun(task)
     }
 }

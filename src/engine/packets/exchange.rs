@@ -3,7 +3,7 @@
 //! Invariant: an exchange never waits; what it cannot do now it leaves. It sends to all before it looks for anything,
 //! takes what comes in the order of ranks, and writes the output only once it has sent what it had to.
 
-use consort_kernels::{Reducer, Source, Store, Target};
+use consort_kernels::{Reducer, Source, Store, Target, copy};
 use consort_memory::Arrival;
 
 use super::moves::{Moves, Use};
@@ -150,16 +150,17 @@ impl Exchange {
         if !peer.has_room(self.row) {
             return false;
         }
-        let out = &mut peer.out[self.row];
+        let Peer { out, staging, .. } = peer;
+        let out = &mut out[self.row];
         if self.bytes != 0 {
             let from = buffers.input.slice(block as usize * self.bytes, self.bytes);
-            let to = out.payload().slice(0, self.bytes);
+            let span = out.payload().slice(0, self.bytes);
             if self.moves.purpose() == Use::Fold && reducer.is_pre_mul_sum() {
                 // Each rank has a scalar of its own.
-                let target = Target { span: to, store: Store::Cached };
+                let target = Target { span, store: Store::Cached };
                 reducer.fold(&[target], &[Source { span: from, raw: true }], false);
             } else {
-                to.copy_from(from);
+                staging.write(self.bytes, |store| copy(&[Target { span, store }], from));
             }
         }
         out.send(self.operation, self.mark);

@@ -1,30 +1,63 @@
-//! Short messages between two ranks, in slots that carry their flag.
+//! Messages between two ranks that share memory, in slots that carry their flag; long ones in pieces, so that one side
+//! fills slots while the other empties them.
 //!
-//! Invariant: the messages of two ranks in one direction use their slots in the order in which they are made, and are
-//! numbered as the two ranks number them; what a message is told from others by is the same on both sides. The reader
-//! says from time to time how far it is; nothing else is sent back. Absent: waiting, messages beyond
-//! [`MESSAGE_BYTES_MAX`](super::MESSAGE_BYTES_MAX).
+//! Invariant: the messages of two ranks in one direction use their slots in the order in which they are made; what a
+//! message is told from others by is the same on both sides, and so are its pieces. The reader says from time to time how
+//! many pieces it has taken; nothing else is sent back. Absent: waiting.
 
+use consort_kernels::{Store, Target, copy};
 use consort_memory::{Arrival, Counter, Inbox, Outbox, Row, Span, SpanMut};
 use consort_transports::{Connection, CounterKind};
 
-use super::{MESSAGES_BYTES, ROWS};
 use crate::call::Call;
 use crate::engine::Progress;
+use crate::engine::staging::Staging;
 
 /// The channel of such messages.
 pub(crate) const CHANNEL: u16 = 0xfffe;
+
+/// Slots and the longest payload of each row. A long slot that was not used for a while has left the reader's first caches,
+/// and is written several times faster.
+const ROWS: [(usize, usize); 3] = [(16, Row::LINE_PAYLOAD_BYTES), (8, 1 << 10), (64, 16 << 10)];
+/// Messages up to this length go in pieces of half a slot, so that they overlap with themselves.
+const HALVES_BYTES_MAX: usize = 32 << 10;
+
+/// Longer messages are written past the caches where they end.
+const STREAMING_BYTES_MIN: usize = 4 << 20;
+
 /// Bytes of each side's slots.
-pub(crate) const MAILBOX_BYTES: usize = MESSAGES_BYTES;
+pub(crate) const MAILBOX_BYTES: usize = {
+    let (mut row, mut bytes) = (0, 0);
+    while row < ROWS.len() {
+        bytes += Row::bytes(ROWS[row].0, ROWS[row].1);
+        row += 1;
+    }
+    bytes
+};
+
+/// The row of a message of so many bytes.
+#[inline]
+fn row_of(bytes: usize) -> usize {
+    usize::from(bytes > ROWS[0].1) + usize::from(bytes > ROWS[1].1)
+}
+
+/// The longest piece of a message of so many bytes, which takes `row`.
+#[inline]
+fn piece_of(bytes: usize, row: usize) -> usize {
+    if row == 2 && bytes <= HALVES_BYTES_MAX { ROWS[row].1 / 2 } else { ROWS[row].1 }
+}
 
 /// Messages to and from one other rank.
 pub(crate) struct Letters {
     out: [Outbox; ROWS.len()],
     inboxes: [Inbox; ROWS.len()],
-    /// How far the peer is with what was sent to it.
-    credit: Counter,
+    staging: Staging,
+    /// Pieces sent, and how many of them the peer is known to have taken.
+    sent: u64,
     seen: u64,
-    /// Where it is told how far this rank is.
+    credit: Counter,
+    /// Pieces taken, and where the peer is told of it.
+    taken: u64,
     peer_credit: Counter,
     /// Taken since then.
     unanswered: usize,
@@ -43,50 +76,83 @@ impl Letters {
         Some(Letters {
             out: rows(1).map(Outbox::new),
             inboxes: rows(0).map(Inbox::new),
-            credit: connection.counter(CounterKind::Credit).clone(),
+            staging: Staging::default(),
+            sent: 0,
             seen: 0,
+            credit: connection.counter(CounterKind::Credit).clone(),
+            taken: 0,
             peer_credit: connection.peer_counter(CounterKind::Credit)?.clone(),
             unanswered: 0,
         })
     }
 
-    /// Sends message `number`, if there is a slot.
+    /// Sends what is left of a message after `done` bytes, as far as there are slots.
     #[inline]
-    pub(crate) fn send(&mut self, number: u64, mark: u64, from: Span<'_>) -> Progress {
-        let row = super::row_of(from.len());
-        if !self.out[row].has_room(self.seen) {
-            self.seen = self.credit.value();
-            if !self.out[row].has_room(self.seen) {
-                return Progress::Blocked;
+    pub(crate) fn send(&mut self, mark: u64, from: Span<'_>, done: &mut usize) -> Progress {
+        let row = row_of(from.len());
+        let longest = piece_of(from.len(), row);
+        let before = *done;
+        while *done < from.len() {
+            let out = &mut self.out[row];
+            if !out.has_room(self.seen) {
+                self.seen = self.credit.value();
+                if !out.has_room(self.seen) {
+                    return if *done == before { Progress::Blocked } else { Progress::Moved };
+                }
             }
+            let bytes = longest.min(from.len() - *done);
+            let piece = from.slice(*done, bytes);
+            if row == 0 {
+                out.put_line(piece);
+            } else {
+                let span = out.payload().slice(0, bytes);
+                self.staging.write(bytes, |store| copy(&[Target { span, store }], piece));
+            }
+            self.sent += 1;
+            out.send(self.sent, mark);
+            *done += bytes;
         }
-        if row == 0 {
-            self.out[row].put_line(from);
-        } else {
-            self.out[row].payload().slice(0, from.len()).copy_from(from);
-        }
-        self.out[row].send(number, mark);
         Progress::Done
     }
 
-    /// Receives message `number`, if it is here.
+    /// Receives what is left of a message after `done` bytes, as far as it is here.
     ///
     /// # Errors
     /// A message that is marked otherwise.
     #[inline]
-    pub(crate) fn receive(&mut self, number: u64, mark: u64, to: SpanMut<'_>) -> Result<Progress, Differs> {
-        let row = super::row_of(to.len());
-        match self.inboxes[row].look(mark) {
-            Arrival::None => return Ok(Progress::Blocked),
-            Arrival::Other => return Err(Differs),
-            Arrival::Here if row == 0 => self.inboxes[row].get_line(to),
-            Arrival::Here => to.copy_from(self.inboxes[row].payload().slice(0, to.len())),
-        }
-        self.inboxes[row].take();
-        self.unanswered += 1;
-        if self.unanswered >= self.inboxes[row].slots() / 2 {
-            self.unanswered = 0;
-            self.peer_credit.raise(number, 0);
+    pub(crate) fn receive(
+        &mut self,
+        mark: u64,
+        to: SpanMut<'_>,
+        done: &mut usize,
+    ) -> Result<Progress, Differs> {
+        let row = row_of(to.len());
+        let longest = piece_of(to.len(), row);
+        let before = *done;
+        while *done < to.len() {
+            let inbox = &mut self.inboxes[row];
+            match inbox.look(mark) {
+                Arrival::Here => {}
+                Arrival::Other => return Err(Differs),
+                Arrival::None if *done == before => return Ok(Progress::Blocked),
+                Arrival::None => return Ok(Progress::Moved),
+            }
+            let bytes = longest.min(to.len() - *done);
+            let piece = to.slice(*done, bytes);
+            if row == 0 {
+                inbox.get_line(piece);
+            } else {
+                let store = if to.len() >= STREAMING_BYTES_MIN { Store::Streaming } else { Store::Cached };
+                copy(&[Target { span: piece, store }], inbox.payload().slice(0, bytes));
+            }
+            inbox.take();
+            self.taken += 1;
+            self.unanswered += 1;
+            if self.unanswered >= inbox.slots() / 2 {
+                self.unanswered = 0;
+                self.peer_credit.raise(self.taken, 0);
+            }
+            *done += bytes;
         }
         Ok(Progress::Done)
     }
@@ -95,9 +161,8 @@ impl Letters {
 /// The next message is another than the one that is wanted.
 pub(crate) struct Differs;
 
-/// Whether it is a message, not of nothing, that is short enough.
+/// Whether a call is a message, and not one of nothing.
 #[inline]
-pub(crate) fn is_short(call: &Call) -> bool {
-    let bytes = call.count * call.data_type.size();
-    call.kind.is_message() && bytes != 0 && bytes <= super::MESSAGE_BYTES_MAX
+pub(crate) fn are_for(call: &Call) -> bool {
+    call.kind.is_message() && call.count != 0
 }

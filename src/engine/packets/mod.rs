@@ -28,6 +28,7 @@ use consort_transports::{Address, Connecting, Connection, CounterKind, Endpoint,
 use super::bound::Broken;
 use super::links::link_error;
 use super::routes::Routes;
+use super::staging::Staging;
 use crate::Rank;
 use crate::call::Call;
 use crate::control::group::Group;
@@ -44,22 +45,27 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 16 << 10;
 /// The most ranks that send to each other all at once.
 pub(crate) const RANKS_MAX: u32 = 16;
 
-/// Slots and the longest payload of each row: a line, and two kinds of longer ones, so that short messages go round in
-/// few lines, which stay in the first cache.
-const ROWS: [(usize, usize); 3] = [(16, Row::LINE_PAYLOAD_BYTES), (8, 1 << 10), (4, MESSAGE_BYTES_MAX)];
-/// Where a rank takes back what it let another one touch.
-const REVOCATION_AT: usize = MESSAGES_BYTES;
-/// It is never taken back twice.
-const REVOCATION: (usize, usize) = (1, Row::LINE_PAYLOAD_BYTES);
-const MAILBOX_BYTES: usize = MESSAGES_BYTES + Row::bytes(REVOCATION.0, REVOCATION.1);
-const MESSAGES_BYTES: usize = {
-    let (mut row, mut bytes) = (0, 0);
-    while row < ROWS.len() {
-        bytes += Row::bytes(ROWS[row].0, ROWS[row].1);
-        row += 1;
-    }
-    bytes
-};
+/// How many rows a pair of ranks has in each direction.
+const ROWS: usize = 3;
+/// The longest payload of each: a line, and two kinds of longer ones.
+const PAYLOADS: [usize; ROWS] = [Row::LINE_PAYLOAD_BYTES, 1 << 10, MESSAGE_BYTES_MAX];
+/// Of the longest row, the slots of all pairs of a rank. A slot that was not used for a while has left the reader's first
+/// caches, and is written several times faster.
+const LONG_SLOTS: u32 = 64;
+
+/// The slots of each row among so many ranks. Short messages go round in few lines, which stay in the first cache.
+fn slots(ranks: u32) -> [usize; ROWS] {
+    let long = (LONG_SLOTS / (ranks - 1).max(1)).max(4);
+    [16, 8, 1 << long.ilog2()]
+}
+
+/// Where in a mailbox a rank takes back what it let another one touch, of one slot, as it is never taken back twice; and
+/// the bytes of a mailbox.
+fn layout(ranks: u32) -> (usize, usize) {
+    let rows = slots(ranks).into_iter().zip(PAYLOADS);
+    let messages = rows.map(|(slots, payload_bytes)| Row::bytes(slots, payload_bytes)).sum();
+    (messages, messages + Row::bytes(1, Row::LINE_PAYLOAD_BYTES))
+}
 
 /// The channel on which ranks tell each other of their boards.
 const CHANNEL: u16 = 0xffff;
@@ -69,13 +75,15 @@ const NO_BOARD: &str = "none";
 /// The row for messages of so many bytes.
 #[inline]
 pub(crate) fn row_of(bytes: usize) -> usize {
-    usize::from(bytes > ROWS[0].1) + usize::from(bytes > ROWS[1].1)
+    usize::from(bytes > PAYLOADS[0]) + usize::from(bytes > PAYLOADS[1])
 }
 
 /// Another rank, as messages reach it.
 struct Peer {
-    out: [Outbox; ROWS.len()],
-    inboxes: [Inbox; ROWS.len()],
+    out: [Outbox; ROWS],
+    inboxes: [Inbox; ROWS],
+    /// How long messages go into its slots.
+    staging: Staging,
     /// It is through with all operations up to this one.
     through: u64,
     /// Where it says so when it sends nothing.
@@ -120,7 +128,9 @@ impl Board {
     /// Bytes of the memory that peers fill.
     fn memory_bytes(&self) -> usize {
         let peers = self.peers.iter().flatten().count();
-        peers * MAILBOX_BYTES + self.memory.memory_bytes() + self.peers.capacity() * size_of::<Option<Peer>>()
+        peers * layout(self.ranks()).1
+            + self.memory.memory_bytes()
+            + self.peers.capacity() * size_of::<Option<Peer>>()
     }
 }
 
@@ -209,7 +219,10 @@ impl Packets {
     pub(crate) fn memory_bytes(&self) -> usize {
         match self {
             Packets::Up(board) => board.memory_bytes(),
-            Packets::Asking(meeting) => meeting.halves.len() * MAILBOX_BYTES,
+            Packets::Asking(meeting) => {
+                let ranks = meeting.halves.len() as u32;
+                meeting.halves.len() * layout(ranks).1
+            }
             Packets::Unasked | Packets::Refused => 0,
         }
     }
@@ -235,7 +248,7 @@ impl Meeting {
             let (half, address) = if mapped {
                 let endpoint = routes
                     .transport(group, rank)?
-                    .endpoint(Layout { mailbox_bytes: MAILBOX_BYTES })
+                    .endpoint(Layout { mailbox_bytes: layout(group.size()).1 })
                     .map_err(|error| link_error(group, rank, error))?;
                 let address = endpoint.address().clone();
                 (Half::Waiting(endpoint), address)
@@ -294,7 +307,7 @@ impl Meeting {
         for (peer, half) in (0..).zip(self.halves.drain(..)) {
             let broken = |error| Trouble::Broken(Broken { peer, error });
             peers.push(match half {
-                Half::Up(connection) => Some(Peer::over(connection).map_err(broken)?),
+                Half::Up(connection) => Some(Peer::over(connection, group.size()).map_err(broken)?),
                 _ => None,
             });
         }
@@ -356,23 +369,24 @@ impl Board {
 }
 
 impl Peer {
-    fn over(connection: Box<dyn Connection>) -> std::result::Result<Self, TransportError> {
+    fn over(connection: Box<dyn Connection>, ranks: u32) -> std::result::Result<Self, TransportError> {
         let what = "its mailbox for messages is not as long as agreed";
         let wrong = || TransportError::Protocol { transport: connection.transport(), what };
         let mut offset = 0;
-        let mut both = Vec::with_capacity(ROWS.len());
-        for (slots, payload_bytes) in ROWS {
+        let mut both = Vec::with_capacity(ROWS);
+        for (slots, payload_bytes) in slots(ranks).into_iter().zip(PAYLOADS) {
             both.push(connection.rows(offset, slots, payload_bytes).ok_or_else(wrong)?);
             offset += Row::bytes(slots, payload_bytes);
         }
-        let [own, theirs] = connection.rows(REVOCATION_AT, REVOCATION.0, REVOCATION.1).ok_or_else(wrong)?;
+        let [own, theirs] = connection.rows(layout(ranks).0, 1, Row::LINE_PAYLOAD_BYTES).ok_or_else(wrong)?;
         let peer_credit = connection.peer_counter(CounterKind::Credit).ok_or_else(wrong)?.clone();
         let own_visits = connection.peer_counter(CounterKind::Ready).ok_or_else(wrong)?.clone();
         let credit = connection.counter(CounterKind::Credit).clone();
-        let rows = |side: usize| std::array::from_fn::<Row, { ROWS.len() }, _>(|row| both[row][side].clone());
+        let rows = |side: usize| std::array::from_fn::<Row, ROWS, _>(|row| both[row][side].clone());
         Ok(Peer {
             out: rows(1).map(Outbox::new),
             inboxes: rows(0).map(Inbox::new),
+            staging: Staging::default(),
             through: 0,
             credit,
             peer_credit,

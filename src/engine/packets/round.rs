@@ -4,7 +4,7 @@
 
 use consort_memory::{Arrival, Span};
 
-use super::{Board, ROWS, Wanted};
+use super::{Board, PAYLOADS, Wanted};
 use crate::Rank;
 use crate::engine::Progress;
 
@@ -27,7 +27,7 @@ impl Round {
     /// If there is no row for as many.
     pub(crate) fn begin(board: &mut Board, bytes_max: usize, mark: u64) -> Self {
         let row = super::row_of(bytes_max);
-        assert!(bytes_max <= ROWS[row].1, "notes of {bytes_max} bytes");
+        assert!(bytes_max <= PAYLOADS[row], "notes of {bytes_max} bytes");
         board.operations += 1;
         Round { row, mark, operation: board.operations, sent: 0, here: 0 }
     }

@@ -57,6 +57,8 @@ pub(super) struct Part {
     /// What it does in phase `Exchange`, and of whom it wants something there.
     exchange: Option<(Exchange, Reducer)>,
     wanted: Option<Wanted>,
+    /// Bytes of a message that have gone, in phase `Letter`.
+    letter_bytes: usize,
     /// What it does in phase `Mapped`.
     mapped: Option<(Box<Run>, Reducer)>,
     /// Whom it waits for in phase `Meet`, and for what.
@@ -75,7 +77,7 @@ enum Phase {
     Meet,
     /// They do.
     Exchange,
-    /// A short message to or from a rank whose memory is reached: the connection is made, then it goes.
+    /// A message to or from a rank whose memory is reached: the connection is made, then it goes.
     LetterLink,
     Letter,
     /// On buffers that all have mapped, or that is found out.
@@ -321,7 +323,8 @@ impl Part {
     fn find(&mut self, engine: &mut Engine) -> Result<()> {
         let request = self.request()?;
         let call = request.call;
-        if letters::is_short(&call) && engine.links.is_mapped(&engine.group, call.root) {
+        if letters::are_for(&call) && engine.links.is_mapped(&engine.group, call.root) {
+            self.letter_bytes = 0;
             self.phase = Phase::Letter;
             if engine.links.letters(call.root).is_none() {
                 self.numbers = engine.links.request(&[(call.root, letters::CHANNEL)], &engine.group)?;

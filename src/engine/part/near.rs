@@ -22,6 +22,12 @@ impl Part {
         self.phase = Phase::Exchange;
     }
 
+    /// So many bytes of its message have gone.
+    pub(in crate::engine) fn adopt_message(&mut self, done: usize) {
+        self.letter_bytes = done;
+        self.phase = Phase::Letter;
+    }
+
     /// Whether there is a board; then the exchange begins, and otherwise the plan is looked for.
     pub(super) fn meet(
         &mut self,
@@ -130,16 +136,16 @@ impl Part {
         buffers: Buffers<'_>,
     ) -> std::result::Result<Progress, Trouble> {
         let request = self.request()?;
-        let (call, number, peer) = (request.call, request.sequence, request.call.root);
+        let (call, peer) = (request.call, request.call.root);
         let mark = letter_mark(&request, engine.group.rank);
         let Some(letters) = engine.links.letters(peer) else {
             return Err(Error::internal("a message without slots").into());
         };
         let sends = call.kind == Kind::Send;
         let progress = if sends {
-            Ok(letters.send(number, mark, buffers.input))
+            Ok(letters.send(mark, buffers.input, &mut self.letter_bytes))
         } else {
-            letters.receive(number, mark, buffers.output)
+            letters.receive(mark, buffers.output, &mut self.letter_bytes)
         };
         match progress {
             Ok(Progress::Done) => {
