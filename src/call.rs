@@ -12,7 +12,7 @@ use crate::recorder::{Descriptor, Named};
 use crate::stretch::Stretch;
 
 /// What an operation is called. The discriminants travel in digests.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub(crate) enum Kind {
     AllReduce = 1,

@@ -239,6 +239,17 @@ impl Outbox {
         unsafe { copy_line(from.as_ptr(), self.payload().as_mut_ptr(), bytes) }
     }
 
+    /// Puts a word beside the payload, where that has lines of its own.
+    ///
+    /// # Panics
+    /// If the payload is in the flag's line.
+    #[inline]
+    pub fn put_word(&self, word: u64) {
+        assert!(self.row.payload_at != 0, "a word in the payload's place");
+        // Relaxed: published by the flag's Release.
+        self.row.line(self.sent.wrapping_add(1)).payload[0].store(word, Ordering::Relaxed);
+    }
+
     /// Sends what was put there, as part of `operation`; operations are numbered from 1.
     #[inline]
     pub fn send(&mut self, operation: u64, mark: u64) {
@@ -287,6 +298,17 @@ impl Inbox {
     #[inline]
     pub fn payload(&self) -> Span<'_> {
         self.row.payload(self.taken.wrapping_add(1)).read()
+    }
+
+    /// The word beside the next message, which is here.
+    ///
+    /// # Panics
+    /// If the payload is in the flag's line.
+    #[inline]
+    pub fn word(&self) -> u64 {
+        assert!(self.row.payload_at != 0, "a word in the payload's place");
+        // Relaxed: ordered by the flag's Acquire.
+        self.row.line(self.taken.wrapping_add(1)).payload[0].load(Ordering::Relaxed)
     }
 
     /// Takes a payload of at most [`Row::LINE_PAYLOAD_BYTES`] from there, without a call.
@@ -344,6 +366,10 @@ mod tests {
                 );
                 let bytes = vec![operation as u8; payload_bytes];
                 out.payload().copy_from(Span::of(&bytes));
+                let has_lines = payload_bytes > Row::LINE_PAYLOAD_BYTES;
+                if has_lines {
+                    out.put_word(operation * 3);
+                }
                 out.send(operation, operation << 32);
                 assert_eq!(inbox.look((operation + 1) << 32), Arrival::Other);
                 assert_eq!(
@@ -351,6 +377,7 @@ mod tests {
                     Arrival::Here,
                     "the low half is the number's"
                 );
+                assert!(!has_lines || inbox.word() == operation * 3);
                 let mut got = vec![0u8; payload_bytes];
                 SpanMut::of(&mut got).copy_from(inbox.payload());
                 assert_eq!(got, bytes);

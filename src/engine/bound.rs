@@ -12,7 +12,7 @@ use consort_memory::{Counter, Span, SpanMut};
 use consort_transports::{CounterKind, PeerState, TransportError};
 
 use super::executor::{Blockage, Io, Piece};
-use super::links::{Key, Links, Up, kind};
+use super::links::{Key, Links, kind};
 use crate::Rank;
 use crate::error::{Error, Result};
 use crate::report::evidence::{Traffic, Want};
@@ -318,6 +318,8 @@ pub(crate) struct RealIo<'a> {
     pub(crate) input: Span<'a>,
     pub(crate) output: SpanMut<'a>,
     pub(crate) scratch: SpanMut<'a>,
+    /// How bytes go into mailboxes that others read.
+    pub(crate) staged: Store,
 }
 
 /// A link to this rank failed.
@@ -342,7 +344,7 @@ impl RealIo<'_> {
     }
 
     #[inline]
-    fn target(&self, piece: Piece, bytes: usize, staged: Store) -> Target<'_> {
+    fn target(&self, piece: Piece, bytes: usize) -> Target<'_> {
         let cached = |span| Target { span, store: Store::Cached };
         match self.bound.memory[piece.region as usize] {
             Memory::Output => Target {
@@ -351,46 +353,12 @@ impl RealIo<'_> {
             },
             Memory::Scratch => cached(self.scratch.slice(piece.offset, bytes)),
             Memory::Remote(link) => match self.links.up(link).connection.remote().mapped {
-                Some(window) => Target { span: window.slice(piece.offset, bytes), store: staged },
+                Some(window) => Target { span: window.slice(piece.offset, bytes), store: self.staged },
                 None => unreachable!("stores to unmapped links are refused when a plan is bound"),
             },
             Memory::Input | Memory::Mailbox(_) => {
                 unreachable!("bound plans write neither input nor own mailbox")
             }
-        }
-    }
-
-    /// Folds, with `staged` for stores to a peer's mailbox.
-    #[inline]
-    fn fold_staged(&self, targets: &[Piece], sources: &[Piece], bytes: usize, finish: bool, staged: Store) {
-        let source = |piece: Piece| Source { span: self.source(piece, bytes), raw: piece.raw };
-        match (targets, sources) {
-            ([target], [first, second]) => {
-                let target = self.target(*target, bytes, staged);
-                self.reducer.fold(&[target], &[source(*first), source(*second)], finish);
-            }
-            ([target, other], [first, second]) => {
-                let targets = [self.target(*target, bytes, staged), self.target(*other, bytes, staged)];
-                self.reducer.fold(&targets, &[source(*first), source(*second)], finish);
-            }
-            ([target], [only]) => {
-                self.reducer.fold(&[self.target(*target, bytes, staged)], &[source(*only)], finish)
-            }
-            ([target, other], [only]) => {
-                let targets = [self.target(*target, bytes, staged), self.target(*other, bytes, staged)];
-                self.reducer.fold(&targets, &[source(*only)], finish);
-            }
-            ([target, others @ ..], [first, more @ ..]) => {
-                let mut to = [self.target(*target, bytes, staged); Step::PLACES_MAX];
-                let mut from = [source(*first); Step::PLACES_MAX];
-                to[1..]
-                    .iter_mut()
-                    .zip(others)
-                    .for_each(|(to, piece)| *to = self.target(*piece, bytes, staged));
-                from[1..].iter_mut().zip(more).for_each(|(from, piece)| *from = source(*piece));
-                self.reducer.fold(&to[..targets.len()], &from[..sources.len()], finish);
-            }
-            _ => unreachable!("plans with steps that move nothing are refused when they are bound"),
         }
     }
 }
@@ -429,20 +397,30 @@ impl Io for RealIo<'_> {
 
     #[inline]
     fn fold(&mut self, targets: &[Piece], sources: &[Piece], bytes: usize, finish: bool) {
-        let remote = targets.iter().find_map(|target| match self.bound.memory[target.region as usize] {
-            Memory::Remote(link) => Some(link),
-            _ => None,
-        });
-        let Some(link) = remote else {
-            return self.fold_staged(targets, sources, bytes, finish, Store::Cached);
-        };
-        // Copies and folds are told apart: they take differently long.
-        let is_copy = sources.len() == 1;
-        let of = |up: &mut Up| std::mem::take(if is_copy { &mut up.copying } else { &mut up.folding });
-        let mut staging = of(self.links.up_mut(link));
-        staging.write(bytes, |store| self.fold_staged(targets, sources, bytes, finish, store));
-        let up = self.links.up_mut(link);
-        *(if is_copy { &mut up.copying } else { &mut up.folding }) = staging;
+        let source = |piece: Piece| Source { span: self.source(piece, bytes), raw: piece.raw };
+        match (targets, sources) {
+            ([target], [first, second]) => {
+                let target = self.target(*target, bytes);
+                self.reducer.fold(&[target], &[source(*first), source(*second)], finish);
+            }
+            ([target, other], [first, second]) => {
+                let targets = [self.target(*target, bytes), self.target(*other, bytes)];
+                self.reducer.fold(&targets, &[source(*first), source(*second)], finish);
+            }
+            ([target], [only]) => self.reducer.fold(&[self.target(*target, bytes)], &[source(*only)], finish),
+            ([target, other], [only]) => {
+                let targets = [self.target(*target, bytes), self.target(*other, bytes)];
+                self.reducer.fold(&targets, &[source(*only)], finish);
+            }
+            ([target, others @ ..], [first, more @ ..]) => {
+                let mut to = [self.target(*target, bytes); Step::PLACES_MAX];
+                let mut from = [source(*first); Step::PLACES_MAX];
+                to[1..].iter_mut().zip(others).for_each(|(to, piece)| *to = self.target(*piece, bytes));
+                from[1..].iter_mut().zip(more).for_each(|(from, piece)| *from = source(*piece));
+                self.reducer.fold(&to[..targets.len()], &from[..sources.len()], finish);
+            }
+            _ => unreachable!("plans with steps that move nothing are refused when they are bound"),
+        }
     }
 
     fn put(
@@ -471,7 +449,7 @@ impl Io for RealIo<'_> {
             let is_open = is_mapped && matches!(up.connection.progress(), Ok(PeerState::Open));
             if let (true, Some(window)) = (is_open, up.connection.remote().mapped) {
                 let window = window.slice(target.offset, bytes);
-                up.copying.write(bytes, |store| copy(&[Target { span: window, store }], span));
+                copy(&[Target { span: window, store: self.staged }], span);
                 *done = bytes;
                 return Ok(Poll::Ready(()));
             }

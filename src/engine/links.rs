@@ -15,7 +15,6 @@ use consort_transports::{
 use super::bound::Broken;
 use super::packets::letters::{self, Letters};
 use super::routes::Routes;
-use super::staging::Staging;
 use crate::Rank;
 use crate::control::group::Group;
 use crate::control::wire::Message;
@@ -63,9 +62,6 @@ pub(crate) struct Up {
     pub(crate) filled_slot_bytes: usize,
     /// Scaled or finished bytes on their way through a link that only takes ready ones.
     pub(crate) bounce: Vec<u8>,
-    /// How copies and folds go into the peer's mailbox.
-    pub(crate) copying: Staging,
-    pub(crate) folding: Staging,
     pub(crate) closed: bool,
 }
 
@@ -168,8 +164,6 @@ impl Links {
                             emptied: 0,
                             filled_slot_bytes: 0,
                             bounce: Vec::new(),
-                            copying: Staging::default(),
-                            folding: Staging::default(),
                             closed: false,
                         });
                     }

@@ -19,6 +19,7 @@ mod staging;
 mod task;
 #[cfg(test)]
 mod tests;
+pub(crate) mod trial;
 mod trouble;
 pub(crate) mod watched;
 
@@ -45,6 +46,7 @@ use links::Links;
 use mapped::Shares;
 use packets::Packets;
 use routes::Routes;
+use trial::Trials;
 
 /// The memory of one request: sends read `input`, receives write `output`.
 #[derive(Clone, Copy)]
@@ -60,6 +62,7 @@ pub(crate) struct Engine {
     pub(crate) links: Links,
     packets: Packets,
     shares: Shares,
+    trials: Trials,
     planner: Arc<Planner>,
     choices: Choices,
     cache: Cache<Bound>,
@@ -165,6 +168,7 @@ impl Engine {
             links: Links::new(routes),
             packets: Packets::default(),
             shares: Shares::default(),
+            trials: Trials::default(),
             choices,
             planner,
             cache: Cache::new(),

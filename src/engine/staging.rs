@@ -6,17 +6,19 @@
 //! piece that is long enough is timed, and now and then the other way is tried for a while. The choice is this rank's own:
 //! the bytes are the same.
 //!
+//! What counts is what both sides take: this one to write a piece, and the other to read it, which it says with its credits.
+//!
 //! Invariant: deciding costs no more than two looks at the clock a piece. Absent: what is written.
 
 use consort_kernels::Store;
 use consort_memory::ticks;
 
 /// Shorter pieces are written through the caches and not timed.
-const TIMED_BYTES_MIN: usize = 4 << 10;
-/// Of a try, so many pieces settle and as many are timed.
-const TRY_PIECES: u32 = 8;
+pub(super) const TIMED_BYTES_MIN: usize = 4 << 10;
+/// Pieces of a try: of the last third the peer has said what they took, when all slots were written so.
+const TRY_PIECES: u32 = 192;
 /// Between two tries lie so many times the pieces of one.
-const TRIES_APART: u32 = 48;
+const TRIES_APART: u32 = 32;
 /// How much faster, of 16, the other way must be to be taken.
 const FASTER: u64 = 14;
 /// A piece that takes more than this many times what pieces took is a sign that the cores have moved.
@@ -30,10 +32,12 @@ const UNIT: u32 = 16;
 #[derive(Clone, Debug)]
 pub(crate) struct Staging {
     way: usize,
-    /// Ticks for 2^[`UNIT`] bytes, smoothed; 0 before any.
-    cost: [u64; 2],
-    /// Pieces until the next change of state.
+    /// Ticks for 2^[`UNIT`] bytes to write and to read them, smoothed; 0 before any.
+    write: [u64; 2],
+    read: [u64; 2],
+    /// Pieces until the next change of state, and since the last one.
     left: u32,
+    since: u32,
     /// Whether the other way is being tried.
     tries: bool,
     signs: u32,
@@ -44,8 +48,19 @@ const WAYS: [Store; 2] = [Store::Cached, Store::Streaming];
 impl Default for Staging {
     fn default() -> Self {
         // The first way is timed for as long as a try takes, then the other one is tried.
-        Staging { way: 0, cost: [0; 2], left: 2 * TRY_PIECES, tries: false, signs: 0 }
+        Staging { way: 0, write: [0; 2], read: [0; 2], left: TRY_PIECES, since: 0, tries: false, signs: 0 }
     }
+}
+
+/// What pieces of so many bytes together took.
+#[inline]
+pub(super) fn cost(bytes: u64, ticks: u64) -> u64 {
+    ((ticks << UNIT) / bytes.max(1)).max(1)
+}
+
+/// A thread that lost its core for a while says nothing about memory.
+fn smooth(known: &mut u64, cost: u64) {
+    *known = if *known == 0 { cost } else { (*known * 7 + cost.min(*known * 4)) / 8 };
 }
 
 impl Staging {
@@ -55,49 +70,56 @@ impl Staging {
         if bytes < TIMED_BYTES_MIN {
             return write(Store::Cached);
         }
-        let way = self.way ^ usize::from(self.tries);
         let start = ticks();
-        let result = write(WAYS[way]);
-        self.note(way, bytes, ticks().wrapping_sub(start));
+        let result = write(WAYS[self.present()]);
+        self.note(cost(bytes as u64, ticks().wrapping_sub(start)));
         result
     }
 
-    /// A piece took so many ticks.
-    fn note(&mut self, way: usize, bytes: usize, ticks: u64) {
-        let cost = ((ticks << UNIT) / bytes as u64).max(1);
-        let known = &mut self.cost[way];
-        let settles = self.tries && self.left > TRY_PIECES;
-        if *known == 0 {
-            *known = cost;
-        } else if !settles {
-            // A thread that lost its core for a while says nothing about stores.
-            let capped = cost.min(*known * 4);
-            *known = (*known * 7 + capped) / 8;
+    fn present(&self) -> usize {
+        self.way ^ usize::from(self.tries)
+    }
+
+    /// The peer took so long to read pieces of which the first was this many pieces ago.
+    pub(crate) fn was_read(&mut self, pieces: u32, cost: u64) {
+        // Not of pieces that were written otherwise.
+        if cost != 0 && self.since >= pieces {
+            let present = self.present();
+            smooth(&mut self.read[present], cost);
         }
-        let is_sign = !self.tries && cost > SLOWER * self.cost[way];
+    }
+
+    /// A piece was written in so long.
+    fn note(&mut self, cost: u64) {
+        let present = self.present();
+        let settles = self.tries && self.since < TRY_PIECES / 3;
+        let is_sign = !self.tries && self.write[present] != 0 && cost > SLOWER * self.write[present];
+        if !settles {
+            smooth(&mut self.write[present], cost);
+        }
         self.signs = if is_sign { self.signs + 1 } else { 0 };
+        self.since = self.since.saturating_add(1);
         self.left = self.left.saturating_sub(1);
-        if self.signs == SIGNS {
-            self.left = self.left.min(1);
-        }
-        if self.left == 0 {
+        if self.left == 0 || self.signs == SIGNS {
             self.turn();
         }
     }
 
     /// The end of a try, or the time for one.
     fn turn(&mut self) {
-        self.signs = 0;
+        (self.signs, self.since) = (0, 0);
         if self.tries {
-            let (other, mine) = (self.cost[self.way ^ 1], self.cost[self.way]);
-            if other * 16 < mine * FASTER {
+            let total = |way: usize| self.write[way] + self.read[way];
+            let both_read = self.read.iter().all(|cost| *cost != 0);
+            let (mine, other) = (total(self.way), total(self.way ^ 1));
+            if both_read && other * 16 < mine * FASTER {
                 self.way ^= 1;
             }
-            (self.tries, self.left) = (false, 2 * TRY_PIECES * TRIES_APART);
+            (self.tries, self.left) = (false, TRY_PIECES * TRIES_APART);
         } else {
             // What was true at the last try may not be so now.
-            self.cost[self.way ^ 1] = 0;
-            (self.tries, self.left) = (true, 2 * TRY_PIECES);
+            (self.write[self.way ^ 1], self.read[self.way ^ 1]) = (0, 0);
+            (self.tries, self.left) = (true, TRY_PIECES);
         }
     }
 }
@@ -106,13 +128,16 @@ impl Staging {
 mod tests {
     use super::*;
 
-    /// Pieces of 64 KiB on a machine where the ways cost so much; how many of the last `count` went past the caches.
-    fn run(staging: &mut Staging, count: u32, costs: [u64; 2]) -> u32 {
+    /// Pieces on a machine where writing and reading cost so much by each way; how many of them went past the caches.
+    fn run(staging: &mut Staging, count: u32, write: [u64; 2], read: [u64; 2]) -> u32 {
         let mut past = 0;
-        for _ in 0..count {
-            let way = staging.way ^ usize::from(staging.tries);
+        for nth in 0..count {
+            let way = staging.present();
             past += way as u32;
-            staging.note(way, 1 << UNIT, costs[way]);
+            if nth % 32 == 31 {
+                staging.was_read(32, read[way]);
+            }
+            staging.note(write[way]);
         }
         past
     }
@@ -120,29 +145,30 @@ mod tests {
     #[test]
     fn the_faster_way_is_taken_and_tries_are_rare() {
         let mut staging = Staging::default();
-        run(&mut staging, 100, [1000, 3000]);
-        assert!(run(&mut staging, 10_000, [1000, 3000]) < 300, "{staging:?}");
-        // The cores have moved apart.
-        run(&mut staging, 100, [5000, 2500]);
-        assert!(run(&mut staging, 10_000, [5000, 2500]) > 9_700, "{staging:?}");
+        run(&mut staging, 1000, [1000, 900], [500, 3000]);
+        assert!(run(&mut staging, 20_000, [1000, 900], [500, 3000]) < 1000, "{staging:?}");
+        // The cores have moved apart: writing through the caches shows it.
+        run(&mut staging, 1000, [5000, 1000], [5000, 2500]);
+        assert!(run(&mut staging, 20_000, [5000, 1000], [5000, 2500]) > 19_000, "{staging:?}");
         // And back: what goes past the caches takes as long as before, so only the next try shows it.
-        run(&mut staging, 2_000, [1000, 2500]);
-        assert!(run(&mut staging, 10_000, [1000, 2500]) < 300, "{staging:?}");
+        run(&mut staging, 10_000, [1000, 900], [500, 2500]);
+        assert!(run(&mut staging, 20_000, [1000, 900], [500, 2500]) < 1000, "{staging:?}");
     }
 
     #[test]
-    fn what_is_about_as_fast_is_not_changed() {
+    fn what_is_about_as_fast_or_is_not_known_is_not_changed() {
         let mut staging = Staging::default();
-        assert!(run(&mut staging, 10_000, [1000, 950]) < 400, "{staging:?}");
+        assert!(run(&mut staging, 20_000, [1000, 950], [1000, 950]) < 1000, "{staging:?}");
+        let mut staging = Staging::default();
+        assert!(run(&mut staging, 20_000, [1000, 100], [0, 0]) < 1000, "{staging:?}");
     }
 
     #[test]
     fn a_single_slow_piece_says_nothing() {
         let mut staging = Staging::default();
-        run(&mut staging, 200, [1000, 3000]);
+        run(&mut staging, 1000, [1000, 3000], [1000, 3000]);
         let (way, left) = (staging.way, staging.left);
-        staging.note(0, 1 << UNIT, 1_000_000);
+        staging.note(1_000_000);
         assert_eq!((staging.way, staging.left, staging.tries), (way, left - 1, false));
-        assert!(run(&mut staging, 200, [1000, 3000]) < 20);
     }
 }

@@ -21,6 +21,8 @@ pub(super) struct Entry {
     pub(super) input: Place,
     pub(super) output: Place,
     pub(super) tells: bool,
+    /// Of rank 0: how bytes are staged if the operation goes the planned way.
+    pub(super) way: u8,
 }
 
 /// How another rank maps an area.
@@ -48,8 +50,13 @@ impl Entry {
 
     pub(super) fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
-        let words =
-            [self.input.key, self.input.offset, self.output.key, self.output.offset, u64::from(self.tells)];
+        let words = [
+            self.input.key,
+            self.input.offset,
+            self.output.key,
+            self.output.offset,
+            u64::from(self.tells) | u64::from(self.way) << 8,
+        ];
         for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
             place.copy_from_slice(&word.to_le_bytes());
         }
@@ -60,7 +67,8 @@ impl Entry {
         Entry {
             input: Place { key: word(from, 0), offset: word(from, 8) },
             output: Place { key: word(from, 16), offset: word(from, 24) },
-            tells: word(from, 32) != 0,
+            tells: word(from, 32) & 1 != 0,
+            way: (word(from, 32) >> 8) as u8,
         }
     }
 }

@@ -137,6 +137,7 @@ impl Run {
         request: &Request,
         group: &Group,
         buffers: Buffers<'_>,
+        way: u8,
     ) -> Result<Box<Run>> {
         let (me, size) = (group.rank, group.size());
         let Request { call, sequence, history, .. } = request;
@@ -175,7 +176,7 @@ impl Run {
             }
             [entry.input, entry.output] = places;
         }
-        entry.tells = !tells.is_empty();
+        (entry.tells, entry.way) = (!tells.is_empty(), way);
         let [_, output] = &found;
         let exposed = output.clone().filter(|_| entry.output.key != 0);
         let round = Round::begin(board, Entry::BYTES, marked(mark, 0));
@@ -312,6 +313,11 @@ impl Run {
                 Stage::Exit | Stage::Done => Stage::Done,
             };
         }
+    }
+
+    /// How rank 0 says that bytes are staged. Once the operation was declined.
+    pub(crate) fn way(&self) -> u8 {
+        self.entries.first().map_or(0, |entry| entry.way)
     }
 
     /// What it waits for.

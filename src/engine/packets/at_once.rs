@@ -174,7 +174,9 @@ impl Engine {
         looks: u32,
     ) -> AtOnce {
         let Engine { packets, group, sequence, history, queue, .. } = self;
-        let Some(Board { me, peers, operations, memory }) = packets.board() else { return AtOnce::No };
+        let Some(board) = packets.board() else { return AtOnce::No };
+        let way = board.way();
+        let Board { me, peers, operations, memory, .. } = board;
         if !queue.is_empty() || call.scalar.is_some() || call.algorithm.is_some() || call.counts != 0 {
             return AtOnce::No;
         }
@@ -185,7 +187,7 @@ impl Engine {
         *sequence += 1;
         *operations += 1;
         let before = std::mem::replace(history, digest_of(packed, call.count as u64, *sequence, *history));
-        let mut exchange = Exchange::at(known.moves, known.bytes, *history, *operations);
+        let mut exchange = Exchange::at(known.moves, known.bytes, *history, *operations, way);
         let recorder = &group.recorder;
         let mut reached = Reached { sent: 0, here: 0, looked: 0 };
         if let Some(lines) = &known.lines {
@@ -210,8 +212,13 @@ impl Engine {
             },
         };
         if is_over {
-            let ended = if reached.looked > LOOKS_WITHOUT_CLOCK { recorder.ticks() } else { entered };
+            let is_line = known.lines.is_some();
+            let is_quick = is_line && reached.looked <= LOOKS_WITHOUT_CLOCK;
+            let ended = if is_quick { entered } else { recorder.ticks() };
             recorder.finish_at(record, *sequence, false, ended);
+            if !is_line {
+                board.note(&exchange, Some(ended.saturating_sub(entered)));
+            }
             return AtOnce::Done;
         }
         if let Some(lines) = &known.lines {

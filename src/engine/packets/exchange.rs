@@ -7,8 +7,9 @@ use consort_kernels::{Reducer, Source, Store, Target, copy};
 use consort_memory::Arrival;
 
 use super::moves::{Moves, Use};
-use super::{Board, Peer, RANKS_MAX};
+use super::{Board, LONG, Peer, RANKS_MAX};
 use crate::Rank;
+use crate::engine::trial::STAGED;
 use crate::engine::{Buffers, Progress, Request};
 
 /// An exchange under way.
@@ -25,6 +26,9 @@ pub(crate) struct Exchange {
     sent: u32,
     /// Everything from ranks below this one is here.
     here: Rank,
+    /// How long messages are staged, and what rank 0 says of the next ones.
+    way: u8,
+    said: Option<u8>,
 }
 
 /// What an exchange waits for: of whom, and whether for a message or for a slot.
@@ -48,13 +52,24 @@ impl Exchange {
     pub(crate) fn begin(board: &mut Board, moves: Moves, bytes: usize, mark: u64) -> Self {
         board.operations += 1;
         let bytes = if moves.purpose() == Use::Meet { 0 } else { bytes };
-        Self::at(moves, bytes, mark, board.operations)
+        Self::at(moves, bytes, mark, board.operations, board.way())
     }
 
     /// The operation of a board that has this number.
     #[inline]
-    pub(super) fn at(moves: Moves, bytes: usize, mark: u64, operation: u64) -> Self {
-        Exchange { moves, bytes, row: super::row_of(bytes), mark, operation, sent: 0, here: 0 }
+    pub(super) fn at(moves: Moves, bytes: usize, mark: u64, operation: u64, way: u8) -> Self {
+        let row = super::row_of(bytes);
+        Exchange { moves, bytes, row, mark, operation, sent: 0, here: 0, way, said: None }
+    }
+
+    /// How its messages were staged, if they were long; and what rank 0 said of the next ones, if it sent one.
+    pub(super) fn staged(&self) -> (Option<u8>, Option<u8>) {
+        ((self.row == LONG).then_some(self.way), self.said)
+    }
+
+    /// Bytes of a block.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Rank `to` is the next to send to; none if all have been sent to.
@@ -108,6 +123,9 @@ impl Exchange {
                     unreachable!("a board has all peers")
                 };
                 match peer.inboxes[self.row].look(self.mark) {
+                    Arrival::Here if self.row == LONG && self.here == 0 => {
+                        self.said = Some(peer.inboxes[self.row].word() as u8);
+                    }
                     Arrival::Here => {}
                     Arrival::Other => return Err(self.here),
                     Arrival::None => {
@@ -150,8 +168,7 @@ impl Exchange {
         if !peer.has_room(self.row) {
             return false;
         }
-        let Peer { out, staging, .. } = peer;
-        let out = &mut out[self.row];
+        let out = &mut peer.out[self.row];
         if self.bytes != 0 {
             let from = buffers.input.slice(block as usize * self.bytes, self.bytes);
             let span = out.payload().slice(0, self.bytes);
@@ -160,8 +177,16 @@ impl Exchange {
                 let target = Target { span, store: Store::Cached };
                 reducer.fold(&[target], &[Source { span: from, raw: true }], false);
             } else {
-                staging.write(self.bytes, |store| copy(&[Target { span, store }], from));
+                let store = if self.row == LONG {
+                    STAGED[usize::from(self.way) % STAGED.len()]
+                } else {
+                    Store::Cached
+                };
+                copy(&[Target { span, store }], from);
             }
+        }
+        if self.row == LONG {
+            out.put_word(u64::from(self.way));
         }
         out.send(self.operation, self.mark);
         peer.unanswered = 0;

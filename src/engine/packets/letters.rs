@@ -6,12 +6,12 @@
 //! many pieces it has taken; nothing else is sent back. Absent: waiting.
 
 use consort_kernels::{Store, Target, copy};
-use consort_memory::{Arrival, Counter, Inbox, Outbox, Row, Span, SpanMut};
+use consort_memory::{Arrival, Counter, Inbox, Outbox, Row, Span, SpanMut, ticks};
 use consort_transports::{Connection, CounterKind};
 
 use crate::call::Call;
 use crate::engine::Progress;
-use crate::engine::staging::Staging;
+use crate::engine::staging::{Staging, TIMED_BYTES_MIN, cost};
 
 /// The channel of such messages.
 pub(crate) const CHANNEL: u16 = 0xfffe;
@@ -22,6 +22,8 @@ const ROWS: [(usize, usize); 3] = [(16, Row::LINE_PAYLOAD_BYTES), (8, 1 << 10), 
 /// Messages up to this length go in pieces of half a slot, so that they overlap with themselves.
 const HALVES_BYTES_MAX: usize = 32 << 10;
 
+/// How many long pieces are sent between two looks at what the peer says.
+const LISTENS: u64 = 16;
 /// Longer messages are written past the caches where they end.
 const STREAMING_BYTES_MIN: usize = 4 << 20;
 
@@ -59,8 +61,10 @@ pub(crate) struct Letters {
     /// Pieces taken, and where the peer is told of it.
     taken: u64,
     peer_credit: Counter,
-    /// Taken since then.
+    /// Taken since then; and of those that are long enough, how long that took.
     unanswered: usize,
+    read_bytes: u64,
+    read_ticks: u64,
 }
 
 impl Letters {
@@ -83,6 +87,8 @@ impl Letters {
             taken: 0,
             peer_credit: connection.peer_counter(CounterKind::Credit)?.clone(),
             unanswered: 0,
+            read_bytes: 0,
+            read_ticks: 0,
         })
     }
 
@@ -93,13 +99,14 @@ impl Letters {
         let longest = piece_of(from.len(), row);
         let before = *done;
         while *done < from.len() {
-            let out = &mut self.out[row];
-            if !out.has_room(self.seen) {
-                self.seen = self.credit.value();
-                if !out.has_room(self.seen) {
+            let listens = row == ROWS.len() - 1 && self.sent.is_multiple_of(LISTENS);
+            if listens || !self.out[row].has_room(self.seen) {
+                self.hear();
+                if !self.out[row].has_room(self.seen) {
                     return if *done == before { Progress::Blocked } else { Progress::Moved };
                 }
             }
+            let out = &mut self.out[row];
             let bytes = longest.min(from.len() - *done);
             let piece = from.slice(*done, bytes);
             if row == 0 {
@@ -113,6 +120,17 @@ impl Letters {
             *done += bytes;
         }
         Progress::Done
+    }
+
+    /// Sees how far the peer is, and how long it took to read.
+    fn hear(&mut self) {
+        let now = self.credit.value();
+        if now != self.seen {
+            // Those that it tells of are at most half a row, and older than what it has not taken.
+            let first = self.sent.saturating_sub(now) + ROWS[ROWS.len() - 1].0 as u64 / 2;
+            self.staging.was_read(first as u32, self.credit.tag(now));
+            self.seen = now;
+        }
     }
 
     /// Receives what is left of a message after `done` bytes, as far as it is here.
@@ -143,14 +161,21 @@ impl Letters {
                 inbox.get_line(piece);
             } else {
                 let store = if to.len() >= STREAMING_BYTES_MIN { Store::Streaming } else { Store::Cached };
+                let start = if bytes >= TIMED_BYTES_MIN { ticks() } else { 0 };
                 copy(&[Target { span: piece, store }], inbox.payload().slice(0, bytes));
+                if start != 0 {
+                    self.read_ticks += ticks().wrapping_sub(start);
+                    self.read_bytes += bytes as u64;
+                }
             }
             inbox.take();
             self.taken += 1;
             self.unanswered += 1;
             if self.unanswered >= inbox.slots() / 2 {
                 self.unanswered = 0;
-                self.peer_credit.raise(self.taken, 0);
+                let cost = if self.read_bytes == 0 { 0 } else { cost(self.read_bytes, self.read_ticks) };
+                (self.read_bytes, self.read_ticks) = (0, 0);
+                self.peer_credit.raise(self.taken, cost);
             }
             *done += bytes;
         }

@@ -28,7 +28,7 @@ use consort_transports::{Address, Connecting, Connection, CounterKind, Endpoint,
 use super::bound::Broken;
 use super::links::link_error;
 use super::routes::Routes;
-use super::staging::Staging;
+use super::trial::{STAGED, Trial};
 use crate::Rank;
 use crate::call::Call;
 use crate::control::group::Group;
@@ -49,6 +49,8 @@ pub(crate) const RANKS_MAX: u32 = 16;
 const ROWS: usize = 3;
 /// The longest payload of each: a line, and two kinds of longer ones.
 const PAYLOADS: [usize; ROWS] = [Row::LINE_PAYLOAD_BYTES, 1 << 10, MESSAGE_BYTES_MAX];
+/// The longest row.
+const LONG: usize = ROWS - 1;
 /// Of the longest row, the slots of all pairs of a rank. A slot that was not used for a while has left the reader's first
 /// caches, and is written several times faster.
 const LONG_SLOTS: u32 = 64;
@@ -82,8 +84,6 @@ pub(crate) fn row_of(bytes: usize) -> usize {
 struct Peer {
     out: [Outbox; ROWS],
     inboxes: [Inbox; ROWS],
-    /// How long messages go into its slots.
-    staging: Staging,
     /// It is through with all operations up to this one.
     through: u64,
     /// Where it says so when it sends nothing.
@@ -113,9 +113,29 @@ pub(crate) struct Board {
     /// Operations so far.
     operations: u64,
     memory: at_once::Memory,
+    /// How long messages are staged: rank 0 finds it out, and the others do as it says.
+    long: Trial,
+    way: u8,
 }
 
 impl Board {
+    /// How long messages are staged now.
+    #[inline]
+    fn way(&self) -> u8 {
+        if self.me == 0 { self.long.way() } else { self.way }
+    }
+
+    /// An exchange is over; it took so many ticks, if that is known.
+    #[inline]
+    pub(crate) fn note(&mut self, exchange: &Exchange, ticks: Option<u64>) {
+        let (Some(way), said) = exchange.staged() else { return };
+        self.way = said.unwrap_or(self.way);
+        if let Some(ticks) = ticks {
+            // Calls of a class differ in length.
+            self.long.note(way, (ticks << 12) / exchange.bytes().max(1) as u64);
+        }
+    }
+
     /// Remembers a call that has run: its like is run [at once](super::Engine::at_once).
     pub(crate) fn remember(&mut self, call: &Call, reducer: &Reducer) {
         if self.memory.has(call) {
@@ -316,6 +336,8 @@ impl Meeting {
             peers,
             operations: 0,
             memory: at_once::Memory::default(),
+            long: Trial::new(STAGED.len() as u8),
+            way: 0,
         })))
     }
 }
@@ -386,7 +408,6 @@ impl Peer {
         Ok(Peer {
             out: rows(1).map(Outbox::new),
             inboxes: rows(0).map(Inbox::new),
-            staging: Staging::default(),
             through: 0,
             credit,
             peer_credit,

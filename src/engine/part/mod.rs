@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use consort_algorithms::Block;
 use consort_kernels::Reducer;
-use consort_memory::SpanMut;
+use consort_memory::{SpanMut, ticks};
 
 use super::bound::{Bearings, Bound, Broken, RealIo, Shape, links_of};
 use super::executor::{Executor, Progress, Sizes, Stop};
@@ -20,6 +20,7 @@ use super::links::Links;
 use super::mapped::Run;
 use super::packets::{Exchange, Packets, Wanted, letters};
 use super::task::{Blocked, Request};
+use super::trial::STAGED;
 use super::trouble::Trouble;
 use super::watched::{Fault, State, Watched};
 use super::{Buffers, Engine};
@@ -59,6 +60,8 @@ pub(super) struct Part {
     wanted: Option<Wanted>,
     /// Bytes of a message that have gone, in phase `Letter`.
     letter_bytes: usize,
+    /// How rank 0 says that bytes are staged, and when that was heard.
+    staged: Option<(u8, u64)>,
     /// What it does in phase `Mapped`.
     mapped: Option<(Box<Run>, Reducer)>,
     /// Whom it waits for in phase `Meet`, and for what.
@@ -97,6 +100,7 @@ impl Part {
         self.after = after;
         self.left = false;
         self.phase = Phase::Find;
+        self.staged = None;
         self.blocks.clear();
         if let Some(blocks) = blocks {
             self.blocks.extend(blocks.bytes(request.call.data_type.size()));
@@ -448,7 +452,9 @@ impl Part {
         let scaled = scalar.map(|scalar| bound.reducer.with_scalar(scalar));
         let reducer = scaled.as_ref().unwrap_or(&bound.reducer);
         let scratch = SpanMut::of(scratch.as_mut_slice());
-        let mut io = RealIo { bound, reducer, links, input, output, scratch };
+        let way = self.staged.map_or(0, |(way, _)| way as usize);
+        let staged = STAGED.get(way).copied().unwrap_or(STAGED[0]);
+        let mut io = RealIo { bound, reducer, links, input, output, scratch, staged };
         let progress = match self.executor.advance(&bound.plan, sizes, &mut io) {
             Ok(progress) => progress,
             Err(Stop::Mismatch { peer }) => {
@@ -460,6 +466,9 @@ impl Part {
         };
         if progress == Progress::Done {
             bound.settle(self.executor.iterations(), &mut engine.links);
+            if let (Some((way, since)), Some(request), 0) = (self.staged, &self.request, engine.group.rank) {
+                engine.trials.note(&request.call, way, ticks().saturating_sub(since));
+            }
             self.phase = Phase::Done;
         }
         Ok(progress)

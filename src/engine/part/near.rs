@@ -3,6 +3,7 @@
 use std::task::Poll;
 
 use consort_kernels::{ReduceOp, Reducer};
+use consort_memory::ticks;
 
 use super::{Part, Phase, pair_neutral};
 use crate::Rank;
@@ -36,7 +37,7 @@ impl Part {
     ) -> std::result::Result<Poll<()>, Trouble> {
         let request = self.request()?;
         let choice = engine.choices.choose(&request.call)?;
-        let Engine { packets, shares, links, group, .. } = engine;
+        let Engine { packets, shares, links, group, trials, .. } = engine;
         match packets.poll(group, links.routes()) {
             Ok(Poll::Pending) => {
                 self.met = packets.missing();
@@ -48,13 +49,15 @@ impl Part {
         }
         match packets.board() {
             Some(board) if !choice.packets => {
-                let run = Run::begin(shares, board, links.shm(), &request, group, buffers)?;
+                let way = if group.rank == 0 { trials.way(&request.call) } else { 0 };
+                let run = Run::begin(shares, board, links.shm(), &request, group, buffers, way)?;
                 self.mapped = Some((run, reducer_of(&request.call, group.size())));
                 self.phase = Phase::Mapped;
             }
             Some(board) => {
                 let exchange = Exchange::of(board, &request);
                 self.exchange = Some((exchange, reducer_of(&request.call, group.size())));
+                self.staged = Some((0, ticks()));
                 self.phase = Phase::Exchange;
             }
             None => self.find_bound(engine, &request, &choice)?,
@@ -87,6 +90,7 @@ impl Part {
             }
             Ok(Step::Declined) => {
                 if let Some((run, _)) = self.mapped.take() {
+                    self.staged = Some((run.way(), ticks()));
                     run.end(shares);
                 }
                 let choice = engine.choices.choose(&request.call)?;
@@ -119,6 +123,8 @@ impl Part {
                 if let Some(request) = &self.request {
                     board.remember(&request.call, reducer);
                 }
+                let took = self.staged.map(|(_, since)| ticks().saturating_sub(since));
+                board.note(exchange, took);
                 self.phase = Phase::Done;
                 Ok(Progress::Done)
             }

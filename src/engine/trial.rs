@@ -1,0 +1,200 @@
+//! Which of several ways is the fastest here and now, found out while they are used.
+//!
+//! How bytes should cross between two cores depends on whether they share a cache, and virtual machines move them while a
+//! job runs. So ways are tried: for a window of operations now and then, and at once when the present one has become slow.
+//! The least time of a window counts: what else took time in an operation (ranks that came late, threads that lost their
+//! core) only ever adds.
+//!
+//! Invariant: all ways give the same bits. One rank tries for all, and tells them. Absent: clocks, and what the ways are.
+
+use std::collections::BTreeMap;
+
+use consort_kernels::Store;
+
+use crate::call::{Call, Kind};
+
+/// Operations of a window.
+const WINDOW: u32 = 6;
+/// The first operations of a try settle (slots are in other caches), and are not counted.
+const SETTLING: u32 = 2;
+/// Windows between two tries, at first and at most: what was found to be slow is tried less and less often.
+const APART_MIN: u32 = 8;
+const APART_MAX: u32 = 256;
+/// How much faster, of 16, another way must be to be taken.
+const FASTER: u64 = 14;
+/// How much slower than it was, of 16, the present one must be to try the others at once.
+const SLOWER: u64 = 24;
+
+/// How the bytes of a planned operation are staged: through the caches, or past them.
+pub(crate) const STAGED: [Store; 2] = [Store::Cached, Store::Streaming];
+
+/// The trials of a communicator, by collective and size class; kept by rank 0, which tells the others.
+#[derive(Default)]
+pub(crate) struct Trials {
+    known: BTreeMap<(Kind, u32), Trial>,
+}
+
+impl Trials {
+    fn of(&mut self, call: &Call) -> &mut Trial {
+        let class = (call.count * call.data_type.size()).max(1).ilog2();
+        self.known.entry((call.kind, class)).or_insert_with(|| Trial::new(STAGED.len() as u8))
+    }
+
+    /// The way of the next call like this one.
+    pub(crate) fn way(&mut self, call: &Call) -> u8 {
+        self.of(call).way()
+    }
+
+    /// A call took so many ticks.
+    pub(crate) fn note(&mut self, call: &Call, way: u8, ticks: u64) {
+        let bytes = (call.count * call.data_type.size()).max(1) as u64;
+        // Calls of a class differ in length.
+        self.of(call).note(way, (ticks << 12) / bytes);
+    }
+}
+
+/// Ways 0, 1, … of which one is taken.
+#[derive(Clone, Debug)]
+pub(crate) struct Trial {
+    ways: u8,
+    taken: u8,
+    /// The one that is being tried.
+    tried: Option<u8>,
+    /// The one that is tried next.
+    next: u8,
+    /// The least time of the present window, and operations in it.
+    least: u64,
+    count: u32,
+    /// What the way that is taken took when it was taken, or since; 0 before the first window.
+    known: u64,
+    /// Windows until the next try, and between tries.
+    left: u32,
+    apart: u32,
+}
+
+impl Trial {
+    /// Of so many ways; the first is taken at first.
+    pub(crate) fn new(ways: u8) -> Self {
+        Trial {
+            ways,
+            taken: 0,
+            tried: None,
+            next: 1,
+            least: u64::MAX,
+            count: 0,
+            known: 0,
+            left: 1,
+            apart: APART_MIN,
+        }
+    }
+
+    /// The way of the next operation.
+    #[inline]
+    pub(crate) fn way(&self) -> u8 {
+        self.tried.unwrap_or(self.taken)
+    }
+
+    /// An operation by `way` took so long, in any unit that is the same for all (of the same size).
+    pub(crate) fn note(&mut self, way: u8, time: u64) {
+        if way != self.way() || self.ways < 2 {
+            return;
+        }
+        self.count += 1;
+        let settles = self.tried.is_some() && self.count <= SETTLING;
+        if !settles {
+            self.least = self.least.min(time.max(1));
+        }
+        if self.count >= WINDOW {
+            let least = std::mem::replace(&mut self.least, u64::MAX);
+            self.count = 0;
+            self.end_window(least);
+        }
+    }
+
+    fn end_window(&mut self, least: u64) {
+        match self.tried.take() {
+            Some(tried) if least * 16 < self.known * FASTER => {
+                (self.taken, self.known) = (tried, least);
+                // The others are tried soon: what was slow before need not be now.
+                (self.apart, self.left) = (APART_MIN, 1);
+            }
+            Some(_) => {
+                self.apart = (self.apart * 2).min(APART_MAX);
+                self.left = self.apart;
+            }
+            None => {
+                let was = self.known;
+                // It drifts down at once and up slowly.
+                self.known = if was == 0 { least } else { least.min(was + was / 32 + 1) };
+                let is_slow = was != 0 && least * 16 > was * SLOWER;
+                self.left = if is_slow { 0 } else { self.left.saturating_sub(1) };
+                if is_slow {
+                    // The machine has changed.
+                    (self.known, self.apart) = (least, APART_MIN);
+                }
+                if self.left == 0 {
+                    self.tried = Some(self.alternative());
+                }
+            }
+        }
+    }
+
+    /// The next of the ways that is not taken.
+    fn alternative(&mut self) -> u8 {
+        if self.next % self.ways == self.taken {
+            self.next = (self.next + 1) % self.ways;
+        }
+        let way = self.next % self.ways;
+        self.next = (way + 1) % self.ways;
+        way
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Operations on a machine where the ways take so long; how many went each way.
+    fn run<const N: usize>(trial: &mut Trial, count: u32, times: [u64; N]) -> [u32; N] {
+        let mut went = [0; N];
+        for nth in 0..count {
+            let way = trial.way();
+            went[way as usize] += 1;
+            // Every third operation waits for somebody.
+            trial.note(way, times[way as usize] + if nth % 3 == 0 { 5000 } else { 0 });
+        }
+        went
+    }
+
+    #[test]
+    fn the_fastest_is_taken_and_tries_become_rare() {
+        let mut trial = Trial::new(3);
+        run(&mut trial, 300, [1000, 3000, 700]);
+        let [_, _, third] = run(&mut trial, 10_000, [1000, 3000, 700]);
+        assert!(third > 9_700, "{trial:?}");
+        // The machine changes so that it becomes slow.
+        run(&mut trial, 200, [500, 3000, 2000]);
+        let [first, _, _] = run(&mut trial, 10_000, [500, 3000, 2000]);
+        assert!(first > 9_700, "{trial:?}");
+        // And so that another one becomes faster, which only a try shows.
+        run(&mut trial, 4 * APART_MAX * WINDOW, [500, 200, 2000]);
+        let [_, second, _] = run(&mut trial, 10_000, [500, 200, 2000]);
+        assert!(second > 9_700, "{trial:?}");
+    }
+
+    #[test]
+    fn equals_are_not_changed_and_one_way_is_no_choice() {
+        let mut trial = Trial::new(2);
+        let [first, second] = run(&mut trial, 20_000, [1000, 950]);
+        assert!(second < first / 20, "{trial:?}");
+        let mut trial = Trial::new(1);
+        assert_eq!(run(&mut trial, 1000, [7]), [1000]);
+    }
+
+    #[test]
+    fn what_others_did_is_not_noted() {
+        let mut trial = Trial::new(2);
+        (0..100).for_each(|_| trial.note(1, 1));
+        assert_eq!((trial.way(), trial.known), (0, 0));
+    }
+}
