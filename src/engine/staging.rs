@@ -48,7 +48,15 @@ const WAYS: [Store; 2] = [Store::Cached, Store::Streaming];
 impl Default for Staging {
     fn default() -> Self {
         // The first way is timed for as long as a try takes, then the other one is tried.
-        Staging { way: 0, write: [0; 2], read: [0; 2], left: TRY_PIECES, since: 0, tries: false, signs: 0 }
+        Staging {
+            way: 0,
+            write: [0; 2],
+            read: [0; 2],
+            left: 2 * TRY_PIECES,
+            since: 0,
+            tries: false,
+            signs: 0,
+        }
     }
 }
 
@@ -58,9 +66,9 @@ pub(super) fn cost(bytes: u64, ticks: u64) -> u64 {
     ((ticks << UNIT) / bytes.max(1)).max(1)
 }
 
-/// A thread that lost its core for a while says nothing about memory.
-fn smooth(known: &mut u64, cost: u64) {
-    *known = if *known == 0 { cost } else { (*known * 7 + cost.min(*known * 4)) / 8 };
+/// Mixes a cost into what is known, as one of `parts`. A thread that lost its core for a while says nothing about memory.
+fn smooth(known: &mut u64, cost: u64, parts: u64) {
+    *known = if *known == 0 { cost } else { (*known * (parts - 1) + cost.min(*known * 4)) / parts };
 }
 
 impl Staging {
@@ -85,7 +93,8 @@ impl Staging {
         // Not of pieces that were written otherwise.
         if cost != 0 && self.since >= pieces {
             let present = self.present();
-            smooth(&mut self.read[present], cost);
+            // It comes seldom, and at first it is of memory that was never touched.
+            smooth(&mut self.read[present], cost, 2);
         }
     }
 
@@ -95,12 +104,17 @@ impl Staging {
         let settles = self.tries && self.since < TRY_PIECES / 3;
         let is_sign = !self.tries && self.write[present] != 0 && cost > SLOWER * self.write[present];
         if !settles {
-            smooth(&mut self.write[present], cost);
+            smooth(&mut self.write[present], cost, 8);
         }
         self.signs = if is_sign { self.signs + 1 } else { 0 };
         self.since = self.since.saturating_add(1);
         self.left = self.left.saturating_sub(1);
-        if self.left == 0 || self.signs == SIGNS {
+        if self.signs == SIGNS {
+            // The cores have moved: what was known of this way is no longer true. It is timed anew, then the other is.
+            (self.write[present], self.read[present]) = (0, 0);
+            (self.signs, self.since, self.left) = (0, 0, TRY_PIECES);
+        }
+        if self.left == 0 {
             self.turn();
         }
     }
@@ -151,7 +165,7 @@ mod tests {
         run(&mut staging, 1000, [5000, 1000], [5000, 2500]);
         assert!(run(&mut staging, 20_000, [5000, 1000], [5000, 2500]) > 19_000, "{staging:?}");
         // And back: what goes past the caches takes as long as before, so only the next try shows it.
-        run(&mut staging, 10_000, [1000, 900], [500, 2500]);
+        run(&mut staging, 2 * TRY_PIECES * TRIES_APART, [1000, 900], [500, 2500]);
         assert!(run(&mut staging, 20_000, [1000, 900], [500, 2500]) < 1000, "{staging:?}");
     }
 
