@@ -20,6 +20,7 @@ mod span;
 pub mod sync;
 #[cfg(not(loom))]
 mod ticks;
+pub mod visits;
 
 #[cfg(not(loom))]
 pub use areas::{SharedBuffer, SharedMemory};

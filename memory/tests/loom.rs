@@ -3,8 +3,9 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p consort-memory --release --test loom`
 #![cfg(loom)]
 
-use consort_memory::Counter;
 use consort_memory::sync::Exclusive;
+use consort_memory::visits::{self, Visits};
+use consort_memory::{Arrival, Counter, Inbox, Outbox, Row};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -113,5 +114,154 @@ fn an_exclusive_has_one_owner_who_sees_the_last_ones_writes() {
         let times: u32 = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
         assert!(times >= 2, "each has it alone at least once");
         assert_eq!(*shared.try_acquire().expect("everybody is done"), times);
+    });
+}
+
+/// A row of slots with the payloads beside it, so that the checker watches them; and the credit of one-way streams.
+struct Letters<const SLOTS: usize> {
+    payloads: [UnsafeCell<u64>; SLOTS],
+    row: Row,
+    credit: Counter,
+}
+
+impl<const SLOTS: usize> Letters<SLOTS> {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            payloads: std::array::from_fn(|_| UnsafeCell::new(0)),
+            row: Row::standalone(SLOTS),
+            credit: Counter::standalone(),
+        })
+    }
+
+    /// Sends message `number` if the reader is through with all up to `through`.
+    fn send(&self, out: &mut Outbox, number: u64, through: u64) -> bool {
+        if !out.has_room(through) {
+            return false;
+        }
+        // SAFETY: the model checker's cell is valid, and it reports any access that is not alone.
+        self.payloads[number as usize % SLOTS].with_mut(|payload| unsafe { *payload = number * 10 });
+        out.send(number, number << 32);
+        true
+    }
+
+    /// Takes message `number` if it is here.
+    fn take(&self, inbox: &mut Inbox, number: u64) -> bool {
+        match inbox.look(number << 32) {
+            Arrival::None => return false,
+            Arrival::Other => panic!("another message than {number}"),
+            Arrival::Here => {}
+        }
+        // SAFETY: as above.
+        let got = self.payloads[number as usize % SLOTS].with(|payload| unsafe { *payload });
+        assert_eq!(got, number * 10);
+        inbox.take();
+        true
+    }
+}
+
+/// Messages in one direction, with credits.
+#[test]
+fn letters_go_round_in_their_slots() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(|| {
+        let letters = Letters::<2>::new();
+        let writer = Arc::clone(&letters);
+        let writer = thread::spawn(move || {
+            let (mut out, mut sent) = (Outbox::new(writer.row.clone()), 0);
+            for _ in 0..4 {
+                if writer.send(&mut out, sent + 1, writer.credit.value()) {
+                    sent += 1;
+                } else {
+                    thread::yield_now();
+                }
+            }
+            sent
+        });
+        let (mut inbox, mut taken) = (Inbox::new(letters.row.clone()), 0);
+        let mut read = |attempts: u64, taken: &mut u64| {
+            for _ in 0..attempts {
+                if letters.take(&mut inbox, *taken + 1) {
+                    *taken += 1;
+                    letters.credit.raise(*taken, 0);
+                } else {
+                    thread::yield_now();
+                }
+            }
+        };
+        read(4, &mut taken);
+        let sent = writer.join().unwrap();
+        read(2, &mut taken);
+        assert_eq!(sent, taken, "nothing is lost");
+    });
+}
+
+/// Two ranks that send to each other in every operation need no credits: whoever has heard of the peer in an operation
+/// knows that it is through with those before.
+#[test]
+fn who_answers_needs_no_credit() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(|| {
+        let ways = [Letters::<2>::new(), Letters::<2>::new()];
+        let side = |me: usize| {
+            let (out, inbox) = (Arc::clone(&ways[1 - me]), Arc::clone(&ways[me]));
+            move || {
+                let mut outbox = Outbox::new(out.row.clone());
+                let mut from = Inbox::new(inbox.row.clone());
+                let mut through = 0;
+                for operation in 1..=3u64 {
+                    // There is always room: two slots, and the peer is at most one operation behind.
+                    assert!(out.send(&mut outbox, operation, through));
+                    while !inbox.take(&mut from, operation) {
+                        thread::yield_now();
+                    }
+                    through = operation - 1;
+                }
+            }
+        };
+        let (here, there) = (side(0), side(1));
+        let there = thread::spawn(there);
+        here();
+        there.join().unwrap();
+    });
+}
+
+/// A visitor that comes while the host forbids either sees it or is seen; memory is written by one of them at a time.
+#[test]
+fn a_host_that_forbids_is_alone_once_nobody_is_there() {
+    loom::model(|| {
+        let counters = [Counter::standalone(), Counter::standalone()];
+        let rows = [Row::standalone(1), Row::standalone(1)];
+        let side = |me: usize| {
+            Visits::new(
+                counters[me].clone(),
+                counters[1 - me].clone(),
+                Outbox::new(rows[1 - me].clone()),
+                Inbox::new(rows[me].clone()),
+            )
+        };
+        let (mut host, mut visitor) = (side(0), side(1));
+        let memory = Arc::new(UnsafeCell::new(0u32));
+        let theirs = Arc::clone(&memory);
+        let guest = thread::spawn(move || {
+            visitor.come();
+            visits::pass();
+            if !visitor.is_forbidden() {
+                // SAFETY: the model checker's cell is valid, and it reports any access that is not alone.
+                theirs.with_mut(|memory| unsafe { *memory += 1 });
+            }
+            visitor.leave();
+        });
+        host.forbid();
+        visits::pass();
+        while host.is_visited() {
+            thread::yield_now();
+        }
+        // SAFETY: as above.
+        memory.with_mut(|memory| unsafe { *memory += 10 });
+        guest.join().unwrap();
+        // SAFETY: as above.
+        assert!(memory.with(|memory| unsafe { *memory }) >= 10);
     });
 }

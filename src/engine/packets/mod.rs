@@ -21,8 +21,8 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use consort_kernels::Reducer;
-use consort_memory::sync::{Ordering, fence};
-use consort_memory::{Arrival, Counter, Inbox, Outbox, Row};
+use consort_memory::visits::{self, Visits};
+use consort_memory::{Counter, Inbox, Outbox, Row};
 use consort_transports::{Address, Connecting, Connection, CounterKind, Endpoint, Layout, TransportError};
 
 use super::bound::Broken;
@@ -92,15 +92,8 @@ struct Peer {
     peer_credit: Counter,
     /// Messages taken since it last heard of this rank.
     unanswered: usize,
-    /// Whether it is in this rank's memory: odd while it is.
-    visits: Counter,
-    /// Whether this rank is in its memory.
-    own_visits: Counter,
-    /// How often this rank has been there or left.
-    visited: u64,
-    /// Where this rank forbids it to come, and where it forbids this rank.
-    forbids: Outbox,
-    forbidden: Inbox,
+    /// Whether it is in this rank's memory, and this rank in its.
+    visits: Visits,
     /// Keeps the memory, and tells the peer when it goes.
     _connection: Box<dyn Connection>,
 }
@@ -349,44 +342,30 @@ impl Board {
     }
 
     /// This rank is about to write to the others' memory. Whether it may: if not, it has not come.
-    ///
-    /// Either a rank that forbids sees that another one is there, or that one sees that it is forbidden: both write
-    /// first, and look after a fence.
     pub(crate) fn visit(&mut self) -> bool {
-        for peer in self.peers.iter_mut().flatten() {
-            peer.visited += 1;
-            peer.own_visits.raise(peer.visited, 0);
-        }
-        // SeqCst: with that in `forbid`, orders the stores before it before the loads after it.
-        fence(Ordering::SeqCst);
-        let is_forbidden = |peer: &Peer| peer.forbidden.look(0) != Arrival::None;
-        if self.peers.iter().flatten().any(is_forbidden) {
+        self.peers.iter_mut().flatten().for_each(|peer| peer.visits.come());
+        visits::pass();
+        let is_forbidden = self.peers.iter().flatten().any(|peer| peer.visits.is_forbidden());
+        if is_forbidden {
             self.leave();
-            return false;
         }
-        true
+        !is_forbidden
     }
 
     /// This rank writes nothing any more.
     pub(crate) fn leave(&mut self) {
-        for peer in self.peers.iter_mut().flatten().filter(|peer| peer.visited % 2 == 1) {
-            peer.visited += 1;
-            peer.own_visits.raise(peer.visited, 0);
-        }
+        self.peers.iter_mut().flatten().for_each(|peer| peer.visits.leave());
     }
 
     /// From now on nobody may write to this rank's memory who is not there already.
     pub(crate) fn forbid(&mut self) {
-        for peer in self.peers.iter_mut().flatten().filter(|peer| peer.forbids.sent() == 0) {
-            peer.forbids.send(1, 0);
-        }
-        // SeqCst: as in `visit`.
-        fence(Ordering::SeqCst);
+        self.peers.iter_mut().flatten().for_each(|peer| peer.visits.forbid());
+        visits::pass();
     }
 
     /// Whether some other rank writes to this rank's memory, or has not said that it does no more.
     pub(crate) fn is_visited(&self) -> bool {
-        self.peers.iter().flatten().any(|peer| peer.visits.value() % 2 == 1)
+        self.peers.iter().flatten().any(|peer| peer.visits.is_visited())
     }
 }
 
@@ -402,7 +381,8 @@ impl Peer {
         }
         let [own, theirs] = connection.rows(layout(ranks).0, 1, Row::LINE_PAYLOAD_BYTES).ok_or_else(wrong)?;
         let peer_credit = connection.peer_counter(CounterKind::Credit).ok_or_else(wrong)?.clone();
-        let own_visits = connection.peer_counter(CounterKind::Ready).ok_or_else(wrong)?.clone();
+        let there = connection.peer_counter(CounterKind::Ready).ok_or_else(wrong)?.clone();
+        let here = connection.counter(CounterKind::Ready).clone();
         let credit = connection.counter(CounterKind::Credit).clone();
         let rows = |side: usize| std::array::from_fn::<Row, ROWS, _>(|row| both[row][side].clone());
         Ok(Peer {
@@ -412,11 +392,7 @@ impl Peer {
             credit,
             peer_credit,
             unanswered: 0,
-            visits: connection.counter(CounterKind::Ready).clone(),
-            own_visits,
-            visited: 0,
-            forbids: Outbox::new(theirs),
-            forbidden: Inbox::new(own),
+            visits: Visits::new(here, there, Outbox::new(theirs), Inbox::new(own)),
             _connection: connection,
         })
     }
