@@ -79,7 +79,8 @@ struct State {
     addresses: HashMap<(Rank, u16), Address>,
     /// Who has left, and what it said of itself then.
     left: BTreeMap<Rank, Snapshot>,
-    lost: BTreeMap<Rank, String>,
+    /// Why, and whether it ended: otherwise the link to it broke.
+    lost: BTreeMap<Rank, (String, bool)>,
     answers: Vec<Option<Answer>>,
     /// Words that ranks sent outside of the data connections.
     rounds: Rounds,
@@ -290,10 +291,14 @@ impl Group {
         let Some(rank) = self.rank_of(job_rank) else { return };
         {
             let mut state = self.state();
-            if state.left.contains_key(&rank) || state.lost.contains_key(&rank) {
+            if let Some((_, has_ended)) = state.lost.get_mut(&rank) {
+                *has_ended |= ended;
                 return;
             }
-            state.lost.insert(rank, cause.to_owned());
+            if state.left.contains_key(&rank) {
+                return;
+            }
+            state.lost.insert(rank, (cause.to_owned(), ended));
         }
         self.fail(if ended {
             self.peer_lost(rank, cause.to_owned(), self.operation_under_way())
@@ -361,7 +366,13 @@ impl Group {
 
     /// Why a rank counts as lost, if it does.
     pub(crate) fn loss(&self, rank: Rank) -> Option<String> {
-        self.state().lost.get(&rank).cloned()
+        self.state().lost.get(&rank).map(|(cause, _)| cause.clone())
+    }
+
+    /// Whether a rank does nothing on this communicator any more: its process ended, or it has left.
+    pub(crate) fn is_gone(&self, rank: Rank) -> bool {
+        let state = self.state();
+        state.left.contains_key(&rank) || state.lost.get(&rank).is_some_and(|(_, ended)| *ended)
     }
 
     /// Takes the address of `rank`'s half of the connection on `channel`, if it has arrived.

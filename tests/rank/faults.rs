@@ -89,10 +89,14 @@ pub(crate) fn repeat_until_failure(context: &Context) -> Result<()> {
     let threads = system::threads();
     let comm = context.join()?;
     let elements = context.number("bytes") / 4 / comm.size() as usize * comm.size() as usize;
-    let mut buffer = vec![1.0f32; elements];
+    let is_mapped = context.number("mapped") == 1;
+    let mut shared = consort::alloc::<f32>(if is_mapped { elements } else { 0 }).expect("memory");
+    let mut private = vec![1.0f32; if is_mapped { 0 } else { elements }];
+    let buffer: &mut [f32] = if is_mapped { &mut shared } else { &mut private };
+    buffer.fill(1.0);
     let op = context.text("op");
     let error = loop {
-        if let Err(error) = turn(&comm, op, &mut buffer) {
+        if let Err(error) = turn(&comm, op, buffer) {
             break error;
         }
         println!("turn");
@@ -108,6 +112,7 @@ pub(crate) fn repeat_until_failure(context: &Context) -> Result<()> {
         println!("changed {changed}");
     }
     drop(comm);
+    drop(shared);
     let cleared = system::eventually(Duration::from_secs(1), || system::descriptors() == before);
     assert!(cleared, "descriptors before: {before:?}, after: {:?}", system::descriptors());
     let joined = system::eventually(Duration::from_secs(1), || system::threads() == threads);

@@ -12,9 +12,14 @@ const RANK: &str = env!("CARGO_BIN_EXE_rank");
 const TOLD_WITHIN: Duration = Duration::from_secs(1);
 
 fn kill_one(size: u32, transport: &str, op: &str, megabytes: usize, random: &mut Random) {
+    kill_one_with(false, size, transport, op, megabytes, random);
+}
+
+fn kill_one_with(mapped: bool, size: u32, transport: &str, op: &str, megabytes: usize, random: &mut Random) {
     let _alone = alone();
     let names_before = system::shared_memory_names();
     let start = Start::new(RANK, "loop", size).with("op", op).with("bytes", megabytes << 20);
+    let start = start.with("mapped", u32::from(mapped));
     let start = start.env("CONSORT_TRANSPORT", transport).env("CONSORT_TIMEOUT", 30);
     let mut job = start.with("sigpipe", "default").go();
     (0..size).for_each(|rank| drop(job.line(rank, "turn")));
@@ -62,9 +67,14 @@ fn a_killed_rank_over_tcp() {
 }
 
 fn stop_one(transport: &str, op: &str, random: &mut Random) {
+    stop_one_with(false, transport, op, random);
+}
+
+fn stop_one_with(mapped: bool, transport: &str, op: &str, random: &mut Random) {
     let _alone = alone();
     let size = 3;
     let start = Start::new(RANK, "loop", size).with("op", op).with("bytes", 8 << 20).with("reuse", 1);
+    let start = start.with("mapped", u32::from(mapped));
     let start = start.env("CONSORT_TRANSPORT", transport).env("CONSORT_TIMEOUT", 1);
     let mut job = start.go();
     (0..size).for_each(|rank| drop(job.line(rank, "turn")));
@@ -98,6 +108,23 @@ fn stop_one(transport: &str, op: &str, random: &mut Random) {
 fn a_stopped_rank_over_shared_memory() {
     let mut random = Random::announced("a_stopped_rank_over_shared_memory");
     ["all_reduce", "all_gather", "broadcast"].iter().for_each(|op| stop_one("shm", op, &mut random));
+}
+
+/// Its late writes end in pages that are nobody's: the buffers are the callers' again.
+#[test]
+fn a_stopped_rank_that_writes_to_the_others_buffers() {
+    let mut random = Random::announced("a_stopped_rank_that_writes_to_the_others_buffers");
+    for op in ["all_reduce", "all_gather", "broadcast", "all_reduce", "all_gather"] {
+        stop_one_with(true, "shm", op, &mut random);
+    }
+}
+
+#[test]
+fn a_killed_rank_that_writes_to_the_others_buffers() {
+    let mut random = Random::announced("a_killed_rank_that_writes_to_the_others_buffers");
+    kill_one_with(true, 3, "shm", "all_reduce", 96, &mut random);
+    kill_one_with(true, 4, "shm", "all_reduce", 16, &mut random);
+    kill_one_with(true, 2, "shm", "all_gather", 64, &mut random);
 }
 
 #[test]

@@ -546,11 +546,11 @@ impl Run {
 
     /// The operation has failed. Whether nobody writes to this rank's memory any more; `at_last` says that nobody is
     /// waited for any longer: what may still be written to is then parted from what the others see.
-    pub(crate) fn withdraw(&mut self, board: &mut Board, at_last: bool) -> bool {
+    pub(crate) fn withdraw(&mut self, board: &mut Board, group: &Group, at_last: bool) -> bool {
         board.leave();
         let Some((area, start, bytes)) = &self.exposed else { return true };
         board.forbid();
-        if !board.is_visited() {
+        if board.visitors().all(|rank| group.is_gone(rank)) {
             self.exposed = None;
             return true;
         }

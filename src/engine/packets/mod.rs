@@ -363,9 +363,10 @@ impl Board {
         visits::pass();
     }
 
-    /// Whether some other rank writes to this rank's memory, or has not said that it does no more.
-    pub(crate) fn is_visited(&self) -> bool {
-        self.peers.iter().flatten().any(|peer| peer.visits.is_visited())
+    /// The ranks that write to this rank's memory, or have not said that they do no more.
+    pub(crate) fn visitors(&self) -> impl Iterator<Item = Rank> + '_ {
+        let of = |(rank, peer): (Rank, &Option<Peer>)| peer.as_ref()?.visits.is_visited().then_some(rank);
+        (0..).zip(&self.peers).filter_map(of)
     }
 }
 

@@ -104,8 +104,9 @@ impl Part {
 
     /// See [`Task::withdraw`](crate::engine::Task::withdraw).
     pub(in crate::engine) fn withdraw(&mut self, engine: &mut Engine, at_last: bool) -> bool {
-        match (&mut self.mapped, engine.packets.board()) {
-            (Some((run, _)), Some(board)) => run.withdraw(board, at_last),
+        let Engine { packets, group, .. } = engine;
+        match (&mut self.mapped, packets.board()) {
+            (Some((run, _)), Some(board)) => run.withdraw(board, group, at_last),
             _ => true,
         }
     }
