@@ -2,6 +2,8 @@
 
 #[path = "support/bits.rs"]
 pub mod bits;
+#[path = "support/bytes.rs"]
+pub mod bytes;
 #[path = "support/c_calls.rs"]
 pub mod c_calls;
 #[path = "support/collectives.rs"]

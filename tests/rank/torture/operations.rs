@@ -1,6 +1,7 @@
 //! The operations of a torture run, each with its check.
 
 use consort::{Call, Communicator, DataType, ReduceOp, Result, Span, SpanMut};
+use consort_tests::bytes::Bytes;
 use consort_tests::pattern::Pattern;
 use consort_tests::torture::{Kind, Operation};
 
@@ -13,21 +14,22 @@ pub(super) struct Seat<'a> {
 
 /// Buffers of operations that failed: the caller's again, and filled at once with what must stay in them.
 #[derive(Default)]
-pub(super) struct Kept(Vec<Vec<u8>>);
+pub(super) struct Kept(Vec<Bytes>);
 
 fn remembered(index: usize) -> u8 {
     (index as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0]
 }
 
 impl Kept {
-    fn keep(&mut self, mut buffer: Vec<u8>) {
+    fn keep(&mut self, buffer: impl Into<Bytes>) {
+        let mut buffer = buffer.into();
         buffer.iter_mut().enumerate().for_each(|(index, byte)| *byte = remembered(index));
         self.0.push(buffer);
     }
 
     /// Bytes that somebody has written since.
     pub(super) fn changed(&self) -> usize {
-        let changed = |buffer: &Vec<u8>| {
+        let changed = |buffer: &Bytes| {
             buffer.iter().enumerate().filter(|(index, byte)| **byte != remembered(*index)).count()
         };
         self.0.iter().map(changed).sum()
@@ -66,9 +68,19 @@ impl Turn<'_> {
         }
     }
 
+    /// Whether its buffers can be mapped by the others: of most operations those of all ranks or of none.
+    fn is_shared(&self) -> bool {
+        match self.key >> 40 & 3 {
+            0 => false,
+            3 => (self.key >> 44 ^ u64::from(self.rank)) & 1 == 0,
+            _ => true,
+        }
+    }
+
     /// In place, on the one buffer.
-    fn in_place(&self, call: &Call, mut buffer: Vec<u8>, kept: &mut Kept) -> Result<Vec<u8>> {
-        let both = SpanMut::of(&mut buffer);
+    fn in_place(&self, call: &Call, buffer: Vec<u8>, kept: &mut Kept) -> Result<Bytes> {
+        let mut buffer = Bytes::new(buffer, self.is_shared());
+        let both = SpanMut::of(&mut buffer[..]);
         match self.comm.execute(call, both.read(), both) {
             Ok(()) => Ok(buffer),
             Err(error) => {
@@ -79,9 +91,10 @@ impl Turn<'_> {
     }
 
     /// From one buffer into another of so many elements.
-    fn apart(&self, call: &Call, input: Vec<u8>, count: usize, kept: &mut Kept) -> Result<Vec<u8>> {
-        let mut output = vec![0xa5; count * self.operation.data_type.size()];
-        match self.comm.execute(call, Span::of(&input), SpanMut::of(&mut output)) {
+    fn apart(&self, call: &Call, input: Vec<u8>, count: usize, kept: &mut Kept) -> Result<Bytes> {
+        let input = Bytes::new(input, self.is_shared());
+        let mut output = Bytes::new(vec![0xa5; count * self.operation.data_type.size()], self.is_shared());
+        match self.comm.execute(call, Span::of(&input[..]), SpanMut::of(&mut output[..])) {
             Ok(()) => Ok(output),
             Err(error) => {
                 kept.keep(input);
