@@ -14,6 +14,7 @@ use crate::float_control::DefaultControls;
 use crate::number::Factors;
 use crate::portable::Portable;
 use crate::reduce_op::{DividedSum, Formula, Max, Min, Prod, ScaledSum, Sum};
+use crate::scalar::Pair;
 use crate::vector::{Isa, Job, Kernel};
 use crate::{DataType, F8E4m3, F8E5m2, ReduceOp, Scalar, scalar};
 
@@ -108,11 +109,14 @@ struct Kernels {
     vector: Kernel,
     /// At the scalar level, for [`TINY_ELEMENTS`] or fewer.
     tiny: Kernel,
+    /// As `tiny`, of two sources.
+    pair: Pair,
 }
 
 impl Kernels {
     fn new(level: Level, data_type: DataType, formula: Formula) -> Self {
-        Self { vector: kernel(level, data_type, formula), tiny: tiny(data_type, formula) }
+        let tiny = kernel(Level::Scalar, data_type, formula);
+        Self { vector: kernel(level, data_type, formula), tiny, pair: pair(data_type, formula) }
     }
 }
 
@@ -129,6 +133,9 @@ pub struct Reducer {
     copy: Kernel,
     factors: Factors,
     data_type: DataType,
+    /// Its size, and whether its elements are floats.
+    element: u8,
+    is_float: bool,
     op: ReduceOp,
     level: Level,
 }
@@ -205,6 +212,8 @@ impl Reducer {
             copy: kernel(level, DataType::Uint8, Formula::Sum),
             factors,
             data_type,
+            element: data_type.size() as u8,
+            is_float: data_type.is_float(),
             op,
             level,
         }
@@ -343,7 +352,7 @@ impl Reducer {
     #[inline]
     pub fn fold_two(&self, target: SpanMut<'_>, left: Span<'_>, right: Span<'_>) {
         let bytes = target.len();
-        let element = self.data_type.size();
+        let element = self.element as usize;
         // Sizes of elements are powers of two.
         if left.len() != bytes || right.len() != bytes || bytes & (element - 1) != 0 || bytes == 0 {
             let source = |span| Source { span, raw: false };
@@ -353,13 +362,19 @@ impl Reducer {
                 false,
             );
         }
+        let _controls = self.is_float.then(DefaultControls::enter);
+        if bytes <= TINY_ELEMENTS * element {
+            let elements = bytes >> element.trailing_zeros();
+            // SAFETY: all three have so many bytes; which may overlap is as for every fold.
+            return unsafe {
+                (self.plain.pair)(target.as_mut_ptr(), left.as_ptr(), right.as_ptr(), elements)
+            };
+        }
         let targets = [Target { span: target, store: Store::Cached }];
         let sources = [Source { span: left, raw: false }, Source { span: right, raw: false }];
         let job = Job { targets: &targets, sources: &sources, bytes, factors: self.factors };
-        let kernel = if bytes <= TINY_ELEMENTS * element { self.plain.tiny } else { self.plain.vector };
-        let _controls = self.data_type.is_float().then(DefaultControls::enter);
         // SAFETY: `job` was checked, and the level is one that the processor has.
-        unsafe { kernel(&job) }
+        unsafe { (self.plain.vector)(&job) }
     }
 }
 
@@ -470,12 +485,12 @@ macro_rules! choose {
     };
     (@ $formula:expr, $element:ty, $divided:ty, $($path:tt)+) => {
         match $formula {
-            Formula::Sum => $($path)+::<$element, Sum> as Kernel,
-            Formula::Prod => $($path)+::<$element, Prod> as Kernel,
-            Formula::Max => $($path)+::<$element, Max> as Kernel,
-            Formula::Min => $($path)+::<$element, Min> as Kernel,
-            Formula::ScaledSum => $($path)+::<$element, ScaledSum> as Kernel,
-            Formula::DividedSum => $($path)+::<$element, $divided> as Kernel,
+            Formula::Sum => $($path)+::<$element, Sum> as _,
+            Formula::Prod => $($path)+::<$element, Prod> as _,
+            Formula::Max => $($path)+::<$element, Max> as _,
+            Formula::Min => $($path)+::<$element, Min> as _,
+            Formula::ScaledSum => $($path)+::<$element, ScaledSum> as _,
+            Formula::DividedSum => $($path)+::<$element, $divided> as _,
         }
     };
 }
@@ -492,8 +507,8 @@ fn kernel(level: Level, data_type: DataType, formula: Formula) -> Kernel {
     }
 }
 
-/// The kernel for [`TINY_ELEMENTS`] or fewer.
+/// The kernel of two sources for [`TINY_ELEMENTS`] or fewer.
 #[inline]
-fn tiny(data_type: DataType, formula: Formula) -> Kernel {
-    choose!(data_type, formula, scalar::few)
+fn pair(data_type: DataType, formula: Formula) -> Pair {
+    choose!(data_type, formula, scalar::pair)
 }

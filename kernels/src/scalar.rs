@@ -33,30 +33,25 @@ pub(crate) unsafe fn run<T: Number, O: Op>(job: &Job<'_>) {
     }
 }
 
-/// As [`run`], for a handful of elements: the most common fold, of two sources that are not scaled into one target, does
-/// without the loops over them.
+/// A fold of two sources that are not scaled into one target, compiled: to where, from where, and how many elements.
+///
+/// Calling it is sound if all three have so many elements, at any alignment, and the target is one of the sources or apart
+/// from both.
+pub(crate) type Pair = unsafe fn(*mut u8, *const u8, *const u8, usize);
+
+/// As [`run`], for a handful of elements, without the loops over targets and sources.
 ///
 /// # Safety
-/// As [`run`].
-pub(crate) unsafe fn few<T: Number, O: Op>(job: &Job<'_>) {
-    if !O::SCALES
-        && !O::DIVIDES
-        && let ([target], [left, right]) = (job.targets, job.sources)
-    {
-        let (left, right) = (left.span.as_ptr().cast::<T>(), right.span.as_ptr().cast::<T>());
-        let target = target.span.as_mut_ptr().cast::<T>();
-        for at in 0..job.bytes / size_of::<T>() {
-            // SAFETY: all three have so many elements (caller's promise); any alignment is allowed.
-            unsafe {
-                let (left, right) = (left.add(at).read_unaligned(), right.add(at).read_unaligned());
-                let folded = T::combine::<O>(left.widen(), right.widen());
-                target.add(at).write_unaligned(T::narrow(folded));
-            }
+/// As [`Pair`] says.
+pub(crate) unsafe fn pair<T: Number, O: Op>(to: *mut u8, left: *const u8, right: *const u8, elements: usize) {
+    let (to, left, right) = (to.cast::<T>(), left.cast::<T>(), right.cast::<T>());
+    for at in 0..elements {
+        // SAFETY: all three have so many elements (caller's promise); any alignment is allowed.
+        unsafe {
+            let (left, right) = (left.add(at).read_unaligned(), right.add(at).read_unaligned());
+            to.add(at).write_unaligned(T::narrow(T::combine::<O>(left.widen(), right.widen())));
         }
-        return;
     }
-    // SAFETY: caller's promise.
-    unsafe { run::<T, O>(job) }
 }
 
 /// # Safety

@@ -13,10 +13,17 @@ const PRESENT: u32 = 0x434f_4e53;
 /// A page that the kernel clears in forked children.
 #[derive(Debug)]
 pub struct ForkStamp {
-    page: Mapping,
+    /// In the page.
+    word: NonNull<AtomicU32>,
+    _page: Mapping,
     /// The maker's process, where the kernel would not promise to clear the page.
     process: Option<u32>,
 }
+
+// SAFETY: the word is an atomic in a page that the value owns.
+unsafe impl Send for ForkStamp {}
+// SAFETY: as above.
+unsafe impl Sync for ForkStamp {}
 
 impl ForkStamp {
     /// A stamp for the present process.
@@ -28,15 +35,16 @@ impl ForkStamp {
         let start = NonNull::new(page.span(0, 4096).as_mut_ptr()).expect("mappings are not null");
         // SAFETY: exactly the private anonymous page that was just mapped and is referred to by nobody.
         let wiped = unsafe { libc::madvise(start.as_ptr().cast(), 4096, libc::MADV_WIPEONFORK) } == 0;
-        let stamp = Self { page, process: (!wiped).then(std::process::id) };
+        let stamp = Self { word: start.cast(), _page: page, process: (!wiped).then(std::process::id) };
         // Relaxed: read by this process, to which program order or whatever handed the stamp over suffices.
         stamp.word().store(PRESENT, Ordering::Relaxed);
         Ok(stamp)
     }
 
+    #[inline]
     fn word(&self) -> &AtomicU32 {
         // SAFETY: the page lives as long as `self`, is aligned, and is only ever used as this atomic.
-        unsafe { AtomicU32::from_ptr(self.page.span(0, 4).as_mut_ptr().cast()) }
+        unsafe { self.word.as_ref() }
     }
 
     /// Whether this process is a forked descendant of the stamp's maker. One load (a system call only on

@@ -154,6 +154,12 @@ const fn flag(number: u32, mark: u64) -> u64 {
     mark & !0xffff_ffff | number as u64
 }
 
+#[cold]
+#[inline(never)]
+fn too_long(bytes: usize) -> ! {
+    panic!("a line of {bytes} bytes");
+}
+
 /// Copies at most a line in words, of which the last may overlap the one before it.
 ///
 /// # Safety
@@ -231,10 +237,9 @@ impl Outbox {
     #[inline]
     pub fn put_line(&self, from: Span<'_>) {
         let bytes = from.len();
-        assert!(
-            bytes <= Row::LINE_PAYLOAD_BYTES && bytes <= self.row.payload_bytes,
-            "a line of {bytes} bytes"
-        );
+        if bytes > Row::LINE_PAYLOAD_BYTES || bytes > self.row.payload_bytes {
+            too_long(bytes);
+        }
         // SAFETY: the payload has so many bytes; it is no part of the source, which the caller may not have shared.
         unsafe { copy_line(from.as_ptr(), self.payload().as_mut_ptr(), bytes) }
     }
@@ -318,10 +323,9 @@ impl Inbox {
     #[inline]
     pub fn get_line(&self, to: SpanMut<'_>) {
         let bytes = to.len();
-        assert!(
-            bytes <= Row::LINE_PAYLOAD_BYTES && bytes <= self.row.payload_bytes,
-            "a line of {bytes} bytes"
-        );
+        if bytes > Row::LINE_PAYLOAD_BYTES || bytes > self.row.payload_bytes {
+            too_long(bytes);
+        }
         // SAFETY: as in Outbox::put_line.
         unsafe { copy_line(self.payload().as_ptr(), to.as_mut_ptr(), bytes) }
     }

@@ -26,7 +26,6 @@ const LOOKS_WITHOUT_CLOCK: u32 = 32;
 /// A call that has run, with what followed from it.
 struct Known {
     packed: u64,
-    count: usize,
     call: Call,
     moves: Moves,
     reducer: Reducer,
@@ -39,6 +38,27 @@ struct Known {
     in_place: Option<usize>,
     /// How its messages go, where each is one line and folding is of two at a time.
     lines: Option<Lines>,
+    /// The same between two ranks, where at most one message goes each way.
+    duo: Option<Duo>,
+}
+
+/// The moves of an exchange of lines with the only other rank: where in the buffers what is sent and kept begins.
+#[derive(Clone, Copy)]
+struct Duo {
+    peer: u32,
+    purpose: Use,
+    sends: Option<usize>,
+    /// Where it is kept.
+    receives: Option<usize>,
+    own: Option<(usize, usize)>,
+}
+
+impl Duo {
+    fn of(lines: &Lines, purpose: Use, me: Rank, size: u32) -> Option<Self> {
+        let only = |moves: &[(Rank, usize)]| moves.first().map(|(_, at)| *at);
+        let (sends, receives) = (only(&lines.sends), only(&lines.receives));
+        (size == 2).then_some(Duo { peer: 1 - me, purpose, sends, receives, own: lines.own })
+    }
 }
 
 /// The moves of an exchange of lines.
@@ -55,6 +75,8 @@ struct Lines {
 #[derive(Default)]
 pub(super) struct Memory {
     known: Vec<Option<Box<Known>>>,
+    /// The place of the one that was found last.
+    last: usize,
 }
 
 #[inline]
@@ -71,10 +93,13 @@ impl Memory {
         }
         let packed = call.descriptor().packed();
         let moves = Moves::new(call.kind, me, call.root);
+        let purpose = moves.purpose();
         let bytes = if moves.purpose() == Use::Meet { 0 } else { call.count * call.data_type.size() };
+        let lines = Lines::of(moves, reducer, bytes, me, size);
+        let duo = lines.as_ref().and_then(|lines| Duo::of(lines, purpose, me, size));
         let known = Known {
+            duo,
             packed,
-            count: call.count,
             call: *call,
             moves,
             reducer: *reducer,
@@ -82,21 +107,26 @@ impl Memory {
             input_bytes: call.input_bytes(me, size),
             output_bytes: call.output_bytes(me, size),
             in_place: call.in_place(me),
-            lines: Lines::of(moves, reducer, bytes, me, size),
+            lines,
         };
         self.known.resize_with(REMEMBERED, || None);
         self.known[place(packed, call.count)] = Some(Box::new(known));
     }
 
     /// Whether it is remembered already.
-    pub(super) fn has(&self, call: &Call) -> bool {
-        self.find(call.descriptor().packed(), call.count).is_some()
+    pub(super) fn has(&mut self, call: &Call) -> bool {
+        self.find(call).is_some()
     }
 
+    /// A call that names no algorithm, scales nothing and has equal blocks.
     #[inline]
-    fn find(&self, packed: u64, count: usize) -> Option<&Known> {
-        let known = self.known.get(place(packed, count))?.as_deref()?;
-        (known.packed == packed && known.count == count).then_some(known)
+    fn find(&mut self, call: &Call) -> Option<&Known> {
+        let is_last =
+            self.known.get(self.last).and_then(Option::as_deref).is_some_and(|known| known.is(call));
+        if !is_last {
+            self.last = place(call.packed(), call.count);
+        }
+        self.known.get(self.last)?.as_deref().filter(|known| is_last || known.is(call))
     }
 
     /// Bytes of the table.
@@ -110,6 +140,16 @@ impl Memory {
 }
 
 impl Known {
+    #[inline]
+    fn is(&self, call: &Call) -> bool {
+        let Call { kind, data_type, op, root, count, .. } = self.call;
+        count == call.count
+            && kind == call.kind
+            && data_type == call.data_type
+            && op == call.op
+            && root == call.root
+    }
+
     /// Whether the buffers are what the call needs, as [`Call::check`] finds it.
     #[inline]
     fn fits(&self, buffers: &Buffers<'_>) -> bool {
@@ -180,13 +220,35 @@ impl Engine {
         if !queue.is_empty() || call.scalar.is_some() || call.algorithm.is_some() || call.counts != 0 {
             return AtOnce::No;
         }
-        let packed = call.packed();
-        let Some(known) = memory.find(packed, call.count).filter(|known| known.fits(&buffers)) else {
+        let Some(known) = memory.find(call).filter(|known| known.fits(&buffers)) else {
             return AtOnce::No;
         };
+        let packed = known.packed;
         *sequence += 1;
         *operations += 1;
         let before = std::mem::replace(history, digest_of(packed, call.count as u64, *sequence, *history));
+        if let Some(duo) = &known.duo
+            && let Some(Some(peer)) = peers.get_mut(duo.peer as usize)
+        {
+            let (operation, mark, bytes) = (*operations, *history, known.bytes);
+            let has_sent = duo.send(peer, operation, mark, buffers.input, bytes);
+            let recorder = &group.recorder;
+            let entered = recorder.ticks();
+            let record =
+                recorder.enter_at(*sequence, (packed, call.count as u64), false, this_thread(), entered);
+            let mut looked = 0;
+            if has_sent && duo.awaits(peer, mark, looks, &mut looked) {
+                duo.finish(&known.reducer, peer, operation, buffers, bytes);
+                let ended = if looked > LOOKS_WITHOUT_CLOCK { recorder.ticks() } else { entered };
+                recorder.finish_at(record, *sequence, false, ended);
+                return AtOnce::Done;
+            }
+            let mut exchange = Exchange::at(known.moves, bytes, mark, operation, way);
+            exchange.has_sent_up_to((!has_sent).then_some(duo.peer), *me, 2);
+            let request = Request { call: known.call, sequence: *sequence, history: before, record };
+            let reducer = known.reducer;
+            return AtOnce::Begun(self.task_of(timeout, request, exchange, reducer));
+        }
         let mut exchange = Exchange::at(known.moves, known.bytes, *history, *operations, way);
         let recorder = &group.recorder;
         let mut reached = Reached { sent: 0, here: 0, looked: 0 };
@@ -199,7 +261,7 @@ impl Engine {
         let is_over = match &known.lines {
             Some(lines) => {
                 reached.sent == lines.sends.len() && lines.receive(peers, *history, looks, &mut reached) && {
-                    lines.finish(known, peers, *operations, *me, buffers);
+                    lines.finish(known, peers, *operations, buffers);
                     true
                 }
             }
@@ -227,10 +289,73 @@ impl Engine {
         }
         let request = Request { call: known.call, sequence: *sequence, history: before, record };
         let reducer = known.reducer;
+        AtOnce::Begun(self.task_of(timeout, request, exchange, reducer))
+    }
+
+    /// What was begun goes on as a task.
+    #[cold]
+    fn task_of(
+        &mut self,
+        timeout: Duration,
+        request: Request,
+        exchange: Exchange,
+        reducer: Reducer,
+    ) -> Box<Task> {
         let mut task = self.take_task();
         task.prepare(timeout);
         task.push_begun(request, exchange, reducer);
-        AtOnce::Begun(task)
+        task
+    }
+}
+
+impl Duo {
+    /// Whether the message, if there is one, had a slot.
+    #[inline]
+    fn send(&self, peer: &mut Peer, operation: u64, mark: u64, input: Span<'_>, bytes: usize) -> bool {
+        let Some(at) = self.sends else { return true };
+        if !peer.has_room(0) {
+            return false;
+        }
+        peer.out[0].put_line(input.slice(at, bytes));
+        peer.out[0].send(operation, mark);
+        peer.unanswered = 0;
+        true
+    }
+
+    /// Whether the other's message, if there is one, is here.
+    #[inline]
+    fn awaits(&self, peer: &Peer, mark: u64, looks: u32, looked: &mut u32) -> bool {
+        if self.receives.is_none() {
+            return true;
+        }
+        loop {
+            match peer.inboxes[0].look(mark) {
+                Arrival::Here => return true,
+                Arrival::None if *looked < looks => *looked += 1,
+                _ => return false,
+            }
+        }
+    }
+
+    /// Folds what is here, or keeps it.
+    #[inline]
+    fn finish(&self, reducer: &Reducer, peer: &mut Peer, operation: u64, buffers: Buffers<'_>, bytes: usize) {
+        let Buffers { input, output } = buffers;
+        if let (Use::Fold, Some((at, _))) = (self.purpose, self.own) {
+            let (own, theirs) = (input.slice(at, bytes), peer.inboxes[0].payload().slice(0, bytes));
+            let (left, right) = if self.peer == 1 { (own, theirs) } else { (theirs, own) };
+            reducer.fold_two(output.slice(0, bytes), left, right);
+        } else if self.purpose == Use::Keep {
+            if let Some(at) = self.receives {
+                peer.inboxes[0].get_line(output.slice(at, bytes));
+            }
+            if let Some((from, to)) = self.own {
+                output.slice(to, bytes).copy_from(input.slice(from, bytes));
+            }
+        }
+        if self.receives.is_some() {
+            peer.take(0, operation);
+        }
     }
 }
 
@@ -336,14 +461,7 @@ impl Lines {
 
     /// Everything is here: folds it or keeps it.
     #[inline]
-    fn finish(
-        &self,
-        known: &Known,
-        peers: &mut [Option<Peer>],
-        operation: u64,
-        me: Rank,
-        buffers: Buffers<'_>,
-    ) {
+    fn finish(&self, known: &Known, peers: &mut [Option<Peer>], operation: u64, buffers: Buffers<'_>) {
         let Buffers { input, output } = buffers;
         let bytes = known.bytes;
         match (known.moves.purpose(), self.own) {
@@ -362,13 +480,7 @@ impl Lines {
             (Use::Fold, Some((at, _))) => {
                 let own = input.slice(at, bytes);
                 let output = output.slice(0, bytes);
-                if let [Some(peer), None] | [None, Some(peer)] = &*peers {
-                    let theirs = peer.inboxes[0].payload().slice(0, bytes);
-                    let (left, right) = if me == 0 { (own, theirs) } else { (theirs, own) };
-                    known.reducer.fold_two(output, left, right);
-                } else {
-                    fold_all(&known.reducer, peers, own, output);
-                }
+                fold_all(&known.reducer, peers, own, output);
             }
         }
         for (from, _) in &self.receives {
