@@ -335,18 +335,15 @@ impl Planning {
         let parts = algorithm.parts(collective, self.ranks_of(collective));
         // Pieces are rounded up to whole lines.
         let piece = block_bytes.div_ceil(parts.max(1).into()).next_multiple_of(64);
+        let packets = self.takes_packets(algorithm, collective, block_bytes);
+        let mapped = self.takes_mapped(collective, block_bytes);
         if piece <= SLOT_BYTES_MIN as u64 && algorithm != Algorithm::Pair {
-            let packets = self.takes_packets(algorithm, collective, block_bytes);
-            let mapped = !packets && self.takes_mapped(collective, block_bytes);
             return Chosen { algorithm, slot_bytes: SLOT_BYTES_MIN, short: true, packets, mapped };
         }
         let by_size = (piece / 4).checked_next_power_of_two().unwrap_or(u64::MAX >> 1);
         let given = self.slot_bytes.unwrap_or_else(|| usize::try_from(by_size).unwrap_or(usize::MAX));
         let slot_bytes = given.clamp(SLOT_BYTES_MIN, longest_slot(algorithm));
-        {
-            let mapped = self.takes_mapped(collective, block_bytes);
-            Chosen { algorithm, slot_bytes, short: false, packets: false, mapped }
-        }
+        Chosen { algorithm, slot_bytes, short: false, packets, mapped }
     }
 
     fn measured(&self, collective: Collective, bytes: u64, allowed: &[Algorithm]) -> Option<&TuningLine> {

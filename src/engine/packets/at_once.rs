@@ -12,7 +12,7 @@ use consort_memory::{Arrival, Row, Span, SpanMut};
 
 use super::exchange::Exchange;
 use super::moves::{Moves, Use};
-use super::{Board, Peer, letters};
+use super::{Board, Peer, UNASKED_BYTES_MAX, letters};
 use crate::Rank;
 use crate::call::{Call, Kind};
 use crate::engine::{Buffers, Engine, Progress, Request, Task};
@@ -57,7 +57,7 @@ impl Duo {
     fn of(lines: &Lines, purpose: Use, me: Rank, size: u32) -> Option<Self> {
         let only = |moves: &[(Rank, usize)]| moves.first().map(|(_, at)| *at);
         let (sends, receives) = (only(&lines.sends), only(&lines.receives));
-        (size == 2).then_some(Duo { peer: 1 - me, purpose, sends, receives, own: lines.own })
+        (size == 2).then(|| Duo { peer: 1 - me, purpose, sends, receives, own: lines.own })
     }
 }
 
@@ -89,6 +89,9 @@ impl Memory {
     /// Remembers a call that has run.
     pub(super) fn keep(&mut self, call: &Call, reducer: &Reducer, me: Rank, size: u32) {
         if call.scalar.is_some() || call.algorithm.is_some() || call.counts != 0 {
+            return;
+        }
+        if call.count * call.data_type.size() > UNASKED_BYTES_MAX {
             return;
         }
         let packed = call.descriptor().packed();

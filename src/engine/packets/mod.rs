@@ -41,7 +41,9 @@ pub(crate) use exchange::{Exchange, Wanted};
 pub(crate) use round::Round;
 
 /// The longest message.
-pub(crate) const MESSAGE_BYTES_MAX: usize = 16 << 10;
+pub(crate) const MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// Messages of more bytes are sent only once it is known that the callers' buffers are not mapped by all.
+pub(crate) const UNASKED_BYTES_MAX: usize = 16 << 10;
 /// The most ranks that send to each other all at once.
 pub(crate) const RANKS_MAX: u32 = 16;
 
@@ -53,7 +55,7 @@ const PAYLOADS: [usize; ROWS] = [Row::LINE_PAYLOAD_BYTES, 1 << 10, MESSAGE_BYTES
 const LONG: usize = ROWS - 1;
 /// Of the longest row, the slots of all pairs of a rank. A slot that was not used for a while has left the reader's first
 /// caches, and is written several times faster.
-const LONG_SLOTS: u32 = 64;
+const LONG_SLOTS: u32 = 16;
 
 /// The slots of each row among so many ranks. Short messages go round in few lines, which stay in the first cache.
 fn slots(ranks: u32) -> [usize; ROWS] {

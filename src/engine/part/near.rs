@@ -10,7 +10,7 @@ use crate::Rank;
 use crate::call::{Call, Kind};
 use crate::engine::executor::Progress;
 use crate::engine::mapped::{self, Run, Step};
-use crate::engine::packets::{self, Exchange, Wanted, letters};
+use crate::engine::packets::{self, Board, Exchange, Wanted, letters};
 use crate::engine::task::Request;
 use crate::engine::trouble::Trouble;
 use crate::engine::{Buffers, Engine};
@@ -48,21 +48,23 @@ impl Part {
             Err(packets::Trouble::Broken(broken)) => return Err(self.fault(broken)),
         }
         match packets.board() {
-            Some(board) if !choice.packets => {
+            Some(board) if choice.mapped => {
                 let way = if group.rank == 0 { trials.way(&request.call) } else { 0 };
                 let run = Run::begin(shares, board, links.shm(), &request, group, buffers, way)?;
                 self.mapped = Some((run, reducer_of(&request.call, group.size())));
                 self.phase = Phase::Mapped;
             }
-            Some(board) => {
-                let exchange = Exchange::of(board, &request);
-                self.exchange = Some((exchange, reducer_of(&request.call, group.size())));
-                self.staged = Some((0, ticks()));
-                self.phase = Phase::Exchange;
-            }
+            Some(board) => self.begin_exchange(board, &request, group.size()),
             None => self.find_bound(engine, &request, &choice)?,
         }
         Ok(Poll::Ready(()))
+    }
+
+    fn begin_exchange(&mut self, board: &mut Board, request: &Request, ranks: u32) {
+        let exchange = Exchange::of(board, request);
+        self.exchange = Some((exchange, reducer_of(&request.call, ranks)));
+        self.staged = Some((0, ticks()));
+        self.phase = Phase::Exchange;
     }
 
     /// None when some buffer is not mapped; it has found its plan then, or makes it.
@@ -94,7 +96,13 @@ impl Part {
                     run.end(shares);
                 }
                 let choice = engine.choices.choose(&request.call)?;
-                self.find_bound(engine, &request, &choice)?;
+                if choice.packets
+                    && let Some(board) = engine.packets.board()
+                {
+                    self.begin_exchange(board, &request, engine.group.size());
+                } else {
+                    self.find_bound(engine, &request, &choice)?;
+                }
                 Ok(None)
             }
             Err(mapped::Stop::Mismatch(peer)) => Err(Trouble::Mismatch { request, peer }),

@@ -28,6 +28,6 @@ impl Planning {
             && self.on_own_cores
             && self.is_free()
             && (2..=packets::RANKS_MAX).contains(&self.machine.ranks)
-            && block_bytes > packets::MESSAGE_BYTES_MAX as u64
+            && block_bytes > packets::UNASKED_BYTES_MAX as u64
     }
 }
