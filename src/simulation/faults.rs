@@ -196,7 +196,8 @@ impl Fault {
             }
             21 => {
                 let at = random.below(program.items.len() + 1);
-                program.items.insert(at, Item::BothSend { one: rank, other, count: 20_000 });
+                // More than the slots between two ranks hold.
+                program.items.insert(at, Item::BothSend { one: rank, other, count: 400_000 });
                 Fault::BothSend { one: rank, other }
             }
             22 if random.once_in(2) => Fault::Abort { rank, when: moment },
