@@ -77,10 +77,10 @@ fn compare(size: u32, counts: &[usize], types: &[(DataType, ReduceOp)], seed: u6
     let plain = How { shared: [false; 2], shift: 0, in_place: false };
     // Where some rank has other memory the planned way is taken, which may fold in another order.
     let hows = |random: &mut Random, rank: Rank, is_exact: bool| {
-        let all = random.number() % 4 != 0 || !is_exact;
+        let all = !random.number().is_multiple_of(4) || !is_exact;
         let mixed = random.number() >> (rank % 60) & 1 == 1;
         let shift = (random.number() % 9) as usize * 8;
-        How { shared: [all || mixed, all || !mixed], shift, in_place: random.number() % 2 == 0 }
+        How { shared: [all || mixed, all || !mixed], shift, in_place: random.number().is_multiple_of(2) }
     };
     let body = |comm: &Communicator, is_plain: bool| {
         let mut random = Random::new(seed);
@@ -93,7 +93,7 @@ fn compare(size: u32, counts: &[usize], types: &[(DataType, ReduceOp)], seed: u6
                 let is_exact = size == 2 || matches!(data_type, DataType::Int32 | DataType::Int8);
                 let how = hows(&mut random, comm.rank(), is_exact);
                 // All ranks call in place, or none.
-                let how = How { in_place: random.number() % 2 == 0, ..how };
+                let how = How { in_place: random.number().is_multiple_of(2), ..how };
                 let salt = random.number();
                 let how = if is_plain { plain } else { how };
                 // Short ones are no matter of memory, and fold as the planner likes.

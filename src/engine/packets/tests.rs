@@ -102,7 +102,11 @@ fn moves_are_those_of_the_direct_schedules() {
                 (Kind::Scatter, direct(Collective::Scatter, size)),
             ] {
                 let root = if kind.is_rooted() { root } else { 0 };
-                assert_eq!(by_moves(kind, size, root), by_schedule(&schedule, root), "{kind:?} of {size}, {root}");
+                assert_eq!(
+                    by_moves(kind, size, root),
+                    by_schedule(&schedule, root),
+                    "{kind:?} of {size}, {root}"
+                );
             }
         }
     }
