@@ -1,9 +1,10 @@
 //! How a thread waits for its peers: spins while that is cheap, gives the core away when ranks share it, and
 //! naps when it takes long.
 //!
-//! Invariant: the sleeper pays, not the sender: nobody is woken, so nobody needs to know who sleeps.
+//! Invariant: the sleeper pays, not the sender: naps are so short that nobody needs to be woken. Where ranks share memory
+//! a peer wakes the sleeper all the same, if it sees that somebody sleeps ([`consort_memory::Bell`]).
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Looks at what a peer with a core of its own does at the same time: some microseconds.
 const LOOKS: u32 = 2_000;
@@ -17,6 +18,8 @@ const SPINS_SHARED: u32 = 16;
 const YIELDS: u32 = 20_000;
 /// The same when ranks share cores: each offer then takes as long as the others use it.
 const YIELDS_SHARED: u32 = 2_000;
+/// How long a core of one's own is offered, at most.
+const YIELDS_TIME: Duration = Duration::from_millis(3);
 const NAP_MIN: Duration = Duration::from_micros(20);
 const NAP_MAX: Duration = Duration::from_millis(1);
 
@@ -40,7 +43,7 @@ impl Policy {
     }
 
     pub(crate) fn waiter(self) -> Waiter {
-        Waiter { policy: self, rounds: 0, nap: NAP_MIN }
+        Waiter { policy: self, rounds: 0, nap: NAP_MIN, offered: None }
     }
 }
 
@@ -50,6 +53,8 @@ pub(crate) struct Waiter {
     policy: Policy,
     rounds: u32,
     nap: Duration,
+    /// When it first offered its core; none where others want it, and offers do not keep it busy.
+    offered: Option<Instant>,
 }
 
 impl Waiter {
@@ -58,6 +63,7 @@ impl Waiter {
     pub(crate) fn moved(&mut self) {
         self.rounds = 0;
         self.nap = NAP_MIN;
+        self.offered = None;
     }
 
     /// Whether the wait is young and the core this thread's own: polling costs nobody anything.
@@ -69,6 +75,12 @@ impl Waiter {
     /// Waits a little. Whether it is worth looking at the clock now.
     #[inline]
     pub(crate) fn pause(&mut self) -> bool {
+        self.pause_by(std::thread::sleep)
+    }
+
+    /// The same, where whoever waits has a better way to sleep for at most so long.
+    #[inline]
+    pub(crate) fn pause_by(&mut self, sleep: impl FnOnce(Duration)) -> bool {
         let (spins, yields) =
             if self.policy.cores_shared { (SPINS_SHARED, YIELDS_SHARED) } else { (SPINS, YIELDS) };
         self.rounds = self.rounds.saturating_add(1);
@@ -81,9 +93,16 @@ impl Waiter {
         }
         if self.rounds < spins + yields {
             std::thread::yield_now();
-            return self.rounds.is_multiple_of(64);
+            let look = self.rounds.is_multiple_of(64);
+            if look && !self.policy.cores_shared {
+                let now = Instant::now();
+                if now.duration_since(*self.offered.get_or_insert(now)) > YIELDS_TIME {
+                    self.rounds = spins + yields;
+                }
+            }
+            return look;
         }
-        std::thread::sleep(self.nap);
+        sleep(self.nap);
         self.nap = (self.nap * 2).min(NAP_MAX);
         true
     }

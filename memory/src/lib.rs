@@ -5,6 +5,7 @@
 
 #[cfg(not(loom))]
 pub mod areas;
+mod bell;
 mod counter;
 #[cfg(not(loom))]
 pub mod driver;
@@ -24,6 +25,7 @@ pub mod visits;
 
 #[cfg(not(loom))]
 pub use areas::{SharedBuffer, SharedMemory};
+pub use bell::Bell;
 pub use counter::Counter;
 #[cfg(not(loom))]
 pub use error::MemoryError;

@@ -130,6 +130,12 @@ impl Row {
         unsafe { self.start.add(at).cast().as_ref() }
     }
 
+    /// The flag of a slot, where a row is used for something else than messages.
+    #[inline]
+    pub(crate) fn flag(&self, number: u32) -> &AtomicU64 {
+        &self.line(number).flag
+    }
+
     #[inline]
     fn payload(&self, number: u32) -> SpanMut<'_> {
         let at = (number & self.mask) as usize * self.stride + self.payload_at;

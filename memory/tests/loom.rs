@@ -5,7 +5,7 @@
 
 use consort_memory::sync::Exclusive;
 use consort_memory::visits::{self, Visits};
-use consort_memory::{Arrival, Counter, Inbox, Outbox, Row};
+use consort_memory::{Arrival, Bell, Counter, Inbox, Outbox, Row};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -263,5 +263,30 @@ fn a_host_that_forbids_is_alone_once_nobody_is_there() {
         guest.join().unwrap();
         // SAFETY: as above.
         assert!(memory.with(|memory| unsafe { *memory }) >= 10);
+    });
+}
+
+#[test]
+fn a_sleeper_is_woken_by_who_has_sent_and_rung() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(4);
+    model.check(|| {
+        let bells = [Row::standalone(1), Row::standalone(1)];
+        let [sleeper, other] = [[0, 1], [1, 0]].map(|sides| Bell::new(sides.map(|side| bells[side].clone())));
+        let row = Row::standalone(1);
+        let (mut out, inbox) = (Outbox::new(row.clone()), Inbox::new(row));
+        let sender = thread::spawn(move || {
+            out.send(1, 0);
+            visits::pass();
+            other.ring();
+        });
+        sleeper.arm();
+        if inbox.look(0) == Arrival::None {
+            // Asleep for as long as nobody rings: for ever, if the ring was missed.
+            while sleeper.is_armed() {
+                thread::yield_now();
+            }
+        }
+        sender.join().unwrap();
     });
 }

@@ -288,11 +288,16 @@ impl Core {
     fn drive_task(&self, engine: &mut Engine, task: &mut Task, buffers: &[Buffers<'_>]) -> Result<()> {
         let mut waiter = self.policy.waiter();
         let mut turns = 0u32;
+        let mut has_rung = false;
         loop {
             match engine.turn(task, buffers)? {
-                Progress::Done => return Ok(()),
+                Progress::Done => {
+                    engine.ring();
+                    return Ok(());
+                }
                 Progress::Moved => {
                     waiter.moved();
+                    has_rung = false;
                     turns = turns.wrapping_add(1);
                     // What trickles must meet the deadline too.
                     if turns.is_multiple_of(MOVED_TURNS_PER_LOOK) {
@@ -303,7 +308,11 @@ impl Core {
                     if waiter.is_eager() {
                         task.glance();
                     }
-                    let look = waiter.pause();
+                    if !has_rung {
+                        engine.ring();
+                        has_rung = true;
+                    }
+                    let look = waiter.pause_by(|limit| engine.sleep(task, limit));
                     task.tend(engine, look);
                 }
             }

@@ -99,6 +99,11 @@ impl Links {
         self.letters.get_mut(rank as usize)?.as_deref_mut()
     }
 
+    /// Wakes whoever sleeps while it waits for a message.
+    pub(crate) fn ring(&self) {
+        self.letters.iter().flatten().for_each(|letters| letters.bell().ring());
+    }
+
     /// Makes sure that there is at least half a connection to each; returns their numbers.
     pub(crate) fn request(&mut self, keys: &[Key], group: &Group) -> Result<Vec<usize>> {
         let mut numbers = Vec::with_capacity(keys.len());

@@ -28,7 +28,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use consort_memory::{Held, HeldRead, Span, SpanMut};
+use consort_memory::{Bell, Held, HeldRead, Span, SpanMut, visits};
 
 pub(crate) use bound::Bearings;
 pub(crate) use executor::{Executor, Io, Piece, Progress, Sizes, Stop};
@@ -130,6 +130,8 @@ pub(crate) fn give_back(mut task: Task, memory: Vec<Memory>) {
     }
 }
 
+/// A sleep that a peer ends may last as long as so many naps.
+const BELL_NAPS: u32 = 8;
 /// Steps of an operation that nobody waits for in one turn: at most some milliseconds of copying.
 const UNATTENDED_STEPS: u32 = 64;
 
@@ -263,6 +265,36 @@ impl Engine {
             task.leave(self);
         }
         Ok(progress)
+    }
+
+    /// What this rank sleeps by while a task waits, if the rank that it waits for would ring.
+    fn bell(&mut self, task: &Task) -> Option<&Bell> {
+        let peer = task.blocked(&self.links).first()?.peer;
+        let is_message = task.request().is_some_and(|request| request.call.kind.is_message());
+        if is_message && let Some(letters) = self.links.letters(peer) {
+            return Some(letters.bell());
+        }
+        self.packets.board()?.bell(peer)
+    }
+
+    /// Sleeps while a task is blocked, but not longer than `limit`; or returns at once and is to be called again if
+    /// nothing has moved until then.
+    pub(crate) fn sleep(&mut self, task: &Task, limit: Duration) {
+        match self.bell(task) {
+            Some(bell) if !bell.is_armed() => bell.arm(),
+            Some(bell) if bell.sleep(limit * BELL_NAPS) => {}
+            _ => std::thread::sleep(limit),
+        }
+    }
+
+    /// Wakes the ranks that sleep while they wait for what this one has sent.
+    pub(crate) fn ring(&mut self) {
+        // Between what was sent and what is looked at.
+        visits::pass();
+        self.links.ring();
+        if let Some(board) = self.packets.board() {
+            board.ring();
+        }
     }
 
     /// Whether some queued operation is in a stream.

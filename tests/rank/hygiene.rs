@@ -1,6 +1,6 @@
 //! What a communicator leaves behind, and what a repeated call costs besides its work.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use consort::{Communicator, ReduceOp, Result, UniqueId};
 use consort_tests::{counting, system};
@@ -103,5 +103,31 @@ pub(crate) fn idle(context: &Context) -> Result<()> {
     // A used one is counted too.
     idle[0].all_reduce(&mut [1u8; 10], ReduceOp::Max)?;
     println!("used {}", idle[0].memory_bytes()?);
+    comm.barrier()
+}
+
+/// All others wait for the last rank in calls of several kinds; what that costs them.
+pub(crate) fn wait(context: &Context) -> Result<()> {
+    let comm = context.join()?;
+    let last = comm.size() - 1;
+    let late = Duration::from_millis(context.number("late") as u64);
+    let (mut line, mut long) = (vec![1.0f32; 2], vec![1.0f32; 1 << 18]);
+    let mut call = |kind: &str| match kind {
+        "short" => comm.all_reduce(&mut line, ReduceOp::Max),
+        "long" => comm.all_reduce(&mut long, ReduceOp::Max),
+        _ if comm.rank() == last => (0..last).try_for_each(|rank| comm.send(&line, rank)),
+        _ => comm.receive(&mut line, last),
+    };
+    for kind in ["short", "long", "message"] {
+        call(kind)?;
+        comm.barrier()?;
+        if comm.rank() == last {
+            std::thread::sleep(late);
+        }
+        let (cpu, wall) = (system::cpu_time(), Instant::now());
+        call(kind)?;
+        let (cpu, wall) = (system::cpu_time() - cpu, wall.elapsed());
+        println!("wait-{kind} {} {}", cpu.as_micros(), wall.as_micros());
+    }
     comm.barrier()
 }

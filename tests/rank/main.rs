@@ -129,6 +129,7 @@ fn main() {
         "count" => hygiene::count(&context),
         "rounds" => hygiene::rounds(&context),
         "idle" => hygiene::idle(&context),
+        "wait" => hygiene::wait(&context),
         "traced" => traces::traced(&context),
         "late" => traces::late(&context),
         "torture" => torture::torture(&context),

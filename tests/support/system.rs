@@ -128,3 +128,14 @@ impl Random {
         Duration::from_micros(self.number() % (most.as_micros() as u64).max(1))
     }
 }
+
+/// Time that the threads of this process have had a core.
+///
+/// # Panics
+/// If the system does not say.
+pub fn cpu_time() -> Duration {
+    let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF).expect("getrusage");
+    let time =
+        |time: nix::sys::time::TimeVal| Duration::new(time.tv_sec() as u64, time.tv_usec() as u32 * 1000);
+    time(usage.user_time()) + time(usage.system_time())
+}

@@ -7,7 +7,7 @@ use consort_tests::job::{Start, alone};
 
 const RANK: &str = env!("CARGO_BIN_EXE_rank");
 /// How the library waits: these may be called while a peer has no core.
-const WAITING: [&str; 2] = ["sched_yield", "clock_nanosleep"];
+const WAITING: [&str; 3] = ["sched_yield", "clock_nanosleep", "futex"];
 
 #[test]
 fn nothing_is_left_of_threads_descriptors_and_environment() {
@@ -103,4 +103,28 @@ fn a_repeated_small_call_makes_no_system_call() {
     consort_tests::system::skip(&format!(
         "the cores are too busy to say that spinning ranks make no system call: {last}"
     ));
+}
+
+#[test]
+fn a_rank_that_waits_long_inside_a_call_uses_hardly_any_core() {
+    const LATE_MS: u64 = 1000;
+    let _alone = alone();
+    for ranks in [2, 4] {
+        let start = Start::new(RANK, "wait", ranks).with("late", LATE_MS as u32);
+        let mut job = start.env("CONSORT_TIMEOUT", 60).go();
+        for rank in 0..ranks - 1 {
+            for kind in ["short", "long", "message"] {
+                let line = job.line(rank, &format!("wait-{kind} "));
+                let numbers: Vec<u64> =
+                    line.split(' ').map(|number| number.parse().expect("a number")).collect();
+                let [cpu_us, wall_us] = numbers[..] else { panic!("two numbers in {line:?}") };
+                println!("rank {rank} of {ranks}, {kind}: {cpu_us} us of a core in {wall_us} us");
+                assert!(wall_us > LATE_MS * 900, "it did not wait: {line}");
+                // 10 ms as it likes, and after that a twentieth.
+                let allowed_us = 10_000 + (wall_us - 10_000) / 20;
+                assert!(cpu_us < allowed_us, "rank {rank} of {ranks}, {kind}: {cpu_us} us in {wall_us} us");
+            }
+        }
+        job.all_end_well();
+    }
 }

@@ -244,6 +244,7 @@ impl Engine {
                 duo.finish(&known.reducer, peer, operation, buffers, bytes);
                 let ended = if looked > LOOKS_WITHOUT_CLOCK { recorder.ticks() } else { entered };
                 recorder.finish_at(record, *sequence, false, ended);
+                peer.bell.ring();
                 return AtOnce::Done;
             }
             let mut exchange = Exchange::at(known.moves, bytes, mark, operation, way);
@@ -284,6 +285,7 @@ impl Engine {
             if !is_line {
                 board.note(&exchange, Some(ended.saturating_sub(entered)));
             }
+            board.ring();
             return AtOnce::Done;
         }
         if let Some(lines) = &known.lines {
@@ -406,6 +408,7 @@ impl Engine {
         if matches!(progress, Ok(Progress::Done)) {
             let ended = if looked > LOOKS_WITHOUT_CLOCK { recorder.ticks() } else { entered };
             recorder.finish_at(record, *number, true, ended);
+            letters.bell().ring();
             return AtOnce::Done;
         }
         let request = Request { call: *call, sequence: *number, history: 0, record };

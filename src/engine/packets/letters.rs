@@ -6,7 +6,7 @@
 //! many pieces it has taken; nothing else is sent back. Absent: waiting.
 
 use consort_kernels::{Store, Target, copy};
-use consort_memory::{Arrival, Counter, Inbox, Outbox, Row, Span, SpanMut, ticks};
+use consort_memory::{Arrival, Bell, Counter, Inbox, Outbox, Row, Span, SpanMut, ticks};
 use consort_transports::{Connection, CounterKind};
 
 use crate::call::Call;
@@ -27,8 +27,10 @@ const LISTENS: u64 = 16;
 /// Longer messages are written past the caches where they end.
 const STREAMING_BYTES_MIN: usize = 4 << 20;
 
-/// Bytes of each side's slots.
-pub(crate) const MAILBOX_BYTES: usize = {
+/// Bytes of each side's slots, and of its bell.
+pub(crate) const MAILBOX_BYTES: usize = SLOTS_BYTES + Row::bytes(1, Row::LINE_PAYLOAD_BYTES);
+
+const SLOTS_BYTES: usize = {
     let (mut row, mut bytes) = (0, 0);
     while row < ROWS.len() {
         bytes += Row::bytes(ROWS[row].0, ROWS[row].1);
@@ -53,6 +55,7 @@ fn piece_of(bytes: usize, row: usize) -> usize {
 pub(crate) struct Letters {
     out: [Outbox; ROWS.len()],
     inboxes: [Inbox; ROWS.len()],
+    bell: Bell,
     staging: Staging,
     /// Pieces sent, and how many of them the peer is known to have taken.
     sent: u64,
@@ -80,6 +83,7 @@ impl Letters {
         Some(Letters {
             out: rows(1).map(Outbox::new),
             inboxes: rows(0).map(Inbox::new),
+            bell: Bell::new(connection.rows(SLOTS_BYTES, 1, Row::LINE_PAYLOAD_BYTES)?),
             staging: Staging::default(),
             sent: 0,
             seen: 0,
@@ -90,6 +94,12 @@ impl Letters {
             read_bytes: 0,
             read_ticks: 0,
         })
+    }
+
+    /// What this side sleeps by, and the other one is woken by.
+    #[inline]
+    pub(crate) fn bell(&self) -> &Bell {
+        &self.bell
     }
 
     /// Sends what is left of a message after `done` bytes, as far as there are slots.

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use consort_kernels::Reducer;
 use consort_memory::visits::{self, Visits};
-use consort_memory::{Counter, Inbox, Outbox, Row};
+use consort_memory::{Bell, Counter, Inbox, Outbox, Row};
 use consort_transports::{Address, Connecting, Connection, CounterKind, Endpoint, Layout, TransportError};
 
 use super::bound::Broken;
@@ -63,12 +63,17 @@ fn slots(ranks: u32) -> [usize; ROWS] {
     [16, 8, 1 << long.ilog2()]
 }
 
-/// Where in a mailbox a rank takes back what it let another one touch, of one slot, as it is never taken back twice; and
-/// the bytes of a mailbox.
-fn layout(ranks: u32) -> (usize, usize) {
+/// Where in a mailbox a rank takes back what it let another one touch, of one slot, as it is never taken back twice, and
+/// where its bell is; and the bytes of a mailbox.
+fn layout(ranks: u32) -> [usize; 3] {
     let rows = slots(ranks).into_iter().zip(PAYLOADS);
-    let messages = rows.map(|(slots, payload_bytes)| Row::bytes(slots, payload_bytes)).sum();
-    (messages, messages + Row::bytes(1, Row::LINE_PAYLOAD_BYTES))
+    let messages: usize = rows.map(|(slots, payload_bytes)| Row::bytes(slots, payload_bytes)).sum();
+    [0, 1, 2].map(|lines| messages + lines * Row::bytes(1, Row::LINE_PAYLOAD_BYTES))
+}
+
+/// The bytes of a mailbox.
+fn mailbox_bytes(ranks: u32) -> usize {
+    layout(ranks)[2]
 }
 
 /// The channel on which ranks tell each other of their boards.
@@ -96,6 +101,7 @@ struct Peer {
     unanswered: usize,
     /// Whether it is in this rank's memory, and this rank in its.
     visits: Visits,
+    bell: Bell,
     /// Keeps the memory, and tells the peer when it goes.
     _connection: Box<dyn Connection>,
 }
@@ -143,7 +149,7 @@ impl Board {
     /// Bytes of the memory that peers fill.
     fn memory_bytes(&self) -> usize {
         let peers = self.peers.iter().flatten().count();
-        peers * layout(self.ranks()).1
+        peers * mailbox_bytes(self.ranks())
             + self.memory.memory_bytes()
             + self.peers.capacity() * size_of::<Option<Peer>>()
     }
@@ -236,7 +242,7 @@ impl Packets {
             Packets::Up(board) => board.memory_bytes(),
             Packets::Asking(meeting) => {
                 let ranks = meeting.halves.len() as u32;
-                meeting.halves.len() * layout(ranks).1
+                meeting.halves.len() * mailbox_bytes(ranks)
             }
             Packets::Unasked | Packets::Refused => 0,
         }
@@ -263,7 +269,7 @@ impl Meeting {
             let (half, address) = if mapped {
                 let endpoint = routes
                     .transport(group, rank)?
-                    .endpoint(Layout { mailbox_bytes: layout(group.size()).1 })
+                    .endpoint(Layout { mailbox_bytes: mailbox_bytes(group.size()) })
                     .map_err(|error| link_error(group, rank, error))?;
                 let address = endpoint.address().clone();
                 (Half::Waiting(endpoint), address)
@@ -343,6 +349,17 @@ impl Board {
         self.peers.len() as u32
     }
 
+    /// What this rank sleeps by while it waits for another one.
+    pub(crate) fn bell(&self, rank: Rank) -> Option<&Bell> {
+        self.peers.get(rank as usize)?.as_ref().map(|peer| &peer.bell)
+    }
+
+    /// Wakes whoever sleeps.
+    #[inline]
+    pub(crate) fn ring(&self) {
+        self.peers.iter().flatten().for_each(|peer| peer.bell.ring());
+    }
+
     /// This rank is about to write to the others' memory. Whether it may: if not, it has not come.
     pub(crate) fn visit(&mut self) -> bool {
         self.peers.iter_mut().flatten().for_each(|peer| peer.visits.come());
@@ -382,7 +399,10 @@ impl Peer {
             both.push(connection.rows(offset, slots, payload_bytes).ok_or_else(wrong)?);
             offset += Row::bytes(slots, payload_bytes);
         }
-        let [own, theirs] = connection.rows(layout(ranks).0, 1, Row::LINE_PAYLOAD_BYTES).ok_or_else(wrong)?;
+        let [visits_at, bell_at, _] = layout(ranks);
+        let line = |at: usize| connection.rows(at, 1, Row::LINE_PAYLOAD_BYTES).ok_or_else(wrong);
+        let [own, theirs] = line(visits_at)?;
+        let bell = Bell::new(line(bell_at)?);
         let peer_credit = connection.peer_counter(CounterKind::Credit).ok_or_else(wrong)?.clone();
         let there = connection.peer_counter(CounterKind::Ready).ok_or_else(wrong)?.clone();
         let here = connection.counter(CounterKind::Ready).clone();
@@ -395,6 +415,7 @@ impl Peer {
             credit,
             peer_credit,
             unanswered: 0,
+            bell,
             visits: Visits::new(here, there, Outbox::new(theirs), Inbox::new(own)),
             _connection: connection,
         })
