@@ -22,7 +22,7 @@ fn main() -> consort::Result<()> {
             let (input, mut output) = ([comm.rank() as f32, 1.0], [0.0; 2]);
             (0..calls).try_for_each(|_| {
                 if naps {
-                    std::thread::sleep(Duration::from_millis(1));
+                    std::thread::sleep(Duration::from_millis(5));
                 }
                 if is_called { comm.all_reduce_into(&input, &mut output, ReduceOp::Sum) } else { Ok(()) }
             })

@@ -289,7 +289,7 @@ impl Recorder {
         // One writer: a plain load and store.
         let index = self.opened.load(Ordering::Relaxed) + 1;
         self.caller.store(caller, Ordering::Relaxed);
-        self.record(index).write(index, sequence, what, ticks);
+        self.record(index).write(index, sequence, what, ticks, 0);
         if !message {
             // Release: pairs with the Acquire of `entered` in `snapshot`; an order of the two numbers.
             self.entered.store(sequence, Ordering::Release);
@@ -297,6 +297,19 @@ impl Recorder {
         // Release: pairs with the Acquire of `opened` in `snapshot`; the record is there before the number.
         self.opened.store(index, Ordering::Release);
         index
+    }
+
+    /// A collective that was over when it was entered, as good as: both in one, at a reading of [`Recorder::ticks`].
+    #[inline(always)]
+    pub(crate) fn pass(&self, sequence: u64, what: (u64, u64), caller: u64, ticks: u64) {
+        // One writer: a plain load and store.
+        let index = self.opened.load(Ordering::Relaxed) + 1;
+        self.caller.store(caller, Ordering::Relaxed);
+        self.record(index).write(index, sequence, what, ticks, ticks << 1);
+        // Release: as in `enter_at` and `finish_at`.
+        self.entered.store(sequence, Ordering::Release);
+        self.finished.store(sequence, Ordering::Release);
+        self.opened.store(index, Ordering::Release);
     }
 
     /// The rank leaves the operation of record `index`.
@@ -374,7 +387,7 @@ impl Recorder {
 
 impl Record {
     #[inline]
-    fn write(&self, index: u64, sequence: u64, (packed, count): (u64, u64), ticks: u64) {
+    fn write(&self, index: u64, sequence: u64, (packed, count): (u64, u64), entered: u64, ended: u64) {
         self.index.store(0, Ordering::Relaxed);
         // Release: pairs with the Acquire fence in `read`; whoever reads a new field below and looks at
         // `index` again sees at least this 0.
@@ -382,8 +395,8 @@ impl Record {
         self.sequence.store(sequence, Ordering::Relaxed);
         self.packed.store(packed, Ordering::Relaxed);
         self.count.store(count, Ordering::Relaxed);
-        self.entered.store(ticks, Ordering::Relaxed);
-        self.ended.store(0, Ordering::Relaxed);
+        self.entered.store(entered, Ordering::Relaxed);
+        self.ended.store(ended, Ordering::Relaxed);
         // Release: pairs with the Acquire in `read`; publishes the fields.
         self.index.store(index, Ordering::Release);
     }

@@ -349,29 +349,33 @@ impl Reducer {
     ///
     /// # Panics
     /// If lengths differ, or if the length is no multiple of the element size.
-    #[inline]
+    #[inline(always)]
     pub fn fold_two(&self, target: SpanMut<'_>, left: Span<'_>, right: Span<'_>) {
         let bytes = target.len();
         let element = self.element as usize;
         // Sizes of elements are powers of two.
-        if left.len() != bytes || right.len() != bytes || bytes & (element - 1) != 0 || bytes == 0 {
-            let source = |span| Source { span, raw: false };
-            return self.fold(
-                &[Target { span: target, store: Store::Cached }],
-                &[source(left), source(right)],
-                false,
-            );
+        let is_tiny = left.len() == bytes
+            && right.len() == bytes
+            && bytes & (element - 1) == 0
+            && bytes <= TINY_ELEMENTS * element;
+        if !is_tiny {
+            return self.fold_two_longer(target, left, right);
         }
         let _controls = self.is_float.then(DefaultControls::enter);
-        if bytes <= TINY_ELEMENTS * element {
-            let elements = bytes >> element.trailing_zeros();
-            // SAFETY: all three have so many bytes; which may overlap is as for every fold.
-            return unsafe {
-                (self.plain.pair)(target.as_mut_ptr(), left.as_ptr(), right.as_ptr(), elements)
-            };
-        }
+        let elements = bytes >> element.trailing_zeros();
+        // SAFETY: all three have so many bytes; which may overlap is as for every fold.
+        unsafe { (self.plain.pair)(target.as_mut_ptr(), left.as_ptr(), right.as_ptr(), elements) }
+    }
+
+    #[inline(never)]
+    fn fold_two_longer(&self, target: SpanMut<'_>, left: Span<'_>, right: Span<'_>) {
+        let bytes = target.len();
         let targets = [Target { span: target, store: Store::Cached }];
-        let sources = [Source { span: left, raw: false }, Source { span: right, raw: false }];
+        let sources = [left, right].map(|span| Source { span, raw: false });
+        if left.len() != bytes || right.len() != bytes || bytes & (self.element as usize - 1) != 0 {
+            return self.fold(&targets, &sources, false);
+        }
+        let _controls = self.is_float.then(DefaultControls::enter);
         let job = Job { targets: &targets, sources: &sources, bytes, factors: self.factors };
         // SAFETY: `job` was checked, and the level is one that the processor has.
         unsafe { (self.plain.vector)(&job) }

@@ -122,7 +122,7 @@ impl Row {
         self.mask as usize + 1
     }
 
-    #[inline]
+    #[inline(always)]
     fn line(&self, number: u32) -> &Line {
         let at = (number & self.mask) as usize * self.stride;
         // SAFETY: the mask keeps the slot inside the row, which is inside memory that `_keep` holds; slots are aligned
@@ -136,7 +136,7 @@ impl Row {
         &self.line(number).flag
     }
 
-    #[inline]
+    #[inline(always)]
     fn payload(&self, number: u32) -> SpanMut<'_> {
         let at = (number & self.mask) as usize * self.stride + self.payload_at;
         // SAFETY: inside the slot, by the stride; the flags say whose turn it is (invariant of the module), as the plan
@@ -224,7 +224,7 @@ impl Outbox {
     }
 
     /// Whether the next message has a slot, when the reader is through with all operations up to `through`.
-    #[inline]
+    #[inline(always)]
     pub fn has_room(&self, through: u64) -> bool {
         let next = self.sent.wrapping_add(1);
         self.filled[(next & self.row.mask) as usize] <= through
@@ -240,7 +240,7 @@ impl Outbox {
     ///
     /// # Panics
     /// If it is longer, or longer than the row's payloads.
-    #[inline]
+    #[inline(always)]
     pub fn put_line(&self, from: Span<'_>) {
         let bytes = from.len();
         if bytes > Row::LINE_PAYLOAD_BYTES || bytes > self.row.payload_bytes {
@@ -262,7 +262,7 @@ impl Outbox {
     }
 
     /// Sends what was put there, as part of `operation`; operations are numbered from 1.
-    #[inline]
+    #[inline(always)]
     pub fn send(&mut self, operation: u64, mark: u64) {
         self.sent = self.sent.wrapping_add(1);
         self.filled[(self.sent & self.row.mask) as usize] = operation;
@@ -291,7 +291,7 @@ impl Inbox {
     }
 
     /// Whether the next message is here and is marked so.
-    #[inline]
+    #[inline(always)]
     pub fn look(&self, mark: u64) -> Arrival {
         let next = self.taken.wrapping_add(1);
         // Acquire: pairs with the Release in Outbox::send; sees the payload.

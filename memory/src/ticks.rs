@@ -49,7 +49,7 @@ fn start() -> &'static Start {
 }
 
 /// The present, in ticks of [`duration`]'s unit.
-#[inline]
+#[inline(always)]
 pub fn ticks() -> u64 {
     let start = start();
     #[cfg(target_arch = "x86_64")]

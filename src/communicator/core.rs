@@ -65,6 +65,14 @@ impl Drop for FailOnPanic<'_> {
     }
 }
 
+/// What became of a call that is tried before anything is asked about it.
+pub(super) enum Quick {
+    /// It was not begun.
+    No,
+    Done,
+    Failed(Box<Error>),
+}
+
 /// The engine while a data call has it. The flag goes down before the engine is given back.
 pub(super) struct Owned<'a> {
     _in_call: InCall<'a>,
@@ -177,6 +185,12 @@ impl Core {
         self.queued.store(engine.queued(), Ordering::Relaxed);
     }
 
+    /// Whether its ranks have read each other's memory; none where they may not.
+    #[cfg(test)]
+    pub(crate) fn has_pulled(&self) -> Option<bool> {
+        self.engine.try_acquire().expect("nobody has it").shares.has_pulled()
+    }
+
     /// A waiter for whoever drives this communicator.
     pub(crate) fn waiter(&self) -> Waiter {
         self.policy.waiter()
@@ -194,6 +208,30 @@ impl Core {
         self.planning.admit(&call)?;
         let run = || self.collective_by(&mut self.acquire()?.engine, call, blocks, timeout, buffers);
         run().map_err(|error| self.told(error))
+    }
+
+    /// A collective between two ranks of which the last one was the like: what became of it, if it was begun.
+    #[inline(always)]
+    pub(super) fn duo(&self, call: &Call, timeout: Duration, buffers: &Buffers<'_>) -> Quick {
+        if self.is_forked() || self.group.has_failed() {
+            return Quick::No;
+        }
+        let Some(mut owned) = self.try_own() else { return Quick::No };
+        let guard = FailOnPanic(&self.group);
+        let outcome = owned.engine.duo(call, timeout, buffers, self.policy.looks());
+        std::mem::forget(guard);
+        match outcome {
+            AtOnce::Done => Quick::Done,
+            AtOnce::No => Quick::No,
+            AtOnce::Begun(task) => self.drive_begun(owned, task, buffers),
+        }
+    }
+
+    #[inline(never)]
+    fn drive_begun(&self, mut owned: Owned<'_>, task: Box<Task>, buffers: &Buffers<'_>) -> Quick {
+        let driven = self.drive(&mut owned.engine, task, &[*buffers]);
+        drop(owned);
+        driven.map_or_else(|error| Quick::Failed(Box::new(self.told(error))), |()| Quick::Done)
     }
 
     /// A collective or a message that may be over before it would pay to make a task of it: what became of it, if it was

@@ -26,6 +26,7 @@ use consort_algorithms::catalogue::Algorithm;
 use consort_memory::{Span, SpanMut};
 
 pub(crate) use self::core::Core;
+use self::core::Quick;
 pub use group::{Group, group};
 pub use health::WithTimeout;
 pub use scaled::Scaled;
@@ -185,13 +186,26 @@ impl Communicator {
     /// # Errors
     /// [`Error::InvalidArgument`] when the buffers do not fit the call; otherwise as the typed methods.
     pub fn execute(&self, call: &Call, input: Span<'_>, output: SpanMut<'_>) -> Result<()> {
-        self.core.check()?;
         let buffers = Buffers { input, output };
+        if self.algorithm.is_none() {
+            match self.core.duo(call, self.timeout, &buffers) {
+                Quick::Done => return Ok(()),
+                Quick::Failed(error) => return Err(*error),
+                Quick::No => {}
+            }
+        }
+        self.execute_fully(call, buffers)
+    }
+
+    #[inline(never)]
+    fn execute_fully(&self, call: &Call, buffers: Buffers<'_>) -> Result<()> {
+        self.core.check()?;
         if self.algorithm.is_none()
             && let Some(done) = self.core.at_once(call, self.timeout, buffers)
         {
             return done;
         }
+        let Buffers { input, output } = buffers;
         call.check(self.rank(), self.size(), input, output)?;
         self.core.collective(self.told_how(*call), None, self.timeout, buffers).map(drop)
     }

@@ -61,7 +61,7 @@ pub(crate) struct Engine {
     pub(crate) settings: Settings,
     pub(crate) links: Links,
     packets: Packets,
-    shares: Shares,
+    pub(crate) shares: Shares,
     trials: Trials,
     planner: Arc<Planner>,
     choices: Choices,

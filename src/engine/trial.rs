@@ -28,6 +28,9 @@ const SLOWER: u64 = 24;
 /// How the bytes of a planned operation are staged: through the caches, or past them.
 pub(crate) const STAGED: [Store; 2] = [Store::Cached, Store::Streaming];
 
+/// The way after those: ranks read the others' memory through the system.
+pub(crate) const PULLED: u8 = STAGED.len() as u8;
+
 /// The trials of a communicator, by collective and size class; kept by rank 0, which tells the others.
 #[derive(Default)]
 pub(crate) struct Trials {
@@ -40,9 +43,11 @@ impl Trials {
         self.known.entry((call.kind, class)).or_insert_with(|| Trial::new(STAGED.len() as u8))
     }
 
-    /// The way of the next call like this one.
-    pub(crate) fn way(&mut self, call: &Call) -> u8 {
-        self.of(call).way()
+    /// The way of the next call like this one, which may be [`PULLED`] only if `may_pull`.
+    pub(crate) fn way(&mut self, call: &Call, may_pull: bool) -> u8 {
+        let trial = self.of(call);
+        trial.limit(STAGED.len() as u8 + u8::from(may_pull));
+        trial.way()
     }
 
     /// A call took so many ticks.
@@ -85,6 +90,14 @@ impl Trial {
             known: 0,
             left: 1,
             apart: APART_MIN,
+        }
+    }
+
+    /// There are so many ways now, of which those that were before are the same.
+    fn limit(&mut self, ways: u8) {
+        if ways != self.ways {
+            let known = Trial::new(ways);
+            *self = if self.taken < ways { Trial { taken: self.taken, ..known } } else { known };
         }
     }
 
@@ -189,6 +202,19 @@ mod tests {
         assert!(second < first / 20, "{trial:?}");
         let mut trial = Trial::new(1);
         assert_eq!(run(&mut trial, 1000, [7]), [1000]);
+    }
+
+    #[test]
+    fn a_way_that_is_forbidden_is_taken_no_more() {
+        let mut trial = Trial::new(3);
+        run(&mut trial, 1000, [1000, 3000, 700]);
+        assert_eq!(trial.taken, 2);
+        trial.limit(2);
+        assert_eq!(run(&mut trial, 1000, [1000, 3000])[0] + 40, 1000, "{trial:?}");
+        trial.limit(3);
+        assert_eq!(trial.taken, 0);
+        run(&mut trial, 1000, [1000, 3000, 700]);
+        assert_eq!(trial.taken, 2, "{trial:?}");
     }
 
     #[test]

@@ -31,6 +31,7 @@ pub(crate) use choice::{Choice, Choices, mailbox_bytes};
 pub use explain::{Candidate, Explanation, Origin};
 pub(crate) use machine::Machine;
 pub use planning::Planning;
+pub(crate) use planning::folds_in_rank_order;
 pub use preferences::{Determinism, read_topology};
 pub(crate) use preferences::{Preferences, Wishes, digest};
 pub use tuning::{Tuning, TuningError, TuningLine};

@@ -565,7 +565,7 @@ fn is_provable(algorithm: Algorithm, collective: Collective, ranks: u32) -> bool
 }
 
 /// Contributions are folded from the first rank to the last, whatever the piece.
-fn folds_in_rank_order(algorithm: Algorithm) -> bool {
+pub(crate) fn folds_in_rank_order(algorithm: Algorithm) -> bool {
     matches!(algorithm, Algorithm::Direct { .. } | Algorithm::TwoShot)
 }
 

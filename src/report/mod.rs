@@ -17,6 +17,7 @@ use std::time::Duration;
 pub(crate) use analysis::analyse;
 
 use crate::Rank;
+use crate::nccl::log::{NO_DEVICE, Subsystem};
 
 /// What every rank of a communicator is doing, and the verdict. `Display` is the text for people,
 /// [`Report::to_json`] the same for programs.
@@ -154,6 +155,12 @@ static LISTENER: OnceLock<Listener> = OnceLock::new();
 pub(crate) fn listen(listener: Listener) {
     // Whoever comes second finds the same listener there: there is one log.
     let _ = LISTENER.set(listener);
+}
+
+/// Something that explains how the library does what it does.
+pub(crate) fn inform(text: &str) {
+    tracing::info!("{text}");
+    crate::nccl::log::info(Subsystem::Init, NO_DEVICE, text);
 }
 
 /// Something that people should know and that is no error.

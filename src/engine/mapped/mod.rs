@@ -9,7 +9,9 @@
 //! returned, whatever happens: see [`Run::withdraw`]. Memory of others is mapped when it is first used, kept, and
 //! forgotten oldest first. Absent: waiting, staging, messages.
 
+mod folds;
 mod notes;
+mod pulled;
 mod run;
 #[cfg(test)]
 mod tests;
@@ -23,9 +25,11 @@ use consort_memory::areas::{self, Area};
 use consort_transports::Lent;
 
 use crate::Rank;
+use crate::control::process::random;
 use crate::error::{Error, Result};
 
 use notes::Notice;
+pub(super) use pulled::is_for as may_pull;
 pub(crate) use run::{Run, Step, Stop};
 
 /// How many of a rank's areas others know of; one more, and the one that was told of first is forgotten by all.
@@ -85,9 +89,21 @@ struct Told {
     lent: Option<Lent>,
 }
 
+/// Whether ranks may read each other's memory through the system.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+enum Pulls {
+    #[default]
+    Untried,
+    Proved,
+    Forbidden,
+}
+
 /// What a communicator's ranks know of each other's memory.
 #[derive(Default)]
 pub(crate) struct Shares {
+    pulls: Pulls,
+    /// A word that another process can only know if it reads this one's memory.
+    witness: Option<Box<u64>>,
     /// By rank.
     known: Vec<Known>,
     /// This rank's areas that the others know of, the first one first, and where they are lent.
@@ -101,6 +117,23 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
+    /// Whether nothing is known that keeps ranks from reading each other's memory.
+    pub(crate) fn may_pull(&self) -> bool {
+        self.pulls != Pulls::Forbidden
+    }
+
+    #[cfg(test)]
+    pub(crate) fn has_pulled(&self) -> Option<bool> {
+        self.may_pull().then_some(self.pulls == Pulls::Proved)
+    }
+
+    /// Where the word is that only this rank knows, and which it is.
+    fn witness(&mut self) -> (u64, u64) {
+        let new = || Box::new(random().map_or(0, u64::from_le_bytes));
+        let word = self.witness.get_or_insert_with(new);
+        (std::ptr::from_ref(&**word).expose_provenance() as u64, **word)
+    }
+
     /// The area that holds these addresses.
     fn find(&mut self, start: usize, bytes: usize) -> Option<Arc<Area>> {
         let now = areas::epoch();
@@ -158,5 +191,6 @@ impl Shares {
         self.known.iter().map(of_known).sum::<usize>()
             + self.told.capacity() * size_of::<Told>()
             + plans.sum::<usize>()
+            + self.idle.as_ref().map_or(0, |run| run.memory_bytes())
     }
 }

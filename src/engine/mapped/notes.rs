@@ -8,7 +8,7 @@ use consort_memory::{Span, SpanMut};
 use consort_transports::Lent;
 
 /// Where a buffer is: in which area of its rank, and how far from its beginning. Key 0 is of memory that no other
-/// process can map.
+/// process can map; the offset is its address then.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Place {
     pub(super) key: u64,
@@ -21,8 +21,13 @@ pub(super) struct Entry {
     pub(super) input: Place,
     pub(super) output: Place,
     pub(super) tells: bool,
-    /// Of rank 0: how bytes are staged if the operation goes the planned way.
+    /// Of rank 0: how bytes are staged if the operation goes the planned way; or that ranks read each other's memory.
     pub(super) way: u8,
+    /// Whether this rank may be asked to read others' memory, and whether it has done so.
+    pub(super) may_pull: bool,
+    pub(super) has_pulled: bool,
+    /// Where in its memory a word is that nobody else knows, and which.
+    pub(super) witness: (u64, u64),
 }
 
 /// How another rank maps an area.
@@ -46,7 +51,7 @@ fn word(from: Span<'_>, at: usize) -> u64 {
 }
 
 impl Entry {
-    pub(super) const BYTES: usize = 40;
+    pub(super) const BYTES: usize = 56;
 
     pub(super) fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
@@ -55,7 +60,12 @@ impl Entry {
             self.input.offset,
             self.output.key,
             self.output.offset,
-            u64::from(self.tells) | u64::from(self.way) << 8,
+            u64::from(self.tells)
+                | u64::from(self.may_pull) << 1
+                | u64::from(self.has_pulled) << 2
+                | u64::from(self.way) << 8,
+            self.witness.0,
+            self.witness.1,
         ];
         for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
             place.copy_from_slice(&word.to_le_bytes());
@@ -68,7 +78,10 @@ impl Entry {
             input: Place { key: word(from, 0), offset: word(from, 8) },
             output: Place { key: word(from, 16), offset: word(from, 24) },
             tells: word(from, 32) & 1 != 0,
+            may_pull: word(from, 32) & 2 != 0,
+            has_pulled: word(from, 32) & 4 != 0,
             way: (word(from, 32) >> 8) as u8,
+            witness: (word(from, 40), word(from, 48)),
         }
     }
 }

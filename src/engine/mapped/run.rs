@@ -6,25 +6,26 @@
 use std::sync::Arc;
 use std::task::Poll;
 
-use consort_algorithms::plan::{Action, Operand, Plan, Position, Region, Step as PlanStep};
-use consort_algorithms::{Extents, lengths};
-use consort_kernels::{Reducer, Source, Store, Target};
+use consort_algorithms::Extents;
+use consort_algorithms::plan::Plan;
+use consort_kernels::{DataType, Reducer};
 use consort_memory::areas::Area;
-use consort_memory::{Mapping, Span, SpanMut};
+use consort_memory::{Mapping, Span, SpanMut, ticks};
 use consort_transports::{Fetch, Lent, Shm};
 
-use super::Shares;
 use super::notes::{Entry, Notice, Place};
+use super::pulled::{self, Pull, Theirs};
+use super::{Pulls, Shares};
 use crate::Rank;
-use crate::call::Kind;
+use crate::call::{Call, Kind};
 use crate::control::group::Group;
 use crate::engine::bound::Bearings;
 use crate::engine::packets::{Board, Round, Wanted};
+use crate::engine::trial::PULLED;
 use crate::engine::{Buffers, Progress, Request};
 use crate::error::{Error, Result};
+use crate::report::inform;
 
-/// What a turn folds at most: about a tenth of a millisecond.
-const TURN_BYTES: usize = 1 << 20;
 /// Operations that touch at least so many bytes of one rank write past the caches.
 const STREAMING_BYTES_MIN: usize = 4 << 20;
 
@@ -63,6 +64,10 @@ enum Stage {
     Fetch,
     Verdict,
     Folds,
+    /// The same where ranks read what they need through the system: what is folded, and then what is copied.
+    Pull,
+    Halves,
+    Copies,
     Exit,
     Done,
 }
@@ -70,21 +75,14 @@ enum Stage {
 /// A buffer of a rank, mapped here; none where nobody touches it.
 type Mapped = Option<(Arc<Mapping>, usize)>;
 
-/// Memory that a step names.
-enum Where<'a> {
-    /// This rank's, from there on.
-    Input(usize),
-    Output(usize),
-    Theirs(SpanMut<'a>),
-}
-
 /// One operation.
 pub(crate) struct Run {
     stage: Stage,
     round: Round,
     mark: u64,
-    kind: Kind,
-    root: Rank,
+    call: Call,
+    pub(super) kind: Kind,
+    pub(super) root: Rank,
     entry: Entry,
     /// By rank.
     entries: Vec<Entry>,
@@ -92,24 +90,28 @@ pub(crate) struct Run {
     tells: Vec<(Arc<Area>, Lent)>,
     notices: Vec<u8>,
     /// Inputs and outputs by rank.
-    mapped: Vec<[Mapped; 2]>,
+    pub(super) mapped: Vec<[Mapped; 2]>,
     /// What is being fetched: whose, and which area.
     fetching: Vec<(Rank, u64, Fetch)>,
     /// Whether this rank has what it needs, and whether all have.
     has_all: bool,
     all_have: bool,
-    plan: Option<Arc<Plan>>,
-    bearings: Bearings,
-    extents: Extents<'static>,
+    pub(super) plan: Option<Arc<Plan>>,
+    pub(super) bearings: Bearings,
+    pub(super) extents: Extents<'static>,
     /// The step of the plan and the bytes of it that are done.
-    at: (usize, usize),
+    pub(super) at: (usize, usize),
     /// What others may write to.
     exposed: Option<(Arc<Area>, usize, usize)>,
-    streaming: bool,
+    pub(super) streaming: bool,
+    /// The way without mapped buffers, if it is taken: since when, and of whom.
+    pull: Pull,
+    pulled: Option<u64>,
+    theirs: Vec<Theirs>,
 }
 
 /// Whether others touch the input and the output of a rank.
-fn touched(kind: Kind, rank: Rank, root: Rank) -> [bool; 2] {
+pub(super) fn touched(kind: Kind, rank: Rank, root: Rank) -> [bool; 2] {
     let is_root = rank == root;
     match kind {
         Kind::AllReduce => [true, true],
@@ -179,6 +181,14 @@ impl Run {
         (entry.tells, entry.way) = (!tells.is_empty(), way);
         let [_, output] = &found;
         let exposed = output.clone().filter(|_| entry.output.key != 0);
+        let is_ordinary = entry.input.key == 0 && entry.output.key == 0;
+        let is_within = call.kind == Kind::AllToAll && ranges[0].0 == ranges[1].0;
+        if shm.is_some() && is_ordinary && !is_within && shares.may_pull() {
+            entry.may_pull = true;
+            entry.has_pulled = shares.pulls == Pulls::Proved;
+            entry.witness = shares.witness();
+            (entry.input.offset, entry.output.offset) = (ranges[0].0 as u64, ranges[1].0 as u64);
+        }
         let round = Round::begin(board, Entry::BYTES, marked(mark, 0));
         let collective = call.kind.collective();
         let bearings = Bearings::Rotated { root: call.root, size };
@@ -198,6 +208,11 @@ impl Run {
         (run.has_all, run.all_have) = (true, true);
         (run.plan, run.bearings, run.at) = (None, bearings, (0, 0));
         run.exposed = exposed.map(|area| (area, ranges[1].0, ranges[1].1));
+        run.call = *call;
+        run.pulled = None;
+        run.theirs.clear();
+        let pid = |rank: Rank| group.member.table[group.members[rank as usize] as usize].pid;
+        run.theirs.extend((0..size).map(|rank| Theirs { pid: pid(rank), ..Theirs::default() }));
         run.streaming = block * blocks >= STREAMING_BYTES_MIN;
         if entry.input.key != 0 || entry.output.key != 0 || !needed.contains(&true) {
             // Reduces begin at rank 0, whoever is the root.
@@ -235,6 +250,10 @@ impl Run {
             at: (0, 0),
             exposed: None,
             streaming: false,
+            pull: Pull::default(),
+            pulled: None,
+            theirs: Vec::new(),
+            call: Call::new(Kind::Barrier, DataType::Int8, None, 0, 0),
         })
     }
 
@@ -268,7 +287,12 @@ impl Run {
                 Stage::Fetch => self.fetch(shares, shm, me)?,
                 Stage::Verdict => self.tell(board)?,
                 Stage::Folds => self.fold(board, me, reducer, buffers)?,
-                Stage::Exit => self.round.advance(board, Some(&[]), |_| true, |_, _| ())?,
+                Stage::Pull => {
+                    let Run { pull, theirs, streaming, .. } = self;
+                    pulled::outcome(pull.fold(me, theirs, reducer, buffers, *streaming))?
+                }
+                Stage::Copies => pulled::outcome(self.pull.copy(&self.theirs, buffers))?,
+                Stage::Halves | Stage::Exit => self.round.advance(board, Some(&[]), |_| true, |_, _| ())?,
                 Stage::Done => return Ok(Step::Progress(Progress::Done)),
             };
             match progress {
@@ -278,7 +302,21 @@ impl Run {
             }
             moved = Progress::Moved;
             self.stage = match self.stage {
-                Stage::Entry if !self.is_possible() => return Ok(Step::Declined),
+                Stage::Entry if !self.is_possible() && !self.may_pull() => return Ok(Step::Declined),
+                Stage::Entry if !self.is_possible() => {
+                    for (their, entry) in self.theirs.iter_mut().zip(&self.entries) {
+                        (their.input, their.output) = (entry.input.offset, entry.output.offset);
+                    }
+                    self.pulled = Some(ticks());
+                    self.pull.begin(&self.call, me, &self.theirs);
+                    if self.entries.iter().all(|entry| entry.has_pulled) {
+                        Stage::Pull
+                    } else {
+                        self.has_all = pulled::has_witnesses(me, &self.theirs, &self.entries);
+                        self.round = Round::begin(board, 1, marked(self.mark, 2));
+                        Stage::Verdict
+                    }
+                }
                 Stage::Entry if self.entries.iter().any(|entry| entry.tells) => {
                     self.round = Round::begin(board, Notice::LIST_BYTES_MAX, marked(self.mark, 1));
                     let list: Vec<Notice> =
@@ -304,9 +342,26 @@ impl Run {
                         Error::internal("memory that was mapped before cannot be mapped again").into()
                     );
                 }
-                Stage::Verdict if !self.all_have => return Ok(Step::Declined),
+                Stage::Verdict if !self.all_have => {
+                    if self.pulled.take().is_some() {
+                        shares.pulls = Pulls::Forbidden;
+                        inform(
+                            "ranks of this host go without reading each other's memory (process_vm_readv)",
+                        );
+                    }
+                    return Ok(Step::Declined);
+                }
+                Stage::Verdict if self.pulled.is_some() => {
+                    shares.pulls = Pulls::Proved;
+                    Stage::Pull
+                }
+                Stage::Pull if self.pull.has_halves() => {
+                    self.round = Round::begin(board, 0, marked(self.mark, 4));
+                    Stage::Halves
+                }
+                Stage::Pull | Stage::Halves => Stage::Copies,
                 Stage::Fetch | Stage::Verdict => Stage::Folds,
-                Stage::Folds => {
+                Stage::Folds | Stage::Copies => {
                     self.round = Round::begin(board, 0, marked(self.mark, 3));
                     Stage::Exit
                 }
@@ -324,7 +379,7 @@ impl Run {
     pub(crate) fn wanted(&self, board: &Board) -> Option<Wanted> {
         match self.stage {
             Stage::Fetch => self.fetching.first().map(|(peer, ..)| Wanted { peer: *peer, room: false }),
-            Stage::Folds | Stage::Done => None,
+            Stage::Folds | Stage::Pull | Stage::Copies | Stage::Done => None,
             _ => self.round.wanted(board),
         }
     }
@@ -334,6 +389,21 @@ impl Run {
         let note = entry.encode();
         let hear = |from: Rank, note: Span<'_>| entries[from as usize] = Entry::decode(note);
         round.advance(board, Some(&note), |_| true, hear)
+    }
+
+    /// Bytes of what is kept between operations.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.pull.memory_bytes()
+    }
+
+    /// Since when ranks have read each other's memory, if they did.
+    pub(crate) fn pulled(&self) -> Option<u64> {
+        self.pulled
+    }
+
+    /// Whether rank 0 wants ranks to read each other's memory, and all can be asked to.
+    fn may_pull(&self) -> bool {
+        self.way() == PULLED && self.entries.iter().all(|entry| entry.may_pull)
     }
 
     /// Whether all buffers that others touch can be mapped.
@@ -436,112 +506,6 @@ impl Run {
         );
         *all_have &= heard;
         progress
-    }
-
-    /// Folds up to a turn's bytes.
-    fn fold(
-        &mut self,
-        board: &mut Board,
-        me: Rank,
-        reducer: &Reducer,
-        buffers: Buffers<'_>,
-    ) -> std::result::Result<Progress, Stop> {
-        let Some(plan) = self.plan.clone() else {
-            return Err(Error::internal("mapped buffers without a plan").into());
-        };
-        let is_visit = |rank: Rank| rank != me && touched(self.kind, rank, self.root)[1];
-        if self.at == (0, 0) && (0..board.ranks()).any(is_visit) && !board.visit() {
-            // Some rank has failed, and this one is about to hear of it.
-            return Ok(Progress::Blocked);
-        }
-        let mut room = TURN_BYTES;
-        while let Some(step) = plan.steps.get(self.at.0) {
-            let bytes = match (step.action, step.extent.as_chunk()) {
-                (Action::Copy | Action::Reduce, Some(chunk)) => self.extents.length(chunk),
-                _ => 0,
-            };
-            let left = bytes - self.at.1;
-            // Whole lines, so that all pieces but the first are aligned as that is.
-            let piece = left.min(room);
-            if piece != 0 {
-                self.fold_piece(&plan, step, (self.at.1, piece), me, reducer, buffers)?;
-                self.at.1 += piece;
-                room -= piece;
-            }
-            if self.at.1 == bytes {
-                self.at = (self.at.0 + 1, 0);
-            }
-            if room == 0 {
-                return Ok(Progress::Moved);
-            }
-        }
-        board.leave();
-        Ok(Progress::Done)
-    }
-
-    fn fold_piece(
-        &self,
-        plan: &Plan,
-        step: &PlanStep,
-        (at, bytes): (usize, usize),
-        me: Rank,
-        reducer: &Reducer,
-        buffers: Buffers<'_>,
-    ) -> Result<()> {
-        let store = if self.streaming { Store::Streaming } else { Store::Cached };
-        let mut sources = [Source { span: Span::empty(), raw: false }; PlanStep::PLACES_MAX];
-        let (from, to) = (plan.sources(step), plan.targets(step));
-        for (nth, (source, operand)) in sources.iter_mut().zip(from).enumerate() {
-            let span = match self.place(plan, operand, (at, bytes), me)? {
-                Where::Input(first) => buffers.input.slice(first, bytes),
-                Where::Output(first) => buffers.output.read().slice(first, bytes),
-                Where::Theirs(span) => span.read(),
-            };
-            *source = Source { span, raw: step.raw >> nth & 1 != 0 };
-        }
-        let mut targets = [Target { span: SpanMut::empty(), store }; PlanStep::PLACES_MAX];
-        let mut count = 0;
-        for operand in to {
-            let span = match self.place(plan, operand, (at, bytes), me)? {
-                Where::Output(first) => buffers.output.slice(first, bytes),
-                Where::Theirs(span) => span,
-                Where::Input(_) => return Err(Error::internal("a mapped plan that writes an input")),
-            };
-            // In place: it is there.
-            let is_there = from.len() == 1 && span.as_mut_ptr().cast_const() == sources[0].span.as_ptr();
-            if !is_there {
-                targets[count] = Target { span, store };
-                count += 1;
-            }
-        }
-        if count != 0 {
-            reducer.fold_in_turn(&targets[..count], &sources[..from.len()], step.has(PlanStep::FINISH));
-        }
-        Ok(())
-    }
-
-    /// Where an operand is: in this rank's input or output, or in memory of another rank.
-    fn place(&self, plan: &Plan, operand: &Operand, part: (usize, usize), me: Rank) -> Result<Where<'_>> {
-        let wrong = || Error::internal("a mapped plan of other memory than the callers'");
-        let Position::Chunk(chunk) = operand.position else { return Err(wrong()) };
-        let (rank, output) = match plan.regions[operand.region as usize].region {
-            Region::Input(rank) => (rank, false),
-            Region::Output(rank) => (rank, true),
-            _ => return Err(wrong()),
-        };
-        let rank = self.bearings.rank(rank);
-        let (at, bytes) = part;
-        let first = self.extents.offset_of(chunk, || lengths::holds_all(plan.collective, output)) + at;
-        if rank == me {
-            return Ok(if output { Where::Output(first) } else { Where::Input(first) });
-        }
-        let (mapping, offset) = self.mapped[rank as usize][usize::from(output)].as_ref().ok_or_else(wrong)?;
-        let start = offset.checked_add(first);
-        let start = start.filter(|start| start.checked_add(bytes).is_some_and(|end| end <= mapping.bytes()));
-        match start {
-            Some(start) => Ok(Where::Theirs(mapping.span(start, bytes))),
-            None => Err(Error::internal(format!("rank {rank} named a place outside its memory"))),
-        }
     }
 
     /// The operation has failed. Whether nobody writes to this rank's memory any more; `at_last` says that nobody is

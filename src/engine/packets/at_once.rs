@@ -10,6 +10,7 @@ use std::time::Duration;
 use consort_kernels::Reducer;
 use consort_memory::{Arrival, Row, Span, SpanMut};
 
+use super::duo::Duo;
 use super::exchange::Exchange;
 use super::moves::{Moves, Use};
 use super::{Board, Peer, UNASKED_BYTES_MAX, letters};
@@ -21,16 +22,16 @@ use crate::recorder::{digest_of, this_thread};
 /// How many calls are remembered. A power of two.
 const REMEMBERED: usize = 16;
 /// So many looks take about as long as reading the clock: what took no more ended when it was entered.
-const LOOKS_WITHOUT_CLOCK: u32 = 32;
+pub(super) const LOOKS_WITHOUT_CLOCK: u32 = 32;
 
 /// A call that has run, with what followed from it.
-struct Known {
-    packed: u64,
-    call: Call,
-    moves: Moves,
-    reducer: Reducer,
+pub(super) struct Known {
+    pub(super) packed: u64,
+    pub(super) call: Call,
+    pub(super) moves: Moves,
+    pub(super) reducer: Reducer,
     /// Bytes of a block.
-    bytes: usize,
+    pub(super) bytes: usize,
     /// Bytes of the buffers; 0 where this rank has none.
     input_bytes: usize,
     output_bytes: usize,
@@ -39,36 +40,17 @@ struct Known {
     /// How its messages go, where each is one line and folding is of two at a time.
     lines: Option<Lines>,
     /// The same between two ranks, where at most one message goes each way.
-    duo: Option<Duo>,
-}
-
-/// The moves of an exchange of lines with the only other rank: where in the buffers what is sent and kept begins.
-#[derive(Clone, Copy)]
-struct Duo {
-    peer: u32,
-    purpose: Use,
-    sends: Option<usize>,
-    /// Where it is kept.
-    receives: Option<usize>,
-    own: Option<(usize, usize)>,
-}
-
-impl Duo {
-    fn of(lines: &Lines, purpose: Use, me: Rank, size: u32) -> Option<Self> {
-        let only = |moves: &[(Rank, usize)]| moves.first().map(|(_, at)| *at);
-        let (sends, receives) = (only(&lines.sends), only(&lines.receives));
-        (size == 2).then(|| Duo { peer: 1 - me, purpose, sends, receives, own: lines.own })
-    }
+    pub(super) duo: Option<Duo>,
 }
 
 /// The moves of an exchange of lines.
-struct Lines {
+pub(super) struct Lines {
     /// To whom, and which bytes of the input, in the order of sending.
-    sends: Box<[(Rank, usize)]>,
+    pub(super) sends: Box<[(Rank, usize)]>,
     /// From whom, and where in the output it is kept, in the order of ranks.
-    receives: Box<[(Rank, usize)]>,
+    pub(super) receives: Box<[(Rank, usize)]>,
     /// Where the own contribution is in the input, and where in the output it is kept.
-    own: Option<(usize, usize)>,
+    pub(super) own: Option<(usize, usize)>,
 }
 
 /// The calls that a communicator remembers, each at one place only.
@@ -121,7 +103,12 @@ impl Memory {
         self.find(call).is_some()
     }
 
-    /// A call that names no algorithm, scales nothing and has equal blocks.
+    /// The one that was found last.
+    #[inline(always)]
+    pub(super) fn latest(&self) -> Option<&Known> {
+        self.known.get(self.last)?.as_deref()
+    }
+
     #[inline]
     fn find(&mut self, call: &Call) -> Option<&Known> {
         let is_last =
@@ -143,10 +130,14 @@ impl Memory {
 }
 
 impl Known {
-    #[inline]
-    fn is(&self, call: &Call) -> bool {
+    /// Whether a call is like it: one that names no algorithm, scales nothing and has equal blocks.
+    #[inline(always)]
+    pub(super) fn is(&self, call: &Call) -> bool {
         let Call { kind, data_type, op, root, count, .. } = self.call;
         count == call.count
+            && call.scalar.is_none()
+            && call.algorithm.is_none()
+            && call.counts == 0
             && kind == call.kind
             && data_type == call.data_type
             && op == call.op
@@ -154,8 +145,8 @@ impl Known {
     }
 
     /// Whether the buffers are what the call needs, as [`Call::check`] finds it.
-    #[inline]
-    fn fits(&self, buffers: &Buffers<'_>) -> bool {
+    #[inline(always)]
+    pub(super) fn fits(&self, buffers: &Buffers<'_>) -> bool {
         let (input, output) = (buffers.input, buffers.output);
         if self.input_bytes != 0 && input.len() != self.input_bytes
             || self.output_bytes != 0 && output.len() != self.output_bytes
@@ -220,39 +211,19 @@ impl Engine {
         let Some(board) = packets.board() else { return AtOnce::No };
         let way = board.way();
         let Board { me, peers, operations, memory, .. } = board;
-        if !queue.is_empty() || call.scalar.is_some() || call.algorithm.is_some() || call.counts != 0 {
+        if !queue.is_empty() {
             return AtOnce::No;
         }
         let Some(known) = memory.find(call).filter(|known| known.fits(&buffers)) else {
             return AtOnce::No;
         };
+        if known.duo.is_some() {
+            return self.duo(call, timeout, &buffers, looks);
+        }
         let packed = known.packed;
         *sequence += 1;
         *operations += 1;
         let before = std::mem::replace(history, digest_of(packed, call.count as u64, *sequence, *history));
-        if let Some(duo) = &known.duo
-            && let Some(Some(peer)) = peers.get_mut(duo.peer as usize)
-        {
-            let (operation, mark, bytes) = (*operations, *history, known.bytes);
-            let has_sent = duo.send(peer, operation, mark, buffers.input, bytes);
-            let recorder = &group.recorder;
-            let entered = recorder.ticks();
-            let record =
-                recorder.enter_at(*sequence, (packed, call.count as u64), false, this_thread(), entered);
-            let mut looked = 0;
-            if has_sent && duo.awaits(peer, mark, looks, &mut looked) {
-                duo.finish(&known.reducer, peer, operation, buffers, bytes);
-                let ended = if looked > LOOKS_WITHOUT_CLOCK { recorder.ticks() } else { entered };
-                recorder.finish_at(record, *sequence, false, ended);
-                peer.bell.ring();
-                return AtOnce::Done;
-            }
-            let mut exchange = Exchange::at(known.moves, bytes, mark, operation, way);
-            exchange.has_sent_up_to((!has_sent).then_some(duo.peer), *me, 2);
-            let request = Request { call: known.call, sequence: *sequence, history: before, record };
-            let reducer = known.reducer;
-            return AtOnce::Begun(self.task_of(timeout, request, exchange, reducer));
-        }
         let mut exchange = Exchange::at(known.moves, known.bytes, *history, *operations, way);
         let recorder = &group.recorder;
         let mut reached = Reached { sent: 0, here: 0, looked: 0 };
@@ -299,7 +270,7 @@ impl Engine {
 
     /// What was begun goes on as a task.
     #[cold]
-    fn task_of(
+    pub(super) fn task_of(
         &mut self,
         timeout: Duration,
         request: Request,
@@ -310,57 +281,6 @@ impl Engine {
         task.prepare(timeout);
         task.push_begun(request, exchange, reducer);
         task
-    }
-}
-
-impl Duo {
-    /// Whether the message, if there is one, had a slot.
-    #[inline]
-    fn send(&self, peer: &mut Peer, operation: u64, mark: u64, input: Span<'_>, bytes: usize) -> bool {
-        let Some(at) = self.sends else { return true };
-        if !peer.has_room(0) {
-            return false;
-        }
-        peer.out[0].put_line(input.slice(at, bytes));
-        peer.out[0].send(operation, mark);
-        peer.unanswered = 0;
-        true
-    }
-
-    /// Whether the other's message, if there is one, is here.
-    #[inline]
-    fn awaits(&self, peer: &Peer, mark: u64, looks: u32, looked: &mut u32) -> bool {
-        if self.receives.is_none() {
-            return true;
-        }
-        loop {
-            match peer.inboxes[0].look(mark) {
-                Arrival::Here => return true,
-                Arrival::None if *looked < looks => *looked += 1,
-                _ => return false,
-            }
-        }
-    }
-
-    /// Folds what is here, or keeps it.
-    #[inline]
-    fn finish(&self, reducer: &Reducer, peer: &mut Peer, operation: u64, buffers: Buffers<'_>, bytes: usize) {
-        let Buffers { input, output } = buffers;
-        if let (Use::Fold, Some((at, _))) = (self.purpose, self.own) {
-            let (own, theirs) = (input.slice(at, bytes), peer.inboxes[0].payload().slice(0, bytes));
-            let (left, right) = if self.peer == 1 { (own, theirs) } else { (theirs, own) };
-            reducer.fold_two(output.slice(0, bytes), left, right);
-        } else if self.purpose == Use::Keep {
-            if let Some(at) = self.receives {
-                peer.inboxes[0].get_line(output.slice(at, bytes));
-            }
-            if let Some((from, to)) = self.own {
-                output.slice(to, bytes).copy_from(input.slice(from, bytes));
-            }
-        }
-        if self.receives.is_some() {
-            peer.take(0, operation);
-        }
     }
 }
 

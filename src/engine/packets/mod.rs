@@ -10,6 +10,7 @@
 //! row) is the planner's choice, equal on all ranks. Absent: waiting, sizes beyond [`MESSAGE_BYTES_MAX`].
 
 mod at_once;
+mod duo;
 mod exchange;
 pub(crate) mod letters;
 pub(crate) mod moves;
@@ -422,7 +423,7 @@ impl Peer {
     }
 
     /// Whether the next message of a row has a slot.
-    #[inline]
+    #[inline(always)]
     fn has_room(&mut self, row: usize) -> bool {
         self.out[row].has_room(self.through) || {
             self.through = self.through.max(self.credit.value());
@@ -431,7 +432,7 @@ impl Peer {
     }
 
     /// The next message was emptied in `operation`.
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, row: usize, operation: u64) {
         self.inboxes[row].take();
         self.through = self.through.max(operation - 1);

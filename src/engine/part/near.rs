@@ -12,9 +12,11 @@ use crate::engine::executor::Progress;
 use crate::engine::mapped::{self, Run, Step};
 use crate::engine::packets::{self, Board, Exchange, Wanted, letters};
 use crate::engine::task::Request;
+use crate::engine::trial::PULLED;
 use crate::engine::trouble::Trouble;
 use crate::engine::{Buffers, Engine};
 use crate::error::Error;
+use crate::planner::folds_in_rank_order;
 
 impl Part {
     /// Its messages are on their way already.
@@ -49,7 +51,10 @@ impl Part {
         }
         match packets.board() {
             Some(board) if choice.mapped => {
-                let way = if group.rank == 0 { trials.way(&request.call) } else { 0 };
+                let algorithm = choice.program.algorithm;
+                let in_rank_order = group.size() == 2 || folds_in_rank_order(algorithm);
+                let may_pull = shares.may_pull() && mapped::may_pull(&request.call, in_rank_order);
+                let way = if group.rank == 0 { trials.way(&request.call, may_pull) } else { 0 };
                 let run = Run::begin(shares, board, links.shm(), &request, group, buffers, way)?;
                 self.mapped = Some((run, reducer_of(&request.call, group.size())));
                 self.phase = Phase::Mapped;
@@ -74,7 +79,7 @@ impl Part {
         buffers: Buffers<'_>,
     ) -> std::result::Result<Option<Progress>, Trouble> {
         let request = self.request()?;
-        let Engine { packets, shares, links, group, .. } = engine;
+        let Engine { packets, shares, links, group, trials, .. } = engine;
         let (Some((run, reducer)), Some(board)) = (&mut self.mapped, packets.board()) else {
             return Err(Error::internal("mapped buffers without a board").into());
         };
@@ -84,6 +89,9 @@ impl Part {
                 self.wanted = run.wanted(board);
                 if progress == Progress::Done {
                     if let Some((run, _)) = self.mapped.take() {
+                        if let (Some(since), 0) = (run.pulled(), group.rank) {
+                            trials.note(&request.call, PULLED, ticks().saturating_sub(since));
+                        }
                         run.end(shares);
                     }
                     self.phase = Phase::Done;
