@@ -210,7 +210,7 @@ mod tests {
         run(&mut trial, 1000, [1000, 3000, 700]);
         assert_eq!(trial.taken, 2);
         trial.limit(2);
-        assert_eq!(run(&mut trial, 1000, [1000, 3000])[0] + 40, 1000, "{trial:?}");
+        assert!(run(&mut trial, 1000, [1000, 3000])[0] > 900, "{trial:?}");
         trial.limit(3);
         assert_eq!(trial.taken, 0);
         run(&mut trial, 1000, [1000, 3000, 700]);
