@@ -9,6 +9,8 @@
 //! returned, whatever happens: see [`Run::withdraw`]. Memory of others is mapped when it is first used, kept, and
 //! forgotten oldest first. Absent: waiting, staging, messages.
 
+#[cfg(test)]
+mod fuzz;
 mod notes;
 mod run;
 #[cfg(test)]
@@ -83,6 +85,9 @@ struct Told {
     area: Weak<Area>,
     /// None once it is freed; the others forget it in its turn.
     lent: Option<Lent>,
+    /// Somebody could not map what was needed when it was used: it is not offered again, as nobody but that rank would
+    /// know that there is something to be asked.
+    is_refused: bool,
 }
 
 /// What a communicator's ranks know of each other's memory.
@@ -126,10 +131,25 @@ impl Shares {
 
     /// Others are told of an area.
     fn tell(&mut self, area: &Arc<Area>, lent: Lent) {
-        self.told.push_back(Told { key: area.key(), area: Arc::downgrade(area), lent: Some(lent) });
+        let told = Told { key: area.key(), area: Arc::downgrade(area), lent: Some(lent), is_refused: false };
+        self.told.push_back(told);
         if self.told.len() > NOTICES_MAX {
             self.told.pop_front();
         }
+    }
+
+    /// Whether others know of an area; none if some of them could not map it.
+    fn is_told(&self, key: u64) -> Option<bool> {
+        match self.told.iter().find(|told| told.key == key) {
+            Some(told) if told.is_refused => None,
+            found => Some(found.is_some()),
+        }
+    }
+
+    /// Some rank could not map what an operation on these areas needed.
+    fn refuse(&mut self, keys: [u64; 2]) {
+        let of_it = self.told.iter_mut().filter(|told| keys.contains(&told.key));
+        of_it.for_each(|told| told.is_refused = true);
     }
 
     /// This rank's plan of a collective; `first` is where a reduce begins.

@@ -129,17 +129,16 @@ fn marked(mark: u64, round: u64) -> u64 {
 }
 
 impl Run {
-    /// Begins an operation.
+    /// Begins an operation of rank `me` of `size`.
     pub(crate) fn begin(
         shares: &mut Shares,
         board: &mut Board,
         shm: Option<&Shm>,
         request: &Request,
-        group: &Group,
+        (me, size): (Rank, u32),
         buffers: Buffers<'_>,
         way: u8,
     ) -> Result<Box<Run>> {
-        let (me, size) = (group.rank, group.size());
         let Request { call, sequence, history, .. } = request;
         let mark = call.descriptor().digest(*sequence, *history);
         shares.known.resize_with(size as usize, Default::default);
@@ -162,11 +161,13 @@ impl Run {
             for ((place, found), (start, _)) in places.iter_mut().zip(&found).zip(ranges) {
                 let Some(area) = found else { continue };
                 *place = Place { key: area.key(), offset: (start - area.start()) as u64 };
-                if shares.told.iter().any(|told| told.key == area.key()) {
-                    continue;
-                }
+                let lent = match shares.is_told(area.key()) {
+                    Some(true) => continue,
+                    Some(false) => Lent::new(shm, area.file()).ok(),
+                    None => None,
+                };
                 // Without a descriptor there is nothing to tell, and all go the planned way.
-                let Ok(lent) = Lent::new(shm, area.file()) else {
+                let Some(lent) = lent else {
                     (places, tells) = (Default::default(), Vec::new());
                     break;
                 };
@@ -304,7 +305,10 @@ impl Run {
                         Error::internal("memory that was mapped before cannot be mapped again").into()
                     );
                 }
-                Stage::Verdict if !self.all_have => return Ok(Step::Declined),
+                Stage::Verdict if !self.all_have => {
+                    shares.refuse([self.entry.input.key, self.entry.output.key]);
+                    return Ok(Step::Declined);
+                }
                 Stage::Fetch | Stage::Verdict => Stage::Folds,
                 Stage::Folds => {
                     self.round = Round::begin(board, 0, marked(self.mark, 3));
@@ -564,5 +568,28 @@ impl Run {
         }
         self.exposed = None;
         true
+    }
+
+    /// Whether it waits for a file.
+    #[cfg(test)]
+    pub(super) fn is_fetching(&self) -> bool {
+        self.stage == Stage::Fetch
+    }
+
+    /// How far it has come.
+    #[cfg(test)]
+    pub(super) fn standing(&self) -> String {
+        format!(
+            "{:?}, {} of {:?}",
+            self.stage,
+            self.fetching.len(),
+            self.mapped[1].each_ref().map(Option::is_some)
+        )
+    }
+
+    /// What notes of a round are marked with.
+    #[cfg(test)]
+    pub(super) fn marked(&self, round: u64) -> u64 {
+        marked(self.mark, round)
     }
 }

@@ -11,9 +11,13 @@
 
 mod at_once;
 mod exchange;
+#[cfg(test)]
+mod fuzz;
 pub(crate) mod letters;
 pub(crate) mod moves;
 mod round;
+#[cfg(test)]
+pub(crate) mod sides;
 #[cfg(test)]
 mod tests;
 

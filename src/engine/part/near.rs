@@ -50,7 +50,8 @@ impl Part {
         match packets.board() {
             Some(board) if choice.mapped => {
                 let way = if group.rank == 0 { trials.way(&request.call) } else { 0 };
-                let run = Run::begin(shares, board, links.shm(), &request, group, buffers, way)?;
+                let me = (group.rank, group.size());
+                let run = Run::begin(shares, board, links.shm(), &request, me, buffers, way)?;
                 self.mapped = Some((run, reducer_of(&request.call, group.size())));
                 self.phase = Phase::Mapped;
             }
