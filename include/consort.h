@@ -1,8 +1,8 @@
 /*
  * consort.h - what this library's `libnccl.so.2` has beyond NCCL, for C99 and C++: what happens when something
  * breaks and what one sees of it, why a call runs as it does, collectives of blocks that differ in length, streams
- * for host memory, and options of single calls. NCCL's own calls are in <nccl.h>, which this header includes unless
- * the program has included one before, ours or NVIDIA's.
+ * for host memory, host memory that other ranks can map, and options of single calls. NCCL's own calls are in
+ * <nccl.h>, which this header includes unless the program has included one before, ours or NVIDIA's.
  *
  * Handles.    A communicator is a number dressed as a pointer. One that is NULL, was freed or never was one is
  *             refused with ncclInvalidArgument; nothing is dereferenced.
@@ -32,6 +32,7 @@
 #define CONSORT_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 /* <nccl.h> defines it: this library's, or NVIDIA's, whichever the program has included. */
 #ifndef NCCL_MAJOR
@@ -304,6 +305,53 @@ consortResult_t consortStreamQuery(consortStream_t stream);
  * Result: as consortStreamSynchronize.
  */
 consortResult_t consortStreamDestroy(consortStream_t stream);
+
+/*
+ * Host memory that the other ranks of the host can map. Collectives on such buffers are not staged: ranks read and
+ * write each other's buffers where they are. ncclMemAlloc gives such memory; the calls here make it of memory that the
+ * program has mapped itself, from a memory file. They change how long a collective takes and never its result, and any
+ * other memory works as it is.
+ *
+ *   int fd = memfd_create("gradients", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+ *   ftruncate(fd, bytes);
+ *   fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK);
+ *   void* base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+ *   result = consortMemRegisterFd(base, bytes, fd, 0, &handle);
+ *   close(fd);
+ *   ... any calls on any communicators, on any part of it ...
+ *   result = consortMemDeregister(handle);
+ *   munmap(base, bytes);
+ *
+ * All ranks of this user on this host may map and write the whole file, during a collective and later. So that they
+ * cannot fault, it must not become shorter: that is what the seal is for.
+ */
+
+/*
+ * Registers `bytes` bytes at `base`, which are mapped from `fd` at `offset`, shared, readable and writable, and stay so
+ * until they are deregistered; address, length and offset are whole pages (4096 bytes). The descriptor may be closed
+ * afterwards; the library keeps one of its own. `*handle` becomes a number for consortMemDeregister. It is of the
+ * process, not of a communicator, and of nobody else: each rank registers its own memory or does not.
+ *
+ * When a collective fails while a rank that does not answer may still write to a registered output, the library puts
+ * other pages in the place of the output's, with the same bytes: the addresses stay the caller's own, and are no
+ * longer the file's. Later collectives on this memory are staged.
+ *
+ * Result: ncclInvalidArgument, and nothing is registered, when `handle` or `base` is NULL, `bytes` is 0, any of the three
+ * is not whole pages, the descriptor is not open, is not of a memory file (memfd_create), cannot be written to, or is
+ * of one without F_SEAL_SHRINK or with a seal against writing; when the file ends before, something else is mapped
+ * there, or privately (MAP_PRIVATE), or a part of it is registered already or ncclMemAlloc's. ncclSystemError without a
+ * descriptor; ncclInvalidUsage when there are 4096 registrations already.
+ */
+consortResult_t consortMemRegisterFd(void* base, size_t bytes, int fd, uint64_t offset, void** handle);
+
+/*
+ * Undoes it: from then on the memory is as any other, and may be unmapped, mapped anew and registered again, there or
+ * elsewhere. Not while a collective uses a part of it, in whatever stream. Ranks may keep the file mapped for a while, and
+ * the library its descriptor until each communicator's next call: to give the memory back to the system at once, punch
+ * the file empty (fallocate with FALLOC_FL_PUNCH_HOLE). NULL is fine.
+ * Result: ncclInvalidArgument for a handle that is foreign or was deregistered.
+ */
+consortResult_t consortMemDeregister(void* handle);
 
 /*
  * Options of a single call: in the list `ext` of ncclCollConfig_t, whose elements are of a vendor and an option (NCCL

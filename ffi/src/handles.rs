@@ -7,6 +7,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use consort::Registered;
 use consort::nccl::{Comm, Failure, Result, Stream};
 
 /// How many of a kind a process can have at once.
@@ -30,6 +31,7 @@ pub(crate) struct Slab<T: 'static, const KIND: usize> {
 
 pub(crate) static COMMS: Slab<Comm, 0x5_C001> = Slab::new();
 pub(crate) static STREAMS: Slab<Stream, 0x5_C002> = Slab::new();
+pub(crate) static REGISTRATIONS: Slab<Registered, 0x5_C003> = Slab::new();
 
 impl<T, const KIND: usize> Slab<T, KIND> {
     const fn new() -> Self {
@@ -103,6 +105,11 @@ impl<T, const KIND: usize> Slab<T, KIND> {
 /// How many handles of communicators and of streams there are, for tests of what is left behind.
 pub fn handles_in_use() -> (usize, usize) {
     (COMMS.count(), STREAMS.count())
+}
+
+/// The same of registered memory.
+pub fn registrations_in_use() -> usize {
+    REGISTRATIONS.count()
 }
 
 /// The communicator that a handle stands for.

@@ -13,10 +13,10 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
+use nix::fcntl::{FallocateFlags, FcntlArg, fallocate, fcntl};
 use nix::sys::mman::{MRemapFlags, MmapAdvise, madvise, mremap};
 
-use crate::{Mapping, MemoryError, Plain, SpanMut};
+use crate::{Mapping, MemoryError, Plain, SpanMut, maps};
 
 /// Bytes of a page; areas begin and end with one.
 const PAGE: usize = 4096;
@@ -221,45 +221,69 @@ pub struct Registered {
 }
 
 impl Registered {
-    /// Tells which file `bytes` bytes at `start` are mapped from, and where in it they begin.
+    /// Tells which file `bytes` bytes at `start` are mapped from, and where in it they begin. The descriptor may be closed
+    /// afterwards.
     ///
     /// # Errors
-    /// [`MemoryError::NotSealed`] for a file that could be made shorter, or is; [`MemoryError::System`] for what is no
-    /// whole pages or is registered already, and when the descriptor cannot be kept.
+    /// [`MemoryError::NotRegistrable`] for what is no whole pages, is registered already, is not mapped from there, shared,
+    /// readable and writable, and for a file that others could not map or that could be made shorter;
+    /// [`MemoryError::System`] when the descriptor cannot be kept.
     ///
     /// # Safety
-    /// The addresses must be mapped from there, shared, readable and writable, until this is dropped, and peers may write
-    /// to them during collectives that were given a part of them.
+    /// The addresses must stay mapped from there, shared, readable and writable, until this is dropped, and peers may write
+    /// to them during collectives that were given a part of them. It must not be dropped while such a collective runs.
     pub unsafe fn new(
         start: *mut u8,
         bytes: usize,
         file: BorrowedFd<'_>,
         file_offset: usize,
     ) -> Result<Self, MemoryError> {
-        let invalid = |what: &'static str| MemoryError::System {
-            call: "registering memory",
-            source: std::io::Error::new(std::io::ErrorKind::InvalidInput, what),
-        };
         let start = start as usize;
-        let pages = [start, bytes, file_offset].iter().all(|place| place.is_multiple_of(PAGE));
-        if !pages || start == 0 || bytes == 0 {
-            return Err(invalid("address, length and offset must be whole pages"));
+        let refused = |what, hint| Err(MemoryError::NotRegistrable { start, bytes, what, hint });
+        if start == 0 || bytes == 0 {
+            return refused("it is nothing", "pass where the file is mapped, and how much of it");
         }
-        let wrong = |reason| MemoryError::NotSealed { needed_bytes: bytes, reason };
-        let seals = fcntl(file, FcntlArg::F_GET_SEALS).map_err(|_| wrong("it cannot be sealed"))?;
-        if !SealFlag::from_bits_truncate(seals).contains(SealFlag::F_SEAL_SHRINK) {
-            return Err(wrong("it could be truncated"));
+        if [start, bytes, file_offset].iter().any(|place| !place.is_multiple_of(PAGE)) {
+            let what = "address, length and offset must be whole pages of 4096 bytes";
+            return refused(what, "register the pages that the memory lies in");
+        }
+        let Ok(seals) = fcntl(file, FcntlArg::F_GET_SEALS) else {
+            return refused("the descriptor is not of a memory file", "pass one that memfd_create made");
+        };
+        if seals & libc::F_SEAL_SHRINK == 0 {
+            let hint = "create it with MFD_ALLOW_SEALING and add F_SEAL_SHRINK with fcntl(F_ADD_SEALS)";
+            return refused("the file could be truncated", hint);
+        }
+        let mode = fcntl(file, FcntlArg::F_GETFL).unwrap_or(0);
+        let is_writable = mode & libc::O_ACCMODE == libc::O_RDWR;
+        if seals & (libc::F_SEAL_WRITE | libc::F_SEAL_FUTURE_WRITE) != 0 || !is_writable {
+            let hint = "pass a descriptor that was opened for both, of a file without F_SEAL_WRITE and F_SEAL_FUTURE_WRITE";
+            return refused("others could not map the file to read and write it", hint);
         }
         let status = nix::sys::stat::fstat(file)
             .map_err(|error| MemoryError::System { call: "fstat", source: error.into() })?;
-        let end = file_offset.checked_add(bytes).ok_or_else(|| wrong("it is smaller"))?;
-        if u64::try_from(status.st_size).unwrap_or(0) < end as u64 {
-            return Err(wrong("it is smaller"));
+        let is_inside = file_offset
+            .checked_add(bytes)
+            .is_some_and(|end| end as u64 <= u64::try_from(status.st_size).unwrap_or(0));
+        if !is_inside {
+            return refused(
+                "the file ends before",
+                "pass the offset that was given to mmap, and not more than there is",
+            );
+        }
+        if let Some(what) = maps::difference(start, bytes, &status, file_offset) {
+            let hint =
+                "map the file with PROT_READ | PROT_WRITE and MAP_SHARED, and pass what was given to mmap";
+            return refused(what, hint);
         }
         let file = file.try_clone_to_owned().map_err(|source| MemoryError::System { call: "dup", source })?;
-        let area = insert(Area::new(start, bytes, file, file_offset))
-            .map_err(|_| invalid("a part of it is registered, or the library's own"))?;
-        Ok(Self { area })
+        match insert(Area::new(start, bytes, file, file_offset)) {
+            Ok(area) => Ok(Self { area }),
+            Err(_) => refused(
+                "a part of it is registered already, or the library's own",
+                "register memory once, and deregister it before it is registered otherwise",
+            ),
+        }
     }
 
     /// How it is found again.
@@ -324,6 +348,8 @@ impl<T: Plain> DerefMut for SharedBuffer<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
     use crate::Span;
 
@@ -362,6 +388,14 @@ mod tests {
         buffer.fill(4);
     }
 
+    /// Why a registration is refused.
+    fn why(registered: Result<Registered, MemoryError>) -> &'static str {
+        match registered {
+            Err(MemoryError::NotRegistrable { what, .. }) => what,
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[test]
     fn memory_of_others_is_registered_once_and_only_if_it_cannot_shrink() {
         let mapping = Mapping::memfd(c"test", 4 * PAGE).expect("memory");
@@ -369,17 +403,45 @@ mod tests {
         let file = mapping.fd().expect("a file");
         // SAFETY: mapped from there, and so until the test is over.
         let register = |bytes: usize, offset: usize| unsafe { Registered::new(start, bytes, file, offset) };
-        assert!(register(PAGE + 1, 0).is_err() && register(0, 0).is_err());
-        assert!(matches!(register(8 * PAGE, 0), Err(MemoryError::NotSealed { .. })));
+        assert!(
+            why(register(PAGE + 1, 0)).contains("whole pages") && why(register(0, 0)).contains("nothing")
+        );
+        assert!(why(register(PAGE, 7)).contains("whole pages"));
+        assert_eq!(why(register(8 * PAGE, 0)), "the file ends before");
+        assert_eq!(why(register(PAGE, usize::MAX - PAGE + 1)), "the file ends before");
+        assert_eq!(why(register(PAGE, PAGE)), "the mapping is of another part of the file");
         let first = register(2 * PAGE, 0).expect("it is sealed");
-        assert!(register(PAGE, 0).is_err(), "it is registered");
+        assert!(why(register(PAGE, 0)).contains("registered already"));
         assert_eq!(find(start as usize + 5, 7).map(|area| area.key()), Some(first.area().key()));
         drop(first);
         assert!(find(start as usize, 1).is_none());
         let open =
             nix::sys::memfd::memfd_create(c"open", nix::sys::memfd::MFdFlags::MFD_CLOEXEC).expect("a file");
         // SAFETY: refused before anything is used.
-        let refused = unsafe { Registered::new(start, PAGE, open.as_fd(), 0) };
-        assert!(matches!(refused, Err(MemoryError::NotSealed { .. })));
+        let refused = |file| why(unsafe { Registered::new(start, PAGE, file, 0) });
+        assert_eq!(refused(open.as_fd()), "the file could be truncated");
+        let none = std::fs::File::open("/proc/self/maps").expect("procfs");
+        assert_eq!(refused(none.as_fd()), "the descriptor is not of a memory file");
+        let other = Mapping::memfd(c"other", 4 * PAGE).expect("memory");
+        let other = other.fd().expect("a file");
+        assert_eq!(refused(other), "something else than the file is mapped there");
+        let read =
+            std::fs::File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).expect("the file again");
+        assert_eq!(refused(read.as_fd()), "others could not map the file to read and write it");
+    }
+
+    #[test]
+    fn memory_registered_again_has_another_name() {
+        let mapping = Mapping::memfd(c"test", PAGE).expect("memory");
+        let start = mapping.span(0, PAGE).as_mut_ptr();
+        // SAFETY: mapped from there, and so until the test is over.
+        let register = || unsafe { Registered::new(start, PAGE, mapping.fd().expect("a file"), 0) };
+        let (first, before) = (register().expect("it is sealed"), epoch());
+        let key = first.area().key();
+        drop(first);
+        assert_ne!(epoch(), before, "who keeps what was found asks again");
+        let between = epoch();
+        let again = register().expect("it is not registered any more");
+        assert!(again.area().key() != key && epoch() != between);
     }
 }

@@ -37,4 +37,16 @@ pub enum MemoryError {
         /// What is wrong with it.
         reason: &'static str,
     },
+    /// Memory of the caller's own is not what it was said to be.
+    #[error("{bytes} bytes at {start:#x} cannot be registered: {what}; {hint}")]
+    NotRegistrable {
+        /// Where it begins.
+        start: usize,
+        /// Its length.
+        bytes: usize,
+        /// What is wrong with it.
+        what: &'static str,
+        /// What to do about it.
+        hint: &'static str,
+    },
 }

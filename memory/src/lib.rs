@@ -16,6 +16,8 @@ mod fork;
 mod held;
 #[cfg(not(loom))]
 mod mapping;
+#[cfg(not(loom))]
+mod maps;
 mod packets;
 mod span;
 pub mod sync;

@@ -23,6 +23,8 @@ const TRIES_APART: u32 = 32;
 const FASTER: u64 = 14;
 /// A piece that takes more than this many times what pieces took is a sign that the cores have moved.
 const SLOWER: u64 = 2;
+/// Nothing takes as long: what a peer says is cut to it, so that sums and products of costs have room.
+const COST_MAX: u64 = 1 << 40;
 /// A sign that comes so often in a row is believed.
 const SIGNS: u32 = 4;
 /// Times are of so many bytes, as a power of two.
@@ -94,7 +96,7 @@ impl Staging {
         if cost != 0 && self.since >= pieces {
             let present = self.present();
             // It comes seldom, and at first it is of memory that was never touched.
-            smooth(&mut self.read[present], cost, 2);
+            smooth(&mut self.read[present], cost.min(COST_MAX), 2);
         }
     }
 
@@ -175,6 +177,15 @@ mod tests {
         assert!(run(&mut staging, 20_000, [1000, 950], [1000, 950]) < 1000, "{staging:?}");
         let mut staging = Staging::default();
         assert!(run(&mut staging, 20_000, [1000, 100], [0, 0]) < 1000, "{staging:?}");
+    }
+
+    #[test]
+    fn whatever_a_peer_says_it_took_is_a_cost() {
+        for said in [u64::MAX, u64::MAX / 2, 1 << 62] {
+            let mut staging = Staging::default();
+            run(&mut staging, 20_000, [1000, 900], [said, said - 1]);
+            run(&mut staging, 20_000, [1000, 900], [500, said]);
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod operations;
 
 use std::io::Write;
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use consort::{Communicator, Error, ReduceOp, Result};
@@ -191,6 +192,69 @@ impl Run<'_> {
     }
 }
 
+/// Ends the communicators beside the world, whatever ended it, unless all is well.
+struct Beside<'a> {
+    comms: &'a [Communicator],
+    is_well: bool,
+}
+
+impl Drop for Beside<'_> {
+    fn drop(&mut self) {
+        if !self.is_well {
+            self.comms.iter().for_each(|comm| comm.abort("the run is over"));
+        }
+    }
+}
+
+/// What a thread of its own calls on a communicator beside the world: until that fails, or as many as are called there,
+/// or until rank 0 has been told. What it keeps.
+fn beside(context: &Context, plan: &Plan, which: u32, comm: &Communicator, over: &AtomicBool) -> Kept {
+    let mut kept = Kept::default();
+    let mut calls = || -> Result<()> {
+        for number in 0.. {
+            if matches!(plan.ends, Ends::After(length) if number >= length) {
+                return comm.barrier();
+            }
+            if plan.ends == Ends::Told && number % 4 == 3 {
+                // Relaxed: a flag alone.
+                let mut told = [u8::from(context.rank == 0 && over.load(Ordering::Relaxed))];
+                comm.all_reduce(&mut told, ReduceOp::Max)?;
+                if told[0] != 0 {
+                    return Ok(());
+                }
+            }
+            let seat = Seat { comm, salt: (u64::from(which) + 1) << 50 };
+            perform(seat, plan.operation_beside(which, number), &mut kept, false)?;
+        }
+        Ok(())
+    };
+    if let Err(error) = calls() {
+        say(&format!("beside {}", text(&error)));
+    }
+    kept
+}
+
+impl Run<'_> {
+    /// The world's operations, with those of the others beside them.
+    fn all(&mut self, world: &Communicator, comms: &[Communicator]) -> End {
+        let (context, plan, over) = (self.context, self.plan, AtomicBool::new(false));
+        let over = &over;
+        std::thread::scope(|threads| {
+            let start = |(which, comm)| threads.spawn(move || beside(context, plan, which, comm, over));
+            let started: Vec<_> = (0..).zip(comms).map(start).collect();
+            let mut guard = Beside { comms, is_well: false };
+            let end = self.go(world);
+            over.store(true, Ordering::Relaxed);
+            guard.is_well = matches!(end, End::Passed);
+            drop(guard);
+            for thread in started {
+                self.kept.take(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            }
+            end
+        })
+    }
+}
+
 fn by_another_thread(plan: &Plan, world: &Communicator) {
     std::thread::sleep(plan.delay);
     say("fault");
@@ -204,10 +268,16 @@ fn by_another_thread(plan: &Plan, world: &Communicator) {
 
 fn whole(context: &Context, plan: &Plan) -> Result<()> {
     let world = context.join()?;
+    let mut comms = Vec::new();
+    for _ in 0..plan.beside {
+        comms.extend(world.split(Some(0), i64::from(world.rank()))?);
+    }
     say("joined");
     context.listen();
     let mut run = Run { context, plan, kept: Kept::default(), child: Child::default() };
-    match run.go(&world) {
+    let end = run.all(&world, &comms);
+    drop(comms);
+    match end {
         End::Passed => {
             run.child = Child::default();
             drop(world);

@@ -81,6 +81,8 @@ pub struct Plan {
     pub lasts: Duration,
     /// Whether communicators made by `split` are used too.
     pub splits: bool,
+    /// Communicators of all ranks beside the world, each used by a thread of its own at the same time.
+    pub beside: u32,
     /// Until when.
     pub ends: Ends,
 }
@@ -100,6 +102,12 @@ pub enum Kind {
     AllGather,
     /// Into another buffer.
     ReduceScatter,
+    /// Into another buffer.
+    AllToAll,
+    /// Into another buffer.
+    Gather,
+    /// Into another buffer.
+    Scatter,
     /// No data.
     Barrier,
     /// Every rank exchanges with its neighbours.
@@ -133,13 +141,16 @@ pub struct Operation {
     pub key: u64,
 }
 
-const KINDS: [Kind; 11] = [
+const KINDS: [Kind; 14] = [
     Kind::AllReduce,
     Kind::AllReduceInto,
     Kind::Reduce,
     Kind::Broadcast,
     Kind::AllGather,
     Kind::ReduceScatter,
+    Kind::AllToAll,
+    Kind::Gather,
+    Kind::Scatter,
     Kind::Barrier,
     Kind::Ring,
     Kind::Pairs,
@@ -176,7 +187,7 @@ impl Plan {
     pub fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let random = &mut random;
-        let size = 2 + below(random, 7) as u32;
+        let size = if below(random, 3) == 0 { 2 } else { 2 + below(random, 7) as u32 };
         let transport = ["shm", "tcp"][below(random, 2) as usize];
         let fault = fault(random);
         // Where nothing may fail, a busy machine must not make it fail.
@@ -214,8 +225,10 @@ impl Plan {
             Fault::Pause | Fault::Nap => Duration::from_millis(50 + below(random, 251)),
             _ => random.duration(Duration::from_millis(10)),
         };
-        let timeout = Duration::from_secs(seconds);
-        Plan { seed, size, transport, timeout, fault, victims, at, delay, lasts, splits, ends }
+        // More threads would only wait for cores.
+        let beside = if size > 4 { 0 } else { below(random, 3) as u32 };
+        let timeout = Duration::from_secs(seconds + u64::from(beside != 0));
+        Plan { seed, size, transport, timeout, fault, victims, at, delay, lasts, splits, beside, ends }
     }
 
     /// The operation with this number, from 0.
@@ -244,10 +257,23 @@ impl Plan {
             70..95 => below(random, 64 << 10),
             _ => (1 << 20) + below(random, 7 << 20),
         };
-        let parts =
-            if matches!(kind, Kind::AllGather | Kind::ReduceScatter) { self.size as usize } else { 1 };
+        let parts = match kind {
+            Kind::AllGather | Kind::ReduceScatter | Kind::AllToAll | Kind::Gather | Kind::Scatter => {
+                self.size as usize
+            }
+            _ => 1,
+        };
         let count = bytes as usize / data_type.size() / parts;
         Operation { on_child, kind, data_type, op, count, key: random.number() }
+    }
+
+    /// The operation with this number on a communicator beside the world.
+    pub fn operation_beside(&self, which: u32, number: u64) -> Operation {
+        let number = (u64::from(which) + 1) << 32 | number;
+        let operation = self.operation(number);
+        let moves = matches!(operation.kind, Kind::Split | Kind::Agree);
+        let kind = if moves { Kind::AllReduce } else { operation.kind };
+        Operation { on_child: false, kind, ..operation }
     }
 
     /// Communicators are split at the beginning and now and then. A revoked communicator is split on purpose, and

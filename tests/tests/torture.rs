@@ -1,8 +1,9 @@
 //! Real processes, random operations, and one fault at a random moment: whoever lives is told the same, in time,
 //! and never gets wrong bits.
 //!
-//! `CONSORT_TORTURE_RUNS` says how many runs, `CONSORT_TEST_SEED` where they begin; a run that fails prints the
-//! line that repeats it. The plan (see `support/torture.rs`) is a function of the seed; only time differs.
+//! `CONSORT_TORTURE_RUNS` says how many runs, or `CONSORT_TORTURE_SECONDS` for how long there are more,
+//! `CONSORT_TEST_SEED` where they begin; a run that fails prints the line that repeats it. The plan (see
+//! `support/torture.rs`) is a function of the seed; only time differs.
 //!
 //! In runs with a fault that ends the communicator, the ranks call operations until it fails: nobody is through
 //! before the fault, so nobody may pass. What is allowed, and nothing else:
@@ -22,6 +23,10 @@
 //! which its other ranks may find while they are still in a call on it (`PeerLeft`). A world that fails during a
 //! split may leave a communicator that some ranks have made and others have not and cannot drop: on those who have
 //! it, its deadline ends it, and they see the world's failure after that.
+//!
+//! In some runs there are communicators of all ranks beside the world, on each of which a thread of its own calls at the
+//! same time. They pass where the world must; otherwise they may fail as those that were split off do, or are aborted by a
+//! rank whose world has failed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -208,7 +213,7 @@ impl Run<'_> {
         assert!(fits, "rank {rank} failed with {variant}: {text}\n{}", self.job.output());
     }
 
-    /// What became of communicators that were split off.
+    /// What became of communicators that were split off, and of those beside the world.
     fn check_children(&mut self) {
         let allowed: &[&str] = match self.plan.fault {
             Fault::None | Fault::Pause | Fault::Nap => &[],
@@ -216,6 +221,14 @@ impl Run<'_> {
             Fault::Stop | Fault::Away => &["Timeout", "PeerLeft"],
             Fault::Leave { .. } | Fault::Panic { .. } | Fault::Abort | Fault::Revoke => &["PeerLeft"],
         };
+        for rank in self.living() {
+            for (line, _) in self.job.said(rank, "beside ") {
+                let is_ended = line.starts_with("Aborted: ") && line.contains(": the run is over;");
+                let fits = allowed.iter().any(|variant| line.starts_with(&format!("{variant}: ")))
+                    || (is_ended && !allowed.is_empty());
+                assert!(fits, "beside the world, rank {rank} failed with {line}\n{}", self.job.output());
+            }
+        }
         for rank in self.living() {
             for (line, _) in self.job.said(rank, "child ") {
                 let half_made = self.plan.ends == Ends::Failure && line.contains(HALF_MADE);
@@ -349,6 +362,15 @@ impl Run<'_> {
     }
 }
 
+/// Processes of the program that ranks run: none, but of a job.
+fn ranks_left() -> Vec<String> {
+    let program = std::fs::canonicalize(RANK).expect("the program");
+    let processes = std::fs::read_dir("/proc").expect("procfs").flatten();
+    let of_ranks = processes
+        .filter(|entry| std::fs::read_link(entry.path().join("exe")).is_ok_and(|found| found == program));
+    of_ranks.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
 /// One run; what went wrong, and how long the ranks took to know.
 fn torture(seed: u64) -> (Plan, Duration) {
     let plan = Plan::new(seed);
@@ -363,6 +385,7 @@ fn torture(seed: u64) -> (Plan, Duration) {
     assert_eq!(system::shared_memory_names(), names);
     let left: Vec<_> = std::fs::read_dir(&temporary.0).expect("the directory").flatten().collect();
     assert!(left.is_empty(), "files are left: {left:?}");
+    assert!(system::eventually(TOLD_WITHIN, || ranks_left().is_empty()), "left: {:?}", ranks_left());
     drop(run);
     drop(replay);
     (plan, took)
@@ -372,19 +395,23 @@ fn torture(seed: u64) -> (Plan, Duration) {
 fn whoever_lives_is_told_the_same_in_time() {
     let _alone = alone();
     let mut random = Random::announced("torture");
-    let runs = std::env::var("CONSORT_TORTURE_RUNS").ok().and_then(|text| text.parse().ok()).unwrap_or(RUNS);
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
+    let seconds = number("CONSORT_TORTURE_SECONDS").map(|seconds| Duration::from_secs(seconds.into()));
+    let limit = number("CONSORT_TORTURE_RUNS").unwrap_or(if seconds.is_some() { u32::MAX } else { RUNS });
     let mut kinds: BTreeMap<Fault, (u32, Duration)> = BTreeMap::new();
     let began = Instant::now();
-    for run in 0..runs {
+    let mut runs = 0;
+    while runs < limit && seconds.is_none_or(|seconds| began.elapsed() < seconds) {
         let seed = random.seed();
         random.number();
         let (plan, took) = torture(seed);
         let (count, most) = kinds.entry(plan.fault).or_default();
         (*count, *most) = (*count + 1, took.max(*most));
         println!(
-            "run {run}, seed {seed}: {:?} of {} over {}, {took:?}",
-            plan.fault, plan.size, plan.transport
+            "run {runs}, seed {seed}: {:?} of {} over {}, {} beside, {took:?}",
+            plan.fault, plan.size, plan.transport, plan.beside
         );
+        runs += 1;
     }
     println!("{runs} runs in {:?}", began.elapsed());
     kinds.iter().for_each(|(fault, (count, most))| println!("{count:4} {fault:?}, {most:?} at most"));

@@ -15,6 +15,7 @@ mod init;
 mod nonblocking;
 mod offers;
 mod operators;
+mod registrations;
 mod streams;
 
 use std::ffi::{CStr, c_int, c_void};

@@ -10,6 +10,8 @@
 //! forgotten oldest first. Absent: waiting, staging, messages.
 
 mod folds;
+#[cfg(test)]
+mod fuzz;
 mod notes;
 mod pulled;
 mod run;
@@ -25,6 +27,7 @@ use consort_memory::areas::{self, Area};
 use consort_transports::Lent;
 
 use crate::Rank;
+use crate::control::group::Group;
 use crate::control::process::random;
 use crate::error::{Error, Result};
 
@@ -87,6 +90,9 @@ struct Told {
     area: Weak<Area>,
     /// None once it is freed; the others forget it in its turn.
     lent: Option<Lent>,
+    /// Somebody could not map what was needed when it was used: it is not offered again, as nobody but that rank would
+    /// know that there is something to be asked.
+    is_refused: bool,
 }
 
 /// Whether ranks may read each other's memory through the system.
@@ -102,6 +108,8 @@ enum Pulls {
 #[derive(Default)]
 pub(crate) struct Shares {
     pulls: Pulls,
+    /// The ranks' processes.
+    pids: Option<Arc<[u32]>>,
     /// A word that another process can only know if it reads this one's memory.
     witness: Option<Box<u64>>,
     /// By rank.
@@ -125,6 +133,12 @@ impl Shares {
     #[cfg(test)]
     pub(crate) fn has_pulled(&self) -> Option<bool> {
         self.may_pull().then_some(self.pulls == Pulls::Proved)
+    }
+
+    /// The processes of a group's ranks, which are always the same.
+    pub(crate) fn pids(&mut self, group: &Group) -> Arc<[u32]> {
+        let pid = |rank: &Rank| group.member.table[*rank as usize].pid;
+        self.pids.get_or_insert_with(|| group.members.iter().map(pid).collect()).clone()
     }
 
     /// Where the word is that only this rank knows, and which it is.
@@ -159,10 +173,25 @@ impl Shares {
 
     /// Others are told of an area.
     fn tell(&mut self, area: &Arc<Area>, lent: Lent) {
-        self.told.push_back(Told { key: area.key(), area: Arc::downgrade(area), lent: Some(lent) });
+        let told = Told { key: area.key(), area: Arc::downgrade(area), lent: Some(lent), is_refused: false };
+        self.told.push_back(told);
         if self.told.len() > NOTICES_MAX {
             self.told.pop_front();
         }
+    }
+
+    /// Whether others know of an area; none if some of them could not map it.
+    fn is_told(&self, key: u64) -> Option<bool> {
+        match self.told.iter().find(|told| told.key == key) {
+            Some(told) if told.is_refused => None,
+            found => Some(found.is_some()),
+        }
+    }
+
+    /// Some rank could not map what an operation on these areas needed.
+    fn refuse(&mut self, keys: [u64; 2]) {
+        let of_it = self.told.iter_mut().filter(|told| keys.contains(&told.key));
+        of_it.for_each(|told| told.is_refused = true);
     }
 
     /// This rank's plan of a collective; `first` is where a reduce begins.

@@ -131,18 +131,18 @@ fn marked(mark: u64, round: u64) -> u64 {
 }
 
 impl Run {
-    /// Begins an operation.
+    /// Begins an operation of rank `me` of as many as there are processes.
     pub(crate) fn begin(
         shares: &mut Shares,
         board: &mut Board,
         shm: Option<&Shm>,
         request: &Request,
-        group: &Group,
+        (me, pids): (Rank, &[u32]),
         buffers: Buffers<'_>,
         way: u8,
     ) -> Result<Box<Run>> {
-        let (me, size) = (group.rank, group.size());
         let Request { call, sequence, history, .. } = request;
+        let size = pids.len() as u32;
         let mark = call.descriptor().digest(*sequence, *history);
         shares.known.resize_with(size as usize, Default::default);
         let needed = touched(call.kind, me, call.root);
@@ -164,11 +164,13 @@ impl Run {
             for ((place, found), (start, _)) in places.iter_mut().zip(&found).zip(ranges) {
                 let Some(area) = found else { continue };
                 *place = Place { key: area.key(), offset: (start - area.start()) as u64 };
-                if shares.told.iter().any(|told| told.key == area.key()) {
-                    continue;
-                }
+                let lent = match shares.is_told(area.key()) {
+                    Some(true) => continue,
+                    Some(false) => Lent::new(shm, area.file()).ok(),
+                    None => None,
+                };
                 // Without a descriptor there is nothing to tell, and all go the planned way.
-                let Ok(lent) = Lent::new(shm, area.file()) else {
+                let Some(lent) = lent else {
                     (places, tells) = (Default::default(), Vec::new());
                     break;
                 };
@@ -211,8 +213,7 @@ impl Run {
         run.call = *call;
         run.pulled = None;
         run.theirs.clear();
-        let pid = |rank: Rank| group.member.table[group.members[rank as usize] as usize].pid;
-        run.theirs.extend((0..size).map(|rank| Theirs { pid: pid(rank), ..Theirs::default() }));
+        run.theirs.extend(pids.iter().map(|pid| Theirs { pid: *pid, ..Theirs::default() }));
         run.streaming = block * blocks >= STREAMING_BYTES_MIN;
         if entry.input.key != 0 || entry.output.key != 0 || !needed.contains(&true) {
             // Reduces begin at rank 0, whoever is the root.
@@ -348,6 +349,8 @@ impl Run {
                         inform(
                             "ranks of this host go without reading each other's memory (process_vm_readv)",
                         );
+                    } else {
+                        shares.refuse([self.entry.input.key, self.entry.output.key]);
                     }
                     return Ok(Step::Declined);
                 }
@@ -528,5 +531,28 @@ impl Run {
         }
         self.exposed = None;
         true
+    }
+
+    /// Whether it waits for a file.
+    #[cfg(test)]
+    pub(super) fn is_fetching(&self) -> bool {
+        self.stage == Stage::Fetch
+    }
+
+    /// How far it has come.
+    #[cfg(test)]
+    pub(super) fn standing(&self) -> String {
+        format!(
+            "{:?}, {} of {:?}",
+            self.stage,
+            self.fetching.len(),
+            self.mapped[1].each_ref().map(Option::is_some)
+        )
+    }
+
+    /// What notes of a round are marked with.
+    #[cfg(test)]
+    pub(super) fn marked(&self, round: u64) -> u64 {
+        marked(self.mark, round)
     }
 }

@@ -1,1 +1,268 @@
+//! Two ranks in one thread, with areas that come and go; and what they tell each other, as bytes.
 
+use consort_kernels::{DataType, ReduceOp, Reducer};
+use consort_memory::areas::SharedMemory;
+use consort_memory::{Span, SpanMut};
+use consort_transports::{Lent, Shm};
+
+use super::notes::{Entry, Notice, Place};
+use super::*;
+use crate::call::Call;
+use crate::engine::packets::{Board, sides};
+use crate::engine::{Buffers, Progress, Request};
+
+/// Elements of the calls here.
+pub(super) const COUNT: usize = 3000;
+pub(super) const BYTES: usize = COUNT * 4;
+
+/// One of two ranks.
+pub(super) struct Side {
+    pub(super) shares: Shares,
+    pub(super) board: Board,
+    pub(super) shm: Shm,
+}
+
+impl Side {
+    pub(super) fn new(board: Board) -> Self {
+        Side { shares: Shares::default(), board, shm: Shm::new().expect("a desk") }
+    }
+
+    pub(super) fn begin(&mut self, me: Rank, request: &Request, buffers: Buffers<'_>) -> Box<Run> {
+        let Side { shares, board, shm } = self;
+        Run::begin(shares, board, Some(shm), request, (me, &[0; 2]), buffers, 0).expect("a plan")
+    }
+
+    pub(super) fn advance(
+        &mut self,
+        run: &mut Run,
+        me: Rank,
+        reducer: &Reducer,
+        buffers: Buffers<'_>,
+    ) -> std::result::Result<Step, Stop> {
+        let Side { shares, board, shm } = self;
+        run.advance(shares, board, Some(shm), me, reducer, buffers)
+    }
+
+    /// The keys of what the other rank has told of, and of what of it is mapped here.
+    fn knows(&self, rank: usize) -> (Vec<u64>, Vec<u64>) {
+        let known = &self.shares.known[rank];
+        let notices = known.notices.iter().map(|notice| notice.key).collect();
+        (notices, known.mapped.iter().map(|(key, _)| *key).collect())
+    }
+
+    fn has_told(&self) -> Vec<u64> {
+        self.shares.told.iter().map(|told| told.key).collect()
+    }
+}
+
+/// What a call came to on both ranks.
+#[derive(PartialEq, Eq, Debug)]
+enum End {
+    Done,
+    Declined,
+    Failed(Vec<String>),
+}
+
+struct Pair {
+    sides: [Side; 2],
+    sequence: u64,
+    /// Nobody can fetch what rank 1 tells of.
+    withholds: bool,
+}
+
+impl Pair {
+    fn new() -> Self {
+        Pair { sides: sides::boards().map(Side::new), sequence: 0, withholds: false }
+    }
+
+    /// Sums what is in the two buffers, in place.
+    fn sum(&mut self, buffers: [SpanMut<'_>; 2]) -> End {
+        self.sequence += 1;
+        let call = Call::all_reduce(DataType::Int32, ReduceOp::Sum, COUNT);
+        let request = Request { call, sequence: self.sequence, history: 0, record: 0 };
+        let buffers = buffers.map(|output| Buffers { input: output.read(), output });
+        let reducer = Reducer::new(DataType::Int32, ReduceOp::Sum, 2);
+        let mut runs = [0, 1].map(|me| Some(self.sides[me].begin(me as Rank, &request, buffers[me])));
+        let (mut declined, mut failed) = (0, Vec::new());
+        for _ in 0..100_000 {
+            for me in 0..2 {
+                let Some(mut run) = runs[me].take() else { continue };
+                match self.sides[me].advance(&mut run, me as Rank, &reducer, buffers[me]) {
+                    Ok(Step::Progress(Progress::Done)) => run.end(&mut self.sides[me].shares),
+                    Ok(Step::Progress(_)) => runs[me] = Some(run),
+                    Ok(Step::Declined) => {
+                        declined += 1;
+                        run.end(&mut self.sides[me].shares);
+                    }
+                    Err(Stop::Failed(error)) => failed.push(error.to_string()),
+                    Err(Stop::Mismatch(peer)) => failed.push(format!("a mismatch with {peer}")),
+                }
+                if self.withholds {
+                    self.sides[1].shares.told.iter_mut().for_each(|told| told.lent = None);
+                }
+                // As the control thread does.
+                self.sides.iter().for_each(|side| side.shm.desk().serve());
+            }
+            if runs.iter().all(Option::is_none) {
+                break;
+            }
+        }
+        assert!(runs.iter().all(Option::is_none) || !failed.is_empty(), "they do not come to an end");
+        match (declined, failed.is_empty()) {
+            (0, true) => End::Done,
+            (2, true) => End::Declined,
+            _ => End::Failed(failed),
+        }
+    }
+
+    /// As [`Pair::sum`], of these numbers; whether it is right.
+    fn sums(&mut self, buffers: [&SharedMemory; 2], numbers: [i32; 2]) -> bool {
+        for (buffer, number) in buffers.iter().zip(numbers) {
+            buffer.span().copy_from(Span::of(&vec![number; COUNT]));
+        }
+        assert_eq!(self.sum(buffers.map(SharedMemory::span)), End::Done);
+        buffers.iter().all(|buffer| numbers_of(buffer.span()) == vec![numbers[0] + numbers[1]; COUNT])
+    }
+}
+
+pub(super) fn memory() -> SharedMemory {
+    SharedMemory::new(BYTES).expect("memory")
+}
+
+fn numbers_of(span: SpanMut<'_>) -> Vec<i32> {
+    let mut numbers = vec![0; COUNT];
+    SpanMut::of(&mut numbers).copy_from(span.read());
+    numbers
+}
+
+#[test]
+fn what_ranks_say_of_buffers_survives_being_sent() {
+    for nth in 0..200u64 {
+        let word = |salt: u64| (nth + salt).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let place = |salt: u64| Place { key: word(salt), offset: word(salt + 1) };
+        let entry = Entry {
+            input: place(1),
+            output: place(5),
+            tells: nth % 2 == 1,
+            way: nth as u8,
+            may_pull: nth % 3 == 1,
+            has_pulled: nth % 5 == 1,
+            witness: (nth, !nth),
+        };
+        assert_eq!(Entry::decode(Span::of(&entry.encode())), entry);
+        let notice = |salt: u64| Notice {
+            key: word(salt),
+            bytes: word(salt + 1),
+            file_offset: word(salt + 2),
+            lent: std::array::from_fn(|at| word(at as u64) as u8),
+        };
+        let list: Vec<Notice> = (0..nth % 3).map(notice).collect();
+        let mut bytes = Notice::encode_list(&list);
+        assert!(bytes.len() <= Notice::LIST_BYTES_MAX);
+        // A slot has bytes of earlier messages behind it.
+        bytes.resize(Notice::LIST_BYTES_MAX, 0xee);
+        assert_eq!(Notice::decode_list(Span::of(&bytes)).collect::<Vec<_>>(), list);
+    }
+    // A longer list than there can be is read as far as there is one.
+    let mut bytes = vec![1; Notice::LIST_BYTES_MAX];
+    bytes[..8].copy_from_slice(&u64::MAX.to_le_bytes());
+    assert_eq!(Notice::decode_list(Span::of(&bytes)).count(), 2);
+}
+
+#[test]
+fn mappings_are_few_and_the_one_used_longest_ago_goes_first() {
+    let mapping = Arc::new(Mapping::anonymous(1).expect("memory"));
+    let mut known = Known::default();
+    let keys = |known: &Known| known.mapped.iter().map(|(key, _)| *key).collect::<Vec<_>>();
+    (1..=MAPPED_MAX as u64).for_each(|key| known.keep(key, mapping.clone()));
+    assert_eq!(keys(&known), (1..=MAPPED_MAX as u64).collect::<Vec<_>>());
+    assert!(known.mapped(1).is_some() && known.mapped(1000).is_none());
+    known.keep(100, mapping.clone());
+    assert!(known.mapped(2).is_none(), "it was used longest ago");
+    assert!(known.mapped(1).is_some() && known.mapped(100).is_some());
+    assert_eq!(keys(&known).len(), MAPPED_MAX);
+    assert_eq!(Arc::strong_count(&mapping), 1 + MAPPED_MAX, "the others are unmapped");
+}
+
+#[test]
+fn both_sides_forget_the_same_notices() {
+    let shm = Shm::new().expect("a desk");
+    let (mut teller, mut hearer) = (Shares::default(), Known::default());
+    let areas: Vec<SharedMemory> = (0..3).map(|_| memory()).collect();
+    let notice = |area: &Arc<Area>, key: u64| {
+        let lent = Lent::new(&shm, area.file()).expect("it is lent");
+        (Notice { key, ..Notice::of(area, &lent) }, lent)
+    };
+    for key in 1..=2 * NOTICES_MAX as u64 + 5 {
+        let area = areas[key as usize % 3].area();
+        let (notice, lent) = notice(area, key);
+        teller.tell(area, lent);
+        teller.told.back_mut().expect("it was told").key = key;
+        hearer.hear(notice);
+        let told: Vec<u64> = teller.told.iter().map(|told| told.key).collect();
+        let heard: Vec<u64> = hearer.notices.iter().map(|notice| notice.key).collect();
+        assert_eq!(told, heard);
+        assert_eq!(told, (key.saturating_sub(NOTICES_MAX as u64) + 1..=key).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_freed_area_is_never_read_again_and_another_is_told_of() {
+    let mut pair = Pair::new();
+    let (kept, freed) = (memory(), memory());
+    assert!(pair.sums([&kept, &freed], [1, 2]));
+    let (key, start) = (freed.area().key(), freed.area().start());
+    assert_eq!(pair.sides[0].knows(1), (vec![key], vec![key]));
+    assert_eq!(pair.sides[1].has_told(), [key]);
+    let stale = pair.sides[0].shares.known[1].mapped(key).expect("it is mapped");
+    drop(freed);
+    assert_eq!(numbers_of(stale.span(0, BYTES)), vec![0; COUNT], "what is mapped is nothing");
+    stale.span(0, BYTES).copy_from(Span::of(&vec![77; COUNT]));
+    let other = memory();
+    let is_there_again = other.area().start() == start;
+    for numbers in [[3, 4], [5, 6]] {
+        assert!(pair.sums([&kept, &other], numbers), "at the same address: {is_there_again}");
+    }
+    assert_eq!(numbers_of(stale.span(0, BYTES)), vec![77; COUNT], "somebody wrote there");
+    let now = other.area().key();
+    assert_ne!(now, key);
+    assert_eq!(pair.sides[0].knows(1), (vec![key, now], vec![key, now]));
+    let is_lent = |told: &Told| (told.key, told.lent.is_some());
+    assert_eq!(
+        pair.sides[1].shares.told.iter().map(is_lent).collect::<Vec<_>>(),
+        [(key, false), (now, true)],
+        "nobody can fetch what is freed"
+    );
+}
+
+#[test]
+fn more_areas_than_are_known_are_used_in_turn() {
+    let mut pair = Pair::new();
+    let mine = memory();
+    let many: Vec<SharedMemory> = (0..NOTICES_MAX + 20).map(|_| memory()).collect();
+    for nth in 0..2 * many.len() {
+        // The second time it is known no more.
+        assert!(pair.sums([&mine, &many[nth % many.len()]], [nth as i32, 1]), "call {nth}");
+        // Again and again.
+        assert!(pair.sums([&mine, &many[nth % 7]], [2, nth as i32]), "call {nth}");
+        for me in 0..2 {
+            let (heard, mapped) = pair.sides[me].knows(1 - me);
+            assert_eq!(heard, pair.sides[1 - me].has_told(), "both count alike");
+            assert!(heard.len() <= NOTICES_MAX && mapped.len() <= MAPPED_MAX);
+        }
+    }
+    assert_eq!(pair.sides[0].knows(1).0.len(), NOTICES_MAX);
+    assert_eq!(pair.sides[0].knows(1).1.len(), MAPPED_MAX);
+}
+
+#[test]
+fn memory_that_a_rank_cannot_map_is_used_as_any_other() {
+    let mut pair = Pair::new();
+    let (mine, theirs) = (memory(), memory());
+    pair.withholds = true;
+    for nth in 0..5 {
+        assert_eq!(pair.sum([mine.span(), theirs.span()]), End::Declined, "call {nth}");
+    }
+    pair.withholds = false;
+    assert!(pair.sums([&memory(), &memory()], [3, 4]), "other memory is not concerned");
+}

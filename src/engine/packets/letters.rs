@@ -18,7 +18,7 @@ pub(crate) const CHANNEL: u16 = 0xfffe;
 
 /// Slots and the longest payload of each row. A long slot that was not used for a while has left the reader's first caches,
 /// and is written several times faster.
-const ROWS: [(usize, usize); 3] = [(16, Row::LINE_PAYLOAD_BYTES), (8, 1 << 10), (64, 16 << 10)];
+pub(super) const ROWS: [(usize, usize); 3] = [(16, Row::LINE_PAYLOAD_BYTES), (8, 1 << 10), (64, 16 << 10)];
 /// Messages up to this length go in pieces of half a slot, so that they overlap with themselves.
 const HALVES_BYTES_MAX: usize = 32 << 10;
 

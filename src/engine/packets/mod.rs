@@ -12,9 +12,13 @@
 mod at_once;
 mod duo;
 mod exchange;
+#[cfg(test)]
+mod fuzz;
 pub(crate) mod letters;
 pub(crate) mod moves;
 mod round;
+#[cfg(test)]
+pub(crate) mod sides;
 #[cfg(test)]
 mod tests;
 

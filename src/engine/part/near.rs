@@ -55,7 +55,9 @@ impl Part {
                 let in_rank_order = group.size() == 2 || folds_in_rank_order(algorithm);
                 let may_pull = shares.may_pull() && mapped::may_pull(&request.call, in_rank_order);
                 let way = if group.rank == 0 { trials.way(&request.call, may_pull) } else { 0 };
-                let run = Run::begin(shares, board, links.shm(), &request, group, buffers, way)?;
+                let pids = shares.pids(group);
+                let me = (group.rank, &*pids);
+                let run = Run::begin(shares, board, links.shm(), &request, me, buffers, way)?;
                 self.mapped = Some((run, reducer_of(&request.call, group.size())));
                 self.phase = Phase::Mapped;
             }

@@ -27,6 +27,11 @@ impl Kept {
         self.0.push(buffer);
     }
 
+    /// Those of another thread too.
+    pub(super) fn take(&mut self, mut other: Kept) {
+        self.0.append(&mut other.0);
+    }
+
     /// Bytes that somebody has written since.
     pub(super) fn changed(&self) -> usize {
         let changed = |buffer: &Bytes| {
@@ -143,10 +148,32 @@ impl Turn<'_> {
             self.expect("broadcast", &self.any(root), &buffer, 0);
             return Ok(());
         }
-        let call = Call::all_gather(data_type, count);
-        let output = self.apart(&call, mine, count * self.size as usize, kept)?;
-        for (rank, block) in (0..self.size).zip(output.chunks_exact((count * data_type.size()).max(1))) {
-            self.expect("all_gather", &self.any(rank), block, 0);
+        let (root, size) = (self.root(), self.size as usize);
+        let blocks = |output: &Bytes, what: &str, from: usize| {
+            for (rank, block) in (0..self.size).zip(output.chunks_exact((count * data_type.size()).max(1))) {
+                self.expect(what, &self.any(rank), block, from);
+            }
+        };
+        match self.operation.kind {
+            Kind::AllToAll => {
+                let input = self.any(self.rank).buffer(count * size);
+                let output = self.apart(&Call::all_to_all(data_type, count), input, count * size, kept)?;
+                blocks(&output, "all_to_all", self.rank as usize * count);
+            }
+            Kind::Gather => {
+                let room = if self.rank == root { count * size } else { 0 };
+                let output = self.apart(&Call::gather(data_type, count, root), mine, room, kept)?;
+                blocks(&output, "gather", 0);
+            }
+            Kind::Scatter => {
+                let input = if self.rank == root { self.any(root).buffer(count * size) } else { Vec::new() };
+                let output = self.apart(&Call::scatter(data_type, count, root), input, count, kept)?;
+                self.expect("scatter", &self.any(root), &output, self.rank as usize * count);
+            }
+            _ => {
+                let output = self.apart(&Call::all_gather(data_type, count), mine, count * size, kept)?;
+                blocks(&output, "all_gather", 0);
+            }
         }
         Ok(())
     }
@@ -273,7 +300,9 @@ pub(super) fn perform(seat: Seat<'_>, operation: Operation, kept: &mut Kept, pan
     let turn = Turn { comm: seat.comm, rank, size, key: operation.key ^ seat.salt, operation };
     match operation.kind {
         Kind::AllReduce | Kind::AllReduceInto | Kind::Reduce | Kind::ReduceScatter => turn.reduction(kept),
-        Kind::Broadcast | Kind::AllGather => turn.movement(kept),
+        Kind::Broadcast | Kind::AllGather | Kind::AllToAll | Kind::Gather | Kind::Scatter => {
+            turn.movement(kept)
+        }
         Kind::Ring | Kind::Pairs => turn.messages(kept),
         Kind::Started => turn.started(kept),
         Kind::Scope => turn.scope(kept, panics),

@@ -86,6 +86,8 @@ functions!(
     Refused,
     LogAgain,
     Both,
+    MemRegister,
+    MemDeregister,
 );
 
 impl Function {

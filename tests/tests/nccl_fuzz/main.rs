@@ -54,6 +54,7 @@ fn handle(input: &Input, seen: &mut Seen) {
         "communicators and streams left: {:?}",
         nccl::handles_in_use()
     );
+    assert_eq!(nccl::registrations_in_use(), 0, "memory is still registered");
 }
 
 /// The programs that others are made of, as they are printed by a failure; `#` begins a comment.

@@ -7,7 +7,7 @@ use consort_tests::c_calls::Comm;
 use nccl::extensions as ours;
 
 use crate::calls::{Arguments, Function, MAGIC};
-use crate::world::World;
+use crate::world::{MappedFile, World};
 
 /// Writes a text of ours into a buffer of any size.
 fn text(
@@ -94,6 +94,8 @@ pub(crate) fn small(world: &mut World, function: Function, arguments: &mut Argum
                 };
                 nccl::ncclRedOpDestroy(operator, comm)
             }
+            Function::MemRegister => register(world, arguments),
+            Function::MemDeregister => nccl::consortMemDeregister(arguments.handle(&world.memories)),
             Function::StreamCreate => {
                 let result = ours_stream(world.streams.len(), &mut handle);
                 world.streams.extend((!handle.is_null()).then_some(handle));
@@ -105,6 +107,31 @@ pub(crate) fn small(world: &mut World, function: Function, arguments: &mut Argum
             _ => told(function, comm, arguments, world),
         }
     }
+}
+
+/// Pages of the file that is mapped for as long as the process lives, or what is not so.
+fn register(world: &mut World, arguments: &mut Arguments<'_>) -> c_int {
+    const PAGE: usize = 4096;
+    let file = MappedFile::get();
+    let (first, pages) = (usize::from(arguments.byte()), usize::from(arguments.byte()));
+    let (base, mut offset, mut fd) = (file.start.wrapping_add(first % 9 * PAGE), first % 9 * PAGE, file.fd());
+    let mut bytes = pages % 9 * PAGE;
+    match arguments.byte() {
+        0x80..=0x8f => fd = arguments.int(),
+        0x90..=0x9f => offset = usize::from(arguments.byte()),
+        0xa0..=0xaf => bytes = usize::MAX - 4095,
+        0xb0..=0xbf => offset = usize::MAX - 4095,
+        0xc0..=0xcf => bytes += usize::from(arguments.byte()),
+        _ => {}
+    }
+    let base = if arguments.byte() & 31 == 31 { 0 } else { base + usize::from(arguments.byte() & 1) };
+    let mut handle = null_mut();
+    let place = if arguments.byte() & 31 == 31 { null_mut() } else { &raw mut handle };
+    let base = std::ptr::with_exposed_provenance_mut(base);
+    // SAFETY: what is mapped from the file stays so, and of anything else it is not.
+    let result = unsafe { nccl::consortMemRegisterFd(base, bytes, fd, offset as u64, place) };
+    world.memories.extend((!handle.is_null()).then_some(handle));
+    result
 }
 
 /// A stream; null for its place once there are many.

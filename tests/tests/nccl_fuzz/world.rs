@@ -5,10 +5,16 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
+use std::num::NonZeroUsize;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::null_mut;
+use std::sync::OnceLock;
 
 use consort_tests::c_calls::{Comm, IN_PROGRESS};
 use nccl::NcclUniqueId;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 
 /// Calls of a program, at most.
 pub(crate) const CALLS_MAX: usize = 48;
@@ -25,6 +31,39 @@ struct Place {
     parent: Comm,
 }
 
+/// A sealed memory file that stays mapped as long as the process lives.
+pub(crate) struct MappedFile {
+    file: OwnedFd,
+    /// Its address.
+    pub(crate) start: usize,
+}
+
+impl MappedFile {
+    /// Bytes of it.
+    const BYTES: usize = 8 * 4096;
+
+    /// The one of the process.
+    pub(crate) fn get() -> &'static MappedFile {
+        static FILE: OnceLock<MappedFile> = OnceLock::new();
+        FILE.get_or_init(|| {
+            let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+            let file = memfd_create(c"fuzzed", flags).expect("a file");
+            nix::unistd::ftruncate(&file, Self::BYTES as i64).expect("pages");
+            fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).expect("a seal");
+            let bytes = NonZeroUsize::new(Self::BYTES).expect("some");
+            let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+            // SAFETY: a new mapping where the kernel likes; it is never unmapped.
+            let start = unsafe { mmap(None, bytes, access, MapFlags::MAP_SHARED, &file, 0) };
+            MappedFile { file, start: start.expect("addresses").as_ptr().expose_provenance() }
+        })
+    }
+
+    /// Its descriptor.
+    pub(crate) fn fd(&self) -> c_int {
+        self.file.as_raw_fd()
+    }
+}
+
 /// What there is.
 pub(crate) struct World {
     /// All that there ever were, freed ones too.
@@ -35,6 +74,8 @@ pub(crate) struct World {
     /// What `ncclMemAlloc` gave.
     pub(crate) given: Vec<*mut c_void>,
     pub(crate) registered: Vec<*mut c_void>,
+    /// What `consortMemRegisterFd` wrote.
+    pub(crate) memories: Vec<*mut c_void>,
     pub(crate) parameters: Vec<*mut c_void>,
     places: Vec<Place>,
     /// Only touched through pointers.
@@ -53,6 +94,7 @@ impl World {
             operators: Vec::new(),
             given: Vec::new(),
             registered: Vec::new(),
+            memories: Vec::new(),
             parameters: Vec::new(),
             places: Vec::new(),
             arena: (0..REGIONS).map(|_| UnsafeCell::new([0; REGION])).collect(),
@@ -107,6 +149,9 @@ impl World {
                 unsafe { nccl::ncclCommAbort(*comm) };
             }
             ended = self.comms.len();
+        }
+        for memory in &self.memories {
+            nccl::consortMemDeregister(*memory);
         }
         for stream in &self.streams {
             nccl::consortStreamDestroy(*stream);

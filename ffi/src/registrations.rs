@@ -1,0 +1,80 @@
+//! Memory of the caller's own that the ranks beside this one may map, for C; `include/consort.h` is the contract.
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use consort::nccl::{Failure, Result};
+use consort::{Error, MemoryError, Registered};
+
+use crate::boundary::{plain, store};
+use crate::handles::REGISTRATIONS;
+
+/// What C is told of memory that is not taken.
+fn refused(error: MemoryError) -> Failure {
+    match error {
+        MemoryError::NotRegistrable { start, bytes, what, hint } => {
+            Failure::argument(format!("{bytes} bytes at {start:#x} cannot be registered: {what}"), hint)
+        }
+        MemoryError::System { call, source } => {
+            Error::System { call: format!("{call}, to register memory"), source: Arc::new(source) }.into()
+        }
+        other => {
+            let source = Arc::new(std::io::Error::other(other));
+            Error::System { call: "registering memory".to_owned(), source }.into()
+        }
+    }
+}
+
+/// # Safety
+/// As [`Registered::new`], but any descriptor and any numbers are told from memory that is mapped first.
+unsafe fn register(base: *mut c_void, bytes: usize, fd: c_int, offset: u64) -> Result<Registered> {
+    // SAFETY: asks for a number's flags; no number does harm.
+    if fd < 0 || unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
+        return Err(Failure::argument(
+            format!("descriptor {fd} is not open"),
+            "pass the memory file that the memory is mapped from; it may be closed once this has returned",
+        ));
+    }
+    // SAFETY: it is open, and C promised that it stays so until the call returns.
+    let file = unsafe { BorrowedFd::borrow_raw(fd) };
+    let offset = usize::try_from(offset).map_err(|_| {
+        Failure::argument(format!("no file has an offset of {offset}"), "pass what mmap was given")
+    })?;
+    // SAFETY: this function's own contract.
+    unsafe { Registered::new(base.cast(), bytes, file, offset) }.map_err(refused)
+}
+
+/// Lets the ranks beside this one map memory that the caller has mapped from a memory file.
+///
+/// # Safety
+/// As the header says: mapped from there until it is deregistered. `handle` must be null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn consortMemRegisterFd(
+    base: *mut c_void,
+    bytes: usize,
+    fd: c_int,
+    offset: u64,
+    handle: *mut *mut c_void,
+) -> c_int {
+    plain("consortMemRegisterFd", std::ptr::null_mut(), || {
+        // SAFETY: this function's own contract.
+        unsafe {
+            store(handle, "handle", || REGISTRATIONS.insert(Arc::new(register(base, bytes, fd, offset)?)))
+        }
+    })
+}
+
+/// Undoes [`consortMemRegisterFd`]; a null handle is fine.
+#[unsafe(no_mangle)]
+pub extern "C" fn consortMemDeregister(handle: *mut c_void) -> c_int {
+    plain("consortMemDeregister", std::ptr::null_mut(), || {
+        if handle.is_null() || REGISTRATIONS.remove(handle).is_some() {
+            return Ok(());
+        }
+        Err(Failure::argument(
+            "the handle is of no memory that is registered: it is foreign, or was deregistered",
+            "pass what consortMemRegisterFd wrote, once",
+        ))
+    })
+}

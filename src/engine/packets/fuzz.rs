@@ -1,0 +1,257 @@
+//! Peers that store what they like into the slots and counters of messages.
+//!
+//! Invariant of what is tested: whatever is in a slot, only the memory of the call is touched, and the operation ends, waits
+//! or finds a mismatch, which names the peer.
+
+use consort_kernels::{DataType, ReduceOp, Reducer};
+use consort_memory::{Outbox, Row, Span, SpanMut};
+use consort_transports::fuzzing::{Input, Seen, Target, fuzz};
+use consort_transports::{Connection, CounterKind};
+
+use super::letters::{self, Letters};
+use super::{Exchange, Round, sides};
+use crate::call::{Call, Kind};
+use crate::engine::{Buffers, Progress, Request};
+
+const MESSAGES: Target = Target {
+    name: "engine-packets",
+    command: "-p consort --lib packets::fuzz::messages",
+    bytes_max: 2 << 20,
+    inputs: 10_000,
+};
+const LETTERS: Target = Target {
+    name: "engine-letters",
+    command: "-p consort --lib packets::fuzz::letters",
+    bytes_max: 2 << 20,
+    inputs: 10_000,
+};
+
+/// Operations of an input.
+const OPERATIONS: usize = 3;
+/// Bytes of a block: of each row, and none.
+const BYTES: [usize; 7] = [0, 4, 56, 64, 1024, 4096, 64 << 10];
+const KINDS: [Kind; 9] = [
+    Kind::AllReduce,
+    Kind::Reduce,
+    Kind::Broadcast,
+    Kind::AllGather,
+    Kind::ReduceScatter,
+    Kind::AllToAll,
+    Kind::Gather,
+    Kind::Scatter,
+    Kind::Barrier,
+];
+
+fn call(kind: Kind, data_type: DataType, count: usize, root: u32) -> Call {
+    let op = ReduceOp::Sum;
+    match kind {
+        Kind::Reduce => Call::reduce(data_type, op, count, root),
+        Kind::Broadcast => Call::broadcast(data_type, count, root),
+        Kind::AllGather => Call::all_gather(data_type, count),
+        Kind::ReduceScatter => Call::reduce_scatter(data_type, op, count),
+        Kind::AllToAll => Call::all_to_all(data_type, count),
+        Kind::Gather => Call::gather(data_type, count, root),
+        Kind::Scatter => Call::scatter(data_type, count, root),
+        Kind::Barrier => Call::new(Kind::Barrier, DataType::Uint8, Some(ReduceOp::Max), 0, 1),
+        _ => Call::all_reduce(data_type, op, count),
+    }
+}
+
+/// Takes the first byte.
+fn byte(rest: &mut &[u8]) -> u8 {
+    let Some((first, behind)) = rest.split_first() else { return 0 };
+    *rest = behind;
+    *first
+}
+
+fn word(rest: &mut &[u8]) -> u64 {
+    u64::from_le_bytes(std::array::from_fn(|_| byte(rest)))
+}
+
+/// What a peer does: sends what is marked rightly or not, stores anything into a mailbox, or raises a counter.
+fn act(other: &mut Box<dyn Connection>, out: &mut [Outbox], operation: u64, mark: u64, mut rest: &[u8]) {
+    let (what, row) = (byte(&mut rest), usize::from(byte(&mut rest)));
+    match what % 4 {
+        kind @ (0 | 1) => {
+            let out = &mut out[row % 3];
+            let mark = if kind == 0 { mark } else { word(&mut rest) };
+            let room = out.payload();
+            let bytes = rest.len().min(room.len());
+            room.slice(0, bytes).copy_from(Span::of(&rest[..bytes]));
+            if room.len() > Row::LINE_PAYLOAD_BYTES {
+                out.put_word(u64::from(what) << 8 | row as u64);
+            }
+            out.send(operation, mark);
+        }
+        2 => {
+            // Beyond the end, it is refused.
+            let at = word(&mut rest) as usize % (1 << 20);
+            let _ = other.put(at, Span::of(rest), &mut 0);
+        }
+        _ => {
+            let kind = [CounterKind::Ready, CounterKind::Credit][row % 2];
+            let counter = other.peer_counter(kind).expect("it is mapped");
+            let (value, tag) = (word(&mut rest), word(&mut rest));
+            // The counter itself is checked where it is raised.
+            if value > counter.value() {
+                counter.raise(value, tag);
+            }
+        }
+    }
+}
+
+/// The first piece chooses the operations; each other is what one peer does.
+fn messages(input: &Input, seen: &mut Seen) {
+    let first =
+        |at: usize| input.first().and_then(|piece| piece.get(at)).map_or(0, |byte| usize::from(*byte));
+    let size = 2 + first(0) as u32 % 3;
+    let me = first(1) as u32 % size;
+    let (mut board, mut others) = sides::board(me, size);
+    let mut outs: Vec<_> =
+        others.iter().map(|other| other.as_deref().map(|other| sides::outboxes(other, size))).collect();
+    let mut pieces = input.iter().skip(1);
+    for operation in 1..=OPERATIONS {
+        let kind = KINDS[first(1 + operation) % KINDS.len()];
+        let data_type = [DataType::Int32, DataType::Uint8, DataType::Float16][first(5) % 3];
+        let count = BYTES[first(6 + operation) % BYTES.len()] / data_type.size();
+        let call = call(kind, data_type, count, first(6) as u32 % size);
+        let (read, mut written) =
+            (vec![1u8; call.input_bytes(me, size)], vec![2u8; call.output_bytes(me, size)]);
+        let buffers = Buffers { input: Span::of(&read), output: SpanMut::of(&mut written) };
+        let reducer = Reducer::new(data_type, ReduceOp::Sum, size);
+        let request = Request { call, sequence: operation as u64, history: 5, record: 0 };
+        let mark = call.descriptor().digest(request.sequence, request.history);
+        let is_round = first(10) >> operation & 1 == 1;
+        let mut exchange = None;
+        let mut round = None;
+        if is_round {
+            round = Some(Round::begin(&mut board, [1, 100][first(10) & 1], mark));
+        } else {
+            exchange = Some(Exchange::of(&mut board, &request));
+        }
+        let mut step = |board: &mut super::Board| match (&mut exchange, &mut round) {
+            (Some(exchange), _) => {
+                let progress = exchange.advance(board, &reducer, buffers);
+                if progress == Ok(Progress::Done) {
+                    board.note(exchange, Some(5));
+                }
+                (progress, exchange.wanted(board))
+            }
+            (None, Some(round)) => {
+                let progress = round.advance(
+                    board,
+                    Some(&[1]),
+                    |_| true,
+                    |_, note| {
+                        assert!(note.len() <= 64 << 10);
+                    },
+                );
+                (progress, round.wanted(board))
+            }
+            (None, None) => unreachable!("one of the two"),
+        };
+        let mut outcome = step(&mut board);
+        while matches!(outcome.0, Ok(Progress::Blocked | Progress::Moved)) {
+            let Some(piece) = pieces.next() else { break };
+            let mut rest = &piece[..];
+            let peer = usize::from(byte(&mut rest)) % size as usize;
+            if let (Some(other), Some(out)) = (&mut others[peer], &mut outs[peer]) {
+                act(other, out, operation as u64, mark, rest);
+            }
+            outcome = step(&mut board);
+        }
+        seen.note((kind, is_round, count.checked_ilog2(), format!("{outcome:?}")));
+        match outcome.0 {
+            Ok(Progress::Done) => {}
+            Ok(_) => return,
+            Err(peer) => {
+                assert!(peer < size && peer != me, "rank {peer} of {size} is blamed by {me}");
+                return;
+            }
+        }
+        board.visit();
+        board.forbid();
+        seen.note((board.visitors().count(), "visitors"));
+    }
+}
+
+#[test]
+fn messages_of_any_bytes_are_taken_waited_for_or_refused() {
+    let mut originals = Vec::new();
+    for kind in 0..KINDS.len() as u8 {
+        for bytes in 0..BYTES.len() as u8 {
+            let row = super::row_of(BYTES[usize::from(bytes)]) as u8;
+            let chosen =
+                vec![1, 1, kind, kind, kind, 0, 1, bytes, bytes, bytes, if bytes == 1 { 14 } else { 0 }];
+            let mut input = vec![chosen];
+            for _ in 0..OPERATIONS {
+                input.extend([0, 2].map(|peer| vec![peer, 0, row, 7, 7, 7, 7]));
+            }
+            originals.push(input);
+        }
+    }
+    fuzz(&MESSAGES, originals, messages);
+}
+
+/// A send or a receive of so many bytes after the other; the peer stores what it likes in between.
+fn letters(input: &Input, seen: &mut Seen) {
+    const LENGTHS: [usize; 8] = [1, 56, 57, 1024, 5000, 20_000, 70_000, 300_000];
+    let first =
+        |at: usize| input.first().and_then(|piece| piece.get(at)).map_or(0, |byte| usize::from(*byte));
+    let [own, mut other] = sides::connected(letters::MAILBOX_BYTES);
+    let mut mine = Letters::over(&*own).expect("as long as agreed");
+    let mut out: Vec<Outbox> = Vec::new();
+    let mut offset = 0;
+    for (slots, payload_bytes) in letters::ROWS {
+        let [_, theirs] = other.rows(offset, slots, payload_bytes).expect("as long as agreed");
+        offset += Row::bytes(slots, payload_bytes);
+        out.push(Outbox::new(theirs));
+    }
+    let mut pieces = input.iter().skip(1);
+    for operation in 0..2 * OPERATIONS {
+        let length = LENGTHS[first(1 + operation) % LENGTHS.len()];
+        let (mark, mut done) = (0x1234_5678_9abc_def0 ^ (operation as u64) << 40, 0);
+        let is_send = first(0) >> operation & 1 == 1;
+        let mut memory = vec![3u8; length];
+        let mut step = || {
+            let before = done;
+            let progress = if is_send {
+                Ok(mine.send(mark, Span::of(&memory), &mut done))
+            } else {
+                mine.receive(mark, SpanMut::of(&mut memory), &mut done)
+            };
+            assert!(before <= done && done <= length);
+            progress
+        };
+        let mut progress = step();
+        while matches!(progress, Ok(Progress::Blocked | Progress::Moved)) {
+            let Some(piece) = pieces.next() else { break };
+            act(&mut other, &mut out, operation as u64 + 1, mark, piece);
+            progress = step();
+        }
+        match progress {
+            Ok(Progress::Done) => seen.note((is_send, length, "done")),
+            Ok(_) => return seen.note((is_send, length, done.checked_ilog2())),
+            Err(letters::Differs) => return seen.note((is_send, length, "differs")),
+        }
+    }
+}
+
+#[test]
+fn letters_of_any_bytes_are_taken_waited_for_or_refused() {
+    let mut originals = Vec::new();
+    for length in 0..8u8 {
+        for sends in [0, 255, 0b0101_0101] {
+            let mut input = vec![[&[sends][..], &[length; 6]].concat()];
+            let credit =
+                |value: u64, cost: u64| [&[3, 1][..], &value.to_le_bytes(), &cost.to_le_bytes()].concat();
+            for nth in 1..12 {
+                input.push(credit(8 * nth, 1000));
+                input.push(vec![0, length.min(2), 9, 9]);
+            }
+            input.push(credit(u64::MAX, u64::MAX));
+            originals.push(input);
+        }
+    }
+    fuzz(&LETTERS, originals, letters);
+}
