@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use consort_kernels::{DataType, Level, ReduceOp, Reducer, Source, Store, Target, copy};
-use consort_memory::{Span, SpanMut};
+use consort_memory::SpanMut;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
 /// Bytes of one buffer of a call in the first, second and third cache, and in none.
