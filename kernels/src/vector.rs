@@ -102,7 +102,8 @@ pub(crate) unsafe fn fold<L: Lanes<T>, T: Number, O: Op>(job: &Job<'_>) {
             return short::<L, T, O>(job);
         }
         if const { L::HAS_SUM_OF_TWO && O::IS_PLAIN_SUM } && job.sources.len() == 2 {
-            return long::<L, T, O, 1, true>(job);
+            // Whole cache lines: halves that are streamed to two targets in turn reach memory as halves.
+            return long::<L, T, O, 4, true>(job);
         }
         // As many registers a block as keep their accumulators within the register file.
         match size_of::<T::Wide>() / size_of::<T>() {
@@ -204,9 +205,9 @@ unsafe fn results<L: Lanes<T>, T: Number, O: Op, const BLOCK: usize, const SUM_O
         let first = &job.sources[0];
         let mut raw = load::<L, BLOCK>(first, at);
         if SUM_OF_TWO {
-            let other = load::<L, BLOCK>(&job.sources[1], at);
+            let second = job.sources[1].span.as_ptr().add(at);
             for register in 0..BLOCK {
-                raw[register] = L::sum_of_two(raw[register], other[register]);
+                raw[register] = L::sum_of_two(raw[register], L::load(second.add(register * L::BYTES)));
             }
             return raw;
         }
