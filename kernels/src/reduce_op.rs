@@ -79,6 +79,8 @@ pub(crate) trait Op: Copy + 'static {
     const SCALES: bool;
     /// Whether the result is divided by the number of contributions.
     const DIVIDES: bool;
+    /// Whether the result is the sum of the sources, and no more.
+    const IS_PLAIN_SUM: bool = matches!(Self::COMBINES, Combination::Add) && !Self::SCALES && !Self::DIVIDES;
 }
 
 macro_rules! ops {

@@ -320,8 +320,8 @@ impl Reducer {
     pub fn fold_in_turn(&self, targets: &[Target<'_>], sources: &[Source<'_>], finish: bool) {
         let is_wide =
             !self.data_type.is_float() || matches!(self.data_type, DataType::Float32 | DataType::Float64);
-        let [first, rest @ .., last] = sources else { return self.fold(targets, sources, finish) };
-        if is_wide || rest.is_empty() {
+        let [first, second, rest @ .., last] = sources else { return self.fold(targets, sources, finish) };
+        if is_wide {
             return self.fold(targets, sources, finish);
         }
         let bytes = check(targets, sources, self.data_type);
@@ -332,7 +332,7 @@ impl Reducer {
             let partial = tile.slice(0, length);
             let to = Target { span: partial, store: Store::Cached };
             let folded = Source { span: partial.read(), raw: false };
-            self.fold(&[to], &[first.slice(at, length)], false);
+            self.fold(&[to], &[first.slice(at, length), second.slice(at, length)], false);
             for next in rest {
                 self.fold(&[to], &[folded, next.slice(at, length)], false);
             }

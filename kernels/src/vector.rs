@@ -9,7 +9,7 @@
 //! Absent: arithmetic, and the choice of a level (`reducer`).
 
 use crate::number::{Factors, Number};
-use crate::reduce_op::Op;
+use crate::reduce_op::{Op, Sum};
 use crate::{Source, Store, Target};
 
 /// One fold, checked: every span has `bytes` bytes, a multiple of the element size; at least one source.
@@ -67,6 +67,15 @@ pub(crate) trait Lanes<T: Number>: Isa {
     unsafe fn scale(vector: Self::Vector, factor: T::Wide) -> Self::Vector;
     /// [`Number::divide`]
     unsafe fn divide(vector: Self::Vector, divisor: u32) -> Self::Vector;
+
+    /// Whether the sum of two registers has a shorter way than `unpack`, `combine` and `pack`.
+    const HAS_SUM_OF_TWO: bool = false;
+    /// `pack` of the sum of both, unpacked.
+    #[inline(always)]
+    unsafe fn sum_of_two(left: Self::Raw, right: Self::Raw) -> Self::Raw {
+        // SAFETY: the trait's contract.
+        unsafe { Self::pack(Self::combine::<Sum>(Self::unpack(left), Self::unpack(right))) }
+    }
 }
 
 impl Source<'_> {
@@ -92,11 +101,15 @@ pub(crate) unsafe fn fold<L: Lanes<T>, T: Number, O: Op>(job: &Job<'_>) {
         if job.bytes < L::BYTES {
             return short::<L, T, O>(job);
         }
+        if const { L::HAS_SUM_OF_TWO && O::IS_PLAIN_SUM } && job.sources.len() == 2 {
+            // Whole cache lines: halves that are streamed to two targets in turn reach memory as halves.
+            return long::<L, T, O, 4, true>(job);
+        }
         // As many registers a block as keep their accumulators within the register file.
         match size_of::<T::Wide>() / size_of::<T>() {
-            4 => long::<L, T, O, 1>(job),
-            2 => long::<L, T, O, 2>(job),
-            _ => long::<L, T, O, 4>(job),
+            4 => long::<L, T, O, 1, false>(job),
+            2 => long::<L, T, O, 2, false>(job),
+            _ => long::<L, T, O, 4, false>(job),
         }
     }
 }
@@ -132,25 +145,25 @@ unsafe fn short<L: Lanes<T>, T: Number, O: Op>(job: &Job<'_>) {
 /// At least a register: blocks of `BLOCK` registers, then single ones, then the last, which may overlap.
 ///
 /// # Safety
-/// As [`fold`]; `job.bytes` is at least a register.
+/// As [`fold`]; `job.bytes` is at least a register. There are two sources if `SUM_OF_TWO`.
 #[inline(always)]
-unsafe fn long<L: Lanes<T>, T: Number, O: Op, const BLOCK: usize>(job: &Job<'_>) {
+unsafe fn long<L: Lanes<T>, T: Number, O: Op, const BLOCK: usize, const SUM_OF_TWO: bool>(job: &Job<'_>) {
     let last_at = job.bytes - L::BYTES;
     let lead = lead_bytes::<L, T>(job);
     // SAFETY: every access below is of whole registers at offsets of at most `last_at`.
     unsafe {
-        let [last] = results::<L, T, O, 1>(job, last_at);
-        let first = if lead > 0 { Some(results::<L, T, O, 1>(job, 0)) } else { None };
+        let [last] = results::<L, T, O, 1, SUM_OF_TWO>(job, last_at);
+        let first = if lead > 0 { Some(results::<L, T, O, 1, SUM_OF_TWO>(job, 0)) } else { None };
 
         let mut at = lead;
         while at + BLOCK * L::BYTES <= last_at {
-            let block = results::<L, T, O, BLOCK>(job, at);
+            let block = results::<L, T, O, BLOCK, SUM_OF_TWO>(job, at);
             put::<L, BLOCK>(job, at, block, true);
             at += BLOCK * L::BYTES;
         }
         while at < last_at {
             // A step that reaches past `last_at` still ends within the range.
-            let step = results::<L, T, O, 1>(job, at);
+            let step = results::<L, T, O, 1, SUM_OF_TWO>(job, at);
             put::<L, 1>(job, at, step, true);
             at += L::BYTES;
         }
@@ -180,10 +193,10 @@ fn lead_bytes<L: Lanes<T>, T: Number>(job: &Job<'_>) -> usize {
 /// The finished results of `BLOCK` registers at `at`.
 ///
 /// # Safety
-/// As [`fold`]; the registers lie within the range.
+/// As [`fold`]; the registers lie within the range. There are two sources if `SUM_OF_TWO`.
 #[allow(clippy::needless_range_loop, reason = "other forms leave the arrays on the stack")]
 #[inline(always)]
-unsafe fn results<L: Lanes<T>, T: Number, O: Op, const BLOCK: usize>(
+unsafe fn results<L: Lanes<T>, T: Number, O: Op, const BLOCK: usize, const SUM_OF_TWO: bool>(
     job: &Job<'_>,
     at: usize,
 ) -> [L::Raw; BLOCK] {
@@ -191,6 +204,13 @@ unsafe fn results<L: Lanes<T>, T: Number, O: Op, const BLOCK: usize>(
     unsafe {
         let first = &job.sources[0];
         let mut raw = load::<L, BLOCK>(first, at);
+        if SUM_OF_TWO {
+            let second = job.sources[1].span.as_ptr().add(at);
+            for register in 0..BLOCK {
+                raw[register] = L::sum_of_two(raw[register], L::load(second.add(register * L::BYTES)));
+            }
+            return raw;
+        }
         let mut folded = [scaled::<L, T, O>(job, first, raw[0]); BLOCK];
         for register in 1..BLOCK {
             folded[register] = scaled::<L, T, O>(job, first, raw[register]);

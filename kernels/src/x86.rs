@@ -8,6 +8,7 @@
 
 mod avx2;
 mod avx512;
+mod float8_sum;
 mod float_lanes;
 
 pub(crate) use avx2::Avx2;

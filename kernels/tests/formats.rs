@@ -182,6 +182,37 @@ fn float8_all_pairs() {
     }
 }
 
+/// Every pair of numbers without a NaN or an infinity nearby, for which kernels have a way of their own; in two orders, so that
+/// neighbours are alike and are not; and then with some that are none.
+#[test]
+fn float8_sums_of_numbers() {
+    for (data_type, table) in [(DataType::Float8E4m3, Table::e4m3()), (DataType::Float8E5m2, Table::e5m2())] {
+        let numbers: Vec<u8> = (0..=255).filter(|code| code & 0x7f <= table.largest).collect();
+        let near: Vec<_> = numbers.iter().flat_map(|&a| numbers.iter().map(move |&b| (a, b))).collect();
+        // A step that has no divisor in common with either count of pairs.
+        let far: Vec<_> = (0..near.len()).map(|at| near[at * 10_007 % near.len()]).collect();
+        let mut mixed = far.clone();
+        for pair in mixed.iter_mut().step_by(97) {
+            pair.1 = table.largest + 1;
+        }
+        for pairs in [near, far, mixed] {
+            let (left, right): (Vec<u8>, Vec<u8>) = pairs.into_iter().unzip();
+            let value = |code: &u8| table.values[usize::from(*code)];
+            let expected: Vec<u8> =
+                left.iter().zip(&right).map(|(a, b)| table.nearest(value(a) + value(b))).collect();
+            for level in all_levels() {
+                let reducer = Reducer::with_level(data_type, ReduceOp::Sum, 1, level).unwrap();
+                let result = fold_two(&reducer, &left, &right);
+                let wrong = (0..result.len()).find(|&at| result[at] != expected[at]);
+                if let Some(at) = wrong {
+                    let (a, b) = (left[at], right[at]);
+                    panic!("{reducer:?}: {a:#x}, {b:#x} give {:#x}, not {:#x}", result[at], expected[at]);
+                }
+            }
+        }
+    }
+}
+
 /// Every 8-bit code by every scalar, against tables and the processor's multiplication.
 #[test]
 fn all_products_of_eight_bits() {

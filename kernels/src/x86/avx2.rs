@@ -8,6 +8,7 @@ use std::arch::x86_64::*;
 use half::{bf16, f16};
 
 use super::float_lanes::{FloatRegister, canonical, combine, float_lanes, float_register, scale};
+use super::float8_sum::sum_of_two;
 use crate::convert::{E4m3, E5m2, Format, NAN_F32, NAN_F64, denormal_magic, rebias, smallest_normal};
 use crate::number::Number;
 use crate::reduce_op::Op;
@@ -150,7 +151,8 @@ float_lanes!(
             decode_e5m2(quarters[3]),
         ]
     },
-    |vector| encode_f8::<E5m2, { 23 - E5m2::FRACTION as i32 }>(vector)
+    |vector| encode_f8::<E5m2, { 23 - E5m2::FRACTION as i32 }>(vector),
+    sum_of_two: sum_of_two::<F8E5m2, E5m2>
 );
 float_lanes!(
     Avx2,
@@ -166,7 +168,8 @@ float_lanes!(
             decode_e4m3(quarters[3]),
         ]
     },
-    |vector| encode_f8::<E4m3, { 23 - E4m3::FRACTION as i32 }>(vector)
+    |vector| encode_f8::<E4m3, { 23 - E4m3::FRACTION as i32 }>(vector),
+    sum_of_two: sum_of_two::<F8E4m3, E4m3>
 );
 
 /// The nearest bfloat16 in the upper half of each lane.

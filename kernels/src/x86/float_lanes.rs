@@ -123,11 +123,12 @@ macro_rules! float_register {
 }
 pub(super) use float_register;
 
-/// Implements `Lanes` for a float type held in `$count` registers, given its conversions.
+/// Implements `Lanes` for a float type held in `$count` registers, given its conversions and, where it has one, the
+/// shorter way to the sum of two.
 macro_rules! float_lanes {
     (
         $level:ty, $features:literal, $element:ty, [$register:ty; $count:literal],
-        |$raw:ident| $unpack:expr, |$vector:ident| $pack:expr
+        |$raw:ident| $unpack:expr, |$vector:ident| $pack:expr $(, sum_of_two: $sum_of_two:expr)?
     ) => {
         impl Lanes<$element> for $level {
             type Vector = [$register; $count];
@@ -159,6 +160,14 @@ macro_rules! float_lanes {
             unsafe fn divide(vector: Self::Vector, _: u32) -> Self::Vector {
                 vector
             }
+            $(
+                const HAS_SUM_OF_TWO: bool = true;
+                #[inline]
+                #[target_feature(enable = $features)]
+                unsafe fn sum_of_two(left: Self::Raw, right: Self::Raw) -> Self::Raw {
+                    $sum_of_two(left, right)
+                }
+            )?
         }
     };
 }
