@@ -15,6 +15,8 @@ mod fork;
 mod held;
 #[cfg(not(loom))]
 mod mapping;
+#[cfg(not(loom))]
+mod node;
 mod packets;
 mod span;
 pub mod sync;

@@ -8,8 +8,9 @@ use std::time::Duration;
 use super::host::parse_list;
 use super::pin::{Local, Pinned, cores_for};
 use super::*;
-use crate::options::Pinning;
-use crate::{Communicator, Options, UniqueId};
+use crate::options::{Pinning, Settings};
+use crate::wait::Policy;
+use crate::{Communicator, Options, ReduceOp, UniqueId};
 
 /// A description of a host, in a directory of its own.
 struct Fixture(PathBuf);
@@ -294,6 +295,7 @@ fn joined(pinning: Pinning) -> [(Cores, Cores); 2] {
     let bytes = id.to_bytes();
     let join = &|rank: u32| {
         let before = allowed();
+        let policy = Policy::for_ranks(2);
         let id = UniqueId::from_bytes(&bytes).expect("an id");
         let options = Options::default().pin(pinning);
         let comm = Communicator::join_with(rank, 2, &id, &options).expect("the other joins");
@@ -302,6 +304,8 @@ fn joined(pinning: Pinning) -> [(Cores, Cores); 2] {
         // It stays where it is, with the communicator and without it.
         drop(comm);
         assert_eq!(allowed(), after);
+        // A rank with a core of its own does not wait as if it shared one.
+        assert_eq!(Policy::for_ranks(2), policy);
         (before, after)
     };
     std::thread::scope(|threads| {
@@ -336,4 +340,37 @@ fn whoever_does_not_get_in_is_not_pinned() {
         assert_eq!(allowed(), before);
     };
     std::thread::spawn(test).join().expect("no panic");
+}
+
+#[test]
+fn memory_lies_where_its_reader_runs_on_a_host_with_several_nodes() {
+    // Only what lies in its owner's node has that policy.
+    let placed = || {
+        let maps = fs::read_to_string("/proc/self/numa_maps").ok()?;
+        Some(maps.lines().filter(|line| line.split(' ').nth(1) == Some("prefer:0")).count())
+    };
+    let run = |node: Option<u32>| {
+        let settings = Settings::resolve_from(&Options::default(), &|_| None).expect("settings");
+        let at = |rank| (64, Place { cache: None, node: if rank == 0 { node } else { None } });
+        let ranks = Communicator::local_at(2, settings, &at).expect("ranks");
+        std::thread::scope(|threads| {
+            for comm in &ranks {
+                threads.spawn(move || {
+                    for count in [1, 100_000] {
+                        let mut values = vec![1i32; count];
+                        comm.all_reduce(&mut values, ReduceOp::Sum).expect("both call it");
+                        assert_eq!(values, vec![2; count]);
+                    }
+                });
+            }
+        });
+        placed()
+    };
+    let Some(none) = run(None) else { return eprintln!("SKIP: the kernel does not tell where memory lies") };
+    assert_eq!(none, 0, "nothing is placed where there is nothing to choose");
+    // The node is this machine's only one: what is seen is that it was asked for.
+    let refused = consort_memory::Mapping::anonymous_on(4096, Some(0)).expect("memory").misplaced().is_some();
+    assert_eq!(run(Some(0)).is_some_and(|placed| placed > 0), !refused);
+    assert_eq!(placed(), Some(0), "it goes with its connection");
+    assert_eq!(run(Some(700)), Some(0), "a node that is not there does no harm");
 }

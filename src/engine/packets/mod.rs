@@ -263,7 +263,7 @@ impl Meeting {
             let (half, address) = if mapped {
                 let endpoint = routes
                     .transport(group, rank)?
-                    .endpoint(Layout { mailbox_bytes: layout(group.size()).1 })
+                    .endpoint(Layout::new(layout(group.size()).1).on(group.member.node()))
                     .map_err(|error| link_error(group, rank, error))?;
                 let address = endpoint.address().clone();
                 (Half::Waiting(endpoint), address)
