@@ -28,7 +28,7 @@ fn member(rank: Rank) -> Member {
         boot: [9; 16],
         cores: 2,
         // Known, unknown, and both.
-        place: Place { cache: rank.checked_sub(1), node: (rank % 2 == 0).then_some(rank) },
+        place: Place { cache: rank.checked_sub(1), node: rank.is_multiple_of(2).then_some(rank) },
         devices: false,
         unix: format!("consort-{rank}").into_bytes(),
         tcp: vec![SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 4000 + rank as u16)],
