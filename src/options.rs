@@ -20,9 +20,9 @@ pub(crate) const SLOT_BYTES_MAX: usize = 512 << 10;
 /// The shortest slot, in bytes.
 pub(crate) const SLOT_BYTES_MIN: usize = 16 << 10;
 /// Changes with every change of what travels between ranks.
-pub(crate) const WIRE_VERSION: u32 = 7;
+pub(crate) const WIRE_VERSION: u32 = 8;
 /// Changes with every change of what the planner chooses for the same call.
-pub(crate) const PLANNER_VERSION: u32 = 3;
+pub(crate) const PLANNER_VERSION: u32 = 4;
 
 /// As good as never, and still a time that can be added to any other.
 pub(crate) const TIMEOUT_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
@@ -55,6 +55,32 @@ impl TransportChoice {
     }
 }
 
+/// To which cores the thread that joins as a rank is pinned.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Pinning {
+    /// None: it runs where it may.
+    #[default]
+    None,
+    /// One core a rank.
+    Cores,
+    /// The cores of one domain: a last-level cache, or else a memory node.
+    Domains,
+}
+
+impl Pinning {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Pinning::None => "none",
+            Pinning::Cores => "cores",
+            Pinning::Domains => "domains",
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        [Pinning::None, Pinning::Cores, Pinning::Domains].into_iter().find(|pinning| pinning.name() == text)
+    }
+}
+
 /// Settings of a communicator. What is not set keeps its default.
 ///
 /// ```
@@ -69,6 +95,7 @@ pub struct Options {
     connect_timeout: Option<Duration>,
     report_after: Option<Duration>,
     transport: Option<TransportChoice>,
+    pinning: Option<Pinning>,
     channels: Option<u16>,
     channels_min: Option<u32>,
     channels_max: Option<u32>,
@@ -120,6 +147,18 @@ impl Options {
     /// How ranks may be linked (`CONSORT_TRANSPORT`: `auto`, `shm` or `tcp`). Must be equal on all ranks.
     pub fn transport(mut self, choice: TransportChoice) -> Self {
         self.transport = Some(choice);
+        self
+    }
+
+    /// Whether the thread that joins is pinned (`CONSORT_PIN`: `none`, `cores` or `domains`; default
+    /// [`Pinning::None`]). It gets its share of the cores that it may run on already, by its number among the ranks of
+    /// its host (which the launcher tells; without one all ranks are taken to be on this host), so that neighbours are
+    /// near each other. It stays pinned until it ends or pins itself anew, whatever becomes of the communicator: nobody
+    /// else knows when it is through. Threads that it starts later are pinned as it is. If joining fails it is as
+    /// before; if the system refuses, that is a warning. Ranks that are made together by
+    /// [`Communicator::local`](crate::Communicator::local) are not pinned: their threads are not there yet.
+    pub fn pin(mut self, pinning: Pinning) -> Self {
+        self.pinning = Some(pinning);
         self
     }
 

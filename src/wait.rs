@@ -6,6 +6,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::topology::pin;
+
 /// Looks at what a peer with a core of its own does at the same time: some microseconds.
 const LOOKS: u32 = 2_000;
 /// Rounds of spinning before the core is offered to others, when every rank has a core.
@@ -32,8 +34,7 @@ pub(crate) struct Policy {
 impl Policy {
     /// For `ranks` ranks on this host.
     pub(crate) fn for_ranks(ranks: u32) -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Policy { cores_shared: ranks as usize > cores }
+        Policy { cores_shared: ranks as usize > pin::cores_free() }
     }
 
     /// Looks at what a peer does at the same time before it is waited for.

@@ -8,8 +8,8 @@ use common::{Random, seed};
 use consort_algorithms::builders::{RingOptions, ring};
 use consort_algorithms::simulate::{Options, simulate, timeline_svg};
 use consort_algorithms::topology::{
-    Costs, Link, LinkId, NodeId, NodeKind, Routes, Topology, dgx_a100, dgx_h100, parse, pcie, profile, tcp,
-    topology_dot, torus,
+    Costs, Link, LinkId, NodeId, NodeKind, Routes, Topology, dgx_a100, dgx_h100, host_of_domains, parse,
+    pcie, profile, tcp, topology_dot, torus,
 };
 use consort_algorithms::{Collective, Rank};
 
@@ -22,8 +22,10 @@ fn check(name: &str, text: &str) {
     assert_eq!(expected, text, "{name} differs; CONSORT_SNAPSHOTS=write cargo test writes it anew");
 }
 
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 11] = [
     "host:8",
+    "domains:2x4",
+    "domains:4x2x4",
     "dgx-a100:2",
     "dgx-h100:1",
     "dgx-h100:3",
@@ -40,7 +42,12 @@ fn found(name: &str) -> Topology {
 
 #[test]
 fn printed_forms_are_the_committed_ones() {
-    for (name, file) in [("dgx-h100:2", "dgx_h100_2"), ("tcp:2x2", "tcp_2x2"), ("torus:2x3", "torus_2x3")] {
+    for (name, file) in [
+        ("dgx-h100:2", "dgx_h100_2"),
+        ("tcp:2x2", "tcp_2x2"),
+        ("torus:2x3", "torus_2x3"),
+        ("domains:2x2", "domains_2x2"),
+    ] {
         let topology = found(name);
         check(&format!("{file}_topology.txt"), &topology.to_string());
         check(&format!("{file}_topology.dot"), &topology_dot(&topology));
@@ -142,6 +149,11 @@ fn routes_are_the_ones_of_the_machine() {
     assert_eq!(way(&pcie, 0, 7), "bridge0.0 socket0.0 socket0.1 bridge0.3 r7");
     assert_eq!(way(&pcie, 6, 8), "bridge0.3 socket0.1 socket0.0 nic0 network nic1 socket1.0 bridge1.0 r8");
     assert_eq!(way(&tcp(2, 2), 0, 3), "nic0 network nic1 r3");
+    let domains = host_of_domains(2, 2, 4);
+    assert_eq!([way(&domains, 0, 1), way(&domains, 1, 2)], ["memory0 r1", "gate0 fabric gate1 r2"]);
+    let shared = host_of_domains(2, 2, 2);
+    assert_eq!([way(&shared, 0, 1), way(&shared, 1, 2)], ["memory0 r1", "gate0 fabric gate1 r2"]);
+    assert_eq!(way(&host_of_domains(1, 2, 2), 0, 1), "memory0 r1");
     assert_eq!(way(&torus(&[4, 4]), 0, 3), "r3");
     assert_eq!(way(&torus(&[4, 4]), 0, 10).split(' ').count(), 4);
     assert_eq!(way(&torus(&[4, 4]), 6, 6), "");

@@ -18,6 +18,8 @@ mod held;
 mod mapping;
 #[cfg(not(loom))]
 mod maps;
+#[cfg(not(loom))]
+mod node;
 mod packets;
 mod span;
 pub mod sync;

@@ -1,7 +1,7 @@
 //! Mapped memory: private to the process, or shared with peers through a sealed memory file.
 //!
 //! Invariant: the range stays mapped as long as the value lives, and touching it cannot fault: files are
-//! allocated before they are mapped, and cannot be shrunk by whoever else has them. Deliberately absent: names in
+//! allocated before anybody sees the mapping, and cannot be shrunk by whoever else has them. Deliberately absent: names in
 //! the file system (nothing here outlives its processes), growing, remapping.
 
 use std::ffi::CStr;
@@ -30,6 +30,7 @@ pub struct Mapping {
     bytes: usize,
     mapped: NonZeroUsize,
     file: Option<OwnedFd>,
+    misplaced: Option<nix::Error>,
 }
 
 // SAFETY: an address range that this value owns; its bytes are reached through spans and counters only.
@@ -43,12 +44,22 @@ impl Mapping {
     /// # Errors
     /// [`MemoryError::OutOfMemory`].
     pub fn anonymous(bytes: usize) -> Result<Self, MemoryError> {
+        Self::anonymous_on(bytes, None)
+    }
+
+    /// As [`Mapping::anonymous`], with pages from a memory node if that is possible: see [`Mapping::misplaced`].
+    ///
+    /// # Errors
+    /// As [`Mapping::anonymous`].
+    pub fn anonymous_on(bytes: usize, node: Option<u32>) -> Result<Self, MemoryError> {
         let mapped = mapped_bytes(bytes, "anonymous memory")?;
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: a new private mapping where the kernel likes; overlaps nothing.
         let start = unsafe { mmap_anonymous(None, mapped, protection, MapFlags::MAP_PRIVATE) }
             .map_err(|error| refused("mmap", "anonymous memory", bytes, error))?;
-        Ok(Self { start: start.cast(), bytes, mapped, file: None })
+        let mut mapping = Self { start: start.cast(), bytes, mapped, file: None, misplaced: None };
+        mapping.place(node);
+        Ok(mapping)
     }
 
     /// Zeroed memory that can be shared by handing over [`Mapping::fd`]. `name` shows in `/proc/*/maps`.
@@ -56,6 +67,15 @@ impl Mapping {
     /// # Errors
     /// [`MemoryError::OutOfMemory`] when the pages cannot all be had now.
     pub fn memfd(name: &CStr, bytes: usize) -> Result<Self, MemoryError> {
+        Self::memfd_on(name, bytes, None)
+    }
+
+    /// As [`Mapping::memfd`], with pages from a memory node if that is possible, whoever maps and touches them: see
+    /// [`Mapping::misplaced`].
+    ///
+    /// # Errors
+    /// As [`Mapping::memfd`].
+    pub fn memfd_on(name: &CStr, bytes: usize, node: Option<u32>) -> Result<Self, MemoryError> {
         const WHAT: &str = "shared memory";
         let mapped = mapped_bytes(bytes, WHAT)?;
         if bytes >= LARGE_BYTES {
@@ -70,13 +90,17 @@ impl Mapping {
         let length =
             i64::try_from(mapped.get()).map_err(|_| refused("ftruncate", WHAT, bytes, nix::Error::EFBIG))?;
         ftruncate(&file, length).map_err(|error| refused("ftruncate", WHAT, bytes, error))?;
+        let start = map_shared(file.as_fd(), 0, mapped, bytes)?;
+        let mut mapping = Self { start, bytes, mapped, file: None, misplaced: None };
+        // Before there are pages. Of a shared file the policy is the file's, and holds for all who map it.
+        mapping.place(node);
         // Pages now or an error now: overcommitted shared memory is a SIGBUS later.
         allocate(&file, length).map_err(|error| refused("fallocate", WHAT, bytes, error))?;
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&file, FcntlArg::F_ADD_SEALS(seals))
             .map_err(|error| refused("fcntl(F_ADD_SEALS)", WHAT, bytes, error))?;
-        let start = map_shared(file.as_fd(), 0, mapped, bytes)?;
-        Ok(Self { start, bytes, mapped, file: Some(file) })
+        mapping.file = Some(file);
+        Ok(mapping)
     }
 
     /// Maps a memory file that a peer made by [`Mapping::memfd`]. The descriptor is not kept.
@@ -106,7 +130,24 @@ impl Mapping {
             return Err(wrong("it is smaller"));
         }
         let start = map_shared(file, offset, mapped, bytes)?;
-        Ok(Self { start, bytes, mapped, file: None })
+        Ok(Self { start, bytes, mapped, file: None, misplaced: None })
+    }
+
+    /// Remembers why not, if the kernel refuses.
+    fn place(&mut self, node: Option<u32>) {
+        self.misplaced = node.and_then(|node| self.prefer_node(node).err());
+    }
+
+    /// Pages that are not there yet come from this memory node, as long as it has some.
+    pub(crate) fn prefer_node(&mut self, node: u32) -> nix::Result<()> {
+        // SAFETY: exactly what is mapped, which is whole pages and this value's own.
+        unsafe { crate::node::prefer(self.start, self.mapped, node) }
+    }
+
+    /// Why the pages may lie elsewhere than was asked for: the kernel refuses (containers often do), or has no such node.
+    /// The memory is as good as any.
+    pub fn misplaced(&self) -> Option<io::Error> {
+        self.misplaced.map(io::Error::from)
     }
 
     /// The memory file, as long as [`Mapping::take_fd`] was not called.

@@ -14,6 +14,7 @@ use super::wire::{self, HELLO_MAX, Proof, WIRE_VERSION, kind};
 use super::{Hello, Limits, Member, Table, UniqueId, VERDICT_GRACE, join};
 use crate::Rank;
 use crate::error::{Error, Result};
+use crate::topology::Place;
 
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_secs(30);
@@ -26,6 +27,8 @@ fn member(rank: Rank) -> Member {
         process: [rank as u8; 16],
         boot: [9; 16],
         cores: 2,
+        // Known, unknown, and both.
+        place: Place { cache: rank.checked_sub(1), node: rank.is_multiple_of(2).then_some(rank) },
         devices: false,
         unix: format!("consort-{rank}").into_bytes(),
         tcp: vec![SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 4000 + rank as u16)],

@@ -18,11 +18,12 @@ use std::time::Duration;
 
 use crate::Rank;
 use crate::error::Error;
+use crate::topology::Place;
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The version of everything after the first twelve bytes of a hello.
-pub(super) const WIRE_VERSION: u16 = 3;
+pub(super) const WIRE_VERSION: u16 = 4;
 /// Begins a greeting and a proof.
 pub(super) const MAGIC: [u8; 8] = *b"consort\x01";
 /// The most ranks of a job.
@@ -73,6 +74,8 @@ pub(crate) struct Member {
     pub boot: [u8; 16],
     /// Cores of its host.
     pub cores: u32,
+    /// Where in its host it runs.
+    pub place: Place,
     /// Whether it wants to use a device.
     pub devices: bool,
     /// The abstract name of its control listener.
@@ -297,6 +300,10 @@ fn put_member(out: &mut Vec<u8>, member: &Member) {
     out.extend_from_slice(&member.process);
     out.extend_from_slice(&member.boot);
     out.extend_from_slice(&member.cores.to_le_bytes());
+    for number in [member.place.cache, member.place.node] {
+        // The largest number is none, like 0.
+        out.extend_from_slice(&number.map_or(0, |number| number.wrapping_add(1)).to_le_bytes());
+    }
     out.push(u8::from(member.devices));
     put_counted(out, &member.unix);
     out.push(member.tcp.len() as u8);
@@ -311,6 +318,8 @@ fn member(reader: &mut Reader<'_>) -> Result<Member, Malformed> {
     let process = reader.array()?;
     let boot = reader.array()?;
     let cores = reader.u32()?;
+    let mut number = || Ok(reader.u32()?.checked_sub(1));
+    let place = Place { cache: number()?, node: number()? };
     let devices = match reader.u8()? {
         0 => false,
         1 => true,
@@ -325,7 +334,7 @@ fn member(reader: &mut Reader<'_>) -> Result<Member, Malformed> {
     for _ in 0..count {
         tcp.push(address(&reader.array()?)?.ok_or(Malformed("a member has an empty address"))?);
     }
-    Ok(Member { host, pid, process, boot, cores, devices, unix, tcp })
+    Ok(Member { host, pid, process, boot, cores, place, devices, unix, tcp })
 }
 
 /// A hello as the root reads it: of another version, only the part that never changes.
@@ -412,7 +421,7 @@ pub(super) fn encode_table<'a>(
 pub(super) fn decode_table(body: &[u8], size: u32) -> Result<([u8; 32], Vec<Member>), Malformed> {
     let mut reader = Reader(body);
     let nonce = reader.array()?;
-    let count = reader.count(size as usize, 41)?;
+    let count = reader.count(size as usize, 49)?;
     if count != size as usize {
         return Err(Malformed("a table has another number of members than there are ranks"));
     }

@@ -15,7 +15,9 @@ use crate::control::patience::Patience;
 use crate::control::process::{Process, Shared, random};
 use crate::error::{Error, Result};
 use crate::nccl::environment::Environment;
-use crate::options::{Options, Settings};
+use crate::options::{Options, Pinning, Settings};
+use crate::topology::Place;
+use crate::topology::pin::{self, Local, Pinned};
 use crate::trace;
 
 impl Communicator {
@@ -110,12 +112,14 @@ impl Communicator {
         let _entered = span.enter();
         let deadline = Instant::now() + settings.join_timeout;
         let process = Process::acquire()?;
+        let (local, pinned) = pinned(&process, rank, size, &settings)?;
         let member = bootstrap::Member {
             host: host_name(),
             pid: std::process::id(),
             process: process.shared.nonce,
             boot: boot_id(),
             cores: cores(),
+            place: Place::of_thread(),
             devices: settings.devices,
             // Without shared memory the ranks of this host are linked as if they were on others.
             unix: if process.shared.shm.is_some() { process.shared.unix_name.clone() } else { Vec::new() },
@@ -130,6 +134,10 @@ impl Communicator {
         let table = bootstrap::join_unless(id, hello, settings.join_timeout, cancelled)?;
         let patience = Patience::until(deadline, cancelled);
         let member = link_up(&process, rank, table, patience, settings.join_timeout)?;
+        pinned.keep();
+        if settings.pinning != Pinning::None {
+            pin_is_doubtful(&member, local, size);
+        }
         Ok(root_communicator(process, member, settings))
     }
 
@@ -173,28 +181,43 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::local`], and [`Error::InvalidArgument`] for options that make no sense.
     pub fn local_with(size: u32, options: &Options) -> Result<Vec<Self>> {
-        let settings = Settings::resolve(options)?;
+        // Whose thread runs which rank is not known yet.
+        let place = Place::of_thread();
+        Self::local_at(size, Settings::resolve(options)?, &|_| (cores(), place))
+    }
+
+    /// As [`Communicator::local_with`], on a host of so many cores and with ranks at such places.
+    pub(crate) fn local_at(
+        size: u32,
+        settings: Settings,
+        at: &dyn Fn(Rank) -> (u32, Place),
+    ) -> Result<Vec<Self>> {
         if size == 0 {
             return Err(Error::invalid("a communicator of 0 ranks", "ask for at least 1"));
         }
         let process = Process::acquire()?;
-        let member = bootstrap::Member {
-            host: host_name(),
-            pid: std::process::id(),
-            process: process.shared.nonce,
-            boot: boot_id(),
-            cores: cores(),
-            devices: settings.devices,
-            unix: Vec::new(),
-            tcp: Vec::new(),
+        let (host, boot) = (host_name(), boot_id());
+        let member = |rank| {
+            let (cores, place) = at(rank);
+            bootstrap::Member {
+                host: host.clone(),
+                pid: std::process::id(),
+                process: process.shared.nonce,
+                boot,
+                cores,
+                place,
+                devices: settings.devices,
+                unix: Vec::new(),
+                tcp: Vec::new(),
+            }
         };
         if size > 1 {
             process.shared.planner.expect_many();
         }
         let (job, key) = (random::<16>()?, random::<32>()?);
-        let members: Vec<Arc<Member>> = (0..size)
-            .map(|rank| Member::new(&process.shared, job, key, rank, vec![member.clone(); size as usize]))
-            .collect();
+        let table: Vec<bootstrap::Member> = (0..size).map(member).collect();
+        let members: Vec<Arc<Member>> =
+            (0..size).map(|rank| Member::new(&process.shared, job, key, rank, table.clone())).collect();
         for member in &members {
             for peer in &members {
                 member.set_link(peer.rank, Link::Local(Arc::downgrade(peer)));
@@ -202,6 +225,35 @@ impl Communicator {
         }
         let communicator = |member: Arc<Member>| root_communicator(process.clone(), member, settings.clone());
         Ok(members.into_iter().map(communicator).collect())
+    }
+}
+
+/// Pins the calling thread, if that was asked for, as which of the ranks of its host.
+fn pinned(process: &Process, rank: Rank, size: u32, settings: &Settings) -> Result<(Local, Pinned)> {
+    if settings.pinning == Pinning::None {
+        return Ok((Local { rank, size }, Pinned::thread(Pinning::None, Local { rank, size })));
+    }
+    // A launcher that is misunderstood says nothing here; who needs it hears of it.
+    let launch = Launch::detect().ok().flatten();
+    let said = launch.map_or((None, None), |launch| (launch.local_rank, launch.local_size));
+    let local = Local::or_all(rank, size, said);
+    // Threads inherit their maker's cores.
+    if size > 1 {
+        process.ensure_thread()?;
+    }
+    Ok((local, Pinned::thread(settings.pinning, local)))
+}
+
+/// Says so if ranks may have been pinned to the same cores, as the table of ranks shows.
+fn pin_is_doubtful(member: &Member, local: Local, size: u32) {
+    let all: Vec<Rank> = (0..size).collect();
+    let here = ranks_here(member, &all);
+    if here != size && local.size == size || here > local.size {
+        pin::complain(&format!(
+            "CONSORT_PIN: {here} ranks are on this host and were pinned as {}, perhaps to the same cores: set \
+             CONSORT_LOCAL_RANK and CONSORT_LOCAL_SIZE with CONSORT_RANK and CONSORT_SIZE",
+            local.size
+        ));
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::Rank;
 use crate::bootstrap;
+use crate::topology::Place;
 
 const JOB: [u8; 16] = [5; 16];
 const KEY: [u8; 32] = [6; 32];
@@ -20,6 +21,7 @@ fn table(size: u32) -> Vec<bootstrap::Member> {
         process: [rank as u8; 16],
         boot: [rank as u8; 16],
         cores: 2,
+        place: Place::default(),
         devices: false,
         unix: Vec::new(),
         tcp: vec![SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9)],

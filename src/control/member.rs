@@ -130,6 +130,11 @@ pub(crate) enum Distance {
 }
 
 impl Member {
+    /// The memory node in which this rank runs, where it keeps to one of several.
+    pub(crate) fn node(&self) -> Option<u32> {
+        self.table[self.rank as usize].place.node
+    }
+
     pub(crate) fn new(
         shared: &Arc<Shared>,
         job: [u8; 16],

@@ -114,7 +114,7 @@ impl Links {
             }
             let transport = self.routes.transport(group, key.0)?;
             let endpoint = transport
-                .endpoint(Layout { mailbox_bytes: mailbox_bytes(key.1) })
+                .endpoint(Layout::new(mailbox_bytes(key.1)).on(group.member.node()))
                 .map_err(|error| link_error(group, key.0, error))?;
             let address = endpoint.address().clone();
             group.send(key.0, Message::Address { channel: key.1, address });

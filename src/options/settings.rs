@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{
-    Options, PLANNER_VERSION, SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, TIMEOUT_MAX, TransportChoice,
+    Options, PLANNER_VERSION, Pinning, SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, TIMEOUT_MAX, TransportChoice,
     WIRE_VERSION,
 };
 use crate::error::{Error, Result};
@@ -29,6 +29,8 @@ pub(crate) struct Settings {
     /// Operations that the flight record holds.
     pub(crate) records: usize,
     pub(crate) transport: TransportChoice,
+    /// Of the thread that joins; ranks may differ.
+    pub(crate) pinning: Pinning,
     pub(crate) channels: u16,
     /// The fewest and the most thread blocks of a launch on a device, for one rank.
     pub(crate) thread_blocks: (u32, u32),
@@ -86,6 +88,15 @@ impl Settings {
             TransportChoice::Auto,
             |choice| choice.name().to_owned(),
         )?;
+        let pinning = read.value(
+            &[("CONSORT_PIN", &|text| {
+                let pinning = Pinning::parse(text.trim());
+                pinning.map(Some).ok_or_else(|| bad("CONSORT_PIN", text, "one of none, cores, domains"))
+            })],
+            options.pinning,
+            Pinning::None,
+            |pinning| pinning.name().to_owned(),
+        )?;
         let (channels, thread_blocks) = channels(&mut read, options)?;
         let bidirectional = read.value(
             &[("CONSORT_BIDIRECTIONAL", &|text| match text.trim() {
@@ -138,6 +149,7 @@ impl Settings {
             report_after,
             records,
             transport,
+            pinning,
             channels,
             thread_blocks,
             devices: options.devices,

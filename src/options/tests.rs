@@ -51,6 +51,21 @@ fn ncclss_variables_come_after_ours_and_before_options() {
 }
 
 #[test]
+fn pinning_is_asked_for() {
+    let pinning = |set: &[(&str, &str)], options: Options| {
+        let (settings, told) = settings(set, &options).expect("settings");
+        let told = told.into_iter().find(|told| told.name == "CONSORT_PIN").expect("a setting");
+        assert_eq!(told.value, settings.pinning.name());
+        (settings.pinning, told.origin)
+    };
+    let asked = Options::default().pin(Pinning::Domains);
+    assert_eq!(pinning(&[], Options::default()), (Pinning::None, Origin::Default));
+    assert_eq!(pinning(&[], asked.clone()), (Pinning::Domains, Origin::Config));
+    assert_eq!(pinning(&[("CONSORT_PIN", " cores ")], asked.clone()), (Pinning::Cores, Origin::Consort));
+    assert_eq!(pinning(&[("CONSORT_PIN", "none")], asked), (Pinning::None, Origin::Consort));
+}
+
+#[test]
 fn ctas_bound_the_streams() {
     let streams =
         |set: &[(&str, &str)], options: Options| settings(set, &options).expect("settings").0.channels;
@@ -112,6 +127,8 @@ fn nonsense_is_named() {
         ("CONSORT_JOIN_TIMEOUT", "nan"),
         ("CONSORT_JOIN_TIMEOUT", "1e-20"),
         ("CONSORT_TRANSPORT", "pigeon"),
+        ("CONSORT_PIN", "core"),
+        ("CONSORT_PIN", ""),
         ("CONSORT_CHANNELS", "0"),
         ("CONSORT_CHANNELS", "99"),
         ("CONSORT_BIDIRECTIONAL", "yes"),

@@ -55,6 +55,9 @@ pub struct Explanation {
     pub class_bytes: u64,
     /// The machine that it was priced on.
     pub topology: String,
+    /// How many ranks are nearer to each other than to the rest: those of a host of several, or of a cache or memory node
+    /// of the only one; 1 where there is no such level.
+    pub per_box: u32,
     /// Where the choice comes from.
     pub origin: Origin,
     /// The variable that restricts the choice, and its text.
@@ -118,13 +121,14 @@ impl Explanation {
             |(variable, text)| format!("{{\"variable\":{},\"text\":{}}}", quoted(variable), quoted(text)),
         );
         format!(
-            "{{\"collective\":{},\"ranks\":{},\"block_bytes\":{},\"class_bytes\":{},\"topology\":{},\"origin\":{},\
-             \"determinism\":{},\"restriction\":{restriction},\"slot_bytes\":{},\"candidates\":[{}]}}",
+            "{{\"collective\":{},\"ranks\":{},\"block_bytes\":{},\"class_bytes\":{},\"topology\":{},\"per_box\":{},\
+             \"origin\":{},\"determinism\":{},\"restriction\":{restriction},\"slot_bytes\":{},\"candidates\":[{}]}}",
             quoted(self.collective.name()),
             self.ranks,
             self.block_bytes,
             self.class_bytes,
             quoted(&self.topology),
+            self.per_box,
             quoted(match self.origin {
                 Origin::Priced => "priced",
                 Origin::Tuned => "tuned",
@@ -155,6 +159,9 @@ impl fmt::Display for Explanation {
         let mut head = format!(
             "{collective} over {ranks} ranks, blocks of {block_bytes} bytes (class: up to {class_bytes}), on {topology}"
         );
+        if self.per_box > 1 {
+            write!(head, " (in groups of {})", self.per_box)?;
+        }
         if let Some((variable, text)) = &self.restriction {
             write!(head, "; {variable}={text}")?;
         }

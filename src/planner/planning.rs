@@ -122,7 +122,7 @@ impl Planning {
             return Err(Error::invalid("0 ranks or cores", "ask for at least 1"));
         }
         let settings = Settings::resolve(options)?;
-        Ok(Self::new(Machine { ranks, hosts: 1, per_box: ranks, cores }, &settings))
+        Ok(Self::new(Machine { ranks, hosts: 1, per_box: ranks, per_domain: 1, cores }, &settings))
     }
 
     /// A plan for the ranks of a machine that need not exist.
@@ -136,20 +136,23 @@ impl Planning {
             ranks: topology.ranks(),
             hosts: topology.boxes().len() as u32,
             per_box: even_boxes(topology),
+            per_domain: 1,
             cores: topology.ranks(),
         };
         Ok(Self::new(machine, &settings))
     }
 
     /// What tuning tables are compared with, for example
-    /// `hosts=1 per_host=1 cores=2 transport=auto channels=1x1`.
+    /// `hosts=1 per_host=1 cores=2 transport=auto channels=1x1`; on a host with domains `per_domain=4` in place of
+    /// `per_host`.
     pub fn machine(&self) -> String {
-        let Machine { hosts, cores, .. } = self.machine;
+        let Machine { hosts, cores, per_domain, .. } = self.machine;
+        let level = if per_domain > 1 { "per_domain" } else { "per_host" };
         let Shape { per_box, channels, bidirectional, .. } = self.shape;
         let directions = if bidirectional { 2 } else { 1 };
         let transport = self.transport.name();
         format!(
-            "hosts={hosts} per_host={per_box} cores={cores} transport={transport} channels={channels}x{directions}"
+            "hosts={hosts} {level}={per_box} cores={cores} transport={transport} channels={channels}x{directions}"
         )
     }
 
@@ -372,7 +375,7 @@ impl Planning {
         let ranks = self.ranks_of(collective);
         if self.takes_packets(algorithm, collective, block_bytes) {
             let turns = self.machine.ranks.div_ceil(self.machine.cores);
-            return work::of_packets(ranks, block_bytes, turns);
+            return work::of_packets(ranks, self.shape.per_box, block_bytes, turns);
         }
         let at_once = matches!(algorithm, Algorithm::Direct { .. } | Algorithm::TwoShot | Algorithm::Spread);
         if ranks > if at_once { SIMULATED_AT_ONCE_MAX } else { SIMULATED_RANKS_MAX } {
@@ -535,6 +538,7 @@ impl Planning {
             block_bytes,
             class_bytes: class,
             topology: self.topology.name.clone(),
+            per_box: self.shape.per_box,
             origin,
             restriction: self.preferences.restriction.origin.clone(),
             determinism: self.preferences.determinism,

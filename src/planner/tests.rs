@@ -1,5 +1,7 @@
 //! What the planner chooses, refuses and prefers, without a communicator.
 
+mod domains;
+
 use std::collections::BTreeSet;
 
 use consort_algorithms::Collective;
@@ -15,8 +17,17 @@ fn settings(change: impl FnOnce(Options) -> Options) -> Settings {
     Settings::resolve_from(&change(Options::default()), &|_| None).expect("settings")
 }
 
+/// One host of many cores.
+fn machine(ranks: u32) -> Machine {
+    Machine { ranks, hosts: 1, per_box: ranks, per_domain: 1, cores: 64 }
+}
+
+fn planning_on(machine: Machine, settings: &Settings) -> Planning {
+    Planning::new(machine, settings)
+}
+
 fn planning(ranks: u32, settings: &Settings) -> Planning {
-    Planning::new(Machine { ranks, hosts: 1, per_box: ranks, cores: 64 }, settings)
+    planning_on(machine(ranks), settings)
 }
 
 #[test]
@@ -128,7 +139,7 @@ fn what_was_measured_is_preferred_unless_it_folds_differently_now() {
 
 #[test]
 fn what_choices_depend_on_is_in_the_key() {
-    let machine = Machine { ranks: 4, hosts: 1, per_box: 4, cores: 4 };
+    let machine = Machine { ranks: 4, hosts: 1, per_box: 4, per_domain: 1, cores: 4 };
     let plain = Planning::key(&machine, &settings(|options| options));
     let others = [
         Planning::key(&Machine { cores: 2, ..machine.clone() }, &settings(|options| options)),

@@ -44,13 +44,25 @@ const PACKET_S: f64 = 120e-9;
 /// A message to and from one more rank.
 const PACKET_PEER_S: f64 = 40e-9;
 
+/// What a line from another domain takes longer.
+const FAR_LINE_S: f64 = 180e-9;
+/// A byte that leaves a domain or enters it, on the way that its ranks share.
+const FAR_BYTE_S: f64 = 0.04e-9;
+
 /// Seconds of an exchange of blocks of `block_bytes` between all of `ranks` ranks, of which `turns` share a core, in
-/// messages that carry their flag.
+/// messages that carry their flag. Where there are domains, of `per_domain` ranks (1: there are none).
 ///
-/// Source of the figures: `docs/measurements/host.md`.
-pub(super) fn of_packets(ranks: u32, block_bytes: u64, turns: u32) -> f64 {
+/// Source of the figures: `docs/measurements/host.md`; of those between domains as for
+/// [`host_of_domains`](consort_algorithms::topology::host_of_domains).
+pub(super) fn of_packets(ranks: u32, per_domain: u32, block_bytes: u64, turns: u32) -> f64 {
     let others = f64::from(ranks - 1);
     // Each goes into a slot, and out of another one.
     let bytes = 2.0 * block_bytes as f64 * BYTE_S;
-    f64::from(turns) * (PACKET_S + others * (PACKET_PEER_S + bytes))
+    let inside = f64::from(turns) * (PACKET_S + others * (PACKET_PEER_S + bytes));
+    if per_domain <= 1 || per_domain >= ranks {
+        return inside;
+    }
+    // Every rank of a domain sends to every one outside it, side by side; lines come at the same time.
+    let crossing = f64::from(per_domain) * f64::from(ranks - per_domain) * block_bytes as f64;
+    FAR_LINE_S + inside.max(crossing * FAR_BYTE_S)
 }

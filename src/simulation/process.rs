@@ -28,6 +28,7 @@ use crate::engine::routes::Routes;
 use crate::error::{Error, Result};
 use crate::options::Settings;
 use crate::planner::Planner;
+use crate::topology::Place;
 
 /// What all processes of a job share, and what sets one apart.
 #[derive(Clone)]
@@ -152,6 +153,7 @@ impl Process {
             process: u128::from(self.rank + 1).to_le_bytes(),
             boot: [0; 16],
             cores: 64,
+            place: Place::default(),
             devices: false,
             unix: Vec::new(),
             tcp: vec![control_address(self.rank)],

@@ -11,7 +11,7 @@ use std::task::Poll;
 use consort_memory::{ForkStamp, Mapping};
 
 use crate::mapped::{MappedConnection, OwnSegment};
-use crate::segment::{NONCE_BYTES, Nonce, Segment, nonce};
+use crate::segment::{self, NONCE_BYTES, Nonce, Segment, nonce};
 use crate::{Address, Connecting, Connection, Endpoint, Layout, Transport, TransportError};
 
 const NAME: &str = "loopback";
@@ -55,8 +55,9 @@ impl Transport for Loopback {
 
     fn endpoint(&self, layout: Layout) -> Result<Box<dyn Endpoint>, TransportError> {
         let nonce = nonce(NAME)?;
-        let mapping = Mapping::anonymous(Segment::bytes(layout, NAME)?)
+        let mapping = Mapping::anonymous_on(Segment::bytes(layout, NAME)?, layout.node)
             .map_err(|error| TransportError::memory(NAME, error))?;
+        segment::say_misplaced(&mapping, layout);
         let segment = Segment::create(mapping, &nonce);
         self.shared.waiting().insert(nonce, segment.share());
         let bytes = [self.shared.registry, nonce].concat();

@@ -22,6 +22,13 @@ pub(crate) fn nonce(transport: &'static str) -> Result<Nonce, TransportError> {
     Ok(nonce)
 }
 
+/// Tells people if a side's memory may lie elsewhere than on its reader's node.
+pub(crate) fn say_misplaced(mapping: &Mapping, layout: Layout) {
+    if let (Some(node), Some(error)) = (layout.node, mapping.misplaced()) {
+        tracing::debug!(node, "memory of a connection may not lie on its reader's node: {error}");
+    }
+}
+
 const MAGIC: [u8; 8] = *b"consort1";
 const MAGIC_OFFSET: usize = 0;
 const NONCE_OFFSET: usize = 8;

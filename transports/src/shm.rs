@@ -16,7 +16,7 @@ use consort_memory::{ForkStamp, Mapping};
 
 use crate::handover::{Desk, Fetching, Offer, Takers};
 use crate::mapped::{MappedConnection, OwnSegment};
-use crate::segment::{NONCE_BYTES, Nonce, Segment};
+use crate::segment::{self, NONCE_BYTES, Nonce, Segment};
 use crate::{Address, Connecting, Connection, Endpoint, Layout, Transport, TransportError};
 
 const NAME: &str = "shm";
@@ -54,8 +54,9 @@ impl Transport for Shm {
 
     fn endpoint(&self, layout: Layout) -> Result<Box<dyn Endpoint>, TransportError> {
         let bytes = Segment::bytes(layout, NAME)?;
-        let mut mapping =
-            Mapping::memfd(c"consort-mailbox", bytes).map_err(|error| TransportError::memory(NAME, error))?;
+        let mut mapping = Mapping::memfd_on(c"consort-mailbox", bytes, layout.node)
+            .map_err(|error| TransportError::memory(NAME, error))?;
+        segment::say_misplaced(&mapping, layout);
         let file = mapping.take_fd().expect("a memory file was just made");
         let offer = self.desk.offer(file, Takers::One)?;
         let segment = Segment::create(mapping, offer.nonce());
@@ -100,7 +101,7 @@ impl Endpoint for ShmEndpoint {
         }
         let segment_bytes = usize::try_from(size)
             .ok()
-            .filter(|&bytes| bytes >= Segment::bytes(Layout { mailbox_bytes: 0 }, NAME).unwrap_or(0));
+            .filter(|&bytes| bytes >= Segment::bytes(Layout::new(0), NAME).unwrap_or(0));
         Ok(Box::new(ShmConnecting {
             nonce: *nonce,
             segment_bytes: segment_bytes.ok_or_else(|| bad("it names an impossible size"))?,
@@ -164,5 +165,36 @@ impl Connecting for ShmConnecting {
                 Stage::Done => return Err(TransportError::PeerClosed { transport: NAME }),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How the kernel places the memory of this process's mailboxes.
+    fn policies() -> Option<Vec<String>> {
+        let maps = std::fs::read_to_string("/proc/self/numa_maps").ok()?;
+        let mailboxes = maps.lines().filter(|line| line.contains("consort-mailbox"));
+        Some(mailboxes.filter_map(|line| line.split(' ').nth(1).map(str::to_owned)).collect())
+    }
+
+    #[test]
+    fn a_mailbox_lies_on_its_readers_node_if_that_is_told() {
+        let shm = Shm::new().expect("a desk");
+        if policies().is_none() || Mapping::anonymous_on(4096, Some(0)).expect("memory").misplaced().is_some()
+        {
+            return eprintln!("SKIP: this process may not place memory, or not see where it is");
+        }
+        let placed = || policies().expect("they were there").contains(&"prefer:0".to_owned());
+        let layout = Layout::new(4096);
+        let free = shm.endpoint(layout).expect("an endpoint");
+        assert!(!placed());
+        let told = shm.endpoint(layout.on(Some(0))).expect("an endpoint");
+        assert!(placed());
+        // A node that is not there does no harm.
+        let wrong = shm.endpoint(layout.on(Some(1023))).expect("an endpoint");
+        drop((free, told, wrong));
+        assert!(!placed());
     }
 }

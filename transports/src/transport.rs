@@ -33,11 +33,27 @@ pub trait Transport: Send + Sync {
     fn serve(&self) {}
 }
 
-/// How much memory a connection has on each side.
+/// How much memory a connection has on each side, and where this side's lies.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Layout {
     /// Bytes that the peer may fill before this side empties them.
     pub mailbox_bytes: usize,
+    /// The memory node of whoever reads it, if that is known and there are several: pages come from there if they can.
+    /// The peer's may be another.
+    pub node: Option<u32>,
+}
+
+impl Layout {
+    /// Mailboxes of so many bytes, wherever the kernel puts them.
+    pub const fn new(mailbox_bytes: usize) -> Self {
+        Layout { mailbox_bytes, node: None }
+    }
+
+    /// The same on a memory node.
+    #[must_use]
+    pub const fn on(self, node: Option<u32>) -> Self {
+        Layout { node, ..self }
+    }
 }
 
 /// This side's half of a connection, before it knows the peer's.

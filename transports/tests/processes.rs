@@ -15,7 +15,7 @@ use consort_transports::{
 };
 
 const CHILD: &str = "CONSORT_TEST_CHILD";
-const LAYOUT: Layout = Layout { mailbox_bytes: 1 << 20 };
+const LAYOUT: Layout = Layout::new(1 << 20);
 const KEY: [u8; 32] = [3; 32];
 
 fn alone() -> MutexGuard<'static, ()> {

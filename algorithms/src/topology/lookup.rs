@@ -5,7 +5,7 @@
 use std::error::Error;
 use std::fmt;
 
-use super::{Topology, dgx_a100, dgx_h100, dgx_h200, host, host_of_cores, pcie, tcp, torus};
+use super::{Topology, dgx_a100, dgx_h100, dgx_h200, host, host_of_cores, host_of_domains, pcie, tcp, torus};
 
 /// A name, what its numbers mean, how many there are, and what it makes of them.
 struct Profile {
@@ -15,8 +15,9 @@ struct Profile {
     make: fn(&[u32]) -> Topology,
 }
 
-const PROFILES: [Profile; 7] = [
+const PROFILES: [Profile; 8] = [
     Profile { name: "host", numbers: "RANKS[xCORES]", count: 1..=2, make: make_host },
+    Profile { name: "domains", numbers: "DOMAINSxRANKS[xCORES]", count: 2..=3, make: make_domains },
     Profile { name: "dgx-a100", numbers: "BOXES", count: 1..=1, make: |n| dgx_a100(n[0]) },
     Profile { name: "dgx-h100", numbers: "BOXES", count: 1..=1, make: |n| dgx_h100(n[0]) },
     Profile { name: "dgx-h200", numbers: "BOXES", count: 1..=1, make: |n| dgx_h200(n[0]) },
@@ -30,6 +31,11 @@ fn make_host(numbers: &[u32]) -> Topology {
         [ranks, cores] => host_of_cores(*ranks, *cores),
         _ => host(numbers[0]),
     }
+}
+
+fn make_domains(numbers: &[u32]) -> Topology {
+    let cores = numbers.get(2).copied().unwrap_or(u32::MAX);
+    host_of_domains(numbers[0], numbers[1], cores)
 }
 
 /// More ranks than any profile is made for: what is larger is a slip of the pen.

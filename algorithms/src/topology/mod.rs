@@ -15,7 +15,7 @@ use std::fmt;
 
 pub use dot::topology_dot;
 pub use lookup::{NoSuchProfile, profile};
-pub use profiles::{dgx_a100, dgx_h100, dgx_h200, host, host_of_cores, pcie, tcp, torus};
+pub use profiles::{dgx_a100, dgx_h100, dgx_h200, host, host_of_cores, host_of_domains, pcie, tcp, torus};
 pub use route::{LinkId, Routes};
 pub use text::{ParseError, parse};
 
@@ -43,7 +43,8 @@ impl From<Rank> for NodeId {
 pub enum NodeKind {
     /// A member of the communicator.
     Rank {
-        /// In which box it is, counted from 0.
+        /// In which box it is, counted from 0: a host of several, or the ranks of one host that share a cache or a
+        /// memory node.
         in_box: u32,
         /// The most that leaves it over all its links, bytes a second.
         inject_bytes_s: Option<u64>,

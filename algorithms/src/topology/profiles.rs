@@ -13,6 +13,11 @@ const TURN_NS: u64 = 800;
 const HOST_COSTS: Costs =
     Costs { send_ns: 150, receive_ns: 150, reduce_ns_per_byte: 0.1, copy_ns_per_byte: 0.05 };
 
+/// A dependent cache line from one core to another.
+const NEAR_LINE_NS: u64 = 140;
+/// The bytes a second that one core reads which another wrote.
+const NEAR_BYTES_S: u64 = 10 * GB;
+
 /// Ranks on one host that exchange bytes through shared memory.
 ///
 /// Source: `docs/measurements/spine.md`: about 140 ns a dependent cache-line transfer, two of them a message
@@ -37,17 +42,78 @@ pub fn host(ranks: u32) -> Topology {
 ///
 /// When `ranks` or `cores` is 0.
 pub fn host_of_cores(ranks: u32, cores: u32) -> Topology {
-    let turns = ranks.div_ceil(cores);
-    let plain = host(ranks);
-    if turns == 1 {
-        return plain;
+    match ranks.div_ceil(cores) {
+        1 => host(ranks),
+        turns => in_turns(host(ranks), turns, format!("host:{ranks}x{cores}")),
     }
-    let mut shared = plain.map_links(|_, link| Link {
-        latency_ns: link.latency_ns + u64::from(turns - 1) * TURN_NS / 2,
-        bandwidth_bytes_s: link.bandwidth_bytes_s / u64::from(turns),
-        ..link
+}
+
+/// What a dependent line takes longer between domains of a host than within one.
+const FAR_LINE_NS: u64 = 180;
+/// The bytes a second that a core reads which one of another domain wrote: half as many as within a domain.
+const FAR_BYTES_S: u64 = 5 * GB;
+/// The bytes a second that leave a domain, of all of its ranks together; as many enter it.
+const DOMAIN_BYTES_S: u64 = 25 * GB;
+
+/// Ranks on one host in `domains` domains of `ranks_per_domain`, numbered domain by domain: the ranks of a domain
+/// share a last-level cache or a memory node, and are nearer to each other than to those of other domains. A domain is
+/// a box of the graph. With fewer `cores` than ranks as [`host_of_cores`].
+///
+/// Source: inside a domain as [`host`]. `docs/measurements/host.md` and the round trips of a line in it: 110 ns where two
+/// cores share a cache and some 470 ns where they do not, which is 180 ns more for each of the two lines that a message
+/// waits for; a message of 64 KiB to 1 MiB takes about twice as long. A last-level cache of AMD EPYC has a way out of 16
+/// bytes a cycle of the fabric, at 1.6 GHz some 25 GB/s, for all of its cores together; a UPI link between sockets is of
+/// the same order. These are two cores of a virtual machine: no machine with several domains has been measured.
+///
+/// # Panics
+///
+/// When there is no rank or no core.
+pub fn host_of_domains(domains: u32, ranks_per_domain: u32, cores: u32) -> Topology {
+    let ranks = domains * ranks_per_domain;
+    let turns = ranks.div_ceil(cores);
+    let name = format!("domains:{domains}x{ranks_per_domain}");
+    assert!(ranks > 0, "{name} has no rank");
+    let mut topology = Topology::new(name.clone(), HOST_COSTS);
+    // Near and far together are no more than a core can do.
+    let most = Some(NEAR_BYTES_S / u64::from(turns));
+    for rank in 0..ranks {
+        let in_box = rank / ranks_per_domain;
+        let kind = NodeKind::Rank { in_box, inject_bytes_s: most, eject_bytes_s: most };
+        topology.add_node(format!("r{rank}"), kind);
+    }
+    for number in 0..domains {
+        shared_memory(&mut topology, number, number * ranks_per_domain..(number + 1) * ranks_per_domain);
+    }
+    if domains > 1 {
+        let fabric = topology.add_node("fabric", SWITCH);
+        for number in 0..domains {
+            let gate = topology.add_node(format!("gate{number}"), NodeKind::Port);
+            for rank in number * ranks_per_domain..(number + 1) * ranks_per_domain {
+                topology.connect(NodeId(rank), gate, NEAR_LINE_NS + FAR_LINE_NS, FAR_BYTES_S);
+            }
+            topology.connect(gate, fabric, 0, DOMAIN_BYTES_S);
+        }
+    }
+    match turns {
+        1 => topology,
+        turns => in_turns(topology, turns, format!("{name}x{cores}")),
+    }
+}
+
+/// The same where so many ranks take turns on each core.
+fn in_turns(plain: Topology, turns: u32, name: String) -> Topology {
+    let mut shared = plain.map_links(|topology, link| {
+        // What lies between domains has no core that could be shared.
+        if link.from.0.min(link.to.0) >= topology.ranks() {
+            return link;
+        }
+        Link {
+            latency_ns: link.latency_ns + u64::from(turns - 1) * TURN_NS / 2,
+            bandwidth_bytes_s: link.bandwidth_bytes_s / u64::from(turns),
+            ..link
+        }
     });
-    shared.name = format!("host:{ranks}x{cores}");
+    shared.name = name;
     shared.costs.send_ns *= u64::from(turns);
     shared.costs.receive_ns *= u64::from(turns);
     shared.costs.reduce_ns_per_byte *= f64::from(turns);
@@ -235,6 +301,6 @@ fn with_ranks(name: String, costs: Costs, ranks: u32, a_box: u32) -> Topology {
 fn shared_memory(topology: &mut Topology, number: u32, ranks: std::ops::Range<u32>) {
     let memory = topology.add_node(format!("memory{number}"), SWITCH);
     for rank in ranks {
-        topology.connect(NodeId(rank), memory, 140, 10 * GB);
+        topology.connect(NodeId(rank), memory, NEAR_LINE_NS, NEAR_BYTES_S);
     }
 }

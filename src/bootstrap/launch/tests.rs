@@ -64,6 +64,7 @@ fn enter(launch: &Launch, id: &UniqueId) -> Result<Table> {
         process: [0; 16],
         boot: [0; 16],
         cores: 1,
+        place: crate::topology::Place::default(),
         devices: false,
         unix: vec![],
         tcp: vec![],

@@ -135,6 +135,7 @@ impl Drop for Root {
 mod tests {
     use super::*;
     use crate::bootstrap::{Hello, Member, join};
+    use crate::topology::Place;
 
     #[test]
     fn a_forked_child_neither_stops_nor_waits_for_the_thread() {
@@ -154,6 +155,7 @@ mod tests {
                     process: [0; 16],
                     boot: [0; 16],
                     cores: 1,
+                    place: Place::default(),
                     devices: false,
                     unix: vec![],
                     tcp: vec![],

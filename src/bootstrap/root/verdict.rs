@@ -162,6 +162,7 @@ pub(super) fn settle(member: &mut Member, seen: IpAddr, hosts: &[IpAddr]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::topology::Place;
 
     fn arrival(settings: &[(&str, &str)]) -> Arrival {
         let settings = settings.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
@@ -171,6 +172,7 @@ mod tests {
             process: [0; 16],
             boot: [0; 16],
             cores: 1,
+            place: Place::default(),
             devices: false,
             unix: vec![],
             tcp: vec![],

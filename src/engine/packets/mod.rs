@@ -274,7 +274,7 @@ impl Meeting {
             let (half, address) = if mapped {
                 let endpoint = routes
                     .transport(group, rank)?
-                    .endpoint(Layout { mailbox_bytes: mailbox_bytes(group.size()) })
+                    .endpoint(Layout::new(mailbox_bytes(group.size())).on(group.member.node()))
                     .map_err(|error| link_error(group, rank, error))?;
                 let address = endpoint.address().clone();
                 (Half::Waiting(endpoint), address)

@@ -12,7 +12,7 @@ use crate::engine::trial::STAGED;
 /// Both ends of a connection.
 pub(crate) fn connected(mailbox_bytes: usize) -> [Box<dyn Connection>; 2] {
     let loopback = Loopback::new().expect("a registry");
-    let end = || loopback.endpoint(Layout { mailbox_bytes }).expect("memory");
+    let end = || loopback.endpoint(Layout::new(mailbox_bytes)).expect("memory");
     let (one, other) = (end(), end());
     let addresses = [other.address().clone(), one.address().clone()];
     let mut halves = [one, other].into_iter().zip(&addresses);

@@ -17,7 +17,7 @@ const fn ours(name: &'static str, default: &'static str, meaning: &'static str) 
     Ours { name, default, meaning }
 }
 
-pub(super) const OURS: [Ours; 26] = [
+pub(super) const OURS: [Ours; 27] = [
     ours(
         "CONSORT_TIMEOUT",
         "1800",
@@ -31,6 +31,12 @@ pub(super) const OURS: [Ours; 26] = [
     ),
     ours("CONSORT_REPORT_AFTER", "60", "seconds until an operation that does not end is reported"),
     ours("CONSORT_TRANSPORT", "auto", "`auto`, `shm` (memory only) or `tcp`; equal on all ranks"),
+    ours(
+        "CONSORT_PIN",
+        "none",
+        "to what the thread that joins as a rank is pinned, of the cores that it may use: `cores` (one of them), \
+         `domains` (those of one last-level cache or memory node) or `none`",
+    ),
     ours(
         "CONSORT_DEVICE",
         "auto",

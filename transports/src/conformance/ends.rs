@@ -66,7 +66,7 @@ pub fn what_was_queued_at_the_end_arrives(fixture: &dyn Fixture) {
 pub fn what_is_sent_by_one_who_goes_at_once_arrives(fixture: &dyn Fixture) {
     const ROUNDS: usize = 1000;
     let sides = fixture.sides();
-    let layout = Layout { mailbox_bytes: 64 };
+    let layout = Layout::new(64);
     for round in 0..ROUNDS as u64 {
         let here = sides.0.endpoint(layout).expect("endpoint");
         let there = sides.1.endpoint(layout).expect("endpoint");
@@ -102,8 +102,8 @@ pub fn a_peer_that_gives_up_is_noticed(fixture: &dyn Fixture) {
     let mut told = 0;
     for _ in 0..16 {
         let (near, far) = fixture.sides();
-        let here = near.endpoint(Layout { mailbox_bytes: 64 }).expect("endpoint");
-        let there = far.endpoint(Layout { mailbox_bytes: 64 }).expect("endpoint");
+        let here = near.endpoint(Layout::new(64)).expect("endpoint");
+        let there = far.endpoint(Layout::new(64)).expect("endpoint");
         let address = there.address().clone();
         drop(there);
         let outcome = here.connect(&address).and_then(|mut connecting| {
@@ -154,7 +154,7 @@ pub fn many_connections_at_once(fixture: &dyn Fixture) {
     const COUNT: usize = 100;
     let sides = fixture.sides();
     let endpoints = |side: &Arc<dyn Transport>| -> Vec<_> {
-        (0..COUNT).map(|_| side.endpoint(Layout { mailbox_bytes: 256 }).expect("endpoint")).collect()
+        (0..COUNT).map(|_| side.endpoint(Layout::new(256)).expect("endpoint")).collect()
     };
     let (left, right) = (endpoints(&sides.0), endpoints(&sides.1));
     let addresses = |side: &[Box<dyn crate::Endpoint>]| -> Vec<Address> {
@@ -200,7 +200,7 @@ pub fn sides_may_differ_in_size(fixture: &dyn Fixture) {
 /// Addresses of other transports, cut, lengthened or random, and one's own, are errors, at once or while connecting.
 pub fn garbage_addresses_are_refused(fixture: &dyn Fixture) {
     let (near, far) = fixture.sides();
-    let layout = Layout { mailbox_bytes: 64 };
+    let layout = Layout::new(64);
     let real = far.endpoint(layout).expect("endpoint").address().clone();
     let refused = |address: &Address| {
         let endpoint = near.endpoint(layout).expect("endpoint");
@@ -222,7 +222,7 @@ pub fn garbage_addresses_are_refused(fixture: &dyn Fixture) {
 /// Silent and talkative strangers, more of them than may wait: the real peer gets in.
 pub fn strangers_do_not_keep_the_peer_out(fixture: &dyn Fixture) {
     let sides = fixture.sides();
-    let probe = sides.1.endpoint(Layout { mailbox_bytes: 64 }).expect("endpoint");
+    let probe = sides.1.endpoint(Layout::new(64)).expect("endpoint");
     let Some(first) = fixture.stranger(probe.address()) else { return };
     let mut strangers = vec![first];
     let mut random = Random::new(9);
@@ -251,7 +251,7 @@ pub fn strangers_do_not_keep_the_peer_out(fixture: &dyn Fixture) {
 pub fn absurd_sizes_are_typed_errors(fixture: &dyn Fixture) {
     let sides = fixture.sides();
     for mailbox_bytes in [usize::MAX, usize::MAX - 4096, usize::MAX / 2, 1 << 50] {
-        match sides.0.endpoint(Layout { mailbox_bytes }).map(drop) {
+        match sides.0.endpoint(Layout::new(mailbox_bytes)).map(drop) {
             Err(error @ TransportError::OutOfMemory { needed_bytes, .. }) => {
                 assert!(needed_bytes >= mailbox_bytes);
                 assert!(error.to_string().contains(&needed_bytes.to_string()), "{error}");

@@ -89,8 +89,8 @@ pub fn eventually<R>(what: &str, mut step: impl FnMut() -> Option<R>) -> R {
 /// # Panics
 /// When it cannot be connected.
 pub fn connect(sides: &(Arc<dyn Transport>, Arc<dyn Transport>), mailboxes: [usize; 2]) -> (Side, Side) {
-    let here = sides.0.endpoint(Layout { mailbox_bytes: mailboxes[0] }).expect("endpoint");
-    let there = sides.1.endpoint(Layout { mailbox_bytes: mailboxes[1] }).expect("endpoint");
+    let here = sides.0.endpoint(Layout::new(mailboxes[0])).expect("endpoint");
+    let there = sides.1.endpoint(Layout::new(mailboxes[1])).expect("endpoint");
     let (address_here, address_there) = (here.address().clone(), there.address().clone());
     assert!(address_here.bytes.len() <= Address::BYTES_MAX);
     finish(here.connect(&address_there).expect("connect"), there.connect(&address_here).expect("connect"))

@@ -23,7 +23,7 @@ use crate::{Address, Connection, CounterKind, Layout, Transport, TransportError}
 /// Endpoints, callers (128 of 16 bytes at most) and a buffer for descriptors; memory files are mapped and not counted.
 const BYTES_MAX: usize = 256 << 10;
 const HANDED: &str = "fuzz-handed";
-const LAYOUT: Layout = Layout { mailbox_bytes: 4096 };
+const LAYOUT: Layout = Layout::new(4096);
 
 fn target(name: &'static str, command: &'static str, inputs: u64) -> Target {
     Target { name, command, bytes_max: BYTES_MAX, inputs }

@@ -142,9 +142,8 @@ mod tests {
         let at = "10.0.0.1:1".parse().expect("address");
         network.listen(b, at);
         for round in 0..8 {
-            let [here, there, lonely] = [a, b, c].map(|node| {
-                network.transport(node).endpoint(Layout { mailbox_bytes: 64 }).expect("endpoint")
-            });
+            let [here, there, lonely] =
+                [a, b, c].map(|node| network.transport(node).endpoint(Layout::new(64)).expect("endpoint"));
             let (here_at, there_at) = (here.address().clone(), there.address().clone());
             let held = (here.connect(&there_at), there.connect(&here_at), lonely.connect(&here_at));
             let dialling = network.dial(a, at);

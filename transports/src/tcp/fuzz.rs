@@ -101,7 +101,7 @@ fn frames_land_in_the_mailbox_or_are_refused() {
 /// Two honest endpoints and what is sent to them from aside.
 fn callers(input: &Input, seen: &mut Seen) {
     let tcp = Tcp::new(Ipv4Addr::LOCALHOST.into(), KEY).expect("tcp");
-    let layout = Layout { mailbox_bytes: 64 };
+    let layout = Layout::new(64);
     let (one, two) = (tcp.endpoint(layout).expect("endpoint"), tcp.endpoint(layout).expect("endpoint"));
     let places = [&one, &two].map(|endpoint| Place::decode(&endpoint.address().bytes).expect("a place"));
     let here = places[0].socket;
@@ -200,7 +200,7 @@ fn answers(input: &Input, seen: &mut Seen) {
         listener
     });
     let socket = listener.local_addr().expect("address");
-    let endpoint = shared().endpoint(Layout { mailbox_bytes: 64 }).expect("endpoint");
+    let endpoint = shared().endpoint(Layout::new(64)).expect("endpoint");
     let own = Place::decode(&endpoint.address().bytes).expect("a place").nonce;
     let place = Place { socket, nonce: [255; 16], mailbox_bytes: u64::MAX };
     let mut connecting =

@@ -26,7 +26,7 @@ fn what_was_sent_before_a_kill_arrives() {
         );
         assert!(read(&right, 0, 5000) == data);
         assert!(matches!(right.put(0, Span::of(&[1u8]), &mut 0), Err(TransportError::PeerClosed { .. })));
-        assert!(network.transport(A).endpoint(Layout { mailbox_bytes: 1 }).is_err());
+        assert!(network.transport(A).endpoint(Layout::new(1)).is_err());
     }
 }
 
@@ -38,8 +38,8 @@ fn a_kill_while_connecting_is_noticed() {
     settle(&network);
     assert!(matches!(right.poll(), Err(TransportError::PeerClosed { .. })));
     // And before the peer has called.
-    let endpoint = network.transport(B).endpoint(Layout { mailbox_bytes: 64 }).expect("endpoint");
-    let gone = network.transport(Node(2)).endpoint(Layout { mailbox_bytes: 64 }).expect("endpoint");
+    let endpoint = network.transport(B).endpoint(Layout::new(64)).expect("endpoint");
+    let gone = network.transport(Node(2)).endpoint(Layout::new(64)).expect("endpoint");
     network.kill(Node(2));
     let mut connecting = endpoint.connect(gone.address()).expect("connect");
     assert!(connecting.poll().expect("poll").is_pending());
@@ -186,7 +186,7 @@ fn a_black_hole_swallows_one_direction_of_data() {
 fn memory_is_denied_once() {
     let network = Network::new(1);
     let transport = network.transport(A);
-    let endpoint = || transport.endpoint(Layout { mailbox_bytes: 77 });
+    let endpoint = || transport.endpoint(Layout::new(77));
     network.deny_memory(A, 2);
     let _kept = [endpoint().expect("the first"), endpoint().expect("the second")];
     let denied = endpoint().map(drop);
@@ -194,7 +194,7 @@ fn memory_is_denied_once() {
     endpoint().expect("afterwards");
     assert_eq!(network.open_endpoints(), 2);
     network.deny_memory(A, 0);
-    network.transport(B).endpoint(Layout { mailbox_bytes: 1 }).expect("another node");
+    network.transport(B).endpoint(Layout::new(1)).expect("another node");
     assert!(endpoint().is_err());
 }
 

@@ -137,7 +137,7 @@ fn windows_are_bounded_and_give_way() {
 #[test]
 fn the_taking_side_checks_too() {
     let network = Network::new(1);
-    let layout = Layout { mailbox_bytes: 100 };
+    let layout = Layout::new(100);
     let [here, there] = [A, B].map(|node| network.transport(node).endpoint(layout).expect("endpoint"));
     let mut lie = there.address().clone();
     let size = lie.bytes.len() - 8;
@@ -186,7 +186,7 @@ fn nothing_happens_while_the_time_stands_still() {
 #[test]
 fn who_was_not_asked_for_neither_connects_nor_disturbs() {
     let network = Network::new(1);
-    let layout = Layout { mailbox_bytes: 64 };
+    let layout = Layout::new(64);
     let [left, right, stranger] =
         [A, B, Node(2)].map(|node| network.transport(node).endpoint(layout).expect("endpoint"));
     let (left_at, right_at) = (left.address().clone(), right.address().clone());

@@ -18,7 +18,7 @@ const B: Node = Node(1);
 
 /// Both on their way.
 fn start(network: &Network, nodes: [Node; 2], mailbox_bytes: usize) -> [Box<dyn Connecting>; 2] {
-    let layout = Layout { mailbox_bytes };
+    let layout = Layout::new(mailbox_bytes);
     let [here, there] = nodes.map(|node| network.transport(node).endpoint(layout).expect("endpoint"));
     let (here_at, there_at) = (here.address().clone(), there.address().clone());
     [here.connect(&there_at).expect("connect"), there.connect(&here_at).expect("connect")]

@@ -10,6 +10,7 @@ use crate::clock::Clock;
 use crate::control::member::{Link, Member};
 use crate::recorder::RECORDS;
 use crate::simulation::random::Random;
+use crate::topology::Place;
 
 /// Ranks linked to each other, each with the communicator of all.
 struct Job {
@@ -25,6 +26,7 @@ impl Job {
             process: [1; 16],
             boot: [1; 16],
             cores: 1,
+            place: Place::default(),
             devices: false,
             unix: Vec::new(),
             tcp: Vec::new(),

@@ -198,7 +198,11 @@ pub(super) const IDLE: &[Idle] = &[
         Flag,
         &[("NCCL_IPC_USE_ABSTRACT_SOCKET", "1")],
     ),
-    idle("threads are not bound to cores", Flag, &[("NCCL_IGNORE_CPU_AFFINITY", "0")]),
+    idle(
+        "threads are bound to cores with CONSORT_PIN alone, within what they may use",
+        Flag,
+        &[("NCCL_IGNORE_CPU_AFFINITY", "0")],
+    ),
     idle(DRIVEN, List, &[("NCCL_PROXY_CPUSET", "")]),
     idle(
         DRIVEN,
