@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::topology::pin;
+use crate::control::group::Group;
 
 /// Looks at what a peer with a core of its own does at the same time: some microseconds.
 const LOOKS: u32 = 2_000;
@@ -32,9 +32,13 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
-    /// For `ranks` ranks on this host.
-    pub(crate) fn for_ranks(ranks: u32) -> Self {
-        Policy { cores_shared: ranks as usize > pin::cores_free() }
+    /// For a rank of a communicator, as all its ranks on this host said which cores they may run on.
+    pub(crate) fn of(group: &Group) -> Self {
+        let table = &group.member.table;
+        let own = &table[group.member.rank as usize];
+        let here = group.members.iter().map(|rank| &table[*rank as usize]);
+        let claims = here.filter(|member| member.boot == own.boot).map(|member| member.place.claim);
+        Policy { cores_shared: own.place.claim.is_shared_among(claims) }
     }
 
     /// Looks at what a peer does at the same time before it is waited for.

@@ -14,7 +14,7 @@ use super::wire::{self, HELLO_MAX, Proof, WIRE_VERSION, kind};
 use super::{Hello, Limits, Member, Table, UniqueId, VERDICT_GRACE, join};
 use crate::Rank;
 use crate::error::{Error, Result};
-use crate::topology::Place;
+use crate::topology::{Claim, Place};
 
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_secs(30);
@@ -28,7 +28,11 @@ fn member(rank: Rank) -> Member {
         boot: [9; 16],
         cores: 2,
         // Known, unknown, and both.
-        place: Place { cache: rank.checked_sub(1), node: rank.is_multiple_of(2).then_some(rank) },
+        place: Place {
+            cache: rank.checked_sub(1),
+            node: rank.is_multiple_of(2).then_some(rank),
+            claim: Claim { digest: rank.into(), bits: 5, cores: 2, quota: 7 },
+        },
         devices: false,
         unix: format!("consort-{rank}").into_bytes(),
         tcp: vec![SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 4000 + rank as u16)],

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use crate::Rank;
 use crate::error::Error;
-use crate::topology::Place;
+use crate::topology::{Claim, Place};
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -304,6 +304,11 @@ fn put_member(out: &mut Vec<u8>, member: &Member) {
         // The largest number is none, like 0.
         out.extend_from_slice(&number.map_or(0, |number| number.wrapping_add(1)).to_le_bytes());
     }
+    let Claim { digest, bits, cores, quota } = member.place.claim;
+    out.extend_from_slice(&digest.to_le_bytes());
+    out.extend_from_slice(&bits.to_le_bytes());
+    out.extend_from_slice(&cores.to_le_bytes());
+    out.extend_from_slice(&quota.to_le_bytes());
     out.push(u8::from(member.devices));
     put_counted(out, &member.unix);
     out.push(member.tcp.len() as u8);
@@ -319,7 +324,10 @@ fn member(reader: &mut Reader<'_>) -> Result<Member, Malformed> {
     let boot = reader.array()?;
     let cores = reader.u32()?;
     let mut number = || Ok(reader.u32()?.checked_sub(1));
-    let place = Place { cache: number()?, node: number()? };
+    let (cache, node) = (number()?, number()?);
+    let claim =
+        Claim { digest: reader.u64()?, bits: reader.u64()?, cores: reader.u32()?, quota: reader.u32()? };
+    let place = Place { cache, node, claim };
     let devices = match reader.u8()? {
         0 => false,
         1 => true,

@@ -88,16 +88,12 @@ impl Drop for InCall<'_> {
 }
 
 impl Core {
-    pub(crate) fn new(
-        group: Arc<Group>,
-        shared: Arc<Shared>,
-        settings: Settings,
-        ranks_here: u32,
-    ) -> Arc<Self> {
+    pub(crate) fn new(group: Arc<Group>, shared: Arc<Shared>, settings: Settings) -> Arc<Self> {
         let routes = ProcessRoutes::new(shared.clone(), settings.transport);
         let planner = shared.planner.clone();
         let planning = planner.planning(Machine::of(&group), &settings);
         let engine = Engine::new(group.clone(), Box::new(routes), settings.clone(), planner);
+        let policy = Policy::of(&group);
         Arc::new(Core {
             dumps: Dumps::new(&settings, group.clock()),
             group,
@@ -109,7 +105,7 @@ impl Core {
             waiters: AtomicU32::new(0),
             queued: AtomicUsize::new(0),
             aborts: AtomicU64::new(0),
-            policy: Policy::for_ranks(ranks_here),
+            policy,
         })
     }
 
@@ -189,6 +185,11 @@ impl Core {
     #[cfg(test)]
     pub(crate) fn has_pulled(&self) -> Option<bool> {
         self.engine.try_acquire().expect("nobody has it").shares.has_pulled()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn policy(&self) -> Policy {
+        self.policy
     }
 
     /// A waiter for whoever drives this communicator.

@@ -306,22 +306,14 @@ fn root_communicator(process: Arc<Process>, member: Arc<Member>, settings: Setti
     let uid = member.world();
     let members: Vec<Rank> = (0..member.table.len() as u32).collect();
     let group = Group::new(member, uid, members.clone(), settings.records);
-    let ranks_here = ranks_here(&group.member, &members);
     trace::joined(&group, &settings);
-    Communicator::from_core(Core::new(group, process.shared.clone(), settings, ranks_here), process)
+    Communicator::from_core(Core::new(group, process.shared.clone(), settings), process)
 }
 
 /// How many of these ranks of the job run on this host.
 fn ranks_here(member: &Member, ranks: &[Rank]) -> u32 {
     let here = member.table[member.rank as usize].boot;
     ranks.iter().filter(|rank| member.table[**rank as usize].boot == here).count() as u32
-}
-
-impl Core {
-    /// How many of these ranks of the job run on this host.
-    pub(crate) fn ranks_here(&self, ranks: &[Rank]) -> u32 {
-        ranks_here(&self.group.member, ranks)
-    }
 }
 
 pub(crate) fn host_name() -> String {

@@ -64,9 +64,8 @@ impl Communicator {
     /// A new communicator of some of this one's ranks, named by their ranks in the job.
     pub(super) fn among(&self, uid: u64, members: Vec<Rank>) -> Communicator {
         let core = self.core();
-        let ranks_here = core.ranks_here(&members);
         let group = Group::new(core.group.member.clone(), uid, members, core.settings.records);
-        let core = Core::new(group, core.shared.clone(), core.settings.clone(), ranks_here);
+        let core = Core::new(group, core.shared.clone(), core.settings.clone());
         Communicator::from_core(core, self.process().clone())
     }
 }

@@ -72,7 +72,11 @@ impl Host {
             let first = all.next()??;
             all.all(|other| other == Some(first)).then_some(first)
         };
-        Place { cache: common(&|core| self.cache(core)), node: common(&|core| self.node(core)) }
+        Place {
+            cache: common(&|core| self.cache(core)),
+            node: common(&|core| self.node(core)),
+            ..Place::default()
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! flat machine, as it was before. Nothing is changed in the process unless [`pin`] was asked for. Absent: distances,
 //! which are the planner's prices, and devices.
 
+mod claim;
 mod host;
 pub(crate) mod pin;
 #[cfg(test)]
@@ -15,6 +16,7 @@ use std::path::Path;
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 
+pub(crate) use claim::Claim;
 use host::Host;
 
 /// Numbers of cores, as the kernel has them.
@@ -28,6 +30,8 @@ pub(crate) struct Place {
     pub(crate) cache: Option<u32>,
     /// The same of the memory node, on a host that has several.
     pub(crate) node: Option<u32>,
+    /// The cores.
+    pub(crate) claim: Claim,
 }
 
 impl Place {
@@ -37,7 +41,9 @@ impl Place {
         if allowed.is_empty() {
             Place::default()
         } else {
-            Host::read(Path::new(SYSTEM), &allowed).place(&allowed)
+            let quota = std::thread::available_parallelism().map_or(1, usize::from);
+            let claim = Claim::of(&allowed, quota);
+            Place { claim, ..Host::read(Path::new(SYSTEM), &allowed).place(&allowed) }
         }
     }
 }

@@ -6,7 +6,6 @@
 //! threads of the library (the control thread is there before its maker is pinned), and undoing: a thread that has
 //! joined stays where it is until it ends, unless joining failed.
 
-use std::cell::Cell;
 use std::path::Path;
 use std::sync::Once;
 
@@ -15,16 +14,6 @@ use nix::unistd::Pid;
 
 use super::{Cores, Host};
 use crate::options::Pinning;
-
-thread_local! {
-    /// How many cores the thread could use before it was pinned.
-    static BEFORE: Cell<Option<usize>> = const { Cell::new(None) };
-}
-
-/// How many cores there are for the calling thread and those beside it, whether or not it was pinned since.
-pub(crate) fn cores_free() -> usize {
-    BEFORE.get().unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
-}
 
 /// The number of a rank among those of its host, and how many there are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,7 +67,6 @@ impl Pinned {
         if wanted == allowed {
             return Pinned { before: None };
         }
-        let free = cores_free();
         let pinned = sched_getaffinity(this).and_then(|before| {
             let mut set = CpuSet::new();
             wanted.iter().try_for_each(|core| set.set(*core as usize))?;
@@ -86,7 +74,6 @@ impl Pinned {
         });
         match pinned {
             Ok(before) => {
-                BEFORE.set(Some(free));
                 tracing::info!(cores = ?wanted, "the thread of local rank {} is pinned", local.rank);
                 Pinned { before: Some(before) }
             }
@@ -109,7 +96,6 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
-            BEFORE.set(None);
             // What was allowed a moment ago is at most no longer allowed.
             let _ = sched_setaffinity(Pid::from_raw(0), before);
         }

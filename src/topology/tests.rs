@@ -9,7 +9,6 @@ use super::host::parse_list;
 use super::pin::{Local, Pinned, cores_for};
 use super::*;
 use crate::options::{Pinning, Settings};
-use crate::wait::Policy;
 use crate::{Communicator, Options, ReduceOp, UniqueId};
 
 /// A description of a host, in a directory of its own.
@@ -66,7 +65,7 @@ impl Fixture {
 
     fn place(&self, cores: &str) -> (Option<u32>, Option<u32>) {
         let cores = parse_list(cores).expect("a list");
-        let Place { cache, node } = Host::read(&self.0, &cores).place(&cores);
+        let Place { cache, node, .. } = Host::read(&self.0, &cores).place(&cores);
         (cache, node)
     }
 }
@@ -179,7 +178,7 @@ fn odd_files_are_unknown() {
 }
 
 fn places(of: &[(Option<u32>, Option<u32>)]) -> Vec<Place> {
-    of.iter().map(|(cache, node)| Place { cache: *cache, node: *node }).collect()
+    of.iter().map(|(cache, node)| Place { cache: *cache, node: *node, ..Place::default() }).collect()
 }
 
 #[test]
@@ -295,17 +294,17 @@ fn joined(pinning: Pinning) -> [(Cores, Cores); 2] {
     let bytes = id.to_bytes();
     let join = &|rank: u32| {
         let before = allowed();
-        let policy = Policy::for_ranks(2);
         let id = UniqueId::from_bytes(&bytes).expect("an id");
         let options = Options::default().pin(pinning);
         let comm = Communicator::join_with(rank, 2, &id, &options).expect("the other joins");
         let after = allowed();
         comm.barrier().expect("both are here");
+        let is_shared = comm.core().policy().cores_shared;
         // It stays where it is, with the communicator and without it.
         drop(comm);
         assert_eq!(allowed(), after);
         // A rank with a core of its own does not wait as if it shared one.
-        assert_eq!(Policy::for_ranks(2), policy);
+        assert_eq!(is_shared, before.len() < 2);
         (before, after)
     };
     std::thread::scope(|threads| {
@@ -351,7 +350,8 @@ fn memory_lies_where_its_reader_runs_on_a_host_with_several_nodes() {
     };
     let run = |node: Option<u32>| {
         let settings = Settings::resolve_from(&Options::default(), &|_| None).expect("settings");
-        let at = |rank| (64, Place { cache: None, node: if rank == 0 { node } else { None } });
+        let at =
+            |rank| (64, Place { cache: None, node: if rank == 0 { node } else { None }, ..Place::default() });
         let ranks = Communicator::local_at(2, settings, &at).expect("ranks");
         std::thread::scope(|threads| {
             for comm in &ranks {

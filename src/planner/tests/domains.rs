@@ -117,7 +117,7 @@ fn where_memory_is_not_shared_or_a_machine_is_named_there_is_no_level() {
 
 /// Ranks of which each says in which cache it runs.
 fn ranks(caches: &[u32], options: &Options) -> Vec<Communicator> {
-    let at = |rank: u32| (64, Place { cache: Some(caches[rank as usize]), node: None });
+    let at = |rank: u32| (64, Place { cache: Some(caches[rank as usize]), node: None, ..Place::default() });
     Communicator::local_at(caches.len() as u32, settings(|_| options.clone()), &at).expect("ranks")
 }
 
