@@ -39,7 +39,7 @@ pub(super) struct Known {
     in_place: Option<usize>,
     /// How its messages go, where each is one line and folding is of two at a time.
     lines: Option<Lines>,
-    /// The same between two ranks, where at most one message goes each way.
+    /// The same between two ranks, where at most one short message goes each way.
     pub(super) duo: Option<Duo>,
 }
 
@@ -78,10 +78,9 @@ impl Memory {
         }
         let packed = call.descriptor().packed();
         let moves = Moves::new(call.kind, me, call.root);
-        let purpose = moves.purpose();
         let bytes = if moves.purpose() == Use::Meet { 0 } else { call.count * call.data_type.size() };
         let lines = Lines::of(moves, reducer, bytes, me, size);
-        let duo = lines.as_ref().and_then(|lines| Duo::of(lines, purpose, me, size));
+        let duo = Duo::of(moves, reducer, bytes, me, size);
         let known = Known {
             duo,
             packed,

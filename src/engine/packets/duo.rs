@@ -1,4 +1,5 @@
-//! The shortest of all calls: one that is repeated between two ranks, each of which sends the other one line at most.
+//! The shortest of all calls: one that is repeated between two ranks, each of which sends the other one short message at
+//! most.
 //!
 //! It is what [`at_once`](super::at_once) does for any number of ranks, with nothing left in its way: what the call needs
 //! was worked out when it ran first, and what the peer waits for is sent before anything is written down.
@@ -10,19 +11,20 @@ use std::time::Duration;
 use consort_kernels::Reducer;
 use consort_memory::Arrival;
 
-use super::at_once::{AtOnce, Known, LOOKS_WITHOUT_CLOCK, Lines};
+use super::at_once::{AtOnce, Known, LOOKS_WITHOUT_CLOCK};
 use super::exchange::Exchange;
-use super::moves::Use;
-use super::{Packets, Peer};
+use super::moves::{Moves, Use};
+use super::{LONG, Packets, Peer, row_of};
 use crate::Rank;
 use crate::call::Call;
 use crate::engine::{Buffers, Engine, Request};
 use crate::recorder::{digest_of, this_thread};
 
-/// The moves of an exchange of lines with the only other rank: where in the buffers what is sent and kept begins.
+/// The moves of an exchange with the only other rank: where in the buffers what is sent and kept begins.
 #[derive(Clone, Copy)]
 pub(super) struct Duo {
     peer: Rank,
+    row: usize,
     purpose: Use,
     sends: Option<usize>,
     /// Where it is kept.
@@ -41,21 +43,38 @@ struct Under {
 }
 
 impl Duo {
-    pub(super) fn of(lines: &Lines, purpose: Use, me: Rank, size: u32) -> Option<Self> {
-        let only = |moves: &[(Rank, usize)]| moves.first().map(|(_, at)| *at);
-        let (sends, receives) = (only(&lines.sends), only(&lines.receives));
-        (size == 2).then(|| Duo { peer: 1 - me, purpose, sends, receives, own: lines.own })
+    /// None of more ranks, or of messages of which copies are most of the work, or where what is folded is scaled or
+    /// divided.
+    pub(super) fn of(moves: Moves, reducer: &Reducer, bytes: usize, me: Rank, size: u32) -> Option<Self> {
+        let (purpose, row) = (moves.purpose(), row_of(bytes));
+        if size != 2 || row >= LONG || purpose == Use::Fold && reducer.scales_or_divides() {
+            return None;
+        }
+        let peer = 1 - me;
+        Some(Duo {
+            peer,
+            row,
+            purpose,
+            sends: moves.sends(peer).map(|block| block as usize * bytes),
+            receives: moves.receives(peer).then(|| moves.keeps(peer) as usize * bytes),
+            own: moves.own().map(|block| (block as usize * bytes, moves.keeps(me) as usize * bytes)),
+        })
     }
 
     /// Whether the message, if there is one, had a slot.
     #[inline(always)]
     fn send(&self, peer: &mut Peer, operation: u64, mark: u64, buffers: &Buffers<'_>, bytes: usize) -> bool {
         let Some(at) = self.sends else { return true };
-        if !peer.has_room(0) {
+        if !peer.has_room(self.row) {
             return false;
         }
-        peer.out[0].put_line(buffers.input.slice(at, bytes));
-        peer.out[0].send(operation, mark);
+        let out = &mut peer.out[self.row];
+        if self.row == 0 {
+            out.put_line(buffers.input.slice(at, bytes));
+        } else {
+            out.payload().slice(0, bytes).copy_from(buffers.input.slice(at, bytes));
+        }
+        out.send(operation, mark);
         peer.unanswered = 0;
         true
     }
@@ -74,14 +93,15 @@ impl Duo {
         match self.purpose {
             Use::Fold => {
                 if let Some((at, _)) = self.own {
-                    let (own, theirs) = (input.slice(at, bytes), peer.inboxes[0].payload().slice(0, bytes));
+                    let (own, theirs) =
+                        (input.slice(at, bytes), peer.inboxes[self.row].payload().slice(0, bytes));
                     let (left, right) = if self.peer == 1 { (own, theirs) } else { (theirs, own) };
                     reducer.fold_two(output.slice(0, bytes), left, right);
                 }
             }
             Use::Keep => {
                 if let Some(at) = self.receives {
-                    peer.inboxes[0].get_line(output.slice(at, bytes));
+                    output.slice(at, bytes).copy_from(peer.inboxes[self.row].payload().slice(0, bytes));
                 }
                 if let Some((from, to)) = self.own {
                     output.slice(to, bytes).copy_from(input.slice(from, bytes));
@@ -90,7 +110,7 @@ impl Duo {
             Use::Meet => {}
         }
         if self.receives.is_some() {
-            peer.take(0, operation);
+            peer.take(self.row, operation);
         }
     }
 }
@@ -122,7 +142,7 @@ impl Engine {
         *history = mark;
         let under = Under { operation, sequence: *sequence, mark, before };
         let has_sent = duo.send(peer, operation, mark, buffers, bytes);
-        let is_here = duo.receives.is_none() || peer.inboxes[0].look(mark) == Arrival::Here;
+        let is_here = duo.receives.is_none() || peer.inboxes[duo.row].look(mark) == Arrival::Here;
         if !(has_sent && is_here) {
             return self.duo_waits(under, has_sent, timeout, buffers, looks);
         }
@@ -156,7 +176,7 @@ impl Engine {
         let record = recorder.enter_at(sequence, what, false, this_thread(), entered);
         let mut looked = 0;
         while has_sent && looked < looks {
-            match peer.inboxes[0].look(mark) {
+            match peer.inboxes[duo.row].look(mark) {
                 Arrival::Here => {
                     duo.finish(&known.reducer, peer, operation, buffers, known.bytes);
                     let ended = if looked > LOOKS_WITHOUT_CLOCK { recorder.ticks() } else { entered };
