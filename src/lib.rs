@@ -96,7 +96,7 @@ pub use consort_kernels::{DataType, Element, F8E4m3, F8E5m2, ReduceOp, Scalar, S
 pub use consort_memory::areas::Registered;
 pub use consort_memory::{Held, HeldRead, MemoryError, Plain, SharedBuffer, Span, SpanMut};
 pub use error::{Error, Operation, Result};
-pub use options::{Options, Pinning, TransportChoice};
+pub use options::{Cma, Options, Pinning, TransportChoice};
 pub use planner::Determinism;
 pub use report::{CallReport, CycleStep, Guilty, RankReport, Report, WaitReport};
 pub use trace::{FlightEntry, FlightRecord, Straggler, Stragglers};

@@ -81,6 +81,32 @@ impl Pinning {
     }
 }
 
+/// Whether ranks of one host read each other's memory through the system (`process_vm_readv(2)`, cross-memory attach).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Cma {
+    /// Where it was found to be faster, while running.
+    #[default]
+    Auto,
+    /// Never.
+    Never,
+    /// Wherever it can be done: as rank 0 says.
+    Always,
+}
+
+impl Cma {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Cma::Auto => "auto",
+            Cma::Never => "never",
+            Cma::Always => "always",
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        [Cma::Auto, Cma::Never, Cma::Always].into_iter().find(|cma| cma.name() == text)
+    }
+}
+
 /// Settings of a communicator. What is not set keeps its default.
 ///
 /// ```
@@ -96,6 +122,7 @@ pub struct Options {
     report_after: Option<Duration>,
     transport: Option<TransportChoice>,
     pinning: Option<Pinning>,
+    cma: Option<Cma>,
     channels: Option<u16>,
     channels_min: Option<u32>,
     channels_max: Option<u32>,
@@ -159,6 +186,13 @@ impl Options {
     /// [`Communicator::local`](crate::Communicator::local) are not pinned: their threads are not there yet.
     pub fn pin(mut self, pinning: Pinning) -> Self {
         self.pinning = Some(pinning);
+        self
+    }
+
+    /// Whether ranks of one host read each other's ordinary buffers through the system in collectives on more than 64 KiB
+    /// (`CONSORT_CMA`, [`Cma::Auto`]). Bits do not depend on it.
+    pub fn cma(mut self, cma: Cma) -> Self {
+        self.cma = Some(cma);
         self
     }
 

@@ -1,8 +1,8 @@
 //! How a thread waits for its peers: spins while that is cheap, gives the core away when ranks share it, and
 //! naps when it takes long.
 //!
-//! Invariant: the sleeper pays, not the sender: naps are so short that nobody needs to be woken. Where ranks share memory
-//! a peer wakes the sleeper all the same, if it sees that somebody sleeps ([`consort_memory::Bell`]).
+//! Invariant: the sleeper pays, not the sender: a peer loads one word to see whether somebody sleeps who must be woken
+//! ([`consort_memory::Bell`]), and where ranks share no memory naps are so short that nobody needs to be.
 
 use std::time::{Duration, Instant};
 

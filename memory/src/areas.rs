@@ -163,10 +163,14 @@ fn remove(area: &Arc<Area>) {
 }
 
 /// Zeroed memory that the processes beside this one can map: [`SharedBuffer`] without a type.
+///
+/// A child of `fork` shares it with its parent, as all shared memory; only who made it gives its pages back.
 #[derive(Debug)]
 pub struct SharedMemory {
     mapping: Mapping,
     area: Arc<Area>,
+    /// The process that made it.
+    maker: u32,
 }
 
 impl SharedMemory {
@@ -190,12 +194,17 @@ impl SharedMemory {
         let file = file.map_err(|source| MemoryError::System { call: "dup", source })?;
         let area = insert(Area::new(start as usize, whole, file, 0))
             .unwrap_or_else(|area| unreachable!("{area:?} was just mapped, where something else is"));
-        Ok(Self { mapping, area })
+        Ok(Self { mapping, area, maker: std::process::id() })
     }
 
     /// All of it.
     pub fn span(&self) -> SpanMut<'_> {
         self.mapping.span(0, self.mapping.bytes())
+    }
+
+    /// Whether this process is a fork of the one that made it.
+    fn is_inherited(&self) -> bool {
+        self.maker != std::process::id()
     }
 
     /// How it is found again.
@@ -206,6 +215,10 @@ impl SharedMemory {
 
 impl Drop for SharedMemory {
     fn drop(&mut self) {
+        // A child shares the file with its parent, which goes on using it.
+        if self.is_inherited() {
+            return;
+        }
         remove(&self.area);
         let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         let length = i64::try_from(self.area.bytes).unwrap_or(i64::MAX);
@@ -443,5 +456,25 @@ mod tests {
         let between = epoch();
         let again = register().expect("it is not registered any more");
         assert!(again.area().key() != key && epoch() != between);
+    }
+
+    #[test]
+    fn a_forked_child_gives_no_pages_back() {
+        let shared = SharedMemory::new(8192).expect("memory");
+        shared.span().copy_from(Span::of(&[7u8; 8192]));
+        // SAFETY: the child does nothing but free and end.
+        match unsafe { nix::unistd::fork() }.expect("fork") {
+            nix::unistd::ForkResult::Child => {
+                drop(shared);
+                // SAFETY: ends the child without what the parent's threads registered.
+                unsafe { libc::_exit(0) }
+            }
+            nix::unistd::ForkResult::Parent { child } => {
+                nix::sys::wait::waitpid(child, None).expect("the child ends");
+                let mut found = [0u8; 8192];
+                SpanMut::of(&mut found).copy_from(shared.span().read());
+                assert_eq!(found, [7u8; 8192]);
+            }
+        }
     }
 }

@@ -429,7 +429,7 @@ pub(super) fn encode_table<'a>(
 pub(super) fn decode_table(body: &[u8], size: u32) -> Result<([u8; 32], Vec<Member>), Malformed> {
     let mut reader = Reader(body);
     let nonce = reader.array()?;
-    let count = reader.count(size as usize, 49)?;
+    let count = reader.count(size as usize, 73)?;
     if count != size as usize {
         return Err(Malformed("a table has another number of members than there are ranks"));
     }

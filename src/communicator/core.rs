@@ -327,7 +327,6 @@ impl Core {
     fn drive_task(&self, engine: &mut Engine, task: &mut Task, buffers: &[Buffers<'_>]) -> Result<()> {
         let mut waiter = self.policy.waiter();
         let mut turns = 0u32;
-        let mut has_rung = false;
         loop {
             match engine.turn(task, buffers)? {
                 Progress::Done => {
@@ -336,7 +335,7 @@ impl Core {
                 }
                 Progress::Moved => {
                     waiter.moved();
-                    has_rung = false;
+                    engine.ring();
                     turns = turns.wrapping_add(1);
                     // What trickles must meet the deadline too.
                     if turns.is_multiple_of(MOVED_TURNS_PER_LOOK) {
@@ -346,10 +345,6 @@ impl Core {
                 Progress::Blocked => {
                     if waiter.is_eager() {
                         task.glance();
-                    }
-                    if !has_rung {
-                        engine.ring();
-                        has_rung = true;
                     }
                     let look = waiter.pause_by(|limit| engine.sleep(task, limit));
                     task.tend(engine, look);

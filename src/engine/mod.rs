@@ -334,6 +334,9 @@ impl Engine {
                 Ok(Progress::Done) => Ok(()),
                 Ok(progress) => {
                     first.task.tend(self, true);
+                    if moved || progress == Progress::Moved {
+                        self.ring();
+                    }
                     self.queue.push_front(first);
                     return if moved { Progress::Moved } else { progress };
                 }
@@ -372,6 +375,7 @@ impl Engine {
     pub(crate) fn abandon(&mut self) {
         self.links.abandon();
         std::mem::forget(std::mem::take(&mut self.packets));
+        std::mem::forget(std::mem::take(&mut self.shares));
         std::mem::forget(std::mem::take(&mut self.queue));
     }
 

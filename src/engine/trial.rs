@@ -34,27 +34,27 @@ pub(crate) const PULLED: u8 = STAGED.len() as u8;
 /// The trials of a communicator, by collective and size class; kept by rank 0, which tells the others.
 #[derive(Default)]
 pub(crate) struct Trials {
-    known: BTreeMap<(Kind, u32), Trial>,
+    /// Also by whether ranks may read each other's memory: then there is a way more.
+    known: BTreeMap<(Kind, u32, bool), Trial>,
 }
 
 impl Trials {
-    fn of(&mut self, call: &Call) -> &mut Trial {
+    fn of(&mut self, call: &Call, may_pull: bool) -> &mut Trial {
         let class = (call.count * call.data_type.size()).max(1).ilog2();
-        self.known.entry((call.kind, class)).or_insert_with(|| Trial::new(STAGED.len() as u8))
+        let new = || Trial::new(STAGED.len() as u8 + u8::from(may_pull));
+        self.known.entry((call.kind, class, may_pull)).or_insert_with(new)
     }
 
     /// The way of the next call like this one, which may be [`PULLED`] only if `may_pull`.
     pub(crate) fn way(&mut self, call: &Call, may_pull: bool) -> u8 {
-        let trial = self.of(call);
-        trial.limit(STAGED.len() as u8 + u8::from(may_pull));
-        trial.way()
+        self.of(call, may_pull).way()
     }
 
     /// A call took so many ticks.
-    pub(crate) fn note(&mut self, call: &Call, way: u8, ticks: u64) {
+    pub(crate) fn note(&mut self, call: &Call, may_pull: bool, way: u8, ticks: u64) {
         let bytes = (call.count * call.data_type.size()).max(1) as u64;
         // Calls of a class differ in length.
-        self.of(call).note(way, (ticks << 12) / bytes);
+        self.of(call, may_pull).note(way, (ticks << 12) / bytes);
     }
 }
 
@@ -90,14 +90,6 @@ impl Trial {
             known: 0,
             left: 1,
             apart: APART_MIN,
-        }
-    }
-
-    /// There are so many ways now, of which those that were before are the same.
-    fn limit(&mut self, ways: u8) {
-        if ways != self.ways {
-            let known = Trial::new(ways);
-            *self = if self.taken < ways { Trial { taken: self.taken, ..known } } else { known };
         }
     }
 
@@ -202,19 +194,6 @@ mod tests {
         assert!(second < first / 20, "{trial:?}");
         let mut trial = Trial::new(1);
         assert_eq!(run(&mut trial, 1000, [7]), [1000]);
-    }
-
-    #[test]
-    fn a_way_that_is_forbidden_is_taken_no_more() {
-        let mut trial = Trial::new(3);
-        run(&mut trial, 1000, [1000, 3000, 700]);
-        assert_eq!(trial.taken, 2);
-        trial.limit(2);
-        assert!(run(&mut trial, 1000, [1000, 3000])[0] > 900, "{trial:?}");
-        trial.limit(3);
-        assert_eq!(trial.taken, 0);
-        run(&mut trial, 1000, [1000, 3000, 700]);
-        assert_eq!(trial.taken, 2, "{trial:?}");
     }
 
     #[test]

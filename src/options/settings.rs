@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{
-    Options, PLANNER_VERSION, Pinning, SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, TIMEOUT_MAX, TransportChoice,
-    WIRE_VERSION,
+    Cma, Options, PLANNER_VERSION, Pinning, SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, TIMEOUT_MAX,
+    TransportChoice, WIRE_VERSION,
 };
 use crate::error::{Error, Result};
 use crate::nccl::environment::{Environment, Origin, Resolved, Setting, Spelling, integer};
@@ -31,6 +31,7 @@ pub(crate) struct Settings {
     pub(crate) transport: TransportChoice,
     /// Of the thread that joins; ranks may differ.
     pub(crate) pinning: Pinning,
+    pub(crate) cma: Cma,
     pub(crate) channels: u16,
     /// The fewest and the most thread blocks of a launch on a device, for one rank.
     pub(crate) thread_blocks: (u32, u32),
@@ -97,6 +98,15 @@ impl Settings {
             Pinning::None,
             |pinning| pinning.name().to_owned(),
         )?;
+        let cma = read.value(
+            &[("CONSORT_CMA", &|text| {
+                let cma = Cma::parse(text.trim());
+                cma.map(Some).ok_or_else(|| bad("CONSORT_CMA", text, "one of auto, never, always"))
+            })],
+            options.cma,
+            Cma::Auto,
+            |cma| cma.name().to_owned(),
+        )?;
         let (channels, thread_blocks) = channels(&mut read, options)?;
         let bidirectional = read.value(
             &[("CONSORT_BIDIRECTIONAL", &|text| match text.trim() {
@@ -150,6 +160,7 @@ impl Settings {
             records,
             transport,
             pinning,
+            cma,
             channels,
             thread_blocks,
             devices: options.devices,

@@ -9,7 +9,7 @@
 //!    so far below that it changes no sum.
 //! 2. The significand of `a` is `2^F` to `2^(F+1) - 1` times 8. That of `b`, moved down by the difference of the exponents,
 //!    depends on how far `b` is below the last code of `a`'s exponent, and on nothing else (`aligned`). What falls off its end is
-//!    kept as a one in the last place. From `aligned_last` on it is less than the rounding can see.
+//!    kept as a one in the last place. From `REACH` on it is less than the rounding can see.
 //! 3. Their sum, or twice their difference, has a leading one in the place of twice `a`'s, of `a`'s, or (a difference of codes
 //!    that are nearly equal, which is exact) below. In the first case it is halved. Its upper places are the significand, or tell
 //!    it; its last three round it, to nearest with ties to even.
@@ -53,7 +53,7 @@ struct Tables {
     /// From a code below 16 to what is added to renumber it, as the larger and as the smaller.
     larger: Table,
     smaller: Table,
-    /// From the codes that `b` is above the last that matters (`aligned_last` below `a`'s last) to its significand.
+    /// From the codes that `b` is above the last that matters (`REACH` below `a`'s last) to its significand.
     aligned: [Table; 3],
     /// From the fraction of `a` to its significand.
     significand: Table,

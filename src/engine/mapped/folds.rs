@@ -7,7 +7,7 @@ use consort_algorithms::plan::{Action, Operand, Plan, Position, Region, Step as 
 use consort_kernels::{Reducer, Source, Store, Target};
 use consort_memory::{Span, SpanMut};
 
-use super::run::{Run, Stop, touched};
+use super::run::{Run, Stop};
 use crate::Rank;
 use crate::engine::packets::Board;
 use crate::engine::{Buffers, Progress};
@@ -36,8 +36,7 @@ impl Run {
         let Some(plan) = self.plan.clone() else {
             return Err(Error::internal("mapped buffers without a plan").into());
         };
-        let is_visit = |rank: Rank| rank != me && touched(self.kind, rank, self.root)[1];
-        if self.at == (0, 0) && (0..board.ranks()).any(is_visit) && !board.visit() {
+        if self.at == (0, 0) && !board.visit() {
             // Some rank has failed, and this one is about to hear of it.
             return Ok(Progress::Blocked);
         }
@@ -61,6 +60,10 @@ impl Run {
             if room == 0 {
                 return Ok(Progress::Moved);
             }
+        }
+        // What was read of a rank whose call has failed by now may be anything.
+        if board.is_forbidden() {
+            return Ok(Progress::Blocked);
         }
         board.leave();
         Ok(Progress::Done)

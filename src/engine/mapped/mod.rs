@@ -22,9 +22,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 
 use consort_algorithms::{Collective, Plan, mapped, mapped_reduce, verify};
-use consort_memory::Mapping;
 use consort_memory::areas::{self, Area};
-use consort_transports::Lent;
+use consort_memory::{Mapping, SpanMut};
+use consort_transports::{Lent, read_process};
 
 use crate::Rank;
 use crate::control::group::Group;
@@ -112,6 +112,8 @@ pub(crate) struct Shares {
     pids: Option<Arc<[u32]>>,
     /// A word that another process can only know if it reads this one's memory.
     witness: Option<Box<u64>>,
+    /// Ranges of this process that the system can read, as was tried last.
+    readable: VecDeque<(usize, usize)>,
     /// By rank.
     known: Vec<Known>,
     /// This rank's areas that the others know of, the first one first, and where they are lent.
@@ -130,6 +132,11 @@ impl Shares {
         self.pulls != Pulls::Forbidden
     }
 
+    /// Nobody is to read this rank's memory, nor it that of others.
+    pub(crate) fn never_pull(&mut self) {
+        self.pulls = Pulls::Forbidden;
+    }
+
     #[cfg(test)]
     pub(crate) fn has_pulled(&self) -> Option<bool> {
         self.may_pull().then_some(self.pulls == Pulls::Proved)
@@ -142,10 +149,31 @@ impl Shares {
     }
 
     /// Where the word is that only this rank knows, and which it is.
-    fn witness(&mut self) -> (u64, u64) {
-        let new = || Box::new(random().map_or(0, u64::from_le_bytes));
-        let word = self.witness.get_or_insert_with(new);
-        (std::ptr::from_ref(&**word).expose_provenance() as u64, **word)
+    fn witness(&mut self) -> Option<(u64, u64)> {
+        if self.witness.is_none() {
+            self.witness = random().ok().map(|bytes| Box::new(u64::from_le_bytes(bytes)));
+        }
+        let word = self.witness.as_deref()?;
+        Some((std::ptr::from_ref(word).expose_provenance() as u64, *word))
+    }
+
+    /// Whether the system can read a buffer of this process, as it cannot read some that drivers map: its first byte and its
+    /// last are tried.
+    fn is_readable(&mut self, (start, bytes): (usize, usize)) -> bool {
+        if bytes == 0 || self.readable.contains(&(start, bytes)) {
+            return true;
+        }
+        let mut byte = [0u8];
+        let mut read =
+            |at: usize| read_process(std::process::id(), at as u64, SpanMut::of(&mut byte)).is_ok();
+        let is_readable = read(start) && read(start + bytes - 1);
+        if is_readable {
+            self.readable.push_back((start, bytes));
+            if self.readable.len() > RECENT {
+                self.readable.pop_front();
+            }
+        }
+        is_readable
     }
 
     /// The area that holds these addresses.

@@ -1,7 +1,11 @@
 //! A collective on ordinary buffers, of which every rank reads what it needs through the system
 //! ([`read_process`]): one copy fewer than by slots, at the price of the system's walk over pages.
 //!
-//! Invariant: nobody writes to another's memory, so nothing has to be fenced. Ranks read between the entry, in which
+//! The folds are those of the [two-shot](consort_algorithms::builders) all-reduce and of the direct reduce-scatter, in the
+//! order of ranks.
+//!
+//! Invariant: nobody writes to another's memory. What was read counts only if no rank has forbidden it by then, as one does
+//! whose call fails and whose buffers are its caller's again. Ranks read between the entry, in which
 //! buffers are said to be as they should, and the exit; an all-reduce has a round in between, before which only parts of
 //! inputs are read that their owners do not write, and after which only parts of outputs that are complete.
 
@@ -13,19 +17,16 @@ use consort_memory::{Span, SpanMut};
 use consort_transports::read_process;
 
 use super::notes::Entry;
-use super::run::Stop;
 use crate::Rank;
 use crate::call::{Call, Kind};
+use crate::engine::packets::{MESSAGE_BYTES_MAX, RANKS_MAX};
 use crate::engine::{Buffers, Progress};
-use crate::error::Error;
 use crate::report::inform;
 
 /// What is read at a time to be folded: a good part of a second-level cache.
 const PIECE_BYTES: usize = 128 << 10;
 /// What a turn moves at most: about a tenth of a millisecond.
 const TURN_BYTES: usize = 1 << 20;
-/// Blocks for which it may pay are longer: up to here they go in messages.
-const MESSAGE_BYTES_MAX: usize = crate::engine::packets::MESSAGE_BYTES_MAX;
 
 /// Whether ranks read what they need of a call like this one; `in_rank_order` says whether the plan that would run instead
 /// folds in the order of ranks, as this does.
@@ -153,10 +154,12 @@ impl Pull {
             let contribution = |rank: usize| -> Span<'_> {
                 if rank == me as usize { buffers.input.slice(at, piece) } else { slot(rank).read() }
             };
-            let sources: Vec<Source<'_>> =
-                (0..theirs.len()).map(|rank| Source { span: contribution(rank), raw: true }).collect();
+            let mut sources = [Source { span: Span::empty(), raw: true }; RANKS_MAX as usize];
+            for (rank, source) in sources.iter_mut().enumerate().take(theirs.len()) {
+                source.span = contribution(rank);
+            }
             let span = buffers.output.slice(output + self.folded, piece);
-            reducer.fold_in_turn(&[Target { span, store }], &sources, true);
+            reducer.fold_in_turn(&[Target { span, store }], &sources[..theirs.len()], true);
             self.folded += piece;
         }
         Ok(if self.folded == bytes { Progress::Done } else { Progress::Moved })
@@ -216,70 +219,97 @@ pub(super) fn has_witnesses(me: Rank, theirs: &[Theirs], entries: &[Entry]) -> b
     })
 }
 
-/// What became of a turn.
-pub(super) fn outcome(turn: Result<Progress, (Rank, io::Error)>) -> Result<Progress, Stop> {
-    match turn {
-        Ok(progress) => Ok(progress),
-        // It is gone, as this rank is about to hear.
-        Err((_, error)) if error.raw_os_error() == Some(nix::libc::ESRCH) => Ok(Progress::Blocked),
-        Err((rank, error)) => {
-            Err(Error::internal(format!("the buffer of rank {rank} cannot be read: {error}")).into())
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use crate::{Communicator, ReduceOp, UniqueId};
+    use crate::{Cma, Communicator, Options, ReduceOp, UniqueId};
 
-    /// So many calls that every way has been tried.
-    const CALLS: u32 = 250;
+    /// Bits of a float of any size and sign, which no sum of a few makes infinite.
+    fn value(rank: usize, at: usize, call: u32) -> f32 {
+        let mixed =
+            (rank as u32).wrapping_mul(0x9e37_79b9) ^ (at as u32).wrapping_mul(0x85eb_ca6b) ^ call << 9;
+        f32::from_bits(mixed.wrapping_mul(0xc2b2_ae35) & 0xbfff_ffff)
+    }
 
-    /// Calls of every kind that can be pulled; the results are checked.
-    fn calls(comm: &Communicator, count: usize) {
+    /// Calls of every kind that can be pulled; the results are checked, bit by bit in the order of ranks.
+    fn calls(comm: &Communicator, count: usize, times: u32) {
         let (me, size) = (comm.rank() as usize, comm.size() as usize);
-        let value = |rank: usize, at: usize, call: u32| (rank * 7 + at * 3) as u32 ^ call;
-        let (mut long, mut block) = (vec![0u32; count * size], vec![0u32; count]);
-        for call in 0..CALLS {
-            let own: Vec<u32> = (0..count).map(|at| value(me, at, call)).collect();
-            let all: Vec<u32> = (0..count * size).map(|at| value(me, at, call)).collect();
-            let sum = |at: usize| (0..size).map(|rank| value(rank, at, call)).fold(0, u32::wrapping_add);
+        let same = |got: &[f32], expected: &dyn Fn(usize) -> f32, what: &str| {
+            let wrong = got.iter().enumerate().find(|(at, got)| got.to_bits() != expected(*at).to_bits());
+            assert!(
+                wrong.is_none(),
+                "{what} of {count}: {wrong:?}, expected {:?}",
+                wrong.map(|(at, _)| expected(at))
+            );
+        };
+        let (mut long, mut block) = (vec![0f32; count * size], vec![0f32; count]);
+        for call in 0..times {
+            let own: Vec<f32> = (0..count).map(|at| value(me, at, call)).collect();
+            let all: Vec<f32> = (0..count * size).map(|at| value(me, at, call)).collect();
+            let sum = |at: usize| (1..size).fold(value(0, at, call), |sum, rank| sum + value(rank, at, call));
+            let in_turn = size == 2;
             block.copy_from_slice(&own);
             comm.all_reduce(&mut block, ReduceOp::Sum).unwrap();
-            assert!(block.iter().enumerate().all(|(at, got)| *got == sum(at)), "all-reduce {call}");
+            if in_turn {
+                same(&block, &sum, "all-reduce in place");
+            }
+            comm.all_reduce_into(&own, &mut block, ReduceOp::Sum).unwrap();
+            if in_turn {
+                same(&block, &sum, "all-reduce");
+            }
             comm.reduce_scatter(&all, &mut block, ReduceOp::Sum).unwrap();
-            assert!(block.iter().enumerate().all(|(at, got)| *got == sum(me * count + at)), "{call}");
+            if in_turn {
+                same(&block, &|at| sum(me * count + at), "reduce-scatter");
+            }
+            comm.all_reduce_into(&own, &mut block, ReduceOp::Max).unwrap();
+            same(
+                &block,
+                &|at| (0..size).map(|rank| value(rank, at, call)).fold(f32::MIN, f32::max),
+                "maximum",
+            );
             comm.all_gather(&own, &mut long).unwrap();
-            let of = |at: usize| value(at / count, at % count, call);
-            assert!(long.iter().enumerate().all(|(at, got)| *got == of(at)), "all-gather {call}");
+            same(&long, &|at| value(at / count, at % count, call), "all-gather");
+            long[..me * count].fill(0.5);
+            long[(me + 1) * count..].fill(0.5);
+            comm.all_gather_in_place(&mut long).unwrap();
+            same(&long, &|at| value(at / count, at % count, call), "all-gather in place");
             comm.all_to_all(&all, &mut long).unwrap();
-            let of = |at: usize| value(at / count, me * count + at % count, call);
-            assert!(long.iter().enumerate().all(|(at, got)| *got == of(at)), "all-to-all {call}");
+            same(&long, &|at| value(at / count, me * count + at % count, call), "all-to-all");
             block.copy_from_slice(&own);
             let root = call % size as u32;
             comm.broadcast(&mut block, root).unwrap();
-            assert!(block.iter().enumerate().all(|(at, got)| *got == value(root as usize, at, call)));
+            same(&block, &|at| value(root as usize, at, call), "broadcast");
         }
+    }
+
+    fn run(size: u32, count: usize, times: u32, cma: Cma) -> Vec<Option<bool>> {
+        let id = &UniqueId::create().unwrap();
+        std::thread::scope(|threads| {
+            let run = move |rank| {
+                let comm = Communicator::join_with(rank, size, id, &Options::default().cma(cma)).unwrap();
+                calls(&comm, count, times);
+                comm.core().has_pulled()
+            };
+            let ranks: Vec<_> = (0..size).map(|rank| threads.spawn(move || run(rank))).collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        })
     }
 
     #[test]
     fn what_ranks_read_of_each_other_is_right() {
-        for (size, count) in [(2, 17_001), (3, 20_000)] {
-            let id = UniqueId::create().unwrap();
-            let pulled = std::thread::scope(|threads| {
-                let id = &id;
-                let run = move |rank| {
-                    let comm = Communicator::join(rank, size, id).unwrap();
-                    calls(&comm, count);
-                    comm.core().has_pulled()
-                };
-                let ranks: Vec<_> = (0..size).map(|rank| threads.spawn(move || run(rank))).collect();
-                ranks.into_iter().map(|rank| rank.join().unwrap()).collect::<Vec<_>>()
-            });
+        // Pieces, turns and parts of nothing among them.
+        for (size, count) in [(2, 17_001), (2, 1_200_003), (3, 20_000), (5, 40_001)] {
+            let pulled = run(size, count, 3, Cma::Always);
             match pulled[0] {
                 None => eprintln!("SKIP: this system forbids process_vm_readv"),
                 Some(_) => assert_eq!(pulled, vec![Some(true); size as usize]),
             }
+            assert_eq!(run(size, count, 2, Cma::Never), vec![None; size as usize]);
         }
+    }
+
+    #[test]
+    fn it_is_tried_while_running() {
+        let pulled = run(2, 17_001, 250, Cma::Auto);
+        assert!(pulled.iter().all(|pulled| *pulled != Some(false)), "{pulled:?}");
     }
 }

@@ -3,6 +3,7 @@
 //! Invariant: the stages come in order, on all ranks the same ones: the entry; where somebody has an area to tell of, the
 //! notices and whether all could map what they need; the folds; the exit. A run never waits.
 
+use std::io;
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -81,8 +82,8 @@ pub(crate) struct Run {
     round: Round,
     mark: u64,
     call: Call,
-    pub(super) kind: Kind,
-    pub(super) root: Rank,
+    kind: Kind,
+    root: Rank,
     entry: Entry,
     /// By rank.
     entries: Vec<Entry>,
@@ -108,10 +109,12 @@ pub(crate) struct Run {
     pull: Pull,
     pulled: Option<u64>,
     theirs: Vec<Theirs>,
+    /// Whose memory is not there any more.
+    unread: Option<Rank>,
 }
 
 /// Whether others touch the input and the output of a rank.
-pub(super) fn touched(kind: Kind, rank: Rank, root: Rank) -> [bool; 2] {
+fn touched(kind: Kind, rank: Rank, root: Rank) -> [bool; 2] {
     let is_root = rank == root;
     match kind {
         Kind::AllReduce => [true, true],
@@ -185,10 +188,16 @@ impl Run {
         let exposed = output.clone().filter(|_| entry.output.key != 0);
         let is_ordinary = entry.input.key == 0 && entry.output.key == 0;
         let is_within = call.kind == Kind::AllToAll && ranges[0].0 == ranges[1].0;
-        if shm.is_some() && is_ordinary && !is_within && shares.may_pull() {
+        if shm.is_some()
+            && is_ordinary
+            && !is_within
+            && shares.may_pull()
+            && ranges.iter().all(|range| shares.is_readable(*range))
+            && let Some(witness) = shares.witness()
+        {
             entry.may_pull = true;
             entry.has_pulled = shares.pulls == Pulls::Proved;
-            entry.witness = shares.witness();
+            entry.witness = witness;
             (entry.input.offset, entry.output.offset) = (ranges[0].0 as u64, ranges[1].0 as u64);
         }
         let round = Round::begin(board, Entry::BYTES, marked(mark, 0));
@@ -211,7 +220,7 @@ impl Run {
         (run.plan, run.bearings, run.at) = (None, bearings, (0, 0));
         run.exposed = exposed.map(|area| (area, ranges[1].0, ranges[1].1));
         run.call = *call;
-        run.pulled = None;
+        (run.pulled, run.unread) = (None, None);
         run.theirs.clear();
         run.theirs.extend(pids.iter().map(|pid| Theirs { pid: *pid, ..Theirs::default() }));
         run.streaming = block * blocks >= STREAMING_BYTES_MIN;
@@ -254,6 +263,7 @@ impl Run {
             pull: Pull::default(),
             pulled: None,
             theirs: Vec::new(),
+            unread: None,
             call: Call::new(Kind::Barrier, DataType::Int8, None, 0, 0),
         })
     }
@@ -262,6 +272,9 @@ impl Run {
     pub(crate) fn end(mut self: Box<Self>, shares: &mut Shares) {
         self.mapped.clear();
         self.tells.clear();
+        if self.pulled.is_none() {
+            self.pull = Pull::default();
+        }
         self.plan = None;
         self.exposed = None;
         shares.idle = Some(self);
@@ -290,9 +303,17 @@ impl Run {
                 Stage::Folds => self.fold(board, me, reducer, buffers)?,
                 Stage::Pull => {
                     let Run { pull, theirs, streaming, .. } = self;
-                    pulled::outcome(pull.fold(me, theirs, reducer, buffers, *streaming))?
+                    let turn = pull.fold(me, theirs, reducer, buffers, *streaming);
+                    self.read(turn)?
                 }
-                Stage::Copies => pulled::outcome(self.pull.copy(&self.theirs, buffers))?,
+                Stage::Copies => {
+                    let turn = self.pull.copy(&self.theirs, buffers);
+                    match self.read(turn)? {
+                        // What was read of a rank whose call has failed by now may be anything.
+                        Progress::Done if board.is_forbidden() => Progress::Blocked,
+                        progress => progress,
+                    }
+                }
                 Stage::Halves | Stage::Exit => self.round.advance(board, Some(&[]), |_| true, |_, _| ())?,
                 Stage::Done => return Ok(Step::Progress(Progress::Done)),
             };
@@ -368,6 +389,10 @@ impl Run {
                     self.round = Round::begin(board, 0, marked(self.mark, 3));
                     Stage::Exit
                 }
+                Stage::Exit if self.exposed.as_ref().is_some_and(|(area, ..)| area.is_spent()) => {
+                    let why = "pages of the output were taken back while it was written, by another call that failed";
+                    return Err(Error::internal(why).into());
+                }
                 Stage::Exit | Stage::Done => Stage::Done,
             };
         }
@@ -382,7 +407,8 @@ impl Run {
     pub(crate) fn wanted(&self, board: &Board) -> Option<Wanted> {
         match self.stage {
             Stage::Fetch => self.fetching.first().map(|(peer, ..)| Wanted { peer: *peer, room: false }),
-            Stage::Folds | Stage::Pull | Stage::Copies | Stage::Done => None,
+            Stage::Pull | Stage::Copies => self.unread.map(|peer| Wanted { peer, room: false }),
+            Stage::Folds | Stage::Done => None,
             _ => self.round.wanted(board),
         }
     }
@@ -402,6 +428,21 @@ impl Run {
     /// Since when ranks have read each other's memory, if they did.
     pub(crate) fn pulled(&self) -> Option<u64> {
         self.pulled
+    }
+
+    /// What became of a turn of reading.
+    fn read(&mut self, turn: std::result::Result<Progress, (Rank, io::Error)>) -> Result<Progress> {
+        match turn {
+            Ok(progress) => Ok(progress),
+            // It is gone, as this rank is about to hear.
+            Err((rank, error)) if error.raw_os_error() == Some(nix::libc::ESRCH) => {
+                self.unread = Some(rank);
+                Ok(Progress::Blocked)
+            }
+            Err((rank, error)) => {
+                Err(Error::internal(format!("the buffer of rank {rank} cannot be read: {error}")))
+            }
+        }
     }
 
     /// Whether rank 0 wants ranks to read each other's memory, and all can be asked to.
@@ -511,12 +552,13 @@ impl Run {
         progress
     }
 
-    /// The operation has failed. Whether nobody writes to this rank's memory any more; `at_last` says that nobody is
+    /// The operation has failed, and others touch nothing of it any more that they use. Whether nobody writes to this rank's memory any more; `at_last` says that nobody is
     /// waited for any longer: what may still be written to is then parted from what the others see.
     pub(crate) fn withdraw(&mut self, board: &mut Board, group: &Group, at_last: bool) -> bool {
         board.leave();
-        let Some((area, start, bytes)) = &self.exposed else { return true };
+        // Who has not read what it needs will not take it for good.
         board.forbid();
+        let Some((area, start, bytes)) = &self.exposed else { return true };
         if board.visitors().all(|rank| group.is_gone(rank)) {
             self.exposed = None;
             return true;

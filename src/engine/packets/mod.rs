@@ -365,7 +365,7 @@ impl Board {
         self.peers.iter().flatten().for_each(|peer| peer.bell.ring());
     }
 
-    /// This rank is about to write to the others' memory. Whether it may: if not, it has not come.
+    /// This rank is about to touch the others' memory. Whether it may: if not, it has not come.
     pub(crate) fn visit(&mut self) -> bool {
         self.peers.iter_mut().flatten().for_each(|peer| peer.visits.come());
         visits::pass();
@@ -376,7 +376,14 @@ impl Board {
         !is_forbidden
     }
 
-    /// This rank writes nothing any more.
+    /// Whether some rank has forbidden to touch its memory: whatever was read of it before may be wrong.
+    pub(crate) fn is_forbidden(&self) -> bool {
+        // Between what was read and what is looked at.
+        visits::pass();
+        self.peers.iter().flatten().any(|peer| peer.visits.is_forbidden())
+    }
+
+    /// This rank touches nothing any more.
     pub(crate) fn leave(&mut self) {
         self.peers.iter_mut().flatten().for_each(|peer| peer.visits.leave());
     }

@@ -20,7 +20,7 @@ use super::links::Links;
 use super::mapped::Run;
 use super::packets::{Exchange, Packets, Wanted, letters};
 use super::task::{Blocked, Request};
-use super::trial::STAGED;
+use super::trial::{PULLED, STAGED};
 use super::trouble::Trouble;
 use super::watched::{Fault, State, Watched};
 use super::{Buffers, Engine};
@@ -62,6 +62,8 @@ pub(super) struct Part {
     letter_bytes: usize,
     /// How rank 0 says that bytes are staged, and when that was heard.
     staged: Option<(u8, u64)>,
+    /// Whether ranks might read each other's memory instead.
+    may_pull: bool,
     /// What it does in phase `Mapped`.
     mapped: Option<(Box<Run>, Reducer)>,
     /// Whom it waits for in phase `Meet`, and for what.
@@ -467,7 +469,9 @@ impl Part {
         if progress == Progress::Done {
             bound.settle(self.executor.iterations(), &mut engine.links);
             if let (Some((way, since)), Some(request), 0) = (self.staged, &self.request, engine.group.rank) {
-                engine.trials.note(&request.call, way, ticks().saturating_sub(since));
+                // What was to be pulled and could not be is no faster for it.
+                let (took, was_pulled) = (ticks().saturating_sub(since), way == PULLED);
+                engine.trials.note(&request.call, self.may_pull, way, took << (2 * u32::from(was_pulled)));
             }
             self.phase = Phase::Done;
         }

@@ -16,6 +16,7 @@ use crate::engine::trial::PULLED;
 use crate::engine::trouble::Trouble;
 use crate::engine::{Buffers, Engine};
 use crate::error::Error;
+use crate::options::Cma;
 use crate::planner::folds_in_rank_order;
 
 impl Part {
@@ -39,7 +40,10 @@ impl Part {
     ) -> std::result::Result<Poll<()>, Trouble> {
         let request = self.request()?;
         let choice = engine.choices.choose(&request.call)?;
-        let Engine { packets, shares, links, group, trials, .. } = engine;
+        let Engine { packets, shares, links, group, trials, settings, .. } = engine;
+        if settings.cma == Cma::Never {
+            shares.never_pull();
+        }
         match packets.poll(group, links.routes()) {
             Ok(Poll::Pending) => {
                 self.met = packets.missing();
@@ -53,8 +57,12 @@ impl Part {
             Some(board) if choice.mapped => {
                 let algorithm = choice.program.algorithm;
                 let in_rank_order = group.size() == 2 || folds_in_rank_order(algorithm);
-                let may_pull = shares.may_pull() && mapped::may_pull(&request.call, in_rank_order);
-                let way = if group.rank == 0 { trials.way(&request.call, may_pull) } else { 0 };
+                self.may_pull = shares.may_pull() && mapped::may_pull(&request.call, in_rank_order);
+                let way = match (group.rank, settings.cma, self.may_pull) {
+                    (0, Cma::Always, true) => PULLED,
+                    (0, _, may_pull) => trials.way(&request.call, may_pull),
+                    _ => 0,
+                };
                 let pids = shares.pids(group);
                 let me = (group.rank, &*pids);
                 let run = Run::begin(shares, board, links.shm(), &request, me, buffers, way)?;
@@ -92,7 +100,7 @@ impl Part {
                 if progress == Progress::Done {
                     if let Some((run, _)) = self.mapped.take() {
                         if let (Some(since), 0) = (run.pulled(), group.rank) {
-                            trials.note(&request.call, PULLED, ticks().saturating_sub(since));
+                            trials.note(&request.call, self.may_pull, PULLED, ticks().saturating_sub(since));
                         }
                         run.end(shares);
                     }

@@ -17,7 +17,7 @@ const fn ours(name: &'static str, default: &'static str, meaning: &'static str) 
     Ours { name, default, meaning }
 }
 
-pub(super) const OURS: [Ours; 27] = [
+pub(super) const OURS: [Ours; 28] = [
     ours(
         "CONSORT_TIMEOUT",
         "1800",
@@ -36,6 +36,12 @@ pub(super) const OURS: [Ours; 27] = [
         "none",
         "to what the thread that joins as a rank is pinned, of the cores that it may use: `cores` (one of them), \
          `domains` (those of one last-level cache or memory node) or `none`",
+    ),
+    ours(
+        "CONSORT_CMA",
+        "auto",
+        "whether ranks of one host read each other's ordinary buffers through the system (`process_vm_readv`) in \
+         collectives on more than 64 KiB: `auto` (where that is found to be faster), `never` or `always`",
     ),
     ours(
         "CONSORT_DEVICE",
