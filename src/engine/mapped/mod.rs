@@ -1,7 +1,8 @@
 //! Collectives on buffers that all ranks of a host have mapped: every rank reads and writes the others' buffers where they
 //! are, and nothing is staged.
 //!
-//! What runs is the folds of the verified [`mapped`](consort_algorithms::mapped()) plan. Its entry is a round of notes in
+//! On mapped buffers, what runs is the folds of the verified [`mapped`](consort_algorithms::mapped()) plan; on ordinary ones
+//! ranks may read what they need through the system ([`pulled`]). Its entry is a round of notes in
 //! which ranks tell each other where their buffers are; its exit is another. If some buffer is none that the others can
 //! map, all ranks see that in the first round, and take the planned way.
 //!
