@@ -13,10 +13,11 @@ use consort_kernels::Store;
 
 use crate::call::{Call, Kind};
 
-/// Operations of a window.
-const WINDOW: u32 = 6;
-/// The first operations of a try settle (slots are in other caches), and are not counted.
-const SETTLING: u32 = 2;
+/// Operations of a window; the first ones of a try settle (slots are in other caches), and are not counted.
+const WINDOW: [u32; 2] = [6, 2];
+/// The same of operations that take so long that others disturb them less: so many bytes.
+const LONG_WINDOW: [u32; 2] = [3, 1];
+const LONG_BYTES: usize = 1 << 20;
 /// Windows between two tries, at first and at most: what was found to be slow is tried less and less often.
 const APART_MIN: u32 = 8;
 const APART_MAX: u32 = 256;
@@ -40,8 +41,10 @@ pub(crate) struct Trials {
 
 impl Trials {
     fn of(&mut self, call: &Call, may_pull: bool) -> &mut Trial {
-        let class = (call.count * call.data_type.size()).max(1).ilog2();
-        let new = || Trial::new(STAGED.len() as u8 + u8::from(may_pull));
+        let bytes = call.count * call.data_type.size();
+        let class = bytes.max(1).ilog2();
+        let window = if bytes >= LONG_BYTES { LONG_WINDOW } else { WINDOW };
+        let new = || Trial { window, ..Trial::new(STAGED.len() as u8 + u8::from(may_pull)) };
         self.known.entry((call.kind, class, may_pull)).or_insert_with(new)
     }
 
@@ -62,7 +65,10 @@ impl Trials {
 #[derive(Clone, Debug)]
 pub(crate) struct Trial {
     ways: u8,
+    window: [u32; 2],
     taken: u8,
+    /// Ways that have not been tried since the machine was another.
+    untried: u8,
     /// The one that is being tried.
     tried: Option<u8>,
     /// The one that is tried next.
@@ -82,7 +88,9 @@ impl Trial {
     pub(crate) fn new(ways: u8) -> Self {
         Trial {
             ways,
+            window: WINDOW,
             taken: 0,
+            untried: ways.saturating_sub(1),
             tried: None,
             next: 1,
             least: u64::MAX,
@@ -105,11 +113,12 @@ impl Trial {
             return;
         }
         self.count += 1;
-        let settles = self.tried.is_some() && self.count <= SETTLING;
+        let [window, settling] = self.window;
+        let settles = self.tried.is_some() && self.count <= settling;
         if !settles {
             self.least = self.least.min(time.max(1));
         }
-        if self.count >= WINDOW {
+        if self.count >= window {
             let least = std::mem::replace(&mut self.least, u64::MAX);
             self.count = 0;
             self.end_window(least);
@@ -118,14 +127,18 @@ impl Trial {
 
     fn end_window(&mut self, least: u64) {
         match self.tried.take() {
-            Some(tried) if least * 16 < self.known * FASTER => {
-                (self.taken, self.known) = (tried, least);
-                // The others are tried soon: what was slow before need not be now.
-                (self.apart, self.left) = (APART_MIN, 1);
-            }
-            Some(_) => {
-                self.apart = (self.apart * 2).min(APART_MAX);
+            Some(tried) => {
+                self.untried = self.untried.saturating_sub(1);
+                if least * 16 < self.known * FASTER {
+                    (self.taken, self.known) = (tried, least);
+                    self.apart = APART_MIN;
+                } else {
+                    self.apart = (self.apart * 2).min(APART_MAX);
+                }
                 self.left = self.apart;
+                if self.untried != 0 {
+                    self.tried = Some(self.alternative());
+                }
             }
             None => {
                 let was = self.known;
@@ -135,7 +148,7 @@ impl Trial {
                 self.left = if is_slow { 0 } else { self.left.saturating_sub(1) };
                 if is_slow {
                     // The machine has changed.
-                    (self.known, self.apart) = (least, APART_MIN);
+                    (self.known, self.apart, self.untried) = (least, APART_MIN, self.ways - 1);
                 }
                 if self.left == 0 {
                     self.tried = Some(self.alternative());
@@ -182,7 +195,7 @@ mod tests {
         let [first, _, _] = run(&mut trial, 10_000, [500, 3000, 2000]);
         assert!(first > 9_700, "{trial:?}");
         // And so that another one becomes faster, which only a try shows.
-        run(&mut trial, 4 * APART_MAX * WINDOW, [500, 200, 2000]);
+        run(&mut trial, 4 * APART_MAX * WINDOW[0], [500, 200, 2000]);
         let [_, second, _] = run(&mut trial, 10_000, [500, 200, 2000]);
         assert!(second > 9_700, "{trial:?}");
     }
