@@ -15,9 +15,13 @@ use crate::call::{Call, Kind};
 
 /// Operations of a window; the first ones of a try settle (slots are in other caches), and are not counted.
 const WINDOW: [u32; 2] = [6, 2];
-/// The same of operations that take so long that others disturb them less: so many bytes.
-const LONG_WINDOW: [u32; 2] = [3, 1];
-const LONG_BYTES: usize = 1 << 20;
+/// The same of operations that take so long that others disturb them less, and whose bytes are in no cache: one that is
+/// plainly slower ends its try.
+const LONG_WINDOW: [u32; 2] = [3, 0];
+/// So many bytes they have.
+const LONG_BYTES: usize = 4 << 20;
+/// How much slower, of 16, is plainly slower.
+const PLAINLY: u64 = 20;
 /// Windows between two tries, at first and at most: what was found to be slow is tried less and less often.
 const APART_MIN: u32 = 8;
 const APART_MAX: u32 = 256;
@@ -118,7 +122,8 @@ impl Trial {
         if !settles {
             self.least = self.least.min(time.max(1));
         }
-        if self.count >= window {
+        let is_lost = settling == 0 && self.tried.is_some() && self.least * 16 > self.known * PLAINLY;
+        if self.count >= window || is_lost {
             let least = std::mem::replace(&mut self.least, u64::MAX);
             self.count = 0;
             self.end_window(least);
