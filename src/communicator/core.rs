@@ -327,6 +327,8 @@ impl Core {
     fn drive_task(&self, engine: &mut Engine, task: &mut Task, buffers: &[Buffers<'_>]) -> Result<()> {
         let mut waiter = self.policy.waiter();
         let mut turns = 0u32;
+        // What was begun has sent.
+        engine.ring();
         loop {
             match engine.turn(task, buffers)? {
                 Progress::Done => {
