@@ -14,7 +14,6 @@ use crate::call::{Call, Kind};
 use crate::control::group::Group;
 use crate::control::process::{Advance, Process, Shared, Unattended};
 use crate::engine::discarded;
-use crate::engine::packets::AtOnce;
 use crate::engine::routes::ProcessRoutes;
 use crate::engine::{Buffers, Engine, Memory, Progress, Source, Task};
 use crate::error::{Error, Result};
@@ -43,7 +42,7 @@ pub(crate) struct Core {
     queued: AtomicUsize,
     /// How often this rank's program has aborted it.
     aborts: AtomicU64,
-    policy: Policy,
+    pub(super) policy: Policy,
     dumps: Dumps,
 }
 
@@ -63,14 +62,6 @@ impl Drop for FailOnPanic<'_> {
     fn drop(&mut self) {
         self.0.fail(Error::internal("a panic within an operation"));
     }
-}
-
-/// What became of a call that is tried before anything is asked about it.
-pub(super) enum Quick {
-    /// It was not begun.
-    No,
-    Done,
-    Failed(Box<Error>),
 }
 
 /// The engine while a data call has it. The flag goes down before the engine is given back.
@@ -170,7 +161,7 @@ impl Core {
     }
 
     #[inline]
-    fn try_own(&self) -> Option<Owned<'_>> {
+    pub(super) fn try_own(&self) -> Option<Owned<'_>> {
         let engine = self.engine.try_acquire()?;
         self.in_call.store(true, Ordering::Relaxed);
         Some(Owned { _in_call: InCall(&self.in_call), engine })
@@ -209,55 +200,6 @@ impl Core {
         self.planning.admit(&call)?;
         let run = || self.collective_by(&mut self.acquire()?.engine, call, blocks, timeout, buffers);
         run().map_err(|error| self.told(error))
-    }
-
-    /// A collective between two ranks of which the last one was the like: what became of it, if it was begun.
-    #[inline(always)]
-    pub(super) fn duo(&self, call: &Call, timeout: Duration, buffers: &Buffers<'_>) -> Quick {
-        if self.is_forked() || self.group.has_failed() {
-            return Quick::No;
-        }
-        let Some(mut owned) = self.try_own() else { return Quick::No };
-        let guard = FailOnPanic(&self.group);
-        let outcome = owned.engine.duo(call, timeout, buffers, self.policy.looks());
-        std::mem::forget(guard);
-        match outcome {
-            AtOnce::Done => Quick::Done,
-            AtOnce::No => Quick::No,
-            AtOnce::Begun(task) => self.drive_begun(owned, task, buffers),
-        }
-    }
-
-    #[inline(never)]
-    fn drive_begun(&self, mut owned: Owned<'_>, task: Box<Task>, buffers: &Buffers<'_>) -> Quick {
-        let driven = self.drive(&mut owned.engine, task, &[*buffers]);
-        drop(owned);
-        driven.map_or_else(|error| Quick::Failed(Box::new(self.told(error))), |()| Quick::Done)
-    }
-
-    /// A collective or a message that may be over before it would pay to make a task of it: what became of it, if it was
-    /// begun.
-    #[inline]
-    pub(super) fn at_once(&self, call: &Call, timeout: Duration, buffers: Buffers<'_>) -> Option<Result<()>> {
-        let mut owned = self.try_own()?;
-        let looks = self.policy.looks();
-        let guard = FailOnPanic(&self.group);
-        let outcome = if call.kind.is_message() {
-            owned.engine.message_at_once(call, timeout, buffers, looks)
-        } else {
-            owned.engine.at_once(call, timeout, buffers, looks)
-        };
-        std::mem::forget(guard);
-        match outcome {
-            AtOnce::Done => Some(Ok(())),
-            AtOnce::No => None,
-            AtOnce::Begun(task) => {
-                let engine = &mut *owned.engine;
-                let driven = self.drive(engine, task, &[buffers]);
-                drop(owned);
-                Some(driven.map_err(|error| self.told(error)))
-            }
-        }
     }
 
     fn collective_by(
@@ -313,7 +255,12 @@ impl Core {
         run().map_err(|error| self.told(error))
     }
 
-    fn drive(&self, engine: &mut Engine, mut task: Box<Task>, buffers: &[Buffers<'_>]) -> Result<()> {
+    pub(super) fn drive(
+        &self,
+        engine: &mut Engine,
+        mut task: Box<Task>,
+        buffers: &[Buffers<'_>],
+    ) -> Result<()> {
         let guard = FailOnPanic(&self.group);
         let result = self.drive_task(engine, &mut task, buffers);
         std::mem::forget(guard);

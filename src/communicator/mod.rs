@@ -8,6 +8,7 @@ mod health;
 mod join;
 mod observe;
 mod point;
+mod quick;
 mod scaled;
 mod scope;
 pub(crate) mod shrink;
@@ -26,7 +27,7 @@ use consort_algorithms::catalogue::Algorithm;
 use consort_memory::{Span, SpanMut};
 
 pub(crate) use self::core::Core;
-use self::core::Quick;
+use self::quick::Quick;
 pub use group::{Group, group};
 pub use health::WithTimeout;
 pub use scaled::Scaled;
