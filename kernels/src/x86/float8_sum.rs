@@ -61,7 +61,7 @@ struct Tables {
     taken: Table,
     /// From the last four places to whether it is rounded up.
     rounded: Table,
-    /// From half a renumbered code with [`Tables::HALVED`] to what is added.
+    /// From half a renumbered code with `HALVED` to what is added.
     restored: Table,
 }
 
