@@ -24,7 +24,7 @@ use std::sync::{Arc, Weak};
 
 use consort_algorithms::{Collective, Plan, mapped, mapped_reduce, verify};
 use consort_memory::areas::{self, Area};
-use consort_memory::{Mapping, SpanMut};
+use consort_memory::{Mapping, Span, SpanMut};
 use consort_transports::{Lent, read_process};
 
 use crate::Rank;
@@ -158,10 +158,16 @@ impl Shares {
         Some((std::ptr::from_ref(word).expose_provenance() as u64, *word))
     }
 
+    /// Whether a buffer of this process is known to be [readable](Shares::is_readable).
+    fn was_read(&self, (start, bytes): (usize, usize)) -> bool {
+        bytes == 0 || self.readable.contains(&(start, bytes))
+    }
+
     /// Whether the system can read a buffer of this process, as it cannot read some that drivers map: its first byte and its
     /// last are tried.
-    fn is_readable(&mut self, (start, bytes): (usize, usize)) -> bool {
-        if bytes == 0 || self.readable.contains(&(start, bytes)) {
+    fn is_readable(&mut self, buffer: Span<'_>) -> bool {
+        let (start, bytes) = (buffer.as_ptr() as usize, buffer.len());
+        if self.was_read((start, bytes)) {
             return true;
         }
         let mut byte = [0u8];

@@ -142,7 +142,7 @@ impl Run {
         request: &Request,
         (me, pids): (Rank, &[u32]),
         buffers: Buffers<'_>,
-        way: u8,
+        (way, may_pull): (u8, bool),
     ) -> Result<Box<Run>> {
         let Request { call, sequence, history, .. } = request;
         let size = pids.len() as u32;
@@ -191,12 +191,12 @@ impl Run {
         if shm.is_some()
             && is_ordinary
             && !is_within
-            && shares.may_pull()
-            && ranges.iter().all(|range| shares.is_readable(*range))
+            && may_pull
             && let Some(witness) = shares.witness()
         {
             entry.may_pull = true;
-            entry.has_pulled = shares.pulls == Pulls::Proved;
+            entry.has_pulled =
+                shares.pulls == Pulls::Proved && ranges.iter().all(|range| shares.was_read(*range));
             entry.witness = witness;
             (entry.input.offset, entry.output.offset) = (ranges[0].0 as u64, ranges[1].0 as u64);
         }
@@ -334,7 +334,10 @@ impl Run {
                     if self.entries.iter().all(|entry| entry.has_pulled) {
                         Stage::Pull
                     } else {
-                        self.has_all = pulled::has_witnesses(me, &self.theirs, &self.entries);
+                        let proved = shares.pulls == Pulls::Proved;
+                        let own = [buffers.input, buffers.output.read()];
+                        self.has_all = own.into_iter().all(|own| shares.is_readable(own))
+                            && (proved || pulled::has_witnesses(me, &self.theirs, &self.entries));
                         self.round = Round::begin(board, 1, marked(self.mark, 2));
                         Stage::Verdict
                     }

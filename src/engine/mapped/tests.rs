@@ -29,7 +29,7 @@ impl Side {
 
     pub(super) fn begin(&mut self, me: Rank, request: &Request, buffers: Buffers<'_>) -> Box<Run> {
         let Side { shares, board, shm } = self;
-        Run::begin(shares, board, Some(shm), request, (me, &[0; 2]), buffers, 0).expect("a plan")
+        Run::begin(shares, board, Some(shm), request, (me, &[0; 2]), buffers, (0, false)).expect("a plan")
     }
 
     pub(super) fn advance(

@@ -65,7 +65,8 @@ impl Part {
                 };
                 let pids = shares.pids(group);
                 let me = (group.rank, &*pids);
-                let run = Run::begin(shares, board, links.shm(), &request, me, buffers, way)?;
+                let run =
+                    Run::begin(shares, board, links.shm(), &request, me, buffers, (way, self.may_pull))?;
                 self.mapped = Some((run, reducer_of(&request.call, group.size())));
                 self.phase = Phase::Mapped;
             }
