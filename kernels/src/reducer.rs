@@ -417,14 +417,18 @@ pub fn copy(targets: &[Target<'_>], source: Span<'_>) {
 #[inline]
 unsafe fn run_copy(kernel: Kernel, job: &Job<'_>) {
     let source = job.sources[0].span;
-    match job.targets {
-        [target] if target.store == Store::Cached => {
-            if target.span.as_mut_ptr().cast_const() != source.as_ptr() {
-                target.span.copy_from(source);
-            }
-        }
-        // SAFETY: caller's promise.
-        _ => unsafe { kernel(job) },
+    // In place nothing is written: a store past the caches to where the bytes are would cost what any other costs.
+    let is_there = |target: &Target<'_>| target.span.as_mut_ptr().cast_const() == source.as_ptr();
+    let targets = match job.targets {
+        [first, others @ ..] if is_there(first) => others,
+        [others @ .., last] if is_there(last) => others,
+        targets => targets,
+    };
+    match targets {
+        [] => {}
+        [target] if target.store == Store::Cached => target.span.copy_from(source),
+        // SAFETY: caller's promise; these are some of its targets.
+        _ => unsafe { kernel(&Job { targets, ..*job }) },
     }
 }
 
