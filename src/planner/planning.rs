@@ -326,9 +326,8 @@ impl Planning {
         ))
     }
 
-    /// An algorithm with the slots that the settings or the planner's rule give: four slices of a piece at
-    /// least, so that a rank works on one while the next travels; long ones amortise the signals, short ones
-    /// stay in the caches.
+    /// An algorithm with the slots that the settings or the planner's rule give: some [slices](Planning::slices) of a
+    /// piece at least; long ones amortise the signals, short ones stay in the caches.
     pub(crate) fn with_slots(
         &self,
         algorithm: Algorithm,
@@ -343,7 +342,7 @@ impl Planning {
         if piece <= SLOT_BYTES_MIN as u64 && algorithm != Algorithm::Pair {
             return Chosen { algorithm, slot_bytes: SLOT_BYTES_MIN, short: true, packets, mapped };
         }
-        let by_size = (piece / 4).checked_next_power_of_two().unwrap_or(u64::MAX >> 1);
+        let by_size = (piece / self.slices(collective)).checked_next_power_of_two().unwrap_or(u64::MAX >> 1);
         let given = self.slot_bytes.unwrap_or_else(|| usize::try_from(by_size).unwrap_or(usize::MAX));
         let slot_bytes = given.clamp(SLOT_BYTES_MIN, longest_slot(algorithm));
         Chosen { algorithm, slot_bytes, short: false, packets, mapped }

@@ -30,4 +30,12 @@ impl Planning {
             && (2..=packets::RANKS_MAX).contains(&self.machine.ranks)
             && block_bytes > packets::UNASKED_BYTES_MAX as u64
     }
+
+    /// In how many slices a piece travels at least. Four, so that a rank works on one while the next is on its way; two
+    /// where all ranks are on one host and send as much as they receive, as no core has to wait for a slice there.
+    pub(super) fn slices(&self, collective: Collective) -> u64 {
+        use Collective::{AllGather, AllReduce, AllToAll, ReduceScatter};
+        let is_even = matches!(collective, AllReduce | ReduceScatter | AllGather | AllToAll);
+        if self.on_own_cores && is_even { 2 } else { 4 }
+    }
 }
