@@ -20,7 +20,7 @@ pub(crate) const SLOT_BYTES_MAX: usize = 512 << 10;
 /// The shortest slot, in bytes.
 pub(crate) const SLOT_BYTES_MIN: usize = 16 << 10;
 /// Changes with every change of what travels between ranks.
-pub(crate) const WIRE_VERSION: u32 = 8;
+pub(crate) const WIRE_VERSION: u32 = 9;
 /// Changes with every change of what the planner chooses for the same call.
 pub(crate) const PLANNER_VERSION: u32 = 5;
 

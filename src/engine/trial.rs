@@ -5,6 +5,9 @@
 //! The least time of a window counts: what else took time in an operation (ranks that came late, threads that lost their
 //! core) only ever adds.
 //!
+//! What counts is when the last rank is done: of a broadcast that is not the root, which has sent it all well before. So
+//! each rank tells with its next call how long its part of the last one took.
+//!
 //! Invariant: all ways give the same bits. One rank tries for all, and tells them. Absent: clocks, and what the ways are.
 
 use std::collections::BTreeMap;
@@ -25,10 +28,15 @@ const PLAINLY: u64 = 20;
 /// Windows between two tries, at first and at most: what was found to be slow is tried less and less often.
 const APART_MIN: u32 = 8;
 const APART_MAX: u32 = 256;
+/// So many classes shorter is somewhat shorter.
+const CLASSES_NEAR: u32 = 6;
 /// How much faster, of 16, another way must be to be taken.
 const FASTER: u64 = 14;
 /// How much slower than it was, of 16, the present one must be to try the others at once.
 const SLOWER: u64 = 24;
+
+/// Ranks tell times in units of so many ticks, as a power of two: some 30 ns, of which 32 bits hold a minute.
+const TOLD_TICKS: u32 = 6;
 
 /// How the bytes of a planned operation are staged: through the caches, or past them.
 pub(crate) const STAGED: [Store; 2] = [Store::Cached, Store::Streaming];
@@ -41,15 +49,30 @@ pub(crate) const PULLED: u8 = STAGED.len() as u8;
 pub(crate) struct Trials {
     /// Also by whether ranks may read each other's memory: then there is a way more.
     known: BTreeMap<(Kind, u32, bool), Trial>,
+    /// The last operation of which all will tell, and whether ranks could read each other's memory in it; its way.
+    last: Option<(Call, bool, u8)>,
+    /// How long this rank's part of it took, until that is told.
+    took: u32,
 }
 
 impl Trials {
     fn of(&mut self, call: &Call, may_pull: bool) -> &mut Trial {
         let bytes = call.count * call.data_type.size();
-        let class = bytes.max(1).ilog2();
-        let window = if bytes >= LONG_BYTES { LONG_WINDOW } else { WINDOW };
-        let new = || Trial { window, ..Trial::new(STAGED.len() as u8 + u8::from(may_pull)) };
-        self.known.entry((call.kind, class, may_pull)).or_insert_with(new)
+        let key = (call.kind, bytes.max(1).ilog2(), may_pull);
+        let begins = if self.known.contains_key(&key) { None } else { self.begins(key) };
+        self.known.entry(key).or_insert_with(|| {
+            let window = if bytes >= LONG_BYTES { LONG_WINDOW } else { WINDOW };
+            let ways = STAGED.len() as u8 + u8::from(may_pull);
+            Trial { window, ..begins.map_or_else(|| Trial::new(ways), |way| Trial::with(ways, way)) }
+        })
+    }
+
+    /// With which way calls of a class begin: what those that are somewhat shorter have found.
+    fn begins(&self, (kind, class, may_pull): (Kind, u32, bool)) -> Option<u8> {
+        let shorter = (kind, class.saturating_sub(CLASSES_NEAR), false)..(kind, class, false);
+        let mut known = self.known.range(shorter).rev();
+        let like = known.find(|((_, _, pulled), trial)| *pulled == may_pull && trial.known != 0);
+        like.map(|(_, trial)| trial.taken)
     }
 
     /// The way of the next call like this one, which may be [`PULLED`] only if `may_pull`.
@@ -57,11 +80,26 @@ impl Trials {
         self.of(call, may_pull).way()
     }
 
-    /// A call took so many ticks.
-    pub(crate) fn note(&mut self, call: &Call, may_pull: bool, way: u8, ticks: u64) {
+    /// This rank's part of a call took so many ticks since all ranks had come.
+    pub(crate) fn ended(&mut self, call: &Call, may_pull: bool, way: u8, ticks: u64) {
+        self.last = Some((*call, may_pull, way));
+        self.took = u32::try_from(ticks >> TOLD_TICKS).unwrap_or(u32::MAX).max(1);
+    }
+
+    /// What this rank tells, with its next call, of the last one: told once, and 0 if there is nothing to tell.
+    pub(crate) fn told(&mut self) -> u32 {
+        std::mem::take(&mut self.took)
+    }
+
+    /// What all ranks told, for the one that tries.
+    pub(crate) fn heard(&mut self, told: impl Iterator<Item = u32> + Clone) {
+        let Some((call, may_pull, way)) = self.last.take() else { return };
+        let (Some(longest), true) = (told.clone().max(), told.into_iter().all(|took| took != 0)) else {
+            return;
+        };
         let bytes = (call.count * call.data_type.size()).max(1) as u64;
         // Calls of a class differ in length.
-        self.of(call, may_pull).note(way, (ticks << 12) / bytes);
+        self.of(&call, may_pull).note(way, (u64::from(longest) << (TOLD_TICKS + 12)) / bytes);
     }
 }
 
@@ -103,6 +141,11 @@ impl Trial {
             left: 1,
             apart: APART_MIN,
         }
+    }
+
+    /// The same where calls that are somewhat shorter have found a way: it is taken, and others are tried later.
+    fn with(ways: u8, taken: u8) -> Self {
+        Trial { taken, left: APART_MIN, untried: 0, ..Trial::new(ways) }
     }
 
     /// The way of the next operation.
@@ -175,6 +218,8 @@ impl Trial {
 
 #[cfg(test)]
 mod tests {
+    use consort_kernels::DataType;
+
     use super::*;
 
     /// Operations on a machine where the ways take so long; how many went each way.
@@ -212,6 +257,46 @@ mod tests {
         assert!(second < first / 20, "{trial:?}");
         let mut trial = Trial::new(1);
         assert_eq!(run(&mut trial, 1000, [7]), [1000]);
+    }
+
+    #[test]
+    fn a_class_begins_with_what_shorter_calls_have_found() {
+        let mut trials = Trials::default();
+        let call = |count| Call::new(Kind::AllGather, DataType::Float32, None, 0, count);
+        for _ in 0..100 {
+            let way = trials.way(&call(1 << 16), false);
+            trials.ended(&call(1 << 16), false, way, [20_000, 10_000][way as usize]);
+            let told = trials.told();
+            trials.heard([told].into_iter());
+        }
+        assert_eq!(trials.way(&call(1 << 20), false), 1);
+        assert_eq!(trials.way(&call(1 << 25), false), 0, "too long");
+        assert_eq!(trials.way(&call(1 << 20), true), 0, "other ways");
+        assert_eq!(trials.of(&call(1 << 20), false).left, APART_MIN, "others are tried later");
+    }
+
+    #[test]
+    fn the_last_rank_counts() {
+        let call = Call::new(Kind::Broadcast, DataType::Float32, None, 0, 1 << 16);
+        let mut ranks = [Trials::default(), Trials::default()];
+        for _ in 0..2_000 {
+            let told = ranks.each_mut().map(Trials::told);
+            ranks[0].heard(told.into_iter());
+            let way = ranks[0].way(&call, false);
+            // The root is done sooner by the second way, and all of them by the first.
+            let took = [[20_000, 25_000], [15_000, 40_000]][way as usize];
+            for (rank, took) in ranks.iter_mut().zip(took) {
+                rank.ended(&call, false, way, took);
+            }
+        }
+        let trial = ranks[0].of(&call, false);
+        assert_eq!(trial.taken, 0, "{trial:?}");
+        assert!(trial.known > (24_000 << 12) / (4 << 16), "{trial:?}");
+        // Who has nothing to tell, as it did not take part in that way, ends no window.
+        let before = trial.count;
+        ranks[0].ended(&call, false, 0, 1);
+        ranks[0].heard([1, 0].into_iter());
+        assert_eq!(ranks[0].of(&call, false).count, before);
     }
 
     #[test]

@@ -33,6 +33,7 @@ use crate::control::process::random;
 use crate::error::{Error, Result};
 
 use notes::Notice;
+pub(crate) use notes::Opening;
 pub(super) use pulled::is_for as may_pull;
 pub(crate) use run::{Run, Step, Stop};
 

@@ -23,11 +23,24 @@ pub(super) struct Entry {
     pub(super) tells: bool,
     /// Of rank 0: how bytes are staged if the operation goes the planned way; or that ranks read each other's memory.
     pub(super) way: u8,
+    /// What this rank told of its part of the operation before, for [`crate::engine::trial`].
+    pub(super) took: u32,
     /// Whether this rank may be asked to read others' memory, and whether it has done so.
     pub(super) may_pull: bool,
     pub(super) has_pulled: bool,
     /// Where in its memory a word is that nobody else knows, and which.
     pub(super) witness: (u64, u64),
+}
+
+/// What a rank says besides where its buffers are.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Opening {
+    /// Of rank 0: the way, if no buffers are mapped.
+    pub(crate) way: u8,
+    /// Whether others may be allowed to read this rank's memory.
+    pub(crate) may_pull: bool,
+    /// See [`Trials::told`](crate::engine::trial::Trials::told).
+    pub(crate) took: u32,
 }
 
 /// How another rank maps an area.
@@ -63,7 +76,8 @@ impl Entry {
             u64::from(self.tells)
                 | u64::from(self.may_pull) << 1
                 | u64::from(self.has_pulled) << 2
-                | u64::from(self.way) << 8,
+                | u64::from(self.way) << 8
+                | u64::from(self.took) << 32,
             self.witness.0,
             self.witness.1,
         ];
@@ -81,6 +95,7 @@ impl Entry {
             may_pull: word(from, 32) & 2 != 0,
             has_pulled: word(from, 32) & 4 != 0,
             way: (word(from, 32) >> 8) as u8,
+            took: (word(from, 32) >> 32) as u32,
             witness: (word(from, 40), word(from, 48)),
         }
     }

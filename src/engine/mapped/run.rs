@@ -14,7 +14,7 @@ use consort_memory::areas::Area;
 use consort_memory::{Mapping, Span, SpanMut, ticks};
 use consort_transports::{Fetch, Lent, Shm};
 
-use super::notes::{Entry, Notice, Place};
+use super::notes::{Entry, Notice, Opening, Place};
 use super::pulled::{self, Pull, Theirs};
 use super::{Pulls, Shares};
 use crate::Rank;
@@ -82,8 +82,6 @@ pub(crate) struct Run {
     round: Round,
     mark: u64,
     call: Call,
-    kind: Kind,
-    root: Rank,
     entry: Entry,
     /// By rank.
     entries: Vec<Entry>,
@@ -114,9 +112,9 @@ pub(crate) struct Run {
 }
 
 /// Whether others touch the input and the output of a rank.
-fn touched(kind: Kind, rank: Rank, root: Rank) -> [bool; 2] {
-    let is_root = rank == root;
-    match kind {
+fn touched(call: &Call, rank: Rank) -> [bool; 2] {
+    let is_root = rank == call.root;
+    match call.kind {
         Kind::AllReduce => [true, true],
         Kind::Reduce => [true, is_root],
         Kind::Broadcast => [is_root, true],
@@ -142,13 +140,13 @@ impl Run {
         request: &Request,
         (me, pids): (Rank, &[u32]),
         buffers: Buffers<'_>,
-        (way, may_pull): (u8, bool),
+        Opening { way, may_pull, took }: Opening,
     ) -> Result<Box<Run>> {
         let Request { call, sequence, history, .. } = request;
         let size = pids.len() as u32;
         let mark = call.descriptor().digest(*sequence, *history);
         shares.known.resize_with(size as usize, Default::default);
-        let needed = touched(call.kind, me, call.root);
+        let needed = touched(call, me);
         let ranges = [
             (buffers.input.as_ptr() as usize, buffers.input.len()),
             (buffers.output.as_mut_ptr() as usize, buffers.output.len()),
@@ -183,7 +181,7 @@ impl Run {
             }
             [entry.input, entry.output] = places;
         }
-        (entry.tells, entry.way) = (!tells.is_empty(), way);
+        (entry.tells, entry.way, entry.took) = (!tells.is_empty(), way, took);
         let [_, output] = &found;
         let exposed = output.clone().filter(|_| entry.output.key != 0);
         let is_ordinary = entry.input.key == 0 && entry.output.key == 0;
@@ -208,7 +206,7 @@ impl Run {
         let mut run = shares.idle.take().unwrap_or_else(|| Run::empty(round));
         run.stage = Stage::Entry;
         run.round = round;
-        (run.mark, run.kind, run.root, run.entry) = (mark, call.kind, call.root, entry);
+        (run.mark, run.entry) = (mark, entry);
         run.entries.clear();
         run.entries.resize(size as usize, Entry::default());
         run.entries[me as usize] = entry;
@@ -244,8 +242,6 @@ impl Run {
             stage: Stage::Done,
             round,
             mark: 0,
-            kind: Kind::Barrier,
-            root: 0,
             entry: Entry::default(),
             entries: Vec::new(),
             tells: Vec::new(),
@@ -406,6 +402,11 @@ impl Run {
         self.entries.first().map_or(0, |entry| entry.way)
     }
 
+    /// What ranks told of the operation before, once they have come.
+    pub(crate) fn took(&self) -> impl Iterator<Item = u32> + Clone {
+        self.entries.iter().map(|entry| entry.took)
+    }
+
     /// What it waits for.
     pub(crate) fn wanted(&self, board: &Board) -> Option<Wanted> {
         match self.stage {
@@ -456,7 +457,7 @@ impl Run {
     /// Whether all buffers that others touch can be mapped.
     fn is_possible(&self) -> bool {
         (0..).zip(&self.entries).all(|(rank, entry)| {
-            let [input, output] = touched(self.kind, rank, self.root);
+            let [input, output] = touched(&self.call, rank);
             (!input || entry.input.key != 0) && (!output || entry.output.key != 0)
         })
     }
@@ -481,7 +482,7 @@ impl Run {
             if rank == me {
                 continue;
             }
-            let needed = touched(self.kind, rank, self.root);
+            let needed = touched(&self.call, rank);
             for (which, place) in [entry.input, entry.output].into_iter().enumerate() {
                 if !needed[which] {
                     continue;

@@ -29,7 +29,8 @@ impl Side {
 
     pub(super) fn begin(&mut self, me: Rank, request: &Request, buffers: Buffers<'_>) -> Box<Run> {
         let Side { shares, board, shm } = self;
-        Run::begin(shares, board, Some(shm), request, (me, &[0; 2]), buffers, (0, false)).expect("a plan")
+        Run::begin(shares, board, Some(shm), request, (me, &[0; 2]), buffers, Opening::default())
+            .expect("a plan")
     }
 
     pub(super) fn advance(
@@ -145,6 +146,7 @@ fn what_ranks_say_of_buffers_survives_being_sent() {
             output: place(5),
             tells: nth % 2 == 1,
             way: nth as u8,
+            took: word(9) as u32,
             may_pull: nth % 3 == 1,
             has_pulled: nth % 5 == 1,
             witness: (nth, !nth),

@@ -468,10 +468,11 @@ impl Part {
         };
         if progress == Progress::Done {
             bound.settle(self.executor.iterations(), &mut engine.links);
-            if let (Some((way, since)), Some(request), 0) = (self.staged, &self.request, engine.group.rank) {
+            if let (Some((way, since)), Some(request)) = (self.staged, &self.request) {
                 // What was to be pulled and could not be is no faster for it.
                 let (took, was_pulled) = (ticks().saturating_sub(since), way == PULLED);
-                engine.trials.note(&request.call, self.may_pull, way, took << (2 * u32::from(was_pulled)));
+                let took = took << (2 * u32::from(was_pulled));
+                engine.trials.ended(&request.call, self.may_pull, way, took);
             }
             self.phase = Phase::Done;
         }

@@ -9,7 +9,7 @@ use super::{Part, Phase, pair_neutral};
 use crate::Rank;
 use crate::call::{Call, Kind};
 use crate::engine::executor::Progress;
-use crate::engine::mapped::{self, Run, Step};
+use crate::engine::mapped::{self, Opening, Run, Step};
 use crate::engine::packets::{self, Board, Exchange, Wanted, letters};
 use crate::engine::task::Request;
 use crate::engine::trial::PULLED;
@@ -65,8 +65,8 @@ impl Part {
                 };
                 let pids = shares.pids(group);
                 let me = (group.rank, &*pids);
-                let run =
-                    Run::begin(shares, board, links.shm(), &request, me, buffers, (way, self.may_pull))?;
+                let opening = Opening { way, may_pull: self.may_pull, took: trials.told() };
+                let run = Run::begin(shares, board, links.shm(), &request, me, buffers, opening)?;
                 self.mapped = Some((run, reducer_of(&request.call, group.size())));
                 self.phase = Phase::Mapped;
             }
@@ -100,8 +100,12 @@ impl Part {
                 self.wanted = run.wanted(board);
                 if progress == Progress::Done {
                     if let Some((run, _)) = self.mapped.take() {
-                        if let (Some(since), 0) = (run.pulled(), group.rank) {
-                            trials.note(&request.call, self.may_pull, PULLED, ticks().saturating_sub(since));
+                        if group.rank == 0 {
+                            trials.heard(run.took());
+                        }
+                        if let Some(since) = run.pulled() {
+                            let took = ticks().saturating_sub(since);
+                            trials.ended(&request.call, self.may_pull, PULLED, took);
                         }
                         run.end(shares);
                     }
@@ -111,6 +115,9 @@ impl Part {
             }
             Ok(Step::Declined) => {
                 if let Some((run, _)) = self.mapped.take() {
+                    if group.rank == 0 {
+                        trials.heard(run.took());
+                    }
                     self.staged = Some((run.way(), ticks()));
                     run.end(shares);
                 }
