@@ -42,7 +42,9 @@ pub(crate) struct Choice {
     pub(crate) id: u16,
     /// Whether it is run in messages that carry their flag, where all ranks can.
     pub(crate) packets: bool,
-    /// Whether it is run on the callers' buffers, where all ranks can map them.
+    /// Whether ranks that share memory meet before it, and agree how its bytes cross.
+    pub(crate) meets: bool,
+    /// Whether it is run on the callers' buffers then, where all ranks can map them.
     pub(crate) mapped: bool,
 }
 
@@ -106,7 +108,7 @@ impl Choices {
             None => self.planning.choose(collective, bytes)?,
             Some(algorithm) => self.planning.demand(algorithm, collective, bytes)?,
         };
-        let Chosen { algorithm, slot_bytes, short, packets, mapped } = chosen;
+        let Chosen { algorithm, slot_bytes, short, packets, meets, mapped } = chosen;
         let ranks = if collective == Collective::SendReceive { 2 } else { self.planning.ranks() };
         let choice = Choice {
             program: Program { collective, ranks, algorithm },
@@ -120,7 +122,8 @@ impl Choices {
             },
             id: self.number(algorithm)?,
             packets: packets && Moves::are_defined(call.kind),
-            mapped: mapped && Moves::are_defined(call.kind) && call.algorithm.is_none(),
+            meets: meets && Moves::are_defined(call.kind),
+            mapped: mapped && call.algorithm.is_none(),
         };
         if call.algorithm.is_some() {
             self.named.insert((call.kind, algorithm, class), choice);

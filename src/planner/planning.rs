@@ -70,7 +70,9 @@ pub(crate) struct Chosen {
     pub(crate) short: bool,
     /// Whether it is run in messages that carry their flag, where all ranks can.
     pub(crate) packets: bool,
-    /// Whether it is run on the callers' buffers, where all ranks can map them.
+    /// Whether ranks that share memory meet before it, and agree how its bytes cross.
+    pub(crate) meets: bool,
+    /// Whether it is run on the callers' buffers then, where all ranks can map them.
     pub(crate) mapped: bool,
 }
 
@@ -338,14 +340,14 @@ impl Planning {
         // Pieces are rounded up to whole lines.
         let piece = block_bytes.div_ceil(parts.max(1).into()).next_multiple_of(64);
         let packets = self.takes_packets(algorithm, collective, block_bytes);
-        let mapped = self.takes_mapped(collective, block_bytes);
+        let (meets, mapped) = (self.meets(collective, block_bytes), self.is_free());
         if piece <= SLOT_BYTES_MIN as u64 && algorithm != Algorithm::Pair {
-            return Chosen { algorithm, slot_bytes: SLOT_BYTES_MIN, short: true, packets, mapped };
+            return Chosen { algorithm, slot_bytes: SLOT_BYTES_MIN, short: true, packets, meets, mapped };
         }
         let by_size = (piece / self.slices(collective)).checked_next_power_of_two().unwrap_or(u64::MAX >> 1);
         let given = self.slot_bytes.unwrap_or_else(|| usize::try_from(by_size).unwrap_or(usize::MAX));
         let slot_bytes = given.clamp(SLOT_BYTES_MIN, longest_slot(algorithm));
-        Chosen { algorithm, slot_bytes, short: false, packets, mapped }
+        Chosen { algorithm, slot_bytes, short: false, packets, meets, mapped }
     }
 
     fn measured(&self, collective: Collective, bytes: u64, allowed: &[Algorithm]) -> Option<&TuningLine> {

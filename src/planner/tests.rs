@@ -70,6 +70,13 @@ fn small_all_reduces_take_few_steps_and_large_ones_few_bytes() {
 #[test]
 fn a_restriction_binds_and_what_it_leaves_empty_is_said() {
     let only = settings(|options| options.algorithms("tree;all_to_all:ring"));
+    let meets = |settings: &Settings, bytes| {
+        let chosen = planning_on(machine(4), settings).choose(Collective::AllReduce, bytes).expect("a choice");
+        (chosen.meets, chosen.mapped)
+    };
+    assert_eq!(meets(&only, 1 << 20), (true, false), "how bytes cross is open still");
+    assert_eq!(meets(&only, 32 << 10), (false, false));
+    assert_eq!(meets(&settings(|options| options), 32 << 10), (true, true));
     let planning = planning(6, &only);
     assert_eq!(planning.choose(Collective::AllReduce, 8).ok().map(|c| c.algorithm), Some(Algorithm::Tree));
     let error = planning.choose(Collective::AllToAll, 8).expect_err("there is no ring").to_string();

@@ -37,6 +37,8 @@ pub(super) struct Entry {
 pub(crate) struct Opening {
     /// Of rank 0: the way, if no buffers are mapped.
     pub(crate) way: u8,
+    /// Whether it is run on mapped buffers, if all are.
+    pub(crate) may_map: bool,
     /// Whether others may be allowed to read this rank's memory.
     pub(crate) may_pull: bool,
     /// See [`Trials::told`](crate::engine::trial::Trials::told).

@@ -140,7 +140,7 @@ impl Run {
         request: &Request,
         (me, pids): (Rank, &[u32]),
         buffers: Buffers<'_>,
-        Opening { way, may_pull, took }: Opening,
+        Opening { way, may_map, may_pull, took }: Opening,
     ) -> Result<Box<Run>> {
         let Request { call, sequence, history, .. } = request;
         let size = pids.len() as u32;
@@ -152,7 +152,7 @@ impl Run {
             (buffers.output.as_mut_ptr() as usize, buffers.output.len()),
         ];
         let mut found = [None, None];
-        if shm.is_some() && call.scalar.is_none() {
+        if may_map && shm.is_some() && call.scalar.is_none() {
             for ((found, needed), (start, bytes)) in found.iter_mut().zip(needed).zip(ranges) {
                 *found = if needed { shares.find(start, bytes) } else { None };
             }

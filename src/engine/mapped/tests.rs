@@ -5,7 +5,7 @@ use consort_memory::areas::SharedMemory;
 use consort_memory::{Span, SpanMut};
 use consort_transports::{Lent, Shm};
 
-use super::notes::{Entry, Notice, Place};
+use super::notes::{Entry, Notice, Opening, Place};
 use super::*;
 use crate::call::Call;
 use crate::engine::packets::{Board, sides};
@@ -29,8 +29,16 @@ impl Side {
 
     pub(super) fn begin(&mut self, me: Rank, request: &Request, buffers: Buffers<'_>) -> Box<Run> {
         let Side { shares, board, shm } = self;
-        Run::begin(shares, board, Some(shm), request, (me, &[0; 2]), buffers, Opening::default())
-            .expect("a plan")
+        Run::begin(
+            shares,
+            board,
+            Some(shm),
+            request,
+            (me, &[0; 2]),
+            buffers,
+            Opening { may_map: true, ..Opening::default() },
+        )
+        .expect("a plan")
     }
 
     pub(super) fn advance(

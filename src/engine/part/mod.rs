@@ -339,7 +339,7 @@ impl Part {
             return Ok(());
         }
         let choice = engine.choices.choose(&call)?;
-        if choice.packets || choice.mapped {
+        if choice.packets || choice.meets {
             self.phase = Phase::Meet;
             return Ok(());
         }

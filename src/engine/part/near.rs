@@ -54,10 +54,11 @@ impl Part {
             Err(packets::Trouble::Broken(broken)) => return Err(self.fault(broken)),
         }
         match packets.board() {
-            Some(board) if choice.mapped => {
+            Some(board) if choice.meets => {
                 let algorithm = choice.program.algorithm;
                 let in_rank_order = group.size() == 2 || folds_in_rank_order(algorithm);
-                self.may_pull = shares.may_pull() && mapped::may_pull(&request.call, in_rank_order);
+                self.may_pull =
+                    choice.mapped && shares.may_pull() && mapped::may_pull(&request.call, in_rank_order);
                 let way = match (group.rank, settings.cma, self.may_pull) {
                     (0, Cma::Always, true) => PULLED,
                     (0, _, may_pull) => trials.way(&request.call, may_pull),
@@ -65,7 +66,8 @@ impl Part {
                 };
                 let pids = shares.pids(group);
                 let me = (group.rank, &*pids);
-                let opening = Opening { way, may_pull: self.may_pull, took: trials.told() };
+                let opening =
+                    Opening { way, may_map: choice.mapped, may_pull: self.may_pull, took: trials.told() };
                 let run = Run::begin(shares, board, links.shm(), &request, me, buffers, opening)?;
                 self.mapped = Some((run, reducer_of(&request.call, group.size())));
                 self.phase = Phase::Mapped;

@@ -22,13 +22,14 @@ impl Planning {
             && block_bytes <= packets::MESSAGE_BYTES_MAX as u64
     }
 
-    /// Whether blocks of so many bytes are worth a look at where the callers' buffers are.
-    pub(super) fn takes_mapped(&self, collective: Collective, block_bytes: u64) -> bool {
+    /// Whether blocks of so many bytes are worth a look at where the callers' buffers are; or, where the algorithm is given
+    /// anyway, at how they cross fastest.
+    pub(super) fn meets(&self, collective: Collective, block_bytes: u64) -> bool {
+        let unasked = if self.is_free() { packets::UNASKED_BYTES_MAX } else { packets::MESSAGE_BYTES_MAX };
         collective != Collective::SendReceive
             && self.on_own_cores
-            && self.is_free()
             && (2..=packets::RANKS_MAX).contains(&self.machine.ranks)
-            && block_bytes > packets::UNASKED_BYTES_MAX as u64
+            && block_bytes > unasked as u64
     }
 
     /// In how many slices a piece travels at least. Four, so that a rank works on one while the next is on its way; two

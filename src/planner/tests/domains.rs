@@ -63,7 +63,7 @@ fn short_blocks_still_travel_in_messages() {
         let price = |of: &Planning| of.price(direct, Collective::AllReduce, bytes);
         assert!(price(&planning) > price(&flat), "lines of another domain come later");
     }
-    assert!(planning.choose(Collective::AllReduce, 128 << 10).expect("a choice").mapped);
+    assert!(planning.choose(Collective::AllReduce, 128 << 10).expect("a choice").meets);
 }
 
 #[test]
