@@ -60,7 +60,7 @@ impl Restriction {
     fn parse(variable: &str, text: &str, family: &dyn Fn(&str) -> Families) -> Result<Self> {
         let bad = |why: String| Error::invalid(format!("{variable} is {text:?}"), why);
         let mut rules = Vec::new();
-        for list in text.split(';').map(str::trim).filter(|list| !list.is_empty()) {
+        for list in text.split(';').map(str::trim).filter(|list| !matches!(*list, "" | "all")) {
             let (collective, names) = match list.split_once(':') {
                 Some((name, names)) => (Some(collective(name).map_err(&bad)?), names),
                 None => (None, list),
@@ -84,7 +84,9 @@ impl Restriction {
             }
             rules.push(Rule { collective, families, exclude });
         }
-        Ok(Restriction { origin: Some((variable.to_owned(), text.trim().to_owned())), rules })
+        // As if nothing had been said, to the other ranks too.
+        let origin = (!rules.is_empty()).then(|| (variable.to_owned(), text.trim().to_owned()));
+        Ok(Restriction { origin, rules })
     }
 
     /// Whether there is any.
@@ -178,6 +180,8 @@ mod tests {
         assert!(each.allows(Collective::AllGather, Family::Ring));
         assert!(!each.allows(Collective::AllGather, Family::Bruck));
         assert!(!each.allows(Collective::AllToAll, Family::Pairwise));
+        let all = only(" all ");
+        assert!(all.is_none() && all.text() == Restriction::default().text(), "as what is shown for none");
         let bound = only("all_to_all:ring");
         assert!(
             Family::ALL

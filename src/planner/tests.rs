@@ -71,7 +71,8 @@ fn small_all_reduces_take_few_steps_and_large_ones_few_bytes() {
 fn a_restriction_binds_and_what_it_leaves_empty_is_said() {
     let only = settings(|options| options.algorithms("tree;all_to_all:ring"));
     let meets = |settings: &Settings, bytes| {
-        let chosen = planning_on(machine(4), settings).choose(Collective::AllReduce, bytes).expect("a choice");
+        let chosen =
+            planning_on(machine(4), settings).choose(Collective::AllReduce, bytes).expect("a choice");
         (chosen.meets, chosen.mapped)
     };
     assert_eq!(meets(&only, 1 << 20), (true, false), "how bytes cross is open still");
