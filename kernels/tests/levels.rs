@@ -179,16 +179,34 @@ fn copies() {
                     .map(|(index, room)| Target { span: room.span(), store: stores[index % 2] })
                     .collect();
                 let in_place = random.bits() & 1 == 0;
+                let same = random.below(2) * (targets - 1);
                 if in_place {
-                    to[0].span = source.span();
+                    to[same].span = source.span();
                 }
                 copy(&to, source.span().read());
-                for room in rooms.iter().skip(usize::from(in_place)).chain([&source]) {
+                let others = rooms.iter().enumerate().filter(|(at, _)| !(in_place && *at == same));
+                for room in others.map(|(_, room)| room).chain([&source]) {
                     assert!(room.content() == content, "{bytes} bytes, CONSORT_TEST_SEED={}", seed());
                     assert!(room.margins_are_intact(), "{bytes} bytes, CONSORT_TEST_SEED={}", seed());
                 }
             }
         }
+    }
+}
+
+#[test]
+fn what_is_there_is_not_written_again() {
+    // On pages that cannot be written.
+    static CONTENT: [u8; 70_001] = [7; 70_001];
+    for store in [Store::Cached, Store::Streaming] {
+        let mut bytes = vec![0; CONTENT.len()];
+        // SAFETY: nobody writes there, which is what is tested; whoever does ends this process.
+        let there = unsafe { SpanMut::from_raw(CONTENT.as_ptr().cast_mut(), CONTENT.len()) };
+        let [there, other] = [there, SpanMut::of(&mut bytes)].map(|span| Target { span, store });
+        for targets in [&[there][..], &[there, other], &[other, there]] {
+            copy(targets, Span::of(&CONTENT));
+        }
+        assert_eq!(bytes, CONTENT);
     }
 }
 

@@ -6,12 +6,14 @@
 //! core) only ever adds.
 //!
 //! What counts is when the last rank is done: of a broadcast that is not the root, which has sent it all well before. So
-//! each rank tells with its next call how long its part of the last one took.
+//! each rank tells with its next call how long its part of the last one took, since it saw that all had come. (Who lost its
+//! core meanwhile begins late and tells too little; with two ranks on their own cores that is rare.)
 //!
 //! Invariant: all ways give the same bits. One rank tries for all, and tells them. Absent: clocks, and what the ways are.
 
 use std::collections::BTreeMap;
 
+use consort_algorithms::catalogue::Algorithm;
 use consort_kernels::Store;
 
 use crate::call::{Call, Kind};
@@ -47,18 +49,21 @@ pub(crate) const PULLED: u8 = STAGED.len() as u8;
 /// The trials of a communicator, by collective and size class; kept by rank 0, which tells the others.
 #[derive(Default)]
 pub(crate) struct Trials {
-    /// Also by whether ranks may read each other's memory: then there is a way more.
-    known: BTreeMap<(Kind, u32, bool), Trial>,
+    known: BTreeMap<Key, Trial>,
     /// The last operation of which all will tell, and whether ranks could read each other's memory in it; its way.
     last: Option<(Call, bool, u8)>,
     /// How long this rank's part of it took, until that is told.
     took: u32,
 }
 
+/// A collective, the algorithm if the call names one, whether ranks may read each other's memory (then there is a way
+/// more), and the size class.
+type Key = (Kind, Option<Algorithm>, bool, u32);
+
 impl Trials {
     fn of(&mut self, call: &Call, may_pull: bool) -> &mut Trial {
         let bytes = call.count * call.data_type.size();
-        let key = (call.kind, bytes.max(1).ilog2(), may_pull);
+        let key = (call.kind, call.algorithm, may_pull, bytes.max(1).ilog2());
         let begins = if self.known.contains_key(&key) { None } else { self.begins(key) };
         self.known.entry(key).or_insert_with(|| {
             let window = if bytes >= LONG_BYTES { LONG_WINDOW } else { WINDOW };
@@ -67,11 +72,11 @@ impl Trials {
         })
     }
 
-    /// With which way calls of a class begin: what those that are somewhat shorter have found.
-    fn begins(&self, (kind, class, may_pull): (Kind, u32, bool)) -> Option<u8> {
-        let shorter = (kind, class.saturating_sub(CLASSES_NEAR), false)..(kind, class, false);
-        let mut known = self.known.range(shorter).rev();
-        let like = known.find(|((_, _, pulled), trial)| *pulled == may_pull && trial.known != 0);
+    /// With which way calls of a class begin: what those that are somewhat shorter have found, once they have tried all.
+    fn begins(&self, (kind, algorithm, may_pull, class): Key) -> Option<u8> {
+        let key = |class| (kind, algorithm, may_pull, class);
+        let mut shorter = self.known.range(key(class.saturating_sub(CLASSES_NEAR))..key(class)).rev();
+        let like = shorter.find(|(_, trial)| trial.known != 0 && trial.untried == 0);
         like.map(|(_, trial)| trial.taken)
     }
 
@@ -273,6 +278,24 @@ mod tests {
         assert_eq!(trials.way(&call(1 << 25), false), 0, "too long");
         assert_eq!(trials.way(&call(1 << 20), true), 0, "other ways");
         assert_eq!(trials.of(&call(1 << 20), false).left, APART_MIN, "others are tried later");
+        let mut named = call(1 << 20);
+        named.algorithm = Some(Algorithm::Tree);
+        assert_eq!(trials.way(&named, false), 0, "another algorithm");
+    }
+
+    #[test]
+    fn what_has_not_been_tried_was_not_found() {
+        let mut trials = Trials::default();
+        for nth in 0..8 {
+            let call = Call::new(Kind::AllGather, DataType::Float32, None, 0, 1 << 16 << (nth / 7));
+            let way = trials.way(&call, false);
+            trials.ended(&call, false, way, 20_000);
+            let told = trials.told();
+            trials.heard([told].into_iter());
+        }
+        let longer = Call::new(Kind::AllGather, DataType::Float32, None, 0, 1 << 17);
+        let trial = trials.of(&longer, false);
+        assert_eq!((trial.untried, trial.left), (1, 1), "{trial:?}");
     }
 
     #[test]
@@ -280,9 +303,10 @@ mod tests {
         let call = Call::new(Kind::Broadcast, DataType::Float32, None, 0, 1 << 16);
         let mut ranks = [Trials::default(), Trials::default()];
         for _ in 0..2_000 {
+            // The way of a call is said before anything is heard of the one before it.
+            let way = ranks[0].way(&call, false);
             let told = ranks.each_mut().map(Trials::told);
             ranks[0].heard(told.into_iter());
-            let way = ranks[0].way(&call, false);
             // The root is done sooner by the second way, and all of them by the first.
             let took = [[20_000, 25_000], [15_000, 40_000]][way as usize];
             for (rank, took) in ranks.iter_mut().zip(took) {

@@ -12,8 +12,8 @@ use consort_algorithms::catalogue::Algorithm;
 use super::Program;
 use super::planning::{Chosen, Planning, WIDE_SLOT_BYTES_MAX, longest_slot, size_class};
 use crate::call::{Call, Kind};
-use crate::engine::packets::letters;
 use crate::engine::packets::moves::Moves;
+use crate::engine::packets::{MESSAGE_BYTES_MAX, letters};
 use crate::error::{Error, Result};
 use crate::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS};
 
@@ -110,6 +110,8 @@ impl Choices {
         };
         let Chosen { algorithm, slot_bytes, short, packets, meets, mapped } = chosen;
         let ranks = if collective == Collective::SendReceive { 2 } else { self.planning.ranks() };
+        // Where it takes no mapped buffers there is only the way to be found.
+        let is_worth_it = call.algorithm.is_none() || bytes > MESSAGE_BYTES_MAX as u64;
         let choice = Choice {
             program: Program { collective, ranks, algorithm },
             slot_bytes,
@@ -122,7 +124,7 @@ impl Choices {
             },
             id: self.number(algorithm)?,
             packets: packets && Moves::are_defined(call.kind),
-            meets: meets && Moves::are_defined(call.kind),
+            meets: meets && Moves::are_defined(call.kind) && is_worth_it,
             mapped: mapped && call.algorithm.is_none(),
         };
         if call.algorithm.is_some() {

@@ -60,7 +60,11 @@ impl Restriction {
     fn parse(variable: &str, text: &str, family: &dyn Fn(&str) -> Families) -> Result<Self> {
         let bad = |why: String| Error::invalid(format!("{variable} is {text:?}"), why);
         let mut rules = Vec::new();
-        for list in text.split(';').map(str::trim).filter(|list| !matches!(*list, "" | "all")) {
+        for list in text.split(';').map(str::trim).filter(|list| !list.is_empty()) {
+            if list.eq_ignore_ascii_case("all") {
+                rules.clear();
+                continue;
+            }
             let (collective, names) = match list.split_once(':') {
                 Some((name, names)) => (Some(collective(name).map_err(&bad)?), names),
                 None => (None, list),
@@ -106,7 +110,7 @@ impl Restriction {
 
     /// For people, and for the other ranks to compare.
     pub(crate) fn text(&self) -> String {
-        self.origin.as_ref().map_or_else(|| "any".to_owned(), |(_, text)| text.clone())
+        self.origin.as_ref().map_or_else(|| "all".to_owned(), |(_, text)| text.clone())
     }
 }
 
@@ -180,8 +184,14 @@ mod tests {
         assert!(each.allows(Collective::AllGather, Family::Ring));
         assert!(!each.allows(Collective::AllGather, Family::Bruck));
         assert!(!each.allows(Collective::AllToAll, Family::Pairwise));
-        let all = only(" all ");
-        assert!(all.is_none() && all.text() == Restriction::default().text(), "as what is shown for none");
+        for text in [" all ", "tree;All"] {
+            let all = only(text);
+            assert!(
+                all.is_none() && all.text() == Restriction::default().text(),
+                "as what is shown for none"
+            );
+        }
+        assert!(!only("all;ring").allows(Collective::AllReduce, Family::Tree));
         let bound = only("all_to_all:ring");
         assert!(
             Family::ALL

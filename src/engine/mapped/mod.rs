@@ -28,6 +28,7 @@ use consort_memory::{Mapping, Span, SpanMut};
 use consort_transports::{Lent, read_process};
 
 use crate::Rank;
+use crate::call::{Call, Kind};
 use crate::control::group::Group;
 use crate::control::process::random;
 use crate::error::{Error, Result};
@@ -43,6 +44,21 @@ const NOTICES_MAX: usize = 128;
 const MAPPED_MAX: usize = 32;
 /// How many areas of this rank are found without asking for them.
 const RECENT: usize = 8;
+
+/// Whether others touch the input and the output of a rank.
+fn touched(call: &Call, rank: Rank) -> [bool; 2] {
+    let is_root = rank == call.root;
+    match call.kind {
+        Kind::AllReduce => [true, true],
+        Kind::Reduce => [true, is_root],
+        Kind::Broadcast => [is_root, true],
+        Kind::ReduceScatter => [true, false],
+        Kind::AllGather | Kind::AllToAll => [false, true],
+        Kind::Gather => [false, is_root],
+        Kind::Scatter => [is_root, false],
+        _ => [false, false],
+    }
+}
 
 /// A rank's areas as another one knows them.
 #[derive(Default)]
@@ -116,6 +132,9 @@ pub(crate) struct Shares {
     witness: Option<Box<u64>>,
     /// Ranges of this process that the system can read, as was tried last.
     readable: VecDeque<(usize, usize)>,
+    /// A buffer that is taken for one that it cannot.
+    #[cfg(test)]
+    unreadable: Option<usize>,
     /// By rank.
     known: Vec<Known>,
     /// This rank's areas that the others know of, the first one first, and where they are lent.
@@ -168,6 +187,10 @@ impl Shares {
     /// last are tried.
     fn is_readable(&mut self, buffer: Span<'_>) -> bool {
         let (start, bytes) = (buffer.as_ptr() as usize, buffer.len());
+        #[cfg(test)]
+        if self.unreadable == Some(start) {
+            return false;
+        }
         if self.was_read((start, bytes)) {
             return true;
         }

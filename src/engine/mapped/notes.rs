@@ -35,7 +35,7 @@ pub(super) struct Entry {
 /// What a rank says besides where its buffers are.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Opening {
-    /// Of rank 0: the way, if no buffers are mapped.
+    /// Of rank 0: how bytes cross if no buffers are mapped.
     pub(crate) way: u8,
     /// Whether it is run on mapped buffers, if all are.
     pub(crate) may_map: bool,

@@ -16,7 +16,7 @@ use consort_transports::{Fetch, Lent, Shm};
 
 use super::notes::{Entry, Notice, Opening, Place};
 use super::pulled::{self, Pull, Theirs};
-use super::{Pulls, Shares};
+use super::{Pulls, Shares, touched};
 use crate::Rank;
 use crate::call::{Call, Kind};
 use crate::control::group::Group;
@@ -34,7 +34,7 @@ const STREAMING_BYTES_MIN: usize = 4 << 20;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     Progress(Progress),
-    /// Some buffer cannot be mapped: the operation goes the planned way.
+    /// Some buffer cannot be mapped, or none may be: the operation goes the planned way.
     Declined,
 }
 
@@ -95,6 +95,9 @@ pub(crate) struct Run {
     /// Whether this rank has what it needs, and whether all have.
     has_all: bool,
     all_have: bool,
+    /// Whether this rank may read the others' memory, and whether each may that of all.
+    may_read: bool,
+    all_may: bool,
     pub(super) plan: Option<Arc<Plan>>,
     pub(super) bearings: Bearings,
     pub(super) extents: Extents<'static>,
@@ -109,21 +112,6 @@ pub(crate) struct Run {
     theirs: Vec<Theirs>,
     /// Whose memory is not there any more.
     unread: Option<Rank>,
-}
-
-/// Whether others touch the input and the output of a rank.
-fn touched(call: &Call, rank: Rank) -> [bool; 2] {
-    let is_root = rank == call.root;
-    match call.kind {
-        Kind::AllReduce => [true, true],
-        Kind::Reduce => [true, is_root],
-        Kind::Broadcast => [is_root, true],
-        Kind::ReduceScatter => [true, false],
-        Kind::AllGather | Kind::AllToAll => [false, true],
-        Kind::Gather => [false, is_root],
-        Kind::Scatter => [is_root, false],
-        _ => [false, false],
-    }
 }
 
 /// Different rounds of one operation.
@@ -215,6 +203,7 @@ impl Run {
         run.mapped.resize_with(size as usize, || [None, None]);
         run.fetching.clear();
         (run.has_all, run.all_have) = (true, true);
+        (run.may_read, run.all_may) = (true, true);
         (run.plan, run.bearings, run.at) = (None, bearings, (0, 0));
         run.exposed = exposed.map(|area| (area, ranges[1].0, ranges[1].1));
         run.call = *call;
@@ -222,7 +211,7 @@ impl Run {
         run.theirs.clear();
         run.theirs.extend(pids.iter().map(|pid| Theirs { pid: *pid, ..Theirs::default() }));
         run.streaming = block * blocks >= STREAMING_BYTES_MIN;
-        if entry.input.key != 0 || entry.output.key != 0 || !needed.contains(&true) {
+        if may_map && (entry.input.key != 0 || entry.output.key != 0 || !needed.contains(&true)) {
             // Reduces begin at rank 0, whoever is the root.
             let first = if call.kind == Kind::Reduce { (size - call.root) % size } else { 0 };
             let plan = shares.plan(collective, size, (me + size - call.root) % size, first)?;
@@ -250,6 +239,8 @@ impl Run {
             fetching: Vec::new(),
             has_all: true,
             all_have: true,
+            may_read: true,
+            all_may: true,
             plan: None,
             bearings: Bearings::Rotated { root: 0, size: 1 },
             extents: partition.extents(0, 1),
@@ -332,8 +323,8 @@ impl Run {
                     } else {
                         let proved = shares.pulls == Pulls::Proved;
                         let own = [buffers.input, buffers.output.read()];
-                        self.has_all = own.into_iter().all(|own| shares.is_readable(own))
-                            && (proved || pulled::has_witnesses(me, &self.theirs, &self.entries));
+                        self.has_all = own.into_iter().all(|own| shares.is_readable(own));
+                        self.may_read = proved || pulled::has_witnesses(me, &self.theirs, &self.entries);
                         self.round = Round::begin(board, 1, marked(self.mark, 2));
                         Stage::Verdict
                     }
@@ -363,13 +354,15 @@ impl Run {
                         Error::internal("memory that was mapped before cannot be mapped again").into()
                     );
                 }
-                Stage::Verdict if !self.all_have => {
-                    if self.pulled.take().is_some() {
+                Stage::Verdict if !(self.all_have && self.all_may) => {
+                    // A buffer that the system cannot read is a matter of this call.
+                    let is_pull = self.pulled.take().is_some();
+                    if is_pull && !self.all_may {
                         shares.pulls = Pulls::Forbidden;
                         inform(
                             "ranks of this host go without reading each other's memory (process_vm_readv)",
                         );
-                    } else {
+                    } else if !is_pull {
                         shares.refuse([self.entry.input.key, self.entry.output.key]);
                     }
                     return Ok(Step::Declined);
@@ -400,6 +393,11 @@ impl Run {
     /// How rank 0 says that bytes are staged. Once the operation was declined.
     pub(crate) fn way(&self) -> u8 {
         self.entries.first().map_or(0, |entry| entry.way)
+    }
+
+    /// Whether ranks still tell each other where their buffers are.
+    pub(crate) fn is_entering(&self) -> bool {
+        self.stage == Stage::Entry
     }
 
     /// What ranks told of the operation before, once they have come.
@@ -539,21 +537,20 @@ impl Run {
     }
 
     fn tell(&mut self, board: &mut Board) -> std::result::Result<Progress, Rank> {
-        let Run { round, has_all, all_have, .. } = self;
+        let Run { round, has_all, all_have, may_read, all_may, .. } = self;
         *all_have &= *has_all;
-        let mut heard = true;
-        let progress = round.advance(
+        *all_may &= *may_read;
+        round.advance(
             board,
-            Some(&[u8::from(*has_all)]),
+            Some(&[u8::from(*has_all) | u8::from(*may_read) << 1]),
             |_| true,
             |_, note| {
                 let mut said = [0u8];
                 SpanMut::of(&mut said).copy_from(note.slice(0, 1));
-                heard &= said[0] == 1;
+                *all_have &= said[0] & 1 != 0;
+                *all_may &= said[0] & 2 != 0;
             },
-        );
-        *all_have &= heard;
-        progress
+        )
     }
 
     /// The operation has failed, and others touch nothing of it any more that they use. Whether nobody writes to this rank's memory any more; `at_last` says that nobody is

@@ -85,7 +85,7 @@ enum Phase {
     /// A message to or from a rank whose memory is reached: the connection is made, then it goes.
     LetterLink,
     Letter,
-    /// On buffers that all have mapped, or that is found out.
+    /// On buffers that all have mapped, or how else it goes is found out.
     Mapped,
     Link,
     Drain,
@@ -540,8 +540,10 @@ impl Part {
         let algorithm = match (self.phase, &self.bound) {
             (Phase::Exchange, _) => "direct, in packets".into(),
             (Phase::Letter, _) => "letter".into(),
-            (Phase::Mapped, _) => "mapped".into(),
-            (Phase::Meet | Phase::LetterLink, _) | (_, None) => "?".into(),
+            (Phase::Mapped, _) if self.mapped.as_ref().is_some_and(|(run, _)| !run.is_entering()) => {
+                "mapped".into()
+            }
+            (Phase::Meet | Phase::Mapped | Phase::LetterLink, _) | (_, None) => "?".into(),
             (_, Some(bound)) => bound.plan.name.clone(),
         };
         let stuck = Stuck {

@@ -85,7 +85,7 @@ impl Part {
         self.phase = Phase::Exchange;
     }
 
-    /// None when some buffer is not mapped; it has found its plan then, or makes it.
+    /// None when some buffer is not mapped, or none may be; it has found its plan then, or makes it.
     pub(super) fn run_mapped(
         &mut self,
         engine: &mut Engine,

@@ -33,10 +33,10 @@ impl Planning {
     }
 
     /// In how many slices a piece travels at least. Four, so that a rank works on one while the next is on its way; two
-    /// where all ranks are on one host and send as much as they receive, as no core has to wait for a slice there.
+    /// between two ranks of a host that both send as much as they receive: no core has to wait for a slice there.
     pub(super) fn slices(&self, collective: Collective) -> u64 {
         use Collective::{AllGather, AllReduce, AllToAll, ReduceScatter};
         let is_even = matches!(collective, AllReduce | ReduceScatter | AllGather | AllToAll);
-        if self.on_own_cores && is_even { 2 } else { 4 }
+        if self.on_own_cores && is_even && self.machine.ranks == 2 { 2 } else { 4 }
     }
 }
