@@ -7,7 +7,8 @@ use consort_algorithms::plan::{Action, Operand, Plan, Position, Region, Step as 
 use consort_kernels::{Reducer, Source, Store, Target};
 use consort_memory::{Span, SpanMut};
 
-use super::run::{Run, Stop};
+use super::Stop;
+use super::run::Run;
 use crate::Rank;
 use crate::engine::packets::Board;
 use crate::engine::{Buffers, Progress};

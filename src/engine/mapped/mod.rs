@@ -31,12 +31,13 @@ use crate::Rank;
 use crate::call::{Call, Kind};
 use crate::control::group::Group;
 use crate::control::process::random;
+use crate::engine::Progress;
 use crate::error::{Error, Result};
 
 use notes::Notice;
 pub(crate) use notes::Opening;
 pub(super) use pulled::is_for as may_pull;
-pub(crate) use run::{Run, Step, Stop};
+pub(crate) use run::Run;
 
 /// How many of a rank's areas others know of; one more, and the one that was told of first is forgotten by all.
 const NOTICES_MAX: usize = 128;
@@ -44,6 +45,33 @@ const NOTICES_MAX: usize = 128;
 const MAPPED_MAX: usize = 32;
 /// How many areas of this rank are found without asking for them.
 const RECENT: usize = 8;
+
+/// What a turn came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    Progress(Progress),
+    /// Some buffer cannot be mapped, or none may be: the operation goes the planned way.
+    Declined,
+}
+
+/// Why a run cannot go on.
+pub(crate) enum Stop {
+    /// A rank is in another operation.
+    Mismatch(Rank),
+    Failed(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Stop::Failed(error)
+    }
+}
+
+impl From<Rank> for Stop {
+    fn from(peer: Rank) -> Self {
+        Stop::Mismatch(peer)
+    }
+}
 
 /// Whether others touch the input and the output of a rank.
 fn touched(call: &Call, rank: Rank) -> [bool; 2] {

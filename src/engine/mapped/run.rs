@@ -16,7 +16,7 @@ use consort_transports::{Fetch, Lent, Shm};
 
 use super::notes::{Entry, Notice, Opening, Place};
 use super::pulled::{self, Pull, Theirs};
-use super::{Pulls, Shares, touched};
+use super::{Pulls, Shares, Step, Stop, touched};
 use crate::Rank;
 use crate::call::{Call, Kind};
 use crate::control::group::Group;
@@ -29,33 +29,6 @@ use crate::report::inform;
 
 /// Operations that touch at least so many bytes of one rank write past the caches.
 const STREAMING_BYTES_MIN: usize = 4 << 20;
-
-/// What a turn came to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Step {
-    Progress(Progress),
-    /// Some buffer cannot be mapped, or none may be: the operation goes the planned way.
-    Declined,
-}
-
-/// Why a run cannot go on.
-pub(crate) enum Stop {
-    /// A rank is in another operation.
-    Mismatch(Rank),
-    Failed(Error),
-}
-
-impl From<Error> for Stop {
-    fn from(error: Error) -> Self {
-        Stop::Failed(error)
-    }
-}
-
-impl From<Rank> for Stop {
-    fn from(peer: Rank) -> Self {
-        Stop::Mismatch(peer)
-    }
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
