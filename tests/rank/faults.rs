@@ -174,14 +174,15 @@ pub(crate) fn abort(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// One rank may not have more address space than it has now and a little, or no files longer than 1 MiB.
+/// One rank may not have more than 512 KiB of address space beyond what it has now, or no files longer than 1 MiB: the
+/// shortest area of a link's slots is too long for the one, the longest for the other.
 pub(crate) fn too_little_memory(context: &Context) -> Result<()> {
     let comm = context.join()?;
     let mut buffer = vec![1.0f32; 1 << 20];
     if context.is("deviant") {
         let (resource, limit) = match context.text("limit") {
             "file" => (Resource::RLIMIT_FSIZE, 1 << 20),
-            _ => (Resource::RLIMIT_AS, system::status("VmSize") * 1024 + (3 << 19)),
+            _ => (Resource::RLIMIT_AS, system::status("VmSize") * 1024 + (1 << 19)),
         };
         setrlimit(resource, limit, limit).expect("setrlimit");
     }
