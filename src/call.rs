@@ -184,7 +184,7 @@ pub struct Call {
 
 impl Call {
     /// A call of equal blocks.
-    pub(crate) fn new(
+    pub(crate) const fn new(
         kind: Kind,
         data_type: DataType,
         op: Option<ReduceOp>,

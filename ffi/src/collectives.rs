@@ -7,11 +7,11 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use consort::nccl::operation::{How, Operation, What};
-use consort::nccl::{Comm, Failure, Progress, Result, group, log, thread};
+use consort::nccl::{Comm, Failure, Progress, Result, device, group, log, thread};
 use consort::{Call, DataType, ReduceOp};
 
 use crate::boundary::{call_in_group, exported};
-use crate::buffers::{Given, NOTHING_READ, NOTHING_WRITTEN, lent};
+use crate::buffers::{Given, NOTHING_READ, NOTHING_WRITTEN, lent, lent_again};
 use crate::{buffers, configs, handles, timeout};
 
 #[inline]
@@ -38,6 +38,44 @@ pub(crate) struct Passed {
     pub(crate) config: *const c_void,
 }
 
+/// A call as it was passed, but for its buffers and its stream.
+#[inline(always)]
+fn as_passed<const N: usize>(name: &str, comm: *mut c_void, numbers: [usize; N]) -> thread::Passed {
+    let mut all = [0; 4];
+    all[..N].copy_from_slice(&numbers);
+    thread::Passed { comm: comm as usize, function: name.as_ptr() as usize, numbers: all }
+}
+
+/// Runs a collective that is passed like the last one of this thread, and may run at once as that did: what was refused
+/// then need not be looked for again. None where something is not as it was, which the long way finds out.
+///
+/// # Safety
+/// As [`collective`].
+#[inline(always)]
+unsafe fn again(
+    passed: Passed,
+    like: thread::Passed,
+    call: impl FnOnce() -> Result<Call>,
+) -> Option<Result<Progress>> {
+    let lengths = thread::repeated(like)?;
+    let is_plain = passed.config.is_null()
+        && passed.stream.is_null()
+        && !device::asks()
+        && !log::enabled(log::Level::Trace, log::Subsystem::Call);
+    if !is_plain {
+        return None;
+    }
+    let comm = handles::find(passed.comm)?;
+    let communicator = comm.inline().filter(|_| comm.timeout().is_none())?;
+    // SAFETY: as in `collective`: these are the lengths that follow from the call.
+    let (input, output) = unsafe { lent_again((passed.input, lengths.0), (passed.output, lengths.1))? };
+    let call = call().ok()?;
+    Some(match communicator.execute(&call, input, output) {
+        Ok(()) => Ok(Progress::Done),
+        Err(error) => Err(error.into()),
+    })
+}
+
 /// A collective that C called: `op` is the number of its reduction, if it reduces, and `what` makes the call.
 ///
 /// # Safety
@@ -46,10 +84,15 @@ pub(crate) struct Passed {
 unsafe fn collective(
     name: &str,
     passed: Passed,
+    like: thread::Passed,
     op: Option<c_int>,
-    what: impl FnOnce(ReduceOp) -> Result<Call>,
+    what: impl Fn(ReduceOp) -> Result<Call>,
 ) -> c_int {
     call_in_group(name, passed.comm, || {
+        // SAFETY: this function's own contract.
+        if let Some(done) = unsafe { again(passed, like, || what(op.and_then(built_in).unwrap_or(ReduceOp::Sum))) } {
+            return done;
+        }
         let comm = handles::comm(passed.comm)?;
         // An operator that a communicator was asked to make sums.
         let built_in = op.map_or(Some(ReduceOp::Sum), built_in);
@@ -73,15 +116,12 @@ unsafe fn collective(
             && let Some(communicator) = comm.inline()
         {
             let (rank, size) = (communicator.rank(), communicator.size());
+            let lengths = (call.input_bytes(rank, size), call.output_bytes(rank, size));
             // SAFETY: the caller promises that the buffers are as long as NCCL's contract for the call says, which is
             // what `input_bytes` and `output_bytes` compute, and that nobody else touches them meanwhile.
-            let (input, output) = unsafe {
-                lent(
-                    &comm,
-                    (passed.input, Some(call.input_bytes(rank, size))),
-                    (passed.output, Some(call.output_bytes(rank, size))),
-                )?
-            };
+            let (input, output) =
+                unsafe { lent(&comm, (passed.input, Some(lengths.0)), (passed.output, Some(lengths.1)))? };
+            thread::remember(like, lengths);
             match if plain { comm.timeout() } else { timeout::now(&comm) } {
                 None => communicator.execute(&call, input, output)?,
                 Some(timeout) => communicator.with_timeout(timeout).execute(&call, input, output)?,
@@ -144,8 +184,9 @@ macro_rules! collectives {
                 input: *const c_void, output: *mut c_void, $($argument: $type,)* comm: *mut c_void, stream: *mut c_void
             ) -> c_int {
                 let passed = Passed { input, output, comm, stream, config: std::ptr::null() };
+                let like = as_passed(stringify!($name), comm, [$($argument as usize),*]);
                 // SAFETY: this function's own contract.
-                unsafe { collective(stringify!($name), passed, $number, |$op| $what) }
+                unsafe { collective(stringify!($name), passed, like, $number, |$op| $what) }
             }
 
             $(#[$documentation])*
@@ -158,8 +199,9 @@ macro_rules! collectives {
                 stream: *mut c_void, config: *const c_void
             ) -> c_int {
                 let passed = Passed { input, output, comm, stream, config };
+                let like = as_passed(stringify!($with), comm, [$($argument as usize),*]);
                 // SAFETY: this function's own contract.
-                unsafe { collective(stringify!($with), passed, $number, |$op| $what) }
+                unsafe { collective(stringify!($with), passed, like, $number, |$op| $what) }
             }
         }
     )*};
@@ -216,9 +258,12 @@ exported! {
         buffer: *mut c_void, count: usize, element: c_int, root: c_int, comm: *mut c_void, stream: *mut c_void
     ) -> c_int {
         let passed = Passed { input: buffer, output: buffer, comm, stream, config: std::ptr::null() };
+        let like = as_passed("ncclBcast", comm, [count, element as usize, root as usize]);
         // SAFETY: this function's own contract.
         unsafe {
-            collective("ncclBcast", passed, None, |_| Ok(Call::broadcast(data_type(element)?, count, rank(root)?)))
+            collective("ncclBcast", passed, like, None, |_| {
+                Ok(Call::broadcast(data_type(element)?, count, rank(root)?))
+            })
         }
     }
 
@@ -233,10 +278,11 @@ exported! {
             let (comm, element, peer) = (handles::comm(comm)?, data_type(element)?, rank(peer)?);
             let bytes = count.checked_mul(element.size());
             let at_once = comm.placement().is_none() && handles::stream(stream)?.is_none();
-            if at_once && !group::is_open() && let Some(communicator) = comm.inline() {
+            let plain = thread::is_plain();
+            if at_once && (plain || !group::is_open()) && let Some(communicator) = comm.inline() {
                 // SAFETY: this function's own contract.
                 let (input, _) = unsafe { lent(&comm, (input, bytes), NOTHING_WRITTEN)? };
-                match timeout::now(&comm) {
+                match if plain { comm.timeout() } else { timeout::now(&comm) } {
                     None => communicator.send_bytes(element, input, peer)?,
                     Some(timeout) => communicator.with_timeout(timeout).send_bytes(element, input, peer)?,
                 }
@@ -262,10 +308,11 @@ exported! {
             let (comm, element, peer) = (handles::comm(comm)?, data_type(element)?, rank(peer)?);
             let bytes = count.checked_mul(element.size());
             let at_once = comm.placement().is_none() && handles::stream(stream)?.is_none();
-            if at_once && !group::is_open() && let Some(communicator) = comm.inline() {
+            let plain = thread::is_plain();
+            if at_once && (plain || !group::is_open()) && let Some(communicator) = comm.inline() {
                 // SAFETY: this function's own contract.
                 let (_, output) = unsafe { lent(&comm, NOTHING_READ, (output, bytes))? };
-                match timeout::now(&comm) {
+                match if plain { comm.timeout() } else { timeout::now(&comm) } {
                     None => communicator.receive_bytes(element, output, peer)?,
                     Some(timeout) => communicator.with_timeout(timeout).receive_bytes(element, output, peer)?,
                 }

@@ -109,8 +109,7 @@ pub fn check_mode() -> Result<()> {
 /// # Errors
 /// The driver's, where devices are demanded.
 pub fn current() -> Result<Option<Context>> {
-    // Relaxed: as where it is set.
-    if !ASKS.load(Ordering::Relaxed) {
+    if !asks() {
         return Ok(None);
     }
     let demanded = Mode::of_process()? == Mode::Cuda;
@@ -132,8 +131,7 @@ pub fn current() -> Result<Option<Context>> {
 /// # Errors
 /// The driver's: there is no such device.
 pub fn numbered(devices: Option<&[i32]>, ranks: u32) -> Result<Vec<Option<Context>>> {
-    // Relaxed: as where it is set.
-    if !ASKS.load(Ordering::Relaxed) {
+    if !asks() {
         return Ok((0..ranks).map(|_| None).collect());
     }
     let known = Driver::of_process().map_or(0, Driver::devices);
@@ -176,14 +174,20 @@ pub(super) fn place(
     Ok(Some(placement))
 }
 
+/// Whether buffers may be memory of a device.
+#[inline]
+pub fn asks() -> bool {
+    // Relaxed: as where it is set.
+    ASKS.load(Ordering::Relaxed)
+}
+
 /// Whose the buffers of a call are, which begin at these addresses unless they are empty.
 ///
 /// # Errors
 /// For buffers that do not go together or that the communicator does not reach, and when the driver cannot say.
 #[inline]
 pub fn whose(comm: &Comm, send: Option<usize>, receive: Option<usize>) -> Result<Whose> {
-    // Relaxed: as where it is set.
-    if !ASKS.load(Ordering::Relaxed) {
+    if !asks() {
         return Ok(Whose::Host);
     }
     ask(comm, [("send buffer", send), ("receive buffer", receive)])
@@ -194,8 +198,7 @@ pub fn whose(comm: &Comm, send: Option<usize>, receive: Option<usize>) -> Result
 /// # Errors
 /// When the driver cannot say.
 pub fn is_scalar_of_host(start: usize) -> Result<bool> {
-    // Relaxed: as where it is set.
-    Ok(!ASKS.load(Ordering::Relaxed) || kind("scalar", start)? != MemoryKind::Device)
+    Ok(!asks() || kind("scalar", start)? != MemoryKind::Device)
 }
 
 /// The element that a scalar on a device is now, after all work of that device.

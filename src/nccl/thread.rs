@@ -1,6 +1,7 @@
-//! What a thread has said that holds for its later calls: how deep it is in groups, and its deadline.
+//! What a thread has said that holds for its later calls: how deep it is in groups, and its deadline; and what its last
+//! collective was.
 //!
-//! Invariant: a call that neither concerns finds that out by one look. Absent: what is in a group (`group`).
+//! Invariant: a call that none of these concerns finds that out by one look. Absent: what is in a group (`group`).
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -9,10 +10,61 @@ struct Said {
     depth: Cell<u32>,
     /// `None` where the communicator decides.
     timeout: Cell<Option<Duration>>,
+    /// The last collective that could run at once, as it was passed, and how long its buffers are.
+    passed: Cell<Passed>,
+    lengths: Cell<(usize, usize)>,
+}
+
+/// A collective as C passes it, but for its buffers and its stream.
+#[derive(Clone, Copy, Debug)]
+pub struct Passed {
+    /// The communicator's handle, which no other one ever has.
+    pub comm: usize,
+    /// What is unlike in unlike functions.
+    pub function: usize,
+    /// All numbers, in their order; 0 where there are fewer.
+    pub numbers: [usize; 4],
+}
+
+impl Passed {
+    /// Whether it is the same, word by word: what was just written in words and is read in longer pieces has to wait until
+    /// all that was written before is out of this core, which the peer's line is not for long.
+    #[inline(always)]
+    fn is(self, other: Passed) -> bool {
+        let ([a, b, c, d], [e, f, g, h]) = (self.numbers, other.numbers);
+        let numbers = (a ^ e) | (b ^ f) | (c ^ g) | (d ^ h);
+        (self.comm ^ other.comm) | (self.function ^ other.function) | numbers == 0
+    }
 }
 
 thread_local! {
-    static SAID: Said = const { Said { depth: Cell::new(0), timeout: Cell::new(None) } };
+    static SAID: Said = const {
+        Said {
+            depth: Cell::new(0),
+            timeout: Cell::new(None),
+            passed: Cell::new(Passed { comm: 0, function: 0, numbers: [0; 4] }),
+            lengths: Cell::new((0, 0)),
+        }
+    };
+}
+
+/// How long the buffers of the last collective were, if this one is passed like it, no group is open on this thread and
+/// its deadline is the communicator's.
+#[inline(always)]
+pub fn repeated(passed: Passed) -> Option<(usize, usize)> {
+    let like = |said: &Said| {
+        let is_plain = said.depth.get() == 0 && said.timeout.get().is_none();
+        (said.passed.get().is(passed) && is_plain).then(|| said.lengths.get())
+    };
+    SAID.try_with(like).ok().flatten()
+}
+
+/// Remembers a collective that could run at once.
+pub fn remember(passed: Passed, lengths: (usize, usize)) {
+    let _ = SAID.try_with(|said| {
+        said.passed.set(passed);
+        said.lengths.set(lengths);
+    });
 }
 
 /// Whether no group is open on this thread, and its deadline is the communicator's.

@@ -136,17 +136,21 @@ fn install(logger: Logger) -> Arc<Logger> {
 }
 
 /// Whether lines of this level about this subsystem are written.
+#[inline]
 pub fn enabled(level: Level, subsystem: Subsystem) -> bool {
     // Acquire: pairs with the Release in `install`.
     let switch = match SWITCH.load(Ordering::Acquire) {
-        0 => {
-            let logger = logger();
-            packed(logger.level, logger.mask)
-        }
+        0 => first_switch(),
         switch => switch,
     };
     let mask = (switch >> 8) as u32;
     (level as u64) < switch & 0xff && (level <= Level::Warn || mask & subsystem.bit() != 0)
+}
+
+#[cold]
+fn first_switch() -> u64 {
+    let logger = logger();
+    packed(logger.level, logger.mask)
 }
 
 /// Forgets what was read: the next line reads the variables again and opens the file again.
