@@ -32,8 +32,6 @@ const APART_MIN: u32 = 8;
 const APART_MAX: u32 = 256;
 /// So many classes shorter is somewhat shorter.
 const CLASSES_NEAR: u32 = 6;
-/// So many calls of a kind go the way of the one before them without asking how, once its way is found.
-const RESTS: u32 = 7;
 /// How much faster, of 16, another way must be to be taken.
 const FASTER: u64 = 14;
 /// How much slower than it was, of 16, the present one must be to try the others at once.
@@ -56,13 +54,6 @@ pub(crate) struct Trials {
     last: Option<(Call, bool, u8)>,
     /// How long this rank's part of it took, until that is told.
     took: u32,
-    /// Calls of which all ranks know the way, and how many more of each there are; the same on all ranks.
-    resting: BTreeMap<(Kind, Option<Algorithm>, u32), (u8, u32)>,
-}
-
-/// The size class of a call.
-fn class(call: &Call) -> u32 {
-    (call.count * call.data_type.size()).max(1).ilog2()
 }
 
 /// A collective, the algorithm if the call names one, whether ranks may read each other's memory (then there is a way
@@ -72,7 +63,7 @@ type Key = (Kind, Option<Algorithm>, bool, u32);
 impl Trials {
     fn of(&mut self, call: &Call, may_pull: bool) -> &mut Trial {
         let bytes = call.count * call.data_type.size();
-        let key = (call.kind, call.algorithm, may_pull, class(call));
+        let key = (call.kind, call.algorithm, may_pull, bytes.max(1).ilog2());
         let begins = if self.known.contains_key(&key) { None } else { self.begins(key) };
         self.known.entry(key).or_insert_with(|| {
             let window = if bytes >= LONG_BYTES { LONG_WINDOW } else { WINDOW };
@@ -92,26 +83,6 @@ impl Trials {
     /// The way of the next call like this one, which may be [`PULLED`] only if `may_pull`.
     pub(crate) fn way(&mut self, call: &Call, may_pull: bool) -> u8 {
         self.of(call, may_pull).way()
-    }
-
-    /// Whether calls like this one need not be looked at one by one: their way is found, none is being tried, and asking
-    /// is a part of what they take.
-    pub(crate) fn may_rest(&mut self, call: &Call, may_pull: bool) -> bool {
-        let bytes = call.count * call.data_type.size();
-        let trial = self.of(call, may_pull);
-        bytes < LONG_BYTES && trial.tried.is_none() && trial.untried == 0 && trial.known != 0
-    }
-
-    /// All ranks have heard that calls like this one go by `way` for now.
-    pub(crate) fn rest(&mut self, call: &Call, way: u8) {
-        self.resting.insert((call.kind, call.algorithm, class(call)), (way, RESTS));
-    }
-
-    /// The way of a call of which all ranks know it.
-    pub(crate) fn resting(&mut self, call: &Call) -> Option<u8> {
-        let (way, left) = self.resting.get_mut(&(call.kind, call.algorithm, class(call)))?;
-        *left = left.checked_sub(1)?;
-        Some(*way)
     }
 
     /// This rank's part of a call took so many ticks since all ranks had come.

@@ -23,8 +23,6 @@ pub(super) struct Entry {
     pub(super) tells: bool,
     /// Of rank 0: how bytes are staged if the operation goes the planned way; or that ranks read each other's memory.
     pub(super) way: u8,
-    /// Of rank 0: whether calls like this one go that way for now, without an entry.
-    pub(super) rests: bool,
     /// What this rank told of its part of the operation before, for [`crate::engine::trial`].
     pub(super) took: u32,
     /// Whether this rank may be asked to read others' memory, and whether it has done so.
@@ -39,8 +37,6 @@ pub(super) struct Entry {
 pub(crate) struct Opening {
     /// Of rank 0: how bytes cross if no buffers are mapped.
     pub(crate) way: u8,
-    /// Of rank 0: whether the calls after it do too, without asking.
-    pub(crate) rests: bool,
     /// Whether it is run on mapped buffers, if all are.
     pub(crate) may_map: bool,
     /// Whether others may be allowed to read this rank's memory.
@@ -82,7 +78,6 @@ impl Entry {
             u64::from(self.tells)
                 | u64::from(self.may_pull) << 1
                 | u64::from(self.has_pulled) << 2
-                | u64::from(self.rests) << 3
                 | u64::from(self.way) << 8
                 | u64::from(self.took) << 32,
             self.witness.0,
@@ -101,7 +96,6 @@ impl Entry {
             tells: word(from, 32) & 1 != 0,
             may_pull: word(from, 32) & 2 != 0,
             has_pulled: word(from, 32) & 4 != 0,
-            rests: word(from, 32) & 8 != 0,
             way: (word(from, 32) >> 8) as u8,
             took: (word(from, 32) >> 32) as u32,
             witness: (word(from, 40), word(from, 48)),

@@ -101,7 +101,7 @@ impl Run {
         request: &Request,
         (me, pids): (Rank, &[u32]),
         buffers: Buffers<'_>,
-        Opening { way, rests, may_map, may_pull, took }: Opening,
+        Opening { way, may_map, may_pull, took }: Opening,
     ) -> Result<Box<Run>> {
         let Request { call, sequence, history, .. } = request;
         let size = pids.len() as u32;
@@ -142,8 +142,7 @@ impl Run {
             }
             [entry.input, entry.output] = places;
         }
-        (entry.tells, entry.took) = (!tells.is_empty(), took);
-        (entry.way, entry.rests) = (way, rests);
+        (entry.tells, entry.way, entry.took) = (!tells.is_empty(), way, took);
         let [_, output] = &found;
         let exposed = output.clone().filter(|_| entry.output.key != 0);
         let is_ordinary = entry.input.key == 0 && entry.output.key == 0;
@@ -367,11 +366,6 @@ impl Run {
     /// How rank 0 says that bytes are staged. Once the operation was declined.
     pub(crate) fn way(&self) -> u8 {
         self.entries.first().map_or(0, |entry| entry.way)
-    }
-
-    /// Whether calls like this one go that way for now, without an entry: rank 0 says so, and no rank's buffers are mapped.
-    pub(crate) fn rests(&self) -> bool {
-        self.is_entering() && self.entries.first().is_some_and(|entry| entry.rests)
     }
 
     /// Whether ranks still tell each other where their buffers are.

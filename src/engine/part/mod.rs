@@ -60,8 +60,8 @@ pub(super) struct Part {
     wanted: Option<Wanted>,
     /// Bytes of a message that have gone, in phase `Letter`.
     letter_bytes: usize,
-    /// How rank 0 says that bytes are staged; and when that was heard, if it was for this call.
-    staged: Option<(u8, Option<u64>)>,
+    /// How rank 0 says that bytes are staged, and when that was heard.
+    staged: Option<(u8, u64)>,
     /// Whether ranks might read each other's memory instead.
     may_pull: bool,
     /// What it does in phase `Mapped`.
@@ -468,7 +468,7 @@ impl Part {
         };
         if progress == Progress::Done {
             bound.settle(self.executor.iterations(), &mut engine.links);
-            if let (Some((way, Some(since))), Some(request)) = (self.staged, &self.request) {
+            if let (Some((way, since)), Some(request)) = (self.staged, &self.request) {
                 // What was to be pulled and could not be is no faster for it.
                 let (took, was_pulled) = (ticks().saturating_sub(since), way == PULLED);
                 let took = took << (2 * u32::from(was_pulled));

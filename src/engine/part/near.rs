@@ -55,15 +55,6 @@ impl Part {
         }
         match packets.board() {
             Some(board) if choice.meets => {
-                if let Some(way) = trials.resting(&request.call) {
-                    self.staged = Some((way, None));
-                    if choice.packets {
-                        self.begin_exchange(board, &request, group.size());
-                    } else {
-                        self.find_bound(engine, &request, &choice)?;
-                    }
-                    return Ok(Poll::Ready(()));
-                }
                 let algorithm = choice.program.algorithm;
                 let in_rank_order = group.size() == 2 || folds_in_rank_order(algorithm);
                 self.may_pull =
@@ -75,12 +66,8 @@ impl Part {
                 };
                 let pids = shares.pids(group);
                 let me = (group.rank, &*pids);
-                let is_asked = way == PULLED || settings.cma == Cma::Always;
-                let rests = group.rank == 0
-                    && !is_asked
-                    && (choice.packets || trials.may_rest(&request.call, self.may_pull));
-                let may_pull = self.may_pull;
-                let opening = Opening { way, rests, may_map: choice.mapped, may_pull, took: trials.told() };
+                let opening =
+                    Opening { way, may_map: choice.mapped, may_pull: self.may_pull, took: trials.told() };
                 let run = Run::begin(shares, board, links.shm(), &request, me, buffers, opening)?;
                 self.mapped = Some((run, reducer_of(&request.call, group.size())));
                 self.phase = Phase::Mapped;
@@ -94,7 +81,7 @@ impl Part {
     fn begin_exchange(&mut self, board: &mut Board, request: &Request, ranks: u32) {
         let exchange = Exchange::of(board, request);
         self.exchange = Some((exchange, reducer_of(&request.call, ranks)));
-        self.staged = Some((0, Some(ticks())));
+        self.staged = Some((0, ticks()));
         self.phase = Phase::Exchange;
     }
 
@@ -133,10 +120,7 @@ impl Part {
                     if group.rank == 0 {
                         trials.heard(run.took());
                     }
-                    self.staged = Some((run.way(), Some(ticks())));
-                    if run.rests() {
-                        trials.rest(&request.call, run.way());
-                    }
+                    self.staged = Some((run.way(), ticks()));
                     run.end(shares);
                 }
                 let choice = engine.choices.choose(&request.call)?;
@@ -176,8 +160,7 @@ impl Part {
                 if let Some(request) = &self.request {
                     board.remember(&request.call, reducer);
                 }
-                let since = self.staged.and_then(|(_, since)| since);
-                let took = since.map(|since| ticks().saturating_sub(since));
+                let took = self.staged.map(|(_, since)| ticks().saturating_sub(since));
                 board.note(exchange, took);
                 self.phase = Phase::Done;
                 Ok(Progress::Done)
