@@ -299,16 +299,19 @@ impl Recorder {
         index
     }
 
-    /// A collective that was over when it was entered, as good as: both in one, at a reading of [`Recorder::ticks`].
+    /// An operation that was over when it was entered, as good as: both in one, at a reading of [`Recorder::ticks`].
     #[inline(always)]
-    pub(crate) fn pass(&self, sequence: u64, what: (u64, u64), caller: u64, ticks: u64) {
+    pub(crate) fn pass(&self, sequence: u64, what: (u64, u64), message: bool, caller: u64, ticks: u64) {
         // One writer: a plain load and store.
         let index = self.opened.load(Ordering::Relaxed) + 1;
         self.caller.store(caller, Ordering::Relaxed);
         self.record(index).write(index, sequence, what, ticks, ticks << 1);
-        // Release: as in `enter_at` and `finish_at`.
-        self.entered.store(sequence, Ordering::Release);
-        self.finished.store(sequence, Ordering::Release);
+        if !message {
+            // Release, twice: as in `enter_at` and `finish_at`.
+            self.entered.store(sequence, Ordering::Release);
+            self.finished.store(sequence, Ordering::Release);
+        }
+        // Release: as in `enter_at`.
         self.opened.store(index, Ordering::Release);
     }
 

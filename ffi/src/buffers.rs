@@ -145,6 +145,12 @@ pub(crate) unsafe fn lent<'a>(
     Ok(unsafe { (Span::from_raw(input.0.cast(), read), SpanMut::from_raw(output.0.cast(), written)) })
 }
 
+/// Whether a buffer of so many bytes can be there.
+#[inline]
+pub(crate) fn is_buffer(start: usize, bytes: usize) -> bool {
+    bytes == 0 || start != 0 && start.checked_add(bytes).is_some()
+}
+
 /// As [`lent`], of lengths that buffers of an earlier call had, and of memory of the host; none of what is no buffer.
 ///
 /// # Safety
@@ -154,8 +160,6 @@ pub(crate) unsafe fn lent_again<'a>(
     input: (*const c_void, usize),
     output: (*mut c_void, usize),
 ) -> Option<(Span<'a>, SpanMut<'a>)> {
-    let is_buffer =
-        |start: usize, bytes: usize| bytes == 0 || start != 0 && start.checked_add(bytes).is_some();
     if !is_buffer(input.0 as usize, input.1) || !is_buffer(output.0 as usize, output.1) {
         return None;
     }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use consort::nccl::operation::{How, Operation, What};
 use consort::nccl::{Comm, Failure, Progress, Result, device, group, log, thread};
-use consort::{Call, DataType, ReduceOp};
+use consort::{Call, DataType, ReduceOp, Span, SpanMut};
 
 use crate::boundary::{call_in_group, exported};
-use crate::buffers::{Given, NOTHING_READ, NOTHING_WRITTEN, lent, lent_again};
+use crate::buffers::{Given, NOTHING_READ, NOTHING_WRITTEN, is_buffer, lent, lent_again};
 use crate::{buffers, configs, handles, timeout};
 
 #[inline]
@@ -90,7 +90,9 @@ unsafe fn collective(
 ) -> c_int {
     call_in_group(name, passed.comm, || {
         // SAFETY: this function's own contract.
-        if let Some(done) = unsafe { again(passed, like, || what(op.and_then(built_in).unwrap_or(ReduceOp::Sum))) } {
+        if let Some(done) =
+            unsafe { again(passed, like, || what(op.and_then(built_in).unwrap_or(ReduceOp::Sum))) }
+        {
             return done;
         }
         let comm = handles::comm(passed.comm)?;
@@ -165,6 +167,28 @@ unsafe fn issue(comm: &Arc<Comm>, passed: Passed, call: Call, op: Option<c_int>)
     };
     let what = What::Collective(scalar.map_or(call, |scalar| call.scaled_by(scalar)));
     comm.issue(Operation { what, how, buffers }, stream.as_ref())
+}
+
+/// The communicator, the data type, the peer and the bytes of a message to or from memory of the host that may run at once,
+/// if its arguments are right; what is not is found out by the long way.
+#[inline(always)]
+fn quick_message(
+    start: *const c_void,
+    count: usize,
+    element: c_int,
+    peer: c_int,
+    comm: *mut c_void,
+    stream: *mut c_void,
+) -> Option<(Arc<Comm>, DataType, u32, usize)> {
+    if !stream.is_null() || device::asks() || !thread::is_plain() {
+        return None;
+    }
+    let element = u32::try_from(element).ok().and_then(DataType::from_code)?;
+    let peer = u32::try_from(peer).ok()?;
+    let bytes = count.checked_mul(element.size())?;
+    let is_buffer = bytes <= isize::MAX as usize && is_buffer(start as usize, bytes);
+    let comm = handles::find(comm).filter(|comm| is_buffer && comm.timeout().is_none())?;
+    Some((comm, element, peer, bytes))
 }
 
 /// Defines a collective plain and with a config.
@@ -275,6 +299,13 @@ exported! {
         input: *const c_void, count: usize, element: c_int, peer: c_int, comm: *mut c_void, stream: *mut c_void
     ) -> c_int {
         call_in_group("ncclSend", comm, || {
+            if let Some((comm, element, peer, bytes)) = quick_message(input, count, element, peer, comm, stream)
+                && let Some(communicator) = comm.inline()
+            {
+                // SAFETY: this function's own contract; what it is was looked at.
+                communicator.send_bytes(element, unsafe { Span::from_raw(input.cast(), bytes) }, peer)?;
+                return Ok(Progress::Done);
+            }
             let (comm, element, peer) = (handles::comm(comm)?, data_type(element)?, rank(peer)?);
             let bytes = count.checked_mul(element.size());
             let at_once = comm.placement().is_none() && handles::stream(stream)?.is_none();
@@ -305,6 +336,13 @@ exported! {
         output: *mut c_void, count: usize, element: c_int, peer: c_int, comm: *mut c_void, stream: *mut c_void
     ) -> c_int {
         call_in_group("ncclRecv", comm, || {
+            if let Some((comm, element, peer, bytes)) = quick_message(output, count, element, peer, comm, stream)
+                && let Some(communicator) = comm.inline()
+            {
+                // SAFETY: as in `ncclSend`.
+                communicator.receive_bytes(element, unsafe { SpanMut::from_raw(output.cast(), bytes) }, peer)?;
+                return Ok(Progress::Done);
+            }
             let (comm, element, peer) = (handles::comm(comm)?, data_type(element)?, rank(peer)?);
             let bytes = count.checked_mul(element.size());
             let at_once = comm.placement().is_none() && handles::stream(stream)?.is_none();

@@ -4,6 +4,7 @@ use consort_kernels::{DataType, Element};
 use consort_memory::{Span, SpanMut};
 
 use super::Communicator;
+use super::quick::Quick;
 use crate::Rank;
 use crate::call::{Call, Kind};
 use crate::engine::Buffers;
@@ -48,29 +49,49 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`Communicator::send`].
+    #[inline]
     pub fn send_bytes(&self, data_type: DataType, input: Span<'_>, to: Rank) -> Result<()> {
-        self.core().check()?;
-        self.check_other(Kind::Send, to)?;
-        let call = self.message(Kind::Send, data_type, input.len(), to)?;
-        let buffers = Buffers { input, output: SpanMut::empty() };
-        if let Some(done) = self.core().at_once(&call, self.timeout(), buffers) {
-            return done;
-        }
-        self.core().exchange(&[call], self.timeout(), &[buffers])
+        self.to_or_from(Kind::Send, data_type, to, Buffers { input, output: SpanMut::empty() })
     }
 
     /// [`Communicator::receive`] of untyped memory.
     ///
     /// # Errors
     /// As [`Communicator::send`].
+    #[inline]
     pub fn receive_bytes(&self, data_type: DataType, output: SpanMut<'_>, from: Rank) -> Result<()> {
-        self.core().check()?;
-        self.check_other(Kind::Receive, from)?;
-        let call = self.message(Kind::Receive, data_type, output.len(), from)?;
-        let buffers = Buffers { input: Span::empty(), output };
-        if let Some(done) = self.core().at_once(&call, self.timeout(), buffers) {
-            return done;
+        self.to_or_from(Kind::Receive, data_type, from, Buffers { input: Span::empty(), output })
+    }
+
+    /// A message to or from another rank.
+    #[inline(always)]
+    fn to_or_from(&self, kind: Kind, data_type: DataType, peer: Rank, buffers: Buffers<'_>) -> Result<()> {
+        let bytes = if kind == Kind::Send { buffers.input.len() } else { buffers.output.len() };
+        // Sizes of elements are powers of two, and a division is what takes longest here.
+        let (shift, rest) = (data_type.size().trailing_zeros(), bytes & (data_type.size() - 1));
+        if peer < self.size() && peer != self.rank() && rest == 0 {
+            let call = Call::new(kind, data_type, None, peer, bytes >> shift);
+            match self.core().message(&call, self.timeout(), &buffers) {
+                Quick::Done => return Ok(()),
+                Quick::Failed(error) => return Err(*error),
+                Quick::No => {}
+            }
         }
+        self.to_or_from_fully(kind, data_type, peer, buffers)
+    }
+
+    #[inline(never)]
+    fn to_or_from_fully(
+        &self,
+        kind: Kind,
+        data_type: DataType,
+        peer: Rank,
+        buffers: Buffers<'_>,
+    ) -> Result<()> {
+        self.core().check()?;
+        self.check_other(kind, peer)?;
+        let bytes = if kind == Kind::Send { buffers.input.len() } else { buffers.output.len() };
+        let call = self.message(kind, data_type, bytes, peer)?;
         self.core().exchange(&[call], self.timeout(), &[buffers])
     }
 

@@ -44,28 +44,37 @@ impl Core {
         driven.map_or_else(|error| Quick::Failed(Box::new(self.told(error))), |()| Quick::Done)
     }
 
-    /// A collective or a message that may be over before it would pay to make a task of it: what became of it, if it was
-    /// begun.
+    /// A message to or from a rank that is there, of whole elements: what became of it, if it was begun.
+    #[inline(always)]
+    pub(super) fn message(&self, call: &Call, timeout: Duration, buffers: &Buffers<'_>) -> Quick {
+        if self.is_forked() || self.group.has_failed() {
+            return Quick::No;
+        }
+        let Some(mut owned) = self.try_own() else { return Quick::No };
+        let guard = FailOnPanic(&self.group);
+        let outcome = owned.engine.message_at_once(call, timeout, buffers, self.policy.looks());
+        std::mem::forget(guard);
+        match outcome {
+            AtOnce::Done => Quick::Done,
+            AtOnce::No => Quick::No,
+            AtOnce::Begun(task) => self.drive_begun(owned, task, buffers),
+        }
+    }
+
+    /// A collective that may be over before it would pay to make a task of it: what became of it, if it was begun.
     #[inline]
     pub(super) fn at_once(&self, call: &Call, timeout: Duration, buffers: Buffers<'_>) -> Option<Result<()>> {
         let mut owned = self.try_own()?;
-        let looks = self.policy.looks();
         let guard = FailOnPanic(&self.group);
-        let outcome = if call.kind.is_message() {
-            owned.engine.message_at_once(call, timeout, buffers, looks)
-        } else {
-            owned.engine.at_once(call, timeout, buffers, looks)
-        };
+        let outcome = owned.engine.at_once(call, timeout, buffers, self.policy.looks());
         std::mem::forget(guard);
         match outcome {
             AtOnce::Done => Some(Ok(())),
             AtOnce::No => None,
-            AtOnce::Begun(task) => {
-                let engine = &mut *owned.engine;
-                let driven = self.drive(engine, task, &[buffers]);
-                drop(owned);
-                Some(driven.map_err(|error| self.told(error)))
-            }
+            AtOnce::Begun(task) => match self.drive_begun(owned, task, &buffers) {
+                Quick::Failed(error) => Some(Err(*error)),
+                _ => Some(Ok(())),
+            },
         }
     }
 }

@@ -283,57 +283,103 @@ impl Engine {
     }
 }
 
+/// A message under way.
+#[derive(Clone, Copy)]
+struct Letter {
+    number: u64,
+    mark: u64,
+    /// Bytes that have gone.
+    done: usize,
+}
+
+impl Letter {
+    /// Goes on with it.
+    #[inline(always)]
+    fn step(
+        &mut self,
+        letters: &mut letters::Letters,
+        kind: Kind,
+        buffers: &Buffers<'_>,
+    ) -> Result<Progress, letters::Differs> {
+        match kind {
+            Kind::Send => Ok(letters.send(self.mark, buffers.input, &mut self.done)),
+            _ => letters.receive(self.mark, buffers.output, &mut self.done),
+        }
+    }
+}
+
 impl Engine {
     /// Runs a message to or from a rank to which there are slots, looking for it, or for a free slot, at most
     /// `looks` times. The call has been checked.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn message_at_once(
         &mut self,
         call: &Call,
         timeout: Duration,
-        buffers: Buffers<'_>,
+        buffers: &Buffers<'_>,
         looks: u32,
     ) -> AtOnce {
         let Engine { links, group, queue, pairs, .. } = self;
-        let Some(letters) = links.letters(call.root).filter(|_| queue.is_empty() && letters::are_for(call))
-        else {
+        let Some(letters) = links.letters(call.root).filter(|_| queue.is_empty() && call.count != 0) else {
             return AtOnce::No;
         };
-        let sends = call.kind == Kind::Send;
         let (to, from) = &mut pairs[call.root as usize];
-        let number = if sends { to } else { from };
+        let (number, sender) = if call.kind == Kind::Send { (to, group.rank) } else { (from, call.root) };
         *number += 1;
-        let packed = call.packed();
-        let root = if sends { group.rank } else { call.root };
-        let mark = digest_of(letter_packed(call, root), call.count as u64, *number, 0);
-        let mut done = 0;
-        let mut step = || {
-            if sends {
-                Ok(letters.send(mark, buffers.input, &mut done))
-            } else {
-                letters.receive(mark, buffers.output, &mut done)
-            }
-        };
+        let (number, count) = (*number, call.count as u64);
+        let mark = digest_of(letter_packed(call, sender), count, number, 0);
+        let mut letter = Letter { number, mark, done: 0 };
         // What the other one waits for comes before the record.
-        let mut progress = step();
+        let progress = letter.step(letters, call.kind, buffers);
+        if !matches!(progress, Ok(Progress::Done)) {
+            return self.message_waits(call, letter, timeout, buffers, looks);
+        }
         let recorder = &group.recorder;
-        let entered = recorder.ticks();
-        let record = recorder.enter_at(*number, (packed, call.count as u64), true, this_thread(), entered);
+        recorder.pass(number, (call.packed(), count), true, this_thread(), recorder.ticks());
+        letters.bell().ring();
+        AtOnce::Done
+    }
+
+    /// The rest of it, where it is not here yet, or not all of it, or there is no slot.
+    #[inline(never)]
+    fn message_waits(
+        &mut self,
+        call: &Call,
+        mut letter: Letter,
+        timeout: Duration,
+        buffers: &Buffers<'_>,
+        looks: u32,
+    ) -> AtOnce {
+        let Engine { links, group, .. } = self;
+        let Some(letters) = links.letters(call.root) else { return AtOnce::No };
+        let (kind, number) = (call.kind, letter.number);
+        let recorder = &group.recorder;
+        let mut now = recorder.ticks();
+        let what = (call.packed(), call.count as u64);
+        let record = recorder.enter_at(number, what, true, this_thread(), now);
+        let is_short = call.count * call.data_type.size() <= Row::LINE_PAYLOAD_BYTES;
         let mut looked = 0;
-        while matches!(progress, Ok(Progress::Blocked | Progress::Moved)) && looked < looks {
-            looked = if matches!(progress, Ok(Progress::Moved)) { LOOKS_WITHOUT_CLOCK } else { looked } + 1;
-            progress = step();
+        while looked < looks {
+            match letter.step(letters, kind, buffers) {
+                Ok(Progress::Done) => {
+                    let ended = if is_short { now } else { recorder.ticks() };
+                    recorder.finish_at(record, number, true, ended);
+                    letters.bell().ring();
+                    return AtOnce::Done;
+                }
+                Ok(Progress::Moved) => looked = 1,
+                Ok(Progress::Blocked) => looked += 1,
+                Err(letters::Differs) => break,
+            }
+            // Here it delays nobody: when it comes, the clock was read a moment ago.
+            if looked % LOOKS_WITHOUT_CLOCK == 0 {
+                now = recorder.ticks();
+            }
         }
-        if matches!(progress, Ok(Progress::Done)) {
-            let ended = if looked > LOOKS_WITHOUT_CLOCK { recorder.ticks() } else { entered };
-            recorder.finish_at(record, *number, true, ended);
-            letters.bell().ring();
-            return AtOnce::Done;
-        }
-        let request = Request { call: *call, sequence: *number, history: 0, record };
+        let request = Request { call: *call, sequence: number, history: 0, record };
         let mut task = self.take_task();
         task.prepare(timeout);
-        task.push_message(request, done);
+        task.push_message(request, letter.done);
         AtOnce::Begun(task)
     }
 }
