@@ -17,6 +17,10 @@ const GENERATION_BITS: u32 = 32;
 /// The kind is above these bits, as no address of a process has it.
 const KIND_BIT: u32 = INDEX_BITS + GENERATION_BITS;
 
+/// Lines of its own: threads of one process have a communicator each, and look theirs up in every call.
+#[repr(align(128))]
+struct Place<T>(RwLock<Slot<T>>);
+
 struct Slot<T> {
     generation: u32,
     value: Option<Arc<T>>,
@@ -24,7 +28,7 @@ struct Slot<T> {
 
 /// All handles of a kind. Zeros when it is new, so that a file of the library does not hold it.
 pub(crate) struct Slab<T: 'static, const KIND: usize> {
-    slots: [RwLock<Slot<T>>; HANDLES_MAX],
+    slots: [Place<T>; HANDLES_MAX],
     /// Below it all slots were taken when it was set; a hint.
     free: AtomicUsize,
 }
@@ -36,7 +40,7 @@ pub(crate) static REGISTRATIONS: Slab<Registered, 0x5_C003> = Slab::new();
 impl<T, const KIND: usize> Slab<T, KIND> {
     const fn new() -> Self {
         Slab {
-            slots: [const { RwLock::new(Slot { generation: 0, value: None }) }; HANDLES_MAX],
+            slots: [const { Place(RwLock::new(Slot { generation: 0, value: None })) }; HANDLES_MAX],
             free: AtomicUsize::new(0),
         }
     }
@@ -50,7 +54,7 @@ impl<T, const KIND: usize> Slab<T, KIND> {
         let first = self.free.load(Ordering::Relaxed);
         for step in 0..HANDLES_MAX {
             let index = (first + step) % HANDLES_MAX;
-            let mut slot = self.slots[index].write().unwrap_or_else(PoisonError::into_inner);
+            let mut slot = self.slots[index].0.write().unwrap_or_else(PoisonError::into_inner);
             if slot.value.is_none() {
                 slot.generation = slot.generation.wrapping_add(1);
                 slot.value = Some(value);
@@ -68,7 +72,7 @@ impl<T, const KIND: usize> Slab<T, KIND> {
     fn slot(&self, handle: *mut c_void) -> Option<(&RwLock<Slot<T>>, u32)> {
         let bits = handle as usize;
         let generation = (bits >> INDEX_BITS) as u32;
-        (bits >> KIND_BIT == KIND).then(|| (&self.slots[bits % HANDLES_MAX], generation))
+        (bits >> KIND_BIT == KIND).then(|| (&self.slots[bits % HANDLES_MAX].0, generation))
     }
 
     /// What a handle stands for, unless it was freed or never was one.
@@ -89,7 +93,7 @@ impl<T, const KIND: usize> Slab<T, KIND> {
     /// How many there are.
     fn count(&self) -> usize {
         let is_taken =
-            |slot: &&RwLock<Slot<T>>| slot.read().unwrap_or_else(PoisonError::into_inner).value.is_some();
+            |place: &&Place<T>| place.0.read().unwrap_or_else(PoisonError::into_inner).value.is_some();
         self.slots.iter().filter(is_taken).count()
     }
 
