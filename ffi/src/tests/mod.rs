@@ -16,6 +16,7 @@ mod nonblocking;
 mod offers;
 mod operators;
 mod registrations;
+mod repeats;
 mod streams;
 
 use std::ffi::{CStr, c_int, c_void};
