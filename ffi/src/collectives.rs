@@ -89,10 +89,9 @@ unsafe fn collective(
     what: impl Fn(ReduceOp) -> Result<Call>,
 ) -> c_int {
     call_in_group(name, passed.comm, || {
+        let same = || what(op.and_then(built_in).unwrap_or(ReduceOp::Sum));
         // SAFETY: this function's own contract.
-        if let Some(done) =
-            unsafe { again(passed, like, || what(op.and_then(built_in).unwrap_or(ReduceOp::Sum))) }
-        {
+        if let Some(done) = unsafe { again(passed, like, same) } {
             return done;
         }
         let comm = handles::comm(passed.comm)?;
