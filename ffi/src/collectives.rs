@@ -40,14 +40,15 @@ pub(crate) struct Passed {
 
 /// A call as it was passed, but for its buffers and its stream.
 #[inline(always)]
-fn as_passed<const N: usize>(name: &str, comm: *mut c_void, numbers: [usize; N]) -> thread::Passed {
+fn as_passed<const N: usize>(function: *const (), comm: *mut c_void, numbers: [usize; N]) -> thread::Passed {
     let mut all = [0; 4];
     all[..N].copy_from_slice(&numbers);
-    thread::Passed { comm: comm as usize, function: name.as_ptr() as usize, numbers: all }
+    thread::Passed { comm: comm as usize, function: function as usize, numbers: all }
 }
 
-/// Runs a collective that is passed like the last one of this thread, and may run at once as that did: what was refused
-/// then need not be looked for again. None where something is not as it was, which the long way finds out.
+/// Runs a collective that is passed like the last one of this thread, and may run at once as that did: its
+/// lengths are known. None where something is not as it was, which the long way finds out; what is wrong with the call itself
+/// is found here as there, by `execute`.
 ///
 /// # Safety
 /// As [`collective`].
@@ -207,7 +208,7 @@ macro_rules! collectives {
                 input: *const c_void, output: *mut c_void, $($argument: $type,)* comm: *mut c_void, stream: *mut c_void
             ) -> c_int {
                 let passed = Passed { input, output, comm, stream, config: std::ptr::null() };
-                let like = as_passed(stringify!($name), comm, [$($argument as usize),*]);
+                let like = as_passed($name as *const (), comm, [$($argument as usize),*]);
                 // SAFETY: this function's own contract.
                 unsafe { collective(stringify!($name), passed, like, $number, |$op| $what) }
             }
@@ -222,7 +223,7 @@ macro_rules! collectives {
                 stream: *mut c_void, config: *const c_void
             ) -> c_int {
                 let passed = Passed { input, output, comm, stream, config };
-                let like = as_passed(stringify!($with), comm, [$($argument as usize),*]);
+                let like = as_passed($with as *const (), comm, [$($argument as usize),*]);
                 // SAFETY: this function's own contract.
                 unsafe { collective(stringify!($with), passed, like, $number, |$op| $what) }
             }
@@ -281,7 +282,7 @@ exported! {
         buffer: *mut c_void, count: usize, element: c_int, root: c_int, comm: *mut c_void, stream: *mut c_void
     ) -> c_int {
         let passed = Passed { input: buffer, output: buffer, comm, stream, config: std::ptr::null() };
-        let like = as_passed("ncclBcast", comm, [count, element as usize, root as usize]);
+        let like = as_passed(ncclBcast as *const (), comm, [count, element as usize, root as usize]);
         // SAFETY: this function's own contract.
         unsafe {
             collective("ncclBcast", passed, like, None, |_| {
@@ -301,7 +302,7 @@ exported! {
             if let Some((comm, element, peer, bytes)) = quick_message(input, count, element, peer, comm, stream)
                 && let Some(communicator) = comm.inline()
             {
-                // SAFETY: this function's own contract; what it is was looked at.
+                // SAFETY: this function's own contract; not null unless empty, and inside the address space.
                 communicator.send_bytes(element, unsafe { Span::from_raw(input.cast(), bytes) }, peer)?;
                 return Ok(Progress::Done);
             }

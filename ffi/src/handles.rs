@@ -17,7 +17,8 @@ const GENERATION_BITS: u32 = 32;
 /// The kind is above these bits, as no address of a process has it.
 const KIND_BIT: u32 = INDEX_BITS + GENERATION_BITS;
 
-/// Lines of its own: threads of one process have a communicator each, and look theirs up in every call.
+/// Lines of its own (two, as processors fetch pairs): threads of one process have a communicator each, and look theirs up in
+/// every call.
 #[repr(align(128))]
 struct Place<T>(RwLock<Slot<T>>);
 

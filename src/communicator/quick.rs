@@ -1,4 +1,4 @@
-//! Calls that are tried before anything is asked about them: repeated ones, which are over at once.
+//! Calls that are tried before anything is asked about them: repeated collectives, and messages, which are over at once.
 //!
 //! Invariant: what is not over at once, or not at all, goes on as every other call. Absent: checks of a call that has not
 //! run before.
@@ -73,7 +73,8 @@ impl Core {
             AtOnce::No => None,
             AtOnce::Begun(task) => match self.drive_begun(owned, task, &buffers) {
                 Quick::Failed(error) => Some(Err(*error)),
-                _ => Some(Ok(())),
+                Quick::Done => Some(Ok(())),
+                Quick::No => None,
             },
         }
     }

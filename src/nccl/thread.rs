@@ -18,9 +18,9 @@ struct Said {
 /// A collective as C passes it, but for its buffers and its stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Passed {
-    /// The communicator's handle, which no other one ever has.
+    /// The communicator's handle, which no other one has for long.
     pub comm: usize,
-    /// What is unlike in unlike functions.
+    /// The function's address.
     pub function: usize,
     /// All numbers, in their order; 0 where there are fewer.
     pub numbers: [usize; 4],

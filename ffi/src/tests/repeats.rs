@@ -85,7 +85,7 @@ fn a_group_and_a_deadline_hold_for_calls_that_are_repeated() {
         }
         ok!(ncclGroupEnd());
         assert_eq!(sums, [[4, 6]; 2]);
-        // The other rank does not come: the deadline of this thread, then that of the communicator.
+        // The other rank does not come.
         let mut before = 0.0;
         // SAFETY: the place is writable.
         assert_eq!(unsafe { extensions::consortThreadSetTimeout(0.2, &mut before) }, OK);
@@ -94,6 +94,53 @@ fn a_group_and_a_deadline_hold_for_calls_that_are_repeated() {
         // SAFETY: null is allowed.
         assert_eq!(unsafe { extensions::consortThreadSetTimeout(before, null_mut()) }, OK);
         destroy_all(&comms);
+        let comms = all(2);
+        assert_eq!(consortCommSetTimeout(comms[0], timeout::INHERIT), OK);
+        let other = Sent(comms[1]);
+        for _ in 0..2 {
+            let theirs = std::thread::spawn(move || reduce(&mut [0, 0], SUM, other.get(), NO_STREAM));
+            assert_eq!(reduce(&mut [1, 2], SUM, comms[0], NO_STREAM), OK, "{}", last_error());
+            assert_eq!(theirs.join().expect("no panic"), OK);
+        }
+        assert_eq!(consortCommSetTimeout(comms[0], 0.2), OK);
+        failed(reduce(&mut [1, 2], SUM, comms[0], NO_STREAM), TIMEOUT, "rank 1 (host");
+        destroy_all(&comms);
+    });
+}
+
+#[test]
+fn every_number_of_a_call_is_looked_at() {
+    repeated(2, |rank, comm| {
+        let mut half = null_mut();
+        ok!(ncclCommSplit(comm, rank, 0, &mut half, null()));
+        let input = [rank + 1; 8];
+        for _ in 0..2 {
+            let mut output = [0; 8];
+            let place = to(&mut output);
+            ok!(ncclAllReduce(from(&input), place, 2, INT32, SUM, comm, NO_STREAM));
+            // Another count, another type, another operator, another communicator, of one rank.
+            ok!(ncclAllReduce(from(&input), place, 3, INT32, SUM, comm, NO_STREAM));
+            assert_eq!(output, [3, 3, 3, 0, 0, 0, 0, 0]);
+            ok!(ncclAllReduce(from(&input), place, 3, INT64, SUM, comm, NO_STREAM));
+            assert_eq!(output, [3, 3, 3, 3, 3, 3, 0, 0]);
+            ok!(ncclAllReduce(from(&input), place, 3, INT64, 2, comm, NO_STREAM));
+            assert_eq!(output, [2, 2, 2, 2, 2, 2, 0, 0]);
+            ok!(ncclAllReduce(from(&input), place, 3, INT64, 2, half, NO_STREAM));
+            assert_eq!(output[..6], input[..6]);
+            for root in 0..2 {
+                let mut output = [-1; 4];
+                ok!(ncclGather(from(&input), to(&mut output), 2, INT32, root, comm, NO_STREAM));
+                assert_eq!(output, if rank == root { [1, 1, 2, 2] } else { [-1; 4] });
+            }
+            // An operator of one's own, after the sum whose place it takes in the call.
+            let (mut factor, mut op) = (3, 0);
+            ok!(ncclRedOpCreatePreMulSum(&mut op, std::ptr::from_mut(&mut factor).cast(), INT32, 1, comm));
+            ok!(ncclAllReduce(from(&input), place, 2, INT32, SUM, comm, NO_STREAM));
+            ok!(ncclAllReduce(from(&input), place, 2, INT32, op, comm, NO_STREAM));
+            assert_eq!(output[..2], [9, 9]);
+            ok!(ncclRedOpDestroy(op, comm));
+        }
+        assert_eq!(destroy(half), OK);
     });
 }
 

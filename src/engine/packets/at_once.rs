@@ -21,7 +21,8 @@ use crate::recorder::{digest_of, this_thread};
 
 /// How many calls are remembered. A power of two.
 const REMEMBERED: usize = 16;
-/// So many looks take about as long as reading the clock: what took no more ended when it was entered.
+/// So many looks take some times as long as reading the clock: what took no more ended when it was entered, as good as, and
+/// who waits for longer reads the clock as often.
 pub(super) const LOOKS_WITHOUT_CLOCK: u32 = 32;
 
 /// A call that has run, with what followed from it.
@@ -310,7 +311,7 @@ impl Letter {
 
 impl Engine {
     /// Runs a message to or from a rank to which there are slots, looking for it, or for a free slot, at most
-    /// `looks` times. The call has been checked.
+    /// `looks` times. It is of whole elements, and the rank another one that is there.
     #[inline(always)]
     pub(crate) fn message_at_once(
         &mut self,
@@ -351,6 +352,7 @@ impl Engine {
         looks: u32,
     ) -> AtOnce {
         let Engine { links, group, .. } = self;
+        // They were there a moment ago.
         let Some(letters) = links.letters(call.root) else { return AtOnce::No };
         let (kind, number) = (call.kind, letter.number);
         let recorder = &group.recorder;
@@ -371,7 +373,7 @@ impl Engine {
                 Ok(Progress::Blocked) => looked += 1,
                 Err(letters::Differs) => break,
             }
-            // Here it delays nobody: when it comes, the clock was read a moment ago.
+            // Here it delays nobody: when the message comes, the clock was read some looks ago.
             if looked % LOOKS_WITHOUT_CLOCK == 0 {
                 now = recorder.ticks();
             }

@@ -179,14 +179,15 @@ impl Engine {
             match peer.inboxes[duo.row].look(mark) {
                 Arrival::Here => {
                     duo.finish(&known.reducer, peer, operation, buffers, known.bytes);
-                    recorder.finish_at(record, sequence, false, now);
+                    let ended = if duo.row == 0 { now } else { recorder.ticks() };
+                    recorder.finish_at(record, sequence, false, ended);
                     peer.bell.ring();
                     return AtOnce::Done;
                 }
                 Arrival::None => looked += 1,
                 Arrival::Other => break,
             }
-            // Here it delays nobody: when it comes, the clock was read a moment ago.
+            // Here it delays nobody: when the message comes, the clock was read some looks ago.
             if looked % LOOKS_WITHOUT_CLOCK == 0 {
                 now = recorder.ticks();
             }
