@@ -170,7 +170,8 @@ unsafe fn long<L: Lanes<T>, T: Number, O: Op, const BLOCK: usize, const SUM_OF_T
         if let Some(first) = first {
             put::<L, 1>(job, 0, first, false);
         }
-        put::<L, 1>(job, last_at, [last], false);
+        // Where it ends a line of which the rest went past the caches, it does too: half a line each way costs far more.
+        put::<L, 1>(job, last_at, [last], at == last_at);
         if L::STREAMS && job.targets.iter().any(|target| target.store == Store::Streaming) {
             L::fence();
         }
