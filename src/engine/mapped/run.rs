@@ -12,7 +12,7 @@ use consort_algorithms::plan::Plan;
 use consort_kernels::{DataType, Reducer};
 use consort_memory::areas::Area;
 use consort_memory::{Mapping, Span, SpanMut, ticks};
-use consort_transports::{Fetch, Lent, Shm};
+use consort_transports::{Fetch, Lent, Shm, TransportError};
 
 use super::notes::{Entry, Notice, Opening, Place};
 use super::pulled::{self, Pull, Theirs};
@@ -21,6 +21,7 @@ use crate::Rank;
 use crate::call::{Call, Kind};
 use crate::control::group::Group;
 use crate::engine::bound::Bearings;
+use crate::engine::links::link_failed;
 use crate::engine::packets::{Board, Round, Wanted};
 use crate::engine::trial::PULLED;
 use crate::engine::{Buffers, Progress, Request};
@@ -65,6 +66,8 @@ pub(crate) struct Run {
     pub(super) mapped: Vec<[Mapped; 2]>,
     /// What is being fetched: whose, and which area.
     fetching: Vec<(Rank, u64, Fetch)>,
+    /// Whose could not be fetched last, and why.
+    unmapped: Option<(Rank, TransportError)>,
     /// Whether this rank has what it needs, and whether all have.
     has_all: bool,
     all_have: bool,
@@ -175,6 +178,7 @@ impl Run {
         run.mapped.clear();
         run.mapped.resize_with(size as usize, || [None, None]);
         run.fetching.clear();
+        run.unmapped = None;
         (run.has_all, run.all_have) = (true, true);
         (run.may_read, run.all_may) = (true, true);
         (run.plan, run.bearings, run.at) = (None, bearings, (0, 0));
@@ -210,6 +214,7 @@ impl Run {
             notices: Vec::new(),
             mapped: Vec::new(),
             fetching: Vec::new(),
+            unmapped: None,
             has_all: true,
             all_have: true,
             may_read: true,
@@ -322,10 +327,11 @@ impl Run {
                     self.round = Round::begin(board, 1, marked(self.mark, 2));
                     Stage::Verdict
                 }
+                // It was mapped before, and forgotten, so the others do not know that it is asked for.
                 Stage::Fetch if !self.has_all => {
-                    return Err(
-                        Error::internal("memory that was mapped before cannot be mapped again").into()
-                    );
+                    let none = || Error::internal("a rank named memory of which it has not told");
+                    let failed = self.unmapped.take();
+                    return Err(failed.map_or_else(none, |(of, error)| link_failed(me, of, error)).into());
                 }
                 Stage::Verdict if !(self.all_have && self.all_may) => {
                     // A buffer that the system cannot read is a matter of this call.
@@ -415,7 +421,7 @@ impl Run {
                 Ok(Progress::Blocked)
             }
             Err((rank, error)) => {
-                Err(Error::internal(format!("the buffer of rank {rank} cannot be read: {error}")))
+                Err(Error::system(format!("reading the buffer of rank {rank} (process_vm_readv)"), error))
             }
         }
     }
@@ -487,7 +493,8 @@ impl Run {
             return Ok(Progress::Done);
         }
         let mut has_all = self.has_all;
-        self.fetching.retain_mut(|(rank, key, fetch)| match fetch.poll() {
+        let Run { fetching, unmapped, .. } = self;
+        fetching.retain_mut(|(rank, key, fetch)| match fetch.poll() {
             Ok(Poll::Pending) => true,
             Ok(Poll::Ready(mapping)) => {
                 shares.known[*rank as usize].keep(*key, mapping);
@@ -495,7 +502,7 @@ impl Run {
             }
             Err(error) => {
                 tracing::info!(rank = *rank, %error, "a peer's buffer is not mapped");
-                has_all = false;
+                (has_all, *unmapped) = (false, Some((*rank, error)));
                 false
             }
         });

@@ -293,3 +293,19 @@ fn memory_that_a_rank_cannot_map_is_used_as_any_other() {
     pair.withholds = false;
     assert!(pair.sums([&memory(), &memory()], [3, 4]), "other memory is not concerned");
 }
+
+#[test]
+fn who_cannot_map_again_what_it_forgot_says_whose_it_is_and_why() {
+    let mut pair = Pair::new();
+    let mine = memory();
+    let many: Vec<SharedMemory> = (0..=MAPPED_MAX).map(|_| memory()).collect();
+    for theirs in &many {
+        assert!(pair.sums([&mine, theirs], [1, 2]));
+    }
+    pair.sides[1].shares.told.iter_mut().for_each(|told| told.lent = None);
+    assert!(pair.sums([&mine, &many[1]], [3, 4]), "it is still mapped");
+    let End::Failed(texts) = pair.sum([mine.span(), many[0].span()]) else { panic!("it was forgotten") };
+    let [text] = &texts[..] else { panic!("rank 1 has all: {texts:?}") };
+    assert!(text.contains("rank 0") && text.contains("rank 1") && text.contains("shm"), "{text}");
+    assert!(!text.contains("internal"), "{text}");
+}
