@@ -256,6 +256,7 @@ fn remedy(source: &io::Error) -> &'static str {
         Errno::EACCES | Errno::EPERM => {
             "it is not permitted: check the user, the container's security profile and file modes"
         }
+        Errno::EFAULT => "some of that memory is not there: are the buffers as long as their call says?",
         Errno::EADDRINUSE => {
             "the address is taken: choose another (CONSORT_ADDRESS, CONSORT_BIND) or let the system choose"
         }

@@ -170,7 +170,8 @@ unsafe fn long<L: Lanes<T>, T: Number, O: Op, const BLOCK: usize, const SUM_OF_T
         if let Some(first) = first {
             put::<L, 1>(job, 0, first, false);
         }
-        // Where it ends a line of which the rest went past the caches, it does too: half a line each way costs far more.
+        // Where nothing overlaps it goes past the caches as the others do: mostly it ends a line, and half a line each way
+        // costs far more. (It may begin one, and the first register and one that overlaps are stored through the caches.)
         put::<L, 1>(job, last_at, [last], at == last_at);
         if L::STREAMS && job.targets.iter().any(|target| target.store == Store::Streaming) {
             L::fence();

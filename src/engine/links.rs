@@ -309,18 +309,18 @@ pub(crate) fn kind(role: consort_algorithms::plan::CounterRole) -> Option<Counte
 }
 
 pub(crate) fn link_error(group: &Group, rank: Rank, error: TransportError) -> Error {
-    link_failed(group.rank, rank, error)
-}
-
-/// As [`link_error`], on rank `from`.
-pub(crate) fn link_failed(from: Rank, to: Rank, error: TransportError) -> Error {
     match error {
         TransportError::OutOfMemory { transport, needed_bytes, what, source } => Error::OutOfMemory {
-            rank: from,
+            rank: group.rank,
             needed_bytes: needed_bytes as u64,
-            what: format!("{what} of its {transport} connection to rank {to}"),
+            what: format!("{what} of its {transport} connection to rank {rank}"),
             cause: source.to_string(),
         },
-        error => Error::Link { from, to, transport: error.transport().into(), cause: error.to_string() },
+        error => Error::Link {
+            from: group.rank,
+            to: rank,
+            transport: error.transport().into(),
+            cause: error.to_string(),
+        },
     }
 }

@@ -433,7 +433,8 @@ static void all_rounds(struct rank* rank, int aborts) {
   if (unused() < left) fprintf(stderr, "unused were %zu bytes, are %zu\n", left, unused());
   CHECK(unused() >= left);
   /* Another thread's look is a descriptor too; and staging memory, which the stand-in has in files, is kept: as many as
-     operations had at once, which can be one more after the fifth round. What is lost is one in each, or in each abort. */
+     operations had at once, which can be some more after the fifth round. What is lost is one in each, or in each abort; a
+     loss in a few aborts of nine is not seen. */
   for (round = 0; round < 10000 && entries("/proc/self/fd") > descriptors + KEPT; round++) rest();
   if (round == 10000) say_descriptors();
   CHECK(round < 10000);

@@ -115,6 +115,10 @@ fn notes(stage: &Stage, input: &Input, seen: &mut Seen) {
                 assert_eq!(peer, 1);
                 return seen.note((call.kind, "mismatch"));
             }
+            Err(Stop::Broken(broken)) => {
+                assert_eq!(broken.peer, 1);
+                return seen.note_text(&broken.error.to_string());
+            }
             Err(Stop::Failed(error)) => return seen.note_text(&error.to_string()),
         }
         let known = &side.shares.known[1];

@@ -32,6 +32,7 @@ use crate::call::{Call, Kind};
 use crate::control::group::Group;
 use crate::control::process::random;
 use crate::engine::Progress;
+use crate::engine::bound::Broken;
 use crate::error::{Error, Result};
 
 use notes::Notice;
@@ -58,6 +59,8 @@ pub(crate) enum Step {
 pub(crate) enum Stop {
     /// A rank is in another operation.
     Mismatch(Rank),
+    /// What a rank offers cannot be had, as when that rank is gone.
+    Broken(Broken),
     Failed(Error),
 }
 

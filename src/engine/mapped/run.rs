@@ -12,7 +12,7 @@ use consort_algorithms::plan::Plan;
 use consort_kernels::{DataType, Reducer};
 use consort_memory::areas::Area;
 use consort_memory::{Mapping, Span, SpanMut, ticks};
-use consort_transports::{Fetch, Lent, Shm, TransportError};
+use consort_transports::{Fetch, Lent, Shm};
 
 use super::notes::{Entry, Notice, Opening, Place};
 use super::pulled::{self, Pull, Theirs};
@@ -20,8 +20,7 @@ use super::{Pulls, Shares, Step, Stop, touched};
 use crate::Rank;
 use crate::call::{Call, Kind};
 use crate::control::group::Group;
-use crate::engine::bound::Bearings;
-use crate::engine::links::link_failed;
+use crate::engine::bound::{Bearings, Broken};
 use crate::engine::packets::{Board, Round, Wanted};
 use crate::engine::trial::PULLED;
 use crate::engine::{Buffers, Progress, Request};
@@ -67,7 +66,7 @@ pub(crate) struct Run {
     /// What is being fetched: whose, and which area.
     fetching: Vec<(Rank, u64, Fetch)>,
     /// Whose could not be fetched last, and why.
-    unmapped: Option<(Rank, TransportError)>,
+    unmapped: Option<Broken>,
     /// Whether this rank has what it needs, and whether all have.
     has_all: bool,
     all_have: bool,
@@ -329,9 +328,8 @@ impl Run {
                 }
                 // It was mapped before, and forgotten, so the others do not know that it is asked for.
                 Stage::Fetch if !self.has_all => {
-                    let none = || Error::internal("a rank named memory of which it has not told");
-                    let failed = self.unmapped.take();
-                    return Err(failed.map_or_else(none, |(of, error)| link_failed(me, of, error)).into());
+                    let none = || Error::internal("a rank named memory of which it has not told").into();
+                    return Err(self.unmapped.take().map_or_else(none, Stop::Broken));
                 }
                 Stage::Verdict if !(self.all_have && self.all_may) => {
                     // A buffer that the system cannot read is a matter of this call.
@@ -502,7 +500,7 @@ impl Run {
             }
             Err(error) => {
                 tracing::info!(rank = *rank, %error, "a peer's buffer is not mapped");
-                (has_all, *unmapped) = (false, Some((*rank, error)));
+                (has_all, *unmapped) = (false, Some(Broken { peer: *rank, error }));
                 false
             }
         });

@@ -134,6 +134,7 @@ impl Part {
                 Ok(None)
             }
             Err(mapped::Stop::Mismatch(peer)) => Err(Trouble::Mismatch { request, peer }),
+            Err(mapped::Stop::Broken(broken)) => Err(self.fault(broken)),
             Err(mapped::Stop::Failed(error)) => Err(error.into()),
         }
     }
