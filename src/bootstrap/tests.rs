@@ -128,7 +128,10 @@ fn every_address_of_the_host_works_and_the_root_ends_by_itself() {
     for address in id.addresses.clone() {
         assert!(TcpStream::connect_timeout(&address, LONG).is_ok(), "{address}");
     }
+    assert!(!id.is_over());
     agree(join_all(&id, vec![hello(1, 2), hello(0, 2)], LONG));
+    // However far its thread is.
+    assert!(id.is_over(), "who has joined has no more need of the root");
     let root = id.root.as_ref().unwrap();
     let begun = Instant::now();
     while !root.ended() {

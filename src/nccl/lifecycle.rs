@@ -40,7 +40,8 @@ fn keep(created: &UniqueId) {
     forget_joined();
 }
 
-/// Lets go of the ids that nobody needs any more.
+/// Lets go of the ids that nobody needs any more: of a rank's own once it has joined, so that neither their threads nor
+/// their descriptors outlive the call.
 fn forget_joined() {
     let over: Vec<UniqueId> = {
         let mut ids = CREATED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -268,7 +269,9 @@ impl Comm {
                 Failure::argument(format!("a size of {size}"), "pass the number of ranks, old and new")
             })?;
             self.offspring(config, Turn::Begin, deliver, move |parent| {
-                Ok(Some(parent.communicator()?.grow_unless(size, id.as_ref(), Some(parent.cancelled()))?))
+                let grown = parent.communicator()?.grow_unless(size, id.as_ref(), Some(parent.cancelled()));
+                forget_joined();
+                Ok(Some(grown?))
             })
         })
     }

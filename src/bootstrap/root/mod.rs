@@ -13,7 +13,8 @@ use std::fmt;
 use std::net::{IpAddr, TcpListener};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -56,6 +57,8 @@ pub(super) struct Root {
     /// The process whose thread it is: a fork has the handle, but not the thread.
     process: u32,
     wake: UnixStream,
+    /// Whether all ranks have come: nothing is left to do but to send them what they wait for.
+    complete: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -85,7 +88,8 @@ impl Root {
             hosts = interfaces::usable()?;
         }
         hosts.retain(|ip| !ip.is_loopback());
-        let service = service::Service::new(listeners, woken, door, id, hosts, limits);
+        let complete = Arc::<AtomicBool>::default();
+        let service = service::Service::new(listeners, woken, door, id, hosts, limits, complete.clone());
         let thread = thread::Builder::new()
             .name("consort-root".into())
             .spawn(move || {
@@ -96,7 +100,7 @@ impl Root {
                 service.run();
             })
             .map_err(|error| Error::system("starting the thread consort-root", error))?;
-        Ok(Root { process: std::process::id(), wake, thread: Mutex::new(Some(thread)) })
+        Ok(Root { process: std::process::id(), wake, complete, thread: Mutex::new(Some(thread)) })
     }
 
     /// Asks the thread to tell everybody who waits and to end; does not wait.
@@ -107,6 +111,11 @@ impl Root {
             let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
             let _ = send(self.wake.as_raw_fd(), &[1], flags);
         }
+    }
+
+    /// Whether all ranks have come, so that dropping it takes nothing from anybody. True for whoever has joined.
+    pub(super) fn is_complete(&self) -> bool {
+        self.complete.load(Ordering::Acquire)
     }
 
     /// Whether the thread has ended.

@@ -8,6 +8,8 @@ use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -32,9 +34,11 @@ pub(super) struct Service {
     id_bytes: [u8; UniqueId::BYTES],
     gathering: Gathering<TcpStream>,
     accept_from: Instant,
+    complete: Arc<AtomicBool>,
 }
 
 impl Service {
+    /// `complete` becomes true before anybody hears that all are here.
     pub(super) fn new(
         listeners: Vec<TcpListener>,
         woken: UnixStream,
@@ -42,6 +46,7 @@ impl Service {
         id: &UniqueId,
         hosts: Vec<IpAddr>,
         limits: Limits,
+        complete: Arc<AtomicBool>,
     ) -> Self {
         Service {
             listeners,
@@ -50,6 +55,7 @@ impl Service {
             id_bytes: id.to_bytes(),
             gathering: Gathering::new(id, hosts, limits),
             accept_from: Instant::now(),
+            complete,
         }
     }
 
@@ -155,6 +161,7 @@ impl Service {
     fn announce(&mut self, complete: Complete, now: Instant) {
         self.close_listeners();
         self.door = None;
+        self.complete.store(true, Ordering::Release);
         self.gathering.announce(complete, now);
     }
 
@@ -186,9 +193,13 @@ mod tests {
         // A fork would hold the same socket: it must not go on taking connections there.
         let forked = listener.try_clone().unwrap();
         let (_wake, woken) = UnixStream::pair().unwrap();
-        let mut service = Service::new(vec![listener], woken, None, &id, Vec::new(), Limits::default());
+        let complete = Arc::<AtomicBool>::default();
+        let limits = Limits::default();
+        let mut service =
+            Service::new(vec![listener], woken, None, &id, Vec::new(), limits, complete.clone());
         service.announce(Complete::default(), Instant::now());
         assert!(service.listeners.is_empty() && service.door.is_none());
+        assert!(complete.load(Ordering::Acquire));
         let refused = std::net::TcpStream::connect(address).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
         drop(forked);
