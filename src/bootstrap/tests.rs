@@ -284,6 +284,14 @@ fn different_sizes_and_settings_are_named_with_their_ranks() {
         let Err(Error::Settings { difference }) = result else { panic!("{result:?}") };
         assert!(difference.contains("rank 0 says 2") && difference.contains("rank 1 says 3"), "{difference}");
     }
+    // As many have heard it as one of them said there are; one more comes.
+    let id = at_loopback();
+    let early = join_all(&id, vec![hello(1, 2), hello(2, 3)], LONG);
+    thread::sleep(Duration::from_millis(50));
+    for result in early.into_iter().chain([join(&id, hello(0, 3), LONG)]) {
+        let Err(Error::Settings { difference }) = result else { panic!("{result:?}") };
+        assert!(difference.contains("rank 1 says 2") && difference.contains("rank 2 says 3"), "{difference}");
+    }
     let mut odd = hello(1, 3);
     odd.settings[1].1 = "131072".into();
     let results = join_all(&at_loopback(), vec![hello(0, 3), odd, hello(2, 3)], LONG);

@@ -251,10 +251,11 @@ impl UniqueId {
         proof[..8].iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Whether nobody needs it any more: its root does not run here or has ended, or all ranks have come. Dropping the
-    /// last clone then waits until what they are told is on its way, [`Limits::flush`](super::root::Limits) at most.
+    /// Whether nobody needs it any more: its root does not run here or has ended, all ranks have come, or it was retired.
+    /// Dropping the last clone then waits until what they are told is on its way,
+    /// [`Limits::flush`](super::root::Limits) at most.
     pub(crate) fn is_over(&self) -> bool {
-        self.root.as_ref().is_none_or(|root| root.is_complete() || root.ended())
+        self.root.as_ref().is_none_or(|root| root.is_over())
     }
 
     /// Nobody will meet by it: its root ends if it runs here.

@@ -40,8 +40,15 @@ fn keep(created: &UniqueId) {
     forget_joined();
 }
 
-/// Lets go of the ids that nobody needs any more: of a rank's own once it has joined, so that neither their threads nor
-/// their descriptors outlive the call.
+/// The id with its rendezvous, if this process made it: whoever joins by it can end it. C passes on bytes alone.
+fn with_root(id: &UniqueId) -> UniqueId {
+    let bytes = id.to_bytes();
+    let ids = CREATED.lock().unwrap_or_else(PoisonError::into_inner);
+    ids.iter().find(|created| created.to_bytes() == bytes).unwrap_or(id).clone()
+}
+
+/// Lets go of the ids that nobody needs any more: of those that a rank has just joined by, so that neither their threads
+/// nor their descriptors outlive the call.
 fn forget_joined() {
     let over: Vec<UniqueId> = {
         let mut ids = CREATED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -102,7 +109,8 @@ impl Comm {
                 }
                 let options = comm.options()?;
                 // Kept until all have come, if it runs here.
-                let ids = ids.iter().map(|id| root_if_agreed(rank, id)).collect::<crate::Result<Vec<_>>>()?;
+                let ids = ids.iter().map(|id| root_if_agreed(rank, &with_root(id)));
+                let ids = ids.collect::<crate::Result<Vec<_>>>()?;
                 let joined = Communicator::join_unless(rank, size, &ids, &options, Some(comm.cancelled()))?;
                 comm.joined(joined)
             };

@@ -81,10 +81,30 @@ pub fn both() -> [Comm; 2] {
 /// # Panics
 /// Unless it is joined.
 pub fn join(id: NcclUniqueId, rank: c_int, config: Option<&[u64; 3]>) -> Comm {
+    join_by(&[id], rank, 2, config)
+}
+
+/// As [`join`], for a communicator of `size` ranks that has these ids.
+///
+/// # Panics
+/// Unless it is joined.
+pub fn join_by(ids: &[NcclUniqueId], rank: c_int, size: c_int, config: Option<&[u64; 3]>) -> Comm {
     let mut comm = null_mut();
     let config = config.map_or(null(), |config| config.as_ptr().cast());
-    // SAFETY: the place is writable until the end of this function, the config says its size.
-    let result = unsafe { nccl::ncclCommInitRankConfig(&mut comm, 2, id, rank, config) };
+    // SAFETY: the place is writable until the end of this function, the ids are as many, the config says its size.
+    let result = unsafe {
+        match ids {
+            [id] => nccl::ncclCommInitRankConfig(&mut comm, size, *id, rank, config),
+            _ => nccl::ncclCommInitRankScalable(
+                &mut comm,
+                size,
+                rank,
+                ids.len() as c_int,
+                ids.as_ptr(),
+                config,
+            ),
+        }
+    };
     if result != IN_PROGRESS {
         ok(result);
     }

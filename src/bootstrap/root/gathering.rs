@@ -50,6 +50,7 @@ pub(crate) struct Gathering<S> {
     connections: Vec<Connection<S>>,
     arrived: BTreeMap<Rank, Arrival>,
     told: BTreeSet<Rank>,
+    /// How many ranks there are: the most that anybody said, once they disagree.
     size: Option<u32>,
     /// The earliest deadline of a rank that is here, and how long that rank was ready to wait.
     deadline: Option<(Instant, Duration)>,
@@ -236,6 +237,8 @@ impl<S: Stream> Gathering<S> {
         };
         let size = *self.size.get_or_insert(hello.size);
         if size != hello.size {
+            // Whoever is right, nobody who may still come is to find an empty place.
+            self.size = Some(size.max(hello.size));
             self.fail(verdict::sizes(size, &self.arrived, rank, hello.size), now);
             return Heard::Waits;
         }

@@ -57,8 +57,9 @@ pub(super) struct Root {
     /// The process whose thread it is: a fork has the handle, but not the thread.
     process: u32,
     wake: UnixStream,
-    /// Whether all ranks have come: nothing is left to do but to send them what they wait for.
-    complete: Arc<AtomicBool>,
+    /// Whether nobody needs it any more: all ranks have come, and what is left to do is to tell them so or what went wrong;
+    /// or it was asked to stop.
+    over: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -88,8 +89,8 @@ impl Root {
             hosts = interfaces::usable()?;
         }
         hosts.retain(|ip| !ip.is_loopback());
-        let complete = Arc::<AtomicBool>::default();
-        let service = service::Service::new(listeners, woken, door, id, hosts, limits, complete.clone());
+        let over = Arc::<AtomicBool>::default();
+        let service = service::Service::new(listeners, woken, door, id, hosts, limits, over.clone());
         let thread = thread::Builder::new()
             .name("consort-root".into())
             .spawn(move || {
@@ -100,12 +101,13 @@ impl Root {
                 service.run();
             })
             .map_err(|error| Error::system("starting the thread consort-root", error))?;
-        Ok(Root { process: std::process::id(), wake, complete, thread: Mutex::new(Some(thread)) })
+        Ok(Root { process: std::process::id(), wake, over, thread: Mutex::new(Some(thread)) })
     }
 
     /// Asks the thread to tell everybody who waits and to end; does not wait.
     pub(super) fn stop(&self) {
         if std::process::id() == self.process {
+            self.over.store(true, Ordering::Release);
             // If the thread has ended already, nobody reads this, and nobody needs to; but no SIGPIPE then, which would
             // end a C program that leaves it at its default.
             let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
@@ -113,9 +115,10 @@ impl Root {
         }
     }
 
-    /// Whether all ranks have come, so that dropping it takes nothing from anybody. True for whoever has joined.
-    pub(super) fn is_complete(&self) -> bool {
-        self.complete.load(Ordering::Acquire)
+    /// Whether dropping it takes nothing from anybody: all ranks have come, it was asked to stop, or its thread has ended.
+    /// True for whoever has joined by it, but not in a forked child, which does not hear of what happens.
+    pub(super) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire) || self.ended()
     }
 
     /// Whether the thread has ended.

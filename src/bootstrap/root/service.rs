@@ -34,11 +34,11 @@ pub(super) struct Service {
     id_bytes: [u8; UniqueId::BYTES],
     gathering: Gathering<TcpStream>,
     accept_from: Instant,
-    complete: Arc<AtomicBool>,
+    over: Arc<AtomicBool>,
 }
 
 impl Service {
-    /// `complete` becomes true before anybody hears that all are here.
+    /// `over` becomes true before anybody hears that all are here.
     pub(super) fn new(
         listeners: Vec<TcpListener>,
         woken: UnixStream,
@@ -46,7 +46,7 @@ impl Service {
         id: &UniqueId,
         hosts: Vec<IpAddr>,
         limits: Limits,
-        complete: Arc<AtomicBool>,
+        over: Arc<AtomicBool>,
     ) -> Self {
         Service {
             listeners,
@@ -55,7 +55,7 @@ impl Service {
             id_bytes: id.to_bytes(),
             gathering: Gathering::new(id, hosts, limits),
             accept_from: Instant::now(),
-            complete,
+            over,
         }
     }
 
@@ -161,7 +161,7 @@ impl Service {
     fn announce(&mut self, complete: Complete, now: Instant) {
         self.close_listeners();
         self.door = None;
-        self.complete.store(true, Ordering::Release);
+        self.over.store(true, Ordering::Release);
         self.gathering.announce(complete, now);
     }
 
@@ -193,13 +193,12 @@ mod tests {
         // A fork would hold the same socket: it must not go on taking connections there.
         let forked = listener.try_clone().unwrap();
         let (_wake, woken) = UnixStream::pair().unwrap();
-        let complete = Arc::<AtomicBool>::default();
+        let over = Arc::<AtomicBool>::default();
         let limits = Limits::default();
-        let mut service =
-            Service::new(vec![listener], woken, None, &id, Vec::new(), limits, complete.clone());
+        let mut service = Service::new(vec![listener], woken, None, &id, Vec::new(), limits, over.clone());
         service.announce(Complete::default(), Instant::now());
         assert!(service.listeners.is_empty() && service.door.is_none());
-        assert!(complete.load(Ordering::Acquire));
+        assert!(over.load(Ordering::Acquire));
         let refused = std::net::TcpStream::connect(address).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
         drop(forked);
