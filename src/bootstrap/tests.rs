@@ -284,13 +284,21 @@ fn different_sizes_and_settings_are_named_with_their_ranks() {
         let Err(Error::Settings { difference }) = result else { panic!("{result:?}") };
         assert!(difference.contains("rank 0 says 2") && difference.contains("rank 1 says 3"), "{difference}");
     }
-    // As many have heard it as one of them said there are; one more comes.
+    // As many have heard it as the first said there are, and as the second said; more come.
     let id = at_loopback();
-    let early = join_all(&id, vec![hello(1, 2), hello(2, 3)], LONG);
-    thread::sleep(Duration::from_millis(50));
-    for result in early.into_iter().chain([join(&id, hello(0, 3), LONG)]) {
+    let first = thread::spawn({
+        let id = id.clone();
+        move || join(&id, hello(1, 2), LONG)
+    });
+    thread::sleep(Duration::from_millis(100));
+    let mut results = vec![join(&id, hello(2, 3), LONG), first.join().unwrap()];
+    for late in [hello(3, 4), hello(0, 4)] {
+        thread::sleep(Duration::from_millis(50));
+        results.push(join(&id, late, LONG));
+    }
+    for result in results {
         let Err(Error::Settings { difference }) = result else { panic!("{result:?}") };
-        assert!(difference.contains("rank 1 says 2") && difference.contains("rank 2 says 3"), "{difference}");
+        assert_eq!(difference, "number of ranks: rank 1 says 2; rank 2 says 3");
     }
     let mut odd = hello(1, 3);
     odd.settings[1].1 = "131072".into();
@@ -299,6 +307,21 @@ fn different_sizes_and_settings_are_named_with_their_ranks() {
         let Err(Error::Settings { difference }) = result else { panic!("{result:?}") };
         assert_eq!(difference, "slot_bytes: ranks 0, 2 say 262144; rank 1 says 131072");
     }
+}
+
+#[test]
+fn a_failure_is_not_told_for_ever_to_those_who_never_come() {
+    let limits = Limits { linger: Duration::from_millis(300), ..Limits::default() };
+    let id = UniqueId::create_on(&[IpAddr::from([127, 0, 0, 1])], None, limits).unwrap();
+    let root = id.root.clone().unwrap();
+    let begun = Instant::now();
+    // There are no more than these.
+    assert!(join_all(&id, vec![hello(0, 2), hello(1, 3)], LONG).iter().all(Result::is_err));
+    while !root.ended() {
+        assert!(begun.elapsed() < LONG / 2, "the root stays");
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert!(begun.elapsed() >= limits.linger && id.is_over());
 }
 
 #[test]

@@ -251,7 +251,7 @@ impl UniqueId {
         proof[..8].iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Whether nobody needs it any more: its root does not run here or has ended, all ranks have come, or it was retired.
+    /// Whether nobody needs it any more: its root does not run here or has ended, all ranks have joined, or it was retired.
     /// Dropping the last clone then waits until what they are told is on its way,
     /// [`Limits::flush`](super::root::Limits) at most.
     pub(crate) fn is_over(&self) -> bool {

@@ -82,9 +82,10 @@ impl Communicator {
     ) -> Result<Self> {
         match ids {
             [first, others @ ..] if ids.len() <= size as usize => {
-                let joined = Self::meet(rank, size, first, others, Settings::resolve(options)?, cancelled)?;
+                let joined = Self::meet(rank, size, first, others, Settings::resolve(options)?, cancelled);
+                // Whatever came of it, nobody meets by them.
                 others.iter().for_each(UniqueId::retire);
-                Ok(joined)
+                joined
             }
             _ => Err(Error::invalid(
                 format!("{} unique ids were given for {size} ranks", ids.len()),

@@ -48,7 +48,7 @@ fn with_root(id: &UniqueId) -> UniqueId {
 }
 
 /// Lets go of the ids that nobody needs any more: of those that a rank has just joined by, so that neither their threads
-/// nor their descriptors outlive the call.
+/// nor their descriptors outlive the calls of this process's ranks.
 fn forget_joined() {
     let over: Vec<UniqueId> = {
         let mut ids = CREATED.lock().unwrap_or_else(PoisonError::into_inner);

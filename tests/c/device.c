@@ -398,7 +398,7 @@ static int entries(const char* path) {
   return count;
 }
 
-/* Threads of this process, but for those that end by themselves with a launch: they are the stand-in driver's. */
+/* Threads of this process, but for the stand-in driver's: of a queue until the end, of a launch until it is over. */
 static int threads_left(void) {
   char path[280], name[32];
   struct dirent* entry;
@@ -414,7 +414,7 @@ static int threads_left(void) {
     file = fopen(path, "r");
     /* It has ended meanwhile. */
     if (!file) continue;
-    if (fgets(name, sizeof name, file) && strcmp(name, "standin launch\n") != 0) count++;
+    if (fgets(name, sizeof name, file) && strncmp(name, "standin ", 8) != 0) count++;
     fclose(file);
   }
   closedir(directory);

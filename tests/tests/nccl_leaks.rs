@@ -127,24 +127,22 @@ fn held() -> [usize; 5] {
     [descriptors().len(), shared_mappings().len(), shared_memory_names().len(), threads(), comms + streams]
 }
 
-/// Once no thread is on its way out any more.
-fn settled(most: Option<[usize; 5]>) -> [usize; 5] {
-    let is_more =
-        |now: &[usize; 5]| most.is_some_and(|most| now.iter().zip(&most).any(|(now, most)| now > most));
-    eventually(Duration::from_secs(5), || !is_more(&held()));
+/// Once what is on its way out has gone, if there was no more than `before`.
+fn settled(before: [usize; 5]) -> [usize; 5] {
+    eventually(Duration::from_secs(5), || held().iter().zip(&before).all(|(now, before)| now <= before));
     held()
 }
 
 #[test]
 fn a_thousand_communicators_leave_nothing() {
     let begun = Instant::now();
+    // Before the first there is nothing that would be left.
+    let before = held();
     (0..WARM_UP).for_each(round);
-    let several = (0..5).map(|_| settled(None));
-    let before =
-        several.reduce(|one, two| std::array::from_fn(|at| one[at].max(two[at]))).unwrap_or_default();
+    settled(before);
     let (heap, resident, mapped) = (bytes(), status("VmRSS"), mappings());
     (0..ROUNDS).for_each(round);
-    let after = settled(Some(before));
+    let after = settled(before);
     let more = bytes() - heap;
     let grown = status("VmRSS").saturating_sub(resident);
     println!(

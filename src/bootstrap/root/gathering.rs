@@ -50,11 +50,13 @@ pub(crate) struct Gathering<S> {
     connections: Vec<Connection<S>>,
     arrived: BTreeMap<Rank, Arrival>,
     told: BTreeSet<Rank>,
-    /// How many ranks there are: the most that anybody said, once they disagree.
+    /// How many ranks there are: the most that anybody said.
     size: Option<u32>,
     /// The earliest deadline of a rank that is here, and how long that rank was ready to wait.
     deadline: Option<(Instant, Duration)>,
     verdict: Option<Verdict>,
+    /// How long a failure is told to those who still come.
+    told_until: Option<Instant>,
     /// When to end at the latest, once asked to.
     stopping: Option<Instant>,
 }
@@ -74,6 +76,7 @@ impl<S: Stream> Gathering<S> {
             size: None,
             deadline: None,
             verdict: None,
+            told_until: None,
             stopping: None,
         }
     }
@@ -92,7 +95,8 @@ impl<S: Stream> Gathering<S> {
     pub(crate) fn until(&self) -> Option<Instant> {
         let patience = self.connections.iter().filter_map(|connection| connection.until).min();
         let deadline = self.deadline.filter(|_| self.undecided()).map(|(deadline, _)| deadline);
-        [patience, deadline, self.stopping].into_iter().flatten().min()
+        let told_until = self.told_until.filter(|_| self.connections.is_empty());
+        [patience, deadline, told_until, self.stopping].into_iter().flatten().min()
     }
 
     /// Whether everything was said and nobody is there to hear more.
@@ -104,9 +108,10 @@ impl<S: Stream> Gathering<S> {
         match &self.verdict {
             None => false,
             Some(Verdict::Table) => done,
-            // Latecomers get the same error, so it stays until every rank was told or the id is dropped.
+            // Latecomers get the same error, so it stays until every rank was told, for a while, or until the id is dropped.
             Some(Verdict::Failure(_)) => {
-                done && self.size.is_some_and(|size| self.told.len() >= size as usize)
+                let all_told = self.size.is_some_and(|size| self.told.len() >= size as usize);
+                done && (all_told || self.told_until.is_some_and(|until| now >= until))
             }
         }
     }
@@ -210,6 +215,9 @@ impl<S: Stream> Gathering<S> {
     fn hear(&mut self, at: usize, hello: HelloSeen, now: Instant) -> Heard {
         let rank = hello.rank;
         self.connections[at].wait(rank);
+        // Whoever is right, nobody who may still come is to find an empty place.
+        let known = self.size;
+        self.size = known.max(Some(hello.size));
         match &self.verdict {
             Some(Verdict::Failure(error)) => {
                 let error = error.clone();
@@ -235,10 +243,8 @@ impl<S: Stream> Gathering<S> {
                 return Heard::Waits;
             }
         };
-        let size = *self.size.get_or_insert(hello.size);
+        let size = known.unwrap_or(hello.size);
         if size != hello.size {
-            // Whoever is right, nobody who may still come is to find an empty place.
-            self.size = Some(size.max(hello.size));
             self.fail(verdict::sizes(size, &self.arrived, rank, hello.size), now);
             return Heard::Waits;
         }
@@ -299,6 +305,7 @@ impl<S: Stream> Gathering<S> {
             }
         }
         self.verdict = Some(Verdict::Failure(error));
+        self.told_until = now.checked_add(self.limits.linger);
         self.flush();
     }
 

@@ -39,6 +39,8 @@ pub(crate) struct Limits {
     pub(crate) hello: Duration,
     /// How long a rank may take to receive the verdict, and dropping the id to deliver it.
     pub(crate) flush: Duration,
+    /// How long those who still come hear of a failure, if nobody drops the id.
+    pub(crate) linger: Duration,
 }
 
 impl Default for Limits {
@@ -48,6 +50,8 @@ impl Default for Limits {
             proof: Duration::from_secs(5),
             hello: Duration::from_secs(10),
             flush: Duration::from_secs(5),
+            // As long as ranks wait for each other, unless they are told otherwise.
+            linger: Duration::from_secs(300),
         }
     }
 }
@@ -57,8 +61,7 @@ pub(super) struct Root {
     /// The process whose thread it is: a fork has the handle, but not the thread.
     process: u32,
     wake: UnixStream,
-    /// Whether nobody needs it any more: all ranks have come, and what is left to do is to tell them so or what went wrong;
-    /// or it was asked to stop.
+    /// Whether it was asked to stop, or all ranks have come and agree: what is left to do is to tell those who are here.
     over: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -115,8 +118,8 @@ impl Root {
         }
     }
 
-    /// Whether dropping it takes nothing from anybody: all ranks have come, it was asked to stop, or its thread has ended.
-    /// True for whoever has joined by it, but not in a forked child, which does not hear of what happens.
+    /// Whether dropping it takes nothing from anybody: all ranks have come and agree, it was asked to stop, or its thread has
+    /// ended. True for whoever has joined by it, but not in a forked child, which does not hear of what happens.
     pub(super) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire) || self.ended()
     }
