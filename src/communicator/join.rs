@@ -82,10 +82,9 @@ impl Communicator {
     ) -> Result<Self> {
         match ids {
             [first, others @ ..] if ids.len() <= size as usize => {
-                let joined = Self::meet(rank, size, first, others, Settings::resolve(options)?, cancelled);
-                // Whatever came of it, nobody meets by them.
+                let joined = Self::meet(rank, size, first, others, Settings::resolve(options)?, cancelled)?;
                 others.iter().for_each(UniqueId::retire);
-                joined
+                Ok(joined)
             }
             _ => Err(Error::invalid(
                 format!("{} unique ids were given for {size} ranks", ids.len()),

@@ -111,8 +111,10 @@ impl Comm {
                 // Kept until all have come, if it runs here.
                 let ids = ids.iter().map(|id| root_if_agreed(rank, &with_root(id)));
                 let ids = ids.collect::<crate::Result<Vec<_>>>()?;
-                let joined = Communicator::join_unless(rank, size, &ids, &options, Some(comm.cancelled()))?;
-                comm.joined(joined)
+                let joined = Communicator::join_unless(rank, size, &ids, &options, Some(comm.cancelled()));
+                // Whatever came of it: C does not drop ids.
+                ids.iter().skip(1).for_each(UniqueId::retire);
+                comm.joined(joined?)
             };
             let joined = join();
             forget_joined();

@@ -89,6 +89,16 @@ pub fn join(id: NcclUniqueId, rank: c_int, config: Option<&[u64; 3]>) -> Comm {
 /// # Panics
 /// Unless it is joined.
 pub fn join_by(ids: &[NcclUniqueId], rank: c_int, size: c_int, config: Option<&[u64; 3]>) -> Comm {
+    let (result, comm) = try_join(ids, rank, size, config);
+    if result != IN_PROGRESS {
+        ok(result);
+    }
+    settled(comm);
+    comm
+}
+
+/// As [`join_by`], and as it came: the result and the handle.
+pub fn try_join(ids: &[NcclUniqueId], rank: c_int, size: c_int, config: Option<&[u64; 3]>) -> (c_int, Comm) {
     let mut comm = null_mut();
     let config = config.map_or(null(), |config| config.as_ptr().cast());
     // SAFETY: the place is writable until the end of this function, the ids are as many, the config says its size.
@@ -105,11 +115,7 @@ pub fn join_by(ids: &[NcclUniqueId], rank: c_int, size: c_int, config: Option<&[
             ),
         }
     };
-    if result != IN_PROGRESS {
-        ok(result);
-    }
-    settled(comm);
-    comm
+    (result, comm)
 }
 
 /// Waits until nothing is in progress.

@@ -50,8 +50,19 @@ fn by_id(config: Option<&[u64; 3]>, abort: bool) {
     });
 }
 
-/// Ids that nobody meets by: of a rank that is alone, and all but the first of several.
+/// Ids that nobody meets by: all but the first of several, also when ranks disagree about them, and of a rank that is alone.
 fn by_ids_that_nobody_needs() {
+    let [first, one, other] = [unique_id(), unique_id(), unique_id()];
+    std::thread::scope(|threads| {
+        let refused = |second, rank| {
+            assert_eq!(
+                c_calls::try_join(&[first, second], rank, 2, None),
+                (c_calls::INVALID_USAGE, null_mut())
+            );
+        };
+        threads.spawn(move || refused(one, 1));
+        refused(other, 0);
+    });
     destroy(join_by(&[unique_id()], 0, 1, None));
     let ids = [unique_id(), unique_id()];
     std::thread::scope(|threads| {
