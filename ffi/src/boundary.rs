@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use consort::nccl::{Code, Failure, Progress, Result, group, last_failure, log, remember};
 
@@ -51,30 +51,59 @@ thread_local! {
     static LAST_ERRORS: RefCell<LastErrors> = RefCell::default();
 }
 
-/// Texts that clients were given, in memory that is never freed: a client may read a text late, as NCCL's is one buffer for
-/// ever. The oldest gives way; a longer text is cut.
+/// Texts that a client was given, in memory that is never freed: a client may read a text late, as NCCL's is one buffer for
+/// ever. The oldest gives way; a longer text is cut. A thread's are its own, so that nobody writes what it is reading.
 struct HandedOut {
+    /// Whether a thread has it.
+    taken: AtomicBool,
     next: AtomicUsize,
     texts: [[AtomicU8; TEXT_BYTES]; TEXTS],
 }
 
-const TEXTS: usize = 32;
+const TEXTS: usize = 8;
 const TEXT_BYTES: usize = 4096;
+/// So many threads at a time have texts of their own; all others share the last.
+const OWNERS: usize = 64;
 
-static HANDED_OUT: HandedOut = HandedOut {
-    next: AtomicUsize::new(0),
-    texts: [const { [const { AtomicU8::new(0) }; TEXT_BYTES] }; TEXTS],
-};
+static HANDED_OUT: [HandedOut; OWNERS + 1] = [const {
+    HandedOut {
+        taken: AtomicBool::new(false),
+        next: AtomicUsize::new(0),
+        texts: [const { [const { AtomicU8::new(0) }; TEXT_BYTES] }; TEXTS],
+    }
+}; OWNERS + 1];
 
-/// Copies a text to where it can be read for ever, or until as many others were handed out.
+/// A thread's place among those texts, until it ends.
+struct Own(&'static HandedOut);
+
+impl Own {
+    fn take() -> Self {
+        let owned = HANDED_OUT[..OWNERS].iter().find(|texts| !texts.taken.swap(true, Ordering::Acquire));
+        Own(owned.unwrap_or(&HANDED_OUT[OWNERS]))
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        self.0.taken.store(false, Ordering::Release);
+    }
+}
+
+thread_local! {
+    static OWN_TEXTS: Own = Own::take();
+}
+
+/// Copies a text to where it can be read for ever, or until this thread has been handed out as many others.
 fn hand_out(text: &str) -> *const c_char {
     // Relaxed throughout: what is read by the thread that asked was written by it; others see some text, ended by a zero.
+    // A thread that ends has none of its own any more.
+    let texts = OWN_TEXTS.try_with(|own| own.0).unwrap_or(&HANDED_OUT[OWNERS]);
     let mut end = text.len().min(TEXT_BYTES - 1);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
     let text = &text[..end];
-    let place = &HANDED_OUT.texts[HANDED_OUT.next.fetch_add(1, Ordering::Relaxed) % TEXTS];
+    let place = &texts.texts[texts.next.fetch_add(1, Ordering::Relaxed) % TEXTS];
     let bytes = text.bytes().map(|byte| if byte == 0 { b' ' } else { byte }).chain([0]);
     place.iter().zip(bytes).for_each(|(place, byte)| place.store(byte, Ordering::Relaxed));
     place.as_ptr().cast()
@@ -197,7 +226,7 @@ fn failure_of(comm: *mut c_void) -> Option<String> {
 exported! {
     /// Why `comm` failed in the background or for good; else the text of this thread's last failed call, whatever the
     /// communicator; else the last failure of any thread. The text stays, but for its words: they give way to another's when
-    /// this process has asked 32 times more.
+    /// this thread has asked 8 times more, or has ended and another thread asks.
     ///
     /// # Safety
     /// None is needed: any `comm` will do.
@@ -257,9 +286,11 @@ mod tests {
         let read = |text| unsafe { CStr::from_ptr(text) }.to_str().expect("UTF-8").to_owned();
         assert_eq!(read(first), "first text");
         assert_eq!(read(cut).len(), TEXT_BYTES - 2);
-        for _ in 0..2 * TEXTS {
-            hand_out("another");
-        }
+        let others = || (0..2 * TEXTS).for_each(|_| _ = hand_out("another"));
+        // More of them than have places of their own.
+        std::thread::scope(|threads| (0..2 * OWNERS).for_each(|_| drop(threads.spawn(others))));
+        assert_eq!(read(first), "first text");
+        others();
         assert_eq!(read(first), "another");
     }
 
