@@ -60,7 +60,7 @@ struct HandedOut {
     texts: [[AtomicU8; TEXT_BYTES]; TEXTS],
 }
 
-const TEXTS: usize = 8;
+const TEXTS: usize = 32;
 const TEXT_BYTES: usize = 4096;
 /// So many threads at a time have texts of their own; all others share the last.
 const OWNERS: usize = 64;
@@ -226,7 +226,7 @@ fn failure_of(comm: *mut c_void) -> Option<String> {
 exported! {
     /// Why `comm` failed in the background or for good; else the text of this thread's last failed call, whatever the
     /// communicator; else the last failure of any thread. The text stays, but for its words: they give way to another's when
-    /// this thread has asked 8 times more, or has ended and another thread asks.
+    /// this thread has asked 32 times more; after its end, and of more than 64 threads that ask at a time, others count with it.
     ///
     /// # Safety
     /// None is needed: any `comm` will do.

@@ -138,7 +138,7 @@ fn held() -> [usize; 5] {
     [descriptors().len(), shared_mappings().len(), shared_memory_names().len(), threads(), comms + streams]
 }
 
-/// Once what is on its way out has gone, if there was no more than `before`.
+/// What is held, once it is no more than `before`; after five seconds in any case.
 fn settled(before: [usize; 5]) -> [usize; 5] {
     eventually(Duration::from_secs(5), || held().iter().zip(&before).all(|(now, before)| now <= before));
     held()

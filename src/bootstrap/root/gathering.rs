@@ -95,6 +95,7 @@ impl<S: Stream> Gathering<S> {
     pub(crate) fn until(&self) -> Option<Instant> {
         let patience = self.connections.iter().filter_map(|connection| connection.until).min();
         let deadline = self.deadline.filter(|_| self.undecided()).map(|(deadline, _)| deadline);
+        // Whoever is here is told first, by a deadline of its own.
         let told_until = self.told_until.filter(|_| self.connections.is_empty());
         [patience, deadline, told_until, self.stopping].into_iter().flatten().min()
     }
