@@ -25,18 +25,24 @@ pub(crate) fn allocations(context: &Context) -> Result<()> {
     comm.barrier()
 }
 
-/// `calls` 8-byte all-reduces, for whoever counts system calls from outside.
+/// `stretches` of 1000 8-byte all-reduces, for whoever counts system calls from outside.
 pub(crate) fn count(context: &Context) -> Result<()> {
     let comm = context.join()?;
     let mut value = [1.0f32; 2];
-    comm.all_reduce(&mut value, ReduceOp::Max)?;
     let waited = system::waited_for_cores();
-    // The two lines are seen by whoever traces this process.
-    println!("begin");
-    for _ in 0..context.number("calls") {
-        comm.all_reduce(&mut value, ReduceOp::Max)?;
+    let mut calls = |many: u32| (0..many).try_for_each(|_| comm.all_reduce(&mut value, ReduceOp::Max));
+    for _ in 0..context.number("stretches") {
+        // What is traced is slow to say anything: its peer has stopped spinning and is met again by these.
+        calls(100)?;
+        // The two lines are seen by whoever traces this process.
+        if comm.rank() == 0 {
+            println!("begin");
+        }
+        calls(1000)?;
+        if comm.rank() == 0 {
+            println!("end");
+        }
     }
-    println!("end");
     println!("waited {}", (system::waited_for_cores() - waited).as_micros());
     Ok(())
 }

@@ -48,28 +48,35 @@ fn an_idle_communicator_is_small_and_says_so() {
     job.all_end_well();
 }
 
-/// System calls by name of rank 0, all its threads, in so many all-reduces, and for how long both ranks had no core.
-fn system_calls(calls: u32) -> (BTreeMap<String, u32>, u64) {
+/// A stretch of 1000 all-reduces: the system calls of all threads of rank 0, by name.
+type Stretch = BTreeMap<String, u32>;
+
+/// What so many stretches called, and for how long (microseconds) both ranks had no core.
+fn system_calls(stretches: usize) -> (Vec<Stretch>, u64) {
     let file = std::env::temp_dir().join(format!("consort-strace-{}", std::process::id()));
     let path = file.display().to_string();
-    let start = Start::new(RANK, "count", 2).with("calls", calls).env("CONSORT_TIMEOUT", 30);
+    let start = Start::new(RANK, "count", 2).with("stretches", stretches).env("CONSORT_TIMEOUT", 30);
     let mut job = start.wrapped(&["strace", "-f", "-o", &path]).go();
     let waited = (0..2).map(|rank| job.line(rank, "waited ").parse().unwrap_or(0)).sum();
     job.all_end_well();
     let text = std::fs::read_to_string(&file).expect("the trace");
     let _ = std::fs::remove_file(&file);
-    let within = text.lines().skip_while(|line| !line.contains("write(1, \"begin")).skip(1);
-    let within: Vec<&str> = within.take_while(|line| !line.contains("write(1, \"end")).collect();
-    assert!(text.contains("write(1, \"end"), "no end in the trace:\n{text}");
-    let mut counts = BTreeMap::new();
-    for line in within {
-        // `1234 futex(0x..., ...) = 0`; what was resumed was counted when it began.
-        let name = line.split_whitespace().nth(1).and_then(|call| call.split_once('(')).map(|(name, _)| name);
-        if let Some(name) = name {
-            *counts.entry(name.to_owned()).or_insert(0) += 1;
+    let (mut done, mut under_way) = (Vec::new(), None);
+    for line in text.lines() {
+        if line.contains("write(1, \"begin") {
+            under_way = Some(Stretch::new());
+        } else if line.contains("write(1, \"end") {
+            done.extend(under_way.take());
+        } else if let Some(stretch) = &mut under_way {
+            // `1234 futex(0x..., ...) = 0`; what was resumed was counted when it began.
+            let called = line.split_whitespace().nth(1).and_then(|call| call.split_once('('));
+            if let Some((name, _)) = called {
+                *stretch.entry(name.to_owned()).or_insert(0) += 1;
+            }
         }
     }
-    (counts, waited)
+    assert_eq!(done.len(), stretches, "marks in the trace:\n{text}");
+    (done, waited)
 }
 
 #[test]
@@ -84,25 +91,28 @@ fn a_repeated_small_call_makes_no_system_call() {
         consort_tests::system::skip("two ranks do not spin on one core");
         return;
     }
-    const CALLS: u32 = 100_000;
-    let mut last = String::new();
+    const STRETCHES: usize = 100;
     for attempt in 0..3 {
-        let (counts, waited) = system_calls(CALLS);
-        println!("attempt {attempt}: {CALLS} calls, {counts:?}, {waited} us without a core");
-        let count = |waits: bool| -> u32 {
-            counts.iter().filter(|(name, _)| WAITING.contains(&name.as_str()) == waits).map(|(_, n)| n).sum()
-        };
-        if count(false) < 20 && count(true) < 1000 {
+        let (stretches, waited) = system_calls(STRETCHES);
+        let mut all = Stretch::new();
+        for (name, count) in stretches.iter().flatten() {
+            *all.entry(name.clone()).or_insert(0) += count;
+        }
+        let without = stretches.iter().filter(|stretch| stretch.is_empty()).count();
+        println!(
+            "attempt {attempt}: {without} of {STRETCHES} stretches without; in all {all:?}, {waited} us without a core"
+        );
+        // A peer without a core for 20 ms is asked what it is doing: messages of the control thread.
+        let work: u32 =
+            all.iter().filter(|(name, _)| !WAITING.contains(&name.as_str())).map(|(_, n)| n).sum();
+        assert!(work < 1000, "system calls besides waiting: {all:?}");
+        // A rank whose core is taken, by the tracer, another process or the host below, makes its peer wait in some
+        // stretches. What calls do by themselves, be it one in a thousand, is in every stretch.
+        if without >= STRETCHES / 2 {
             return;
         }
-        last = format!("{counts:?}");
-        // A peer without a core for 20 ms is asked what it is doing: messages of the control thread.
-        assert!(count(false) < 1000, "system calls in {CALLS} calls: {last}");
-        assert!(waited > 5_000, "system calls although both ranks had their cores: {last}");
     }
-    consort_tests::system::skip(&format!(
-        "the cores are too busy to say that spinning ranks make no system call: {last}"
-    ));
+    panic!("most stretches of 1000 calls make system calls, three times");
 }
 
 #[test]
