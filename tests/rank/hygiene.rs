@@ -25,6 +25,35 @@ pub(crate) fn allocations(context: &Context) -> Result<()> {
     comm.barrier()
 }
 
+/// Allocations of this process in the first call of a size, after calls of another size of its class: the best of seven
+/// sizes, as other threads allocate while a peer has no core.
+pub(crate) fn first_calls(context: &Context) -> Result<()> {
+    let comm = context.join()?;
+    // 4-byte elements: packets, slots, and what is long enough for plans that cut it.
+    for (warm, first) in [(9, 16), (600, 1000), (9_000, 16_384), (150_000, 250_001), (600_000, 1 << 20)] {
+        let mut values = vec![1.0f32; first];
+        let mut counts = [0; 7];
+        for (at, count) in counts.iter_mut().enumerate() {
+            *count =
+                first_call(|count| comm.all_reduce(&mut values[..count], ReduceOp::Max), warm, first - at)?;
+        }
+        println!("first-{first} {}", counts.iter().min().expect("seven"));
+    }
+    let mut all = [0.0f32; 32];
+    println!(
+        "fresh {}",
+        first_call(|count| comm.all_gather(&[1.0f32; 16][..count], &mut all[..2 * count]), 0, 16)?
+    );
+    comm.barrier()
+}
+
+fn first_call(mut call: impl FnMut(usize) -> Result<()>, warm: usize, first: usize) -> Result<u64> {
+    (0..20).try_for_each(|_| call(warm))?;
+    let before = counting::calls();
+    call(first)?;
+    Ok(counting::calls() - before)
+}
+
 /// `stretches` of 1000 8-byte all-reduces, for whoever counts system calls from outside.
 pub(crate) fn count(context: &Context) -> Result<()> {
     let comm = context.join()?;

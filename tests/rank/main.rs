@@ -127,6 +127,7 @@ fn main() {
         "fork-and-die" => fork::fork_and_wait_to_die(&context),
         "allocations" => hygiene::allocations(&context),
         "count" => hygiene::count(&context),
+        "first-calls" => hygiene::first_calls(&context),
         "rounds" => hygiene::rounds(&context),
         "idle" => hygiene::idle(&context),
         "wait" => hygiene::wait(&context),

@@ -32,6 +32,24 @@ fn a_repeated_small_call_between_processes_allocates_nothing() {
 }
 
 #[test]
+fn the_first_call_of_a_size_plans_nothing_after_another_size_of_its_class() {
+    let _alone = alone();
+    let mut job = Start::new(RANK, "first-calls", 2).env("CONSORT_TIMEOUT", 30).go();
+    for rank in 0..2 {
+        let allocations = |line: &str| -> u64 { line.parse().expect("a number") };
+        for size in [16, 1000, 16_384, 250_001, 1 << 20] {
+            let count = allocations(&job.line(rank, &format!("first-{size} ")));
+            // One remembers the call itself, where it is short.
+            assert!(count <= 1, "{count} allocations in the first call of {size} elements, rank {rank}");
+        }
+        let fresh = allocations(&job.line(rank, "fresh "));
+        println!("rank {rank}: {fresh} allocations in the first call of a kind");
+        assert!(fresh > 1, "{fresh} allocations where something had to be planned");
+    }
+    job.all_end_well();
+}
+
+#[test]
 fn an_idle_communicator_is_small_and_says_so() {
     let _alone = alone();
     let mut job = Start::new(RANK, "idle", 2).with("many", 50).env("CONSORT_TIMEOUT", 30).go();
