@@ -137,11 +137,13 @@ fn wrong_shrinks_are_refused() {
 
 /// Two ranks wait for a third that stays away; they shrink without it.
 fn shrinks_out_of(put: impl Fn(Comm, *mut i32) + Send + Sync + 'static) {
-    let over = Barrier::new(3);
+    let (waiting, over) = (Barrier::new(2), Barrier::new(3));
     ranks(3, move |rank, comm| {
         if rank != 2 {
             let (mut data, mut child) = (Box::new([rank + 1]), null_mut());
             put(comm, data.as_mut_ptr());
+            // The first that shrinks ends the other's operation too.
+            waiting.wait();
             let at = Instant::now();
             ok!(ncclCommShrink(comm, [2].as_mut_ptr(), 1, &mut child, null(), 1));
             assert!(at.elapsed() < DEADLINE / 6, "it waited for the deadline: {:?}", at.elapsed());

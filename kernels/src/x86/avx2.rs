@@ -8,10 +8,10 @@ use std::arch::x86_64::*;
 use half::{bf16, f16};
 
 use super::float_lanes::{FloatRegister, canonical, combine, float_lanes, float_register, scale};
-use super::float8_sum::sum_of_two;
+use super::float8_sum::{ByteRegister, Table, byte_register, sum_of_two};
 use crate::convert::{E4m3, E5m2, Format, NAN_F32, NAN_F64, denormal_magic, rebias, smallest_normal};
 use crate::number::Number;
-use crate::reduce_op::Op;
+use crate::reduce_op::{Op, Sum};
 use crate::vector::{Isa, Job, Lanes, array_lanes, fold};
 use crate::{F8E4m3, F8E5m2};
 
@@ -96,6 +96,36 @@ float_register!(
     )
 );
 
+byte_register!(
+    "avx2,f16c",
+    __m256i,
+    _mm256_set1_epi8,
+    _mm256_and_si256,
+    _mm256_or_si256,
+    _mm256_xor_si256,
+    _mm256_andnot_si256,
+    _mm256_add_epi8,
+    _mm256_sub_epi8,
+    _mm256_subs_epu8,
+    _mm256_max_epu8,
+    _mm256_min_epu8,
+    _mm256_max_epi8,
+    _mm256_min_epi8,
+    _mm256_avg_epu8,
+    |bits| _mm256_and_si256(_mm256_srli_epi16::<3>(bits), _mm256_set1_epi8(15)),
+    |value, limit| _mm256_movemask_epi8(_mm256_cmpgt_epi8(value, limit)) != 0,
+    // SAFETY: a table has 64 bytes and is aligned to as many.
+    |indices, table| _mm256_shuffle_epi8(unsafe { _mm256_load_si256(table.cast()) }, indices),
+    |by, zero, one| {
+        let by = match BIT {
+            4 => _mm256_slli_epi16::<3>(by),
+            5 => _mm256_slli_epi16::<2>(by),
+            _ => by,
+        };
+        _mm256_blendv_epi8(zero, one, by)
+    }
+);
+
 float_lanes!(
     Avx2,
     "avx2,f16c",
@@ -152,7 +182,7 @@ float_lanes!(
         ]
     },
     |vector| encode_f8::<E5m2, { 23 - E5m2::FRACTION as i32 }>(vector),
-    sum_of_two: sum_of_two::<F8E5m2, E5m2>
+    sum_of_two: sum_of_two::<__m256i, E5m2>
 );
 float_lanes!(
     Avx2,
@@ -169,7 +199,7 @@ float_lanes!(
         ]
     },
     |vector| encode_f8::<E4m3, { 23 - E4m3::FRACTION as i32 }>(vector),
-    sum_of_two: sum_of_two::<F8E4m3, E4m3>
+    sum_of_two: sum_of_two::<__m256i, E4m3>
 );
 
 /// The nearest bfloat16 in the upper half of each lane.

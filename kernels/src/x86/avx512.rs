@@ -8,9 +8,10 @@ use std::arch::x86_64::*;
 use half::{bf16, f16};
 
 use super::float_lanes::{FloatRegister, canonical, combine, float_lanes, float_register, scale};
+use super::float8_sum::{ByteRegister, Table, byte_register, sum_of_two};
 use crate::convert::{E4m3, E5m2, Format, NAN_F32, NAN_F64, denormal_magic, rebias, smallest_normal};
 use crate::number::Number;
-use crate::reduce_op::Op;
+use crate::reduce_op::{Op, Sum};
 use crate::vector::{Isa, Job, Lanes, array_lanes, fold};
 use crate::{F8E4m3, F8E5m2};
 
@@ -105,6 +106,35 @@ float_register!(
     )
 );
 
+byte_register!(
+    "avx512f,avx512bw,avx512dq,avx512vl",
+    __m512i,
+    _mm512_set1_epi8,
+    _mm512_and_si512,
+    _mm512_or_si512,
+    _mm512_xor_si512,
+    _mm512_andnot_si512,
+    _mm512_add_epi8,
+    _mm512_sub_epi8,
+    _mm512_subs_epu8,
+    _mm512_max_epu8,
+    _mm512_min_epu8,
+    _mm512_max_epi8,
+    _mm512_min_epi8,
+    _mm512_avg_epu8,
+    |bits| _mm512_and_si512(_mm512_srli_epi16::<3>(bits), _mm512_set1_epi8(15)),
+    |value, limit| _mm512_cmpgt_epi8_mask(value, limit) != 0,
+    // SAFETY: a table has 64 bytes and is aligned to as many.
+    |indices, table| _mm512_shuffle_epi8(unsafe { _mm512_load_si512(table.cast()) }, indices),
+    |by, zero, one| {
+        let is_one = match BIT {
+            7 => _mm512_movepi8_mask(by),
+            bit => _mm512_test_epi8_mask(by, _mm512_set1_epi8(1 << bit)),
+        };
+        _mm512_mask_blend_epi8(is_one, zero, one)
+    }
+);
+
 float_lanes!(
     Avx512,
     "avx512f,avx512bw,avx512dq,avx512vl",
@@ -156,7 +186,8 @@ float_lanes!(
     F8E5m2,
     [__m512; 4],
     |raw| decode_e5m2(raw),
-    |vector| encode_f8::<E5m2, { 23 - E5m2::FRACTION }>(vector)
+    |vector| encode_f8::<E5m2, { 23 - E5m2::FRACTION }>(vector),
+    sum_of_two: sum_of_two::<__m512i, E5m2>
 );
 float_lanes!(
     Avx512,
@@ -164,7 +195,8 @@ float_lanes!(
     F8E4m3,
     [__m512; 4],
     |raw| decode_e4m3(raw),
-    |vector| encode_f8::<E4m3, { 23 - E4m3::FRACTION }>(vector)
+    |vector| encode_f8::<E4m3, { 23 - E4m3::FRACTION }>(vector),
+    sum_of_two: sum_of_two::<__m512i, E4m3>
 );
 
 /// The nearest bfloat16 in the upper half of each lane.

@@ -1,4 +1,4 @@
-//! The sum of two registers of 8-bit floats in their own bytes, with AVX2: 32 elements at a time, in integers.
+//! The sum of two registers of 8-bit floats in their own bytes: 32 or 64 elements at a time, in integers.
 //!
 //! Invariant: the bits of `narrow(widen(a) + widen(b))`.
 //!
@@ -15,36 +15,108 @@
 //!    it; its last three round it, to nearest with ties to even.
 //! 4. Back from the renumbered codes (`restored`); no more than the largest; the sign.
 //!
-//! A register with an infinity or NaN takes the general way.
+//! A register with an infinity or NaN takes the general way. What a level does with its registers is a [`ByteRegister`].
 //!
 //! Absent: more than two sources, which are added in binary32 and rounded once, and all other operators.
 
-use std::arch::x86_64::*;
-
-use super::Avx2;
 use crate::convert::Format;
-use crate::number::Number;
-use crate::reduce_op::Sum;
-use crate::vector::Lanes;
 
-/// Sixteen bytes that a shuffle looks up, for both halves of a register.
-#[repr(align(32))]
-struct Table([u8; 32]);
+/// A register of bytes. The functions are `unsafe` because they need the level's features.
+pub(super) trait ByteRegister: Copy {
+    unsafe fn splat(byte: i32) -> Self;
+    unsafe fn and(self, other: Self) -> Self;
+    unsafe fn or(self, other: Self) -> Self;
+    unsafe fn xor(self, other: Self) -> Self;
+    /// `other` where this has zeros.
+    unsafe fn not_and(self, other: Self) -> Self;
+    unsafe fn add(self, other: Self) -> Self;
+    unsafe fn subtract(self, other: Self) -> Self;
+    /// Of unsigned bytes, zero at least.
+    unsafe fn subtract_to_zero(self, other: Self) -> Self;
+    unsafe fn larger(self, other: Self) -> Self;
+    unsafe fn smaller(self, other: Self) -> Self;
+    unsafe fn larger_signed(self, other: Self) -> Self;
+    unsafe fn smaller_signed(self, other: Self) -> Self;
+    /// Half the sum, rounded up.
+    unsafe fn average(self, other: Self) -> Self;
+    /// Bits 3 to 6, moved to the lowest places.
+    unsafe fn upper(self) -> Self;
+    /// Whether a signed byte is above that of `limit`.
+    unsafe fn any_above(self, limit: Self) -> bool;
+    /// The entry of the byte, zero where it has its top bit; below that only the last four bits count.
+    unsafe fn look_up(self, table: &Table) -> Self;
+    /// `one` where bit `BIT` (4, 5 or 7) of `self` is set, `zero` elsewhere.
+    unsafe fn choose<const BIT: u32>(self, zero: Self, one: Self) -> Self;
+}
+
+/// Implements `ByteRegister` with the intrinsics named, in the order of the trait.
+macro_rules! byte_register {
+    (
+        $features:literal, $register:ty, $splat:ident, $and:ident, $or:ident, $xor:ident, $not_and:ident, $add:ident,
+        $subtract:ident, $subtract_to_zero:ident, $larger:ident, $smaller:ident, $larger_signed:ident,
+        $smaller_signed:ident, $average:ident, |$bits:ident| $upper:expr, |$value:ident, $limit:ident| $any_above:expr,
+        |$indices:ident, $table:ident| $look_up:expr, |$by:ident, $zero:ident, $one:ident| $choose:expr
+    ) => {
+        impl ByteRegister for $register {
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn splat(byte: i32) -> Self {
+                $splat(byte as i8)
+            }
+            byte_register!(@ $features, and $and, or $or, xor $xor, not_and $not_and, add $add, subtract $subtract,
+                subtract_to_zero $subtract_to_zero, larger $larger, smaller $smaller, larger_signed $larger_signed,
+                smaller_signed $smaller_signed, average $average);
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn upper(self) -> Self {
+                let $bits = self;
+                $upper
+            }
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn any_above(self, $limit: Self) -> bool {
+                let $value = self;
+                $any_above
+            }
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn look_up(self, table: &Table) -> Self {
+                let ($indices, $table) = (self, table.0.as_ptr());
+                $look_up
+            }
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn choose<const BIT: u32>(self, $zero: Self, $one: Self) -> Self {
+                let $by = self;
+                $choose
+            }
+        }
+    };
+    (@ $features:literal, $($name:ident $intrinsic:ident),*) => {
+        $(
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn $name(self, other: Self) -> Self {
+                $intrinsic(self, other)
+            }
+        )*
+    };
+}
+pub(super) use byte_register;
+
+/// Sixteen bytes that a shuffle looks up, for each 128 bits of a register.
+#[repr(align(64))]
+pub(super) struct Table(pub(super) [u8; 64]);
 
 impl Table {
-    const ZEROS: Table = Table([0; 32]);
+    const ZEROS: Table = Table([0; 64]);
 
     const fn set(&mut self, at: i32, value: i32) {
-        self.0[at as usize % 16] = value as u8;
-        self.0[at as usize % 16 + 16] = value as u8;
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    fn look_up(&self, indices: __m256i) -> __m256i {
-        // SAFETY: 32 bytes, aligned to as many.
-        let table = unsafe { _mm256_load_si256(self.0.as_ptr().cast()) };
-        _mm256_shuffle_epi8(table, indices)
+        let mut lane = 0;
+        while lane < 4 {
+            self.0[at as usize % 16 + lane * 16] = value as u8;
+            lane += 1;
+        }
     }
 }
 
@@ -132,79 +204,66 @@ impl<F: Format> Numbers<F> {
 }
 
 /// The sum of two registers of `T`, whose format is `F`.
-#[inline]
-#[target_feature(enable = "avx2,f16c")]
-pub(super) fn sum_of_two<T: Number, F: Format>(left: __m256i, right: __m256i) -> __m256i
-where
-    Avx2: Lanes<T>,
-{
+///
+/// # Safety
+/// The processor has the features of the level of `R`, with which the caller is compiled; those are all that `general` asks
+/// for, which is the sum by way of binary32.
+#[inline(always)]
+pub(super) unsafe fn sum_of_two<R: ByteRegister, F: Format>(
+    left: R,
+    right: R,
+    general: unsafe fn(R, R) -> R,
+) -> R {
     let tables = const { &Numbers::<F>::TABLES };
-    let byte = |value: i32| _mm256_set1_epi8(value as i8);
-    let (step, last) = (byte(Numbers::<F>::STEP), byte(Numbers::<F>::STEP - 1));
+    // SAFETY: caller's promise.
+    unsafe {
+        let byte = |value: i32| R::splat(value);
+        let (step, last) = (byte(Numbers::<F>::STEP), byte(Numbers::<F>::STEP - 1));
 
-    let (a, b) = (_mm256_and_si256(left, byte(0x7f)), _mm256_and_si256(right, byte(0x7f)));
-    let (larger, smaller) = (_mm256_max_epu8(a, b), _mm256_min_epu8(a, b));
-    let is_special = _mm256_cmpgt_epi8(larger, byte(F::LIMIT as i32));
-    if _mm256_movemask_epi8(is_special) != 0 {
-        return general::<T>(left, right);
+        let (a, b) = (left.and(byte(0x7f)), right.and(byte(0x7f)));
+        let (larger, smaller) = (a.larger(b), a.smaller(b));
+        if larger.any_above(byte(F::LIMIT as i32)) {
+            return general(left, right);
+        }
+        // The top bit says whether the magnitudes are subtracted.
+        let subtracts = left.xor(right);
+
+        let larger = larger.add(larger.smaller(byte(15)).look_up(&tables.larger));
+        let smaller = smaller.add(smaller.smaller(byte(15)).look_up(&tables.smaller));
+
+        let last_of_exponent = larger.or(last);
+        let above = smaller.subtract_to_zero(last_of_exponent);
+        // Sixteen entries a table, of which bits 4 and 5 choose.
+        let [first, second, third] = &tables.aligned;
+        let mut aligned = above.choose::<4>(above.look_up(first), above.look_up(second));
+        if const { Numbers::<F>::REACH >= 32 } {
+            aligned = above.choose::<5>(aligned, above.look_up(third));
+        }
+        let significand = larger.and(last).look_up(&tables.significand);
+
+        let sum = significand.add(aligned);
+        let difference = significand.subtract(aligned);
+        let result = subtracts.choose::<7>(sum, difference.add(difference));
+        // The place above that of the larger's leading one, moved to the top.
+        let is_high = if F::FRACTION == 3 { result } else { result.add(result) };
+        // An odd sum that is halved is never near a tie.
+        let half = result.average(byte(0));
+        let result = is_high.choose::<7>(result, half);
+
+        let code = subtracts.choose::<7>(last_of_exponent.add(step), last_of_exponent);
+        let code = is_high.choose::<7>(code, code.add(step));
+        let code = code.add(result.look_up(&tables.rounded));
+        // A difference of nothing becomes the least code.
+        let code = code.subtract_to_zero(result.upper().look_up(&tables.taken));
+
+        let restored = code.average(byte(Numbers::<F>::HALVED)).look_up(&tables.restored);
+        let code = code.subtract_to_zero(byte(Numbers::<F>::OFFSET)).add(restored);
+        let code = code.smaller(byte(F::LIMIT as i32));
+
+        // As signed bytes the lower operand is negative if one is, and less than 128 below the upper if both are negative
+        // or if it is the negative one and larger in magnitude: then the sum is negative. Opposite numbers give +0.
+        let (low, high) = (left.smaller_signed(right), left.larger_signed(right));
+        let sign = high.subtract(low).not_and(low);
+        code.or(sign.and(byte(0x80)))
     }
-    // The top bit says whether the magnitudes are subtracted.
-    let subtracts = _mm256_xor_si256(left, right);
-
-    let renumber =
-        |table: &Table, code| _mm256_add_epi8(code, table.look_up(_mm256_min_epu8(code, byte(15))));
-    let larger = renumber(&tables.larger, larger);
-    let smaller = renumber(&tables.smaller, smaller);
-
-    let last_of_exponent = _mm256_or_si256(larger, last);
-    let above = _mm256_subs_epu8(smaller, last_of_exponent);
-    // Sixteen entries a table, of which bits 4 and 5 choose.
-    let mut aligned = _mm256_blendv_epi8(
-        tables.aligned[0].look_up(above),
-        tables.aligned[1].look_up(above),
-        _mm256_slli_epi16::<3>(above),
-    );
-    if const { Numbers::<F>::REACH >= 32 } {
-        let third = tables.aligned[2].look_up(above);
-        aligned = _mm256_blendv_epi8(aligned, third, _mm256_slli_epi16::<2>(above));
-    }
-    let significand = tables.significand.look_up(_mm256_and_si256(larger, last));
-
-    let sum = _mm256_add_epi8(significand, aligned);
-    let difference = _mm256_sub_epi8(significand, aligned);
-    let result = _mm256_blendv_epi8(sum, _mm256_add_epi8(difference, difference), subtracts);
-    // The place above that of the larger's leading one, moved to the top.
-    let is_high = if F::FRACTION == 3 { result } else { _mm256_add_epi8(result, result) };
-    // An odd sum that is halved is never near a tie.
-    let half = _mm256_avg_epu8(result, _mm256_setzero_si256());
-    let result = _mm256_blendv_epi8(result, half, is_high);
-
-    let upper = _mm256_and_si256(_mm256_srli_epi16::<3>(result), byte(15));
-    let code = _mm256_blendv_epi8(_mm256_add_epi8(last_of_exponent, step), last_of_exponent, subtracts);
-    let code = _mm256_blendv_epi8(code, _mm256_add_epi8(code, step), is_high);
-    let code = _mm256_add_epi8(code, tables.rounded.look_up(result));
-    // A difference of nothing becomes the least code.
-    let code = _mm256_subs_epu8(code, tables.taken.look_up(upper));
-
-    let restored = tables.restored.look_up(_mm256_avg_epu8(code, byte(Numbers::<F>::HALVED)));
-    let code = _mm256_add_epi8(_mm256_subs_epu8(code, byte(Numbers::<F>::OFFSET)), restored);
-    let code = _mm256_min_epu8(code, byte(F::LIMIT as i32));
-
-    // As signed bytes the lower operand is negative if one is, and less than 128 below the upper if both are negative or
-    // if it is the negative one and larger in magnitude: then the sum is negative. Opposite numbers give +0.
-    let (low, high) = (_mm256_min_epi8(left, right), _mm256_max_epi8(left, right));
-    let sign = _mm256_andnot_si256(_mm256_sub_epi8(high, low), low);
-    _mm256_or_si256(code, _mm256_and_si256(sign, byte(0x80)))
-}
-
-/// By way of binary32.
-#[cold]
-#[inline(never)]
-#[target_feature(enable = "avx2,f16c")]
-fn general<T: Number>(left: __m256i, right: __m256i) -> __m256i
-where
-    Avx2: Lanes<T>,
-{
-    // SAFETY: compiled with the level's features.
-    unsafe { Avx2::pack(Avx2::combine::<Sum>(Avx2::unpack(left), Avx2::unpack(right))) }
 }

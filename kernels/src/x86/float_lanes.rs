@@ -165,7 +165,20 @@ macro_rules! float_lanes {
                 #[inline]
                 #[target_feature(enable = $features)]
                 unsafe fn sum_of_two(left: Self::Raw, right: Self::Raw) -> Self::Raw {
-                    $sum_of_two(left, right)
+                    type Raw = <$level as Isa>::Raw;
+                    #[cold]
+                    #[inline(never)]
+                    #[target_feature(enable = $features)]
+                    fn by_way_of_binary32(left: Raw, right: Raw) -> Raw {
+                        type As = $level;
+                        // SAFETY: compiled with the level's features.
+                        unsafe {
+                            let [left, right] = [left, right].map(|raw| <As as Lanes<$element>>::unpack(raw));
+                            <As as Lanes<$element>>::pack(combine::<Sum, _, _>(left, right))
+                        }
+                    }
+                    // SAFETY: compiled with the level's features.
+                    unsafe { $sum_of_two(left, right, by_way_of_binary32) }
                 }
             )?
         }
