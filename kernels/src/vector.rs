@@ -102,7 +102,8 @@ pub(crate) unsafe fn fold<L: Lanes<T>, T: Number, O: Op>(job: &Job<'_>) {
             return short::<L, T, O>(job);
         }
         if const { L::HAS_SUM_OF_TWO && O::IS_PLAIN_SUM } && job.sources.len() == 2 {
-            // Whole cache lines: halves that are streamed to two targets in turn reach memory as halves.
+            // Whole cache lines: halves, which is what registers of AVX2 are, that are streamed to two targets in turn reach
+            // memory as halves.
             return long::<L, T, O, 4, true>(job);
         }
         // As many registers a block as keep their accumulators within the register file.

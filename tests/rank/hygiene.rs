@@ -25,43 +25,39 @@ pub(crate) fn allocations(context: &Context) -> Result<()> {
     comm.barrier()
 }
 
-/// Allocations of this process in the first call of a size, after calls of another size of its class: the best of seven
-/// sizes, as other threads allocate while a peer has no core.
+/// Allocations of this process in the first call of a size, after calls of another size of its class: the least of several
+/// communicators, as other threads allocate while a peer has no core.
 pub(crate) fn first_calls(context: &Context) -> Result<()> {
     let comm = context.join()?;
     // 4-byte elements: packets, slots, and what is long enough for plans that cut it.
     for (warm, first) in [(9, 16), (600, 1000), (9_000, 16_384), (150_000, 250_001), (600_000, 1 << 20)] {
         let mut values = vec![1.0f32; first];
-        let mut counts = [0; 7];
-        for (at, count) in counts.iter_mut().enumerate() {
-            *count =
-                first_call(|count| comm.all_reduce(&mut values[..count], ReduceOp::Max), warm, first - at)?;
+        let mut least = u64::MAX;
+        for _ in 0..7 {
+            let fresh = comm.split(Some(0), 0)?.expect("a part of it");
+            let mut call = |count: usize| fresh.all_reduce(&mut values[..count], ReduceOp::Max);
+            (0..20).try_for_each(|_| call(warm))?;
+            let before = counting::calls();
+            call(first)?;
+            least = least.min(counting::calls() - before);
         }
-        println!("first-{first} {}", counts.iter().min().expect("seven"));
+        println!("first-{first} {least}");
     }
-    let mut all = [0.0f32; 32];
-    println!(
-        "fresh {}",
-        first_call(|count| comm.all_gather(&[1.0f32; 16][..count], &mut all[..2 * count]), 0, 16)?
-    );
-    comm.barrier()
-}
-
-fn first_call(mut call: impl FnMut(usize) -> Result<()>, warm: usize, first: usize) -> Result<u64> {
-    (0..20).try_for_each(|_| call(warm))?;
+    // And where something has to be planned.
+    let fresh = comm.split(Some(0), 0)?.expect("a part of it");
     let before = counting::calls();
-    call(first)?;
-    Ok(counting::calls() - before)
+    fresh.all_reduce(&mut [1.0f32; 1000], ReduceOp::Max)?;
+    println!("fresh {}", counting::calls() - before);
+    comm.barrier()
 }
 
 /// `stretches` of 1000 8-byte all-reduces, for whoever counts system calls from outside.
 pub(crate) fn count(context: &Context) -> Result<()> {
     let comm = context.join()?;
     let mut value = [1.0f32; 2];
-    let waited = system::waited_for_cores();
     let mut calls = |many: u32| (0..many).try_for_each(|_| comm.all_reduce(&mut value, ReduceOp::Max));
     for _ in 0..context.number("stretches") {
-        // What is traced is slow to say anything: its peer has stopped spinning and is met again by these.
+        // Not counted: they wake a peer that fell asleep while the traced rank wrote its line.
         calls(100)?;
         // The two lines are seen by whoever traces this process.
         if comm.rank() == 0 {
@@ -72,8 +68,7 @@ pub(crate) fn count(context: &Context) -> Result<()> {
             println!("end");
         }
     }
-    println!("waited {}", (system::waited_for_cores() - waited).as_micros());
-    Ok(())
+    comm.barrier()
 }
 
 /// Makes and drops communicators; threads, descriptors and environment must be as before.

@@ -62,16 +62,6 @@ pub fn status(field: &str) -> u64 {
     line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-/// How long the threads of this process stood ready and had no core.
-pub fn waited_for_cores() -> Duration {
-    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    let nanoseconds = tasks.filter_map(|task| {
-        let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
-        text.split_whitespace().nth(1)?.parse::<u64>().ok()
-    });
-    Duration::from_nanos(nanoseconds.sum())
-}
-
 /// Waits until `found` is true, a bounded time.
 pub fn eventually(within: Duration, mut found: impl FnMut() -> bool) -> bool {
     let until = Instant::now() + within;

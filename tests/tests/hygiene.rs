@@ -37,13 +37,13 @@ fn the_first_call_of_a_size_plans_nothing_after_another_size_of_its_class() {
     let mut job = Start::new(RANK, "first-calls", 2).env("CONSORT_TIMEOUT", 30).go();
     for rank in 0..2 {
         let allocations = |line: &str| -> u64 { line.parse().expect("a number") };
-        for size in [16, 1000, 16_384, 250_001, 1 << 20] {
+        // One remembers the call itself, where it is short.
+        for (size, most) in [(16, 1), (1000, 1), (16_384, 0), (250_001, 0), (1 << 20, 0)] {
             let count = allocations(&job.line(rank, &format!("first-{size} ")));
-            // One remembers the call itself, where it is short.
-            assert!(count <= 1, "{count} allocations in the first call of {size} elements, rank {rank}");
+            assert!(count <= most, "{count} allocations in the first call of {size} elements, rank {rank}");
         }
         let fresh = allocations(&job.line(rank, "fresh "));
-        println!("rank {rank}: {fresh} allocations in the first call of a kind");
+        println!("rank {rank}: {fresh} allocations in the first call of a communicator");
         assert!(fresh > 1, "{fresh} allocations where something had to be planned");
     }
     job.all_end_well();
@@ -69,13 +69,12 @@ fn an_idle_communicator_is_small_and_says_so() {
 /// A stretch of 1000 all-reduces: the system calls of all threads of rank 0, by name.
 type Stretch = BTreeMap<String, u32>;
 
-/// What so many stretches called, and for how long (microseconds) both ranks had no core.
-fn system_calls(stretches: usize) -> (Vec<Stretch>, u64) {
+/// What so many stretches called.
+fn system_calls(stretches: usize) -> Vec<Stretch> {
     let file = std::env::temp_dir().join(format!("consort-strace-{}", std::process::id()));
     let path = file.display().to_string();
     let start = Start::new(RANK, "count", 2).with("stretches", stretches).env("CONSORT_TIMEOUT", 30);
     let mut job = start.wrapped(&["strace", "-f", "-o", &path]).go();
-    let waited = (0..2).map(|rank| job.line(rank, "waited ").parse().unwrap_or(0)).sum();
     job.all_end_well();
     let text = std::fs::read_to_string(&file).expect("the trace");
     let _ = std::fs::remove_file(&file);
@@ -94,7 +93,7 @@ fn system_calls(stretches: usize) -> (Vec<Stretch>, u64) {
         }
     }
     assert_eq!(done.len(), stretches, "marks in the trace:\n{text}");
-    (done, waited)
+    done
 }
 
 #[test]
@@ -111,26 +110,24 @@ fn a_repeated_small_call_makes_no_system_call() {
     }
     const STRETCHES: usize = 100;
     for attempt in 0..3 {
-        let (stretches, waited) = system_calls(STRETCHES);
+        let stretches = system_calls(STRETCHES);
         let mut all = Stretch::new();
         for (name, count) in stretches.iter().flatten() {
             *all.entry(name.clone()).or_insert(0) += count;
         }
         let without = stretches.iter().filter(|stretch| stretch.is_empty()).count();
-        println!(
-            "attempt {attempt}: {without} of {STRETCHES} stretches without; in all {all:?}, {waited} us without a core"
-        );
+        println!("attempt {attempt}: {without} of {STRETCHES} stretches without; in all {all:?}");
         // A peer without a core for 20 ms is asked what it is doing: messages of the control thread.
         let work: u32 =
             all.iter().filter(|(name, _)| !WAITING.contains(&name.as_str())).map(|(_, n)| n).sum();
         assert!(work < 1000, "system calls besides waiting: {all:?}");
-        // A rank whose core is taken, by the tracer, another process or the host below, makes its peer wait in some
-        // stretches. What calls do by themselves, be it one in a thousand, is in every stretch.
-        if without >= STRETCHES / 2 {
+        // A rank whose core is taken, by the tracer, another process or the host below, makes its peer wait, often in a few
+        // stretches. What calls do by themselves, be it one in four thousand, is in a quarter of them and more.
+        if work < 20 && without > STRETCHES * 3 / 4 {
             return;
         }
     }
-    panic!("most stretches of 1000 calls make system calls, three times");
+    panic!("calls make system calls, three times");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::ptr::{null, null_mut};
 use std::sync::{Barrier, Mutex};
+use std::thread::JoinHandle;
 
 use super::*;
 
@@ -135,18 +136,21 @@ fn wrong_shrinks_are_refused() {
     });
 }
 
-/// Two ranks wait for a third that stays away; they shrink without it.
-fn shrinks_out_of(put: impl Fn(Comm, *mut i32) + Send + Sync + 'static) {
+/// Two ranks wait for a third that stays away, in what `put` begins, perhaps in a thread of its own; they shrink without it.
+fn shrinks_out_of(put: impl Fn(Comm, *mut i32) -> Option<JoinHandle<()>> + Send + Sync + 'static) {
     let (waiting, over) = (Barrier::new(2), Barrier::new(3));
     ranks(3, move |rank, comm| {
         if rank != 2 {
             let (mut data, mut child) = (Box::new([rank + 1]), null_mut());
-            put(comm, data.as_mut_ptr());
+            let caller = put(comm, data.as_mut_ptr());
             // The first that shrinks ends the other's operation too.
             waiting.wait();
             let at = Instant::now();
             ok!(ncclCommShrink(comm, [2].as_mut_ptr(), 1, &mut child, null(), 1));
             assert!(at.elapsed() < DEADLINE / 6, "it waited for the deadline: {:?}", at.elapsed());
+            if let Some(caller) = caller {
+                caller.join().expect("what it asserts");
+            }
             assert_eq!(consortCommSetTimeout(child, 20.0), OK);
             works(rank, 2, child);
             assert_eq!(destroy(child), OK);
@@ -169,6 +173,7 @@ fn shrinking_ends_what_is_in_a_stream() {
         std::thread::sleep(Duration::from_millis(20));
         assert_eq!(c!(ncclCommShrink(comm, [2].as_mut_ptr(), 1, &mut null_mut(), null(), 0)), USAGE);
         assert_eq!(consortStreamQuery(stream), PENDING);
+        None
     });
 }
 
@@ -176,11 +181,12 @@ fn shrinking_ends_what_is_in_a_stream() {
 fn shrinking_ends_a_call_of_another_thread() {
     shrinks_out_of(|comm, data| {
         let (comm, data) = (Sent(comm), Sent(data.cast()));
-        std::thread::spawn(move || {
+        let caller = std::thread::spawn(move || {
             let status = c!(ncclAllReduce(data.get(), data.get(), 1, INT32, SUM, comm.get(), NO_STREAM));
             assert_eq!(status, USAGE, "{}", last_error());
         });
         std::thread::sleep(Duration::from_millis(50));
+        Some(caller)
     });
 }
 

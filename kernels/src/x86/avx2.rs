@@ -1,7 +1,7 @@
 //! 256-bit registers: AVX2 and F16C.
 //!
-//! Invariant: as in `x86`. 16-bit floats are held in two registers of `f32`, 8-bit ones in four; integers are
-//! left to the compiler. Absent: FMA, which rounds once where the definition rounds twice.
+//! Invariant: as in `x86`. 16-bit floats are held in two registers of `f32`, 8-bit ones in four, or
+//! in their bytes (`float8_sum`); integers are left to the compiler. Absent: FMA, which rounds once where the definition rounds twice.
 
 use std::arch::x86_64::*;
 

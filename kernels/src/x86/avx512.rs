@@ -1,7 +1,7 @@
 //! 512-bit registers: AVX-512 F, BW, DQ and VL.
 //!
-//! Invariant: as in `x86`. 16-bit floats are held in two registers of `f32`, 8-bit ones in four; integers are
-//! left to the compiler. Absent: masked loads; the shared loop has no use for them.
+//! Invariant: as in `x86`. 16-bit floats are held in two registers of `f32`, 8-bit ones in four, or
+//! in their bytes (`float8_sum`); integers are left to the compiler. Absent: masked loads; the shared loop has no use for them.
 
 use std::arch::x86_64::*;
 

@@ -49,7 +49,8 @@ pub(super) trait ByteRegister: Copy {
     unsafe fn choose<const BIT: u32>(self, zero: Self, one: Self) -> Self;
 }
 
-/// Implements `ByteRegister` with the intrinsics named, in the order of the trait.
+/// Implements `ByteRegister` with the intrinsics named, in the order of the trait. The last two of the expressions see the
+/// table as the address of its bytes, and `choose`'s `BIT`.
 macro_rules! byte_register {
     (
         $features:literal, $register:ty, $splat:ident, $and:ident, $or:ident, $xor:ident, $not_and:ident, $add:ident,
@@ -87,6 +88,7 @@ macro_rules! byte_register {
             #[inline]
             #[target_feature(enable = $features)]
             unsafe fn choose<const BIT: u32>(self, $zero: Self, $one: Self) -> Self {
+                const { assert!(matches!(BIT, 4 | 5 | 7)) };
                 let $by = self;
                 $choose
             }
@@ -203,11 +205,11 @@ impl<F: Format> Numbers<F> {
     }
 }
 
-/// The sum of two registers of `T`, whose format is `F`.
+/// The sum of two registers of 8-bit floats of format `F`; `general` is the same by way of binary32, for a register with an
+/// infinity or NaN.
 ///
 /// # Safety
-/// The processor has the features of the level of `R`, with which the caller is compiled; those are all that `general` asks
-/// for, which is the sum by way of binary32.
+/// The processor has the features of the level of `R`, and `general` needs no others.
 #[inline(always)]
 pub(super) unsafe fn sum_of_two<R: ByteRegister, F: Format>(
     left: R,

@@ -124,7 +124,7 @@ macro_rules! float_register {
 pub(super) use float_register;
 
 /// Implements `Lanes` for a float type held in `$count` registers, given its conversions and, where it has one, the
-/// shorter way to the sum of two.
+/// shorter way to the sum of two, which is told the longer one too.
 macro_rules! float_lanes {
     (
         $level:ty, $features:literal, $element:ty, [$register:ty; $count:literal],
@@ -170,11 +170,10 @@ macro_rules! float_lanes {
                     #[inline(never)]
                     #[target_feature(enable = $features)]
                     fn by_way_of_binary32(left: Raw, right: Raw) -> Raw {
-                        type As = $level;
                         // SAFETY: compiled with the level's features.
                         unsafe {
-                            let [left, right] = [left, right].map(|raw| <As as Lanes<$element>>::unpack(raw));
-                            <As as Lanes<$element>>::pack(combine::<Sum, _, _>(left, right))
+                            let [left, right] = [left, right].map(|raw| <$level as Lanes<$element>>::unpack(raw));
+                            <$level as Lanes<$element>>::pack(combine::<Sum, _, _>(left, right))
                         }
                     }
                     // SAFETY: compiled with the level's features.
