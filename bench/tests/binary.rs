@@ -344,13 +344,13 @@ fn a_rank_lost_while_joining_is_named() {
 #[test]
 fn a_stopped_rank_is_named_and_killed() {
     let _alone = alone();
-    let running = start("allreduce --size 16M -n 2000 -w 0 -T 1 --ranks 2", &[], &[]);
+    let running = start("allreduce --size 16M -n 2000 -w 0 -T 2 --ranks 2", &[], &[]);
     let ranks = running.ranks();
     sleep(Duration::from_millis(300));
     kill(ranks[1], Signal::SIGSTOP).unwrap();
     running.end().expect(4).complains(&[
         "FAILED: rank 0 ended with exit status 4",
-        "did not finish within 1.",
+        "did not finish within 2.",
         " s: rank 1 (",
         "does not answer rank",
         "hang report of communicator",

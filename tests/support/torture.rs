@@ -193,7 +193,8 @@ impl Plan {
         // Where nothing may fail, a busy machine must not make it fail.
         let seconds = match fault {
             Fault::None | Fault::Pause | Fault::Nap => 2,
-            Fault::Stop | Fault::Away => 1,
+            // A quarter of it is what the others have to answer in.
+            Fault::Stop | Fault::Away => 2,
             _ => 1 + below(random, 2),
         };
         let first = below(random, u64::from(size)) as u32;

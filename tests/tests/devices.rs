@@ -235,7 +235,7 @@ fn a_rank_that_does_not_call_is_named() {
     for way in [FUSED, HOST, APART, STREAMS, KERNELS] {
         let _alone = alone();
         let last = way.ranks() - 1;
-        let mut job = way.start("device-without").with("how", "absent").env("CONSORT_TIMEOUT", 1).go();
+        let mut job = way.start("device-without").with("how", "absent").env("CONSORT_TIMEOUT", 2).go();
         for rank in 0..last {
             let (text, _) = failure(&mut job, way, rank, "Timeout");
             assert!(text.contains(&format!("rank {last} ")), "{way:?}: nobody is named: {text}");

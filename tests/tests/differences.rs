@@ -192,7 +192,7 @@ fn a_rank_that_makes_a_call_more() {
     for transport in ["shm", "tcp"] {
         let start = |then: &str| {
             let start = Start::new(RANK, "extra", 3).with("deviant", 1).with("then", then);
-            start.env("CONSORT_TRANSPORT", transport).env("CONSORT_TIMEOUT", 1)
+            start.env("CONSORT_TRANSPORT", transport).env("CONSORT_TIMEOUT", 2)
         };
         // The others have left.
         let mut job = start("leave").go();

@@ -144,7 +144,8 @@ fn a_rank_that_waits_long_inside_a_call_uses_hardly_any_core() {
                     line.split(' ').map(|number| number.parse().expect("a number")).collect();
                 let [cpu_us, wall_us] = numbers[..] else { panic!("two numbers in {line:?}") };
                 println!("rank {rank} of {ranks}, {kind}: {cpu_us} us of a core in {wall_us} us");
-                assert!(wall_us > LATE_MS * 900, "it did not wait: {line}");
+                // It may come from the barrier later than the last.
+                assert!(wall_us > LATE_MS * 500, "it did not wait: {line}");
                 // 10 ms as it likes, and after that a twentieth.
                 let allowed_us = 10_000 + (wall_us - 10_000) / 20;
                 assert!(cpu_us < allowed_us, "rank {rank} of {ranks}, {kind}: {cpu_us} us in {wall_us} us");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use consort::{Communicator, Error, Options, Rank, ReduceOp, Result, Shrink, UniqueId};
 use consort_tests::collectives;
 use consort_tests::job::{Start, alone};
-use consort_tests::system::Random;
+use consort_tests::system::{self, Random};
 use nix::sys::signal::Signal;
 
 const RANK: &str = env!("CARGO_BIN_EXE_rank");
@@ -183,7 +183,7 @@ fn calls_of_other_threads_end_first() {
     let world = local(3);
     std::thread::scope(|threads| {
         let hangs = threads.spawn(|| world[0].all_reduce(&mut [1.0f32; 1000], ReduceOp::Sum));
-        std::thread::sleep(Duration::from_millis(100));
+        assert!(system::eventually(Duration::from_secs(10), || world[0].memory_bytes().is_err()));
         assert!(matches!(world[0].shrink(&[1], Shrink::Idle), Err(Error::ConcurrentUse)));
         shrunk(&world, &[1], Shrink::Abort);
         let error = hangs.join().expect("no panic").expect_err("rank 1 never came");
@@ -230,6 +230,7 @@ fn an_abort_ends_a_shrink_of_the_same_rank() {
     let world = local(3);
     std::thread::scope(|threads| {
         let shrink = threads.spawn(|| world[0].shrink(&[2], Shrink::Abort).map(drop));
+        assert!(system::eventually(Duration::from_secs(10), || world[0].memory_bytes().is_err()));
         std::thread::sleep(Duration::from_millis(100));
         // Another rank's does not: it may have come first and follow with a shrink.
         world[1].abort("for a start");

@@ -1,6 +1,7 @@
 //! Operations that go on by themselves: owned buffers, scopes, and what happens when nobody is there to wait.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use consort::{Communicator, Error, Options, ReduceOp, Result, TransportChoice};
@@ -110,15 +111,17 @@ fn a_work_outlives_its_communicator() {
 
 #[test]
 fn a_failed_work_gives_its_buffer_back() {
+    let started = Barrier::new(2);
     let results = results_of_ranks(2, Links::Local, &options(), |comm| {
-        comm.barrier().expect("here");
         if comm.rank() == 1 {
+            started.wait();
             std::thread::sleep(Duration::from_millis(100));
             comm.abort("enough");
             return (Vec::new(), comm.status());
         }
         let first = comm.start_all_reduce(vec![7u8; 100], ReduceOp::Sum).expect("started");
         let second = comm.start_all_reduce(vec![8u8; 10], ReduceOp::Sum).expect("started");
+        started.wait();
         let (buffer, result) = first.wait_with_buffer();
         assert_eq!(buffer.len(), 100);
         assert!(matches!(second.wait(), Err(Error::Aborted { rank: 1, .. })));
@@ -179,14 +182,14 @@ fn an_error_or_a_panic_inside_a_scope_still_waits_for_what_was_started() {
 
 #[test]
 fn a_scope_returns_the_error_of_an_operation_that_nobody_waited_for() {
-    let options = Options::default().timeout(Duration::from_millis(300));
+    let options = Options::default().timeout(Duration::from_secs(1));
     let results = results_of_ranks(2, Links::Local, &options, |comm| {
         comm.barrier().expect("here");
         let mut buffer = [1u8; 100];
         if comm.rank() == 0 {
             comm.scope(|scope| scope.all_reduce(&mut buffer, ReduceOp::Sum).map(drop))
         } else {
-            std::thread::sleep(Duration::from_millis(700));
+            std::thread::sleep(Duration::from_secs(2));
             comm.status()
         }
     });

@@ -2,6 +2,7 @@
 
 use std::ptr::{null, null_mut};
 use std::sync::Barrier;
+use std::sync::mpsc::channel;
 
 use super::nonblocking::{begin, begun};
 use super::*;
@@ -52,6 +53,11 @@ fn ends(size: c_int, call: impl Fn(Comm) -> c_int + Send + Sync + 'static) {
                 let status = call(comm.get());
                 (status, last_error(), Instant::now())
             });
+            // Until the call has the communicator, or has ended what was on it.
+            let mut bytes = 0;
+            while c!(ncclCommMemStats(comm.get(), 0, &mut bytes)) == OK && !blocked.is_finished() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             std::thread::sleep(Duration::from_millis(100));
             assert!(!blocked.is_finished(), "it waits for the other rank");
             let at = Instant::now();
@@ -125,13 +131,16 @@ fn an_abort_frees_who_waits_for_a_growth() {
         let comm = Sent(join(unique_id(), 0, 1));
         let mut id = NcclUniqueId { internal: [0; UniqueId::BYTES] };
         ok!(ncclCommGetUniqueId(comm.get(), &mut id));
+        let (begun, is_begun) = channel();
         std::thread::scope(|threads| {
             let blocked = threads.spawn(move || {
                 let mut grown = null_mut();
+                begun.send(()).expect("somebody waits");
                 let status = c!(ncclCommGrow(comm.get(), 2, &id, -1, &mut grown, null()));
                 assert!(grown.is_null());
                 (status, Instant::now())
             });
+            is_begun.recv().expect("it begins");
             std::thread::sleep(Duration::from_millis(100));
             assert!(!blocked.is_finished(), "nobody has come");
             let at = Instant::now();

@@ -145,7 +145,9 @@ pub(super) fn child(test: &str, variables: &[(&str, &str)]) -> String {
 
 #[test]
 fn the_variable_names_the_meeting() {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    // Not 127.0.0.1, where other tests take ports.
+    let own = std::net::Ipv4Addr::from(std::process::id() | 0x7f80_0000);
+    let port = std::net::TcpListener::bind((own, 0)).and_then(|listener| listener.local_addr());
     let address = port.expect("a port").to_string();
     child("tests::init::child_meets_by_variable", &[("NCCL_COMM_ID", &address)]);
 }

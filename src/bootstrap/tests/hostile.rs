@@ -157,7 +157,7 @@ fn a_true_root_that_stalls_is_given_up_by_the_deadline() {
         assert_eq!(frame_from(&mut stream).0, kind::HELLO);
         let _ = stream.read(&mut [0]);
     });
-    let (limit, begun) = (Duration::from_millis(200), Instant::now());
+    let (limit, begun) = (Duration::from_secs(1), Instant::now());
     let Err(Error::Join { rank: 1, cause, .. }) = join(&id, hello(1, 2), limit) else { panic!() };
     assert!(cause.contains("gave no answer"), "{cause}");
     assert!(begun.elapsed() < limit + VERDICT_GRACE + Duration::from_secs(1));
