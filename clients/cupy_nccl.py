@@ -240,6 +240,7 @@ def stopped(rank, comm):
 
     if rank.number == rank.size - 1:
         # Stays away until the first one has seen its call end.
+        rank.meet()
         rank.share()
         comm.abort()
         return
@@ -248,6 +249,8 @@ def stopped(rank, comm):
     time.sleep(0.3)
     if rank.number == 0:
         rank.check("a call waits", thread.is_alive())
+    # Another one's abort ends this one's call too.
+    rank.meet()
     comm.abort()
     thread.join(20)
     rank.check("an aborted call ends", not thread.is_alive())

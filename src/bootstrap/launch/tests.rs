@@ -221,8 +221,9 @@ fn several_hosts_need_an_address_and_a_secret() {
 
 #[test]
 fn an_agreed_address_needs_no_directory() {
-    for host in ["127.0.0.1", "localhost"] {
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    // The first is an address of its own, so that no other test takes the port.
+    for host in ["127.0.71.3", "localhost"] {
+        let port = std::net::TcpListener::bind((host, 0)).unwrap().local_addr().unwrap().port();
         let address = format!("{host}:{port}");
         let ranks: Vec<_> = (0..3)
             .map(|rank| {
