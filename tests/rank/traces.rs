@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use consort::{ReduceOp, Result};
 
-use crate::{Context, report};
+use crate::rank::{Context, report};
 
 /// `calls` operations each on two communicators; with `then=fail` the last operation is one that `deviant` does
 /// not come to.
