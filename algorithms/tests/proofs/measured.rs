@@ -3,9 +3,6 @@
 //! Rows with an even number were used to fit the four parameters of [`FITTED`]; the others were not looked at
 //! for it. NCCL's model is taken as it is. The test holds the errors as they are, large ones too.
 
-mod common;
-
-use common::shapes::{double_tree, rotated_rings, two_shot};
 use consort_algorithms::builders::{RingOptions, pair, ring};
 use consort_algorithms::simulate::nccl_model::{
     Algorithm, Call, Generation, Graph, Machine, Protocol, choose, predict_us,
@@ -13,6 +10,8 @@ use consort_algorithms::simulate::nccl_model::{
 use consort_algorithms::simulate::{Options, simulate};
 use consort_algorithms::topology::{Costs, Link, NodeId, NodeKind, dgx_a100, dgx_h100, dgx_h200};
 use consort_algorithms::{Collective, Schedule, Topology};
+
+use crate::common::shapes::{double_tree, rotated_rings, two_shot};
 
 /// What data sheets do not say.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -302,7 +301,7 @@ fn distance(rows: &[Row], parameters: &Parameters) -> f64 {
 }
 
 /// Coordinate descent from the data sheets.
-/// `cargo test --release -p consort-algorithms --test measured the_fit -- --ignored --nocapture`
+/// `cargo test --release -p consort-algorithms --test proofs the_fit -- --ignored --nocapture`
 #[test]
 #[ignore = "minutes: build with --release"]
 fn the_fit() {

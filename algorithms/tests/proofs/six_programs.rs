@@ -1,13 +1,12 @@
 //! The six programs that usually break plan formats (ADR 1), written by hand and proved; and for each, the
 //! nearest wrong program, refused. `CONSORT_SNAPSHOTS=write cargo test` writes their listings anew.
 
-mod common;
-
-use common::execute_often;
-use common::hand::{Hand, Spot, counter, flag, input, output, scratch, settle, slot};
 use consort_algorithms::export::plan_text;
 use consort_algorithms::plan::{Action, CounterRole, Engine, Extent, Position, Region, Step};
 use consort_algorithms::{Chunk, Collective, Plan, Rank, Refusal, verify};
+
+use crate::common::hand::{Hand, Spot, counter, flag, input, output, scratch, settle, slot};
+use crate::common::{execute_often, snapshot};
 
 fn len(chunk: u32) -> Extent {
     Extent::chunk(Chunk(chunk))
@@ -21,12 +20,7 @@ fn everybody(ranks: u32, program: impl Fn(u32) -> Hand) -> Vec<Plan> {
 fn accept(plans: &[Plan], name: &str) {
     verify(plans).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
     execute_often(plans, 4, 20).unwrap_or_else(|fault| panic!("{name}: {fault}"));
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/snapshots/{name}.txt"));
-    let text = plan_text(&plans[0]);
-    if std::env::var_os("CONSORT_SNAPSHOTS").is_some_and(|value| value == "write") {
-        std::fs::write(&path, &text).expect("the snapshot can be written");
-    }
-    assert_eq!(std::fs::read_to_string(&path).unwrap_or_default(), text, "{name}");
+    snapshot(&format!("{name}.txt"), &plan_text(&plans[0]));
 }
 
 fn without(plans: &[Plan], rank: usize, step: usize) -> Vec<Plan> {

@@ -2,14 +2,11 @@
 //!
 //! The bar is that of the design: every single-step mutant that is not refused is shown to be a correct
 //! program by an executor that shares no code with the verifier. Larger sets are sampled, with a printed
-//! seed; `CONSORT_MUTANTS=all cargo test --release` takes every mutant of every
-//! rank, for much longer.
-
-mod common;
+//! seed; `CONSORT_MUTANTS=all cargo test --release -p consort-algorithms --test long mutation::` takes every
+//! mutant of every rank, for much longer.
 
 use std::collections::BTreeMap;
 
-use common::{Random, execute_often, seed};
 use consort_algorithms::builders::{
     PartnerOrder, RingOptions, SwitchForm, binomial, binomial_is_defined, blueconnect_is_defined, box_tree,
     bruck_all_gather, bruck_all_to_all, direct, direct_is_defined, direct_reduce, double_tree, doubling,
@@ -22,6 +19,8 @@ use consort_algorithms::plan::{Action, Extent, Lane, Position, Region, Step};
 use consort_algorithms::{
     Chunk, Collective, LowerOptions, Plan, Rank, Schedule, lower_all, lower_switch, mapped, verify,
 };
+
+use crate::common::{Random, execute_often, seed};
 
 /// The steps of one lane, to be put back after damage.
 fn with_lane(plan: &Plan, lane: usize, damage: impl FnOnce(&mut Vec<Step>)) -> Plan {

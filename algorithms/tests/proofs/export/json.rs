@@ -7,8 +7,8 @@ use consort_algorithms::passes::fuse;
 use consort_algorithms::plan::{Action, CounterRole, Engine, Extent, Operand, Position, Region, Step};
 use consort_algorithms::{Chunk, Collective, LowerOptions, Place, Plan, Rank, Schedule, Transfer, lower_all};
 
-use super::common::hand::{Hand, counter, flag, input, output, scratch, slot};
 use super::schedules;
+use crate::common::hand::{Hand, counter, flag, input, output, scratch, slot};
 
 #[derive(Clone, PartialEq, Debug)]
 enum Json {

@@ -6,7 +6,8 @@ use consort_algorithms::builders::{RingOptions, doubling, pair, ring};
 use consort_algorithms::export::{schedule_table, schedules_document, schedules_files};
 use consort_algorithms::{Collective, Schedule};
 
-use super::{check, direct, schedules, through_a_switch};
+use super::{direct, schedules, through_a_switch};
+use crate::common::snapshot;
 
 fn list() -> Vec<(&'static str, Schedule)> {
     let both = RingOptions { channels: 1, bidirectional: true };
@@ -23,7 +24,7 @@ fn list() -> Vec<(&'static str, Schedule)> {
 
 #[test]
 fn a_document_is_the_committed_one() {
-    check("schedules.md", &schedules_document(&list()));
+    snapshot("schedules.md", &schedules_document(&list()));
 }
 
 #[test]

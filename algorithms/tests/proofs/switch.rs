@@ -1,16 +1,15 @@
 //! All-reduce over aggregating switches: what they compute and cost, and the plans over groups.
 
-mod common;
-
 use std::collections::HashMap;
 
-use common::execute_often;
 use consort_algorithms::builders::{RingOptions, SwitchForm, ring, switch, switch_is_defined, switch_tree};
 use consort_algorithms::passes::fuse;
 use consort_algorithms::{
     Chunk, Collective, LowerError, LowerOptions, Place, Plan, Rank, Schedule, lower, lower_all, lower_switch,
     verify,
 };
+
+use crate::common::execute_often;
 
 const FORMS: [SwitchForm; 2] = [SwitchForm::OneShot, SwitchForm::TwoStep];
 

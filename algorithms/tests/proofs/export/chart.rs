@@ -2,9 +2,8 @@
 
 use consort_algorithms::export::{Axis, Chart, Mark, Series, Unit, chart_svg};
 
-use super::check;
-use super::common::{Random, seed};
 use super::xml::{Element, elements, on_the_sheet};
+use crate::common::{Random, seed, snapshot};
 
 fn chart(units: [Unit; 2], series: Vec<Series>) -> Chart {
     let axis = |label: &str, unit| Axis { label: label.into(), unit };
@@ -38,7 +37,7 @@ fn a_chart_is_the_committed_one() {
     ];
     let text = chart_svg(&chart([Unit::Bytes, Unit::Seconds], list));
     on_the_sheet(&elements(&text));
-    check("chart.svg", &text);
+    snapshot("chart.svg", &text);
 }
 
 /// Equal factors are equal distances, on both axes.

@@ -1,16 +1,11 @@
 //! What the exporters write: against committed files, and read back by readers that know nothing of the
 //! writers. `CONSORT_SNAPSHOTS=write cargo test` writes the files anew.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod chart;
 mod document;
 mod json;
 mod svg;
 mod xml;
-
-use std::path::Path;
 
 use consort_algorithms::builders::{RingOptions, doubling, pair, ring};
 use consort_algorithms::export::{
@@ -21,33 +16,26 @@ use consort_algorithms::{
     Channel, Chunk, Collective, LowerOptions, Partition, Place, Rank, Round, Schedule, Transfer, lower,
 };
 
-fn check(name: &str, text: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots").join(name);
-    if std::env::var_os("CONSORT_SNAPSHOTS").is_some_and(|value| value == "write") {
-        std::fs::write(&path, text).expect("the snapshot can be written");
-    }
-    let expected = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(expected, text, "{name} differs; CONSORT_SNAPSHOTS=write cargo test writes it anew");
-}
+use crate::common::snapshot;
 
 #[test]
 fn printed_forms_are_the_committed_ones() {
     let schedule = ring(Collective::AllReduce, 3, RingOptions::default());
-    check("all_reduce_ring_3.txt", &schedule_text(&schedule));
-    check("all_reduce_ring_3.dot", &schedule_dot(&schedule));
-    check("all_reduce_ring_3.json", &schedule_json(&schedule));
-    check("all_reduce_ring_3.svg", &schedule_svg(&schedule));
-    check("all_reduce_ring_3_table.txt", &schedule_table(&schedule));
+    snapshot("all_reduce_ring_3.txt", &schedule_text(&schedule));
+    snapshot("all_reduce_ring_3.dot", &schedule_dot(&schedule));
+    snapshot("all_reduce_ring_3.json", &schedule_json(&schedule));
+    snapshot("all_reduce_ring_3.svg", &schedule_svg(&schedule));
+    snapshot("all_reduce_ring_3_table.txt", &schedule_table(&schedule));
     let plan = lower(&schedule, Rank(0), &LowerOptions { slots: 2 }).expect("rings lower");
-    check("all_reduce_ring_3_rank_0.txt", &plan_text(&plan));
+    snapshot("all_reduce_ring_3_rank_0.txt", &plan_text(&plan));
     let fused = fuse(&plan, &|_| true);
-    check("all_reduce_ring_3_rank_0_fused.txt", &plan_text(&fused));
-    check("all_reduce_ring_3_rank_0_fused.dot", &plan_dot(&fused));
-    check("all_reduce_ring_3_rank_0_fused.json", &plan_json(&fused));
+    snapshot("all_reduce_ring_3_rank_0_fused.txt", &plan_text(&fused));
+    snapshot("all_reduce_ring_3_rank_0_fused.dot", &plan_dot(&fused));
+    snapshot("all_reduce_ring_3_rank_0_fused.json", &plan_json(&fused));
     let both = ring(Collective::AllGather, 3, RingOptions { channels: 1, bidirectional: true });
-    check("all_gather_ring_3_bidirectional.txt", &schedule_text(&both));
-    check("all_gather_ring_3_bidirectional.svg", &schedule_svg(&both));
-    check("all_gather_ring_3_bidirectional_table.txt", &schedule_table(&both));
+    snapshot("all_gather_ring_3_bidirectional.txt", &schedule_text(&both));
+    snapshot("all_gather_ring_3_bidirectional.svg", &schedule_svg(&both));
+    snapshot("all_gather_ring_3_bidirectional_table.txt", &schedule_table(&both));
 }
 
 /// Schedules of many shapes, small and large: of builders, and some that no builder makes.

@@ -1,14 +1,13 @@
 //! The simulator against closed forms, textbook shares, and itself.
 
-mod common;
-
-use common::{Random, seed};
 use consort_algorithms::builders::{RingOptions, doubling, pair, ring};
 use consort_algorithms::simulate::{Options, Outcome, SimulateError, simulate};
 use consort_algorithms::topology::{
     Costs, Link, NodeId, NodeKind, Routes, Topology, dgx_a100, dgx_h100, host, pcie, torus,
 };
 use consort_algorithms::{Channel, Chunk, Collective, Partition, Place, Rank, Round, Schedule, Transfer};
+
+use crate::common::{Random, seed};
 
 const SEND_NS: u64 = 700;
 const LINK_NS: u64 = 300;

@@ -1,10 +1,5 @@
 //! Topologies: printed forms against committed files, the text form back and forth, routes, profiles.
 
-mod common;
-
-use std::path::Path;
-
-use common::{Random, seed};
 use consort_algorithms::builders::{RingOptions, ring};
 use consort_algorithms::simulate::{Options, simulate, timeline_svg};
 use consort_algorithms::topology::{
@@ -13,14 +8,7 @@ use consort_algorithms::topology::{
 };
 use consort_algorithms::{Collective, Rank};
 
-fn check(name: &str, text: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots").join(name);
-    if std::env::var_os("CONSORT_SNAPSHOTS").is_some_and(|value| value == "write") {
-        std::fs::write(&path, text).expect("the snapshot can be written");
-    }
-    let expected = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(expected, text, "{name} differs; CONSORT_SNAPSHOTS=write cargo test writes it anew");
-}
+use crate::common::{Random, seed, snapshot};
 
 const NAMES: [&str; 11] = [
     "host:8",
@@ -49,13 +37,13 @@ fn printed_forms_are_the_committed_ones() {
         ("domains:2x2", "domains_2x2"),
     ] {
         let topology = found(name);
-        check(&format!("{file}_topology.txt"), &topology.to_string());
-        check(&format!("{file}_topology.dot"), &topology_dot(&topology));
+        snapshot(&format!("{file}_topology.txt"), &topology.to_string());
+        snapshot(&format!("{file}_topology.dot"), &topology_dot(&topology));
     }
     let schedule = ring(Collective::AllReduce, 3, RingOptions::default());
     let options = Options { timeline: true, ..Options::new(3 << 20) };
     let outcome = simulate(&schedule, &found("host:3"), &options).expect("it has a time");
-    check("all_reduce_ring_3_timeline.svg", &timeline_svg(&outcome));
+    snapshot("all_reduce_ring_3_timeline.svg", &timeline_svg(&outcome));
 }
 
 #[test]

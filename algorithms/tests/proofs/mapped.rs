@@ -1,12 +1,8 @@
 //! Plans over mapped buffers: proved, run with and without their flags, damaged, and compared with the direct
 //! exchange. `CONSORT_SNAPSHOTS=write cargo test` writes their listings anew.
 
-mod common;
-
 use std::collections::{BTreeMap, HashMap};
 
-use common::hand::{Hand, input, output, settle};
-use common::{Random, execute_often, seed};
 use consort_algorithms::builders::{direct, direct_reduce, one_shot, pair, spread_out, two_shot};
 use consort_algorithms::export::plan_text;
 use consort_algorithms::plan::{Action, Engine, Extent, Operand, Position, Region, Step};
@@ -14,6 +10,9 @@ use consort_algorithms::{
     Chunk, Collective, LowerOptions, Plan, Rank, Refusal, Schedule, folds, lower_all, mapped, mapped_reduce,
     verify,
 };
+
+use crate::common::hand::{Hand, input, output, settle};
+use crate::common::{Random, execute_often, seed, snapshot};
 
 const RANKS_MAX: u32 = 16;
 
@@ -442,10 +441,5 @@ fn the_listings_are_the_committed_ones() {
         mapped(collective, if collective == Collective::SendReceive { 2 } else { 3 })
     });
     let text: String = sets.flatten().map(|plan| plan_text(&plan)).collect::<Vec<_>>().join("\n");
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots/mapped_3.txt");
-    if std::env::var_os("CONSORT_SNAPSHOTS").is_some_and(|value| value == "write") {
-        std::fs::write(&path, &text).expect("the snapshot can be written");
-    }
-    let committed = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(committed, text, "CONSORT_SNAPSHOTS=write cargo test writes it anew");
+    snapshot("mapped_3.txt", &text);
 }

@@ -1,14 +1,13 @@
 //! How long the simulator takes for 1,024 ranks, and that the schedules it is timed with are right.
 
-mod common;
-
 use std::time::Instant;
 
-use common::shapes::{double_tree, hierarchical};
 use consort_algorithms::builders::{RingOptions, ring};
 use consort_algorithms::simulate::{Options, simulate};
 use consort_algorithms::topology::dgx_h100;
 use consort_algorithms::{Collective, LowerOptions, lower_all, verify};
+
+use crate::common::shapes::{double_tree, hierarchical};
 
 #[test]
 fn the_schedules_over_boxes_are_all_reduces() {
@@ -27,7 +26,7 @@ fn the_schedules_over_boxes_are_all_reduces() {
     }
 }
 
-/// `cargo test --release -p consort-algorithms --test simulate_large -- --ignored --nocapture`
+/// `cargo test --release -p consort-algorithms --test long simulate_large:: -- --ignored --nocapture`
 #[test]
 #[ignore = "a measurement: build with --release"]
 fn what_1024_ranks_cost() {

@@ -5,12 +5,11 @@
 //! tried, whatever is proved must run correctly under all of them. Broken sets lose a wait or deliver to the
 //! wrong place; what execution then finds wrong must have been refused.
 
-mod common;
-
-use common::hand::{Hand, counter, input, output, settle, slot};
-use common::{Random, execute, execute_often, seed};
 use consort_algorithms::plan::{Action, CounterRole, Engine, Extent};
 use consort_algorithms::{Chunk, Collective, LowerOptions, Plan, Refusal, lower_all, verify};
+
+use crate::common::hand::{Hand, counter, input, output, settle, slot};
+use crate::common::{Random, execute, execute_often, seed};
 
 /// One thing a rank does on a channel, by the number of the message.
 #[derive(Clone, Copy)]

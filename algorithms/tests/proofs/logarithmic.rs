@@ -1,10 +1,7 @@
 //! Trees and exchanges, whose depth is logarithmic, through lowering, fusion and the verifier.
 
-mod common;
-
 use std::collections::HashMap;
 
-use common::execute_often;
 use consort_algorithms::builders::{
     PartnerOrder, bruck_all_gather, bruck_all_to_all, double_tree, doubling, halving_doubling,
     halving_doubling_is_defined, pat, pat_is_defined, tree, tree_is_defined,
@@ -13,6 +10,8 @@ use consort_algorithms::passes::fuse;
 use consort_algorithms::{
     Chunk, Collective, LowerOptions, Place, Plan, Rank, Schedule, Transfer, lower_all, verify,
 };
+
+use crate::common::execute_often;
 
 fn proved(plans: &[Plan], what: &str) -> u64 {
     match verify(plans) {

@@ -1,6 +1,6 @@
 //! `docs/SCHEDULES.md` and its pictures are those of the catalogue: every family, drawn by the exporter.
 //!
-//! `CONSORT_SNAPSHOTS=write cargo test -p consort-algorithms --test schedules` writes them anew.
+//! `CONSORT_SNAPSHOTS=write cargo test -p consort-algorithms --test proofs schedules::` writes them anew.
 
 use std::collections::BTreeSet;
 use std::path::Path;
