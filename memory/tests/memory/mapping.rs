@@ -1,5 +1,4 @@
 //! Mappings, stamps and held memory, from outside.
-#![cfg(not(loom))]
 
 use std::os::fd::AsFd;
 use std::os::fd::OwnedFd;

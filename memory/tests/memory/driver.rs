@@ -1,6 +1,5 @@
 //! Every wrapper of the CUDA driver, on whatever `libcuda.so.1` the loader finds: NVIDIA's on a GPU, or the stand-in
 //! (`standins/cuda`) by `LD_LIBRARY_PATH`. Where there is none, each test says so and does nothing.
-#![cfg(not(loom))]
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -389,11 +388,13 @@ fn images_that_are_none_are_refused() {
     assert_eq!((error.call, error.name.as_str()), ("cuModuleGetFunction", "CUDA_ERROR_NOT_FOUND"));
 }
 
-/// Runs a part of this program in a process of its own, with the variable that tells it what to open.
-fn child(part: &str, value: &str) {
-    let program = std::env::current_exe().expect("this program");
-    let mut command = Command::new(program);
-    command.args(["--exact", part, "--ignored", "--nocapture"]).env("CONSORT_TEST_GIVEN", value);
+/// Runs a test of this file in a process of its own, with the variable that tells it what to open.
+fn child(test: &str, value: &str) {
+    // As the harness has it: without the program's own name.
+    let (_, here) = module_path!().split_once("::").expect("a path");
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.args(["--exact", &format!("{here}::{test}"), "--ignored", "--nocapture"]);
+    command.env("CONSORT_TEST_GIVEN", value);
     let output = command.stdin(Stdio::null()).output().expect("started");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
