@@ -389,12 +389,11 @@ fn images_that_are_none_are_refused() {
 }
 
 /// Runs a test of this file in a process of its own, with the variable that tells it what to open.
-fn child(test: &str, value: &str) {
-    // As the harness has it: without the program's own name.
-    let (_, here) = module_path!().split_once("::").expect("a path");
+fn child<F: Fn()>(_: F, value: &str) {
+    // The name of a test, as the harness has it, is its path without the program's own name.
+    let (_, name) = std::any::type_name::<F>().split_once("::").expect("a path");
     let mut command = Command::new(std::env::current_exe().expect("this program"));
-    command.args(["--exact", &format!("{here}::{test}"), "--ignored", "--nocapture"]);
-    command.env("CONSORT_TEST_GIVEN", value);
+    command.args(["--exact", name, "--ignored", "--nocapture"]).env("CONSORT_TEST_GIVEN", value);
     let output = command.stdin(Stdio::null()).output().expect("started");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
@@ -431,7 +430,7 @@ fn another_process_opens_the_memory_by_its_handle() {
         }
         Err(error) => panic!("{error}"),
     };
-    child("opens_a_handle", &handle.0.map(|byte| format!("{byte:02x}")).concat());
+    child(opens_a_handle, &handle.0.map(|byte| format!("{byte:02x}")).concat());
     assert!(contents(&memory) == pattern(SHARED_BYTES, 2), "what the other process wrote");
     let error = context.open_ipc(&handle).expect_err("in its own process");
     println!("{error}");
@@ -473,7 +472,7 @@ fn another_process_maps_the_memory_by_its_descriptor() {
     here.grant(context.device()).expect("as before");
     let kept = nix::fcntl::fcntl(&descriptor, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty()));
     kept.expect("inherited");
-    child("maps_a_descriptor", &descriptor.as_raw_fd().to_string());
+    child(maps_a_descriptor, &descriptor.as_raw_fd().to_string());
     drop((memory, descriptor));
     let mut bytes = vec![0; SHARED_BYTES];
     context.copy_to_host(&mut bytes, here.span()).expect("it outlives the first mapping");

@@ -1,10 +1,10 @@
-//! What needs a process of its own, or counts what the process has: several processes over shared memory, forked
-//! children, killed peers, descriptors. One test at a time (they fork and count).
+//! Several processes over shared memory, forked children, killed peers, descriptors. Tests that fork, or count what
+//! their process has, have one to themselves.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::Ipv4Addr;
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::process::{Child, ChildStdout, Stdio};
+use std::sync::Arc;
 use std::task::Poll;
 
 use consort_memory::{Span, SpanMut};
@@ -14,14 +14,11 @@ use consort_transports::{
     TransportError,
 };
 
+use crate::child::{name_of, program_for, ran_alone};
+
 const CHILD: &str = "CONSORT_TEST_CHILD";
 const LAYOUT: Layout = Layout::new(1 << 20);
 const KEY: [u8; 32] = [3; 32];
-
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn transport(name: &str) -> Arc<dyn Transport> {
     match name {
@@ -108,8 +105,7 @@ struct Peer {
 
 /// Connects to a fresh process.
 fn spawn(transport: &dyn Transport, then: &str) -> Peer {
-    let mut process = Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", "child_entry", "--nocapture", "--test-threads=1"])
+    let mut process = program_for(name_of(child_entry))
         .env(CHILD, format!("{}/{then}", transport.name()))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -138,7 +134,6 @@ fn descriptors() -> usize {
 
 #[test]
 fn two_processes_exchange_and_part() {
-    let _alone = alone();
     for name in ["shm", "tcp"] {
         let transport = transport(name);
         let mut peer = spawn(&*transport, "part");
@@ -156,7 +151,9 @@ fn two_processes_exchange_and_part() {
 
 #[test]
 fn a_killed_peer_leaves_nothing_behind() {
-    let _alone = alone();
+    if ran_alone(this_test!()) {
+        return;
+    }
     let (names, before) = (names_in_shared_memory(), descriptors());
     for name in ["shm", "tcp"] {
         let transport = transport(name);
@@ -181,7 +178,6 @@ fn a_killed_peer_leaves_nothing_behind() {
 
 #[test]
 fn a_peer_that_died_before_connecting_is_unreachable() {
-    let _alone = alone();
     for name in ["shm", "tcp"] {
         let near = transport(name);
         // Both orders of nonces; who is to be called by the peer cannot tell.
@@ -201,7 +197,9 @@ fn a_peer_that_died_before_connecting_is_unreachable() {
 
 #[test]
 fn descriptors_come_back() {
-    let _alone = alone();
+    if ran_alone(this_test!()) {
+        return;
+    }
     for name in ["loopback", "shm", "tcp"] {
         let before = descriptors();
         let (near, far) = (transport(name), transport(name));
@@ -235,13 +233,15 @@ fn descriptors_come_back() {
 
 #[test]
 fn a_forked_child_that_drops_everything_disturbs_nobody() {
-    let _alone = alone();
+    if ran_alone(this_test!()) {
+        return;
+    }
     for name in ["loopback", "shm", "tcp"] {
         let near = transport(name);
         let far = if name == "loopback" { Arc::clone(&near) } else { transport(name) };
         let sides = (near, far);
         let (mut left, mut right) = connect(&sides, [LAYOUT.mailbox_bytes; 2]);
-        // SAFETY: this test runs alone; the child drops what it has and leaves without running anything else.
+        // SAFETY: this process is for this test alone; the child drops what it has and leaves.
         let child = unsafe { libc::fork() };
         if child == 0 {
             drop((left, right, sides));
@@ -266,7 +266,9 @@ fn a_forked_child_that_drops_everything_disturbs_nobody() {
 
 #[test]
 fn everything_closes_on_exec() {
-    let _alone = alone();
+    if ran_alone(this_test!()) {
+        return;
+    }
     let transports = ["loopback", "shm", "tcp"].map(transport);
     let _kept: Vec<_> = transports
         .iter()
@@ -290,7 +292,6 @@ fn everything_closes_on_exec() {
 
 #[test]
 fn the_service_descriptor_tells_when_somebody_calls() {
-    let _alone = alone();
     for name in ["shm", "tcp"] {
         let (near, far) = (transport(name), transport(name));
         let here = near.endpoint(LAYOUT).expect("endpoint");

@@ -2,7 +2,7 @@
 //! (`standins/cuda`) by `LD_LIBRARY_PATH`. Where there is none, each test says so and does nothing.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use consort_memory::driver::{Context, CudaErrorCause, DeviceSpan, Driver, Stream};
 use consort_transports::cuda_ipc::{Arena, How, PeerArena, check_pattern, write_pattern};
 use consort_transports::{Shm, Transport, TransportError};
+
+use crate::child::{name_of, program_for};
 
 const BYTES: usize = 3 << 20;
 /// Where in an arena a peer's pattern goes.
@@ -176,9 +178,8 @@ fn bytes_of(text: &str) -> Vec<u8> {
 
 impl Other {
     fn start(given: &str, variables: &[(&str, &str)]) -> Self {
-        let mut command = Command::new(std::env::current_exe().expect("this program"));
-        command.args(["--exact", "the_other_process", "--ignored", "--nocapture"]);
-        command.env(GIVEN, given).envs(variables.iter().copied());
+        let mut command = program_for(name_of(the_other_process));
+        command.arg("--ignored").env(GIVEN, given).envs(variables.iter().copied());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("started");
         let (send, lines) = channel();
         let output = BufReader::new(child.stdout.take().expect("a pipe"));

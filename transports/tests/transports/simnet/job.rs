@@ -376,7 +376,7 @@ fn a_fault_takes_time() {
     assert!(job(3, shape, stop).took > at + outage);
 }
 
-/// For the figures: `cargo test --release -p consort-transports --test simnet -- --ignored --nocapture`.
+/// For the figures: `cargo test --release -p consort-transports --test transports simnet:: -- --ignored --nocapture`.
 #[test]
 #[ignore = "takes long"]
 fn ten_thousand_runs() {
