@@ -1,11 +1,10 @@
 //! Every level gives the bits of the scalar reference, for every type, operator, length, alignment, number of
 //! sources and targets, kind of store, and in place.
 
-mod support;
-
 use consort_kernels::{DataType, Level, ReduceOp, Reducer, Source, Store, Target, copy};
 use consort_memory::{Span, SpanMut};
-use support::{Random, elements, fast_levels, fold, scalar, seed};
+
+use crate::support::{Random, elements, fast_levels, fold, scalar, seed};
 
 const CANARY: u8 = 0xc7;
 const MARGIN: usize = 80;

@@ -1,5 +1,4 @@
 //! What the kernel tests share: seeded values of every type, and folds over plain buffers.
-#![allow(dead_code, reason = "each test file uses its part")]
 
 use consort_kernels::{DataType, Level, Reducer, Scalar, Source, Store, Target};
 use consort_memory::{Span, SpanMut};

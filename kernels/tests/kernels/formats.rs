@@ -1,11 +1,10 @@
 //! The low-precision formats against computations that share no code with the library: the formulas of the
 //! OCP specification and the `half` crate.
 
-mod support;
-
 use consort_kernels::{DataType, F8E4m3, F8E5m2, Level, ReduceOp, Reducer, Scalar};
 use half::{bf16, f16};
-use support::{Random, bytes_of, codes_of, elements, fast_levels, fold, fold_two, seed};
+
+use crate::support::{Random, bytes_of, codes_of, elements, fast_levels, fold, fold_two, seed};
 
 fn all_levels() -> Vec<Level> {
     std::iter::once(Level::Scalar).chain(fast_levels()).collect()

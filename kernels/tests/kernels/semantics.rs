@@ -1,8 +1,6 @@
 //! What a fold means: wrapping, averaging, order, NaN, zeros, denormals, the caller's floating-point controls,
 //! and what is refused. Each on every level.
 
-mod support;
-
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use consort_kernels::{DataType, Element, Level, ReduceOp, Reducer, Scalar, Source, Store, Target, copy};
