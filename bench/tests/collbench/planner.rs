@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::alone;
+
 /// The longest that a run may take.
 const WATCHDOG: Duration = Duration::from_secs(120);
 
@@ -143,6 +145,7 @@ fn drawings_go_where_they_are_sent() {
 
 #[test]
 fn a_table_is_measured_used_and_checked() {
+    let _alone = alone();
     let [table, samples] = ["table", "samples"].map(file);
     let sizes = "-b 16 -e 4K -f 16 --repeats 3";
     let line = format!(
@@ -205,6 +208,7 @@ fn a_table_is_measured_used_and_checked() {
 
 #[test]
 fn a_table_on_standard_output_can_be_read_as_it_is() {
+    let _alone = alone();
     let told = run("tune broadcast --ranks 2 -b 64 -e 64 --repeats 2 --threads", &[]).expect(0);
     let table = file("printed");
     fs::write(&table, told.out).expect("written");
@@ -216,6 +220,7 @@ fn a_table_on_standard_output_can_be_read_as_it_is() {
 
 #[test]
 fn bits_are_kept_if_that_is_asked_for() {
+    let _alone = alone();
     let samples = file("kept");
     let line =
         format!("tune allreduce --ranks 5 -b 1K -e 2K --repeats 2 --threads --samples {}", samples.display());
@@ -242,12 +247,14 @@ fn bits_are_kept_if_that_is_asked_for() {
 
 #[test]
 fn what_does_not_fit_into_the_time_is_left_out_aloud() {
+    let _alone = alone();
     let told = run("tune reduce --ranks 2 --budget 0 -b 8 -e 64", &[]).expect(0);
     assert!(told.out.contains("the last 4 of 4 sizes are left out"), "{}", told.out);
 }
 
 #[test]
 fn results_of_a_measurement_are_drawn() {
+    let _alone = alone();
     let [results, chart] = ["results.json", "results.svg"].map(file);
     let line = format!("allreduce --ranks 2 --threads -b 1K -e 4K -f 2 -n 2 -J {}", results.display());
     run(&line, &[]).expect(0);

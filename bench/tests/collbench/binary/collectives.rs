@@ -2,7 +2,8 @@
 //!
 //! What is expected of each is written here once more, as a table, so that a wrong rule is not its own judge.
 
-use super::{alone, run};
+use super::run;
+use crate::alone;
 
 /// What the table says of a collective.
 struct Known {

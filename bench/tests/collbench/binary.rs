@@ -1,7 +1,10 @@
 //! The program itself: started as a user starts it, read as a script reads it, hurt as a machine hurts it.
 //!
 //! Every run has a watchdog: a program that does not end is killed and the test fails with what it said. Runs
-//! of several ranks take turns, since they would slow each other down past their deadlines on few cores.
+//! of several ranks take turns.
+
+mod collectives;
+mod devices;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,7 +12,7 @@ use std::io::Read;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
@@ -17,22 +20,12 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-#[path = "binary/devices.rs"]
-mod devices;
-
-#[path = "binary/collectives.rs"]
-mod collectives;
+use crate::alone;
 
 /// The longest that a run may take.
 const WATCHDOG: Duration = Duration::from_secs(40);
 /// How often something that is awaited is looked at.
 const LOOK: Duration = Duration::from_millis(2);
-
-/// Held while ranks run.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// What a run left behind.
 #[derive(Debug)]
