@@ -1,13 +1,12 @@
 //! What runs in the interpreter: kernels, their memory, their faults, who is resident with whom.
 
-mod support;
-
 use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cuda::api::module::{LaunchAttribute, LaunchConfig};
-use support::{
+
+use crate::support::{
     allocate, alone, becomes, finish, function, heard, launch, module, part, pinned, read, say, spawn, start,
     stream, tell, told, word, write,
 };
@@ -41,7 +40,7 @@ fn launch_cooperative(function: u64, blocks: u32, stream: u64, parameters: &[u64
 
 #[test]
 fn kernels_compute() {
-    alone("kernels_compute", &[], || {
+    alone(this_test!(), &[], || {
         let add = kernel(c"add");
         let floats = |scale: f32| (0..1000u16).flat_map(move |at| (f32::from(at) * scale).to_le_bytes());
         let (one, two) = (allocate(4000), allocate(4000));
@@ -73,7 +72,7 @@ fn kernels_compute() {
 
 #[test]
 fn dynamic_shared_memory_and_packed_parameters() {
-    alone("dynamic_shared_memory_and_packed_parameters", &[], || {
+    alone(this_test!(), &[], || {
         let reverse = kernel(c"reverse");
         let (from, to) = (allocate(1024), allocate(1024));
         let words: Vec<u64> = (0..128).collect();
@@ -108,7 +107,7 @@ fn dynamic_shared_memory_and_packed_parameters() {
 
 #[test]
 fn a_kernel_and_the_host_wait_for_each_other() {
-    alone("a_kernel_and_the_host_wait_for_each_other", &[], || {
+    alone(this_test!(), &[], || {
         let wait = kernel(c"wait_and_post");
         let (stream, words) = (stream(NON_BLOCKING), pinned(16));
         assert_eq!(launch(wait, 1, 32, stream, &[words, 3, words + 8, 9]), 0);
@@ -122,7 +121,7 @@ fn a_kernel_and_the_host_wait_for_each_other() {
 
 #[test]
 fn launches_leave_their_queue_when_they_start() {
-    alone("launches_leave_their_queue_when_they_start", &[("CONSORT_STANDIN_CONNECTIONS", "1")], || {
+    alone(this_test!(), &[("CONSORT_STANDIN_CONNECTIONS", "1")], || {
         let wait = kernel(c"wait_and_post");
         let (one, two, words) = (stream(NON_BLOCKING), stream(NON_BLOCKING), pinned(24));
         assert_eq!(launch(wait, 1, 1, one, &[words, 1, words + 8, 1]), 0);
@@ -152,7 +151,7 @@ fn fault_at(address: u64) -> u32 {
 
 #[test]
 fn faults_break_the_context_and_are_said() {
-    let name = "faults_break_the_context_and_are_said";
+    let name = this_test!();
     let (_, said) = alone(name, &[], || assert_eq!(fault_at(0), ILLEGAL_ADDRESS));
     if part().is_empty() {
         assert!(said.contains("poke (launch 0), block (0,0,0), thread (0,0,0)"), "{said}");
@@ -162,7 +161,7 @@ fn faults_break_the_context_and_are_said() {
 
 #[test]
 fn memory_of_the_host_is_out_of_bounds() {
-    alone("memory_of_the_host_is_out_of_bounds", &[], || {
+    alone(this_test!(), &[], || {
         let own = Box::new(0u64);
         assert_eq!(fault_at((&raw const *own) as u64), ILLEGAL_ADDRESS);
     });
@@ -170,7 +169,7 @@ fn memory_of_the_host_is_out_of_bounds() {
 
 #[test]
 fn misaligned_accesses_are_faults() {
-    alone("misaligned_accesses_are_faults", &[], || {
+    alone(this_test!(), &[], || {
         start();
         let memory = allocate(8);
         assert_eq!(fault_at(memory + 2), 716);
@@ -202,13 +201,13 @@ fn poke_peer() -> u64 {
 
 #[test]
 fn peers_are_reached_when_enabled() {
-    let name = "peers_are_reached_when_enabled";
+    let name = this_test!();
     alone(name, &[("CONSORT_STANDIN_DEVICES", "2")], || assert_eq!(poke_peer(), 77));
 }
 
 #[test]
 fn peers_are_not_reached_before() {
-    alone("peers_are_not_reached_before", &[("CONSORT_STANDIN_DEVICES", "2")], || {
+    alone(this_test!(), &[("CONSORT_STANDIN_DEVICES", "2")], || {
         let (_, address) = second_device();
         assert_eq!(fault_at(address), ILLEGAL_ADDRESS);
     });
@@ -217,12 +216,12 @@ fn peers_are_not_reached_before() {
 #[test]
 fn liars_are_not_reached() {
     let variables = [("CONSORT_STANDIN_DEVICES", "2"), ("CONSORT_STANDIN_PEERS", "lie")];
-    alone("liars_are_not_reached", &variables, || assert_eq!(poke_peer(), 0));
+    alone(this_test!(), &variables, || assert_eq!(poke_peer(), 0));
 }
 
 #[test]
 fn blocks_that_meet_must_be_resident_together() {
-    alone("blocks_that_meet_must_be_resident_together", &[("CONSORT_STANDIN_BLOCKS_MAX", "8")], || {
+    alone(this_test!(), &[("CONSORT_STANDIN_BLOCKS_MAX", "8")], || {
         let meet = kernel(c"meet");
         let mut per_multiprocessor = 0;
         ok!(cuOccupancyMaxActiveBlocksPerMultiprocessor(
@@ -258,7 +257,7 @@ fn blocks_that_meet_must_be_resident_together() {
 
 #[test]
 fn launches_share_the_room_of_a_device() {
-    alone("launches_share_the_room_of_a_device", &[("CONSORT_STANDIN_BLOCKS_MAX", "8")], || {
+    alone(this_test!(), &[("CONSORT_STANDIN_BLOCKS_MAX", "8")], || {
         let meet = kernel(c"meet");
         let words = pinned(16);
         for (at, blocks) in [(0, 5), (8, 3)] {
@@ -276,7 +275,7 @@ fn launches_share_the_room_of_a_device() {
 
 #[test]
 fn launch_attributes_are_looked_at() {
-    alone("launch_attributes_are_looked_at", &[("CONSORT_STANDIN_BLOCKS_MAX", "2")], || {
+    alone(this_test!(), &[("CONSORT_STANDIN_BLOCKS_MAX", "2")], || {
         let (count, words) = (kernel(c"count_blocks"), pinned(8));
         let parameters = [words, 0];
         let each = parameters.each_ref().map(std::ptr::from_ref);
@@ -308,7 +307,7 @@ fn launch_attributes_are_looked_at() {
 
 #[test]
 fn only_texts_are_loaded() {
-    alone("only_texts_are_loaded", &[], || {
+    alone(this_test!(), &[], || {
         start();
         let load = |image: &[u8]| {
             let mut log = [0x7fu8; 200];
@@ -332,7 +331,7 @@ fn only_texts_are_loaded() {
 
 #[test]
 fn a_context_takes_its_spinning_kernels_along() {
-    alone("a_context_takes_its_spinning_kernels_along", &[], || {
+    alone(this_test!(), &[], || {
         start();
         let mut own = 0u64;
         ok!(cuCtxCreate_v2(&mut own => *mut u64, 0 => u32, 0 => i32));
@@ -353,7 +352,7 @@ struct Handle([u8; 64]);
 #[test]
 fn processes_on_one_device_take_turns() {
     const ROUNDS: u64 = 3;
-    let name = "processes_on_one_device_take_turns";
+    let name = this_test!();
     let spin = |mine: u64, theirs: u64, first: u64| {
         let kernel = function(module(TEXT), c"ping_pong");
         assert_eq!(launch(kernel, 1, 1, 0, &[mine, theirs, first, ROUNDS]), 0);

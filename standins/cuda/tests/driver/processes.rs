@@ -1,11 +1,10 @@
 //! Two processes: memory handed over by handle and by descriptor; and peers, honest and lying.
 
-mod support;
-
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use cuda::api::virtual_memory::{Access, Location, Properties};
-use support::{allocate, alone, finish, heard, part, read, say, spawn, start, tell, told, write};
+
+use crate::support::{allocate, alone, finish, heard, part, pinned, read, say, spawn, start, tell, told, write};
 
 const PAGE: usize = 2 << 20;
 const LAZY: u32 = 1;
@@ -40,7 +39,7 @@ fn open(handle: Handle) -> Result<u64, u32> {
 
 #[test]
 fn a_handle_opens_the_same_memory_in_another_process() {
-    let name = "a_handle_opens_the_same_memory_in_another_process";
+    let name = this_test!();
     match part().as_str() {
         "" => {
             let (mut owner, mut peer) = (spawn(name, "owner", &[]), spawn(name, "peer", &[]));
@@ -59,7 +58,7 @@ fn a_handle_opens_the_same_memory_in_another_process() {
             write(address, &[7; 10_000]);
             let handle = export(address + 100);
             assert_eq!(open(handle), Err(201), "opened where it was exported");
-            let pinned = support::pinned(64);
+            let pinned = pinned(64);
             let mut none = Handle([0; 64]);
             assert_eq!(cu!(cuIpcGetMemHandle(&mut none => *mut Handle, pinned => u64)), 1);
             say(&hex(&handle.0));
@@ -121,7 +120,7 @@ fn create() -> u64 {
 
 #[test]
 fn virtual_memory_is_reserved_mapped_and_opened() {
-    alone("virtual_memory_is_reserved_mapped_and_opened", &[], || {
+    alone(this_test!(), &[], || {
         start();
         let mut granularity = 0;
         ok!(cuMemGetAllocationGranularity(
@@ -169,7 +168,7 @@ fn virtual_memory_is_reserved_mapped_and_opened() {
 
 #[test]
 fn a_descriptor_is_the_same_memory() {
-    let name = "a_descriptor_is_the_same_memory";
+    let name = this_test!();
     let mapped = |allocation| {
         let place = reserve(PAGE);
         assert_eq!(map(place, allocation), 0);
@@ -242,7 +241,7 @@ fn can() -> i32 {
 
 #[test]
 fn without_peers_nothing_is_reached() {
-    let name = "without_peers_nothing_is_reached";
+    let name = this_test!();
     let variables = [("CONSORT_STANDIN_DEVICES", "2"), ("CONSORT_STANDIN_PEERS", "none")];
     match part().as_str() {
         "" => {
@@ -274,7 +273,7 @@ fn without_peers_nothing_is_reached() {
 #[test]
 fn honest_peers_see_what_is_written() {
     let variables = [("CONSORT_STANDIN_DEVICES", "2")];
-    alone("honest_peers_see_what_is_written", &variables, || {
+    alone(this_test!(), &variables, || {
         let (second, address) = two_devices();
         assert_eq!(can(), 1);
         ok!(cuCtxEnablePeerAccess(second => u64, 0 => u32));
@@ -293,7 +292,7 @@ fn honest_peers_see_what_is_written() {
 #[test]
 fn a_liar_shows_a_copy() {
     let variables = [("CONSORT_STANDIN_DEVICES", "2"), ("CONSORT_STANDIN_PEERS", "lie")];
-    alone("a_liar_shows_a_copy", &variables, || {
+    alone(this_test!(), &variables, || {
         let (second, address) = two_devices();
         assert_eq!(can(), 1);
         ok!(cuCtxEnablePeerAccess(second => u64, 0 => u32));
@@ -308,7 +307,7 @@ fn a_liar_shows_a_copy() {
 
 #[test]
 fn a_descriptor_of_a_file_closes_with_its_memory() {
-    alone("a_descriptor_of_a_file_closes_with_its_memory", &[], || {
+    alone(this_test!(), &[], || {
         start();
         let allocation = create();
         let mut descriptor = -1;

@@ -1,13 +1,14 @@
 //! What runs without kernels: devices, contexts, memory, streams, events, and what is refused.
 
-mod support;
-
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys;
-use support::{allocate, alone, becomes, pinned, read, start, stream, symbol, word, write};
+
+use crate::support::{
+    allocate, alone, becomes, part, pinned, read, spawn, start, stream, symbol, word, write,
+};
 
 /// Flags of a wait: at least.
 const AT_LEAST: u32 = 0;
@@ -25,7 +26,7 @@ fn write_value(stream: u64, word: u64, value: u64) {
 
 #[test]
 fn it_says_what_it_is() {
-    let (_, said) = alone("it_says_what_it_is", &[("CONSORT_STANDIN_DEVICES", "3")], || {
+    let (_, said) = alone(this_test!(), &[("CONSORT_STANDIN_DEVICES", "3")], || {
         let mut count = -1;
         assert_eq!(cu!(cuDeviceGetCount(&mut count => *mut i32)), 3, "not started");
         ok!(cuInit(0 => u32));
@@ -46,7 +47,7 @@ fn it_says_what_it_is() {
         ok!(cuDeviceGetUuid(&mut uuids[1] => *mut [u8; 16], 1 => i32));
         assert_ne!(uuids[0], uuids[1]);
     });
-    if support::part().is_empty() {
+    if part().is_empty() {
         let line = "consort's stand-in for the CUDA driver: 3 pretend devices in host memory, no GPU";
         assert_eq!(said.matches(line).count(), 1, "{said}");
     }
@@ -57,12 +58,12 @@ fn it_is_quiet_when_asked_and_logs_calls() {
     let place = std::env::temp_dir().join(format!("standin-log-{}", std::process::id()));
     let text = place.to_str().expect("a path");
     let variables = [("CONSORT_STANDIN_QUIET", "1"), ("CONSORT_STANDIN_LOG", text)];
-    let (_, said) = alone("it_is_quiet_when_asked_and_logs_calls", &variables, || {
+    let (_, said) = alone(this_test!(), &variables, || {
         ok!(cuInit(0 => u32));
         let mut count = 0;
         ok!(cuDeviceGetCount(&mut count => *mut i32));
     });
-    if support::part().is_empty() {
+    if part().is_empty() {
         assert!(!said.contains("stand-in for"), "{said}");
         let log = std::fs::read_to_string(&place).expect("a log");
         let names: Vec<_> = log.lines().filter_map(|line| line.split(' ').next()).collect();
@@ -127,7 +128,7 @@ fn names_and_layouts_are_nvidias() {
 
 #[test]
 fn functions_are_found_by_name() {
-    alone("functions_are_found_by_name", &[], || {
+    alone(this_test!(), &[], || {
         ok!(cuInit(0 => u32));
         let find = |name: &CStr, version: i32| {
             let (mut address, mut status) = (0usize, 9u32);
@@ -147,7 +148,7 @@ fn functions_are_found_by_name() {
 
 #[test]
 fn contexts_are_a_stack() {
-    alone("contexts_are_a_stack", &[("CONSORT_STANDIN_DEVICES", "2")], || {
+    alone(this_test!(), &[("CONSORT_STANDIN_DEVICES", "2")], || {
         let primary = start();
         let mut now = 0u64;
         let current = |now: &mut u64| ok!(cuCtxGetCurrent(now => *mut u64));
@@ -185,7 +186,7 @@ fn contexts_are_a_stack() {
 #[test]
 fn memory_is_copied_filled_and_bounded() {
     let variables = [("CONSORT_STANDIN_MEMORY", "1048576")];
-    alone("memory_is_copied_filled_and_bounded", &variables, || {
+    alone(this_test!(), &variables, || {
         start();
         let (one, two) = (allocate(4096), allocate(5000));
         let pattern: Vec<u8> = (0..4096u32).map(|at| (at * 7) as u8).collect();
@@ -222,7 +223,7 @@ fn memory_is_copied_filled_and_bounded() {
 
 #[test]
 fn the_driver_knows_whose_memory_it_is() {
-    alone("the_driver_knows_whose_memory_it_is", &[], || {
+    alone(this_test!(), &[], || {
         let context = start();
         let (device, host) = (allocate(100), pinned(100));
         let mut managed = 0u64;
@@ -258,8 +259,8 @@ fn the_driver_knows_whose_memory_it_is() {
 
 #[test]
 fn the_host_cannot_touch_device_memory() {
-    if support::part().is_empty() {
-        let child = support::spawn("the_host_cannot_touch_device_memory", "alone", &[]);
+    if part().is_empty() {
+        let child = spawn(this_test!(), "alone", &[]);
         let output = child.wait_with_output().expect("a child");
         assert!(!output.status.success(), "it read device memory");
         return;
@@ -272,7 +273,7 @@ fn the_host_cannot_touch_device_memory() {
 
 #[test]
 fn streams_wait_for_words_and_events() {
-    alone("streams_wait_for_words_and_events", &[], || {
+    alone(this_test!(), &[], || {
         start();
         let (one, two) = (stream(NON_BLOCKING), stream(NON_BLOCKING));
         let words = pinned(64);
@@ -306,7 +307,7 @@ fn streams_wait_for_words_and_events() {
 
 #[test]
 fn the_legacy_stream_waits_and_is_waited_for() {
-    alone("the_legacy_stream_waits_and_is_waited_for", &[], || {
+    alone(this_test!(), &[], || {
         start();
         let (blocking, free) = (stream(0), stream(NON_BLOCKING));
         let words = pinned(64);
@@ -347,7 +348,7 @@ fn write_behind_a_wait(within: Duration) -> bool {
 
 #[test]
 fn with_one_queue_a_wait_blocks_what_would_end_it() {
-    let name = "with_one_queue_a_wait_blocks_what_would_end_it";
+    let name = this_test!();
     alone(name, &[("CUDA_DEVICE_MAX_CONNECTIONS", "1")], || {
         assert!(!write_behind_a_wait(Duration::from_millis(300)))
     });
@@ -355,7 +356,7 @@ fn with_one_queue_a_wait_blocks_what_would_end_it() {
 
 #[test]
 fn with_two_queues_it_does_not() {
-    alone("with_two_queues_it_does_not", &[("CONSORT_STANDIN_CONNECTIONS", "2")], || {
+    alone(this_test!(), &[("CONSORT_STANDIN_CONNECTIONS", "2")], || {
         assert!(write_behind_a_wait(Duration::from_secs(5)));
     });
 }
@@ -368,7 +369,7 @@ extern "C" fn note(data: *mut std::ffi::c_void) {
 
 #[test]
 fn functions_of_the_host_run_in_order_and_may_not_call() {
-    alone("functions_of_the_host_run_in_order_and_may_not_call", &[], || {
+    alone(this_test!(), &[], || {
         start();
         let (stream, words) = (stream(0), pinned(16));
         wait_value(stream, words + 8, 1);
@@ -382,7 +383,7 @@ fn functions_of_the_host_run_in_order_and_may_not_call() {
 
 #[test]
 fn freeing_waits_for_all_streams() {
-    alone("freeing_waits_for_all_streams", &[], || {
+    alone(this_test!(), &[], || {
         start();
         let (stream, words, memory) = (stream(NON_BLOCKING), pinned(8), allocate(64));
         wait_value(stream, words, 1);
@@ -400,7 +401,7 @@ fn freeing_waits_for_all_streams() {
 
 #[test]
 fn a_forked_child_gets_nothing() {
-    alone("a_forked_child_gets_nothing", &[], || {
+    alone(this_test!(), &[], || {
         start();
         // SAFETY: the child calls one function and ends.
         let child = unsafe { libc::fork() };
@@ -420,7 +421,7 @@ fn a_forked_child_gets_nothing() {
 
 #[test]
 fn a_stuck_stream_does_not_outlive_its_context() {
-    alone("a_stuck_stream_does_not_outlive_its_context", &[], || {
+    alone(this_test!(), &[], || {
         start();
         let mut own = 0u64;
         ok!(cuCtxCreate_v2(&mut own => *mut u64, 0 => u32, 0 => i32));

@@ -3,8 +3,6 @@
 //!
 //! Invariant: functions are called by the names and types that NVIDIA gives them. Absent: what is tested.
 
-#![allow(dead_code, missing_docs, reason = "every test file uses a part, and nobody else")]
-
 use std::ffi::{CStr, CString, c_void};
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
@@ -34,7 +32,6 @@ pub(crate) fn symbol(name: &str) -> *mut c_void {
 }
 
 /// Calls a function with arguments of the given types; the result is a `CUresult`.
-#[macro_export]
 macro_rules! cu {
     ($name:ident($($argument:expr => $type:ty),* $(,)?)) => {{
         let address = $crate::support::symbol(stringify!($name));
@@ -45,10 +42,9 @@ macro_rules! cu {
 }
 
 /// As [`cu!`], and it must succeed.
-#[macro_export]
 macro_rules! ok {
     ($name:ident($($argument:tt)*)) => {
-        assert_eq!($crate::cu!($name($($argument)*)), 0, stringify!($name))
+        assert_eq!(cu!($name($($argument)*)), 0, stringify!($name))
     };
 }
 
@@ -124,6 +120,21 @@ pub(crate) fn becomes(what: &str, mut is: impl FnMut() -> bool) {
         assert!(start.elapsed() < Duration::from_secs(10), "never: {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// The name of the test that this stands in, as the harness has it.
+macro_rules! this_test {
+    () => {{
+        fn here() {}
+        $crate::support::name_of(here)
+    }};
+}
+
+/// The name of the test in which this function is: its path without the program's name and its own.
+pub(crate) fn name_of<F: Fn()>(_: F) -> &'static str {
+    let path = std::any::type_name::<F>();
+    let (_, path) = path.split_once("::").expect("the program's name");
+    path.rsplit_once("::").expect("the function's name").0
 }
 
 /// A test as a process of its own, with these variables.
