@@ -4,7 +4,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use cuda::api::virtual_memory::{Access, Location, Properties};
 
-use crate::support::{allocate, alone, finish, heard, part, pinned, read, say, spawn, start, tell, told, write};
+use crate::support::{
+    allocate, alone, finish, heard, part, pinned, read, say, spawn, start, tell, told, write,
+};
 
 const PAGE: usize = 2 << 20;
 const LAZY: u32 = 1;

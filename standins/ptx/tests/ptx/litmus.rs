@@ -4,11 +4,10 @@
 //! of its own, so that "where" says at which scope threads reach each other.
 //! `CONSORT_PTX_SEEDS=n` tries n schedules where nothing may be found.
 
-mod support;
-
 use consort_standin_ptx::check::Checked;
 use consort_standin_ptx::{Fault, Launch, Module, Options, Statistics, run};
-use support::{clean, found, race};
+
+use crate::support::{clean, found, race};
 
 /// How far threads are from each other.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,12 +1,11 @@
 //! The fast schedule where launches wait for others: in other threads of the system, and for blocks that are not
 //! resident.
 
-mod support;
-
 use std::sync::{Arc, Mutex};
 
 use consort_standin_ptx::{Access, Atomic, Fault, Memory, Module, Options, Plain, Problem, Site, run};
-use support::records::{Record, launch};
+
+use crate::support::records::{Record, launch};
 
 const SIGNALS: &str = include_str!("kernels/signals.ptx");
 

@@ -1,7 +1,5 @@
 //! What the tests of checked memory share: seeds, and what came of them.
 
-#![allow(dead_code, reason = "every test file uses a part")]
-
 pub(crate) mod records;
 
 use std::fmt;

@@ -1,11 +1,10 @@
 //! Mistakes planted in small kernels and in what they are given: each must be found, and the right ones are clean.
 
-mod support;
-
 use consort_standin_ptx::check::Checked;
 use consort_standin_ptx::{Divergence, Module, Options, Problem, run};
-use support::records::{Record, launch};
-use support::{Wrong, clean, found, race};
+
+use crate::support::records::{Record, launch};
+use crate::support::{Wrong, clean, found, race};
 
 const BASIC: &str = include_str!("kernels/basic.ptx");
 const SIGNALS: &str = include_str!("kernels/signals.ptx");

@@ -4,16 +4,15 @@
 //! Beside every rank a watcher runs, a thread of the host's as it were: it waits for the word `done` and then reads
 //! all that the rank has written. `CONSORT_PTX_SEEDS=n` tries n schedules of each that must be clean.
 
-mod support;
-
 use consort_standin_ptx::check::Checked;
 use consort_standin_ptx::{HostStore, Launch, Module, Options, Problem, run};
-use support::records::{Record, Ring, element, floats, job, launch};
-use support::{Wrong, anything, clean, first, found, race};
+
+use crate::support::records::{Record, Ring, element, floats, job, launch};
+use crate::support::{Wrong, anything, clean, first, found, race};
 
 macro_rules! images {
     ($($name:literal)*) => {
-        [$(($name, include_str!(concat!("../../../kernels/cuda/images/", $name, ".ptx")))),*]
+        [$(($name, include_str!(concat!("../../../../kernels/cuda/images/", $name, ".ptx")))),*]
     };
 }
 
