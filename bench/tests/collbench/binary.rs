@@ -146,6 +146,16 @@ impl Run {
         numbers
     }
 
+    /// Waits until each of these ranks, which have joined, has had a core for so long: then they are at it, whoever else
+    /// has the cores.
+    fn work(&self, ranks: &[Pid], each: Duration) {
+        let before: Vec<Duration> = ranks.iter().map(|rank| busy(*rank)).collect();
+        while ranks.iter().zip(&before).any(|(rank, before)| busy(*rank) < *before + each) {
+            assert!(self.begun.elapsed() < WATCHDOG, "the ranks do not work");
+            sleep(LOOK);
+        }
+    }
+
     /// Waits for its end; none of its processes may be left then.
     #[track_caller]
     fn end(mut self) -> Outcome {
@@ -180,6 +190,16 @@ impl Drop for Run {
 fn argument(process: Pid, name: &str) -> Option<String> {
     let line = fs::read_to_string(format!("/proc/{process}/cmdline")).ok()?;
     line.split('\0').find_map(|argument| argument.strip_prefix(name)).map(str::to_owned)
+}
+
+/// How long a process has had a core, by the kernel's account of it in hundredths of a second.
+fn busy(process: Pid) -> Duration {
+    let account = fs::read_to_string(format!("/proc/{process}/stat")).expect("it runs");
+    let (_, behind_the_name) = account.rsplit_once(')').expect("a name in brackets");
+    let ticks = |at: usize| -> u64 {
+        behind_the_name.split_whitespace().nth(at).expect("a field").parse().expect("a number")
+    };
+    Duration::from_millis(10 * (ticks(11) + ticks(12)))
 }
 
 /// The living rank processes that this process started, whoever their parent is by now.
@@ -278,8 +298,7 @@ fn a_killed_rank_is_named() {
         let files = ["--json".as_ref(), json.as_os_str()];
         let running = start("allreduce --size 64M -n 1000 -w 0 --ranks 2", &files, &[]);
         let ranks = running.ranks();
-        // On a loaded machine, too, they are at it by then.
-        sleep(Duration::from_millis(1500));
+        running.work(&ranks, Duration::from_millis(500));
         kill(ranks[victim], Signal::SIGKILL).unwrap();
         let killed = Instant::now();
         let outcome = running.end().expect(3);
@@ -310,27 +329,30 @@ fn a_killed_rank_is_named() {
 #[test]
 fn a_rank_lost_while_joining_is_named() {
     let _alone = alone();
-    for (signal, code) in [(Signal::SIGKILL, 3), (Signal::SIGSTOP, 4)] {
-        for victim in [0, 1] {
-            let running = start("allreduce --size 1M -n 100000000 -T 1 --ranks 3", &[], &[]);
-            let place = format!("{victim}/");
-            let found = loop {
-                let of = |pid: &Pid| argument(*pid, "--as-rank=").is_some_and(|p| p.starts_with(&place));
-                if let Some(pid) = family(running.child.id()).into_iter().find(of) {
-                    break pid;
-                }
-                assert!(running.begun.elapsed() < WATCHDOG, "rank {victim} does not start");
-            };
-            kill(found, signal).unwrap();
-            let outcome = running.end().expect(code);
-            println!("{signal} to rank {victim}:\n{}", outcome.err);
-            match signal {
-                Signal::SIGKILL => {
-                    outcome.complains(&[&format!("FAILED: rank {victim} was killed by signal 9")])
-                }
-                _ => outcome.complains(&[&format!("rank {victim} did not end by itself")]),
-            };
-        }
+    let hurt = |(signal, victim): (Signal, u32)| {
+        let running = start("allreduce --size 1M -n 100000000 -T 2 --ranks 3", &[], &[]);
+        let place = format!("{victim}/");
+        let found = loop {
+            let of = |pid: &Pid| argument(*pid, "--as-rank=").is_some_and(|p| p.starts_with(&place));
+            if let Some(pid) = family(running.child.id()).into_iter().find(of) {
+                break pid;
+            }
+            assert!(running.begun.elapsed() < WATCHDOG, "rank {victim} does not start");
+        };
+        kill(found, signal).unwrap();
+        (running, signal, victim)
+    };
+    let cases = [(Signal::SIGKILL, 0), (Signal::SIGKILL, 1), (Signal::SIGSTOP, 0), (Signal::SIGSTOP, 1)];
+    // All are hurt before one is waited for: where a rank has stopped, nothing happens for seconds.
+    for (running, signal, victim) in cases.map(hurt) {
+        let outcome = running.end();
+        println!("{signal} to rank {victim}:\n{}", outcome.err);
+        match signal {
+            Signal::SIGKILL => {
+                outcome.expect(3).complains(&[&format!("FAILED: rank {victim} was killed by signal 9")])
+            }
+            _ => outcome.expect(4).complains(&[&format!("rank {victim} did not end by itself")]),
+        };
     }
 }
 
@@ -339,7 +361,7 @@ fn a_stopped_rank_is_named_and_killed() {
     let _alone = alone();
     let running = start("allreduce --size 16M -n 2000 -w 0 -T 2 --ranks 2", &[], &[]);
     let ranks = running.ranks();
-    sleep(Duration::from_millis(300));
+    running.work(&ranks, Duration::from_millis(200));
     kill(ranks[1], Signal::SIGSTOP).unwrap();
     running.end().expect(4).complains(&[
         "FAILED: rank 0 ended with exit status 4",
