@@ -6,6 +6,7 @@
 use std::ffi::{CStr, CString, c_void};
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -137,11 +138,19 @@ pub(crate) fn name_of<F: Fn()>(_: F) -> &'static str {
     path.rsplit_once("::").expect("the function's name").0
 }
 
+/// Where the processes of one test keep the turns of their devices: nobody else's launches wait for theirs.
+fn turns(test: &str) -> PathBuf {
+    let place = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(test.replace("::", "-"));
+    std::fs::create_dir_all(&place).expect("a directory");
+    place
+}
+
 /// A test as a process of its own, with these variables.
 pub(crate) fn spawn(test: &str, part: &str, variables: &[(&str, &str)]) -> Child {
     let mut command = Command::new(std::env::current_exe().expect("this test"));
     command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
-    command.env(CHILD, part).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.env(CHILD, part).env("TMPDIR", turns(test));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.envs(variables.iter().copied());
     // One that spins must not keep the device's turn from all others when its test has failed.
     // SAFETY: one call of the system between fork and exec.
