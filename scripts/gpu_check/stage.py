@@ -1,6 +1,6 @@
 """Builds the Rust tests that need a device and puts them, stripped, into a directory: stage.py ROOT DIRECTORY.
 
-Which: test targets of the workspace whose name begins with one of PREFIXES, and those of PARTS. What a test starts by its
+Which: those of PARTS. What a test starts by its
 path (other binaries of its package) is put beside them, and paths.json says where each was built, so that it can be found
 there, and which of its tests are meant.
 Absent: running them (parts.py).
@@ -11,19 +11,13 @@ import pathlib
 import subprocess
 import sys
 
-PREFIXES = ("driver", "device", "cuda")
-# Tests that a GPU has no part in: the pretend driver of tests/c, kernels built by the host's compiler.
-EXCEPT = {"device_memory", "cuda_host"}
-# Targets of which only some tests need a device, by package and target: what the names of those contain.
+# Package and target, and what the names of the tests that need a device begin with.
 PARTS = {
     ("consort-memory", "memory"): "driver::",
     ("consort-transports", "transports"): "cuda_ipc::",
     ("consort-kernels", "kernels"): "device_folds::",
+    ("consort-tests-devices", "devices"): "ranks::",
 }
-
-
-def is_chosen(package, target):
-    return (package, target) in PARTS or (target.startswith(PREFIXES) and target not in EXCEPT)
 
 
 def main():
@@ -35,9 +29,8 @@ def main():
     paths = {}
     for package in metadata["packages"]:
         names = [target["name"] for target in package["targets"] if "test" in target["kind"]]
-        names = [name for name in names if is_chosen(package["name"], name)]
-        # The stand-ins' own tests are of the stand-ins.
-        if not names or package["name"].startswith("consort-standin"):
+        names = [name for name in names if (package["name"], name) in PARTS]
+        if not names:
             continue
         chosen = [word for name in names for word in ("--test", name)]
         command = [
