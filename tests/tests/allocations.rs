@@ -1,23 +1,21 @@
-//! A repeated small call between spinning threads allocates nothing, on any thread of the process.
+//! A repeated small call between spinning threads allocates nothing, on any thread of the process, which is one of its own:
+//! the counters are the whole process's.
 
-use std::sync::{Barrier, Mutex};
+use std::sync::Barrier;
 
 use consort::planning::Algorithm;
 use consort::{Communicator, ReduceOp, Result};
 use consort_tests::counting::{self, Counting};
+use consort_tests::system::is_alone;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
-
-/// The counters are the process's: one test at a time.
-static ALONE: Mutex<()> = Mutex::new(());
 
 type Call = fn(&Communicator, &mut [f32]) -> Result<()>;
 
 /// The allocations of each call, the best of ten rounds of so many: a rank without a core for long is asked what it
 /// is doing, which allocates.
 fn allocations(size: u32, repeats: usize, calls: &[(&'static str, Call)]) -> Vec<(&'static str, u64)> {
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let ranks = Communicator::local(size).expect("ranks");
     let gate = Barrier::new(size as usize);
     let run = |comm: &Communicator| -> Vec<u64> {
@@ -48,6 +46,9 @@ fn allocations(size: u32, repeats: usize, calls: &[(&'static str, Call)]) -> Vec
 
 #[test]
 fn a_repeated_small_call_between_threads_allocates_nothing() {
+    if !is_alone(module_path!(), "a_repeated_small_call_between_threads_allocates_nothing") {
+        return;
+    }
     let calls: [(&str, Call); 5] = [
         ("all_reduce", |comm, values| comm.all_reduce(&mut values[..2], ReduceOp::Max)),
         ("exchange", |comm, values| {
@@ -65,6 +66,9 @@ fn a_repeated_small_call_between_threads_allocates_nothing() {
 /// On three ranks some steps have more than two targets.
 #[test]
 fn a_repeated_call_that_names_its_algorithm_allocates_nothing() {
+    if !is_alone(module_path!(), "a_repeated_call_that_names_its_algorithm_allocates_nothing") {
+        return;
+    }
     fn sum(comm: &Communicator, values: &mut [f32], algorithm: Algorithm) -> Result<()> {
         comm.with_algorithm(algorithm).all_reduce(values, ReduceOp::Avg)
     }
