@@ -1,4 +1,5 @@
-//! Shared helpers of the tests: ranks as threads and as processes, each with a watchdog.
+//! Shared helpers of the tests: ranks as threads and as processes, each with a watchdog, and what a rank does that is a
+//! process (`rank`).
 
 #[path = "support/bits.rs"]
 pub mod bits;
@@ -26,8 +27,11 @@ pub mod groups;
 pub mod job;
 #[path = "support/matrix.rs"]
 pub mod matrix;
+#[path = "support/own_process.rs"]
+pub mod own_process;
 #[path = "support/pattern.rs"]
 pub mod pattern;
+pub mod rank;
 #[path = "support/standin.rs"]
 pub mod standin;
 #[path = "support/system.rs"]

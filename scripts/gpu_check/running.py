@@ -283,8 +283,9 @@ class Context:
         bad, counts, skips = [], [0, 0, 0], []
         for name in chosen:
             directory = self.root / tests[name]["package"]
+            part = [tests[name]["part"]] if tests[name]["part"] else []
             code, text = self.command(
-                [self.stage / "tests" / name, "--nocapture", "--test-threads=1"], directory=directory
+                [self.stage / "tests" / name, *part, "--nocapture", "--test-threads=1"], directory=directory
             )
             for line in text.splitlines():
                 if line.startswith("test result:"):

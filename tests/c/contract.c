@@ -1,6 +1,6 @@
 /*
  * What is left of NCCL's contract when processes die, hang or never come: one rank of a job, on host memory.
- * Called by `tests/tests/contract.rs`: contract SCENARIO RANK SIZE FILE, where rank 0 writes the id into the file.
+ * Called by `tests/tests/c/contract.rs`: contract SCENARIO RANK SIZE FILE, where rank 0 writes the id into the file.
  */
 #define _POSIX_C_SOURCE 200809L
 

@@ -1,6 +1,6 @@
 /*
  * Communicators on devices in the C interface: device PART RANKS threads|processes. Called by
- * `tests/tests/c_devices.rs`, which sets the path that operations take and on how many devices. Prints "end" when
+ * `tests/devices/tests/devices/c.rs`, which sets the path that operations take and on how many devices. Prints "end" when
  * every check of the part held.
  */
 #define _GNU_SOURCE

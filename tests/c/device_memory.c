@@ -1,5 +1,5 @@
 /*
- * Buffers of a device, of the host and of both in the C interface. Called by `tests/tests/device_memory.rs`, which
+ * Buffers of a device, of the host and of both in the C interface. Called by `tests/devices/tests/devices/memory.rs`, which
  * reads what it prints: of every call that matters a line "what result text".
  */
 #define _POSIX_C_SOURCE 200809L

@@ -1,7 +1,7 @@
 /*
  * What consort.h has beyond NCCL, but for what breaks (report.c): collectives of blocks that differ in length, host
  * streams, explanations, and options of single calls. C99 and C++17.
- * Called by `tests/tests/c_extensions.rs`, which reads what it prints.
+ * Called by `tests/tests/c/extensions.rs`, which reads what it prints.
  */
 #define _POSIX_C_SOURCE 200809L
 

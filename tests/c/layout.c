@@ -1,7 +1,7 @@
 /*
  * NCCL 2.32.3's interface as a compiler sees it: sizes, offsets, values and signatures. It compiles with this
  * library's headers and with NVIDIA's alike, as C99 and (layout.cc) as C++, and calls nothing of the library.
- * `tests/tests/nccl_header.rs` compiles and runs it; run, it checks the initializers and prints their bytes.
+ * `tests/tests/repository/header.rs` compiles and runs it; run, it checks the initializers and prints their bytes.
  */
 #include <nccl.h>
 #include <nccl_device.h>

@@ -1,6 +1,6 @@
 /*
  * What a C program sees when something breaks: two ranks, as threads and as processes, on host memory.
- * Called by `tests/tests/c_interface.rs`, which reads what it prints.
+ * Called by `tests/tests/c/interface.rs`, which reads what it prints.
  */
 #define _POSIX_C_SOURCE 200809L
 

@@ -1,6 +1,6 @@
 /*
  * The calls that need no communicator, on a linked libnccl.so.2. What it prints does not depend on whose nccl.h it
- * was compiled with: `tests/tests/nccl_header.rs` compares.
+ * was compiled with: `tests/tests/repository/header.rs` compares.
  */
 #include <nccl.h>
 #include <stdio.h>

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use crate::devices::{Seat, cases, check_alone, check_together, each};
+use crate::difference::{Difference, variant};
+use crate::system::Random;
 use consort::device::{Device, DeviceBuffer, DeviceCommunicator, group};
 use consort::{Blocks, Call, CallV, Communicator, DataType, Element, ReduceOp, Result, Scalar};
-use consort_tests::devices::{Seat, cases, check_alone, check_together, each};
-use consort_tests::difference::{Difference, variant};
-use consort_tests::system::Random;
 
-use crate::Context;
+use crate::rank::Context;
 
 /// The ranks of this process.
 fn join(context: &Context) -> Result<Vec<Communicator>> {

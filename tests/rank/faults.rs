@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use crate::difference::Difference;
+use crate::system;
 use consort::planning::Algorithm;
 use consort::{Communicator, ReduceOp, Result};
-use consort_tests::difference::Difference;
-use consort_tests::system;
 use nix::sys::resource::{Resource, setrlimit};
 
-use crate::{Context, report};
+use crate::rank::{Context, report};
 
 pub(crate) fn differ(context: &Context) -> Result<()> {
     let difference = Difference::parse(context.text("difference")).expect("a difference");

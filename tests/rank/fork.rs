@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use crate::collectives;
 use consort::{Communicator, Error, ReduceOp, Result};
-use consort_tests::collectives;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
-use crate::{Context, report};
+use crate::rank::{Context, report};
 
 /// What a child does with its parent's communicator; the number of the first thing that is wrong.
 fn child(comm: Communicator) -> i32 {

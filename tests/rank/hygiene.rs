@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use crate::{counting, system};
 use consort::{Communicator, ReduceOp, Result, UniqueId};
-use consort_tests::{counting, system};
 use nix::sys::resource::{UsageWho, getrusage};
 
-use crate::Context;
+use crate::rank::Context;
 
 /// Allocations of this process in `calls` repeated 8-byte all-reduces.
 pub(crate) fn allocations(context: &Context) -> Result<()> {

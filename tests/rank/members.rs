@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use crate::collectives;
+use crate::system::Random;
 use consort::{Communicator, Options, Rank, ReduceOp, Result, Shrink, UniqueId};
-use consort_tests::collectives;
-use consort_tests::system::Random;
 
-use crate::{Context, report};
+use crate::rank::{Context, report};
 
 fn ranks(text: &str) -> Vec<Rank> {
     text.split(',').map(|rank| rank.parse().expect("a rank")).collect()

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use crate::{bits, collectives, folds, groups, matrix, vectors};
 use consort::planning::Collective;
 use consort::{Communicator, ReduceOp, Result};
-use consort_tests::{bits, collectives, folds, groups, matrix, vectors};
 
-use crate::{Context, report};
+use crate::rank::{Context, report};
 
 pub(crate) fn everything(context: &Context) -> Result<()> {
     let comm = context.join()?;

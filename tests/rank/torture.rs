@@ -7,13 +7,13 @@ use std::io::Write;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::difference::variant;
+use crate::system;
+use crate::torture::{Ends, Fault, Kind, Plan};
 use consort::{Communicator, Error, ReduceOp, Result};
-use consort_tests::difference::variant;
-use consort_tests::system;
-use consort_tests::torture::{Ends, Fault, Kind, Plan};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::Context;
+use crate::rank::Context;
 use operations::{Kept, Seat, perform};
 
 /// Operations on the communicator that is made of a revoked one.

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use crate::await_call;
 use consort::{ReduceOp, Result};
-use consort_tests::await_call;
 
-use crate::{Context, report};
+use crate::rank::{Context, report};
 
 /// `calls` operations each on two communicators; with `then=fail` the last operation is one that `deviant` does
 /// not come to; it says when all others are there.

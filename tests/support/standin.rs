@@ -1,11 +1,10 @@
 //! The stand-in for the CUDA driver (`standins/cuda`), where the loader of a program finds it.
 //!
 //! Invariant: it is the library that cargo has built beside the test that runs, under the names that NVIDIA's driver has;
-//! only what is started with [`with_standin`] sees it. Absent: what it pretends; `standins/cuda/src/settings.rs` has the
+//! only what is started with its directory in `LD_LIBRARY_PATH` sees it. Absent: what it pretends; `standins/cuda/src/settings.rs` has the
 //! variables.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use crate::compiler::linked_as;
@@ -39,16 +38,4 @@ pub fn standin_cuda_dir() -> PathBuf {
     PLACE
         .get_or_init(|| linked_as(&standin_library(), "standin-cuda", ["libcuda.so", "libcuda.so.1"]))
         .clone()
-}
-
-/// Lets a program find the stand-in before any driver of the machine, with these `CONSORT_STANDIN_` variables.
-///
-/// # Panics
-/// As [`standin_cuda_dir`].
-pub fn with_standin<'c>(command: &'c mut Command, variables: &[(&str, &str)]) -> &'c mut Command {
-    let known = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let all = std::iter::once(standin_cuda_dir()).chain(std::env::split_paths(&known));
-    let all = std::env::join_paths(all.filter(|path| path != Path::new(""))).expect("paths without colons");
-    command.env("LD_LIBRARY_PATH", all);
-    command.envs(variables.iter().map(|(name, value)| (format!("CONSORT_STANDIN_{name}"), value)))
 }

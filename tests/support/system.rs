@@ -77,31 +77,6 @@ pub fn eventually(within: Duration, mut found: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// Runs a test once more in a process of its own, where nothing else runs: for tests of what a whole process has. Whether
-/// this is that process, and the test goes on. `module` is what `module_path!()` says in the test, `test` its name.
-///
-/// # Panics
-/// If the test fails there, or does not run.
-pub fn is_alone(module: &str, test: &str) -> bool {
-    const ALONE: &str = "CONSORT_TEST_ALONE";
-    // The program's own name is not part of what the harness calls a test.
-    let within = module.split_once("::").map(|(_, within)| format!("{within}::")).unwrap_or_default();
-    let name = format!("{within}{test}");
-    if std::env::var_os(ALONE).is_some_and(|alone| alone == *name) {
-        return true;
-    }
-    let mut command = std::process::Command::new(std::env::current_exe().expect("this program"));
-    command.args(["--exact", &name, "--nocapture", "--test-threads=1"]).env(ALONE, &name);
-    let output = command.output().expect("this program");
-    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    println!("{said}\n{errors}");
-    assert!(
-        output.status.success() && said.contains("1 passed"),
-        "{name}, in a process of its own:\n{said}\n{errors}"
-    );
-    false
-}
-
 /// Says aloud that something is not tested here: past the test harness, which hides what passing tests print.
 pub fn skip(reason: &str) {
     use std::io::Write;

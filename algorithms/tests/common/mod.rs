@@ -21,6 +21,17 @@ pub(crate) fn seed(own: u64) -> u64 {
     seed
 }
 
+/// Compares with the committed file of that name in `tests/snapshots`; writes it first if `CONSORT_SNAPSHOTS` says so.
+#[track_caller]
+pub(crate) fn snapshot(name: &str, text: &str) {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots").join(name);
+    if std::env::var_os("CONSORT_SNAPSHOTS").is_some_and(|value| value == "write") {
+        std::fs::write(&path, text).expect("the snapshot can be written");
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(expected, text, "{name} differs; CONSORT_SNAPSHOTS=write cargo test writes it anew");
+}
+
 impl Random {
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

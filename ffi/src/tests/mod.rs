@@ -1,7 +1,7 @@
 //! The exported functions as C calls them, rule by rule of NCCL's contract.
 //!
 //! Invariant: every test ends, by itself or by its deadline. The ranks are threads of this process; real processes are
-//! in `tests/tests/contract.rs`.
+//! in `tests/tests/c/contract.rs`.
 
 mod aborts;
 mod arguments;

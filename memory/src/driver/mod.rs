@@ -6,8 +6,8 @@
 //! What a value here was made from lives as long as the value. Absent: what travels between devices, kernels, graphs,
 //! and the runtime interface (`libcudart`), with which the driver shares its primary contexts.
 //!
-//! So far only a stand-in for the driver (`standins/cuda`) has run all of this, in `memory/tests/driver.rs`; NVIDIA's has
-//! not. NVIDIA's own checks more (what a handle is, what may be called while a graph is captured) and does less at once.
+//! So far only a stand-in for the driver (`standins/cuda`) has run all of this, in `memory/tests/memory/driver.rs`; NVIDIA's
+//! has not. NVIDIA's own checks more (what a handle is, what may be called while a graph is captured) and does less at once.
 
 /// Calls a function of the driver by the name of its entry in `Functions`; the error says which it was.
 macro_rules! call {

@@ -1,9 +1,9 @@
 //! The operations of a torture run, each with its check.
 
+use crate::bytes::Bytes;
+use crate::pattern::Pattern;
+use crate::torture::{Kind, Operation};
 use consort::{Call, Communicator, DataType, ReduceOp, Result, Span, SpanMut};
-use consort_tests::bytes::Bytes;
-use consort_tests::pattern::Pattern;
-use consort_tests::torture::{Kind, Operation};
 
 /// A communicator to work on. Ranks of communicators that are used side by side have different contents.
 #[derive(Clone, Copy)]

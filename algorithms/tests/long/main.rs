@@ -1,0 +1,11 @@
+//! What takes seconds: damage to plans, random plans, every pair of schedules in one another, and measurements at scale
+//! (ignored unless asked for).
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod mutation;
+mod nested;
+mod random_plans;
+mod scale;
+mod simulate_large;

@@ -1,0 +1,19 @@
+//! Schedules, plans, topologies, the simulator and the exporters, from outside: all that takes no time worth speaking of.
+//! What does is in `tests/long`. `CONSORT_SNAPSHOTS=write cargo test -p consort-algorithms --test proofs` writes the
+//! committed files of `tests/snapshots` and `docs/SCHEDULES.md` anew.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod export;
+mod hierarchical;
+mod logarithmic;
+mod mapped;
+mod measured;
+mod regular;
+mod ring;
+mod schedules;
+mod simulate;
+mod six_programs;
+mod switch;
+mod topology;

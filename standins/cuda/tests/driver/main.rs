@@ -1,0 +1,8 @@
+//! The built library as a program that calls the driver finds it: the host's side, kernels, and several processes.
+
+#[macro_use]
+mod support;
+
+mod host;
+mod kernels;
+mod processes;

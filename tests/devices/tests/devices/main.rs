@@ -1,0 +1,12 @@
+//! Ranks on devices, on the stand-in for the driver, and the kernels of devices in what runs them here: nothing of it
+//! says anything about NVIDIA's driver or devices.
+
+mod c;
+mod host_compiled;
+mod memory;
+mod ptx_folds;
+mod ranks;
+mod standin;
+
+/// The program that is a rank of its own process.
+const RANK: &str = env!("CARGO_BIN_EXE_device-rank");

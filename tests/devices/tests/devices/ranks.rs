@@ -1,0 +1,335 @@
+//! Ranks on devices, end to end through the Rust interface, on the stand-in driver (`standins/cuda`): what is shown here
+//! holds for this library's own code, and says nothing about NVIDIA's driver or devices.
+//!
+//! Ranks are processes that find the stand-in by `LD_LIBRARY_PATH`, each with one or several threads for ranks.
+
+use std::time::{Duration, Instant};
+
+use consort_tests::difference::Difference;
+use consort_tests::job::{Job, PATIENCE, STOLEN, Start, alone};
+use consort_tests::standin::{is_built, standin_cuda_dir};
+use consort_tests::system::{Random, skip};
+
+use crate::RANK;
+
+/// How many processes there are, with how many threads each, and the path that they name and take.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    processes: u32,
+    threads: u32,
+    devices: u32,
+    named: &'static str,
+    taken: &'static str,
+}
+
+const fn way(processes: u32, threads: u32, named: &'static str, taken: &'static str) -> Way {
+    Way { processes, threads, devices: 1, named, taken }
+}
+
+/// Ranks in one process, by both of its paths.
+const FUSED: Way = way(1, 4, "auto", "fused");
+const HOST: Way = way(1, 3, "host", "host");
+/// A rank in each process, on one device.
+const APART: Way = way(2, 1, "host", "host");
+const STREAMS: Way = way(2, 1, "auto", "streams");
+/// A device for each rank.
+const KERNELS: Way = Way { devices: 2, ..way(1, 2, "auto", "kernels") };
+/// Several ranks in several processes.
+const MIXED: Way = way(2, 2, "auto", "host");
+
+impl Way {
+    fn ranks(self) -> u32 {
+        self.processes * self.threads
+    }
+
+    fn start(self, scenario: &'static str) -> Start {
+        let start = Start::new(RANK, scenario, self.processes).with("threads", self.threads);
+        let start = match is_built() {
+            true => start.env("LD_LIBRARY_PATH", standin_cuda_dir().display()),
+            // Where the test has travelled, the loader finds whatever is there.
+            false => start,
+        };
+        let start = start.env("CONSORT_STANDIN_QUIET", 1);
+        let start = start.env("CONSORT_STANDIN_DEVICES", self.devices);
+        // The stand-in takes turns with all processes that have this directory, also of other tests.
+        let turns = std::env::temp_dir().join(format!("consort-devices-{}", std::process::id()));
+        std::fs::create_dir_all(&turns).expect("a directory");
+        let start = start.env("TMPDIR", turns.display());
+        start.env("CONSORT_DEVICE_PATH", self.named).env("CONSORT_TIMEOUT", 30)
+    }
+
+    /// Runs it to its good end.
+    fn passes(self, start: Start) {
+        if !is_built() && self.devices > 1 {
+            return skip(&format!("{self:?} needs the stand-in, whose devices are as many as one likes"));
+        }
+        let _alone = alone();
+        let mut job = start.go();
+        job.all_end_well();
+        assert_eq!(job.line(0, "path"), self.taken, "{self:?}");
+    }
+}
+
+/// What the rank says as the `nth` about how its calls ended; its process may have other ranks, which say theirs between.
+#[track_caller]
+fn ending(job: &mut Job, way: Way, rank: u32, nth: usize) -> (String, Instant) {
+    let (process, until) = (rank / way.threads, Instant::now() + PATIENCE);
+    loop {
+        if let Some(said) = job.said(process, &format!("rank {rank} ")).get(nth) {
+            return said.clone();
+        }
+        assert!(Instant::now() < until, "rank {rank} says nothing:\n{}", job.output());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// What the rank says of how its first call failed, which must be like this.
+#[track_caller]
+fn failure(job: &mut Job, way: Way, rank: u32, variant: &str) -> (String, Instant) {
+    let (line, at) = ending(job, way, rank, 0);
+    (failed(&line, rank, variant).to_owned(), at)
+}
+
+#[track_caller]
+fn failed<'a>(line: &'a str, rank: u32, variant: &str) -> &'a str {
+    let text = line.strip_prefix("failed ").and_then(|line| line.strip_prefix(variant)?.strip_prefix(':'));
+    text.unwrap_or_else(|| panic!("rank {rank} should fail with {variant}: {line}")).trim()
+}
+
+#[test]
+fn typed_calls() {
+    for way in [way(1, 1, "auto", "fused"), FUSED, HOST, APART, STREAMS, KERNELS, MIXED] {
+        way.passes(way.start("device-typed"));
+    }
+}
+
+fn everything(way: Way, one_of: u64, seed: u64) {
+    way.passes(way.start("device-everything").with("seed", seed).with("one_of", one_of));
+}
+
+#[test]
+fn every_collective_type_and_operator_by_one_launch() {
+    let seed = Random::announced("every_collective_type_and_operator_by_one_launch").seed();
+    everything(way(1, 1, "auto", "fused"), 3, seed);
+    everything(way(1, 2, "fused", "fused"), 1, seed);
+    everything(way(1, 4, "auto", "fused"), 3, seed);
+    everything(way(1, 8, "auto", "fused"), 8, seed);
+}
+
+#[test]
+fn every_collective_type_and_operator_through_the_host() {
+    let seed = Random::announced("every_collective_type_and_operator_through_the_host").seed();
+    everything(way(1, 2, "host", "host"), 1, seed);
+    everything(way(1, 4, "host", "host"), 4, seed);
+    everything(way(1, 8, "host", "host"), 8, seed);
+    everything(way(1, 1, "host", "host"), 8, seed);
+}
+
+#[test]
+fn every_collective_type_and_operator_among_processes() {
+    let seed = Random::announced("every_collective_type_and_operator_among_processes").seed();
+    everything(APART, 2, seed);
+    everything(MIXED, 4, seed);
+    everything(Way { devices: 2, ..APART }, 8, seed);
+}
+
+#[test]
+fn every_collective_type_and_operator_in_streams_and_by_a_kernel_a_rank() {
+    let test = "every_collective_type_and_operator_in_streams_and_by_a_kernel_a_rank";
+    let seed = Random::announced(test).seed();
+    everything(STREAMS, 4, seed);
+    everything(KERNELS, 4, seed);
+    everything(Way { devices: 2, ..way(2, 1, "auto", "kernels") }, 8, seed);
+    for ranks in [3, 4, 8] {
+        everything(way(ranks, 1, "auto", "streams"), 4 * u64::from(ranks), seed);
+        everything(Way { devices: ranks, ..way(1, ranks, "auto", "kernels") }, 4 * u64::from(ranks), seed);
+    }
+}
+
+#[test]
+fn one_thread_drives_all_ranks_by_groups() {
+    let seed = Random::announced("one_thread_drives_all_ranks_by_groups").seed();
+    for (way, together) in [(FUSED, 1), (FUSED, 7), (HOST, 5), (way(1, 8, "auto", "fused"), 3)] {
+        let start = way.start("device-everything").with("seed", seed).with("one_of", 11);
+        way.passes(start.with("together", together));
+    }
+}
+
+#[test]
+fn messages_around_a_ring() {
+    for way in [way(1, 1, "auto", "fused"), FUSED, HOST, APART, STREAMS, KERNELS, MIXED] {
+        way.passes(way.start("device-ring"));
+    }
+    FUSED.passes(FUSED.start("device-ring").with("together", 1));
+    HOST.passes(HOST.start("device-ring").with("together", 1));
+}
+
+#[test]
+fn blocks_that_differ() {
+    let seed = Random::announced("blocks_that_differ").seed();
+    for way in [FUSED, HOST, APART, STREAMS, KERNELS] {
+        way.passes(way.start("device-vectors").with("seed", seed));
+    }
+}
+
+#[test]
+fn streams_and_communicators_beside_each_other() {
+    for way in [FUSED, HOST, APART, STREAMS, KERNELS, MIXED] {
+        way.passes(way.start("device-interleaved"));
+    }
+}
+
+#[test]
+fn nobody_loads_a_kernel_while_others_wait_for_it() {
+    for way in [MIXED, Way { devices: 2, ..way(1, 4, "auto", "host") }] {
+        way.passes(way.start("device-crossing"));
+    }
+}
+
+#[test]
+fn one_hardware_queue_is_enough() {
+    for way in [FUSED, HOST, APART, STREAMS, KERNELS] {
+        let one = |start: Start| start.env("CUDA_DEVICE_MAX_CONNECTIONS", 1);
+        way.passes(one(way.start("device-interleaved")));
+        way.passes(one(way.start("device-many")));
+        way.passes(one(way.start("device-typed")));
+    }
+}
+
+#[test]
+fn many_operations_wait_in_streams() {
+    for way in [FUSED, HOST, APART, STREAMS, KERNELS] {
+        way.passes(way.start("device-many"));
+    }
+}
+
+#[test]
+fn ranks_that_do_not_do_the_same_are_told() {
+    for way in [way(1, 3, "auto", "fused"), HOST, APART, STREAMS, KERNELS] {
+        for difference in Difference::ALL {
+            let deviant = way.ranks() - 1;
+            let _alone = alone();
+            let start = way.start("device-differ").with("difference", format!("{difference:?}"));
+            let mut job = start.with("deviant", deviant).go();
+            for process in job.ranks() {
+                job.line(process, "begin");
+            }
+            let began = Instant::now();
+            for rank in 0..way.ranks() {
+                let (text, at) = failure(&mut job, way, rank, "Mismatch");
+                let parts = [format!("rank {deviant}: "), difference.texts()[0].into()];
+                for part in parts.iter().map(String::as_str).chain([difference.texts()[1]]) {
+                    assert!(text.contains(part), "{way:?} {difference:?}: no {part:?} in {text}");
+                }
+                let took = at.saturating_duration_since(began);
+                // Not by the deadline.
+                assert!(took < Duration::from_secs(10), "{way:?} {difference:?}: told after {took:?}");
+            }
+            job.ranks().into_iter().for_each(|process| job.say(process, "go"));
+            job.all_end_well();
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_call_is_named() {
+    for way in [FUSED, HOST, APART, STREAMS, KERNELS] {
+        let _alone = alone();
+        let last = way.ranks() - 1;
+        let mut job = way.start("device-without").with("how", "absent").env("CONSORT_TIMEOUT", 2).go();
+        for rank in 0..last {
+            let (text, _) = failure(&mut job, way, rank, "Timeout");
+            assert!(text.contains(&format!("rank {last} ")), "{way:?}: nobody is named: {text}");
+        }
+        for process in job.ranks() {
+            (0..2).for_each(|_| job.say(process, "go"));
+        }
+        job.all_end_well();
+    }
+}
+
+#[test]
+fn an_abort_ends_calls() {
+    for way in [FUSED, HOST, APART, STREAMS, KERNELS] {
+        let _alone = alone();
+        let last = way.ranks() - 1;
+        let mut job = way.start("device-without").with("how", "abort").go();
+        let (line, aborted) = ending(&mut job, way, last, 0);
+        assert_eq!(line, "aborts");
+        for rank in 0..last {
+            let (text, at) = failure(&mut job, way, rank, "Aborted");
+            assert!(text.contains("the test says so") && text.contains(&format!("rank {last}")), "{text}");
+            // A second is the contract.
+            let took = at.saturating_duration_since(aborted);
+            assert!(took < Duration::from_secs(1) + STOLEN, "{way:?}: {took:?}");
+        }
+        job.ranks().into_iter().for_each(|process| job.say(process, "go"));
+        job.all_end_well();
+    }
+}
+
+#[test]
+fn a_rank_that_left_is_named() {
+    for way in [FUSED, HOST, APART, STREAMS, KERNELS] {
+        let _alone = alone();
+        let last = way.ranks() - 1;
+        let mut job = way.start("device-without").with("how", "leave").go();
+        for rank in 0..last {
+            let (text, _) = failure(&mut job, way, rank, "PeerLeft");
+            assert!(text.contains(&format!("rank {last} ")), "{way:?}: {text}");
+        }
+        job.ranks().into_iter().for_each(|process| job.say(process, "go"));
+        job.all_end_well();
+    }
+}
+
+#[test]
+fn too_little_memory_is_an_error_like_others() {
+    for way in [APART, way(1, 1, "auto", "fused")] {
+        let _alone = alone();
+        let memory: u64 = 48 << 20;
+        let mut job = way.start("device-memory").env("CONSORT_STANDIN_MEMORY", memory).go();
+        for rank in 0..way.ranks() {
+            assert_eq!(job.line(rank, "memory"), memory.to_string());
+            let (text, _) = failure(&mut job, way, rank, "InvalidArgument");
+            assert!(text.contains("CUDA_ERROR_OUT_OF_MEMORY"), "{text}");
+            let (line, _) = ending(&mut job, way, rank, 1);
+            let text = failed(&line, rank, "InvalidArgument");
+            assert!(text.contains("ask for fewer"), "{text}");
+        }
+        job.all_end_well();
+    }
+}
+
+/// Every rank is told the same, and the communicator serves memory of the host as before.
+fn path_is_refused(way: Way, rank_1: Option<&str>, variant: &str, parts: &[&str]) {
+    let _alone = alone();
+    let mut start = way.start("device-path");
+    if let Some(named) = rank_1 {
+        start = start.env_of(1, "CONSORT_DEVICE_PATH", named);
+    }
+    let mut job = start.go();
+    for rank in 0..way.ranks() {
+        let (text, _) = failure(&mut job, way, rank, variant);
+        for part in parts {
+            assert!(text.contains(part), "{way:?}: no {part:?} in {text}");
+        }
+    }
+    job.ranks().into_iter().for_each(|process| job.say(process, "go"));
+    for rank in 0..way.ranks() {
+        assert_eq!(ending(&mut job, way, rank, 1).0, "works");
+    }
+    job.all_end_well();
+}
+
+#[test]
+fn paths_that_cannot_be_are_refused() {
+    let nonsense = way(2, 1, "teleport", "");
+    path_is_refused(nonsense, None, "InvalidArgument", &["CONSORT_DEVICE_PATH", "teleport", "auto, fused"]);
+    let apart = way(2, 1, "fused", "");
+    path_is_refused(apart, None, "InvalidArgument", &["CONSORT_DEVICE_PATH is fused", "in another process"]);
+    let together = way(1, 2, "streams", "");
+    path_is_refused(together, None, "InvalidArgument", &["streams", "two ranks of one process"]);
+    let parts = ["rank 0 says host", "rank 1 says auto"];
+    path_is_refused(way(2, 1, "host", ""), Some("auto"), "Settings", &parts);
+}

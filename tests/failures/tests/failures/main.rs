@@ -1,0 +1,11 @@
+//! Ranks that differ, die, stop, stay away, leave, go and come. Most of these tests wait for a deadline.
+
+mod cases;
+mod differences;
+mod losses;
+mod membership;
+mod threads;
+mod torture;
+
+/// The program that is a rank of its own process.
+const RANK: &str = env!("CARGO_BIN_EXE_failing-rank");

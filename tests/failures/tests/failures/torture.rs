@@ -1,0 +1,419 @@
+//! Real processes, random operations, and one fault at a random moment: whoever lives is told the same, in time,
+//! and never gets wrong bits.
+//!
+//! `CONSORT_TORTURE_RUNS` says how many runs, or `CONSORT_TORTURE_SECONDS` for how long there are more,
+//! `CONSORT_TEST_SEED` where they begin; a run that fails prints the line that repeats it. The plan (see
+//! `support/torture.rs`) is a function of the seed; only time differs.
+//!
+//! In runs with a fault that ends the communicator, the ranks call operations until it fails: nobody is through
+//! before the fault, so nobody may pass. What is allowed, and nothing else:
+//!
+//! | fault | the world's error on every rank that lives |
+//! |---|---|
+//! | none, a pause, a nap | none: all pass |
+//! | killed, exited | `PeerLost` that names a rank that is gone, and its process |
+//! | the same at the end of the operations | that, or to pass: a rank is through as soon as it needs nothing more |
+//! | left, panicked | `PeerLeft` that names the rank: its drop has told the others, whatever ended it |
+//! | stopped | `Timeout` that names the stopped ranks as not answering; the stopped rank gets it too. Of two, one may be named alone: in a message nobody asks ranks that have no part in it |
+//! | away | `Timeout` that names the rank as not in a call: its control thread answers; the rank gets it too |
+//! | aborted, revoked | `Aborted`, `Revoked` by a rank that did it |
+//!
+//! A communicator that was split off the world ends with the world where a process is gone. Otherwise it has a
+//! failure of its own: its own deadline, its own rank that left; and once the world has failed, ranks drop it,
+//! which its other ranks may find while they are still in a call on it (`PeerLeft`). A world that fails during a
+//! split may leave a communicator that some ranks have made and others have not and cannot drop: on those who have
+//! it, its deadline ends it, and they see the world's failure after that.
+//!
+//! In some runs there are communicators of all ranks beside the world, on each of which a thread of its own calls at the
+//! same time. They pass where the world must; otherwise they may fail as those that were split off do, or are aborted by a
+//! rank whose world has failed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use consort_tests::job::{Job, STOLEN, Start, alone};
+use consort_tests::system::{self, Random};
+use consort_tests::torture::{Ends, Fault, Plan};
+use nix::sys::signal::Signal;
+
+use crate::RANK;
+
+/// From a fault, or from a deadline, to the error on every rank.
+const TOLD_WITHIN: Duration = Duration::from_secs(1);
+/// Up to eight ranks spin on two cores, beside the threads that answer for them and the harness that reads the
+/// time: so much may pass before the one that matters gets a core, where others take it too.
+const SCHEDULING: Duration = Duration::from_millis(500).saturating_add(STOLEN);
+/// What a deadline says of a communicator whose `split` failed on a rank.
+const HALF_MADE: &str = "has not made the communicator yet";
+/// Runs when `CONSORT_TORTURE_RUNS` is not set.
+const RUNS: u32 = 12;
+
+/// Says how to repeat a run that panics.
+struct Replay<'a>(&'a Plan);
+
+impl Drop for Replay<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let seed = self.0.seed;
+            eprintln!("{:?}", self.0);
+            eprintln!(
+                "repeat it with: CONSORT_TORTURE_RUNS=1 CONSORT_TEST_SEED={seed} cargo test -p consort-tests-failures -- torture"
+            );
+        }
+    }
+}
+
+/// A directory for the temporary files of a run.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn new() -> Self {
+        let path = std::env::temp_dir().join(format!("consort-torture-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a directory");
+        Temporary(path)
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// How a rank ended: `passed`, or its error's variant and text.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Outcome {
+    Passed,
+    Failed(String, String),
+}
+
+struct Run<'a> {
+    plan: &'a Plan,
+    job: Job,
+}
+
+impl Run<'_> {
+    fn is_victim(&self, rank: u32) -> bool {
+        self.plan.victims.contains(&rank)
+    }
+
+    /// Whether a victim lives on and fails as the others do.
+    fn all_live(&self) -> bool {
+        matches!(
+            self.plan.fault,
+            Fault::None
+                | Fault::Stop
+                | Fault::Pause
+                | Fault::Nap
+                | Fault::Away
+                | Fault::Abort
+                | Fault::Revoke
+        )
+    }
+
+    fn others(&self) -> Vec<u32> {
+        (0..self.plan.size).filter(|rank| !self.is_victim(*rank)).collect()
+    }
+
+    fn living(&self) -> Vec<u32> {
+        if self.all_live() { (0..self.plan.size).collect() } else { self.others() }
+    }
+
+    fn outcome(&mut self, rank: u32) -> (Outcome, Instant) {
+        let (line, at) = self.job.line_at(rank, "ended ");
+        match line.split_once(": ") {
+            Some((variant, text)) => (Outcome::Failed(variant.into(), text.into()), at),
+            None => (Outcome::Passed, at),
+        }
+    }
+
+    /// What the harness does to ranks. When, if it did.
+    fn strike(&mut self) -> Option<Instant> {
+        let plan = self.plan;
+        if !matches!(plan.fault, Fault::Kill | Fault::Stop | Fault::Pause) {
+            return None;
+        }
+        plan.victims.iter().for_each(|victim| drop(self.job.line(*victim, "at")));
+        std::thread::sleep(plan.delay);
+        for (index, victim) in plan.victims.iter().enumerate() {
+            if plan.fault == Fault::Kill {
+                if index > 0 {
+                    std::thread::sleep(plan.lasts);
+                }
+                self.job.signal(*victim, Signal::SIGKILL);
+            } else {
+                self.job.signal(*victim, Signal::SIGSTOP);
+            }
+        }
+        let struck = Instant::now();
+        if plan.fault == Fault::Pause {
+            std::thread::sleep(plan.lasts);
+            plan.victims.iter().for_each(|victim| self.job.signal(*victim, Signal::SIGCONT));
+            std::thread::sleep(plan.delay);
+            self.job.say(0, "end");
+        }
+        Some(struck)
+    }
+
+    /// When the fault was, as the ranks say that did it to themselves.
+    fn struck(&mut self) -> Option<Instant> {
+        let victims = self.plan.victims.clone();
+        victims.iter().filter_map(|victim| Some(self.job.said(*victim, "fault").first()?.1)).min()
+    }
+
+    /// How long after the fault everybody must have failed. A deadline passes on the communicator that was split
+    /// off, and then on the world.
+    fn limit(&mut self) -> Duration {
+        let half_made = self
+            .living()
+            .into_iter()
+            .any(|rank| self.job.said(rank, "child ").iter().any(|(line, _)| line.contains(HALF_MADE)));
+        let deadlines = match self.plan.fault {
+            Fault::Stop | Fault::Away => 1 + u32::from(self.plan.splits),
+            _ => u32::from(half_made),
+        };
+        self.plan.timeout * deadlines + TOLD_WITHIN + SCHEDULING
+    }
+
+    fn check_outcome(&mut self, rank: u32, outcome: &Outcome) {
+        let plan = self.plan;
+        let Outcome::Failed(variant, text) = outcome else {
+            let may_pass = matches!(plan.ends, Ends::After(_) | Ends::Told);
+            assert!(may_pass, "rank {rank} passed:\n{}", self.job.output());
+            return;
+        };
+        let pids: Vec<(u32, u32)> = plan.victims.iter().map(|rank| (*rank, self.job.pid(*rank))).collect();
+        let names = |begin: &str| {
+            pids.iter().any(|(rank, pid)| {
+                text.starts_with(&begin.replace('#', &rank.to_string()).replace('@', &pid.to_string()))
+            })
+        };
+        let fits = match plan.fault {
+            Fault::None | Fault::Pause | Fault::Nap => false,
+            Fault::Kill | Fault::Exit { .. } => {
+                let place = pids.iter().any(|(rank, pid)| {
+                    text.starts_with(&format!("rank {rank} (host "))
+                        && text.contains(&format!(", process {pid}) was lost"))
+                });
+                variant == "PeerLost" && place
+            }
+            Fault::Leave { .. } | Fault::Panic { .. } => {
+                let left = text.contains(") closed the communicator before ");
+                variant == "PeerLeft" && names("rank # (host ") && left
+            }
+            Fault::Stop => variant == "Timeout" && text.contains("not answer"),
+            Fault::Away => variant == "Timeout" && text.contains("it is not in a call now"),
+            Fault::Abort => {
+                variant == "Aborted" && names("the communicator was aborted by rank #: the plan says so;")
+            }
+            Fault::Revoke => {
+                variant == "Revoked" && names("the communicator was revoked by rank #: the plan says so;")
+            }
+        };
+        assert!(fits, "rank {rank} failed with {variant}: {text}\n{}", self.job.output());
+    }
+
+    /// What became of communicators that were split off, and of those beside the world.
+    fn check_children(&mut self) {
+        let allowed: &[&str] = match self.plan.fault {
+            Fault::None | Fault::Pause | Fault::Nap => &[],
+            Fault::Kill | Fault::Exit { .. } => &["PeerLost", "PeerLeft"],
+            Fault::Stop | Fault::Away => &["Timeout", "PeerLeft"],
+            Fault::Leave { .. } | Fault::Panic { .. } | Fault::Abort | Fault::Revoke => &["PeerLeft"],
+        };
+        for rank in self.living() {
+            for (line, _) in self.job.said(rank, "beside ") {
+                let is_ended = line.starts_with("Aborted: ") && line.contains(": the run is over;");
+                let fits = allowed.iter().any(|variant| line.starts_with(&format!("{variant}: ")))
+                    || (is_ended && !allowed.is_empty());
+                assert!(fits, "beside the world, rank {rank} failed with {line}\n{}", self.job.output());
+            }
+        }
+        for rank in self.living() {
+            for (line, _) in self.job.said(rank, "child ") {
+                let half_made = self.plan.ends == Ends::Failure && line.contains(HALF_MADE);
+                let fits = allowed.iter().any(|variant| line.starts_with(&format!("{variant}: ")))
+                    || (half_made && line.starts_with("Timeout: "));
+                assert!(fits, "a child of rank {rank} failed with {line}\n{}", self.job.output());
+            }
+        }
+    }
+
+    /// The report of a deadline: the same on all ranks, and it names who is to blame.
+    fn check_reports(&mut self) {
+        let mut reports = Vec::new();
+        for rank in self.living() {
+            let said = self.job.said(rank, "report ").into_iter().map(|(report, _)| report).next();
+            reports.push(said.unwrap_or_else(|| panic!("rank {rank} has no report\n{}", self.job.output())));
+        }
+        let different: BTreeSet<&String> = reports.iter().collect();
+        assert_eq!(different.len(), 1, "reports differ: {different:#?}\n{}", self.job.output());
+        let report: serde_json::Value = serde_json::from_str(&reports[0]).expect("JSON");
+        let guilty = &report["guilty"];
+        let named: Vec<u64> =
+            guilty["ranks"].as_array().into_iter().flatten().filter_map(serde_json::Value::as_u64).collect();
+        let kind = if self.plan.fault == Fault::Stop { "unreachable" } else { "ranks" };
+        let right = guilty["kind"] == kind
+            && !named.is_empty()
+            && named.iter().all(|rank| self.is_victim(*rank as u32));
+        assert!(right, "not the guilty: {guilty}\n{}", self.job.output());
+    }
+
+    fn run(&mut self) -> Duration {
+        let (plan, all) = (self.plan, (0..self.plan.size).collect::<Vec<_>>());
+        all.iter().for_each(|rank| drop(self.job.line(*rank, "joined")));
+        let sockets = self.job.sockets();
+        all.iter().for_each(|rank| self.job.say(*rank, "begin"));
+        let began = Instant::now();
+        let struck = self.strike();
+        let blocked = matches!(plan.fault, Fault::Stop | Fault::Away);
+        let first = if blocked { self.others() } else { self.living() };
+        let mut outcomes: BTreeMap<u32, (Outcome, Instant)> = BTreeMap::new();
+        for rank in first {
+            let outcome = self.outcome(rank);
+            outcomes.insert(rank, outcome);
+        }
+        let struck = struck.or_else(|| self.struck()).unwrap_or(began);
+        let limit = self.limit();
+        let last = outcomes.values().map(|(_, at)| *at).max().unwrap_or(struck);
+        let took = last.saturating_duration_since(struck);
+        if plan.ends == Ends::Failure {
+            assert!(took < limit, "told after {took:?}, {limit:?} are allowed\n{}", self.job.output());
+        }
+        if blocked {
+            // Their memory is theirs before the others go on.
+            self.others().iter().for_each(|rank| drop(self.job.line(*rank, "filled")));
+            let woken = Instant::now();
+            for victim in &plan.victims {
+                if plan.fault == Fault::Stop {
+                    self.job.signal(*victim, Signal::SIGCONT);
+                } else {
+                    self.job.say(*victim, "go on");
+                }
+            }
+            for victim in &plan.victims {
+                let (outcome, at) = self.outcome(*victim);
+                let took = at.saturating_duration_since(woken);
+                assert!(
+                    took < TOLD_WITHIN + SCHEDULING,
+                    "rank {victim} was told {took:?} after it woke\n{}",
+                    self.job.output()
+                );
+                self.job.line(*victim, "filled");
+                outcomes.insert(*victim, (outcome, at));
+            }
+        }
+        self.check(&outcomes);
+        let failed: Vec<u32> = outcomes
+            .iter()
+            .filter(|(_, (outcome, _))| *outcome != Outcome::Passed)
+            .map(|(rank, _)| *rank)
+            .collect();
+        self.finish(&failed);
+        let left = || system::unix_sockets_left(&sockets);
+        assert!(system::eventually(system::SOON, || left().is_empty()), "sockets are left: {:?}", left());
+        took
+    }
+
+    fn check(&mut self, outcomes: &BTreeMap<u32, (Outcome, Instant)>) {
+        for (rank, (outcome, _)) in outcomes {
+            self.check_outcome(*rank, outcome);
+        }
+        self.check_children();
+        let failures: BTreeSet<&Outcome> = outcomes
+            .values()
+            .map(|(outcome, _)| outcome)
+            .filter(|outcome| **outcome != Outcome::Passed)
+            .collect();
+        assert!(failures.len() < 2, "ranks fail differently: {failures:#?}\n{}", self.job.output());
+        if matches!(self.plan.fault, Fault::Stop | Fault::Away) {
+            self.check_reports();
+        }
+    }
+
+    /// Everybody goes; nothing stays.
+    fn finish(&mut self, failed: &[u32]) {
+        let plan = self.plan;
+        for rank in failed {
+            if plan.fault == Fault::Revoke {
+                self.job.line(*rank, "recovered");
+            }
+        }
+        let leaves = matches!(plan.fault, Fault::Leave { .. });
+        let told: Vec<u32> = if leaves { (0..plan.size).collect() } else { failed.to_vec() };
+        told.iter().for_each(|rank| self.job.say(*rank, "check"));
+        for rank in failed {
+            assert_eq!(self.job.line(*rank, "changed "), "0", "bytes of rank {rank}:\n{}", self.job.output());
+        }
+        for rank in 0..plan.size {
+            let status = self.job.end(rank);
+            let code = match plan.fault {
+                Fault::Kill if self.is_victim(rank) => continue,
+                Fault::Exit { code, .. } if self.is_victim(rank) => Some(code),
+                _ => {
+                    self.job.line(rank, "clean");
+                    Some(0)
+                }
+            };
+            assert_eq!(status.code(), code, "rank {rank}:\n{}", self.job.output());
+        }
+        let output = self.job.output();
+        assert!(!output.contains("WRONG BITS"), "{output}");
+    }
+}
+
+/// Processes of the program that ranks run: none, but of a job.
+fn ranks_left() -> Vec<String> {
+    let program = std::fs::canonicalize(RANK).expect("the program");
+    let processes = std::fs::read_dir("/proc").expect("procfs").flatten();
+    let of_ranks = processes
+        .filter(|entry| std::fs::read_link(entry.path().join("exe")).is_ok_and(|found| found == program));
+    of_ranks.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// One run; what went wrong, and how long the ranks took to know.
+fn torture(seed: u64) -> (Plan, Duration) {
+    let plan = Plan::new(seed);
+    let replay = Replay(&plan);
+    let names = system::shared_memory_names();
+    let temporary = Temporary::new();
+    let start =
+        Start::new(RANK, "torture", plan.size).with("seed", seed).env("TMPDIR", temporary.0.display());
+    let start = start.env("CONSORT_TRANSPORT", plan.transport).env("CONSORT_TIMEOUT", plan.timeout.as_secs());
+    let mut run = Run { plan: &plan, job: start.go() };
+    let took = run.run();
+    assert_eq!(system::shared_memory_names(), names);
+    let left: Vec<_> = std::fs::read_dir(&temporary.0).expect("the directory").flatten().collect();
+    assert!(left.is_empty(), "files are left: {left:?}");
+    assert!(system::eventually(system::SOON, || ranks_left().is_empty()), "left: {:?}", ranks_left());
+    drop(run);
+    drop(replay);
+    (plan, took)
+}
+
+#[test]
+fn whoever_lives_is_told_the_same_in_time() {
+    let _alone = alone();
+    let mut random = Random::announced("torture");
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
+    let seconds = number("CONSORT_TORTURE_SECONDS").map(|seconds| Duration::from_secs(seconds.into()));
+    let limit = number("CONSORT_TORTURE_RUNS").unwrap_or(if seconds.is_some() { u32::MAX } else { RUNS });
+    let mut kinds: BTreeMap<Fault, (u32, Duration)> = BTreeMap::new();
+    let began = Instant::now();
+    let mut runs = 0;
+    while runs < limit && seconds.is_none_or(|seconds| began.elapsed() < seconds) {
+        let seed = random.seed();
+        random.number();
+        let (plan, took) = torture(seed);
+        let (count, most) = kinds.entry(plan.fault).or_default();
+        (*count, *most) = (*count + 1, took.max(*most));
+        println!(
+            "run {runs}, seed {seed}: {:?} of {} over {}, {} beside, {took:?}",
+            plan.fault, plan.size, plan.transport, plan.beside
+        );
+        runs += 1;
+    }
+    println!("{runs} runs in {:?}", began.elapsed());
+    kinds.iter().for_each(|(fault, (count, most))| println!("{count:4} {fault:?}, {most:?} at most"));
+}

@@ -1,0 +1,136 @@
+//! Every collective by every algorithm, of every type, on threads and processes, over memory and TCP.
+//!
+//! What is too much for every run is drawn by a seed that is printed; `CONSORT_MATRIX=all` leaves nothing out.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use consort::planning::{Algorithm, Collective, Family, Planning};
+use consort::{DataType, Error, Options, ReduceOp, TransportChoice};
+use consort_tests::job::{Start, alone};
+use consort_tests::matrix::{Case, Draw, LONG, algorithms, check_all, collectives, everything};
+use consort_tests::system::Random;
+use consort_tests::{Links, on_ranks, results_of_ranks};
+
+use crate::RANK;
+
+/// Whether nothing is to be left out.
+fn all() -> bool {
+    std::env::var("CONSORT_MATRIX").is_ok_and(|text| text == "all")
+}
+
+fn draw(test: &str) -> Draw {
+    Draw { seed: Random::announced(test).seed(), one_of: 1, all: all() }
+}
+
+/// Of one algorithm in so many some cases; of all algorithms if nothing is to be left out.
+fn some(test: &str, one_of: u64) -> Draw {
+    Draw { one_of: if all() { 1 } else { one_of }, all: false, ..draw(test) }
+}
+
+#[test]
+fn every_candidate_and_every_family_is_in_the_matrix() {
+    let mut families = BTreeSet::from([Family::Pair]);
+    for ranks in 1..=16 {
+        let planning = Planning::for_host(ranks, 2, &Options::default()).expect("a plan");
+        for collective in collectives() {
+            let all = algorithms(collective, ranks);
+            for candidate in planning.candidates(collective).expect("candidates") {
+                assert!(all.contains(&candidate), "{candidate} of {collective} over {ranks} ranks");
+            }
+            families.extend(all.into_iter().map(Algorithm::family));
+        }
+    }
+    assert_eq!(families, BTreeSet::from(Family::ALL));
+}
+
+#[test]
+fn every_algorithm_over_loopback() {
+    let draw = draw("every_algorithm_over_loopback");
+    for size in [1, 2, 3, 4, 5, 7, 8, 16] {
+        let options = Options::default().slot_bytes(16 << 10);
+        if !draw.all {
+            on_ranks(size, Links::Local, &options, |comm| everything(comm, &draw));
+            continue;
+        }
+        // One after the other: all together would take longer than a test's ranks may.
+        for cases in collectives().flat_map(|collective| draw.cases(collective, size)) {
+            on_ranks(size, Links::Local, &options, |comm| check_all(comm, draw.seed, &cases));
+        }
+    }
+}
+
+#[test]
+fn some_algorithms_over_tcp() {
+    let draw = some("some_algorithms_over_tcp", 2);
+    for size in [2, 3, 4, 5] {
+        let options = Options::default().transport(TransportChoice::Tcp).slot_bytes(16 << 10);
+        on_ranks(size, Links::Joined, &options, |comm| everything(comm, &draw));
+    }
+}
+
+#[test]
+fn some_algorithms_among_processes() {
+    let draw = some("some_algorithms_among_processes", 2);
+    for (size, transport) in [(2, "shm"), (3, "shm"), (4, "tcp"), (8, "shm")] {
+        let _alone = alone();
+        let start = Start::new(RANK, "matrix", size).with("seed", draw.seed).with("one_of", draw.one_of);
+        let start = start.env("CONSORT_SLOT_BYTES", 16 << 10);
+        start.env("CONSORT_TRANSPORT", transport).env("CONSORT_TIMEOUT", 60).go().all_end_well();
+    }
+}
+
+/// Ranks that name different algorithms for the same call.
+#[test]
+fn ranks_that_name_different_algorithms_are_told() {
+    let pairs = [
+        (Collective::AllReduce, Algorithm::Tree, Algorithm::Doubling),
+        (Collective::AllReduce, Algorithm::TwoShot, Algorithm::Direct { first: 0 }),
+        (Collective::AllReduce, ring(1), ring(2)),
+        (
+            Collective::AllReduce,
+            Algorithm::Hierarchical { per_box: 2 },
+            Algorithm::Hierarchical { per_box: 4 },
+        ),
+        (Collective::AllGather, ring(1), Algorithm::Direct { first: 0 }),
+        (Collective::AllGather, Algorithm::Bruck { radix: 2 }, Algorithm::Pat),
+        (Collective::Broadcast, Algorithm::Binomial, Algorithm::ScatterAllGather),
+        (Collective::AllToAll, Algorithm::Bruck { radix: 2 }, Algorithm::Bruck { radix: 3 }),
+        (Collective::AllToAll, Algorithm::Pairwise, Algorithm::Spread),
+        (Collective::Gather, Algorithm::Binomial, Algorithm::Direct { first: 0 }),
+    ];
+    for (collective, usual, other) in pairs {
+        for count in [1, LONG] {
+            let options = Options::default().timeout(Duration::from_secs(20));
+            let results = results_of_ranks(4, Links::Local, &options, |comm| {
+                let began = Instant::now();
+                let algorithm = if comm.rank() == 2 { other } else { usual };
+                let case = Case {
+                    collective,
+                    algorithm,
+                    data_type: DataType::Int32,
+                    fold: ReduceOp::Sum.into(),
+                    count,
+                    root: 0,
+                    in_place: false,
+                };
+                let result = comm.barrier().and_then(|()| check_all(comm, 1, &[case]));
+                // Whoever had nothing to wait for learns it now.
+                (result.and_then(|()| comm.barrier()), began.elapsed())
+            });
+            for (rank, (result, took)) in results.into_iter().enumerate() {
+                let what = format!("{usual} and {other} of {count} by {collective} on rank {rank}, {took:?}");
+                let Err(Error::Mismatch { difference, .. }) = result else { panic!("{what}: {result:?}") };
+                let named =
+                    difference.contains(&usual.family().to_string()) && difference.contains("rank 2: ");
+                assert!(named, "{what}: {difference}");
+                assert!(took < Duration::from_secs(10), "{what}");
+            }
+        }
+    }
+}
+
+/// A ring of so many channels.
+fn ring(channels: u16) -> Algorithm {
+    Algorithm::Ring { channels, bidirectional: false }
+}

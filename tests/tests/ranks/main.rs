@@ -1,0 +1,22 @@
+//! Ranks as threads and as processes that do what they are asked to.
+
+mod algorithms;
+mod collectives;
+mod folds;
+mod fork;
+mod groups;
+mod hygiene;
+mod launchers;
+mod mapped;
+mod misuse;
+mod planner;
+mod processes;
+mod registered;
+mod scaled;
+mod traces;
+mod vectors;
+mod ways;
+mod work;
+
+/// The program that is a rank of its own process.
+const RANK: &str = env!("CARGO_BIN_EXE_rank");

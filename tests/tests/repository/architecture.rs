@@ -1,0 +1,132 @@
+//! The house as drawn in `docs/ARCHITECTURE.md`: arrows point one way, `unsafe` is fenced, files stay short, and
+//! nothing of one person's machine is in the tree.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use consort_tests::compiler::root;
+use serde_json::Value;
+
+/// Who may depend on whom within the workspace.
+const ARROWS: [(&str, &[&str]); 10] = [
+    ("consort", &["consort-algorithms", "consort-transports", "consort-kernels", "consort-memory"]),
+    ("consort-algorithms", &[]),
+    ("consort-memory", &[]),
+    ("consort-transports", &["consort-memory"]),
+    ("consort-kernels", &["consort-memory"]),
+    ("consort-ffi", &["consort", "consort-memory"]),
+    ("collbench", &["consort"]),
+    ("trainer", &["consort"]),
+    // Of tests only, and they know nothing of the library.
+    ("consort-standin-ptx", &[]),
+    ("consort-standin-cuda", &["consort-standin-ptx"]),
+];
+
+#[test]
+fn arrows_point_one_way() {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["metadata", "--no-deps", "--format-version", "1", "--offline"])
+        .current_dir(root())
+        .output()
+        .expect("cargo metadata");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).expect("json");
+    let packages = metadata["packages"].as_array().expect("packages");
+    let name = |value: &Value| value["name"].as_str().expect("a name").to_owned();
+    let ours: BTreeSet<String> = packages.iter().map(name).collect();
+    assert!(ours.len() >= 8, "the workspace has {ours:?}");
+    for package in packages {
+        let from = name(package);
+        // They see everything.
+        if from.starts_with("consort-tests") {
+            continue;
+        }
+        let Some((_, allowed)) = ARROWS.iter().find(|(package, _)| *package == from) else {
+            panic!("{from} has no place in the map: add it to docs/ARCHITECTURE.md and here");
+        };
+        for dependency in package["dependencies"].as_array().expect("dependencies") {
+            let to = name(dependency);
+            // A package may use itself with a feature for its own tests.
+            let inside = ours.contains(&to) && to != from;
+            assert!(!inside || allowed.contains(&to.as_str()), "{from} must not depend on {to}");
+        }
+    }
+}
+
+/// Files that git knows or would take, with their text.
+fn files() -> Vec<(String, String)> {
+    let output = Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard", "-z"])
+        .current_dir(root())
+        .output();
+    let names: Vec<String> = match output {
+        Ok(output) if output.status.success() => {
+            String::from_utf8_lossy(&output.stdout).split('\0').map(str::to_owned).collect()
+        }
+        _ => {
+            consort_tests::system::skip("this is no git checkout");
+            return Vec::new();
+        }
+    };
+    let text = |name: String| Some((name.clone(), std::fs::read_to_string(root().join(name)).ok()?));
+    names.into_iter().filter(|name| !name.is_empty()).filter_map(text).collect()
+}
+
+#[test]
+fn files_stay_short() {
+    for (name, text) in files().iter().filter(|(name, _)| name.ends_with(".rs")) {
+        let lines = text.lines().count();
+        assert!(lines <= 600, "{name} has {lines} lines: split it by subject");
+    }
+}
+
+/// Whether a line of code has the word, comments apart.
+fn has_word(line: &str, word: &str) -> bool {
+    let code = line.split("//").next().unwrap_or_default();
+    let boundary = |c: Option<char>| c.is_none_or(|c| !c.is_alphanumeric() && c != '_');
+    code.match_indices(word).any(|(at, _)| {
+        boundary(code[..at].chars().next_back()) && boundary(code[at + word.len()..].chars().next())
+    })
+}
+
+#[test]
+fn unsafe_is_fenced() {
+    // A client of the C interface calls it, as anybody's program would.
+    let fence = ["memory/", "transports/", "kernels/", "ffi/", "standins/", "tests/", "clients/"];
+    for (name, text) in files().iter().filter(|(name, _)| name.ends_with(".rs")) {
+        if fence.iter().any(|place| name.starts_with(place)) {
+            continue;
+        }
+        for (number, line) in text.lines().enumerate() {
+            assert!(!has_word(line, "unsafe"), "{name}:{}: unsafe outside of {fence:?}", number + 1);
+        }
+    }
+}
+
+#[test]
+fn nothing_of_one_machine_is_in_the_tree() {
+    // Put together here so that this file does not contain them.
+    let homes = ["work", "home", "root", "Users", "mnt"].map(|place| format!("/{place}/"));
+    let index = ["registry+https://github.com/rust-lang", "crates.io-index"].join("/");
+    for (name, text) in files() {
+        for (number, line) in text.lines().enumerate() {
+            let place = format!("{name}:{}: {line}", number + 1);
+            let starts = |at: usize| line[..at].chars().next_back().is_none_or(|c| " \"'`(=:<".contains(c));
+            for home in &homes {
+                let found = line.match_indices(home.as_str()).any(|(at, _)| starts(at));
+                assert!(!found, "a path of one machine: {place}");
+            }
+            if name == "Cargo.lock" && line.starts_with("source = ") {
+                assert!(line.contains(&index), "not the public index: {place}");
+            }
+            if name.ends_with(".toml") {
+                let configured = ["replace-with", "[source", "[registries", "index ="];
+                assert!(
+                    !configured.iter().any(|word| line.trim_start().starts_with(word)),
+                    "a registry: {place}"
+                );
+            }
+        }
+    }
+}
