@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use consort::{Communicator, Error, Options, Rank, ReduceOp, Result, Shrink, UniqueId};
 use consort_tests::collectives;
-use consort_tests::job::{STOLEN, Start, alone};
+use consort_tests::job::{Job, STOLEN, Start, alone};
 use consort_tests::system::{self, Random};
 use nix::sys::signal::Signal;
 
@@ -265,17 +265,25 @@ fn without(size: u32, victims: &[Rank]) -> Vec<Rank> {
     (0..size).filter(|rank| !victims.contains(rank)).collect()
 }
 
-/// Victims are killed or stopped in the midst of operations; those that stay go on, whatever becomes of the victims.
-/// Then one more is killed.
-fn go_on_without(
+/// A job some of whose ranks were killed or stopped in the midst of operations.
+struct Struck {
+    job: Job,
+    at: Instant,
+    size: u32,
+    victims: Vec<Rank>,
+    of: &'static str,
+    transport: &'static str,
+    signal: Signal,
+}
+
+fn strike(
     size: u32,
     victims: &[Rank],
-    of: &str,
-    transport: &str,
+    of: &'static str,
+    transport: &'static str,
     signal: Signal,
     random: &mut Random,
-) {
-    let _alone = alone();
+) -> Struck {
     // Of the call that the victims do not come to; whatever comes after it has time.
     let deadline = if signal == Signal::SIGSTOP { 2 } else { 20 };
     let start = shrinking("shrink", size, victims, transport).with("of", of).with("deadline", deadline);
@@ -283,64 +291,81 @@ fn go_on_without(
     (0..size).for_each(|rank| drop(job.line(rank, "turn")));
     std::thread::sleep(random.duration(Duration::from_millis(100)));
     victims.iter().for_each(|rank| job.signal(*rank, signal));
-    let began = Instant::now();
-    let stay = without(size, victims);
-    for rank in &stay {
-        let (line, _) = job.line_at(*rank, "failed ");
-        let expected = if signal == Signal::SIGKILL { "PeerLost:" } else { "Timeout:" };
-        assert!(line.starts_with(expected) || line.starts_with("Revoked:"), "{line}");
-    }
-    for (new, rank) in stay.iter().enumerate() {
-        let new = if of == "part" { stay.len() - 1 - new } else { new };
-        assert_eq!(job.line(*rank, "left "), format!("{new} of {}", stay.len()), "{}", job.output());
-    }
-    println!("{transport}, {size} ranks without {victims:?} ({signal}): {:?}", began.elapsed());
-    // Nobody has waited for the long deadline.
-    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
-    if signal == Signal::SIGSTOP {
-        for rank in victims {
-            job.signal(*rank, Signal::SIGCONT);
-            job.line(*rank, "failed ");
-            assert!(job.end(*rank).success(), "{}", job.output());
+    Struck { job, at: Instant::now(), size, victims: victims.to_vec(), of, transport, signal }
+}
+
+impl Struck {
+    /// Those that stay go on, whatever becomes of the victims. Then one more is killed.
+    fn others_go_on(self) {
+        let Struck { mut job, at, size, victims, of, transport, signal } = self;
+        let stay = without(size, &victims);
+        for rank in &stay {
+            let (line, _) = job.line_at(*rank, "failed ");
+            let expected = if signal == Signal::SIGKILL { "PeerLost:" } else { "Timeout:" };
+            assert!(line.starts_with(expected) || line.starts_with("Revoked:"), "{line}");
         }
+        let mut last_at = at;
+        for (new, rank) in stay.iter().enumerate() {
+            let new = if of == "part" { stay.len() - 1 - new } else { new };
+            let (line, at) = job.line_at(*rank, "left ");
+            assert_eq!(line, format!("{new} of {}", stay.len()), "{}", job.output());
+            last_at = last_at.max(at);
+        }
+        let took = last_at.saturating_duration_since(at);
+        println!("{transport}, {size} ranks without {victims:?} ({signal}): {took:?}");
+        // Nobody has waited for the long deadline.
+        assert!(took < Duration::from_secs(15), "{took:?}");
+        if signal == Signal::SIGSTOP {
+            for rank in &victims {
+                job.signal(*rank, Signal::SIGCONT);
+                job.line(*rank, "failed ");
+                assert!(job.end(*rank).success(), "{}", job.output());
+            }
+        }
+        stay.iter().for_each(|rank| job.say(*rank, "go on"));
+        stay.iter().for_each(|rank| drop(job.line(*rank, "still")));
+        // The last one of the new communicator dies too.
+        let (last, rest) = match of {
+            "part" => (stay[0], &stay[1..]),
+            _ => (stay[stay.len() - 1], &stay[..stay.len() - 1]),
+        };
+        job.signal(last, Signal::SIGKILL);
+        for rank in rest {
+            let (line, _) = job.line_at(*rank, "failed ");
+            assert!(line.starts_with("PeerLost:") || line.starts_with("Revoked:"), "{line}");
+        }
+        for rank in rest {
+            assert!(job.line(*rank, "fewer ").ends_with(&format!("of {}", rest.len())), "{}", job.output());
+            job.say(*rank, "end");
+        }
+        rest.iter().for_each(|rank| assert!(job.end(*rank).success(), "{}", job.output()));
     }
-    stay.iter().for_each(|rank| job.say(*rank, "go on"));
-    stay.iter().for_each(|rank| drop(job.line(*rank, "still")));
-    // The last one of the new communicator dies too.
-    let (last, rest) = match of {
-        "part" => (stay[0], &stay[1..]),
-        _ => (stay[stay.len() - 1], &stay[..stay.len() - 1]),
-    };
-    job.signal(last, Signal::SIGKILL);
-    for rank in rest {
-        let (line, _) = job.line_at(*rank, "failed ");
-        assert!(line.starts_with("PeerLost:") || line.starts_with("Revoked:"), "{line}");
-    }
-    for rank in rest {
-        assert!(job.line(*rank, "fewer ").ends_with(&format!("of {}", rest.len())), "{}", job.output());
-        job.say(*rank, "end");
-    }
-    rest.iter().for_each(|rank| assert!(job.end(*rank).success(), "{}", job.output()));
 }
 
 #[test]
 fn processes_go_on_without_those_that_died() {
+    let _alone = alone();
     let mut random = Random::announced("processes_go_on_without_those_that_died");
     for transport in ["shm", "tcp"] {
-        go_on_without(4, &[1], "all", transport, Signal::SIGKILL, &mut random);
         // Rank 0, which was the first of the job, and another one.
-        go_on_without(5, &[0, 3], "all", transport, Signal::SIGKILL, &mut random);
-        go_on_without(4, &[2], "part", transport, Signal::SIGKILL, &mut random);
+        for (size, victims, of) in [(4, &[1][..], "all"), (5, &[0, 3], "all"), (4, &[2], "part")] {
+            strike(size, victims, of, transport, Signal::SIGKILL, &mut random).others_go_on();
+        }
     }
 }
 
+/// The jobs wait for their deadlines side by side: one is started when those before it wait.
 #[test]
 fn processes_go_on_without_those_that_stopped() {
+    let _alone = alone();
     let mut random = Random::announced("processes_go_on_without_those_that_stopped");
+    let mut jobs = Vec::new();
     for transport in ["shm", "tcp"] {
-        go_on_without(4, &[0], "all", transport, Signal::SIGSTOP, &mut random);
-        go_on_without(4, &[1, 2], "part", transport, Signal::SIGSTOP, &mut random);
+        for (victims, of) in [(&[0][..], "all"), (&[1, 2], "part")] {
+            jobs.push(strike(4, victims, of, transport, Signal::SIGSTOP, &mut random));
+        }
     }
+    jobs.into_iter().for_each(Struck::others_go_on);
 }
 
 #[test]
