@@ -19,7 +19,7 @@ expect "1 2 3" "rank 0 (host *, process $pid) has not entered barrier #2" "not i
 expect "1" "asked meanwhile: rank 0 (host *, process $pid) has not entered barrier #2" "blamed meanwhile: Ranks([0])"
 
 variant "rank 0 is slow, but within the deadline: a report, and no error"
-for rank in 0 1 2 3; do CONSORT_REPORT_AFTER=0.5 start $rank 4 slow short; done
+for rank in 0 1 2 3; do CONSORT_TIMEOUT=20 CONSORT_REPORT_AFTER=0.5 start $rank 4 slow short; done
 ended
 expect "0 1 2 3" "barrier: done after"
 expect "1" "hang report of communicator" "verdict: rank 0 (host *) has not entered barrier #2"

@@ -9,10 +9,10 @@ for rank in 0 1 2; do start $rank 4 train; done
 sleep 0.5
 before=("${pids[0]}" "${pids[1]}" "${pids[2]}")
 name="stranger-1" start 9 9 stray 1.5 "${before[@]}"
-sleep 1
+sleep 0.5
 start 3 4 train
 for rank in 0 1 2 3; do await $rank "is at work"; done
-name="stranger-2" start 9 9 stray 2.5 "${before[@]}" "${pids[3]}"
+name="stranger-2" start 9 9 stray 1.5 "${before[@]}" "${pids[3]}"
 ended
 expect "0 1 2 3" "all sums are right"
 never "0 1 2 3" "ends with"

@@ -58,6 +58,22 @@ pub enum Links {
 /// The longest that ranks of a test may take; a hang becomes a failure.
 pub const WATCHDOG: Duration = Duration::from_secs(120);
 
+/// Waits until each of these ranks is in its call with this number (see [`consort::CallReport`]), as they say themselves.
+///
+/// # Panics
+/// If one does not come to it within [`WATCHDOG`], or the communicator cannot be asked.
+pub fn await_call(comm: &Communicator, ranks: &[u32], name: &str, sequence: u64) {
+    let is_in = |report: &consort::Report, rank: &u32| {
+        let call = report.ranks[*rank as usize].waiting.as_ref().map(|waiting| &waiting.call);
+        call.is_some_and(|call| (call.name.as_str(), call.sequence) == (name, sequence))
+    };
+    let all_are = || {
+        let report = comm.report().expect("it can be asked");
+        ranks.iter().all(|rank| is_in(&report, rank))
+    };
+    assert!(system::eventually(WATCHDOG, all_are), "ranks {ranks:?} do not come to {name} #{sequence}");
+}
+
 /// Runs `body` on every rank of a communicator, one thread each.
 ///
 /// # Panics

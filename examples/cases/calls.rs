@@ -2,7 +2,7 @@
 
 use consort::{Call, Communicator, DataType, ReduceOp, Result, Span, SpanMut};
 
-use crate::{join, say, stay, sum_ones, tell};
+use crate::{join, say, stay, stay_until_failed, sum_ones, tell};
 
 const GRADIENTS: usize = 1 << 20;
 
@@ -26,7 +26,7 @@ pub(crate) fn skipped(how: &str) -> Result<()> {
     }
     match how {
         "stays" => {
-            stay(3.5);
+            stay_until_failed(&comm);
             tell(&comm, "next call", || sum_ones(&comm, GRADIENTS));
         }
         "goes-on" => _ = tell(&comm, "gradients", || sum_ones(&comm, GRADIENTS)),
@@ -132,7 +132,7 @@ pub(crate) fn messages(how: &str) -> Result<()> {
         }
         "receive-alone" if me == 1 => _ = tell(&comm, "receive", || comm.receive(&mut input, 0)),
         "receive-alone" => {
-            stay(3.5);
+            stay_until_failed(&comm);
             tell(&comm, "barrier", || comm.barrier());
         }
         "lengths" if me == 0 => _ = tell(&comm, "send", || comm.send(&output, 1)),

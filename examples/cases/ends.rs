@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use consort::{ReduceOp, Result};
 
-use crate::{join, say, show_report, stay, sum_ones, tell, variant};
+use crate::{join, say, show_report, stay, stay_until_failed, sum_ones, tell, variant};
 
 /// The script kills rank 2 once all ranks are at it.
 pub(crate) fn killed(how: &str) -> Result<()> {
@@ -50,7 +50,7 @@ pub(crate) fn slow(how: &str, path: &str) -> Result<()> {
     match how {
         "saves" => {
             if late {
-                stay(3.5);
+                stay_until_failed(&comm);
             }
             tell(&comm, "barrier", || comm.barrier());
             if comm.rank() == 1 {
@@ -90,7 +90,7 @@ pub(crate) fn slow(how: &str, path: &str) -> Result<()> {
         }
         "longer" => {
             if late {
-                stay(3.0);
+                stay(2.5);
             }
             let patient = comm.with_timeout(Duration::from_secs(30));
             tell(&comm, "patient barrier", || patient.barrier());
@@ -109,7 +109,7 @@ pub(crate) fn early(how: &str) -> Result<()> {
             match how {
                 "closes" => {
                     drop(comm);
-                    stay(2.0);
+                    stay(1.0);
                     return Ok(());
                 }
                 "returns" => return Ok(()),

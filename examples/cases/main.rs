@@ -91,6 +91,14 @@ pub(crate) fn sum_ones(comm: &Communicator, elements: usize) -> Result<Vec<f32>>
     Ok(buffer)
 }
 
+/// Stays in code that is not the library's until the communicator has failed: the deadline of the others has passed.
+pub(crate) fn stay_until_failed(comm: &Communicator) {
+    say("is busy elsewhere until the others give up");
+    while comm.status().is_ok() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Stays in code that is not the library's.
 pub(crate) fn stay(seconds: f64) {
     say(&format!("is busy elsewhere for {seconds} s"));

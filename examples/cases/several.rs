@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use consort::{Communicator, ReduceOp, Result, UniqueId};
 
-use crate::{join, say, stay, sum_ones, tell, variant};
+use crate::{join, say, stay_until_failed, sum_ones, tell, variant};
 
 const ELEMENTS: usize = 1 << 20;
 
@@ -22,7 +22,7 @@ pub(crate) fn several(how: &str, directory: &str) -> Result<()> {
         // So that the others are inside.
         std::thread::sleep(Duration::from_millis(500));
         if how == "nobody-dies" {
-            stay(2.5);
+            stay_until_failed(&world);
             tell(&world, "world", || sum_ones(&world, ELEMENTS));
             return Ok(());
         }
@@ -32,7 +32,7 @@ pub(crate) fn several(how: &str, directory: &str) -> Result<()> {
     if how == "nobody-dies" && me == 3 {
         std::thread::scope(|threads| {
             threads.spawn(|| {
-                std::thread::sleep(Duration::from_millis(1000));
+                std::thread::sleep(Duration::from_millis(500));
                 world.abort("the loss is not a number");
             });
             tell(&world, "world", || sum_ones(&world, ELEMENTS));

@@ -114,7 +114,8 @@ mod tests {
 
     use super::*;
 
-    const SOON: Duration = Duration::from_secs(5);
+    /// Longer than the others keep the lock, all together.
+    const SOON: Duration = Duration::from_secs(60);
 
     /// A file of a test's own, gone afterwards.
     struct Place(PathBuf);

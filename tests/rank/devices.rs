@@ -405,8 +405,9 @@ pub(crate) fn without(context: &Context) -> Result<()> {
     each(&seats, |seat| {
         let rank = seat.place().0;
         if rank == last {
-            std::thread::sleep(Duration::from_millis(300));
+            std::thread::sleep(Duration::from_millis(100));
             if how == "abort" {
+                println!("rank {rank} aborts");
                 seat.host().abort("the test says so");
             } else {
                 context.listen();

@@ -113,9 +113,9 @@ pub(crate) fn repeat_until_failure(context: &Context) -> Result<()> {
     }
     drop(comm);
     drop(shared);
-    let cleared = system::eventually(Duration::from_secs(1), || system::descriptors() == before);
+    let cleared = system::eventually(system::SOON, || system::descriptors() == before);
     assert!(cleared, "descriptors before: {before:?}, after: {:?}", system::descriptors());
-    let joined = system::eventually(Duration::from_secs(1), || system::threads() == threads);
+    let joined = system::eventually(system::SOON, || system::threads() == threads);
     assert!(joined, "{threads} threads before, {} after", system::threads());
     println!("clean");
     Ok(())
@@ -126,6 +126,7 @@ pub(crate) fn absent(context: &Context) -> Result<()> {
     let comm = context.join()?;
     let first = comm.all_reduce(&mut [1u8; 3], ReduceOp::Max);
     if context.is("deviant") {
+        println!("away");
         context.listen();
     }
     let second = first.and_then(|()| comm.broadcast(&mut [1u64; 1000], 0));

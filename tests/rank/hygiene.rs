@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::{counting, system};
 use consort::{Communicator, ReduceOp, Result, UniqueId};
+use nix::sys::resource::{UsageWho, getrusage};
 
 use crate::rank::Context;
 
@@ -51,12 +52,19 @@ pub(crate) fn first_calls(context: &Context) -> Result<()> {
     comm.barrier()
 }
 
-/// `stretches` of 1000 8-byte all-reduces, for whoever counts system calls from outside.
+/// How often this thread's core was given to somebody else.
+fn core_lost() -> i64 {
+    getrusage(UsageWho::RUSAGE_THREAD).expect("getrusage").involuntary_context_switches()
+}
+
+/// `stretches` of 1000 8-byte all-reduces, for whoever counts system calls from outside. Each rank says for each whether it
+/// lost its core meanwhile: then its peer waited.
 pub(crate) fn count(context: &Context) -> Result<()> {
     let comm = context.join()?;
     let mut value = [1.0f32; 2];
     let mut calls = |many: u32| (0..many).try_for_each(|_| comm.all_reduce(&mut value, ReduceOp::Max));
     for _ in 0..context.number("stretches") {
+        let before = core_lost();
         // Not counted: they wake a peer that fell asleep while the traced rank wrote its line.
         calls(100)?;
         // The two lines are seen by whoever traces this process.
@@ -67,6 +75,7 @@ pub(crate) fn count(context: &Context) -> Result<()> {
         if comm.rank() == 0 {
             println!("end");
         }
+        println!("lost {}", core_lost() - before);
     }
     comm.barrier()
 }
@@ -101,7 +110,7 @@ pub(crate) fn rounds(context: &Context) -> Result<()> {
     };
     for kind in ["local", "joined", "work"] {
         round(kind)?;
-        let settled = || system::eventually(Duration::from_secs(2), || system::threads() == 1);
+        let settled = || system::eventually(system::SOON, || system::threads() == 1);
         assert!(settled(), "{} threads after the first round of {kind}", system::threads());
         let before = system::descriptors();
         for at in 0..context.number("rounds") {

@@ -23,7 +23,7 @@ fn say(what: &str, comm: &Communicator) {
     println!("{what} {} of {}", comm.rank(), comm.size());
 }
 
-/// Operations until one fails, because something happened to the `victims`; then those that stay go on without them,
+/// Operations until one fails, within `deadline` seconds, because something happened to the `victims`; then those that stay go on without them,
 /// and after a line of the test without their last one too, which is the test's next victim.
 pub(crate) fn shrink(context: &Context) -> Result<()> {
     let world = context.join()?;
@@ -35,8 +35,9 @@ pub(crate) fn shrink(context: &Context) -> Result<()> {
     let here = |rank: &Rank| if context.text("of") == "part" { comm.size() - 1 - rank } else { *rank };
     let victims: Vec<Rank> = ranks(context.text("victims")).iter().map(here).collect();
     let mut buffer = vec![1.0f32; 100_000];
+    let hurried = comm.with_timeout(Duration::from_secs(context.number("deadline") as u64));
     let error = loop {
-        if let Err(error) = comm.all_reduce(&mut buffer, ReduceOp::Max) {
+        if let Err(error) = hurried.all_reduce(&mut buffer, ReduceOp::Max) {
             break error;
         }
         println!("turn");

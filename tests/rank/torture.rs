@@ -6,7 +6,6 @@ mod operations;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use crate::difference::variant;
 use crate::system;
@@ -311,9 +310,9 @@ pub(crate) fn torture(context: &Context) -> Result<()> {
     } else {
         whole(context, &plan)?;
     }
-    let cleared = system::eventually(Duration::from_secs(1), || system::descriptors() == descriptors);
+    let cleared = system::eventually(system::SOON, || system::descriptors() == descriptors);
     assert!(cleared, "descriptors before: {descriptors:?}, after: {:?}", system::descriptors());
-    let joined = system::eventually(Duration::from_secs(1), || system::threads() == threads);
+    let joined = system::eventually(system::SOON, || system::threads() == threads);
     assert!(joined, "{threads} threads before, {} after", system::threads());
     say("clean");
     Ok(())

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use crate::await_call;
 use consort::{ReduceOp, Result};
 
 use crate::rank::{Context, report};
 
 /// `calls` operations each on two communicators; with `then=fail` the last operation is one that `deviant` does
-/// not come to.
+/// not come to; it says when all others are there.
 pub(crate) fn traced(context: &Context) -> Result<()> {
     let comm = context.join()?;
     let half = comm.split(Some(comm.rank() % 2), 0)?.expect("a colour was given");
@@ -22,6 +23,10 @@ pub(crate) fn traced(context: &Context) -> Result<()> {
     println!("done");
     if context.text("then") == "fail" {
         if context.is("deviant") {
+            let others: Vec<u32> = (0..comm.size()).filter(|rank| *rank != comm.rank()).collect();
+            // After a split, the calls above and the two that were started.
+            await_call(&comm, &others, "barrier", context.number("calls") as u64 + 4);
+            println!("alone");
             context.listen();
         }
         report(&comm.barrier());
@@ -29,11 +34,13 @@ pub(crate) fn traced(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Rank `deviant` comes to each of `calls` operations `milliseconds` after the others.
+/// Rank `deviant` comes to each of `calls` operations `milliseconds` after all others have.
 pub(crate) fn late(context: &Context) -> Result<()> {
     let comm = context.join()?;
-    for _ in 0..context.number("calls") {
+    let others: Vec<u32> = (0..comm.size()).filter(|rank| *rank != comm.rank()).collect();
+    for number in 1..=context.number("calls") as u64 {
         if context.is("deviant") {
+            await_call(&comm, &others, "all_reduce", number);
             std::thread::sleep(Duration::from_millis(context.number("milliseconds") as u64));
         }
         comm.all_reduce(&mut [1.0f32; 100], ReduceOp::Sum)?;

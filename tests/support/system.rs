@@ -62,6 +62,9 @@ pub fn status(field: &str) -> u64 {
     line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
+/// How long something is waited for that comes soon, if it comes at all.
+pub const SOON: Duration = Duration::from_secs(20);
+
 /// Waits until `found` is true, a bounded time.
 pub fn eventually(within: Duration, mut found: impl FnMut() -> bool) -> bool {
     let until = Instant::now() + within;

@@ -190,12 +190,13 @@ impl Plan {
         let size = if below(random, 3) == 0 { 2 } else { 2 + below(random, 7) as u32 };
         let transport = ["shm", "tcp"][below(random, 2) as usize];
         let fault = fault(random);
-        // Where nothing may fail, a busy machine must not make it fail.
         let seconds = match fault {
-            Fault::None | Fault::Pause | Fault::Nap => 2,
+            // Where nothing may fail, a busy machine must not make it fail.
+            Fault::None | Fault::Pause | Fault::Nap => 10,
             // A quarter of it is what the others have to answer in.
             Fault::Stop | Fault::Away => 2,
-            _ => 1 + below(random, 2),
+            // Only a communicator that was half made waits for it.
+            _ => 4 + below(random, 2),
         };
         let first = below(random, u64::from(size)) as u32;
         let mut victims = vec![first];

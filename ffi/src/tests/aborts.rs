@@ -7,9 +7,6 @@ use std::sync::mpsc::channel;
 use super::nonblocking::{begin, begun};
 use super::*;
 
-/// How soon after it was called an abort is to have ended what it ends.
-const SOON: Duration = Duration::from_secs(1);
-
 /// A rank that has nothing under way only leaves: what it has finished, the others finish too, and they have not
 /// failed.
 #[test]
@@ -53,12 +50,8 @@ fn ends(size: c_int, call: impl Fn(Comm) -> c_int + Send + Sync + 'static) {
                 let status = call(comm.get());
                 (status, last_error(), Instant::now())
             });
-            // Until the call has the communicator, or has ended what was on it.
-            let mut bytes = 0;
-            while c!(ncclCommMemStats(comm.get(), 0, &mut bytes)) == OK && !blocked.is_finished() {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            std::thread::sleep(Duration::from_millis(100));
+            await_call(comm.get());
+            std::thread::sleep(Duration::from_millis(50));
             assert!(!blocked.is_finished(), "it waits for the other rank");
             let at = Instant::now();
             ok!(ncclCommAbort(comm.get()));
@@ -114,7 +107,7 @@ fn an_abort_ends_a_growth_that_nobody_comes_to() {
         ok!(ncclCommGetUniqueId(comm, &mut id));
         let mut grown = null_mut();
         begun(c!(ncclCommGrow(comm, 2, &id, -1, &mut grown, null())));
-        std::thread::sleep(Duration::from_millis(100));
+        std::thread::sleep(Duration::from_millis(50));
         assert_eq!(state(comm), PENDING, "nobody has come");
         let at = Instant::now();
         ok!(ncclCommAbort(comm));
@@ -135,13 +128,18 @@ fn an_abort_frees_who_waits_for_a_growth() {
         std::thread::scope(|threads| {
             let blocked = threads.spawn(move || {
                 let mut grown = null_mut();
-                begun.send(()).expect("somebody waits");
+                let thread = std::fs::read_link("/proc/thread-self").expect("procfs");
+                begun.send(thread).expect("somebody waits");
                 let status = c!(ncclCommGrow(comm.get(), 2, &id, -1, &mut grown, null()));
                 assert!(grown.is_null());
                 (status, Instant::now())
             });
-            is_begun.recv().expect("it begins");
-            std::thread::sleep(Duration::from_millis(100));
+            let place = std::path::Path::new("/proc").join(is_begun.recv().expect("it begins")).join("stat");
+            // Nothing but the call lets it sleep.
+            let sleeps = || std::fs::read_to_string(&place).is_ok_and(|stat| stat.contains(") S "));
+            while !sleeps() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             assert!(!blocked.is_finished(), "nobody has come");
             let at = Instant::now();
             ok!(ncclCommAbort(comm.get()));

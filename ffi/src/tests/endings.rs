@@ -2,7 +2,6 @@
 
 use std::ptr::{null, null_mut};
 use std::sync::Barrier;
-use std::sync::mpsc::channel;
 
 use super::*;
 
@@ -100,19 +99,17 @@ fn several_ends_in_one_group() {
 fn an_abort_frees_a_blocked_call() {
     within(DEADLINE, || {
         let comms = all(2);
-        let (comm, (begun, is_begun)) = (Sent(comms[0]), channel());
+        let comm = Sent(comms[0]);
         std::thread::scope(|threads| {
             let blocked = threads.spawn(move || {
-                begun.send(()).expect("somebody waits");
                 let status = reduce(&mut [1], SUM, comm.get(), NO_STREAM);
                 (status, last_error())
             });
-            is_begun.recv().expect("it begins");
-            std::thread::sleep(Duration::from_millis(50));
+            await_call(comm.get());
             let at = Instant::now();
             ok!(ncclCommAbort(comm.get()));
             let (status, why) = blocked.join().expect("it returns");
-            assert!(at.elapsed() < Duration::from_secs(1), "{:?}", at.elapsed());
+            assert!(at.elapsed() < SOON, "{:?}", at.elapsed());
             assert_eq!(status, REMOTE, "{why}");
             assert!(why.contains("abort"), "{why}");
         });
@@ -133,7 +130,7 @@ fn an_abort_ends_what_is_in_a_stream() {
         std::thread::sleep(Duration::from_millis(20));
         let at = Instant::now();
         ok!(ncclCommAbort(comms[0]));
-        assert!(at.elapsed() < Duration::from_secs(2), "{:?}", at.elapsed());
+        assert!(at.elapsed() < SOON, "{:?}", at.elapsed());
         failed(consortStreamSynchronize(stream), REMOTE, "abort");
         assert_eq!(consortStreamDestroy(stream), OK);
         ok!(ncclCommAbort(comms[1]));
@@ -203,11 +200,11 @@ fn a_revocation_frees_a_blocked_call() {
         let comm = Sent(comms[0]);
         std::thread::scope(|threads| {
             let blocked = threads.spawn(move || reduce(&mut [1], SUM, comm.get(), NO_STREAM));
-            std::thread::sleep(Duration::from_millis(50));
+            await_call(comm.get());
             let at = Instant::now();
             ok!(ncclCommRevoke(comm.get(), 0));
             assert_eq!(blocked.join().expect("it returns"), USAGE);
-            assert!(at.elapsed() < Duration::from_secs(1), "{:?}", at.elapsed());
+            assert!(at.elapsed() < SOON, "{:?}", at.elapsed());
         });
         ok!(ncclCommRevoke(comms[1], 0));
         destroy_all(&comms);

@@ -98,7 +98,7 @@ fn another_thread_sees_what_ended_a_communicator() {
                 (state(comm), text(c!(ncclGetLastError(comm))))
             });
             let blocked = threads.spawn(move || reduce(&mut [1], SUM, comm.get(), NO_STREAM));
-            std::thread::sleep(Duration::from_millis(50));
+            await_call(comm.get());
             assert_eq!(destroy(comms[1]), OK);
             assert_eq!(blocked.join().expect("it returns"), REMOTE);
             let (state, why) = watchdog.join().expect("it sees it");

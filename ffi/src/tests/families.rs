@@ -185,7 +185,7 @@ fn shrinking_ends_a_call_of_another_thread() {
             let status = c!(ncclAllReduce(data.get(), data.get(), 1, INT32, SUM, comm.get(), NO_STREAM));
             assert_eq!(status, USAGE, "{}", last_error());
         });
-        std::thread::sleep(Duration::from_millis(50));
+        await_call(comm.get());
         Some(caller)
     });
 }

@@ -213,6 +213,20 @@ fn settled(comm: Comm) -> c_int {
     }
 }
 
+/// Waits until a call of another thread has the communicator, or has ended what was on it.
+#[track_caller]
+fn await_call(comm: Comm) {
+    let (begun, mut bytes) = (Instant::now(), 0);
+    while c!(ncclCommMemStats(comm, 0, &mut bytes)) == OK {
+        assert!(begun.elapsed() < DEADLINE, "nobody calls");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// How soon an abort or a revocation ends calls: a second is the contract. The rest is for cores that are taken away from
+/// who ends them and from who is ended, 150 ms at a time and several times in a row.
+const SOON: Duration = Duration::from_secs(4);
+
 /// How long a test may take on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 

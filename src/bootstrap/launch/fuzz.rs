@@ -223,7 +223,8 @@ fn a_door_that_drips_is_given_up_by_the_deadline() {
     });
     let begun = Instant::now();
     assert!(fetch(&directory, "door", 1, Duration::from_millis(200)).is_err());
-    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    // All of it would take five seconds.
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
     dripping.join().expect("no panic");
 }
 
@@ -243,11 +244,11 @@ fn callers_at_the_door_that_go_or_do_not_read_delay_nobody() {
         })
         .collect();
     let directory = open();
-    let rank = std::thread::spawn(move || fetch(&directory, "door", 1, Duration::from_secs(5)));
+    let rank = std::thread::spawn(move || fetch(&directory, "door", 1, Duration::from_secs(30)));
     let begun = Instant::now();
     while !rank.is_finished() {
         door.answer(&[3; UniqueId::BYTES]);
-        assert!(begun.elapsed() < Duration::from_secs(5));
+        assert!(begun.elapsed() < Duration::from_secs(30));
     }
     assert_eq!(rank.join().expect("no panic").expect("an id"), [3; UniqueId::BYTES]);
     drop(crowd);

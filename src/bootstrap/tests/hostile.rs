@@ -4,14 +4,9 @@ use std::io::{Read, Write};
 
 use super::*;
 
-/// Limits that a test can wait for.
+/// Limits that a test can wait for. An honest rank that is kept from its core for longer is sent away too, and tries again.
 fn strict(unproved_max: usize) -> Limits {
-    Limits {
-        unproved_max,
-        proof: Duration::from_millis(300),
-        hello: Duration::from_millis(300),
-        ..Limits::default()
-    }
+    Limits { unproved_max, proof: Duration::from_millis(300), ..Limits::default() }
 }
 
 fn root(limits: Limits) -> UniqueId {
@@ -73,10 +68,11 @@ fn silent_and_dripping_ones_are_sent_away_in_time() {
     }
     assert!(begun.elapsed() < Duration::from_secs(5));
     assert!(closed_within(&mut silent, LONG) && closed_within(&mut dripping, LONG));
+    agree(join_all(&id, vec![hello(0, 2), hello(1, 2)], LONG));
     // One that proved itself and then says nothing is not waited for either.
+    let id = root(Limits { hello: Duration::from_millis(300), ..Limits::default() });
     let (mut mute, _) = prove_by_hand(&id);
     assert!(closed_within(&mut mute, LONG));
-    agree(join_all(&id, vec![hello(0, 2), hello(1, 2)], LONG));
 }
 
 #[test]
@@ -86,7 +82,6 @@ fn a_crowd_of_strangers_cannot_keep_ranks_out() {
     let begun = Instant::now();
     agree(join_all(&id, (0..8).map(|rank| hello(rank, 8)).collect(), LONG));
     eprintln!("8 ranks through a crowd of {}: {:?}", crowd.len(), begun.elapsed());
-    assert!(begun.elapsed() < Duration::from_secs(20));
 }
 
 #[test]
@@ -111,35 +106,44 @@ fn a_proof_cannot_be_replayed_or_altered() {
     agree(join_all(&id, vec![hello(0, 2), hello(1, 2)], LONG));
 }
 
+/// A root that behaves so; whatever else the rank said to it.
+fn impostor(behaviour: &str, listener: TcpListener) -> Vec<u8> {
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    match behaviour {
+        "silence" => {}
+        "noise" => stream.write_all(b"220 mail.example ESMTP\r\n").unwrap(),
+        "endless length" => stream.write_all(&[0xff, 0xff, 0xff, 0xff, kind::GREETING]).unwrap(),
+        _ => {
+            let greeting = wire::encode_greeting(&[1; 32]);
+            stream.write_all(&wire::frame(kind::GREETING, &[&greeting])).unwrap();
+            assert_eq!(frame_from(&mut stream).0, kind::PROOF);
+            stream.write_all(&wire::frame(kind::ACCEPT, &[&[7; 32]])).unwrap();
+        }
+    }
+    let mut rest = Vec::new();
+    let _ = stream.read_to_end(&mut rest);
+    rest
+}
+
 #[test]
 fn an_impostor_root_learns_nothing_and_is_given_up_by_the_deadline() {
-    for behaviour in ["silence", "noise", "wrong proof", "endless length"] {
+    let given_up = |behaviour: &'static str| {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let id = UniqueId::at(listener.local_addr().unwrap(), SECRET).unwrap();
-        let impostor = thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            stream.set_read_timeout(Some(LONG)).unwrap();
-            match behaviour {
-                "silence" => {}
-                "noise" => stream.write_all(b"220 mail.example ESMTP\r\n").unwrap(),
-                "endless length" => stream.write_all(&[0xff, 0xff, 0xff, 0xff, kind::GREETING]).unwrap(),
-                _ => {
-                    let greeting = wire::encode_greeting(&[1; 32]);
-                    stream.write_all(&wire::frame(kind::GREETING, &[&greeting])).unwrap();
-                    assert_eq!(frame_from(&mut stream).0, kind::PROOF);
-                    stream.write_all(&wire::frame(kind::ACCEPT, &[&[7; 32]])).unwrap();
-                }
-            }
-            let mut rest = Vec::new();
-            let _ = stream.read_to_end(&mut rest);
-            rest
-        });
-        let (limit, begun) = (Duration::from_millis(400), Instant::now());
+        let impostor = thread::spawn(move || impostor(behaviour, listener));
+        let (limit, begun) = (Duration::from_millis(1500), Instant::now());
         let error = join(&id, hello(1, 2), limit).unwrap_err();
         assert!(matches!(error, Error::Join { rank: 1, .. }), "{error}");
-        assert!(begun.elapsed() < limit + VERDICT_GRACE, "{behaviour}: {:?}", begun.elapsed());
+        assert!(begun.elapsed() < limit + VERDICT_GRACE + LATE, "{behaviour}: {:?}", begun.elapsed());
         assert_eq!(impostor.join().unwrap(), b"", "{behaviour}: something was said to an impostor");
-    }
+    };
+    // All wait for their deadlines at the same time.
+    thread::scope(|threads| {
+        for behaviour in ["silence", "noise", "wrong proof", "endless length"] {
+            threads.spawn(move || given_up(behaviour));
+        }
+    });
 }
 
 #[test]
@@ -157,10 +161,10 @@ fn a_true_root_that_stalls_is_given_up_by_the_deadline() {
         assert_eq!(frame_from(&mut stream).0, kind::HELLO);
         let _ = stream.read(&mut [0]);
     });
-    let (limit, begun) = (Duration::from_secs(1), Instant::now());
+    let (limit, begun) = (Duration::from_millis(1500), Instant::now());
     let Err(Error::Join { rank: 1, cause, .. }) = join(&id, hello(1, 2), limit) else { panic!() };
     assert!(cause.contains("gave no answer"), "{cause}");
-    assert!(begun.elapsed() < limit + VERDICT_GRACE + Duration::from_secs(1));
+    assert!(begun.elapsed() < limit + VERDICT_GRACE + LATE);
     stalling.join().unwrap();
 }
 

@@ -112,7 +112,7 @@ fn honest(listening: &Listening, from: Rank, tcp: bool) {
         match (&stream).read(&mut piece[..wanted]) {
             Ok(bytes) if bytes > 0 => answer.extend_from_slice(&piece[..bytes]),
             other => {
-                assert!(begun.elapsed() < Duration::from_secs(5), "no answer to an honest rank: {other:?}")
+                assert!(begun.elapsed() < Duration::from_secs(15), "no answer to an honest rank: {other:?}")
             }
         }
     }
@@ -124,7 +124,7 @@ fn honest(listening: &Listening, from: Rank, tcp: bool) {
     (&stream).write_all(&frame).expect("sent");
     while !listening.member.remote_links().iter().any(|link| link.peer == from) {
         listening.turn();
-        assert!(begun.elapsed() < Duration::from_secs(5), "an honest rank is not linked");
+        assert!(begun.elapsed() < Duration::from_secs(15), "an honest rank is not linked");
     }
 }
 
@@ -226,7 +226,8 @@ fn an_answerer_that_drips_is_given_up_by_the_deadline() {
     });
     let (here, begun) = (Stream::Unix(here), Instant::now());
     let greeted = greet(&here, introduction(1, 0), &KEY, (begun + Duration::from_millis(200)).into());
-    assert!(greeted.is_err() && begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    // It would drip for ever.
+    assert!(greeted.is_err() && begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     drop(here);
     dripping.join().expect("no panic");
 }

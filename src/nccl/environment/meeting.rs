@@ -94,7 +94,7 @@ pub fn root_if_agreed(rank: Rank, id: &UniqueId) -> Result<UniqueId> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
+    use std::net::{Ipv4Addr, TcpListener};
 
     use super::*;
     use crate::Communicator;
@@ -137,28 +137,23 @@ mod tests {
 
     #[test]
     fn ranks_meet_at_the_agreed_place() {
-        // Free a moment ago; another process may take it, so it is tried with several.
-        for _ in 0..5 {
-            let free = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port");
-            let environment = of(&[("NCCL_COMM_ID", &free.to_string())]);
-            let id = unique_id_in(&environment).expect("an id");
-            let Ok(root) = root_if_agreed(0, &UniqueId::from_bytes(&id.to_bytes()).expect("an id")) else {
-                continue;
-            };
-            std::thread::scope(|threads| {
-                threads.spawn(|| {
-                    let id = root_if_agreed(1, &id).expect("the id as it is");
-                    let comm = Communicator::join(1, 2, &id).expect("rank 0 is there");
-                    comm.barrier().expect("both");
-                });
-                let comm = Communicator::join(0, 2, &root).expect("rank 1 comes");
+        // An address of this process's own, so that nobody else takes the port.
+        let own = Ipv4Addr::from(std::process::id() | 0x7f80_0000);
+        let free = TcpListener::bind((own, 0)).and_then(|l| l.local_addr()).expect("a port");
+        let environment = of(&[("NCCL_COMM_ID", &free.to_string())]);
+        let id = unique_id_in(&environment).expect("an id");
+        let root = root_if_agreed(0, &UniqueId::from_bytes(&id.to_bytes()).expect("an id")).expect("a root");
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                let id = root_if_agreed(1, &id).expect("the id as it is");
+                let comm = Communicator::join(1, 2, &id).expect("rank 0 is there");
                 comm.barrier().expect("both");
             });
-            let own = UniqueId::create().expect("an id");
-            let same = root_if_agreed(0, &own).expect("nothing to do");
-            assert_eq!(same.to_bytes(), own.to_bytes());
-            return;
-        }
-        panic!("no port could be kept");
+            let comm = Communicator::join(0, 2, &root).expect("rank 1 comes");
+            comm.barrier().expect("both");
+        });
+        let own = UniqueId::create().expect("an id");
+        let same = root_if_agreed(0, &own).expect("nothing to do");
+        assert_eq!(same.to_bytes(), own.to_bytes());
     }
 }

@@ -11,7 +11,7 @@ use consort_tests::c_calls::{
 };
 use consort_tests::counting::bytes;
 use consort_tests::own_process::in_own_process;
-use consort_tests::system::{descriptors, eventually, shared_memory_names, status, threads};
+use consort_tests::system::{SOON, descriptors, eventually, shared_memory_names, status, threads};
 
 /// Handles of a round.
 const EACH: usize = 15;
@@ -134,9 +134,9 @@ fn held() -> [usize; 5] {
     [descriptors().len(), shared_mappings().len(), shared_memory_names().len(), threads(), comms + streams]
 }
 
-/// What is held, once it is no more than `before`; after five seconds in any case.
+/// What is held, once it is no more than `before`; after a while in any case.
 fn settled(before: [usize; 5]) -> [usize; 5] {
-    eventually(Duration::from_secs(5), || held().iter().zip(&before).all(|(now, before)| now <= before));
+    eventually(SOON, || held().iter().zip(&before).all(|(now, before)| now <= before));
     held()
 }
 

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use consort_tests::job::{Start, alone};
+use consort_tests::job::{STOLEN, Start, alone};
+use consort_tests::system::{SOON, eventually};
 use nix::sys::signal::Signal;
 
 use crate::RANK;
@@ -34,7 +35,7 @@ fn a_rank_dies_while_its_child_holds_its_sockets() {
     for transport in ["shm", "tcp"] {
         let start = Start::new(RANK, "fork-and-die", 3).with("deviant", 1);
         let mut job = start.env("CONSORT_TRANSPORT", transport).env("CONSORT_TIMEOUT", 20).go();
-        job.line(1, "forked ");
+        let child = job.line(1, "forked ");
         (0..3).for_each(|rank| drop(job.line(rank, "begin")));
         std::thread::sleep(Duration::from_millis(100));
         let killed = Instant::now();
@@ -42,8 +43,13 @@ fn a_rank_dies_while_its_child_holds_its_sockets() {
         for rank in [0, 2] {
             let (text, at) = job.failure_at(rank, "PeerLost");
             assert!(text.contains("rank 1 "), "{text}");
+            // A second is the contract.
             let took = at.saturating_duration_since(killed);
-            assert!(took < Duration::from_secs(1), "{transport}: rank {rank} after {took:?}");
+            assert!(took < Duration::from_secs(1) + STOLEN, "{transport}: rank {rank} after {took:?}");
         }
+        let is_there = || std::fs::read_link(format!("/proc/{child}/exe")).is_ok();
+        assert!(is_there(), "the child outlives its parent");
+        drop(job);
+        assert!(eventually(SOON, || !is_there()), "the child stays");
     }
 }

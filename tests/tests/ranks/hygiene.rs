@@ -7,7 +7,7 @@ use consort_tests::job::{Start, alone};
 
 use crate::RANK;
 
-/// How the library waits: these may be called while a peer has no core.
+/// How the library waits.
 const WAITING: [&str; 3] = ["sched_yield", "clock_nanosleep", "futex"];
 
 #[test]
@@ -70,7 +70,7 @@ fn an_idle_communicator_is_small_and_says_so() {
 /// A stretch of 1000 all-reduces: the system calls of all threads of rank 0, by name.
 type Stretch = BTreeMap<String, u32>;
 
-/// What so many stretches called.
+/// What so many stretches called, of those in which no rank lost its core to another thread.
 fn system_calls(stretches: usize) -> Vec<Stretch> {
     let file = std::env::temp_dir().join(format!("consort-strace-{}", std::process::id()));
     let path = file.display().to_string();
@@ -94,7 +94,10 @@ fn system_calls(stretches: usize) -> Vec<Stretch> {
         }
     }
     assert_eq!(done.len(), stretches, "marks in the trace:\n{text}");
-    done
+    let mut lost =
+        |rank| -> Vec<String> { job.said(rank, "lost ").into_iter().map(|(lost, _)| lost).collect() };
+    let kept = std::iter::zip(lost(0), lost(1)).map(|(one, other)| one == "0" && other == "0");
+    std::iter::zip(done, kept).filter(|(_, kept)| *kept).map(|(stretch, _)| stretch).collect()
 }
 
 #[test]
@@ -109,26 +112,24 @@ fn a_repeated_small_call_makes_no_system_call() {
         consort_tests::system::skip("two ranks do not spin on one core");
         return;
     }
-    const STRETCHES: usize = 100;
-    for attempt in 0..3 {
-        let stretches = system_calls(STRETCHES);
-        let mut all = Stretch::new();
-        for (name, count) in stretches.iter().flatten() {
-            *all.entry(name.clone()).or_insert(0) += count;
-        }
-        let without = stretches.iter().filter(|stretch| stretch.is_empty()).count();
-        println!("attempt {attempt}: {without} of {STRETCHES} stretches without; in all {all:?}");
-        // A peer without a core for 20 ms is asked what it is doing: messages of the control thread.
-        let work: u32 =
-            all.iter().filter(|(name, _)| !WAITING.contains(&name.as_str())).map(|(_, n)| n).sum();
-        assert!(work < 1000, "system calls besides waiting: {all:?}");
-        // A rank whose core is taken, by the tracer, another process or the host below, makes its peer wait, often in a few
-        // stretches. What calls do by themselves, be it one in four thousand, is in a quarter of them and more.
-        if work < 20 && without > STRETCHES * 3 / 4 {
-            return;
-        }
+    // A rank whose core is taken makes its peer wait, which calls the system. What is left tells of the calls alone.
+    let stretches = system_calls(400);
+    let mut all = Stretch::new();
+    for (name, count) in stretches.iter().flatten() {
+        *all.entry(name.clone()).or_insert(0) += count;
     }
-    panic!("calls make system calls, three times");
+    let without = stretches.iter().filter(|stretch| stretch.is_empty()).count();
+    println!("{without} of {} stretches without; in all {all:?}", stretches.len());
+    assert!(stretches.len() >= 20, "both ranks kept their cores in {} stretches only", stretches.len());
+    let work: u32 = all.iter().filter(|(name, _)| !WAITING.contains(&name.as_str())).map(|(_, n)| n).sum();
+    assert!(work < 20, "system calls besides waiting: {all:?}");
+    // The host below may take a core too, and tells nobody. What calls do by themselves, be it one in four thousand, is in a
+    // quarter of the stretches and more.
+    assert!(
+        without > stretches.len() * 3 / 4,
+        "calls make system calls: {without} of {} without",
+        stretches.len()
+    );
 }
 
 #[test]
@@ -145,8 +146,8 @@ fn a_rank_that_waits_long_inside_a_call_uses_hardly_any_core() {
                     line.split(' ').map(|number| number.parse().expect("a number")).collect();
                 let [cpu_us, wall_us] = numbers[..] else { panic!("two numbers in {line:?}") };
                 println!("rank {rank} of {ranks}, {kind}: {cpu_us} us of a core in {wall_us} us");
-                // It may come from the barrier later than the last.
-                assert!(wall_us > LATE_MS * 500, "it did not wait: {line}");
+                // It may come from the barrier later than the last, by whatever time its core was taken for.
+                assert!(wall_us > LATE_MS * 100, "it did not wait: {line}");
                 // 10 ms as it likes, and after that a twentieth.
                 let allowed_us = 10_000 + (wall_us - 10_000) / 20;
                 assert!(cpu_us < allowed_us, "rank {rank} of {ranks}, {kind}: {cpu_us} us in {wall_us} us");

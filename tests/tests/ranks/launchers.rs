@@ -1,9 +1,9 @@
 //! Jobs that a launcher started: its variables are enough on one host, and jobs do not meet each other.
 
-use std::net::TcpListener;
-use std::time::Duration;
+use std::net::{Ipv4Addr, TcpListener};
 
 use consort_tests::job::{Job, Start, alone};
+use consort_tests::system::{SOON, eventually};
 
 use crate::RANK;
 
@@ -85,19 +85,21 @@ fn two_jobs_at_once_do_not_meet() {
 #[test]
 fn a_second_job_on_the_same_port() {
     let _alone = alone();
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
+    // An address of this process's own, so that nobody else takes the port.
+    let own = Ipv4Addr::from(std::process::id() | 0x7f80_0000);
+    let free = TcpListener::bind((own, 0)).and_then(|free| free.local_addr()).expect("a port");
     let start = |secret: &str, value, ranks: &[u32], timeout| {
-        let start = named("port", value).env("CONSORT_ADDRESS", format!("127.0.0.1:{port}"));
+        let start = named("port", value).env("CONSORT_ADDRESS", free);
         start.env("CONSORT_SECRET", secret).env("CONSORT_JOIN_TIMEOUT", timeout).only(ranks).go()
     };
     let first = start("the first job's own secret", 1, &[0], 30);
     // Looked at only: who tries to bind it may keep the rank from it.
-    let entry = format!(" 0100007F:{port:04X} 00000000:0000 0A ");
+    let entry = format!(" {:08X}:{:04X} 00000000:0000 0A ", u32::from_ne_bytes(own.octets()), free.port());
     let is_listening = || std::fs::read_to_string("/proc/net/tcp").is_ok_and(|text| text.contains(&entry));
-    assert!(consort_tests::system::eventually(Duration::from_secs(10), is_listening));
+    assert!(eventually(SOON, is_listening));
     let mut second = start("the second job's own secret", 100, &[0, 1], 2);
     let text = second.failure(0, "InvalidArgument");
-    assert!(text.contains(&format!("127.0.0.1:{port} is in use")), "{text}");
+    assert!(text.contains(&format!("{free} is in use")), "{text}");
     // Its rank 1 talks to the first job's root, which it cannot satisfy and does not believe.
     let line = second.line(1, "failed ");
     assert!(line.starts_with("Join:") || line.starts_with("MissingRanks:"), "{line}");

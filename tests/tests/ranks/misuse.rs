@@ -1,9 +1,10 @@
 //! Calls that are wrong by themselves: refused before anything happens, and the communicator goes on.
 
 use std::sync::Barrier;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use consort::{Call, Communicator, DataType, Error, Options, ReduceOp, Result, Span, SpanMut};
+use consort_tests::system::{SOON, eventually};
 use consort_tests::{Links, on_ranks};
 
 fn options() -> Options {
@@ -201,10 +202,7 @@ fn two_threads_on_one_communicator() {
         std::thread::scope(|threads| {
             let first = threads.spawn(|| assert_works(comm));
             // The first call waits for rank 1, which waits for this. Asking for memory draws no number.
-            let until = Instant::now() + Duration::from_secs(10);
-            while comm.memory_bytes().is_ok() && Instant::now() < until {
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            assert!(eventually(SOON, || comm.memory_bytes().is_err()), "it does not begin");
             let refused = comm.all_reduce(&mut [0u8; 3], ReduceOp::Sum);
             assert!(matches!(refused, Err(Error::ConcurrentUse)), "{refused:?}");
             let exchanged = comm.send(&[1u8], 1);

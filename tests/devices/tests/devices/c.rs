@@ -65,15 +65,21 @@ impl Way {
     /// Runs a part of the program to its end, and sees that the path was taken.
     #[track_caller]
     fn passes(self, part: &str) {
-        let Some(program) = built() else { return };
         let _alone = alone();
+        self.runs(part, "");
+    }
+
+    /// The same beside other runs, which have other names.
+    #[track_caller]
+    fn runs(self, part: &str, name: &str) {
+        let Some(program) = built() else { return };
         let mut command = compiler::program(program);
         let ours = ["CONSORT_", "NCCL_", "CUDA_"];
         for (name, _) in std::env::vars().filter(|(name, _)| ours.iter().any(|ours| name.starts_with(ours))) {
             command.env_remove(name);
         }
         // The stand-in takes turns with all processes that have this directory, also of other tests.
-        let turns = std::env::temp_dir().join(format!("consort-c-devices-{}", std::process::id()));
+        let turns = std::env::temp_dir().join(format!("consort-c-devices-{}{name}", std::process::id()));
         std::fs::create_dir_all(&turns).expect("a directory");
         command.env("LD_LIBRARY_PATH", standin_cuda_dir()).env("TMPDIR", turns);
         command.env("CONSORT_STANDIN_QUIET", "1").env("CONSORT_STANDIN_DEVICES", self.devices.to_string());
@@ -199,7 +205,13 @@ fn an_abort_ends_a_call_that_waits_for_ranks_of_its_process() {
 
 #[test]
 fn a_deadline_ends_what_waits() {
-    PATHS.into_iter().chain([TOGETHER]).for_each(|way| way.passes("deadline"));
+    let _alone = alone();
+    // They wait side by side, and take no turns with each other.
+    std::thread::scope(|threads| {
+        for (at, way) in PATHS.into_iter().chain([TOGETHER]).enumerate() {
+            threads.spawn(move || way.runs("deadline", &format!("-{at}")));
+        }
+    });
 }
 
 #[test]

@@ -3,10 +3,10 @@
 use std::process::{Command, Stdio};
 
 use consort_tests::compiler::root;
-use consort_tests::job::alone;
+use consort_tests::job::waiting;
 
 fn run(script: &str) {
-    let _alone = alone();
+    let _waiting = waiting();
     let output = Command::new("bash")
         .arg(root().join("cases").join(script))
         .env("CASES_BIN", env!("CARGO_BIN_EXE_cases"))

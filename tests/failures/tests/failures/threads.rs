@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use consort::{Communicator, Error, Guilty, Options, ReduceOp};
+use consort_tests::job::STOLEN;
 
 fn options(seconds: f64) -> Options {
     Options::default().timeout(Duration::from_secs_f64(seconds))
@@ -29,15 +30,15 @@ fn an_abort_ends_a_split_after_a_revocation() {
     let ranks = Communicator::local_with(2, &options(30.0)).expect("ranks");
     ranks[0].revoke("start over");
     std::thread::scope(|threads| {
-        let split = threads.spawn(|| {
-            let begin = Instant::now();
-            (ranks[0].split(Some(0), 0).map(drop), begin.elapsed())
-        });
+        let split = threads.spawn(|| (ranks[0].split(Some(0), 0).map(drop), Instant::now()));
         std::thread::sleep(Duration::from_millis(200));
+        let aborted = Instant::now();
         ranks[1].abort("not any more");
-        let (result, took) = split.join().expect("no panic");
+        let (result, at) = split.join().expect("no panic");
         assert!(matches!(result, Err(Error::Aborted { rank: 1, .. })), "{result:?}");
-        assert!(took < Duration::from_secs(2), "{took:?}");
+        // A second is the contract.
+        let took = at.saturating_duration_since(aborted);
+        assert!(took < Duration::from_secs(1) + STOLEN, "{took:?}");
     });
 }
 
@@ -76,7 +77,7 @@ fn a_deadline_of_a_call_covers_what_is_queued_before_it() {
     let begin = Instant::now();
     let error = ranks[0].with_timeout(Duration::from_millis(400)).barrier().expect_err("rank 1 is away");
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
-    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_millis(400) + STOLEN, "{:?}", begin.elapsed());
     assert!(started.wait().is_err());
 }
 
@@ -86,7 +87,7 @@ fn messages_are_compared_from_the_first_that_differs() {
     for (messages, named) in
         [(vec![(100, 100), (100, 0), (50, 50)], "#2"), (vec![(0, 100)], "#1"), (vec![(7, 7), (7, 8)], "#2")]
     {
-        let ranks = Communicator::local_with(2, &options(2.0)).expect("ranks");
+        let ranks = Communicator::local_with(2, &options(20.0)).expect("ranks");
         let run = |comm: &Communicator| -> consort::Result<()> {
             for (sent, received) in &messages {
                 if comm.rank() == 0 {
@@ -112,7 +113,7 @@ fn messages_are_compared_from_the_first_that_differs() {
 
 #[test]
 fn types_of_messages_are_compared() {
-    let ranks = Communicator::local_with(2, &options(2.0)).expect("ranks");
+    let ranks = Communicator::local_with(2, &options(20.0)).expect("ranks");
     std::thread::scope(|threads| {
         threads.spawn(|| drop(ranks[0].send(&[1.0f32; 10], 1).and_then(|()| ranks[0].barrier())));
         let error = ranks[1].receive(&mut [0i32; 10], 0).expect_err("another type was sent");
