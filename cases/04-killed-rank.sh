@@ -6,7 +6,8 @@ try() {
     variant "$1"
     for rank in 0 1 2 3; do start $rank 4 killed "$2"; done
     for rank in 0 1 2 3; do await $rank "is $3"; done
-    local pid=${pids[2]}
+    local pid
+    pid=$(pid 2)
     kill_rank 2
     ended
     expect "0 1 3" "$4PeerLost: rank 2 (host *$pid*) was lost*: its process ended without closing the communicator"

@@ -6,17 +6,20 @@ export CONSORT_JOIN_TIMEOUT=2
 
 variant "rank 2 of 4 is not started"
 for rank in 0 1 3; do start $rank 4 joins; done
-ended
-expect "0 1 3" "MissingRanks: 1 of 4 ranks did not join within * missing rank 2" "gave up after"
 
 variant "eight ranks are announced, four are started"
 for rank in 0 1 2 3; do start $rank 8 joins; done
-ended
-expect "0 1 2 3" "MissingRanks: 4 of 8 ranks did not join within * missing ranks 4-7"
 
 variant "rank 0 is not started"
 for rank in 1 2 3; do start $rank 4 joins; done
+
+# All three wait at the same time.
 ended
+job 1
+expect "0 1 3" "MissingRanks: 1 of 4 ranks did not join within * missing rank 2" "gave up after"
+job 2
+expect "0 1 2 3" "MissingRanks: 4 of 8 ranks did not join within * missing ranks 4-7"
+job 3
 expect "1 2 3" "Join: * rank 0 did not offer the job's unique id" "gave up after"
 
 variant "two processes are rank 1"

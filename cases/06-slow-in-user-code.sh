@@ -12,7 +12,7 @@ variant "rank 0 reads from a pipe that nobody fills; somebody asks meanwhile"
 mkfifo "$here/data"
 for rank in 0 1 2 3; do start $rank 4 slow reads "$here/data"; done
 for rank in 1 2 3; do await $rank "barrier: Timeout"; done
-pid=${pids[0]}
+pid=$(pid 0)
 kill_rank 0
 ended
 expect "1 2 3" "rank 0 (host *, process $pid) has not entered barrier #2" "not in a call now: look at a stack trace of process $pid"

@@ -7,12 +7,12 @@ export CONSORT_TRANSPORT=${CONSORT_TRANSPORT:-tcp} CONSORT_JOIN_TIMEOUT=20 CONSO
 variant "a job of four ranks; rank 3 comes late"
 for rank in 0 1 2; do start $rank 4 train; done
 sleep 0.5
-before=("${pids[0]}" "${pids[1]}" "${pids[2]}")
+before=("$(pid 0)" "$(pid 1)" "$(pid 2)")
 name="stranger-1" start 9 9 stray 1.5 "${before[@]}"
 sleep 0.5
 start 3 4 train
 for rank in 0 1 2 3; do await $rank "is at work"; done
-name="stranger-2" start 9 9 stray 1.5 "${before[@]}" "${pids[3]}"
+name="stranger-2" start 9 9 stray 1.5 "${before[@]}" "$(pid 3)"
 ended
 expect "0 1 2 3" "all sums are right"
 never "0 1 2 3" "ends with"

@@ -1,9 +1,11 @@
 # Starts ranks, shows what they say, and checks it. The scripts beside it source this file.
 #
-#   variant NAME            a new job
+#   variant NAME            a new job, which everything is about until the next one
+#   job NUMBER              everything is about this job again, the first, second, ... of the script
 #   start RANK SIZE WORDS   a rank of it
 #   await RANK TEXT         until the rank has said it
-#   ended                   until all ranks have ended
+#   ended                   until all ranks of all jobs have ended
+#   pid RANK                its process
 #   kill_rank RANK          with kill -9
 #   expect RANKS TEXTS      what these ranks must have said
 #   expect_any RANKS TEXT   what one of them must have said
@@ -15,7 +17,7 @@
 set -u
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 here=$(mktemp -d)
-jobs=0 facts=0 missing=0
+jobs=0 job=0 facts=0 missing=0
 declare -A pids=()
 readers=()
 
@@ -37,39 +39,45 @@ unset CONSORT_ADDRESS CONSORT_SECRET CONSORT_LOCAL_RANK CONSORT_LOCAL_SIZE
 
 variant() {
     jobs=$((jobs + 1))
-    export CONSORT_JOB="case-$$-$jobs"
+    job=$jobs
+    export CONSORT_JOB="case-$$-$job"
     echo "--- $*"
 }
+
+job() { job=$1; }
+
+pid() { echo "${pids[$job.$1]}"; }
 
 start() {
     local rank=$1 size=$2 name=${name:-$1}
     shift 2
-    local pipe=$here/$jobs.$name.pipe log=$here/$jobs.$name.log
+    local pipe=$here/$job.$name.pipe log=$here/$job.$name.log
     mkfifo "$pipe"
     : >"$log"
-    sed -u "s/^/[rank $name] /" <"$pipe" | tee "$log" &
+    sed -u "s/^/[job $job, rank $name] /" <"$pipe" | tee "$log" &
     readers+=($!)
     CONSORT_RANK=$rank CONSORT_SIZE=$size "$CASES_BIN" "$@" >"$pipe" 2>&1 &
-    pids[$name]=$!
+    pids[$job.$name]=$!
 }
 
 kill_rank() {
-    local pid=${pids[$1]}
+    local pid
+    pid=$(pid "$1")
     echo "    kill -9 $pid (rank $1)"
     kill -9 "$pid"
     # So that the shell does not comment on it.
     wait "$pid" 2>/dev/null
 }
 
-log() { echo "$here/$jobs.$1.log"; }
+log() { echo "$here/$job.$1.log"; }
 
 await() {
     local tries=0
     until grep -qF -- "$2" "$(log "$1")"; do
         tries=$((tries + 1))
-        if [ $tries -gt 600 ] || ! kill -0 "${pids[$1]}" 2>/dev/null; then
+        if [ $tries -gt 600 ] || ! kill -0 "$(pid "$1")" 2>/dev/null; then
             grep -qF -- "$2" "$(log "$1")" && return
-            echo "    MISSING: rank $1 has not said: $2"
+            echo "    MISSING: rank $1 of job $job has not said: $2"
             missing=$((missing + 1))
             return
         fi
@@ -99,7 +107,7 @@ expect() {
             facts=$((facts + 1))
             if ! said "$rank" "$text"; then
                 missing=$((missing + 1))
-                echo "    MISSING: rank $rank has not said: $text"
+                echo "    MISSING: rank $rank of job $job has not said: $text"
             fi
         done
     done
@@ -112,7 +120,7 @@ expect_any() {
         if said "$rank" "$2"; then return; fi
     done
     missing=$((missing + 1))
-    echo "    MISSING: none of ranks $1 has said: $2"
+    echo "    MISSING: none of ranks $1 of job $job has said: $2"
 }
 
 never() {
@@ -123,7 +131,7 @@ never() {
             facts=$((facts + 1))
             if said "$rank" "$text"; then
                 missing=$((missing + 1))
-                echo "    WRONG: rank $rank has said: $text"
+                echo "    WRONG: rank $rank of job $job has said: $text"
             fi
         done
     done

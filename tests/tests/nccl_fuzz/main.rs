@@ -11,10 +11,8 @@ mod calls;
 mod small;
 mod world;
 
-use std::time::Duration;
-
 use consort_tests::c_calls::{IN_PROGRESS, INTERNAL, SUCCESS, last_error};
-use consort_tests::system::eventually;
+use consort_tests::system::{SOON, eventually};
 use consort_transports::fuzzing::{Counting, Input, Seen, Target, fuzz, parse};
 
 use calls::Function;
@@ -50,7 +48,7 @@ fn handle(input: &Input, seen: &mut Seen) {
     }
     world.end();
     assert!(
-        eventually(Duration::from_secs(5), || nccl::handles_in_use() == (0, 0)),
+        eventually(SOON, || nccl::handles_in_use() == (0, 0)),
         "communicators and streams left: {:?}",
         nccl::handles_in_use()
     );

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use consort::{Error, Options};
 use consort_tests::difference::{Difference, variant};
-use consort_tests::job::{Job, STOLEN, Start, alone};
+use consort_tests::job::{Job, STOLEN, Start, alone, waiting};
 use consort_tests::{Links, results_of_ranks};
 
 use crate::RANK;
@@ -152,7 +152,7 @@ fn different_settings_are_named() {
 
 #[test]
 fn a_rank_that_never_joins_is_named() {
-    let _alone = alone();
+    let _waiting = waiting();
     // Two seconds: those that come must all have come before the first gives up.
     let start = Start::new(RANK, "only-join", 4).env("CONSORT_JOIN_TIMEOUT", 2).only(&[0, 1, 3]);
     let mut job = start.go();
@@ -193,7 +193,7 @@ fn different_sizes_are_refused() {
 
 #[test]
 fn a_rank_that_makes_a_call_more() {
-    let _alone = alone();
+    let _waiting = waiting();
     let start = |transport: &str, then: &str| {
         let start = Start::new(RANK, "extra", 3).with("deviant", 1).with("then", then);
         start.env("CONSORT_TRANSPORT", transport).env("CONSORT_TIMEOUT", 2).go()

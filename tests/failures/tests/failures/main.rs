@@ -1,6 +1,7 @@
 //! Ranks that differ, die, stop, stay away, leave, go and come. Most of these tests wait for a deadline.
 
 mod cases;
+mod departures;
 mod differences;
 mod losses;
 mod membership;
