@@ -1,8 +1,7 @@
 """Builds the Rust tests that need a device and puts them, stripped, into a directory: stage.py ROOT DIRECTORY.
 
-Which: those of PARTS. What a test starts by its
-path (other binaries of its package) is put beside them, and paths.json says where each was built, so that it can be found
-there, and which of its tests are meant.
+Which: those of PARTS. What a test starts by its path (other binaries of its package) is put beside them, and paths.json says
+where each was built, so that it can be found there, and which of its tests are meant.
 Absent: running them (parts.py).
 """
 
@@ -26,36 +25,27 @@ def main():
     metadata = json.loads(
         subprocess.check_output(["cargo", "metadata", "--format-version", "1", "--no-deps", *manifest])
     )
+    packages = {package["manifest_path"]: package["name"] for package in metadata["packages"]}
+    targets = [word for name in sorted({target for _, target in PARTS}) for word in ("--test", name)]
+    # Within the workspace, so that what its tests have built is taken as it is.
+    command = ["cargo", "test", "--workspace", "--no-run", "--quiet", "--message-format=json", *manifest, *targets]
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    messages = [json.loads(line) for line in output.splitlines()]
+    chosen = {package for package, _ in PARTS}
     paths = {}
-    for package in metadata["packages"]:
-        names = [target["name"] for target in package["targets"] if "test" in target["kind"]]
-        names = [name for name in names if (package["name"], name) in PARTS]
-        if not names:
+    for message in messages:
+        built = message.get("executable")
+        if message.get("reason") != "compiler-artifact" or not built:
             continue
-        chosen = [word for name in names for word in ("--test", name)]
-        command = [
-            "cargo",
-            "test",
-            "--release",
-            "--no-run",
-            "--quiet",
-            "--message-format=json",
-            "--package",
-            package["name"],
-            *manifest,
-            *chosen,
-        ]
-        for line in subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines():
-            message = json.loads(line)
-            built = message.get("executable")
-            if message.get("reason") != "compiler-artifact" or not built:
-                continue
-            is_test = message["profile"]["test"]
-            name = f"{package['name']}.{message['target']['name']}{'.test' if is_test else ''}"
-            subprocess.run(["strip", "--strip-unneeded", "-o", str(into / name), built], check=True)
-            directory = pathlib.Path(package["manifest_path"]).parent.relative_to(root)
-            part = PARTS.get((package["name"], message["target"]["name"]), "")
-            paths[name] = {"built": built, "is_test": is_test, "package": str(directory), "part": part}
+        package, target = packages[message["manifest_path"]], message["target"]["name"]
+        is_test = message["profile"]["test"]
+        if package not in chosen or (is_test and (package, target) not in PARTS):
+            continue
+        name = f"{package}.{target}{'.test' if is_test else ''}"
+        subprocess.run(["strip", "--strip-unneeded", "-o", str(into / name), built], check=True)
+        directory = pathlib.Path(message["manifest_path"]).parent.relative_to(root)
+        part = PARTS.get((package, target), "")
+        paths[name] = {"built": built, "is_test": is_test, "package": str(directory), "part": part}
     (into / "paths.json").write_text(json.dumps({"root": str(root), "binaries": paths}, indent=1) + "\n")
 
 

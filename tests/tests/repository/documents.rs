@@ -54,6 +54,8 @@ fn every_variable_is_documented() {
     let words = |text: &str| -> BTreeSet<String> {
         let parts = text.split(|c: char| !(c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_'));
         let named = parts.filter(|word| word.starts_with("CONSORT_") && word.len() > "CONSORT_".len());
+        // By those a test's own processes know what they are.
+        let named = named.filter(|word| !word.starts_with("CONSORT_TEST_"));
         named.map(str::to_owned).collect()
     };
     let mut files = Vec::new();

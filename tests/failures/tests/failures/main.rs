@@ -1,9 +1,9 @@
 //! Ranks that differ, die, stop, stay away, leave, go and come. Most of these tests wait for a deadline.
 
 mod cases;
-mod departures;
 mod differences;
 mod losses;
+mod members;
 mod membership;
 mod threads;
 mod torture;

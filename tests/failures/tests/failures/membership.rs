@@ -1,14 +1,11 @@
-//! Communicators whose ranks change: without those that are not wanted, and with new ones, among threads of one process;
-//! see `departures` for processes that die or stop.
+//! Communicators whose ranks change: without those that died, stopped or are not wanted, and with new ones; among threads
+//! of one process. `members` has them among processes.
 
 use std::time::{Duration, Instant};
 
 use consort::{Communicator, Error, Options, Rank, ReduceOp, Result, Shrink, UniqueId};
-use consort_tests::collectives;
-use consort_tests::job::{STOLEN, Start, alone};
-use consort_tests::system::{self, Random};
-
-use crate::RANK;
+use consort_tests::job::STOLEN;
+use consort_tests::{collectives, system};
 
 fn options(seconds: f64) -> Options {
     Options::default().timeout(Duration::from_secs_f64(seconds))
@@ -254,21 +251,7 @@ fn an_abort_ends_a_shrink_of_the_same_rank() {
 }
 
 #[test]
-fn memory_is_given_back_and_made_again() {
-    let _alone = alone();
-    let mut random = Random::announced("memory_is_given_back_and_made_again");
-    for transport in ["shm", "tcp"] {
-        let seed = random.number() % (1 << 32);
-        let start = Start::new(RANK, "suspend", 3).with("turns", 20).with("seed", seed);
-        let mut job = start.env("CONSORT_TRANSPORT", transport).env("CONSORT_TIMEOUT", 20).go();
-        for rank in 0..3 {
-            let line = job.line(rank, "memory ");
-            let bytes: Vec<usize> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
-            println!("{transport}: {} bytes in use, {} suspended", bytes[0], bytes[1]);
-            assert!(bytes[1] < bytes[0] / 4, "{line}");
-        }
-        job.all_end_well();
-    }
+fn memory_is_given_back_and_made_again_many_times() {
     let ranks = local(4);
     for _ in 0..20 {
         on(&ranks, &[0, 1, 2, 3], |comm| {

@@ -1,4 +1,4 @@
-//! Communicators whose ranks are processes: they go on without those that died, stopped or are not wanted, and with new
+//! Ranks that are processes and whose communicators change: without those that died, stopped or are not wanted, and with new
 //! ones.
 
 use std::time::{Duration, Instant};
@@ -208,6 +208,24 @@ fn processes_join_a_communicator_that_is_there() {
             assert_eq!(job.line(rank, "more "), format!("{rank} of 5"), "{}", job.output());
         }
         (0..5).for_each(|rank| job.say(rank, "end"));
+        job.all_end_well();
+    }
+}
+
+#[test]
+fn memory_is_given_back_and_made_again() {
+    let _alone = alone();
+    let mut random = Random::announced("memory_is_given_back_and_made_again");
+    for transport in ["shm", "tcp"] {
+        let seed = random.number() % (1 << 32);
+        let start = Start::new(RANK, "suspend", 3).with("turns", 20).with("seed", seed);
+        let mut job = start.env("CONSORT_TRANSPORT", transport).env("CONSORT_TIMEOUT", 20).go();
+        for rank in 0..3 {
+            let line = job.line(rank, "memory ");
+            let bytes: Vec<usize> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
+            println!("{transport}: {} bytes in use, {} suspended", bytes[0], bytes[1]);
+            assert!(bytes[1] < bytes[0] / 4, "{line}");
+        }
         job.all_end_well();
     }
 }
