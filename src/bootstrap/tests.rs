@@ -172,7 +172,7 @@ fn ipv6_works() {
 }
 
 #[test]
-fn two_ranks_join_quickly() {
+fn two_ranks_that_come_together_wait_for_no_timer() {
     let mut times: Vec<Duration> = (0..50)
         .map(|_| {
             let begun = Instant::now();
@@ -184,6 +184,8 @@ fn two_ranks_join_quickly() {
         .collect();
     times.sort();
     eprintln!("create, join of 2 ranks, end of the root: median {:?}, worst {:?}", times[25], times[49]);
+    // A timer would be in all of them, a busy machine is not.
+    assert!(times[0] < Duration::from_millis(20), "the fastest of 50 took {:?}", times[0]);
 }
 
 #[test]

@@ -181,10 +181,15 @@ mod tests {
 
     #[test]
     fn whatever_a_peer_says_it_took_is_a_cost() {
-        for said in [u64::MAX, u64::MAX / 2, 1 << 62] {
+        for said in [u64::MAX, u64::MAX / 2, 1 << 62, COST_MAX + 1] {
             let mut staging = Staging::default();
-            run(&mut staging, 20_000, [1000, 900], [said, said - 1]);
-            run(&mut staging, 20_000, [1000, 900], [500, said]);
+            // Both ways are as slow as can be, so neither is the faster one.
+            assert!(run(&mut staging, 20_000, [1000, 900], [said, said - 1]) < 1000, "{said}: {staging:?}");
+            assert!(staging.read.iter().all(|cost| *cost <= COST_MAX), "{said}: {staging:?}");
+            // Only one of them is, first the one that is not taken, then the other.
+            assert!(run(&mut staging, 20_000, [1000, 900], [500, said]) < 1000, "{said}: {staging:?}");
+            run(&mut staging, 2 * TRY_PIECES * TRIES_APART, [1000, 900], [said, 500]);
+            assert!(run(&mut staging, 20_000, [1000, 900], [said, 500]) > 19_000, "{said}: {staging:?}");
         }
     }
 

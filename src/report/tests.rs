@@ -425,6 +425,29 @@ fn a_ring_that_waits_for_itself() {
 }
 
 #[test]
+fn of_all_who_wait_for_connections_those_who_wait_for_each_other_are_named() {
+    let world = |peers: [Rank; 5]| {
+        (0..).zip(peers).fold(World::new(5), |world, (rank, peer)| {
+            let mut open = waiting(42, call(Kind::AllReduce, 0), peer);
+            open.stuck.as_mut().expect("it waits").want =
+                if rank == 2 { Want::Connection } else { Want::Link };
+            world.open(rank, open)
+        })
+    };
+    // Rank 3 connects with rank 2 first, and has not come to ranks 0, 1 and 4.
+    let parts = ["what rank 3 sent does not reach rank 2: their connection does not come up"];
+    check(&world([3, 3, 3, 2, 3]).report(), Guilty::Link { from: 3, to: 2 }, &parts);
+    // Rank 3 has all its connections and waits for data, so its half has not come to rank 4, for which rank 0 waits.
+    let mut told = world([4, 0, 0, 0, 3]);
+    for rank in 1..4 {
+        told = told.open(rank, waiting(42, call(Kind::AllReduce, 0), 0));
+    }
+    check(&told.report(), Guilty::Link { from: 3, to: 4 }, &["what rank 3 sent does not reach rank 4"]);
+    // Nobody waits for whoever waits for it.
+    check(&world([1, 2, 3, 4, 0]).report(), Guilty::Link { from: 1, to: 0 }, &["does not come up"]);
+}
+
+#[test]
 fn a_slow_rank_is_named_when_nothing_else_is_wrong() {
     let world = World::new(4).ring([0, 2, 3]).open(1, moving(42, call(Kind::AllReduce, 0)));
     let parts = ["rank 1 (host a, process 71) is in all_reduce #42 but moves slowly; ranks 0, 2, 3 wait"];

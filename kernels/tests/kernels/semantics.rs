@@ -373,9 +373,22 @@ fn what_is_refused() {
 }
 
 #[test]
-fn nothing_is_no_trouble() {
-    let reducer = Reducer::new(DataType::Bfloat16, ReduceOp::Avg, 2);
-    let source = Source { span: Span::empty(), raw: true };
-    reducer.fold(&[Target { span: SpanMut::empty(), store: Store::Streaming }], &[source, source], true);
-    copy(&[], Span::of(&[1u8]));
+fn nothing_writes_nothing() {
+    let source = [1u8; 128];
+    let mut memory = [7u8; 128];
+    // With elements before and behind, as nothing in the middle of a buffer has them.
+    let nothing = SpanMut::of(&mut memory).slice(64, 0);
+    for store in [Store::Cached, Store::Streaming] {
+        let target = Target { span: nothing, store };
+        for level in Level::ALL.into_iter().filter(|level| level.is_available()) {
+            for data_type in DataType::ALL {
+                let reducer = Reducer::with_level(data_type, ReduceOp::Avg, 2, level).unwrap();
+                let source = Source { span: Span::of(&source).slice(64, 0), raw: true };
+                reducer.fold(&[target], &[source, source], true);
+            }
+        }
+        copy(&[target], Span::of(&source).slice(64, 0));
+    }
+    copy(&[], Span::of(&source));
+    assert_eq!(memory, [7; 128]);
 }

@@ -306,8 +306,11 @@ mod tests {
     fn slurm_shorthand() {
         let of = |node| tasks_on("2(x3),1,4(x2)", node);
         assert_eq!([of(0), of(2), of(3), of(5), of(6)], [Some(2), Some(2), Some(1), Some(4), None]);
-        for wrong in ["", "x", "2(x", "2(x)", "2(x99999999999)", "4294967295(x4294967295),1"] {
-            let _ = tasks_on(wrong, 3);
+        for wrong in ["", "x", "2(x", "2(x)", "2(x99999999999)", "2(x9", "2(x9)x", "2(x4),x", "2(x4)(x9)"] {
+            assert_eq!(tasks_on(wrong, 5), None, "{wrong}");
         }
+        // As many nodes as there are numbers, and one more.
+        let all = "4294967295(x4294967295),1";
+        assert_eq!([tasks_on(all, 3), tasks_on(all, u32::MAX)], [Some(u32::MAX), None]);
     }
 }

@@ -49,7 +49,7 @@ wire_enum!(Guilty {
 });
 
 /// The most ranks that an error names: those of a job.
-const RANKS_MAX: usize = 1 << 16;
+pub(super) const RANKS_MAX: usize = 1 << 16;
 
 /// The longest name of a transport, in bytes.
 const TRANSPORT_BYTES_MAX: usize = 32;

@@ -155,16 +155,27 @@ fn the_one_logger_of_the_process() {
     reset();
 }
 
+/// Standard output is a process's, so this is one of its own.
 #[test]
-fn a_file_that_cannot_be_written_is_no_error() {
-    let set = [("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", "/nonexistent/%h/log")];
-    let logger = Logger::new(&environment(&set));
-    logger.write(&Line::Info { device: 0 }, &"a test of the log writes this line to standard output");
-    // A full disk.
-    if std::path::Path::new("/dev/full").exists() {
-        let logger = Logger::new(&environment(&[("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", "/dev/full")]));
-        logger.write(&Line::Info { device: 0 }, &"lost");
-    } else {
-        println!("SKIP: there is no /dev/full");
+fn what_a_file_does_not_take_goes_to_standard_output_and_is_no_error() {
+    const CHILD: &str = "CONSORT_TEST_OF_THE_LOG";
+    let nowhere = [("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", "/nonexistent/%h/log")];
+    let full = [("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", "/dev/full")];
+    if std::env::var_os(CHILD).is_some() {
+        let is_there = std::path::Path::new("/dev/full").exists();
+        for (set, text) in [(nowhere, "shown"), (full, "lost")].into_iter().take(1 + usize::from(is_there)) {
+            Logger::new(&environment(&set)).write(&Line::Info { device: 0 }, &text);
+        }
+        return;
     }
+    let name = "nccl::log::tests::what_a_file_does_not_take_goes_to_standard_output_and_is_no_error";
+    let mut child = std::process::Command::new(std::env::current_exe().expect("this program"));
+    let ended = child.args([name, "--exact", "--nocapture"]).env(CHILD, "1").output().expect("it runs");
+    let said = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success(), "{said}{}", String::from_utf8_lossy(&ended.stderr));
+    let told: Vec<&str> =
+        said.lines().filter_map(|line| line.split_once(" NCCL ").map(|(_, text)| text)).collect();
+    let [warning, "INFO shown"] = told.as_slice() else { panic!("{said}") };
+    assert!(warning.starts_with("WARN NCCL_DEBUG_FILE: /nonexistent/"), "{warning}");
+    assert!(warning.contains(" cannot be written, lines go to standard output: "), "{warning}");
 }

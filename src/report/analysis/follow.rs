@@ -396,8 +396,26 @@ impl<'a> Walk<'_, 'a> {
 
     /// Whether a rank waits for a connection.
     fn connects(&self, node: Node) -> bool {
-        let connects = |stuck: &Stuck| matches!(stuck.want, Want::Link | Want::Connection);
         self.view.stuck(node).is_some_and(|(_, stuck)| connects(stuck))
+    }
+
+    /// The ends of a connection that is not there, in operations of which some ranks wait for connections. One that does
+    /// not come up keeps its ends from others, so whoever waits for an end that waits for a third rank says nothing: it
+    /// is one whose ends wait for each other, or of which one end waits for what comes after connecting.
+    fn unconnected(&self, communicator: u64, is_in: impl Fn(&Open) -> bool) -> Option<(Rank, Rank)> {
+        let stuck = self.view.known(communicator).filter_map(|(rank, position)| {
+            let open = position.open.as_ref().filter(|open| is_in(open))?;
+            Some((rank, open.stuck.as_ref()?))
+        });
+        let stuck: BTreeMap<Rank, &Stuck> = stuck.collect();
+        let waits =
+            || stuck.iter().filter(|(_, stuck)| connects(stuck)).map(|(rank, stuck)| (*rank, stuck.peer));
+        let is_met = |(rank, peer): &(Rank, Rank)| {
+            stuck.get(peer).is_some_and(|other| connects(other) && other.peer == *rank)
+        };
+        let is_told = |(_, peer): &(Rank, Rank)| stuck.get(peer).is_some_and(|other| !connects(other));
+        let ends = waits().find(is_met).or_else(|| waits().find(is_told)).or_else(|| waits().next());
+        ends.map(|(rank, peer)| (peer, rank))
     }
 
     fn broken(&mut self, broken: Broken) {
@@ -447,15 +465,7 @@ impl<'a> Walk<'_, 'a> {
         let loss = in_cycle
             .chain(others)
             .find_map(|(from, to)| Some((from, to, view.loss(communicator, from, to)?)));
-        // Both ends of a connection that is not there are in the operation, and each has told the other its half.
-        let connecting = || {
-            let stuck = view.known(communicator).filter_map(|(rank, position)| {
-                let open = position.open.as_ref().filter(|open| is_in(open))?;
-                Some((rank, open.stuck.as_ref()?))
-            });
-            let mut stuck = stuck.filter(|(_, stuck)| matches!(stuck.want, Want::Link | Want::Connection));
-            stuck.next().map(|(rank, stuck)| (stuck.peer, rank))
-        };
+        let connecting = || self.unconnected(communicator, is_in);
         let dangling = || {
             let step =
                 steps.iter().find(|step| is_message(&step.open.descriptor) && self.connects(step.node))?;
@@ -471,4 +481,9 @@ impl<'a> Walk<'_, 'a> {
             self.found.still.push(need);
         }
     }
+}
+
+/// Whether it is a connection that is waited for.
+fn connects(stuck: &Stuck) -> bool {
+    matches!(stuck.want, Want::Link | Want::Connection)
 }
