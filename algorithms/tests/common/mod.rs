@@ -1,5 +1,5 @@
 //! What the tests share: a seeded generator, committed files, and an executor that knows nothing of the verifier.
-#![allow(dead_code, reason = "each test binary uses a part")]
+#![allow(dead_code, unused_imports, reason = "each test binary uses a part")]
 
 pub(crate) mod hand;
 mod machine;
@@ -16,6 +16,15 @@ pub(crate) fn seed(own: u64) -> u64 {
     let seed = given.map_or(own, |given| hash(given ^ own));
     println!("seed {seed:#x} (CONSORT_TEST_SEED: {given:?})");
     seed
+}
+
+/// The numbers of ranks over which a family is proved: all up to 64 and those in `beyond` if `CONSORT_PROOFS` is `all`;
+/// usually all up to 24, two powers of two, the neighbours of one, and one that is odd and no prime.
+pub(crate) fn sizes(beyond: &[u32]) -> Vec<u32> {
+    match std::env::var_os("CONSORT_PROOFS").is_some_and(|value| value == "all") {
+        true => (1..=64).chain(beyond.iter().copied()).collect(),
+        false => (1..=24).chain([31, 32, 33, 45, 64]).collect(),
+    }
 }
 
 /// Compares with the committed file of that name in `tests/snapshots`; writes it first if `CONSORT_SNAPSHOTS` says so.
