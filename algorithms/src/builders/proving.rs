@@ -58,6 +58,15 @@ pub(super) fn tally(schedule: &Schedule) -> Tally {
     }
 }
 
+/// The numbers of ranks over which a family is proved: all up to 64 and those in `beyond` if `CONSORT_PROOFS` is `all`;
+/// usually all up to 24, two powers of two, the neighbours of one, and one that is odd and no prime.
+pub(super) fn sizes(beyond: &[u32]) -> Vec<u32> {
+    match std::env::var_os("CONSORT_PROOFS").is_some_and(|value| value == "all") {
+        true => (1..=64).chain(beyond.iter().copied()).collect(),
+        false => (1..=24).chain([31, 32, 33, 45, 64]).collect(),
+    }
+}
+
 /// The plans with `slots` slots, proved as lowered and fused, with the hash of their folds.
 pub(super) fn proved(schedule: &Schedule, slots: u32) -> (Vec<Plan>, u64) {
     let what = format!("{} of {} ranks, {}", schedule.collective, schedule.ranks, schedule.name);

@@ -191,7 +191,7 @@ fn scatter_rounds(collective: Collective, back: &[Vec<Hop>]) -> Vec<Round> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::proving::{proved, scratch, tally};
+    use super::super::proving::{proved, scratch, sizes, tally};
     use super::*;
 
     const ALL: [Collective; 3] = [Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather];
@@ -225,8 +225,12 @@ mod tests {
 
     #[test]
     fn every_ring_up_to_64_ranks_and_some_tori_are_proved() {
+        let sizes = sizes(&[128]);
         for dimensions in all() {
             let n: u32 = dimensions.iter().product();
+            if !sizes.contains(&n) {
+                continue;
+            }
             for collective in ALL {
                 let (plans, _) = proved(&swing(collective, &dimensions), 4);
                 let folds = collective != Collective::AllGather;

@@ -1,9 +1,10 @@
-//! What takes seconds: damage to plans, random plans, every pair of schedules in one another, and measurements at scale
-//! (ignored unless asked for).
+//! What takes seconds: damage to plans, random plans, every pair of schedules in one another, the simulator beside published
+//! measurements, and measurements at scale (ignored unless asked for).
 
 #[path = "../common/mod.rs"]
 mod common;
 
+mod measured;
 mod mutation;
 mod nested;
 mod random_plans;

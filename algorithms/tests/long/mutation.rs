@@ -6,6 +6,7 @@
 //! mutant of every rank, for much longer.
 
 use std::collections::BTreeMap;
+use std::fmt::Arguments;
 
 use consort_algorithms::builders::{
     PartnerOrder, RingOptions, SwitchForm, binomial, binomial_is_defined, blueconnect_is_defined, box_tree,
@@ -22,92 +23,109 @@ use consort_algorithms::{
 
 use crate::common::{Random, execute_often, seed};
 
-/// The steps of one lane, to be put back after damage.
-fn with_lane(plan: &Plan, lane: usize, damage: impl FnOnce(&mut Vec<Step>)) -> Plan {
-    let mut result = Plan { lanes: Vec::new(), steps: Vec::new(), ..plan.clone() };
-    let mut damage = Some(damage);
-    for (index, range) in plan.lanes.iter().enumerate() {
-        let mut steps = plan.lane(range).to_vec();
-        if index == lane
-            && let Some(damage) = damage.take()
-        {
-            damage(&mut steps);
-        }
-        let start = result.steps.len() as u32;
-        result.steps.extend(steps);
-        result.lanes.push(Lane { start, end: result.steps.len() as u32, engine: range.engine });
-    }
-    result
+/// The damages to one plan that are drawn; what is not drawn is not made.
+struct Drawn<'a> {
+    plan: &'a Plan,
+    odds: usize,
+    random: &'a mut Random,
+    /// Which step is damaged: its lane and its number there.
+    at: (usize, usize),
+    made: Vec<(String, Plan)>,
 }
 
-/// All single damages to one plan, with a name each.
-fn mutants(plan: &Plan) -> Vec<(String, Plan)> {
-    let mut made = Vec::new();
+impl Drawn<'_> {
+    fn plan(&mut self, what: Arguments<'_>, damage: impl FnOnce(&mut Plan)) {
+        if self.random.one_in(self.odds) {
+            let mut mutant = self.plan.clone();
+            damage(&mut mutant);
+            if mutant != *self.plan {
+                let (lane, step) = self.at;
+                self.made.push((format!("{} lane {lane} step {step}: {what}", self.plan.rank), mutant));
+            }
+        }
+    }
+
+    /// Damage to the steps of the lane, which may be fewer or more then.
+    fn steps(&mut self, what: Arguments<'_>, damage: impl FnOnce(&mut Vec<Step>)) {
+        let lane = self.at.0;
+        self.plan(what, |plan| {
+            let Lane { start, end, .. } = plan.lanes[lane];
+            let mut steps = plan.lane(&plan.lanes[lane]).to_vec();
+            damage(&mut steps);
+            let count = steps.len() as u32;
+            plan.steps.splice(start as usize..end as usize, steps);
+            plan.lanes[lane].end = start + count;
+            for later in &mut plan.lanes[lane + 1..] {
+                (later.start, later.end) =
+                    (later.start + start + count - end, later.end + start + count - end);
+            }
+        });
+    }
+}
+
+/// One of so many single damages to a plan, with a name each.
+fn mutants(plan: &Plan, odds: usize, random: &mut Random) -> Vec<(String, Plan)> {
+    let mut drawn = Drawn { plan, odds, random, at: (0, 0), made: Vec::new() };
     for (lane, range) in plan.lanes.iter().enumerate() {
         let count = (range.end - range.start) as usize;
         for at in 0..count {
-            let step = plan.steps[range.start as usize + at];
-            let mut make = |what: &str, damage: &dyn Fn(&mut Vec<Step>)| {
-                let name = format!("{} lane {lane} step {at}: {what}", plan.rank);
-                made.push((name, with_lane(plan, lane, |steps| damage(steps))));
-            };
-            make("drop", &|steps| {
-                steps.remove(at);
-            });
-            make("duplicate", &|steps| steps.insert(at, step));
-            for distance in 1..=4 {
-                if at + distance < count {
-                    make(&format!("move by {distance}"), &|steps| {
-                        let step = steps.remove(at);
-                        steps.insert(at + distance, step);
-                    });
-                    make(&format!("swap by {distance}"), &|steps| steps.swap(at, at + distance));
-                }
-            }
-            for flag in [Step::FINISH, Step::PACKET, Step::COUNTED] {
-                make(&format!("flag {flag}"), &|steps| steps[at].flags ^= flag);
-            }
-            for bit in 0..u32::from(step.sources) {
-                make(&format!("raw bit {bit}"), &|steps| steps[at].raw ^= 1 << bit);
-            }
-            for action in
-                [Action::Copy, Action::Reduce, Action::Put, Action::Get, Action::Signal, Action::Wait]
-            {
-                if action != step.action {
-                    make(&format!("{action:?}"), &|steps| steps[at].action = action);
-                }
-            }
-            for change in [-2, -1, 1, 2] {
-                make(&format!("value {change:+}"), &|steps| steps[at].value += change);
-            }
-            if matches!(step.action, Action::Signal | Action::Wait) {
-                for counter in (0..plan.counters.len() as u32).filter(|&counter| counter != step.counter) {
-                    make(&format!("counter {counter}"), &|steps| steps[at].counter = counter);
-                }
-                continue;
-            }
-            let chunks = 2 * plan.partition.parts * plan.ranks;
-            for chunk in (0..chunks.min(6)).map(|chunk| Extent::chunk(Chunk(chunk))) {
-                if chunk != step.extent {
-                    make(&format!("extent {chunk:?}"), &|steps| steps[at].extent = chunk);
-                }
-            }
-            let name = |what: String| format!("{} lane {lane} step {at}: {what}", plan.rank);
-            operand_mutants(plan, &step, |what, mutant| made.push((name(what), mutant)));
+            drawn.at = (lane, at);
+            step_mutants(&mut drawn, plan.steps[range.start as usize + at], at, count);
         }
     }
-    made
+    drawn.made
 }
 
-fn operand_mutants(plan: &Plan, step: &Step, mut push: impl FnMut(String, Plan)) {
+/// Damages to step `at` of the `count` in its lane.
+fn step_mutants(drawn: &mut Drawn<'_>, step: Step, at: usize, count: usize) {
+    let plan = drawn.plan;
+    drawn.steps(format_args!("drop"), |steps| {
+        steps.remove(at);
+    });
+    drawn.steps(format_args!("duplicate"), |steps| steps.insert(at, step));
+    for distance in 1..=4 {
+        if at + distance < count {
+            drawn.steps(format_args!("move by {distance}"), |steps| {
+                let step = steps.remove(at);
+                steps.insert(at + distance, step);
+            });
+            drawn.steps(format_args!("swap by {distance}"), |steps| steps.swap(at, at + distance));
+        }
+    }
+    for flag in [Step::FINISH, Step::PACKET, Step::COUNTED] {
+        drawn.steps(format_args!("flag {flag}"), |steps| steps[at].flags ^= flag);
+    }
+    for bit in 0..u32::from(step.sources) {
+        drawn.steps(format_args!("raw bit {bit}"), |steps| steps[at].raw ^= 1 << bit);
+    }
+    for action in [Action::Copy, Action::Reduce, Action::Put, Action::Get, Action::Signal, Action::Wait] {
+        if action != step.action {
+            drawn.steps(format_args!("{action:?}"), |steps| steps[at].action = action);
+        }
+    }
+    for change in [-2, -1, 1, 2] {
+        drawn.steps(format_args!("value {change:+}"), |steps| steps[at].value += change);
+    }
+    if matches!(step.action, Action::Signal | Action::Wait) {
+        for counter in (0..plan.counters.len() as u32).filter(|&counter| counter != step.counter) {
+            drawn.steps(format_args!("counter {counter}"), |steps| steps[at].counter = counter);
+        }
+        return;
+    }
+    let chunks = 2 * plan.partition.parts * plan.ranks;
+    for chunk in (0..chunks.min(6)).map(|chunk| Extent::chunk(Chunk(chunk))) {
+        if chunk != step.extent {
+            drawn.steps(format_args!("extent {chunk:?}"), |steps| steps[at].extent = chunk);
+        }
+    }
+    operand_mutants(drawn, &step);
+}
+
+fn operand_mutants(drawn: &mut Drawn<'_>, step: &Step) {
+    let plan = drawn.plan;
     let first = step.operands as usize;
     for operand in first..first + usize::from(step.targets + step.sources) {
-        let old = plan.operands[operand];
-        let mut other = |what: String, change: &dyn Fn(&mut Plan)| {
-            let mut mutant = plan.clone();
-            change(&mut mutant);
-            push(format!("operand {}: {what}", operand - first), mutant);
-        };
+        let (old, which) = (plan.operands[operand], operand - first);
         let positions = match old.position {
             Position::Chunk(chunk) => {
                 let chunks = plan.partition.parts * plan.ranks;
@@ -118,36 +136,34 @@ fn operand_mutants(plan: &Plan, step: &Step, mut push: impl FnMut(String, Plan))
             Position::Table(_) => Vec::new(),
         };
         for position in positions.into_iter().filter(|&position| position != old.position) {
-            other(format!("{position:?}"), &|mutant| mutant.operands[operand].position = position);
+            let what = format_args!("operand {which}: {position:?}");
+            drawn.plan(what, |mutant| mutant.operands[operand].position = position);
             // The same with the length that goes with it.
             if let Position::Chunk(chunk) = position {
                 let index = plan.steps.iter().position(|other| other == step).unwrap_or(0);
-                other(format!("{position:?} and extent"), &|mutant| {
+                drawn.plan(format_args!("operand {which}: {position:?} and extent"), |mutant| {
                     mutant.operands[operand].position = position;
                     mutant.steps[index].extent = Extent::chunk(chunk);
                 });
             }
         }
-        for region in 0..plan.regions.len() as u16 {
-            if region != old.region {
-                other(format!("region {region}"), &|mutant| mutant.operands[operand].region = region);
-                let position = match plan.regions[usize::from(region)].region {
-                    Region::Mailbox { .. } => Position::Slot(0),
-                    Region::Scratch => Position::Scratch(0),
-                    _ => Position::Chunk(step.extent.as_chunk().unwrap_or(Chunk(0))),
-                };
-                other(format!("region {region} at {position:?}"), &|mutant| {
-                    mutant.operands[operand].region = region;
-                    mutant.operands[operand].position = position;
-                });
-            }
+        for region in (0..plan.regions.len() as u16).filter(|&region| region != old.region) {
+            let what = format_args!("operand {which}: region {region}");
+            drawn.plan(what, |mutant| mutant.operands[operand].region = region);
+            let position = match plan.regions[usize::from(region)].region {
+                Region::Mailbox { .. } => Position::Slot(0),
+                Region::Scratch => Position::Scratch(0),
+                _ => Position::Chunk(step.extent.as_chunk().unwrap_or(Chunk(0))),
+            };
+            drawn.plan(format_args!("operand {which}: region {region} at {position:?}"), |mutant| {
+                mutant.operands[operand].region = region;
+                mutant.operands[operand].position = position;
+            });
         }
     }
     if step.sources == 2 {
         let at = first + usize::from(step.targets);
-        let mut mutant = plan.clone();
-        mutant.operands.swap(at, at + 1);
-        push("sources swapped".into(), mutant);
+        drawn.plan(format_args!("sources swapped"), |mutant| mutant.operands.swap(at, at + 1));
     }
 }
 
@@ -165,10 +181,7 @@ fn attack(plans: &[Plan], odds: usize, what: &str, tally: &mut Tally, random: &m
     verify(plans).unwrap_or_else(|refusal| panic!("{what}, undamaged: {refusal}"));
     let mut set = plans.to_vec();
     for rank in 0..plans.len() {
-        for (name, mutant) in mutants(&plans[rank]) {
-            if !random.one_in(odds) || mutant == plans[rank] {
-                continue;
-            }
+        for (name, mutant) in mutants(&plans[rank], odds, random) {
             let original = std::mem::replace(&mut set[rank], mutant);
             tally.made += 1;
             if verify(&set).is_ok() {

@@ -10,6 +10,8 @@ use consort_algorithms::{
     lower_all, verify,
 };
 
+use crate::common::sizes;
+
 fn rings(collective: Collective, ranks: u32) -> Schedule {
     ring(collective, ranks, RingOptions::default())
 }
@@ -109,7 +111,7 @@ fn pieces(schedule: &Schedule, dimensions: &[u32]) -> (Vec<u32>, u32) {
 
 #[test]
 fn every_grid_is_proved() {
-    for ranks in 1..=64 {
+    for ranks in sizes(&[]) {
         for per_box in (1..=ranks).filter(|per_box| ranks % per_box == 0) {
             // Above 32 ranks all-reduce and two others by turns.
             let turn = |at: usize| ranks <= 32 || at == 0 || at % 3 == (ranks / per_box) as usize % 3;
@@ -146,7 +148,7 @@ fn grids_of_other_schedules_are_proved() {
 
 #[test]
 fn every_factorisation_is_proved_and_costs_the_sum_over_its_dimensions() {
-    for dimensions in factorisations(64) {
+    for dimensions in factorisations() {
         let ranks: u32 = dimensions.iter().product();
         for collective in Collective::ALL.into_iter().filter(|&collective| blueconnect_is_defined(collective))
         {
@@ -184,8 +186,10 @@ fn places(collective: Collective, dimensions: &[u32]) -> u32 {
     }
 }
 
-/// All ways to write every number up to `most` as a product of at most four factors above 1 (1 itself as 1).
-fn factorisations(most: u32) -> Vec<Vec<u32>> {
+/// The ways to write every number up to 64 over which families are proved as a product of at most four factors above 1 (1
+/// itself as 1).
+fn factorisations() -> Vec<Vec<u32>> {
+    let (sizes, most) = (sizes(&[]), 64);
     let mut found = vec![vec![1]];
     let mut open: Vec<Vec<u32>> = (2..=most).map(|first| vec![first]).collect();
     while let Some(dimensions) = open.pop() {
@@ -194,7 +198,8 @@ fn factorisations(most: u32) -> Vec<Vec<u32>> {
             open.extend((2..=most / product).map(|next| [dimensions.as_slice(), &[next]].concat()));
         }
         // Longer ones only where they are cheap to prove.
-        if dimensions.len() < 3 && product <= 36 || product <= 24 || product == most {
+        let is_cheap = dimensions.len() < 3 && product <= 36 || product <= 24 || product == most;
+        if is_cheap && sizes.contains(&product) {
             found.push(dimensions);
         }
     }

@@ -9,7 +9,6 @@ mod export;
 mod hierarchical;
 mod logarithmic;
 mod mapped;
-mod measured;
 mod regular;
 mod ring;
 mod schedules;

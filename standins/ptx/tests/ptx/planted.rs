@@ -22,13 +22,12 @@ fn module(text: &str) -> Module {
 }
 
 /// `copy16` of `count` words between allocations of `length` words, `skew` bytes into them.
-fn copy(options: &Options, count: u64, length: usize, skew: u64) -> Result<(), Wrong> {
-    let module = module(BASIC);
+fn copy(module: &Module, options: &Options, count: u64, length: usize, skew: u64) -> Result<(), Wrong> {
     let mut memory = Checked::new();
     let from = memory.allocate("from", vec![7; length * 16]);
     let to = memory.uninitialised("to", length * 16);
     let params = Record::new().u64(&[to + skew, from + skew, count]).0;
-    run(&[launch(&module, "copy16", 2, 32, &params, 0)], &mut memory, options)?;
+    run(&[launch(module, "copy16", 2, 32, &params, 0)], &mut memory, options)?;
     if memory.bytes(to) != vec![7; length * 16] {
         return Err(Wrong::Bytes("the copy"));
     }
@@ -37,11 +36,12 @@ fn copy(options: &Options, count: u64, length: usize, skew: u64) -> Result<(), W
 
 #[test]
 fn bounds_and_alignment() {
-    clean("a copy", 20, |options| copy(&options, 100, 100, 0));
+    let module = module(BASIC);
+    clean("a copy", 20, |options| copy(&module, &options, 100, 100, 0));
     let out = |problem: &Problem| matches!(problem, Problem::OutOfBounds { near: Some(near), bytes: 4 | 16, .. } if near.name == "from" && near.offset >= 1600);
-    found("one word too many", 20, out, |options| copy(&options, 101, 100, 0));
+    found("one word too many", 20, out, |options| copy(&module, &options, 101, 100, 0));
     let misaligned = |problem: &Problem| matches!(problem, Problem::Misaligned { bytes: 16, .. });
-    found("a misaligned vector", 1, misaligned, |options| copy(&options, 99, 100, 8));
+    found("a misaligned vector", 1, misaligned, |options| copy(&module, &options, 99, 100, 8));
 }
 
 #[test]

@@ -42,18 +42,22 @@ fn module(text: &str) -> Module {
     Module::parse(text).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The text of one kernel.
-fn body(kernel: &str) -> std::ops::Range<usize> {
-    let start = F32.find(&format!(".entry {kernel}(")).expect("the kernel");
-    start..F32[start..].find("\n}").expect("its end") + start
+/// How a kernel's text begins.
+const ENTRY: &str = ".visible .entry ";
+
+/// The text of one kernel, which calls no function.
+fn body(kernel: &str) -> &'static str {
+    let start = F32.find(&format!("{ENTRY}{kernel}(")).expect("the kernel");
+    let end = F32[start..].find("\n}\n").expect("its end") + start;
+    &F32[start..end + 3]
 }
 
-/// The module with what `change` makes of one kernel's text.
+/// A module of what all kernels share and of what `change` makes of one kernel's text.
 fn changed(kernel: &str, change: impl FnOnce(&str) -> String) -> Module {
-    let range = body(kernel);
-    let body = change(&F32[range.clone()]);
-    assert_ne!(body, F32[range.clone()], "nothing was planted");
-    module(&format!("{}{body}{}", &F32[..range.start], &F32[range.end..]))
+    let changed = change(body(kernel));
+    assert_ne!(changed, body(kernel), "nothing was planted");
+    let shared = &F32[..F32.find(ENTRY).expect("a kernel")];
+    module(&format!("{shared}{changed}"))
 }
 
 fn replaced(kernel: &str, old: &str, new: &str) -> Module {
@@ -62,7 +66,7 @@ fn replaced(kernel: &str, old: &str, new: &str) -> Module {
 
 /// Occurrences of `old` in a kernel's text.
 fn count(kernel: &str, old: &str) -> usize {
-    F32[body(kernel)].matches(old).count()
+    body(kernel).matches(old).count()
 }
 
 /// Replaces the `nth` occurrence of `old`, from 0.
@@ -248,11 +252,10 @@ fn rings_with_wrong_plans() {
 }
 
 /// Only one rank of two is there.
-fn alone(options: &Options, abort: Option<u64>) -> Result<(), Wrong> {
-    let module = module(F32);
+fn alone(module: &Module, options: &Options, abort: Option<u64>) -> Result<(), Wrong> {
     let mut memory = Checked::new();
     let placed = RING.place(&mut memory);
-    let launches = RING.launches(&module, &placed, 32);
+    let launches = RING.launches(module, &placed, 32);
     let host = abort.map(|after| HostStore { after, address: placed.abort, bytes: 4, value: 1 });
     let options = Options { host: host.into_iter().collect(), ..options.clone() };
     run(&launches[..1], &mut memory, &options)?;
@@ -265,8 +268,9 @@ fn alone(options: &Options, abort: Option<u64>) -> Result<(), Wrong> {
 #[test]
 fn a_rank_whose_peer_is_missing() {
     let waits = |problem: &Problem| matches!(problem, Problem::Deadlock { .. });
-    found("a missing rank", 1, waits, |options| alone(&options, None));
-    clean("a missing rank and an abort", 10, |options| alone(&options, Some(20_000)));
+    let module = module(F32);
+    found("a missing rank", 1, waits, |options| alone(&module, &options, None));
+    clean("a missing rank and an abort", 10, |options| alone(&module, &options, Some(20_000)));
 }
 
 /// Everybody's packets to everybody.

@@ -28,7 +28,9 @@ struct Link {
     side: Option<Side>,
     shape: Shape,
     sent: u64,
-    /// Which part of the message is being put, and how much of it has been.
+    /// The message that is being put; empty before it is made.
+    data: Vec<u8>,
+    /// Which part of it is being put, and how much of that has been.
     part: usize,
     done: usize,
     received: u64,
@@ -56,10 +58,12 @@ impl Link {
         let mut moved = false;
         let state = side.progress()?;
         if self.sent < shape.messages && self.sent - side.counter(CounterKind::Credit).value() < SLOTS {
-            let data = message(shape, self.from, self.to, self.sent + 1);
+            if self.data.is_empty() {
+                self.data = message(shape, self.from, self.to, self.sent + 1);
+            }
             let slot = (self.sent % SLOTS) as usize * shape.slot_bytes;
-            let middle = data.len() / 2;
-            let parts = [(0, &data[..middle]), (middle, &data[middle..])];
+            let middle = self.data.len() / 2;
+            let parts = [(0, &self.data[..middle]), (middle, &self.data[middle..])];
             while let Some((offset, part)) = parts.get(self.part) {
                 let before = self.done;
                 let taken = side.put(slot + offset, Span::of(part), &mut self.done)?;
@@ -70,9 +74,10 @@ impl Link {
                 (self.part, self.done) = (self.part + 1, 0);
             }
             if self.part == parts.len() {
-                let tag = data.len() as u64;
+                let tag = self.data.len() as u64;
                 if side.signal(CounterKind::Ready, self.sent + 1, tag)?.is_ready() {
                     (self.sent, self.part, moved) = (self.sent + 1, 0, true);
+                    self.data.clear();
                 }
             }
         }
@@ -185,6 +190,7 @@ impl Job {
                         side: None,
                         shape,
                         sent: 0,
+                        data: Vec::new(),
                         part: 0,
                         done: 0,
                         received: 0,

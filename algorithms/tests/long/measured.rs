@@ -301,7 +301,7 @@ fn distance(rows: &[Row], parameters: &Parameters) -> f64 {
 }
 
 /// Coordinate descent from the data sheets.
-/// `cargo test --release -p consort-algorithms --test proofs the_fit -- --ignored --nocapture`
+/// `cargo test --release -p consort-algorithms --test long the_fit -- --ignored --nocapture`
 #[test]
 #[ignore = "minutes: build with --release"]
 fn the_fit() {
