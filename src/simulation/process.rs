@@ -30,6 +30,9 @@ use crate::options::Settings;
 use crate::planner::Planner;
 use crate::topology::Place;
 
+/// The process number of rank 0; those of the others follow.
+pub(super) const FIRST_PROCESS: u32 = 100;
+
 /// What all processes of a job share, and what sets one apart.
 #[derive(Clone)]
 pub(super) struct Origin {
@@ -95,8 +98,8 @@ pub(super) struct Process {
     pub(super) rank: Rank,
     pub(super) node: Node,
     pub(super) turns: u64,
-    pub(super) outcome: Option<Outcome>,
-    closed: bool,
+    /// How it ended, and when.
+    pub(super) outcome: Option<(Outcome, Instant)>,
     /// Whether its last turn moved data: ranks of its host may go on then.
     pub(super) moved: bool,
     pub(super) random: Random,
@@ -126,7 +129,6 @@ impl Process {
             node,
             turns: 0,
             outcome: None,
-            closed: false,
             moved: false,
             random,
             began: origin.clock.now(),
@@ -149,7 +151,7 @@ impl Process {
         let size = self.origin.hosts.len() as u32;
         let member = bootstrap::Member {
             host: format!("host{}", self.origin.hosts[self.rank as usize]),
-            pid: 100 + self.rank,
+            pid: FIRST_PROCESS + self.rank,
             process: u128::from(self.rank + 1).to_le_bytes(),
             boot: [0; 16],
             cores: 64,
@@ -183,8 +185,7 @@ impl Process {
     }
 
     fn finish(&mut self, outcome: Outcome) {
-        self.outcome = Some(outcome);
-        self.closed = true;
+        self.outcome = Some((outcome, self.now()));
         self.stage = match std::mem::replace(&mut self.stage, Stage::Over) {
             // Its buffers are looked at once more at the end.
             Stage::Run(running) if !self.exits => Stage::Run(running),
@@ -212,11 +213,6 @@ impl Process {
 
     pub(super) fn is_over(&self) -> bool {
         self.outcome.is_some()
-    }
-
-    /// Whether it has closed its communicators.
-    pub(super) fn is_closed(&self) -> bool {
-        self.closed
     }
 
     /// The communicators, while it has any.
@@ -394,14 +390,15 @@ impl Process {
             }
             let mut at = 0;
             while at < self.links.len() {
-                let link = self.links[at].clone();
+                let link = &self.links[at];
                 if link.has_backlog() {
                     link.flush();
                 }
                 match link.drain() {
                     LinkState::Open => at += 1,
                     LinkState::Closed { cause, ended } => {
-                        self.links.remove(at).end();
+                        let link = self.links.remove(at);
+                        link.end();
                         member.lost(link.peer, &cause, ended);
                     }
                 }

@@ -31,6 +31,11 @@ static PLANNER: LazyLock<Arc<Planner>> = LazyLock::new(|| {
 
 const JOIN_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// The number of a seed's job, which names the communicator of all ranks.
+pub(super) fn job_number(seed: u64) -> u64 {
+    seed ^ 0x5555_5555_5555_5555
+}
+
 pub(super) struct World {
     pub(super) seed: u64,
     pub(super) ranks: u32,
@@ -85,7 +90,7 @@ impl World {
         let loopback = Arc::new(Loopback::new().expect("a registry"));
         let origin = Origin {
             network: network.clone(),
-            job: u128::from(seed ^ 0x5555_5555_5555_5555).to_le_bytes(),
+            job: u128::from(job_number(seed)).to_le_bytes(),
             clock: clock.clone(),
             settings: settings.clone(),
             planner: PLANNER.clone(),

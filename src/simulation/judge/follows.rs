@@ -1,0 +1,46 @@
+//! Errors that follow from another rank's error: whoever sees one closes all its communicators, and others wait on
+//! them.
+//!
+//! Invariant: such an error names whoever gave up, who must have done so before, and for a reason that is not this
+//! error's own. That reason is judged in its turn, so a chain of them ends at what the fault broke. Absent: which
+//! errors the fault itself may cause.
+
+use super::job::{End, Told};
+use crate::Rank;
+use crate::error::Error;
+
+/// What a report says of ranks that have given up: they closed the communicator, or will never make it.
+const GIVEN_UP: [&str; 2] = ["closed the", "not made the communicator yet"];
+
+/// Whether an error names ranks that had given up before, and nobody else.
+pub(super) fn follows(told: &Told<'_>) -> bool {
+    let named = named(told);
+    !named.is_empty() && named.into_iter().all(|rank| gave_up(told, rank))
+}
+
+/// Who gave up, as an error says it.
+fn named(told: &Told<'_>) -> Vec<Rank> {
+    match told.error() {
+        Error::PeerLeft { rank, .. } | Error::PeerLost { rank, .. } | Error::Aborted { rank, .. } => {
+            told.of_job(*rank).into_iter().collect()
+        }
+        Error::Timeout { verdict, .. } if GIVEN_UP.iter().any(|words| verdict.contains(words)) => {
+            told.blamed()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Whether a rank of the job had failed on another communicator before, or left as it was told to. The word of it takes
+/// longer than the virtual clock's nanosecond, so of two failures at the same moment neither follows from the other.
+pub(super) fn gave_up(told: &Told<'_>, rank: Rank) -> bool {
+    let Told { job, failed, .. } = told;
+    match job.ends.get(rank as usize) {
+        Some(End::Failed(other)) => {
+            let elsewhere = job.communicator(rank, other) != job.communicator(told.rank, failed);
+            elsewhere && other.ended < failed.ended
+        }
+        Some(End::Left(at)) => *at < failed.ended,
+        Some(End::Never | End::Completed) | None => false,
+    }
+}
