@@ -328,7 +328,7 @@ fn a_killed_rank_is_named() {
 /// A rank can be lost or stopped before all have met; which moment this hits is not the same in every run.
 #[test]
 fn a_rank_lost_while_joining_is_named() {
-    let _alone = alone();
+    let alone = alone();
     let hurt = |(signal, victim): (Signal, u32)| {
         let running = start("allreduce --size 1M -n 100000000 -T 2 --ranks 3", &[], &[]);
         let place = format!("{victim}/");
@@ -340,12 +340,15 @@ fn a_rank_lost_while_joining_is_named() {
             assert!(running.begun.elapsed() < WATCHDOG, "rank {victim} does not start");
         };
         kill(found, signal).unwrap();
-        (running, signal, victim)
+        running
     };
     let cases = [(Signal::SIGKILL, 0), (Signal::SIGKILL, 1), (Signal::SIGSTOP, 0), (Signal::SIGSTOP, 1)];
-    // All are hurt before one is waited for: where a rank has stopped, nothing happens for seconds.
-    for (running, signal, victim) in cases.map(hurt) {
-        let outcome = running.end();
+    let mut runs = cases.map(hurt).into_iter();
+    let killed: Vec<_> = runs.by_ref().take(2).map(Run::end).collect();
+    // Where a rank has stopped, nothing happens for seconds; others may run meanwhile.
+    drop(alone);
+    let stopped = runs.map(Run::end);
+    for ((signal, victim), outcome) in cases.into_iter().zip(killed.into_iter().chain(stopped)) {
         println!("{signal} to rank {victim}:\n{}", outcome.err);
         match signal {
             Signal::SIGKILL => {
@@ -358,11 +361,13 @@ fn a_rank_lost_while_joining_is_named() {
 
 #[test]
 fn a_stopped_rank_is_named_and_killed() {
-    let _alone = alone();
+    let alone = alone();
     let running = start("allreduce --size 16M -n 2000 -w 0 -T 2 --ranks 2", &[], &[]);
     let ranks = running.ranks();
     running.work(&ranks, Duration::from_millis(200));
     kill(ranks[1], Signal::SIGSTOP).unwrap();
+    // Nothing happens for seconds; others may run meanwhile.
+    drop(alone);
     running.end().expect(4).complains(&[
         "FAILED: rank 0 ended with exit status 4",
         "did not finish within 2.",
