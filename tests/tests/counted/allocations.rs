@@ -9,7 +9,7 @@ use consort_tests::own_process::in_own_process;
 
 type Call = fn(&Communicator, &mut [f32]) -> Result<()>;
 
-/// The allocations of each call, the best of ten rounds of so many: a rank without a core for long is asked what it
+/// The allocations of each call, the best of thirty rounds of so many: a rank without a core for long is asked what it
 /// is doing, which allocates.
 fn allocations(size: u32, repeats: usize, calls: &[(&'static str, Call)]) -> Vec<(&'static str, u64)> {
     let ranks = Communicator::local(size).expect("ranks");
@@ -28,7 +28,7 @@ fn allocations(size: u32, repeats: usize, calls: &[(&'static str, Call)]) -> Vec
                 gate.wait();
                 counting::calls() - before
             };
-            (0..10).map(round).min().expect("ten rounds")
+            (0..30).map(round).min().expect("thirty rounds")
         };
         calls.iter().map(count).collect()
     };

@@ -23,11 +23,7 @@ fn a_repeated_small_call_between_processes_allocates_nothing() {
     let _alone = alone();
     let mut job = Start::new(RANK, "allocations", 2).env("CONSORT_TIMEOUT", 30).go();
     for rank in 0..2 {
-        assert_eq!(
-            job.line(rank, "allocations "),
-            "0",
-            "in 1000 calls of rank {rank}, the best of ten rounds"
-        );
+        assert_eq!(job.line(rank, "allocations "), "0", "in 1000 calls of rank {rank}, the best stretch");
     }
     job.all_end_well();
 }
