@@ -107,12 +107,20 @@ impl Span {
 
     /// Fills the bytes with a pattern of 1, 2 or 4 bytes.
     pub(crate) fn fill(&self, pattern: &[u8]) {
-        let mut turn = pattern.iter().copied().cycle();
+        let Some(first) = pattern.first() else { return };
+        let is_one_byte = pattern.iter().all(|byte| byte == first);
+        let mut written = 0;
         for (at, bytes) in &self.pieces {
-            for index in 0..*bytes {
+            if is_one_byte {
                 // SAFETY: as in `copy_from`.
-                unsafe { at.add(index).write(turn.next().unwrap_or_default()) };
+                unsafe { at.write_bytes(*first, *bytes) };
+                continue;
             }
+            for index in 0..*bytes {
+                // SAFETY: as above.
+                unsafe { at.add(index).write(pattern[(written + index) % pattern.len()]) };
+            }
+            written += bytes;
         }
         fence(Ordering::SeqCst);
     }
