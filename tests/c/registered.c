@@ -1,5 +1,5 @@
 /*
- * Memory of the program's own that the other rank maps: one of two ranks. Called by `tests/tests/ranks/registered.rs`:
+ * Memory of the program's own that the other rank maps: one of two ranks. Called by `tests/ranks/tests/ranks/registered.rs`:
  * registered RANK SIZE, with the id as the first bytes of the input.
  */
 #define _GNU_SOURCE

@@ -81,7 +81,10 @@ fn all_the_same(all: Vec<Bits>, what: &str) -> Bits {
 
 #[test]
 fn bits_are_the_same_on_every_rank_in_every_run_over_every_transport() {
-    for size in [2, 3, 4] {
+    // Four ranks that wait for sockets on two cores take half of this test's seconds.
+    let sizes: &[u32] =
+        if std::env::var("CONSORT_MATRIX").as_deref() == Ok("all") { &[2, 3, 4] } else { &[2, 3] };
+    for size in sizes.iter().copied() {
         let tcp = Options::default().transport(TransportChoice::Tcp);
         let local = |options: &Options| bits_of_threads(size, Links::Local, options);
         // The same machine: the same choices, whether ranks are threads or processes.
