@@ -258,6 +258,15 @@ fn missing_ranks_are_named_by_the_earliest_deadline() {
 }
 
 #[test]
+fn a_rank_says_no_less_time_than_it_has() {
+    for (has, says) in [(1_000_000, 1), (1_000_001, 2), (999_400_000, 1000), (1, 1)] {
+        let said = wire::encode_hello(&hello(1, 2), Duration::from_nanos(has)).unwrap();
+        let heard = wire::decode_hello(&said).unwrap();
+        assert_eq!(heard.timeout, Duration::from_millis(says), "{has} ns");
+    }
+}
+
+#[test]
 fn a_rank_that_dies_while_waiting_is_named() {
     let id = at_loopback();
     let stream = heard_by_hand(&id, &hello(1, 3));

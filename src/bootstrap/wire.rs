@@ -365,7 +365,9 @@ pub(super) fn encode_hello(hello: &Hello, timeout: Duration) -> Result<Vec<u8>> 
     out.extend_from_slice(&WIRE_VERSION.to_le_bytes());
     out.extend_from_slice(&hello.rank.to_le_bytes());
     out.extend_from_slice(&hello.size.to_le_bytes());
-    out.extend_from_slice(&(timeout.as_millis().min(u128::from(u64::MAX)) as u64).to_le_bytes());
+    // Rounded up: nobody is told before the rank's own deadline that it has passed.
+    let milliseconds = timeout.as_nanos().div_ceil(1_000_000).min(u128::from(u64::MAX));
+    out.extend_from_slice(&(milliseconds as u64).to_le_bytes());
     out.extend_from_slice(&(hello.settings.len() as u32).to_le_bytes());
     for (name, value) in &hello.settings {
         put_text(&mut out, name, SETTING_NAME_MAX);

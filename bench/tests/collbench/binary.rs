@@ -23,22 +23,22 @@ use serde_json::Value;
 use crate::alone;
 
 /// The longest that a run may take.
-const WATCHDOG: Duration = Duration::from_secs(40);
+const WATCHDOG: Duration = Duration::from_secs(120);
 /// How often something that is awaited is looked at.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// What a run left behind.
 #[derive(Debug)]
-struct Outcome {
+pub(crate) struct Outcome {
     /// `None` after a signal.
-    code: Option<i32>,
-    out: String,
-    err: String,
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
 }
 
 impl Outcome {
     #[track_caller]
-    fn expect(self, code: i32) -> Self {
+    pub(crate) fn expect(self, code: i32) -> Self {
         assert_eq!(self.code, Some(code), "\n{}\n{}", self.out, self.err);
         self
     }
@@ -58,6 +58,12 @@ impl Outcome {
         rows.map(|line| line.split_whitespace().collect()).collect()
     }
 
+    /// It was used wrongly, and says all of this.
+    #[track_caller]
+    pub(crate) fn refused(self, says: &[&str]) {
+        self.expect(6).complains(says);
+    }
+
     #[track_caller]
     fn complains(self, of: &[&str]) -> Self {
         for text in of {
@@ -68,7 +74,7 @@ impl Outcome {
 }
 
 /// A started program, killed when dropped.
-struct Run {
+pub(crate) struct Run {
     child: Child,
     out: std::sync::Arc<Mutex<String>>,
     readers: Vec<JoinHandle<String>>,
@@ -88,7 +94,7 @@ fn reader(mut from: impl Read + Send + 'static, shown: std::sync::Arc<Mutex<Stri
 }
 
 /// Starts the program in an environment of these variables alone, so that no launcher around the tests is seen.
-fn start(line: &str, files: &[&OsStr], environment: &[(&str, &str)]) -> Run {
+pub(crate) fn start(line: &str, files: &[&OsStr], environment: &[(&str, &str)]) -> Run {
     let begun = Instant::now();
     let mut child = Command::new(env!("CARGO_BIN_EXE_collbench"))
         .args(line.split_whitespace())
@@ -158,7 +164,7 @@ impl Run {
 
     /// Waits for its end; none of its processes may be left then.
     #[track_caller]
-    fn end(mut self) -> Outcome {
+    pub(crate) fn end(mut self) -> Outcome {
         let status = loop {
             match self.child.try_wait().expect("a child") {
                 Some(status) => break status,

@@ -1,82 +1,25 @@
 //! The subcommands that ask and teach the planner, started as a user starts them.
 //!
-//! Every run has a watchdog, and what it says goes to files, so that a full pipe never stops it. Speeds are
-//! never looked at: tables must hold together, whoever is the fastest.
+//! Speeds are never looked at: tables must hold together, whoever is the fastest.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::alone;
-
-/// The longest that a run may take.
-const WATCHDOG: Duration = Duration::from_secs(120);
+use crate::binary::{Outcome, start};
 
 /// A path for a file of this test process.
 fn file(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("planner-{}-{name}", std::process::id()))
 }
 
-struct Outcome {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
-impl Outcome {
-    #[track_caller]
-    fn expect(self, code: i32) -> Self {
-        assert_eq!(self.code, Some(code), "\n{}\n{}", self.out, self.err);
-        self
-    }
-
-    /// It was used wrongly, and says all of this.
-    #[track_caller]
-    fn refused(self, says: &[&str]) {
-        let this = self.expect(6);
-        for text in says {
-            assert!(this.err.contains(text), "'{text}' is missing:\n{}", this.err);
-        }
-    }
-}
-
-/// Runs the program in an environment of these variables alone.
+/// Runs the program to its end in an environment of these variables alone.
+#[track_caller]
 fn run(line: &str, environment: &[(&str, &str)]) -> Outcome {
-    static RUNS: AtomicU32 = AtomicU32::new(0);
-    let number = RUNS.fetch_add(1, Ordering::Relaxed);
-    let [out, err] = ["out", "err"].map(|name| file(&format!("{number}.{name}")));
-    let mut child = Command::new(env!("CARGO_BIN_EXE_collbench"))
-        .args(line.split_whitespace())
-        .env_clear()
-        .envs(environment.iter().copied())
-        .stdin(Stdio::null())
-        .stdout(File::create(&out).expect("a file"))
-        .stderr(File::create(&err).expect("a file"))
-        .spawn()
-        .expect("the program starts");
-    let begun = Instant::now();
-    let code = loop {
-        match child.try_wait().expect("a child") {
-            Some(status) => break status.code(),
-            None if begun.elapsed() < WATCHDOG => std::thread::sleep(Duration::from_millis(5)),
-            None => {
-                drop(child.kill());
-                drop(child.wait());
-                break None;
-            }
-        }
-    };
-    let [out, err] = [out, err].map(|path| {
-        let text = fs::read_to_string(&path).expect("a file");
-        fs::remove_file(&path).expect("removed");
-        text
-    });
-    Outcome { code, out, err }
+    start(line, &[], environment).end()
 }
 
 fn json(outcome: &Outcome) -> Value {
