@@ -366,8 +366,15 @@ mod tests {
     use super::*;
     use crate::Span;
 
+    /// Held by every test here: areas and their epoch are the process's.
+    fn alone() -> MutexGuard<'static, ()> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     #[test]
     fn memory_is_found_by_any_of_its_addresses_until_it_is_freed() {
+        let _alone = alone();
         let mut buffer = SharedBuffer::<u32>::new(3000).expect("memory");
         buffer[2999] = 7;
         let start = buffer.as_ptr() as usize;
@@ -388,6 +395,7 @@ mod tests {
 
     #[test]
     fn parted_memory_keeps_its_bytes_and_is_no_longer_the_peers() {
+        let _alone = alone();
         let mut buffer = SharedBuffer::<u8>::new(5 * PAGE).expect("memory");
         buffer.fill(3);
         let area = find(buffer.as_ptr() as usize, buffer.len()).expect("an area");
@@ -411,6 +419,7 @@ mod tests {
 
     #[test]
     fn memory_of_others_is_registered_once_and_only_if_it_cannot_shrink() {
+        let _alone = alone();
         let mapping = Mapping::memfd(c"test", 4 * PAGE).expect("memory");
         let start = mapping.span(0, 4 * PAGE).as_mut_ptr();
         let file = mapping.fd().expect("a file");
@@ -445,6 +454,7 @@ mod tests {
 
     #[test]
     fn memory_registered_again_has_another_name() {
+        let _alone = alone();
         let mapping = Mapping::memfd(c"test", PAGE).expect("memory");
         let start = mapping.span(0, PAGE).as_mut_ptr();
         // SAFETY: mapped from there, and so until the test is over.
@@ -460,6 +470,7 @@ mod tests {
 
     #[test]
     fn a_forked_child_gives_no_pages_back() {
+        let _alone = alone();
         let shared = SharedMemory::new(8192).expect("memory");
         shared.span().copy_from(Span::of(&[7u8; 8192]));
         // SAFETY: the child does nothing but free and end.
