@@ -88,7 +88,7 @@ static void *steal(void *argument) {
     return NULL;
 }
 
-/* The thread's own priority; the process's name for it. */
+/* Takes the highest priority that is permitted, which the threads made later inherit; its name, or NULL. */
 static const char *be_first(void) {
     struct sched_param priority = {.sched_priority = 50};
     if (sched_setscheduler(0, SCHED_FIFO, &priority) == 0) {

@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn ticks_agree_with_the_system_clock() {
         // Between two looks at the clock lies what is between the ticks behind the first and before the second, and no
-        // more than what the ticks around both say, whoever else has the core meanwhile.
+        // more than what the ticks around both say, also where another program has the core meanwhile.
         let (first, instant, second) = (ticks(), Instant::now(), ticks());
         std::thread::sleep(Duration::from_millis(20));
         let (third, by_clock, fourth) = (ticks(), instant.elapsed(), ticks());

@@ -23,8 +23,8 @@ fn say(what: &str, comm: &Communicator) {
     println!("{what} {} of {}", comm.rank(), comm.size());
 }
 
-/// Operations until one fails, within `deadline` seconds, because something happened to the `victims`; then those that stay go on without them,
-/// and after a line of the test without their last one too, which is the test's next victim.
+/// Operations until one fails, within `deadline` seconds, because something happened to the `victims`; then those that stay
+/// go on without them, and after a line of the test without their last one too, which is the test's next victim.
 pub(crate) fn shrink(context: &Context) -> Result<()> {
     let world = context.join()?;
     let comm = match context.text("of") {

@@ -63,7 +63,7 @@ impl Drawn<'_> {
     }
 }
 
-/// One of so many single damages to a plan, with a name each.
+/// One in `odds` of the single damages to a plan, each with its name.
 fn mutants(plan: &Plan, odds: usize, random: &mut Random) -> Vec<(String, Plan)> {
     let mut drawn = Drawn { plan, odds, random, at: (0, 0), made: Vec::new() };
     for (lane, range) in plan.lanes.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! The subcommands that ask and teach the planner, started as a user starts them.
 //!
-//! Speeds are never looked at: tables must hold together, whoever is the fastest.
+//! Tables must hold together whichever algorithm is the fastest: no speed is looked at.
 
 use std::collections::HashMap;
 use std::fs;

@@ -129,7 +129,7 @@ fn an_abort_frees_who_waits_for_a_growth() {
             let blocked = threads.spawn(move || {
                 let mut grown = null_mut();
                 let thread = std::fs::read_link("/proc/thread-self").expect("procfs");
-                begun.send(thread).expect("somebody waits");
+                begun.send(thread).expect("the test waits for it");
                 let status = c!(ncclCommGrow(comm.get(), 2, &id, -1, &mut grown, null()));
                 assert!(grown.is_null());
                 (status, Instant::now())

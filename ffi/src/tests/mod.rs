@@ -218,7 +218,7 @@ fn settled(comm: Comm) -> c_int {
 fn await_call(comm: Comm) {
     let (begun, mut bytes) = (Instant::now(), 0);
     while c!(ncclCommMemStats(comm, 0, &mut bytes)) == OK {
-        assert!(begun.elapsed() < DEADLINE, "nobody calls");
+        assert!(begun.elapsed() < DEADLINE, "the other thread does not call");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

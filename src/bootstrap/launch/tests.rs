@@ -12,7 +12,7 @@ use crate::bootstrap::{Hello, Member, Table, join};
 
 const LONG: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(300);
-/// How late whoever is to be in time may be: cores are taken away, 150 ms at a time and several times in a row.
+/// What may pass beside a deadline: other programs take the cores, 150 ms at a time and several times in a row.
 const LATE: Duration = Duration::from_secs(3);
 
 /// A directory for one test, removed at its end.

@@ -163,6 +163,9 @@ fn what_a_file_does_not_take_goes_to_standard_output_and_is_no_error() {
     let full = [("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", "/dev/full")];
     if std::env::var_os(CHILD).is_some() {
         let is_there = std::path::Path::new("/dev/full").exists();
+        if !is_there {
+            eprintln!("SKIP: there is no /dev/full");
+        }
         for (set, text) in [(nowhere, "shown"), (full, "lost")].into_iter().take(1 + usize::from(is_there)) {
             Logger::new(&environment(&set)).write(&Line::Info { device: 0 }, &text);
         }
@@ -172,6 +175,7 @@ fn what_a_file_does_not_take_goes_to_standard_output_and_is_no_error() {
     let mut child = std::process::Command::new(std::env::current_exe().expect("this program"));
     let ended = child.args([name, "--exact", "--nocapture"]).env(CHILD, "1").output().expect("it runs");
     let said = String::from_utf8_lossy(&ended.stdout);
+    eprint!("{}", String::from_utf8_lossy(&ended.stderr));
     assert!(ended.status.success(), "{said}{}", String::from_utf8_lossy(&ended.stderr));
     let told: Vec<&str> =
         said.lines().filter_map(|line| line.split_once(" NCCL ").map(|(_, text)| text)).collect();

@@ -3,6 +3,7 @@
 pub(crate) mod records;
 
 use std::fmt;
+use std::ops::Range;
 
 use consort_standin_ptx::{Fault, Options, Problem};
 
@@ -30,15 +31,17 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// How many seeds to try: `CONSORT_PTX_SEEDS`, or `usual`.
-pub(crate) fn seeds(usual: u64) -> u64 {
-    std::env::var("CONSORT_PTX_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(usual)
+/// The seeds to try: `CONSORT_PTX_SEEDS` of them, or `usual`, from `CONSORT_TEST_SEED` on, or from 0.
+fn seeds(usual: u64) -> Range<u64> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let first = number("CONSORT_TEST_SEED").unwrap_or(0);
+    first..first.saturating_add(number("CONSORT_PTX_SEEDS").unwrap_or(usual))
 }
 
 /// Runs `once` with every seed and fails, naming the seed, when anything is wrong with one.
 #[track_caller]
 pub(crate) fn clean(what: &str, usual: u64, mut once: impl FnMut(Options) -> Result<(), Wrong>) {
-    for seed in 0..seeds(usual) {
+    for seed in seeds(usual) {
         if let Err(wrong) = once(Options::seeded(seed)) {
             panic!("{what}, seed {seed}: {wrong}");
         }
