@@ -287,14 +287,18 @@ class Context:
             code, text = self.command(
                 [self.stage / "tests" / name, *part, "--nocapture", "--test-threads=1"], directory=directory
             )
+            ran = 0
             for line in text.splitlines():
                 if line.startswith("test result:"):
                     numbers = [int(word) for word in line.replace(";", " ").split() if word.isdigit()]
                     counts = [sum(pair) for pair in zip(counts, numbers)]
+                    ran += sum(numbers[:2])
                 if "SKIP:" in line:
                     skips.append(f"{name}: {line[line.index('SKIP:') :].strip()}")
             if code:
                 bad.append(f"{name} ended with {code}")
+            elif not ran:
+                bad.append(f"{name} has no test {' '.join(part)}")
         self.records.append(
             {"what": "tests", "passed": counts[0], "failed": counts[1], "ignored": counts[2], "binaries": len(chosen)}
         )

@@ -18,8 +18,10 @@ use crate::topology::{Claim, Place};
 
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_secs(30);
-/// What may pass beside a deadline: other programs take the cores, 150 ms at a time and several times in a row.
-const LATE: Duration = Duration::from_secs(3);
+/// What may pass beside a deadline: a second, as the host below may take a core; three under `.ci/disturb`.
+fn late() -> Duration {
+    Duration::from_secs(if std::env::var_os("CONSORT_TEST_DISTURBED").is_some() { 3 } else { 1 })
+}
 const SECRET: &[u8] = b"a secret of twenty-odd bytes";
 
 fn member(rank: Rank) -> Member {
@@ -245,7 +247,7 @@ fn missing_ranks_are_named_by_the_earliest_deadline() {
     let hasty = join(&id, hello(0, 5), short).unwrap_err();
     let took = begun.elapsed();
     // By the deadline and a little: see `VERDICT_GRACE`.
-    assert!(took >= short && took < short + VERDICT_GRACE + LATE, "{took:?}");
+    assert!(took >= short && took < short + VERDICT_GRACE + late(), "{took:?}");
     for error in [hasty, failure_from(&mut patient)] {
         let Error::MissingRanks { missing, size: 5, address, waited } = error else { panic!("{error:?}") };
         assert_eq!(missing, [1, 3, 4]);
@@ -411,7 +413,7 @@ fn a_root_that_is_gone_or_given_up_is_an_error_that_says_what_to_check() {
     let begun = Instant::now();
     assert!(matches!(join(&id, hello(1, 2), Duration::from_millis(300)), Err(Error::Join { rank: 1, .. })));
     let took = begun.elapsed();
-    assert!(took >= Duration::from_millis(300) && took < Duration::from_millis(300) + LATE, "{took:?}");
+    assert!(took >= Duration::from_millis(300) && took < Duration::from_millis(300) + late(), "{took:?}");
 }
 
 #[test]

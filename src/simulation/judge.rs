@@ -1,6 +1,6 @@
 //! Whether every rank of a simulated job ended as it must.
 //!
-//! Invariant: an error is right only if it names what the fault broke ([`fits`]), or whoever gave up before because
+//! Invariant: an error is right only if it names what the fault broke ([`fits`]), or a rank that gave up before because
 //! of an error that is right itself ([`follows`]).
 
 mod fits;

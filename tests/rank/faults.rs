@@ -164,6 +164,13 @@ pub(crate) fn abort(context: &Context) -> Result<()> {
             });
         }
         if context.rank + 1 < context.size {
+            threads.spawn(|| {
+                assert!(
+                    system::eventually(system::SOON, || comm.memory_bytes().is_err()),
+                    "it does not begin"
+                );
+                println!("in it");
+            });
             report(&comm.all_reduce(&mut [1u8; 100], ReduceOp::Sum));
         } else {
             while comm.status().is_ok() {

@@ -71,12 +71,12 @@ pub(crate) fn first_calls(context: &Context) -> Result<()> {
     comm.barrier()
 }
 
-/// How often this thread's core was given to somebody else.
+/// How often this thread's core was given to another thread.
 fn core_lost() -> i64 {
     getrusage(UsageWho::RUSAGE_THREAD).expect("getrusage").involuntary_context_switches()
 }
 
-/// `stretches` of 1000 8-byte all-reduces, for whoever counts system calls from outside. Each rank says for each whether it
+/// `stretches` of 1000 8-byte all-reduces, for a tracer that counts system calls. Each rank says for each whether it
 /// lost its core meanwhile: then its peer waited.
 pub(crate) fn count(context: &Context) -> Result<()> {
     let comm = context.join()?;
@@ -86,7 +86,7 @@ pub(crate) fn count(context: &Context) -> Result<()> {
         let before = core_lost();
         // Not counted: they wake a peer that fell asleep while the traced rank wrote its line.
         calls(100)?;
-        // The two lines are seen by whoever traces this process.
+        // The two lines are for the tracer.
         if comm.rank() == 0 {
             println!("begin");
         }

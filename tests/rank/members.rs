@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::collectives;
-use crate::system::Random;
+use crate::system::{self, Random};
 use consort::{Communicator, Options, Rank, ReduceOp, Result, Shrink, UniqueId};
 
 use crate::rank::{Context, report};
@@ -108,7 +108,13 @@ pub(crate) fn shrink_and_die(context: &Context) -> Result<()> {
         context.listen();
         return Ok(());
     }
-    let result = comm.shrink(&victims, Shrink::Abort);
+    let result = std::thread::scope(|threads| {
+        threads.spawn(|| {
+            assert!(system::eventually(system::SOON, || comm.memory_bytes().is_err()), "it does not begin");
+            println!("in it");
+        });
+        comm.shrink(&victims, Shrink::Abort)
+    });
     report(&result.as_ref().map(drop).map_err(Clone::clone));
     drop(result);
     victims.push(context.number("dies") as Rank);

@@ -20,6 +20,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
+/// What may pass beside a time that is promised: a second, as the host below may take a core; three under `.ci/disturb`.
+fn stolen() -> Duration {
+    Duration::from_secs(if std::env::var_os("CONSORT_TEST_DISTURBED").is_some() { 3 } else { 1 })
+}
+
 use crate::alone;
 
 /// The longest that a run may take.
@@ -316,7 +321,7 @@ fn a_killed_rank_is_named() {
             &format!("rank {other}: rank {victim} ("),
             "was lost during all_reduce",
         ]);
-        assert!(waited < Duration::from_secs(2), "noticed only after {waited:?}: {}", outcome.err);
+        assert!(waited < Duration::from_secs(1) + stolen(), "noticed only after {waited:?}: {}", outcome.err);
 
         let mut partial = json.clone().into_os_string();
         partial.push(".partial");
@@ -393,7 +398,7 @@ fn ranks_go_with_their_parent() {
         }
         running.signal(signal);
         assert_eq!(running.end().code, None);
-        let until = Instant::now() + Duration::from_secs(3);
+        let until = Instant::now() + Duration::from_secs(2) + stolen();
         while !family(parent).is_empty() {
             assert!(Instant::now() < until, "still there: {:?}", family(parent));
             sleep(LOOK);

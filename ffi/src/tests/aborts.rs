@@ -58,7 +58,7 @@ fn ends(size: c_int, call: impl Fn(Comm) -> c_int + Send + Sync + 'static) {
             let aborted = at.elapsed();
             let (status, why, returned) = blocked.join().expect("it returns");
             let returned = returned.saturating_duration_since(at);
-            assert!(aborted.max(returned) < SOON, "{aborted:?}, {returned:?}");
+            assert!(aborted.max(returned) < soon(), "{aborted:?}, {returned:?}");
             assert_eq!(status, REMOTE, "{why}");
             assert!(why.contains("abort"), "{why}");
         });
@@ -111,7 +111,7 @@ fn an_abort_ends_a_growth_that_nobody_comes_to() {
         assert_eq!(state(comm), PENDING, "nobody has come");
         let at = Instant::now();
         ok!(ncclCommAbort(comm));
-        assert!(at.elapsed() < SOON, "{:?}", at.elapsed());
+        assert!(at.elapsed() < soon(), "{:?}", at.elapsed());
         // SAFETY: the place is this thread's, and nothing is under way any more.
         assert!(unsafe { (&raw const grown).read_volatile() }.is_null());
     });
@@ -145,7 +145,7 @@ fn an_abort_frees_who_waits_for_a_growth() {
             ok!(ncclCommAbort(comm.get()));
             let (status, returned) = blocked.join().expect("it returns");
             assert_eq!(status, REMOTE);
-            assert!(returned.saturating_duration_since(at) < SOON);
+            assert!(returned.saturating_duration_since(at) < soon());
         });
     });
 }

@@ -12,8 +12,10 @@ use crate::bootstrap::{Hello, Member, Table, join};
 
 const LONG: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(300);
-/// What may pass beside a deadline: other programs take the cores, 150 ms at a time and several times in a row.
-const LATE: Duration = Duration::from_secs(3);
+/// What may pass beside a deadline: a second, as the host below may take a core; three under `.ci/disturb`.
+fn late() -> Duration {
+    Duration::from_secs(if std::env::var_os("CONSORT_TEST_DISTURBED").is_some() { 3 } else { 1 })
+}
 
 /// A directory for one test, removed at its end.
 struct Place(PathBuf);
@@ -155,14 +157,14 @@ fn a_rank_zero_that_never_comes_is_an_error_by_the_deadline() {
     let Err(Error::Join { rank: 1, cause, hint }) = meet(&launch(1, 2, "a"), &place.0, SHORT) else {
         panic!()
     };
-    assert!(begun.elapsed() >= SHORT && begun.elapsed() < SHORT + LATE);
+    assert!(begun.elapsed() >= SHORT && begun.elapsed() < SHORT + late());
     assert!(cause.contains("rank 0 did not offer") && hint.contains("CONSORT_ADDRESS"), "{cause}; {hint}");
     // The same with somebody at the door who says nothing.
     let name = meeting_name(&["torchrun", "a", "", &network()]);
     let _mute = UnixListener::bind(place.meeting().join(name)).unwrap();
     let begun = Instant::now();
     assert!(matches!(meet(&launch(1, 2, "a"), &place.0, SHORT), Err(Error::Join { rank: 1, .. })));
-    assert!(begun.elapsed() < SHORT + LATE, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < SHORT + late(), "{:?}", begun.elapsed());
 }
 
 #[test]

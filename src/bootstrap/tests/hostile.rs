@@ -59,20 +59,18 @@ fn silent_and_dripping_ones_are_sent_away_in_time() {
     let mut silent = TcpStream::connect(id.addresses[0]).unwrap();
     let mut dripping = TcpStream::connect(id.addresses[0]).unwrap();
     let begun = Instant::now();
-    // Every byte of a proof that will never be whole.
-    for byte in wire::frame(kind::PROOF, &[&[0; 90]]) {
-        if dripping.write_all(&[byte]).is_err() || begun.elapsed() > LONG {
-            break;
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    assert!(begun.elapsed() < Duration::from_secs(5));
-    assert!(closed_within(&mut silent, LONG) && closed_within(&mut dripping, LONG));
+    // A proof is longer than that. What comes after the limit meets a closed stream.
+    let was_refused = wire::frame(kind::PROOF, &[&[0; 90]]).iter().any(|byte| {
+        thread::sleep(Duration::from_millis(50));
+        dripping.write_all(&[*byte]).is_err()
+    });
+    assert!(was_refused, "a whole proof was taken in {:?}", begun.elapsed());
+    assert!(closed_within(&mut silent, late()) && closed_within(&mut dripping, late()));
     agree(join_all(&id, vec![hello(0, 2), hello(1, 2)], LONG));
     // One that proved itself and then says nothing is not waited for either.
     let id = root(Limits { hello: Duration::from_millis(300), ..Limits::default() });
     let (mut mute, _) = prove_by_hand(&id);
-    assert!(closed_within(&mut mute, LONG));
+    assert!(closed_within(&mut mute, Duration::from_millis(300) + late()));
 }
 
 #[test]
@@ -135,7 +133,7 @@ fn an_impostor_root_learns_nothing_and_is_given_up_by_the_deadline() {
         let (limit, begun) = (Duration::from_millis(1500), Instant::now());
         let error = join(&id, hello(1, 2), limit).unwrap_err();
         assert!(matches!(error, Error::Join { rank: 1, .. }), "{error}");
-        assert!(begun.elapsed() < limit + VERDICT_GRACE + LATE, "{behaviour}: {:?}", begun.elapsed());
+        assert!(begun.elapsed() < limit + VERDICT_GRACE + late(), "{behaviour}: {:?}", begun.elapsed());
         assert_eq!(impostor.join().unwrap(), b"", "{behaviour}: something was said to an impostor");
     };
     // All wait for their deadlines at the same time.
@@ -164,7 +162,7 @@ fn a_true_root_that_stalls_is_given_up_by_the_deadline() {
     let (limit, begun) = (Duration::from_millis(1500), Instant::now());
     let Err(Error::Join { rank: 1, cause, .. }) = join(&id, hello(1, 2), limit) else { panic!() };
     assert!(cause.contains("gave no answer"), "{cause}");
-    assert!(begun.elapsed() < limit + VERDICT_GRACE + LATE);
+    assert!(begun.elapsed() < limit + VERDICT_GRACE + late());
     stalling.join().unwrap();
 }
 

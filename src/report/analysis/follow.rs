@@ -399,9 +399,10 @@ impl<'a> Walk<'_, 'a> {
         self.view.stuck(node).is_some_and(|(_, stuck)| connects(stuck))
     }
 
-    /// The ends of a connection that is not there, in operations of which some ranks wait for connections. One that does
-    /// not come up keeps its ends from others, so whoever waits for an end that waits for a third rank says nothing: it
-    /// is one whose ends wait for each other, or of which one end waits for what comes after connecting.
+    /// The ends of a connection that is not there, in operations of which some ranks wait for connections. An end
+    /// of one that does not come up is kept from its other connections too, so that a rank waits for it says nothing of
+    /// the two. The connection that is meant is one whose ends wait for each other, or of which one end waits for what
+    /// comes after connecting.
     fn unconnected(&self, communicator: u64, is_in: impl Fn(&Open) -> bool) -> Option<(Rank, Rank)> {
         let stuck = self.view.known(communicator).filter_map(|(rank, position)| {
             let open = position.open.as_ref().filter(|open| is_in(open))?;

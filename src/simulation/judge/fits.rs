@@ -52,9 +52,9 @@ fn fits_joining(told: &Told<'_>) -> bool {
 /// Whether a failure to join names what the fault broke.
 fn keeps_away(told: &Told<'_>) -> bool {
     let missing = |of_job: Rank| match told.error() {
-        Error::MissingRanks { missing, .. } => missing.contains(&of_job),
+        Error::MissingRanks { .. } => told.misses(|rank| rank == of_job),
         Error::PeerLost { rank, .. } => *rank == of_job,
-        // The root lives with rank 0, and whoever it did not hear in time cannot tell more.
+        // The root lives with rank 0, and a rank that it did not hear in time cannot tell more.
         Error::Join { rank: named, .. } => of_job == 0 || *named == of_job || told.rank == of_job,
         _ => false,
     };
@@ -65,11 +65,20 @@ fn keeps_away(told: &Told<'_>) -> bool {
         }
         Fault::Freeze { pause: Some(pause), .. } if *pause < told.job.timeout / 2 => false,
         Fault::Kill { rank, .. } | Fault::NeverJoin { rank } => missing(*rank),
-        // Who was stopped and goes on has missed everything itself. With rank 0 the root was, and nobody was heard
-        // meanwhile.
-        Fault::Freeze { rank: stopped, .. } => missing(*stopped) || told.rank == *stopped || *stopped == 0,
-        Fault::Cut { one, other, .. } | Fault::Reset { one, other, .. } => missing(*one) || missing(*other),
-        Fault::Partition { side, .. } => across(told, side).any(missing),
+        // A rank that was stopped and goes on has missed all the others. With rank 0 the root was stopped, which has heard
+        // of no rank meanwhile.
+        Fault::Freeze { rank: stopped, .. } => {
+            let was_deaf = told.rank == *stopped || *stopped == 0;
+            missing(*stopped)
+                || was_deaf && matches!(told.error(), Error::Join { .. } | Error::MissingRanks { .. })
+        }
+        Fault::Cut { one, other, .. } | Fault::Reset { one, other, .. } => {
+            missing(*one) || missing(*other) || told.misses(|rank| rank == *one || rank == *other)
+        }
+        Fault::Partition { side, .. } => {
+            let is_across = |rank: Rank| side.contains(&rank) != side.contains(&told.rank);
+            across(told, side).any(missing) || told.misses(is_across)
+        }
         Fault::Settings { rank: other } => {
             matches!(told.error(), Error::Settings { difference } if difference.contains(&format!("rank {other}")))
         }
@@ -86,7 +95,7 @@ fn across<'a>(told: &'a Told<'_>, side: &'a [Rank]) -> impl Iterator<Item = Rank
 fn of_network(told: &Told<'_>) -> bool {
     let error = told.error();
     // It is gone, or did not come to all in the first place.
-    let gone = |rank: Rank| told.lost(rank) || told.unjoined(rank);
+    let gone = |rank: Rank| told.lost(rank) || told.misses(|missing| missing == rank);
     let link = |one: Rank, other: Rank| {
         matches!(error, Error::Link { from, to, .. }
             if told.is(*from, one) && told.is(*to, other) || told.is(*from, other) && told.is(*to, one))
@@ -98,7 +107,7 @@ fn of_network(told: &Told<'_>) -> bool {
                 matches!(error, Error::Link { from, to, .. } if told.is(*from, *dead) || told.is(*to, *dead));
             gone(*dead) || reset
         }
-        // Who was stopped and goes on finds that its own deadlines have passed, whoever it waited for.
+        // A rank that was stopped and goes on finds that its own deadlines have passed, whichever rank it waited for.
         Fault::Freeze { rank: stopped, .. } => {
             let own = told.is_timeout() && told.rank == *stopped;
             own || told.blames(|rank| rank == *stopped) || gone(*stopped)
@@ -108,12 +117,13 @@ fn of_network(told: &Told<'_>) -> bool {
             let bare = told.is_timeout() && told.failed.report.is_none() && told.job.ranks() > 32;
             let named = bare || told.blames(|rank| rank == *one || rank == *other);
             // Who gives up closes its data connections too, and its reason does not get through.
-            named || told.unjoined(*one) || told.unjoined(*other) || link(*one, *other)
+            named || told.misses(|rank| rank == *one || rank == *other) || link(*one, *other)
         }
         Fault::Partition { side, .. } => {
             let link = |other: Rank| matches!(error, Error::Link { to, .. } if told.is(*to, other));
             let is_across = |rank: Rank| side.contains(&rank) != side.contains(&told.rank);
-            told.blames(is_across) || across(told, side).any(|other| gone(other) || link(other))
+            let lost = across(told, side).any(|other| told.lost(other) || link(other));
+            told.blames(is_across) || told.misses(is_across) || lost
         }
         Fault::Blackhole { from, to, .. } => {
             let direct = matches!(told.guilty(), Some(Guilty::Link { from: f, to: t })
@@ -146,7 +156,7 @@ fn of_program(told: &Told<'_>) -> bool {
         Fault::Deviate { rank: other, .. } => told.differs(*other) || told.left(*other),
         Fault::Sleep { rank: late, .. } => told.blames(|rank| rank == *late),
         Fault::Swap { rank: other, .. } => cycle.iter().any(|step| step.contains(other)),
-        // It is on the first communicator, whoever waits for them and where.
+        // It is on the first communicator, wherever other ranks wait for them.
         Fault::BothSend { one, other } => {
             !cycle.is_empty() && cycle.iter().all(|step| step == &[*one] || step == &[*other])
         }

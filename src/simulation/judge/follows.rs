@@ -1,21 +1,38 @@
-//! Errors that follow from another rank's error: whoever sees one closes all its communicators, and others wait on
+//! Errors that follow from another rank's error: a rank that sees one closes all its communicators, and others wait on
 //! them.
 //!
-//! Invariant: such an error names whoever gave up, who must have done so before, and for a reason that is not this
+//! Invariant: such an error names a rank that gave up, which must have done so before, and for a reason that is not this
 //! error's own. That reason is judged in its turn, so a chain of them ends at what the fault broke. Absent: which
 //! errors the fault itself may cause.
 
 use super::job::{End, Told};
 use crate::Rank;
 use crate::error::Error;
+use crate::simulation::faults::Fault;
 
 /// What a report says of ranks that have given up: they closed the communicator, or will never make it.
 const GIVEN_UP: [&str; 2] = ["closed the", "not made the communicator yet"];
 
-/// Whether an error names ranks that had given up before, and nobody else.
+/// Whether an error names ranks that had given up before, and no other.
 pub(super) fn follows(told: &Told<'_>) -> bool {
     let named = named(told);
-    !named.is_empty() && named.into_iter().all(|rank| gave_up(told, rank))
+    let is_said_to_be_dead = matches!(told.error(), Error::PeerLost { .. });
+    let explains = |rank: Rank| gave_up(told, rank) && !(is_said_to_be_dead && took_its_leave(told, rank));
+    !named.is_empty() && named.into_iter().all(explains)
+}
+
+/// Whether a rank that gave up could say so: it left in order, or no wire and no process broke on the way.
+fn took_its_leave(told: &Told<'_>, rank: Rank) -> bool {
+    let breaks = matches!(
+        told.job.fault,
+        Fault::Kill { .. }
+            | Fault::Freeze { .. }
+            | Fault::Cut { .. }
+            | Fault::Partition { .. }
+            | Fault::Reset { .. }
+            | Fault::Blackhole { .. }
+    );
+    matches!(told.job.ends.get(rank as usize), Some(End::Left(_))) || !breaks
 }
 
 /// Who gave up, as an error says it.

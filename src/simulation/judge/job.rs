@@ -211,8 +211,11 @@ impl Told<'_> {
         matches!(self.error(), Error::PeerLeft { rank, .. } if self.is(*rank, of_job))
     }
 
-    /// A rank of the job is said not to have come.
-    pub(super) fn unjoined(&self, of_job: Rank) -> bool {
-        matches!(self.error(), Error::MissingRanks { missing, .. } if missing.contains(&of_job))
+    /// Some of these ranks of the job are said not to have come, and others only if they could not join themselves.
+    pub(super) fn misses(&self, may_be: impl Fn(Rank) -> bool) -> bool {
+        let Error::MissingRanks { missing, .. } = self.error() else { return false };
+        let failed_to_join = |rank: &Rank| matches!(&self.job.ends[*rank as usize], End::Failed(failed) if failed.on.is_none());
+        missing.iter().any(|rank| may_be(*rank))
+            && missing.iter().all(|rank| may_be(*rank) || failed_to_join(rank))
     }
 }

@@ -1,4 +1,4 @@
-//! Made-up jobs: what names the cause is accepted, and what names somebody else is refused.
+//! Made-up jobs: what names the cause is accepted, and what names another rank is refused.
 
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -91,7 +91,7 @@ impl Job {
         self
     }
 
-    /// A deadline passed, and the report names somebody.
+    /// A deadline passed, and the report names a rank.
     fn times_out(self, rank: usize, on: usize, ended: u64, verdict: &str, guilty: Guilty) -> Self {
         let report = blaming(guilty);
         self.fails_so(rank, Failed { report, ..failed(Some(on), ended, timeout(verdict)) })
@@ -122,7 +122,7 @@ fn following(named: Rank) -> [Error; 3] {
 const CANNOT: &str = "this fault cannot cause";
 
 #[test]
-fn whoever_gave_up_before_is_a_reason() {
+fn a_rank_that_gave_up_before_is_a_reason() {
     for error in following(1) {
         // Rank 1 of that part is rank 2 of the job.
         heard_by_two().fails(0, 1, 11, error).right();
@@ -134,7 +134,7 @@ fn whoever_gave_up_before_is_a_reason() {
 }
 
 #[test]
-fn whoever_did_not_give_up_is_none() {
+fn a_rank_that_did_not_give_up_is_no_reason() {
     for error in following(1) {
         // Rank 2 completed.
         job(kill(3)).dead(3).fails(0, 1, 11, error.clone()).wrong(CANNOT);
@@ -156,7 +156,7 @@ fn whoever_did_not_give_up_is_none() {
 }
 
 #[test]
-fn whoever_gave_up_later_or_at_the_same_moment_is_none() {
+fn a_rank_that_gave_up_later_or_at_the_same_moment_is_no_reason() {
     for ended in [0, 9, 10] {
         for error in following(1) {
             heard_by_two().fails(0, 1, ended, error).wrong("rank 0: this fault cannot cause");
@@ -165,7 +165,7 @@ fn whoever_gave_up_later_or_at_the_same_moment_is_none() {
 }
 
 #[test]
-fn whoever_failed_on_the_same_communicator_is_none() {
+fn a_rank_that_failed_on_the_same_communicator_is_no_reason() {
     for error in following(1) {
         let job = job(kill(3)).dead(3).fails(2, 1, 10, error.clone()).fails(0, 1, 11, error);
         job.wrong("rank 0: this fault cannot cause");
@@ -195,7 +195,7 @@ fn a_chain_ends_at_what_the_fault_broke() {
 }
 
 #[test]
-fn whoever_left_as_it_was_told_to_is_a_reason_from_then_on() {
+fn a_rank_that_left_as_it_was_told_to_is_a_reason_from_then_on() {
     let leaves = |ended: u64| {
         let mut job = job(Fault::Sleep { rank: 3, item: 0, time: millis(5000) });
         job.ends[2] = End::Left(at(ended));
@@ -203,6 +203,53 @@ fn whoever_left_as_it_was_told_to_is_a_reason_from_then_on() {
     };
     leaves(10).right();
     leaves(20).wrong(CANNOT);
+    // It could say that it leaves, and is not dead.
+    let mut job = job(Fault::Sleep { rank: 3, item: 0, time: millis(5000) });
+    job.ends[2] = End::Left(at(10));
+    job.fails(0, 1, 20, lost(1)).wrong(CANNOT);
+}
+
+fn missing(named: &[Rank]) -> Error {
+    Error::MissingRanks { missing: named.to_vec(), size: 4, waited: millis(2000), address: "here".into() }
+}
+
+#[test]
+fn a_list_of_missing_ranks_names_no_rank_that_came() {
+    let joining = |job: Job, named: &[Rank]| job.fails_so(1, failed(None, 2000, missing(named)));
+    let never = || {
+        let mut job = job(Fault::NeverJoin { rank: 3 }).dead(3);
+        job.ends[0] = End::Failed(failed(None, 2000, missing(&[3])));
+        job.ends[2] = End::Failed(failed(None, 2000, missing(&[3])));
+        job
+    };
+    joining(never(), &[3]).right();
+    // Rank 2 could not join either, for the same reason.
+    joining(never(), &[2, 3]).right();
+    let mut came = never();
+    came.ends[2] = End::Completed;
+    joining(came, &[2, 3]).wrong(CANNOT);
+    joining(job(kill(3)).dead(3), &[3]).right();
+    joining(job(kill(3)).dead(3), &[2, 3]).wrong(CANNOT);
+    let cut = || job(Fault::Partition { side: vec![2, 3], when: millis(1) });
+    joining(cut(), &[2, 3]).right();
+    joining(cut(), &[0, 3]).wrong(CANNOT);
+}
+
+#[test]
+fn a_rank_that_was_stopped_may_have_missed_others_and_nothing_else() {
+    let stops = || job(Fault::Freeze { rank: 1, when: Moment::Turn(1), pause: Some(millis(2000)) });
+    let joining = |rank: usize, error: Error| stops().fails_so(rank, failed(None, 2000, error));
+    joining(1, missing(&[0, 2])).right();
+    joining(1, lost(2)).wrong(CANNOT);
+    joining(2, missing(&[1])).right();
+    joining(2, missing(&[0])).wrong(CANNOT);
+}
+
+#[test]
+fn ranks_that_no_cut_link_ends_at_say_the_same() {
+    let cut = || job(Fault::Cut { one: 0, other: 1, when: millis(1), pause: None });
+    cut().fails(0, 0, 10, link(0, 1)).fails(1, 0, 10, link(1, 0)).right();
+    cut().fails(2, 0, 10, link(0, 1)).fails(3, 0, 10, link(1, 0)).wrong("different errors");
 }
 
 #[test]
@@ -285,7 +332,7 @@ fn who_died_is_named_by_its_number_on_each_communicator() {
 }
 
 #[test]
-fn each_fault_is_named_and_nobody_else() {
+fn each_fault_is_named_and_no_other_rank() {
     let when = millis(1);
     let moment = Moment::At(when);
     let ranks = |named: Rank| (timeout("late"), Some(Guilty::Ranks(vec![named])));

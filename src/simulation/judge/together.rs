@@ -10,7 +10,9 @@ use crate::{Guilty, Rank};
 /// All that can reach each other have the same error, and the same report.
 pub(super) fn same(job: &Job) -> Result<(), String> {
     let apart = |a: Rank, b: Rank| match &job.fault {
-        Fault::Cut { .. } | Fault::Reset { .. } => true,
+        Fault::Cut { one, other, .. } | Fault::Reset { one, other, .. } => {
+            [a, b].iter().any(|rank| rank == one || rank == other)
+        }
         Fault::Partition { side, .. } => side.contains(&a) != side.contains(&b),
         _ => false,
     };
@@ -49,7 +51,7 @@ pub(super) fn must_go_on(job: &Job) -> Result<(), String> {
     }
 }
 
-/// Faults that somebody must have noticed.
+/// Faults that a rank must have noticed.
 pub(super) fn must_have_failed(job: &Job) -> Result<(), String> {
     let (noticed, completed) = (job.failed().next().is_some(), job.completed());
     let cycle = |failed: &Failed| {

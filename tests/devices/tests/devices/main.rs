@@ -2,7 +2,6 @@
 //! says anything about NVIDIA's driver or devices.
 
 mod c;
-mod host_compiled;
 mod memory;
 mod ptx_folds;
 mod ranks;

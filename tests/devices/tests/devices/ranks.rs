@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use consort_tests::difference::Difference;
-use consort_tests::job::{Job, PATIENCE, STOLEN, Start, alone};
+use consort_tests::job::{Job, PATIENCE, Start, alone, stolen};
 use consort_tests::standin::{is_built, standin_cuda_dir};
 use consort_tests::system::{Random, skip};
 
@@ -271,7 +271,7 @@ fn an_abort_ends_calls() {
             assert!(text.contains("the test says so") && text.contains(&format!("rank {last}")), "{text}");
             // A second is the contract.
             let took = at.saturating_duration_since(aborted);
-            assert!(took < Duration::from_secs(1) + STOLEN, "{way:?}: {took:?}");
+            assert!(took < Duration::from_secs(1) + stolen(), "{way:?}: {took:?}");
         }
         job.ranks().into_iter().for_each(|process| job.say(process, "go"));
         job.all_end_well();

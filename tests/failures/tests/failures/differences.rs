@@ -4,13 +4,15 @@ use std::time::{Duration, Instant};
 
 use consort::{Error, Options};
 use consort_tests::difference::{Difference, variant};
-use consort_tests::job::{Job, STOLEN, Start, alone, waiting};
+use consort_tests::job::{Job, Start, alone, stolen, waiting};
 use consort_tests::{Links, results_of_ranks};
 
 use crate::RANK;
 
 /// From the call to the error, on every rank: long before the deadline.
-const FOUND_WITHIN: Duration = Duration::from_secs(2).saturating_add(STOLEN);
+fn found_within() -> Duration {
+    Duration::from_secs(2) + stolen()
+}
 
 fn assert_names(text: &str, difference: Difference, size: u32, deviant: u32, what: &str) {
     let [usual, other] = difference.texts();
@@ -34,7 +36,7 @@ fn differ_as_processes(size: u32, deviant: u32, transport: &str) {
             let (text, at) = job.failure_at(rank, "Mismatch");
             assert_names(&text, difference, size, deviant, &what);
             let took = at.saturating_duration_since(begin);
-            assert!(took < FOUND_WITHIN, "{what}: rank {rank} took {took:?}");
+            assert!(took < found_within(), "{what}: rank {rank} took {took:?}");
         }
         (0..size).for_each(|rank| job.say(rank, "go"));
         job.all_end_well();
@@ -81,7 +83,7 @@ fn threads_differ_over_loopback() {
                     }
                     other => panic!("{what}: {other:?}"),
                 }
-                assert!(took < FOUND_WITHIN, "{what}: {took:?}");
+                assert!(took < found_within(), "{what}: {took:?}");
             }
         }
     }
@@ -99,7 +101,7 @@ fn work_that_nobody_waits_for_finds_a_difference_too() {
             assert_eq!(done, "true", "{transport}: {}", job.output());
             let took = at.saturating_duration_since(started);
             assert!(
-                took < FOUND_WITHIN + Duration::from_millis(300),
+                took < found_within() + Duration::from_millis(300),
                 "{transport}: rank {rank} took {took:?}"
             );
             let text = job.failure(rank, "Mismatch");
@@ -160,7 +162,7 @@ fn a_rank_that_never_joins_is_named() {
     let longest = [0, 1, 3].map(took).into_iter().max().map(Duration::from_millis).expect("ranks");
     // Whoever came first has waited so long, and has its answer a second later at most.
     assert!(longest >= Duration::from_millis(1900), "{longest:?}");
-    assert!(longest < Duration::from_secs(3) + STOLEN, "{longest:?}");
+    assert!(longest < Duration::from_secs(3) + stolen(), "{longest:?}");
     for rank in [0, 1, 3] {
         let text = job.failure(rank, "MissingRanks");
         assert!(text.contains("1 of 4 ranks") && text.contains("missing rank 2;"), "{text}");

@@ -3,14 +3,16 @@
 
 use std::time::{Duration, Instant};
 
-use consort_tests::job::{Job, STOLEN, Start, alone};
+use consort_tests::job::{Job, Start, alone, stolen};
 use consort_tests::system::{self, Random};
 use nix::sys::signal::Signal;
 
 use crate::RANK;
 
 /// From a rank's death to the error on every other rank: a second is the contract.
-const TOLD_WITHIN: Duration = Duration::from_secs(1).saturating_add(STOLEN);
+fn told_within() -> Duration {
+    Duration::from_secs(1) + stolen()
+}
 
 fn kill_one(size: u32, transport: &str, op: &str, megabytes: usize, random: &mut Random) {
     kill_one_with(false, size, transport, op, megabytes, random);
@@ -38,7 +40,7 @@ fn kill_one_with(mapped: bool, size: u32, transport: &str, op: &str, megabytes: 
         println!(
             "{op}, {megabytes} MiB, {size} ranks, {transport}: rank {rank} told of {victim} after {took:?}"
         );
-        assert!(took < TOLD_WITHIN, "rank {rank} was told after {took:?}");
+        assert!(took < told_within(), "rank {rank} was told after {took:?}");
     }
     for rank in (0..size).filter(|rank| *rank != victim) {
         job.line(rank, "clean");
@@ -103,7 +105,7 @@ impl Stopped {
             let named = text.contains(&format!("rank {stopped} (")) && text.contains("does not answer");
             assert!(named && text.contains(op), "{of}, rank {stopped} stopped: {text}");
             let took = at.saturating_duration_since(*at_stop);
-            assert!(took < STOPPED_DEADLINE + TOLD_WITHIN, "{of}: rank {rank} after {took:?}");
+            assert!(took < STOPPED_DEADLINE + told_within(), "{of}: rank {rank} after {took:?}");
             job.line(*rank, "filled");
         }
         job.signal(stopped, Signal::SIGCONT);
@@ -205,15 +207,15 @@ fn an_abort_from_another_thread() {
     for (transport, by) in [("shm", 0), ("shm", 2), ("tcp", 1)] {
         let start = Start::new(RANK, "abort", 3).with("by", by).env("CONSORT_TRANSPORT", transport);
         let mut job = start.env("CONSORT_TIMEOUT", 30).go();
-        (0..3).for_each(|rank| drop(job.line(rank, "begin")));
-        std::thread::sleep(Duration::from_millis(200));
+        drop(job.line(2, "begin"));
+        [0, 1].iter().for_each(|rank| drop(job.line(*rank, "in it")));
         let aborted = Instant::now();
         job.say(by, "now");
         for rank in 0..3 {
             let (text, at) = job.failure_at(rank, "Aborted");
             assert!(text.contains(&format!("by rank {by}: the test says so")), "{text}");
             let took = at.saturating_duration_since(aborted);
-            assert!(took < TOLD_WITHIN, "rank {rank} was told after {took:?}");
+            assert!(took < told_within(), "rank {rank} was told after {took:?}");
         }
         job.all_end_well();
     }

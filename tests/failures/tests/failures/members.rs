@@ -166,7 +166,7 @@ fn a_rank_that_dies_in_the_midst_is_named_and_left_out_next() {
         (0..5).for_each(|rank| drop(job.line(rank, "idle")));
         // Rank 3 comes later and knows already.
         [0, 2].iter().for_each(|rank| job.say(*rank, "shrink"));
-        std::thread::sleep(Duration::from_millis(200));
+        [0, 2].iter().for_each(|rank| drop(job.line(*rank, "in it")));
         job.signal(1, Signal::SIGKILL);
         for rank in [0, 2] {
             let text = job.failure(rank, "PeerLost");

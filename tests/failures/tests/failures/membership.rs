@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use consort::{Communicator, Error, Options, Rank, ReduceOp, Result, Shrink, UniqueId};
-use consort_tests::job::STOLEN;
+use consort_tests::job::stolen;
 use consort_tests::{collectives, system};
 
 fn options(seconds: f64) -> Options {
@@ -132,7 +132,7 @@ fn a_rank_that_does_not_call_it_is_named_in_time() {
             assert!(text.contains("rank 2 (host ") && text.contains("did not call shrink"), "{text}");
         }
         let took = began.elapsed();
-        assert!(took >= Duration::from_secs(1) && took < Duration::from_secs(1) + STOLEN, "{took:?}");
+        assert!(took >= Duration::from_secs(1) && took < Duration::from_secs(1) + stolen(), "{took:?}");
         // Ranks 0 and 1 have tried once more than rank 2, which does not matter.
         shrunk(&world, &[3], again);
     }
@@ -245,7 +245,7 @@ fn an_abort_ends_a_shrink_of_the_same_rank() {
         assert!(matches!(error, Error::Aborted { rank: 0, .. }), "{error}");
         // A second is the contract.
         let took = began.elapsed();
-        assert!(took < Duration::from_secs(1) + STOLEN, "{took:?}");
+        assert!(took < Duration::from_secs(1) + stolen(), "{took:?}");
     });
     shrunk(&world, &[2], Shrink::Abort);
 }
@@ -323,7 +323,7 @@ fn new_ranks_that_do_not_come_or_are_here_already_are_named() {
         assert!(matches!(&error, Error::MissingRanks { missing, .. } if missing[..] == [2, 3]), "{error}");
     }
     // Two seconds, and one for the verdict to come.
-    assert!(began.elapsed() < Duration::from_secs(3) + STOLEN, "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(3) + stolen(), "{:?}", began.elapsed());
     let id = old[0].grow_id().expect("an id");
     std::thread::scope(|threads| {
         let intruder = threads.spawn(|| Communicator::join_with(1, 3, &id, &options).map(drop));

@@ -32,7 +32,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use consort_tests::job::{Job, STOLEN, Start, alone};
+use consort_tests::job::{Job, Start, alone, stolen};
 use consort_tests::system::{self, Random};
 use consort_tests::torture::{Ends, Fault, Plan};
 use nix::sys::signal::Signal;
@@ -43,7 +43,9 @@ use crate::RANK;
 const TOLD_WITHIN: Duration = Duration::from_secs(1);
 /// Up to eight ranks spin on two cores, beside the threads that answer for them and the harness that reads the
 /// time: so much may pass before the one that matters gets a core, where others take it too.
-const SCHEDULING: Duration = Duration::from_millis(500).saturating_add(STOLEN);
+fn scheduling() -> Duration {
+    Duration::from_millis(500) + stolen()
+}
 /// What a deadline says of a communicator whose `split` failed on a rank.
 const HALF_MADE: &str = "has not made the communicator yet";
 /// Runs when `CONSORT_TORTURE_RUNS` is not set.
@@ -173,7 +175,7 @@ impl Run<'_> {
             Fault::Stop | Fault::Away => 1 + u32::from(self.plan.splits),
             _ => u32::from(half_made),
         };
-        self.plan.timeout * deadlines + TOLD_WITHIN + SCHEDULING
+        self.plan.timeout * deadlines + TOLD_WITHIN + scheduling()
     }
 
     fn check_outcome(&mut self, rank: u32, outcome: &Outcome) {
@@ -296,7 +298,7 @@ impl Run<'_> {
                 let (outcome, at) = self.outcome(*victim);
                 let took = at.saturating_duration_since(woken);
                 assert!(
-                    took < TOLD_WITHIN + SCHEDULING,
+                    took < TOLD_WITHIN + scheduling(),
                     "rank {victim} was told {took:?} after it woke\n{}",
                     self.job.output()
                 );

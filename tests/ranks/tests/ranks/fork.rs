@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use consort_tests::job::{STOLEN, Start, alone};
+use consort_tests::job::{Start, alone, stolen};
 use consort_tests::system::{SOON, eventually};
 use nix::sys::signal::Signal;
 
@@ -45,7 +45,7 @@ fn a_rank_dies_while_its_child_holds_its_sockets() {
             assert!(text.contains("rank 1 "), "{text}");
             // A second is the contract.
             let took = at.saturating_duration_since(killed);
-            assert!(took < Duration::from_secs(1) + STOLEN, "{transport}: rank {rank} after {took:?}");
+            assert!(took < Duration::from_secs(1) + stolen(), "{transport}: rank {rank} after {took:?}");
         }
         let is_there = || std::fs::read_link(format!("/proc/{child}/exe")).is_ok();
         assert!(is_there(), "the child outlives its parent");

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::process::Command;
+use std::time::Instant;
 
-use consort_tests::job::{Start, alone};
+use consort_tests::job::{PATIENCE, Start, alone};
 
 use crate::RANK;
 
@@ -109,7 +110,12 @@ fn a_repeated_small_call_makes_no_system_call() {
         return;
     }
     // A rank whose core is taken makes its peer wait, which calls the system. What is left tells of the calls alone.
-    let stretches = system_calls(400);
+    // Where other programs have the cores nearly all the time it is tried again.
+    let mut stretches = Vec::new();
+    let until = Instant::now() + PATIENCE;
+    while stretches.len() < 40 && Instant::now() < until {
+        stretches.extend(system_calls(400));
+    }
     let mut all = Stretch::new();
     for (name, count) in stretches.iter().flatten() {
         *all.entry(name.clone()).or_insert(0) += count;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use consort::{Communicator, Error, Options, ReduceOp};
-use consort_tests::job::{STOLEN, Start, alone};
+use consort_tests::job::{Start, alone, stolen};
 use consort_tests::{Links, await_call, on_ranks, system};
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -223,7 +223,7 @@ fn a_killed_rank_leaves_the_others_records_on_disk() {
         let (text, at) = job.failure_at(rank, "PeerLost");
         // A second is the contract, and writing does not take long.
         let took = at.saturating_duration_since(killed);
-        assert!(took < Duration::from_secs(2) + STOLEN, "told after {took:?}");
+        assert!(took < Duration::from_secs(2) + stolen(), "told after {took:?}");
         assert!(job.end(rank).success(), "{}", job.output());
         let of_rank = |name: &String| name.ends_with(&format!("-rank{rank}.json"));
         let names = names(&records);
