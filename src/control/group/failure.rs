@@ -20,6 +20,10 @@ use crate::report::Report;
 const SETTLE_MAX: Duration = Duration::from_millis(300);
 /// The same for an abort or a revocation: whoever asks for it often does because somebody does not answer.
 const SETTLE_WILL_MAX: Duration = Duration::from_millis(50);
+/// The same where only ranks are awaited that the report says do not answer: they may answer others than its rank. Where a
+/// link is cut its two ends find each other silent at nearly the same time, and a third rank is to know of both before it
+/// chooses.
+const SETTLE_SILENT_MAX: Duration = Duration::from_millis(50);
 
 /// A failure as it travels.
 #[derive(Clone, Debug)]
@@ -109,7 +113,7 @@ impl Failing {
     pub(super) fn settle(
         &mut self,
         now: Instant,
-        mut awaited: impl Iterator<Item = Rank>,
+        awaited: impl Iterator<Item = Rank>,
         place: impl Fn(Rank) -> String,
     ) -> bool {
         let (Some(best), Some(since)) = (&mut self.best, self.since) else { return false };
@@ -121,10 +125,16 @@ impl Failing {
             report.is_some_and(|r| r.ranks.get(rank as usize).is_some_and(|r| r.unreachable.is_some()))
         };
         let will = matches!(best.error, Error::Aborted { .. } | Error::Revoked { .. });
-        let patience = if will { SETTLE_WILL_MAX } else { SETTLE_MAX };
-        let complete = awaited.all(|rank| self.heard.contains(&rank) || silent(rank));
-        if !complete && now.saturating_duration_since(since) < patience {
-            return false;
+        let mut missing = awaited.filter(|rank| !self.heard.contains(rank)).peekable();
+        if missing.peek().is_some() {
+            let patience = match missing.all(silent) {
+                _ if will => SETTLE_WILL_MAX,
+                true => SETTLE_SILENT_MAX,
+                false => SETTLE_MAX,
+            };
+            if now.saturating_duration_since(since) < patience {
+                return false;
+            }
         }
         self.settled = true;
         // Links that broke at several ranks at once have an end in common.
@@ -147,6 +157,8 @@ impl Failing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Guilty;
+    use crate::report::RankReport;
 
     fn aborted(origin: Rank) -> Failure {
         Failure { origin, error: Error::Aborted { rank: origin, reason: "enough".into() }, report: None }
@@ -185,6 +197,54 @@ mod tests {
         failing.take_up(internal(3), now);
         assert!(!failing.settle(now + SETTLE_MAX / 2, [0].into_iter(), |_| String::new()));
         assert!(failing.settle(now + SETTLE_MAX, [0].into_iter(), |_| String::new()));
+    }
+
+    #[test]
+    fn who_is_said_to_be_silent_may_still_speak() {
+        let about = |rank: Rank, silent: Rank| RankReport {
+            rank,
+            host: "h".into(),
+            process: 100 + rank,
+            unreachable: (rank == silent).then(|| "no answer".into()),
+            left: false,
+            finished: None,
+            waiting: None,
+            elsewhere: None,
+        };
+        let silent = |by: Rank, silent: Rank| {
+            let report = Report {
+                communicator: "c".into(),
+                size: 3,
+                by,
+                operation: None,
+                waited: Duration::ZERO,
+                guilty: Guilty::Unreachable(vec![silent]),
+                verdict: String::new(),
+                ranks: (0..3).map(|rank| about(rank, silent)).collect(),
+            };
+            Failure { report: Some(Arc::new(report)), ..internal(by) }
+        };
+        let (mut failing, now) = (Failing::default(), Instant::now());
+        failing.take_up(silent(1, 0), now);
+        for rank in [1, 2] {
+            failing.heard(rank);
+        }
+        let awaited = || [0, 1, 2].into_iter();
+        assert!(
+            !failing.settle(now, awaited(), |_| String::new()),
+            "rank 0 is silent for rank 1, not for all"
+        );
+        failing.take_up(silent(0, 1), now);
+        failing.heard(0);
+        assert!(failing.settle(now, awaited(), |_| String::new()));
+        assert_eq!(origin(&failing), Some(0));
+        // One that is silent for all is waited for a little.
+        let mut failing = Failing::default();
+        failing.take_up(silent(1, 0), now);
+        for rank in [1, 2] {
+            failing.heard(rank);
+        }
+        assert!(failing.settle(now + SETTLE_SILENT_MAX, awaited(), |_| String::new()));
     }
 
     #[test]
