@@ -120,7 +120,21 @@ impl<M: Memory> Seeded<'_, '_, M> {
         (favour, self.statistics.turns + 1 + random.below(200))
     }
 
+    /// Instructions since the last progress.
+    fn stalled(&self) -> u64 {
+        self.turns.executed - self.turns.progress
+    }
+
+    /// Instructions without progress after which it is looked closer whether there is any.
+    fn stall(&self) -> u64 {
+        self.run.options.stall.saturating_mul(self.ready.len().max(1) as u64)
+    }
+
     fn pick(&mut self, favour: Favour) -> usize {
+        // Chance may have left out the one thread that would go on: now all have their turns.
+        if self.stalled() > self.stall() {
+            return self.statistics.turns as usize % self.ready.len();
+        }
         let mut at = 0;
         for _ in 0..4 {
             at = self.turns.random.below(self.ready.len() as u64) as usize;
@@ -183,9 +197,8 @@ impl<M: Memory> Seeded<'_, '_, M> {
         if executed > options.max_instructions {
             return Err(self.anywhere(Problem::TooLong(options.max_instructions)));
         }
-        let stalled = executed - self.turns.progress;
         // What the host is still to do may be what all wait for.
-        if self.host.is_empty() && stalled > options.stall.saturating_mul(self.ready.len().max(1) as u64) {
+        if self.host.is_empty() && self.stalled() > self.stall().saturating_mul(2) {
             return Err(self.deadlock());
         }
         Ok(())
