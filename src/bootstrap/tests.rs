@@ -19,7 +19,7 @@ use crate::topology::{Claim, Place};
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_secs(30);
 /// What may pass beside a deadline: a second, as the host below may take a core; three under `.ci/disturb`.
-fn late() -> Duration {
+pub(super) fn late() -> Duration {
     Duration::from_secs(if std::env::var_os("CONSORT_TEST_DISTURBED").is_some() { 3 } else { 1 })
 }
 const SECRET: &[u8] = b"a secret of twenty-odd bytes";

@@ -20,12 +20,12 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
+use crate::alone;
+
 /// What may pass beside a time that is promised: a second, as the host below may take a core; three under `.ci/disturb`.
 fn stolen() -> Duration {
     Duration::from_secs(if std::env::var_os("CONSORT_TEST_DISTURBED").is_some() { 3 } else { 1 })
 }
-
-use crate::alone;
 
 /// The longest that a run may take.
 const WATCHDOG: Duration = Duration::from_secs(120);

@@ -8,14 +8,11 @@ use std::time::Instant;
 
 use super::*;
 use crate::bootstrap::proof::random;
+use crate::bootstrap::tests::late;
 use crate::bootstrap::{Hello, Member, Table, join};
 
 const LONG: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(300);
-/// What may pass beside a deadline: a second, as the host below may take a core; three under `.ci/disturb`.
-fn late() -> Duration {
-    Duration::from_secs(if std::env::var_os("CONSORT_TEST_DISTURBED").is_some() { 3 } else { 1 })
-}
 
 /// A directory for one test, removed at its end.
 struct Place(PathBuf);

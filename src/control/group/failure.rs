@@ -20,9 +20,9 @@ use crate::report::Report;
 const SETTLE_MAX: Duration = Duration::from_millis(300);
 /// The same for an abort or a revocation: whoever asks for it often does because somebody does not answer.
 const SETTLE_WILL_MAX: Duration = Duration::from_millis(50);
-/// The same where only ranks are awaited that the report says do not answer: they may answer others than its rank. Where a
-/// link is cut its two ends find each other silent at nearly the same time, and a third rank is to know of both before it
-/// chooses.
+/// The same where the report says of all ranks that are still awaited that they do not answer. They did not answer the rank
+/// that made the report, and may answer this one: where a link is cut, each of its ends reports the other, and all other
+/// ranks must know both reports before they choose.
 const SETTLE_SILENT_MAX: Duration = Duration::from_millis(50);
 
 /// A failure as it travels.

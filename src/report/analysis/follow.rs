@@ -399,10 +399,10 @@ impl<'a> Walk<'_, 'a> {
         self.view.stuck(node).is_some_and(|(_, stuck)| connects(stuck))
     }
 
-    /// The ends of a connection that is not there, in operations of which some ranks wait for connections. An end
-    /// of one that does not come up is kept from its other connections too, so that a rank waits for it says nothing of
-    /// the two. The connection that is meant is one whose ends wait for each other, or of which one end waits for what
-    /// comes after connecting.
+    /// The ends of a connection that is not there, in operations of which some ranks wait for connections. While a
+    /// connection does not come up, its two ends make no other one either, and third ranks wait for them. So a wait for a
+    /// rank that waits for a third one is no evidence. Evidence is that the two ends wait for each other, or that one end
+    /// waits for the connection and the other for what comes after it.
     fn unconnected(&self, communicator: u64, is_in: impl Fn(&Open) -> bool) -> Option<(Rank, Rank)> {
         let stuck = self.view.known(communicator).filter_map(|(rank, position)| {
             let open = position.open.as_ref().filter(|open| is_in(open))?;

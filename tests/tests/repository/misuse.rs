@@ -40,7 +40,7 @@ fn refusal(program: &Path) -> String {
     command.arg(Path::new(env!("CARGO_TARGET_TMPDIR")).join("misuse.rmeta"));
     command.arg("-L").arg(format!("dependency={}", dependencies.display()));
     let text = std::fs::read_to_string(program).expect("the program");
-    // No other: where cargo has built a crate in several ways, the newest of two need not be of one build.
+    // One library for each program: where cargo has built both in several ways, the newest of each need not fit together.
     let used = |name: &&str| text.contains(&format!("{name}::"));
     for name in ["consort", "consort_transports"].into_iter().filter(used) {
         command.arg("--extern").arg(format!("{name}={}", library(dependencies, name).display()));

@@ -249,3 +249,18 @@ fn barriers_order_a_block() {
         &[&a.replace("bar.sync 0", "barrier.sync 3, 1"), &two(&b).replace("2, 2", "4, 1")],
     );
 }
+
+/// Chance may leave out for long the one thread that can go on. All threads get their turns before a run counts as a
+/// deadlock.
+#[test]
+fn a_thread_that_is_left_out_for_long_is_no_deadlock() {
+    let works = "mov.u32 %r2, 0;\nwork: add.u32 %r2, %r2, 1; setp.lt.u32 %p2, %r2, 12; @%p2 bra work;\n\
+                 st.release.sys.global.u32 [%y], 1;\n";
+    let waits = wait("ld.acquire.sys.global.u32", "y", "again");
+    let module = module(&[works, &waits]);
+    clean("a thread at work", 2_000, |options| {
+        // Some 40 instructions of work, with room for 100 before the run is called stalled.
+        once(&module, 2, Where::Devices, &Options { stall: 100, ..options })?;
+        Ok(())
+    });
+}
