@@ -64,6 +64,8 @@ pub(super) struct Failed {
     pub(super) error: Error,
     /// The communicator: 0, or 1 for its part of the split; none while joining.
     pub(super) on: Option<usize>,
+    /// Whether the rank had made its part of the split.
+    pub(super) has_part: bool,
     pub(super) report: Option<Arc<crate::Report>>,
     /// When the call began that failed, and when it returned.
     pub(super) began: Instant,
@@ -175,6 +177,7 @@ impl Process {
         let failed = Failed {
             error,
             on: None,
+            has_part: false,
             report: None,
             began: self.began,
             ended: self.now(),

@@ -461,7 +461,8 @@ impl Running {
         let report = on.and_then(|on| self.communicators[on].group.report());
         let buffer = operation.as_ref().map(Operation::outputs).unwrap_or_default();
         self.failed = operation;
-        let failed = Failed { error, on, report, began, ended: self.now(), buffer, went_on: None };
+        let has_part = self.communicators.len() > 1;
+        let failed = Failed { error, on, has_part, report, began, ended: self.now(), buffer, went_on: None };
         if let Some(dead) = self.origin.doomed
             && on == Some(0)
         {

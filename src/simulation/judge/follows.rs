@@ -21,8 +21,13 @@ pub(super) fn follows(told: &Told<'_>) -> bool {
     !named.is_empty() && named.into_iter().all(explains)
 }
 
-/// Whether a rank that gave up could say so: it left in order, or no wire and no process broke on the way.
+/// Whether a rank that gave up could say so: it left in order, or no wire and no process broke on the way. What a rank never
+/// made it does not close: a split that has failed there may have succeeded here.
 fn took_its_leave(told: &Told<'_>, rank: Rank) -> bool {
+    let never_made = |end: &End| matches!(end, End::Failed(other) if !other.has_part);
+    if told.failed.on == Some(1) && told.job.ends.get(rank as usize).is_some_and(never_made) {
+        return false;
+    }
     let breaks = matches!(
         told.job.fault,
         Fault::Kill { .. }

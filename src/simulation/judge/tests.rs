@@ -60,7 +60,16 @@ fn timeout(verdict: &str) -> Error {
 }
 
 fn failed(on: Option<usize>, ended: u64, error: Error) -> Failed {
-    Failed { error, on, report: None, began: at(0), ended: at(ended), buffer: Vec::new(), went_on: None }
+    Failed {
+        error,
+        on,
+        has_part: true,
+        report: None,
+        began: at(0),
+        ended: at(ended),
+        buffer: Vec::new(),
+        went_on: None,
+    }
 }
 
 fn blaming(guilty: Guilty) -> Option<Arc<Report>> {
@@ -153,6 +162,23 @@ fn a_rank_that_did_not_give_up_is_no_reason() {
             heard_by_two().fails(1, 0, 11, error).wrong("rank 1: this fault cannot cause");
         }
     }
+}
+
+#[test]
+fn a_rank_that_never_made_its_part_cannot_say_that_it_leaves_it() {
+    let revoked = || Error::Revoked { rank: 3, reason: "enough".into() };
+    let told = |has_part: bool| {
+        let first = Failed { has_part, ..failed(Some(0), 10, revoked()) };
+        job(Fault::Revoke { rank: 3, when: Moment::At(millis(1)) }).fails_so(0, first).fails(
+            2,
+            1,
+            20,
+            lost(0),
+        )
+    };
+    told(false).right();
+    // Who made it has closed it, and its process ended after that.
+    told(true).wrong(CANNOT);
 }
 
 #[test]
