@@ -22,7 +22,7 @@ pub(crate) const SLOT_BYTES_MIN: usize = 16 << 10;
 /// Changes with every change of what travels between ranks.
 pub(crate) const WIRE_VERSION: u32 = 9;
 /// Changes with every change of what the planner chooses for the same call.
-pub(crate) const PLANNER_VERSION: u32 = 5;
+pub(crate) const PLANNER_VERSION: u32 = 6;
 
 /// As good as never, and still a time that can be added to any other.
 pub(crate) const TIMEOUT_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);

@@ -2,7 +2,7 @@
 //! naps when it takes long.
 //!
 //! Invariant: the sleeper pays, not the sender: a peer loads one word to see whether somebody sleeps who must be woken
-//! ([`consort_memory::Bell`]), and where ranks share no memory naps are so short that nobody needs to be.
+//! ([`consort_memory::Bell`]); where ranks share no memory the sleep is on their sockets, or a short nap.
 
 use std::time::{Duration, Instant};
 
@@ -22,22 +22,30 @@ const YIELDS: u32 = 20_000;
 const YIELDS_SHARED: u32 = 2_000;
 /// How long a core of one's own is offered, at most.
 const YIELDS_TIME: Duration = Duration::from_millis(3);
-const NAP_MIN: Duration = Duration::from_micros(20);
+/// Looks that are calls of the system, with a core of one's own: as long as a peer takes for a short message. Each look
+/// is a turn of the core for others too, so with shared cores the first offers it.
+const CALLS: u32 = 64;
+const CALLS_SHARED: u32 = 1;
+/// Offers of the core behind them before the first sleep, which the peer's bytes end.
+const YIELDS_OF_CALLS: u32 = 256;
+const YIELDS_OF_CALLS_SHARED: u32 = 8;
+/// The first nap.
+pub(crate) const NAP_MIN: Duration = Duration::from_micros(20);
 const NAP_MAX: Duration = Duration::from_millis(1);
 
-/// What waiting costs here: whether the ranks of this host have a core each.
+/// What waiting costs here: whether the ranks of this machine, in whatever containers, have a core each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Policy {
     pub(crate) cores_shared: bool,
 }
 
 impl Policy {
-    /// For a rank of a communicator, as all its ranks on this host said which cores they may run on.
+    /// For a rank of a communicator, as all its ranks on this machine said which cores they may run on.
     pub(crate) fn of(group: &Group) -> Self {
         let table = &group.member.table;
         let own = &table[group.member.rank as usize];
         let here = group.members.iter().map(|rank| &table[*rank as usize]);
-        let claims = here.filter(|member| member.boot == own.boot).map(|member| member.place.claim);
+        let claims = here.filter(|member| member.machine == own.machine).map(|member| member.place.claim);
         Policy { cores_shared: own.place.claim.is_shared_among(claims) }
     }
 
@@ -83,11 +91,31 @@ impl Waiter {
         self.pause_by(std::thread::sleep)
     }
 
-    /// The same, where whoever waits has a better way to sleep for at most so long.
+    /// The same, where there is a better way to sleep for at most so long.
     #[inline]
     pub(crate) fn pause_by(&mut self, sleep: impl FnOnce(Duration)) -> bool {
-        let (spins, yields) =
-            if self.policy.cores_shared { (SPINS_SHARED, YIELDS_SHARED) } else { (SPINS, YIELDS) };
+        let counts = if self.policy.cores_shared { (SPINS_SHARED, YIELDS_SHARED) } else { (SPINS, YIELDS) };
+        self.pause_after(counts, sleep)
+    }
+
+    /// The same, where every look is a call of the system.
+    #[inline]
+    pub(crate) fn pause_between_calls(&mut self, sleep: impl FnOnce(Duration)) -> bool {
+        let shared = (CALLS_SHARED, YIELDS_OF_CALLS_SHARED);
+        let counts = if self.policy.cores_shared { shared } else { (CALLS, YIELDS_OF_CALLS) };
+        self.pause_after(counts, sleep)
+    }
+
+    /// The same, where the sleep is a nap that nothing ends: the core is offered for longer before.
+    #[inline]
+    pub(crate) fn nap_between_calls(&mut self) -> bool {
+        let shared = (CALLS_SHARED, YIELDS_SHARED);
+        let counts = if self.policy.cores_shared { shared } else { (CALLS, YIELDS) };
+        self.pause_after(counts, std::thread::sleep)
+    }
+
+    #[inline]
+    fn pause_after(&mut self, (spins, yields): (u32, u32), sleep: impl FnOnce(Duration)) -> bool {
         self.rounds = self.rounds.saturating_add(1);
         if self.rounds < spins {
             // A pause takes as long as a message on some processors; the first rounds do without.

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use clap::Parser;
 use consort::planning::export::{Axis, Chart, Mark, Series, Unit, chart_svg};
 use consort::planning::simulate::nccl_model;
-use consort::planning::{Algorithm, Collective, Planning, Topology};
+use consort::planning::{Algorithm, Candidate, Collective, Planning, Topology};
 
 use crate::failure::{Exit, Failure};
 use crate::planned::{self, Machine, refused};
@@ -76,6 +76,8 @@ struct Table {
     columns: Vec<Column>,
     /// The planner's choice for each size.
     chosen: Vec<String>,
+    /// What cannot be chosen, and why.
+    excluded: Vec<(String, String)>,
 }
 
 /// Runs the subcommand; its name is the first word.
@@ -107,10 +109,19 @@ impl Arguments {
             sweep.sizes().filter(|size| planned::block_bytes(collective, *size, ranks) > 0).collect();
         let blocks = || sizes.iter().map(|size| planned::block_bytes(collective, *size, ranks));
         let candidates = planning.candidates(collective).map_err(refused)?;
+        // All that `plan` lists, with the same reasons.
+        let listed =
+            blocks().next().map(|bytes| planning.explain(collective, bytes)).transpose().map_err(refused)?;
+        let listed = listed.map(|explanation| explanation.candidates).unwrap_or_default();
         let algorithms = match &self.algorithms {
             Some(names) => named(names, collective, ranks, &candidates)?,
-            None => candidates,
+            None => listed.iter().map(|candidate| candidate.algorithm).collect(),
         };
+        let excluded = |candidate: &Candidate| {
+            let reason = candidate.excluded.as_ref().filter(|_| algorithms.contains(&candidate.algorithm))?;
+            Some((candidate.algorithm.to_string(), reason.clone()))
+        };
+        let excluded = listed.iter().filter_map(excluded).collect();
         let priced = |algorithm: &Algorithm| Column {
             name: algorithm.to_string(),
             times_us: blocks()
@@ -122,7 +133,7 @@ impl Arguments {
         let chosen = blocks().map(|bytes| planning.algorithm(collective, bytes).map(|one| one.to_string()));
         let chosen = chosen.collect::<Result<_, _>>().map_err(refused)?;
         let machine = planning.topology().name.clone();
-        Ok(Table { collective, ranks, machine, sizes, columns, chosen })
+        Ok(Table { collective, ranks, machine, sizes, columns, chosen, excluded })
     }
 }
 
@@ -193,6 +204,9 @@ impl Table {
                 format!("  {time:>0$}", width(column))
             };
             text += &format!("{:>10}{}\n", human(*size), columns.iter().map(cell).collect::<String>());
+        }
+        for (name, reason) in &self.excluded {
+            text += &format!("# {name} is excluded: {reason}\n");
         }
         text
     }

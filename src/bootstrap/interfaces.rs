@@ -1,7 +1,7 @@
 //! Which addresses of this host others can be told.
 //!
 //! Invariant: at most four, loopback first, no address that only means something with an interface's name beside it.
-//! Absent: speed, rails, topology.
+//! Absent: rails, topology.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -35,6 +35,28 @@ pub(crate) fn asked() -> Result<Vec<IpAddr>> {
         chosen.retain(|ip| !ip.is_loopback());
     }
     Ok(chosen)
+}
+
+/// Megabits a second of the fastest adapter to other hosts among the interfaces that were asked for, as the system says; 0
+/// where it says none, as on most virtual machines. What is no device, such as one end of a virtual pair, says any number.
+pub(crate) fn wire_mbits() -> u32 {
+    let Ok(found) = among(found(), Interfaces::asked(&Environment::of_process()).as_ref()) else { return 0 };
+    let is_device = |place: &std::path::Path| place.join("device").exists() || place.join("bonding").exists();
+    fastest(&found, |name| {
+        let place = std::path::Path::new("/sys/class/net").join(name);
+        is_device(&place).then(|| std::fs::read_to_string(place.join("speed")).ok()).flatten()
+    })
+}
+
+/// The same of interfaces whose `speed` says this. Inner ones count where there are no others.
+fn fastest(found: &[(String, IpAddr)], speed: impl Fn(&str) -> Option<String>) -> u32 {
+    let is_inner = |name: &str| INNER.iter().any(|prefix| name.starts_with(prefix));
+    let outward = || found.iter().filter(|(_, ip)| !ip.is_loopback()).map(|(name, _)| name.as_str());
+    let of = |inner: bool| {
+        let says = |name: &str| speed(name)?.trim().parse::<u32>().ok().filter(|speed| *speed < u32::MAX);
+        outward().filter(|name| is_inner(name) == inner).filter_map(says).max()
+    };
+    if outward().any(|name| !is_inner(name)) { of(false) } else { of(true) }.unwrap_or(0)
 }
 
 /// Those of the addresses that were asked for.
@@ -124,6 +146,34 @@ mod tests {
             ("lo", "::1"),
         ];
         assert_eq!(chosen(&found), ["127.0.0.1", "10.0.0.2", "fd00::2", "172.17.0.1"]);
+    }
+
+    #[test]
+    fn the_fastest_way_to_other_hosts_is_as_fast_as_the_system_says() {
+        let found = |names: &[&str]| -> Vec<(String, IpAddr)> {
+            let ip = |name: &str| if name == "lo" { Ipv4Addr::LOCALHOST } else { Ipv4Addr::new(10, 0, 0, 2) };
+            names.iter().map(|name| ((*name).to_owned(), ip(name).into())).collect()
+        };
+        let speed = |name: &str| {
+            let text = match name {
+                "lo" => "400000\n",
+                "eth0" => "25000\n",
+                "eth1" => "100000\n",
+                "docker0" | "veth1" => "200000\n",
+                "ens3" => "-1\n",
+                "ens4" => "4294967295\n",
+                _ => return None,
+            };
+            Some(text.to_owned())
+        };
+        let fastest = |names: &[&str]| fastest(&found(names), speed);
+        assert_eq!(fastest(&["lo", "eth0"]), 25_000);
+        assert_eq!(fastest(&["lo", "eth0", "eth1", "docker0"]), 100_000);
+        assert_eq!(fastest(&["veth1"]), 200_000);
+        // What is not said is not known, whatever the bridges within say.
+        assert_eq!(fastest(&["ens3", "docker0"]), 0);
+        assert_eq!((fastest(&["wlan0"]), fastest(&["ens4"])), (0, 0));
+        assert_eq!(fastest(&["lo"]), 0);
     }
 
     #[test]

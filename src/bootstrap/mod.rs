@@ -29,7 +29,7 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use interfaces::asked as asked_interfaces;
+pub(crate) use interfaces::{asked as asked_interfaces, wire_mbits};
 #[cfg(test)]
 pub(crate) use join::join;
 pub(crate) use join::{cancelled_join as cancelled, join_unless};

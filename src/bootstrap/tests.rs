@@ -29,7 +29,9 @@ fn member(rank: Rank) -> Member {
         host: format!("host{rank}"),
         pid: 100 + rank,
         process: [rank as u8; 16],
-        boot: [9; 16],
+        machine: [9; 16],
+        host_key: [9; 16],
+        wire_mbits: 0,
         cores: 2,
         // Known, unknown, and both.
         place: Place {

@@ -156,7 +156,7 @@ impl UniqueId {
         if bind.is_empty() {
             for ip in interfaces::usable()? {
                 match TcpListener::bind((ip, 0)) {
-                    Ok(listener) => listeners.push(listener),
+                    Ok(listener) => listeners.push(with_a_long_queue(listener)),
                     Err(error) => tracing::debug!(%ip, %error, "the root does not listen here"),
                 }
             }
@@ -305,9 +305,16 @@ pub(super) fn bind_addresses(value: Option<&str>) -> Result<Vec<IpAddr>> {
     }
 }
 
+/// The standard library's queue is of 128 callers; all ranks call at the same time.
+fn with_a_long_queue(listener: TcpListener) -> TcpListener {
+    // Without it the others call again.
+    let _ = nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::MAXCONN);
+    listener
+}
+
 pub(super) fn listen(address: SocketAddr) -> Result<TcpListener> {
     use std::io::ErrorKind;
-    TcpListener::bind(address).map_err(|error| match error.kind() {
+    TcpListener::bind(address).map(with_a_long_queue).map_err(|error| match error.kind() {
         ErrorKind::AddrInUse => Error::invalid(
             format!("the rendezvous address {address} is in use, most likely by another job"),
             "give each job a port of its own (CONSORT_ADDRESS), and do not use MASTER_PORT, which torchrun's agent holds",

@@ -23,7 +23,7 @@ use crate::topology::{Claim, Place};
 type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The version of everything after the first twelve bytes of a hello.
-pub(super) const WIRE_VERSION: u16 = 4;
+pub(super) const WIRE_VERSION: u16 = 5;
 /// Begins a greeting and a proof.
 pub(super) const MAGIC: [u8; 8] = *b"consort\x01";
 /// The most ranks of a job.
@@ -70,8 +70,12 @@ pub(crate) struct Member {
     pub pid: u32,
     /// A random number of that process.
     pub process: [u8; 16],
-    /// The host's boot id: a hint, never a proof, that two ranks share a host.
-    pub boot: [u8; 16],
+    /// The machine's boot id: ranks with the same one share its cores and its clock.
+    pub machine: [u8; 16],
+    /// What is the same on ranks that may share memory: a hint, never a proof.
+    pub host_key: [u8; 16],
+    /// Megabits a second of its fastest way to other hosts, as the system says; 0 where it says none.
+    pub wire_mbits: u32,
     /// Cores of its host.
     pub cores: u32,
     /// Where in its host it runs.
@@ -298,7 +302,9 @@ fn put_member(out: &mut Vec<u8>, member: &Member) {
     put_text(out, &member.host, HOST_MAX);
     out.extend_from_slice(&member.pid.to_le_bytes());
     out.extend_from_slice(&member.process);
-    out.extend_from_slice(&member.boot);
+    out.extend_from_slice(&member.machine);
+    out.extend_from_slice(&member.host_key);
+    out.extend_from_slice(&member.wire_mbits.to_le_bytes());
     out.extend_from_slice(&member.cores.to_le_bytes());
     for number in [member.place.cache, member.place.node] {
         // The largest number is none, like 0.
@@ -321,7 +327,8 @@ fn member(reader: &mut Reader<'_>) -> Result<Member, Malformed> {
     let host = reader.text(HOST_MAX)?;
     let pid = reader.u32()?;
     let process = reader.array()?;
-    let boot = reader.array()?;
+    let (machine, host_key) = (reader.array()?, reader.array()?);
+    let wire_mbits = reader.u32()?;
     let cores = reader.u32()?;
     let mut number = || Ok(reader.u32()?.checked_sub(1));
     let (cache, node) = (number()?, number()?);
@@ -342,7 +349,7 @@ fn member(reader: &mut Reader<'_>) -> Result<Member, Malformed> {
     for _ in 0..count {
         tcp.push(address(&reader.array()?)?.ok_or(Malformed("a member has an empty address"))?);
     }
-    Ok(Member { host, pid, process, boot, cores, place, devices, unix, tcp })
+    Ok(Member { host, pid, process, machine, host_key, wire_mbits, cores, place, devices, unix, tcp })
 }
 
 /// A hello as the root reads it: of another version, only the part that never changes.

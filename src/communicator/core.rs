@@ -234,7 +234,7 @@ impl Core {
             let until = Instant::now() + timeout;
             let mut waiter = self.policy.waiter();
             while !engine.is_settled() && Instant::now() < until {
-                waiter.pause();
+                waiter.nap_between_calls();
             }
             engine.release();
             Ok(())
@@ -295,7 +295,11 @@ impl Core {
                     if waiter.is_eager() {
                         task.glance();
                     }
-                    let look = waiter.pause_by(|limit| engine.sleep(task, limit));
+                    let look = if engine.looks_are_calls() {
+                        waiter.pause_between_calls(|limit| engine.sleep(task, limit))
+                    } else {
+                        waiter.pause_by(|limit| engine.sleep(task, limit))
+                    };
                     task.tend(engine, look);
                 }
             }
@@ -350,11 +354,14 @@ impl Core {
         let _leave = Leave(&self.waiters);
         let mut waiter = self.policy.waiter();
         while !ticket.is_done() {
-            let progress = self.engine.try_acquire().map(|mut engine| self.advance_queue(&mut engine));
-            if progress == Some(Progress::Moved) {
-                waiter.moved();
-            } else {
-                waiter.pause();
+            let turn = self.engine.try_acquire().map(|mut engine| {
+                let progress = self.advance_queue(&mut engine);
+                (progress, engine.looks_are_calls())
+            });
+            match turn {
+                Some((Progress::Moved, _)) => waiter.moved(),
+                Some((_, true)) => _ = waiter.nap_between_calls(),
+                _ => _ = waiter.pause(),
             }
         }
         ticket.result().map_err(|error| self.told(error))
@@ -385,6 +392,8 @@ impl Core {
         while engine.queued() != 0 {
             if self.advance_queue(engine) == Progress::Moved {
                 waiter.moved();
+            } else if engine.looks_are_calls() {
+                waiter.pause_between_calls(|limit| engine.sleep_queued(limit));
             } else {
                 waiter.pause();
             }
@@ -467,11 +476,14 @@ impl Core {
         let _leave = Leave(&self.waiters);
         let mut waiter = self.policy.waiter();
         while self.queued.load(Ordering::Relaxed) != 0 && Instant::now() < patience {
-            let progress = self.engine.try_acquire().map(|mut engine| self.advance_queue(&mut engine));
-            if progress == Some(Progress::Moved) {
-                waiter.moved();
-            } else {
-                waiter.pause();
+            let turn = self.engine.try_acquire().map(|mut engine| {
+                let progress = self.advance_queue(&mut engine);
+                (progress, engine.looks_are_calls())
+            });
+            match turn {
+                Some((Progress::Moved, _)) => waiter.moved(),
+                Some((_, true)) => _ = waiter.pause_between_calls(std::thread::sleep),
+                _ => _ = waiter.pause(),
             }
         }
         if self.queued.load(Ordering::Relaxed) != 0 {
@@ -510,7 +522,7 @@ impl Core {
                 return;
             }
             drop(engine);
-            waiter.pause();
+            waiter.nap_between_calls();
         }
     }
 }

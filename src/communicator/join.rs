@@ -1,5 +1,6 @@
 //! How communicators come to be: explicitly, under a launcher, or all ranks in one process.
 
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -117,7 +118,9 @@ impl Communicator {
             host: host_name(),
             pid: std::process::id(),
             process: process.shared.nonce,
-            boot: boot_id(),
+            machine: boot_id(),
+            host_key: host_key(),
+            wire_mbits: bootstrap::wire_mbits(),
             cores: cores(),
             place: Place::of_thread(),
             devices: settings.devices,
@@ -196,14 +199,16 @@ impl Communicator {
             return Err(Error::invalid("a communicator of 0 ranks", "ask for at least 1"));
         }
         let process = Process::acquire()?;
-        let (host, boot) = (host_name(), boot_id());
+        let (host, machine, host_key) = (host_name(), boot_id(), host_key());
         let member = |rank| {
             let (cores, place) = at(rank);
             bootstrap::Member {
                 host: host.clone(),
                 pid: std::process::id(),
                 process: process.shared.nonce,
-                boot,
+                machine,
+                host_key,
+                wire_mbits: 0,
                 cores,
                 place,
                 devices: settings.devices,
@@ -274,32 +279,43 @@ fn link_up(
     process.ensure_thread()?;
     shared.enlist(&member);
     link_all(shared, &member, patience)
-        .and_then(|unlinked| match unlinked.is_empty() {
-            true => Ok(()),
-            false if patience.is_cancelled() => Err(bootstrap::cancelled(rank)),
-            false => Err(missing(unlinked, size, timeout)),
+        .and_then(|unlinked| match unlinked {
+            None => Ok(()),
+            Some(_) if patience.is_cancelled() => Err(bootstrap::cancelled(rank)),
+            Some((missing, why)) => Err(unlinked_error(missing, size, timeout, &why)),
         })
         .inspect_err(|error| member.give_up_joining(error))?;
     Ok(member)
 }
 
-fn missing(missing: Vec<Rank>, size: u32, waited: Duration) -> Error {
-    let address = "its control connection (it joined, then stopped or died)".into();
+fn unlinked_error(missing: Vec<Rank>, size: u32, waited: Duration, why: &str) -> Error {
+    let address = format!(
+        "each other at the ports of their control connections (they joined, then {why}: a firewall, or they stopped or died)"
+    );
     Error::MissingRanks { missing, size, waited, address }
 }
 
-/// Links a member to all others; returns those to whom it could not be linked in time.
-fn link_all(shared: &Arc<Shared>, member: &Arc<Member>, patience: Patience<'_>) -> Result<Vec<Rank>> {
-    for peer in (0..member.table.len() as u32).filter(|peer| *peer != member.rank) {
+/// Links a member to all others; returns those to whom it could not be linked in time, and what came of trying.
+fn link_all(
+    shared: &Arc<Shared>,
+    member: &Arc<Member>,
+    patience: Patience<'_>,
+) -> Result<Option<(Vec<Rank>, String)>> {
+    let me = member.rank;
+    for peer in (0..member.table.len() as u32).filter(|peer| *peer != me) {
         if member.table[peer as usize].process == shared.nonce {
             if !shared.link_within(member, peer, patience) {
-                return Ok(vec![peer]);
+                return Ok(Some((vec![peer], format!("rank {peer} of this process did not go on"))));
             }
-        } else if peer < member.rank && dial::dial(shared, member, peer, patience)?.is_err() {
-            return Ok(vec![peer]);
+        } else if peer < me
+            && let Err(error) = dial::dial(shared, member, peer, patience)?
+        {
+            return Ok(Some((vec![peer], format!("rank {me} could not connect to rank {peer} ({error})"))));
         }
     }
-    Ok(member.wait_for_links(patience).err().unwrap_or_default())
+    let Err(missing) = member.wait_for_links(patience) else { return Ok(None) };
+    let at: Vec<String> = member.table[me as usize].tcp.iter().map(ToString::to_string).collect();
+    Ok(Some((missing, format!("did not connect to rank {me} at {}", at.join(", ")))))
 }
 
 fn root_communicator(process: Arc<Process>, member: Arc<Member>, settings: Settings) -> Communicator {
@@ -310,10 +326,10 @@ fn root_communicator(process: Arc<Process>, member: Arc<Member>, settings: Setti
     Communicator::from_core(Core::new(group, process.shared.clone(), settings), process)
 }
 
-/// How many of these ranks of the job run on this host.
+/// How many of these ranks of the job run on this machine, whose cores they share.
 fn ranks_here(member: &Member, ranks: &[Rank]) -> u32 {
-    let here = member.table[member.rank as usize].boot;
-    ranks.iter().filter(|rank| member.table[**rank as usize].boot == here).count() as u32
+    let here = member.table[member.rank as usize].machine;
+    ranks.iter().filter(|rank| member.table[**rank as usize].machine == here).count() as u32
 }
 
 pub(crate) fn host_name() -> String {
@@ -323,13 +339,20 @@ pub(crate) fn host_name() -> String {
         .unwrap_or_else(|| "unknown".into())
 }
 
-/// The kernel's boot id: equal on ranks of one host, unless containers hide it; or what `NCCL_HOSTID` says in its
-/// place. A hint; shared memory is proved by a socket.
-fn boot_id() -> [u8; 16] {
-    let named = Environment::of_process().text("NCCL_HOSTID").map(|(text, _)| text);
-    if let Some(text) = named.filter(|text| !text.is_empty()) {
+/// Equal on ranks that may share memory: of one user, one boot of one kernel and one network namespace, in which the
+/// abstract sockets live through which memory is handed over; or of one text that the user gave instead.
+fn host_key() -> [u8; 16] {
+    let environment = Environment::of_process();
+    let named = ["CONSORT_HOSTID", "NCCL_HOSTID"].iter().filter_map(|name| environment.text(name));
+    if let Some((text, _)) = named.into_iter().find(|(text, _)| !text.is_empty()) {
         return bootstrap::host_id(&text);
     }
+    let namespace = std::fs::metadata("/proc/self/ns/net").map_or((0, 0), |meta| (meta.dev(), meta.ino()));
+    bootstrap::host_id(&format!("{:?} {namespace:?} {}", boot_id(), nix::unistd::geteuid()))
+}
+
+/// The kernel's boot id: equal on ranks of one machine, in whatever containers.
+fn boot_id() -> [u8; 16] {
     let mut id = [0; 16];
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: Vec<u8> =

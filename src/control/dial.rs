@@ -3,16 +3,17 @@
 //! Both sides prove that they know the job's session key, each over both nonces, before anything else is said.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::SocketAddr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::link::{RemoteLink, Stream};
 use super::member::Member;
 use super::patience::Patience;
 use super::process::{Shared, random};
+use super::race;
 use crate::Rank;
 use crate::bootstrap;
 use crate::error::Result;
@@ -94,11 +95,23 @@ pub(crate) fn dial(
     let nonce = random::<16>()?;
     let introduction =
         Introduction { job: member.job, from: member.rank, to: peer, dialler: nonce, answerer: [0; 16] };
+    // Addresses at which something else answered.
+    let mut strange = Vec::new();
     loop {
-        let attempt = connect(member, peer, patience)
-            .and_then(|stream| greet(&stream, introduction, &member.key, patience).map(|()| stream))
-            .and_then(|stream| RemoteLink::new(shared, member, peer, stream))
-            .and_then(|link| shared.adopt(member, link));
+        let attempt = connect(shared, member, peer, &strange, patience).and_then(|stream| {
+            let at = stream.peer_address();
+            if let Err(error) = greet(&stream, introduction, &member.key, patience) {
+                strange.extend(at);
+                return Err(match at {
+                    Some(at) => io::Error::new(error.kind(), format!("{at}: {error}")),
+                    None => error,
+                });
+            }
+            if let Some(at) = at {
+                *shared.reached.lock().unwrap_or_else(PoisonError::into_inner) = Some(at.ip());
+            }
+            RemoteLink::new(shared, member, peer, stream).and_then(|link| shared.adopt(member, link))
+        });
         match attempt {
             Ok(()) => return Ok(Ok(())),
             Err(error) if patience.left().is_zero() => return Ok(Err(error)),
@@ -110,27 +123,30 @@ pub(crate) fn dial(
     }
 }
 
-/// An abstract Unix socket where both ranks see the same host, else TCP.
-fn connect(member: &Member, peer: Rank, patience: Patience<'_>) -> io::Result<Stream> {
+/// An abstract Unix socket where both ranks see the same host as the same user, else TCP.
+fn connect(
+    shared: &Shared,
+    member: &Member,
+    peer: Rank,
+    strange: &[SocketAddr],
+    patience: Patience<'_>,
+) -> io::Result<Stream> {
     let there = &member.table[peer as usize];
     let here = &member.table[member.rank as usize];
-    if there.boot == here.boot
+    if there.host_key == here.host_key
         && !there.unix.is_empty()
         && !here.unix.is_empty()
         && let Ok(address) = std::os::unix::net::SocketAddr::from_abstract_name(&there.unix)
         && let Ok(stream) = UnixStream::connect_addr(&address)
     {
-        return Ok(Stream::Unix(stream));
-    }
-    let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "the rank has no address");
-    for address in &there.tcp {
-        let left = patience.left().max(Duration::from_millis(1));
-        match TcpStream::connect_timeout(address, left.min(Duration::from_secs(3))) {
-            Ok(stream) => return Ok(Stream::Tcp(stream)),
-            Err(error) => last = error,
+        let stream = Stream::Unix(stream);
+        // Another user's rank would turn it away; over TCP the job's key is proof enough.
+        if stream.peer_is_same_user() {
+            return Ok(stream);
         }
     }
-    Err(last)
+    let like = *shared.reached.lock().unwrap_or_else(PoisonError::into_inner);
+    race::connect_to_any(&there.tcp, like, strange, patience).map(Stream::Tcp)
 }
 
 pub(super) fn greet(

@@ -4,13 +4,14 @@
 //! by the control thread), and what is kept is bounded.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{setsockopt, sockopt};
 
 use super::member::{Distance, Member};
 use super::process::Shared;
@@ -20,6 +21,9 @@ use crate::Rank;
 /// Why a rank is lost whose process is gone: the same words however it was noticed.
 pub(super) const ENDED: &str = "its process ended without closing the communicator";
 
+/// A host that does not answer for so long counts as gone, and so does what was on it. Networks that come back sooner,
+/// after a switch has started anew for example, cost a pause.
+const VANISHED_AFTER: Duration = Duration::from_secs(24);
 /// Bytes kept for a peer that does not read, at most; then the link counts as broken.
 const BACKLOG_BYTES_MAX: usize = 4 << 20;
 /// Reads of one link in one turn, of 16 KiB each.
@@ -59,6 +63,26 @@ impl Stream {
             #[cfg(test)]
             Stream::Simulated(_) => Ok(()),
         }
+    }
+
+    /// Where the other end is, if that is on the network.
+    pub(super) fn peer_address(&self) -> Option<SocketAddr> {
+        let Stream::Tcp(stream) = self else { return None };
+        let address = stream.peer_addr().ok()?;
+        Some(SocketAddr::new(address.ip().to_canonical(), address.port()))
+    }
+
+    /// Lets the system find out that the other host has vanished, or the way to it, within [`VANISHED_AFTER`], whether
+    /// something is to be sent or not.
+    fn watch_over(&self) -> io::Result<()> {
+        let Stream::Tcp(stream) = self else { return Ok(()) };
+        let seconds = |part: u32| VANISHED_AFTER.as_secs() as u32 / part;
+        setsockopt(stream, sockopt::KeepAlive, &true)?;
+        setsockopt(stream, sockopt::TcpKeepIdle, &seconds(2))?;
+        setsockopt(stream, sockopt::TcpKeepInterval, &seconds(8))?;
+        setsockopt(stream, sockopt::TcpKeepCount, &4)?;
+        setsockopt(stream, sockopt::TcpUserTimeout, &(VANISHED_AFTER.as_millis() as u32))?;
+        Ok(())
     }
 
     /// Ends the connection for both sides.
@@ -161,6 +185,8 @@ pub(crate) struct RemoteLink {
     pub(crate) peer: Rank,
     pub(crate) distance: Distance,
     pub(crate) stream: Stream,
+    /// Where the other end is, if that is on the network.
+    place: Option<SocketAddr>,
     shared: Weak<Shared>,
     backlog: Mutex<Vec<u8>>,
     incoming: Mutex<Vec<u8>>,
@@ -213,10 +239,12 @@ impl RemoteLink {
         stream: Stream,
     ) -> io::Result<Arc<Self>> {
         stream.set_nonblocking(true)?;
+        stream.watch_over()?;
         Ok(Arc::new(RemoteLink {
             member: Arc::downgrade(member),
             peer,
             distance: stream.distance(),
+            place: stream.peer_address(),
             stream,
             shared: Arc::downgrade(shared),
             backlog: Mutex::new(Vec::new()),
@@ -236,6 +264,7 @@ impl RemoteLink {
             member: Arc::downgrade(member),
             peer,
             distance: stream.distance(),
+            place: stream.peer_address(),
             stream,
             shared: Weak::new(),
             backlog: Mutex::new(Vec::new()),
@@ -308,6 +337,21 @@ impl RemoteLink {
         !self.backlog.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
+    /// What its connection's failure means.
+    fn failed(&self, error: &io::Error) -> String {
+        let to = self.place.as_ref().map_or_else(String::new, |place| format!(" to {place}"));
+        let meaning = match error.kind() {
+            io::ErrorKind::TimedOut | io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+                format!(
+                    "; its host has not answered for {} s, so it or the network to it is down",
+                    VANISHED_AFTER.as_secs()
+                )
+            }
+            _ => String::new(),
+        };
+        format!("its control connection{to} failed: {error}{meaning}")
+    }
+
     /// Whether there are bytes to be read, or the end.
     pub(crate) fn has_more(&self) -> bool {
         use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -333,10 +377,7 @@ impl RemoteLink {
                 Err(_) if matches!(self.stream, Stream::Unix(_)) => {
                     Some(LinkState::Closed { cause: ENDED.into(), ended: true })
                 }
-                Err(error) => Some(LinkState::Closed {
-                    cause: format!("its control connection failed: {error}"),
-                    ended: false,
-                }),
+                Err(error) => Some(LinkState::Closed { cause: self.failed(&error), ended: false }),
             };
             loop {
                 match wire::decode(&mut incoming) {

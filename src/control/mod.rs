@@ -13,6 +13,7 @@ pub(crate) mod link;
 pub(crate) mod member;
 pub(crate) mod patience;
 pub(crate) mod process;
+mod race;
 pub(crate) mod registry;
 mod thread;
 pub(crate) mod wire;

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixListener;
@@ -18,6 +18,7 @@ use consort_memory::sync::{AtomicBool, AtomicU64, Ordering};
 use consort_transports::{Loopback, PidFd, Shm, Transport};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::socket::{Backlog, listen};
 
 use super::link::RemoteLink;
 use super::member::{Link, Member};
@@ -75,6 +76,8 @@ pub(crate) struct Shared {
     pub(crate) unix_name: Vec<u8>,
     pub(super) unix: UnixListener,
     pub(super) tcp: TcpListener,
+    /// The address of another host that answered last.
+    pub(super) reached: Mutex<Option<IpAddr>>,
     pub(super) epoll: Epoll,
     wake: EventFd,
     pub(super) stop: AtomicBool,
@@ -162,6 +165,8 @@ impl Shared {
         let ready = || -> io::Result<(Epoll, EventFd)> {
             unix.set_nonblocking(true)?;
             tcp.set_nonblocking(true)?;
+            // Again, for a longer queue than the standard library's: all ranks call at the same time.
+            listen(&tcp, Backlog::MAXCONN)?;
             let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
             let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
             let readable = |key| EpollEvent::new(EpollFlags::EPOLLIN, key);
@@ -196,6 +201,7 @@ impl Shared {
             unix_name,
             unix,
             tcp,
+            reached: Mutex::default(),
             epoll,
             wake,
             stop: AtomicBool::new(false),

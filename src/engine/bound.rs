@@ -9,13 +9,17 @@ use std::task::Poll;
 use consort_algorithms::plan::{Action, CounterRole, Plan, Position, Region, Step};
 use consort_kernels::{DataType, ReduceOp, Reducer, Scalar, Source, Store, Target, copy};
 use consort_memory::{Counter, Span, SpanMut};
-use consort_transports::{CounterKind, PeerState, TransportError};
+use consort_transports::{Connection, CounterKind, PeerState, TransportError};
 
-use super::executor::{Blockage, Io, Piece};
+use super::executor::{Blockage, Io, Piece, Ready};
 use super::links::{Key, Links, kind};
 use crate::Rank;
 use crate::error::{Error, Result};
+use crate::options::{SLOT_BYTES_MIN, SLOTS};
 use crate::report::evidence::{Traffic, Want};
+
+/// A transport may keep a credit back: a writer must have slots left to go on with.
+const _: () = assert!(SLOTS > 2);
 
 /// Which memory a region of the plan is.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +56,9 @@ pub(crate) struct Bound {
     pub(crate) reducer: Reducer,
     memory: Vec<Memory>,
     counters: Vec<BoundCounter>,
+    /// Links whose credits are told when an operation ends: those on which messages come and none go, where no credit rides,
+    /// and those whose slots may have another length next time, which waits for all credits.
+    told: Vec<usize>,
 }
 
 /// Turns a relative rank of the plan into a rank of the communicator.
@@ -139,6 +146,14 @@ impl Bound {
                 outgoing: waits == (counter.id.role == CounterRole::Credit),
             });
         }
+        let filled =
+            |link: usize| memory.iter().any(|other| matches!(other, Memory::Remote(to) if *to == link));
+        let changes = slot_bytes != SLOT_BYTES_MIN;
+        let told = memory.iter().filter_map(|memory| match memory {
+            Memory::Mailbox(link) if links.is_asked(*link) && (changes || !filled(*link)) => Some(*link),
+            _ => None,
+        });
+        let told = told.collect();
         let bound = Bound {
             plan,
             path,
@@ -151,6 +166,7 @@ impl Bound {
             },
             memory,
             counters,
+            told,
         };
         bound.check(links).map_err(foreign)?;
         Ok(bound)
@@ -243,6 +259,10 @@ impl Bound {
                 CounterKind::Credit => all[at].1.returned = raised(index),
             }
         }
+        // What the peer cannot know yet is not missing on its side.
+        for (link, traffic) in &mut all {
+            traffic.returned -= links.up(*link).connection.untold_credits().min(traffic.returned);
+        }
         all.into_iter().map(|(_, traffic)| traffic).collect()
     }
 
@@ -274,6 +294,8 @@ impl Bound {
             };
             let up = links.up_mut(counter.link);
             if up.filled_slot_bytes != self.slot_bytes {
+                // The peer waits for the same.
+                up.connection.tell_credits();
                 if own.value() < up.filled {
                     return Some(counter.link);
                 }
@@ -292,6 +314,9 @@ impl Bound {
                 Memory::Remote(link) => links.up_mut(*link).filled += slots,
                 _ => {}
             }
+        }
+        for link in &self.told {
+            links.up_mut(*link).connection.tell_credits();
         }
     }
 }
@@ -431,6 +456,36 @@ impl Io for RealIo<'_> {
         finish: bool,
         done: &mut usize,
     ) -> std::result::Result<Poll<()>, Broken> {
+        self.send(target, source, (bytes, finish), None, done)
+    }
+
+    fn fill(
+        &mut self,
+        target: Piece,
+        source: Piece,
+        (bytes, finish): (usize, bool),
+        ready: Ready,
+        done: &mut usize,
+    ) -> std::result::Result<Poll<()>, Broken> {
+        let is_stored = self.bound.counters[ready.counter as usize].peer.is_some();
+        let with = (!is_stored).then_some((ready.value, ready.tag));
+        if self.send(target, source, (bytes, finish), with, done)?.is_pending() {
+            return Ok(Poll::Pending);
+        }
+        if is_stored { self.signal(ready.counter, ready.value, ready.tag) } else { Ok(Poll::Ready(())) }
+    }
+}
+
+impl RealIo<'_> {
+    /// Puts, and signals with it where that is not a store.
+    fn send(
+        &mut self,
+        target: Piece,
+        source: Piece,
+        (bytes, finish): (usize, bool),
+        ready: Option<(u64, u64)>,
+        done: &mut usize,
+    ) -> std::result::Result<Poll<()>, Broken> {
         let Memory::Remote(link) = self.bound.memory[target.region as usize] else {
             unreachable!("a put goes to a peer's mailbox")
         };
@@ -453,7 +508,8 @@ impl Io for RealIo<'_> {
                 *done = bytes;
                 return Ok(Poll::Ready(()));
             }
-            return self.links.up_mut(link).connection.put(target.offset, span, done).map_err(broken);
+            let connection = &mut self.links.up_mut(link).connection;
+            return hand_over(&mut **connection, target.offset, span, ready, done).map_err(broken);
         }
         let mut bounce = std::mem::take(&mut self.links.up_mut(link).bounce);
         bounce.resize(bounce.len().max(bytes), 0);
@@ -463,8 +519,21 @@ impl Io for RealIo<'_> {
             self.reducer.fold(&[to], &[from], finish);
         }
         let up = self.links.up_mut(link);
-        let put = up.connection.put(target.offset, Span::of(&bounce[..bytes]), done);
+        let sent = hand_over(&mut *up.connection, target.offset, Span::of(&bounce[..bytes]), ready, done);
         up.bounce = bounce;
-        put.map_err(broken)
+        sent.map_err(broken)
+    }
+}
+
+fn hand_over(
+    connection: &mut dyn Connection,
+    offset: usize,
+    bytes: Span<'_>,
+    ready: Option<(u64, u64)>,
+    done: &mut usize,
+) -> std::result::Result<Poll<()>, TransportError> {
+    match ready {
+        Some(ready) => connection.fill(offset, bytes, ready, done),
+        None => connection.put(offset, bytes, done),
     }
 }

@@ -6,7 +6,7 @@
 
 use std::task::Poll;
 
-use consort_algorithms::plan::{Action, CounterRole, Operand, Plan, Position, Region, Step};
+use consort_algorithms::plan::{Action, CounterId, CounterRole, Operand, Plan, Position, Region, Step};
 use consort_algorithms::{Extents, Rank, lengths};
 
 /// Memory and links, as the executor sees them. Regions and counters are the plan's own numbers.
@@ -35,6 +35,29 @@ pub(crate) trait Io {
         finish: bool,
         done: &mut usize,
     ) -> Result<Poll<()>, Self::Fault>;
+
+    /// The same, and then the signal that says so, which a link may send at once.
+    fn fill(
+        &mut self,
+        target: Piece,
+        source: Piece,
+        (bytes, finish): (usize, bool),
+        ready: Ready,
+        done: &mut usize,
+    ) -> Result<Poll<()>, Self::Fault> {
+        if self.put(target, source, bytes, finish, done)?.is_pending() {
+            return Ok(Poll::Pending);
+        }
+        self.signal(ready.counter, ready.value, ready.tag)
+    }
+}
+
+/// The signal that publishes what was put.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ready {
+    pub(crate) counter: u32,
+    pub(crate) value: u64,
+    pub(crate) tag: u64,
 }
 
 /// A part of a region.
@@ -228,24 +251,18 @@ impl Executor {
             lane.blocked = false;
             let before = (lane.at, lane.iteration, lane.put_done);
             let result = loop {
-                match self.step(
-                    plan,
-                    &plan.steps[lane.at as usize],
-                    lane.iteration,
-                    &mut lane.put_done,
-                    sizes,
-                    io,
-                ) {
-                    Ok(Poll::Ready(())) => {}
+                let ahead = &plan.steps[lane.at as usize..bounds.end as usize];
+                let taken = match self.step(plan, ahead, lane.iteration, &mut lane.put_done, sizes, io) {
+                    Ok(Poll::Ready(taken)) => taken,
                     Ok(Poll::Pending) => {
                         self.blocked_lane = index;
                         lane.blocked = true;
                         break Ok(());
                     }
                     Err(stop) => break Err(stop),
-                }
+                };
                 lane.put_done = 0;
-                lane.at += 1;
+                lane.at += taken;
                 if lane.at == bounds.end {
                     lane.at = bounds.start;
                     lane.iteration += 1;
@@ -273,16 +290,18 @@ impl Executor {
         })
     }
 
+    /// Does the first of the steps `ahead`. How many it has done: a put and the signal behind it are one.
     #[inline]
     fn step<I: Io>(
         &mut self,
         plan: &Plan,
-        step: &Step,
+        ahead: &[Step],
         iteration: u32,
         put_done: &mut usize,
         sizes: &Sizes<'_>,
         io: &mut I,
-    ) -> Result<Poll<()>, Stop<I::Fault>> {
+    ) -> Result<Poll<u32>, Stop<I::Fault>> {
+        let step = &ahead[0];
         match step.action {
             Action::Wait => {
                 let counter = &plan.counters[step.counter as usize];
@@ -297,7 +316,7 @@ impl Executor {
                         return Err(Stop::Mismatch { peer: counter.id.writer });
                     }
                 }
-                Ok(Poll::Ready(()))
+                Ok(Poll::Ready(1))
             }
             Action::Signal => {
                 // Exactly one lane raises a counter, so the value it reaches is known here.
@@ -307,32 +326,55 @@ impl Executor {
                     Poll::Ready(()) => self.raised[step.counter as usize] = value,
                     Poll::Pending => self.blockage = Some(Blockage::Signal { counter: step.counter }),
                 }
-                Ok(sent)
+                Ok(sent.map(|()| 1))
             }
             Action::Copy | Action::Reduce => {
                 let bytes = length(plan, step, iteration, sizes);
                 if bytes != 0 {
                     self.fold(plan, step, iteration, bytes, sizes, io);
                 }
-                Ok(Poll::Ready(()))
+                Ok(Poll::Ready(1))
             }
-            Action::Put => {
-                let bytes = length(plan, step, iteration, sizes);
-                if bytes == 0 {
-                    return Ok(Poll::Ready(()));
-                }
-                let target = self.piece(plan, &plan.targets(step)[0], false, iteration, sizes);
-                let source = self.piece(plan, &plan.sources(step)[0], step.raw & 1 != 0, iteration, sizes);
-                let taken =
-                    io.put(target, source, bytes, step.has(Step::FINISH), put_done).map_err(Stop::Fault)?;
-                if taken.is_pending() {
-                    self.blockage = Some(Blockage::Put { region: target.region });
-                }
-                Ok(taken)
-            }
+            Action::Put => self.put(plan, ahead, iteration, put_done, sizes, io),
             // No link of this version reads a peer's memory, and the planner makes no such plan.
             Action::Get => unreachable!("the planner binds no plan with a get"),
         }
+    }
+
+    fn put<I: Io>(
+        &mut self,
+        plan: &Plan,
+        ahead: &[Step],
+        iteration: u32,
+        done: &mut usize,
+        sizes: &Sizes<'_>,
+        io: &mut I,
+    ) -> Result<Poll<u32>, Stop<I::Fault>> {
+        let step = &ahead[0];
+        let bytes = length(plan, step, iteration, sizes);
+        if bytes == 0 {
+            return Ok(Poll::Ready(1));
+        }
+        let (target, finish) = (&plan.targets(step)[0], step.has(Step::FINISH));
+        let source = self.piece(plan, &plan.sources(step)[0], step.raw & 1 != 0, iteration, sizes);
+        let signal = ahead.get(1).filter(|next| publishes(plan, next, target.region));
+        let target = self.piece(plan, target, false, iteration, sizes);
+        let (taken, steps) = match signal {
+            Some(signal) => {
+                let value = self.raised[signal.counter as usize] + signal.value as u64;
+                let ready = Ready { counter: signal.counter, value, tag: sizes.tag };
+                let taken = io.fill(target, source, (bytes, finish), ready, done).map_err(Stop::Fault)?;
+                if taken.is_ready() {
+                    self.raised[signal.counter as usize] = value;
+                }
+                (taken, 2)
+            }
+            None => (io.put(target, source, bytes, finish, done).map_err(Stop::Fault)?, 1),
+        };
+        if taken.is_pending() {
+            self.blockage = Some(Blockage::Put { region: target.region });
+        }
+        Ok(taken.map(|()| steps))
     }
 
     fn fold<I: Io>(
@@ -387,6 +429,18 @@ impl Executor {
         };
         Piece { region: operand.region, raw, offset }
     }
+}
+
+/// Whether a step signals that a peer's mailbox, a region of the plan, has been filled.
+#[inline]
+fn publishes(plan: &Plan, step: &Step, region: u16) -> bool {
+    let Region::Mailbox { owner, writer, channel } = plan.regions[region as usize].region else {
+        return false;
+    };
+    let is_its = |id: &CounterId| {
+        id.role == CounterRole::Ready && (id.owner, id.writer, id.channel) == (owner, writer, channel)
+    };
+    step.action == Action::Signal && is_its(&plan.counters[step.counter as usize].id)
 }
 
 /// Whether a region of a plan holds the blocks of all ranks.

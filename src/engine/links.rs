@@ -12,6 +12,9 @@ use consort_transports::{
     Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, PeerState, Shm, TransportError,
 };
 
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
+
 use super::bound::Broken;
 use super::packets::letters::{self, Letters};
 use super::routes::Routes;
@@ -25,6 +28,29 @@ use crate::report::evidence::Want;
 /// A peer and the channel to it.
 pub(crate) type Key = (Rank, u16);
 
+/// A look at a link that moves nothing by itself is a call of the system. One in this many looks of a rank that waits goes to
+/// all such links, the others to those that it waits for.
+const LOOKS_PER_SWEEP: u32 = 8;
+/// The same where it waits for none of them: a look is then a load of shared memory.
+const LOADS_PER_SWEEP: u32 = 64;
+
+/// Links that one sleep is on, at most.
+pub(super) const SLEEPS_ON_MAX: usize = 32;
+
+/// A connection that takes too long.
+pub(crate) struct Overdue {
+    pub(crate) peer: Rank,
+    /// Which side was to call, and where, if one had to.
+    pub(crate) waits_for: Option<String>,
+}
+
+/// A link that an operation waits for, and whether it has something to send there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) link: usize,
+    pub(crate) sends: bool,
+}
+
 /// All connections of a communicator.
 pub(crate) struct Links {
     index: HashMap<Key, usize>,
@@ -32,6 +58,10 @@ pub(crate) struct Links {
     routes: Box<dyn Routes>,
     /// Numbers of the links that move nothing unless asked to.
     messages: Vec<usize>,
+    /// Looks of a rank that waits; see [`LOOKS_PER_SWEEP`].
+    looks: u32,
+    /// Whether nothing came in the last sleep, on the links that it was on.
+    slept_through: bool,
     /// Short messages, by the other rank.
     letters: Vec<Option<Box<Letters>>>,
 }
@@ -67,7 +97,15 @@ pub(crate) struct Up {
 
 impl Links {
     pub(crate) fn new(routes: Box<dyn Routes>) -> Self {
-        Links { index: HashMap::new(), slots: Vec::new(), routes, messages: Vec::new(), letters: Vec::new() }
+        Links {
+            index: HashMap::new(),
+            slots: Vec::new(),
+            routes,
+            messages: Vec::new(),
+            looks: 0,
+            slept_through: false,
+            letters: Vec::new(),
+        }
     }
 
     /// The ways to other ranks.
@@ -113,9 +151,10 @@ impl Links {
                 continue;
             }
             let transport = self.routes.transport(group, key.0)?;
-            let endpoint = transport
-                .endpoint(Layout::new(mailbox_bytes(key.1)).on(group.member.node()))
-                .map_err(|error| link_error(group, key.0, error))?;
+            // As the control link was made, which has come through.
+            let calls = group.members[key.0 as usize] < group.member.rank;
+            let layout = Layout::new(mailbox_bytes(key.1)).on(group.member.node()).calling(calls);
+            let endpoint = transport.endpoint(layout).map_err(|error| link_error(group, key.0, error))?;
             let address = endpoint.address().clone();
             group.send(key.0, Message::Address { channel: key.1, address });
             self.index.insert(*key, self.slots.len());
@@ -204,11 +243,12 @@ impl Links {
     }
 
     /// A peer whose half has been there for longer than `limit` without the connection coming up.
-    pub(crate) fn overdue(&mut self, numbers: &[usize], now: Instant, limit: Duration) -> Option<Rank> {
+    pub(crate) fn overdue(&mut self, numbers: &[usize], now: Instant, limit: Duration) -> Option<Overdue> {
         numbers.iter().find_map(|number| match &mut self.slots[*number] {
-            Slot { key, state: State::Connecting(_, since) } => {
+            Slot { key, state: State::Connecting(connecting, since) } => {
                 let since = *since.get_or_insert(now);
-                (now.saturating_duration_since(since) >= limit).then_some(key.0)
+                let is_overdue = now.saturating_duration_since(since) >= limit;
+                is_overdue.then(|| Overdue { peer: key.0, waits_for: connecting.waits_for() })
             }
             _ => None,
         })
@@ -259,28 +299,95 @@ impl Links {
         self.messages.iter().map(|number| self.up(*number)).all(|up| up.closed || up.connection.is_flushed())
     }
 
-    /// Whether the peers have emptied every slot that was filled, on links where a close could lose one.
+    /// Whether the peers have emptied every slot that was filled, or their systems have all of it, on links where a close
+    /// could lose one.
     pub(crate) fn is_emptied(&self) -> bool {
         let emptied = |up: &Up| up.connection.counter(CounterKind::Credit).value() >= up.filled;
-        self.messages.iter().map(|number| self.up(*number)).all(|up| up.closed || emptied(up))
+        let is_safe = |up: &Up| up.closed || emptied(up) || up.connection.is_delivered();
+        self.messages.iter().map(|number| self.up(*number)).all(is_safe)
+    }
+
+    /// Whether a link moves nothing unless asked to.
+    pub(crate) fn is_asked(&self, number: usize) -> bool {
+        matches!(&self.slots[number].state, State::Up(up) if up.connection.capabilities().messages_only)
     }
 
     /// Moves what is under way on links that need it.
     pub(crate) fn progress(&mut self) -> std::result::Result<(), Broken> {
-        for at in 0..self.messages.len() {
-            let number = self.messages[at];
-            let rank = self.slots[number].key.0;
-            let up = self.up_mut(number);
-            if up.closed {
-                continue;
-            }
-            match up.connection.progress() {
-                Ok(PeerState::Open) => {}
-                Ok(PeerState::Closed) | Err(TransportError::PeerClosed { .. }) => up.closed = true,
-                Err(error) => return Err(Broken { peer: rank, error }),
-            }
+        (0..self.messages.len()).try_for_each(|at| self.progress_at(self.messages[at]))
+    }
+
+    fn progress_at(&mut self, number: usize) -> std::result::Result<(), Broken> {
+        let rank = self.slots[number].key.0;
+        let up = self.up_mut(number);
+        if up.closed {
+            return Ok(());
+        }
+        match up.connection.progress() {
+            Ok(PeerState::Open) => {}
+            Ok(PeerState::Closed) | Err(TransportError::PeerClosed { .. }) => up.closed = true,
+            Err(error) => return Err(Broken { peer: rank, error }),
         }
         Ok(())
+    }
+
+    /// Moves what is under way on the links that an operation waits for, and now and then on all: others wait for this
+    /// rank. Whether a counter went up that the operation may wait for.
+    pub(crate) fn progress_for(&mut self, wanted: &[Wanted]) -> std::result::Result<bool, Broken> {
+        self.looks = self.looks.wrapping_add(1);
+        let before = self.heard(wanted);
+        let looks = if wanted.is_empty() { LOADS_PER_SWEEP } else { LOOKS_PER_SWEEP };
+        // A peer that takes nothing may wait for this rank to take what it has sent.
+        let sends = || wanted.iter().any(|wanted| wanted.sends);
+        if std::mem::take(&mut self.slept_through) || self.looks.is_multiple_of(looks) || sends() {
+            self.progress()?;
+        } else {
+            wanted.iter().try_for_each(|wanted| self.progress_at(wanted.link))?;
+        }
+        Ok(self.heard(wanted) != before)
+    }
+
+    /// A word that changes with what arrives on some links.
+    fn heard(&self, wanted: &[Wanted]) -> u64 {
+        let counters = |up: &Up| {
+            let value = |kind| up.connection.counter(kind).value();
+            value(CounterKind::Ready).wrapping_add(value(CounterKind::Credit))
+        };
+        wanted.iter().map(|wanted| counters(self.up(wanted.link))).fold(0, u64::wrapping_add)
+    }
+
+    /// Sends the credits that are kept back.
+    pub(crate) fn tell_credits(&mut self) {
+        for at in 0..self.messages.len() {
+            self.up_mut(self.messages[at]).connection.tell_credits();
+        }
+    }
+
+    /// Sleeps until something can be done on the links that are waited for, but not longer than `limit`.
+    pub(crate) fn sleep(&mut self, wanted: &[Wanted], limit: Duration) {
+        // Where something is to be sent, what comes from any link may be what its peer waits for.
+        let sends = wanted.iter().any(|wanted| wanted.sends);
+        let events = |number: &usize| {
+            let up = self.up(*number);
+            let asked = wanted.iter().find(|wanted| wanted.link == *number);
+            let mut events = PollFlags::empty();
+            events.set(PollFlags::POLLIN, sends || asked.is_some());
+            events.set(
+                PollFlags::POLLOUT,
+                !up.connection.is_flushed() || asked.is_some_and(|asked| asked.sends),
+            );
+            // A stream that has ended is readable for ever.
+            let wake = up.connection.wake().filter(|_| !up.closed && !events.is_empty());
+            wake.map(|wake| PollFd::new(wake, events))
+        };
+        let mut polled = self.messages.iter().filter_map(events);
+        let Some(first) = polled.next() else { return std::thread::sleep(limit) };
+        // Those beyond are looked at when the limit is over.
+        let mut fds: [PollFd<'_>; SLEEPS_ON_MAX] = std::array::from_fn(|_| first.clone());
+        let count = 1 + fds[1..].iter_mut().zip(polled).map(|(fd, polled)| *fd = polled).count();
+        // An error is a sleep that ended early.
+        let ready = ppoll(&mut fds[..count], Some(TimeSpec::from_duration(limit)), None);
+        self.slept_through = ready == Ok(0);
     }
 
     /// Bytes of memory that the connections take here, apart from the peers'.

@@ -40,9 +40,10 @@ use crate::control::group::Group;
 use crate::error::{Error, Result};
 use crate::options::Settings;
 use crate::planner::{Cache, Choices, Machine, Planner};
+use crate::wait::NAP_MIN;
 use crate::work::Ticket;
-use bound::Bound;
-use links::Links;
+use bound::{Bound, Broken};
+use links::{Links, SLEEPS_ON_MAX, Wanted};
 use mapped::Shares;
 use packets::Packets;
 use routes::Routes;
@@ -76,6 +77,9 @@ pub(crate) struct Engine {
     /// The task of the call that somebody waits for, kept so that its tables are reused.
     foreground: Option<Box<Task>>,
     queue: VecDeque<Queued>,
+    /// The links that the task of the last turn is blocked on, and whether by nothing else.
+    wanted: Vec<Wanted>,
+    wants_links_alone: bool,
 }
 
 /// An operation that was started and is not finished.
@@ -180,6 +184,8 @@ impl Engine {
             pairs: vec![(0, 0); size],
             foreground: None,
             queue: VecDeque::new(),
+            wanted: Vec::new(),
+            wants_links_alone: false,
         }
     }
 
@@ -233,6 +239,7 @@ impl Engine {
     #[inline]
     pub(crate) fn turn(&mut self, task: &mut Task, buffers: &[Buffers<'_>]) -> Result<Progress> {
         if task.is_ending() {
+            self.wanted.clear();
             return task.end(self).map_or(Ok(Progress::Blocked), Err);
         }
         match self.advance(task, buffers) {
@@ -251,12 +258,15 @@ impl Engine {
         task: &mut Task,
         buffers: &[Buffers<'_>],
     ) -> std::result::Result<Progress, Trouble> {
-        let progress = task.advance(self, buffers)?;
-        // Also when it is done: signals that the kernel has not taken yet must not wait for the next call.
-        if self.links.needs_progress()
-            && let Err(broken) = self.links.progress()
-        {
-            return Err(Trouble::Broken { request: task.request().map(Box::new), broken });
+        let mut progress = task.advance(self, buffers)?;
+        if self.links.needs_progress() {
+            match self.progress(task, progress) {
+                Ok(true) if progress == Progress::Blocked => progress = Progress::Moved,
+                Ok(_) => {}
+                Err(broken) => {
+                    return Err(Trouble::Broken { request: task.request().map(Box::new), broken });
+                }
+            }
         }
         if progress == Progress::Done {
             if self.links.needs_progress() && !self.links.is_flushed() {
@@ -265,6 +275,23 @@ impl Engine {
             task.leave(self);
         }
         Ok(progress)
+    }
+
+    /// Moves what is under way on links that need help. Whether what the task is blocked on may have come.
+    fn progress(&mut self, task: &Task, progress: Progress) -> std::result::Result<bool, Broken> {
+        self.wanted.clear();
+        self.wants_links_alone = false;
+        if progress == Progress::Done {
+            // What the system has not taken yet must not wait for the next call.
+            return if self.links.is_flushed() { Ok(false) } else { self.links.progress().map(|()| false) };
+        }
+        self.wants_links_alone = task.wants(&self.links, &mut self.wanted);
+        self.links.progress_for(&self.wanted)
+    }
+
+    /// Whether every look of the blocked task, since its last turn, is a call of the system.
+    pub(crate) fn looks_are_calls(&self) -> bool {
+        !self.wanted.is_empty()
     }
 
     /// What this rank sleeps by while a task waits, if the rank that it waits for would ring.
@@ -280,10 +307,31 @@ impl Engine {
     /// Sleeps while a task is blocked, but not longer than `limit`; or returns at once and is to be called again if
     /// nothing has moved until then.
     pub(crate) fn sleep(&mut self, task: &Task, limit: Duration) {
+        if !self.wanted.is_empty() {
+            // Peers may wait for credits that are kept back; after a first short sleep they are told.
+            if limit > NAP_MIN {
+                self.links.tell_credits();
+            }
+            // What comes another way ends no such sleep.
+            let alone = self.wants_links_alone && self.wanted.len() <= SLEEPS_ON_MAX;
+            let limit = if alone { limit * BELL_NAPS } else { limit };
+            return self.links.sleep(&self.wanted, limit);
+        }
         match self.bell(task) {
             Some(bell) if !bell.is_armed() => bell.arm(),
             Some(bell) if bell.sleep(limit * BELL_NAPS) => {}
             _ => std::thread::sleep(limit),
+        }
+    }
+
+    /// The same while the first queued operation is blocked.
+    pub(crate) fn sleep_queued(&mut self, limit: Duration) {
+        match self.queue.pop_front() {
+            Some(first) => {
+                self.sleep(&first.task, limit);
+                self.queue.push_front(first);
+            }
+            None => std::thread::sleep(limit),
         }
     }
 
@@ -388,6 +436,7 @@ impl Engine {
     /// Closes the connections of an idle engine and forgets what was bound to them; both come again when needed.
     pub(crate) fn release(&mut self) {
         self.links.close();
+        self.wanted.clear();
         self.packets = Packets::default();
         self.shares = Shares::default();
         self.cache = Cache::new();

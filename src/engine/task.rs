@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use consort_kernels::Reducer;
 
 use super::executor::Progress;
-use super::links::Links;
+use super::links::{Links, Overdue, Wanted};
 use super::packets::{Exchange, Packets};
 use super::part::Part;
 use super::trouble::{self, Ending, Trouble, Watch};
@@ -271,6 +271,11 @@ impl Task {
         all
     }
 
+    /// Adds the links that it waits for and that move nothing unless asked to. Whether it waits for nothing else.
+    pub(crate) fn wants(&self, links: &Links, all: &mut Vec<Wanted>) -> bool {
+        self.parts[..self.count].iter().fold(true, |only, part| part.wants(links, all) && only)
+    }
+
     /// The calls in which it waits for a peer of which everything that it sent has been looked at.
     pub(crate) fn waits_for<'a>(&'a self, links: &'a Links, peer: Rank) -> impl Iterator<Item = &'a Request> {
         let waits = move |part: &&Part| {
@@ -305,7 +310,7 @@ impl Task {
         packets: &mut Packets,
         now: Instant,
         limit: Duration,
-    ) -> Option<Rank> {
+    ) -> Option<Overdue> {
         self.parts[..self.count].iter().find_map(|part| part.connecting_for(links, packets, now, limit))
     }
 

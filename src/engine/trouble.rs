@@ -180,10 +180,12 @@ pub(crate) fn look(task: &mut Task, engine: &mut Engine, now: Instant) -> Result
         }
     }
     let Engine { links, packets, settings, .. } = engine;
-    if let Some(peer) = task.connecting_for(links, packets, now, settings.connect_timeout) {
+    if let Some(overdue) = task.connecting_for(links, packets, now, settings.connect_timeout) {
         let limit = seconds(engine.settings.connect_timeout);
-        let cause = format!("both sides began to connect, and after {limit} the connection is not there");
-        return Err(lost_on_the_way(engine, peer, cause).into());
+        let waits_for = overdue.waits_for.map_or_else(String::new, |what| format!(": {what}"));
+        let cause =
+            format!("both sides began to connect, and after {limit} the connection is not there{waits_for}");
+        return Err(lost_on_the_way(engine, overdue.peer, cause).into());
     }
     if let Some((record, stuck, traffic)) = task.standing(engine) {
         let since = task.watch.stand(record, &stuck, now);

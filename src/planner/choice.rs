@@ -10,7 +10,7 @@ use consort_algorithms::Collective;
 use consort_algorithms::catalogue::Algorithm;
 
 use super::Program;
-use super::planning::{Chosen, Planning, WIDE_SLOT_BYTES_MAX, longest_slot, size_class};
+use super::planning::{Chosen, Planning, WIDE_SLOT_BYTES_MAX, size_class};
 use crate::call::{Call, Kind};
 use crate::engine::packets::moves::Moves;
 use crate::engine::packets::{MESSAGE_BYTES_MAX, letters};
@@ -119,7 +119,7 @@ impl Choices {
             channel_base: match algorithm {
                 Algorithm::Pair => PAIR_CHANNELS,
                 _ if short => SHORT_CHANNELS,
-                _ if longest_slot(algorithm) == SLOT_BYTES_MAX => LONG_CHANNELS,
+                _ if self.planning.longest_slot(algorithm) == SLOT_BYTES_MAX => LONG_CHANNELS,
                 _ => WIDE_CHANNELS,
             },
             id: self.number(algorithm)?,

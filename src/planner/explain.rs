@@ -28,8 +28,8 @@ pub struct Candidate {
     pub algorithm: Algorithm,
     /// Whether it is the one that runs.
     pub chosen: bool,
-    /// Whether the restriction and the determinism leave it.
-    pub allowed: bool,
+    /// Why it cannot be chosen, where it cannot: a restriction, the determinism, or a proof that would take too long.
+    pub excluded: Option<String>,
     /// Its price, in seconds.
     pub predicted_s: f64,
     /// What the tuning table says, in seconds.
@@ -94,7 +94,7 @@ impl Explanation {
             let Candidate {
                 algorithm,
                 chosen,
-                allowed,
+                excluded,
                 predicted_s,
                 measured_s,
                 slot_bytes,
@@ -107,10 +107,12 @@ impl Explanation {
                 |cost| (cost.rounds.to_string(), cost.depth.to_string(), cost.messages.to_string()),
             );
             format!(
-                "{{\"algorithm\":{},\"chosen\":{chosen},\"allowed\":{allowed},\"predicted_s\":{},\"measured_s\":{},\
+                "{{\"algorithm\":{},\"chosen\":{chosen},\"allowed\":{},\"excluded\":{},\"predicted_s\":{},\"measured_s\":{},\
                  \"slot_bytes\":{slot_bytes},\"fold_hash\":{fold},\"rounds\":{rounds},\"depth\":{depth},\
                  \"messages\":{messages}}}",
                 quoted(&algorithm.to_string()),
+                excluded.is_none(),
+                excluded.as_ref().map_or_else(|| "null".into(), |reason| quoted(reason)),
                 number(Some(*predicted_s)),
                 number(*measured_s),
             )
@@ -170,10 +172,15 @@ impl fmt::Display for Explanation {
         }
         writeln!(f, "{head}")?;
         if let Some(Candidate { algorithm, fold_hash, .. }) = self.chosen() {
+            let excluded = self.candidates.iter().filter(|candidate| candidate.excluded.is_some()).count();
+            let among = match excluded {
+                0 => String::new(),
+                _ => format!(" of the {} that are not excluded", self.candidates.len() - excluded),
+            };
             let origin = match self.origin {
-                Origin::Priced => "has the lowest price",
-                Origin::Tuned => "was the fastest when it was measured",
-                Origin::Named => "was asked for",
+                Origin::Priced => format!("has the lowest price{among}"),
+                Origin::Tuned => format!("was the fastest{among} when it was measured"),
+                Origin::Named => "was asked for".into(),
             };
             let fold = fold_hash.map_or_else(String::new, |hash| format!(", fold {hash:016x}"));
             writeln!(f, "chosen: {algorithm}, slots of {slot_bytes} bytes{fold}: it {origin}")?;
@@ -200,7 +207,10 @@ impl fmt::Display for Explanation {
                 cost(|cost| cost.messages),
                 candidate.slot_bytes,
                 candidate.fold_hash.map_or_else(|| "?".into(), |hash| format!("{hash:016x}")),
-                if candidate.allowed { "" } else { "  (excluded)" },
+                candidate
+                    .excluded
+                    .as_ref()
+                    .map_or_else(String::new, |reason| format!("  (excluded: {reason})")),
             )?;
         }
         Ok(())

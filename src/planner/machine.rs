@@ -3,9 +3,9 @@
 //! Invariant: made from the table that all ranks have, so it is the same on all of them. Absent: probing, and
 //! distances that are proved; prices need no proof.
 
-use std::collections::BTreeSet;
+use std::collections::HashMap;
 
-use consort_algorithms::topology::{self, Topology};
+use consort_algorithms::topology::{self, Inside, Topology};
 
 use crate::control::group::Group;
 use crate::options::TransportChoice;
@@ -23,6 +23,14 @@ pub(crate) struct Machine {
     pub(crate) per_domain: u32,
     /// Cores of a host; of the one with the fewest.
     pub(crate) cores: u32,
+    /// Whether what goes between hosts goes through the kernel's sockets.
+    pub(crate) sockets: bool,
+    /// Ranks that take turns on a core, where that is most: hosts may be parts of one machine.
+    pub(crate) turns: u32,
+    /// Megabits a second of a host's way to others, of the slowest; 0 where no host says.
+    pub(crate) wire_mbits: u32,
+    /// The host of each rank, counted in the order in which they come, where `per_box` does not say it; empty otherwise.
+    pub(crate) host_of: Vec<u32>,
 }
 
 impl Machine {
@@ -30,36 +38,87 @@ impl Machine {
     pub(crate) fn of(group: &Group) -> Self {
         let table = &group.member.table;
         let members = || group.members.iter().map(|rank| &table[*rank as usize]);
-        let hosts: BTreeSet<[u8; 16]> = members().map(|member| member.boot).collect();
+        let (hosts, host_of) = numbered(members().map(|member| member.host_key));
         let ranks = group.size();
-        let per_box = ranks / hosts.len().max(1) as u32;
-        let boots: Vec<[u8; 16]> = members().map(|member| member.boot).collect();
-        let mut boxes = boots.chunks(per_box.max(1) as usize);
+        let per_box = ranks / hosts;
         let even =
-            boxes.len() == hosts.len() && boxes.all(|ranks| ranks.iter().all(|boot| *boot == ranks[0]));
+            per_box * hosts == ranks && host_of.iter().zip(0..).all(|(host, rank)| *host == rank / per_box);
+        let (machines, machine_of) = numbered(members().map(|member| member.machine));
+        let turns = |machine: u32| {
+            let here =
+                || members().zip(&machine_of).filter(|(_, of)| **of == machine).map(|(member, _)| member);
+            let cores = here().map(|member| member.cores).min().unwrap_or(1).max(1);
+            (here().count() as u32).div_ceil(cores)
+        };
         let places: Vec<Place> = members().map(|member| member.place).collect();
         Machine {
-            per_domain: if hosts.len() == 1 { per_domain(&places) } else { 1 },
+            per_domain: if hosts == 1 { per_domain(&places) } else { 1 },
             ranks,
-            hosts: hosts.len() as u32,
+            hosts,
             per_box: if even { per_box } else { 1 },
             cores: members().map(|member| member.cores).min().unwrap_or(1).max(1),
+            sockets: hosts > 1,
+            turns: (0..machines).map(turns).max().unwrap_or(1),
+            wire_mbits: members()
+                .map(|member| member.wire_mbits)
+                .filter(|mbits| *mbits > 0)
+                .min()
+                .unwrap_or(0),
+            host_of: if even { Vec::new() } else { host_of },
+        }
+    }
+
+    /// A machine of one host, whose ranks take turns on its cores.
+    pub(crate) fn of_one_host(ranks: u32, cores: u32) -> Self {
+        let turns = ranks.div_ceil(cores);
+        Machine {
+            ranks,
+            hosts: 1,
+            per_box: ranks,
+            per_domain: 1,
+            cores,
+            sockets: false,
+            turns,
+            wire_mbits: 0,
+            host_of: Vec::new(),
         }
     }
 
     /// The machine as a graph.
     pub(super) fn topology(&self, transport: TransportChoice) -> Topology {
-        let &Machine { ranks, hosts, per_box, per_domain, cores } = self;
+        let &Machine { ranks, hosts, per_box, per_domain, cores, turns, .. } = self;
+        // Some 6 % of the wire are headers.
+        let adapter = (self.wire_mbits > 0).then(|| u64::from(self.wire_mbits) * 117_500);
+        let by_host = |inside: Inside| {
+            let even = |rank: u32| rank / per_box.max(1);
+            let host_of: Vec<u32> =
+                if self.host_of.is_empty() { (0..ranks).map(even).collect() } else { self.host_of.clone() };
+            topology::tcp_hosts(&host_of, inside, adapter, turns)
+        };
         match transport {
-            TransportChoice::Tcp => topology::tcp(ranks, 1),
+            // The kernel copies between the ranks of one host; no adapter is in the way.
+            TransportChoice::Tcp if hosts <= 1 => {
+                topology::tcp_hosts(&(0..ranks).collect::<Vec<u32>>(), Inside::Memory, None, turns)
+            }
+            TransportChoice::Tcp => by_host(Inside::Sockets),
             _ if hosts <= 1 && per_domain > 1 => {
                 topology::host_of_domains(ranks / per_domain, per_domain, cores)
             }
             _ if hosts <= 1 => topology::host_of_cores(ranks, cores),
-            _ if per_box > 1 => topology::tcp(hosts, per_box),
-            _ => topology::tcp(ranks, 1),
+            _ => by_host(Inside::Memory),
         }
     }
+}
+
+/// The number of each of `keys`, counted in the order in which they first come, and how many there are.
+fn numbered(keys: impl Iterator<Item = [u8; 16]>) -> (u32, Vec<u32>) {
+    let mut seen: HashMap<[u8; 16], u32> = HashMap::new();
+    let numbers = keys.map(|key| {
+        let next = seen.len() as u32;
+        *seen.entry(key).or_insert(next)
+    });
+    let numbers = numbers.collect();
+    (seen.len().max(1) as u32, numbers)
 }
 
 /// Ranks of a box (a host of several, or a domain of one) where they are grouped box by box, in order and equally; 1 otherwise.

@@ -4,13 +4,14 @@
 //! from settings that were compared when they joined), and a choice is a pure function of it, so every rank
 //! chooses the same. Prices are virtual time. Absent: plans, links, calls under way.
 
+mod exclusion;
 mod near;
+mod price;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use consort_algorithms::catalogue::{self, Algorithm, Level, Shape};
-use consort_algorithms::simulate::{self, simulate};
+use consort_algorithms::catalogue::{self, Algorithm, Shape};
 use consort_algorithms::topology::{self, Topology};
 use consort_algorithms::{Collective, LowerOptions, Plan, lower_all, passes, verify};
 
@@ -18,23 +19,19 @@ use super::explain::{Candidate, Explanation, Origin};
 use super::machine::{Machine, even_boxes};
 use super::preferences::{Determinism, Preferences};
 use super::tuning::{Tuning, TuningLine};
-use super::work;
 use crate::call::Call;
 use crate::error::{Error, Result};
 use crate::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, Settings, TransportChoice};
 
-/// Messages that a price simulates before it extrapolates: a choice must be made within milliseconds.
-const PRICED_MESSAGES: u64 = 4096;
 /// Above so many ranks candidates are priced by their formulas, and neither counted nor proved to be shown.
 const SIMULATED_RANKS_MAX: u32 = 64;
-/// The same where everybody sends to everybody at once: there are too many messages on their way.
-const SIMULATED_AT_ONCE_MAX: u32 = 16;
-/// Above so many ranks the verifier follows no two-shot: too many signals are under way.
-const TWO_SHOT_PROVED_MAX: u32 = 128;
-/// The same for trees, whose order comes about through third ranks.
-const TREE_PROVED_MAX: u32 = 1024;
 /// The longest slot of connections to many peers.
 pub(crate) const WIDE_SLOT_BYTES_MAX: usize = 128 << 10;
+
+/// The shortest part of a piece that is worth a message through the kernel.
+const MESSAGE_SLICE_BYTES: u64 = 64 << 10;
+/// The most ranks whose connections through the kernel are long whatever the algorithm.
+const MESSAGE_RANKS_FEW: u32 = 4;
 
 /// Everything that choices depend on besides the call; see [`Planning::explain`].
 #[derive(Debug)]
@@ -58,7 +55,8 @@ pub struct Planning {
 struct Memory {
     chosen: HashMap<(Collective, u64), Result<Chosen>>,
     folds: HashMap<(Collective, Algorithm), Option<u64>>,
-    messages: Option<[(f64, f64); 2]>,
+    messages: Option<price::Messages>,
+    crossings: HashMap<(Collective, Algorithm), f64>,
 }
 
 /// An algorithm and the length of its slots.
@@ -77,7 +75,8 @@ pub(crate) struct Chosen {
 }
 
 impl Planning {
-    pub(crate) fn new(machine: Machine, settings: &Settings) -> Self {
+    pub(crate) fn new(mut machine: Machine, settings: &Settings) -> Self {
+        machine.sockets |= settings.transport == TransportChoice::Tcp;
         let preferences = settings.preferences.clone();
         // Parts of a job run on a part of its machine, which nobody has named.
         let named = preferences.topology.as_deref().and_then(|text| topology::parse(text).ok());
@@ -124,7 +123,7 @@ impl Planning {
             return Err(Error::invalid("0 ranks or cores", "ask for at least 1"));
         }
         let settings = Settings::resolve(options)?;
-        Ok(Self::new(Machine { ranks, hosts: 1, per_box: ranks, per_domain: 1, cores }, &settings))
+        Ok(Self::new(Machine::of_one_host(ranks, cores), &settings))
     }
 
     /// A plan for the ranks of a machine that need not exist.
@@ -137,9 +136,10 @@ impl Planning {
         let machine = Machine {
             ranks: topology.ranks(),
             hosts: topology.boxes().len() as u32,
+            // The profile of that name is of hosts with sockets between them.
+            sockets: topology.name.starts_with("tcp:"),
             per_box: even_boxes(topology),
-            per_domain: 1,
-            cores: topology.ranks(),
+            ..Machine::of_one_host(topology.ranks(), topology.ranks())
         };
         Ok(Self::new(machine, &settings))
     }
@@ -181,17 +181,12 @@ impl Planning {
         let ranks = self.ranks_of(collective);
         let all = catalogue::candidates(collective, ranks, &self.shape);
         let mut allowed = all.clone();
-        if collective != Collective::SendReceive {
-            allowed.retain(|algorithm| self.preferences.restriction.allows(collective, algorithm.family()));
-        }
-        if self.preferences.determinism == Determinism::Invariant && collective.reduces() && ranks > 1 {
-            allowed.retain(|algorithm| folds_in_rank_order(*algorithm));
-        }
+        allowed.retain(|algorithm| self.forbids(*algorithm, collective).is_none());
         if allowed.is_empty() {
             return Err(self.impossible(collective, &all));
         }
         // What could not be proved would be refused when it is needed.
-        let provable = |algorithm: &Algorithm| is_provable(*algorithm, collective, ranks);
+        let provable = |algorithm: &Algorithm| exclusion::unprovable(*algorithm, collective, ranks).is_none();
         if allowed.iter().any(provable) {
             allowed.retain(provable);
         }
@@ -248,8 +243,8 @@ impl Planning {
         if let Some(line) = self.measured(collective, block_bytes, &candidates) {
             let by_rule = self.with_slots(line.algorithm, collective, block_bytes);
             let given = self.slot_bytes.unwrap_or(line.slot_bytes);
-            let fits =
-                given.is_power_of_two() && (SLOT_BYTES_MIN..=longest_slot(line.algorithm)).contains(&given);
+            let fits = given.is_power_of_two()
+                && (SLOT_BYTES_MIN..=self.longest_slot(line.algorithm)).contains(&given);
             let slot_bytes = if fits && !by_rule.short { given } else { by_rule.slot_bytes };
             return Ok(Chosen { slot_bytes, ..by_rule });
         }
@@ -344,10 +339,28 @@ impl Planning {
         if piece <= SLOT_BYTES_MIN as u64 && algorithm != Algorithm::Pair {
             return Chosen { algorithm, slot_bytes: SLOT_BYTES_MIN, short: true, packets, meets, mapped };
         }
-        let by_size = (piece / self.slices(collective)).checked_next_power_of_two().unwrap_or(u64::MAX >> 1);
+        let slice = if self.machine.sockets {
+            self.slice_of_messages(piece)
+        } else {
+            piece / self.slices(collective)
+        };
+        let by_size = slice.checked_next_power_of_two().unwrap_or(u64::MAX >> 1);
         let given = self.slot_bytes.unwrap_or_else(|| usize::try_from(by_size).unwrap_or(usize::MAX));
-        let slot_bytes = given.clamp(SLOT_BYTES_MIN, longest_slot(algorithm));
+        let slot_bytes = given.clamp(SLOT_BYTES_MIN, self.longest_slot(algorithm));
         Chosen { algorithm, slot_bytes, short: false, packets, meets, mapped }
+    }
+
+    /// What of a piece travels as one message where every message is some calls of the system: two ranks that exchange
+    /// pieces gain nothing by cutting them; among more, one part is on its way while the next is folded.
+    fn slice_of_messages(&self, piece: u64) -> u64 {
+        if self.machine.ranks == 2 { piece } else { (piece / 4).max(piece.min(MESSAGE_SLICE_BYTES)) }
+    }
+
+    /// The longest slot of an algorithm's connections.
+    pub(crate) fn longest_slot(&self, algorithm: Algorithm) -> usize {
+        // Where there are few ranks no algorithm has many peers.
+        let few = self.machine.sockets && self.machine.ranks <= MESSAGE_RANKS_FEW;
+        if algorithm.has_many_peers() && !few { WIDE_SLOT_BYTES_MAX } else { SLOT_BYTES_MAX }
     }
 
     fn measured(&self, collective: Collective, bytes: u64, allowed: &[Algorithm]) -> Option<&TuningLine> {
@@ -366,69 +379,6 @@ impl Planning {
             return None;
         }
         Some(line)
-    }
-
-    /// Seconds that an algorithm takes on the machine; infinite where it cannot be told.
-    ///
-    /// # Panics
-    /// Where the algorithm is not defined.
-    pub fn price(&self, algorithm: Algorithm, collective: Collective, block_bytes: u64) -> f64 {
-        let ranks = self.ranks_of(collective);
-        if self.takes_packets(algorithm, collective, block_bytes) {
-            let turns = self.machine.ranks.div_ceil(self.machine.cores);
-            return work::of_packets(ranks, self.shape.per_box, block_bytes, turns);
-        }
-        let at_once = matches!(algorithm, Algorithm::Direct { .. } | Algorithm::TwoShot | Algorithm::Spread);
-        if ranks > if at_once { SIMULATED_AT_ONCE_MAX } else { SIMULATED_RANKS_MAX } {
-            return self.price_by_formula(algorithm, collective, block_bytes);
-        }
-        let options = simulate::Options {
-            slot_bytes: self.with_slots(algorithm, collective, block_bytes).slot_bytes,
-            slots: SLOTS,
-            messages_max: PRICED_MESSAGES,
-            ..simulate::Options::new(usize::try_from(block_bytes).unwrap_or(usize::MAX / 2))
-        };
-        let schedule = algorithm.schedule(collective, ranks);
-        let simulated = simulate(&schedule, &self.topology, &options);
-        let simulated = simulated.map_or(f64::INFINITY, |outcome| outcome.seconds());
-        if !self.on_own_cores {
-            return simulated;
-        }
-        let turns = self.machine.ranks.div_ceil(self.machine.cores);
-        simulated + work::of_cores(&schedule, block_bytes, options.slot_bytes, turns)
-    }
-
-    fn price_by_formula(&self, algorithm: Algorithm, collective: Collective, block_bytes: u64) -> f64 {
-        let ranks = self.ranks_of(collective);
-        let Some(formula) = catalogue::formula(algorithm, collective, ranks) else { return f64::INFINITY };
-        let blocks = collective.input_blocks(ranks).max(collective.output_blocks(ranks));
-        let bytes = block_bytes as f64 * f64::from(blocks);
-        let [inside, between] = self.messages();
-        let level =
-            |level: Level, (alpha, beta): (f64, f64)| level.steps * alpha + level.volume * bytes * beta;
-        let own = (self.topology.costs.send_ns + self.topology.costs.receive_ns) as f64 * 1e-9;
-        level(formula.inside, inside) + level(formula.between, between) + formula.besides * own
-    }
-
-    /// Seconds of a message's first byte, and of each of very many: to the next rank, and to the last one.
-    fn messages(&self) -> [(f64, f64); 2] {
-        if let Some(known) = self.memory().messages {
-            return known;
-        }
-        let message = |to: u32, bytes: usize| {
-            let mut pair = Algorithm::Pair.schedule(Collective::SendReceive, 2);
-            pair.ranks = self.machine.ranks;
-            let transfers = pair.rounds.iter_mut().flat_map(|round| &mut round.transfers);
-            transfers.for_each(|transfer| transfer.to = consort_algorithms::Rank(to));
-            let options = simulate::Options { slots: SLOTS, ..simulate::Options::new(bytes) };
-            simulate(&pair, &self.topology, &options).map_or(f64::INFINITY, |outcome| outcome.seconds())
-        };
-        let known = [1, self.machine.ranks - 1].map(|to| {
-            let alpha = message(to, 1);
-            (alpha, (message(to, 64 << 20) - alpha) / f64::from(64 << 20))
-        });
-        self.memory().messages = Some(known);
-        known
     }
 
     /// The hash of the order in which an algorithm folds, as its proof gives it; none where the proof would
@@ -522,7 +472,7 @@ impl Planning {
         let candidate = |algorithm: Algorithm| Candidate {
             algorithm,
             chosen: algorithm == chosen.algorithm,
-            allowed: allowed.contains(&algorithm),
+            excluded: self.excludes(algorithm, collective, &allowed),
             predicted_s: self.price(algorithm, collective, class),
             measured_s: table(algorithm),
             slot_bytes: self.with_slots(algorithm, collective, class).slot_bytes,
@@ -549,37 +499,9 @@ impl Planning {
     }
 }
 
-/// Whether the plans of all ranks can be proved: together where they are not too many, or from one of them.
-fn is_provable(algorithm: Algorithm, collective: Collective, ranks: u32) -> bool {
-    if ranks <= SIMULATED_RANKS_MAX || algorithm.regular(collective, ranks).is_some() {
-        return true;
-    }
-    let followed_to = match algorithm {
-        Algorithm::TwoShot => TWO_SHOT_PROVED_MAX,
-        Algorithm::Tree | Algorithm::BoxTree { .. } => TREE_PROVED_MAX,
-        _ => u32::MAX,
-    };
-    if ranks > followed_to {
-        return false;
-    }
-    let blocks = collective.input_blocks(ranks) + collective.output_blocks(ranks);
-    let chunks = u64::from(blocks) * u64::from(algorithm.parts(collective, ranks));
-    let rounds = u64::from(2 * SLOTS + 1);
-    // The verifier's own limit on memory that it follows, with some room for slots.
-    chunks * u64::from(ranks) * rounds <= 6 << 20
-}
-
-/// Contributions are folded from the first rank to the last, whatever the piece.
-pub(crate) fn folds_in_rank_order(algorithm: Algorithm) -> bool {
-    matches!(algorithm, Algorithm::Direct { .. } | Algorithm::TwoShot)
-}
+pub(crate) use exclusion::folds_in_rank_order;
 
 /// The class of a size: the power of two that is not smaller. A choice is made once per class.
 pub(crate) fn size_class(block_bytes: u64) -> u64 {
     block_bytes.clamp(1, 1 << 62).next_power_of_two()
-}
-
-/// The longest slot of an algorithm's connections.
-pub(crate) fn longest_slot(algorithm: Algorithm) -> usize {
-    if algorithm.has_many_peers() { WIDE_SLOT_BYTES_MAX } else { SLOT_BYTES_MAX }
 }

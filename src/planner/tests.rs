@@ -1,6 +1,7 @@
 //! What the planner chooses, refuses and prefers, without a communicator.
 
 mod domains;
+mod hosts;
 
 use std::collections::BTreeSet;
 
@@ -19,7 +20,7 @@ fn settings(change: impl FnOnce(Options) -> Options) -> Settings {
 
 /// One host of many cores.
 fn machine(ranks: u32) -> Machine {
-    Machine { ranks, hosts: 1, per_box: ranks, per_domain: 1, cores: 64 }
+    Machine::of_one_host(ranks, 64)
 }
 
 fn planning_on(machine: Machine, settings: &Settings) -> Planning {
@@ -45,7 +46,7 @@ fn every_call_finds_a_plan_that_is_defined_and_fits_its_links() {
                     chosen.algorithm.is_defined(collective, over),
                     "{chosen:?} of {collective} over {ranks}"
                 );
-                let longest = super::planning::longest_slot(chosen.algorithm);
+                let longest = planning.longest_slot(chosen.algorithm);
                 assert!(chosen.slot_bytes.is_power_of_two() && chosen.slot_bytes <= longest);
                 assert!(!chosen.short || chosen.slot_bytes == SLOT_BYTES_MIN);
             }
@@ -83,8 +84,10 @@ fn a_restriction_binds_and_what_it_leaves_empty_is_said() {
     let error = planning.choose(Collective::AllToAll, 8).expect_err("there is no ring").to_string();
     assert!(error.contains("possible: ") && error.contains("pairwise"), "{error}");
     let explanation = planning.explain(Collective::AllReduce, 8).expect("an explanation");
-    assert!(explanation.candidates.iter().any(|c| c.algorithm.family() == Family::Ring && !c.allowed));
-    assert!(explanation.to_string().contains("(excluded)"));
+    assert!(
+        explanation.candidates.iter().any(|c| c.algorithm.family() == Family::Ring && c.excluded.is_some())
+    );
+    assert!(explanation.to_string().contains("(excluded: Options::algorithms leaves it out)"));
 }
 
 #[test]
@@ -147,7 +150,7 @@ fn what_was_measured_is_preferred_unless_it_folds_differently_now() {
 
 #[test]
 fn what_choices_depend_on_is_in_the_key() {
-    let machine = Machine { ranks: 4, hosts: 1, per_box: 4, per_domain: 1, cores: 4 };
+    let machine = Machine::of_one_host(4, 4);
     let plain = Planning::key(&machine, &settings(|options| options));
     let others = [
         Planning::key(&Machine { cores: 2, ..machine.clone() }, &settings(|options| options)),

@@ -1,4 +1,4 @@
-//! What the cores of a host do for a plan that they run themselves.
+//! What the cores of a host do for a plan that they run themselves, in memory or through sockets.
 //!
 //! Invariant: counted from the fused plans, the ones that run: every step has a price, and every byte that a step
 //! reads and writes, for the rank that does most, times the ranks that take turns on its core. The simulator
@@ -6,7 +6,7 @@
 //! Absent: caches, and plans of many ranks, which take too long to make.
 
 use consort_algorithms::plan::Action;
-use consort_algorithms::{LowerOptions, Plan, Schedule, lower_all, passes};
+use consort_algorithms::{LowerOptions, Place, Plan, Rank, Schedule, Transfer, lower_all, passes};
 
 use crate::options::SLOTS;
 
@@ -37,6 +37,47 @@ pub(super) fn of_cores(schedule: &Schedule, block_bytes: u64, slot_bytes: usize,
     };
     let busiest = plans.iter().map(of_rank).fold(0.0, f64::max);
     busiest * f64::from(turns)
+}
+
+/// What a message through the kernel is of a core, at each of its ends.
+const SOCKET_S: f64 = 2.5e-6;
+/// A byte of it, at each of its ends: copied by the kernel, and folded or copied again where it arrives.
+const SOCKET_BYTE_S: f64 = 0.25e-9;
+
+/// Seconds of the busiest rank's core for messages to and from other hosts, in slots of `slot_bytes`.
+///
+/// Source of the figures: `docs/measurements/hosts.md`.
+pub(super) fn of_sockets(schedule: &Schedule, block_bytes: u64, slot_bytes: usize, host_of: &[u32]) -> f64 {
+    let bytes = usize::try_from(block_bytes).unwrap_or(usize::MAX / 2);
+    let extents = schedule.partition.extents(bytes, 1);
+    let iterations = extents.longest().div_ceil(slot_bytes.max(1)).max(1) as u64;
+    // In whole numbers: plans that move the same must cost the same, in whatever order it is summed.
+    let mut moved = vec![(0u64, 0u64); schedule.ranks as usize];
+    let crosses = |transfer: &&Transfer| {
+        let host = |rank: Rank| host_of.get(rank.0 as usize);
+        host(transfer.from) != host(transfer.to)
+    };
+    for transfer in schedule.rounds.iter().flat_map(|round| &round.transfers).filter(crosses) {
+        let (Place::Input(chunk) | Place::Output(chunk) | Place::Scratch(chunk)) = transfer.source;
+        let length = extents.length(chunk) as u64;
+        for end in [transfer.from, transfer.to] {
+            if let Some((messages, bytes)) = moved.get_mut(end.0 as usize) {
+                *messages += iterations;
+                *bytes += length;
+            }
+        }
+    }
+    let seconds = moved.into_iter().map(|(messages, bytes)| of_ends(messages as f64, bytes as f64));
+    seconds.fold(0.0, f64::max)
+}
+
+/// The same of `messages` with `bytes` together, of which as much comes in as goes out.
+pub(super) fn of_messages(messages: f64, bytes: f64) -> f64 {
+    of_ends(2.0 * messages, 2.0 * bytes)
+}
+
+fn of_ends(messages: f64, bytes: f64) -> f64 {
+    messages * SOCKET_S + bytes * SOCKET_BYTE_S
 }
 
 /// Between sending and finding what others send at the same time.

@@ -94,9 +94,10 @@ impl Alignment {
     }
 }
 
-/// Whether this rank and rank 0 of the job run on one host, by what the host says of itself.
+/// Whether this rank and rank 0 of the job run on one machine, and so by one clock, by what it says of itself.
 pub(crate) fn on_one_host(member: &Member) -> bool {
-    member.distance(0) == Distance::Process || member.table[0].boot == member.table[member.rank as usize].boot
+    let (first, own) = (&member.table[0], &member.table[member.rank as usize]);
+    member.distance(0) == Distance::Process || first.machine == own.machine
 }
 
 /// Asks rank 0 of the job what its clock says. Waits so long at most; nobody is asked within one process.

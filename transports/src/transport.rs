@@ -41,18 +41,27 @@ pub struct Layout {
     /// The memory node of whoever reads it, if that is known and there are several: pages come from there if they can.
     /// The peer's may be another.
     pub node: Option<u32>,
+    /// Whether this side calls the other, where one of them must; the other side says the opposite. Where neither says,
+    /// the endpoints settle it among themselves.
+    pub calls: Option<bool>,
 }
 
 impl Layout {
     /// Mailboxes of so many bytes, wherever the kernel puts them.
     pub const fn new(mailbox_bytes: usize) -> Self {
-        Layout { mailbox_bytes, node: None }
+        Layout { mailbox_bytes, node: None, calls: None }
     }
 
     /// The same on a memory node.
     #[must_use]
     pub const fn on(self, node: Option<u32>) -> Self {
         Layout { node, ..self }
+    }
+
+    /// The same with this side calling the other, or the other way round: firewalls often let only one way through.
+    #[must_use]
+    pub const fn calling(self, calls: bool) -> Self {
+        Layout { calls: Some(calls), ..self }
     }
 }
 
@@ -76,6 +85,11 @@ pub trait Connecting: Send {
     /// # Errors
     /// Whatever made it impossible; the attempt is then over.
     fn poll(&mut self) -> Result<Poll<Box<dyn Connection>>, TransportError>;
+
+    /// What it waits for, for people: which side calls, and where. None where no side does.
+    fn waits_for(&self) -> Option<String> {
+        None
+    }
 }
 
 /// The wire form of an endpoint's address: the transport's name and its own bytes.
@@ -181,11 +195,45 @@ pub trait Connection: Send {
     fn put(&mut self, offset: usize, bytes: Span<'_>, done: &mut usize) -> Result<Poll<()>, TransportError>;
 
     /// Raises the peer's counter to `value`, publishing every put made before; `tag` travels with it (see
-    /// [`Counter::tag`]). On `Pending` call again after [`Connection::progress`].
+    /// [`Counter::tag`]). On `Pending` call again after [`Connection::progress`]. One credit may be kept back (see
+    /// [`Connection::tell_credits`]), so there must be more than two slots.
     ///
     /// # Errors
     /// The peer is gone.
     fn signal(&mut self, kind: CounterKind, value: u64, tag: u64) -> Result<Poll<()>, TransportError>;
+
+    /// Puts, and signals [`CounterKind::Ready`] with `value` and `tag` once everything is taken over: a link on which
+    /// every call costs may do both at once. Called again as [`Connection::put`] is.
+    ///
+    /// # Errors
+    /// As of [`Connection::put`] and [`Connection::signal`].
+    fn fill(
+        &mut self,
+        offset: usize,
+        bytes: Span<'_>,
+        (value, tag): (u64, u64),
+        done: &mut usize,
+    ) -> Result<Poll<()>, TransportError> {
+        if self.put(offset, bytes, done)?.is_pending() {
+            return Ok(Poll::Pending);
+        }
+        self.signal(CounterKind::Ready, value, tag)
+    }
+
+    /// Sends credits that were kept back: a link on which every message costs lets them ride with what is sent next,
+    /// and this rank may send nothing for a while. What cannot be sent now goes with [`Connection::progress`].
+    fn tell_credits(&mut self) {}
+
+    /// Credits that were signalled here and are kept back.
+    fn untold_credits(&self) -> u64 {
+        0
+    }
+
+    /// Whether the peer's system has everything that was put and signalled, so that closing loses none of it. `false`
+    /// where that is not known.
+    fn is_delivered(&self) -> bool {
+        false
+    }
 
     /// Whether the system has taken over everything that was put and signalled. While it has not,
     /// [`Connection::progress`] must be called for the peer to get the rest.

@@ -6,10 +6,12 @@
 //! mailboxes and are priced only.
 
 mod candidates;
+mod crossing;
 mod formula;
 mod names;
 
 pub use candidates::candidates;
+pub use crossing::crossing;
 pub use formula::{Formula, Level, formula};
 pub use names::{Family, UnknownAlgorithm};
 

@@ -187,6 +187,11 @@ pub fn pcie(boxes: u32) -> Topology {
     topology
 }
 
+/// What an adapter of 25 Gb/s moves.
+const ADAPTER_BYTES_S: u64 = 31 * GB / 10;
+/// What a core has to do for a message through the kernel, at each end, which others on that core wait for.
+const SOCKET_NS: u64 = 2500;
+
 /// Hosts with sockets between them; the ranks of a host share its adapter and exchange through memory.
 ///
 /// Source: 25 Gb/s Ethernet, 3.1 GB/s; about 10 µs from send to receive through two kernels, an assumption;
@@ -196,19 +201,74 @@ pub fn pcie(boxes: u32) -> Topology {
 ///
 /// When there is no rank.
 pub fn tcp(hosts: u32, ranks_per_host: u32) -> Topology {
-    let ranks = hosts * ranks_per_host;
-    let mut topology = with_ranks(format!("tcp:{hosts}x{ranks_per_host}"), HOST_COSTS, ranks, ranks_per_host);
-    let network = topology.add_node("network", SWITCH);
-    for number in 0..hosts {
-        let mine = number * ranks_per_host..(number + 1) * ranks_per_host;
-        shared_memory(&mut topology, number, mine.clone());
-        let adapter = topology.add_node(format!("nic{number}"), NodeKind::Port);
-        for rank in mine {
-            topology.connect(NodeId(rank), adapter, 3000, 10 * GB);
-        }
-        topology.connect(adapter, network, 2000, 31 * GB / 10);
+    let host_of: Vec<u32> = (0..hosts * ranks_per_host).map(|rank| rank / ranks_per_host).collect();
+    tcp_hosts(&host_of, Inside::Memory, None, 1)
+}
+
+/// How the ranks of a host exchange.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Inside {
+    /// Through shared memory, as [`host`].
+    Memory,
+    /// Through the kernel's sockets, without the adapter.
+    Sockets,
+}
+
+/// As [`tcp`], with the host of each rank, counted from 0 without gaps, what is inside the hosts, adapters of `adapter_bytes_s` bytes a
+/// second where that is known, and `turns` ranks that take turns on each core.
+///
+/// Source: as [`tcp`]; a message through the kernel is some 5 µs of a core, of which `docs/measurements/hosts.md` has more.
+///
+/// # Panics
+///
+/// When there is no rank.
+pub fn tcp_hosts(host_of: &[u32], inside: Inside, adapter_bytes_s: Option<u64>, turns: u32) -> Topology {
+    assert!(!host_of.is_empty(), "a machine without ranks");
+    let hosts = host_of.iter().max().map_or(0, |last| last + 1);
+    let ranks_of = |host: u32| {
+        let mine = host_of.iter().zip(0..).filter(move |(of, _)| **of == host);
+        mine.map(|(_, rank): (_, u32)| rank).collect::<Vec<_>>()
+    };
+    let all: Vec<Vec<u32>> = (0..hosts).map(ranks_of).collect();
+    let is_even = all.iter().all(|ranks| ranks.len() == all[0].len());
+    let name = if is_even && host_of.is_sorted() {
+        format!("tcp:{hosts}x{}", all[0].len())
+    } else if host_of.is_sorted() {
+        let counts: Vec<String> = all.iter().map(|ranks| ranks.len().to_string()).collect();
+        format!("tcp:{}", counts.join("+"))
+    } else {
+        format!("tcp:{hosts} hosts, {} ranks in no order", host_of.len())
+    };
+    let mut topology = Topology::new(name.clone(), HOST_COSTS);
+    for (rank, host) in host_of.iter().enumerate() {
+        let kind = NodeKind::Rank { in_box: *host, inject_bytes_s: None, eject_bytes_s: None };
+        topology.add_node(format!("r{rank}"), kind);
     }
-    topology
+    let network = topology.add_node("network", SWITCH);
+    for (number, ranks) in (0..).zip(&all) {
+        match inside {
+            Inside::Memory => shared_memory(&mut topology, number, ranks.iter().copied()),
+            Inside::Sockets => {
+                let kernel = topology.add_node(format!("kernel{number}"), SWITCH);
+                ranks.iter().for_each(|rank| topology.connect(NodeId(*rank), kernel, 5000, ADAPTER_BYTES_S));
+            }
+        }
+        let adapter = topology.add_node(format!("nic{number}"), NodeKind::Port);
+        for rank in ranks {
+            topology.connect(NodeId(*rank), adapter, 3000, 10 * GB);
+        }
+        topology.connect(adapter, network, 2000, adapter_bytes_s.unwrap_or(ADAPTER_BYTES_S).max(1));
+    }
+    if turns <= 1 {
+        return topology;
+    }
+    let mut shared = in_turns(topology, turns, name);
+    if inside == Inside::Sockets || all.iter().all(|ranks| ranks.len() == 1) {
+        // No message goes another way.
+        shared.costs.send_ns += u64::from(turns - 1) * SOCKET_NS;
+        shared.costs.receive_ns += u64::from(turns - 1) * SOCKET_NS;
+    }
+    shared
 }
 
 /// A torus of single ranks: in every dimension a link to each of the two neighbours, one where they are the same.
@@ -298,7 +358,7 @@ fn with_ranks(name: String, costs: Costs, ranks: u32, a_box: u32) -> Topology {
     topology
 }
 
-fn shared_memory(topology: &mut Topology, number: u32, ranks: std::ops::Range<u32>) {
+fn shared_memory(topology: &mut Topology, number: u32, ranks: impl IntoIterator<Item = u32>) {
     let memory = topology.add_node(format!("memory{number}"), SWITCH);
     for rank in ranks {
         topology.connect(NodeId(rank), memory, NEAR_LINE_NS, NEAR_BYTES_S);

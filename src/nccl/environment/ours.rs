@@ -17,7 +17,7 @@ const fn ours(name: &'static str, default: &'static str, meaning: &'static str) 
     Ours { name, default, meaning }
 }
 
-pub(super) const OURS: [Ours; 28] = [
+pub(super) const OURS: [Ours; 29] = [
     ours(
         "CONSORT_TIMEOUT",
         "1800",
@@ -92,5 +92,11 @@ pub(super) const OURS: [Ours; 28] = [
     ours("CONSORT_JOB", "", "a name that keeps jobs of one user on one host apart"),
     ours("CONSORT_ADDRESS", "", "where rank 0 listens, for ranks on several hosts"),
     ours("CONSORT_SECRET", "", "what proves that a rank belongs to the job"),
+    ours(
+        "CONSORT_HOSTID",
+        "",
+        "ranks with the same text count as being on one host; unset, those of one user, kernel and network namespace; \
+         what they cannot share is found out and goes by TCP",
+    ),
     ours("CONSORT_BIND", "", "ip addresses on which a unique id's rendezvous listens"),
 ];

@@ -81,7 +81,7 @@ impl Stream {
 }
 
 /// Bytes, the end of the stream counted as one, that the peer's system has not acknowledged.
-fn unacknowledged(socket: &OwnedFd) -> Option<usize> {
+pub(super) fn unacknowledged(socket: &OwnedFd) -> Option<usize> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: SIOCOUTQ, which has this value, writes one int.
     let outcome = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };

@@ -1,8 +1,8 @@
 //! Connections between machines: one TCP stream each, messages only.
 //!
 //! Invariant: a stream carries frames only after both sides proved that they know the key, and that they mean
-//! this very pair of endpoints; until then a stranger costs what [`crate::reception`] allows. The side with the
-//! smaller nonce connects, the other accepts. Absent: encryption (the key keeps strangers and mistakes out, not
+//! this very pair of endpoints; until then a stranger costs what [`crate::reception`] allows. One side connects, as
+//! [`Layout::calls`] says, or else the one with the smaller nonce; the other accepts. Absent: encryption (the key keeps strangers and mistakes out, not
 //! somebody who rewrites packets on the way), finding out that a machine vanished without a word, threads.
 
 #[cfg(all(test, feature = "fuzzing"))]
@@ -119,6 +119,7 @@ impl Transport for Tcp {
             address: Address { transport: NAME.into(), bytes: place.encode() },
             expectation: Expectation { shared: Arc::clone(&self.shared), nonce },
             mailbox,
+            calls: layout.calls,
         }))
     }
 
@@ -226,6 +227,7 @@ struct TcpEndpoint {
     address: Address,
     expectation: Expectation,
     mailbox: Mapping,
+    calls: Option<bool>,
 }
 
 impl Endpoint for TcpEndpoint {
@@ -245,7 +247,8 @@ impl Endpoint for TcpEndpoint {
         }
         let peer_mailbox_bytes =
             usize::try_from(peer.mailbox_bytes).map_err(|_| bad("it names an impossible size"))?;
-        let stage = if self.expectation.nonce < peer.nonce { Stage::Calling } else { Stage::Expecting };
+        let calls = self.calls.unwrap_or(self.expectation.nonce < peer.nonce);
+        let stage = if calls { Stage::Calling } else { Stage::Expecting };
         Ok(Box::new(TcpConnecting {
             expectation: self.expectation,
             peer,
@@ -313,6 +316,16 @@ impl Connecting for TcpConnecting {
                 return Ok(Poll::Pending);
             }
         }
+    }
+
+    fn waits_for(&self) -> Option<String> {
+        let (here, there) = (self.shared().here, self.peer.socket);
+        Some(match self.stage {
+            Stage::Calling | Stage::Dialling(_) => format!("this side calls {there}, and nothing answers"),
+            Stage::Asked(..) => format!("this side called {there}, and what answered has proved nothing"),
+            Stage::Expecting => format!("the peer is to call {here}, and its call has not come"),
+            Stage::Done => return None,
+        })
     }
 }
 

@@ -3,7 +3,8 @@
 //! Invariant: frames do not interleave. A put's bytes go from the caller's memory into the socket and from the
 //! socket into the mailbox (those that came along with a header: by one small copy); a frame is checked against
 //! the mailbox before its first byte lands. Frames are handled in order, so a counter that went up publishes every
-//! put before it. Absent: buffering of payload, waiting.
+//! put before it. Credits are cumulative, and ride: one that is signalled goes out with the next frame, by itself only
+//! where [`CREDITS_KEPT`] would be exceeded or the other direction has been idle. Absent: buffering of payload, waiting.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::task::Poll;
 use consort_memory::{Counter, Mapping, Span, SpanMut};
 use nix::errno::Errno;
 
-use super::{NAME, Shared, system};
+use super::{NAME, Shared, linger, system};
 use crate::mapped::check_bounds;
 use crate::{Capabilities, Connection, CounterKind, PeerState, RemoteRegion, TransportError};
 
@@ -28,6 +29,10 @@ const KIND_CREDIT: u32 = 3;
 const FRAME_BYTES_MAX: usize = 1 << 20;
 /// Signals that may wait for the socket.
 const SIGNALS_MAX: usize = 16;
+/// Credits that may be kept back. The peer goes on meanwhile: mailboxes have four slots.
+const CREDITS_KEPT: u64 = 1;
+/// Calls of `progress` that bring nothing, after which credits are kept back no longer.
+const IDLE_LOOKS: u32 = 2;
 /// Where headers arrive. What comes along with one is copied from here.
 const STAGING_BYTES: usize = 4096;
 /// Reads of one call of `progress`.
@@ -79,6 +84,12 @@ pub(super) struct TcpConnection {
     /// Signals that were taken over, from `signals_sent` on; go out between frames.
     signals: Vec<u8>,
     signals_sent: usize,
+    /// The last credit that is kept back, with its tag; and the last that was not.
+    untold: Option<(u64, u64)>,
+    /// What was wrong when nothing was asked that could fail.
+    trouble: Option<TransportError>,
+    told: u64,
+    idle_looks: u32,
 
     incoming: Incoming,
     staging: Box<[u8; STAGING_BYTES]>,
@@ -107,8 +118,13 @@ impl TcpConnection {
             peer_mailbox_bytes,
             shared,
             outgoing: None,
-            signals: Vec::with_capacity(SIGNALS_MAX * HEADER_BYTES),
+            // And credits that ride, and what a socket took a part of.
+            signals: Vec::with_capacity((SIGNALS_MAX + 3) * HEADER_BYTES),
             signals_sent: 0,
+            untold: None,
+            trouble: None,
+            told: 0,
+            idle_looks: 0,
             incoming: Incoming::default(),
             staging: Box::new([0; STAGING_BYTES]),
             staged: 0..0,
@@ -130,19 +146,17 @@ impl TcpConnection {
         }
     }
 
-    /// Writes what it can of two pieces. 0: the socket is full.
-    fn write(&mut self, first: &[u8], second: Span<'_>, more: bool) -> Result<usize, TransportError> {
-        let mut pieces = [
-            libc::iovec { iov_base: first.as_ptr().cast_mut().cast(), iov_len: first.len() },
-            libc::iovec { iov_base: second.as_ptr().cast_mut().cast(), iov_len: second.len() },
-        ];
+    /// Writes what it can of some pieces. 0: the socket is full.
+    fn write<const N: usize>(&mut self, pieces: &[Span<'_>; N], more: bool) -> Result<usize, TransportError> {
+        let mut pieces = pieces
+            .map(|piece| libc::iovec { iov_base: piece.as_ptr().cast_mut().cast(), iov_len: piece.len() });
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | if more { libc::MSG_MORE } else { 0 };
         loop {
             // SAFETY: zero is a valid value of this plain C structure.
             let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
             message.msg_iov = pieces.as_mut_ptr();
             message.msg_iovlen = pieces.len() as _;
-            // SAFETY: the two pieces are readable for their lengths, and sending only reads them.
+            // SAFETY: the pieces are readable for their lengths, and sending only reads them.
             match Errno::result(unsafe { libc::sendmsg(self.descriptor(), &raw const message, flags) }) {
                 Ok(sent) => return Ok(sent.unsigned_abs()),
                 Err(Errno::EAGAIN | Errno::ENOBUFS) => return Ok(0),
@@ -167,7 +181,7 @@ impl TcpConnection {
                 return Ok(false);
             }
             let signals = std::mem::take(&mut self.signals);
-            let sent = self.write(&signals[self.signals_sent..], Span::empty(), false);
+            let sent = self.write(&[Span::of(&signals[self.signals_sent..])], false);
             self.signals = signals;
             match sent? {
                 0 => return Ok(false),
@@ -177,6 +191,96 @@ impl TcpConnection {
         self.signals.clear();
         self.signals_sent = 0;
         Ok(true)
+    }
+
+    /// The credits that were kept back go out with what is sent next.
+    fn queue_credits(&mut self) {
+        if let Some((value, tag)) = self.untold.take() {
+            self.signals.extend_from_slice(&header(KIND_CREDIT, value, tag));
+            self.told = value;
+        }
+    }
+
+    /// The frame that a put begins or goes on with.
+    fn frame(&mut self, offset: usize, bytes: usize, done: usize) -> Outgoing {
+        let frame = self.outgoing.take().unwrap_or_else(|| {
+            let payload_left = (bytes - done).min(FRAME_BYTES_MAX);
+            let next_offset = offset + done;
+            let header = header(KIND_PUT, next_offset as u64, payload_left as u64);
+            Outgoing { header, header_sent: 0, next_offset, payload_left }
+        });
+        assert!(
+            frame.next_offset == offset + done && frame.payload_left <= bytes - done,
+            "a put was begun and another one continued"
+        );
+        frame
+    }
+
+    /// Writes one frame of a put, or goes on with it, and with the last one the signal that publishes it. Signals that
+    /// were taken over before go before, in the same call of the system.
+    fn put_and(
+        &mut self,
+        offset: usize,
+        bytes: Span<'_>,
+        ready: Option<(u64, u64)>,
+        done: &mut usize,
+    ) -> Result<Poll<()>, TransportError> {
+        check_bounds(NAME, offset, bytes.len(), self.peer_mailbox_bytes)?;
+        self.check_usable()?;
+        if self.outgoing.is_none() {
+            if *done == bytes.len() {
+                return match ready {
+                    Some((value, tag)) => self.signal(CounterKind::Ready, value, tag),
+                    None => Ok(Poll::Ready(())),
+                };
+            }
+            self.queue_credits();
+        }
+        let mut frame = self.frame(offset, bytes.len(), *done);
+        let is_last = *done + frame.payload_left == bytes.len();
+        let trailer = ready.filter(|_| is_last).map(|(value, tag)| header(KIND_READY, value, tag));
+        let trailer = trailer.as_ref().map_or(&[][..], |trailer| trailer);
+        let mut of_trailer = 0;
+        while frame.payload_left > 0 {
+            // Nothing comes between a header and its payload.
+            let queued = if frame.header_sent == 0 { self.signals.len() } else { self.signals_sent };
+            let signals = std::mem::take(&mut self.signals);
+            let sent = self.write(
+                &[
+                    Span::of(&signals[self.signals_sent..queued]),
+                    Span::of(&frame.header[frame.header_sent..]),
+                    bytes.slice(*done, frame.payload_left),
+                    Span::of(trailer),
+                ],
+                // "More" comes: the peer looks at nothing before the signal.
+                trailer.is_empty(),
+            );
+            self.signals = signals;
+            let mut left = sent?;
+            if left == 0 {
+                if frame.header_sent > 0 {
+                    self.outgoing = Some(frame);
+                }
+                return Ok(Poll::Pending);
+            }
+            let mut take = |most: usize| {
+                let taken = left.min(most);
+                left -= taken;
+                taken
+            };
+            self.signals_sent += take(queued - self.signals_sent);
+            frame.header_sent += take(HEADER_BYTES - frame.header_sent);
+            let landed = take(frame.payload_left);
+            frame.payload_left -= landed;
+            frame.next_offset += landed;
+            *done += landed;
+            of_trailer = left;
+        }
+        // The rest of the signal comes first, before those that came while the frame was under way.
+        let at = self.signals_sent;
+        self.signals.splice(at..at, trailer[of_trailer..].iter().copied());
+        self.flush()?;
+        Ok(if *done == bytes.len() { Poll::Ready(()) } else { Poll::Pending })
     }
 
     /// Reads once. Whether there may be more.
@@ -197,6 +301,7 @@ impl TcpConnection {
                 Ok(false)
             }
             Ok(got) => {
+                self.idle_looks = 0;
                 let got = got.unsigned_abs();
                 let landed = got.min(self.incoming.left);
                 self.incoming.offset += landed;
@@ -292,64 +397,66 @@ impl Connection for TcpConnection {
         self.deaf || (self.outgoing.is_none() && self.signals_sent == self.signals.len())
     }
 
+    fn is_delivered(&self) -> bool {
+        let outstanding = || self.socket.as_ref().and_then(linger::unacknowledged);
+        self.deaf || self.ended || (self.is_flushed() && outstanding() == Some(0))
+    }
+
     fn put(&mut self, offset: usize, bytes: Span<'_>, done: &mut usize) -> Result<Poll<()>, TransportError> {
-        check_bounds(NAME, offset, bytes.len(), self.peer_mailbox_bytes)?;
-        self.check_usable()?;
-        if self.outgoing.is_none() {
-            if *done == bytes.len() {
-                return Ok(Poll::Ready(()));
-            }
-            // Signals that were taken over before go before.
-            if !self.flush()? {
-                return Ok(Poll::Pending);
-            }
-        }
-        let mut frame = self.outgoing.take().unwrap_or_else(|| {
-            let payload_left = (bytes.len() - *done).min(FRAME_BYTES_MAX);
-            let next_offset = offset + *done;
-            let header = header(KIND_PUT, next_offset as u64, payload_left as u64);
-            Outgoing { header, header_sent: 0, next_offset, payload_left }
-        });
-        assert!(
-            frame.next_offset == offset + *done && frame.payload_left <= bytes.len() - *done,
-            "a put was begun and another one continued"
-        );
-        while frame.payload_left > 0 {
-            // "More" comes: nobody looks at the bytes before the signal.
-            let sent =
-                self.write(&frame.header[frame.header_sent..], bytes.slice(*done, frame.payload_left), true)?;
-            let of_header = sent.min(HEADER_BYTES - frame.header_sent);
-            frame.header_sent += of_header;
-            frame.payload_left -= sent - of_header;
-            frame.next_offset += sent - of_header;
-            *done += sent - of_header;
-            if sent == 0 {
-                if frame.header_sent > 0 {
-                    self.outgoing = Some(frame);
-                }
-                return Ok(Poll::Pending);
-            }
-        }
-        // Signals that came while the frame was under way.
-        self.flush()?;
-        Ok(if *done == bytes.len() { Poll::Ready(()) } else { Poll::Pending })
+        self.put_and(offset, bytes, None, done)
+    }
+
+    fn fill(
+        &mut self,
+        offset: usize,
+        bytes: Span<'_>,
+        ready: (u64, u64),
+        done: &mut usize,
+    ) -> Result<Poll<()>, TransportError> {
+        self.put_and(offset, bytes, Some(ready), done)
     }
 
     fn signal(&mut self, kind: CounterKind, value: u64, tag: u64) -> Result<Poll<()>, TransportError> {
         self.check_usable()?;
-        if self.signals.len() == SIGNALS_MAX * HEADER_BYTES && !self.flush()? {
+        if self.signals.len() >= SIGNALS_MAX * HEADER_BYTES && !self.flush()? {
             return Ok(Poll::Pending);
         }
-        let kind = match kind {
-            CounterKind::Ready => KIND_READY,
-            CounterKind::Credit => KIND_CREDIT,
-        };
-        self.signals.extend_from_slice(&header(kind, value, tag));
+        match kind {
+            CounterKind::Ready => {
+                self.queue_credits();
+                self.signals.extend_from_slice(&header(KIND_READY, value, tag));
+            }
+            CounterKind::Credit => {
+                self.untold = Some((value, tag));
+                self.idle_looks = 0;
+                if value - self.told <= CREDITS_KEPT {
+                    return Ok(Poll::Ready(()));
+                }
+                self.queue_credits();
+            }
+        }
         self.flush()?;
         Ok(Poll::Ready(()))
     }
 
+    fn tell_credits(&mut self) {
+        self.queue_credits();
+        if !self.ended && !self.deaf && self.wrong.is_none() {
+            match self.flush() {
+                Ok(_) | Err(TransportError::PeerClosed { .. }) => {}
+                Err(error) => self.trouble = Some(error),
+            }
+        }
+    }
+
+    fn untold_credits(&self) -> u64 {
+        self.untold.map_or(0, |(value, _)| value - self.told)
+    }
+
     fn progress(&mut self) -> Result<PeerState, TransportError> {
+        if let Some(trouble) = self.trouble.take() {
+            return Err(trouble);
+        }
         for _ in 0..READS_MAX {
             if let Some(what) = self.wrong {
                 return Err(TransportError::Protocol { transport: NAME, what });
@@ -361,6 +468,12 @@ impl Connection for TcpConnection {
             self.wrong = self.handle().err();
             if !more && self.wrong.is_none() {
                 break;
+            }
+        }
+        if self.untold.is_some() {
+            self.idle_looks += 1;
+            if self.idle_looks > IDLE_LOOKS {
+                self.queue_credits();
             }
         }
         // A peer that cannot be written to any more may still have sent something that is to be read first.
@@ -386,6 +499,7 @@ impl Drop for TcpConnection {
         if self.shared.stamp.is_forked_child() {
             return;
         }
+        self.queue_credits();
         let mut rest = Vec::new();
         if self.outgoing.is_none() && !self.deaf {
             rest.extend_from_slice(&self.signals[self.signals_sent..]);
@@ -395,112 +509,4 @@ impl Drop for TcpConnection {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::Write;
-    use std::net::{Ipv4Addr, TcpListener, TcpStream};
-
-    use super::*;
-    use crate::Tcp;
-
-    const MAILBOX_BYTES: usize = 100;
-
-    /// A connection, and the other end of its stream in a hostile hand.
-    fn attacked() -> (TcpConnection, TcpStream) {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind");
-        let attacker = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
-        let (socket, _) = listener.accept().expect("accept");
-        socket.set_nonblocking(true).expect("nonblocking");
-        let shared = Tcp::new(Ipv4Addr::LOCALHOST.into(), [0; 32]).expect("tcp").shared;
-        let mailbox = Mapping::anonymous(MAILBOX_BYTES).expect("memory");
-        (TcpConnection::new(socket.into(), mailbox, MAILBOX_BYTES, shared), attacker)
-    }
-
-    fn outcome(frames: &[&[u8]]) -> Result<PeerState, TransportError> {
-        let (mut connection, mut attacker) = attacked();
-        for frame in frames {
-            attacker.write_all(frame).expect("write");
-        }
-        drop(attacker);
-        loop {
-            match connection.progress() {
-                Ok(PeerState::Open) => std::thread::yield_now(),
-                Ok(PeerState::Closed) => return Ok(PeerState::Closed),
-                Err(error) => {
-                    // It stays so, and nothing is sent to such a peer.
-                    assert!(matches!(connection.progress(), Err(TransportError::Protocol { .. })));
-                    assert!(matches!(
-                        connection.signal(CounterKind::Ready, 1, 0),
-                        Err(TransportError::Protocol { .. })
-                    ));
-                    return Err(error);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn the_taking_side_checks_every_frame() {
-        let good = header(KIND_PUT, 0, 0);
-        let mut wrong_magic = good;
-        wrong_magic[0] ^= 1;
-        let mut wrong_zero = good;
-        wrong_zero[31] = 1;
-        let wrong = [
-            wrong_magic,
-            wrong_zero,
-            header(0, 0, 0),
-            header(4, 0, 0),
-            header(KIND_PUT, 0, 101),
-            header(KIND_PUT, 100, 1),
-            header(KIND_PUT, 101, 0),
-            header(KIND_PUT, u64::MAX, 2),
-            header(KIND_PUT, 2, u64::MAX),
-            header(KIND_READY, 0, 0),
-            header(KIND_CREDIT, 0, 0),
-        ];
-        for frame in wrong {
-            let outcome = outcome(&[&good, &frame]);
-            assert!(matches!(outcome, Err(TransportError::Protocol { .. })), "{frame:?}: {outcome:?}");
-        }
-        let up = header(KIND_READY, 5, 0);
-        for down in [4, 5] {
-            let outcome = outcome(&[&up, &header(KIND_READY, down, 0)]);
-            assert!(matches!(outcome, Err(TransportError::Protocol { .. })), "{outcome:?}");
-        }
-        // And what is right, up to the last byte, is taken; also when the stream ends within a frame.
-        assert!(outcome(&[&up, &header(KIND_PUT, 0, 100), &[1; 100]]).is_ok());
-        assert!(outcome(&[&header(KIND_PUT, 0, 100), &[1; 99]]).is_ok());
-        assert!(outcome(&[&good[..31]]).is_ok());
-    }
-
-    #[test]
-    fn frames_may_arrive_byte_by_byte() {
-        let (mut connection, mut attacker) = attacked();
-        let payload: Vec<u8> = (1..=50).collect();
-        let stream = [&header(KIND_PUT, 7, 50)[..], &payload, &header(KIND_CREDIT, 3, 33)].concat();
-        for byte in stream {
-            assert_eq!(connection.credit.value(), 0);
-            attacker.write_all(&[byte]).expect("write");
-            connection.progress().expect("progress");
-        }
-        while connection.credit.value() == 0 {
-            connection.progress().expect("progress");
-        }
-        let mut copy = [0u8; 50];
-        SpanMut::of(&mut copy).copy_from(connection.mailbox().slice(7, 50).read());
-        assert_eq!((&copy[..], connection.credit.tag(3)), (&payload[..], 33));
-    }
-
-    #[test]
-    #[should_panic(expected = "a put was begun and another one continued")]
-    fn another_put_in_the_middle_of_one_is_a_bug() {
-        let (mut connection, _attacker) = attacked();
-        connection.peer_mailbox_bytes = 1 << 30;
-        let data = vec![0u8; 64 << 20];
-        let mut done = 0;
-        for _ in 0..64 {
-            assert!(connection.put(0, Span::of(&data), &mut done).expect("put").is_pending());
-        }
-        let _ = connection.put(0, Span::of(&data), &mut 0);
-    }
-}
+mod tests;

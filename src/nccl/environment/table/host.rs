@@ -83,12 +83,7 @@ pub(super) const HONOURED: &[Variable] = &[
          CONSORT_BIND goes first for the rendezvous",
     ),
     honoured("NCCL_SOCKET_FAMILY", Text, "", "AF_INET or AF_INET6: addresses of this kind alone"),
-    honoured(
-        "NCCL_HOSTID",
-        Text,
-        "",
-        "ranks with the same text count as being on one host; what they cannot share is found out and goes by TCP",
-    ),
+    honoured("NCCL_HOSTID", Text, "", "as CONSORT_HOSTID, where that is unset"),
     honoured("NCCL_SHM_DISABLE", Flag, "0", "1: as CONSORT_TRANSPORT=tcp, where that is unset"),
     honoured(
         "NCCL_NET",

@@ -67,11 +67,12 @@ fn an_idle_communicator_is_small_and_says_so() {
 /// A stretch of 1000 all-reduces: the system calls of all threads of rank 0, by name.
 type Stretch = BTreeMap<String, u32>;
 
-/// What so many stretches called, of those in which no rank lost its core to another thread.
-fn system_calls(stretches: usize) -> Vec<Stretch> {
+/// What so many stretches called, and whether no rank lost its core to another thread meanwhile.
+fn system_calls(stretches: usize, transport: &str) -> Vec<(Stretch, bool)> {
     let file = std::env::temp_dir().join(format!("consort-strace-{}", std::process::id()));
     let path = file.display().to_string();
     let start = Start::new(RANK, "count", 2).with("stretches", stretches).env("CONSORT_TIMEOUT", 30);
+    let start = start.env("CONSORT_TRANSPORT", transport);
     let mut job = start.wrapped(&["strace", "-f", "-o", &path]).go();
     job.all_end_well();
     let text = std::fs::read_to_string(&file).expect("the trace");
@@ -94,15 +95,37 @@ fn system_calls(stretches: usize) -> Vec<Stretch> {
     let mut lost =
         |rank| -> Vec<String> { job.said(rank, "lost ").into_iter().map(|(lost, _)| lost).collect() };
     let kept = std::iter::zip(lost(0), lost(1)).map(|(one, other)| one == "0" && other == "0");
-    std::iter::zip(done, kept).filter(|(_, kept)| *kept).map(|(stretch, _)| stretch).collect()
+    std::iter::zip(done, kept).collect()
+}
+
+/// Whether system calls can be counted; says so where they cannot.
+fn can_trace() -> bool {
+    let tried = Command::new("strace").args(["-f", "-o", "/dev/null", "true"]).output();
+    let can = tried.is_ok_and(|output| output.status.success());
+    if !can {
+        consort_tests::system::skip("strace is absent or may not trace here");
+    }
+    can
+}
+
+#[test]
+fn a_small_call_over_tcp_sends_one_message() {
+    let _alone = alone();
+    if !can_trace() {
+        return;
+    }
+    for (stretch, _) in system_calls(3, "tcp") {
+        println!("{stretch:?}");
+        // Bytes, the signal that they are there and the credit for the last ones: once a call, whatever else happens.
+        let sent = stretch.get("sendmsg").copied().unwrap_or(0);
+        assert!((1000..1010).contains(&sent), "1000 calls sent {sent} messages: {stretch:?}");
+    }
 }
 
 #[test]
 fn a_repeated_small_call_makes_no_system_call() {
     let _alone = alone();
-    let tried = Command::new("strace").args(["-f", "-o", "/dev/null", "true"]).output();
-    if !tried.is_ok_and(|output| output.status.success()) {
-        consort_tests::system::skip("strace is absent or may not trace here");
+    if !can_trace() {
         return;
     }
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
@@ -114,7 +137,8 @@ fn a_repeated_small_call_makes_no_system_call() {
     let mut stretches = Vec::new();
     let until = Instant::now() + PATIENCE;
     while stretches.len() < 40 && Instant::now() < until {
-        stretches.extend(system_calls(400));
+        let kept = system_calls(400, "auto").into_iter().filter(|(_, kept)| *kept);
+        stretches.extend(kept.map(|(stretch, _)| stretch));
     }
     let mut all = Stretch::new();
     for (name, count) in stretches.iter().flatten() {
@@ -138,16 +162,18 @@ fn a_repeated_small_call_makes_no_system_call() {
 fn a_rank_that_waits_long_inside_a_call_uses_hardly_any_core() {
     const LATE_MS: u64 = 1000;
     let _alone = alone();
-    for ranks in [2, 4] {
+    for (ranks, transport) in [(2, "auto"), (4, "auto"), (2, "tcp")] {
         let start = Start::new(RANK, "wait", ranks).with("late", LATE_MS as u32);
-        let mut job = start.env("CONSORT_TIMEOUT", 60).go();
+        let mut job = start.env("CONSORT_TIMEOUT", 60).env("CONSORT_TRANSPORT", transport).go();
         for rank in 0..ranks - 1 {
             for kind in ["short", "long", "message"] {
                 let line = job.line(rank, &format!("wait-{kind} "));
                 let numbers: Vec<u64> =
                     line.split(' ').map(|number| number.parse().expect("a number")).collect();
                 let [cpu_us, wall_us] = numbers[..] else { panic!("two numbers in {line:?}") };
-                println!("rank {rank} of {ranks}, {kind}: {cpu_us} us of a core in {wall_us} us");
+                println!(
+                    "rank {rank} of {ranks} ({transport}), {kind}: {cpu_us} us of a core in {wall_us} us"
+                );
                 // It may come from the barrier later than the last, by whatever time its core was taken for.
                 assert!(wall_us > LATE_MS * 100, "it did not wait: {line}");
                 // 10 ms as it likes, and after that a twentieth.

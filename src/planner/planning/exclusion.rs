@@ -1,0 +1,75 @@
+//! Why an algorithm is no candidate although it is defined.
+//!
+//! Invariant: whatever keeps an algorithm from being chosen has a reason here, in words for people. Absent: prices.
+
+use consort_algorithms::Collective;
+use consort_algorithms::catalogue::Algorithm;
+
+use super::{Planning, SIMULATED_RANKS_MAX};
+use crate::options::SLOTS;
+use crate::planner::preferences::Determinism;
+
+/// The most ranks whose two-shot the verifier follows: more signals are under way than it can.
+const TWO_SHOT_PROVED_MAX: u32 = 128;
+/// The same for trees, whose order comes about through third ranks.
+const TREE_PROVED_MAX: u32 = 1024;
+/// Places of memory that a proof of all ranks together follows, at most.
+const PROVED_PLACES_MAX: u64 = 6 << 20;
+impl Planning {
+    /// Which setting forbids an algorithm, if one does.
+    pub(super) fn forbids(&self, algorithm: Algorithm, collective: Collective) -> Option<String> {
+        let restriction = &self.preferences.restriction;
+        let is_message = collective == Collective::SendReceive;
+        if !is_message && !restriction.allows(collective, algorithm.family()) {
+            let by = restriction.origin.as_ref().map_or("the settings", |(variable, _)| variable.as_str());
+            return Some(format!("{by} leaves it out"));
+        }
+        let invariant = self.preferences.determinism == Determinism::Invariant && collective.reduces();
+        let reorders = invariant && self.ranks_of(collective) > 1 && !folds_in_rank_order(algorithm);
+        reorders
+            .then(|| "bits are to be invariant, and it folds in another order than that of the ranks".into())
+    }
+
+    /// Why an algorithm cannot be chosen for a collective, if it cannot.
+    pub(super) fn excludes(
+        &self,
+        algorithm: Algorithm,
+        collective: Collective,
+        allowed: &[Algorithm],
+    ) -> Option<String> {
+        if allowed.contains(&algorithm) {
+            return None;
+        }
+        let unprovable = || unprovable(algorithm, collective, self.ranks_of(collective));
+        let named = || "only a call that names it takes it".into();
+        Some(self.forbids(algorithm, collective).or_else(unprovable).unwrap_or_else(named))
+    }
+}
+
+/// Why the plans of all ranks cannot be proved before they run, together or from one of them, if they cannot.
+pub(super) fn unprovable(algorithm: Algorithm, collective: Collective, ranks: u32) -> Option<String> {
+    if ranks <= SIMULATED_RANKS_MAX || algorithm.regular(collective, ranks).is_some() {
+        return None;
+    }
+    let followed_to = match algorithm {
+        Algorithm::TwoShot => TWO_SHOT_PROVED_MAX,
+        Algorithm::Tree | Algorithm::BoxTree { .. } => TREE_PROVED_MAX,
+        _ => u32::MAX,
+    };
+    if ranks > followed_to {
+        return Some(format!("its proof follows {followed_to} ranks at most"));
+    }
+    let blocks = collective.input_blocks(ranks) + collective.output_blocks(ranks);
+    let chunks = u64::from(blocks) * u64::from(algorithm.parts(collective, ranks));
+    let rounds = u64::from(2 * SLOTS + 1);
+    // The verifier's own limit on memory that it follows, with some room for slots.
+    let places = chunks * u64::from(ranks) * rounds;
+    (places > PROVED_PLACES_MAX).then(|| {
+        format!("its proof over {ranks} ranks would follow {places} places of memory, {PROVED_PLACES_MAX} at most are followed")
+    })
+}
+
+/// Contributions are folded from the first rank to the last, whatever the piece.
+pub(crate) fn folds_in_rank_order(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::Direct { .. } | Algorithm::TwoShot)
+}

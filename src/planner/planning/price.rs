@@ -1,0 +1,157 @@
+//! What an algorithm costs on the machine, in virtual time.
+//!
+//! Invariant: a price is the same on all ranks. It knows who shares a wire, by simulation where the schedule can be built in
+//! time and by what [crosses](catalogue::crossing) a box where it cannot, and how many ranks take turns on a core. Absent:
+//! choosing.
+
+use consort_algorithms::catalogue::{self, Algorithm};
+use consort_algorithms::simulate::{self, simulate};
+use consort_algorithms::{Collective, Rank, Transfer};
+
+use super::super::work;
+use super::{Planning, SIMULATED_RANKS_MAX};
+use crate::options::{SLOTS, TransportChoice};
+
+/// Messages that a price simulates before it extrapolates: a choice must be made within milliseconds.
+const PRICED_MESSAGES: u64 = 4096;
+/// The most ranks for which an algorithm is simulated that sends from all to all at once: more messages are then on their way
+/// than can be followed in time.
+const SIMULATED_AT_ONCE_MAX: u32 = 16;
+/// What messages take by themselves: seconds of the first byte, and of each of very many.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Messages {
+    /// Within a box.
+    inside: (f64, f64),
+    /// From one box to another.
+    between: (f64, f64),
+    /// Seconds of each byte where all ranks of a box send to another box: they share its wires.
+    crossing: f64,
+}
+
+impl Planning {
+    /// Seconds that an algorithm takes on the machine; infinite where it cannot be told.
+    ///
+    /// # Panics
+    /// Where the algorithm is not defined.
+    pub fn price(&self, algorithm: Algorithm, collective: Collective, block_bytes: u64) -> f64 {
+        let ranks = self.ranks_of(collective);
+        if self.takes_packets(algorithm, collective, block_bytes) {
+            return work::of_packets(ranks, self.shape.per_box, block_bytes, self.machine.turns);
+        }
+        let at_once = matches!(algorithm, Algorithm::Direct { .. } | Algorithm::TwoShot | Algorithm::Spread);
+        if ranks > if at_once { SIMULATED_AT_ONCE_MAX } else { SIMULATED_RANKS_MAX } {
+            return self.price_by_formula(algorithm, collective, block_bytes);
+        }
+        let options = simulate::Options {
+            slot_bytes: self.with_slots(algorithm, collective, block_bytes).slot_bytes,
+            slots: SLOTS,
+            messages_max: PRICED_MESSAGES,
+            ..simulate::Options::new(usize::try_from(block_bytes).unwrap_or(usize::MAX / 2))
+        };
+        let schedule = algorithm.schedule(collective, ranks);
+        let simulated = simulate(&schedule, &self.topology, &options);
+        let simulated = simulated.map_or(f64::INFINITY, |outcome| outcome.seconds());
+        if !self.on_own_cores {
+            let sockets = work::of_sockets(&schedule, block_bytes, options.slot_bytes, &self.host_of());
+            // While a rank waits for the wire its core works.
+            return if self.machine.sockets {
+                simulated.max(sockets * f64::from(self.machine.turns))
+            } else {
+                simulated
+            };
+        }
+        simulated + work::of_cores(&schedule, block_bytes, options.slot_bytes, self.machine.turns)
+    }
+
+    fn price_by_formula(&self, algorithm: Algorithm, collective: Collective, block_bytes: u64) -> f64 {
+        let ranks = self.ranks_of(collective);
+        let Some(formula) = catalogue::formula(algorithm, collective, ranks) else { return f64::INFINITY };
+        let blocks = collective.input_blocks(ranks).max(collective.output_blocks(ranks));
+        let bytes = block_bytes as f64 * f64::from(blocks);
+        let Messages { inside, between, crossing } = self.messages();
+        let crosses = self.crossing(algorithm, collective) * bytes * crossing;
+        let within = formula.inside.steps * inside.0 + formula.inside.volume * bytes * inside.1;
+        // The busiest port, or the wires of the box where they are the narrower place.
+        let beyond =
+            formula.between.steps * between.0 + (formula.between.volume * bytes * between.1).max(crosses);
+        let own = (self.topology.costs.send_ns + self.topology.costs.receive_ns) as f64 * 1e-9;
+        let modelled = within + beyond + formula.besides * own;
+        if !self.machine.sockets {
+            return modelled;
+        }
+        let sockets =
+            work::of_messages(formula.between.steps + formula.besides, formula.between.volume * bytes);
+        modelled.max(sockets * f64::from(self.machine.turns))
+    }
+
+    /// The host of each rank; one of its own for each where all messages go through sockets.
+    fn host_of(&self) -> Vec<u32> {
+        if self.transport == TransportChoice::Tcp {
+            return (0..self.machine.ranks).collect();
+        }
+        let mut host_of = vec![0; self.machine.ranks as usize];
+        for (host, ranks) in (0..).zip(self.topology.boxes()) {
+            ranks.iter().for_each(|rank| host_of[rank.0 as usize] = host);
+        }
+        host_of
+    }
+
+    /// What an algorithm sends out of a box, in units of the largest buffer of a rank.
+    fn crossing(&self, algorithm: Algorithm, collective: Collective) -> f64 {
+        let key = (collective, algorithm);
+        if let Some(known) = self.memory().crossings.get(&key) {
+            return *known;
+        }
+        let (ranks, sharing) =
+            (self.ranks_of(collective), self.topology.boxes().iter().map(Vec::len).max().unwrap_or(1) as u32);
+        let known = catalogue::crossing(algorithm, collective, ranks, sharing).unwrap_or(0.0);
+        // Where neighbours are on different hosts, all that a rank sends may leave its host.
+        let crossing = match catalogue::formula(algorithm, collective, ranks) {
+            Some(formula) if !self.machine.host_of.is_sorted() => {
+                known.max(formula.volume() * f64::from(sharing.min(ranks - sharing)))
+            }
+            _ => known,
+        };
+        self.memory().crossings.insert(key, crossing);
+        crossing
+    }
+
+    /// What messages take on this machine.
+    fn messages(&self) -> Messages {
+        if let Some(known) = self.memory().messages {
+            return known;
+        }
+        let ranks = self.machine.ranks;
+        // A message from each of some ranks, to another one each.
+        let messages = |pairs: &[(Rank, Rank)], bytes: usize| {
+            let mut schedule = Algorithm::Pair.schedule(Collective::SendReceive, 2);
+            schedule.ranks = ranks;
+            for round in &mut schedule.rounds {
+                let one = round.transfers.clone();
+                let of = |&(from, to): &(Rank, Rank)| {
+                    one.iter().map(move |transfer| Transfer { from, to, ..*transfer })
+                };
+                round.transfers = pairs.iter().flat_map(of).collect();
+            }
+            let options = simulate::Options { slots: SLOTS, ..simulate::Options::new(bytes) };
+            simulate(&schedule, &self.topology, &options).map_or(f64::INFINITY, |outcome| outcome.seconds())
+        };
+        const LONG: usize = 64 << 20;
+        let message = |pairs: &[(Rank, Rank)]| {
+            let alpha = messages(pairs, 1);
+            (alpha, (messages(pairs, LONG) - alpha) / LONG as f64)
+        };
+        let boxes = self.topology.boxes();
+        let largest = boxes.iter().max_by_key(|ranks| ranks.len()).map_or(&[][..], Vec::as_slice);
+        let outside: Vec<Rank> = (0..ranks).map(Rank).filter(|rank| !largest.contains(rank)).collect();
+        let first = largest.first().copied().unwrap_or(Rank(0));
+        let far = outside.last().copied().unwrap_or(Rank(ranks - 1));
+        let between = message(&[(first, far)]);
+        let inside = largest.get(1).map_or(between, |near| message(&[(first, *near)]));
+        let pairs: Vec<(Rank, Rank)> = largest.iter().copied().zip(outside.iter().copied().cycle()).collect();
+        let crossing = if pairs.len() > 1 { message(&pairs).1 / pairs.len() as f64 } else { between.1 };
+        let known = Messages { inside, between, crossing };
+        self.memory().messages = Some(known);
+        known
+    }
+}
