@@ -15,7 +15,8 @@ use super::executor::{Blockage, Io, Piece, Ready};
 use super::links::{Key, Links, kind};
 use crate::Rank;
 use crate::error::{Error, Result};
-use crate::options::{SLOT_BYTES_MIN, SLOTS};
+use crate::options::SLOTS;
+use crate::planner::has_one_length;
 use crate::report::evidence::{Traffic, Want};
 
 /// A transport may keep a credit back: a writer must have slots left to go on with.
@@ -148,7 +149,7 @@ impl Bound {
         }
         let filled =
             |link: usize| memory.iter().any(|other| matches!(other, Memory::Remote(to) if *to == link));
-        let changes = slot_bytes != SLOT_BYTES_MIN;
+        let changes = !has_one_length(channel_base);
         let told = memory.iter().filter_map(|memory| match memory {
             Memory::Mailbox(link) if links.is_asked(*link) && (changes || !filled(*link)) => Some(*link),
             _ => None,

@@ -10,7 +10,7 @@ use consort_algorithms::Collective;
 use consort_algorithms::catalogue::Algorithm;
 
 use super::Program;
-use super::planning::{Chosen, Planning, WIDE_SLOT_BYTES_MAX, size_class};
+use super::planning::{Chosen, MESSAGE_SLICE_BYTES, Planning, WIDE_SLOT_BYTES_MAX, size_class};
 use crate::call::{Call, Kind};
 use crate::engine::packets::moves::Moves;
 use crate::engine::packets::{MESSAGE_BYTES_MAX, letters};
@@ -23,6 +23,8 @@ use crate::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS};
 const LONG_CHANNELS: u16 = 0;
 const WIDE_CHANNELS: u16 = 0x4000;
 const SHORT_CHANNELS: u16 = 0x8000;
+/// Short ones where every message goes through the kernel: a longer slot costs nothing there.
+const MESSAGE_CHANNELS: u16 = 0xa000;
 /// Point-to-point messages.
 const PAIR_CHANNELS: u16 = 0xc000;
 
@@ -118,6 +120,7 @@ impl Choices {
             streaming: false,
             channel_base: match algorithm {
                 Algorithm::Pair => PAIR_CHANNELS,
+                _ if short && self.planning.by_messages() => MESSAGE_CHANNELS,
                 _ if short => SHORT_CHANNELS,
                 _ if self.planning.longest_slot(algorithm) == SLOT_BYTES_MAX => LONG_CHANNELS,
                 _ => WIDE_CHANNELS,
@@ -162,13 +165,19 @@ impl Choices {
     }
 }
 
+/// Whether slots on a channel always have the same length.
+pub(crate) fn has_one_length(channel: u16) -> bool {
+    (SHORT_CHANNELS..PAIR_CHANNELS).contains(&channel)
+}
+
 /// Bytes of each side's mailbox on a channel.
 pub(crate) fn mailbox_bytes(channel: u16) -> usize {
     if channel == letters::CHANNEL {
         return letters::MAILBOX_BYTES;
     }
     let slot_bytes = match channel {
-        SHORT_CHANNELS..PAIR_CHANNELS => SLOT_BYTES_MIN,
+        SHORT_CHANNELS..MESSAGE_CHANNELS => SLOT_BYTES_MIN,
+        MESSAGE_CHANNELS..PAIR_CHANNELS => MESSAGE_SLICE_BYTES,
         WIDE_CHANNELS..SHORT_CHANNELS => WIDE_SLOT_BYTES_MAX,
         _ => SLOT_BYTES_MAX,
     };

@@ -27,7 +27,7 @@ use consort_algorithms::{
 use consort_memory::sync::{AtomicBool, Ordering};
 
 pub(crate) use cache::{Cache, CacheKey};
-pub(crate) use choice::{Choice, Choices, mailbox_bytes};
+pub(crate) use choice::{Choice, Choices, has_one_length, mailbox_bytes};
 pub use explain::{Candidate, Explanation, Origin};
 pub(crate) use machine::Machine;
 pub use planning::Planning;

@@ -29,7 +29,10 @@ const SIMULATED_RANKS_MAX: u32 = 64;
 pub(crate) const WIDE_SLOT_BYTES_MAX: usize = 128 << 10;
 
 /// The shortest part of a piece that is worth a message through the kernel.
-const MESSAGE_SLICE_BYTES: u64 = 64 << 10;
+pub(crate) const MESSAGE_SLICE_BYTES: usize = 64 << 10;
+/// The longest slot of messages through the kernel; twice that from [`MESSAGE_PIECE_LONG`] on.
+const MESSAGE_SLOT_MAX: u64 = 128 << 10;
+const MESSAGE_PIECE_LONG: u64 = 4 << 20;
 /// The most ranks whose connections through the kernel are long whatever the algorithm.
 const MESSAGE_RANKS_FEW: u32 = 4;
 
@@ -156,6 +159,11 @@ impl Planning {
         format!(
             "hosts={hosts} {level}={per_box} cores={cores} transport={transport} channels={channels}x{directions}"
         )
+    }
+
+    /// Whether messages between hosts, or all of them, go through the kernel's sockets.
+    pub(crate) fn by_messages(&self) -> bool {
+        self.machine.sockets
     }
 
     /// How many ranks it plans for.
@@ -336,8 +344,9 @@ impl Planning {
         let piece = block_bytes.div_ceil(parts.max(1).into()).next_multiple_of(64);
         let packets = self.takes_packets(algorithm, collective, block_bytes);
         let (meets, mapped) = (self.meets(collective, block_bytes), self.is_free());
-        if piece <= SLOT_BYTES_MIN as u64 && algorithm != Algorithm::Pair {
-            return Chosen { algorithm, slot_bytes: SLOT_BYTES_MIN, short: true, packets, meets, mapped };
+        let short = if self.machine.sockets { MESSAGE_SLICE_BYTES } else { SLOT_BYTES_MIN };
+        if piece <= short as u64 && algorithm != Algorithm::Pair {
+            return Chosen { algorithm, slot_bytes: short, short: true, packets, meets, mapped };
         }
         let slice = if self.machine.sockets {
             self.slice_of_messages(piece)
@@ -351,9 +360,16 @@ impl Planning {
     }
 
     /// What of a piece travels as one message where every message is some calls of the system: two ranks that exchange
-    /// pieces gain nothing by cutting them; among more, one part is on its way while the next is folded.
+    /// pieces gain nothing by cutting short ones; among more, one part is on its way while the next is folded. Four slots must fit
+    /// into a core's caches. Source of the figures: `docs/measurements/hosts.md`.
     fn slice_of_messages(&self, piece: u64) -> u64 {
-        if self.machine.ranks == 2 { piece } else { (piece / 4).max(piece.min(MESSAGE_SLICE_BYTES)) }
+        let most = if piece >= MESSAGE_PIECE_LONG { 2 * MESSAGE_SLOT_MAX } else { MESSAGE_SLOT_MAX };
+        let whole = if self.machine.ranks == 2 {
+            piece
+        } else {
+            (piece / 4).max(piece.min(MESSAGE_SLICE_BYTES as u64))
+        };
+        whole.min(most)
     }
 
     /// The longest slot of an algorithm's connections.
