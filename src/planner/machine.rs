@@ -70,7 +70,7 @@ impl Machine {
 
     /// A machine of one host, whose ranks take turns on its cores.
     pub(crate) fn of_one_host(ranks: u32, cores: u32) -> Self {
-        let turns = ranks.div_ceil(cores);
+        let turns = ranks.div_ceil(cores.max(1));
         Machine {
             ranks,
             hosts: 1,
