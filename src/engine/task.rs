@@ -273,7 +273,9 @@ impl Task {
 
     /// Adds the links that it waits for and that move nothing unless asked to. Whether it waits for nothing else.
     pub(crate) fn wants(&self, links: &Links, all: &mut Vec<Wanted>) -> bool {
-        self.parts[..self.count].iter().fold(true, |only, part| part.wants(links, all) && only)
+        let mut only = true;
+        self.parts[..self.count].iter().for_each(|part| only &= part.wants(links, all));
+        only
     }
 
     /// The calls in which it waits for a peer of which everything that it sent has been looked at.

@@ -3,7 +3,7 @@
 //! Invariant: steps and bytes are those of the schedule wherever one is built (a test compares them); between
 //! powers of two they are the next power's where the exact value has no short form. Algorithms that know boxes
 //! say what they do inside and between them; all others are taken to cross boxes at every step. Absent:
-//! contention, which is the simulator's, and [`crossing`](super::crossing)'s.
+//! contention, which is the simulator's, and [`crossing`](super::crossing())'s.
 
 use super::Algorithm;
 use crate::Collective;

@@ -37,7 +37,7 @@ pub(super) enum Event {
     /// It is done or gone: forget it. The text is for the log; none if all went as it should.
     Close(Option<&'static str>),
     /// It said who it is.
-    Hello(HelloSeen),
+    Hello(Box<HelloSeen>),
     /// A rank that waited has gone.
     Lost(&'static str),
 }
@@ -170,7 +170,7 @@ impl<S: Stream> Connection<S> {
                 let bound = |k| (k == kind::HELLO).then_some(HELLO_MAX);
                 match self.incoming.read(&mut self.stream, bound) {
                     Progress::Frame(_, payload) => match self.heard(&payload) {
-                        Ok(hello) => Event::Hello(hello),
+                        Ok(hello) => Event::Hello(Box::new(hello)),
                         Err(what) => Event::Close(Some(what.0)),
                     },
                     Progress::Pending => Event::None,

@@ -178,7 +178,7 @@ impl<S: Stream> Gathering<S> {
                     closed.push((at, Some(why)));
                     self.lost(at, why, now);
                 }
-                Event::Hello(hello) => match self.hear(at, hello, now) {
+                Event::Hello(hello) => match self.hear(at, *hello, now) {
                     Heard::Waits => {}
                     Heard::Close(why) => closed.push((at, Some(why))),
                     Heard::Last(last) => complete = Some(last),

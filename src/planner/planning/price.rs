@@ -1,7 +1,7 @@
 //! What an algorithm costs on the machine, in virtual time.
 //!
 //! Invariant: a price is the same on all ranks. It knows who shares a wire, by simulation where the schedule can be built in
-//! time and by what [crosses](catalogue::crossing) a box where it cannot, and how many ranks take turns on a core. Absent:
+//! time and by what [crosses](catalogue::crossing()) a box where it cannot, and how many ranks take turns on a core. Absent:
 //! choosing.
 
 use consort_algorithms::catalogue::{self, Algorithm};
