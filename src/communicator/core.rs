@@ -354,17 +354,22 @@ impl Core {
         let _leave = Leave(&self.waiters);
         let mut waiter = self.policy.waiter();
         while !ticket.is_done() {
-            let turn = self.engine.try_acquire().map(|mut engine| {
-                let progress = self.advance_queue(&mut engine);
-                (progress, engine.looks_are_calls())
-            });
-            match turn {
-                Some((Progress::Moved, _)) => waiter.moved(),
-                Some((_, true)) => _ = waiter.nap_between_calls(),
-                _ => _ = waiter.pause(),
-            }
+            self.advance_or_pause(&mut waiter);
         }
         ticket.result().map_err(|error| self.told(error))
+    }
+
+    /// A turn of what is queued, unless another thread has it; a pause, in which the engine is free, where nothing moved.
+    fn advance_or_pause(&self, waiter: &mut Waiter) {
+        let turn = self.engine.try_acquire().map(|mut engine| {
+            let progress = self.advance_queue(&mut engine);
+            (progress, engine.looks_are_calls())
+        });
+        match turn {
+            Some((Progress::Moved, _)) => waiter.moved(),
+            Some((_, true)) => _ = waiter.nap_between_calls(),
+            _ => _ = waiter.pause(),
+        }
     }
 
     pub(super) fn advance_queue(&self, engine: &mut Engine) -> Progress {
@@ -388,6 +393,12 @@ impl Core {
             return Ok(());
         }
         engine.hurry_queue(timeout);
+        self.drain_queue(engine);
+        if self.group.has_failed() { Err(self.failure()) } else { Ok(()) }
+    }
+
+    /// Advances what is queued to its end.
+    fn drain_queue(&self, engine: &mut Engine) {
         let mut waiter = self.policy.waiter();
         while engine.queued() != 0 {
             if self.advance_queue(engine) == Progress::Moved {
@@ -398,7 +409,6 @@ impl Core {
                 waiter.pause();
             }
         }
-        if self.group.has_failed() { Err(self.failure()) } else { Ok(()) }
     }
 
     /// Whether an operation is under way. From any thread.
@@ -442,11 +452,7 @@ impl Core {
                 owned => break owned?,
             }
         };
-        while owned.engine.queued() != 0 {
-            if self.advance_queue(&mut owned.engine) != Progress::Moved {
-                waiter.pause();
-            }
-        }
+        self.drain_queue(&mut owned.engine);
         Ok(owned)
     }
 
@@ -476,15 +482,7 @@ impl Core {
         let _leave = Leave(&self.waiters);
         let mut waiter = self.policy.waiter();
         while self.queued.load(Ordering::Relaxed) != 0 && Instant::now() < patience {
-            let turn = self.engine.try_acquire().map(|mut engine| {
-                let progress = self.advance_queue(&mut engine);
-                (progress, engine.looks_are_calls())
-            });
-            match turn {
-                Some((Progress::Moved, _)) => waiter.moved(),
-                Some((_, true)) => _ = waiter.pause_between_calls(std::thread::sleep),
-                _ => _ = waiter.pause(),
-            }
+            self.advance_or_pause(&mut waiter);
         }
         if self.queued.load(Ordering::Relaxed) != 0 {
             let reason =

@@ -343,8 +343,8 @@ pub(crate) fn host_name() -> String {
 /// abstract sockets live through which memory is handed over; or of one text that the user gave instead.
 fn host_key() -> [u8; 16] {
     let environment = Environment::of_process();
-    let named = ["CONSORT_HOSTID", "NCCL_HOSTID"].iter().filter_map(|name| environment.text(name));
-    if let Some((text, _)) = named.into_iter().find(|(text, _)| !text.is_empty()) {
+    let mut named = ["CONSORT_HOSTID", "NCCL_HOSTID"].iter().filter_map(|name| environment.text(name));
+    if let Some((text, _)) = named.find(|(text, _)| !text.is_empty()) {
         return bootstrap::host_id(&text);
     }
     let namespace = std::fs::metadata("/proc/self/ns/net").map_or((0, 0), |meta| (meta.dev(), meta.ino()));

@@ -258,33 +258,31 @@ impl Engine {
         task: &mut Task,
         buffers: &[Buffers<'_>],
     ) -> std::result::Result<Progress, Trouble> {
-        let mut progress = task.advance(self, buffers)?;
-        if self.links.needs_progress() {
-            match self.progress(task, progress) {
-                Ok(true) if progress == Progress::Blocked => progress = Progress::Moved,
-                Ok(_) => {}
-                Err(broken) => {
-                    return Err(Trouble::Broken { request: task.request().map(Box::new), broken });
-                }
+        let progress = task.advance(self, buffers)?;
+        let moved = match progress {
+            Progress::Done if self.links.is_flushed() => {
+                task.leave(self);
+                return Ok(progress);
             }
-        }
-        if progress == Progress::Done {
-            if self.links.needs_progress() && !self.links.is_flushed() {
-                return Ok(Progress::Blocked);
+            // What the system has not taken yet must not wait for the next call.
+            Progress::Done => {
+                self.wanted.clear();
+                self.links.progress().map(|()| false)
             }
-            task.leave(self);
+            _ if self.links.needs_progress() => self.progress(task),
+            _ => return Ok(progress),
+        };
+        match (moved, progress) {
+            (Err(broken), _) => Err(Trouble::Broken { request: task.request().map(Box::new), broken }),
+            (Ok(_), Progress::Done) => Ok(Progress::Blocked),
+            (Ok(true), _) => Ok(Progress::Moved),
+            (Ok(false), _) => Ok(progress),
         }
-        Ok(progress)
     }
 
     /// Moves what is under way on links that need help. Whether what the task is blocked on may have come.
-    fn progress(&mut self, task: &Task, progress: Progress) -> std::result::Result<bool, Broken> {
+    fn progress(&mut self, task: &Task) -> std::result::Result<bool, Broken> {
         self.wanted.clear();
-        self.wants_links_alone = false;
-        if progress == Progress::Done {
-            // What the system has not taken yet must not wait for the next call.
-            return if self.links.is_flushed() { Ok(false) } else { self.links.progress().map(|()| false) };
-        }
         self.wants_links_alone = task.wants(&self.links, &mut self.wanted);
         self.links.progress_for(&self.wanted)
     }

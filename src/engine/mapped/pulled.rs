@@ -230,7 +230,8 @@ mod tests {
         f32::from_bits(mixed.wrapping_mul(0xc2b2_ae35) & 0xbfff_ffff)
     }
 
-    /// Calls of every kind that can be pulled; the results are checked, bit by bit in the order of ranks, sums of more than two ranks to what is rounded.
+    /// Calls of every kind that can be pulled; the results are checked, bit by bit in the order of ranks, sums of more than
+    /// two ranks to what is rounded.
     fn calls(comm: &Communicator, count: usize, times: u32) {
         let (me, size) = (comm.rank() as usize, comm.size() as usize);
         let same = |got: &[f32], expected: &dyn Fn(usize) -> f32, what: &str| {

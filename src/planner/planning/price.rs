@@ -58,11 +58,11 @@ impl Planning {
         let simulated = simulate(&schedule, &self.topology, &options);
         let simulated = simulated.map_or(f64::INFINITY, |outcome| outcome.seconds());
         if !self.on_own_cores {
-            let sockets = work::of_sockets(&schedule, block_bytes, options.slot_bytes, &self.host_of());
-            // While a rank waits for the wire its core works.
             if !self.machine.sockets {
                 return simulated;
             }
+            let sockets = work::of_sockets(&schedule, block_bytes, options.slot_bytes, &self.host_of());
+            // While a rank waits for the wire its core works.
             return simulated.max(sockets * f64::from(self.machine.turns)) * self.idles(algorithm);
         }
         simulated + work::of_cores(&schedule, block_bytes, options.slot_bytes, self.machine.turns)
@@ -86,7 +86,7 @@ impl Planning {
         }
         let sockets =
             work::of_messages(formula.between.steps + formula.besides, formula.between.volume * bytes);
-        modelled.max(sockets * f64::from(self.machine.turns))
+        modelled.max(sockets * f64::from(self.machine.turns)) * self.idles(algorithm)
     }
 
     /// How much longer an algorithm takes because the wires of hosts are idle while ranks wait for partners that change.
@@ -119,7 +119,7 @@ impl Planning {
         // Where neighbours are on different hosts, all that a rank sends may leave its host.
         let crossing = match catalogue::formula(algorithm, collective, ranks) {
             Some(formula) if !self.machine.host_of.is_sorted() => {
-                known.max(formula.volume() * f64::from(sharing.min(ranks - sharing)))
+                known.max(formula.volume() * f64::from(sharing.min(ranks.saturating_sub(sharing))))
             }
             _ => known,
         };
