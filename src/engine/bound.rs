@@ -19,7 +19,7 @@ use crate::options::SLOTS;
 use crate::planner::has_one_length;
 use crate::report::evidence::{Traffic, Want};
 
-/// A transport may keep a credit back: a writer must have slots left to go on with.
+/// A transport may defer a credit: a writer must have slots left to go on with.
 const _: () = assert!(SLOTS > 2);
 
 /// Which memory a region of the plan is.
@@ -57,9 +57,9 @@ pub(crate) struct Bound {
     pub(crate) reducer: Reducer,
     memory: Vec<Memory>,
     counters: Vec<BoundCounter>,
-    /// Links whose credits are told when an operation ends: those on which messages come and none go, where no credit rides,
-    /// and those whose slots may have another length next time, which waits for all credits.
-    told: Vec<usize>,
+    /// Links whose deferred credits are flushed when an operation ends: those on which messages come and none go, where no credit
+    /// is piggybacked, and those whose slots may have another length next time, which waits for all credits.
+    flushed: Vec<usize>,
 }
 
 /// Turns a relative rank of the plan into a rank of the communicator.
@@ -150,11 +150,11 @@ impl Bound {
         let filled =
             |link: usize| memory.iter().any(|other| matches!(other, Memory::Remote(to) if *to == link));
         let changes = !has_one_length(channel_base);
-        let told = memory.iter().filter_map(|memory| match memory {
+        let flushed = memory.iter().filter_map(|memory| match memory {
             Memory::Mailbox(link) if links.is_asked(*link) && (changes || !filled(*link)) => Some(*link),
             _ => None,
         });
-        let told = told.collect();
+        let flushed = flushed.collect();
         let bound = Bound {
             plan,
             path,
@@ -167,7 +167,7 @@ impl Bound {
             },
             memory,
             counters,
-            told,
+            flushed,
         };
         bound.check(links).map_err(foreign)?;
         Ok(bound)
@@ -262,7 +262,7 @@ impl Bound {
         }
         // What the peer cannot know yet is not missing on its side.
         for (link, traffic) in &mut all {
-            traffic.returned -= links.up(*link).connection.untold_credits().min(traffic.returned);
+            traffic.returned -= links.up(*link).connection.deferred_credits().min(traffic.returned);
         }
         all.into_iter().map(|(_, traffic)| traffic).collect()
     }
@@ -296,7 +296,7 @@ impl Bound {
             let up = links.up_mut(counter.link);
             if up.filled_slot_bytes != self.slot_bytes {
                 // The peer waits for the same.
-                up.connection.tell_credits();
+                up.connection.flush_credits();
                 if own.value() < up.filled {
                     return Some(counter.link);
                 }
@@ -316,8 +316,8 @@ impl Bound {
                 _ => {}
             }
         }
-        for link in &self.told {
-            links.up_mut(*link).connection.tell_credits();
+        for link in &self.flushed {
+            links.up_mut(*link).connection.flush_credits();
         }
     }
 }

@@ -356,10 +356,10 @@ impl Links {
         wanted.iter().map(|wanted| counters(self.up(wanted.link))).fold(0, u64::wrapping_add)
     }
 
-    /// Sends the credits that are kept back.
-    pub(crate) fn tell_credits(&mut self) {
+    /// Sends the deferred credits.
+    pub(crate) fn flush_credits(&mut self) {
         for at in 0..self.messages.len() {
-            self.up_mut(self.messages[at]).connection.tell_credits();
+            self.up_mut(self.messages[at]).connection.flush_credits();
         }
     }
 

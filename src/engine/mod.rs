@@ -306,9 +306,9 @@ impl Engine {
     /// nothing has moved until then.
     pub(crate) fn sleep(&mut self, task: &Task, limit: Duration) {
         if !self.wanted.is_empty() {
-            // Peers may wait for credits that are kept back; after a first short sleep they are told.
+            // Peers may wait for deferred credits; they are sent after a first short sleep.
             if limit > NAP_MIN {
-                self.links.tell_credits();
+                self.links.flush_credits();
             }
             // What comes another way ends no such sleep.
             let alone = self.wants_links_alone && self.wanted.len() <= SLEEPS_ON_MAX;

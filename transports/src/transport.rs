@@ -195,8 +195,8 @@ pub trait Connection: Send {
     fn put(&mut self, offset: usize, bytes: Span<'_>, done: &mut usize) -> Result<Poll<()>, TransportError>;
 
     /// Raises the peer's counter to `value`, publishing every put made before; `tag` travels with it (see
-    /// [`Counter::tag`]). On `Pending` call again after [`Connection::progress`]. One credit may be kept back (see
-    /// [`Connection::tell_credits`]), so there must be more than two slots.
+    /// [`Counter::tag`]). On `Pending` call again after [`Connection::progress`]. One credit may be deferred (see
+    /// [`Connection::flush_credits`]), so there must be more than two slots.
     ///
     /// # Errors
     /// The peer is gone.
@@ -220,12 +220,12 @@ pub trait Connection: Send {
         self.signal(CounterKind::Ready, value, tag)
     }
 
-    /// Sends credits that were kept back: a link on which every message costs lets them ride with what is sent next,
+    /// Sends deferred credits: a link on which every message costs piggybacks them on what is sent next,
     /// and this rank may send nothing for a while. What cannot be sent now goes with [`Connection::progress`].
-    fn tell_credits(&mut self) {}
+    fn flush_credits(&mut self) {}
 
-    /// Credits that were signalled here and are kept back.
-    fn untold_credits(&self) -> u64 {
+    /// Credits that were signalled here and are deferred.
+    fn deferred_credits(&self) -> u64 {
         0
     }
 

@@ -217,7 +217,7 @@ pub enum Inside {
 /// As [`tcp`], with the host of each rank, counted from 0 without gaps, what is inside the hosts, adapters of `adapter_bytes_s` bytes a
 /// second where that is known, and `turns` ranks that take turns on each core.
 ///
-/// Source: as [`tcp`]; a message through the kernel is some 5 µs of a core, of which `docs/measurements/hosts.md` has more.
+/// Source: as [`tcp`]; a message through the kernel is some 5 µs of a core (`docs/measurements/hosts.md`).
 ///
 /// # Panics
 ///

@@ -15,6 +15,7 @@ const TWO_SHOT_PROVED_MAX: u32 = 128;
 const TREE_PROVED_MAX: u32 = 1024;
 /// Places of memory that a proof of all ranks together follows, at most.
 const PROVED_PLACES_MAX: u64 = 6 << 20;
+
 impl Planning {
     /// Which setting forbids an algorithm, if one does.
     pub(super) fn forbids(&self, algorithm: Algorithm, collective: Collective) -> Option<String> {

@@ -2,8 +2,9 @@
 //!
 //! Invariant: a stream carries frames only after both sides proved that they know the key, and that they mean
 //! this very pair of endpoints; until then a stranger costs what [`crate::reception`] allows. One side connects, as
-//! [`Layout::calls`] says, or else the one with the smaller nonce; the other accepts. Absent: encryption (the key keeps strangers and mistakes out, not
-//! somebody who rewrites packets on the way), finding out that a machine vanished without a word, threads.
+//! [`Layout::calls`] says, or else the one with the smaller nonce; the other accepts. Absent: encryption (the key keeps
+//! strangers and mistakes out, not an attacker who rewrites packets on the way), finding out that a machine vanished without
+//! a word, threads.
 
 #[cfg(all(test, feature = "fuzzing"))]
 mod fuzz;

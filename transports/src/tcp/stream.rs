@@ -3,8 +3,8 @@
 //! Invariant: frames do not interleave. A put's bytes go from the caller's memory into the socket and from the
 //! socket into the mailbox (those that came along with a header: by one small copy); a frame is checked against
 //! the mailbox before its first byte lands. Frames are handled in order, so a counter that went up publishes every
-//! put before it. Credits are cumulative, and ride: one that is signalled goes out with the next frame, by itself only
-//! where [`CREDITS_KEPT`] would be exceeded or the other direction has been idle. Absent: buffering of payload, waiting.
+//! put before it. Credits are cumulative and piggybacked: one that is signalled goes out with the next frame, by itself only
+//! where [`CREDITS_DEFERRED_MAX`] would be exceeded or the other direction has been idle. Absent: buffering of payload, waiting.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -29,9 +29,9 @@ const KIND_CREDIT: u32 = 3;
 const FRAME_BYTES_MAX: usize = 1 << 20;
 /// Signals that may wait for the socket.
 const SIGNALS_MAX: usize = 16;
-/// Credits that may be kept back. The peer goes on meanwhile: mailboxes have four slots.
-const CREDITS_KEPT: u64 = 1;
-/// Calls of `progress` that bring nothing, after which credits are kept back no longer.
+/// Credits that may be deferred. The peer goes on meanwhile: mailboxes have four slots.
+const CREDITS_DEFERRED_MAX: u64 = 1;
+/// Calls of `progress` that bring nothing, after which credits are deferred no longer.
 const IDLE_LOOKS: u32 = 2;
 /// Where headers arrive. What comes along with one is copied from here.
 const STAGING_BYTES: usize = 4096;
@@ -84,11 +84,11 @@ pub(super) struct TcpConnection {
     /// Signals that were taken over, from `signals_sent` on; go out between frames.
     signals: Vec<u8>,
     signals_sent: usize,
-    /// The last credit that is kept back, with its tag; and the last that was not.
-    untold: Option<(u64, u64)>,
+    /// The credit that is deferred, with its tag; and the last that was queued.
+    deferred: Option<(u64, u64)>,
     /// What was wrong when nothing was asked that could fail.
     trouble: Option<TransportError>,
-    told: u64,
+    credited: u64,
     idle_looks: u32,
 
     incoming: Incoming,
@@ -118,12 +118,12 @@ impl TcpConnection {
             peer_mailbox_bytes,
             shared,
             outgoing: None,
-            // And credits that ride, and what a socket took a part of.
+            // And a piggybacked credit, and what a socket took a part of.
             signals: Vec::with_capacity((SIGNALS_MAX + 3) * HEADER_BYTES),
             signals_sent: 0,
-            untold: None,
+            deferred: None,
             trouble: None,
-            told: 0,
+            credited: 0,
             idle_looks: 0,
             incoming: Incoming::default(),
             staging: Box::new([0; STAGING_BYTES]),
@@ -193,11 +193,11 @@ impl TcpConnection {
         Ok(true)
     }
 
-    /// The credits that were kept back go out with what is sent next.
+    /// The deferred credit goes out with what is sent next.
     fn queue_credits(&mut self) {
-        if let Some((value, tag)) = self.untold.take() {
+        if let Some((value, tag)) = self.deferred.take() {
             self.signals.extend_from_slice(&header(KIND_CREDIT, value, tag));
-            self.told = value;
+            self.credited = value;
         }
     }
 
@@ -427,9 +427,9 @@ impl Connection for TcpConnection {
                 self.signals.extend_from_slice(&header(KIND_READY, value, tag));
             }
             CounterKind::Credit => {
-                self.untold = Some((value, tag));
+                self.deferred = Some((value, tag));
                 self.idle_looks = 0;
-                if value - self.told <= CREDITS_KEPT {
+                if value - self.credited <= CREDITS_DEFERRED_MAX {
                     return Ok(Poll::Ready(()));
                 }
                 self.queue_credits();
@@ -439,7 +439,7 @@ impl Connection for TcpConnection {
         Ok(Poll::Ready(()))
     }
 
-    fn tell_credits(&mut self) {
+    fn flush_credits(&mut self) {
         self.queue_credits();
         if !self.ended && !self.deaf && self.wrong.is_none() {
             match self.flush() {
@@ -449,8 +449,8 @@ impl Connection for TcpConnection {
         }
     }
 
-    fn untold_credits(&self) -> u64 {
-        self.untold.map_or(0, |(value, _)| value - self.told)
+    fn deferred_credits(&self) -> u64 {
+        self.deferred.map_or(0, |(value, _)| value - self.credited)
     }
 
     fn progress(&mut self) -> Result<PeerState, TransportError> {
@@ -470,7 +470,7 @@ impl Connection for TcpConnection {
                 break;
             }
         }
-        if self.untold.is_some() {
+        if self.deferred.is_some() {
             self.idle_looks += 1;
             if self.idle_looks > IDLE_LOOKS {
                 self.queue_credits();

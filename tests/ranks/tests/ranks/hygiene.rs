@@ -67,7 +67,7 @@ fn an_idle_communicator_is_small_and_says_so() {
 /// A stretch of 1000 all-reduces: the system calls of all threads of rank 0, by name.
 type Stretch = BTreeMap<String, u32>;
 
-/// What so many stretches called, and whether no rank lost its core to another thread meanwhile.
+/// What each of `stretches` called, and whether no rank lost its core to another thread meanwhile.
 fn system_calls(stretches: usize, transport: &str) -> Vec<(Stretch, bool)> {
     let file = std::env::temp_dir().join(format!("consort-strace-{}", std::process::id()));
     let path = file.display().to_string();

@@ -124,42 +124,42 @@ fn a_fill_is_one_message_and_takes_the_credits_along() {
     let filled = |value| [&header(KIND_PUT, 7, 50)[..], &payload, &header(KIND_READY, value, 33)].concat();
     fill(&mut connection, 1);
     assert_eq!(sent(&connection, &mut peer), filled(1));
-    // One credit is kept back until something is sent, and counts for those before it.
+    // One credit is deferred until something is sent, and counts for those before it.
     let credit = |connection: &mut TcpConnection, value: u64| {
         assert!(connection.signal(CounterKind::Credit, value, 0).expect("signal").is_ready());
     };
     credit(&mut connection, 1);
-    assert_eq!((sent(&connection, &mut peer), connection.untold_credits()), (Vec::new(), 1));
+    assert_eq!((sent(&connection, &mut peer), connection.deferred_credits()), (Vec::new(), 1));
     fill(&mut connection, 2);
-    let told = |value| header(KIND_CREDIT, value, 0).to_vec();
+    let credit_frame = |value| header(KIND_CREDIT, value, 0).to_vec();
     assert_eq!(
-        (sent(&connection, &mut peer), connection.untold_credits()),
-        ([told(1), filled(2)].concat(), 0)
+        (sent(&connection, &mut peer), connection.deferred_credits()),
+        ([credit_frame(1), filled(2)].concat(), 0)
     );
-    // Two are not kept back.
+    // Two are not deferred.
     credit(&mut connection, 2);
     assert_eq!(sent(&connection, &mut peer), []);
     credit(&mut connection, 3);
-    assert_eq!(sent(&connection, &mut peer), told(3));
+    assert_eq!(sent(&connection, &mut peer), credit_frame(3));
     // Nor is one when nothing comes for a while, or when this side has nothing more to do.
     credit(&mut connection, 4);
     let looks = (1..).find(|_| {
         connection.progress().expect("progress");
-        connection.untold_credits() == 0
+        connection.deferred_credits() == 0
     });
-    assert_eq!((looks, sent(&connection, &mut peer)), (Some(IDLE_LOOKS + 1), told(4)));
+    assert_eq!((looks, sent(&connection, &mut peer)), (Some(IDLE_LOOKS + 1), credit_frame(4)));
     credit(&mut connection, 5);
-    connection.tell_credits();
-    assert_eq!(sent(&connection, &mut peer), told(5));
+    connection.flush_credits();
+    assert_eq!(sent(&connection, &mut peer), credit_frame(5));
     credit(&mut connection, 6);
     assert!(connection.signal(CounterKind::Ready, 3, 9).expect("signal").is_ready());
-    assert_eq!(sent(&connection, &mut peer), [told(6), header(KIND_READY, 3, 9).to_vec()].concat());
+    assert_eq!(sent(&connection, &mut peer), [credit_frame(6), header(KIND_READY, 3, 9).to_vec()].concat());
     credit(&mut connection, 7);
     drop(connection);
     let mut rest = vec![0; HEADER_BYTES];
     peer.set_nonblocking(false).expect("blocking");
     peer.read_exact(&mut rest).expect("the last credit");
-    assert_eq!(rest, told(7));
+    assert_eq!(rest, credit_frame(7));
 }
 
 #[test]
