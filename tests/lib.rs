@@ -23,6 +23,8 @@ pub mod elf;
 pub mod folds;
 #[path = "support/groups.rs"]
 pub mod groups;
+#[path = "support/heard.rs"]
+pub mod heard;
 #[path = "support/job.rs"]
 pub mod job;
 #[path = "support/matrix.rs"]

@@ -119,6 +119,17 @@ pub struct CounterId {
     pub role: CounterRole,
 }
 
+impl CounterId {
+    /// The mailbox whose slots it counts, as its owner, writer and channel.
+    pub fn mailbox(&self) -> (Rank, Rank, Channel) {
+        match self.role {
+            // Who waits for a credit fills what the other rank owns.
+            CounterRole::Credit => (self.writer, self.owner, self.channel),
+            CounterRole::Ready | CounterRole::Flag(_) => (self.owner, self.writer, self.channel),
+        }
+    }
+}
+
 /// What a counter counts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum CounterRole {
@@ -267,6 +278,25 @@ impl Plan {
     pub fn sources(&self, step: &Step) -> &[Operand] {
         let first = step.operands as usize + step.targets as usize;
         &self.operands[first..first + step.sources as usize]
+    }
+
+    /// The mailboxes that the rank fills or empties: owner, writer and channel of each, in ascending order.
+    pub fn mailboxes(&self) -> Vec<(Rank, Rank, Channel)> {
+        let region = |used: &RegionUse| match used.region {
+            Region::Mailbox { owner, writer, channel } => Some((owner, writer, channel)),
+            _ => None,
+        };
+        let of_counters = self.counters.iter().map(|used| used.id.mailbox());
+        let mut all: Vec<_> = self.regions.iter().filter_map(region).chain(of_counters).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// The most mailboxes of one owner and writer.
+    pub fn mailboxes_max(&self) -> usize {
+        let all = self.mailboxes();
+        all.chunk_by(|one, other| (one.0, one.1) == (other.0, other.1)).map(<[_]>::len).max().unwrap_or(0)
     }
 
     /// The steps of a lane.

@@ -101,6 +101,7 @@ struct Program {
     u64 status;
     u64 left;
     u64 sequence;
+    u64 abort;
     u64 slot_bytes;
     u32 lane_count;
     u32 instances;
@@ -114,7 +115,6 @@ struct Program {
 };
 
 struct Launch {
-    u64 abort;
     u32 programs;
     u32 reserved;
     u64 program[max_programs];

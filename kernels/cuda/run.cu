@@ -196,7 +196,7 @@ template <class T, class Op> CONSORT_FN void run_program(u64 launch, u64 *record
     u32 own = consort::block() - consort_shared.first_block;
     block.lane = own / instances;
     block.instance = own % instances;
-    block.abort = thread() == 0 ? load_u64(CONSORT_FIELD(launch, Launch, abort)) : 0;
+    block.abort = program.abort;
     block.status = program.status == 0 ? 0 : program.status + own * sizeof(Status);
     CONSORT_ROLLED
     for (u32 i = thread(); i < program.counter_count; i += threads()) {

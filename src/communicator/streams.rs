@@ -51,11 +51,12 @@ struct Member<'a> {
     result: Option<Result<()>>,
 }
 
-/// Returns when all calls are in their streams: tickets of their ends, one for each batch.
+/// Returns when all calls are in their streams: tickets of their ends, one for each batch. `made` is called when no more
+/// calls will be made.
 ///
 /// # Errors
 /// The first failure of a batch that could not be put into its stream; [`Error::ConcurrentUse`].
-pub(crate) fn enqueue(batches: Vec<Batch<'_>>) -> Result<Vec<Arc<Ticket>>> {
+pub(crate) fn enqueue(batches: Vec<Batch<'_>>, made: impl FnOnce()) -> Result<Vec<Arc<Ticket>>> {
     discarded::free();
     let mut owned = Vec::with_capacity(batches.len());
     for batch in &batches {
@@ -65,8 +66,9 @@ pub(crate) fn enqueue(batches: Vec<Batch<'_>>) -> Result<Vec<Arc<Ticket>>> {
     }
     let Some(first) = batches.first() else { return Ok(Vec::new()) };
     let mut waiter = first.core.waiter();
-    let made = batches.into_iter().zip(owned).map(|(batch, owned)| Some(Member::new(batch, owned)));
-    let mut members: Vec<Option<Member<'_>>> = made.collect();
+    let members = batches.into_iter().zip(owned).map(|(batch, owned)| Some(Member::new(batch, owned)));
+    let mut members: Vec<Option<Member<'_>>> = members.collect();
+    made();
     let (mut tickets, mut failed) = (Vec::with_capacity(members.len()), None);
     while members.iter().any(Option::is_some) {
         let mut moved = false;

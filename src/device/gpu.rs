@@ -10,8 +10,8 @@ use consort_kernels::cuda::{Kernels, Table};
 use consort_memory::Held;
 use consort_memory::driver::{Context, CudaError, DeviceMemory, DeviceSpan, Event};
 
+use super::flight::Flight;
 use super::slots::Slots;
-use crate::control::member::Member;
 
 /// A device and what is kept for it.
 pub(crate) struct Gpu {
@@ -23,8 +23,7 @@ pub(crate) struct Gpu {
     staging: Classes<Staging>,
     scratch: Classes<DeviceMemory>,
     long_tables: Classes<Table>,
-    /// The ranks of jobs that have used it, as far as they are still there.
-    members: Mutex<Vec<Weak<Member>>>,
+    flight: Flight,
 }
 
 /// A pool for each size class: what is freed may wait for the device, so nothing is before the device itself is left.
@@ -99,22 +98,11 @@ impl Gpu {
                 staging: Classes::new(),
                 scratch: Classes::new(),
                 long_tables: Classes::new(),
-                members: Mutex::default(),
+                flight: Flight::new(context.device().multiprocessors),
             });
             all.push(Arc::downgrade(&gpu));
             gpu
         })
-    }
-
-    /// How many ranks of this process use it, with this one.
-    pub(super) fn joined(&self, member: &Arc<Member>) -> usize {
-        let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
-        members.retain(|known| known.strong_count() > 0);
-        let member = Arc::downgrade(member);
-        if !members.iter().any(|known| known.ptr_eq(&member)) {
-            members.push(member);
-        }
-        members.len()
     }
 
     pub(crate) fn context(&self) -> &Context {
@@ -123,6 +111,11 @@ impl Gpu {
 
     pub(super) fn kernels(&self) -> &Kernels {
         &self.kernels
+    }
+
+    /// What is under way on it.
+    pub(super) fn flight(&self) -> &Flight {
+        &self.flight
     }
 
     pub(super) fn slots(&self) -> &Arc<Slots> {

@@ -31,6 +31,7 @@
 //! the driver (`consort-memory`).
 
 mod communicator;
+mod flight;
 mod fused;
 mod gpu;
 mod host;
@@ -38,6 +39,7 @@ mod memory;
 mod placement;
 mod shared;
 mod slots;
+mod submission;
 mod table;
 mod told;
 mod trouble;

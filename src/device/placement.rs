@@ -14,7 +14,8 @@ use consort_memory::driver::{CaptureStatus, Context, DeviceSpan, Event, RawStrea
 use super::fused::{Fused, FusedCall, Post, reducer};
 use super::gpu::{Gpu, Pooled};
 use super::host::Host;
-use super::shared::{KernelsCall, OneShotCall, Order, Shared, StreamsCall};
+use super::shared::{KernelsCall, OneShotCall, Order, Shared, StreamsCall, message_blocks};
+use super::submission::{self, Ordered, Submissions};
 use super::table::{self, Path, RECORD_BYTES, Record};
 use super::told::tell_all;
 use super::trouble::failed;
@@ -31,14 +32,14 @@ use crate::work::Ticket;
 
 /// Where a communicator's rank is.
 pub struct Placement {
-    gpu: Arc<Gpu>,
-    rank: Rank,
-    ranks: u32,
+    pub(super) gpu: Arc<Gpu>,
+    pub(super) rank: Rank,
+    pub(super) ranks: u32,
     path: Path,
     way: Way,
     /// Thread blocks of a launch that are this rank's share.
-    blocks_max: u32,
-    last: Arc<Last>,
+    pub(super) blocks_max: u32,
+    pub(super) last: Arc<Last>,
 }
 
 /// What its path needs.
@@ -60,7 +61,7 @@ impl Last {
     }
 
     /// Waited for in any stream: a handle may mean another stream than before, or on another thread.
-    fn event(&self) -> Option<Arc<Pooled<Event>>> {
+    pub(super) fn event(&self) -> Option<Arc<Pooled<Event>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -84,23 +85,22 @@ impl Placement {
         let (rank, ranks) = (communicator.rank(), communicator.size());
         let gpu = Gpu::of(context);
         let group = &communicator.core().group;
-        let table = &group.member.table;
-        let several = gpu.joined(&group.member) > 1 && table.iter().any(|of| of.process != table[0].process);
-        if several {
-            load(&gpu, rank, &[Kernel::Fold], Types::All);
-        }
         let near = |rank: &u32| !matches!(group.member.distance(*rank), Distance::Network(_));
         let shares = group.members.iter().filter(|of| **of != group.member.rank).all(near);
         let process = group.member.table[group.member.rank as usize].process;
         let within = communicator.core().settings.thread_blocks;
-        let mine =
-            Record::new(process, context.device(), shares, 2 * context.device().multiprocessors, within)?;
+        let loads = loads(&gpu, rank);
+        let mine = Record::new(process, context.device(), shares, loads, within)?;
         let records = exchange(communicator, &mine)?;
         let determinism = communicator.core().settings.preferences.determinism;
         let wanted = table::choose(&records, determinism)?;
         match wanted {
             Path::Streams => load(&gpu, rank, &[Kernel::Fold], Types::Assembled),
             Path::Kernels => load(&gpu, rank, &[Kernel::Run, Kernel::OneShot], Types::Assembled),
+            // Ranks of this process that are fused later load while others here wait for other processes.
+            Path::Host if loads && table::is_mixed(&records, &mine) => {
+                load(&gpu, rank, &[Kernel::Fold], Types::All);
+            }
             Path::Fused | Path::Host => {}
         }
         let shared = match wanted {
@@ -113,16 +113,7 @@ impl Placement {
             (_, Some(shared)) => (Path::Streams, Way::Streams(shared)),
             (_, None) => (Path::Host, Way::Host(Host::new(&records, rank))),
         };
-        // Ranks on one device share its multiprocessors.
-        let share = |record: &Record| {
-            let beside = records.iter().filter(|other| other.uuid == record.uuid).count() as u32;
-            record.blocks / beside.max(1)
-        };
-        let share = records.iter().map(share).min().unwrap_or(1);
-        // The same on all ranks, whatever each was told: blocks of different ranks work together.
-        let least = records.iter().map(|record| record.within.0).max().unwrap_or(1);
-        let most = records.iter().map(|record| record.within.1).min().unwrap_or(u32::MAX);
-        let blocks_max = share.max(least).min(most).max(1);
+        let blocks_max = table::blocks_max(&records, path);
         Ok(Arc::new(Placement { gpu, rank, ranks, path, way, blocks_max, last: Arc::default() }))
     }
 
@@ -140,15 +131,20 @@ impl Placement {
     }
 
     /// Lets everything of this rank on its device go on.
-    fn release(&self) {
+    pub(super) fn release(&self) {
         if let Way::Streams(shared) | Way::Kernels(shared) = &self.way {
             shared.release();
         }
     }
 
-    /// Whether messages can be received in a stream beside the caller's.
-    fn has_beside(&self) -> bool {
-        matches!(self.way, Way::Streams(_) | Way::Kernels(_))
+    /// Whether a call is one launch of its own, in packets.
+    pub(super) fn is_one_shot(&self, call: &Call) -> bool {
+        matches!(self.way, Way::Kernels(_)) && OneShotCall::takes(call, self.ranks)
+    }
+
+    /// Thread blocks that a message has.
+    pub(super) fn message_blocks(&self, call: &Call) -> u32 {
+        message_blocks(call, self.ranks, call.count * call.data_type.size(), self.blocks_max)
     }
 
     /// For people: how it gets to its peers.
@@ -162,52 +158,44 @@ impl Placement {
     }
 
     /// What runs a call. The caller has entered the context.
-    ///
-    /// `aside` is what comes before a message that is received beside what its group sends.
-    fn make_call(
+    fn make_call<'e, 'a>(
         &self,
         request: &Request,
-        entry: &Entry<'_>,
-        aside: Option<&Pooled<Event>>,
+        ordered: &Ordered<'e, 'a>,
+        submissions: &Submissions<'e, 'a>,
     ) -> Result<(Box<dyn Watched>, Memory)> {
-        let what = request.call.kind.name();
-        let cuda = |error| failed(self.rank, what, error);
-        let stream = self.gpu.context().stream_ref(entry.stream);
-        if let (Some(before), Way::Streams(shared) | Way::Kernels(shared)) = (aside, &self.way) {
-            let beside = shared.beside();
-            beside.wait_event(before).map_err(cuda)?;
-            let there = Entry { stream: beside.raw(), kept: entry.kept.clone(), ..*entry };
-            let made = self.make_in_stream(request, &there)?;
-            if let Some(after) = self.last.event() {
-                stream.wait_event(&after).map_err(cuda)?;
-            }
-            let both = Arc::new(self.gpu.event().map_err(cuda)?);
-            stream.record(&both).map_err(cuda)?;
-            self.last.set(both);
-            return Ok(made);
-        }
-        if let Some(before) = self.last.event() {
-            stream.wait_event(&before).map_err(cuda)?;
-        }
-        self.make_in_stream(request, entry)
-    }
-
-    /// What runs a call in its stream, which has waited for what came before.
-    fn make_in_stream(&self, request: &Request, entry: &Entry<'_>) -> Result<(Box<dyn Watched>, Memory)> {
+        let entry = ordered.entry;
         let cuda = |error| failed(self.rank, request.call.kind.name(), error);
         let stream = self.gpu.context().stream_ref(entry.stream);
         let element = entry.call.data_type.size();
         let blocks: Vec<Block> = entry.blocks.map_or(Vec::new(), |blocks| blocks.bytes(element).collect());
-        let order = |shared| Order {
-            shared,
-            gpu: &self.gpu,
-            last: &self.last,
-            entry,
-            blocks: &blocks,
-            blocks_max: self.blocks_max,
-            number: request.sequence,
-            kept: entry.kept.clone(),
-        };
+        if let (Some(set), Way::Streams(shared) | Way::Kernels(shared)) = (ordered.set, &self.way) {
+            let mut work = None;
+            let submission = submissions.of(set);
+            let order = Order {
+                shared,
+                gpu: &self.gpu,
+                entry,
+                blocks: &blocks,
+                blocks_max: self.blocks_max,
+                number: request.sequence,
+                kept: entry.kept.clone(),
+                work: &mut work,
+                submission: &submission,
+            };
+            let made = match &self.way {
+                Way::Kernels(_) if self.is_one_shot(&entry.call) => watched(OneShotCall::make(order)?),
+                Way::Kernels(_) => watched(KernelsCall::make(order)?),
+                _ => watched(StreamsCall::make(order)?),
+            };
+            if let Some(work) = work {
+                submissions.join(set, entry, work);
+            }
+            return made;
+        }
+        if let Some(before) = self.last.event() {
+            stream.wait_event(&before).map_err(cuda)?;
+        }
         match &self.way {
             Way::Fused(fused) => {
                 let ready = Arc::new(self.gpu.event().map_err(cuda)?);
@@ -225,11 +213,7 @@ impl Placement {
                 let kept = entry.kept.clone();
                 watched((call, Memory { input: Source::Elsewhere, output: None, _kept: kept }))
             }
-            Way::Streams(shared) => watched(StreamsCall::make(order(shared))?),
-            Way::Kernels(shared) if OneShotCall::takes(&entry.call, self.ranks) => {
-                watched(OneShotCall::make(order(shared))?)
-            }
-            Way::Kernels(shared) => watched(KernelsCall::make(order(shared))?),
+            Way::Streams(_) | Way::Kernels(_) => Err(Error::internal("a call of a device without a set")),
             Way::Host(host) => {
                 watched(host.call(&self.gpu, &self.last, self.rank, entry, entry.kept.clone())?)
             }
@@ -251,6 +235,21 @@ impl std::fmt::Debug for Placement {
             .field("gpu", &self.gpu)
             .finish_non_exhaustive()
     }
+}
+
+/// Whether kernels load on the device: on one for which there is no image all goes through the host.
+fn loads(gpu: &Gpu, rank: Rank) -> bool {
+    let loaded = gpu.kernels().prepare(Kernel::Fold, None);
+    if let Err(error) = &loaded {
+        let device = gpu.context().device();
+        let (major, minor) = device.compute_capability;
+        crate::report::warn(&format!(
+            "rank {rank} goes through the host: no kernel loads on its device {} ({}, compute capability \
+             {major}.{minor}): {error}",
+            device.ordinal, device.name
+        ));
+    }
+    loaded.is_ok()
 }
 
 /// Loads kernels before any rank has an operation of a communicator under way. To load, the driver may wait for the device,
@@ -292,42 +291,13 @@ fn prepare(entries: &[Entry<'_>]) -> Result<()> {
         };
         gpu.kernels().prepare(kernel, reducer.as_ref()).map_err(cuda)?;
         if let Way::Streams(shared) | Way::Kernels(shared) = way {
-            shared.prepare(gpu, entry.communicator, &entry.call, matches!(way, Way::Kernels(_)))?;
+            let by_kernels = matches!(way, Way::Kernels(_)).then_some(entry.placement.blocks_max);
+            shared.prepare(gpu, entry.communicator, &entry.call, by_kernels)?;
         }
     }
     // Back in the pools, where the calls find it.
     drop(staged);
     Ok(())
-}
-
-/// A call, and what comes before it if it is received beside what its group sends.
-type Ordered<'e, 'a> = (&'e Entry<'a>, Option<Arc<Pooled<Event>>>);
-
-/// The calls in the order in which they are put into streams. A stream that sends before it receives would wait for a
-/// peer that does the same, as soon as a message is longer than a mailbox: so what a group receives comes after all that
-/// it sends, in a stream of its own where the device moves it, and both go round the ranks in the same direction.
-fn in_order<'e, 'a>(entries: &'e [Entry<'a>]) -> Result<Vec<Ordered<'e, 'a>>> {
-    let others = || entries.iter().filter(|entry| !entry.is_own());
-    let has = |of: &Entry<'_>, kind: Kind| {
-        let same = |entry: &&Entry<'_>| Arc::ptr_eq(entry.communicator.core(), of.communicator.core());
-        others().filter(same).any(|entry| entry.call.kind == kind)
-    };
-    let distance = |entry: &Entry<'_>| {
-        let Placement { rank, ranks, .. } = **entry.placement;
-        match entry.call.kind {
-            Kind::Send => (1, (entry.call.root + ranks - rank) % ranks),
-            Kind::Receive => (2, (rank + ranks - entry.call.root) % ranks),
-            _ => (0, 0),
-        }
-    };
-    let mut ordered: Vec<Ordered<'e, 'a>> = Vec::with_capacity(entries.len());
-    for entry in others() {
-        let aside =
-            entry.call.kind == Kind::Receive && has(entry, Kind::Send) && entry.placement.has_beside();
-        ordered.push((entry, if aside { Some(entry.begin()?) } else { None }));
-    }
-    ordered.sort_by_key(|(entry, _)| distance(entry));
-    Ok(ordered)
 }
 
 /// What ranks send to themselves, in the order of the calls: copies, which nobody else has to know of.
@@ -373,22 +343,8 @@ fn unmatched(entry: &Entry<'_>) -> Error {
 
 impl Entry<'_> {
     /// Whether it is an end of a message of a rank to itself.
-    fn is_own(&self) -> bool {
+    pub(super) fn is_own(&self) -> bool {
         self.call.kind.is_message() && self.call.root == self.placement.rank
-    }
-
-    /// An event in its stream, now, after what its communicator did before.
-    fn begin(&self) -> Result<Arc<Pooled<Event>>> {
-        let cuda = |error| failed(self.placement.rank, "an event in its stream", error);
-        let gpu = &self.placement.gpu;
-        let _entered = gpu.context().enter().map_err(cuda)?;
-        let stream = gpu.context().stream_ref(self.stream);
-        if let Some(before) = self.placement.last.event() {
-            stream.wait_event(&before).map_err(cuda)?;
-        }
-        let begin = Arc::new(gpu.event().map_err(cuda)?);
-        stream.record(&begin).map_err(cuda)?;
-        Ok(begin)
     }
 
     /// Whether operations can be put into the stream.
@@ -420,22 +376,29 @@ fn exchange(communicator: &Communicator, mine: &Record) -> Result<Vec<Record>> {
 /// # Errors
 /// As [`enqueue`].
 pub(crate) fn issue(entries: &[Entry<'_>]) -> Result<Vec<Arc<Ticket>>> {
-    let mut batches: Vec<Batch<'_>> = Vec::new();
     for entry in entries {
         entry.communicator.core().check()?;
         entry.check_stream()?;
     }
     prepare(entries)?;
     copy_own(entries)?;
-    for (entry, aside) in in_order(entries)? {
+    let (calls, submissions) = submission::ordered(entries);
+    let mut batches: Vec<Batch<'_>> = Vec::new();
+    for ordered in &calls {
+        let entry = ordered.entry;
         let core = entry.communicator.core();
         core.planning.admit(&entry.call)?;
+        let submissions = &submissions;
         let make = move |request: &Request| {
             let cuda = |error| failed(entry.placement.rank, "entering its context", error);
-            let _entered = entry.placement.gpu.context().enter().map_err(cuda)?;
-            let made = entry.placement.make_call(request, entry, aside.as_deref());
+            let made = entry.placement.gpu.context().enter().map_err(cuda).and_then(|_entered| {
+                entry.placement.make_call(request, ordered, submissions)
+            });
             // What of it is in the stream already must not wait for ever.
-            made.inspect_err(|_| entry.placement.release())
+            made.inspect_err(|error| {
+                entry.placement.release();
+                submissions.note(error);
+            })
         };
         let streamed = Streamed { call: entry.call, blocks: entry.blocks, make: Box::new(make) };
         let timeout = entry.communicator.timeout();
@@ -451,5 +414,5 @@ pub(crate) fn issue(entries: &[Entry<'_>]) -> Result<Vec<Arc<Ticket>>> {
             }
         }
     }
-    enqueue(batches)
+    enqueue(batches, || submissions.close())
 }

@@ -48,6 +48,13 @@ pub(super) const RECORD_BYTES: usize = 64;
 /// The most ranks that fold into each other's buffers in one step.
 pub(super) const FUSED_MAX: u32 = 16;
 
+/// Ranks of one device whose kernels wait for each other, at most, where that path is named: as many as send and receive
+/// in one launch.
+const RANKS_BESIDE_MAX: u32 = 8;
+
+/// Thread blocks of a launch that waits for peers, at most: the rest of the device is the program's.
+const BLOCKS_MAX: u32 = 64;
+
 const VARIABLE: &str = "CONSORT_DEVICE_PATH";
 
 /// One rank's device.
@@ -56,11 +63,12 @@ pub(super) struct Record {
     pub(super) process: [u8; 16],
     pub(super) uuid: [u8; 16],
     pub(super) ordinal: u32,
-    /// Thread blocks that it gives a launch.
-    pub(super) blocks: u32,
+    pub(super) multiprocessors: u32,
     /// The fewest and the most blocks that its settings allow.
     pub(super) within: (u32, u32),
     pub(super) stream_memory_operations: bool,
+    /// Whether kernels load there.
+    pub(super) loads: bool,
     /// Whether it can share memory with other processes of its host by descriptors.
     pub(super) shares: bool,
     pub(super) wish: Option<Path>,
@@ -71,16 +79,17 @@ impl Record {
         process: [u8; 16],
         device: &Device,
         shares: bool,
-        blocks: u32,
+        loads: bool,
         within: (u32, u32),
     ) -> Result<Self> {
         Ok(Record {
             process,
             uuid: device.uuid,
             ordinal: device.ordinal,
-            blocks,
+            multiprocessors: device.multiprocessors,
             within,
             stream_memory_operations: device.stream_memory_operations,
+            loads,
             shares,
             wish: wish()?,
         })
@@ -91,12 +100,13 @@ impl Record {
         bytes[..16].copy_from_slice(&self.process);
         bytes[16..32].copy_from_slice(&self.uuid);
         bytes[32..36].copy_from_slice(&self.ordinal.to_le_bytes());
-        bytes[36..40].copy_from_slice(&self.blocks.to_le_bytes());
+        bytes[36..40].copy_from_slice(&self.multiprocessors.to_le_bytes());
         bytes[44..48].copy_from_slice(&self.within.0.to_le_bytes());
         bytes[48..52].copy_from_slice(&self.within.1.to_le_bytes());
         bytes[40] = u8::from(self.stream_memory_operations);
         bytes[41] = u8::from(self.shares);
         bytes[42] = self.wish.map_or(0, |wish| wish as u8 + 1);
+        bytes[43] = u8::from(self.loads);
         bytes
     }
 
@@ -110,9 +120,10 @@ impl Record {
             process: bytes[..16].try_into().ok()?,
             uuid: bytes[16..32].try_into().ok()?,
             ordinal: word(32)?,
-            blocks: word(36)?,
+            multiprocessors: word(36)?,
             within: (word(44)?, word(48)?),
             stream_memory_operations: bytes[40] != 0,
+            loads: bytes[43] != 0,
             shares: bytes[41] != 0,
             wish,
         })
@@ -152,15 +163,16 @@ pub(super) fn choose(records: &[Record], determinism: Determinism) -> Result<Pat
         .iter()
         .enumerate()
         .all(|(at, record)| records[..at].iter().all(|other| other.uuid != record.uuid));
-    let kernels = apart && ranks > 1 && everywhere(&|record| record.shares);
+    let kernels = ranks > 1 && everywhere(&|record| record.shares);
     let streams = alone && everywhere(&|record| record.stream_memory_operations && record.shares);
     // Other paths round where the host's does not, as their steps fold more or fewer contributions at once.
     let invariant = determinism == Determinism::Invariant && ranks > 2;
-    let can = |path: Path| match path {
+    let loads = everywhere(&|record| record.loads);
+    let can = |path: Path, is_named: bool| match path {
         Path::Host => true,
-        _ if invariant => false,
+        _ if invariant || !loads => false,
         Path::Fused => fused,
-        Path::Kernels => kernels,
+        Path::Kernels => kernels && (apart || is_named && beside_max(records) <= RANKS_BESIDE_MAX),
         Path::Streams => streams,
     };
     let wishes: Vec<Option<Path>> = records.iter().map(|record| record.wish).collect();
@@ -171,7 +183,7 @@ pub(super) fn choose(records: &[Record], determinism: Determinism) -> Result<Pat
         });
     }
     match wishes[0] {
-        Some(path) if can(path) => Ok(path),
+        Some(path) if can(path, true) => Ok(path),
         Some(path) => Err(Error::invalid(
             format!(
                 "{VARIABLE} is {path}, which these ranks cannot take: {}",
@@ -179,8 +191,39 @@ pub(super) fn choose(records: &[Record], determinism: Determinism) -> Result<Pat
             ),
             "let it choose (auto), or set host",
         )),
-        None => Ok(Path::ALL.into_iter().find(|path| can(*path)).unwrap_or(Path::Host)),
+        None => Ok(Path::ALL.into_iter().find(|path| can(*path, false)).unwrap_or(Path::Host)),
     }
+}
+
+/// The most ranks of one device.
+fn beside_max(records: &[Record]) -> u32 {
+    let beside = |record: &Record| records.iter().filter(|other| other.uuid == record.uuid).count() as u32;
+    records.iter().map(beside).max().unwrap_or(1)
+}
+
+/// Whether a rank shares its device with another of its process, in a job that has other processes.
+pub(super) fn is_mixed(records: &[Record], mine: &Record) -> bool {
+    let here = |of: &&Record| of.process == mine.process;
+    let beside = records.iter().filter(here).filter(|of| of.uuid == mine.uuid).count();
+    beside > 1 && !records.iter().all(|of| of.process == mine.process)
+}
+
+/// Thread blocks of a launch of one rank, the same on all ranks: blocks of different ranks work together.
+///
+/// Blocks that wait for peers have a multiprocessor each ([`super::flight`]), and one launch has half of them, so that
+/// two communicators can be under way at once. `NCCL_MIN_CTAS` and `NCCL_MAX_CTAS` of the ranks change that, up to the
+/// whole device.
+pub(super) fn blocks_max(records: &[Record], path: Path) -> u32 {
+    let beside = beside_max(records);
+    let all = records.iter().map(|record| record.multiprocessors / beside).min().unwrap_or(1).max(1);
+    let (share, bound) = match path {
+        Path::Kernels => ((all / 2).clamp(1, BLOCKS_MAX), all),
+        // Nothing waits in a launch.
+        Path::Fused | Path::Streams | Path::Host => (2 * all, u32::MAX),
+    };
+    let least = records.iter().map(|record| record.within.0).max().unwrap_or(1);
+    let most = records.iter().map(|record| record.within.1).min().unwrap_or(u32::MAX);
+    share.max(least).min(most).clamp(1, bound)
 }
 
 fn reason(path: Path, records: &[Record], invariant: bool) -> String {
@@ -191,6 +234,9 @@ fn reason(path: Path, records: &[Record], invariant: bool) -> String {
         let ranks: Vec<Rank> = (0..).zip(records).filter(|(_, of)| is(of)).map(|(rank, _)| rank).collect();
         list(&ranks)
     };
+    if !records.iter().all(|record| record.loads) {
+        return format!("no kernel loads on the devices of ranks {}", ranks(&|of| !of.loads));
+    }
     match path {
         Path::Fused if records.len() as u32 > FUSED_MAX => format!("more than {FUSED_MAX} ranks"),
         Path::Fused => format!(
@@ -202,7 +248,7 @@ fn reason(path: Path, records: &[Record], invariant: bool) -> String {
             if records.len() == 1 {
                 "there is one rank".into()
             } else if lacking.is_empty() {
-                "two ranks share a device".into()
+                format!("more than {RANKS_BESIDE_MAX} ranks share a device")
             } else {
                 format!("ranks {lacking} cannot share memory")
             }
@@ -232,9 +278,10 @@ mod tests {
             process: [process; 16],
             uuid: [device; 16],
             ordinal: u32::from(device),
-            blocks: 8,
+            multiprocessors: 8,
             within: (1, u32::MAX),
             stream_memory_operations: true,
+            loads: true,
             shares: true,
             wish: None,
         }
@@ -242,7 +289,7 @@ mod tests {
 
     #[test]
     fn records_come_back() {
-        let record = Record { wish: Some(Path::Streams), blocks: 132, within: (2, 9), ..record(3, 5) };
+        let record = Record { wish: Some(Path::Streams), multiprocessors: 132, within: (2, 9), ..record(3, 5) };
         assert_eq!(Record::from_bytes(&record.to_bytes()), Some(record));
         let mut bytes = record.to_bytes();
         bytes[42] = 9;

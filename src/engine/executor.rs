@@ -175,6 +175,12 @@ impl Executor {
         self.iterations
     }
 
+    /// How many times all lanes have run the body.
+    pub(crate) fn slices_done(&self) -> u32 {
+        let done = |lane: &LaneState| if lane.done { self.iterations } else { lane.iteration };
+        self.lanes.iter().map(done).min().unwrap_or(self.iterations)
+    }
+
     /// What the last turn could not do.
     pub(crate) fn blockage(&self) -> Option<Blockage> {
         self.blockage

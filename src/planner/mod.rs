@@ -68,6 +68,10 @@ type Key = (Program, u32, Vec<bool>);
 pub(crate) struct Proved {
     pub(crate) plan: Arc<Plan>,
     pub(crate) fold_hash: u64,
+    /// The most lanes that the plan of a rank has.
+    pub(crate) lanes_max: usize,
+    /// The most mailboxes that one rank fills at another.
+    pub(crate) mailboxes_max: usize,
 }
 
 impl Planner {
@@ -140,7 +144,9 @@ impl Planner {
             return Err(refused("fusing changed what is computed".into()));
         }
         let fold_hash = proof.fold_hash;
-        let proved = |plan: Plan| Proved { plan: Arc::new(plan), fold_hash };
+        let lanes_max = fused.iter().map(|plan| plan.lanes.len()).max().unwrap_or(0);
+        let mailboxes_max = fused.iter().map(Plan::mailboxes_max).max().unwrap_or(0);
+        let proved = |plan: Plan| Proved { plan: Arc::new(plan), fold_hash, lanes_max, mailboxes_max };
         let plan = fused.get(rank as usize).cloned().map(proved);
         let Some(plan) = plan else { return Err(refused(format!("rank {rank} has no plan"))) };
         let Proved { plan: chosen, .. } = &plan;
@@ -167,6 +173,8 @@ impl Planner {
             return Err("fusing changed what is computed".into());
         }
         tracing::debug!(name = fused.name, steps = fused.steps.len(), "plan proved by symmetry");
-        Ok(Proved { plan: Arc::new(fused), fold_hash: proof.fold_hash })
+        // Ranks that are alike have as many.
+        let (lanes_max, mailboxes_max) = (fused.lanes.len(), fused.mailboxes_max());
+        Ok(Proved { plan: Arc::new(fused), fold_hash: proof.fold_hash, lanes_max, mailboxes_max })
     }
 }

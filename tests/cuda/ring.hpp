@@ -131,6 +131,7 @@ class Ring {
         header.status = address(rank.status.data());
         header.left = address(&rank.left);
         header.sequence = calls + 1;
+        header.abort = address(&abort);
         header.slot_bytes = slot_bytes;
         header.lane_count = 1;
         header.instances = instances;
@@ -203,7 +204,6 @@ class Ring {
                 launches[together ? 0 : i].program[together ? i : 0] = address(all[i].record.data());
             }
             for (u32 i = 0; i < (together ? 1 : ranks); i++) {
-                launches[i].abort = address(&abort);
                 launches[i].programs = together ? ranks : 1;
                 // One block more than there is work for: it finds no program.
                 u32 blocks = instances * launches[i].programs + 1;
@@ -220,7 +220,7 @@ class Ring {
     void abort_rank(void (*kernel)(u64), u32 threads, u64 from, u64 into) {
         using namespace consort;
         write_record(0, from, into);
-        Launch launch = {address(&abort), 1, 0, {address(all[0].record.data())}};
+        Launch launch = {1, 0, {address(all[0].record.data())}};
         {
             Grid grid(kernel, instances, threads, dynamic_bytes(all[0]), address(&launch));
             for (u32 i = 0; i < instances; i++) {

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use crate::devices::{Seat, cases, check_alone, check_together, each};
+use crate::devices::{Case, Seat, cases, check_alone, check_together, each};
 use crate::difference::{Difference, variant};
+use crate::heard;
+use crate::matrix::collectives;
 use crate::system::Random;
 use consort::device::{Device, DeviceBuffer, DeviceCommunicator, group};
 use consort::{Blocks, Call, CallV, Communicator, DataType, Element, ReduceOp, Result, Scalar};
@@ -54,6 +56,39 @@ pub(crate) fn everything(context: &Context) -> Result<()> {
         0 => on_each(&seats, |seat| check_alone(seat, &cases)),
         together => check_together(&seats, &cases, together),
     }
+}
+
+/// Bytes of the calls of [`plans`]: for packets, for one exchange, and beyond.
+const PLAN_BYTES: [usize; 3] = [8 << 10, 64 << 10, 300 << 10];
+
+/// Every collective of every size class, and a message; says which plans ran on each rank of this process.
+pub(crate) fn plans(context: &Context) -> Result<()> {
+    heard::listen();
+    let seats = seats(context)?;
+    let seed = context.text("seed").parse().expect("a seed");
+    let ran = |seat: &Seat, what: &str| {
+        let rank = seat.place().0;
+        println!("plan {what} on {rank}: {}", heard::of(rank).join(" "));
+    };
+    on_each(&seats, |seat| {
+        let (rank, size) = seat.place();
+        heard::of(rank);
+        for collective in collectives() {
+            for bytes in PLAN_BYTES {
+                check_alone(seat, &[Case::plain(collective, bytes / size_of::<i32>(), seed)])?;
+                ran(seat, &format!("{collective} {bytes}"));
+            }
+        }
+        let (mine, theirs) = (seat.device.copy_of(&values(rank, 1000))?, seat.device.copy_of(&[-1i64; 1000])?);
+        group(|group| {
+            group.send(&seat.comm, &mine, (rank + 1) % size, &seat.streams[0])?;
+            group.receive(&seat.comm, &theirs, (rank + size - 1) % size, &seat.streams[0])
+        })?;
+        seat.finish()?;
+        assert_eq!(theirs.to_vec()?, values((rank + size - 1) % size, 1000));
+        ran(seat, "message");
+        Ok(())
+    })
 }
 
 /// What rank `rank` has.
@@ -155,6 +190,52 @@ pub(crate) fn ring(context: &Context) -> Result<()> {
             if size > 1 {
                 assert_eq!(buffers[4].to_vec()?, values(rank, count), "rank {rank} to itself");
             }
+        }
+    }
+    Ok(())
+}
+
+/// Every rank sends `messages` messages of `count` numbers to every other and receives as many from it, in one group.
+pub(crate) fn exchange(context: &Context) -> Result<()> {
+    let seats = seats(context)?;
+    let (count, messages) = (context.number("count"), context.number("messages").max(1) as u32);
+    let said = |from: u32, to: u32, nth: u32| values(from << 16 | to << 8 | nth, count);
+    let others = |seat: &Seat| {
+        let (rank, size) = seat.place();
+        (0..messages).flat_map(move |nth| {
+            (0..size).filter(move |peer| *peer != rank).map(move |peer| (peer, nth))
+        })
+    };
+    let buffers = |seat: &Seat| -> Result<Vec<[DeviceBuffer<i64>; 2]>> {
+        let rank = seat.place().0;
+        let both = |(peer, nth)| -> Result<[DeviceBuffer<i64>; 2]> {
+            Ok([seat.device.copy_of(&said(rank, peer, nth))?, seat.device.copy_of(&vec![-1; count])?])
+        };
+        others(seat).map(both).collect()
+    };
+    let buffers: Vec<_> = each(&seats, buffers).into_iter().collect::<Result<_>>()?;
+    let paired: Vec<_> = seats.iter().zip(&buffers).collect();
+    let call = |paired: &[(&Seat, &Vec<[DeviceBuffer<i64>; 2]>)]| {
+        group(|group| {
+            for (seat, buffers) in paired {
+                for ((peer, nth), [from, to]) in others(seat).zip(*buffers) {
+                    let stream = &seat.streams[nth as usize % 2];
+                    group.send(&seat.comm, from, peer, stream)?;
+                    group.receive(&seat.comm, to, peer, stream)?;
+                }
+            }
+            Ok(())
+        })
+    };
+    match context.number("together") {
+        0 => each(&paired, |one| call(std::slice::from_ref(one))).into_iter().collect::<Result<()>>()?,
+        _ => call(&paired)?,
+    }
+    for (seat, buffers) in &paired {
+        seat.finish()?;
+        let rank = seat.place().0;
+        for ((peer, nth), [_, to]) in others(seat).zip(*buffers) {
+            assert_eq!(to.to_vec()?, said(peer, rank, nth), "message {nth} of rank {peer} to rank {rank}");
         }
     }
     Ok(())

@@ -100,6 +100,8 @@ pub fn main() {
         "device-everything" => devices::everything(&context),
         "device-typed" => devices::typed(&context),
         "device-ring" => devices::ring(&context),
+        "device-exchange" => devices::exchange(&context),
+        "device-plans" => devices::plans(&context),
         "device-vectors" => devices::vectors(&context),
         "device-interleaved" => devices::interleaved(&context),
         "device-crossing" => devices::crossing(&context),

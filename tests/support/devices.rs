@@ -133,6 +133,21 @@ pub fn cases(size: u32, seed: u64, one_of: u64) -> Vec<Case> {
 }
 
 impl Case {
+    /// A call on whole numbers, `count` of them in each block, in the first stream.
+    pub fn plain(collective: Collective, count: usize, seed: u64) -> Self {
+        Case {
+            collective,
+            data_type: DataType::Int32,
+            fold: Fold::Plain(ReduceOp::Sum),
+            count,
+            root: 1,
+            in_place: false,
+            shifts: [0, 0],
+            stream: 0,
+            seed,
+        }
+    }
+
     fn call(&self, rank: u32) -> Call {
         let Case { collective, data_type, fold, count, root, .. } = *self;
         let call = call_of(collective, data_type, fold.op(), count, root);
@@ -265,8 +280,8 @@ impl Ready {
         let direct = Algorithm::Direct { first: 0 };
         let named = match seat.comm.path() {
             Path::Host => None,
-            // Streams run plans of one lane, and mailboxes are of one channel.
-            Path::Streams | Path::Kernels if case.collective == Collective::ReduceScatter && size > 2 => {
+            // Streams run plans of one lane.
+            Path::Streams if case.collective == Collective::ReduceScatter && size > 2 => {
                 Some(seat.host().with_algorithm(Algorithm::Ring { channels: 1, bidirectional: false }))
             }
             _ => direct.is_defined(case.collective, size).then(|| seat.host().with_algorithm(direct)),

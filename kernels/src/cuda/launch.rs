@@ -11,7 +11,7 @@ use consort_memory::driver::{Context, CudaError, DeviceSpan, Function, Module, P
 use consort_memory::{Plain, Span, SpanMut};
 
 use super::layout::{Factors, Folds, Job, Launch, MAX_INLINE_JOBS, MAX_PLACES, OneShot};
-use super::{FOLD_COPY, Kernel, MAX_BLOCK_THREADS, RUN_COPY, WARP_THREADS, function_name, image, ptx};
+use super::{FOLD_COPY, Kernel, MAX_BLOCK_THREADS, RUN_COPY, RUN_SHARED_BYTES_MAX, WARP_THREADS, function_name, image, ptx};
 use crate::{DataType, ReduceOp, Reducer};
 
 /// Bytes of a job that are worth a block of their own.
@@ -59,9 +59,17 @@ pub enum Types {
 /// launches what is loaded already waits for nobody who loads.
 pub struct Kernels {
     context: Context,
-    functions: Mutex<HashMap<Which, Arc<Function>>>,
+    functions: Mutex<HashMap<Which, Loaded>>,
     /// Held while the driver loads.
     modules: Mutex<HashMap<Option<DataType>, Module>>,
+}
+
+/// A kernel that is loaded.
+#[derive(Clone)]
+struct Loaded {
+    function: Arc<Function>,
+    /// The most threads of a block of which each multiprocessor has room for one, whatever its dynamic shared memory.
+    threads_max: u32,
 }
 
 /// A record of what a launch is given, in memory that the device reads.
@@ -146,7 +154,7 @@ impl Kernels {
         table: Option<&Table>,
         end: Option<End>,
     ) -> Result<(), CudaError> {
-        let function = self.function(Kernel::Fold, reducer)?;
+        let Loaded { function, threads_max } = self.function(Kernel::Fold, reducer)?;
         let records: Vec<Job> = jobs.iter().map(|job| record(job, reducer)).collect();
         let longest = records.iter().map(|job| job.bytes).max().unwrap_or(0) as usize;
         let count = records.len().max(1) as u32;
@@ -170,17 +178,20 @@ impl Kernels {
             table.write(0, &records);
             folds.jobs = table.device_span().address();
         }
-        let threads = threads_for(longest.div_ceil(blocks_per_job as usize));
+        let threads = threads_for(longest.div_ceil(blocks_per_job as usize)).min(threads_max);
         let params = [(&raw const folds).cast::<c_void>()];
         // SAFETY: the kernel takes one `Folds` by value. Its jobs stay within spans that were checked to have the job's
         // length, and whoever made the spans promised that they stay.
-        unsafe { stream.launch(&function, count * blocks_per_job, threads, 0, false, &params) }
+        unsafe { stream.launch(&function, count * blocks_per_job, threads, 0, &params) }
     }
 
     /// Launches the interpreter on a launch record in `table`. See [`Launch`].
     ///
     /// # Errors
     /// The driver's.
+    ///
+    /// # Panics
+    /// If the launch record or the shared memory has not the length that it must have.
     pub fn run(
         &self,
         stream: &StreamRef,
@@ -189,26 +200,16 @@ impl Kernels {
         shape: RunShape,
     ) -> Result<(), CudaError> {
         assert!(launch.len() >= size_of::<Launch>(), "a launch record of {} bytes", launch.len());
-        let function = self.function(Kernel::Run, reducer)?;
-        if shape.shared_bytes > 48 << 10 {
-            function.set_dynamic_shared_bytes(shape.shared_bytes)?;
-        }
+        assert!(shape.shared_bytes <= RUN_SHARED_BYTES_MAX, "{} bytes of shared memory", shape.shared_bytes);
+        let Loaded { function, threads_max } = self.function(Kernel::Run, reducer)?;
         let address = launch.address();
         let params = [(&raw const address).cast::<c_void>()];
         // SAFETY: the kernel takes the address of a launch record, which the caller keeps.
-        unsafe {
-            stream.launch(
-                &function,
-                shape.blocks,
-                shape.threads,
-                shape.shared_bytes,
-                shape.is_cooperative,
-                &params,
-            )
-        }
+        let threads = shape.threads.min(threads_max);
+        unsafe { stream.launch(&function, shape.blocks, threads, shape.shared_bytes, &params) }
     }
 
-    /// Launches the one-shot all-reduce in packets.
+    /// Launches the one-shot all-reduce in packets, in `blocks` blocks ([`one_shot_blocks`]).
     ///
     /// # Errors
     /// The driver's.
@@ -217,32 +218,13 @@ impl Kernels {
         stream: &StreamRef,
         reducer: &Reducer,
         parameters: &OneShot,
-        blocks_max: u32,
+        blocks: u32,
     ) -> Result<(), CudaError> {
-        let function = self.function(Kernel::OneShot, Some(reducer))?;
-        // Eight bytes a thread, and blocks that all fit on any device at once.
-        let threads = threads_for(2 * parameters.bytes as usize);
-        let wanted = (parameters.bytes as usize).div_ceil(8 * threads as usize).max(1) as u32;
-        let blocks = wanted.min(blocks_max.max(1));
-        let cooperative = blocks > 1 && self.context.device().cooperative_launch;
+        let Loaded { function, threads_max } = self.function(Kernel::OneShot, Some(reducer))?;
+        let threads = one_shot_threads(parameters.bytes as usize).min(threads_max);
         let params = [(&raw const *parameters).cast::<c_void>()];
         // SAFETY: the kernel takes one `OneShot` by value, whose addresses the caller's spans gave.
-        unsafe { stream.launch(&function, blocks, threads, 0, cooperative, &params) }
-    }
-
-    /// How many blocks of the interpreter can be resident at once.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub fn resident_blocks(
-        &self,
-        reducer: Option<&Reducer>,
-        threads: u32,
-        shared_bytes: u32,
-    ) -> Result<u32, CudaError> {
-        let function = self.function(Kernel::Run, reducer)?;
-        let each = function.blocks_per_multiprocessor(threads, shared_bytes)?;
-        Ok(each * self.context.device().multiprocessors)
+        unsafe { stream.launch(&function, blocks, threads, 0, &params) }
     }
 
     /// Loads a kernel, so that its first launch need not.
@@ -273,12 +255,12 @@ impl Kernels {
         outcome
     }
 
-    fn function(&self, kernel: Kernel, reducer: Option<&Reducer>) -> Result<Arc<Function>, CudaError> {
+    fn function(&self, kernel: Kernel, reducer: Option<&Reducer>) -> Result<Loaded, CudaError> {
         let of = |reducer: &Reducer| (kernel, Some(reducer.data_type()), reducer.op());
         self.named(reducer.map_or((kernel, None, ReduceOp::Sum), of))
     }
 
-    fn named(&self, which: Which) -> Result<Arc<Function>, CudaError> {
+    fn named(&self, which: Which) -> Result<Loaded, CudaError> {
         if let Some(known) = locked(&self.functions).get(&which) {
             return Ok(known.clone());
         }
@@ -300,8 +282,16 @@ impl Kernels {
         // Two that ask at the same time get handles of the same kernel.
         let function = Arc::new(module.function(name)?);
         drop(modules);
-        locked(&self.functions).insert(which, function.clone());
-        Ok(function)
+        let shared_bytes = if kernel == Kernel::Run { RUN_SHARED_BYTES_MAX } else { 0 };
+        let mut threads_max = MAX_BLOCK_THREADS;
+        while threads_max > WARP_THREADS
+            && function.blocks_per_multiprocessor(threads_max, shared_bytes)? == 0
+        {
+            threads_max /= 2;
+        }
+        let loaded = Loaded { function, threads_max };
+        locked(&self.functions).insert(which, loaded.clone());
+        Ok(loaded)
     }
 
     fn load(&self, data_type: Option<DataType>) -> Result<Module, CudaError> {
@@ -324,16 +314,23 @@ pub struct RunShape {
     pub blocks: u32,
     /// Threads of each.
     pub threads: u32,
-    /// Dynamic shared memory of each, in bytes.
+    /// Dynamic shared memory of each, in bytes; at most [`RUN_SHARED_BYTES_MAX`].
     pub shared_bytes: u32,
-    /// Whether the driver must run all of them at once or refuse.
-    pub is_cooperative: bool,
 }
 
 /// Threads that are worth having for so many bytes of a block.
 pub fn threads_for(bytes: usize) -> u32 {
     let wanted = bytes.div_ceil(16).min(MAX_BLOCK_THREADS as usize) as u32;
     wanted.next_multiple_of(WARP_THREADS).clamp(WARP_THREADS, MAX_BLOCK_THREADS)
+}
+
+fn one_shot_threads(bytes: usize) -> u32 {
+    threads_for(2 * bytes)
+}
+
+/// Blocks that a one-shot all-reduce of `bytes` bytes is worth, eight bytes a thread.
+pub fn one_shot_blocks(bytes: usize) -> u32 {
+    bytes.div_ceil(8 * one_shot_threads(bytes) as usize).max(1) as u32
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

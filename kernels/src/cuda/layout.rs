@@ -195,6 +195,8 @@ records! {
         left: u64,
         /// Number of the call.
         sequence: u64,
+        /// A 32-bit host-mapped word: not 0 makes the program's blocks leave at their next wait. 0 for none.
+        abort: u64,
         /// What a slice handles of an instance's part of a chunk; a multiple of [`GRAIN`].
         slot_bytes: u64,
         /// Lanes.
@@ -217,10 +219,9 @@ records! {
         factors: Factors,
     }
 
-    /// What one launch of the interpreter runs: the blocks of all programs, one program after the other.
+    /// What one launch of the interpreter runs: the blocks of all programs, one program after the other. Programs may be
+    /// of several communicators, each with its own abort word.
     Launch {
-        /// A 32-bit host-mapped word: not 0 makes all blocks leave at their next wait. 0 for none.
-        abort: u64,
         /// Programs, at most [`MAX_PROGRAMS`].
         programs: u32,
         /// 0.
@@ -276,7 +277,7 @@ records! {
         output: u64,
         /// Length of both.
         bytes: u64,
-        /// As [`Launch::abort`].
+        /// As [`Program::abort`].
         abort: u64,
         /// As [`Program::done`].
         done: u64,
@@ -310,7 +311,7 @@ records! {
     /// Parameter of the two-shot all-reduce: every rank folds its shard from all inputs, in the order of ranks, into
     /// all outputs. All ranks launch grids of the same size.
     TwoShot {
-        /// As [`Launch::abort`].
+        /// As [`Program::abort`].
         abort: u64,
         /// As [`Program::done`].
         done: u64,

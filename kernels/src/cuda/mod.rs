@@ -12,7 +12,7 @@ use crate::{DataType, ReduceOp};
 mod launch;
 pub mod layout;
 
-pub use launch::{End, FoldJob, Kernels, RunShape, Table, Types, threads_for};
+pub use launch::{End, FoldJob, Kernels, RunShape, Table, Types, one_shot_blocks, threads_for};
 
 /// The oldest devices that an image runs on, as major and minor compute capability.
 pub const MIN_CAPABILITY: (u32, u32) = (8, 0);
@@ -20,6 +20,10 @@ pub const MIN_CAPABILITY: (u32, u32) = (8, 0);
 pub const MAX_BLOCK_THREADS: u32 = 512;
 /// What the threads of a block are a multiple of.
 pub const WARP_THREADS: u32 = 32;
+
+/// The most dynamic shared memory of a block of [`Kernel::Run`], in bytes: with what the kernel has besides, no more
+/// than the 48 KiB that every device gives a block without being asked for more.
+pub const RUN_SHARED_BYTES_MAX: u32 = (48 << 10) - (1 << 10);
 
 /// Dynamic shared memory, in bytes, that a launch of [`Kernel::Run`] needs: the largest of its programs'.
 pub const fn run_shared_bytes(record_bytes: u32, counter_count: u32) -> u32 {
@@ -261,6 +265,8 @@ mod tests {
             let value = |what: &str| line[line.iter().position(|word| *word == what).unwrap() + 1];
             assert_eq!((value("spilled"), value("stack")), ("0", "0"), "{line:?}");
             assert!(value("registers").parse::<u32>().unwrap() <= 65536 / MAX_BLOCK_THREADS, "{line:?}");
+            // Of the 48 KiB that a launch may have without being asked for more.
+            assert!(value("shared").parse::<u32>().unwrap() + RUN_SHARED_BYTES_MAX <= 48 << 10, "{line:?}");
         }
     }
 

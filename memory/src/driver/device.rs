@@ -28,8 +28,6 @@ pub struct Device {
     pub memory_bytes: u64,
     /// Whether a stream can wait for a 64-bit word in memory, and write one.
     pub stream_memory_operations: bool,
-    /// Whether a launch can be had of which all blocks are resident at once.
-    pub cooperative_launch: bool,
     /// Whether its memory can be shared with another process through a descriptor.
     pub shareable_memory: bool,
     pub(super) handle: CUdevice,
@@ -74,7 +72,6 @@ impl Driver {
             pci: pci.to_lowercase(),
             memory_bytes: memory_bytes as u64,
             stream_memory_operations: can(Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)?,
-            cooperative_launch: can(Attribute::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH)?,
             shareable_memory: can(
                 Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
             )?,

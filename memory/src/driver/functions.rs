@@ -136,8 +136,6 @@ functions! {
     launch = c"cuLaunchKernel"(
         CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream,
         *mut *mut c_void, *mut *mut c_void);
-    launch_cooperative = c"cuLaunchCooperativeKernel"(
-        CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream, *mut *mut c_void);
 
     event_create = c"cuEventCreate"(*mut CUevent, c_uint);
     event_destroy = c"cuEventDestroy_v2"(CUevent);

@@ -103,8 +103,8 @@ impl StreamRef {
         self.raw
     }
 
-    /// Queues a kernel with `grid` blocks of `block` threads. With `cooperative`, all blocks are resident at once, or
-    /// it is refused.
+    /// Queues a kernel with `grid` blocks of `block` threads. Which of its blocks are resident at once is the
+    /// device's choice.
     ///
     /// # Safety
     /// `parameters` has one entry for each of the function's parameters, which leads to a readable value of its type
@@ -112,14 +112,13 @@ impl StreamRef {
     /// memory it touches must stay until it is over.
     ///
     /// # Errors
-    /// What the driver says, also of earlier work; `CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE`.
+    /// What the driver says, also of earlier work.
     pub unsafe fn launch(
         &self,
         function: &Function,
         grid: u32,
         block: u32,
         dynamic_shared_bytes: u32,
-        cooperative: bool,
         parameters: &[*const c_void],
     ) -> Result<()> {
         let (driver, raw, stream) = (self.context.driver(), function.raw().0, self.raw.handle());
@@ -127,13 +126,7 @@ impl StreamRef {
         let none = std::ptr::null_mut();
         // SAFETY: the function is loaded while it is borrowed; the driver only reads the list, and the rest is the
         // caller's promise.
-        unsafe {
-            if cooperative {
-                call!(driver, launch_cooperative(raw, grid, 1, 1, block, 1, 1, shared, stream, list))
-            } else {
-                call!(driver, launch(raw, grid, 1, 1, block, 1, 1, shared, stream, list, none))
-            }
-        }
+        unsafe { call!(driver, launch(raw, grid, 1, 1, block, 1, 1, shared, stream, list, none)) }
     }
 
     /// Queues a copy between places that the stream's device reaches: its own memory, a peer's, or the host's that is

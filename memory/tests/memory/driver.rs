@@ -356,14 +356,11 @@ fn kernels_are_loaded_and_launched() {
     let memory = context.allocate(4 * 256).expect("memory");
     let stream = context.create_stream().expect("a stream");
     let _entered = context.enter().expect("entered");
-    for (cooperative, first) in [(false, 1000u32), (true, 7)] {
-        if cooperative && !context.device().cooperative_launch {
-            continue;
-        }
+    for first in [1000u32, 7] {
         let address = memory.address();
         let parameters = [(&raw const address).cast::<c_void>(), (&raw const first).cast()];
         // SAFETY: the parameters are the kernel's, which stays inside the memory, and that is waited for.
-        unsafe { stream.launch(&function, 4, 64, 0, cooperative, &parameters) }.expect("queued");
+        unsafe { stream.launch(&function, 4, 64, 0, &parameters) }.expect("queued");
         stream.synchronize().expect("over");
         let numbers: Vec<u8> = (first..first + 256).flat_map(u32::to_le_bytes).collect();
         assert_eq!(contents(&memory), numbers);
@@ -371,7 +368,7 @@ fn kernels_are_loaded_and_launched() {
     let (address, first) = (memory.address(), 0u32);
     let parameters = [(&raw const address).cast::<c_void>(), (&raw const first).cast()];
     // SAFETY: the parameters are the kernel's; it does not run.
-    let outcome = unsafe { stream.launch(&function, 1, 1 << 20, 0, false, &parameters) };
+    let outcome = unsafe { stream.launch(&function, 1, 1 << 20, 0, &parameters) };
     assert!(outcome.is_err(), "too many threads");
 }
 

@@ -1,21 +1,23 @@
 //! What is the same of every call over mailboxes: what it is made from, and how one sees that it is over.
 //!
-//! Invariant: when a call has been made all of it is in its stream, and an event after it. Absent: what it puts there.
+//! Invariant: a call is made first and put into its stream with those that belong to it
+//! ([`crate::device::submission`]). Absent: what is put there.
 
 use std::any::Any;
 use std::sync::Arc;
 
 use consort_algorithms::plan::Plan;
 use consort_algorithms::{Block, Extents};
-use consort_memory::driver::{CudaError, StreamRef};
+use consort_memory::driver::CudaError;
 
 use super::super::gpu::Gpu;
-use super::super::placement::{Entry, Last};
+use super::super::placement::Entry;
 use super::super::slots::{Health, Slot};
+use super::super::submission::{Outcome, Submission, Work};
 use super::super::trouble::failed;
 use super::{Announced, Shared};
 use crate::Rank;
-use crate::call::Kind;
+use crate::call::{Call, Kind};
 use crate::engine::watched::{Fault, Standing, State, Watched};
 use crate::engine::{Memory, Source};
 use crate::error::{Error, Result};
@@ -24,20 +26,24 @@ use crate::error::{Error, Result};
 pub(in super::super) struct Order<'a> {
     pub(in super::super) shared: &'a Arc<Shared>,
     pub(in super::super) gpu: &'a Arc<Gpu>,
-    pub(in super::super) last: &'a Arc<Last>,
     pub(in super::super) entry: &'a Entry<'a>,
     pub(in super::super) blocks: &'a [Block],
     pub(in super::super) blocks_max: u32,
     /// The call's number, the same on all ranks.
     pub(in super::super) number: u64,
     pub(in super::super) kept: Vec<Arc<dyn Any + Send + Sync>>,
+    /// What is put into the stream when all that belongs to it is there.
+    pub(in super::super) work: &'a mut Option<Work>,
+    pub(in super::super) submission: &'a Arc<Submission>,
 }
 
-/// A call that is in its stream.
+/// A call that is in its stream, or on its way there.
 pub(in super::super) struct InStream<C: InMailboxes> {
     shared: Arc<Shared>,
+    gpu: Arc<Gpu>,
     over: Slot,
-    health: Health,
+    submission: Arc<Submission>,
+    health: Option<Health>,
     announced: Announced,
     call: C,
 }
@@ -60,10 +66,6 @@ impl Order<'_> {
         failed(self.shared.rank, self.entry.call.kind.name(), error)
     }
 
-    pub(super) fn stream(&self) -> StreamRef {
-        self.gpu.context().stream_ref(self.entry.stream)
-    }
-
     /// What it says when it is over.
     pub(super) fn slot(&self) -> Result<Slot> {
         self.gpu.slots().take().map_err(|error| self.refused(error))
@@ -76,37 +78,44 @@ impl Order<'_> {
 
     /// The lengths of the plan's chunks.
     pub(super) fn extents(&self, plan: &Plan) -> Extents<'_> {
-        let (call, size) = (&self.entry.call, self.entry.communicator.size());
-        let equal = plan.partition.extents(call.count, call.data_type.size());
-        match call.kind {
-            Kind::Gather | Kind::Scatter => equal.from_root(call.root, size),
-            kind if kind.varies() => equal.of_blocks(self.blocks, self.shared.rank),
-            _ => equal,
-        }
+        extents(plan, &self.entry.call, self.blocks, self.shared.rank, self.entry.communicator.size())
     }
 
-    /// All of the call is in its stream.
+    /// The call is ready to be put into its stream, as this work.
     pub(super) fn made<C: InMailboxes>(
         self,
         announced: Announced,
         over: Slot,
         call: C,
+        work: Work,
     ) -> Result<(InStream<C>, Memory)> {
-        let recorded = self.gpu.event().and_then(|after| self.stream().record(&after).map(|()| after));
-        let after = match recorded {
-            Ok(after) => Arc::new(after),
-            Err(error) => {
-                let error = self.refused(error);
-                // It runs, but nothing tells when it has ended: what it reads and writes is never used again.
-                self.shared.release();
-                std::mem::forget((over, call));
-                return Err(error);
-            }
+        *self.work = Some(work);
+        let made = InStream {
+            shared: self.shared.clone(),
+            gpu: self.gpu.clone(),
+            over,
+            submission: self.submission.clone(),
+            health: None,
+            announced,
+            call,
         };
-        let health = Health::new(self.gpu, self.shared.rank, &after);
-        self.last.set(after);
-        let made = InStream { shared: self.shared.clone(), over, health, announced, call };
         Ok((made, Memory { input: Source::Elsewhere, output: None, _kept: self.kept }))
+    }
+}
+
+/// The lengths of the chunks of a call's plan on a rank of so many.
+pub(super) fn extents<'a>(
+    plan: &Plan,
+    call: &Call,
+    blocks: &'a [Block],
+    rank: Rank,
+    size: u32,
+) -> Extents<'a> {
+    let equal = plan.partition.extents(call.count, call.data_type.size());
+    match call.kind {
+        Kind::Gather | Kind::Scatter => equal.from_root(call.root, size),
+        kind if kind.varies() => equal.of_blocks(blocks, rank),
+        _ => equal,
     }
 }
 
@@ -117,8 +126,15 @@ impl<C: InMailboxes> Watched for InStream<C> {
             let differs = self.shared.differs(&self.announced);
             return differs.map_or(Ok(State::Done), |peer| Err(Fault::Mismatch { peer }));
         }
-        self.health.check()?;
-        Ok(State::Enqueued)
+        match self.submission.outcome() {
+            None => Ok(State::Entered),
+            Some(Outcome::Refused { error, .. }) => Err(Fault::Failed(error.clone())),
+            Some(Outcome::Submitted(after)) => {
+                let (gpu, rank) = (&self.gpu, self.shared.rank);
+                self.health.get_or_insert_with(|| Health::new(gpu, rank, after)).check()?;
+                Ok(State::Enqueued)
+            }
+        }
     }
 
     fn moved(&mut self) -> Result<()> {
@@ -140,7 +156,8 @@ impl<C: InMailboxes> Watched for InStream<C> {
     }
 
     fn is_over(&self) -> bool {
-        self.over.is_done()
+        let never_began = matches!(self.submission.outcome(), Some(Outcome::Refused { began: false, .. }));
+        never_began || self.over.is_done()
     }
 
     fn algorithm(&self) -> &str {

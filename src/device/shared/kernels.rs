@@ -1,63 +1,45 @@
-//! Ranks that each have a device of their own and reach the others': a kernel a rank runs the verified plan.
+//! Ranks that each have a device of their own and reach the others': a kernel runs the verified plans of a group's calls.
 //!
-//! Invariant: the device runs the very steps that were verified, written in its layout ([`layout`]) and uploaded once a
-//! shape; a call brings a record of addresses, chunks and counter bases. Blocks that share a lane's work each have their
-//! own slots and counters, so no block waits for another of its grid, and the driver is asked to run all at once where
-//! it can promise that. Every wait polls the abort word. Absent: which plan.
+//! Invariant: the device runs the very steps that were verified, uploaded once a shape ([`super::upload`]); a call brings a
+//! record of addresses, chunks and counter bases ([`super::draft`]). Blocks that share a lane's work each have their own
+//! slots and counters, so no block waits for another of its grid. Every wait polls the abort word of its communicator.
+//! Absent: which plan, and which calls share a launch ([`crate::device::submission`]).
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, OnceLock};
 
-use consort_algorithms::plan::{Action, CounterRole, Operand, Plan, Position, Region, Step};
-use consort_algorithms::{Chunk, Extents, lengths};
+use consort_algorithms::plan::Plan;
 use consort_kernels::Reducer;
-use consort_kernels::cuda::{RunShape, Table, layout, run_shared_bytes, threads_for};
-use consort_memory::driver::{DeviceMemory, DeviceSpan};
+use consort_kernels::cuda::layout::MAX_PROGRAMS;
+use consort_kernels::cuda::{
+    RUN_SHARED_BYTES_MAX, RunShape, Table, layout, run_shared_bytes, threads_for,
+};
+use consort_memory::driver::{CudaError, DeviceMemory, StreamRef};
 
 use super::super::fused::reducer;
 use super::super::gpu::{Gpu, Pooled};
-use super::super::trouble::failed;
+use super::super::submission::Work;
+use super::draft::{Buffers, Draft, chunk};
 use super::in_stream::{InMailboxes, InStream, Order};
-use super::program::{bearings, program};
-use super::{COUNTER_STRIDE, Counter, INSTANCES_MAX, Link, Shared};
+use super::program::{Boxes, bearings, program};
+use super::upload::Uploaded;
+use super::{INSTANCES_MAX, Shared};
 use crate::Rank;
+use crate::call::Call;
 use crate::engine::watched::Standing;
 use crate::engine::{Bearings, Memory};
 use crate::error::{Error, Result};
-use crate::options::SLOTS;
 
 /// Bytes of a call that are worth a block of their own.
 const BLOCK_BYTES: usize = 64 << 10;
 /// Lanes of a plan, at most.
-pub(super) const LANES_MAX: usize = 16;
-/// Dynamic shared memory that every device gives a block without being asked for more.
-const SHARED_BYTES_MAX: usize = 48 << 10;
+pub(super) const LANES_MAX: u32 = 16;
 
-/// The programs that are on the device already.
-#[derive(Default)]
-pub(in super::super) struct Programs(Mutex<HashMap<Key, Arc<Uploaded>>>);
-
-/// What a device program depends on: the plan, and whether its folds scale and divide.
-type Key = (String, Rank, u64, bool, bool);
-
-/// A plan's tables on the device.
-struct Uploaded {
-    _memory: DeviceMemory,
-    steps: u64,
-    operands: u64,
-    lanes: u64,
-    /// The chunks of each entry of the chunk table: of the input, of the output, and whose length.
-    chunks: Vec<[Option<Chunk>; 3]>,
-}
-
-/// A call that is in its stream.
+/// A call on its way to a device.
 pub(in super::super) struct KernelsCall {
     plan: Arc<Plan>,
     bearings: Bearings,
     iterations: u32,
-    /// What the kernel reads, and where it says what it waits for.
-    table: Pooled<Table>,
-    status_at: usize,
+    placed: Arc<OnceLock<Placed>>,
     /// The number with which the kernel says anything.
     number: u64,
     blocks: u32,
@@ -65,152 +47,37 @@ pub(in super::super) struct KernelsCall {
     _scratch: Option<Arc<Pooled<DeviceMemory>>>,
 }
 
-impl Programs {
-    /// Puts a plan on the device, if it is not there.
-    pub(super) fn prepare(
-        &self,
-        gpu: &Gpu,
-        rank: Rank,
-        plan: &Plan,
-        fold_hash: u64,
-        reducer: Option<&Reducer>,
-    ) -> Result<()> {
-        self.of(gpu, rank, plan, fold_hash, reducer).map(drop)
-    }
-
-    fn of(
-        &self,
-        gpu: &Gpu,
-        rank: Rank,
-        plan: &Plan,
-        fold_hash: u64,
-        reducer: Option<&Reducer>,
-    ) -> Result<Arc<Uploaded>> {
-        let scales = reducer.is_some_and(Reducer::scales);
-        let divides = reducer.is_some_and(Reducer::divides);
-        let key = (plan.name.clone(), plan.rank.0, fold_hash ^ plan.collective as u64, scales, divides);
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(uploaded) = known.get(&key) {
-            return Ok(uploaded.clone());
-        }
-        let uploaded = Arc::new(upload(gpu, rank, plan, scales, divides)?);
-        known.insert(key, uploaded.clone());
-        Ok(uploaded)
-    }
+/// What the kernel reads, and where a call's blocks say what they wait for.
+struct Placed {
+    table: Arc<Pooled<Table>>,
+    status_at: usize,
 }
 
-/// Writes a plan in the device's layout.
-fn upload(gpu: &Gpu, rank: Rank, plan: &Plan, scales: bool, divides: bool) -> Result<Uploaded> {
-    let foreign = |what: &str| Error::internal(format!("the plan {} has {what}", plan.name));
-    let mut chunks: Vec<[Option<Chunk>; 3]> = Vec::new();
-    let mut steps = Vec::with_capacity(plan.steps.len());
-    let mut raisers: HashMap<u32, usize> = HashMap::new();
-    for (lane, bounds) in plan.lanes.iter().enumerate() {
-        for step in plan.lane(bounds).iter().filter(|step| step.action == Action::Signal) {
-            if *raisers.entry(step.counter).or_insert(lane) != lane {
-                return Err(foreign("a counter that two lanes raise"));
-            }
-        }
-    }
-    for step in &plan.steps {
-        let (action, chunk) = match step.action {
-            Action::Signal => (layout::ACTION_SIGNAL, 0),
-            Action::Wait => (layout::ACTION_WAIT, 0),
-            Action::Get => return Err(foreign("a get")),
-            Action::Copy | Action::Reduce | Action::Put => {
-                let places = places(plan, step)?;
-                let known = chunks.iter().position(|known| *known == places);
-                let index = known.unwrap_or_else(|| {
-                    chunks.push(places);
-                    chunks.len() - 1
-                });
-                (layout::ACTION_FOLD, index as u32)
-            }
-        };
-        if usize::from(step.targets) + usize::from(step.sources) > layout::MAX_PLACES {
-            return Err(foreign("a step of too many places"));
-        }
-        if step.flags & !Step::FINISH != 0 {
-            return Err(foreign("packets or counted writes"));
-        }
-        steps.push(layout::Step {
-            action,
-            flags: if step.has(Step::FINISH) && divides { layout::STEP_FINISH } else { 0 },
-            targets: step.targets,
-            sources: step.sources,
-            raw: if scales { step.raw } else { 0 },
-            operands: step.operands,
-            chunk,
-            counter: step.counter,
-            value: step.value,
-        });
-    }
-    let operands: Vec<layout::Operand> = plan.operands.iter().map(|of| operand(plan, of)).collect();
-    let lanes: Vec<layout::Lane> =
-        plan.lanes.iter().map(|lane| layout::Lane { start: lane.start, end: lane.end }).collect();
-    let (steps_bytes, operands_bytes) = (size_of_val(&*steps), size_of_val(&*operands));
-    let bytes = steps_bytes + operands_bytes + size_of_val(&*lanes);
-    let mut image = vec![0u8; bytes.max(8)];
-    let span = consort_memory::SpanMut::of(&mut image);
-    span.slice(0, steps_bytes).copy_from(consort_memory::Span::of(&steps));
-    span.slice(steps_bytes, operands_bytes).copy_from(consort_memory::Span::of(&operands));
-    span.slice(steps_bytes + operands_bytes, size_of_val(&*lanes))
-        .copy_from(consort_memory::Span::of(&lanes));
-    let cuda = |error| failed(rank, "a program on its device", error);
-    let memory = gpu.context().allocate(image.len()).map_err(cuda)?;
-    memory.copy_from_host(0, &image).map_err(cuda)?;
-    let first = memory.address();
-    let (operands, lanes) = (first + steps_bytes as u64, first + (steps_bytes + operands_bytes) as u64);
-    Ok(Uploaded { _memory: memory, steps: first, operands, lanes, chunks })
-}
-
-fn operand(plan: &Plan, operand: &Operand) -> layout::Operand {
-    let (position, index) = match operand.position {
-        Position::Slot(nth) => (layout::POSITION_SLOT, nth),
-        Position::Scratch(place) => (layout::POSITION_SCRATCH, place),
-        Position::Chunk(_) | Position::Table(_) => match plan.regions[operand.region as usize].region {
-            Region::Output(_) => (layout::POSITION_OUTPUT, 0),
-            _ => (layout::POSITION_INPUT, 0),
-        },
-    };
-    layout::Operand { region: operand.region, position, index }
-}
-
-/// The chunks that a step touches: of the input, of the output, and the one whose length it has.
-fn places(plan: &Plan, step: &Step) -> Result<[Option<Chunk>; 3]> {
-    let foreign = |what: &str| Error::internal(format!("the plan {} has {what}", plan.name));
-    let mut places = [None, None, step.extent.as_chunk()];
-    if places[2].is_none() {
-        return Err(foreign("an extent from a table"));
-    }
-    for operand in plan.targets(step).iter().chain(plan.sources(step)) {
-        let Position::Chunk(chunk) = operand.position else { continue };
-        let side = match plan.regions[operand.region as usize].region {
-            Region::Output(_) => 1,
-            _ => 0,
-        };
-        if places[side].replace(chunk).is_some_and(|other| other != chunk) {
-            return Err(foreign("a step with two chunks of one buffer"));
-        }
-    }
-    Ok(places)
+/// One rank's program of a launch.
+pub(in super::super) struct RunProgram {
+    program: layout::Program,
+    regions: Vec<layout::Region>,
+    first_slots: Vec<u64>,
+    counters: Vec<layout::Counter>,
+    bases: Vec<u64>,
+    chunks: Vec<layout::Chunk>,
+    reducer: Option<Reducer>,
+    threads: u32,
+    placed: Arc<OnceLock<Placed>>,
 }
 
 impl KernelsCall {
-    /// Puts a call into its stream.
+    /// Makes a call ready for its launch.
     pub(in super::super) fn make(order: Order<'_>) -> Result<(InStream<Self>, Memory)> {
         let Order { shared, gpu, entry, blocks_max, .. } = order;
         let (call, communicator, me) = (&entry.call, entry.communicator, shared.rank);
-        let cuda = |error| order.refused(error);
-        let announced = order.announce();
-        let proved = program(communicator, call, LANES_MAX)?;
+        let proved = program(communicator, call, lanes_max(blocks_max))?;
         let plan = proved.plan;
         let bearings = bearings(communicator, call);
         let extents = order.extents(&plan);
         let reducer = reducer(call, communicator.size());
         let uploaded = shared.programs.of(gpu, me, &plan, proved.fold_hash, reducer.as_ref())?;
-        let class = usize::from(call.kind.is_message());
-        let instances = instances(extents.longest(), blocks_max, plan.lanes.len());
+        let instances = instances(call, communicator.size(), extents.longest(), blocks_max, proved.lanes_max);
         let slot_stride = shared.stride / INSTANCES_MAX;
         let part = layout::part(extents.longest() as u64, 0, u64::from(instances)).end as usize;
         let slot_bytes = part.next_power_of_two().clamp(4096.min(slot_stride), slot_stride);
@@ -218,8 +85,11 @@ impl KernelsCall {
         let scratch_stride = if plan.sliced { slot_bytes } else { extents.longest().next_multiple_of(128) };
         let scratch_bytes = plan.scratch as usize * scratch_stride * instances as usize;
         let scratch = shared.scratch(gpu, scratch_bytes)?;
+        tracing::debug!(rank = me, algorithm = plan.name, instances, slot_bytes, "a plan for its device");
+        let announced = order.announce();
         let mut links = shared.links();
-        let mut draft = Draft { shared, plan: &plan, bearings, class, instances, links: &mut links };
+        let boxes = Boxes::of(&plan, call.kind);
+        let mut draft = Draft { shared, plan: &plan, boxes, bearings, instances, links: &mut links };
         let buffers = Buffers {
             input: entry.input,
             output: entry.output,
@@ -229,253 +99,174 @@ impl KernelsCall {
         };
         let (regions, first_slots) = draft.regions(&buffers)?;
         let (counters, bases) = draft.counters()?;
-        let chunks: Vec<layout::Chunk> =
-            uploaded.chunks.iter().map(|places| chunk(&plan, &extents, places)).collect();
         draft.settle(iterations);
         drop(links);
+        let chunks = uploaded.chunks.iter().map(|places| chunk(&plan, &extents, places)).collect();
         let over = order.slot()?;
         let end = over.end();
-        let header = size_of::<layout::Program>();
-        let parts = [
-            size_of_val(&*regions),
-            size_of_val(&*first_slots),
-            size_of_val(&*counters),
-            size_of_val(&*bases),
-            size_of_val(&*chunks),
-        ];
-        let record_bytes = header + parts.iter().sum::<usize>();
-        let grid = plan.lanes.len() as u32 * instances;
-        let status_at = size_of::<layout::Launch>() + record_bytes.next_multiple_of(64);
-        let table_bytes = status_at + grid as usize * size_of::<layout::Status>();
-        let table = gpu.table(table_bytes).map_err(cuda)?;
-        let address = table.device_span().address();
-        let record_at = size_of::<layout::Launch>();
-        let mut launch =
-            layout::Launch { abort: shared.abort.device_address(), programs: 1, ..layout::Launch::default() };
-        launch.program[0] = address + record_at as u64;
-        table.write(0, &[launch]);
-        table.write(
-            record_at,
-            &[layout::Program {
-                steps: uploaded.steps,
-                operands: uploaded.operands,
-                lanes: uploaded.lanes,
-                done: end.done.address(),
-                status: address + status_at as u64,
-                left: end.left.address(),
-                sequence: end.sequence,
-                slot_bytes: slot_bytes as u64,
-                lane_count: plan.lanes.len() as u32,
-                instances,
-                iterations,
-                sliced: u32::from(plan.sliced),
-                region_count: regions.len() as u32,
-                counter_count: counters.len() as u32,
-                chunk_count: chunks.len() as u32,
-                record_bytes: record_bytes as u32,
-                factors: reducer.as_ref().map_or(layout::Factors::ONE, layout::Factors::of),
-            }],
-        );
-        let mut at = record_at + header;
-        table.write(at, &regions);
-        at += parts[0];
-        table.write(at, &first_slots);
-        at += parts[1];
-        table.write(at, &counters);
-        at += parts[2];
-        table.write(at, &bases);
-        at += parts[3];
-        table.write(at, &chunks);
-        table.write(status_at, &vec![layout::Status::default(); grid as usize]);
-        let shared_bytes = run_shared_bytes(record_bytes as u32, counters.len() as u32);
-        if shared_bytes as usize > SHARED_BYTES_MAX {
-            return Err(Error::internal(format!("the plan {} needs too large tables", plan.name)));
-        }
-        let shape = RunShape {
-            blocks: grid,
-            threads: threads_for(slot_bytes.min(part)),
-            shared_bytes,
-            is_cooperative: grid > 1 && gpu.context().device().cooperative_launch,
+        let program = layout::Program {
+            steps: uploaded.steps,
+            operands: uploaded.operands,
+            lanes: uploaded.lanes,
+            done: end.done.address(),
+            left: end.left.address(),
+            sequence: end.sequence,
+            abort: shared.abort.device_address(),
+            slot_bytes: slot_bytes as u64,
+            lane_count: plan.lanes.len() as u32,
+            instances,
+            iterations,
+            sliced: u32::from(plan.sliced),
+            factors: reducer.as_ref().map_or(layout::Factors::ONE, layout::Factors::of),
+            ..layout::Program::default()
         };
-        let launched = gpu.kernels().run(&order.stream(), reducer.as_ref(), table.device_span(), shape);
-        launched.map_err(cuda)?;
-        tracing::trace!(
-            rank = me,
-            order.number,
-            name = plan.name,
-            grid,
-            slot_bytes,
-            "a program was launched"
-        );
+        let placed = Arc::new(OnceLock::new());
+        let threads = threads_for(slot_bytes.min(part));
+        let run = RunProgram {
+            regions,
+            first_slots,
+            counters,
+            bases,
+            chunks,
+            reducer,
+            threads,
+            placed: placed.clone(),
+            program,
+        };
+        let run = run.measured(&plan)?;
         let made = KernelsCall {
-            plan,
             bearings,
             iterations,
-            table,
-            status_at,
+            placed,
             number: end.sequence,
-            blocks: grid,
+            blocks: run.blocks(),
             _program: uploaded,
             _scratch: scratch,
+            plan,
         };
-        order.made(announced, over, made)
+        order.made(announced, over, made, Work::Run(Box::new(run)))
     }
 }
 
-/// How many blocks share a lane's work, the same on all ranks.
-fn instances(longest: usize, blocks_max: u32, lanes: usize) -> u32 {
-    let most = (blocks_max / lanes.max(1) as u32).clamp(1, INSTANCES_MAX as u32);
+/// How many lanes a plan may have.
+pub(super) fn lanes_max(blocks_max: u32) -> usize {
+    blocks_max.min(LANES_MAX) as usize
+}
+
+/// How many blocks share a lane's work, the same on all ranks: `lanes` is the most that one of them has.
+///
+/// A rank's messages to all others and from them are to fit into one launch. How many there are of a group is not known
+/// to its peers, so a message has its share of the blocks whether others come along or not.
+fn instances(call: &Call, ranks: u32, longest: usize, blocks_max: u32, lanes: usize) -> u32 {
+    let beside = match call.kind.is_message() {
+        true => (2 * (ranks - 1)).min(MAX_PROGRAMS as u32),
+        false => lanes as u32,
+    };
+    let most = (blocks_max / beside.max(1)).clamp(1, INSTANCES_MAX as u32);
     (longest.div_ceil(BLOCK_BYTES).max(1) as u32).min(most)
 }
 
-fn chunk(plan: &Plan, extents: &Extents<'_>, places: &[Option<Chunk>; 3]) -> layout::Chunk {
-    let offset = |chunk: Option<Chunk>, output: bool| {
-        chunk.map_or(0, |chunk| {
-            extents.offset_of(chunk, || lengths::holds_all(plan.collective, output)) as u64
-        })
+/// Blocks of a message of `bytes` bytes.
+pub(in super::super) fn message_blocks(call: &Call, ranks: u32, bytes: usize, blocks_max: u32) -> u32 {
+    instances(call, ranks, bytes, blocks_max, 1)
+}
+
+impl RunProgram {
+    /// With the lengths of its tables.
+    fn measured(mut self, plan: &Plan) -> Result<Self> {
+        let tables = [
+            size_of_val(&*self.regions),
+            size_of_val(&*self.first_slots),
+            size_of_val(&*self.counters),
+            size_of_val(&*self.bases),
+            size_of_val(&*self.chunks),
+        ];
+        self.program.region_count = self.regions.len() as u32;
+        self.program.counter_count = self.counters.len() as u32;
+        self.program.chunk_count = self.chunks.len() as u32;
+        self.program.record_bytes = (size_of::<layout::Program>() + tables.iter().sum::<usize>()) as u32;
+        if self.shared_bytes() > RUN_SHARED_BYTES_MAX {
+            return Err(Error::internal(format!("the plan {} needs too large tables", plan.name)));
+        }
+        Ok(self)
+    }
+
+    fn shared_bytes(&self) -> u32 {
+        run_shared_bytes(self.program.record_bytes, self.program.counter_count)
+    }
+
+    /// Thread blocks.
+    pub(in super::super) fn blocks(&self) -> u32 {
+        self.program.lane_count * self.program.instances
+    }
+
+    /// Bytes of its record, and of the words with which its blocks say where they stand.
+    fn bytes(&self) -> (usize, usize) {
+        let record = (self.program.record_bytes as usize).next_multiple_of(64);
+        (record, (self.blocks() as usize * size_of::<layout::Status>()).next_multiple_of(64))
+    }
+
+    /// Writes its record at `at`, and clears what its blocks write behind it; where the next record begins.
+    fn write(&self, table: &Table, at: usize) -> (usize, usize) {
+        let (record, statuses) = self.bytes();
+        let status_at = at + record;
+        let status = table.device_span().address() + status_at as u64;
+        table.write(at, &[layout::Program { status, ..self.program }]);
+        let mut next = at + size_of::<layout::Program>();
+        table.write(next, &self.regions);
+        next += size_of_val(&*self.regions);
+        table.write(next, &self.first_slots);
+        next += size_of_val(&*self.first_slots);
+        table.write(next, &self.counters);
+        next += size_of_val(&*self.counters);
+        table.write(next, &self.bases);
+        next += size_of_val(&*self.bases);
+        table.write(next, &self.chunks);
+        table.write(status_at, &vec![layout::Status::default(); self.blocks() as usize]);
+        (status_at, status_at + statuses)
+    }
+}
+
+/// Launches all programs in one kernel, whose blocks are those of all of them.
+///
+/// # Errors
+/// The driver's; nothing was launched then.
+pub(in super::super) fn launch(
+    gpu: &Gpu,
+    stream: &StreamRef,
+    programs: &[&RunProgram],
+) -> std::result::Result<(), CudaError> {
+    let first = size_of::<layout::Launch>();
+    let bytes = programs.iter().map(|program| program.bytes()).map(|(record, statuses)| record + statuses);
+    let table = Arc::new(gpu.table(first + bytes.sum::<usize>())?);
+    let mut launch = layout::Launch { programs: programs.len() as u32, ..layout::Launch::default() };
+    let mut at = first;
+    for (program, address) in programs.iter().zip(&mut launch.program) {
+        *address = table.device_span().address() + at as u64;
+        let (status_at, next) = program.write(&table, at);
+        // Set once: a program is launched once.
+        let _ = program.placed.set(Placed { table: table.clone(), status_at });
+        at = next;
+    }
+    table.write(0, &[launch]);
+    let shape = RunShape {
+        blocks: programs.iter().map(|program| program.blocks()).sum(),
+        threads: programs.iter().map(|program| program.threads).max().unwrap_or(1),
+        shared_bytes: programs.iter().map(|program| program.shared_bytes()).max().unwrap_or(0),
     };
-    layout::Chunk {
-        input: offset(places[0], false),
-        output: offset(places[1], true),
-        bytes: places[2].map_or(0, |chunk| extents.length(chunk) as u64),
-    }
-}
-
-/// Where a call's memory is.
-struct Buffers {
-    input: DeviceSpan,
-    output: DeviceSpan,
-    scratch: Option<DeviceSpan>,
-    scratch_stride: usize,
-    slot_stride: usize,
-}
-
-/// The tables of a call, as they are made.
-struct Draft<'a> {
-    shared: &'a Shared,
-    plan: &'a Plan,
-    bearings: Bearings,
-    class: usize,
-    instances: u32,
-    links: &'a mut Vec<[Link; super::CLASSES]>,
-}
-
-impl Draft<'_> {
-    fn foreign(&self, what: &str) -> Error {
-        Error::internal(format!("the plan {} has {what} that devices do not", self.plan.name))
-    }
-
-    /// Of a mailbox: whose it is, and whether it is here.
-    fn mailbox(&self, region: Region) -> Option<(Rank, bool)> {
-        match region {
-            Region::Mailbox { owner, writer, .. } if owner == self.plan.rank => {
-                Some((self.bearings.rank(writer), true))
-            }
-            Region::Mailbox { owner, writer, .. } if writer == self.plan.rank => {
-                Some((self.bearings.rank(owner), false))
-            }
-            _ => None,
-        }
-    }
-
-    fn regions(&self, buffers: &Buffers) -> Result<(Vec<layout::Region>, Vec<u64>)> {
-        let (mut regions, mut first) = (Vec::new(), Vec::new());
-        for used in &self.plan.regions {
-            let plain = |span: DeviceSpan| layout::Region { address: span.address(), ..Default::default() };
-            let mut firsts = vec![0; self.instances as usize];
-            let region = match used.region {
-                Region::Input(rank) if rank == self.plan.rank => plain(buffers.input),
-                Region::Output(rank) if rank == self.plan.rank => plain(buffers.output),
-                // What was fused away may still be named.
-                Region::Scratch if self.plan.scratch == 0 => plain(DeviceSpan::empty()),
-                Region::Scratch => {
-                    let span = buffers.scratch.ok_or_else(|| self.foreign("scratch"))?;
-                    layout::Region {
-                        instance_stride: (buffers.scratch_stride * self.plan.scratch as usize) as u64,
-                        slot_stride: buffers.scratch_stride as u64,
-                        ..plain(span)
-                    }
-                }
-                region => {
-                    let Some((peer, is_here)) = self.mailbox(region) else {
-                        return Err(self.foreign("a region"));
-                    };
-                    let link = &self.links[peer as usize][self.class];
-                    let counts = if is_here { &link.emptied } else { &link.filled };
-                    firsts.copy_from_slice(&counts[..self.instances as usize]);
-                    let span = match is_here {
-                        true => self.shared.mailbox(peer, self.class),
-                        false => {
-                            let remote = self.shared.remote(peer, self.class);
-                            remote.ok_or_else(|| self.foreign("a mailbox"))?
-                        }
-                    };
-                    layout::Region {
-                        address: span.address(),
-                        instance_stride: (buffers.slot_stride * SLOTS as usize) as u64,
-                        slot_stride: buffers.slot_stride as u64,
-                        slots: self.plan.slots,
-                        slots_per_iteration: used.slots_per_iteration,
-                    }
-                }
-            };
-            regions.push(region);
-            first.extend(firsts);
-        }
-        Ok((regions, first))
-    }
-
-    fn counters(&self) -> Result<(Vec<layout::Counter>, Vec<u64>)> {
-        let (mut counters, mut bases) = (Vec::new(), Vec::new());
-        for used in &self.plan.counters {
-            let waits = used.id.owner == self.plan.rank;
-            let peer = self.bearings.rank(if waits { used.id.writer } else { used.id.owner });
-            let counter = match used.id.role {
-                CounterRole::Ready => Counter::Ready,
-                CounterRole::Credit => Counter::Credit,
-                CounterRole::Flag(_) => return Err(self.foreign("a flag")),
-            };
-            let span = match waits {
-                true => self.shared.own_counters(peer, self.class, counter),
-                false => {
-                    let there = self.shared.peer_counters(peer, self.class, counter);
-                    there.ok_or_else(|| self.foreign("a counter"))?
-                }
-            };
-            let link = &self.links[peer as usize][self.class];
-            let outgoing = waits == (counter == Counter::Credit);
-            let counts = if outgoing { &link.filled } else { &link.emptied };
-            bases.extend_from_slice(&counts[..self.instances as usize]);
-            counters.push(layout::Counter {
-                own: if waits { span.address() } else { 0 },
-                peer: if waits { 0 } else { span.address() },
-                instance_stride: COUNTER_STRIDE as u64,
-                per_iteration: used.per_iteration,
-                reserved: 0,
-            });
-        }
-        Ok((counters, bases))
-    }
-
-    /// What the call fills and empties counts from now on.
-    fn settle(&mut self, iterations: u32) {
-        for used in &self.plan.regions {
-            let slots = u64::from(used.slots_per_iteration) * u64::from(iterations);
-            if let Some((peer, is_here)) = self.mailbox(used.region) {
-                let link = &mut self.links[peer as usize][self.class];
-                let counts = if is_here { &mut link.emptied } else { &mut link.filled };
-                counts[..self.instances as usize].iter_mut().for_each(|count| *count += slots);
-            }
-        }
-    }
+    let reducer = programs.first().and_then(|program| program.reducer.as_ref());
+    gpu.kernels().run(stream, reducer, table.device_span(), shape)?;
+    tracing::trace!(programs = programs.len(), shape.blocks, "programs were launched");
+    Ok(())
 }
 
 impl KernelsCall {
     /// Where the first block stands that waits and has said so.
     fn waiting(&self) -> Option<(Rank, u32, u32)> {
+        let Placed { table, status_at } = self.placed.get()?;
         let statuses = (0..self.blocks as usize).map(|block| {
-            let at = self.status_at + block * size_of::<layout::Status>();
-            let (sequence, where_) = (self.table.word(at), self.table.word(at + 8));
+            let at = status_at + block * size_of::<layout::Status>();
+            let (sequence, where_) = (table.word(at), table.word(at + 8));
             layout::Status { sequence, step: where_ as u32, slice: (where_ >> 32) as u32 }
         });
         let mut waiting = statuses

@@ -6,11 +6,13 @@
 //! wait for lie in the host's memory ([`Words`]), those that kernels wait for on the device; a failing rank can let
 //! either go on. Absent: ranks that all are in one process on one device (`fused`).
 
+mod draft;
 mod in_stream;
 mod kernels;
 mod one_shot;
 mod program;
 mod streams;
+mod upload;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
@@ -22,9 +24,10 @@ use consort_transports::cuda_ipc::{Arena, How, PeerArena, PeerWords, Words, chec
 use consort_transports::{Shm, TransportError};
 
 pub(super) use in_stream::Order;
-pub(super) use kernels::{KernelsCall, Programs};
-pub(super) use one_shot::OneShotCall;
-pub(super) use streams::StreamsCall;
+pub(super) use kernels::{KernelsCall, RunProgram, launch, message_blocks};
+pub(super) use one_shot::{OneShotCall, OneShotLaunch};
+pub(super) use streams::{StreamsCall, StreamsProgram, walk};
+use upload::Programs;
 
 use super::fused::reducer;
 use super::gpu::{Gpu, Pooled};
@@ -38,7 +41,7 @@ use crate::options::SLOTS;
 use crate::recorder::Descriptor;
 
 /// Bytes of a rank's mailboxes, about.
-const ARENA_BYTES: usize = 32 << 20;
+const ARENA_BYTES: usize = 48 << 20;
 /// The longest slot, and the shortest.
 const STRIDE_MAX: usize = 4 << 20;
 const STRIDE_MIN: usize = 64 << 10;
@@ -47,8 +50,12 @@ const PROBE_BYTES: usize = 4096;
 /// The longest all-reduce in packets, and how many sets of them there are.
 const PACKET_BYTES: usize = 32 << 10;
 const PACKET_SETS: usize = 2;
-/// Mailboxes for each peer: of collectives, and of messages.
-const CLASSES: usize = 2;
+/// Mailboxes of collectives for each ordered pair of ranks: a two-shot all-reduce has one for each of its halves.
+const BOXES: usize = 2;
+/// The mailbox of messages, after those of collectives.
+const MESSAGES: usize = BOXES;
+/// Mailboxes for each ordered pair of ranks.
+const CLASSES: usize = BOXES + 1;
 /// Blocks that share a lane's work, at most: each has its part of every mailbox, and its own counters.
 const INSTANCES_MAX: usize = 16;
 /// Bytes from one counter to the next.
@@ -57,8 +64,8 @@ const COUNTER_STRIDE: usize = 64;
 const COUNTER_BYTES: usize = CLASSES * 2 * INSTANCES_MAX * COUNTER_STRIDE;
 /// Bytes of the packets of one peer: half of each packet is its flag.
 const PEER_PACKET_BYTES: usize = PACKET_SETS * 2 * PACKET_BYTES;
-/// Words that one peer writes: two counters of each class, a goodbye, and what its last calls of each class were.
-const WORDS_PER_PEER: u32 = GOODBYE + 1 + CLASSES as u32 * MARKS;
+/// Words that one peer writes: two counters of each class, a goodbye, and what its last collectives and messages were.
+const WORDS_PER_PEER: u32 = GOODBYE + 1 + 2 * MARKS;
 const GOODBYE: u32 = CLASSES as u32 * 2;
 /// Calls of which it is known what they were: more than a peer is ahead of one that it needs.
 const MARKS: u32 = 16;
@@ -77,8 +84,8 @@ pub(super) struct Shared {
     programs: Programs,
     /// The number of the last all-reduce in packets.
     flag: AtomicU32,
-    /// Where messages are received while others are sent.
-    beside: Stream,
+    /// Where the ways to the peers are tried.
+    trial: Stream,
     /// Memory for what a plan keeps between its steps.
     scratch: Mutex<Option<Arc<Pooled<DeviceMemory>>>>,
 }
@@ -201,7 +208,7 @@ impl Shared {
             Ok(Prepared { arena, words, .. }) => exchange(communicator, &arena.offer(), &words.offer())?,
             Err(_) => exchange(communicator, &[], &[])?,
         };
-        let Ok(Prepared { arena, words, abort, beside }) = prepared else { return Ok(None) };
+        let Ok(Prepared { arena, words, abort, trial }) = prepared else { return Ok(None) };
         if offers.iter().any(|(arena, _)| arena.is_empty()) {
             return Ok(None);
         }
@@ -224,7 +231,7 @@ impl Shared {
             abort,
             programs: Programs::default(),
             flag: AtomicU32::new(0),
-            beside,
+            trial,
             scratch: Mutex::default(),
         };
         let tried = made.try_ways(communicator);
@@ -240,7 +247,7 @@ impl Shared {
         let seed = |from: Rank, to: Rank| {
             communicator.core().group.uid ^ u64::from(from) << 32 ^ u64::from(to).wrapping_mul(0x9e37_79b9)
         };
-        let stream = &*self.beside;
+        let stream = &*self.trial;
         let mut written = Ok(());
         for (peer, of) in (0u32..).zip(&self.peers) {
             let Some(of) = of else { continue };
@@ -261,11 +268,6 @@ impl Shared {
             })?;
         }
         Ok(())
-    }
-
-    /// Where messages are received while others are sent.
-    pub(super) fn beside(&self) -> &Stream {
-        &self.beside
     }
 
     fn links(&self) -> std::sync::MutexGuard<'_, Links> {
@@ -327,14 +329,14 @@ impl Shared {
 
     /// Tells the peers what this call is. Marks are the host's to write: no stream has to wait for them.
     fn announce(&self, call: &Call, number: u64) -> Announced {
-        let (class, root) = (usize::from(call.kind.is_message()), call.root);
+        let (of_messages, root) = (u32::from(call.kind.is_message()), call.root);
         let named = call.descriptor();
         let neutral = match call.kind {
             Kind::Send | Kind::Receive => Descriptor { kind: Kind::Send, root: 0, ..named },
             _ => named,
         };
         let mark = neutral.digest(number, 0) & !MARK_NUMBER | number & MARK_NUMBER;
-        let index = GOODBYE + 1 + class as u32 * MARKS + (number % u64::from(MARKS)) as u32;
+        let index = GOODBYE + 1 + of_messages * MARKS + (number % u64::from(MARKS)) as u32;
         let everybody = || (0..self.peers.len() as u32).filter(|peer| *peer != self.rank).collect();
         let (to, from): (Vec<Rank>, Vec<Rank>) = match call.kind {
             Kind::Send => (vec![root], Vec::new()),
@@ -357,7 +359,8 @@ impl Shared {
         from.iter().find(other).copied()
     }
 
-    /// Puts on the device what a call may need there, before it is made.
+    /// Puts on the device what a call may need there, before it is made; `by_kernels` is how many blocks its launch may
+    /// have, where kernels run it.
     ///
     /// # Errors
     /// The driver's; where there is no plan for it.
@@ -366,15 +369,15 @@ impl Shared {
         gpu: &Gpu,
         communicator: &Communicator,
         call: &Call,
-        by_kernels: bool,
+        by_kernels: Option<u32>,
     ) -> Result<()> {
-        if by_kernels {
+        if let Some(blocks_max) = by_kernels {
             if OneShotCall::takes(call, communicator.size()) {
                 return Ok(());
             }
-            let proved = program::program(communicator, call, kernels::LANES_MAX)?;
+            let proved = program::program(communicator, call, kernels::lanes_max(blocks_max))?;
             let reducer = reducer(call, communicator.size());
-            self.programs.prepare(gpu, self.rank, &proved.plan, proved.fold_hash, reducer.as_ref())
+            self.programs.of(gpu, self.rank, &proved.plan, proved.fold_hash, reducer.as_ref()).map(drop)
         } else {
             let proved = program::program(communicator, call, 1)?;
             self.scratch(gpu, proved.plan.scratch as usize * self.stride).map(drop)
@@ -443,7 +446,7 @@ struct Prepared {
     arena: Arena,
     words: Words,
     abort: PinnedMemory,
-    beside: Stream,
+    trial: Stream,
 }
 
 fn prepare(gpu: &Gpu, shm: &Shm, rank: Rank, ranks: u32, stride: usize) -> Result<Prepared> {
@@ -457,8 +460,8 @@ fn prepare(gpu: &Gpu, shm: &Shm, rank: Rank, ranks: u32, stride: usize) -> Resul
     let arena = arena.map_err(refused)?;
     let words = Words::new(context, ranks * WORDS_PER_PEER, shm).map_err(refused)?;
     let abort = context.allocate_host(64).map_err(|error| failed(rank, "pinned memory", error))?;
-    let beside = context.create_stream().map_err(|error| failed(rank, "a stream", error))?;
-    Ok(Prepared { arena, words, abort, beside })
+    let trial = context.create_stream().map_err(|error| failed(rank, "a stream", error))?;
+    Ok(Prepared { arena, words, abort, trial })
 }
 
 /// Whether all ranks have something: theirs, or nothing on all of them.

@@ -6,8 +6,12 @@
 
 use consort_kernels::Reducer;
 use consort_kernels::cuda::layout::{Factors, MAX_RANKS, OneShot};
+use consort_kernels::cuda::one_shot_blocks;
+use consort_memory::driver::{CudaError, StreamRef};
 
 use super::super::fused::reducer;
+use super::super::gpu::Gpu;
+use super::super::submission::Work;
 use super::in_stream::{InMailboxes, InStream, Order};
 use super::{PACKET_BYTES, Shared};
 use crate::Rank;
@@ -16,8 +20,30 @@ use crate::engine::Memory;
 use crate::engine::watched::Standing;
 use crate::error::{Error, Result};
 
-/// A call that is in its stream.
+/// A call on its way to a device.
 pub(in super::super) struct OneShotCall;
+
+/// Its launch.
+pub(in super::super) struct OneShotLaunch {
+    parameters: OneShot,
+    reducer: Reducer,
+    blocks: u32,
+}
+
+impl OneShotLaunch {
+    /// Thread blocks.
+    pub(in super::super) fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    /// Puts it into a stream.
+    ///
+    /// # Errors
+    /// The driver's; nothing was launched then.
+    pub(in super::super) fn launch(&self, gpu: &Gpu, stream: &StreamRef) -> std::result::Result<(), CudaError> {
+        gpu.kernels().one_shot(stream, &self.reducer, &self.parameters, self.blocks)
+    }
+}
 
 impl OneShotCall {
     /// Whether a call is one that this runs, the same on all ranks.
@@ -29,13 +55,14 @@ impl OneShotCall {
             && ranks as usize <= MAX_RANKS
     }
 
-    /// Puts a call into its stream.
+    /// Makes a call ready for its launch.
     pub(in super::super) fn make(order: Order<'_>) -> Result<(InStream<Self>, Memory)> {
         let (shared, entry) = (order.shared, order.entry);
         let (rank, ranks) = (shared.rank, entry.communicator.size());
         let Some(reducer) = reducer(&entry.call, ranks) else {
             return Err(Error::internal("an all-reduce that does not reduce"));
         };
+        tracing::debug!(rank, algorithm = "one-shot", "packets for its device");
         let announced = order.announce();
         let flag = shared.next_flag();
         let over = order.slot()?;
@@ -63,9 +90,9 @@ impl OneShotCall {
             peers,
             factors: Factors::of(&reducer),
         };
-        let launched = order.gpu.kernels().one_shot(&order.stream(), &reducer, &parameters, order.blocks_max);
-        launched.map_err(|error| order.refused(error))?;
-        order.made(announced, over, OneShotCall)
+        let blocks = one_shot_blocks(entry.input.len()).min(order.blocks_max);
+        let launch = OneShotLaunch { parameters, reducer, blocks };
+        order.made(announced, over, OneShotCall, Work::OneShot(Box::new(launch)))
     }
 }
 

@@ -1,10 +1,12 @@
-//! Which verified plan runs a call over mailboxes on devices.
+//! Which verified plan runs a call over mailboxes on devices, and which mailbox each of its channels is.
 //!
-//! Invariant: the same on all ranks, as it follows from the call and the number of ranks alone. Absent: where it runs.
+//! Invariant: the same on all ranks, as it follows from the call, the number of ranks and what they have agreed on.
+//! Absent: where it runs.
 
 use consort_algorithms::Collective;
 use consort_algorithms::catalogue::Algorithm;
-use consort_algorithms::plan::CounterUse;
+use consort_algorithms::plan::{CounterId, Plan};
+use consort_algorithms::{Channel, Rank as Relative};
 
 use crate::call::{Call, Kind};
 use crate::communicator::Communicator;
@@ -12,8 +14,41 @@ use crate::engine::Bearings;
 use crate::error::{Error, Result};
 use crate::planner::{Program, Proved};
 
+use super::{BOXES, MESSAGES};
+
 /// Blocks of at most so many bytes are folded in one step by everybody.
 const DIRECT_BYTES_MAX: usize = 256 << 10;
+
+/// The mailboxes that a plan uses, as far as the rank that it is for fills or empties them.
+///
+/// A plan names a mailbox by its owner, its writer and a channel. A device has [`BOXES`] of them for each ordered pair
+/// of ranks: the pair's channels, in ascending order, are its first mailbox and its second. Both ranks of a pair see
+/// the same channels of it in their plans.
+pub(super) struct Boxes {
+    /// Owner, writer and channel, sorted.
+    all: Vec<(Relative, Relative, Channel)>,
+    /// The class of a pair's first mailbox.
+    first: usize,
+}
+
+impl Boxes {
+    /// Those of a plan for a call of this kind.
+    pub(super) fn of(plan: &Plan, kind: Kind) -> Self {
+        Boxes { all: plan.mailboxes(), first: if kind.is_message() { MESSAGES } else { 0 } }
+    }
+
+    /// Which of the mailboxes between its ranks a mailbox is.
+    pub(super) fn class(&self, owner: Relative, writer: Relative, channel: Channel) -> usize {
+        let of_pair = self.all.iter().filter(|(of, by, _)| (*of, *by) == (owner, writer));
+        self.first + of_pair.take_while(|(_, _, known)| *known < channel).count()
+    }
+
+    /// The same of the mailbox that a counter belongs to.
+    pub(super) fn class_of(&self, counter: &CounterId) -> usize {
+        let (owner, writer, channel) = counter.mailbox();
+        self.class(owner, writer, channel)
+    }
+}
 
 /// Where the ranks of a call's plan are.
 pub(super) fn bearings(communicator: &Communicator, call: &Call) -> Bearings {
@@ -58,9 +93,8 @@ pub(super) fn program(communicator: &Communicator, call: &Call, lanes_max: usize
     for algorithm in candidates.into_iter().filter(|algorithm| algorithm.is_defined(collective, size)) {
         let program = Program { collective, ranks: size, algorithm };
         let proved = planner.plan(program, relative, vec![true; size as usize])?;
-        // All ranks' plans of an algorithm have as many lanes.
-        let channel = |id: &CounterUse| id.id.channel.0 == 0;
-        if proved.plan.lanes.len() <= lanes_max && proved.plan.counters.iter().all(channel) {
+        // Of all ranks: one that chose alone might choose another plan than its peers.
+        if proved.lanes_max <= lanes_max && proved.mailboxes_max <= BOXES {
             return Ok(proved);
         }
     }

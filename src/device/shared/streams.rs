@@ -1,14 +1,14 @@
 //! Ranks of different processes that share a device: nothing spins, streams wait.
 //!
-//! Invariant: the host walks the verified plan when the call is made, with the executor that also runs host operations: a
-//! wait becomes a stream-ordered wait, a signal a stream-ordered write, a fold a launch. When the call has been made,
-//! all of it is in the stream. Absent: which plan.
+//! Invariant: the host walks the verified plans of a group's calls with the executor that also runs host operations: a
+//! wait becomes a stream-ordered wait, a signal a stream-ordered write, a fold a launch. Absent: which plan.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 
-use consort_algorithms::Rank as Relative;
-use consort_algorithms::plan::{CounterRole, Plan, Region};
+use consort_algorithms::plan::{CounterId, CounterRole, Plan, Region};
+use consort_algorithms::{Block, Rank as Relative};
 use consort_kernels::Reducer;
 use consort_kernels::cuda::FoldJob;
 use consort_memory::driver::{CudaError, DeviceMemory, DeviceSpan, DeviceWord, StreamRef};
@@ -16,19 +16,24 @@ use consort_memory::driver::{CudaError, DeviceMemory, DeviceSpan, DeviceWord, St
 use super::super::fused::reducer;
 use super::super::gpu::{Gpu, Pooled};
 use super::super::placement::Entry;
-use super::in_stream::{InMailboxes, InStream, Order};
-use super::program::{bearings, program};
-use super::{CLASSES, Counter, Link, Shared};
+use super::super::submission::Work;
+use super::super::trouble::failed;
+use super::in_stream::{InMailboxes, InStream, Order, extents};
+use super::program::{Boxes, bearings, program};
+use super::{Counter, Link, Shared};
 use crate::Rank;
+use crate::call::{Call, Kind};
 use crate::engine::watched::Standing;
-use crate::engine::{Bearings, Executor, Io, Memory, Piece, Progress, Sizes, Stop};
+use crate::engine::{Bearings, Executor, Io, Memory, Piece, Sizes, Stop};
 use crate::error::{Error, Result};
 use crate::options::{SLOT_BYTES_MIN, SLOTS};
 
-/// A call that is in its stream.
+/// A word here that tells how far a peer is: who raises it, and to what in the end.
+type Awaited = (Rank, DeviceWord, u64);
+
+/// A call in its stream, or on its way there.
 pub(in super::super) struct StreamsCall {
-    /// Words here that tell how far the others are: who raises each, and to what in the end.
-    awaited: Vec<(Rank, DeviceWord, u64)>,
+    awaited: Arc<OnceLock<Vec<Awaited>>>,
     name: String,
     _scratch: Option<Arc<Pooled<DeviceMemory>>>,
 }
@@ -37,20 +42,20 @@ pub(in super::super) struct StreamsCall {
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Span(DeviceSpan),
-    /// A mailbox here, or at a peer.
-    Own(Rank, DeviceSpan),
-    Remote(Rank, DeviceSpan),
+    /// A mailbox here, or at a peer: whose the other end is, and which of theirs it is.
+    Own(Rank, usize, DeviceSpan),
+    Remote(Rank, usize, DeviceSpan),
 }
 
 /// A counter of the plan.
 struct Word {
     peer: Rank,
+    /// Of which of their mailboxes.
+    class: usize,
     word: DeviceWord,
     waits: bool,
     /// Whether it counts what this rank fills, or what it empties.
     outgoing: bool,
-    /// The value that the stream has waited for.
-    reached: u64,
 }
 
 /// Memory and counters, as the executor sees them.
@@ -58,8 +63,10 @@ struct StreamIo<'a> {
     gpu: &'a Gpu,
     stream: &'a StreamRef,
     reducer: Option<Reducer>,
-    places: Vec<Place>,
-    words: Vec<Word>,
+    places: &'a [Place],
+    words: &'a [Word],
+    /// Of each word, the value that the stream is to wait for before anything else.
+    reached: Vec<u64>,
     blocks_max: u32,
     /// What the driver refused first.
     refused: Option<CudaError>,
@@ -69,8 +76,8 @@ impl Io for StreamIo<'_> {
     type Fault = CudaError;
 
     fn reached(&mut self, counter: u32, value: u64) -> bool {
-        let word = &mut self.words[counter as usize];
-        word.reached = word.reached.max(value);
+        let reached = &mut self.reached[counter as usize];
+        *reached = value.max(*reached);
         true
     }
 
@@ -111,7 +118,7 @@ impl StreamIo<'_> {
     ) -> std::result::Result<(), CudaError> {
         self.flush()?;
         let span = |piece: &Piece| {
-            let (Place::Span(span) | Place::Own(_, span) | Place::Remote(_, span)) =
+            let (Place::Span(span) | Place::Own(_, _, span) | Place::Remote(_, _, span)) =
                 self.places[piece.region as usize];
             span.slice(piece.offset, bytes)
         };
@@ -133,87 +140,202 @@ impl StreamIo<'_> {
 
     /// Puts the waits that came up since into the stream: what follows comes after them.
     fn flush(&mut self) -> std::result::Result<(), CudaError> {
-        for word in self.words.iter_mut().filter(|word| word.waits && word.reached > 0) {
-            self.stream.wait_value(word.word.device_span(), word.reached)?;
-            word.reached = 0;
+        let waited = self.words.iter().zip(&mut self.reached);
+        for (word, reached) in waited.filter(|(word, reached)| word.waits && **reached > 0) {
+            self.stream.wait_value(word.word.device_span(), *reached)?;
+            *reached = 0;
         }
         Ok(())
     }
 }
 
 impl StreamsCall {
-    /// Puts a call into its stream.
+    /// Makes a call ready for its stream.
     pub(in super::super) fn make(order: Order<'_>) -> Result<(InStream<Self>, Memory)> {
         let Order { shared, gpu, entry, blocks_max, .. } = order;
-        let (call, communicator) = (&entry.call, entry.communicator);
-        let cuda = |error| order.refused(error);
-        let announced = order.announce();
-        let proved = program(communicator, call, 1)?;
-        let plan = &*proved.plan;
-        let bearings = bearings(communicator, call);
-        let extents = order.extents(plan);
-        let whole = extents.longest().next_power_of_two();
-        let slot_bytes = whole.clamp(SLOT_BYTES_MIN, shared.stride);
-        let class = usize::from(call.kind.is_message());
-        let stream = order.stream();
+        let (call, communicator) = (entry.call, entry.communicator);
+        let plan = program(communicator, &call, 1)?.plan;
+        let bearings = bearings(communicator, &call);
+        let extents = order.extents(&plan);
+        let slot_bytes = extents.longest().next_power_of_two().clamp(SLOT_BYTES_MIN, shared.stride);
         let scratch = shared.scratch(gpu, plan.scratch as usize * slot_bytes)?;
-        let places =
-            places(shared, plan, bearings, class, entry, scratch.as_deref().map(|scratch| scratch.span()))?;
-        let words = words(shared, plan, bearings, class)?;
-        let mut links = shared.links();
+        let boxes = Boxes::of(&plan, call.kind);
+        let span = scratch.as_deref().map(|scratch| scratch.span());
+        let places = places(shared, &plan, &boxes, bearings, entry, span)?;
+        let words = words(shared, &plan, &boxes, bearings)?;
+        let over = order.slot()?;
+        let awaited = Arc::new(OnceLock::new());
+        let program = StreamsProgram {
+            shared: shared.clone(),
+            call,
+            blocks: order.blocks.to_vec(),
+            size: communicator.size(),
+            plan: plan.clone(),
+            slot_bytes,
+            places,
+            words,
+            blocks_max,
+            over: over.word(),
+            awaited: awaited.clone(),
+        };
+        tracing::debug!(rank = shared.rank, algorithm = plan.name, slot_bytes, "a plan for its stream");
+        let announced = order.announce();
+        let made = StreamsCall { awaited, name: plan.name.clone(), _scratch: scratch };
+        order.made(announced, over, made, Work::Streams(Box::new(program)))
+    }
+}
+
+/// A call that is on its way into its stream.
+pub(in super::super) struct StreamsProgram {
+    shared: Arc<Shared>,
+    call: Call,
+    blocks: Vec<Block>,
+    size: u32,
+    plan: Arc<Plan>,
+    slot_bytes: usize,
+    places: Vec<Place>,
+    words: Vec<Word>,
+    blocks_max: u32,
+    /// What its stream writes in the end, and where.
+    over: (DeviceSpan, u64),
+    awaited: Arc<OnceLock<Vec<Awaited>>>,
+}
+
+/// A program as the host walks it.
+struct Walk<'a> {
+    plan: &'a Plan,
+    sizes: Sizes<'a>,
+    executor: Executor,
+    io: StreamIo<'a>,
+    /// Words that must tell that the mailboxes are empty before the first slice, and from when on they do.
+    empty: Vec<(DeviceSpan, u64)>,
+    /// Slices of the same links before its own, of the programs that are walked together.
+    before: u32,
+    over: (DeviceSpan, u64),
+}
+
+/// Puts programs into a stream: the messages of a group slice by slice, all that are sent before all that are received.
+///
+/// What a stream waits for stands at its head, and may hold up other streams that share a hardware queue. A slice that
+/// is sent waits for one before it to be received, a slice that is received for the same one to be sent: all ranks put
+/// them into their streams in that order, so that one of them can always go on.
+///
+/// # Errors
+/// The driver's. Part of it may be in the stream then.
+pub(in super::super) fn walk(gpu: &Gpu, stream: &StreamRef, programs: &[&StreamsProgram]) -> Result<()> {
+    let mut before: HashMap<(Rank, Kind), u32> = HashMap::new();
+    let mut walks = Vec::with_capacity(programs.len());
+    for program in programs {
+        let place = before.entry((program.call.root, program.call.kind)).or_default();
+        let walk = program.begin(gpu, stream, *place);
+        *place += walk.executor.iterations();
+        walks.push(walk);
+    }
+    if let [walk] = &mut walks[..] {
+        return walk.up_to(u32::MAX).and_then(|()| walk.end()).map_err(|stop| programs[0].failed(stop));
+    }
+    let slices = walks.iter().map(|walk| walk.before + walk.executor.iterations()).max().unwrap_or(0);
+    for slice in 0..slices {
+        for kind in [Kind::Send, Kind::Receive] {
+            let of_kind = programs.iter().zip(&mut walks).filter(|(program, _)| program.call.kind == kind);
+            for (program, walk) in of_kind {
+                let Some(own) = slice.checked_sub(walk.before) else { continue };
+                if own < walk.executor.iterations() {
+                    let is_last = own + 1 == walk.executor.iterations();
+                    let walked = walk.up_to(own + 1);
+                    let ended = walked.and_then(|()| if is_last { walk.end() } else { Ok(()) });
+                    ended.map_err(|stop| program.failed(stop))?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+impl StreamsProgram {
+    /// Counts what it will fill and empty, from where on the links stand now.
+    fn begin<'a>(&'a self, gpu: &'a Gpu, stream: &'a StreamRef, before: u32) -> Walk<'a> {
+        let (plan, slot_bytes) = (&*self.plan, self.slot_bytes);
+        let extents = extents(plan, &self.call, &self.blocks, self.shared.rank, self.size);
+        let sizes = Sizes { extents, slot_bytes, tag: 0 };
+        let mut links = self.shared.links();
         // Slots of another length must find the mailbox empty.
-        for word in words.iter().filter(|word| word.waits && word.outgoing) {
-            let link = &mut links[word.peer as usize][class];
+        let mut empty = Vec::new();
+        for word in self.words.iter().filter(|word| word.waits && word.outgoing) {
+            let link = &mut links[word.peer as usize][word.class];
             if link.slot_bytes != slot_bytes {
                 if link.filled[0] > 0 {
-                    stream.wait_value(word.word.device_span(), link.filled[0]).map_err(cuda)?;
+                    empty.push((word.word.device_span(), link.filled[0]));
                 }
                 link.slot_bytes = slot_bytes;
             }
         }
         let base = |link: &Link, outgoing: bool| if outgoing { link.filled[0] } else { link.emptied[0] };
         let mut executor = Executor::default();
-        let sizes = Sizes { extents, slot_bytes, tag: 0 };
+        let word = |counter: usize| &self.words[counter];
         executor.start(
             plan,
             &sizes,
-            |counter| base(&links[words[counter].peer as usize][class], words[counter].outgoing),
-            |region| match places[region] {
+            |counter| base(&links[word(counter).peer as usize][word(counter).class], word(counter).outgoing),
+            |region| match self.places[region] {
                 Place::Span(_) => 0,
-                Place::Own(peer, _) => links[peer as usize][class].emptied[0],
-                Place::Remote(peer, _) => links[peer as usize][class].filled[0],
+                Place::Own(peer, class, _) => links[peer as usize][class].emptied[0],
+                Place::Remote(peer, class, _) => links[peer as usize][class].filled[0],
             },
         );
-        let reducer = reducer(call, communicator.size());
-        let refused = None;
-        let mut io = StreamIo { gpu, stream: &stream, reducer, places, words, blocks_max, refused };
-        match executor.advance(plan, &sizes, &mut io) {
-            Ok(Progress::Done) => {}
-            Ok(_) => return Err(Error::internal(format!("the plan {} stops in a stream", plan.name))),
-            Err(Stop::Fault(error)) => return Err(cuda(error)),
-            Err(Stop::Mismatch { .. }) => return Err(Error::internal("a stream without tags differs")),
-        }
-        io.flush().and_then(|()| io.refused.take().map_or(Ok(()), Err)).map_err(cuda)?;
-        for (region, place) in plan.regions.iter().zip(&io.places) {
+        for (region, place) in plan.regions.iter().zip(&self.places) {
             let slots = u64::from(region.slots_per_iteration) * u64::from(executor.iterations());
-            match place {
-                Place::Own(peer, _) => links[*peer as usize][class].emptied[0] += slots,
-                Place::Remote(peer, _) => links[*peer as usize][class].filled[0] += slots,
+            match *place {
+                Place::Own(peer, class, _) => links[peer as usize][class].emptied[0] += slots,
+                Place::Remote(peer, class, _) => links[peer as usize][class].filled[0] += slots,
                 Place::Span(_) => {}
             }
         }
-        let awaited = io
-            .words
-            .iter()
-            .filter(|word| word.waits && !word.outgoing)
-            .map(|word| (word.peer, word.word.clone(), links[word.peer as usize][class].emptied[0]));
-        let awaited = awaited.collect();
-        drop(links);
-        let over = order.slot()?;
-        let (word, number) = over.word();
-        stream.write_value(word, number).map_err(cuda)?;
-        let name = plan.name.clone();
-        order.made(announced, over, StreamsCall { awaited, name, _scratch: scratch })
+        let incoming = self.words.iter().filter(|word| word.waits && !word.outgoing);
+        let awaited = incoming
+            .map(|word| (word.peer, word.word.clone(), links[word.peer as usize][word.class].emptied[0]));
+        // Set once: a program is walked once.
+        let _ = self.awaited.set(awaited.collect());
+        let io = StreamIo {
+            gpu,
+            stream,
+            reducer: reducer(&self.call, self.size),
+            places: &self.places,
+            words: &self.words,
+            reached: vec![0; self.words.len()],
+            blocks_max: self.blocks_max,
+            refused: None,
+        };
+        Walk { plan, sizes, executor, io, empty, before, over: self.over }
+    }
+
+    fn failed(&self, stop: Stop<CudaError>) -> Error {
+        match stop {
+            Stop::Fault(error) => failed(self.shared.rank, self.call.kind.name(), error),
+            Stop::Mismatch { .. } => Error::internal("a stream without tags differs"),
+        }
+    }
+}
+
+impl Walk<'_> {
+    /// Goes on until so many slices are in the stream, or all.
+    fn up_to(&mut self, slices: u32) -> std::result::Result<(), Stop<CudaError>> {
+        for (word, value) in self.empty.drain(..) {
+            self.io.stream.wait_value(word, value).map_err(Stop::Fault)?;
+        }
+        self.executor.limit_turns(if slices == u32::MAX { 0 } else { 1 });
+        while self.executor.slices_done() < slices.min(self.executor.iterations()) {
+            // Nothing blocks it: what it waits for the stream waits for.
+            self.executor.advance(self.plan, &self.sizes, &mut self.io)?;
+        }
+        Ok(())
+    }
+
+    /// All of it is in the stream: what says that it is over comes next.
+    fn end(&mut self) -> std::result::Result<(), Stop<CudaError>> {
+        self.io.flush().and_then(|()| self.io.refused.take().map_or(Ok(()), Err)).map_err(Stop::Fault)?;
+        let (word, number) = self.over;
+        self.io.stream.write_value(word, number).map_err(Stop::Fault)
     }
 }
 
@@ -221,8 +343,8 @@ impl StreamsCall {
 fn places(
     shared: &Shared,
     plan: &Plan,
+    boxes: &Boxes,
     bearings: Bearings,
-    class: usize,
     entry: &Entry<'_>,
     scratch: Option<DeviceSpan>,
 ) -> Result<Vec<Place>> {
@@ -233,24 +355,25 @@ fn places(
         // What was fused away may still be named.
         Region::Scratch if plan.scratch == 0 => Ok(Place::Span(DeviceSpan::empty())),
         Region::Scratch => Ok(Place::Span(scratch.ok_or_else(foreign)?)),
-        Region::Mailbox { owner, writer, channel } if owner == plan.rank && channel.0 == 0 => {
-            let peer = bearings.rank(writer);
-            Ok(Place::Own(peer, shared.mailbox(peer, class)))
+        Region::Mailbox { owner, writer, channel } if owner == plan.rank => {
+            let (peer, class) = (bearings.rank(writer), boxes.class(owner, writer, channel));
+            Ok(Place::Own(peer, class, shared.mailbox(peer, class)))
         }
-        Region::Mailbox { owner, writer, channel } if writer == plan.rank && channel.0 == 0 => {
-            let peer = bearings.rank(owner);
-            Ok(Place::Remote(peer, shared.remote(peer, class).ok_or_else(foreign)?))
+        Region::Mailbox { owner, writer, channel } if writer == plan.rank => {
+            let (peer, class) = (bearings.rank(owner), boxes.class(owner, writer, channel));
+            Ok(Place::Remote(peer, class, shared.remote(peer, class).ok_or_else(foreign)?))
         }
         _ => Err(foreign()),
     };
-    debug_assert!(plan.slots <= SLOTS && class < CLASSES);
+    debug_assert!(plan.slots <= SLOTS);
     plan.regions.iter().map(|used| place(used.region)).collect()
 }
 
 /// Where the plan's counters are.
-fn words(shared: &Shared, plan: &Plan, bearings: Bearings, class: usize) -> Result<Vec<Word>> {
+fn words(shared: &Shared, plan: &Plan, boxes: &Boxes, bearings: Bearings) -> Result<Vec<Word>> {
     let foreign = || Error::internal(format!("the plan {} has counters that streams do not", plan.name));
-    let word = |id: consort_algorithms::plan::CounterId| {
+    let word = |id: CounterId| {
+        let class = boxes.class_of(&id);
         let waits = id.owner == plan.rank;
         let other: Relative = if waits { id.writer } else { id.owner };
         let peer = bearings.rank(other);
@@ -264,15 +387,15 @@ fn words(shared: &Shared, plan: &Plan, bearings: Bearings, class: usize) -> Resu
             false => shared.peer_word(peer, class, counter).ok_or_else(foreign)?,
         };
         let outgoing = waits == (counter == Counter::Credit);
-        Ok(Word { peer, word, waits, outgoing, reached: 0 })
+        Ok(Word { peer, class, word, waits, outgoing })
     };
     plan.counters.iter().map(|counter| word(counter.id)).collect()
 }
 
 impl InMailboxes for StreamsCall {
     fn peers(&self, _shared: &Shared) -> Vec<Rank> {
-        let behind = |(_, word, end): &&(Rank, DeviceWord, u64)| word.load_acquire() < *end;
-        self.awaited.iter().filter(behind).map(|(peer, ..)| *peer).collect()
+        let behind = |(_, word, end): &&Awaited| word.load_acquire() < *end;
+        self.awaited.get().into_iter().flatten().filter(behind).map(|(peer, ..)| *peer).collect()
     }
 
     fn standing(&self, shared: &Shared) -> Option<Standing> {

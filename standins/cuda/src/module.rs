@@ -200,7 +200,11 @@ impl Function {
                 None => Ok(()),
             }
         };
-        context.submit(key, None, Work::Beside(Box::new(task))).map(drop)
+        let launched = context.submit(key, None, Work::Beside(Box::new(task)))?;
+        if settings.launches_block {
+            launched.wait();
+        }
+        Ok(())
     }
 }
 

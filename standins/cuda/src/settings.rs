@@ -25,6 +25,8 @@ pub(crate) struct Settings {
     pub(crate) peers: Peers,
     /// Hardware queues of a context (`CONSORT_STANDIN_CONNECTIONS`, else `CUDA_DEVICE_MAX_CONNECTIONS`, 8; 1 to 32).
     pub(crate) connections: usize,
+    /// Whether a launch returns when the kernel has ended (`CUDA_LAUNCH_BLOCKING=1`).
+    pub(crate) launches_block: bool,
     /// What the interpreter's scheduler is seeded with (`CONSORT_STANDIN_SEED`, 1).
     pub(crate) seed: u64,
     /// Blocks of a device and process that run at once (`CONSORT_STANDIN_BLOCKS_MAX`, 64).
@@ -52,6 +54,7 @@ impl Settings {
                 _ => Peers::All,
             },
             connections: connections.unwrap_or(8usize).clamp(1, 32),
+            launches_block: var("CUDA_LAUNCH_BLOCKING").is_ok_and(|value| value == "1"),
             seed: number("CONSORT_STANDIN_SEED").unwrap_or(1),
             blocks_max: number("CONSORT_STANDIN_BLOCKS_MAX").unwrap_or(64u32).max(1),
             memory: number("CONSORT_STANDIN_MEMORY").unwrap_or(1 << 30),
@@ -62,7 +65,7 @@ impl Settings {
 
     /// Multiprocessors of a device: few, and never more than the blocks that run at once.
     pub(crate) fn multiprocessors(&self) -> u32 {
-        self.blocks_max.min(8)
+        self.blocks_max.min(32)
     }
 
     /// Blocks that one multiprocessor runs at once.

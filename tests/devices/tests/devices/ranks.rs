@@ -164,6 +164,38 @@ fn messages_around_a_ring() {
     HOST.passes(HOST.start("device-ring").with("together", 1));
 }
 
+/// Devices of three ranks, by the two paths that move messages themselves.
+const KERNELS_3: Way = Way { devices: 3, ..way(1, 3, "auto", "kernels") };
+const STREAMS_3: Way = way(3, 1, "auto", "streams");
+
+#[test]
+fn groups_of_messages_longer_than_mailboxes() {
+    // Five slots of the one block that a message has then, and of a stream.
+    for (way, count) in [(KERNELS_3, 5 * (64 << 10) / 8), (STREAMS_3, 5 * (1 << 20) / 8)] {
+        let start = || way.start("device-exchange").with("count", count).env("NCCL_MAX_CTAS", 1);
+        for messages in [1, 2] {
+            way.passes(start().with("messages", messages));
+            way.passes(start().with("messages", messages).env("CUDA_DEVICE_MAX_CONNECTIONS", 1));
+        }
+        way.passes(start().env("CUDA_LAUNCH_BLOCKING", 1));
+    }
+}
+
+#[test]
+fn plans_that_run() {
+    let seed = Random::announced("plans_that_run").seed();
+    for ranks in [2, 3, 8] {
+        for (path, way) in [
+            ("kernels", Way { devices: ranks, ..way(1, ranks, "auto", "kernels") }),
+            ("streams", way(ranks, 1, "auto", "streams")),
+        ] {
+            let mut job = way.start("device-plans").with("seed", seed).env("NCCL_MAX_CTAS", std::env::var("XC").unwrap_or("64".into())).go();
+            job.all_end_well();
+            println!("{path} {ranks}:\n{}", job.output());
+        }
+    }
+}
+
 #[test]
 fn blocks_that_differ() {
     let seed = Random::announced("blocks_that_differ").seed();
