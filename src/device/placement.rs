@@ -391,9 +391,13 @@ pub(crate) fn issue(entries: &[Entry<'_>]) -> Result<Vec<Arc<Ticket>>> {
         let submissions = &submissions;
         let make = move |request: &Request| {
             let cuda = |error| failed(entry.placement.rank, "entering its context", error);
-            let made = entry.placement.gpu.context().enter().map_err(cuda).and_then(|_entered| {
-                entry.placement.make_call(request, ordered, submissions)
-            });
+            let made = entry
+                .placement
+                .gpu
+                .context()
+                .enter()
+                .map_err(cuda)
+                .and_then(|_entered| entry.placement.make_call(request, ordered, submissions));
             // What of it is in the stream already must not wait for ever.
             made.inspect_err(|error| {
                 entry.placement.release();

@@ -114,9 +114,8 @@ pub(super) fn ordered<'e, 'a>(entries: &'e [Entry<'a>]) -> (Vec<Ordered<'e, 'a>>
 
 /// Whether a call comes before another of its communicator that uses the same links.
 fn is_before(known: &Entry<'_>, entry: &Entry<'_>) -> bool {
-    let links = |of: &Entry<'_>| {
-        of.call.kind.is_message().then_some((of.call.kind == Kind::Send, of.call.root))
-    };
+    let links =
+        |of: &Entry<'_>| of.call.kind.is_message().then_some((of.call.kind == Kind::Send, of.call.root));
     Arc::ptr_eq(known.communicator.core(), entry.communicator.core()) && links(known) == links(entry)
 }
 

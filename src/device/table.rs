@@ -289,7 +289,8 @@ mod tests {
 
     #[test]
     fn records_come_back() {
-        let record = Record { wish: Some(Path::Streams), multiprocessors: 132, within: (2, 9), ..record(3, 5) };
+        let record =
+            Record { wish: Some(Path::Streams), multiprocessors: 132, within: (2, 9), ..record(3, 5) };
         assert_eq!(Record::from_bytes(&record.to_bytes()), Some(record));
         let mut bytes = record.to_bytes();
         bytes[42] = 9;

@@ -372,6 +372,41 @@ static void deadline(struct rank* rank) {
   free_buffers(&buffers);
 }
 
+/*
+ * Two communicators, each with a sum that takes every block of a device, in two streams: on rank 0 the first sum is held
+ * up, so that the second could begin before it and take all blocks; on rank 1 the second, so that the first does.
+ */
+static void crowded(struct rank* rank) {
+  enum { LONG = 65536 };
+  struct call call = {ALL_REDUCE, ncclFloat32, ncclSum, 0, 0, LONG};
+  struct buffers first = buffers_of(rank, DEVICE, DEVICE, LONG), second = buffers_of(rank, DEVICE, DEVICE, LONG);
+  volatile uint64_t* held = (volatile uint64_t*)(void*)memory(PINNED, sizeof *held);
+  struct rank other = *rank;
+  int wait;
+  OK(ncclCommSplit(rank->comm, 0, rank->rank, &other.comm, NULL));
+  CU(cuda.stream(&other.stream, 1));
+  *held = 0;
+  /* What is loaded and allocated for the first call of a shape may wait for the device. */
+  perform(&call, rank, &first, 1, 0);
+  perform(&call, &other, &second, 1, 0);
+  prepare(&call, rank, &first);
+  prepare(&call, &other, &second);
+  CU(cuda.wait_value(rank->rank == 0 ? rank->stream : other.stream, (uint64_t)(uintptr_t)held, 1, 0));
+  OK(sum(rank, &first, LONG));
+  OK(sum(&other, &second, LONG));
+  meet();
+  /* What could begin has: a defect shows by chance, and nothing depends on how long this takes. */
+  for (wait = 0; wait < 200; wait++) rest();
+  meet();
+  *held = 1;
+  examine(&call, rank, &first);
+  examine(&call, &other, &second);
+  OK(ncclCommDestroy(other.comm));
+  CU(cuda.stream_free(other.stream));
+  free_buffers(&first), free_buffers(&second);
+  memory_free(PINNED, (unsigned char*)(uintptr_t)held);
+}
+
 /* A communicator that is destroyed with work in the stream: the work is done. */
 static void destroyed(struct rank* rank) {
   struct buffers buffers = buffers_of(rank, DEVICE, DEVICE, COUNT);
@@ -498,6 +533,7 @@ int main(int count, char** arguments) {
                {"killed", killed},           {"aborted", aborted},
                {"deadline", deadline},       {"aborted-by-another", aborted_by_another},
                {"destroyed", destroyed},     {"rounds", rounds},                 {"nothing", nothing},
+               {"crowded", crowded},
                {"aborted-rounds", aborted_rounds}};
   int ranks = count > 2 ? atoi(arguments[2]) : 0;
   int forks = count > 3 && strcmp(arguments[3], "processes") == 0;

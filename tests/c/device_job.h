@@ -41,7 +41,7 @@ static struct {
   int (*alloc_pinned)(void**, size_t), (*release_pinned)(void*), (*info)(size_t*, size_t*);
   int (*to_device)(uint64_t, const void*, size_t, void*), (*to_host)(void*, uint64_t, size_t, void*);
   int (*stream)(void**, unsigned), (*wait)(void*), (*stream_free)(void*), (*wait_all)(void);
-  int (*attribute)(void*, int, uint64_t);
+  int (*attribute)(void*, int, uint64_t), (*wait_value)(void*, uint64_t, uint64_t, unsigned);
 } cuda;
 
 static struct shared {
@@ -82,6 +82,7 @@ static void open_driver(void) {
   find(driver, "cuStreamCreate", &cuda.stream), find(driver, "cuStreamSynchronize", &cuda.wait);
   find(driver, "cuStreamDestroy_v2", &cuda.stream_free), find(driver, "cuCtxSynchronize", &cuda.wait_all);
   find(driver, "cuPointerGetAttribute", &cuda.attribute);
+  find(driver, "cuStreamWaitValue64_v2", &cuda.wait_value);
   CU(cuda.init(0));
   CU(cuda.devices(&job.devices));
 }

@@ -79,7 +79,8 @@ pub(crate) fn plans(context: &Context) -> Result<()> {
                 ran(seat, &format!("{collective} {bytes}"));
             }
         }
-        let (mine, theirs) = (seat.device.copy_of(&values(rank, 1000))?, seat.device.copy_of(&[-1i64; 1000])?);
+        let (mine, theirs) =
+            (seat.device.copy_of(&values(rank, 1000))?, seat.device.copy_of(&[-1i64; 1000])?);
         group(|group| {
             group.send(&seat.comm, &mine, (rank + 1) % size, &seat.streams[0])?;
             group.receive(&seat.comm, &theirs, (rank + size - 1) % size, &seat.streams[0])
@@ -202,9 +203,8 @@ pub(crate) fn exchange(context: &Context) -> Result<()> {
     let said = |from: u32, to: u32, nth: u32| values(from << 16 | to << 8 | nth, count);
     let others = |seat: &Seat| {
         let (rank, size) = seat.place();
-        (0..messages).flat_map(move |nth| {
-            (0..size).filter(move |peer| *peer != rank).map(move |peer| (peer, nth))
-        })
+        (0..messages)
+            .flat_map(move |nth| (0..size).filter(move |peer| *peer != rank).map(move |peer| (peer, nth)))
     };
     let buffers = |seat: &Seat| -> Result<Vec<[DeviceBuffer<i64>; 2]>> {
         let rank = seat.place().0;

@@ -11,7 +11,10 @@ use consort_memory::driver::{Context, CudaError, DeviceSpan, Function, Module, P
 use consort_memory::{Plain, Span, SpanMut};
 
 use super::layout::{Factors, Folds, Job, Launch, MAX_INLINE_JOBS, MAX_PLACES, OneShot};
-use super::{FOLD_COPY, Kernel, MAX_BLOCK_THREADS, RUN_COPY, RUN_SHARED_BYTES_MAX, WARP_THREADS, function_name, image, ptx};
+use super::{
+    FOLD_COPY, Kernel, MAX_BLOCK_THREADS, RUN_COPY, RUN_SHARED_BYTES_MAX, WARP_THREADS, function_name, image,
+    ptx,
+};
 use crate::{DataType, ReduceOp, Reducer};
 
 /// Bytes of a job that are worth a block of their own.

@@ -10,9 +10,7 @@ use std::sync::{Arc, OnceLock};
 use consort_algorithms::plan::Plan;
 use consort_kernels::Reducer;
 use consort_kernels::cuda::layout::MAX_PROGRAMS;
-use consort_kernels::cuda::{
-    RUN_SHARED_BYTES_MAX, RunShape, Table, layout, run_shared_bytes, threads_for,
-};
+use consort_kernels::cuda::{RUN_SHARED_BYTES_MAX, RunShape, Table, layout, run_shared_bytes, threads_for};
 use consort_memory::driver::{CudaError, DeviceMemory, StreamRef};
 
 use super::super::fused::reducer;

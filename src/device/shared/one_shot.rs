@@ -20,6 +20,9 @@ use crate::engine::Memory;
 use crate::engine::watched::Standing;
 use crate::error::{Error, Result};
 
+/// What it is called beside the plans.
+const NAME: &str = "one-shot, in packets";
+
 /// A call on its way to a device.
 pub(in super::super) struct OneShotCall;
 
@@ -40,7 +43,11 @@ impl OneShotLaunch {
     ///
     /// # Errors
     /// The driver's; nothing was launched then.
-    pub(in super::super) fn launch(&self, gpu: &Gpu, stream: &StreamRef) -> std::result::Result<(), CudaError> {
+    pub(in super::super) fn launch(
+        &self,
+        gpu: &Gpu,
+        stream: &StreamRef,
+    ) -> std::result::Result<(), CudaError> {
         gpu.kernels().one_shot(stream, &self.reducer, &self.parameters, self.blocks)
     }
 }
@@ -62,7 +69,7 @@ impl OneShotCall {
         let Some(reducer) = reducer(&entry.call, ranks) else {
             return Err(Error::internal("an all-reduce that does not reduce"));
         };
-        tracing::debug!(rank, algorithm = "one-shot", "packets for its device");
+        tracing::debug!(rank, algorithm = NAME, "packets for its device");
         let announced = order.announce();
         let flag = shared.next_flag();
         let over = order.slot()?;
@@ -106,6 +113,6 @@ impl InMailboxes for OneShotCall {
     }
 
     fn algorithm(&self) -> &str {
-        "one-shot"
+        NAME
     }
 }

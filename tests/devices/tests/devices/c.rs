@@ -66,12 +66,12 @@ impl Way {
     #[track_caller]
     fn passes(self, part: &str) {
         let _alone = alone();
-        self.runs(part, "");
+        self.runs(part, "", &[]);
     }
 
     /// The same beside other runs, which have other names.
     #[track_caller]
-    fn runs(self, part: &str, name: &str) {
+    fn runs(self, part: &str, name: &str, settings: &[(&str, &str)]) {
         let Some(program) = built() else { return };
         let mut command = compiler::program(program);
         let ours = ["CONSORT_", "NCCL_", "CUDA_"];
@@ -84,6 +84,7 @@ impl Way {
         command.env("LD_LIBRARY_PATH", standin_cuda_dir()).env("TMPDIR", turns);
         command.env("CONSORT_STANDIN_QUIET", "1").env("CONSORT_STANDIN_DEVICES", self.devices.to_string());
         command.env("CONSORT_DEVICE_PATH", self.named).env("NCCL_DEBUG", "INFO");
+        command.envs(settings.iter().copied());
         println!("{part} {self:?}");
         let text = succeeds(command.args([part, &self.ranks.to_string(), self.mode]));
         assert!(text.ends_with("end\n"), "{text}");
@@ -111,6 +112,15 @@ fn every_call_of_one_thread_with_all_ranks() {
     for way in [FUSED.of(1), FUSED.of(2), FUSED.of(4), TOGETHER, way(4, "threads", 2, "auto", "host")] {
         way.passes("together");
     }
+}
+
+#[test]
+fn sums_of_two_communicators_that_each_fill_a_device() {
+    let _alone = alone();
+    let full = [("CONSORT_STANDIN_BLOCKS_MAX", "4"), ("NCCL_MIN_CTAS", "4"), ("CONSORT_TIMEOUT", "20")];
+    TOGETHER.runs("crowded", "", &full);
+    let queue = [&full[..], &[("CUDA_DEVICE_MAX_CONNECTIONS", "1")]].concat();
+    KERNELS.runs("crowded", "", &queue);
 }
 
 #[test]
@@ -209,7 +219,7 @@ fn a_deadline_ends_what_waits() {
     // They wait side by side, and take no turns with each other.
     std::thread::scope(|threads| {
         for (at, way) in PATHS.into_iter().chain([TOGETHER]).enumerate() {
-            threads.spawn(move || way.runs("deadline", &format!("-{at}")));
+            threads.spawn(move || way.runs("deadline", &format!("-{at}"), &[]));
         }
     });
 }

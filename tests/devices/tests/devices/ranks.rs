@@ -181,17 +181,50 @@ fn groups_of_messages_longer_than_mailboxes() {
     }
 }
 
+/// The plan of a call of the scenario `device-plans`, whose root is rank 1.
+fn plan(path: &str, ranks: u32, what: &str) -> String {
+    let (collective, bytes) = what.split_once(' ').unwrap_or((what, "0"));
+    let bytes: usize = bytes.parse().expect("a number of bytes");
+    let streams = path == "streams";
+    let name = match collective {
+        "message" => "pair pair",
+        "all_reduce" if !streams && bytes <= 32 << 10 => "one-shot, in packets",
+        "all_reduce" if bytes <= 256 << 10 => "one-shot",
+        // Streams run plans of one lane.
+        "all_reduce" | "all_gather" | "reduce_scatter" if streams => "ring",
+        "all_to_all" if streams => "pairwise",
+        "all_reduce" => "two-shot",
+        "all_to_all" => "spread-out",
+        // The fold begins at rank 0, whose number counted from the root this is.
+        "reduce" => return format!("direct(first={})", ranks - 1),
+        _ => "direct",
+    };
+    name.to_owned()
+}
+
 #[test]
 fn plans_that_run() {
     let seed = Random::announced("plans_that_run").seed();
     for ranks in [2, 3, 8] {
-        for (path, way) in [
-            ("kernels", Way { devices: ranks, ..way(1, ranks, "auto", "kernels") }),
-            ("streams", way(ranks, 1, "auto", "streams")),
-        ] {
-            let mut job = way.start("device-plans").with("seed", seed).env("NCCL_MAX_CTAS", std::env::var("XC").unwrap_or("64".into())).go();
+        for way in
+            [Way { devices: ranks, ..way(1, ranks, "auto", "kernels") }, way(ranks, 1, "auto", "streams")]
+        {
+            let _alone = alone();
+            let mut job = way.start("device-plans").with("seed", seed).go();
             job.all_end_well();
-            println!("{path} {ranks}:\n{}", job.output());
+            for rank in 0..ranks {
+                let said = job.said(rank / way.threads, "plan ");
+                let own = said.iter().filter_map(|(line, _)| {
+                    let (what, plan) = line.split_once(&format!(" on {rank}: "))?;
+                    Some((what, plan))
+                });
+                let own: Vec<_> = own.collect();
+                // Eight collectives of three lengths each, and a message.
+                assert_eq!(own.len(), 25, "{way:?}: {said:?}");
+                for (what, ran) in own {
+                    assert_eq!(ran, plan(way.taken, ranks, what), "{way:?}: {what} on rank {rank}");
+                }
+            }
         }
     }
 }
