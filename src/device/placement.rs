@@ -96,7 +96,11 @@ impl Placement {
         let wanted = table::choose(&records, determinism)?;
         match wanted {
             Path::Streams => load(&gpu, rank, &[Kernel::Fold], Types::Assembled),
-            Path::Kernels => load(&gpu, rank, &[Kernel::Run, Kernel::OneShot], Types::Assembled),
+            // Where ranks of this process share the device, none may load while a kernel of another waits for it.
+            Path::Kernels => {
+                let types = if table::has_neighbour(&records, &mine) { Types::All } else { Types::Assembled };
+                load(&gpu, rank, &[Kernel::Run, Kernel::OneShot], types);
+            }
             // Ranks of this process that are fused later load while others here wait for other processes.
             Path::Host if loads && table::is_mixed(&records, &mine) => {
                 load(&gpu, rank, &[Kernel::Fold], Types::All);
@@ -104,7 +108,9 @@ impl Placement {
             Path::Fused | Path::Host => {}
         }
         let shared = match wanted {
-            Path::Streams | Path::Kernels => Shared::make(communicator, &gpu)?.map(Arc::new),
+            Path::Streams | Path::Kernels => {
+                Shared::make(communicator, &gpu, !table::has_neighbours(&records))?.map(Arc::new)
+            }
             Path::Fused | Path::Host => None,
         };
         let (path, way) = match (wanted, shared) {
@@ -139,7 +145,7 @@ impl Placement {
 
     /// Whether a call is one launch of its own, in packets.
     pub(super) fn is_one_shot(&self, call: &Call) -> bool {
-        matches!(self.way, Way::Kernels(_)) && OneShotCall::takes(call, self.ranks)
+        matches!(&self.way, Way::Kernels(shared) if shared.takes_packets(call))
     }
 
     /// Thread blocks that a message has.
@@ -280,7 +286,7 @@ fn prepare(entries: &[Entry<'_>]) -> Result<()> {
         let reducer = reducer(&entry.call, *ranks);
         let kernel = match way {
             Way::Fused(_) | Way::Streams(_) => Kernel::Fold,
-            Way::Kernels(_) if OneShotCall::takes(&entry.call, *ranks) => Kernel::OneShot,
+            Way::Kernels(shared) if shared.takes_packets(&entry.call) => Kernel::OneShot,
             Way::Kernels(_) => Kernel::Run,
             Way::Host(_) => {
                 for span in [entry.input, entry.output].into_iter().filter(|span| !span.is_empty()) {

@@ -201,11 +201,20 @@ fn beside_max(records: &[Record]) -> u32 {
     records.iter().map(beside).max().unwrap_or(1)
 }
 
+/// Whether a rank shares its device with another of its process.
+pub(super) fn has_neighbour(records: &[Record], mine: &Record) -> bool {
+    let place = |of: &&Record| (of.process, of.uuid) == (mine.process, mine.uuid);
+    records.iter().filter(place).count() > 1
+}
+
+/// Whether some rank does: a launch for each would not do there, as those may need the same hardware queue.
+pub(super) fn has_neighbours(records: &[Record]) -> bool {
+    records.iter().any(|record| has_neighbour(records, record))
+}
+
 /// Whether a rank shares its device with another of its process, in a job that has other processes.
 pub(super) fn is_mixed(records: &[Record], mine: &Record) -> bool {
-    let here = |of: &&Record| of.process == mine.process;
-    let beside = records.iter().filter(here).filter(|of| of.uuid == mine.uuid).count();
-    beside > 1 && !records.iter().all(|of| of.process == mine.process)
+    has_neighbour(records, mine) && !records.iter().all(|of| of.process == mine.process)
 }
 
 /// Thread blocks of a launch of one rank, the same on all ranks: blocks of different ranks work together.

@@ -25,7 +25,9 @@ fn join(context: &Context) -> Result<Vec<Communicator>> {
 
 /// The same on devices; says by which path.
 fn seats(context: &Context) -> Result<Vec<Seat>> {
-    let seats: Vec<Seat> = each(join(context)?, Seat::new).into_iter().collect::<Result<_>>()?;
+    let here = context.number("threads").max(1) as u32;
+    let seats: Vec<Seat> =
+        each(join(context)?, |joined| Seat::new(joined, here)).into_iter().collect::<Result<_>>()?;
     println!("path {}", seats[0].comm.path());
     Ok(seats)
 }

@@ -32,19 +32,22 @@ pub struct Seat {
     pub device: Device,
     /// Streams of the device.
     pub streams: [Stream; 2],
+    /// Whether no other rank of this process has the device: short all-reduces are a kernel in packets then.
+    is_alone: bool,
     /// What the rank joined with; dropping it closes the communicator, also on the device.
     _joined: Communicator,
 }
 
 impl Seat {
-    /// Puts a rank on the device whose turn it is.
+    /// Puts a rank, one of `here` of this process, on the device whose turn it is.
     ///
     /// # Errors
     /// The library's.
-    pub fn new(joined: Communicator) -> Result<Self> {
+    pub fn new(joined: Communicator, here: u32) -> Result<Self> {
         let device = Device::open(joined.rank() % Device::count()?)?;
+        let is_alone = here <= Device::count()?;
         let streams = [device.stream()?, device.stream()?];
-        Ok(Seat { comm: joined.on_device(&device)?, device, streams, _joined: joined })
+        Ok(Seat { comm: joined.on_device(&device)?, device, streams, is_alone, _joined: joined })
     }
 
     /// The rank's communicator.
@@ -157,11 +160,13 @@ impl Case {
 
     /// Whether a path folds all contributions in one step, and so rounds once, where the host's direct exchange rounds
     /// after each.
-    fn is_rounded_once(&self, path: Path, size: u32) -> bool {
+    fn is_rounded_once(&self, seat: &Seat) -> bool {
+        let (path, (_, size)) = (seat.comm.path(), seat.place());
         const PACKET_BYTES: usize = 32 << 10;
         let short =
             self.collective == Collective::AllReduce && self.count * self.data_type.size() <= PACKET_BYTES;
-        self.collective.reduces() && size > 1 && (path == Path::Fused || (path == Path::Kernels && short))
+        let in_packets = path == Path::Kernels && seat.is_alone && short;
+        self.collective.reduces() && size > 1 && (path == Path::Fused || in_packets)
     }
 
     /// All contributions, folded in the order of ranks by the host's kernels in one step.
@@ -303,7 +308,7 @@ impl Ready {
             first.slice(from_at.start, from_at.len()).read(),
             second.slice(to_at.start, to_at.len()),
         )?;
-        if case.is_rounded_once(seat.comm.path(), size) {
+        if case.is_rounded_once(seat) {
             let folded = case.folded_once(size);
             let (of, range) = expected.output.clone();
             let block = case.count * case.data_type.size();

@@ -82,7 +82,9 @@ pub(super) struct Shared {
     /// What kernels poll: they leave when it is not zero.
     abort: PinnedMemory,
     programs: Programs,
-    /// The number of the last all-reduce in packets.
+    /// Whether short all-reduces travel in packets.
+    packets: bool,
+    /// The number of the last one that did.
     flag: AtomicU32,
     /// Where the ways to the peers are tried.
     trial: Stream,
@@ -193,8 +195,8 @@ enum Counter {
 
 impl Shared {
     /// Makes the arenas of all ranks known to each other and tries the ways between them; `None`, on all ranks, if one
-    /// does not carry what it should. A collective.
-    pub(super) fn make(communicator: &Communicator, gpu: &Arc<Gpu>) -> Result<Option<Self>> {
+    /// does not carry what it should. `packets`: whether short all-reduces are a kernel of their own. A collective.
+    pub(super) fn make(communicator: &Communicator, gpu: &Arc<Gpu>, packets: bool) -> Result<Option<Self>> {
         let (rank, ranks) = (communicator.rank(), communicator.size());
         let Some(shm) = communicator.core().shared.shm.clone() else {
             exchange(communicator, &[], &[])?;
@@ -230,6 +232,7 @@ impl Shared {
             links: Mutex::new(vec![[Link::default(); CLASSES]; ranks as usize]),
             abort,
             programs: Programs::default(),
+            packets,
             flag: AtomicU32::new(0),
             trial,
             scratch: Mutex::default(),
@@ -268,6 +271,11 @@ impl Shared {
             })?;
         }
         Ok(())
+    }
+
+    /// Whether a call is one that a kernel of its own runs, in packets.
+    pub(super) fn takes_packets(&self, call: &Call) -> bool {
+        self.packets && OneShotCall::takes(call, self.peers.len() as u32)
     }
 
     fn links(&self) -> std::sync::MutexGuard<'_, Links> {
@@ -372,7 +380,7 @@ impl Shared {
         by_kernels: Option<u32>,
     ) -> Result<()> {
         if let Some(blocks_max) = by_kernels {
-            if OneShotCall::takes(call, communicator.size()) {
+            if self.takes_packets(call) {
                 return Ok(());
             }
             let proved = program::program(communicator, call, kernels::lanes_max(blocks_max))?;

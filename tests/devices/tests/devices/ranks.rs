@@ -146,6 +146,29 @@ fn every_collective_type_and_operator_in_streams_and_by_a_kernel_a_rank() {
     }
 }
 
+/// Ranks that share a device and wait for each other in kernels, which is taken where it is named.
+#[test]
+fn kernels_of_ranks_that_share_a_device() {
+    let seed = Random::announced("kernels_of_ranks_that_share_a_device").seed();
+    for ranks in [2, 4, 8] {
+        let one = way(1, ranks, "kernels", "kernels");
+        let start = one.start("device-everything").with("seed", seed).with("one_of", 12 * u64::from(ranks));
+        // All ranks' programs in one launch.
+        one.passes(start.with("together", 3));
+        // Streams of each rank, as long as all have hardware queues of their own. None frees memory between calls, for
+        // which the driver waits for the device.
+        if ranks <= 4 {
+            one.passes(one.start("device-typed").env("CUDA_DEVICE_MAX_CONNECTIONS", 32));
+            one.passes(one.start("device-ring").env("CUDA_DEVICE_MAX_CONNECTIONS", 32));
+        }
+        let start = one.start("device-exchange").with("count", 70_001).with("messages", 2);
+        one.passes(start.with("together", 1).env("CUDA_DEVICE_MAX_CONNECTIONS", 1));
+    }
+    let apart = way(2, 1, "kernels", "kernels");
+    everything(apart, 24, seed);
+    apart.passes(apart.start("device-ring"));
+}
+
 #[test]
 fn one_thread_drives_all_ranks_by_groups() {
     let seed = Random::announced("one_thread_drives_all_ranks_by_groups").seed();
