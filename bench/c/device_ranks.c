@@ -19,13 +19,15 @@
  *   --values V        exact: any order of folding gives the same bits; rounding: within the bound of any order;
  *                     ordered: rounding, and the bits are those of the fold from rank 0 to the last, rounded after
  * each; once: the same, but narrow floats are folded in 32 bits and rounded once (exact)
+ *   --group-messages K  instead of collectives: groups in which every rank sends K messages of each size to every peer
+ *                     and receives K from each
  *   --blocks N        minCTAs = maxCTAs = N
  *   --samples N       of which the median is taken (20)          --calls N  in a sample at most (200)
  *   --seed N --limit SECONDS
  *
- * Prints one JSON object a line. Ends with 1 if anything was wrong, 3 if the library refused to make the
- * communicators, 4 if a library is not there, 124 if it took longer than the limit. Absent: several devices of one
- * thread, graphs, windows, one-sided calls.
+ * Prints one JSON object a line, and one of progress about every second. Ends with 1 if anything was wrong, 3 if the
+ * library refused to make the communicators, 4 if a library is not there, 124 if it took longer than the limit.
+ * Absent: several devices of one thread, graphs, windows, one-sided calls.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -33,61 +35,9 @@
 #include "device/asked.h"
 #include "device/job.h"
 #include "device/libraries.h"
+#include "device/messages.h"
+#include "device/ranks.h"
 #include "device/values.h"
-
-/* Bytes before and behind every buffer that must stay as they were. */
-enum { GUARD = 256 };
-
-/* One rank: its communicator, stream and two buffers with a guard at both ends. */
-typedef struct {
-  int rank;
-  comm_t comm;
-  void *context, *stream, *begun, *ended;
-  unsigned char *from, *to, *copy; /* copy: the host's, of either */
-  size_t bytes;
-} rank_t;
-
-static unsigned parties(void) { return (unsigned)(asked.processes * asked.threads); }
-
-static void use(const rank_t *rank) {
-  if (!asked.on_host && asked.group > 1) cuda_ok(cuda.current(rank->context), "cuCtxSetCurrent");
-}
-
-static void wait_for(const rank_t *rank) {
-  use(rank);
-  if (!asked.on_host) cuda_ok(cuda.stream_wait(rank->stream), "cuStreamSynchronize");
-}
-
-static unsigned char *memory(size_t bytes) {
-  uint64_t address = 0;
-  if (!asked.on_host) {
-    cuda_ok(cuda.alloc(&address, bytes), "cuMemAlloc");
-    return (unsigned char *)(uintptr_t)address;
-  }
-  unsigned char *made = malloc(bytes);
-  if (!made) abort();
-  return made;
-}
-
-static void memory_free(unsigned char *what) {
-  if (asked.on_host) free(what);
-  else cuda_ok(cuda.release((uint64_t)(uintptr_t)what), "cuMemFree");
-}
-
-static void upload(unsigned char *to, const void *from, size_t bytes) {
-  if (asked.on_host) memcpy(to, from, bytes);
-  else if (bytes) cuda_ok(cuda.to_device((uint64_t)(uintptr_t)to, from, bytes), "cuMemcpyHtoD");
-}
-
-static void download(void *to, const unsigned char *from, size_t bytes) {
-  if (asked.on_host) memcpy(to, from, bytes);
-  else if (bytes) cuda_ok(cuda.to_host(to, (uint64_t)(uintptr_t)from, bytes), "cuMemcpyDtoH");
-}
-
-static void poison(unsigned char *what, size_t bytes) {
-  if (asked.on_host) memset(what, 0xa5, bytes);
-  else if (bytes) cuda_ok(cuda.set((uint64_t)(uintptr_t)what, 0xa5, bytes), "cuMemsetD8");
-}
 
 /* A call to be made: the same on all ranks. `count` is NCCL's. */
 typedef struct {
@@ -218,21 +168,6 @@ static void prepare(rank_t *rank, const call_t *call, const table *tables) {
   upload(input, rank->copy, count * call->width);
 }
 
-/* What was copied and set so far is there before any stream goes on. */
-static void settle(const rank_t *ranks) {
-  for (int local = 0; local < asked.group && !asked.on_host; local++) {
-    use(&ranks[local]);
-    cuda_ok(cuda.wait_all(), "cuCtxSynchronize");
-  }
-}
-
-/* Whether bytes of the copy are still poison. */
-static int untouched(const unsigned char *copy, size_t from, size_t to) {
-  for (; from < to; from++)
-    if (copy[from] != 0xa5) return 0;
-  return 1;
-}
-
 static void complain(const rank_t *rank, const call_t *call, const char *what, size_t bad, size_t first) {
   printf(
       "{\"what\":\"wrong\",\"collective\":\"%s\",\"type\":\"%s\",\"op\":\"%s\",\"rank\":%d,\"root\":%d,\"count\":%zu,"
@@ -328,6 +263,7 @@ static void check(rank_t *ranks) {
                   complain(&ranks[0], &call, "not the same on all ranks", 1, (size_t)rank), bad++;
               }
               cases++;
+              progress(names[what], cases);
             }
             barrier(parties());
           }
@@ -481,6 +417,7 @@ static void *drive(void *argument) {
     rank->rank = first + local;
     /* Blocks are rounded up to an element. */
     rank->bytes = longest + (size_t)(8 * asked.ranks + 2 * GUARD);
+    if (asked.messages) rank->bytes = messages_bytes(longest) + 2 * GUARD;
     if (!asked.on_host) {
       int device;
       cuda_ok(cuda.device(&device, asked.devices[rank->rank % asked.devices_count]), "cuDeviceGet");
@@ -498,7 +435,8 @@ static void *drive(void *argument) {
   make(ranks);
   barrier(parties());
   double made_us = now_us() - begun, made = free_bytes();
-  if (asked.mode == CHECK || asked.mode == MEMORY) check(ranks);
+  if (asked.messages) messages_check(ranks);
+  else if (asked.mode == CHECK || asked.mode == MEMORY) check(ranks);
   else measure(ranks);
   double used = free_bytes();
   barrier(parties());

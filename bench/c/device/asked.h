@@ -16,7 +16,7 @@ static const char *const names[COLLECTIVES] = {"allreduce", "reduce", "broadcast
 enum mode { CHECK, TIME, LAUNCH, MEMORY };
 
 static struct {
-  int processes, threads, group, ranks, hosts, blocks, samples, calls;
+  int processes, threads, group, ranks, hosts, blocks, messages, samples, calls;
   int devices[RANKS_MAX], devices_count, on_host, in_place, out_of_place;
   enum order order;
   enum mode mode;
@@ -97,6 +97,7 @@ static void read_arguments(int argc, char **argv) {
     else if (!strcmp(option, "-g")) asked.group = atoi(value);
     else if (!strcmp(option, "--hosts")) asked.hosts = atoi(value);
     else if (!strcmp(option, "--blocks")) asked.blocks = atoi(value);
+    else if (!strcmp(option, "--group-messages")) asked.messages = atoi(value);
     else if (!strcmp(option, "--samples")) asked.samples = atoi(value);
     else if (!strcmp(option, "--calls")) asked.calls = atoi(value);
     else if (!strcmp(option, "--seed")) asked.seed = strtoull(value, NULL, 10);
@@ -133,9 +134,10 @@ static void read_arguments(int argc, char **argv) {
   if (asked.mode == LAUNCH) asked.calls = 1;
   if (!asked.library) wrong("LIBRARY", NULL);
   if (asked.processes < 1 || asked.threads < 1 || asked.group < 1 || asked.group > LOCAL_MAX ||
-      asked.ranks > RANKS_MAX || asked.samples < 1 || asked.samples > 4096 || asked.calls < 1 ||
+      asked.ranks > RANKS_MAX || asked.messages < 0 || (asked.messages && (asked.mode != CHECK || asked.ranks < 2)) ||
+      asked.samples < 1 || asked.samples > 4096 || asked.calls < 1 ||
       asked.devices_count < 1 || asked.sizes_count < 1)
-    wrong("-p, -t, -g, --samples, --calls, --devices or --sizes:", "out of range");
+    wrong("-p, -t, -g, --group-messages, --samples, --calls, --devices or --sizes:", "out of range");
 }
 
 #endif
