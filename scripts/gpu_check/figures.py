@@ -20,7 +20,7 @@ def limits(context):
     context.needs_gpu("nvcc's kernel")
     nvcc, built = context.tool("nvcc"), context.scratch / "stream"
     code, text = context.command(
-        [nvcc, "-O3", "-arch=native", context.root / "bench/cuda/stream.cu", "-o", built], 120
+        [nvcc, "-O3", "-arch=native", context.root / "bench/cuda/stream.cu", "-o", built], 60, stall_s=60
     )
     if code:
         raise Failed(f"nvcc: {text.splitlines()[0] if text else code}")
@@ -41,13 +41,11 @@ def all_reduce(ways, path=None):
     def run(context):
         forced = {"CONSORT_DEVICE_PATH": path} if path else {}
         one = ["--collectives", "allreduce", "--types", "float", "--ops", "sum"]
-        if path and context.ranks("-t", "2", "--sizes", "8", *one, refusal_is_fine=True, **forced) is None:
-            raise Skip("the library has no such path for ranks of one device")
         measured = [*timing(context), *one, "--sizes", listed(sizes(context))]
         for way in ways:
             for blocks in amount(context, BLOCKS, (1, 0)):
                 options = [*way, *(["--blocks", blocks] if blocks else []), *measured]
-                context.ranks(*options, label=" ".join(way), limit_s=100, **forced)
+                context.ranks(*options, label=" ".join(way), expects=path, **forced)
 
     return run
 
@@ -103,9 +101,9 @@ def latency(context):
             "allreduce",
             label=" ".join(way),
         )
-    for path in ("kernels", "host"):
+    for way, path in (("-g", "kernels"), ("-t", "kernels"), ("-t", "host")):
         context.ranks(
-            "-t",
+            way,
             "2",
             "--mode",
             "launch",
@@ -115,8 +113,8 @@ def latency(context):
             "8K",
             "--collectives",
             "allreduce",
-            label=f"-t 2, {path}",
-            refusal_is_fine=True,
+            label=f"{way} 2, {path}",
+            expects=path,
             CONSORT_DEVICE_PATH=path,
         )
 

@@ -1,7 +1,9 @@
-"""The parts of a check, in the order in which they run: what each runs, and what it takes for wrong.
+"""The parts of a check, in the order in which they run, with their limits; and those parts that are short.
 
-A part raises Skip where something it needs is not there and Failed where something is wrong.
-Absent: how programs are run (running.py), what is measured (figures.py) and compared with what (report.py).
+A part raises Skip where something it needs is not there and Failed where something is wrong. Invariant: the limits of
+the parts that run unasked sum up to at most DEFAULT_LIMIT_S.
+Absent: how programs are run (running.py), collectives (checks.py), micro-experiments (probe.py), what is measured
+(figures.py) and compared with what (report.py).
 """
 
 import dataclasses
@@ -9,19 +11,29 @@ import platform
 import re
 import typing
 
+import checks
 import figures
-from amounts import SEVERAL, amount, check_options, few, large
+import probe
+from amounts import SEVERAL, few, large
 from running import Failed, Skip
 
-FOLDING = "allreduce,reduce,reducescatter"
+# Seconds that a lent GPU may be had, with some left for its start.
+DEFAULT_LIMIT_S = 1500
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
+    """`expects_s` is what it takes where nothing is wrong, by estimate; `limit_s` ends it."""
+
     name: str
     about: str
+    expects_s: int
     limit_s: int
     run: typing.Callable
+    # Not of a run that names no parts.
+    is_more: bool = False
+    # Runs even where the smoke test did not pass.
+    is_first: bool = False
 
 
 # ---- What is there -------------------------------------------------------------------------------------------------
@@ -74,63 +86,13 @@ def driver(context):
     context.rust_tests(lambda name: name.startswith(("consort-memory.", "consort-transports.")))
 
 
-def kernels(context):
+def folds(context):
     context.rust_tests(lambda name: name.startswith("consort-kernels."))
 
 
 def library(context):
-    context.rust_tests(lambda name: name.startswith(("consort-tests.", "consort.")))
-
-
-# ---- Collectives, through the C interface --------------------------------------------------------------------------
-
-
-def check(*ways, path=None, settings=None, options=None):
-    """Checks of every collective for each placement of ranks, which must take this path."""
-
-    def run(context):
-        for way in ways:
-            context.ranks(
-                *way, *(options or check_options)(context), label=" ".join(way), expects=path, **(settings or {})
-            )
-
-    return run
-
-
-def kernels_path(context):
-    """Kernels that wait for each other, of one process on one device: where the library has them."""
-    forced = {"CONSORT_DEVICE_PATH": "kernels"}
-    if context.ranks("-t", "2", *few(context), refusal_is_fine=True, expects="kernels", **forced) is None:
-        raise Skip("the library has no such path for ranks of one device")
-    check(["-t", "2"], ["-t", "4"], path="kernels", settings=forced)(context)
-
-
-def check_values(context):
-    """Floats that round: within the bound of any order, and in the order of the ranks where that is promised."""
-    for way in (["-g", "1"], ["-t", "2"], ["-g", "3"], ["-t", "4"], ["-p", "2"], ["-p", "3"]):
-        options = [*check_options(context), "--collectives", FOLDING]
-        context.ranks(*way, "--values", "rounding", *options, label=f"{' '.join(way)} rounding")
-        context.ranks(
-            *way, "--values", "ordered", *options, label=f"{' '.join(way)} ordered", CONSORT_DETERMINISM="invariant"
-        )
-
-
-def check_blocks(context):
-    for blocks in amount(context, (1, 2, 3, 8, 32), (1, 2)):
-        context.ranks("-t", "2", "--blocks", blocks, *few(context), label=f"-t 2, {blocks} blocks")
-
-
-def check_connections(context):
-    """One hardware queue for all streams: whatever waits in it must not wait for what comes behind."""
-    for way in (["-t", "2"], ["-g", "4"], ["-p", "2"], ["-p", "2", "-t", "2"]):
-        context.ranks(
-            *way, *few(context), label=f"{' '.join(way)}, one hardware queue", CUDA_DEVICE_MAX_CONNECTIONS=1
-        )
-
-
-def check_blocking_launches(context):
-    context.ranks("-g", "2", *few(context), label="-g 2, launches that block", CUDA_LAUNCH_BLOCKING=1)
-    context.ranks("-p", "2", *few(context), label="-p 2, launches that block", CUDA_LAUNCH_BLOCKING=1)
+    """Each test is a job of processes that spends most of its time starting: several run side by side."""
+    context.rust_tests(lambda name: name.startswith("consort-tests"), threads=4)
 
 
 # ---- Sanitizers ----------------------------------------------------------------------------------------------------
@@ -141,21 +103,17 @@ def sanitizer(tool):
         context.needs_gpu("compute-sanitizer")
         found = context.tool("compute-sanitizer")
         before = [found, "--tool", tool, "--target-processes", "all", "--error-exitcode", "9", "--print-limit", "20"]
-        options = ["--types", "int8,float,bfloat16", "--ops", "sum,avg", "--sizes", "8,1000,40000"]
-        settings = {"CONSORT_TIMEOUT": 200}
+        options = ["--types", "float", "--ops", "sum", "--sizes", "8,1000,40000"]
         for way, path in (
-            (["-t", "1"], None),
-            (["-t", "2"], None),
-            (["-g", "3"], None),
-            (["-t", "2"], "kernels"),
-            (["-p", "2"], None),
-            (["-p", "2"], "host"),
+            (["-g", "2"], "kernels"),
+            (["-g", "3"], "fused"),
+            (["-p", "2"], "streams"),
         ):
-            named = {"CONSORT_DEVICE_PATH": path} if path else {}
-            label = " ".join([tool, *way, *named.values()])
-            # Not every library has every path.
-            shared = {"limit_s": 150, "refusal_is_fine": path == "kernels", **settings, **named}
-            context.ranks(*way, *options, before=before, label=label, **shared)
+            label = " ".join([tool, *way, path])
+            slow = {"limit_s": 60, "stall_s": 50, "CONSORT_TIMEOUT": 45}
+            context.ranks(
+                *way, *options, before=before, label=label, expects=path, CONSORT_DEVICE_PATH=path, **slow
+            )
         summaries = set(re.findall(r"(?:ERROR|RACECHECK) SUMMARY: .*", context.log_text(1 << 20)))
         if not summaries:
             raise Failed("compute-sanitizer printed no summary: it has looked at nothing")
@@ -172,7 +130,10 @@ def sanitizer(tool):
 
 def client(context, words, **environment):
     """One of clients/, which says SKIP or how much it checked."""
-    code, text = context.command(words, directory=context.root / "clients", LIBNCCL=context.ours, **environment)
+    # Importing PyTorch for the first time reads some gigabytes.
+    code, text = context.command(
+        words, stall_s=50, directory=context.root / "clients", LIBNCCL=context.ours, **environment
+    )
     said = [line for line in text.splitlines() if " checks" in line or line.startswith("SKIP")]
     context.notes += said
     if code == 77:
@@ -231,90 +192,62 @@ def theirs_checked(context):
     )
 
 
+check = checks.check
+HOST = {"CONSORT_DEVICE_PATH": "host"}
+FUSED = (["-t", "2"], ["-g", "2"], ["-t", "3"], ["-t", "2", "-g", "2"], ["-g", "8"])
+LOOPBACK = {"NCCL_SOCKET_IFNAME": "lo"}
+
+# fmt: off
 ALL = [
-    Part("machine", "what is there: GPU, driver, versions", 60, machine),
-    Part("driver", "the driver layer: tests of Rust, IPC and VMM between processes among them", 120, driver),
-    Part("kernels", "kernels beside the host's reference, bit for bit: tests of Rust", 240, kernels),
-    Part("library", "collectives on device memory: tests of Rust", 240, library),
-    Part(
-        "one-rank", "C interface, one rank: every collective, type, operator", 120, check(["-t", "1"], path="fused")
-    ),
-    Part(
-        "fused",
-        "several ranks of a process on one device: threads, groups, both",
-        240,
-        check(["-t", "2"], ["-g", "2"], ["-t", "3"], ["-t", "2", "-g", "2"], ["-g", "8"], path="fused"),
-    ),
-    Part("kernels-path", "the same by kernels that wait", 200, kernels_path),
-    Part(
-        "streams",
-        "processes that share the device: the host walks the plan",
-        240,
-        check(["-p", "2"], ["-p", "3"], ["-p", "4"], path="streams"),
-    ),
-    Part(
-        "host-path",
-        "through pinned memory and the host's engine",
-        240,
-        check(
-            ["-t", "2"],
-            ["-p", "2"],
-            ["-t", "4"],
-            ["-p", "2", "-t", "2"],
-            path="host",
-            settings={"CONSORT_DEVICE_PATH": "host"},
-        ),
-    ),
-    Part(
-        "two-hosts",
-        "two pretended hosts over sockets",
-        200,
-        check(
-            ["-p", "2", "--hosts", "2"],
-            ["-p", "4", "--hosts", "2"],
-            path="host",
-            options=few,
-            settings={"NCCL_SOCKET_IFNAME": "lo"},
-        ),
-    ),
-    Part("large", "buffers of 100 MB", 120, check(["-t", "2"], ["-p", "2"], options=large)),
-    Part("values", "floats that round: the bound, and the order of the ranks", 240, check_values),
-    Part("blocks", "numbers of thread blocks", 120, check_blocks),
-    Part("one-queue", "CUDA_DEVICE_MAX_CONNECTIONS=1", 120, check_connections),
-    Part("blocking-launches", "CUDA_LAUNCH_BLOCKING=1", 60, check_blocking_launches),
-    Part("torch-1", "torch.distributed, one process, our library preloaded", 160, torch(1)),
-    Part("torch-2", "the same, two processes on one GPU", 170, torch(2)),
-    Part("torch-4", "the same, four processes on one GPU", 170, torch(4)),
-    Part("torch-one-queue", "two processes with one hardware queue each", 170, torch_connections),
-    Part("cupy", "CuPy's binding and cupyx.distributed on device arrays", 300, cupy),
-    Part("memcheck", "compute-sanitizer: accesses out of bounds", 400, sanitizer("memcheck")),
-    Part("racecheck", "compute-sanitizer: races in shared memory", 400, sanitizer("racecheck")),
-    Part("synccheck", "compute-sanitizer: wrong barriers", 400, sanitizer("synccheck")),
-    Part(
-        "theirs",
-        "NVIDIA's library on the same program, and how it takes several ranks of a device",
-        240,
-        theirs_checked,
-    ),
-    Part("limit", "figures: a kernel that only streams", 200, figures.limits),
-    Part(
-        "allreduce-fused",
-        "figures: all-reduce among 2, 4 and 8 ranks of a process",
-        240,
-        figures.all_reduce((["-t", "2"], ["-t", "4"], ["-t", "8"])),
-    ),
-    Part(
-        "allreduce-kernels",
-        "figures: the same by kernels that wait",
-        160,
-        figures.all_reduce((["-t", "2"], ["-t", "4"]), path="kernels"),
-    ),
-    Part(
-        "allreduce-streams", "figures: among 2 and 4 processes", 240, figures.all_reduce((["-p", "2"], ["-p", "4"]))
-    ),
-    Part("collectives", "figures: every collective", 160, figures.every_collective),
-    Part("single", "figures: one rank, beside NVIDIA's library", 200, figures.one_rank),
-    Part("latency", "figures: from the call to the result", 120, figures.latency),
-    Part("memory", "figures: device memory of a communicator", 120, figures.memory),
-    Part("beside", "figures: several ranks beside NVIDIA's library, equal numbers of blocks", 300, figures.beside),
+    Part("machine", "what is there: GPU, driver, versions", 5, 20, machine, is_first=True),
+    Part("smoke", "an all-reduce by each path; machine code is loaded. What follows needs it", 20, 60, checks.smoke),
+    Part("probe", "what the driver and the GPU do, and what it costs: bench/cuda/probe.cu", 90, 120, probe.run, is_first=True),
+    Part("kernels-one-launch", "kernels path on one device: all ranks' programs in one launch", 25, 60, checks.kernels("-g", (2, 4, 8))),
+    Part("kernels-streams", "the same, ranks of a process with a stream each", 25, 60, checks.kernels("-t", (2, 4, 8))),
+    Part("kernels-processes", "the same, a process a rank, taking turns on the device", 30, 70, checks.kernels("-p", (2, 4))),
+    Part("groups", "groups of 2 to 7 sends and receives, shorter and longer than mailboxes; one queue; launches that block", 50, 100, checks.groups),
+    Part("driver", "the driver layer: tests of Rust, IPC and VMM between processes among them", 30, 60, driver),
+    Part("folds", "fold kernels beside the host's reference, bit for bit: tests of Rust", 20, 60, folds),
+    Part("library", "collectives on device memory: tests of Rust", 60, 100, library),
+    Part("one-rank", "C interface, one rank: every collective, type, operator", 10, 40, check(["-t", "1"], path="fused")),
+    Part("fused", "several ranks of a process on one device: threads, groups, both", 20, 50, check(*FUSED, path="fused")),
+    Part("streams", "processes that share the device: the host walks the plan", 30, 60, check(["-p", "2"], ["-p", "3"], ["-p", "4"], path="streams")),
+    Part("host-path", "through pinned memory and the host's engine", 25, 45, check(["-t", "2"], ["-p", "2"], ["-p", "2", "-t", "2"], path="host", settings=HOST)),
+    Part("values", "floats that round: the bound, and the order of the ranks", 30, 45, checks.check_values),
+    Part("blocks", "numbers of thread blocks", 10, 30, checks.check_blocks),
+    Part("one-queue", "CUDA_DEVICE_MAX_CONNECTIONS=1", 10, 30, checks.check_connections),
+    Part("blocking-launches", "CUDA_LAUNCH_BLOCKING=1", 5, 20, checks.check_blocking_launches),
+    Part("torch-1", "torch.distributed, one process, our library preloaded", 25, 50, torch(1)),
+    Part("torch-2", "the same, two processes on one GPU", 30, 60, torch(2)),
+    Part("cupy", "CuPy's binding and cupyx.distributed on device arrays", 25, 50, cupy),
+    Part("memcheck", "compute-sanitizer: accesses out of bounds", 40, 75, sanitizer("memcheck")),
+    Part("racecheck", "compute-sanitizer: races in shared memory", 40, 75, sanitizer("racecheck")),
+    Part("theirs", "NVIDIA's library on the same program, and how it takes several ranks of a device", 20, 40, theirs_checked),
+    Part("latency", "figures: from the call to the result", 15, 40, figures.latency),
+    Part("single", "figures: one rank, beside NVIDIA's library", 25, 40, figures.one_rank),
+    Part("allreduce-kernels", "figures: all-reduce by kernels that wait, ranks of one launch", 20, 40, figures.all_reduce((["-g", "2"], ["-g", "4"]), path="kernels")),
+
+    Part("two-hosts", "two pretended hosts over sockets", 30, 90, check(["-p", "2", "--hosts", "2"], ["-p", "4", "--hosts", "2"], path="host", options=few, settings=LOOPBACK), is_more=True),
+    Part("large", "buffers of 100 MB", 20, 60, check(["-t", "2"], ["-p", "2"], options=large), is_more=True),
+    Part("torch-4", "torch.distributed, four processes on one GPU", 40, 90, torch(4), is_more=True),
+    Part("torch-one-queue", "two processes with one hardware queue each", 40, 90, torch_connections, is_more=True),
+    Part("synccheck", "compute-sanitizer: wrong barriers", 40, 120, sanitizer("synccheck"), is_more=True),
+    Part("limit", "figures: a kernel that only streams", 60, 150, figures.limits, is_more=True),
+    Part("allreduce-fused", "figures: all-reduce among 2, 4 and 8 ranks of a process", 60, 120, figures.all_reduce((["-t", "2"], ["-t", "4"], ["-t", "8"])), is_more=True),
+    Part("allreduce-streams", "figures: among 2 and 4 processes", 60, 120, figures.all_reduce((["-p", "2"], ["-p", "4"])), is_more=True),
+    Part("collectives", "figures: every collective", 40, 120, figures.every_collective, is_more=True),
+    Part("memory", "figures: device memory of a communicator", 30, 90, figures.memory, is_more=True),
+    Part("beside", "figures: several ranks beside NVIDIA's library, equal numbers of blocks", 60, 150, figures.beside, is_more=True),
 ]
+# fmt: on
+
+
+def chosen(names, more=False):
+    """The parts of these names, which may end in *, in their own order; without names those that run unasked, or the more."""
+    if not names:
+        return [part for part in ALL if part.is_more == more]
+    fits = lambda part, name: part.name == name or (name.endswith("*") and part.name.startswith(name[:-1]))
+    for name in names:
+        if not any(fits(part, name) for part in ALL):
+            raise SystemExit(f"there is no part {name}; known are: {', '.join(part.name for part in ALL)}")
+    return [part for part in ALL if any(fits(part, name) for name in names)]

@@ -1,9 +1,11 @@
 """The report of a run: parts, and figures beside their limits, as Markdown.
 
 Invariant: a figure of a rehearsal says so in the head of its column and is compared with nothing. Where there is no
-figure for a limit, there is a dash and no ratio. Absent: running anything.
+figure for a limit, there is a dash and no ratio. A part that did not run is as red as one that failed, unless it may be
+left out. Absent: running anything.
 """
 
+import fnmatch
 import statistics
 
 AIM_OF_STREAMING = 0.85
@@ -16,9 +18,17 @@ TITLES = {
 }
 
 
-def merged(runs):
-    """One result of several: each part as the last run that did not skip it has it."""
-    result = {**runs[-1], "parts": []}
+def mark(part, may_skip):
+    """A part's outcome, in capitals where it shows less than it should."""
+    if part["outcome"] == "skipped":
+        return "skipped" if any(fnmatch.fnmatchcase(part["part"], name) for name in may_skip) else "SKIPPED"
+    # Found in results only where the run itself was ended.
+    return {"running": "CUT"}.get(part["outcome"], part["outcome"])
+
+
+def merged(runs, expected=()):
+    """One result of several: each part as the last run that did not skip it has it. Expected parts that no run has are
+    skipped."""
     if len({run["kind"] for run in runs}) != 1:
         raise SystemExit("runs on a GPU and rehearsals are not merged")
     parts = {}
@@ -26,10 +36,15 @@ def merged(runs):
         for part in run["parts"]:
             if part["part"] not in parts or part["outcome"] != "skipped":
                 parts[part["part"]] = part
-    result["parts"] = list(parts.values())
-    result["date"] = " and ".join(dict.fromkeys(run["date"] for run in runs))
-    result["seed"] = ", ".join(dict.fromkeys(str(run["seed"]) for run in runs))
-    return result
+    empty = {"about": "", "outcome": "skipped", "reason": "in none of the runs", "seconds": 0, "records": [], "notes": [], "log": ""}
+    missing = [{"part": name, **empty} for name in expected if name not in parts]
+    return {
+        **runs[-1],
+        "parts": [*parts.values(), *missing],
+        "date": " and ".join(dict.fromkeys(run["date"] for run in runs)),
+        "seed": ", ".join(dict.fromkeys(str(run["seed"]) for run in runs)),
+        "may_skip": sorted({name for run in runs for name in run.get("may_skip", [])}),
+    }
 
 
 def table(heads, rows):
@@ -354,6 +369,26 @@ def checked(figures):
     )
 
 
+def answers(figures):
+    """What the probe found out, each experiment's cases below each other."""
+    rows = []
+    for record in figures.find("probe", what="probe"):
+        rest = {name: value for name, value in record.items() if name not in ("what", "asks", "answer")}
+        rows.append([record["asks"], record.get("answer", "–"), ", ".join(f"{name} {value}" for name, value in rest.items())])
+    return ["## What the probe answered", ""] + table(["experiment", "answer", "case and figures"], rows) if rows else []
+
+
+def outcomes(result):
+    """The table of parts."""
+    rows = []
+    for part in result["parts"]:
+        said = mark(part, result.get("may_skip", []))
+        first = part["reason"].splitlines()[0] if part["reason"] and part["outcome"] == "skipped" else ""
+        said = f"**{said}**" if said.isupper() else said
+        rows.append([part["part"], f"{said}: {first}" if first else said, part["seconds"], part["about"]])
+    return ["## Parts", ""] + table(["part", "outcome", "s", "what"], rows)
+
+
 def markdown(result):
     figures = Figures(result)
     lines = [TITLES[result["kind"]], "", f"`scripts/gpu-check`, {result['date']}; seed {result['seed']}.", ""]
@@ -365,24 +400,10 @@ def markdown(result):
             f"Device as the driver names it: {run['device']}, compute capability {run['capability']}, {run['processors']} multiprocessors; driver's {version}.",
             "",
         ]
-    lines += ["## Parts", ""]
-    lines += table(
-        ["part", "outcome", "s", "what"],
-        [
-            [
-                part["part"],
-                (
-                    f"**{part['outcome']}**"
-                    if part["outcome"] == "FAILED"
-                    else f"{part['outcome']}{': ' + part['reason'].splitlines()[0] if part['reason'] else ''}"
-                ),
-                part["seconds"],
-                part["about"],
-            ]
-            for part in result["parts"]
-        ],
-    )
-    for section in (checked, all_reduces, one_rank, latencies, memories, beside, collectives):
+    lines += outcomes(result)
+    red = [part["part"] for part in result["parts"] if mark(part, result.get("may_skip", [])).isupper()]
+    lines += [f"Not shown: {', '.join(red)}." if red else "All of these were shown.", ""]
+    for section in (checked, answers, all_reduces, one_rank, latencies, memories, beside, collectives):
         lines += section(figures)
     noted = [part for part in result["parts"] if part["notes"]]
     if noted:
@@ -391,9 +412,9 @@ def markdown(result):
             lines += [f"- {part['part']}: {note}" for note in dict.fromkeys(part["notes"])]
         lines.append("")
     for part in result["parts"]:
-        if part["outcome"] == "FAILED":
+        if part["outcome"] in ("FAILED", "running"):
             lines += [
-                f"## {part['part']} failed",
+                f"## {part['part']} {'failed' if part['outcome'] == 'FAILED' else 'was cut'}",
                 "",
                 part["reason"],
                 "",

@@ -1,7 +1,8 @@
-"""Programs that a part runs: with a limit of time, a log, and none of the caller's settings.
+"""Programs that a part runs: with limits of time, a log, and none of the caller's settings.
 
 Holds what is where (binaries, libraries, tools), on a machine with a GPU and in a rehearsal. Invariant: whatever a
-part started has ended when it has. Absent: which programs, and what their output means (parts.py).
+part started has ended when it has, and a program without output for STALL_S is ended. Absent: which programs, and what
+their output means (parts.py, checks.py).
 """
 
 import glob
@@ -10,6 +11,7 @@ import json
 import os
 import pathlib
 import re
+import selectors
 import shutil
 import signal
 import subprocess
@@ -30,6 +32,13 @@ KINDS = {
     "standin": "the stand-in for a driver and a GPU",
     "host": "ordinary memory, without a driver",
 }
+# Seconds without any output after which a program is taken to hang. The library ends an operation that does not go on,
+# with its report of the hang, before that.
+STALL_S = 20
+TIMEOUTS = {"CONSORT_TIMEOUT": 12, "CONSORT_REPORT_AFTER": 6}
+# What the library's log says of the images it loads. A warning that names one: machine code was refused, and the driver
+# compiles the text. Any other line that names a cubin: it was loaded.
+IMAGES = re.compile(r"(?P<refused>\bWARN\b.*\.(?:cubin|ptx)\b.*)|(?P<loaded>\b\w+\.sm_\d+\.cubin\b)")
 # A job, a setting or a library of the caller must not be taken for the part's.
 FOREIGN = (
     "CONSORT_",
@@ -44,6 +53,46 @@ FOREIGN = (
 )
 
 
+def end(process):
+    """Ends a program and all of its session."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+    process.stdout.close()
+
+
+def followed(process, limit_s, stall_s):
+    """What a program prints until it ends, and why it must be ended before (empty where it ended by itself)."""
+    text, begun = bytearray(), time.monotonic()
+    said = begun
+    with selectors.DefaultSelector() as waiting:
+        waiting.register(process.stdout, selectors.EVENT_READ)
+        while True:
+            now = time.monotonic()
+            left, silence = begun + limit_s - now, said + stall_s - now
+            if left <= 0:
+                return text, f"not done after {limit_s:.0f} s"
+            if silence <= 0:
+                return text, f"hung: no output for {stall_s:.0f} s"
+            # What a program started may hold the pipe open longer than the program lives.
+            if not waiting.select(min(left, silence, 0.2)):
+                if process.poll() is not None:
+                    return text, ""
+                continue
+            found = os.read(process.stdout.fileno(), 1 << 16)
+            if not found:
+                break
+            text += found
+            said = time.monotonic()
+    try:
+        process.wait(max(0.0, begun + limit_s - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return text, f"not done after {limit_s:.0f} s"
+    return text, ""
+
+
 class Context:
     """What all parts share, and the records of the one that runs."""
 
@@ -56,11 +105,15 @@ class Context:
         self.ours = self.stage / "lib/libnccl.so.2"
         self.scratch = pathlib.Path(tempfile.mkdtemp(prefix="gpu-check-"))
         self.records, self.notes, self.failures = [], [], []
+        # Called after each program, so that nothing it showed is lost with what comes after.
+        self.after_command = lambda: None
+        self.library_log = ""
         self._log, self._ends, self._linked = None, 0.0, []
 
-    def begin(self, part):
+    def begin(self, part, limit_s=None):
+        self.records, self.notes, self.failures = [], [], []
         self._log = self.scratch / f"{part.name}.log"
-        self._ends = time.monotonic() + part.limit_s
+        self._ends = time.monotonic() + (limit_s or part.limit_s)
 
     def end(self):
         for link in self._linked:
@@ -76,30 +129,26 @@ class Context:
 
     def environment(self, **more):
         kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-        # A hang is asked why before it is ended.
-        kept |= {
-            "CONSORT_TIMEOUT": "60",
-            "CONSORT_REPORT_AFTER": "20",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTHONUNBUFFERED": "1",
-        }
+        kept |= {name: str(value) for name, value in TIMEOUTS.items()}
+        kept |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
         if self.kind == "standin":
             kept["LD_LIBRARY_PATH"] = str(self.stage / "standin")
             kept["CONSORT_STANDIN_QUIET"] = "1"
         return kept | {name: str(value) for name, value in more.items()}
 
-    def command(self, words, limit_s=None, directory=None, **environment):
-        """Runs a program to its end or the limit; returns its exit status (124: too late) and what it printed."""
+    def command(self, words, limit_s=None, stall_s=STALL_S, directory=None, **environment):
+        """Runs a program to its end, to the limit or until it has been silent for `stall_s`; returns its exit status (124
+        where it was ended) and what it printed."""
         limit_s = max(1.0, min(limit_s or 1e9, self.left_s()))
         words = [str(word) for word in words]
-        with open(self._log, "ab") as log, tempfile.TemporaryFile(dir=self.scratch) as output:
+        with open(self._log, "ab") as log:
             settings = " ".join(f"{name}={value}" for name, value in environment.items())
             log.write(f"$ {settings} {' '.join(words)}\n".encode())
             log.flush()
             # In a session of its own, so that all it started can be ended with it.
             process = subprocess.Popen(
                 words,
-                stdout=output,
+                stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
@@ -107,20 +156,17 @@ class Context:
                 env=self.environment(**environment),
             )
             try:
-                code = process.wait(limit_s)
-            except subprocess.TimeoutExpired:
-                code = 124
+                text, late = followed(process, limit_s, stall_s)
             finally:
                 # Also where this program is ended itself.
-                try:
-                    os.killpg(process.pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
-                process.wait()
-            output.seek(0)
-            text = output.read()
-            log.write(text + f"\n[ended with {code}]\n".encode())
-        return code, text.decode(errors="replace")
+                end(process)
+            code = 124 if late else process.returncode
+            text = text.decode(errors="replace")
+            if late:
+                text += f"\n{late}\n"
+            log.write(f"{text}\n[ended with {code}]\n".encode())
+        self.after_command()
+        return code, text
 
     def needs(self, *paths):
         for path in paths:
@@ -170,7 +216,7 @@ class Context:
     def program(self):
         """device_ranks, built again where the one that came along does not start."""
         carried, made = self.stage / "bin/device_ranks", self.scratch / "device_ranks"
-        self.needs(carried, self.ours)
+        self.needs(carried)
         if made.exists():
             return made
         # Without a library it says how it is used, and ends with 2.
@@ -185,7 +231,8 @@ class Context:
         self,
         *options,
         library=None,
-        limit_s=240,
+        limit_s=60,
+        stall_s=STALL_S,
         label=None,
         refusal_is_fine=False,
         expects=None,
@@ -198,33 +245,37 @@ class Context:
         `expects` is the path of ADR 9 that the library must have taken. A failure is kept for the end of the part, which
         goes on; where it is no failure of the part (`is_optional`), it is raised.
         """
-        words = [
-            *before,
-            self.program(),
-            *options,
-            "--devices",
-            self.asked.devices,
-            "--limit",
-            int(max(1, min(limit_s, self.left_s()))),
-        ]
+        if not library:
+            self.needs(self.ours)
+        allowed = int(max(1, min(limit_s, self.left_s())))
+        words = [*before, self.program(), *options, "--devices", self.asked.devices, "--limit", allowed]
         words += ["--seed", self.asked.seed]
         if self.kind == "host":
             words += ["--memory", "host"]
         # What the library says of the path its ranks took goes into files, as lines of ranks would mix on one output.
         told = {} if library else {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": self.scratch / "debug.%p"}
-        code, text = self.command([*words, library or self.ours], limit_s + 10, **told, **environment)
-        path = self._path_taken()
-        found = []
+        code, text = self.command([*words, library or self.ours], limit_s + 3, stall_s, **told, **environment)
+        self._take_log()
+        path = "+".join(sorted(set(re.findall(r", (\w+) path\b", self.library_log))))
+        found, last = [], ""
         for line in text.splitlines():
-            if line.startswith('{"what"'):
+            if not line.startswith('{"what"'):
+                continue
+            try:
                 record = json.loads(line)
-                record["library"] = "theirs" if library else "ours"
-                record["label"] = label or " ".join(str(option) for option in options)
-                record["path"], record["settings"] = path, environment
-                found.append(record)
+            except ValueError:  # Cut in the middle.
+                continue
+            if record["what"] == "progress":
+                last = f", after {record['cases']} cases of {record['collective']}"
+                continue
+            record["library"] = "theirs" if library else "ours"
+            record["label"] = label or " ".join(str(option) for option in options)
+            record["path"], record["settings"] = path, environment
+            found.append(record)
         # The first few say what is wrong as well as all.
         wrong = [record for record in found if record["what"] == "wrong"]
         self.records += [record for record in found if record["what"] != "wrong"] + wrong[:8]
+        self.after_command()
         said = [line for line in text.splitlines() if line and not line.startswith(("{", "========="))]
         # Nothing that the stand-in did may be taken for what a GPU did.
         if not self.is_rehearsal and any("stand-in" in record.get("device", "") for record in found):
@@ -235,10 +286,11 @@ class Context:
             return None
         if code == 4 and said and ("libcuda.so.1" in said[-1] or "no device" in said[-1]):
             raise Skip(said[-1])
-        run = f"device_ranks {' '.join(str(option) for option in options)}"
+        settings = "".join(f"{name}={value} " for name, value in environment.items())
+        run = f"{settings}device_ranks {' '.join(str(option) for option in options)}"
         if code:
-            what = f"{wrong[0]}" if wrong else said[-1] if said else "no word"
-            return self._fail(f"{run} ended with {code}: {what}", is_optional)
+            words = [json.dumps(record) for record in wrong[:1]] + said[-1:] + self._verdict()
+            return self._fail(f"{run} ended with {code}{last}: {'; '.join(words) or 'no word'}", is_optional)
         if expects and self.kind != "host" and path != expects:
             return self._fail(f"{run} took the path {path or 'that nothing names'}, not {expects}", is_optional)
         return found
@@ -251,13 +303,20 @@ class Context:
             raise Failed("the part's time is over")
         return []
 
-    def _path_taken(self):
-        """The device path that the library's log names, and forgets the log."""
-        paths = set()
-        for name in self.scratch.glob("debug.*"):
-            paths |= set(re.findall(r", (\w+) path\b", name.read_text(errors="replace"), re.MULTILINE))
+    def _take_log(self):
+        """The library's log of the last program, whose files are removed; its warnings go into the part's log."""
+        self.library_log = ""
+        for name in sorted(self.scratch.glob("debug.*")):
+            self.library_log += name.read_text(errors="replace")
             name.unlink()
-        return "+".join(sorted(paths))
+        warnings = [line for line in self.library_log.splitlines() if " WARN " in line]
+        with open(self._log, "a") as log:
+            log.writelines(f"{line}\n" for line in warnings[:40])
+
+    def _verdict(self):
+        """What the library says of the first operation that did not go on."""
+        found = re.search(r" WARN ((?:verdict|communicator failed).*)", self.library_log)
+        return [found[1][:400]] if found else []
 
     def _link(self, place, target):
         """Makes a path lead to something until the end, where nothing is."""
@@ -266,8 +325,8 @@ class Context:
             place.symlink_to(target)
             self._linked.insert(0, place)
 
-    def rust_tests(self, fits):
-        """Runs the staged tests of Rust whose name fits, each where cargo would."""
+    def rust_tests(self, fits, threads=1):
+        """Runs the staged tests of Rust whose name fits, each where cargo would, several at a time where they may."""
         listing = self.stage / "tests/paths.json"
         self.needs(listing)
         paths = json.loads(listing.read_text())
@@ -285,19 +344,15 @@ class Context:
             directory = self.root / tests[name]["package"]
             part = [tests[name]["part"]] if tests[name]["part"] else []
             code, text = self.command(
-                [self.stage / "tests" / name, *part, "--nocapture", "--test-threads=1"], directory=directory
+                [self.stage / "tests" / name, *part, "--nocapture", f"--test-threads={threads}"], directory=directory
             )
-            ran = 0
-            for line in text.splitlines():
-                if line.startswith("test result:"):
-                    numbers = [int(word) for word in line.replace(";", " ").split() if word.isdigit()]
-                    counts = [sum(pair) for pair in zip(counts, numbers)]
-                    ran += sum(numbers[:2])
-                if "SKIP:" in line:
-                    skips.append(f"{name}: {line[line.index('SKIP:') :].strip()}")
+            found = counted(text)
+            counts = [sum(pair) for pair in zip(counts, found)]
+            skips += [f"{name}: {line[line.index('SKIP:') :].strip()}" for line in text.splitlines() if "SKIP:" in line]
             if code:
-                bad.append(f"{name} ended with {code}")
-            elif not ran:
+                words = f", in {under_way(text)}" if code == 124 else ""
+                bad.append(f"{name} ended with {code} after {found[0]} tests passed and {found[1]} failed{words}")
+            elif not sum(found[:2]):
                 bad.append(f"{name} has no test {' '.join(part)}")
         self.records.append(
             {"what": "tests", "passed": counts[0], "failed": counts[1], "ignored": counts[2], "binaries": len(chosen)}
@@ -307,3 +362,22 @@ class Context:
             raise Failed("; ".join(bad))
         if len(skips) >= counts[0]:
             raise Skip(skips[0] if skips else "no test ran")
+
+
+def counted(text):
+    """Tests of a Rust test program that passed, failed and were ignored: by its sum, or one by one where it was cut."""
+    sums = [line for line in text.splitlines() if line.startswith("test result:")]
+    if sums:
+        numbers = [[int(word) for word in line.replace(";", " ").split() if word.isdigit()][:3] for line in sums]
+        return [sum(column) for column in zip(*numbers)]
+    # What a test prints may stand between its name and its outcome.
+    words = re.findall(r"^(?:test .* \.\.\. )?(ok|FAILED|ignored)\b", text, re.MULTILINE)
+    return [words.count(word) for word in ("ok", "FAILED", "ignored")]
+
+
+def under_way(text):
+    """The test that a Rust test program began last and did not end."""
+    begun = list(re.finditer(r"^test (\S+) \.\.\. ", text, re.MULTILINE))
+    if begun and not re.search(r"^(?:test .* \.\.\. )?(?:ok|FAILED|ignored)\b", text[begun[-1].start() :], re.MULTILINE):
+        return begun[-1][1]
+    return "a test that it does not name"
