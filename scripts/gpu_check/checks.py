@@ -134,7 +134,8 @@ def groups(context):
 
 def check_values(context):
     """Floats that round: within the bound of any order, and in the order of the ranks where that is promised."""
-    for way in (["-g", "1"], ["-t", "2"], ["-g", "3"], ["-t", "4"], ["-p", "2"], ["-p", "3"]):
+    ways = (["-t", "2"], ["-g", "3"], ["-p", "3"], ["-g", "1"], ["-t", "4"], ["-p", "2"])
+    for way in amount(context, ways, ways[:3]):
         options = [*check_options(context), "--collectives", FOLDING]
         context.ranks(*way, "--values", "rounding", *options, label=f"{' '.join(way)} rounding")
         context.ranks(

@@ -92,7 +92,7 @@ def nvrtc(library, source):
     """The PTX of a file of device code, by NVIDIA's runtime compiler in a process of its own."""
     words = ["python3", "-B", __file__, str(library), str(source)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
-    if done.returncode:
+    if done.returncode or ".entry " not in done.stdout:
         raise Failed(f"NVRTC: {(done.stderr or done.stdout).strip()[:400]}")
     return done.stdout
 
