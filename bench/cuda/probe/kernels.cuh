@@ -52,10 +52,10 @@ extern "C" __global__ void nothing() {}
 
 /* Needs local memory, of which a context has none at first. */
 extern "C" __global__ void deep(u64 *out, u32 count) {
-  u64 held[128];
-  for (u32 at = 0; at < 128; at++) held[at] = at * count;
-  for (u32 at = 0; at < count; at++) held[(at * 7 + count) % 128] += held[at % 128];
-  if (out) out[threadIdx.x] = held[count % 128];
+  u64 held[512];
+  for (u32 at = 0; at < 512; at++) held[at] = at * count;
+  for (u32 at = 0; at < count; at++) held[(at * 7 + count) % 512] += held[at % 512];
+  if (out) out[threadIdx.x] = held[count % 512];
 }
 
 /* Spins until the host says stop. */
