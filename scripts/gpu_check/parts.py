@@ -130,10 +130,9 @@ def sanitizer(tool):
 
 def client(context, words, **environment):
     """One of clients/, which says SKIP or how much it checked."""
-    # Importing PyTorch for the first time reads some gigabytes.
-    code, text = context.command(
-        words, stall_s=50, directory=context.root / "clients", LIBNCCL=context.ours, **environment
-    )
+    # Importing PyTorch for the first time reads some gigabytes, for which the others wait.
+    settings = {"CONSORT_TIMEOUT": 40, "LIBNCCL": context.ours, **environment}
+    code, text = context.command(words, stall_s=50, directory=context.root / "clients", **settings)
     said = [line for line in text.splitlines() if " checks" in line or line.startswith("SKIP")]
     context.notes += said
     if code == 77:

@@ -82,7 +82,7 @@ static void fences() {
   u64 *memory = device_words(words);
   cudaStream_t beside = new_stream();
   fences_with(false);
-  launch(false, stream_bytes, (u32)processors - 8, 512, 0, beside, memory, words, (u64)3000000000ull);
+  launch(false, stream_bytes, (u32)std::max(1, processors - 8), 512, 0, beside, memory, words, (u64)3000000000ull);
   fences_with(true);
   OK(cudaStreamSynchronize(beside));
 }

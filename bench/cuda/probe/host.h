@@ -73,8 +73,10 @@ static std::string name_of(CUresult result) {
   return name ? name : "error " + std::to_string((int)result);
 }
 
-static void ended(const char *call, const std::string &why) {
-  say(running, "failed", "\"call\":\"%s\",\"error\":\"%s\"", call, why.c_str());
+static void ended(std::string call, const std::string &why) {
+  /* The text of a call may have quotes of its own. */
+  std::replace(call.begin(), call.end(), '"', '\'');
+  say(running, "failed", "\"call\":\"%s\",\"error\":\"%s\"", call.c_str(), why.c_str());
   _exit(1);
 }
 

@@ -143,8 +143,8 @@ static void destroy_graph() {
   unload();
 }
 
-static std::vector<Call> all_calls(const std::vector<char> &image) {
-  std::vector<Call> calls = {
+static std::vector<Call> all_calls() {
+  return {
       {"cuModuleLoadData of text", NULL, load_text, unload},
       {"cuModuleGetFunction", load_text, get_function, unload},
       {"cuLaunchKernel, the first of a function", load_and_get, launch_it, unload},
@@ -167,14 +167,8 @@ static std::vector<Call> all_calls(const std::vector<char> &image) {
       {"cuMemcpyHtoD of 64 KiB", allocate, copy_in, release},
       {"cuMemsetD8 of 64 KiB", allocate, set_bytes, release},
       {"cuMemGetInfo", NULL, get_info, NULL},
-      {"cuGraphInstantiate", capture, instantiate, destroy_graph},
-      {"cuGraphLaunch", capture_and_instantiate, launch_graph, destroy_graph},
       {"a launch that needs more local memory", NULL, launch_deep, NULL, true},
   };
-  if (image.size() > 1)
-    calls.push_back({"cuModuleLoadData of a cubin of the library", NULL,
-                     [&image] { OK(driver.ModuleLoadData(&it.module, image.data())); }, unload});
-  return calls;
 }
 
 /* `image`: a cubin for this device, or nothing. */
@@ -191,13 +185,17 @@ static void waits(const std::vector<char> &image) {
     say("waits", beside_us > 0.8 * STOPPED_US ? "waits" : "goes on",
         "\"call\":\"%s\",\"alone_us\":%.1f,\"beside_us\":%.1f", call.name, without_us, beside_us);
   };
-  for (const Call &call : all_calls(image)) {
-    it.stream = kept;
-    ask(call);
-  }
+  it.stream = kept;
+  for (const Call &call : all_calls()) ask(call);
   /* These put another stream in the place of the one that is used above. */
   ask({"cuStreamCreate", NULL, create_stream, destroy_stream});
   ask({"cuStreamDestroy", create_stream, destroy_stream, NULL});
+  it.stream = kept;
+  ask({"cuGraphInstantiate", capture, instantiate, destroy_graph});
+  ask({"cuGraphLaunch", capture_and_instantiate, launch_graph, destroy_graph});
+  if (image.size() > 1)
+    ask({"cuModuleLoadData of a cubin of the library", NULL,
+         [&image] { OK(driver.ModuleLoadData(&it.module, image.data())); }, unload});
 }
 
 #endif
