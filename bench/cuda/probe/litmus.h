@@ -9,7 +9,7 @@
 
 static const u64 ROUNDS_LEAST = 10000000;
 
-/* ms of a launch of so many rounds; what it found is added up in `all`. */
+/* ms of a launch of `all.rounds` rounds; what it found is added up in `all`. */
 static double litmus_ms(void (*kernel)(Litmus), const Litmus &all, u32 blocks, size_t shared_bytes) {
   cudaEvent_t begun, done;
   float ms = 0;
