@@ -8,7 +8,7 @@ use crate::heard;
 use crate::matrix::collectives;
 use crate::system::Random;
 use consort::device::{Device, DeviceBuffer, DeviceCommunicator, group};
-use consort::{Blocks, Call, CallV, Communicator, DataType, Element, ReduceOp, Result, Scalar};
+use consort::{Blocks, Call, CallV, Communicator, DataType, Element, ReduceOp, Result, Scalar, UniqueId};
 
 use crate::rank::Context;
 
@@ -92,6 +92,29 @@ pub(crate) fn plans(context: &Context) -> Result<()> {
         ran(seat, "message");
         Ok(())
     })
+}
+
+/// A second communicator of its own id, on the same devices; says how often the driver loaded images for each.
+pub(crate) fn second(context: &Context) -> Result<()> {
+    let log = std::env::var_os("CONSORT_STANDIN_LOG").expect("the stand-in's log");
+    let loads = || {
+        let log = std::fs::read_to_string(&log).expect("a log");
+        log.lines().filter(|line| line.contains("cuModuleLoad")).count()
+    };
+    let first = seats(context)?;
+    first[0].host().barrier()?;
+    let before = loads();
+    let (rank, size) = first[0].place();
+    // Others meet where it listens as long as it lives.
+    let created = (rank == 0).then(UniqueId::create).transpose()?;
+    let mut id = created.as_ref().map_or([0; UniqueId::BYTES], UniqueId::to_bytes);
+    first[0].host().broadcast(&mut id, 0)?;
+    let joined = Communicator::join(rank, size, &UniqueId::from_bytes(&id)?)?;
+    let second = Seat::new(joined, 1)?;
+    println!("second path {}", second.comm.path());
+    second.host().barrier()?;
+    println!("loads {before} and {}", loads() - before);
+    first[0].host().barrier()
 }
 
 /// What rank `rank` has.

@@ -102,6 +102,7 @@ pub fn main() {
         "device-ring" => devices::ring(&context),
         "device-exchange" => devices::exchange(&context),
         "device-plans" => devices::plans(&context),
+        "device-second" => devices::second(&context),
         "device-vectors" => devices::vectors(&context),
         "device-interleaved" => devices::interleaved(&context),
         "device-crossing" => devices::crossing(&context),

@@ -25,6 +25,8 @@ pub(crate) struct Settings {
     pub(crate) peers: Peers,
     /// Hardware queues of a context (`CONSORT_STANDIN_CONNECTIONS`, else `CUDA_DEVICE_MAX_CONNECTIONS`, 8; 1 to 32).
     pub(crate) connections: usize,
+    /// Major and minor compute capability (`CONSORT_STANDIN_CAPABILITY`, `8.0`); texts for later ones are refused.
+    pub(crate) capability: (u32, u32),
     /// Whether a launch returns when the kernel has ended (`CUDA_LAUNCH_BLOCKING=1`).
     pub(crate) launches_block: bool,
     /// What the interpreter's scheduler is seeded with (`CONSORT_STANDIN_SEED`, 1).
@@ -46,6 +48,10 @@ fn number<T: std::str::FromStr>(name: &str) -> Option<T> {
 impl Settings {
     pub(crate) fn from_environment() -> Self {
         let connections = number("CONSORT_STANDIN_CONNECTIONS").or(number("CUDA_DEVICE_MAX_CONNECTIONS"));
+        let capability = var("CONSORT_STANDIN_CAPABILITY").ok();
+        let capability = capability.as_deref().and_then(|text| text.trim().split_once('.'));
+        let capability =
+            capability.and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
         Settings {
             devices: number("CONSORT_STANDIN_DEVICES").unwrap_or(1),
             peers: match var("CONSORT_STANDIN_PEERS").as_deref() {
@@ -54,6 +60,7 @@ impl Settings {
                 _ => Peers::All,
             },
             connections: connections.unwrap_or(8usize).clamp(1, 32),
+            capability: capability.unwrap_or((8, 0)),
             launches_block: var("CUDA_LAUNCH_BLOCKING").is_ok_and(|value| value == "1"),
             seed: number("CONSORT_STANDIN_SEED").unwrap_or(1),
             blocks_max: number("CONSORT_STANDIN_BLOCKS_MAX").unwrap_or(64u32).max(1),

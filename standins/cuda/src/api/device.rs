@@ -50,10 +50,10 @@ fn attribute(number: c_int, ordinal: c_int) -> Answer<c_int> {
         38 => 4 << 20,
         39 => 2048,
         40 => 2,
-        // Unified addresses, compute capability 8.0, priorities, caches.
+        // Unified addresses, compute capability, priorities, caches.
         41 => 1,
-        75 => 8,
-        76 => 0,
+        75 => settings.capability.0 as i32,
+        76 => settings.capability.1 as i32,
         78..=80 => 1,
         81 => 164 << 10,
         // Managed memory; the host's atomics do not reach it over a link.

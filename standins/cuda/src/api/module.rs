@@ -66,6 +66,12 @@ fn load(place: Out<u64>, image: In<u8>, log: Option<(u64, u64)>) -> Answer {
     // Loading may wait for the device, and here always does: who relies on less finds out.
     context.synchronize()?;
     let text = image_text(image)?;
+    let (major, minor) = driver::get()?.settings.capability;
+    let target = text.lines().find_map(|line| line.trim().strip_prefix(".target sm_"));
+    let target = target.and_then(|target| target.trim_end_matches(',').parse::<u32>().ok());
+    if target.is_some_and(|target| target > 10 * major + minor) {
+        return Err(Code::INVALID_PTX);
+    }
     let module = Module::load(&context, &text).map_err(|(code, words)| {
         if let Some((start, bytes)) = log {
             let mut shown: Vec<u8> = words.bytes().take(bytes as usize - 1).collect();

@@ -170,6 +170,32 @@ fn kernels_of_ranks_that_share_a_device() {
 }
 
 #[test]
+fn devices_that_no_kernel_fits_go_through_the_host() {
+    let old = |way: Way| way.start("device-typed").env("CONSORT_STANDIN_CAPABILITY", "7.5");
+    for way in [way(1, 1, "auto", "host"), way(1, 2, "auto", "host"), way(2, 1, "auto", "host")] {
+        way.passes(old(way));
+    }
+    let apart = Way { devices: 2, ..way(1, 2, "auto", "host") };
+    apart.passes(old(apart));
+}
+
+#[test]
+fn a_second_communicator_of_a_process_loads_nothing() {
+    for way in [Way { devices: 2, ..way(2, 1, "auto", "kernels") }, way(2, 1, "auto", "streams")] {
+        let _alone = alone();
+        let log = std::env::temp_dir().join(format!("consort-devices-{}-calls", std::process::id()));
+        let _ = std::fs::remove_file(&log);
+        let mut job = way.start("device-second").env("CONSORT_STANDIN_LOG", log.display()).go();
+        job.all_end_well();
+        assert_eq!(job.line(0, "second path"), way.taken);
+        let loads = job.line(0, "loads");
+        let (first, second) = loads.split_once(" and ").expect("two numbers");
+        assert!(first != "0" && second == "0", "{way:?}: images were loaded {loads} times");
+        std::fs::remove_file(&log).expect("a log");
+    }
+}
+
+#[test]
 fn one_thread_drives_all_ranks_by_groups() {
     let seed = Random::announced("one_thread_drives_all_ranks_by_groups").seed();
     for (way, together) in [(FUSED, 1), (FUSED, 7), (HOST, 5), (way(1, 8, "auto", "fused"), 3)] {
