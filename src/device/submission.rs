@@ -173,7 +173,7 @@ impl Grouping {
         let mut calls: Vec<&mut Ordered<'_, '_>> = calls.iter_mut().filter(is_moved).collect();
         calls.sort_by_key(|call| gpu_of(call));
         for unit in calls.chunk_by_mut(|one, other| gpu_of(one) == gpu_of(other)) {
-            let gpu = gpu_of(&unit[0]);
+            let gpu = gpu_of(unit[0]);
             let first = unit[0].entry;
             let is_message = first.call.kind.is_message();
             if !is_message {

@@ -207,8 +207,8 @@ impl Kernels {
         let Loaded { function, threads_max } = self.function(Kernel::Run, reducer)?;
         let address = launch.address();
         let params = [(&raw const address).cast::<c_void>()];
-        // SAFETY: the kernel takes the address of a launch record, which the caller keeps.
         let threads = shape.threads.min(threads_max);
+        // SAFETY: the kernel takes the address of a launch record, which the caller keeps.
         unsafe { stream.launch(&function, shape.blocks, threads, shape.shared_bytes, &params) }
     }
 
