@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::sys::{CUcontext, CUctx_st, CUstream, CUstream_flags, CUstream_st};
 
+use super::capture::Relaxed;
 use super::raw::Raw;
 use super::{CudaError, Device, Driver, RawStream, Result, StreamRef};
 
@@ -54,6 +55,7 @@ impl Context {
     }
 
     fn retain(driver: &'static Driver, device: Device) -> Result<Context> {
+        let _relaxed = Relaxed::begin(driver);
         let mut raw: CUcontext = std::ptr::null_mut();
         // SAFETY: the place is writable and the device the driver's own; released by the drop below.
         unsafe { call!(driver, primary_retain(&mut raw, device.handle)) }?;
@@ -111,12 +113,16 @@ impl Context {
     /// Makes it current on this thread until the guard is dropped; what was current before is so again then. Guards
     /// are to be dropped in reverse order.
     ///
+    /// Until then the thread's capture mode is relaxed, so that no call made meanwhile invalidates a capture of another
+    /// stream, whichever thread captures; a stream that is captured still records what is put into it.
+    ///
     /// # Errors
     /// What the driver says.
     pub fn enter(&self) -> Result<Entered<'_>> {
+        let relaxed = Relaxed::begin(self.driver());
         // SAFETY: retained, or valid as long as who made it says; popped by the guard.
         unsafe { call!(self.driver(), context_push(self.inner.raw.0)) }?;
-        Ok(Entered { driver: self.driver(), context: PhantomData, thread: PhantomData })
+        Ok(Entered { driver: self.driver(), _relaxed: relaxed, context: PhantomData })
     }
 
     /// The device.
@@ -186,6 +192,7 @@ impl Drop for Inner {
             let _ = within(self.driver, self.raw, || unsafe { call!(self.driver, stream_destroy(stream.0)) });
         }
         if self.is_retained {
+            let _relaxed = Relaxed::begin(self.driver);
             // SAFETY: retained once for this value.
             let _ = unsafe { call!(self.driver, primary_release(self.device.handle)) };
         }
@@ -194,20 +201,21 @@ impl Drop for Inner {
 
 /// Does something while a context is current.
 fn within<T>(driver: &'static Driver, raw: Raw<CUctx_st>, act: impl FnOnce() -> Result<T>) -> Result<T> {
+    let relaxed = Relaxed::begin(driver);
     // SAFETY: a context that the driver just named; popped by the guard.
     unsafe { call!(driver, context_push(raw.0)) }?;
-    let _entered = Entered { driver, context: PhantomData, thread: PhantomData };
+    let _entered = Entered { driver, _relaxed: relaxed, context: PhantomData };
     act()
 }
 
-/// That a context is current on this thread; dropped where it was made.
+/// That a context is current on this thread, whose capture mode is relaxed; dropped where it was made.
 #[derive(Debug)]
 #[must_use = "the context is left when this is dropped"]
 pub struct Entered<'c> {
     driver: &'static Driver,
+    /// Ends after the context is left. What is current and the mode are a thread's own.
+    _relaxed: Relaxed,
     context: PhantomData<&'c Context>,
-    /// What is current is a thread's own.
-    thread: PhantomData<*const ()>,
 }
 
 impl Drop for Entered<'_> {

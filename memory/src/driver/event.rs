@@ -5,6 +5,7 @@
 
 use cudarc::driver::sys::{CUevent_flags, CUevent_st};
 
+use super::capture::Relaxed;
 use super::raw::Raw;
 use super::{Context, CudaError, Result};
 
@@ -40,6 +41,7 @@ impl Event {
     /// # Errors
     /// What the driver says, also of work that failed.
     pub fn query(&self) -> Result<bool> {
+        let _relaxed = Relaxed::begin(self.context.driver());
         // SAFETY: this value's own event.
         match unsafe { call!(self.context.driver(), event_query(self.raw.0)) } {
             Ok(()) => Ok(true),
@@ -53,6 +55,7 @@ impl Event {
     /// # Errors
     /// What the driver says, also of work that failed.
     pub fn synchronize(&self) -> Result<()> {
+        let _relaxed = Relaxed::begin(self.context.driver());
         // SAFETY: this value's own event.
         unsafe { call!(self.context.driver(), event_synchronize(self.raw.0)) }
     }

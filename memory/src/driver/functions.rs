@@ -123,6 +123,7 @@ functions! {
     function_blocks =
         c"cuOccupancyMaxActiveBlocksPerMultiprocessor"(*mut c_int, CUfunction, c_int, usize);
 
+    thread_capture_mode = c"cuThreadExchangeStreamCaptureMode"(*mut c_uint);
     stream_create = c"cuStreamCreate"(*mut CUstream, c_uint);
     stream_destroy = c"cuStreamDestroy_v2"(CUstream);
     stream_context = c"cuStreamGetCtx"(CUstream, *mut CUcontext);

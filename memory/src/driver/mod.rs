@@ -20,6 +20,7 @@ macro_rules! call {
     }};
 }
 
+mod capture;
 mod context;
 mod device;
 mod error;

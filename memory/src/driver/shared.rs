@@ -13,6 +13,7 @@ use cudarc::driver::sys::{
     CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType,
 };
 
+use super::capture::Relaxed;
 use super::{Context, Device, DeviceSpan, Driver, Result};
 
 const POSIX: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -137,6 +138,7 @@ impl SharedDeviceMemory {
             flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
         };
         let Mapped { context, address, bytes } = &self.mapped;
+        let _relaxed = Relaxed::begin(context.driver());
         // SAFETY: this value's own mapping, whole.
         unsafe { call!(context.driver(), shared_access(*address, *bytes, &access, 1)) }
     }
@@ -148,6 +150,7 @@ impl SharedDeviceMemory {
     pub fn export_fd(&self) -> Result<OwnedFd> {
         let mut descriptor: c_int = -1;
         let Created { driver, handle } = &self.created;
+        let _relaxed = Relaxed::begin(driver);
         // SAFETY: this kind of handle is an `int`, for which the place is, and the allocation this value's own.
         unsafe { call!(*driver, shared_export((&raw mut descriptor).cast(), *handle, POSIX, 0)) }?;
         if descriptor < 0 {
@@ -169,6 +172,7 @@ impl Drop for Mapped {
 
 impl Drop for Reserved {
     fn drop(&mut self) {
+        let _relaxed = Relaxed::begin(self.driver);
         // SAFETY: reserved for this value, whole, and unmapped by now.
         let _ = unsafe { call!(self.driver, shared_free(self.address, self.bytes)) };
     }
@@ -176,6 +180,7 @@ impl Drop for Reserved {
 
 impl Drop for Created {
     fn drop(&mut self) {
+        let _relaxed = Relaxed::begin(self.driver);
         // SAFETY: made or imported for this value.
         let _ = unsafe { call!(self.driver, shared_release(self.handle)) };
     }

@@ -10,6 +10,7 @@ use std::ops::Deref;
 
 use cudarc::driver::sys::{CUstream_flags, CUstreamCaptureStatus, CUstreamWaitValue_flags};
 
+use super::capture::Relaxed;
 use super::{Context, CudaError, DeviceSpan, Event, Function, Result};
 
 /// A stream by the number that the driver, and CUDA's runtime, has for it. Whoever makes one out of a number says
@@ -217,6 +218,7 @@ impl StreamRef {
     /// # Errors
     /// What the driver says, also of work that failed.
     pub fn synchronize(&self) -> Result<()> {
+        let _relaxed = Relaxed::begin(self.context.driver());
         // SAFETY: the stream's number is its own, as whoever made it says.
         unsafe { call!(self.context.driver(), stream_synchronize(self.raw.handle())) }
     }
@@ -226,6 +228,7 @@ impl StreamRef {
     /// # Errors
     /// What the driver says, also of work that failed.
     pub fn query(&self) -> Result<bool> {
+        let _relaxed = Relaxed::begin(self.context.driver());
         // SAFETY: as above.
         match unsafe { call!(self.context.driver(), stream_query(self.raw.handle())) } {
             Ok(()) => Ok(true),

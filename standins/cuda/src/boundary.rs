@@ -27,6 +27,13 @@ pub struct In<T>(*const T);
 pub struct Text(*const c_char);
 
 impl<T: Copy> Out<T> {
+    /// What is there, of a place that the function reads and writes.
+    pub(crate) fn get(self) -> Answer<T> {
+        self.check()?;
+        // SAFETY: not null; the caller of the exported function vouches for a `T` there.
+        Ok(unsafe { self.0.read_unaligned() })
+    }
+
     /// Writes the value; a null pointer is `CUDA_ERROR_INVALID_VALUE`.
     pub(crate) fn put(self, value: T) -> Answer {
         self.check()?;
@@ -146,6 +153,7 @@ pub(crate) fn call(name: &str, body: impl FnOnce() -> Answer) -> u32 {
         // Before it is done, so that a call that hangs is seen; but not before `cuInit` has read where to.
         if !first {
             log(name);
+            driver::get()?.captures.admit(name)?;
         }
         let result = body();
         if first {

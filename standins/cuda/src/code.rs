@@ -51,6 +51,7 @@ codes! {
     INVALID_PTX = 218, "a PTX JIT compilation failed";
     OPERATING_SYSTEM = 304, "OS call failed or operation not supported on this OS";
     INVALID_HANDLE = 400, "invalid resource handle";
+    ILLEGAL_STATE = 401, "the operation cannot be performed in the present state";
     NOT_FOUND = 500, "named symbol not found";
     NOT_READY = 600, "device not ready";
     ILLEGAL_ADDRESS = 700, "an illegal memory access was encountered";
@@ -68,6 +69,12 @@ codes! {
     NOT_PERMITTED = 800, "operation not permitted";
     NOT_SUPPORTED = 801, "operation not supported";
     STREAM_CAPTURE_UNSUPPORTED = 900, "operation not permitted when stream is capturing";
+    STREAM_CAPTURE_INVALIDATED = 901, "operation failed due to a previous error during capture";
+    STREAM_CAPTURE_UNMATCHED = 903, "operation would result in an unmatched capture";
+    STREAM_CAPTURE_ISOLATION = 905, "dependency created on uncaptured work in another stream";
+    STREAM_CAPTURE_IMPLICIT = 906, "operation would make the legacy stream depend on a capturing blocking stream";
+    CAPTURED_EVENT = 907, "operation not permitted on an event last recorded in a capturing stream";
+    STREAM_CAPTURE_WRONG_THREAD = 908, "attempt to terminate a thread-local capture sequence from another thread";
     TIMEOUT = 909, "wait operation timed out";
     UNKNOWN = 999, "unknown error";
 }

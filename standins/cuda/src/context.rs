@@ -1,11 +1,12 @@
 //! Contexts, their streams and events, and the order in which what is submitted happens.
 //!
 //! Invariant: an entry waits for the one before it in its stream, and by the rules of the legacy default stream for those
-//! of others; all that it waits for was submitted before it. A context in which something failed stays failed. Absent: graphs, capturing.
+//! of others; all that it waits for was submitted before it. A context in which something failed stays failed. What is submitted to
+//! a captured stream is dropped. Absent: graphs.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::code::{Answer, Code};
@@ -22,7 +23,7 @@ pub(crate) struct StreamKey {
 }
 
 /// Of the legacy default stream of every context.
-const LEGACY: u64 = 1;
+pub(crate) const LEGACY: u64 = 1;
 
 /// A stream that a program made.
 #[derive(Debug)]
@@ -40,6 +41,8 @@ pub(crate) struct Event {
     pub(crate) flags: u32,
     /// The end of what it was last recorded behind.
     pub(crate) position: Mutex<Option<Arc<Completion>>>,
+    /// The capture in which it was last recorded; 0 for none.
+    pub(crate) captured: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -124,6 +127,7 @@ impl Context {
         driver.modules.retain(|module| !Arc::ptr_eq(&module.context, self));
         driver.functions.retain(|function| !Arc::ptr_eq(&function.context, self));
         crate::api::memory::forget(self.handle);
+        driver.captures.forget(self.handle, None);
         CURRENT.with_borrow_mut(|current| current.retain(|context| context.handle != self.handle));
         Ok(())
     }
@@ -169,6 +173,11 @@ impl Context {
         work: Work,
     ) -> Answer<Arc<Completion>> {
         self.check()?;
+        if driver::get()?.captures.taking(self, stream)?.is_some() {
+            let dropped = Completion::default();
+            dropped.end();
+            return Ok(Arc::new(dropped));
+        }
         let mut order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<_> = after.into_iter().collect();
         all.extend(order.last.get(&stream.id).map(|(last, _)| Arc::clone(last)));

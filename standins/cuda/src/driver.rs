@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
+use crate::capture::Captures;
 use crate::code::{Answer, Code};
 use crate::context::{Context, Event, Stream};
 use crate::gate::Gate;
@@ -102,6 +103,7 @@ pub(crate) struct Driver {
     pub(crate) functions: Handles<Function>,
     pub(crate) allocations: Handles<Allocation>,
     pub(crate) reservations: Handles<(Mapping, u64)>,
+    pub(crate) captures: Captures,
     next: AtomicU64,
 }
 
@@ -155,6 +157,7 @@ impl Driver {
             functions: Handles::new(Code::INVALID_HANDLE),
             allocations: Handles::new(Code::INVALID_VALUE),
             reservations: Handles::new(Code::INVALID_VALUE),
+            captures: Captures::default(),
             next: AtomicU64::new(0x1000),
         })
     }

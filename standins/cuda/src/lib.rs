@@ -11,6 +11,7 @@
 
 pub mod api;
 mod boundary;
+mod capture;
 mod code;
 mod context;
 mod driver;

@@ -148,7 +148,9 @@ exports! {
 
     /// Waits for all that was submitted.
     fn cuCtxSynchronize() {
-        working()?.synchronize()
+        let context = working()?;
+        driver::get()?.captures.admit_context(&context)?;
+        context.synchronize()
     }
 
     /// 3020, as every context has had since.

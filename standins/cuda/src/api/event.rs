@@ -1,5 +1,6 @@
 //! Events.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::boundary::{Out, exports};
@@ -16,6 +17,11 @@ impl Event {
     pub(crate) fn position(&self) -> Option<Arc<Completion>> {
         self.position.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+
+    /// The capture in which it was last recorded; 0 for none.
+    pub(crate) fn captured(&self) -> u64 {
+        self.captured.load(Ordering::Acquire)
+    }
 }
 
 fn record(event: u64, handle: u64, flags: u32) -> Answer {
@@ -29,7 +35,10 @@ fn record(event: u64, handle: u64, flags: u32) -> Answer {
     }
     // Under the lock, so that who asks meanwhile finds the record before or this one.
     let mut position = event.position.lock().unwrap_or_else(PoisonError::into_inner);
-    *position = Some(context.submit(key, None, Work::Nothing)?);
+    let captured = driver::get()?.captures.taking(&context, key)?;
+    let end = context.submit(key, None, Work::Nothing)?;
+    *position = captured.is_none().then_some(end);
+    event.captured.store(captured.unwrap_or(0), Ordering::Release);
     Ok(())
 }
 
@@ -42,7 +51,7 @@ exports! {
         }
         let (context, driver) = (working()?, driver::get()?);
         let handle = driver.number();
-        driver.events.insert(handle, Arc::new(Event { context, flags, position: Mutex::default() }));
+        driver.events.insert(handle, Arc::new(Event { context, flags, position: Mutex::default(), captured: AtomicU64::new(0) }));
         place.put(handle)
     }
 
@@ -65,6 +74,7 @@ exports! {
     fn cuEventQuery(event: u64) {
         let event = driver::get()?.events.get(event)?;
         event.context.check()?;
+        driver::get()?.captures.admit_event(event.captured())?;
         if event.position().is_none_or(|end| end.is_over()) { event.context.check() } else { Err(Code::NOT_READY) }
     }
 
@@ -72,6 +82,7 @@ exports! {
     fn cuEventSynchronize(event: u64) {
         let event = driver::get()?.events.get(event)?;
         event.context.check()?;
+        driver::get()?.captures.admit_event(event.captured())?;
         event.position().into_iter().for_each(|end| end.wait());
         event.context.check()
     }

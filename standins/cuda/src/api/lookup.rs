@@ -13,6 +13,7 @@ const VERSION: i32 = 12080;
 fn find(name: &str, version: i32) -> Option<usize> {
     let tables = [
         table(),
+        super::capture::table(),
         super::context::table(),
         super::copy::table(),
         super::device::table(),

@@ -3,6 +3,7 @@
 //! Invariant: each does what NVIDIA's driver documents, or says that it does not. Absent: graphs, textures, arrays,
 //! external memory, multicast, profiling.
 
+pub mod capture;
 pub mod context;
 pub mod copy;
 pub mod device;

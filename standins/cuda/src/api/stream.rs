@@ -1,4 +1,4 @@
-//! Streams: made, asked, waited for; memory operations and functions of the host in their order. Nothing is ever captured.
+//! Streams: made, asked, waited for; memory operations and functions of the host in their order.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -134,13 +134,6 @@ impl Theirs {
     }
 }
 
-fn uncaptured(handle: u64, status: Out<u32>, id: Out<u64>) -> Answer {
-    stream(handle)?;
-    status.put(0)?;
-    id.put_if_wanted(0);
-    Ok(())
-}
-
 exports! {
     /// A stream of this thread's context.
     fn cuStreamCreate(place: Out<u64>, flags: u32) {
@@ -154,13 +147,17 @@ exports! {
 
     /// What was submitted goes on.
     fn cuStreamDestroy_v2(handle: u64) {
-        driver::get()?.streams.remove(handle).map(drop)
+        let driver = driver::get()?;
+        let stream = driver.streams.remove(handle)?;
+        driver.captures.forget(stream.context.handle, Some(stream.key.id));
+        Ok(())
     } = cuStreamDestroy;
 
     /// Whether all that was submitted has ended.
     fn cuStreamQuery(handle: u64) {
         let (context, key) = stream(handle)?;
         context.check()?;
+        driver::get()?.captures.admit_stream(&context, key)?;
         if all_over(&context, key) { context.check() } else { Err(Code::NOT_READY) }
     }
 
@@ -168,6 +165,7 @@ exports! {
     fn cuStreamSynchronize(handle: u64) {
         let (context, key) = stream(handle)?;
         context.check()?;
+        driver::get()?.captures.admit_stream(&context, key)?;
         context.last(key).iter().for_each(|last| last.wait());
         context.check()
     }
@@ -179,7 +177,12 @@ exports! {
         if flags > 1 {
             return Err(Code::INVALID_VALUE);
         }
-        context.submit(key, event.position(), Work::Nothing).map(drop)
+        let (position, captured) = (event.position(), event.captured());
+        // What was never recorded is nothing to depend on.
+        if position.is_some() || captured != 0 {
+            driver::get()?.captures.depend(key, captured)?;
+        }
+        context.submit(key, position, Work::Nothing).map(drop)
     }
 
     /// Waits until 32 bits are what is wanted.
@@ -247,32 +250,6 @@ exports! {
     /// A number that no other stream has.
     fn cuStreamGetId(handle: u64, place: Out<u64>) {
         place.put(stream(handle)?.1.id)
-    }
-
-    /// Never.
-    fn cuStreamIsCapturing(handle: u64, status: Out<u32>) {
-        uncaptured(handle, status, Out::none())
-    }
-
-    /// Never.
-    fn cuStreamGetCaptureInfo_v2(handle: u64, status: Out<u32>, id: Out<u64>, _graph: Out<u64>, _nodes: Out<u64>, _count: Out<usize>) {
-        uncaptured(handle, status, id)
-    }
-
-    /// Never.
-    fn cuStreamGetCaptureInfo_v3(handle: u64, status: Out<u32>, id: Out<u64>, _graph: Out<u64>, _nodes: Out<u64>, _edges: Out<u64>, _count: Out<usize>) {
-        uncaptured(handle, status, id)
-    }
-
-    /// Refused.
-    fn cuStreamBeginCapture_v2(handle: u64, _mode: u32) {
-        stream(handle)?;
-        Err(Code::NOT_SUPPORTED)
-    } = cuStreamBeginCapture;
-
-    /// The mode of a thread that never captures.
-    fn cuThreadExchangeStreamCaptureMode(_mode: Out<u32>) {
-        driver::get().map(drop)
     }
 
     /// Calls a function with the stream, a result and an argument.

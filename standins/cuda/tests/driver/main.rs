@@ -3,6 +3,7 @@
 #[macro_use]
 mod support;
 
+mod captures;
 mod host;
 mod kernels;
 mod processes;
