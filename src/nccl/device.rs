@@ -9,7 +9,7 @@
 use std::sync::{Arc, Once};
 
 use consort_kernels::{DataType, Scalar};
-use consort_memory::driver::{Context, CudaError, DeviceSpan, Driver, MemoryKind};
+use consort_memory::driver::{Context, CudaError, DeviceSpan, Driver, MemoryKind, runtime_device};
 use consort_memory::sync::{AtomicBool, Ordering};
 
 use super::comm::Comm;
@@ -21,8 +21,8 @@ use crate::device::Placement;
 use crate::error::{Error, list};
 
 const VARIABLE: &str = "CONSORT_DEVICE";
-const REMEDY: &str = "make the communicator with a CUDA context current on the calling thread of every rank \
-                      (cudaSetDevice), or pass host memory, to which cudaMemcpy copies";
+const REMEDY: &str = "make the communicator on a thread that has chosen its device (cudaSetDevice), on every rank, or \
+                      pass host memory, to which cudaMemcpy copies";
 
 /// Whether the driver is asked about buffers.
 static ASKS: AtomicBool = AtomicBool::new(false);
@@ -103,8 +103,8 @@ pub fn check_mode() -> Result<()> {
     Ok(())
 }
 
-/// The device of a rank whose communicator the calling thread makes: the current one, or where devices are demanded
-/// the first.
+/// The device of a rank whose communicator the calling thread makes: that of the current context, or else the one that
+/// [`usual`] names; where devices are demanded the first, if neither is there.
 ///
 /// # Errors
 /// The driver's, where devices are demanded.
@@ -113,16 +113,30 @@ pub fn current() -> Result<Option<Context>> {
         return Ok(None);
     }
     let demanded = Mode::of_process()? == Mode::Cuda;
-    match Context::current() {
+    match Context::current().and_then(|current| if current.is_some() { Ok(current) } else { usual() }) {
         Ok(Some(context)) => Ok(Some(context)),
         Ok(None) if demanded => Context::primary(0).map(Some).map_err(|error| refused_by_driver(&error)),
-        Ok(None) => Ok(None),
+        Ok(None) => {
+            let text = format_args!("host memory: the thread has no CUDA context, and its device has none either");
+            log::info(Subsystem::Init, log::NO_DEVICE, text);
+            Ok(None)
+        }
         Err(error) if demanded => Err(refused_by_driver(&error)),
         Err(error) => {
             let text = format_args!("host memory: {error}");
             log::info(Subsystem::Init, log::NO_DEVICE, text);
             Ok(None)
         }
+    }
+}
+
+/// The device of a thread without a context, as CUDA's runtime has it: the thread's current device, which is device 0
+/// unless the thread has named another. A program that never touched a device is not given a context for the question:
+/// one is made only for a device that the thread has named, and otherwise device 0 must have one already.
+fn usual() -> std::result::Result<Option<Context>, CudaError> {
+    match runtime_device() {
+        Some(named) if named > 0 => Context::primary(named).map(Some),
+        _ => Context::active_primary(0),
     }
 }
 

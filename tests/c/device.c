@@ -8,6 +8,8 @@
 #include "device_job.h"
 
 #include "device_calls.h"
+#include "device_capture.h"
+#include "device_threads.h"
 
 #include <dirent.h>
 
@@ -534,7 +536,15 @@ int main(int count, char** arguments) {
                {"deadline", deadline},       {"aborted-by-another", aborted_by_another},
                {"destroyed", destroyed},     {"rounds", rounds},                 {"nothing", nothing},
                {"crowded", crowded},
-               {"aborted-rounds", aborted_rounds}};
+               {"aborted-rounds", aborted_rounds},
+               {"captured", captured},       {"captured-long", captured_long}};
+  static const struct {
+    const char* name;
+    void (*body)(void);
+  } alone[] = {{"fresh-thread", fresh_thread},
+               {"untouched", untouched},
+               {"runtime-says-0", runtime_says_0},
+               {"runtime-says-1", runtime_says_1}};
   int ranks = count > 2 ? atoi(arguments[2]) : 0;
   int forks = count > 3 && strcmp(arguments[3], "processes") == 0;
   size_t at;
@@ -542,6 +552,12 @@ int main(int count, char** arguments) {
   alarm(LIMIT_SECONDS);
   if (strcmp(arguments[1], "together") == 0) {
     together(ranks);
+    printf("end\n");
+    return 0;
+  }
+  for (at = 0; at < sizeof alone / sizeof *alone; at++) {
+    if (strcmp(alone[at].name, arguments[1]) != 0) continue;
+    alone[at].body();
     printf("end\n");
     return 0;
   }

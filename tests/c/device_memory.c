@@ -36,18 +36,19 @@ static int find(const char* name, void* place) {
   return address != NULL;
 }
 
-/* Memory of a device, or managed memory: the pretend driver's, or a real one's, of which no context stays current. */
+/* Memory of a device, or managed memory: the pretend driver's, or a real one's in a context that does not stay current and
+ * is not the device's primary one, on which a communicator would be. */
 static char* allocate(int managed) {
   void* (*pretend)(size_t, int);
-  int (*init)(unsigned), (*retain)(void**, int), (*set)(void*);
+  int (*init)(unsigned), (*create)(void**, unsigned, int), (*set)(void*);
   int (*allocates)(uint64_t*, size_t), (*allocates_managed)(uint64_t*, size_t, unsigned);
-  void* context = NULL;
+  static void* context;
   uint64_t address = 0;
   if (!driver) driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
   CHECK(driver != NULL);
   if (find("pretendAllocate", &pretend)) return pretend(BYTES, managed);
   CHECK(find("cuInit", &init) && init(0) == 0);
-  CHECK(find("cuDevicePrimaryCtxRetain", &retain) && retain(&context, 0) == 0);
+  if (!context) CHECK(find("cuCtxCreate_v2", &create) && create(&context, 0, 0) == 0);
   CHECK(find("cuCtxSetCurrent", &set) && set(context) == 0);
   if (managed) CHECK(find("cuMemAllocManaged", &allocates_managed) && allocates_managed(&address, BYTES, 1) == 0);
   else CHECK(find("cuMemAlloc_v2", &allocates) && allocates(&address, BYTES) == 0);

@@ -49,6 +49,16 @@ impl Context {
         Self::retain(driver, driver.device(ordinal)?)
     }
 
+    /// The primary context of a device, if some part of the program has made it; to ask makes none.
+    ///
+    /// # Errors
+    /// As [`Context::primary`].
+    pub fn active_primary(ordinal: u32) -> Result<Option<Context>> {
+        let driver = Driver::of_process()?;
+        let device = driver.device(ordinal)?;
+        if driver.has_primary(&device)? { Self::retain(driver, device).map(Some) } else { Ok(None) }
+    }
+
     fn of(driver: &'static Driver, device: Device, raw: CUcontext, is_retained: bool) -> Context {
         let (raw, own_stream) = (Raw(raw), OnceLock::new());
         Context { inner: Arc::new(Inner { driver, device, raw, is_retained, own_stream }) }
@@ -98,10 +108,7 @@ impl Context {
         let handle = within(driver, Raw(raw), || driver.current_handle())?;
         let device = driver.device(driver.ordinal_of(handle)?)?;
         // Retaining an inactive one would make it, and with it fill some hundred megabytes of the device.
-        let (mut flags, mut is_active) = (0, 0);
-        // SAFETY: both places are writable and the device the driver's own.
-        unsafe { call!(driver, primary_state(handle, &mut flags, &mut is_active)) }?;
-        if is_active != 0 {
+        if driver.has_primary(&device)? {
             let primary = Self::retain(driver, device.clone())?;
             if primary.inner.raw == Raw(raw) {
                 return Ok(primary);
@@ -182,6 +189,16 @@ impl Context {
     /// A stream of this context that somebody else made, or one of the default streams.
     pub fn stream_ref(&self, raw: RawStream) -> StreamRef {
         StreamRef::new(self.clone(), raw)
+    }
+}
+
+impl Driver {
+    /// Whether the device's primary context is there.
+    fn has_primary(&self, device: &Device) -> Result<bool> {
+        let (mut flags, mut is_active) = (0, 0);
+        // SAFETY: both places are writable and the device the driver's own.
+        unsafe { call!(self, primary_state(device.handle, &mut flags, &mut is_active)) }?;
+        Ok(is_active != 0)
     }
 }
 

@@ -4,7 +4,8 @@
 //! not called in a forked child of a process that did so: CUDA does not work there, and what is dropped there is
 //! left alone. A machine without it is no error, nor is a driver that lacks some function, until that is called for.
 //! What a value here was made from lives as long as the value. Absent: what travels between devices, kernels, graphs,
-//! and the runtime interface (`libcudart`), with which the driver shares its primary contexts.
+//! and the runtime interface (`libcudart`), with which the driver shares its primary contexts, but for the question which
+//! device is current ([`runtime_device`]).
 //!
 //! So far only a stand-in for the driver (`standins/cuda`) has run all of this, in `memory/tests/memory/driver.rs`; NVIDIA's
 //! has not. NVIDIA's own checks more (what a handle is, what may be called while a graph is captured) and does less at once.
@@ -32,6 +33,7 @@ mod module;
 mod nvml;
 mod pinned;
 mod raw;
+mod runtime;
 mod shared;
 mod span;
 mod stream;
@@ -53,6 +55,7 @@ pub use memory::{DeviceMemory, IpcHandle, PeerMemory};
 pub use module::{Function, Module};
 pub use nvml::{NoNvml, NvLink, NvLinks, PeerStatus};
 pub use pinned::{DeviceWord, PinnedMemory, Registered};
+pub use runtime::runtime_device;
 pub use shared::SharedDeviceMemory;
 pub use span::DeviceSpan;
 pub use stream::{CaptureStatus, RawStream, Stream, StreamRef};

@@ -22,6 +22,9 @@ fn built() -> Option<&'static PathBuf> {
         command.arg("-std=c99").args(STRICT).arg("-I").arg(root().join("include"));
         command.arg(root().join("tests/c/device.c")).arg("-o").arg(&program);
         succeeds(command.args(linked()).args(["-lpthread", "-ldl"]));
+        let mut runtime = Command::new("cc");
+        runtime.arg("-std=c99").args(STRICT).args(["-shared", "-fPIC"]).arg(root().join("tests/c/libcudart.c"));
+        succeeds(runtime.arg("-o").arg(compiler::library_directory().join("libcudart.so.12")));
         Some(program)
     };
     BUILT.get_or_init(compile).as_ref()
@@ -72,8 +75,16 @@ impl Way {
     /// The same beside other runs, which have other names.
     #[track_caller]
     fn runs(self, part: &str, name: &str, settings: &[(&str, &str)]) {
-        let Some(program) = built() else { return };
-        let mut command = compiler::program(program);
+        let Some((text, _)) = self.ends(part, name, settings) else { return };
+        let told = format!(", {} path", self.taken);
+        assert!(text.contains(&told), "{part} {self:?}: no{told} in {text}");
+    }
+
+    /// Runs a part with these variables to its good end: what it said, and what was called of the stand-in. `None`
+    /// without a compiler.
+    #[track_caller]
+    fn ends(self, part: &str, name: &str, variables: &[(&str, &str)]) -> Option<(String, String)> {
+        let mut command = compiler::program(built()?);
         let ours = ["CONSORT_", "NCCL_", "CUDA_"];
         for (name, _) in std::env::vars().filter(|(name, _)| ours.iter().any(|ours| name.starts_with(ours))) {
             command.env_remove(name);
@@ -81,15 +92,18 @@ impl Way {
         // The stand-in takes turns with all processes that have this directory, also of other tests.
         let turns = std::env::temp_dir().join(format!("consort-c-devices-{}{name}", std::process::id()));
         std::fs::create_dir_all(&turns).expect("a directory");
-        command.env("LD_LIBRARY_PATH", standin_cuda_dir()).env("TMPDIR", turns);
+        let log = turns.join("log");
+        let _ = std::fs::remove_file(&log);
+        let places = std::env::join_paths([standin_cuda_dir(), compiler::library_directory()]);
+        command.env("LD_LIBRARY_PATH", places.expect("no colon in them"));
+        command.env("TMPDIR", turns).env("CONSORT_STANDIN_LOG", &log);
         command.env("CONSORT_STANDIN_QUIET", "1").env("CONSORT_STANDIN_DEVICES", self.devices.to_string());
         command.env("CONSORT_DEVICE_PATH", self.named).env("NCCL_DEBUG", "INFO");
-        command.envs(settings.iter().copied());
-        println!("{part} {self:?}");
+        command.envs(variables.iter().copied());
+        println!("{part} {self:?} {variables:?}");
         let text = succeeds(command.args([part, &self.ranks.to_string(), self.mode]));
         assert!(text.ends_with("end\n"), "{text}");
-        let told = format!(", {} path", self.taken);
-        assert!(text.contains(&told), "{part} {self:?}: no{told} in {text}");
+        Some((text, std::fs::read_to_string(log).unwrap_or_default()))
     }
 }
 
@@ -245,4 +259,39 @@ fn fifty_communicators_leave_nothing_where_ranks_map_memory() {
 #[test]
 fn a_rank_without_a_buffer_goes_with_the_others() {
     PATHS.into_iter().for_each(|way| way.passes("nothing"));
+}
+
+#[test]
+fn captures_of_other_streams_end_valid() {
+    PATHS.into_iter().chain([TOGETHER, HOST_THREADS]).for_each(|way| way.passes("captured"));
+}
+
+#[test]
+fn a_capture_while_the_device_is_watched_ends_valid() {
+    [STREAMS, KERNELS, TOGETHER].into_iter().for_each(|way| way.passes("captured-long"));
+}
+
+/// Whether a thread without a context makes a communicator of one rank on a device; what was called of the driver.
+#[track_caller]
+fn on_fresh_thread(part: &str, runtime: &[(&str, &str)], is_on_device: bool) -> String {
+    let _alone = alone();
+    let Some((text, calls)) = way(1, "threads", 2, "auto", "").ends(part, "", runtime) else {
+        return String::new();
+    };
+    assert_eq!(text.contains(", fused path"), is_on_device, "{text}");
+    calls
+}
+
+#[test]
+fn a_thread_without_a_context_has_the_device_that_the_program_uses() {
+    on_fresh_thread("fresh-thread", &[], true);
+    on_fresh_thread("runtime-says-1", &[("PRETEND_CUDART_DEVICE", "1")], true);
+}
+
+#[test]
+fn a_program_that_uses_no_device_is_given_no_context() {
+    for (part, device) in [("untouched", ""), ("runtime-says-0", "0")] {
+        let calls = on_fresh_thread(part, &[("PRETEND_CUDART_DEVICE", device)], false);
+        assert!(!calls.contains("cuDevicePrimaryCtxRetain"), "{part}: {calls}");
+    }
 }

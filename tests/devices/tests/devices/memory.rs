@@ -159,7 +159,7 @@ fn memory_of_a_device_is_refused_before_it_is_touched() {
 }
 
 #[test]
-fn a_context_that_is_not_current_makes_no_communicator_on_its_device() {
+fn a_context_that_is_neither_current_nor_primary_makes_no_communicator_on_its_device() {
     let Some(seen) = run("stand-in", "pointers", Driver::StandIn, &[]) else { return };
     pointers_are_told_apart(&seen);
 }
