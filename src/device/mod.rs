@@ -36,6 +36,7 @@ mod fused;
 mod gpu;
 mod host;
 mod memory;
+mod p2p;
 mod placement;
 mod shared;
 mod slots;

@@ -14,6 +14,7 @@ use consort_memory::driver::{CaptureStatus, Context, DeviceSpan, Event, RawStrea
 use super::fused::{Fused, FusedCall, Post, reducer};
 use super::gpu::{Gpu, Pooled};
 use super::host::Host;
+use super::p2p;
 use super::shared::{KernelsCall, OneShotCall, Order, Shared, StreamsCall, message_blocks};
 use super::submission::{self, Ordered, Submissions};
 use super::table::{self, Path, RECORD_BYTES, Record};
@@ -86,7 +87,8 @@ impl Placement {
         let gpu = Gpu::of(context);
         let group = &communicator.core().group;
         let near = |rank: &u32| !matches!(group.member.distance(*rank), Distance::Network(_));
-        let shares = group.members.iter().filter(|of| **of != group.member.rank).all(near);
+        let shares = group.members.iter().filter(|of| **of != group.member.rank).all(near)
+            && p2p::is_allowed(context.device())?;
         let process = group.member.table[group.member.rank as usize].process;
         let within = communicator.core().settings.thread_blocks;
         let loads = loads(&gpu, rank);

@@ -55,7 +55,7 @@ const RANKS_BESIDE_MAX: u32 = 8;
 /// Thread blocks of a launch that waits for peers, at most: the rest of the device is the program's.
 const BLOCKS_MAX: u32 = 64;
 
-const VARIABLE: &str = "CONSORT_DEVICE_PATH";
+pub(super) const VARIABLE: &str = "CONSORT_DEVICE_PATH";
 
 /// One rank's device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -136,6 +136,27 @@ impl NvLinks {
 }
 
 impl PeerStatus {
+    /// Whether a device reaches every other device of this machine over NVLink, directly or through switches. So does a
+    /// device that is the only one.
+    ///
+    /// # Errors
+    /// [`NoNvml`].
+    pub fn is_linked_to_all(device: &Device) -> Result<bool, NoNvml> {
+        let library = library()?;
+        let of_machine = library.nvml.device_count().map_err(refused("how many devices there are"))?;
+        let device = library.device(device)?;
+        let own = device.index().map_err(refused("which device that is"))?;
+        for number in (0..of_machine).filter(|number| *number != own) {
+            let other = library.nvml.device_by_index(number).map_err(refused("which device that is"))?;
+            match device.p2p_status(&other, P2pCapabilitiesIndex::NvLink) {
+                Ok(P2pStatus::Ok) => {}
+                Ok(_) | Err(NvmlError::NotSupported) => return Ok(false),
+                Err(error) => return Err(refused("what two devices may do")(error)),
+            }
+        }
+        Ok(true)
+    }
+
     /// What `device` may do with the memory of `other`.
     ///
     /// # Errors

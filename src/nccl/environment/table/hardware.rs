@@ -1,7 +1,8 @@
-//! Variables of hardware that is not used yet or has nothing to set: GPUs and what links them, InfiniBand and RoCE.
+//! Variables of GPUs and what links them that act, and of hardware that is not used yet or has nothing to set: these, and
+//! InfiniBand and RoCE.
 
 use super::Kind::{Flag, Integer, List, Text};
-use super::{Idle, idle};
+use super::{Idle, Variable, honoured, idle};
 
 const GPU: &str = "operations on GPUs run without it";
 const RDMA: &str = "there is no InfiniBand or RoCE transport yet: hosts are linked by TCP";
@@ -12,6 +13,24 @@ const GRAPHS: &str = "calls are not captured into CUDA graphs yet";
 const REGISTERED: &str = "buffers of GPUs are not registered";
 const AGGREGATE: &str = "switches that aggregate are not used yet";
 const ONE_SIDED: &str = "GPUs do not start transfers yet";
+
+pub(super) const HONOURED: &[Variable] = &[
+    honoured(
+        "NCCL_P2P_DISABLE",
+        Integer,
+        "0",
+        "1 on any rank: devices do not share memory, also two processes on one device; as CONSORT_DEVICE_PATH=host, where \
+         that is unset or auto, but for ranks of one process on one device (`fused`)",
+    ),
+    honoured(
+        "NCCL_P2P_LEVEL",
+        Text,
+        "",
+        "where NCCL_P2P_DISABLE is not 1: LOC or 0 is as NCCL_P2P_DISABLE=1; NVL (also NVB and C2C) is that too, unless \
+         NVML says on every rank that its device reaches all devices of the host over NVLink; PIX, PXB, PHB, SYS and \
+         other numbers restrict nothing, as distances over PCIe are not known yet",
+    ),
+];
 
 pub(super) const IDLE: &[Idle] = &[
     idle(
@@ -103,12 +122,10 @@ pub(super) const IDLE: &[Idle] = &[
             ("NCCL_GDR_FLUSH_DISABLE", "0"),
         ],
     ),
-    idle(LINKS, Text, &[("NCCL_P2P_LEVEL", "")]),
     idle(
         LINKS,
         Integer,
         &[
-            ("NCCL_P2P_DISABLE", "0"),
             ("NCCL_P2P_DIRECT_DISABLE", "0"),
             ("NCCL_P2P_USE_CUDA_MEMCPY", "0"),
             ("NCCL_P2P_READ_ENABLE", "-2"),

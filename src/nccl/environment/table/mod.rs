@@ -87,7 +87,7 @@ pub fn variables() -> impl Iterator<Item = Variable> {
         let variable = move |&(name, default)| Variable { name, kind: group.kind, default, state };
         group.variables.iter().map(variable)
     });
-    host::HONOURED.iter().copied().chain(idle)
+    host::HONOURED.iter().chain(hardware::HONOURED).copied().chain(idle)
 }
 
 /// The variable of this name.

@@ -457,3 +457,26 @@ fn paths_that_cannot_be_are_refused() {
     let parts = ["rank 0 says host", "rank 1 says auto"];
     path_is_refused(way(2, 1, "host", ""), Some("auto"), "Settings", &parts);
 }
+
+#[test]
+fn ranks_whose_devices_may_not_share_memory_go_through_the_host() {
+    let processes = Way { devices: 2, ..way(2, 1, "auto", "kernels") };
+    let through_host = |way: Way| Way { taken: "host", ..way };
+    for way in [STREAMS, KERNELS, processes] {
+        for (name, value) in [("NCCL_P2P_DISABLE", "1"), ("NCCL_P2P_LEVEL", "LOC"), ("NCCL_P2P_LEVEL", "0")] {
+            through_host(way).passes(way.start("device-typed").env(name, value));
+        }
+        for (name, value) in [("NCCL_P2P_DISABLE", "0"), ("NCCL_P2P_LEVEL", "SYS"), ("NCCL_P2P_LEVEL", "1")] {
+            way.passes(way.start("device-typed").env(name, value));
+        }
+    }
+    // Where NVML cannot say that they are linked, they are not.
+    through_host(processes).passes(processes.start("device-typed").env("NCCL_P2P_LEVEL", "NVL"));
+    // One rank is enough.
+    through_host(processes).passes(processes.start("device-typed").env_of(1, "NCCL_P2P_DISABLE", "1"));
+    // One launch for all ranks of a process shares nothing between devices.
+    FUSED.passes(FUSED.start("device-typed").env("NCCL_P2P_DISABLE", 1));
+    // What is named counts first.
+    let named = Way { named: "kernels", ..processes };
+    named.passes(named.start("device-typed").env("NCCL_P2P_DISABLE", 1));
+}
