@@ -71,7 +71,11 @@ mod tests {
         assert_eq!(limit_of(&[("NCCL_P2P_DISABLE", "1"), ("NCCL_P2P_LEVEL", "SYS")]), Limit::Never);
         assert_eq!(limit_of(&[("NCCL_P2P_DISABLE", "0"), ("NCCL_P2P_LEVEL", "LOC")]), Limit::Never);
         for (path, limit) in [("kernels", Limit::Any), ("auto", Limit::Never), ("", Limit::Never)] {
-            assert_eq!(limit_of(&[("NCCL_P2P_DISABLE", "1"), ("CONSORT_DEVICE_PATH", path)]), limit, "{path}");
+            assert_eq!(
+                limit_of(&[("NCCL_P2P_DISABLE", "1"), ("CONSORT_DEVICE_PATH", path)]),
+                limit,
+                "{path}"
+            );
         }
     }
 

@@ -117,7 +117,8 @@ pub fn current() -> Result<Option<Context>> {
         Ok(Some(context)) => Ok(Some(context)),
         Ok(None) if demanded => Context::primary(0).map(Some).map_err(|error| refused_by_driver(&error)),
         Ok(None) => {
-            let text = format_args!("host memory: the thread has no CUDA context, and its device has none either");
+            let text =
+                format_args!("host memory: the thread has no CUDA context, and its device has none either");
             log::info(Subsystem::Init, log::NO_DEVICE, text);
             Ok(None)
         }

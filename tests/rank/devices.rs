@@ -567,3 +567,18 @@ pub(crate) fn path(context: &Context) -> Result<()> {
     .into_iter()
     .collect()
 }
+
+/// Works through the host although copies between the devices do not end.
+pub(crate) fn hang(context: &Context) -> Result<()> {
+    let seats = seats(context)?;
+    on_each(&seats, |seat| {
+        let (rank, size) = seat.place();
+        let buffer = seat.device.copy_of(&[rank; 1000])?;
+        seat.comm.all_reduce(&buffer, &buffer, ReduceOp::Max, &seat.streams[0])?;
+        seat.finish()?;
+        assert_eq!(buffer.to_vec()?, [size - 1; 1000]);
+        // To free memory of a device waits for all its copies, also for this one.
+        std::mem::forget(buffer);
+        Ok(())
+    })
+}

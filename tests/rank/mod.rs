@@ -110,6 +110,7 @@ pub fn main() {
         "device-differ" => devices::differ(&context),
         "device-without" => devices::without(&context),
         "device-memory" => devices::memory(&context),
+        "device-hang" => devices::hang(&context),
         "device-path" => devices::path(&context),
         "differ" => faults::differ(&context),
         "extra" => faults::extra(&context),

@@ -4,6 +4,7 @@
 //! match on variants, never on text. Absent: ranks (the engine knows whose connection it was).
 
 use std::io;
+use std::time::Duration;
 
 use consort_memory::MemoryError;
 use consort_memory::driver::CudaError;
@@ -137,6 +138,17 @@ pub enum TransportError {
         /// What is there.
         found: u8,
     },
+    /// A copy between devices does not end: the way does not work, although the driver says so.
+    #[error(
+        "{transport}: a copy of the self-test of peer access has not ended after {after:?}; look for access control of \
+         the bus (ACS) or an IOMMU that is on, or set NCCL_P2P_DISABLE=1"
+    )]
+    SelfTestHangs {
+        /// [`crate::Transport::name`].
+        transport: &'static str,
+        /// How long it was waited for.
+        after: Duration,
+    },
 }
 
 fn advice(source: &io::Error) -> &'static str {
@@ -163,7 +175,8 @@ impl TransportError {
             | Self::Unauthorised { transport, .. }
             | Self::Driver { transport, .. }
             | Self::NoPeerAccess { transport, .. }
-            | Self::SelfTest { transport, .. } => transport,
+            | Self::SelfTest { transport, .. }
+            | Self::SelfTestHangs { transport, .. } => transport,
         }
     }
 

@@ -40,7 +40,8 @@ impl Relaxed {
     pub(super) fn begin(driver: &'static Driver) -> Self {
         let depth = DEPTH.get();
         DEPTH.set(depth + 1);
-        let restored = if depth == 0 { exchange(driver, RELAXED).map(|before| (driver, before)) } else { None };
+        let restored =
+            if depth == 0 { exchange(driver, RELAXED).map(|before| (driver, before)) } else { None };
         Relaxed { restored, thread: PhantomData }
     }
 }

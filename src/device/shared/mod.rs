@@ -20,7 +20,9 @@ use std::time::{Duration, Instant};
 
 use consort_memory::driver::{DeviceMemory, DeviceSpan, DeviceWord, PinnedMemory, Stream};
 use consort_memory::sync::{AtomicU32, Ordering};
-use consort_transports::cuda_ipc::{Arena, How, PeerArena, PeerWords, Words, check_pattern, write_pattern};
+use consort_transports::cuda_ipc::{
+    Arena, How, PeerArena, PeerWords, Probe, Words, check_pattern, write_pattern,
+};
 use consort_transports::{Shm, TransportError};
 
 pub(super) use in_stream::Order;
@@ -237,38 +239,57 @@ impl Shared {
             trial,
             scratch: Mutex::default(),
         };
-        let tried = made.try_ways(communicator);
-        if let Err(error) = &tried {
-            crate::report::warn(&format!("rank {rank}: a way between devices fails its test: {error}"));
-        }
-        agree(communicator, tried.ok().map(|()| made))
+        let made = match made.try_ways(communicator) {
+            Ok(()) => Some(made),
+            Err(Failed { error, hangs }) => {
+                crate::report::warn(&format!("rank {rank}: a way between devices fails its test: {error}"));
+                if hangs {
+                    // The device may still touch what it was given, and to free anything of it would wait for the copy.
+                    std::mem::forget((made, gpu.clone()));
+                }
+                None
+            }
+        };
+        agree(communicator, made)
     }
 
     /// Writes to all peers, and looks whether they wrote here.
-    fn try_ways(&self, communicator: &Communicator) -> Result<()> {
-        let refused = |error: TransportError| transport(self.rank, error);
+    fn try_ways(&self, communicator: &Communicator) -> std::result::Result<(), Failed> {
         let seed = |from: Rank, to: Rank| {
             communicator.core().group.uid ^ u64::from(from) << 32 ^ u64::from(to).wrapping_mul(0x9e37_79b9)
         };
         let stream = &*self.trial;
+        let core = communicator.core();
+        // Who waits for this rank below has a deadline too.
+        let limit = core.settings.connect_timeout.min(communicator.timeout() / 2);
+        let failed = |peer: Rank, error: TransportError| Failed {
+            hangs: matches!(error, TransportError::SelfTestHangs { .. }),
+            error: Error::Link {
+                from: self.rank,
+                to: peer,
+                transport: error.transport().into(),
+                cause: error.to_string(),
+            },
+        };
         let mut written = Ok(());
+        let until = Instant::now().checked_add(limit);
         for (peer, of) in (0u32..).zip(&self.peers) {
             let Some(of) = of else { continue };
             let place = of.arena.span().slice(self.rank as usize * PROBE_BYTES, PROBE_BYTES);
             let seed = seed(self.rank, peer);
-            written = written.and_then(|()| write_pattern(stream, place, seed).map_err(refused));
+            let ended = || ended(core, (until, limit), write_pattern(stream, place, seed)?);
+            written = written.and_then(|()| ended().map_err(|error| failed(peer, error)));
         }
         // In any case: the others wait here.
-        tell_all(communicator, &[1])?;
+        let told = tell_all(communicator, &[1]);
         written?;
+        told.map_err(|error| Failed { error, hangs: false })?;
+        let until = Instant::now().checked_add(limit);
         for (peer, _) in (0u32..).zip(&self.peers).filter(|(_, of)| of.is_some()) {
             let place = self.own.arena().span().slice(peer as usize * PROBE_BYTES, PROBE_BYTES);
-            check_pattern(stream, place, seed(peer, self.rank)).map_err(|error| Error::Link {
-                from: self.rank,
-                to: peer,
-                transport: "cuda-ipc".into(),
-                cause: error.to_string(),
-            })?;
+            check_pattern(stream, place, seed(peer, self.rank))
+                .and_then(|probe| ended(core, (until, limit), probe))
+                .map_err(|error| failed(peer, error))?;
         }
         Ok(())
     }
@@ -521,6 +542,29 @@ fn open(
         peers.push(Some(Peer { arena, words }));
     }
     Ok(peers)
+}
+
+/// Why the ways between the devices are not used.
+struct Failed {
+    error: Error,
+    /// Whether the device has a copy under way that does not end.
+    hangs: bool,
+}
+
+/// Waits until a step of a self-test is over, but not for ever: a bus may lose a copy.
+fn ended(
+    core: &crate::communicator::Core,
+    (until, limit): (Option<Instant>, Duration),
+    mut probe: Probe,
+) -> std::result::Result<(), TransportError> {
+    let mut waiter = core.waiter();
+    while probe.poll()?.is_pending() {
+        if until.is_some_and(|until| Instant::now() >= until) || core.group.has_failed() {
+            return Err(TransportError::SelfTestHangs { transport: "cuda-ipc", after: limit });
+        }
+        waiter.pause();
+    }
+    Ok(())
 }
 
 fn patiently<T>(

@@ -242,7 +242,8 @@ impl Captures {
     /// Ends the capture that began in a stream; its graph.
     pub(crate) fn end(&self, key: StreamKey) -> Answer<u64> {
         let mut all = self.lock();
-        let at = all.iter().position(|capture| capture.streams.contains(&key.id)).ok_or(Code::ILLEGAL_STATE)?;
+        let at =
+            all.iter().position(|capture| capture.streams.contains(&key.id)).ok_or(Code::ILLEGAL_STATE)?;
         if all[at].streams[0] != key.id {
             return Err(Code::STREAM_CAPTURE_UNMATCHED);
         }

@@ -14,6 +14,8 @@ pub(crate) enum Peers {
     None,
     /// All are said to, but a device reaches only a copy of its own of another's memory.
     Lie,
+    /// All do, but a copy between two of them never ends.
+    Hang,
 }
 
 /// What is pretended.
@@ -21,7 +23,7 @@ pub(crate) enum Peers {
 pub(crate) struct Settings {
     /// How many devices there are (`CONSORT_STANDIN_DEVICES`, 1).
     pub(crate) devices: u32,
-    /// Who reaches whom (`CONSORT_STANDIN_PEERS`: `all`, `none`, `lie`).
+    /// Who reaches whom (`CONSORT_STANDIN_PEERS`: `all`, `none`, `lie`, `hang`).
     pub(crate) peers: Peers,
     /// Hardware queues of a context (`CONSORT_STANDIN_CONNECTIONS`, else `CUDA_DEVICE_MAX_CONNECTIONS`, 8; 1 to 32).
     pub(crate) connections: usize,
@@ -57,6 +59,7 @@ impl Settings {
             peers: match var("CONSORT_STANDIN_PEERS").as_deref() {
                 Ok("none") => Peers::None,
                 Ok("lie") => Peers::Lie,
+                Ok("hang") => Peers::Hang,
                 _ => Peers::All,
             },
             connections: connections.unwrap_or(8usize).clamp(1, 32),

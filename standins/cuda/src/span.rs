@@ -67,6 +67,11 @@ impl Span {
         self.regions.iter().any(|region| region.is_device())
     }
 
+    /// Whether bytes of another device are in it.
+    pub(crate) fn is_of_peer(&self, device: u32) -> bool {
+        self.regions.iter().any(|region| region.is_device() && region.device != device)
+    }
+
     /// Copies the bytes of another that is as long.
     pub(crate) fn copy_from(&self, from: &Span) {
         let (mut to, mut from) = (self.pieces.iter().copied(), from.pieces.iter().copied());

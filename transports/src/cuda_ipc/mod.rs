@@ -28,7 +28,7 @@ use crate::{Shm, TransportError};
 use address::{OfferedArena, Way};
 
 pub use opening::{Opening, PeerArena};
-pub use probe::{check_pattern, write_pattern};
+pub use probe::{Probe, check_pattern, write_pattern};
 pub use words::{OpeningWords, PeerWords, Words};
 
 const NAME: &str = "cuda-ipc";

@@ -7,8 +7,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use consort_memory::driver::{Context, CudaErrorCause, DeviceSpan, Driver, Stream};
-use consort_transports::cuda_ipc::{Arena, How, PeerArena, check_pattern, write_pattern};
+use consort_memory::driver::{Context, CudaErrorCause, DeviceSpan, Driver, Stream, StreamRef};
+use consort_transports::cuda_ipc::{self, Arena, How, PeerArena, Probe};
 use consort_transports::{Shm, Transport, TransportError};
 
 use crate::child::{name_of, program_for};
@@ -66,6 +66,24 @@ fn arena(context: &Context, how: How<'_>) -> Option<Arena> {
         }
         Err(error) => panic!("{error}"),
     }
+}
+
+/// A step of the self-test, to its end.
+fn over(step: Result<Probe, TransportError>) -> Result<(), TransportError> {
+    let (mut probe, begun) = (step?, Instant::now());
+    while probe.poll()?.is_pending() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "not over in 20 s");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+fn write_pattern(stream: &StreamRef, to: DeviceSpan, seed: u64) -> Result<(), TransportError> {
+    over(cuda_ipc::write_pattern(stream, to, seed))
+}
+
+fn check_pattern(stream: &StreamRef, own: DeviceSpan, seed: u64) -> Result<(), TransportError> {
+    over(cuda_ipc::check_pattern(stream, own, seed))
 }
 
 fn opened(context: &Context, offer: &[u8], shm: &Shm) -> Result<PeerArena, TransportError> {

@@ -4,12 +4,15 @@
 //! asynchronous one from pageable memory has read it when the call returns, and one to pageable memory is over then.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::boundary::exports;
 use crate::code::{Answer, Code};
 use crate::context::{Context, StreamKey, stream, working};
+use crate::driver;
 use crate::memory::Intent;
 use crate::queue::Work;
+use crate::settings::Peers;
 use crate::span::Span;
 
 /// Whose memory an argument says it is.
@@ -41,6 +44,23 @@ fn copy(
     let target = span(context, to.0, bytes, Intent::Write, to.1)?;
     let source = span(context, from.0, bytes, Intent::Read, from.1)?;
     let wait = is_synchronous || !target.is_known();
+    if driver::get()?.settings.peers == Peers::Hang
+        && [&target, &source].iter().any(|span| span.is_of_peer(context.device))
+    {
+        // It leaves its queue, as what is lost on a bus leaves the engine, and ends with its context.
+        let task = move |context: &Arc<Context>| {
+            while !context.is_broken() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            drop((target, source));
+            Ok(())
+        };
+        let end = context.submit(key, None, Work::Beside(Box::new(task)))?;
+        if wait {
+            end.wait();
+        }
+        return context.check();
+    }
     let task: crate::queue::Task = if wait || source.is_known() {
         Box::new(move |_| {
             target.copy_from(&source);

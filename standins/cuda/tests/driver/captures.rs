@@ -167,9 +167,7 @@ fn what_conflicts_with_a_capture_does_so_in_every_mode() {
         conflicts("wait", UNSUPPORTED, &|| cu!(cuStreamSynchronize(stream => u64)));
         conflicts("context", UNSUPPORTED, &|| cu!(cuCtxSynchronize()));
         conflicts("its event", CAPTURED_EVENT, &|| query(inside));
-        conflicts("outside", ISOLATION, &|| {
-            cu!(cuStreamWaitEvent(stream => u64, outside => u64, 0 => u32))
-        });
+        conflicts("outside", ISOLATION, &|| cu!(cuStreamWaitEvent(stream => u64, outside => u64, 0 => u32)));
         conflicts("legacy", IMPLICIT, &|| cu!(cuEventRecord(event() => u64, 0 => u64)));
         assert_eq!(query(inside), CAPTURED_EVENT, "also afterwards");
         // Another stream joins by an event.

@@ -23,7 +23,11 @@ fn built() -> Option<&'static PathBuf> {
         command.arg(root().join("tests/c/device.c")).arg("-o").arg(&program);
         succeeds(command.args(linked()).args(["-lpthread", "-ldl"]));
         let mut runtime = Command::new("cc");
-        runtime.arg("-std=c99").args(STRICT).args(["-shared", "-fPIC"]).arg(root().join("tests/c/libcudart.c"));
+        runtime
+            .arg("-std=c99")
+            .args(STRICT)
+            .args(["-shared", "-fPIC"])
+            .arg(root().join("tests/c/libcudart.c"));
         succeeds(runtime.arg("-o").arg(compiler::library_directory().join("libcudart.so.12")));
         Some(program)
     };

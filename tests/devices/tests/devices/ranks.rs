@@ -480,3 +480,24 @@ fn ranks_whose_devices_may_not_share_memory_go_through_the_host() {
     let named = Way { named: "kernels", ..processes };
     named.passes(named.start("device-typed").env("NCCL_P2P_DISABLE", 1));
 }
+
+#[test]
+fn a_copy_between_devices_that_does_not_end_is_given_up() {
+    for way in [KERNELS, Way { devices: 2, ..way(2, 1, "auto", "kernels") }] {
+        let _alone = alone();
+        let start = way.start("device-hang").env("CONSORT_STANDIN_PEERS", "hang");
+        let mut job = start.env("CONSORT_CONNECT_TIMEOUT", 1).go();
+        for process in job.ranks() {
+            assert_eq!(job.line(process, "path"), "host", "{way:?}");
+        }
+        job.all_end_well();
+        let output = job.output();
+        for (rank, peer) in [(0, 1), (1, 0)] {
+            let told = format!(
+                "rank {rank}: a way between devices fails its test: the cuda-ipc link between rank {rank} and rank {peer} \
+                 failed: cuda-ipc: a copy of the self-test of peer access has not ended after 1s"
+            );
+            assert!(output.contains(&told), "{way:?}: no {told:?} in {output}");
+        }
+    }
+}
