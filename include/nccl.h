@@ -5,8 +5,9 @@
  * run with either library. The words are ours and say what THIS library does. What NCCL does not have is in
  * <consort.h>; the host side of the device interface is in <nccl_device.h>.
  *
- * Devices.    A communicator is on devices when all its ranks made it with a CUDA context current on the calling
- *             thread (ncclCommInitAll: on the devices it names), and otherwise on host memory. CONSORT_DEVICE says more.
+ * Devices.    A communicator is on devices when all its ranks made it on a thread that has a device: one whose CUDA
+ *             context is current, or else the runtime's current device if it is in use (ncclCommInitAll: the devices it
+ *             names). Otherwise it is on host memory. CONSORT_DEVICE says more.
  * Buffers.    On devices: memory that the rank's device reaches, or in all of a call host memory. Otherwise host memory.
  * Completion. On devices: in the order of the CUDA stream that is passed. Ranks of one process that share a device
  *             wait in their calls until all of them have called. On host memory: when the data call returns; in a

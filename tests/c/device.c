@@ -537,7 +537,8 @@ int main(int count, char** arguments) {
                {"destroyed", destroyed},     {"rounds", rounds},                 {"nothing", nothing},
                {"crowded", crowded},
                {"aborted-rounds", aborted_rounds},
-               {"captured", captured},       {"captured-long", captured_long}};
+               {"captured", captured},       {"captured-long", captured_long},
+               {"captured-itself", captured_itself}};
   static const struct {
     const char* name;
     void (*body)(void);

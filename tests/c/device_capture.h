@@ -14,8 +14,17 @@ struct capture {
   int device, ended;
   pthread_barrier_t turn;
   pthread_t thread;
-  int (*begin)(void*, int), (*end)(void*, void**), (*destroy)(void*);
+  int (*begin)(void*, int), (*end)(void*, void**), (*destroy)(void*), (*mode)(int*);
 };
+
+/* The functions of the driver that captures need. */
+static void find_capture(struct capture* capture) {
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  CHECK(driver != NULL);
+  find(driver, "cuStreamBeginCapture_v2", &capture->begin), find(driver, "cuStreamEndCapture", &capture->end);
+  find(driver, "cuGraphDestroy", &capture->destroy);
+  find(driver, "cuThreadExchangeStreamCaptureMode", &capture->mode);
+}
 
 static void* capture_thread(void* place) {
   struct capture* capture = place;
@@ -35,10 +44,7 @@ static void* capture_thread(void* place) {
 
 /* What a capture needs of the driver is made before any rank captures, which would forbid it. */
 static void open_capture(struct capture* capture, const struct rank* rank) {
-  void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  CHECK(driver != NULL);
-  find(driver, "cuStreamBeginCapture_v2", &capture->begin), find(driver, "cuStreamEndCapture", &capture->end);
-  find(driver, "cuGraphDestroy", &capture->destroy);
+  find_capture(capture);
   capture->device = rank->device;
   CHECK(pthread_barrier_init(&capture->turn, NULL, 2) == 0);
   CHECK(pthread_create(&capture->thread, NULL, capture_thread, capture) == 0);
@@ -91,6 +97,35 @@ static void captured(struct rank* rank) {
   /* Of a process that has all ranks the other captures are over too: what the check calls they would forbid. */
   meet();
   examine(&call, rank, &buffers);
+  free_buffers(&buffers);
+}
+
+/* A call in a stream that is captured is refused, and changes neither the capture nor the thread's mode. */
+static void captured_itself(struct rank* rank) {
+  struct buffers buffers = buffers_of(rank, DEVICE, DEVICE, 203);
+  struct call call = {ALL_REDUCE, ncclFloat32, ncclSum, 0, 0, 203};
+  struct capture capture;
+  void* graph = NULL;
+  int mode;
+  find_capture(&capture);
+  perform(&call, rank, &buffers, 1, 0);
+  for (mode = 0; mode < 3; mode++) {
+    int before = mode;
+    meet();
+    CU(capture.mode(&before));
+    CHECK(before == GLOBAL_MODE);
+    CU(capture.begin(rank->stream, mode));
+    CHECK(make(&call, rank, buffers.from, buffers.to) == ncclInvalidArgument);
+    CHECK(strstr(ncclGetLastError(rank->comm), "being captured into a graph") != NULL);
+    CU(capture.end(rank->stream, &graph));
+    CU(capture.destroy(graph));
+    before = GLOBAL_MODE;
+    CU(capture.mode(&before));
+    CHECK(before == mode);
+    /* Of a process that has all ranks the other captures are over too. */
+    meet();
+    perform(&call, rank, &buffers, 1, 0);
+  }
   free_buffers(&buffers);
 }
 

@@ -46,8 +46,8 @@ pub(super) const OURS: [Ours; 29] = [
     ours(
         "CONSORT_DEVICE",
         "auto",
-        "through the C interface: `auto` puts a communicator on the device that is current where it is made, `host` \
-         never asks the CUDA driver, `cuda` demands a device; the first communicator of a process decides",
+        "through the C interface: `auto` puts a communicator on the device that is current where it is made, if the \
+         program uses it, `host` never asks the CUDA driver, `cuda` demands a device; the first communicator of a process decides",
     ),
     ours(
         "CONSORT_DEVICE_PATH",

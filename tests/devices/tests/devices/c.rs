@@ -271,6 +271,11 @@ fn captures_of_other_streams_end_valid() {
 }
 
 #[test]
+fn a_call_in_a_captured_stream_is_refused_and_the_capture_ends_valid() {
+    PATHS.into_iter().chain([TOGETHER]).for_each(|way| way.passes("captured-itself"));
+}
+
+#[test]
 fn a_capture_while_the_device_is_watched_ends_valid() {
     [STREAMS, KERNELS, TOGETHER].into_iter().for_each(|way| way.passes("captured-long"));
 }
