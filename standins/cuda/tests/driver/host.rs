@@ -435,3 +435,24 @@ fn a_stuck_stream_does_not_outlive_its_context() {
         });
     });
 }
+
+#[test]
+fn a_copy_that_hangs_holds_up_its_stream_alone() {
+    let variables = [("CONSORT_STANDIN_PEERS", "hang"), ("CONSORT_STANDIN_DEVICES", "2")];
+    alone(this_test!(), &variables, || {
+        let here = start();
+        let (own, lost, other) = (allocate(64), stream(NON_BLOCKING), stream(NON_BLOCKING));
+        let mut there = 0u64;
+        ok!(cuDevicePrimaryCtxRetain(&mut there => *mut u64, 1 => i32));
+        ok!(cuCtxSetCurrent(there => u64));
+        let peers = allocate(64);
+        ok!(cuCtxSetCurrent(here => u64));
+        ok!(cuMemcpyAsync(peers => u64, own => u64, 64 => usize, lost => u64));
+        // Within a device copies end, also those that are put into a stream later.
+        ok!(cuMemcpyAsync(own + 32 => u64, own => u64, 32 => usize, other => u64));
+        ok!(cuStreamSynchronize(other => u64));
+        assert_eq!(cu!(cuStreamQuery(lost => u64)), NOT_READY);
+        assert_eq!(cu!(cuStreamQuery(other => u64)), 0);
+        // The process ends nevertheless.
+    });
+}
