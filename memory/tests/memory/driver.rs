@@ -16,7 +16,7 @@ use consort_memory::driver::{
 use consort_memory::{Mapping, Span, SpanMut};
 
 /// A kernel that stores its thread's number plus what it is given.
-const PTX: &str = "
+pub(crate) const PTX: &str = "
 .version 7.0
 .target sm_70
 .address_size 64
@@ -69,7 +69,7 @@ fn driver() -> Option<&'static Driver> {
     }
 }
 
-fn context() -> Option<Context> {
+pub(crate) fn context() -> Option<Context> {
     driver()?;
     Some(Context::primary(0).expect("the primary context of the first device"))
 }
@@ -386,7 +386,7 @@ fn images_that_are_none_are_refused() {
 }
 
 /// Runs a test of this file in a process of its own, with the variable that tells it what to open.
-fn child<F: Fn()>(_: F, value: &str) {
+pub(crate) fn child<F: Fn()>(_: F, value: &str) {
     // The name of a test, as the harness has it, is its path without the program's own name.
     let (_, name) = std::any::type_name::<F>().split_once("::").expect("a path");
     let mut command = Command::new(std::env::current_exe().expect("this program"));
@@ -400,7 +400,7 @@ fn child<F: Fn()>(_: F, value: &str) {
     );
 }
 
-fn given() -> Option<String> {
+pub(crate) fn given() -> Option<String> {
     std::env::var("CONSORT_TEST_GIVEN").ok()
 }
 
