@@ -8,7 +8,7 @@
 //! device is current ([`runtime_device`]).
 //!
 //! So far only a stand-in for the driver (`standins/cuda`) has run all of this, in `memory/tests/memory/driver.rs`; NVIDIA's
-//! has not. NVIDIA's own checks more (what a handle is, what may be called while a graph is captured) and does less at once.
+//! has not. NVIDIA's own checks more (what a handle is) and does less at once.
 
 /// Calls a function of the driver by the name of its entry in `Functions`; the error says which it was.
 macro_rules! call {
