@@ -11,6 +11,7 @@ use consort_memory::Held;
 use consort_memory::driver::{Context, CudaError, DeviceMemory, DeviceSpan, Event};
 
 use super::flight::Flight;
+use super::images;
 use super::slots::Slots;
 
 /// A device and what is kept for it.
@@ -91,7 +92,7 @@ impl Gpu {
         let known = all.iter().filter_map(Weak::upgrade).find(|gpu| gpu.context() == context);
         known.unwrap_or_else(|| {
             let gpu = Arc::new(Gpu {
-                kernels: Kernels::new(context),
+                kernels: Kernels::new(context, images::told),
                 slots: Slots::new(context),
                 events: Arc::default(),
                 tables: Arc::default(),

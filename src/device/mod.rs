@@ -35,6 +35,7 @@ mod flight;
 mod fused;
 mod gpu;
 mod host;
+mod images;
 mod memory;
 mod p2p;
 mod placement;

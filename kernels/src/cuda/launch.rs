@@ -11,10 +11,9 @@ use consort_memory::driver::{Context, CudaError, DeviceSpan, Function, Module, P
 use consort_memory::{Plain, Span, SpanMut};
 
 use super::layout::{Factors, Folds, Job, Launch, MAX_INLINE_JOBS, MAX_PLACES, OneShot};
-use super::{
-    FOLD_COPY, Kernel, MAX_BLOCK_THREADS, RUN_COPY, RUN_SHARED_BYTES_MAX, WARP_THREADS, function_name, image,
-    ptx,
-};
+use super::loading::{Listener, Loaded, Loader};
+use super::{FOLD_COPY, Form, Kernel, MAX_BLOCK_THREADS, RUN_COPY, RUN_SHARED_BYTES_MAX, WARP_THREADS};
+use super::{function_name, image};
 use crate::{DataType, ReduceOp, Reducer};
 
 /// Bytes of a job that are worth a block of their own.
@@ -62,14 +61,15 @@ pub enum Types {
 /// launches what is loaded already waits for nobody who loads.
 pub struct Kernels {
     context: Context,
-    functions: Mutex<HashMap<Which, Loaded>>,
+    loader: Loader,
+    functions: Mutex<HashMap<Which, Launchable>>,
     /// Held while the driver loads.
     modules: Mutex<HashMap<Option<DataType>, Module>>,
 }
 
 /// A kernel that is loaded.
 #[derive(Clone)]
-struct Loaded {
+struct Launchable {
     function: Arc<Function>,
     /// The most threads of a block of which each multiprocessor has room for one, whatever its dynamic shared memory.
     threads_max: u32,
@@ -124,14 +124,20 @@ impl Table {
 }
 
 impl Kernels {
-    /// Those of a context; nothing is loaded yet.
-    pub fn new(context: &Context) -> Self {
-        Kernels { context: context.clone(), functions: Mutex::default(), modules: Mutex::default() }
+    /// Those of a context; nothing is loaded yet. The listener is told of every image.
+    pub fn new(context: &Context, listener: Listener) -> Self {
+        let (context, loader) = (context.clone(), Loader::new(listener));
+        Kernels { context, loader, functions: Mutex::default(), modules: Mutex::default() }
     }
 
     /// Where they run.
     pub fn context(&self) -> &Context {
         &self.context
+    }
+
+    /// The images that are in the context, in the order in which they came.
+    pub fn images(&self) -> Vec<Loaded> {
+        self.loader.loaded()
     }
 
     /// Whether a launch of these jobs needs a [`Table`], and of how many bytes.
@@ -157,7 +163,7 @@ impl Kernels {
         table: Option<&Table>,
         end: Option<End>,
     ) -> Result<(), CudaError> {
-        let Loaded { function, threads_max } = self.function(Kernel::Fold, reducer)?;
+        let Launchable { function, threads_max } = self.function(Kernel::Fold, reducer)?;
         let records: Vec<Job> = jobs.iter().map(|job| record(job, reducer)).collect();
         let longest = records.iter().map(|job| job.bytes).max().unwrap_or(0) as usize;
         let count = records.len().max(1) as u32;
@@ -204,7 +210,7 @@ impl Kernels {
     ) -> Result<(), CudaError> {
         assert!(launch.len() >= size_of::<Launch>(), "a launch record of {} bytes", launch.len());
         assert!(shape.shared_bytes <= RUN_SHARED_BYTES_MAX, "{} bytes of shared memory", shape.shared_bytes);
-        let Loaded { function, threads_max } = self.function(Kernel::Run, reducer)?;
+        let Launchable { function, threads_max } = self.function(Kernel::Run, reducer)?;
         let address = launch.address();
         let params = [(&raw const address).cast::<c_void>()];
         let threads = shape.threads.min(threads_max);
@@ -223,7 +229,7 @@ impl Kernels {
         parameters: &OneShot,
         blocks: u32,
     ) -> Result<(), CudaError> {
-        let Loaded { function, threads_max } = self.function(Kernel::OneShot, Some(reducer))?;
+        let Launchable { function, threads_max } = self.function(Kernel::OneShot, Some(reducer))?;
         let threads = one_shot_threads(parameters.bytes as usize).min(threads_max);
         let params = [(&raw const *parameters).cast::<c_void>()];
         // SAFETY: the kernel takes one `OneShot` by value, whose addresses the caller's spans gave.
@@ -249,7 +255,7 @@ impl Kernels {
         }
         let capability = self.context.device().compute_capability;
         let is_wanted =
-            |of: &DataType| types == Types::All || image(Some(*of), capability).form == super::Form::Binary;
+            |of: &DataType| types == Types::All || image(Some(*of), capability).form == Form::Binary;
         for data_type in DataType::ALL.into_iter().filter(is_wanted) {
             for op in ReduceOp::ALL {
                 outcome = outcome.and(self.named((kernel, Some(data_type), op)).map(drop));
@@ -258,12 +264,12 @@ impl Kernels {
         outcome
     }
 
-    fn function(&self, kernel: Kernel, reducer: Option<&Reducer>) -> Result<Loaded, CudaError> {
+    fn function(&self, kernel: Kernel, reducer: Option<&Reducer>) -> Result<Launchable, CudaError> {
         let of = |reducer: &Reducer| (kernel, Some(reducer.data_type()), reducer.op());
         self.named(reducer.map_or((kernel, None, ReduceOp::Sum), of))
     }
 
-    fn named(&self, which: Which) -> Result<Loaded, CudaError> {
+    fn named(&self, which: Which) -> Result<Launchable, CudaError> {
         if let Some(known) = locked(&self.functions).get(&which) {
             return Ok(known.clone());
         }
@@ -277,7 +283,7 @@ impl Kernels {
         let module = match modules.get(&data_type) {
             Some(known) => known.clone(),
             None => {
-                let module = self.load(data_type)?;
+                let module = self.loader.load(&self.context, data_type)?;
                 modules.insert(data_type, module.clone());
                 module
             }
@@ -292,15 +298,9 @@ impl Kernels {
         {
             threads_max /= 2;
         }
-        let loaded = Loaded { function, threads_max };
-        locked(&self.functions).insert(which, loaded.clone());
-        Ok(loaded)
-    }
-
-    fn load(&self, data_type: Option<DataType>) -> Result<Module, CudaError> {
-        let best = image(data_type, self.context.device().compute_capability);
-        // A driver that does not take machine code of this kind compiles the text.
-        self.context.load(best.bytes).or_else(|_| self.context.load(ptx(data_type).bytes))
+        let launchable = Launchable { function, threads_max };
+        locked(&self.functions).insert(which, launchable.clone());
+        Ok(launchable)
     }
 }
 

@@ -68,7 +68,7 @@ impl Device {
         let context = Context::primary(0).expect("the context of device 0");
         println!("{:?}", context.device());
         let stream = context.create_stream().expect("a stream");
-        Some(Device { kernels: Kernels::new(&context), stream, context })
+        Some(Device { kernels: Kernels::new(&context, |_, _| ()), stream, context })
     }
 
     fn memory(&self, bytes: usize) -> DeviceMemory {

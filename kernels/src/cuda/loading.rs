@@ -1,0 +1,100 @@
+//! How images get into a context: machine code where the driver takes it, else PTX, and what is told of it.
+//!
+//! Invariant: no image is taken in the place of another without a word to the listener, once an image and context. Absent:
+//! who is told, and which images are wanted.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use consort_memory::driver::{Context, CudaError, CudaErrorCause, Device, Module};
+
+use super::images::{Damaged, Form, Image, image, ptx};
+use crate::DataType;
+
+/// An image that is in a context.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Loaded {
+    /// For example `f32.sm_90.cubin`.
+    pub name: &'static str,
+    /// Machine code, or text that the driver has compiled or taken from its cache.
+    pub form: Form,
+    /// From its decompression to the driver's answer.
+    pub took: Duration,
+}
+
+/// What there is to tell of an image.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Loading<'a> {
+    /// The machine code is not in the context; the driver is about to compile the text, which may take seconds.
+    Refused {
+        /// The machine code.
+        binary: &'static str,
+        /// What is loaded in its place.
+        text: &'static str,
+        /// Why.
+        error: &'a CudaError,
+    },
+    /// It is in the context.
+    Done(&'a Loaded),
+}
+
+/// Who is told, while the image is loaded: it must not load or launch.
+pub type Listener = fn(&Device, &Loading<'_>);
+
+/// Loads images into one context.
+pub(super) struct Loader {
+    listener: Listener,
+    loaded: Mutex<Vec<Loaded>>,
+    /// Machine code of which was told that it is not taken.
+    refused: Mutex<BTreeSet<&'static str>>,
+}
+
+impl Loader {
+    pub(super) fn new(listener: Listener) -> Self {
+        Loader { listener, loaded: Mutex::default(), refused: Mutex::default() }
+    }
+
+    /// What is there, in the order in which it came.
+    pub(super) fn loaded(&self) -> Vec<Loaded> {
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Loads the kernels of a type.
+    pub(super) fn load(&self, context: &Context, data_type: Option<DataType>) -> Result<Module, CudaError> {
+        let (best, text) = (image(data_type, context.device().compute_capability), ptx(data_type));
+        match self.attempt(context, best) {
+            Err(error) if best != text => {
+                let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+                let is_first = refused.insert(best.name);
+                drop(refused);
+                if is_first {
+                    let told = Loading::Refused { binary: best.name, text: text.name, error: &error };
+                    (self.listener)(context.device(), &told);
+                }
+                self.attempt(context, text)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn attempt(&self, context: &Context, image: Image) -> Result<Module, CudaError> {
+        let start = Instant::now();
+        let module = context.load(&image.bytes().map_err(damaged)?)?;
+        let loaded = Loaded { name: image.name, form: image.form, took: start.elapsed() };
+        (self.listener)(context.device(), &Loading::Done(&loaded));
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner).push(loaded);
+        Ok(module)
+    }
+}
+
+fn damaged(_: Damaged) -> CudaError {
+    CudaError {
+        call: "cuModuleLoadDataEx",
+        code: 0,
+        name: String::new(),
+        cause: CudaErrorCause::Unfit("the compressed image is damaged"),
+    }
+}

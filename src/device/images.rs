@@ -1,0 +1,26 @@
+//! What is told of the images of kernels: in which form each came, and what is compiled that need not be.
+//!
+//! Invariant: none is compiled in the place of machine code without a warning. Absent: loading.
+
+use consort_kernels::cuda::{Form, Loaded, Loading};
+use consort_memory::driver::Device;
+
+/// Tells it in the library's log.
+pub(super) fn told(device: &Device, loading: &Loading<'_>) {
+    let Device { ordinal, name, compute_capability: (major, minor), .. } = device;
+    let place = format!("device {ordinal} ({name}, compute capability {major}.{minor})");
+    match loading {
+        Loading::Refused { binary, text, error } => crate::report::warn(&format!(
+            "the driver of {place} does not take the machine code {binary}: {error}. It compiles {text} instead, which \
+             takes seconds in every process unless its cache has the result"
+        )),
+        Loading::Done(Loaded { name, form, took, .. }) => {
+            let form = match form {
+                Form::Binary => "machine code",
+                Form::Text => "text that the driver has compiled",
+            };
+            crate::report::inform(&format!("{name} is on {place}: {form}, {:.1} ms", took.as_secs_f64() * 1e3));
+        }
+        _ => {}
+    }
+}
