@@ -1,7 +1,7 @@
 //! Modules, their functions, and launches of them.
 //!
 //! Invariant: a launch has copied its parameters when the call returns, and holds its module until it has ended. Absent:
-//! cubins and fat binaries, linking.
+//! machine code that consort does not ship, fat binaries, linking.
 
 use std::ffi::CString;
 use std::sync::Arc;
@@ -14,12 +14,15 @@ use crate::driver;
 use crate::engine::{Facts, Launch, Program};
 use crate::memory::{Bytes, Kind, Mapping, Place, Region, Store};
 use crate::queue::Work;
+use crate::shipped;
 
-/// A loaded text.
+/// A loaded image.
 #[derive(Debug)]
 pub(crate) struct Module {
     pub(crate) context: Arc<Context>,
-    pub(crate) program: Program,
+    pub(crate) program: Arc<Program>,
+    /// Whether it is consort's, so that the manifest knows its kernels.
+    is_shipped: bool,
     /// Where its variables are; 0 when it has none.
     globals: u64,
 }
@@ -32,12 +35,21 @@ pub(crate) struct Function {
     pub(crate) name: String,
     pub(crate) c_name: CString,
     pub(crate) facts: Facts,
+    /// Registers of a thread, of kernels that the manifest knows.
+    registers: Option<u32>,
     pub(crate) max_dynamic_shared: AtomicU32,
 }
 
-/// Shared memory of a block without asking for more, and with.
+/// Shared memory of a block without asking for more, and with: static and dynamic together.
 pub(crate) const SHARED: u32 = 48 << 10;
 pub(crate) const SHARED_OPT_IN: u32 = 163 << 10;
+/// Shared memory of a multiprocessor, and what the driver takes of it for each block.
+pub(crate) const SHARED_MULTIPROCESSOR: u32 = 164 << 10;
+pub(crate) const SHARED_RESERVED: u32 = 1 << 10;
+/// Registers of a multiprocessor and, at most, of a block.
+pub(crate) const REGISTERS: u32 = 64 << 10;
+/// Threads of a multiprocessor.
+pub(crate) const THREADS: u32 = 2048;
 
 /// What is to be launched.
 #[derive(Clone, Copy, Debug)]
@@ -49,11 +61,21 @@ pub(crate) struct Shape {
 }
 
 impl Module {
-    /// Takes a text; what is wrong with it is said as a compiler would.
-    pub(crate) fn load(context: &Arc<Context>, text: &str) -> Result<Self, (Code, String)> {
-        let program = Program::parse(text).map_err(|error| (Code::INVALID_PTX, error.to_string()))?;
-        let globals = Self::place(context, program.image()).map_err(|code| (code, String::new()))?;
-        Ok(Module { context: Arc::clone(context), program, globals })
+    /// Takes an image; what is wrong with a text is said as a compiler would.
+    pub(crate) fn load(context: &Arc<Context>, image: &[u8]) -> Result<Self, (Code, String)> {
+        let wordless = |code| (code, String::new());
+        let shipped = shipped::program(image);
+        let is_shipped = shipped.is_some();
+        let program = match shipped {
+            Some(program) => program,
+            None if is_elf(image) => return Err(wordless(Code::NO_BINARY_FOR_GPU)),
+            None => {
+                let text = std::str::from_utf8(image).map_err(|_| wordless(Code::INVALID_IMAGE))?;
+                Arc::new(Program::parse(text).map_err(|error| (Code::INVALID_PTX, error.to_string()))?)
+            }
+        };
+        let globals = Self::place(context, program.image()).map_err(wordless)?;
+        Ok(Module { context: Arc::clone(context), program, is_shipped, globals })
     }
 
     fn place(context: &Arc<Context>, image: &[u8]) -> Answer<u64> {
@@ -85,14 +107,18 @@ impl Module {
     }
 
     pub(crate) fn function(self: &Arc<Self>, name: &str) -> Option<Function> {
-        let facts = self.program.facts(name)?;
+        let mut facts = self.program.facts(name)?;
+        let registers = self.is_shipped.then(|| shipped::registers(name)).flatten();
+        facts.registers = registers.unwrap_or(facts.registers);
+        let unasked = SHARED.saturating_sub(facts.shared_bytes);
         Some(Function {
             context: Arc::clone(&self.context),
             module: Arc::clone(self),
             name: name.to_owned(),
             c_name: CString::new(name).unwrap_or_default(),
             facts,
-            max_dynamic_shared: AtomicU32::new(SHARED),
+            registers,
+            max_dynamic_shared: AtomicU32::new(unasked),
         })
     }
 }
@@ -111,16 +137,17 @@ impl Function {
         self.facts.max_threads.clamp(1, 1024)
     }
 
-    /// Blocks that one multiprocessor runs at once.
+    /// Blocks that one multiprocessor runs at once: what there is room for, and no more than the settings say.
     pub(crate) fn occupancy(&self, threads: u32, shared_bytes: usize) -> Answer<u32> {
-        let shared = self.facts.shared_bytes as usize + shared_bytes;
         if threads == 0 {
             return Err(Code::INVALID_VALUE);
         }
+        let shared = self.facts.shared_bytes as usize + shared_bytes;
         if threads > self.max_threads() || shared > SHARED_OPT_IN as usize {
             return Ok(0);
         }
-        Ok(driver::get()?.settings.blocks_per_multiprocessor())
+        let settings = driver::get()?.settings.blocks_per_multiprocessor();
+        Ok(settings.min(room(threads, shared as u32, self.registers)))
     }
 
     /// The parameters as one piece, from an array of addresses or from the piece that `extra` names.
@@ -179,7 +206,7 @@ impl Function {
         {
             return Err(Code::INVALID_VALUE);
         }
-        let together = settings.blocks_per_multiprocessor() * settings.multiprocessors();
+        let together = self.occupancy(threads, shared_bytes as usize)? * settings.multiprocessors();
         if is_cooperative && blocks > together {
             return Err(Code::COOPERATIVE_LAUNCH_TOO_LARGE);
         }
@@ -208,6 +235,20 @@ impl Function {
     }
 }
 
+/// Blocks that a multiprocessor of capability 8.0 has room for at once, by the threads, the bytes of shared memory and the
+/// registers of a thread that each needs.
+fn room(threads: u32, shared: u32, registers: Option<u32>) -> u32 {
+    let warps = threads.div_ceil(32);
+    let by_threads = THREADS / 32 / warps;
+    let by_shared = SHARED_MULTIPROCESSOR / (shared + SHARED_RESERVED).next_multiple_of(128);
+    // Warps get registers, 256 at a time; a multiprocessor has them in four parts, and a warp's are in one of these.
+    let by_registers = registers.map_or(u32::MAX, |registers| {
+        let each = (registers * 32).next_multiple_of(256).max(256);
+        4 * (REGISTERS / 4 / each) / warps.next_multiple_of(4)
+    });
+    by_threads.min(by_shared).min(by_registers)
+}
+
 /// Reads bytes of the caller's.
 fn read(address: u64, place: &mut [u8]) -> Answer {
     let from = In::<u8>::from_address(address);
@@ -217,19 +258,45 @@ fn read(address: u64, place: &mut [u8]) -> Answer {
     Ok(())
 }
 
-/// What is at the address of an image: a text, or why it is refused.
-pub(crate) fn image_text(image: In<u8>) -> Answer<String> {
+fn is_elf(image: &[u8]) -> bool {
+    image.starts_with(b"\x7fELF")
+}
+
+/// What is at the address of an image: a text without its zero, or machine code that the manifest may have; else why it is
+/// refused.
+pub(crate) fn image_bytes(image: In<u8>) -> Answer<Vec<u8>> {
     let mut bytes = Vec::new();
     loop {
         let byte = image.at(bytes.len())?;
         if byte == 0 {
-            break;
+            return Ok(bytes);
         }
         bytes.push(byte);
         // Told apart before more is read than there is: neither has a zero at its end.
-        if bytes == *b"\x7fELF" || bytes == [0x50, 0xed, 0x55, 0xba] {
+        if is_elf(&bytes) && driver::get()?.settings.takes_binaries {
+            return shipped::binary(image);
+        }
+        if is_elf(&bytes) || bytes == [0x50, 0xed, 0x55, 0xba] {
             return Err(Code::NO_BINARY_FOR_GPU);
         }
     }
-    String::from_utf8(bytes).map_err(|_| Code::INVALID_IMAGE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_registers_and_shared_memory_take_room() {
+        // Threads alone: 2048.
+        assert_eq!([32, 33, 512, 1024].map(|threads| room(threads, 0, None)), [64, 32, 4, 2]);
+        // Registers: 79 of a thread are 10 * 256 of a warp, of which 6 are in each of four parts; 64 are 8 * 256.
+        assert_eq!([128, 256, 512].map(|threads| room(threads, 0, Some(79))), [6, 3, 1]);
+        assert_eq!([64, 65, 80, 128].map(|registers| room(512, 0, Some(registers))), [2, 1, 1, 1]);
+        assert_eq!(room(1024, 0, Some(255)), 0);
+        // A block's warps are counted in fours.
+        assert_eq!(room(32, 0, Some(64)), 8);
+        // Shared memory: 164 KiB, of which each block has 1 KiB that it does not see.
+        assert_eq!([0, 40, 81, 82, 163].map(|kib| room(64, kib << 10, None)), [32, 4, 2, 1, 1]);
+    }
 }

@@ -37,6 +37,9 @@ pub(crate) struct Settings {
     pub(crate) blocks_max: u32,
     /// Bytes of a device (`CONSORT_STANDIN_MEMORY`, 1 GiB).
     pub(crate) memory: u64,
+    /// Whether machine code that consort ships for capability 8.0 is taken, its text run in its place
+    /// (`CONSORT_STANDIN_BINARIES=refuse`: as by a driver that takes none).
+    pub(crate) takes_binaries: bool,
     /// File to which calls are appended (`CONSORT_STANDIN_LOG`).
     pub(crate) log: Option<PathBuf>,
     /// Whether nothing is said at `cuInit` (`CONSORT_STANDIN_QUIET=1`).
@@ -68,6 +71,7 @@ impl Settings {
             seed: number("CONSORT_STANDIN_SEED").unwrap_or(1),
             blocks_max: number("CONSORT_STANDIN_BLOCKS_MAX").unwrap_or(64u32).max(1),
             memory: number("CONSORT_STANDIN_MEMORY").unwrap_or(1 << 30),
+            takes_binaries: var("CONSORT_STANDIN_BINARIES").as_deref() != Ok("refuse"),
             log: std::env::var_os("CONSORT_STANDIN_LOG").map(PathBuf::from),
             quiet: var("CONSORT_STANDIN_QUIET").is_ok_and(|value| value == "1"),
         }

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use crate::boundary::{Out, Text, exports};
 use crate::code::{Answer, Code};
 use crate::driver;
+use crate::module::{REGISTERS, SHARED, SHARED_MULTIPROCESSOR, SHARED_OPT_IN, SHARED_RESERVED, THREADS};
 use crate::settings::Peers;
 
 fn put_text(place: Out<c_char>, room: c_int, text: &str) -> Answer {
@@ -31,11 +32,11 @@ fn attribute(number: c_int, ordinal: c_int) -> Answer<c_int> {
         5 => i32::MAX,
         6 | 7 => 65535,
         // Shared memory, constants, a warp, pitch, registers.
-        8 => 48 << 10,
+        8 => SHARED as i32,
         9 => 64 << 10,
         10 => 32,
         11 => i32::MAX,
-        12 | 82 => 65536,
+        12 | 82 => REGISTERS as i32,
         // Clocks in kHz, alignment, overlap, multiprocessors.
         13 => 1_000_000,
         14 | 51 => 512,
@@ -48,25 +49,25 @@ fn attribute(number: c_int, ordinal: c_int) -> Answer<c_int> {
         36 => 1_000_000,
         37 => 512,
         38 => 4 << 20,
-        39 => 2048,
+        39 => THREADS as i32,
         40 => 2,
         // Unified addresses, compute capability, priorities, caches.
         41 => 1,
         75 => settings.capability.0 as i32,
         76 => settings.capability.1 as i32,
         78..=80 => 1,
-        81 => 164 << 10,
+        81 => SHARED_MULTIPROCESSOR as i32,
         // Managed memory; the host's atomics do not reach it over a link.
         83 => 1,
         // Preemption; registered memory has the host's address; memory operations of streams.
         90..=94 | 122 | 123 => 1,
         95 => 1,
-        97 => 163 << 10,
+        97 => SHARED_OPT_IN as i32,
         98 | 99 => 1,
         // Virtual memory, exported as descriptors.
         102 | 103 => 1,
         106 => settings.blocks_per_multiprocessor() as i32,
-        111 => 1024,
+        111 => SHARED_RESERVED as i32,
         113 => 1,
         115 => 1,
         129 => 1,

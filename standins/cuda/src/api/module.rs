@@ -8,7 +8,7 @@ use crate::boundary::{In, Out, Text, exports};
 use crate::code::{Answer, Code};
 use crate::context::{stream, working};
 use crate::driver;
-use crate::module::{Function, Module, SHARED_OPT_IN, Shape, image_text};
+use crate::module::{Function, Module, SHARED_OPT_IN, Shape, image_bytes};
 
 /// `CUlaunchConfig`.
 #[repr(C)]
@@ -60,25 +60,36 @@ fn error_log(count: u32, options: In<u32>, values: In<u64>) -> Answer<Option<(u6
     Ok((place != 0 && bytes > 0).then_some((place, bytes)))
 }
 
+/// Refuses an image that is for later devices than these are: machine code is for 8.0, a text says for which it is.
+fn refuse_later(image: &[u8]) -> Answer {
+    let (major, minor) = driver::get()?.settings.capability;
+    let Ok(text) = std::str::from_utf8(image) else {
+        return if major < 8 { Err(Code::NO_BINARY_FOR_GPU) } else { Ok(()) };
+    };
+    let target = text.lines().find_map(|line| line.trim().strip_prefix(".target sm_"));
+    let target = target.and_then(|target| target.trim_end_matches(',').parse::<u32>().ok());
+    match target {
+        Some(target) if target > 10 * major + minor => Err(Code::INVALID_PTX),
+        _ => Ok(()),
+    }
+}
+
 fn load(place: Out<u64>, image: In<u8>, log: Option<(u64, u64)>) -> Answer {
     place.check()?;
     let context = working()?;
     // Loading may wait for the device, and here always does: who relies on less finds out.
     context.synchronize()?;
-    let text = image_text(image)?;
-    let (major, minor) = driver::get()?.settings.capability;
-    let target = text.lines().find_map(|line| line.trim().strip_prefix(".target sm_"));
-    let target = target.and_then(|target| target.trim_end_matches(',').parse::<u32>().ok());
-    if target.is_some_and(|target| target > 10 * major + minor) {
-        return Err(Code::INVALID_PTX);
-    }
-    let module = Module::load(&context, &text).map_err(|(code, words)| {
+    let image = image_bytes(image)?;
+    refuse_later(&image)?;
+    let module = Module::load(&context, &image).map_err(|(code, words)| {
         if let Some((start, bytes)) = log {
             let mut shown: Vec<u8> = words.bytes().take(bytes as usize - 1).collect();
             shown.push(0);
             let _ = Out::from_address(start).put_all(&shown);
         }
-        eprintln!("consort's stand-in for the CUDA driver: {words}");
+        if !words.is_empty() {
+            eprintln!("consort's stand-in for the CUDA driver: {words}");
+        }
         code
     })?;
     let driver = driver::get()?;
@@ -109,7 +120,8 @@ fn attribute(function: &Function, number: u32) -> Answer<u32> {
 }
 
 exports! {
-    /// A text of PTX that ends with a zero; nothing else is taken. After all that was submitted has ended.
+    /// A text of PTX that ends with a zero, or machine code that consort ships; nothing else is taken. After all that was
+    /// submitted has ended.
     fn cuModuleLoadData(place: Out<u64>, image: In<u8>) {
         load(place, image, None)
     }

@@ -3,6 +3,7 @@
 #[macro_use]
 mod support;
 
+mod binaries;
 mod captures;
 mod host;
 mod kernels;
