@@ -19,7 +19,10 @@ pub(super) fn told(device: &Device, loading: &Loading<'_>) {
                 Form::Binary => "machine code",
                 Form::Text => "text that the driver has compiled",
             };
-            crate::report::inform(&format!("{name} is on {place}: {form}, {:.1} ms", took.as_secs_f64() * 1e3));
+            crate::report::inform(&format!(
+                "{name} is on {place}: {form}, {:.1} ms",
+                took.as_secs_f64() * 1e3
+            ));
         }
         _ => {}
     }

@@ -50,7 +50,10 @@ impl Image {
 impl fmt::Debug for Image {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = self.compressed.len();
-        f.debug_struct("Image").field("name", &self.name).field("compressed_bytes", &bytes).finish_non_exhaustive()
+        f.debug_struct("Image")
+            .field("name", &self.name)
+            .field("compressed_bytes", &bytes)
+            .finish_non_exhaustive()
     }
 }
 
@@ -176,7 +179,15 @@ mod tests {
 
     #[test]
     fn every_type_has_machine_code() {
-        let machines = [((8, 0), 80), ((8, 6), 80), ((8, 9), 80), ((9, 0), 90), ((10, 0), 100), ((10, 3), 100), ((12, 0), 120)];
+        let machines = [
+            ((8, 0), 80),
+            ((8, 6), 80),
+            ((8, 9), 80),
+            ((9, 0), 90),
+            ((10, 0), 100),
+            ((10, 3), 100),
+            ((12, 0), 120),
+        ];
         for (capability, made) in machines {
             for data_type in types() {
                 let (best, text) = (image(data_type, capability), ptx(data_type));
@@ -206,7 +217,12 @@ mod tests {
                 let mut bytes = whole.to_vec();
                 bytes[at] ^= 0x10;
                 assert_eq!(damaged(bytes), Err(Damaged(image.name)), "byte {at} of {}", image.name);
-                assert_eq!(damaged(whole[..at].to_vec()), Err(Damaged(image.name)), "{at} bytes of {}", image.name);
+                assert_eq!(
+                    damaged(whole[..at].to_vec()),
+                    Err(Damaged(image.name)),
+                    "{at} bytes of {}",
+                    image.name
+                );
             }
         }
         // A stream that gives more than any image has.
@@ -223,7 +239,10 @@ mod tests {
             let value = |what: &str| line[line.iter().position(|word| *word == what).unwrap() + 1];
             assert_eq!((value("spilled"), value("stack")), ("0", "0"), "{line:?}");
             assert!(value("registers").parse::<u32>().unwrap() <= 65536 / MAX_BLOCK_THREADS, "{line:?}");
-            assert!(value("shared").parse::<u32>().unwrap() <= super::super::STATIC_SHARED_BYTES_MAX, "{line:?}");
+            assert!(
+                value("shared").parse::<u32>().unwrap() <= super::super::STATIC_SHARED_BYTES_MAX,
+                "{line:?}"
+            );
         }
     }
 

@@ -49,7 +49,8 @@ type Which = (Kernel, Option<DataType>, ReduceOp);
 /// Which types' kernels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Types {
-    /// Those of which there is machine code for the device.
+    /// Those of which there is machine code for the device: all types, on devices that the images are made for. None any
+    /// more once the driver has refused machine code, so that it does not compile all types at once.
     Assembled,
     /// All; the driver compiles those of which there is none, which takes seconds where its cache does not have them.
     All,
@@ -254,8 +255,12 @@ impl Kernels {
             outcome = self.named((kernel, None, ReduceOp::Sum)).map(drop);
         }
         let capability = self.context.device().compute_capability;
-        let is_wanted =
-            |of: &DataType| types == Types::All || image(Some(*of), capability).form == Form::Binary;
+        let is_wanted = |of: &DataType| {
+            let is_assembled =
+                || image(Some(*of), capability).form == Form::Binary && !self.loader.has_refused();
+            types == Types::All || is_assembled()
+        };
+        // Asked when it is a type's turn: by then the driver may have refused one before.
         for data_type in DataType::ALL.into_iter().filter(is_wanted) {
             for op in ReduceOp::ALL {
                 outcome = outcome.and(self.named((kernel, Some(data_type), op)).map(drop));

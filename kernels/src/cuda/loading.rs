@@ -62,6 +62,11 @@ impl Loader {
         self.loaded.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Whether the driver has refused machine code that is made for the device.
+    pub(super) fn has_refused(&self) -> bool {
+        !self.refused.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     /// Loads the kernels of a type.
     pub(super) fn load(&self, context: &Context, data_type: Option<DataType>) -> Result<Module, CudaError> {
         let (best, text) = (image(data_type, context.device().compute_capability), ptx(data_type));

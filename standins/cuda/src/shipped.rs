@@ -64,7 +64,10 @@ fn manifest() -> &'static Manifest {
             match words[..] {
                 ["image", name, hash, bytes, ..] => {
                     let stem = name.split('.').next().unwrap_or_default();
-                    let text = TEXTS.iter().map(|(text, _)| *text).find(|text| text.strip_suffix(".ptx") == Some(stem));
+                    let text = TEXTS
+                        .iter()
+                        .map(|(text, _)| *text)
+                        .find(|text| text.strip_suffix(".ptx") == Some(stem));
                     let is_binary = name == format!("{stem}.{ARCHITECTURE}.cubin");
                     if let (true, Some(text)) = (is_binary || Some(name) == text, text) {
                         read.images.insert(hash.to_owned(), text);
@@ -115,7 +118,9 @@ pub(crate) fn binary(image: In<u8>) -> Answer<Vec<u8>> {
     let number = |at: usize, bytes: usize| {
         header[at..at + bytes].iter().rev().fold(0u64, |number, byte| number << 8 | u64::from(*byte))
     };
-    let end = |start: usize, entry: usize, count: usize| number(start, 8).checked_add(number(entry, 2) * number(count, 2));
+    let end = |start: usize, entry: usize, count: usize| {
+        number(start, 8).checked_add(number(entry, 2) * number(count, 2))
+    };
     let ends = [end(32, 54, 56), end(40, 58, 60)].map(|end| end.unwrap_or(u64::MAX));
     let bytes = usize::try_from(ends[0].max(ends[1])).map_err(|_| Code::NO_BINARY_FOR_GPU)?;
     if !manifest().lengths.contains(&bytes) {

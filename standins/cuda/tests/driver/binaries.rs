@@ -58,7 +58,8 @@ fn shipped_machine_code_is_taken() {
             let (result, module) = load(&image(name));
             assert_eq!(result, 0, "{name}");
             let of = name.split('.').next().expect("a type");
-            let kernel = if of == "copy" { "consort_run_copy".into() } else { format!("consort_run_{of}_sum") };
+            let kernel =
+                if of == "copy" { "consort_run_copy".into() } else { format!("consort_run_{of}_sum") };
             let function = function(module, &CString::new(kernel.clone()).expect("a name"));
             assert_eq!(attribute(function, 4), registers(&kernel), "{kernel}");
         }
@@ -86,7 +87,9 @@ fn other_machine_code_is_refused() {
 fn machine_code_is_refused_when_asked() {
     alone(this_test!(), &[("CONSORT_STANDIN_BINARIES", "refuse")], || {
         start();
-        names(".sm_80.cubin").into_iter().for_each(|name| assert_eq!(load(&image(name)).0, NO_BINARY, "{name}"));
+        names(".sm_80.cubin")
+            .into_iter()
+            .for_each(|name| assert_eq!(load(&image(name)).0, NO_BINARY, "{name}"));
         // The text is taken, and its kernels have the same registers.
         let text = [image("bf16.ptx"), vec![0]].concat();
         let (result, module) = load(&text);

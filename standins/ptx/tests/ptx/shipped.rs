@@ -4,21 +4,26 @@
 //! Beside every rank a watcher runs, a thread of the host's as it were: it waits for the word `done` and then reads
 //! all that the rank has written. `CONSORT_PTX_SEEDS=n` tries n schedules of each that must be clean.
 
+use std::sync::LazyLock;
+
 use consort_standin_ptx::check::Checked;
 use consort_standin_ptx::{HostStore, Launch, Module, Options, Problem, run};
+
+use miniz_oxide::inflate::decompress_to_vec_zlib;
 
 use crate::support::records::{Record, Ring, element, floats, job, launch};
 use crate::support::{Wrong, anything, clean, first, found, race};
 
 macro_rules! images {
     ($($name:literal)*) => {
-        [$(($name, include_str!(concat!("../../../../kernels/cuda/images/", $name, ".ptx")))),*]
+        [$(($name, include_bytes!(concat!("../../../../kernels/cuda/images/", $name, ".ptx.z")))),*]
     };
 }
 
-const IMAGES: [(&str, &str); 13] =
+/// As they are committed: compressed.
+static IMAGES: [(&str, &[u8]); 13] =
     images!["bf16" "copy" "f16" "f32" "f64" "f8e4m3" "f8e5m2" "i32" "i64" "i8" "u32" "u64" "u8"];
-const F32: &str = IMAGES[3].1;
+static F32: LazyLock<String> = LazyLock::new(|| text(IMAGES[3].1));
 
 const FOLD: &str = "consort_fold_f32_sum";
 const RUN: &str = "consort_run_f32_sum";
@@ -37,6 +42,11 @@ again: ld.acquire.sys.global.u64 %rd4, [%rd0]; setp.ne.u64 %p, %rd4, %rd3; @%p b
 more: ld.global.u32 %r0, [%rd1]; add.s64 %rd1, %rd1, 4; setp.lt.u64 %p, %rd1, %rd2; @%p bra more;
     ret;
 }";
+
+/// An image as it was before it was compressed.
+fn text(compressed: &[u8]) -> String {
+    String::from_utf8(decompress_to_vec_zlib(compressed).expect("a whole image")).expect("a text")
+}
 
 fn module(text: &str) -> Module {
     Module::parse(text).unwrap_or_else(|error| panic!("{error}"))
@@ -79,8 +89,8 @@ fn nth(kernel: &str, old: &str, nth: usize, new: &str) -> Module {
 
 #[test]
 fn every_image_parses() {
-    for (name, text) in IMAGES {
-        assert!(module(text).kernels().len() >= 2, "{name}");
+    for (name, compressed) in IMAGES {
+        assert!(module(&text(compressed)).kernels().len() >= 2, "{name}");
     }
 }
 
@@ -140,7 +150,7 @@ fn fold(module: &Module, skew: u64, options: &Options) -> Result<(), Wrong> {
 
 #[test]
 fn folds() {
-    let module = module(F32);
+    let module = module(&F32);
     for skew in [0, 4, 16] {
         clean("fold", 12, |options| fold(&module, skew, &options));
     }
@@ -174,7 +184,7 @@ fn ring(module: &Module, ring: Ring, options: &Options) -> Result<(), Wrong> {
 
 #[test]
 fn rings() {
-    let module = module(F32);
+    let module = module(&F32);
     clean("a ring of two", 30, |options| ring(&module, RING, &options));
     let three = Ring { ranks: 3, instances: 2, chunk: 400, ..RING };
     clean("a ring of three", 6, |options| ring(&module, three, &options));
@@ -243,7 +253,7 @@ fn rings_with_a_thread_that_skips_a_barrier() {
 
 #[test]
 fn rings_with_wrong_plans() {
-    let module = module(F32);
+    let module = module(&F32);
     // Of two ranks each waits for the other anyway.
     let early = Ring { ranks: 3, chunk: 128, credit_early: 100, ..RING };
     found("a credit not waited for", 300, anything, |options| ring(&module, early, &options));
@@ -268,7 +278,7 @@ fn alone(module: &Module, options: &Options, abort: Option<u64>) -> Result<(), W
 #[test]
 fn a_rank_whose_peer_is_missing() {
     let waits = |problem: &Problem| matches!(problem, Problem::Deadlock { .. });
-    let module = module(F32);
+    let module = module(&F32);
     found("a missing rank", 1, waits, |options| alone(&module, &options, None));
     clean("a missing rank and an abort", 10, |options| alone(&module, &options, Some(20_000)));
 }
@@ -304,7 +314,7 @@ fn one_shot(module: &Module, ranks: usize, elements: usize, options: &Options) -
 
 #[test]
 fn one_shots() {
-    let module = module(F32);
+    let module = module(&F32);
     clean("one-shot of two", 30, |options| one_shot(&module, 2, 101, &options));
     clean("one-shot of three", 10, |options| one_shot(&module, 3, 67, &options));
 }
@@ -360,7 +370,7 @@ fn two_shot(module: &Module, ranks: usize, elements: usize, options: &Options) -
 
 #[test]
 fn two_shots() {
-    let module = module(F32);
+    let module = module(&F32);
     clean("two-shot of two", 20, |options| two_shot(&module, 2, 150, &options));
     clean("two-shot of three", 8, |options| two_shot(&module, 3, 100, &options));
 }

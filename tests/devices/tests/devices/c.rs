@@ -36,9 +36,9 @@ fn built() -> Option<&'static PathBuf> {
 
 /// Where ranks are, the path that they ask for and the one that they must take.
 #[derive(Clone, Copy, Debug)]
-struct Way {
+pub(crate) struct Way {
     ranks: u32,
-    mode: &'static str,
+    pub(crate) mode: &'static str,
     devices: u32,
     named: &'static str,
     taken: &'static str,
@@ -49,11 +49,11 @@ const fn way(ranks: u32, mode: &'static str, devices: u32, named: &'static str, 
 }
 
 /// Threads that share a device.
-const FUSED: Way = way(3, "threads", 1, "auto", "fused");
+pub(crate) const FUSED: Way = way(3, "threads", 1, "auto", "fused");
 /// Processes that share a device.
-const STREAMS: Way = way(3, "processes", 1, "auto", "streams");
+pub(crate) const STREAMS: Way = way(3, "processes", 1, "auto", "streams");
 /// Ranks with a device each.
-const KERNELS: Way = way(2, "processes", 2, "auto", "kernels");
+pub(crate) const KERNELS: Way = way(2, "processes", 2, "auto", "kernels");
 /// The same in one process.
 const TOGETHER: Way = way(2, "threads", 2, "auto", "kernels");
 /// Any ranks, through the host.
@@ -65,7 +65,7 @@ const HOST_THREADS: Way = way(3, "threads", 1, "host", "host");
 const PATHS: [Way; 4] = [FUSED, STREAMS, KERNELS, HOST];
 
 impl Way {
-    const fn of(self, ranks: u32) -> Way {
+    pub(crate) const fn of(self, ranks: u32) -> Way {
         Way { ranks, ..self }
     }
 
@@ -79,9 +79,16 @@ impl Way {
     /// The same beside other runs, which have other names.
     #[track_caller]
     fn runs(self, part: &str, name: &str, settings: &[(&str, &str)]) {
-        let Some((text, _)) = self.ends(part, name, settings) else { return };
-        let told = format!(", {} path", self.taken);
-        assert!(text.contains(&told), "{part} {self:?}: no{told} in {text}");
+        self.says(part, name, settings);
+    }
+
+    /// The same; what it has printed, the library's log at level INFO among it. `None` without a compiler.
+    #[track_caller]
+    pub(crate) fn says(self, part: &str, name: &str, settings: &[(&str, &str)]) -> Option<String> {
+        let (text, _) = self.ends(part, name, settings)?;
+        let path = format!(", {} path", self.taken);
+        assert!(text.contains(&path), "{part} {self:?}: no{path} in {text}");
+        Some(text)
     }
 
     /// Runs a part with these variables to its good end: what it said, and what was called of the stand-in. `None`

@@ -2,6 +2,7 @@
 //! says anything about NVIDIA's driver or devices.
 
 mod c;
+mod images;
 mod memory;
 mod ptx_folds;
 mod ranks;

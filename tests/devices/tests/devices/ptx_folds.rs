@@ -4,10 +4,10 @@
 //! Sources are random bytes, so that NaNs, infinities and subnormals are among them; `CONSORT_SEED` sets the seed.
 
 use consort_kernels::cuda::layout::{Factors, Folds, Job, MAX_INLINE_JOBS, MAX_PLACES};
+use consort_kernels::cuda::ptx;
 use consort_kernels::{DataType, ReduceOp, Reducer, Source, Store, Target};
 use consort_memory::{Span, SpanMut};
 use consort_standin_ptx::{Launch, Module, Options, Plain, run};
-use consort_tests::compiler::root;
 
 /// The types that fold, and the names of their images.
 const IMAGES: [(DataType, &str); 12] = [
@@ -127,8 +127,8 @@ fn shipped_folds_have_the_bits_of_the_host() {
     println!("CONSORT_SEED={seed}");
     let mut random = Random(seed);
     for (data_type, name) in IMAGES {
-        let image = root().join("kernels/cuda/images").join(name).with_extension("ptx");
-        let text = std::fs::read_to_string(&image).expect("the image");
+        let text = ptx(Some(data_type)).bytes().expect("the image");
+        let text = String::from_utf8(text).expect("a text");
         let module = Module::parse(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
         let size = data_type.size();
         for (op, op_name) in [

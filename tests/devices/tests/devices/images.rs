@@ -1,0 +1,79 @@
+//! Which images of kernels the library loads, by its log at level INFO, and what it says when the driver refuses one; on
+//! the stand-in driver, which takes the machine code that consort ships.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use consort_tests::job::alone;
+
+use crate::c::{FUSED, KERNELS, STREAMS, Way};
+
+/// Every type, and the copies.
+const TYPES: usize = 13;
+
+/// How often each image is loaded, by `device (process)`: from lines as
+/// `host:pid:tid NCCL INFO f32.sm_80.cubin is on device 0 (...): machine code, 1.0 ms`.
+fn loaded(text: &str) -> BTreeMap<(String, String), usize> {
+    let mut loaded = BTreeMap::new();
+    for line in text.lines() {
+        let Some((start, said)) = line.split_once(" NCCL INFO ") else { continue };
+        let Some((name, place)) = said.split_once(" is on device ") else { continue };
+        let process = start.split(':').nth(1).expect("a process");
+        let device = place.split(' ').next().expect("a device");
+        *loaded.entry((name.to_owned(), format!("{device} {process}"))).or_default() += 1;
+        let form = if name.ends_with(".cubin") {
+            "): machine code, "
+        } else {
+            "): text that the driver has compiled, "
+        };
+        assert!(place.contains(form), "{line}");
+    }
+    loaded
+}
+
+/// Runs every collective; what the log says of images.
+fn collectives(way: Way, variables: &[(&str, &str)]) -> Option<String> {
+    let _alone = alone();
+    way.says("collectives", "", variables)
+}
+
+#[test]
+fn machine_code_is_what_runs() {
+    for way in [FUSED.of(2), STREAMS.of(2), KERNELS] {
+        let Some(text) = collectives(way, &[]) else { return };
+        let loaded = loaded(&text);
+        assert!(loaded.keys().all(|(name, _)| name.ends_with(".sm_80.cubin")), "{way:?}: {loaded:?}");
+        assert!(loaded.values().all(|times| *times == 1), "{way:?}: {loaded:?}");
+        let places: BTreeSet<&String> = loaded.keys().map(|(_, place)| place).collect();
+        // Ranks that wait for each other have all types before the first call, others those that calls ask for.
+        let is_whole = loaded.len() == TYPES * places.len();
+        assert!(is_whole || way.mode == "threads" && !loaded.is_empty(), "{way:?}: {loaded:?}");
+        assert!(!text.contains("does not take the machine code"), "{text}");
+    }
+}
+
+#[test]
+fn machine_code_that_is_refused_is_a_warning() {
+    for way in [FUSED.of(2), STREAMS.of(2), KERNELS] {
+        let Some(text) = collectives(way, &[("CONSORT_STANDIN_BINARIES", "refuse")]) else { return };
+        let loaded = loaded(&text);
+        assert!(!loaded.is_empty(), "{text}");
+        for ((name, place), times) in &loaded {
+            let stem = name.strip_suffix(".ptx").unwrap_or_else(|| panic!("{way:?}: {loaded:?}"));
+            assert_eq!(*times, 1, "{way:?}: {loaded:?}");
+            let (device, process) = place.split_once(' ').expect("a process");
+            let of = format!("the driver of device {device} (");
+            let refused = format!(
+                "does not take the machine code {stem}.sm_80.cubin: cuModuleLoadDataEx: CUDA_ERROR_NO_BINARY_FOR_GPU (209). It \
+                 compiles {name} instead, which takes seconds"
+            );
+            let is_it = |line: &&str| {
+                line.contains(&format!(":{process}:")) && line.contains(&of) && line.contains(&refused)
+            };
+            let lines: Vec<&str> = text.lines().filter(is_it).collect();
+            assert!(
+                lines.len() == 1 && lines[0].contains(" NCCL WARN "),
+                "{way:?}, {name}: {lines:?} in {text}"
+            );
+        }
+    }
+}
