@@ -3,7 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use consort_kernels::cuda::{Form, Kernels, RunShape, Table, layout};
+use consort_memory::driver::Context;
 use consort_tests::job::alone;
+use consort_tests::own_process::in_own_process;
+use consort_tests::standin::standin_cuda_dir;
 
 use crate::c::{FUSED, KERNELS, STREAMS, Way};
 
@@ -76,4 +80,29 @@ fn machine_code_that_is_refused_is_a_warning() {
             );
         }
     }
+}
+
+#[test]
+fn images_are_listed_and_records_of_all_lengths_launched() {
+    let name = "images::images_are_listed_and_records_of_all_lengths_launched";
+    let place = standin_cuda_dir().display().to_string();
+    in_own_process(name, &[("LD_LIBRARY_PATH", place.as_str())], || {
+        let context = Context::primary(0).expect("the context of device 0");
+        let kernels = Kernels::new(&context, |_, _| ());
+        let images = || kernels.images().iter().map(|image| (image.name, image.form)).collect::<Vec<_>>();
+        assert_eq!(images(), []);
+        let (stream, table) = (context.create_stream().expect("a stream"), Table::new(&context, 4096));
+        let table = table.expect("a table");
+        // No programs: the kernel ends at once.
+        table.write(0, &[layout::Launch::default()]);
+        // The kernel has static shared memory besides, of which a launch does not tell.
+        for shared_bytes in [0, 47 << 10, (47 << 10) + 8, (48 << 10) - 8, 48 << 10, 100 << 10] {
+            let shape = RunShape { blocks: 1, threads: 32, shared_bytes, is_cooperative: false };
+            let _entered = context.enter().expect("the context");
+            let launched = kernels.run(&stream, None, table.device_span(), shape);
+            launched.unwrap_or_else(|error| panic!("{shared_bytes} bytes: {error}"));
+            stream.synchronize().expect("the kernel's end");
+        }
+        assert_eq!(images(), [("copy.sm_80.cubin", Form::Binary)]);
+    });
 }
