@@ -92,7 +92,7 @@ impl Gpu {
         let known = all.iter().filter_map(Weak::upgrade).find(|gpu| gpu.context() == context);
         known.unwrap_or_else(|| {
             let gpu = Arc::new(Gpu {
-                kernels: Kernels::new(context, images::told),
+                kernels: Kernels::new(context, images::log_loading),
                 slots: Slots::new(context),
                 events: Arc::default(),
                 tables: Arc::default(),

@@ -1,12 +1,12 @@
-//! What is told of the images of kernels: in which form each came, and what is compiled that need not be.
+//! The log lines about images of kernels: in which form each was loaded, and which machine code a driver refused.
 //!
-//! Invariant: none is compiled in the place of machine code without a warning. Absent: loading.
+//! Invariant: the driver compiles no text in the place of machine code without a warning. Absent: loading.
 
 use consort_kernels::cuda::{Form, Loaded, Loading};
 use consort_memory::driver::Device;
 
-/// Tells it in the library's log.
-pub(super) fn told(device: &Device, loading: &Loading<'_>) {
+/// Writes what became of an image to the library's log.
+pub(super) fn log_loading(device: &Device, loading: &Loading<'_>) {
     let Device { ordinal, name, compute_capability: (major, minor), .. } = device;
     let place = format!("device {ordinal} ({name}, compute capability {major}.{minor})");
     match loading {

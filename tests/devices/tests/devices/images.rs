@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use consort_kernels::cuda::{Form, Kernels, RunShape, Table, layout};
+use consort_kernels::cuda::{Form, Kernels, RUN_SHARED_BYTES_MAX, RunShape, Table, layout};
 use consort_memory::driver::Context;
 use consort_tests::job::alone;
 use consort_tests::own_process::in_own_process;
@@ -95,9 +95,9 @@ fn images_are_listed_and_records_of_all_lengths_launched() {
         let table = table.expect("a table");
         // No programs: the kernel ends at once.
         table.write(0, &[layout::Launch::default()]);
-        // The kernel has static shared memory besides, of which a launch does not tell.
-        for shared_bytes in [0, 47 << 10, (47 << 10) + 8, (48 << 10) - 8, 48 << 10, 100 << 10] {
-            let shape = RunShape { blocks: 1, threads: 32, shared_bytes, is_cooperative: false };
+        // The kernel has static shared memory besides; together they need no more than every launch has.
+        for shared_bytes in [0, RUN_SHARED_BYTES_MAX - 8, RUN_SHARED_BYTES_MAX] {
+            let shape = RunShape { blocks: 1, threads: 32, shared_bytes };
             let _entered = context.enter().expect("the context");
             let launched = kernels.run(&stream, None, table.device_span(), shape);
             launched.unwrap_or_else(|error| panic!("{shared_bytes} bytes: {error}"));
