@@ -24,7 +24,7 @@ constexpr u64 grain = 128;
 // Targets and sources of one fold together.
 constexpr u32 max_places = 32;
 constexpr u32 max_ranks = 16;
-constexpr u32 max_programs = 16;
+constexpr u32 max_programs = 64;
 constexpr u32 max_inline_jobs = 8;
 
 enum Action : u8 { action_fold = 0, action_signal = 1, action_wait = 2 };
@@ -102,6 +102,8 @@ struct Program {
     u64 left;
     u64 sequence;
     u64 abort;
+    u64 next;
+    u64 next_bytes;
     u64 slot_bytes;
     u32 lane_count;
     u32 instances;
@@ -114,10 +116,16 @@ struct Program {
     Factors factors;
 };
 
+struct Entry {
+    u64 program;
+    u32 end_block;
+    u32 record_bytes;
+};
+
 struct Launch {
     u32 programs;
     u32 reserved;
-    u64 program[max_programs];
+    Entry program[max_programs];
 };
 
 struct Job {

@@ -149,39 +149,8 @@ template <class T, class Op> CONSORT_FN void run_lane(const Block &block) {
     }
 }
 
-// Finds the program of this block, copies its record and runs its lane.
-template <class T, class Op> CONSORT_FN void run_program(u64 launch, u64 *record) {
-    if (thread() == 0) {
-        u32 programs = u32(load_u64(CONSORT_FIELD(launch, Launch, programs)));
-        u32 first = 0;
-        u64 found = 0;
-        CONSORT_ROLLED
-        for (u32 i = 0; i < programs && found == 0; i++) {
-            u64 program = load_u64(CONSORT_FIELD(launch, Launch, program[i]));
-            // And the instances behind it.
-            u64 shape = load_u64(CONSORT_FIELD(program, Program, lane_count));
-            u32 count = u32(shape) * u32(shape >> 32);
-            if (block() - first < count) {
-                found = program;
-                consort_shared.record_bytes = u32(load_u64(CONSORT_FIELD(program, Program, chunk_count)) >> 32);
-            } else {
-                first += count;
-            }
-        }
-        consort_shared.program = found;
-        consort_shared.first_block = first;
-    }
-    barrier();
-    u64 source = consort_shared.program;
-    if (source == 0) {
-        return;
-    }
-    u32 words = consort_shared.record_bytes / 8;
-    CONSORT_ROLLED
-    for (u32 i = thread(); i < words; i += threads()) {
-        record[i] = load_u64(source + i * 8);
-    }
-    barrier();
+// Runs this block's lane of the program whose record is in shared memory; `own` is the block's number within the program.
+template <class T, class Op> CONSORT_FN void run_record(u64 *record, u32 words, u32 own) {
     const Program &program = *reinterpret_cast<const Program *>(record);
     u32 instances = program.instances;
     Block block;
@@ -193,7 +162,6 @@ template <class T, class Op> CONSORT_FN void run_program(u64 launch, u64 *record
     u64 *chunks = record + (block.base - record) + program.counter_count * instances;
     block.chunks = reinterpret_cast<Chunk *>(chunks);
     block.raised = record + words;
-    u32 own = consort::block() - consort_shared.first_block;
     block.lane = own / instances;
     block.instance = own % instances;
     block.abort = program.abort;
@@ -213,6 +181,47 @@ template <class T, class Op> CONSORT_FN void run_program(u64 launch, u64 *record
     barrier();
     run_lane<T, Op>(block);
     end_block(program.left, program.done, program.sequence, program.lane_count * instances);
+}
+
+// Finds the programs of this block, copies the record of each and runs its lane.
+template <class T, class Op> CONSORT_FN void run_program(u64 launch, u64 *record) {
+    u32 programs = u32(load_u64(CONSORT_FIELD(launch, Launch, programs)));
+    if (thread() == 0) {
+        consort_shared.program = 0;
+    }
+    barrier();
+    // The record lies in the host's memory: threads look at entries side by side, not one after the other.
+    CONSORT_ROLLED
+    for (u32 i = thread(); i < programs; i += threads()) {
+        u64 shape = load_u64(CONSORT_FIELD(launch, Launch, program[i].end_block));
+        u32 first = i == 0 ? 0 : u32(load_u64(CONSORT_FIELD(launch, Launch, program[i - 1].end_block)));
+        if (block() >= first && block() < u32(shape)) {
+            consort_shared.program = load_u64(CONSORT_FIELD(launch, Launch, program[i].program));
+            consort_shared.record_bytes = u32(shape >> 32);
+            consort_shared.first_block = first;
+        }
+    }
+    barrier();
+    u64 source = consort_shared.program;
+    u64 bytes = consort_shared.record_bytes;
+    u32 own = block() - consort_shared.first_block;
+    CONSORT_ROLLED
+    while (source != 0) {
+        u32 words = u32(bytes) / 8;
+        CONSORT_ROLLED
+        for (u32 i = thread(); i < words; i += threads()) {
+            record[i] = load_u64(source + i * 8);
+        }
+        barrier();
+        const Program &program = *reinterpret_cast<const Program *>(record);
+        source = program.next;
+        bytes = program.next_bytes;
+        if (own < program.lane_count * program.instances) {
+            run_record<T, Op>(record, words, own);
+        }
+        // The next record comes into its place.
+        barrier();
+    }
 }
 
 } // namespace consort

@@ -31,9 +31,12 @@ struct Launch {
     after: Arc<Pooled<Event>>,
 }
 
-/// A launch that is about to be made, and before which no other is.
+/// A launch that is about to be made. No other of the device is before it has been, or was given up.
 pub(super) struct Admission<'a> {
-    launches: MutexGuard<'a, Vec<Launch>>,
+    /// None for a launch that does not count.
+    launches: Option<MutexGuard<'a, Vec<Launch>>>,
+    /// How many of the first ones it comes after, beside those of its own communicators.
+    waited: usize,
     of: Vec<Weak<Last>>,
     blocks: u32,
 }
@@ -55,14 +58,13 @@ impl Flight {
         lasts: &[Arc<Last>],
         blocks: u32,
     ) -> Result<Admission<'_>, CudaError> {
-        let mut launches = self.launches.lock().unwrap_or_else(PoisonError::into_inner);
         let of: Vec<Weak<Last>> = lasts.iter().map(Arc::downgrade).collect();
         if blocks == 0 {
-            return Ok(Admission { launches, of, blocks });
+            return Ok(Admission { launches: None, waited: 0, of, blocks });
         }
-        let total = |launches: &[Launch]| launches.iter().map(|launch| launch.blocks).sum::<u32>();
+        let mut launches = self.launches.lock().unwrap_or_else(PoisonError::into_inner);
         let most = self.blocks_max.max(blocks);
-        if total(&launches) + blocks > most {
+        if launches.iter().map(|launch| launch.blocks).sum::<u32>() + blocks > most {
             let mut outcome = Ok(());
             launches.retain(|launch| match launch.after.query() {
                 Ok(is_over) => !is_over,
@@ -73,22 +75,42 @@ impl Flight {
             });
             outcome?;
         }
-        let is_own = |launch: &mut Launch| launch.of.iter().any(|one| of.iter().any(|own| own.ptr_eq(one)));
-        let mut before: u32 = launches.extract_if(.., is_own).map(|launch| launch.blocks).sum();
-        while total(&launches) + blocks.max(before) > most && !launches.is_empty() {
-            stream.wait_event(&launches[0].after)?;
-            before += launches.remove(0).blocks;
+        let (mut before, mut beside) = (0, 0);
+        for launch in launches.iter() {
+            *(if launch.is_of(&of) { &mut before } else { &mut beside }) += launch.blocks;
         }
-        Ok(Admission { launches, of, blocks: blocks.max(before) })
+        let mut waited = 0;
+        while beside + blocks.max(before) > most
+            && let Some(oldest) = launches.get(waited)
+        {
+            waited += 1;
+            if !oldest.is_of(&of) {
+                stream.wait_event(&oldest.after)?;
+                (before, beside) = (before + oldest.blocks, beside - oldest.blocks);
+            }
+        }
+        Ok(Admission { launches: Some(launches), waited, of, blocks: blocks.max(before) })
+    }
+}
+
+impl Launch {
+    /// Whether one of these communicators had part in it.
+    fn is_of(&self, communicators: &[Weak<Last>]) -> bool {
+        self.of.iter().any(|one| communicators.iter().any(|other| other.ptr_eq(one)))
     }
 }
 
 impl Admission<'_> {
     /// The launch is made, and this event comes after it.
-    pub(super) fn goes_until(mut self, after: &Arc<Pooled<Event>>) {
-        if self.blocks > 0 {
-            let (of, blocks) = (std::mem::take(&mut self.of), self.blocks);
-            self.launches.push(Launch { of, blocks, after: after.clone() });
-        }
+    pub(super) fn goes_until(self, after: &Arc<Pooled<Event>>) {
+        let Admission { launches, waited, of, blocks } = self;
+        let Some(mut launches) = launches else { return };
+        // What it comes after is under way as long as it has not begun, and not beside it.
+        let mut nth = 0;
+        launches.retain(|launch| {
+            nth += 1;
+            nth > waited && !launch.is_of(&of)
+        });
+        launches.push(Launch { of, blocks, after: after.clone() });
     }
 }

@@ -1,27 +1,30 @@
 //! What the calls of a group put on their devices: which of them go there together, and in which order.
 //!
 //! Two kernels of a device are not promised to run side by side, nor are two streams: what stands at the head of a
-//! hardware queue holds up all that is behind it. So whatever waits for a peer is put on a device in an order that is the
-//! same on all ranks ([`Key`]), and calls of one key, whose ends may wait for each other, in one launch.
+//! hardware queue holds up all that is behind it. So what waits for a peer is put on a device in the order of the calls,
+//! which NCCL demands to be the same on all ranks that have them in common, and what may wait for each other, the
+//! messages of a communicator in a group, in one launch.
 //!
-//! Every message has a key that both of its ends know. Launches take keys in ascending order and no key is split between
-//! two. So of all messages under way the ones of the least key have both ends on their devices: one can always go on.
+//! A launch has as many messages as a rank has links, one after the other on each; a group over more links than a launch
+//! has room for ([`Grouping::place_messages`]) takes several, in the order of their distance round the ranks, which both
+//! ends of a message know: of all messages under way those of the least distance have both ends on their devices.
 //!
-//! Invariant: sets are submitted in their order, each when all of its calls are made; what a group could not make is
-//! refused on all communicators whose calls wait for it. Absent: what is launched, which the paths know.
+//! Invariant: sets are submitted in their order, each when all of its calls are made; a call that could not be made
+//! refuses its own set and no other. Absent: what is launched, which the paths know.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 
 use consort_kernels::cuda::layout::MAX_PROGRAMS;
-use consort_memory::driver::{CudaError, Event, RawStream, StreamRef};
+use consort_memory::driver::{CudaError, Event, RawStream};
 
 use super::gpu::{Gpu, Pooled};
 use super::placement::{Entry, Placement};
-use super::shared::{OneShotLaunch, RunProgram, StreamsProgram, launch, walk};
+use super::shared::{OneShotLaunch, RunLaunch, RunProgram, StreamsProgram, walk};
 use super::table::Path;
 use super::trouble::failed;
+use crate::Rank;
 use crate::call::Kind;
 use crate::error::{Error, Result};
 
@@ -54,15 +57,14 @@ pub(super) enum Work {
     Streams(Box<StreamsProgram>),
 }
 
-/// Where a call stands in the order of a group: collectives first, in the order of the calls of their communicator; then
-/// messages, the first between two ranks before the second, by the distance that they go round the ranks. Communicators
-/// of equal place take turns by their numbers, which all of their ranks know.
+/// Where a call stands in the order of a group: as it was called, but the messages of a communicator at the place of the
+/// first of them, and after its collectives. Calls that ranks of this process make of one communicator stand together.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Key {
+    position: usize,
     is_message: bool,
-    nth: usize,
+    /// Of messages of a launch: how far they go round the ranks.
     distance: u32,
-    communicator: u64,
 }
 
 /// A call of a group, in the order in which the group's calls are made; the set that it belongs to, if it has one.
@@ -89,18 +91,14 @@ struct Set<'e, 'a> {
 
 /// The calls in the order in which they are made, and what puts them on their devices.
 pub(super) fn ordered<'e, 'a>(entries: &'e [Entry<'a>]) -> (Vec<Ordered<'e, 'a>>, Submissions<'e, 'a>) {
-    let mut keyed: Vec<(Key, &'e Entry<'a>)> = Vec::with_capacity(entries.len());
-    for entry in entries.iter().filter(|entry| !entry.is_own()) {
-        let nth = keyed.iter().filter(|(_, known)| is_before(known, entry)).count();
-        keyed.push((key(entry, nth), entry));
-    }
+    let mut keyed = keyed(entries.iter().filter(|entry| !entry.is_own()));
     keyed.sort_by_key(|(key, _)| *key);
     let mut grouping = Grouping::default();
     let mut ordered = Vec::with_capacity(keyed.len());
     for same in keyed.chunk_by(|(one, _), (other, _)| one == other) {
         let first = ordered.len();
         ordered.extend(same.iter().map(|(_, entry)| Ordered { entry, set: None }));
-        grouping.place(&mut ordered[first..]);
+        grouping.place(same[0].0.position, &mut ordered[first..]);
     }
     let all: Vec<Arc<Submission>> = grouping.counts.iter().map(|_| Arc::default()).collect();
     let sets = all.iter().zip(&grouping.counts).map(|(submission, count)| Set {
@@ -112,29 +110,57 @@ pub(super) fn ordered<'e, 'a>(entries: &'e [Entry<'a>]) -> (Vec<Ordered<'e, 'a>>
     (ordered, Submissions { sets, all, failure: RefCell::default() })
 }
 
-/// Whether a call comes before another of its communicator that uses the same links.
-fn is_before(known: &Entry<'_>, entry: &Entry<'_>) -> bool {
-    let links =
-        |of: &Entry<'_>| of.call.kind.is_message().then_some((of.call.kind == Kind::Send, of.call.root));
-    Arc::ptr_eq(known.communicator.core(), entry.communicator.core()) && links(known) == links(entry)
+/// Each call with its key.
+fn keyed<'e, 'a>(entries: impl Iterator<Item = &'e Entry<'a>> + Clone) -> Vec<(Key, &'e Entry<'a>)> {
+    // Of each rank's communicator, its collectives so far; of the nth of all its ranks, the first place.
+    let mut collectives: HashMap<usize, usize> = HashMap::new();
+    let mut places: HashMap<(u64, usize), usize> = HashMap::new();
+    let mut messages: HashMap<u64, usize> = HashMap::new();
+    let mut keyed = Vec::new();
+    for (place, entry) in entries.clone().enumerate() {
+        if entry.call.kind.is_message() {
+            messages.entry(uid(entry)).or_insert(place);
+            continue;
+        }
+        let nth = collectives.entry(core_of(entry)).or_default();
+        let position = *places.entry((uid(entry), *nth)).or_insert(place);
+        *nth += 1;
+        keyed.push((Key { position, is_message: false, distance: 0 }, entry));
+    }
+    let after = |of: u64| keyed.iter().rfind(|(_, entry)| uid(entry) == of).map(|(key, _)| key.position);
+    let messages: HashMap<u64, usize> = messages
+        .into_iter()
+        .map(|(of, place)| (of, after(of).map_or(place, |after| place.max(after))))
+        .collect();
+    for entry in entries.filter(|entry| entry.call.kind.is_message()) {
+        keyed.push((
+            Key { position: messages[&uid(entry)], is_message: true, distance: distance(entry) },
+            entry,
+        ));
+    }
+    keyed
 }
 
-/// The key of a call, before which so many of its communicator use the same links.
-fn key(entry: &Entry<'_>, nth: usize) -> Key {
+fn uid(entry: &Entry<'_>) -> u64 {
+    entry.communicator.core().group.uid
+}
+
+fn core_of(entry: &Entry<'_>) -> usize {
+    Arc::as_ptr(entry.communicator.core()).addr()
+}
+
+/// How far a message goes round the ranks, where that says what stands together.
+fn distance(entry: &Entry<'_>) -> u32 {
     let Placement { rank, ranks, .. } = **entry.placement;
-    let (root, communicator) = (entry.call.root, entry.communicator.core().group.uid);
-    let distance = match entry.call.kind {
-        Kind::Send => (root + ranks - rank) % ranks,
-        Kind::Receive => (rank + ranks - root) % ranks,
-        _ => return Key { is_message: false, nth, distance: 0, communicator },
-    };
-    let (nth, distance) = match entry.placement.path() {
-        Path::Kernels => (nth, distance),
+    let root = entry.call.root;
+    let sends = entry.call.kind == Kind::Send;
+    let distance = if sends { (root + ranks - rank) % ranks } else { (rank + ranks - root) % ranks };
+    match entry.placement.path() {
+        Path::Kernels => distance,
         // Slices take turns whatever the order of the messages.
-        Path::Streams => (0, 0),
-        Path::Fused | Path::Host => (usize::from(entry.call.kind == Kind::Receive), distance),
-    };
-    Key { is_message: true, nth, distance, communicator }
+        Path::Streams => 0,
+        Path::Fused | Path::Host => distance + if sends { 0 } else { ranks },
+    }
 }
 
 /// Which calls make a set, as their keys come.
@@ -142,20 +168,21 @@ fn key(entry: &Entry<'_>, nth: usize) -> Key {
 struct Grouping {
     /// Calls of each set.
     counts: Vec<usize>,
-    /// Launches of messages that others may join, one a device.
+    /// The launches of messages that those of the next distance may join, one a device.
     open: Vec<Open>,
-    /// The sets of messages that the host puts into streams, one a communicator.
-    walked: Vec<(usize, usize)>,
 }
 
-/// A launch of messages that others may join.
+/// A launch of messages.
 struct Open {
     gpu: usize,
+    position: usize,
     set: usize,
-    blocks: u32,
-    /// The links of its messages: of two messages over the same ones the second comes after the first.
-    links: Vec<(usize, bool, u32)>,
+    /// Its links, each with the most blocks of its messages.
+    links: Vec<(Link, u32)>,
 }
+
+/// Between which ranks messages go in which direction: of whose communicator, whether it sends, the other rank.
+type Link = (usize, bool, Rank);
 
 impl Grouping {
     fn new_set(&mut self, calls: usize) -> usize {
@@ -164,7 +191,7 @@ impl Grouping {
     }
 
     /// Gives calls of one key their sets: of each device that has some.
-    fn place(&mut self, calls: &mut [Ordered<'_, '_>]) {
+    fn place(&mut self, position: usize, calls: &mut [Ordered<'_, '_>]) {
         let is_moved = |call: &&mut Ordered<'_, '_>| {
             let path = call.entry.placement.path();
             matches!(path, Path::Kernels | Path::Streams) && call.entry.call.count > 0
@@ -173,61 +200,45 @@ impl Grouping {
         let mut calls: Vec<&mut Ordered<'_, '_>> = calls.iter_mut().filter(is_moved).collect();
         calls.sort_by_key(|call| gpu_of(call));
         for unit in calls.chunk_by_mut(|one, other| gpu_of(one) == gpu_of(other)) {
-            let gpu = gpu_of(unit[0]);
             let first = unit[0].entry;
-            let is_message = first.call.kind.is_message();
-            if !is_message {
-                self.open.retain(|open| open.gpu != gpu);
-            }
-            match first.placement.path() {
-                Path::Streams if is_message => self.place_walked(unit),
-                Path::Kernels if is_message => self.place_launched(gpu, unit),
-                Path::Kernels if !first.placement.is_one_shot(&first.call) => {
-                    let set = self.new_set(unit.len());
-                    unit.iter_mut().for_each(|call| call.set = Some(set));
-                }
-                _ => unit.iter_mut().for_each(|call| call.set = Some(self.new_set(1))),
+            let (path, is_message) = (first.placement.path(), first.call.kind.is_message());
+            if path == Path::Kernels && is_message {
+                self.place_messages(gpu_of(unit[0]), position, unit);
+            } else if first.placement.is_one_shot(&first.call) {
+                unit.iter_mut().for_each(|call| call.set = Some(self.new_set(1)));
+            } else {
+                let set = self.new_set(unit.len());
+                unit.iter_mut().for_each(|call| call.set = Some(set));
             }
         }
     }
 
-    fn place_walked(&mut self, unit: &mut [&mut Ordered<'_, '_>]) {
-        for call in unit {
-            let core = Arc::as_ptr(call.entry.communicator.core()).addr();
-            let known = self.walked.iter().find(|(of, _)| *of == core).map(|(_, set)| *set);
-            let set = known.unwrap_or_else(|| {
-                let set = self.new_set(0);
-                self.walked.push((core, set));
-                set
-            });
-            self.counts[set] += 1;
-            call.set = Some(set);
-        }
-    }
-
-    fn place_launched(&mut self, gpu: usize, unit: &mut [&mut Ordered<'_, '_>]) {
-        let links = |call: &Ordered<'_, '_>| {
-            let core = Arc::as_ptr(call.entry.communicator.core()).addr();
-            (core, call.entry.call.kind == Kind::Send, call.entry.call.root)
-        };
-        let blocks: u32 = unit.iter().map(|call| call.entry.placement.message_blocks(&call.entry.call)).sum();
+    fn place_messages(&mut self, gpu: usize, position: usize, unit: &mut [&mut Ordered<'_, '_>]) {
         let most = unit.iter().map(|call| call.entry.placement.blocks_max).min().unwrap_or(1);
-        let at = self.open.iter().position(|open| open.gpu == gpu);
-        let joined = at.filter(|at| {
-            let open = &self.open[*at];
-            open.links.len() + unit.len() <= MAX_PROGRAMS
-                && open.blocks + blocks <= most
-                && unit.iter().all(|call| !open.links.contains(&links(call)))
-        });
-        let at = joined.unwrap_or_else(|| {
+        let mut links: Vec<(Link, u32)> = Vec::new();
+        for Ordered { entry, .. } in unit.iter().map(|call| &**call) {
+            let link = (core_of(entry), entry.call.kind == Kind::Send, entry.call.root);
+            let blocks = entry.placement.message_blocks(&entry.call);
+            match links.iter_mut().find(|(known, _)| *known == link) {
+                Some((_, known)) => *known = blocks.max(*known),
+                None => links.push((link, blocks)),
+            }
+        }
+        let sum = |links: &[(Link, u32)]| links.iter().map(|(_, blocks)| blocks).sum::<u32>();
+        let fits = |open: &Open| {
+            open.position == position
+                && open.links.len() + links.len() <= MAX_PROGRAMS
+                && sum(&open.links) + sum(&links) <= most
+        };
+        let at = self.open.iter().position(|open| open.gpu == gpu).filter(|at| fits(&self.open[*at]));
+        let at = at.unwrap_or_else(|| {
             self.open.retain(|open| open.gpu != gpu);
             let set = self.new_set(0);
-            self.open.push(Open { gpu, set, blocks: 0, links: Vec::new() });
+            self.open.push(Open { gpu, position, set, links: Vec::new() });
             self.open.len() - 1
         });
         let open = &mut self.open[at];
-        open.blocks += blocks;
-        open.links.extend(unit.iter().map(|call| links(call)));
+        open.links.extend(links);
         self.counts[open.set] += unit.len();
         unit.iter_mut().for_each(|call| call.set = Some(open.set));
     }
@@ -260,10 +271,14 @@ impl<'e, 'a> Submissions<'e, 'a> {
         self.failure.borrow_mut().get_or_insert_with(|| error.clone());
     }
 
-    /// No more calls are made: what still waits for some is refused.
+    /// No more calls are made: sets that still wait for some are refused, and those behind them go to their devices.
     pub(super) fn close(&self) {
         let failure = self.failure.borrow();
         for set in self.sets.borrow_mut().drain(..) {
+            if set.awaited == 0 {
+                set.submit();
+                continue;
+            }
             let why = failure.clone();
             let error = why.unwrap_or_else(|| Error::internal("a call of the same group was not made"));
             set.made.iter().for_each(|(entry, _)| entry.placement.release());
@@ -313,10 +328,15 @@ impl Set<'_, '_> {
         for before in lasts.iter().filter_map(|last| last.event()) {
             stream.wait_event(&before).map_err(refused)?;
         }
-        let blocks = self.made.iter().map(|(_, work)| work.blocks()).sum();
-        let flight = gpu.flight().admit(&stream, &lasts, blocks).map_err(refused)?;
+        let launch = self.prepare(gpu, rank)?;
+        let flight = gpu.flight().admit(&stream, &lasts, launch.blocks()).map_err(refused)?;
         *began = true;
-        self.launch(gpu, &stream, began)?;
+        match &launch {
+            Launch::Run(launch) => launch.launch(gpu, &stream).map_err(refused),
+            Launch::OneShot(launch) => launch.launch(gpu, &stream).map_err(refused),
+            Launch::Walk(programs) => walk(gpu, &stream, programs),
+        }
+        .inspect_err(|_| *began = matches!(launch, Launch::Walk(_)))?;
         let after = Arc::new(gpu.event().map_err(refused)?);
         stream.record(&after).map_err(refused)?;
         flight.goes_until(&after);
@@ -327,27 +347,22 @@ impl Set<'_, '_> {
         Ok(after)
     }
 
-    fn launch(&self, gpu: &Gpu, stream: &StreamRef, began: &mut bool) -> Result<()> {
-        let Some((first, _)) = self.made.first() else { return Ok(()) };
-        let refused = |error: CudaError| failed(first.placement.rank, first.call.kind.name(), error);
+    /// What is launched: of calls that go together all are of one kind.
+    fn prepare(&self, gpu: &Gpu, rank: Rank) -> Result<Launch<'_>> {
         let (mut programs, mut walked) = (Vec::new(), Vec::new());
         for (_, work) in &self.made {
             match work {
                 Work::Run(program) => programs.push(&**program),
-                Work::OneShot(shot) => {
-                    let launched = shot.launch(gpu, stream);
-                    *began = launched.is_ok();
-                    return launched.map_err(refused);
-                }
+                Work::OneShot(launch) if self.made.len() == 1 => return Ok(Launch::OneShot(launch)),
+                Work::OneShot(_) => return Err(Error::internal("packets beside other calls")),
                 Work::Streams(program) => walked.push(&**program),
             }
         }
-        if !walked.is_empty() {
-            return walk(gpu, stream, &walked);
+        match (programs.is_empty(), walked.is_empty()) {
+            (false, true) => RunLaunch::new(gpu, rank, &programs).map(Launch::Run),
+            (true, false) => Ok(Launch::Walk(walked)),
+            _ => Err(Error::internal("programs of kernels beside those of streams")),
         }
-        let launched = launch(gpu, stream, &programs);
-        *began = launched.is_ok();
-        launched.map_err(refused)
     }
 
     /// The streams of its calls but for the first one's.
@@ -363,14 +378,21 @@ impl Set<'_, '_> {
     }
 }
 
-impl Work {
+/// What a set puts into its stream.
+enum Launch<'s> {
+    Run(RunLaunch),
+    OneShot(&'s OneShotLaunch),
+    Walk(Vec<&'s StreamsProgram>),
+}
+
+impl Launch<'_> {
     /// Thread blocks that may wait for peers.
     fn blocks(&self) -> u32 {
         match self {
-            Work::Run(program) => program.blocks(),
-            Work::OneShot(shot) => shot.blocks(),
+            Launch::Run(launch) => launch.blocks(),
+            Launch::OneShot(launch) => launch.blocks(),
             // Streams wait, and no block.
-            Work::Streams(_) => 0,
+            Launch::Walk(_) => 0,
         }
     }
 }

@@ -48,8 +48,7 @@ pub(super) const RECORD_BYTES: usize = 64;
 /// The most ranks that fold into each other's buffers in one step.
 pub(super) const FUSED_MAX: u32 = 16;
 
-/// Ranks of one device whose kernels wait for each other, at most, where that path is named: as many as send and receive
-/// in one launch.
+/// Ranks of one device whose kernels wait for each other, at most, where that path is named.
 const RANKS_BESIDE_MAX: u32 = 8;
 
 /// Thread blocks of a launch that waits for peers, at most: the rest of the device is the program's.
@@ -172,7 +171,7 @@ pub(super) fn choose(records: &[Record], determinism: Determinism) -> Result<Pat
         Path::Host => true,
         _ if invariant || !loads => false,
         Path::Fused => fused,
-        Path::Kernels => kernels && (apart || is_named && beside_max(records) <= RANKS_BESIDE_MAX),
+        Path::Kernels => kernels && (apart || is_named && have_room(records)),
         Path::Streams => streams,
     };
     let wishes: Vec<Option<Path>> = records.iter().map(|record| record.wish).collect();
@@ -193,6 +192,12 @@ pub(super) fn choose(records: &[Record], determinism: Determinism) -> Result<Pat
         )),
         None => Ok(Path::ALL.into_iter().find(|path| can(*path, false)).unwrap_or(Path::Host)),
     }
+}
+
+/// Whether ranks that share a device are few enough for it: each has two blocks, for what it sends and what it receives.
+fn have_room(records: &[Record]) -> bool {
+    let beside = beside_max(records);
+    beside <= RANKS_BESIDE_MAX && records.iter().all(|record| record.multiprocessors >= 2 * beside)
 }
 
 /// The most ranks of one device.
@@ -257,7 +262,9 @@ fn reason(path: Path, records: &[Record], invariant: bool) -> String {
             if records.len() == 1 {
                 "there is one rank".into()
             } else if lacking.is_empty() {
-                format!("more than {RANKS_BESIDE_MAX} ranks share a device")
+                format!(
+                    "more than {RANKS_BESIDE_MAX} ranks share a device, or it has too few multiprocessors"
+                )
             } else {
                 format!("ranks {lacking} cannot share memory")
             }

@@ -166,6 +166,12 @@ class Ring {
         rank.done = 0;
     }
 
+    // The entry of a rank whose program is the `nth` of its launch, counted from 1.
+    consort::Entry entry(u32 number, u32 nth) {
+        Rank &rank = all[number];
+        return {address(rank.record.data()), nth * instances, u32(rank.record.size() * 8)};
+    }
+
     size_t dynamic_bytes(const Rank &rank) const { return rank.record.size() * 8 + counters * 8; }
 
     void require(bool holds, const char *what) {
@@ -201,7 +207,7 @@ class Ring {
             std::vector<Grid> grids;
             for (u32 i = 0; i < ranks; i++) {
                 write_record(i, inputs[i], outputs[i]);
-                launches[together ? 0 : i].program[together ? i : 0] = address(all[i].record.data());
+                launches[together ? 0 : i].program[together ? i : 0] = entry(i, together ? i + 1 : 1);
             }
             for (u32 i = 0; i < (together ? 1 : ranks); i++) {
                 launches[i].programs = together ? ranks : 1;
@@ -220,7 +226,7 @@ class Ring {
     void abort_rank(void (*kernel)(u64), u32 threads, u64 from, u64 into) {
         using namespace consort;
         write_record(0, from, into);
-        Launch launch = {1, 0, {address(all[0].record.data())}};
+        Launch launch = {1, 0, {entry(0, 1)}};
         {
             Grid grid(kernel, instances, threads, dynamic_bytes(all[0]), address(&launch));
             for (u32 i = 0; i < instances; i++) {

@@ -7,7 +7,7 @@ use crate::difference::{Difference, variant};
 use crate::heard;
 use crate::matrix::collectives;
 use crate::system::Random;
-use consort::device::{Device, DeviceBuffer, DeviceCommunicator, group};
+use consort::device::{Device, DeviceCommunicator, group};
 use consort::{Blocks, Call, CallV, Communicator, DataType, Element, ReduceOp, Result, Scalar, UniqueId};
 
 use crate::rank::Context;
@@ -24,7 +24,7 @@ fn join(context: &Context) -> Result<Vec<Communicator>> {
 }
 
 /// The same on devices; says by which path.
-fn seats(context: &Context) -> Result<Vec<Seat>> {
+pub(super) fn seats(context: &Context) -> Result<Vec<Seat>> {
     let here = context.number("threads").max(1) as u32;
     let seats: Vec<Seat> =
         each(join(context)?, |joined| Seat::new(joined, here)).into_iter().collect::<Result<_>>()?;
@@ -33,7 +33,7 @@ fn seats(context: &Context) -> Result<Vec<Seat>> {
 }
 
 /// Runs `body` on each rank, a thread each. Who fails says so at once: others may wait for it until their deadline.
-fn on_each(seats: &[Seat], body: impl Fn(&Seat) -> Result<()> + Sync) -> Result<()> {
+pub(super) fn on_each(seats: &[Seat], body: impl Fn(&Seat) -> Result<()> + Sync) -> Result<()> {
     let told = |seat: &Seat| body(seat).inspect_err(|error| eprintln!("rank {}: {error}", seat.place().0));
     each(seats, told).into_iter().collect()
 }
@@ -118,7 +118,7 @@ pub(crate) fn second(context: &Context) -> Result<()> {
 }
 
 /// What rank `rank` has.
-fn values(rank: u32, count: usize) -> Vec<i64> {
+pub(super) fn values(rank: u32, count: usize) -> Vec<i64> {
     (0..count).map(|at| (at as i64 + 1) * 1000 + i64::from(rank)).collect()
 }
 
@@ -164,106 +164,6 @@ pub(crate) fn typed(context: &Context) -> Result<()> {
         assert_eq!(dealt.to_vec()?, mine);
         Ok(())
     })
-}
-
-/// Messages around the ring and to oneself in one group, several each way.
-pub(crate) fn ring(context: &Context) -> Result<()> {
-    let all_seats = seats(context)?;
-    let one_thread = context.number("together") != 0;
-    for count in [0usize, 1, 1001, 70_001] {
-        let buffers = |seat: &Seat| -> Result<Vec<DeviceBuffer<i64>>> {
-            let (rank, size) = seat.place();
-            let mut all = vec![seat.device.copy_of(&values(rank, count))?];
-            all.push(seat.device.copy_of(&values(rank + size, count))?);
-            (0..3).try_for_each(|_| seat.device.copy_of(&vec![-1; count]).map(|buffer| all.push(buffer)))?;
-            Ok(all)
-        };
-        let buffers: Vec<Vec<DeviceBuffer<i64>>> =
-            each(&all_seats, buffers).into_iter().collect::<Result<_>>()?;
-        let paired: Vec<(&Seat, &Vec<DeviceBuffer<i64>>)> = all_seats.iter().zip(&buffers).collect();
-        let call = |seats: &[(&Seat, &Vec<DeviceBuffer<i64>>)]| {
-            group(|group| {
-                for (seat, buffers) in seats {
-                    let ((rank, size), [stream, other]) = (seat.place(), &seat.streams);
-                    let (next, last) = ((rank + 1) % size, (rank + size - 1) % size);
-                    let [first, second, from_last, then, from_self] = &buffers[..] else {
-                        panic!("five buffers")
-                    };
-                    group.receive(&seat.comm, from_last, last, stream)?;
-                    group.send(&seat.comm, first, next, stream)?;
-                    group.send(&seat.comm, second, next, other)?;
-                    group.receive(&seat.comm, then, last, other)?;
-                    if size > 1 {
-                        group.send(&seat.comm, first, rank, stream)?;
-                        group.receive(&seat.comm, from_self, rank, stream)?;
-                    }
-                }
-                Ok(())
-            })
-        };
-        match one_thread {
-            true => call(&paired)?,
-            false => {
-                each(&paired, |one| call(std::slice::from_ref(one))).into_iter().collect::<Result<()>>()?
-            }
-        }
-        for (seat, buffers) in &paired {
-            seat.finish()?;
-            let (rank, size) = seat.place();
-            let last = (rank + size - 1) % size;
-            assert_eq!(buffers[2].to_vec()?, values(last, count), "the first to rank {rank}");
-            assert_eq!(buffers[3].to_vec()?, values(last + size, count), "the second to rank {rank}");
-            if size > 1 {
-                assert_eq!(buffers[4].to_vec()?, values(rank, count), "rank {rank} to itself");
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Every rank sends `messages` messages of `count` numbers to every other and receives as many from it, in one group.
-pub(crate) fn exchange(context: &Context) -> Result<()> {
-    let seats = seats(context)?;
-    let (count, messages) = (context.number("count"), context.number("messages").max(1) as u32);
-    let said = |from: u32, to: u32, nth: u32| values(from << 16 | to << 8 | nth, count);
-    let others = |seat: &Seat| {
-        let (rank, size) = seat.place();
-        (0..messages)
-            .flat_map(move |nth| (0..size).filter(move |peer| *peer != rank).map(move |peer| (peer, nth)))
-    };
-    let buffers = |seat: &Seat| -> Result<Vec<[DeviceBuffer<i64>; 2]>> {
-        let rank = seat.place().0;
-        let both = |(peer, nth)| -> Result<[DeviceBuffer<i64>; 2]> {
-            Ok([seat.device.copy_of(&said(rank, peer, nth))?, seat.device.copy_of(&vec![-1; count])?])
-        };
-        others(seat).map(both).collect()
-    };
-    let buffers: Vec<_> = each(&seats, buffers).into_iter().collect::<Result<_>>()?;
-    let paired: Vec<_> = seats.iter().zip(&buffers).collect();
-    let call = |paired: &[(&Seat, &Vec<[DeviceBuffer<i64>; 2]>)]| {
-        group(|group| {
-            for (seat, buffers) in paired {
-                for ((peer, nth), [from, to]) in others(seat).zip(*buffers) {
-                    let stream = &seat.streams[nth as usize % 2];
-                    group.send(&seat.comm, from, peer, stream)?;
-                    group.receive(&seat.comm, to, peer, stream)?;
-                }
-            }
-            Ok(())
-        })
-    };
-    match context.number("together") {
-        0 => each(&paired, |one| call(std::slice::from_ref(one))).into_iter().collect::<Result<()>>()?,
-        _ => call(&paired)?,
-    }
-    for (seat, buffers) in &paired {
-        seat.finish()?;
-        let rank = seat.place().0;
-        for ((peer, nth), [_, to]) in others(seat).zip(*buffers) {
-            assert_eq!(to.to_vec()?, said(peer, rank, nth), "message {nth} of rank {peer} to rank {rank}");
-        }
-    }
-    Ok(())
 }
 
 /// Blocks that differ, with gaps between them, against the same calls on the host.

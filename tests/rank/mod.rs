@@ -1,6 +1,7 @@
 //! One rank as a process of its own: `rank SCENARIO RANK SIZE [name=value ...]`, with the job's unique id as the
 //! first 128 bytes of its input. It says on its output how far it is, and reads lines when it is to wait.
 
+mod device_groups;
 mod devices;
 mod faults;
 mod fork;
@@ -99,10 +100,11 @@ pub fn main() {
         "matrix" => plain::matrix(&context),
         "device-everything" => devices::everything(&context),
         "device-typed" => devices::typed(&context),
-        "device-ring" => devices::ring(&context),
-        "device-exchange" => devices::exchange(&context),
+        "device-ring" => device_groups::ring(&context),
+        "device-exchange" => device_groups::exchange(&context),
         "device-plans" => devices::plans(&context),
         "device-second" => devices::second(&context),
+        "device-uneven" => device_groups::uneven(&context),
         "device-vectors" => devices::vectors(&context),
         "device-interleaved" => devices::interleaved(&context),
         "device-crossing" => devices::crossing(&context),

@@ -17,7 +17,7 @@ pub const MAX_PLACES: usize = 32;
 /// Ranks of a [`OneShot`] or [`TwoShot`], at most.
 pub const MAX_RANKS: usize = 16;
 /// Programs of a [`Launch`], at most.
-pub const MAX_PROGRAMS: usize = 16;
+pub const MAX_PROGRAMS: usize = 64;
 /// Jobs that travel in [`Folds`] themselves, at most.
 pub const MAX_INLINE_JOBS: usize = 8;
 /// [`Step::action`]: fold sources into targets.
@@ -197,6 +197,11 @@ records! {
         sequence: u64,
         /// A 32-bit host-mapped word: not 0 makes the program's blocks leave at their next wait. 0 for none.
         abort: u64,
+        /// Address of the record of the program that the same blocks run after this one: one that goes on with its
+        /// counters. 0 for none.
+        next: u64,
+        /// [`Program::record_bytes`] of that.
+        next_bytes: u64,
         /// What a slice handles of an instance's part of a chunk; a multiple of [`GRAIN`].
         slot_bytes: u64,
         /// Lanes.
@@ -219,15 +224,26 @@ records! {
         factors: Factors,
     }
 
+    /// Programs of a launch that the same blocks run, one after the other: a block has part in those that have so many
+    /// blocks.
+    Entry {
+        /// Address of the first [`Program`] record.
+        program: u64,
+        /// One past the last of its blocks, which begin where those of the entry before end.
+        end_block: u32,
+        /// [`Program::record_bytes`].
+        record_bytes: u32,
+    }
+
     /// What one launch of the interpreter runs: the blocks of all programs, one program after the other. Programs may be
     /// of several communicators, each with its own abort word.
     Launch {
-        /// Programs, at most [`MAX_PROGRAMS`].
+        /// Entries, at most [`MAX_PROGRAMS`].
         programs: u32,
         /// 0.
         reserved: u32,
-        /// Addresses of [`Program`] records.
-        program: [u64; MAX_PROGRAMS],
+        /// Those, in the order of their blocks.
+        program: [Entry; MAX_PROGRAMS],
     }
 
     /// One fold with its addresses.

@@ -16,13 +16,14 @@ use consort_memory::driver::{CudaError, DeviceMemory, StreamRef};
 use super::super::fused::reducer;
 use super::super::gpu::{Gpu, Pooled};
 use super::super::submission::Work;
+use super::super::trouble::failed;
 use super::draft::{Buffers, Draft, chunk};
 use super::in_stream::{InMailboxes, InStream, Order};
 use super::program::{Boxes, bearings, program};
 use super::upload::Uploaded;
 use super::{INSTANCES_MAX, Shared};
 use crate::Rank;
-use crate::call::Call;
+use crate::call::{Call, Kind};
 use crate::engine::watched::Standing;
 use crate::engine::{Bearings, Memory};
 use crate::error::{Error, Result};
@@ -60,6 +61,8 @@ pub(in super::super) struct RunProgram {
     bases: Vec<u64>,
     chunks: Vec<layout::Chunk>,
     reducer: Option<Reducer>,
+    /// Of a message: of which communicator, from this rank or to it, and the other one.
+    link: Option<(usize, bool, Rank)>,
     threads: u32,
     placed: Arc<OnceLock<Placed>>,
 }
@@ -127,6 +130,10 @@ impl KernelsCall {
             bases,
             chunks,
             reducer,
+            link: call
+                .kind
+                .is_message()
+                .then(|| (Arc::as_ptr(shared).addr(), call.kind == Kind::Send, call.root)),
             threads,
             placed: placed.clone(),
             program,
@@ -170,6 +177,12 @@ pub(in super::super) fn message_blocks(call: &Call, ranks: u32, bytes: usize, bl
 }
 
 impl RunProgram {
+    /// Whether one kernel can run both: they fold one type by one operator.
+    fn is_like(&self, other: &RunProgram) -> bool {
+        let of = |program: &RunProgram| program.reducer.map(|reducer| (reducer.data_type(), reducer.op()));
+        of(self) == of(other)
+    }
+
     /// With the lengths of its tables.
     fn measured(mut self, plan: &Plan) -> Result<Self> {
         let tables = [
@@ -194,7 +207,7 @@ impl RunProgram {
     }
 
     /// Thread blocks.
-    pub(in super::super) fn blocks(&self) -> u32 {
+    fn blocks(&self) -> u32 {
         self.program.lane_count * self.program.instances
     }
 
@@ -204,12 +217,13 @@ impl RunProgram {
         (record, (self.blocks() as usize * size_of::<layout::Status>()).next_multiple_of(64))
     }
 
-    /// Writes its record at `at`, and clears what its blocks write behind it; where the next record begins.
-    fn write(&self, table: &Table, at: usize) -> (usize, usize) {
-        let (record, statuses) = self.bytes();
-        let status_at = at + record;
+    /// Writes its record at `at`, with the address and length of the next of its chain, and clears what its blocks write
+    /// behind it; where that is.
+    fn write(&self, table: &Table, at: usize, (next, next_bytes): (u64, u32)) -> usize {
+        let status_at = at + self.bytes().0;
         let status = table.device_span().address() + status_at as u64;
-        table.write(at, &[layout::Program { status, ..self.program }]);
+        let next_bytes = u64::from(next_bytes);
+        table.write(at, &[layout::Program { status, next, next_bytes, ..self.program }]);
         let mut next = at + size_of::<layout::Program>();
         table.write(next, &self.regions);
         next += size_of_val(&*self.regions);
@@ -221,41 +235,91 @@ impl RunProgram {
         next += size_of_val(&*self.bases);
         table.write(next, &self.chunks);
         table.write(status_at, &vec![layout::Status::default(); self.blocks() as usize]);
-        (status_at, status_at + statuses)
+        status_at
     }
 }
 
-/// Launches all programs in one kernel, whose blocks are those of all of them.
-///
-/// # Errors
-/// The driver's; nothing was launched then.
-pub(in super::super) fn launch(
-    gpu: &Gpu,
-    stream: &StreamRef,
-    programs: &[&RunProgram],
-) -> std::result::Result<(), CudaError> {
-    let first = size_of::<layout::Launch>();
-    let bytes = programs.iter().map(|program| program.bytes()).map(|(record, statuses)| record + statuses);
-    let table = Arc::new(gpu.table(first + bytes.sum::<usize>())?);
-    let mut launch = layout::Launch { programs: programs.len() as u32, ..layout::Launch::default() };
-    let mut at = first;
-    for (program, address) in programs.iter().zip(&mut launch.program) {
-        *address = table.device_span().address() + at as u64;
-        let (status_at, next) = program.write(&table, at);
-        // Set once: a program is launched once.
-        let _ = program.placed.set(Placed { table: table.clone(), status_at });
-        at = next;
+/// A launch that is written down.
+pub(in super::super) struct RunLaunch {
+    table: Arc<Pooled<Table>>,
+    shape: RunShape,
+    reducer: Option<Reducer>,
+}
+
+impl RunLaunch {
+    /// Of all these programs in one kernel. Messages between the same ranks in the same direction are run by the same
+    /// blocks, one after the other, as they go on with each other's slots and counters.
+    ///
+    /// # Errors
+    /// The driver's; for programs that one kernel cannot run, as they fold different types.
+    pub(in super::super) fn new(gpu: &Gpu, rank: Rank, programs: &[&RunProgram]) -> Result<Self> {
+        let first = size_of::<layout::Launch>();
+        let ends = programs.iter().scan(first, |at, program| {
+            let start = *at;
+            let (record, statuses) = program.bytes();
+            *at += record + statuses;
+            Some((start, *at))
+        });
+        let places: Vec<(usize, usize)> = ends.collect();
+        let bytes = places.last().map_or(first, |(_, end)| *end);
+        let table = gpu.table(bytes).map_err(|error| failed(rank, "a launch record", error))?;
+        let table = Arc::new(table);
+        let address = |nth: usize| table.device_span().address() + places[nth].0 as u64;
+        let mut launch = layout::Launch::default();
+        let mut blocks = 0;
+        for (nth, program) in programs.iter().enumerate() {
+            if !program.is_like(programs[0]) {
+                return Err(Error::invalid(
+                    format!("ranks of {}'s device call for different types or operators", rank),
+                    "pass the same type and operator on all ranks of a collective",
+                ));
+            }
+            let is_linked = |other: &&RunProgram| program.link.is_some() && other.link == program.link;
+            let next = programs[nth + 1..].iter().position(|other| is_linked(other)).map(|at| nth + 1 + at);
+            let next = next.map_or((0, 0), |next| (address(next), programs[next].program.record_bytes));
+            let status_at = program.write(&table, places[nth].0, next);
+            // Set once: a program is launched once.
+            let _ = program.placed.set(Placed { table: table.clone(), status_at });
+            if programs[..nth].iter().any(|other| is_linked(other)) {
+                continue;
+            }
+            let chain = programs[nth..].iter().filter(|other| is_linked(other)).map(|other| other.blocks());
+            blocks += chain.max().unwrap_or(program.blocks());
+            let entry = &mut launch.program[launch.programs as usize];
+            *entry = layout::Entry {
+                program: address(nth),
+                end_block: blocks,
+                record_bytes: program.program.record_bytes,
+            };
+            launch.programs += 1;
+        }
+        table.write(0, &[launch]);
+        let shape = RunShape {
+            blocks,
+            threads: programs.iter().map(|program| program.threads).max().unwrap_or(1),
+            shared_bytes: programs.iter().map(|program| program.shared_bytes()).max().unwrap_or(0),
+        };
+        Ok(RunLaunch { table, shape, reducer: programs[0].reducer })
     }
-    table.write(0, &[launch]);
-    let shape = RunShape {
-        blocks: programs.iter().map(|program| program.blocks()).sum(),
-        threads: programs.iter().map(|program| program.threads).max().unwrap_or(1),
-        shared_bytes: programs.iter().map(|program| program.shared_bytes()).max().unwrap_or(0),
-    };
-    let reducer = programs.first().and_then(|program| program.reducer.as_ref());
-    gpu.kernels().run(stream, reducer, table.device_span(), shape)?;
-    tracing::trace!(programs = programs.len(), shape.blocks, "programs were launched");
-    Ok(())
+
+    /// Thread blocks.
+    pub(in super::super) fn blocks(&self) -> u32 {
+        self.shape.blocks
+    }
+
+    /// Puts the kernel into a stream.
+    ///
+    /// # Errors
+    /// The driver's; nothing was launched then.
+    pub(in super::super) fn launch(
+        &self,
+        gpu: &Gpu,
+        stream: &StreamRef,
+    ) -> std::result::Result<(), CudaError> {
+        gpu.kernels().run(stream, self.reducer.as_ref(), self.table.device_span(), self.shape)?;
+        tracing::trace!(self.shape.blocks, "programs were launched");
+        Ok(())
+    }
 }
 
 impl KernelsCall {

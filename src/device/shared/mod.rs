@@ -10,6 +10,7 @@ mod draft;
 mod in_stream;
 mod kernels;
 mod one_shot;
+mod own;
 mod program;
 mod streams;
 mod upload;
@@ -18,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use consort_memory::driver::{DeviceMemory, DeviceSpan, DeviceWord, PinnedMemory, Stream};
+use consort_memory::driver::{CudaError, DeviceMemory, DeviceSpan, DeviceWord, PinnedMemory, Stream};
 use consort_memory::sync::{AtomicU32, Ordering};
 use consort_transports::cuda_ipc::{
     Arena, How, PeerArena, PeerWords, Probe, Words, check_pattern, write_pattern,
@@ -26,8 +27,9 @@ use consort_transports::cuda_ipc::{
 use consort_transports::{Shm, TransportError};
 
 pub(super) use in_stream::Order;
-pub(super) use kernels::{KernelsCall, RunProgram, launch, message_blocks};
+pub(super) use kernels::{KernelsCall, RunLaunch, RunProgram, message_blocks};
 pub(super) use one_shot::{OneShotCall, OneShotLaunch};
+use own::Own;
 pub(super) use streams::{StreamsCall, StreamsProgram, walk};
 use upload::Programs;
 
@@ -90,64 +92,14 @@ pub(super) struct Shared {
     flag: AtomicU32,
     /// Where the ways to the peers are tried.
     trial: Stream,
+    /// Where the messages of a group go beside each other, where streams move them.
+    asides: Mutex<Vec<Arc<Stream>>>,
     /// Memory for what a plan keeps between its steps.
     scratch: Mutex<Option<Arc<Pooled<DeviceMemory>>>>,
 }
 
-/// What peers write: it must outlive their last operation, not only this rank's.
-struct Own {
-    memory: Option<(Arena, Words)>,
-    /// Who writes from other processes: those of this one keep what they write.
-    others: Vec<Rank>,
-}
-
-/// How long the end of a communicator waits for its peers to say goodbye.
-const GOODBYES: Duration = Duration::from_millis(200);
-
-/// What communicators that are gone left behind because some peer had not said goodbye yet.
-static REMAINS: Mutex<Vec<Own>> = Mutex::new(Vec::new());
-
-impl Own {
-    fn new(arena: Arena, words: Words, peers: &[Option<Peer>]) -> Self {
-        // What has been left by all may go now.
-        REMAINS.lock().unwrap_or_else(PoisonError::into_inner).retain(|own| !own.is_left());
-        let is_other =
-            |peer: &Option<Peer>| peer.as_ref().is_some_and(|peer| !peer.arena.is_of_this_process());
-        let others = (0..).zip(peers).filter(|(_, peer)| is_other(peer)).map(|(rank, _)| rank).collect();
-        Own { memory: Some((arena, words)), others }
-    }
-
-    fn arena(&self) -> &Arena {
-        // Only `drop` takes it.
-        &self.memory.as_ref().expect("an arena as long as its communicator lives").0
-    }
-
-    fn words(&self) -> &Words {
-        // As above.
-        &self.memory.as_ref().expect("words as long as their communicator lives").1
-    }
-
-    /// Whether no peer of another process will write any more.
-    fn is_left(&self) -> bool {
-        let Some((_, words)) = &self.memory else { return true };
-        let left = |rank: &Rank| words.word(rank * WORDS_PER_PEER + GOODBYE).load_acquire() != 0;
-        self.others.iter().all(left)
-    }
-}
-
-impl Drop for Own {
-    fn drop(&mut self) {
-        // Ranks mostly end together.
-        let until = Instant::now() + GOODBYES;
-        while !self.is_left() && Instant::now() < until {
-            std::thread::sleep(Duration::from_micros(200));
-        }
-        if !self.is_left() {
-            let remains = Own { memory: self.memory.take(), others: std::mem::take(&mut self.others) };
-            REMAINS.lock().unwrap_or_else(PoisonError::into_inner).push(remains);
-        }
-    }
-}
+/// Streams in which the messages of a group go beside each other, at most: as many as the links of a rank of eight.
+const ASIDES_MAX: usize = 14;
 
 impl Drop for Shared {
     fn drop(&mut self) {
@@ -237,6 +189,7 @@ impl Shared {
             packets,
             flag: AtomicU32::new(0),
             trial,
+            asides: Mutex::default(),
             scratch: Mutex::default(),
         };
         let made = match made.try_ways(communicator) {
@@ -292,6 +245,16 @@ impl Shared {
                 .map_err(|error| failed(peer, error))?;
         }
         Ok(())
+    }
+
+    /// `count` streams beside the caller's, or [`ASIDES_MAX`].
+    fn asides(&self, gpu: &Gpu, count: usize) -> std::result::Result<Vec<Arc<Stream>>, CudaError> {
+        let mut asides = self.asides.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = count.min(ASIDES_MAX);
+        while asides.len() < count {
+            asides.push(Arc::new(gpu.context().create_stream()?));
+        }
+        Ok(asides[..count].to_vec())
     }
 
     /// Whether a call is one that a kernel of its own runs, in packets.

@@ -3,7 +3,6 @@
 //! Invariant: the host walks the verified plans of a group's calls with the executor that also runs host operations: a
 //! wait becomes a stream-ordered wait, a signal a stream-ordered write, a fold a launch. Absent: which plan.
 
-use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 
@@ -214,30 +213,62 @@ struct Walk<'a> {
     over: (DeviceSpan, u64),
 }
 
-/// Puts programs into a stream: the messages of a group slice by slice, all that are sent before all that are received.
+/// Puts programs into streams: one into `stream`, and a group's messages slice by slice, those of each link into a stream
+/// of its own that begins and ends with `stream`.
 ///
-/// What a stream waits for stands at its head, and may hold up other streams that share a hardware queue. A slice that
-/// is sent waits for one before it to be received, a slice that is received for the same one to be sent: all ranks put
-/// them into their streams in that order, so that one of them can always go on.
+/// Where streams share a hardware queue, what one waits for at its head holds up the others too. So slices are put there
+/// in an order in which those of groups that are alike can always go on: all that is sent before all that is received, as
+/// a slice that is sent waits for an earlier one to be received, and one that is received for the same one to be sent.
 ///
 /// # Errors
-/// The driver's. Part of it may be in the stream then.
+/// The driver's. Part of it may be in the streams then.
 pub(in super::super) fn walk(gpu: &Gpu, stream: &StreamRef, programs: &[&StreamsProgram]) -> Result<()> {
-    let mut before: HashMap<(Rank, Kind), u32> = HashMap::new();
-    let mut walks = Vec::with_capacity(programs.len());
+    let Some(first) = programs.first() else { return Ok(()) };
+    let mut links: Vec<((Rank, Kind), u32)> = Vec::new();
+    let mut places = Vec::with_capacity(programs.len());
     for program in programs {
-        let place = before.entry((program.call.root, program.call.kind)).or_default();
-        let walk = program.begin(gpu, stream, *place);
-        *place += walk.executor.iterations();
+        let link = (program.call.root, program.call.kind);
+        let nth = links.iter().position(|(known, _)| *known == link).unwrap_or_else(|| {
+            links.push((link, 0));
+            links.len() - 1
+        });
+        places.push(nth);
+    }
+    let cuda = |error| failed(first.shared.rank, first.call.kind.name(), error);
+    let asides = first.shared.asides(gpu, links.len() - 1).map_err(cuda)?;
+    let asides: Vec<StreamRef> = asides.iter().map(|aside| gpu.context().stream_ref(aside.raw())).collect();
+    if !asides.is_empty() {
+        let begin = gpu.event().map_err(cuda)?;
+        stream.record(&begin).map_err(cuda)?;
+        asides.iter().try_for_each(|aside| aside.wait_event(&begin)).map_err(cuda)?;
+    }
+    let stream_of = |nth: usize| match nth.checked_sub(1) {
+        Some(nth) if !asides.is_empty() => &asides[nth % asides.len()],
+        _ => stream,
+    };
+    let mut walks = Vec::with_capacity(programs.len());
+    for (program, nth) in programs.iter().zip(places) {
+        let before = &mut links[nth].1;
+        let walk = program.begin(gpu, stream_of(nth), *before);
+        *before += walk.executor.iterations();
         walks.push(walk);
     }
-    if let [walk] = &mut walks[..] {
+    put_slices(programs, &mut walks)?;
+    for aside in &asides {
+        let end = gpu.event().map_err(cuda)?;
+        aside.record(&end).and_then(|()| stream.wait_event(&end)).map_err(cuda)?;
+    }
+    Ok(())
+}
+
+fn put_slices(programs: &[&StreamsProgram], walks: &mut [Walk<'_>]) -> Result<()> {
+    if let [walk] = walks {
         return walk.up_to(u32::MAX).and_then(|()| walk.end()).map_err(|stop| programs[0].failed(stop));
     }
     let slices = walks.iter().map(|walk| walk.before + walk.executor.iterations()).max().unwrap_or(0);
     for slice in 0..slices {
         for kind in [Kind::Send, Kind::Receive] {
-            let of_kind = programs.iter().zip(&mut walks).filter(|(program, _)| program.call.kind == kind);
+            let of_kind = programs.iter().zip(&mut *walks).filter(|(program, _)| program.call.kind == kind);
             for (program, walk) in of_kind {
                 let Some(own) = slice.checked_sub(walk.before) else { continue };
                 if own < walk.executor.iterations() {
@@ -318,7 +349,7 @@ impl StreamsProgram {
 }
 
 impl Walk<'_> {
-    /// Goes on until so many slices are in the stream, or all.
+    /// Goes on until the first `slices` slices are in the stream, or all.
     fn up_to(&mut self, slices: u32) -> std::result::Result<(), Stop<CudaError>> {
         for (word, value) in self.empty.drain(..) {
             self.io.stream.wait_value(word, value).map_err(Stop::Fault)?;

@@ -206,9 +206,9 @@ impl Ring {
             let steps = memory.allocate(&format!("steps {r}"), steps.0);
             let operands = memory.allocate(&format!("operands {r}"), operands.0);
             let lanes = memory.allocate(&format!("lanes {r}"), Record::new().u32(&[0, count]).0);
-            let record_bytes = 128 + 4 * 32 + 4 * b as u32 * 8 + 4 * 32 + 4 * b as u32 * 8 + n as u32 * 24;
+            let record_bytes = 144 + 4 * 32 + 4 * b as u32 * 8 + 4 * 32 + 4 * b as u32 * 8 + n as u32 * 24;
             let mut program = Record::new()
-                .u64(&[steps, operands, lanes, done[r], status[r], left[r], 5, abort, self.slot_bytes])
+                .u64(&[steps, operands, lanes, done[r], status[r], left[r], 5, abort, 0, 0, self.slot_bytes])
                 .u32(&[1, self.instances, iterations, 1, 4, 4, n as u32, record_bytes])
                 .factors();
             let per = self.transfers();
@@ -231,7 +231,8 @@ impl Ring {
             assert_eq!(program.0.len(), record_bytes as usize);
             shared.push(record_bytes + 8 * 4);
             let program = memory.allocate(&format!("record {r}"), program.0);
-            let launch = Record::new().u32(&[1, 0]).padded(&[program], 16);
+            let launch = Record::new().u32(&[1, 0]).u64(&[program]).u32(&[self.instances, record_bytes]);
+            let launch = launch.padded(&[], 2 * 63);
             let launch = memory.allocate(&format!("launch {r}"), launch.0);
             params.push(launch.to_le_bytes().to_vec());
         }

@@ -1,0 +1,66 @@
+//! What peers write on this rank: memory that outlives the communicator until every peer has said goodbye.
+//!
+//! Invariant: it is freed when no peer of another process writes to it any more. Absent: what is written.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use consort_transports::cuda_ipc::{Arena, Words};
+
+use super::{GOODBYE, Peer, WORDS_PER_PEER};
+use crate::Rank;
+
+/// What peers write: it must outlive their last operation, not only this rank's.
+pub(super) struct Own {
+    memory: Option<(Arena, Words)>,
+    /// Who writes from other processes: those of this one keep what they write.
+    others: Vec<Rank>,
+}
+
+/// How long the end of a communicator waits for its peers to say goodbye.
+const GOODBYES: Duration = Duration::from_millis(200);
+
+/// What communicators that are gone left behind because some peer had not said goodbye yet.
+static REMAINS: Mutex<Vec<Own>> = Mutex::new(Vec::new());
+
+impl Own {
+    pub(super) fn new(arena: Arena, words: Words, peers: &[Option<Peer>]) -> Self {
+        // What has been left by all may go now.
+        REMAINS.lock().unwrap_or_else(PoisonError::into_inner).retain(|own| !own.is_left());
+        let is_other =
+            |peer: &Option<Peer>| peer.as_ref().is_some_and(|peer| !peer.arena.is_of_this_process());
+        let others = (0..).zip(peers).filter(|(_, peer)| is_other(peer)).map(|(rank, _)| rank).collect();
+        Own { memory: Some((arena, words)), others }
+    }
+
+    pub(super) fn arena(&self) -> &Arena {
+        // Only `drop` takes it.
+        &self.memory.as_ref().expect("an arena as long as its communicator lives").0
+    }
+
+    pub(super) fn words(&self) -> &Words {
+        // As above.
+        &self.memory.as_ref().expect("words as long as their communicator lives").1
+    }
+
+    /// Whether no peer of another process will write any more.
+    fn is_left(&self) -> bool {
+        let Some((_, words)) = &self.memory else { return true };
+        let left = |rank: &Rank| words.word(rank * WORDS_PER_PEER + GOODBYE).load_acquire() != 0;
+        self.others.iter().all(left)
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        // Ranks mostly end together.
+        let until = Instant::now() + GOODBYES;
+        while !self.is_left() && Instant::now() < until {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        if !self.is_left() {
+            let remains = Own { memory: self.memory.take(), others: std::mem::take(&mut self.others) };
+            REMAINS.lock().unwrap_or_else(PoisonError::into_inner).push(remains);
+        }
+    }
+}
