@@ -4,8 +4,9 @@
 //! Invariant: it behaves as the driver documents where a program could be caught out: device memory crashes the host that
 //! touches it, streams share hardware queues, what spins without being co-resident hangs, kernels of two processes on one
 //! device take turns, failures stick to a context, nothing works in a forked child. Absent: graphs, arrays, textures,
-//! machine code (that of consort is recognised, and its text runs), speed. What is stronger than a GPU: every access of a kernel is as ordered as the host's processor orders it;
-//! races are looked for by the interpreter's own checks, in its tests.
+//! machine code (that of consort is recognised, and its text runs), speed. What is stronger than a GPU: every access of a
+//! kernel is as ordered as the host's processor orders it; races are looked for by the interpreter's own checks, in its
+//! tests.
 //!
 //! Variables: `CONSORT_STANDIN_{DEVICES,PEERS,CONNECTIONS,SEED,BLOCKS_MAX,MEMORY,BINARIES,LOG,QUIET}`, see `settings.rs`.
 

@@ -82,6 +82,19 @@ fn machine_code_that_is_refused_is_a_warning() {
     }
 }
 
+/// A driver that takes no machine code compiles what calls need, not all types when a communicator is made.
+#[test]
+fn machine_code_that_is_refused_is_not_compiled_for_all_types() {
+    for way in [STREAMS.of(2), KERNELS] {
+        let _alone = alone();
+        let refused = [("CONSORT_STANDIN_BINARIES", "refuse")];
+        let Some(text) = way.says("default-stream", "", &refused) else { return };
+        let loaded = loaded(&text);
+        let places: BTreeSet<&String> = loaded.keys().map(|(_, place)| place).collect();
+        assert!(!loaded.is_empty() && loaded.len() < TYPES * places.len(), "{way:?}: {loaded:?}");
+    }
+}
+
 #[test]
 fn images_are_listed_and_records_of_all_lengths_launched() {
     let name = "images::images_are_listed_and_records_of_all_lengths_launched";
