@@ -4,8 +4,8 @@
 //! machine code that consort does not ship, fat binaries, linking.
 
 use std::ffi::CString;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crate::boundary::In;
 use crate::code::{Answer, Code};
@@ -20,11 +20,19 @@ use crate::shipped;
 #[derive(Debug)]
 pub(crate) struct Module {
     pub(crate) context: Arc<Context>,
-    pub(crate) program: Arc<Program>,
-    /// Whether it is consort's, so that the manifest knows its kernels.
-    is_shipped: bool,
+    source: Source,
     /// Where its variables are; 0 when it has none.
-    globals: u64,
+    globals: OnceLock<Answer<u64>>,
+}
+
+/// What a module was made of.
+#[derive(Debug)]
+enum Source {
+    /// A text of anybody's.
+    Given(Program),
+    /// An image that consort ships. It is read when a kernel is first launched or asked for a fact: most types of most
+    /// processes never are.
+    Shipped(&'static shipped::Text),
 }
 
 /// A kernel of a module.
@@ -34,11 +42,15 @@ pub(crate) struct Function {
     pub(crate) module: Arc<Module>,
     pub(crate) name: String,
     pub(crate) c_name: CString,
-    pub(crate) facts: Facts,
+    facts: OnceLock<Facts>,
     /// Registers of a thread, of kernels that the manifest knows.
     registers: Option<u32>,
-    pub(crate) max_dynamic_shared: AtomicU32,
+    /// What was asked for; [`UNASKED`] before.
+    max_dynamic_shared: AtomicU32,
 }
+
+/// Dynamic shared memory that was not asked for.
+const UNASKED: u32 = u32::MAX;
 
 /// Shared memory of a block without asking for more, and with: static and dynamic together.
 pub(crate) const SHARED: u32 = 48 << 10;
@@ -64,18 +76,31 @@ impl Module {
     /// Takes an image; what is wrong with a text is said as a compiler would.
     pub(crate) fn load(context: &Arc<Context>, image: &[u8]) -> Result<Self, (Code, String)> {
         let wordless = |code| (code, String::new());
-        let shipped = shipped::program(image);
-        let is_shipped = shipped.is_some();
-        let program = match shipped {
-            Some(program) => program,
-            None if is_elf(image) => return Err(wordless(Code::NO_BINARY_FOR_GPU)),
-            None => {
-                let text = std::str::from_utf8(image).map_err(|_| wordless(Code::INVALID_IMAGE))?;
-                Arc::new(Program::parse(text).map_err(|error| (Code::INVALID_PTX, error.to_string()))?)
-            }
-        };
-        let globals = Self::place(context, program.image()).map_err(wordless)?;
-        Ok(Module { context: Arc::clone(context), program, is_shipped, globals })
+        let module = |source| Module { context: Arc::clone(context), source, globals: OnceLock::new() };
+        if let Some(text) = shipped::text(image) {
+            return Ok(module(Source::Shipped(text)));
+        }
+        if is_elf(image) {
+            return Err(wordless(Code::NO_BINARY_FOR_GPU));
+        }
+        let text = std::str::from_utf8(image).map_err(|_| wordless(Code::INVALID_IMAGE))?;
+        let program = Program::parse(text).map_err(|error| (Code::INVALID_PTX, error.to_string()))?;
+        let module = module(Source::Given(program));
+        module.globals().map_err(wordless)?;
+        Ok(module)
+    }
+
+    /// What runs.
+    fn program(&self) -> Answer<&Program> {
+        match &self.source {
+            Source::Given(program) => Ok(program),
+            Source::Shipped(text) => text.program(),
+        }
+    }
+
+    /// Where its variables are, which it has from now on.
+    fn globals(&self) -> Answer<u64> {
+        *self.globals.get_or_init(|| Self::place(&self.context, self.program()?.image()))
     }
 
     fn place(context: &Arc<Context>, image: &[u8]) -> Answer<u64> {
@@ -102,39 +127,67 @@ impl Module {
     }
 
     /// Address and bytes of a variable.
-    pub(crate) fn global(&self, name: &str) -> Option<(u64, u64)> {
-        self.program.global(name).map(|(offset, bytes)| (self.globals + offset, bytes))
+    pub(crate) fn global(&self, name: &str) -> Answer<(u64, u64)> {
+        let (offset, bytes) = self.program()?.global(name).ok_or(Code::NOT_FOUND)?;
+        Ok((self.globals()? + offset, bytes))
     }
 
-    pub(crate) fn function(self: &Arc<Self>, name: &str) -> Option<Function> {
-        let mut facts = self.program.facts(name)?;
-        let registers = self.is_shipped.then(|| shipped::registers(name)).flatten();
-        facts.registers = registers.unwrap_or(facts.registers);
-        let unasked = SHARED.saturating_sub(facts.shared_bytes);
-        Some(Function {
+    pub(crate) fn function(self: &Arc<Self>, name: &str) -> Answer<Function> {
+        let (facts, registers) = match &self.source {
+            Source::Given(program) => (program.facts(name).ok_or(Code::NOT_FOUND)?.into(), None),
+            Source::Shipped(text) => (OnceLock::new(), Some(text.registers(name).ok_or(Code::NOT_FOUND)?)),
+        };
+        Ok(Function {
             context: Arc::clone(&self.context),
             module: Arc::clone(self),
             name: name.to_owned(),
             c_name: CString::new(name).unwrap_or_default(),
             facts,
             registers,
-            max_dynamic_shared: AtomicU32::new(unasked),
+            max_dynamic_shared: AtomicU32::new(UNASKED),
         })
     }
 }
 
 impl Drop for Module {
     fn drop(&mut self) {
-        if let (true, Ok(driver)) = (self.globals != 0, driver::get()) {
-            driver.table.remove(self.globals, |region| region.kind == Kind::Module);
+        if let (Some(Ok(start @ 1..)), Ok(driver)) = (self.globals.get(), driver::get()) {
+            driver.table.remove(*start, |region| region.kind == Kind::Module);
         }
     }
 }
 
 impl Function {
+    /// What a program can ask of it.
+    pub(crate) fn facts(&self) -> Answer<&Facts> {
+        if let Some(known) = self.facts.get() {
+            return Ok(known);
+        }
+        let mut facts = self.module.program()?.facts(&self.name).ok_or(Code::NOT_FOUND)?;
+        facts.registers = self.registers.unwrap_or(facts.registers);
+        Ok(self.facts.get_or_init(|| facts))
+    }
+
     /// The most threads of a block.
-    pub(crate) fn max_threads(&self) -> u32 {
-        self.facts.max_threads.clamp(1, 1024)
+    pub(crate) fn max_threads(&self) -> Answer<u32> {
+        Ok(self.facts()?.max_threads.clamp(1, 1024))
+    }
+
+    /// The most bytes of dynamic shared memory of a block: what was asked for, else what no kernel need ask for.
+    pub(crate) fn max_dynamic_shared(&self) -> Answer<u32> {
+        match self.max_dynamic_shared.load(Ordering::Relaxed) {
+            UNASKED => Ok(SHARED.saturating_sub(self.facts()?.shared_bytes)),
+            asked => Ok(asked),
+        }
+    }
+
+    /// Asks for bytes of dynamic shared memory of a block.
+    pub(crate) fn ask_dynamic_shared(&self, bytes: u32) -> Answer {
+        if bytes > SHARED_OPT_IN - self.facts()?.shared_bytes.min(SHARED_OPT_IN) {
+            return Err(Code::INVALID_VALUE);
+        }
+        self.max_dynamic_shared.store(bytes, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Blocks that one multiprocessor runs at once: what there is room for, and no more than the settings say.
@@ -142,8 +195,8 @@ impl Function {
         if threads == 0 {
             return Err(Code::INVALID_VALUE);
         }
-        let shared = self.facts.shared_bytes as usize + shared_bytes;
-        if threads > self.max_threads() || shared > SHARED_OPT_IN as usize {
+        let shared = self.facts()?.shared_bytes as usize + shared_bytes;
+        if threads > self.max_threads()? || shared > SHARED_OPT_IN as usize {
             return Ok(0);
         }
         let settings = driver::get()?.settings.blocks_per_multiprocessor();
@@ -152,7 +205,8 @@ impl Function {
 
     /// The parameters as one piece, from an array of addresses or from the piece that `extra` names.
     pub(crate) fn parameters(&self, each: In<u64>, extra: In<u64>) -> Answer<Vec<u8>> {
-        let mut all = vec![0; self.facts.parameter_bytes];
+        let facts = self.facts()?;
+        let mut all = vec![0; facts.parameter_bytes];
         if each.is_null() && !extra.is_null() {
             let (mut start, mut bytes, mut at) = (0, 0, 0);
             loop {
@@ -170,7 +224,7 @@ impl Function {
             read(start, &mut all)?;
             return Ok(all);
         }
-        for (index, (offset, bytes)) in self.facts.parameters.iter().enumerate() {
+        for (index, (offset, bytes)) in facts.parameters.iter().enumerate() {
             let from = each.at(index)?;
             read(from, &mut all[*offset as usize..(offset + bytes) as usize])?;
         }
@@ -198,12 +252,10 @@ impl Function {
         if threads > 1024 || block[2] > 64 || grid[1].max(grid[2]) > 65535 {
             return Err(Code::INVALID_VALUE);
         }
-        if threads > self.max_threads() {
+        if threads > self.max_threads()? {
             return Err(Code::INVALID_VALUE);
         }
-        if shared_bytes > self.max_dynamic_shared.load(Ordering::Relaxed)
-            || shared_bytes + self.facts.shared_bytes > SHARED_OPT_IN
-        {
+        if shared_bytes > self.max_dynamic_shared()? {
             return Err(Code::INVALID_VALUE);
         }
         let together = self.occupancy(threads, shared_bytes as usize)? * settings.multiprocessors();
@@ -216,14 +268,14 @@ impl Function {
             block,
             dynamic_shared_bytes: shared_bytes,
             parameters,
-            globals: self.module.globals,
+            globals: self.module.globals()?,
         };
         let function = Arc::clone(self);
         let task = move |context: &Arc<Context>| {
             let gate = &driver::get()?.device(context.device as i32)?.gate;
             let reserved = if is_cooperative { blocks } else { 1 };
             match gate.enter(reserved, || context.is_broken()) {
-                Some(mut resident) => function.module.program.run(&launch, context, &mut resident),
+                Some(mut resident) => function.module.program()?.run(&launch, context, &mut resident),
                 None => Ok(()),
             }
         };

@@ -5,7 +5,7 @@
 //! the texts are read where they lie. Absent: machine code of others, and any run of machine code.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 use miniz_oxide::inflate::decompress_to_vec_zlib;
 use sha2::{Digest, Sha256};
@@ -17,70 +17,86 @@ use crate::engine::Program;
 const MANIFEST: &str = include_str!("../../../kernels/cuda/images/manifest.txt");
 /// The architecture of the pretend devices, as the manifest names it.
 const ARCHITECTURE: &str = "sm_80";
+/// The end of the names of machine code for it.
+const BINARY: &str = "sm_80.cubin";
 
 macro_rules! texts {
     ($($name:literal)*) => {
-        [$(($name, include_bytes!(concat!("../../../kernels/cuda/images/", $name, ".z")))),*]
+        [$(($name, include_bytes!(concat!("../../../kernels/cuda/images/", $name, ".ptx.z")))),*]
     };
 }
 
-/// The texts, compressed as they are committed.
-static TEXTS: [(&str, &[u8]); 13] = texts![
-    "i8.ptx" "u8.ptx" "i32.ptx" "u32.ptx" "i64.ptx" "u64.ptx" "f16.ptx" "f32.ptx" "f64.ptx" "bf16.ptx" "f8e4m3.ptx"
-    "f8e5m2.ptx" "copy.ptx"
-];
+/// The texts by their types, compressed as they are committed.
+static TEXTS: [(&str, &[u8]); 13] =
+    texts!["i8" "u8" "i32" "u32" "i64" "u64" "f16" "f32" "f64" "bf16" "f8e4m3" "f8e5m2" "copy"];
 
-/// A shipped text, and its program once one has been made.
-struct Text {
+/// A shipped text, its program once that was asked for, and what the manifest says of its kernels.
+#[derive(Debug)]
+pub(crate) struct Text {
     compressed: &'static [u8],
-    program: Mutex<Option<Arc<Program>>>,
+    program: OnceLock<Answer<Program>>,
+    /// Registers of a thread on the pretend devices, by kernel.
+    registers: HashMap<&'static str, u32>,
+}
+
+impl Text {
+    /// Its program, made once a process.
+    pub(crate) fn program(&self) -> Answer<&Program> {
+        let make = || {
+            let text = decompress_to_vec_zlib(self.compressed).map_err(|_| Code::INVALID_IMAGE)?;
+            let text = String::from_utf8(text).map_err(|_| Code::INVALID_IMAGE)?;
+            Program::parse(&text).map_err(|_| Code::INVALID_PTX)
+        };
+        self.program.get_or_init(make).as_ref().map_err(|code| *code)
+    }
+
+    /// Registers of a thread of a kernel of it; none of others.
+    pub(crate) fn registers(&self, kernel: &str) -> Option<u32> {
+        self.registers.get(kernel).copied()
+    }
 }
 
 /// What the manifest says.
 struct Manifest {
-    /// By their SHA-256, the names of the texts that run: of texts, and of machine code for the pretend devices.
-    images: HashMap<String, &'static str>,
+    /// By the name of their type.
+    texts: HashMap<&'static str, Text>,
+    /// By their SHA-256, the types of texts and of machine code for the pretend devices.
+    images: HashMap<&'static str, &'static str>,
     /// Lengths in bytes of the machine code.
     lengths: Vec<usize>,
-    /// Registers of a thread, by kernel.
-    registers: HashMap<&'static str, u32>,
-    texts: HashMap<&'static str, Text>,
 }
 
 fn manifest() -> &'static Manifest {
     static READ: OnceLock<Manifest> = OnceLock::new();
     READ.get_or_init(|| {
-        let mut read = Manifest {
-            images: HashMap::new(),
-            lengths: Vec::new(),
-            registers: HashMap::new(),
-            texts: HashMap::new(),
+        let (mut images, mut lengths) = (HashMap::new(), Vec::new());
+        let text = |(name, compressed)| {
+            (name, Text { compressed, program: OnceLock::new(), registers: HashMap::new() })
         };
-        for (name, compressed) in TEXTS {
-            read.texts.insert(name, Text { compressed, program: Mutex::default() });
-        }
+        let mut texts: HashMap<_, _> = TEXTS.into_iter().map(text).collect();
         for line in MANIFEST.lines() {
             let words: Vec<&'static str> = line.split(' ').collect();
             match words[..] {
                 ["image", name, hash, bytes, ..] => {
-                    let stem = name.split('.').next().unwrap_or_default();
-                    let text = TEXTS
-                        .iter()
-                        .map(|(text, _)| *text)
-                        .find(|text| text.strip_suffix(".ptx") == Some(stem));
-                    let is_binary = name == format!("{stem}.{ARCHITECTURE}.cubin");
-                    if let (true, Some(text)) = (is_binary || Some(name) == text, text) {
-                        read.images.insert(hash.to_owned(), text);
-                        read.lengths.extend(is_binary.then(|| bytes.parse::<usize>().ok()).flatten());
+                    let (of, form) = name.split_once('.').unwrap_or_default();
+                    if form == "ptx" || form == BINARY {
+                        images.insert(hash, of);
+                    }
+                    if let (BINARY, Ok(bytes)) = (form, bytes.parse()) {
+                        lengths.push(bytes);
                     }
                 }
                 ["kernel", name, ARCHITECTURE, "registers", count, ..] => {
-                    read.registers.extend(count.parse().ok().map(|count| (name, count)));
+                    // As `consort_fold_f32_sum` or `consort_run_copy`.
+                    let of = name.split('_').nth(2).and_then(|of| texts.get_mut(of));
+                    if let (Some(text), Ok(count)) = (of, count.parse()) {
+                        text.registers.insert(name, count);
+                    }
                 }
                 _ => {}
             }
         }
-        read
+        Manifest { texts, images, lengths }
     })
 }
 
@@ -88,21 +104,10 @@ fn hash(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The program of a shipped image with these bytes; none of others. Made once a process.
-pub(crate) fn program(bytes: &[u8]) -> Option<Arc<Program>> {
+/// What runs in the place of an image with these bytes; none of an image that consort does not ship.
+pub(crate) fn text(image: &[u8]) -> Option<&'static Text> {
     let manifest = manifest();
-    let text = manifest.texts.get(*manifest.images.get(&hash(bytes))?)?;
-    let mut known = text.program.lock().unwrap_or_else(PoisonError::into_inner);
-    if known.is_none() {
-        let text = String::from_utf8(decompress_to_vec_zlib(text.compressed).ok()?).ok()?;
-        *known = Program::parse(&text).ok().map(Arc::new);
-    }
-    known.clone()
-}
-
-/// Registers of a thread of a shipped kernel on the pretend devices.
-pub(crate) fn registers(kernel: &str) -> Option<u32> {
-    manifest().registers.get(kernel).copied()
+    manifest.texts.get(manifest.images.get(&*hash(image))?)
 }
 
 /// All bytes of machine code at an address that begins as an ELF file; that it is not for these devices, unless the

@@ -2,13 +2,12 @@
 
 use std::ffi::{c_char, c_int};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::boundary::{In, Out, Text, exports};
 use crate::code::{Answer, Code};
 use crate::context::{stream, working};
 use crate::driver;
-use crate::module::{Function, Module, SHARED_OPT_IN, Shape, image_bytes};
+use crate::module::{Function, Module, Shape, image_bytes};
 
 /// `CUlaunchConfig`.
 #[repr(C)]
@@ -107,14 +106,14 @@ fn launch(handle: u64, shape: Shape, on: u64, each: In<u64>, extra: In<u64>) -> 
 
 fn attribute(function: &Function, number: u32) -> Answer<u32> {
     Ok(match number {
-        0 => function.max_threads(),
-        1 => function.facts.shared_bytes,
+        0 => function.max_threads()?,
+        1 => function.facts()?.shared_bytes,
         2 => 0,
-        3 => function.facts.local_bytes,
-        4 => function.facts.registers,
+        3 => function.facts()?.local_bytes,
+        4 => function.facts()?.registers,
         5 | 6 => 80,
         7 | 9..=15 => 0,
-        8 => function.max_dynamic_shared.load(Ordering::Relaxed),
+        8 => function.max_dynamic_shared()?,
         _ => return Err(Code::INVALID_VALUE),
     })
 }
@@ -154,7 +153,7 @@ exports! {
         let module = driver.modules.get(module)?;
         // A kernel that is loaded when it is first asked for, as by default.
         module.context.synchronize()?;
-        let function = module.function(name).ok_or(Code::NOT_FOUND)?;
+        let function = module.function(name)?;
         let handle = driver.number();
         driver.functions.insert(handle, Arc::new(function));
         place.put(handle)
@@ -163,7 +162,7 @@ exports! {
     /// A variable by name.
     fn cuModuleGetGlobal_v2(start: Out<u64>, bytes: Out<usize>, module: u64, name: Text) {
         let name = name.get()?.to_str().map_err(|_| Code::NOT_FOUND)?;
-        let found = driver::get()?.modules.get(module)?.global(name).ok_or(Code::NOT_FOUND)?;
+        let found = driver::get()?.modules.get(module)?.global(name)?;
         start.put_if_wanted(found.0);
         bytes.put_if_wanted(found.1 as usize);
         Ok(())
@@ -186,11 +185,7 @@ exports! {
         let function = driver::get()?.functions.get(function)?;
         let value = u32::try_from(value).map_err(|_| Code::INVALID_VALUE)?;
         match number {
-            8 if value + function.facts.shared_bytes > SHARED_OPT_IN => Err(Code::INVALID_VALUE),
-            8 => {
-                function.max_dynamic_shared.store(value, Ordering::Relaxed);
-                Ok(())
-            }
+            8 => function.ask_dynamic_shared(value),
             9..=15 => Ok(()),
             _ => Err(Code::INVALID_VALUE),
         }
