@@ -42,7 +42,7 @@ pub(super) struct Admission<'a> {
 }
 
 impl Flight {
-    /// Of a device with so many multiprocessors.
+    /// Of a device with `multiprocessors` multiprocessors.
     pub(super) fn new(multiprocessors: u32) -> Self {
         Flight { blocks_max: multiprocessors, launches: Mutex::default() }
     }

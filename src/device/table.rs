@@ -14,7 +14,8 @@ use crate::planner::Determinism;
 pub enum Path {
     /// All ranks in one process on one device: one launch for all of them.
     Fused,
-    /// Each rank with a device of its own, and all reach each other's: a kernel a rank.
+    /// All ranks reach each other's devices, of which each has one of its own unless this path is named: kernels that wait
+    /// for each other.
     Kernels,
     /// Stream-ordered waits and writes between processes that share a device.
     Streams,

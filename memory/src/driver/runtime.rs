@@ -24,7 +24,7 @@ pub fn runtime_device() -> Option<u32> {
 
 fn find() -> Option<GetDevice> {
     const NAME: &CStr = c"cudaGetDevice";
-    // SAFETY: a name that ends with a zero; looks among what is loaded for everybody.
+    // SAFETY: a name that ends with a zero; looks among what is loaded globally.
     let mut address: *mut c_void = unsafe { libc::dlsym(libc::RTLD_DEFAULT, NAME.as_ptr()) };
     for library in NAMES {
         if !address.is_null() {

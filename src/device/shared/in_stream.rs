@@ -103,7 +103,7 @@ impl Order<'_> {
     }
 }
 
-/// The lengths of the chunks of a call's plan on a rank of so many.
+/// The lengths of the chunks of a call's plan on rank `rank` of `size`.
 pub(super) fn extents<'a>(
     plan: &Plan,
     call: &Call,

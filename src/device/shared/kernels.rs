@@ -1,4 +1,4 @@
-//! Ranks that each have a device of their own and reach the others': a kernel runs the verified plans of a group's calls.
+//! Ranks that reach each other's devices: a kernel runs the verified plans of a group's calls.
 //!
 //! Invariant: the device runs the very steps that were verified, uploaded once a shape ([`super::upload`]); a call brings a
 //! record of addresses, chunks and counter bases ([`super::draft`]). Blocks that share a lane's work each have their own

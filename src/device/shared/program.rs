@@ -16,7 +16,7 @@ use crate::planner::{Program, Proved};
 
 use super::{BOXES, MESSAGES};
 
-/// Blocks of at most so many bytes are folded in one step by everybody.
+/// The longest all-reduce, in bytes, that every rank folds whole; in longer ones each rank folds its share.
 const DIRECT_BYTES_MAX: usize = 256 << 10;
 
 /// The mailboxes that a plan uses, as far as the rank that it is for fills or empties them.
