@@ -1,6 +1,8 @@
 //! One operation as the caller asks for it: what, on how many elements of which type, and the checks that
 //! need no peer.
 
+mod descriptor;
+
 use consort_algorithms::catalogue::Algorithm;
 use consort_algorithms::{Block, Collective};
 use consort_kernels::{DataType, ReduceOp, Scalar};
@@ -8,8 +10,9 @@ use consort_kernels::{DataType, ReduceOp, Scalar};
 use crate::Rank;
 use crate::blocks::Blocks;
 use crate::error::{Error, Result};
-use crate::recorder::{Descriptor, Named};
 use crate::stretch::Stretch;
+
+pub(crate) use descriptor::{Descriptor, Named, digest_of};
 
 /// What an operation is called. The discriminants travel in digests.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -67,3 +67,39 @@ impl std::fmt::Debug for Clock {
         f.write_str(if self.simulated.is_some() { "simulated" } else { "system" })
     }
 }
+
+/// One question to rank 0. Nanoseconds; the first and the last by this rank's clock, `answered` by rank 0's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Sample {
+    pub(crate) asked: u64,
+    pub(crate) answered: u64,
+    pub(crate) arrived: u64,
+}
+
+/// How far the clock of rank 0 was ahead at a time, and how sure that is. Nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Reading {
+    /// By this rank's clock.
+    pub(crate) at: u64,
+    pub(crate) offset: i64,
+    pub(crate) bound: u64,
+}
+
+impl Reading {
+    /// From the question with the shortest round trip.
+    pub(crate) fn best(samples: &[Sample]) -> Option<Self> {
+        let sound = samples.iter().filter(|sample| sample.arrived >= sample.asked);
+        let best = sound.min_by_key(|sample| sample.arrived - sample.asked)?;
+        let at = best.asked.midpoint(best.arrived);
+        Some(Reading {
+            at,
+            offset: best.answered.wrapping_sub(at).cast_signed(),
+            bound: (best.arrived - best.asked).div_ceil(2),
+        })
+    }
+
+    /// Whether both clocks may be one.
+    pub(crate) fn may_be_equal(&self) -> bool {
+        self.offset.unsigned_abs() <= self.bound
+    }
+}

@@ -37,6 +37,7 @@ mod clock;
 mod communicator;
 mod control;
 pub mod device;
+mod eager;
 mod engine;
 mod error;
 pub mod nccl;
@@ -45,14 +46,15 @@ mod planner;
 pub mod planning;
 mod recorder;
 mod report;
+mod settings;
 #[cfg(test)]
 mod simulation;
 mod stretch;
+mod ticket;
 mod topology;
 mod trace;
 mod varying;
 mod wait;
-mod work;
 
 #[cfg(test)]
 #[global_allocator]
@@ -91,14 +93,14 @@ pub fn alloc<T: Plain>(elements: usize) -> std::result::Result<SharedBuffer<T>, 
 pub use blocks::Blocks;
 pub use bootstrap::{Launch, UniqueId};
 pub use call::Call;
+pub use communicator::Work;
 pub use communicator::{Communicator, Group, Scaled, Scope, ScopedWork, Shrink, WithTimeout, group};
 pub use consort_kernels::{DataType, Element, F8E4m3, F8E5m2, ReduceOp, Scalar, ScalarSizeError};
 pub use consort_memory::areas::Registered;
 pub use consort_memory::{Held, HeldRead, MemoryError, Plain, SharedBuffer, Span, SpanMut};
 pub use error::{Error, Operation, Result};
+pub use options::Determinism;
 pub use options::{Cma, Options, Pinning, TransportChoice};
-pub use planner::Determinism;
 pub use report::{CallReport, CycleStep, Guilty, RankReport, Report, WaitReport};
 pub use trace::{FlightEntry, FlightRecord, Straggler, Stragglers};
 pub use varying::CallV;
-pub use work::Work;

@@ -1,17 +1,22 @@
 //! What a communicator can be told, and where each value came from.
 //!
 //! Precedence: `CONSORT_*` in the environment, then `NCCL_*`, then [`Options`], then a file of variables, then the
-//! default (see `nccl::environment`). The environment is read when the communicator is made, and never changed.
+//! default (see `settings`). The environment is read when the communicator is made, and never changed.
 
+mod preferences;
+mod restriction;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod tuning;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::planner::{Determinism, Wishes};
+pub use preferences::{Determinism, read_topology};
+pub(crate) use preferences::{Preferences, Wishes, digest};
 pub(crate) use settings::Settings;
+pub use tuning::{Tuning, TuningError, TuningLine};
 
 /// Slots of every mailbox. A power of two, and not more than a counter has tags.
 pub(crate) const SLOTS: u32 = 4;

@@ -25,9 +25,8 @@ pub use consort_algorithms::{
     Collective, Cost, LowerOptions, Plan, Rank, Schedule, lower, lower_all, verify,
 };
 
-pub use crate::planner::{
-    Candidate, Determinism, Explanation, Origin, Planning, Tuning, TuningError, TuningLine, read_topology,
-};
+pub use crate::options::{Determinism, Tuning, TuningError, TuningLine, read_topology};
+pub use crate::planner::{Candidate, Explanation, Origin, Planning};
 
 use crate::communicator::Communicator;
 use crate::error::Result;

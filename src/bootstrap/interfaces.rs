@@ -10,7 +10,7 @@ use nix::net::if_::InterfaceFlags;
 
 use super::unique_id::ADDRESSES_MAX;
 use crate::error::{Error, Result};
-use crate::nccl::environment::{Environment, Interfaces};
+use crate::settings::{Environment, Interfaces};
 
 /// Interfaces of bridges and tunnels inside the host: told to others only if nothing better is there.
 const INNER: [&str; 9] = ["docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "lxc", "tun"];

@@ -18,7 +18,7 @@ use super::proof::{Secret, digest, prove, random};
 use super::root::{Limits, Root};
 use super::wire::{ADDRESS_BYTES, address, put_address};
 use crate::error::{Error, Result};
-use crate::nccl::environment::Environment;
+use crate::settings::Environment;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"cnst");
 const VERSION: u16 = 1;

@@ -20,9 +20,9 @@ use crate::error::{Error, Result};
 use crate::options::Settings;
 use crate::planner::{Machine, Planning};
 use crate::recorder::this_thread;
+use crate::ticket::Ticket;
 use crate::trace::Dumps;
 use crate::wait::{Policy, Waiter};
-use crate::work::Ticket;
 
 /// How many turns in which something moved go by between two looks at the clock.
 pub(super) const MOVED_TURNS_PER_LOOK: u32 = 256;
@@ -82,7 +82,7 @@ impl Core {
     pub(crate) fn new(group: Arc<Group>, shared: Arc<Shared>, settings: Settings) -> Arc<Self> {
         let routes = ProcessRoutes::new(shared.clone(), settings.transport);
         let planner = shared.planner.clone();
-        let planning = planner.planning(Machine::of(&group), &settings);
+        let planning = planner.planning(Machine::of(group.infos()), &settings);
         let engine = Engine::new(group.clone(), Box::new(routes), settings.clone(), planner);
         let policy = Policy::of(&group);
         Arc::new(Core {

@@ -17,6 +17,7 @@ pub(crate) mod streams;
 mod together;
 mod typed;
 mod vectors;
+mod work;
 
 pub(crate) use join::host_name;
 
@@ -33,6 +34,7 @@ pub use health::WithTimeout;
 pub use scaled::Scaled;
 pub use scope::{Scope, ScopedWork};
 pub use shrink::Shrink;
+pub use work::Work;
 
 use crate::Rank;
 use crate::call::Call;

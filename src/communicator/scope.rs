@@ -13,7 +13,7 @@ use crate::blocks::Blocks;
 use crate::call::{Call, Kind};
 use crate::engine::Source;
 use crate::error::{Error, Result};
-use crate::work::Ticket;
+use crate::ticket::Ticket;
 
 /// Starts operations on borrowed buffers; made by [`Communicator::scope`].
 pub struct Scope<'a, 'scope, 'env: 'scope> {

@@ -14,7 +14,7 @@ use crate::engine::watched::Watched;
 use crate::engine::{Buffers, Memory, Progress, Request, Task, discarded, give_back};
 use crate::error::{Error, Result};
 use crate::recorder::this_thread;
-use crate::work::Ticket;
+use crate::ticket::Ticket;
 use std::time::Duration;
 
 /// Makes what runs a call once its number is known; where the host moves data, with the memory for that.

@@ -6,9 +6,9 @@ use consort_memory::{Lease, Span, SpanMut};
 use super::Communicator;
 use crate::Rank;
 use crate::call::Call;
+use crate::communicator::Work;
 use crate::engine::Source;
 use crate::error::{Error, Result};
-use crate::work::Work;
 
 impl Communicator {
     /// Folds `buffer` over all ranks; every rank's buffer holds the result, the same bits everywhere.

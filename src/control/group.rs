@@ -24,6 +24,7 @@ pub(crate) use rounds::{Agreement, Disagreement, GRACE};
 use super::member::Member;
 use super::wire::Message;
 use crate::Rank;
+use crate::bootstrap;
 use crate::call::Kind;
 use crate::clock::Clock;
 use crate::error::{Error, Operation, Result};
@@ -107,6 +108,11 @@ impl Group {
         });
         member.register(&group);
         group
+    }
+
+    /// What its ranks, in their order, say of themselves.
+    pub(crate) fn infos(&self) -> impl Iterator<Item = &bootstrap::Member> + Clone {
+        self.members.iter().map(|rank| &self.member.table[*rank as usize])
     }
 
     pub(crate) fn size(&self) -> u32 {

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::group::Group;
 use crate::Rank;
-use crate::recorder::Descriptor;
+use crate::call::Descriptor;
 use crate::report::evidence::{Evidence, Reach, Witness};
 
 /// Chains of waits are followed through so many processes outside of the communicator, one after the other.

@@ -19,11 +19,10 @@ use super::registry::{POSITIONS_MAX, Registry};
 use super::wire::{self, Message};
 use crate::Rank;
 use crate::bootstrap;
-use crate::clock::Clock;
+use crate::clock::{Clock, Reading};
 use crate::error::Error;
 use crate::recorder::Snapshot;
 use crate::report::evidence::{Position, ProcessId};
-use crate::trace::offset::Reading;
 
 /// Bytes of one rank's messages for communicators that this rank has not made yet, at most; another such message is lost.
 const EARLY_BYTES_MAX: usize = 2 * wire::FRAME_BYTES_MAX;

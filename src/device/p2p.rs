@@ -7,7 +7,7 @@ use consort_memory::driver::{Device, PeerStatus};
 
 use super::table::VARIABLE;
 use crate::error::Result;
-use crate::nccl::environment::{Environment, Spelling, integer};
+use crate::settings::{Environment, Spelling, integer};
 
 /// How far apart two devices may be that share memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

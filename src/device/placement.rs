@@ -29,7 +29,7 @@ use crate::control::member::Distance;
 use crate::engine::watched::Watched;
 use crate::engine::{Memory, Request, Source};
 use crate::error::{Error, Result};
-use crate::work::Ticket;
+use crate::ticket::Ticket;
 
 /// Where a communicator's rank is.
 pub struct Placement {

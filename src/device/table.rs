@@ -6,8 +6,8 @@ use consort_memory::driver::Device;
 
 use crate::Rank;
 use crate::error::{Error, Result, list};
-use crate::nccl::environment::Environment;
-use crate::planner::Determinism;
+use crate::options::Determinism;
+use crate::settings::Environment;
 
 /// How operations on memory of devices run. See `docs/adr/0009-devices.md`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

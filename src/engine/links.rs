@@ -16,11 +16,12 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 
 use super::bound::Broken;
-use super::packets::letters::{self, Letters};
+use super::packets::letters::Letters;
 use super::routes::Routes;
 use crate::Rank;
 use crate::control::group::Group;
 use crate::control::wire::Message;
+use crate::eager::point_to_point;
 use crate::error::{Error, Result};
 use crate::planner::mailbox_bytes;
 use crate::report::evidence::Want;
@@ -189,7 +190,7 @@ impl Links {
                             let error = TransportError::Protocol { transport: connection.transport(), what };
                             return Err(Broken { peer: rank, error });
                         }
-                        if channel == letters::CHANNEL {
+                        if channel == point_to_point::CHANNEL {
                             let what = "its mailbox for messages is not as long as agreed";
                             let transport = connection.transport();
                             let wrong = TransportError::Protocol { transport, what };

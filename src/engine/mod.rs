@@ -40,8 +40,8 @@ use crate::control::group::Group;
 use crate::error::{Error, Result};
 use crate::options::Settings;
 use crate::planner::{Cache, Choices, Machine, Planner};
+use crate::ticket::Ticket;
 use crate::wait::NAP_MIN;
-use crate::work::Ticket;
 use bound::{Bound, Broken};
 use links::{Links, SLEEPS_ON_MAX, Wanted};
 use mapped::Shares;
@@ -167,7 +167,7 @@ impl Engine {
         planner: Arc<Planner>,
     ) -> Self {
         let size = group.size() as usize;
-        let choices = Choices::new(planner.planning(Machine::of(&group), &settings));
+        let choices = Choices::new(planner.planning(Machine::of(group.infos()), &settings));
         Engine {
             group,
             settings,

@@ -14,10 +14,11 @@ use super::bound::Broken;
 use super::links::link_error;
 use super::task::{Request, Task, operation_of};
 use crate::Rank;
+use crate::call::Descriptor;
 use crate::call::Kind;
 use crate::control::inquiry::Inquiry;
 use crate::error::{Error, Operation, list, seconds};
-use crate::recorder::{Descriptor, Snapshot};
+use crate::recorder::Snapshot;
 use crate::report::analyse;
 use crate::report::evidence::Stuck;
 

@@ -4,9 +4,10 @@
 //!
 //! Invariant: a number is only given as a type that can hold it. Absent: handles and memory for C.
 
-use super::environment::{Environment, Kind, Origin, Resolved, Variable, find, variables, whole};
+use super::environment::{Kind, Variable, find, variables};
 use super::log;
 use crate::error::{Error, Result};
+use crate::settings::{Environment, Origin, Resolved, whole};
 
 /// What NCCL says of a number that nobody has set and that the config decides.
 const UNDEFINED: i128 = i32::MIN as i128;

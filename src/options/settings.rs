@@ -7,13 +7,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{
-    Cma, Options, PLANNER_VERSION, Pinning, SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, TIMEOUT_MAX,
+    Cma, Options, PLANNER_VERSION, Pinning, Preferences, SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, TIMEOUT_MAX,
     TransportChoice, WIRE_VERSION,
 };
 use crate::error::{Error, Result};
-use crate::nccl::environment::{Environment, Origin, Resolved, Setting, Spelling, integer};
-use crate::planner::Preferences;
 use crate::recorder::RECORDS;
+use crate::settings::{Environment, Origin, Resolved, Setting, Spelling, integer};
 
 /// Operations that the flight record holds when a trace is wanted, and the most that can be asked for.
 pub(super) const RECORDS_FOR_TRACE: usize = 1 << 16;

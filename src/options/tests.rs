@@ -3,8 +3,8 @@
 use super::settings::RECORDS_FOR_TRACE;
 use super::*;
 use crate::error::Result;
-use crate::nccl::environment::{Environment, Origin, Setting};
 use crate::recorder::RECORDS;
+use crate::settings::{Environment, Origin, Setting};
 
 #[test]
 fn the_environment_wins_over_the_options() {

@@ -12,8 +12,7 @@ use consort_algorithms::catalogue::Algorithm;
 use super::Program;
 use super::planning::{Chosen, MESSAGE_SLICE_BYTES, Planning, WIDE_SLOT_BYTES_MAX, size_class};
 use crate::call::{Call, Kind};
-use crate::engine::packets::moves::Moves;
-use crate::engine::packets::{MESSAGE_BYTES_MAX, letters};
+use crate::eager::{MESSAGE_BYTES_MAX, Moves, point_to_point};
 use crate::error::{Error, Result};
 use crate::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS};
 
@@ -172,8 +171,8 @@ pub(crate) fn has_one_length(channel: u16) -> bool {
 
 /// Bytes of each side's mailbox on a channel.
 pub(crate) fn mailbox_bytes(channel: u16) -> usize {
-    if channel == letters::CHANNEL {
-        return letters::MAILBOX_BYTES;
+    if channel == point_to_point::CHANNEL {
+        return point_to_point::MAILBOX_BYTES;
     }
     let slot_bytes = match channel {
         SHORT_CHANNELS..MESSAGE_CHANNELS => SLOT_BYTES_MIN,

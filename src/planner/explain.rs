@@ -8,7 +8,7 @@ use std::fmt::{self, Write};
 use consort_algorithms::catalogue::Algorithm;
 use consort_algorithms::{Collective, Cost};
 
-use super::preferences::Determinism;
+use crate::options::Determinism;
 
 /// Where a choice comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use consort_algorithms::topology::{self, Inside, Topology};
 
-use crate::control::group::Group;
+use crate::bootstrap::Member;
 use crate::options::TransportChoice;
 use crate::topology::{Place, per_domain};
 
@@ -34,12 +34,11 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// What the ranks of a communicator say of their hosts.
-    pub(crate) fn of(group: &Group) -> Self {
-        let table = &group.member.table;
-        let members = || group.members.iter().map(|rank| &table[*rank as usize]);
+    /// What the ranks of a communicator, in their order, say of their hosts.
+    pub(crate) fn of<'a>(members: impl Iterator<Item = &'a Member> + Clone) -> Self {
+        let members = || members.clone();
         let (hosts, host_of) = numbered(members().map(|member| member.host_key));
-        let ranks = group.size();
+        let ranks = host_of.len() as u32;
         let per_box = ranks / hosts;
         let even =
             per_box * hosts == ranks && host_of.iter().zip(0..).all(|(host, rank)| *host == rank / per_box);

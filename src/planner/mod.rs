@@ -10,11 +10,8 @@ mod choice;
 mod explain;
 mod machine;
 mod planning;
-mod preferences;
-mod restriction;
 #[cfg(test)]
 mod tests;
-mod tuning;
 mod work;
 
 use std::collections::HashMap;
@@ -32,9 +29,6 @@ pub use explain::{Candidate, Explanation, Origin};
 pub(crate) use machine::Machine;
 pub use planning::Planning;
 pub(crate) use planning::folds_in_rank_order;
-pub use preferences::{Determinism, read_topology};
-pub(crate) use preferences::{Preferences, Wishes, digest};
-pub use tuning::{Tuning, TuningError, TuningLine};
 
 use crate::error::{Error, Result};
 use crate::options::{SLOTS, Settings};

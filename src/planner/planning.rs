@@ -17,10 +17,9 @@ use consort_algorithms::{Collective, LowerOptions, Plan, lower_all, passes, veri
 
 use super::explain::{Candidate, Explanation, Origin};
 use super::machine::{Machine, even_boxes};
-use super::preferences::{Determinism, Preferences};
-use super::tuning::{Tuning, TuningLine};
 use crate::call::Call;
 use crate::error::{Error, Result};
+use crate::options::{Determinism, Preferences, Tuning, TuningLine};
 use crate::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, Settings, TransportChoice};
 
 /// Above so many ranks candidates are priced by their formulas, and neither counted nor proved to be shown.
@@ -178,7 +177,7 @@ impl Planning {
 
     /// The same on all ranks; differs where anything differs that choices depend on.
     pub(crate) fn key(machine: &Machine, settings: &Settings) -> u64 {
-        super::preferences::digest(&format!("{machine:?} {:?}", settings.agreed()))
+        crate::options::digest(&format!("{machine:?} {:?}", settings.agreed()))
     }
 
     /// The algorithms that may run `collective`, in the order that settles ties.

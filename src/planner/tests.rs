@@ -10,8 +10,9 @@ use consort_algorithms::catalogue::{Algorithm, Family};
 use consort_kernels::{DataType, ReduceOp};
 
 use super::planning::size_class;
-use super::{Choices, Determinism, Machine, Origin, Planner, Planning, Program, Tuning, TuningLine, digest};
+use super::{Choices, Machine, Origin, Planner, Planning, Program};
 use crate::call::Call;
+use crate::options::{Determinism, Tuning, TuningLine, digest};
 use crate::options::{Options, SLOT_BYTES_MIN, Settings};
 
 fn settings(change: impl FnOnce(Options) -> Options) -> Settings {

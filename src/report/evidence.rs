@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::Rank;
-use crate::recorder::Descriptor;
+use crate::call::Descriptor;
 
 /// One process of a job: the nonce that it drew when it made its first communicator.
 pub(crate) type ProcessId = [u8; 16];

@@ -17,7 +17,6 @@ use std::time::Duration;
 pub(crate) use analysis::analyse;
 
 use crate::Rank;
-use crate::nccl::log::{NO_DEVICE, Subsystem};
 
 /// What every rank of a communicator is doing, and the verdict. `Display` is the text for people,
 /// [`Report::to_json`] the same for programs.
@@ -146,12 +145,18 @@ pub struct WaitReport {
     pub stuck: Duration,
 }
 
-/// What else is told of warnings: the rank that warns, the text, the place in the source. Says whether it told people.
-pub(crate) type Listener = fn(Option<Rank>, &str, &Location<'_>) -> bool;
+/// What a log does with sentences for people.
+#[derive(Clone, Copy)]
+pub(crate) struct Listener {
+    /// Of the rank that warns, the text and the place in the source. Returns whether the log shows warnings.
+    pub(crate) warning: fn(Option<Rank>, &str, &Location<'_>) -> bool,
+    /// Of the text.
+    pub(crate) information: fn(&str),
+}
 
 static LISTENER: OnceLock<Listener> = OnceLock::new();
 
-/// From now on `listener` is told of warnings; the first one stays.
+/// From now on `listener` gets what is said; the first one stays.
 pub(crate) fn listen(listener: Listener) {
     // Whoever comes second finds the same listener there: there is one log.
     let _ = LISTENER.set(listener);
@@ -160,7 +165,9 @@ pub(crate) fn listen(listener: Listener) {
 /// Something that explains how the library does what it does.
 pub(crate) fn inform(text: &str) {
     tracing::info!("{text}");
-    crate::nccl::log::info(Subsystem::Init, NO_DEVICE, text);
+    if let Some(listener) = LISTENER.get() {
+        (listener.information)(text);
+    }
 }
 
 /// Something that people should know and that is no error.
@@ -181,5 +188,5 @@ pub(crate) fn aloud(rank: Option<Rank>, text: &str) {
 #[track_caller]
 pub(crate) fn warn_of(rank: Option<Rank>, text: &str) -> bool {
     tracing::warn!(rank, "{text}");
-    LISTENER.get().is_some_and(|listener| listener(rank, text, Location::caller()))
+    LISTENER.get().is_some_and(|listener| (listener.warning)(rank, text, Location::caller()))
 }

@@ -22,7 +22,7 @@ use crate::control::group::Group;
 use crate::engine::{Buffers, Engine, Memory, Progress, Source, Task};
 use crate::error::Error;
 use crate::planner::{Machine, Planning};
-use crate::work::Ticket;
+use crate::ticket::Ticket;
 
 /// What those that go on after a death reduce: a number that no item of a program has.
 const LAST_ITEM: usize = 4_000;
@@ -148,7 +148,7 @@ impl Running {
     fn open(&mut self, group: Arc<Group>, members: Vec<Rank>) {
         let routes = SimulatedRoutes { origin: self.origin.clone(), rank: self.rank };
         let (settings, planner) = (self.origin.settings.clone(), self.origin.planner.clone());
-        keep(planner.planning(Machine::of(&group), &settings));
+        keep(planner.planning(Machine::of(group.infos()), &settings));
         let engine = Engine::new(group.clone(), Box::new(routes), settings, planner);
         self.communicators.push(Communicator { group, engine, members });
     }

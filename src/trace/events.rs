@@ -10,8 +10,9 @@ use serde_json::json;
 use super::offset::Alignment;
 use super::record::root;
 use crate::Rank;
+use crate::call::Descriptor;
 use crate::clock::Clock;
-use crate::recorder::{Descriptor, Entry, Outcome};
+use crate::recorder::{Entry, Outcome};
 
 /// Rows per communicator; more than this at the same time overlap on the last.
 const LANES: usize = 16;
@@ -187,9 +188,9 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+    use crate::call::Named;
     use crate::call::{Kind, Operator};
-    use crate::recorder::Named;
-    use crate::trace::offset::Reading;
+    use crate::clock::Reading;
 
     fn track(dropped: u64) -> Track {
         Track {

@@ -6,6 +6,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::clock::{Reading, Sample};
 use crate::control::member::{Distance, Member};
 use crate::control::wire::Message;
 
@@ -15,42 +16,6 @@ const QUESTIONS: usize = 8;
 const PAUSE: Duration = Duration::from_micros(20);
 /// The name that no communicator has: what such a question is answered with is the process's alone.
 const NO_COMMUNICATOR: u64 = 0;
-
-/// One question to rank 0. Nanoseconds; the first and the last by this rank's clock, `answered` by rank 0's.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Sample {
-    pub(crate) asked: u64,
-    pub(crate) answered: u64,
-    pub(crate) arrived: u64,
-}
-
-/// How far the clock of rank 0 was ahead at a time, and how sure that is. Nanoseconds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Reading {
-    /// By this rank's clock.
-    pub(crate) at: u64,
-    pub(crate) offset: i64,
-    pub(crate) bound: u64,
-}
-
-impl Reading {
-    /// From the question with the shortest round trip.
-    pub(crate) fn best(samples: &[Sample]) -> Option<Self> {
-        let sound = samples.iter().filter(|sample| sample.arrived >= sample.asked);
-        let best = sound.min_by_key(|sample| sample.arrived - sample.asked)?;
-        let at = best.asked.midpoint(best.arrived);
-        Some(Reading {
-            at,
-            offset: best.answered.wrapping_sub(at).cast_signed(),
-            bound: (best.arrived - best.asked).div_ceil(2),
-        })
-    }
-
-    /// Whether both clocks may be one.
-    fn may_be_equal(&self) -> bool {
-        self.offset.unsigned_abs() <= self.bound
-    }
-}
 
 /// From this rank's clock to that of rank 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

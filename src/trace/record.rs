@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 
 use super::{brief, columns};
 use crate::Rank;
+use crate::call::Descriptor;
 use crate::control::group::Group;
-use crate::recorder::{Descriptor, Entry, Outcome};
+use crate::recorder::{Entry, Outcome};
 use crate::report::CallReport;
 
 /// The last operations of one rank on one communicator. `Display` is the text for people,
@@ -182,8 +183,8 @@ mod tests {
     use consort_kernels::{DataType, ReduceOp};
 
     use super::*;
+    use crate::call::Named;
     use crate::call::{Kind, Operator};
-    use crate::recorder::Named;
     use crate::{Communicator, Options};
 
     fn entry(sequence: u64, ended: Option<u64>, failed: bool) -> FlightEntry {

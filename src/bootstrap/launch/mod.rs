@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::UniqueId;
 use crate::Rank;
 use crate::error::Result;
-use crate::nccl::environment::Environment;
+use crate::settings::Environment;
 
 /// This process's place in a job, as its launcher gave it.
 #[derive(Clone, PartialEq, Eq, Debug)]

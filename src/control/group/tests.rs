@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use consort_kernels::DataType;
 
 use super::*;
-use crate::recorder::{Descriptor, Named};
+use crate::call::{Descriptor, Named};
 use crate::{Communicator, Guilty, Options};
 
 #[test]

@@ -6,9 +6,10 @@ use std::time::Duration;
 use consort_transports::Address;
 
 use super::codec::{Reader, Wire, wire_enum, wire_struct};
+use crate::call::Descriptor;
 use crate::control::group::Failure;
 use crate::error::{Error, Operation};
-use crate::recorder::{Descriptor, Snapshot, Told};
+use crate::recorder::{Snapshot, Told};
 use crate::report::evidence::{Open, Position, Stuck, Traffic, Want};
 use crate::report::{CallReport, CycleStep, Guilty, RankReport, Report, WaitReport};
 

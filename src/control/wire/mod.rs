@@ -102,9 +102,10 @@ pub(super) mod tests {
     use consort_kernels::{DataType, ReduceOp};
 
     use super::*;
+    use crate::call::{Descriptor, Named};
     use crate::call::{Kind, Operator};
     use crate::error::{Error, Operation};
-    use crate::recorder::{Descriptor, Named, Told};
+    use crate::recorder::Told;
     use crate::report::evidence::{Evidence, Open, Reach, Stuck, Traffic, Want, Witness};
 
     fn position() -> Position {

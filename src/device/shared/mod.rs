@@ -38,11 +38,11 @@ use super::gpu::{Gpu, Pooled};
 use super::told::tell_all;
 use super::trouble::failed;
 use crate::Rank;
+use crate::call::Descriptor;
 use crate::call::{Call, Kind};
 use crate::communicator::Communicator;
 use crate::error::{Error, Result};
 use crate::options::SLOTS;
-use crate::recorder::Descriptor;
 
 /// Bytes of a rank's mailboxes, about.
 const ARENA_BYTES: usize = 48 << 20;

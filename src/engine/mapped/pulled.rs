@@ -19,7 +19,7 @@ use consort_transports::read_process;
 use super::notes::Entry;
 use crate::Rank;
 use crate::call::{Call, Kind};
-use crate::engine::packets::{MESSAGE_BYTES_MAX, RANKS_MAX};
+use crate::eager::{MESSAGE_BYTES_MAX, RANKS_MAX};
 use crate::engine::{Buffers, Progress};
 use crate::report::inform;
 

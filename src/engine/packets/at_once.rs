@@ -12,12 +12,13 @@ use consort_memory::{Arrival, Row, Span, SpanMut};
 
 use super::duo::Duo;
 use super::exchange::Exchange;
-use super::moves::{Moves, Use};
-use super::{Board, Peer, UNASKED_BYTES_MAX, letters};
+use super::{Board, Peer, letters};
 use crate::Rank;
+use crate::call::digest_of;
 use crate::call::{Call, Kind};
+use crate::eager::{Moves, UNASKED_BYTES_MAX, Use};
 use crate::engine::{Buffers, Engine, Progress, Request, Task};
-use crate::recorder::{digest_of, this_thread};
+use crate::recorder::this_thread;
 
 /// How many calls are remembered. A power of two.
 const REMEMBERED: usize = 16;

@@ -13,12 +13,13 @@ use consort_memory::Arrival;
 
 use super::at_once::{AtOnce, Known, LOOKS_WITHOUT_CLOCK};
 use super::exchange::Exchange;
-use super::moves::{Moves, Use};
 use super::{LONG, Packets, Peer, row_of};
 use crate::Rank;
 use crate::call::Call;
+use crate::call::digest_of;
+use crate::eager::{Moves, Use};
 use crate::engine::{Buffers, Engine, Request};
-use crate::recorder::{digest_of, this_thread};
+use crate::recorder::this_thread;
 
 /// The moves of an exchange with the only other rank: where in the buffers what is sent and kept begins.
 #[derive(Clone, Copy)]

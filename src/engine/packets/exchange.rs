@@ -6,9 +6,9 @@
 use consort_kernels::{Reducer, Source, Store, Target, copy};
 use consort_memory::Arrival;
 
-use super::moves::{Moves, Use};
-use super::{Board, LONG, Peer, RANKS_MAX};
+use super::{Board, LONG, Peer};
 use crate::Rank;
+use crate::eager::{Moves, RANKS_MAX, Use};
 use crate::engine::trial::STAGED;
 use crate::engine::{Buffers, Progress, Request};
 

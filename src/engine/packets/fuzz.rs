@@ -11,6 +11,7 @@ use consort_transports::{Connection, CounterKind};
 use super::letters::{self, Letters};
 use super::{Exchange, Round, sides};
 use crate::call::{Call, Kind};
+use crate::eager::point_to_point;
 use crate::engine::{Buffers, Progress, Request};
 
 const MESSAGES: Target = Target {
@@ -198,11 +199,11 @@ fn letters(input: &Input, seen: &mut Seen) {
     const LENGTHS: [usize; 8] = [1, 56, 57, 1024, 5000, 20_000, 70_000, 300_000];
     let first =
         |at: usize| input.first().and_then(|piece| piece.get(at)).map_or(0, |byte| usize::from(*byte));
-    let [own, mut other] = sides::connected(letters::MAILBOX_BYTES);
+    let [own, mut other] = sides::connected(point_to_point::MAILBOX_BYTES);
     let mut mine = Letters::over(&*own).expect("as long as agreed");
     let mut out: Vec<Outbox> = Vec::new();
     let mut offset = 0;
-    for (slots, payload_bytes) in letters::ROWS {
+    for (slots, payload_bytes) in point_to_point::ROWS {
         let [_, theirs] = other.rows(offset, slots, payload_bytes).expect("as long as agreed");
         offset += Row::bytes(slots, payload_bytes);
         out.push(Outbox::new(theirs));

@@ -10,15 +10,10 @@ use consort_memory::{Arrival, Bell, Counter, Inbox, Outbox, Row, Span, SpanMut, 
 use consort_transports::{Connection, CounterKind};
 
 use crate::call::Call;
+use crate::eager::point_to_point::{ROWS, SLOTS_BYTES};
 use crate::engine::Progress;
 use crate::engine::staging::{Staging, TIMED_BYTES_MIN, cost};
 
-/// The channel of such messages.
-pub(crate) const CHANNEL: u16 = 0xfffe;
-
-/// Slots and the longest payload of each row. A long slot that was not used for a while has left the reader's first caches,
-/// and is written several times faster.
-pub(super) const ROWS: [(usize, usize); 3] = [(16, Row::LINE_PAYLOAD_BYTES), (8, 1 << 10), (64, 16 << 10)];
 /// Messages up to this length go in pieces of half a slot, so that they overlap with themselves.
 const HALVES_BYTES_MAX: usize = 32 << 10;
 
@@ -26,18 +21,6 @@ const HALVES_BYTES_MAX: usize = 32 << 10;
 const LISTENS: u64 = 16;
 /// Longer messages are written past the caches where they end.
 const STREAMING_BYTES_MIN: usize = 4 << 20;
-
-/// Bytes of each side's slots, and of its bell.
-pub(crate) const MAILBOX_BYTES: usize = SLOTS_BYTES + Row::bytes(1, Row::LINE_PAYLOAD_BYTES);
-
-const SLOTS_BYTES: usize = {
-    let (mut row, mut bytes) = (0, 0);
-    while row < ROWS.len() {
-        bytes += Row::bytes(ROWS[row].0, ROWS[row].1);
-        row += 1;
-    }
-    bytes
-};
 
 /// The row of a message of so many bytes.
 #[inline]

@@ -3,7 +3,7 @@
 //!
 //! It is the direct exchange of the collective ([`builders::direct`](consort_algorithms::builders::direct()) and its
 //! kin), run without a plan: one line crosses between two cores each way, and nothing else is waited for. Tests hold it
-//! against the planned form, chunk by chunk ([`moves`]) and bit by bit.
+//! against the planned form, chunk by chunk (`eager::Moves`) and bit by bit.
 //!
 //! Invariant: whether a communicator has a board is the same on all of its ranks: each says to all others whether it can
 //! store to everybody's memory, and there is one only if all can. What follows from the call (which calls take it, which
@@ -15,7 +15,6 @@ mod exchange;
 #[cfg(test)]
 mod fuzz;
 pub(crate) mod letters;
-pub(crate) mod moves;
 mod round;
 #[cfg(test)]
 pub(crate) mod sides;
@@ -38,19 +37,13 @@ use crate::Rank;
 use crate::call::Call;
 use crate::control::group::Group;
 use crate::control::wire::Message;
+use crate::eager::MESSAGE_BYTES_MAX;
 use crate::error::Result;
 use crate::report::evidence::Want;
 
 pub(crate) use at_once::AtOnce;
 pub(crate) use exchange::{Exchange, Wanted};
 pub(crate) use round::Round;
-
-/// The longest message.
-pub(crate) const MESSAGE_BYTES_MAX: usize = 64 << 10;
-/// Messages of more bytes are sent only once it is known that the callers' buffers are not mapped by all.
-pub(crate) const UNASKED_BYTES_MAX: usize = 16 << 10;
-/// The most ranks that send to each other all at once.
-pub(crate) const RANKS_MAX: u32 = 16;
 
 /// How many rows a pair of ranks has in each direction.
 const ROWS: usize = 3;

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use consort_algorithms::builders::{direct, direct_reduce, one_shot, spread_out};
 use consort_algorithms::{Chunk, Collective, Place, Schedule};
 
-use super::moves::{Moves, Use};
 use crate::Rank;
 use crate::call::Kind;
+use crate::eager::{Moves, Use};
 
 /// A value as it was made: `r2.c1` is chunk 1 of rank 2's input.
 type Made = String;

@@ -27,10 +27,12 @@ use super::watched::{Fault, State, Watched};
 use super::{Buffers, Engine};
 use crate::Rank;
 use crate::blocks::Blocks;
+use crate::call::Descriptor;
 use crate::call::{Call, Kind};
+use crate::eager::point_to_point;
 use crate::error::{Error, Result};
-use crate::planner::{CacheKey, Choice, digest};
-use crate::recorder::Descriptor;
+use crate::options::digest;
+use crate::planner::{CacheKey, Choice};
 use crate::report::evidence::Want;
 
 /// Loads of the awaited counter between two full turns: far below a microsecond.
@@ -334,7 +336,8 @@ impl Part {
             self.letter_bytes = 0;
             self.phase = Phase::Letter;
             if engine.links.letters(call.root).is_none() {
-                self.numbers = engine.links.request(&[(call.root, letters::CHANNEL)], &engine.group)?;
+                self.numbers =
+                    engine.links.request(&[(call.root, point_to_point::CHANNEL)], &engine.group)?;
                 self.phase = Phase::LetterLink;
             }
             return Ok(());

@@ -16,10 +16,11 @@ pub use call::{
     CALL_BYTES, CallConfig, EXTENSION_ALGORITHM, EXTENSION_TIMEOUT_MS, EXTENSION_VENDOR, Extension,
 };
 
-use super::environment::{Environment, integer};
+use super::environment::Environment;
 use super::log::{self, NO_DEVICE, Subsystem};
 use crate::error::{Error, Result};
 use crate::options::{Options, Settings};
+use crate::settings::integer;
 use reader::Reader;
 
 /// Bytes of the newest struct that is known.

@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use super::{Level, Line, NO_DEVICE, Subsystem, stamp::stamp};
-use crate::nccl::environment::{Environment, names};
+use crate::settings::{Environment, names};
 
 const SUBSYSTEMS_DEFAULT: &str = "INIT,BOOTSTRAP,ENV";
 const STAMP_DEFAULT: &str = "[%F %T] ";

@@ -6,8 +6,8 @@ use consort_algorithms::Collective;
 use consort_algorithms::catalogue::Algorithm;
 
 use super::{Planning, SIMULATED_RANKS_MAX};
+use crate::options::Determinism;
 use crate::options::SLOTS;
-use crate::planner::preferences::Determinism;
 
 /// The most ranks whose two-shot the verifier follows: more signals are under way than it can.
 const TWO_SHOT_PROVED_MAX: u32 = 128;

@@ -4,7 +4,7 @@ use consort_algorithms::Collective;
 use consort_algorithms::catalogue::Algorithm;
 
 use super::Planning;
-use crate::engine::packets;
+use crate::eager;
 
 impl Planning {
     /// Whether blocks of so many bytes travel in messages that carry their own flag.
@@ -18,17 +18,17 @@ impl Planning {
         direct
             && collective != Collective::SendReceive
             && self.on_own_cores
-            && (2..=packets::RANKS_MAX).contains(&self.machine.ranks)
-            && block_bytes <= packets::MESSAGE_BYTES_MAX as u64
+            && (2..=eager::RANKS_MAX).contains(&self.machine.ranks)
+            && block_bytes <= eager::MESSAGE_BYTES_MAX as u64
     }
 
     /// Whether blocks of so many bytes are worth a look at where the callers' buffers are; or, where the algorithm is given
     /// anyway, at how they cross fastest.
     pub(super) fn meets(&self, collective: Collective, block_bytes: u64) -> bool {
-        let unasked = if self.is_free() { packets::UNASKED_BYTES_MAX } else { packets::MESSAGE_BYTES_MAX };
+        let unasked = if self.is_free() { eager::UNASKED_BYTES_MAX } else { eager::MESSAGE_BYTES_MAX };
         collective != Collective::SendReceive
             && self.on_own_cores
-            && (2..=packets::RANKS_MAX).contains(&self.machine.ranks)
+            && (2..=eager::RANKS_MAX).contains(&self.machine.ranks)
             && block_bytes > unasked as u64
     }
 

@@ -8,8 +8,9 @@ use consort_kernels::ReduceOp;
 
 use super::{machine, planning_on, settings};
 use crate::Communicator;
+use crate::options::Determinism;
 use crate::options::{Options, TransportChoice};
-use crate::planner::{Determinism, Machine, Planner, Planning, Program};
+use crate::planner::{Machine, Planner, Planning, Program};
 use crate::topology::Place;
 
 const HIERARCHICAL: Algorithm = Algorithm::Hierarchical { per_box: 4 };

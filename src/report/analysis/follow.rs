@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use super::view::{Abroad, Node, State, View, is_message, matches_end};
 use crate::Rank;
+use crate::call::Descriptor;
 use crate::call::Kind;
-use crate::recorder::Descriptor;
 use crate::report::evidence::{Open, ProcessId, Reach, Stuck, Want};
 
 /// A rank that moves counts as slow when another has waited so long for its next step.

@@ -5,7 +5,7 @@
 use super::view::View;
 use super::words::{clean, name};
 use crate::Rank;
-use crate::recorder::Descriptor;
+use crate::call::Descriptor;
 use crate::report::evidence::{Open, Reach, Stuck, Want};
 use crate::report::{CallReport, RankReport, WaitReport};
 

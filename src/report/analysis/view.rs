@@ -8,8 +8,8 @@ use std::ops::Bound;
 use std::time::Duration;
 
 use crate::Rank;
+use crate::call::Descriptor;
 use crate::call::Kind;
-use crate::recorder::Descriptor;
 use crate::report::evidence::{Evidence, Open, Position, ProcessId, Reach, Stuck, Witness};
 
 /// What was sent longer ago than this and has not arrived is missing.

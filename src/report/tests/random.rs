@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use super::world::{HOME, OTHER, THIRD, World, call, position, process, waiting};
 use crate::Rank;
+use crate::call::Descriptor;
 use crate::call::Kind;
-use crate::recorder::Descriptor;
 use crate::report::evidence::{Position, Reach, Traffic, Want};
 use crate::report::{Guilty, analyse};
 

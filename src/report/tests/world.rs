@@ -6,8 +6,8 @@ use std::time::Duration;
 use consort_kernels::{DataType, ReduceOp};
 
 use crate::Rank;
+use crate::call::{Descriptor, Named};
 use crate::call::{Kind, Operator};
-use crate::recorder::{Descriptor, Named};
 use crate::report::evidence::{Evidence, Open, Position, ProcessId, Reach, Stuck, Traffic, Want, Witness};
 use crate::report::{Report, analyse};
 

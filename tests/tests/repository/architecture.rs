@@ -54,6 +54,86 @@ fn arrows_point_one_way() {
     }
 }
 
+/// The floors of the crate `consort`, from the ground up: a module imports from its own floor and those below.
+const FLOORS: [&str; 25] = [
+    "lib",
+    "stretch",
+    "error",
+    "blocks",
+    "clock",
+    "call",
+    "recorder",
+    "varying",
+    "report",
+    "settings",
+    "options",
+    "topology",
+    "bootstrap",
+    "eager",
+    "planner",
+    "control",
+    "trace",
+    "wait",
+    "ticket",
+    "engine",
+    "communicator",
+    "planning",
+    "device",
+    "nccl",
+    "simulation",
+];
+
+/// What a file of `src` imports from other modules of its crate, tests apart: the module and the line.
+fn imports(text: &str) -> Vec<(&str, usize)> {
+    let mut found = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        if line.starts_with("#[cfg(test)]")
+            && text.lines().nth(number + 1).is_some_and(|next| next.ends_with('{'))
+        {
+            break;
+        }
+        let code = line.split("//").next().unwrap_or_default();
+        for (at, path) in code.match_indices("crate::") {
+            let before = code[..at].chars().next_back();
+            let name = &code[at + path.len()..];
+            let end = name.find(|c: char| !c.is_ascii_lowercase() && c != '_').unwrap_or(name.len());
+            if before.is_none_or(|c| !c.is_alphanumeric() && c != '_' && c != '$') {
+                found.push((&name[..end], number + 1));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn no_module_imports_from_a_floor_above() {
+    let floor = |module: &str| FLOORS.iter().position(|floor| *floor == module);
+    let mut seen = BTreeSet::new();
+    for (name, text) in files().iter().filter(|(name, _)| name.starts_with("src/") && name.ends_with(".rs")) {
+        let module = name["src/".len()..].split(['/', '.']).next().unwrap_or_default();
+        let is_test = name.split('/').any(|part| matches!(part, "tests" | "tests.rs" | "fuzz.rs"));
+        let Some(own) = floor(module) else {
+            panic!("{name}: the module {module} has no floor: add it to FLOORS and docs/ARCHITECTURE.md");
+        };
+        seen.insert(module.to_owned());
+        if is_test || module == "lib" {
+            continue;
+        }
+        for (other, line) in imports(text) {
+            // What begins with a capital is of the crate's root.
+            let above = floor(other).filter(|floor| *floor > own);
+            assert!(
+                above.is_none(),
+                "{name}:{line}: {module} must not import from {other}, which is above it"
+            );
+        }
+    }
+    if !seen.is_empty() {
+        let unused: Vec<_> = FLOORS.iter().filter(|floor| !seen.contains(**floor)).collect();
+        assert!(unused.is_empty(), "these floors have no module: {unused:?}");
+    }
+}
+
 /// Files that git knows or would take, with their text.
 fn files() -> Vec<(String, String)> {
     let output = Command::new("git")

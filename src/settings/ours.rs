@@ -13,90 +13,99 @@ pub struct Ours {
     pub meaning: &'static str,
 }
 
-const fn ours(name: &'static str, default: &'static str, meaning: &'static str) -> Ours {
+const fn variable(name: &'static str, default: &'static str, meaning: &'static str) -> Ours {
     Ours { name, default, meaning }
 }
 
-pub(super) const OURS: [Ours; 29] = [
-    ours(
+const OURS: [Ours; 29] = [
+    variable(
         "CONSORT_TIMEOUT",
         "1800",
         "seconds until an operation fails on all ranks; through the C interface none unless it is set",
     ),
-    ours("CONSORT_JOIN_TIMEOUT", "300", "seconds until joining fails"),
-    ours(
+    variable("CONSORT_JOIN_TIMEOUT", "300", "seconds until joining fails"),
+    variable(
         "CONSORT_CONNECT_TIMEOUT",
         "30",
         "seconds until a data connection that both sides are making counts as broken",
     ),
-    ours("CONSORT_REPORT_AFTER", "60", "seconds until an operation that does not end is reported"),
-    ours("CONSORT_TRANSPORT", "auto", "`auto`, `shm` (memory only) or `tcp`; equal on all ranks"),
-    ours(
+    variable("CONSORT_REPORT_AFTER", "60", "seconds until an operation that does not end is reported"),
+    variable("CONSORT_TRANSPORT", "auto", "`auto`, `shm` (memory only) or `tcp`; equal on all ranks"),
+    variable(
         "CONSORT_PIN",
         "none",
         "to what the thread that joins as a rank is pinned, of the cores that it may use: `cores` (one of them), \
          `domains` (those of one last-level cache or memory node) or `none`",
     ),
-    ours(
+    variable(
         "CONSORT_CMA",
         "auto",
         "whether ranks of one host read each other's ordinary buffers through the system (`process_vm_readv`) in \
          collectives on more than 64 KiB: `auto` (where that is found to be faster), `never` or `always`",
     ),
-    ours(
+    variable(
         "CONSORT_DEVICE",
         "auto",
         "through the C interface: `auto` puts a communicator on the device that is current where it is made, if the \
          program uses it, `host` never asks the CUDA driver, `cuda` demands a device; the first communicator of a process decides",
     ),
-    ours(
+    variable(
         "CONSORT_DEVICE_PATH",
         "auto",
         "how operations on devices run: `fused`, `kernels`, `streams` or `host`; equal on all ranks",
     ),
-    ours(
+    variable(
         "CONSORT_NCCL_VERSION",
         "2.32.3",
         "the version that `ncclGetVersion` tells, for clients that must see another (`2.27.3` or `22703`)",
     ),
-    ours("CONSORT_CHANNELS", "1", "streams side by side between neighbours, 1 to 16; equal on all ranks"),
-    ours(
+    variable("CONSORT_CHANNELS", "1", "streams side by side between neighbours, 1 to 16; equal on all ranks"),
+    variable(
         "CONSORT_BIDIRECTIONAL",
         "0",
         "1: half of the data goes round the ring the other way; equal on all ranks",
     ),
-    ours(
+    variable(
         "CONSORT_SLOT_BYTES",
         "by size",
         "staging slot, a power of two from 16 KiB to 512 KiB; equal on all ranks",
     ),
-    ours("CONSORT_ALGO", "all", "which algorithms may be chosen; equal on all ranks"),
-    ours("CONSORT_DETERMINISM", "run", "what bits may depend on: `run` or `invariant`; equal on all ranks"),
-    ours("CONSORT_TUNING", "", "a table that `collbench tune` wrote; equal on all ranks"),
-    ours("CONSORT_TOPOLOGY", "", "the machine to predict for, a profile or a file; equal on all ranks"),
-    ours(
+    variable("CONSORT_ALGO", "all", "which algorithms may be chosen; equal on all ranks"),
+    variable(
+        "CONSORT_DETERMINISM",
+        "run",
+        "what bits may depend on: `run` or `invariant`; equal on all ranks",
+    ),
+    variable("CONSORT_TUNING", "", "a table that `collbench tune` wrote; equal on all ranks"),
+    variable("CONSORT_TOPOLOGY", "", "the machine to predict for, a profile or a file; equal on all ranks"),
+    variable(
         "CONSORT_FLIGHT_RECORD",
         "",
         "directory to which a communicator that fails writes its last operations",
     ),
-    ours("CONSORT_TRACE", "", "file to which all ranks write their operations as Chrome trace events"),
-    ours(
+    variable("CONSORT_TRACE", "", "file to which all ranks write their operations as Chrome trace events"),
+    variable(
         "CONSORT_TRACE_EVENTS",
         "128",
         "operations kept for both, 1 to 4194304; 65536 by default where there is a trace",
     ),
-    ours("CONSORT_RANK", "", "this process's rank, where no launcher sets one"),
-    ours("CONSORT_SIZE", "", "the number of ranks, where no launcher sets one"),
-    ours("CONSORT_LOCAL_RANK", "", "this process's number among the ranks of its host"),
-    ours("CONSORT_LOCAL_SIZE", "", "the number of ranks of this host"),
-    ours("CONSORT_JOB", "", "a name that keeps jobs of one user on one host apart"),
-    ours("CONSORT_ADDRESS", "", "where rank 0 listens, for ranks on several hosts"),
-    ours("CONSORT_SECRET", "", "what proves that a rank belongs to the job"),
-    ours(
+    variable("CONSORT_RANK", "", "this process's rank, where no launcher sets one"),
+    variable("CONSORT_SIZE", "", "the number of ranks, where no launcher sets one"),
+    variable("CONSORT_LOCAL_RANK", "", "this process's number among the ranks of its host"),
+    variable("CONSORT_LOCAL_SIZE", "", "the number of ranks of this host"),
+    variable("CONSORT_JOB", "", "a name that keeps jobs of one user on one host apart"),
+    variable("CONSORT_ADDRESS", "", "where rank 0 listens, for ranks on several hosts"),
+    variable("CONSORT_SECRET", "", "what proves that a rank belongs to the job"),
+    variable(
         "CONSORT_HOSTID",
         "",
         "ranks with the same text count as being on one host; unset, those of one user, kernel and network namespace; \
          what they cannot share is found out and goes by TCP",
     ),
-    ours("CONSORT_BIND", "", "ip addresses on which a unique id's rendezvous listens"),
+    variable("CONSORT_BIND", "", "ip addresses on which a unique id's rendezvous listens"),
 ];
+
+/// This library's own variables, `CONSORT_*`. Those that a [`Setting`](super::Setting) is named after are among them.
+pub fn ours() -> &'static [Ours] {
+    &OURS
+}

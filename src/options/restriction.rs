@@ -12,7 +12,7 @@ use consort_algorithms::Collective;
 use consort_algorithms::catalogue::Family;
 
 use crate::error::{Error, Result};
-use crate::nccl::environment::{Environment, Resolved};
+use crate::settings::{Environment, Resolved};
 
 /// What a name stands for.
 type Families = std::result::Result<Vec<Family>, Box<dyn std::error::Error>>;

@@ -1,38 +1,13 @@
 //! Operations that go on while the caller does something else.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use consort_memory::sync::{AtomicBool, Ordering};
 use consort_memory::{Lease, Plain};
 
-use crate::communicator::Core;
+use super::Core;
 use crate::control::process::Process;
 use crate::error::{Error, Result};
-
-/// The state of a started operation that its owner and its driver share.
-#[derive(Debug, Default)]
-pub(crate) struct Ticket {
-    done: AtomicBool,
-    result: Mutex<Option<Result<()>>>,
-}
-
-impl Ticket {
-    pub(crate) fn finish(&self, result: Result<()>) {
-        *self.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-        // Release: pairs with the Acquire in `is_done`; the result and the operation's bytes are there.
-        self.done.store(true, Ordering::Release);
-    }
-
-    pub(crate) fn is_done(&self) -> bool {
-        // Acquire: pairs with the Release in `finish`.
-        self.done.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn result(&self) -> Result<()> {
-        let result = self.result.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        result.unwrap_or_else(|| Err(Error::internal("an operation ended without a result")))
-    }
-}
+use crate::ticket::Ticket;
 
 /// A started operation that owns its buffer until [`Work::wait`] gives it back.
 ///

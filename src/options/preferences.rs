@@ -11,7 +11,7 @@ use consort_algorithms::topology::{self, Topology};
 use super::restriction::Restriction;
 use super::tuning::Tuning;
 use crate::error::{Error, Result};
-use crate::nccl::environment::{Environment, Origin, Resolved, Setting};
+use crate::settings::{Environment, Origin, Resolved, Setting};
 
 /// What the bits of a result may depend on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
