@@ -134,8 +134,8 @@ fn a_launch_gets_48_kib_with_its_static_shared_memory() {
         };
         assert_eq!(launched(most + 1), INVALID_VALUE);
         ok!(cuFuncSetAttribute(run => u64, 8 => u32, most + 1 => i32));
-        // It is taken; its parameter is no record, so the context breaks when it runs.
+        // It is taken; its record has no programs, so it ends at once.
         assert_eq!(launched(most + 1), 0);
-        assert_ne!(cu!(cuCtxSynchronize()), 0);
+        ok!(cuCtxSynchronize());
     });
 }
