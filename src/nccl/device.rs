@@ -104,7 +104,7 @@ pub fn check_mode() -> Result<()> {
 }
 
 /// The device of a rank whose communicator the calling thread makes: that of the current context, or else the one that
-/// [`usual`] names; where devices are demanded the first, if neither is there.
+/// `usual` names; where devices are demanded the first, if neither is there.
 ///
 /// # Errors
 /// The driver's, where devices are demanded.

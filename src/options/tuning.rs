@@ -45,7 +45,7 @@ pub struct TuningLine {
 /// A tuning table.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Tuning {
-    /// What it was measured on; see [`Planning::machine`](super::Planning::machine).
+    /// What it was measured on; see [`Planning::machine`](crate::planning::Planning::machine).
     pub machine: String,
     /// In any order.
     pub lines: Vec<TuningLine>,

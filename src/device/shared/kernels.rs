@@ -275,12 +275,12 @@ impl RunLaunch {
                 ));
             }
             let is_linked = |other: &&RunProgram| program.link.is_some() && other.link == program.link;
-            let next = programs[nth + 1..].iter().position(|other| is_linked(other)).map(|at| nth + 1 + at);
+            let next = programs[nth + 1..].iter().position(&is_linked).map(|at| nth + 1 + at);
             let next = next.map_or((0, 0), |next| (address(next), programs[next].program.record_bytes));
             let status_at = program.write(&table, places[nth].0, next);
             // Set once: a program is launched once.
             let _ = program.placed.set(Placed { table: table.clone(), status_at });
-            if programs[..nth].iter().any(|other| is_linked(other)) {
+            if programs[..nth].iter().any(is_linked) {
                 continue;
             }
             let chain = programs[nth..].iter().filter(|other| is_linked(other)).map(|other| other.blocks());

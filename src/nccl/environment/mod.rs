@@ -1,7 +1,7 @@
 //! NCCL's variables: what each of them does here.
 //!
 //! Invariant: a variable is called honoured only where the code does what its line in the table says. Absent: where a
-//! value comes from ([`crate::settings`]), settings themselves (`options`), and what a call says for itself
+//! value comes from (`settings`), settings themselves (`options`), and what a call says for itself
 //! ([`super::CallConfig`]).
 
 mod meeting;
