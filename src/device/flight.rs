@@ -19,32 +19,95 @@ use super::placement::Last;
 /// What is under way on a device.
 pub(super) struct Flight {
     blocks_max: u32,
-    launches: Mutex<Vec<Launch>>,
+    launches: Mutex<Ledger<Communicator, Arc<Pooled<Event>>>>,
 }
 
+/// A communicator, known by what it keeps of its last operation; its number is not used again as long as it is noted.
+#[derive(Clone, Debug)]
+struct Communicator(Weak<Last>);
+
+impl PartialEq for Communicator {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.ptr_eq(&other.0)
+    }
+}
+
+/// Launches that may be under way, the oldest first. `C` is a communicator, `E` what comes after a launch.
+#[derive(Debug)]
+struct Ledger<C, E>(Vec<Launch<C, E>>);
+
 /// A launch that may be under way, with those that it came after.
-struct Launch {
+#[derive(Debug)]
+struct Launch<C, E> {
     /// Of which communicators it was the last one.
-    of: Vec<Weak<Last>>,
+    of: Vec<C>,
     /// The most blocks that it and what it waited for have at once.
     blocks: u32,
-    after: Arc<Pooled<Event>>,
+    after: E,
+}
+
+/// How a launch gets its room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Room {
+    /// How many of the oldest launches it waits for, those of its own communicators apart.
+    waited: usize,
+    /// The most blocks that it and what it comes after have at once.
+    blocks: u32,
+}
+
+impl<C: PartialEq, E> Ledger<C, E> {
+    fn blocks(&self) -> u32 {
+        self.0.iter().map(|launch| launch.blocks).sum()
+    }
+
+    /// Room for a launch of `blocks` blocks among `most`, which comes after all of these communicators.
+    fn room(&self, of: &[C], blocks: u32, most: u32) -> Room {
+        let (mut before, mut beside) = (0, 0);
+        for launch in &self.0 {
+            *(if launch.is_of(of) { &mut before } else { &mut beside }) += launch.blocks;
+        }
+        let mut waited = 0;
+        while beside + blocks.max(before) > most
+            && let Some(oldest) = self.0.get(waited)
+        {
+            waited += 1;
+            if !oldest.is_of(of) {
+                (before, beside) = (before + oldest.blocks, beside - oldest.blocks);
+            }
+        }
+        Room { waited, blocks: blocks.max(before) }
+    }
+
+    /// Notes the launch. What it comes after is not beside it, and until that has ended in its place.
+    fn enter(&mut self, of: Vec<C>, Room { waited, blocks }: Room, after: E) {
+        let mut nth = 0;
+        self.0.retain(|launch| {
+            nth += 1;
+            nth > waited && !launch.is_of(&of)
+        });
+        self.0.push(Launch { of, blocks, after });
+    }
+}
+
+impl<C: PartialEq, E> Launch<C, E> {
+    /// Whether one of these communicators had part in it.
+    fn is_of(&self, communicators: &[C]) -> bool {
+        self.of.iter().any(|one| communicators.contains(one))
+    }
 }
 
 /// A launch that is about to be made. No other of the device is before it has been, or was given up.
 pub(super) struct Admission<'a> {
     /// None for a launch that does not count.
-    launches: Option<MutexGuard<'a, Vec<Launch>>>,
-    /// How many of the first ones it comes after, beside those of its own communicators.
-    waited: usize,
-    of: Vec<Weak<Last>>,
-    blocks: u32,
+    launches: Option<MutexGuard<'a, Ledger<Communicator, Arc<Pooled<Event>>>>>,
+    room: Room,
+    of: Vec<Communicator>,
 }
 
 impl Flight {
     /// Of a device with `multiprocessors` multiprocessors.
     pub(super) fn new(multiprocessors: u32) -> Self {
-        Flight { blocks_max: multiprocessors, launches: Mutex::default() }
+        Flight { blocks_max: multiprocessors, launches: Mutex::new(Ledger(Vec::new())) }
     }
 
     /// Lets a stream wait until `blocks` blocks find room beside what is under way. The stream has waited for what
@@ -58,15 +121,15 @@ impl Flight {
         lasts: &[Arc<Last>],
         blocks: u32,
     ) -> Result<Admission<'_>, CudaError> {
-        let of: Vec<Weak<Last>> = lasts.iter().map(Arc::downgrade).collect();
+        let of: Vec<Communicator> = lasts.iter().map(|last| Communicator(Arc::downgrade(last))).collect();
         if blocks == 0 {
-            return Ok(Admission { launches: None, waited: 0, of, blocks });
+            return Ok(Admission { launches: None, room: Room { waited: 0, blocks }, of });
         }
         let mut launches = self.launches.lock().unwrap_or_else(PoisonError::into_inner);
         let most = self.blocks_max.max(blocks);
-        if launches.iter().map(|launch| launch.blocks).sum::<u32>() + blocks > most {
+        if launches.blocks() + blocks > most {
             let mut outcome = Ok(());
-            launches.retain(|launch| match launch.after.query() {
+            launches.0.retain(|launch| match launch.after.query() {
                 Ok(is_over) => !is_over,
                 Err(error) => {
                     outcome = Err(error);
@@ -75,42 +138,89 @@ impl Flight {
             });
             outcome?;
         }
-        let (mut before, mut beside) = (0, 0);
-        for launch in launches.iter() {
-            *(if launch.is_of(&of) { &mut before } else { &mut beside }) += launch.blocks;
+        let room = launches.room(&of, blocks, most);
+        for oldest in launches.0[..room.waited].iter().filter(|launch| !launch.is_of(&of)) {
+            stream.wait_event(&oldest.after)?;
         }
-        let mut waited = 0;
-        while beside + blocks.max(before) > most
-            && let Some(oldest) = launches.get(waited)
-        {
-            waited += 1;
-            if !oldest.is_of(&of) {
-                stream.wait_event(&oldest.after)?;
-                (before, beside) = (before + oldest.blocks, beside - oldest.blocks);
-            }
-        }
-        Ok(Admission { launches: Some(launches), waited, of, blocks: blocks.max(before) })
-    }
-}
-
-impl Launch {
-    /// Whether one of these communicators had part in it.
-    fn is_of(&self, communicators: &[Weak<Last>]) -> bool {
-        self.of.iter().any(|one| communicators.iter().any(|other| other.ptr_eq(one)))
+        Ok(Admission { launches: Some(launches), room, of })
     }
 }
 
 impl Admission<'_> {
     /// The launch is made, and this event comes after it.
     pub(super) fn goes_until(self, after: &Arc<Pooled<Event>>) {
-        let Admission { launches, waited, of, blocks } = self;
-        let Some(mut launches) = launches else { return };
-        // What it comes after is under way as long as it has not begun, and not beside it.
-        let mut nth = 0;
-        launches.retain(|launch| {
-            nth += 1;
-            nth > waited && !launch.is_of(&of)
-        });
-        launches.push(Launch { of, blocks, after: after.clone() });
+        if let Some(mut launches) = self.launches {
+            launches.enter(self.of, self.room, after.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A launch, and those before that it waits for, directly or by others.
+    struct Made {
+        blocks: u32,
+        before: u64,
+    }
+
+    fn number(state: &mut u64, below: u64) -> u64 {
+        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (*state >> 33) % below
+    }
+
+    /// Launches of which none has ended yet.
+    fn made(seed: u64, most: u32) -> Vec<Made> {
+        let (mut state, mut ledger) = (seed, Ledger::<u64, usize>(Vec::new()));
+        let mut all: Vec<Made> = Vec::new();
+        for nth in 0..12 {
+            let mut of = vec![number(&mut state, 4)];
+            if number(&mut state, 4) == 0 {
+                of.push(4);
+            }
+            let blocks = 1 + number(&mut state, u64::from(most)) as u32;
+            let room = ledger.room(&of, blocks, most);
+            let waits = |(at, launch): (usize, &Launch<u64, usize>)| {
+                (at < room.waited || launch.is_of(&of)).then_some(launch.after)
+            };
+            let direct: Vec<usize> = ledger.0.iter().enumerate().filter_map(waits).collect();
+            let before = direct.iter().fold(0, |before, at| before | all[*at].before | 1 << at);
+            ledger.enter(of, room, nth);
+            all.push(Made { blocks, before });
+        }
+        all
+    }
+
+    #[test]
+    fn launches_that_may_run_side_by_side_fit() {
+        let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let seed = seed.map_or(1, |time| time.as_nanos() as u64);
+        println!("launches_that_may_run_side_by_side_fit: seed {seed}");
+        for round in 0..200 {
+            let most = 8 + (round % 5) as u32;
+            let all = made(seed.wrapping_add(round), most);
+            for together in 0u64..1 << all.len() {
+                let members = || (0..all.len()).filter(|at| together >> at & 1 == 1);
+                if members().all(|at| all[at].before & together == 0) {
+                    let blocks: u32 = members().map(|at| all[at].blocks).sum();
+                    assert!(blocks <= most, "round {round}: {blocks} of {most} blocks by {together:#b}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_fits_waits_for_nothing() {
+        let mut ledger = Ledger::<u64, ()>(Vec::new());
+        for communicator in 0..4 {
+            let room = ledger.room(&[communicator], 2, 8);
+            assert_eq!(room, Room { waited: 0, blocks: 2 });
+            ledger.enter(vec![communicator], room, ());
+        }
+        // The next of the last one comes after it in any case; of the first, too, and another has no room.
+        assert_eq!(ledger.room(&[3], 2, 8), Room { waited: 0, blocks: 2 });
+        assert_eq!(ledger.room(&[9], 2, 8), Room { waited: 1, blocks: 2 });
+        assert_eq!(ledger.room(&[9], 3, 8), Room { waited: 2, blocks: 4 });
     }
 }
