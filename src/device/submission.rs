@@ -91,7 +91,9 @@ struct Set<'e, 'a> {
 
 /// The calls in the order in which they are made, and what puts them on their devices.
 pub(super) fn ordered<'e, 'a>(entries: &'e [Entry<'a>]) -> (Vec<Ordered<'e, 'a>>, Submissions<'e, 'a>) {
-    let mut keyed = keyed(entries.iter().filter(|entry| !entry.is_own()));
+    let others: Vec<&Entry<'_>> = entries.iter().filter(|entry| !entry.is_own()).collect();
+    let facts: Vec<Facts> = others.iter().map(|entry| Facts::of(entry)).collect();
+    let mut keyed: Vec<(Key, &'e Entry<'a>)> = keys(&facts).into_iter().zip(others).collect();
     keyed.sort_by_key(|(key, _)| *key);
     let mut grouping = Grouping::default();
     let mut ordered = Vec::with_capacity(keyed.len());
@@ -110,39 +112,54 @@ pub(super) fn ordered<'e, 'a>(entries: &'e [Entry<'a>]) -> (Vec<Ordered<'e, 'a>>
     (ordered, Submissions { sets, all, failure: RefCell::default() })
 }
 
-/// Each call with its key.
-fn keyed<'e, 'a>(entries: impl Iterator<Item = &'e Entry<'a>> + Clone) -> Vec<(Key, &'e Entry<'a>)> {
-    // Of each rank's communicator, its collectives so far; of the nth of all its ranks, the first place.
+/// What the place of a call follows from.
+#[derive(Clone, Copy, Debug)]
+struct Facts {
+    /// Its communicator, the same on all ranks.
+    uid: u64,
+    /// Its communicator on this rank.
+    core: usize,
+    is_message: bool,
+    distance: u32,
+}
+
+impl Facts {
+    fn of(entry: &Entry<'_>) -> Self {
+        let is_message = entry.call.kind.is_message();
+        let distance = if is_message { distance(entry) } else { 0 };
+        Facts { uid: entry.communicator.core().group.uid, core: core_of(entry), is_message, distance }
+    }
+}
+
+/// The key of each call of a group.
+fn keys(calls: &[Facts]) -> Vec<Key> {
+    // Of each rank's communicator, its collectives so far; of the nth of all its ranks, the first place; of each
+    // communicator, where its messages stand.
     let mut collectives: HashMap<usize, usize> = HashMap::new();
     let mut places: HashMap<(u64, usize), usize> = HashMap::new();
     let mut messages: HashMap<u64, usize> = HashMap::new();
-    let mut keyed = Vec::new();
-    for (place, entry) in entries.clone().enumerate() {
-        if entry.call.kind.is_message() {
-            messages.entry(uid(entry)).or_insert(place);
-            continue;
+    let mut positions = Vec::with_capacity(calls.len());
+    for (place, call) in calls.iter().enumerate() {
+        let position = if call.is_message {
+            *messages.entry(call.uid).or_insert(place)
+        } else {
+            let nth = collectives.entry(call.core).or_default();
+            let position = *places.entry((call.uid, *nth)).or_insert(place);
+            *nth += 1;
+            position
+        };
+        positions.push(position);
+    }
+    for (call, position) in calls.iter().zip(&positions).filter(|(call, _)| !call.is_message) {
+        messages.entry(call.uid).and_modify(|place| *place = *position.max(place));
+    }
+    let key = |(call, position): (&Facts, usize)| match *call {
+        Facts { uid, is_message: true, distance, .. } => {
+            Key { position: messages[&uid], is_message: true, distance }
         }
-        let nth = collectives.entry(core_of(entry)).or_default();
-        let position = *places.entry((uid(entry), *nth)).or_insert(place);
-        *nth += 1;
-        keyed.push((Key { position, is_message: false, distance: 0 }, entry));
-    }
-    let after = |of: u64| keyed.iter().rfind(|(_, entry)| uid(entry) == of).map(|(key, _)| key.position);
-    let messages: HashMap<u64, usize> = messages
-        .into_iter()
-        .map(|(of, place)| (of, after(of).map_or(place, |after| place.max(after))))
-        .collect();
-    for entry in entries.filter(|entry| entry.call.kind.is_message()) {
-        keyed.push((
-            Key { position: messages[&uid(entry)], is_message: true, distance: distance(entry) },
-            entry,
-        ));
-    }
-    keyed
-}
-
-fn uid(entry: &Entry<'_>) -> u64 {
-    entry.communicator.core().group.uid
+        _ => Key { position, is_message: false, distance: 0 },
+    };
+    calls.iter().zip(positions).map(key).collect()
 }
 
 fn core_of(entry: &Entry<'_>) -> usize {
@@ -394,5 +411,50 @@ impl Launch<'_> {
             // Streams wait, and no block.
             Launch::Walk(_) => 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn collective(uid: u64, core: usize) -> Facts {
+        Facts { uid, core, is_message: false, distance: 0 }
+    }
+
+    const fn message(uid: u64, core: usize, distance: u32) -> Facts {
+        Facts { uid, core, is_message: true, distance }
+    }
+
+    /// The places of the calls in the order in which they go to their devices; those of one key together.
+    fn order(calls: &[Facts]) -> Vec<Vec<usize>> {
+        let mut keyed: Vec<(Key, usize)> = keys(calls).into_iter().zip(0..).collect();
+        keyed.sort_by_key(|(key, _)| *key);
+        let same = |one: &(Key, usize), other: &(Key, usize)| one.0 == other.0;
+        keyed.chunk_by(same).map(|keyed| keyed.iter().map(|(_, place)| *place).collect()).collect()
+    }
+
+    #[test]
+    fn collectives_keep_their_order_whatever_their_communicators_are_called() {
+        for [one, other] in [[1, 2], [2, 1]] {
+            let calls = [collective(one, 0), collective(other, 1), collective(one, 0)];
+            assert_eq!(order(&calls), [[0], [1], [2]]);
+        }
+    }
+
+    #[test]
+    fn messages_stand_after_the_collectives_of_their_communicator_and_where_they_were_called_otherwise() {
+        let calls = [message(1, 0, 1), collective(2, 1), message(1, 0, 1), message(1, 0, 2)];
+        assert_eq!(order(&calls), [vec![0, 2], vec![3], vec![1]]);
+        let calls = [message(1, 0, 1), collective(1, 0), collective(2, 1)];
+        assert_eq!(order(&calls), [[1], [0], [2]]);
+    }
+
+    #[test]
+    fn what_several_ranks_call_of_one_communicator_stands_together() {
+        // Rank by rank: two sums and a message around the ring.
+        let of = |core: usize| [collective(7, core), collective(7, core), message(7, core, 1)];
+        let calls = [of(0), of(1), of(2)].concat();
+        assert_eq!(order(&calls), [vec![0, 3, 6], vec![1, 4, 7], vec![2, 5, 8]]);
     }
 }
