@@ -217,10 +217,11 @@ template <class T, class Op> CONSORT_FN void run_program(u64 launch, u64 *record
         source = program.next;
         bytes = program.next_bytes;
         if (own < program.lane_count * program.instances) {
+            // Ends with a barrier after which nothing of the record is read.
             run_record<T, Op>(record, words, own);
+        } else {
+            barrier();
         }
-        // The next record comes into its place.
-        barrier();
     }
 }
 

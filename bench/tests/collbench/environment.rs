@@ -80,7 +80,7 @@ fn defaults_and_nothing_without_effect() {
 fn the_origin_of_every_value() {
     let file = Scratch::new(
         "conf",
-        "# a comment\nNCCL_MIN_CTAS=3\nCONSORT_TIMEOUT=7\nNCCL_DEBUG=INFO\nNCCL_P2P_LEVEL=NVL\n",
+        "# a comment\nNCCL_MIN_CTAS=3\nCONSORT_TIMEOUT=7\nNCCL_DEBUG=INFO\nNCCL_P2P_PXN_LEVEL=1\n",
     );
     let found = run(
         &[],
@@ -106,7 +106,7 @@ fn the_origin_of_every_value() {
     assert_eq!(found.line("CONSORT_SECRET").0, "(hidden)");
     assert!(!found.out.contains("correct horse"));
     assert!(found.line("NCCL_IB_HCA").1.starts_with("environment; there is no InfiniBand"));
-    assert!(found.line("NCCL_P2P_LEVEL").1.starts_with(&format!("{}; ", file.path())));
+    assert!(found.line("NCCL_P2P_PXN_LEVEL").1.starts_with(&format!("{}; ", file.path())));
     assert!(found.line("NCCL_FROBNICATE").1.contains("not a variable"));
     assert!(!found.out.contains("NCCL_TESTS_MIN_BW"));
 }

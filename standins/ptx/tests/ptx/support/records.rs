@@ -102,6 +102,9 @@ pub(crate) struct Placed {
     pub(crate) abort: u64,
 }
 
+/// Bytes of a program's record without its tables.
+const HEADER_BYTES: u64 = 144;
+
 const POSTED_IN: u32 = 0;
 const POSTED_OUT: u32 = 1;
 const CREDIT_IN: u32 = 2;
@@ -185,6 +188,8 @@ impl Ring {
         let inputs: Vec<u64> = (0..n).map(|r| memory.allocate(&format!("input {r}"), input(r))).collect();
         let outputs: Vec<u64> =
             (0..n).map(|r| memory.uninitialised(&format!("output {r}"), all as usize)).collect();
+        let outputs_again: Vec<u64> =
+            (0..n).map(|r| memory.uninitialised(&format!("output {r} again"), all as usize)).collect();
         let stride = self.slot_bytes * u64::from(self.slots);
         let slots: Vec<u64> =
             (0..n).map(|r| memory.uninitialised(&format!("slots {r}"), (stride * b) as usize)).collect();
@@ -195,6 +200,8 @@ impl Ring {
         let credit = zeros(memory, "credit", line * b);
         let done = zeros(memory, "done", 8);
         let left = zeros(memory, "left", 8);
+        let done_again = zeros(memory, "done again", 8);
+        let left_again = zeros(memory, "left again", 8);
         let status = zeros(memory, "status", 16 * b);
         let abort = memory.allocate("abort", vec![0; 8]);
         let part = self.chunk.div_ceil(b).next_multiple_of(128);
@@ -206,33 +213,52 @@ impl Ring {
             let steps = memory.allocate(&format!("steps {r}"), steps.0);
             let operands = memory.allocate(&format!("operands {r}"), operands.0);
             let lanes = memory.allocate(&format!("lanes {r}"), Record::new().u32(&[0, count]).0);
-            let record_bytes = 144 + 4 * 32 + 4 * b as u32 * 8 + 4 * 32 + 4 * b as u32 * 8 + n as u32 * 24;
-            let mut program = Record::new()
-                .u64(&[steps, operands, lanes, done[r], status[r], left[r], 5, abort, 0, 0, self.slot_bytes])
-                .u32(&[1, self.instances, iterations, 1, 4, 4, n as u32, record_bytes])
-                .factors();
+            let record_bytes =
+                HEADER_BYTES as u32 + 4 * 32 + 4 * b as u32 * 8 + 4 * 32 + 4 * b as u32 * 8 + n as u32 * 24;
             let per = self.transfers();
-            for (address, instance, slot, slots, per) in [
-                (inputs[r], 0, 0, 0, 0),
-                (outputs[r], 0, 0, 0, 0),
-                (slots[r], stride, self.slot_bytes, self.slots, per),
-                (slots[next], stride, self.slot_bytes, self.slots, per),
-            ] {
-                program = program.u64(&[address, instance, slot]).u32(&[slots, per]);
-            }
-            program = program.padded(&[], 4 * b as usize);
-            for (own, peer) in [(posted[r], 0), (0, posted[next]), (credit[r], 0), (0, credit[previous])] {
-                program = program.u64(&[own, peer, line]).u32(&[per, 0]);
-            }
-            program = program.padded(&[], 4 * b as usize);
-            for chunk in 0..n as u64 {
-                program = program.u64(&[chunk * self.chunk, chunk * self.chunk, self.chunk]);
-            }
-            assert_eq!(program.0.len(), record_bytes as usize);
+            // Of a call that comes after `before` others and writes to `output`, and the record of the next one.
+            let record = |before: u64, output: u64, [done, status, left, next_record]: [u64; 4]| {
+                let next_bytes = if next_record == 0 { 0 } else { HEADER_BYTES };
+                let words = [steps, operands, lanes, done, status, left, 5 + before, abort];
+                let mut program = Record::new()
+                    .u64(&words)
+                    .u64(&[next_record, next_bytes, self.slot_bytes])
+                    .u32(&[1, self.instances, iterations, 1, 4, 4, n as u32, record_bytes])
+                    .factors();
+                for (address, instance, slot, slots, per) in [
+                    (inputs[r], 0, 0, 0, 0),
+                    (output, 0, 0, 0, 0),
+                    (slots[r], stride, self.slot_bytes, self.slots, per),
+                    (slots[next], stride, self.slot_bytes, self.slots, per),
+                ] {
+                    program = program.u64(&[address, instance, slot]).u32(&[slots, per]);
+                }
+                let counted = before * u64::from(iterations * per);
+                program = program.padded(&[], 2 * b as usize).u64(&vec![counted; 2 * b as usize]);
+                for (own, peer) in [(posted[r], 0), (0, posted[next]), (credit[r], 0), (0, credit[previous])]
+                {
+                    program = program.u64(&[own, peer, line]).u32(&[per, 0]);
+                }
+                program = program.u64(&vec![counted; 4 * b as usize]);
+                for chunk in 0..n as u64 {
+                    program = program.u64(&[chunk * self.chunk, chunk * self.chunk, self.chunk]);
+                }
+                assert_eq!(program.0.len(), record_bytes as usize);
+                program.0
+            };
             shared.push(record_bytes + 8 * 4);
-            let program = memory.allocate(&format!("record {r}"), program.0);
-            let launch = Record::new().u32(&[1, 0]).u64(&[program]).u32(&[self.instances, record_bytes]);
-            let launch = launch.padded(&[], 2 * 63);
+            // The same blocks run it again, into another output, as they run the messages of a link.
+            let again = record(1, outputs_again[r], [done_again[r], 0, left_again[r], 0]);
+            let again = memory.allocate(&format!("record {r} again"), again);
+            // Between both is a program in which no block has part.
+            let empty = Record::new().u64(&[0; 8]).u64(&[again, u64::from(record_bytes), 0]);
+            let empty = empty.u32(&[0, 1, 0, 0, 0, 0, 0, HEADER_BYTES as u32]).factors();
+            let empty = memory.allocate(&format!("empty record {r}"), empty.0);
+            let program = record(0, outputs[r], [done[r], status[r], left[r], empty]);
+            let program = memory.allocate(&format!("record {r}"), program);
+            // The first entry has no blocks, so a thread other than the first finds the program.
+            let launch = Record::new().u32(&[2, 0]).u64(&[0]).u32(&[0, 0]);
+            let launch = launch.u64(&[program]).u32(&[self.instances, record_bytes]).padded(&[], 2 * 62);
             let launch = memory.allocate(&format!("launch {r}"), launch.0);
             params.push(launch.to_le_bytes().to_vec());
         }
