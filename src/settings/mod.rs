@@ -38,7 +38,7 @@ pub enum Origin {
     File(PathBuf),
     /// A table of measurements.
     Tuned,
-    /// Nobody said anything.
+    /// No variable, option or file says anything.
     Default,
 }
 

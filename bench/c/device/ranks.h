@@ -77,7 +77,7 @@ static int untouched(const unsigned char *copy, size_t from, size_t to) {
   return 1;
 }
 
-/* A line now and then, so that a job that goes on is told from one that hangs. One thread of a job calls it. */
+/* A line now and then, so that a job that goes on differs from one that hangs. One thread of a job calls it. */
 static void progress(const char *what, uint64_t cases) {
   static double said_us;
   double us = now_us();

@@ -1,6 +1,6 @@
 /*
  * What all experiments of probe.cu share on the host: the driver opened at run time, answers as lines of JSON that are
- * out at once, memory, launches, and a kernel that spins until it is told to stop.
+ * out at once, memory, launches, and a kernel that spins until a word stops it.
  *
  * Invariant: a call that must succeed and does not ends the process, with an answer that says which. Absent: experiments.
  */

@@ -125,7 +125,7 @@ impl Table {
 }
 
 impl Kernels {
-    /// Those of a context; nothing is loaded yet. The listener is told of every image.
+    /// Those of a context; nothing is loaded yet. The listener gets what becomes of every image.
     pub fn new(context: &Context, listener: Listener) -> Self {
         let (context, loader) = (context.clone(), Loader::new(listener));
         Kernels { context, loader, functions: Mutex::default(), modules: Mutex::default() }

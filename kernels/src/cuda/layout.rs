@@ -224,8 +224,8 @@ records! {
         factors: Factors,
     }
 
-    /// Programs of a launch that the same blocks run, one after the other: a block has part in those that have so many
-    /// blocks.
+    /// Programs of a launch that the same blocks run, one after the other: a block has part in those that have more
+    /// blocks than its number.
     Entry {
         /// Address of the first [`Program`] record.
         program: u64,

@@ -1,7 +1,7 @@
-//! How images get into a context: machine code where the driver takes it, else PTX, and what is told of it.
+//! How images get into a context: machine code where the driver takes it, else PTX, and what a listener gets of it.
 //!
 //! Invariant: no image is taken in the place of another without a word to the listener, once an image and context. Absent:
-//! who is told, and which images are wanted.
+//! what a listener does with it, and which images are wanted.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -24,7 +24,7 @@ pub struct Loaded {
     pub took: Duration,
 }
 
-/// What there is to tell of an image.
+/// What becomes of an image.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Loading<'a> {
@@ -41,14 +41,14 @@ pub enum Loading<'a> {
     Done(&'a Loaded),
 }
 
-/// Who is told, while the image is loaded: it must not load or launch.
+/// Called while an image is loaded: it must not load or launch.
 pub type Listener = fn(&Device, &Loading<'_>);
 
 /// Loads images into one context.
 pub(super) struct Loader {
     listener: Listener,
     loaded: Mutex<Vec<Loaded>>,
-    /// Machine code of which was told that it is not taken.
+    /// Machine code whose refusal the listener has.
     refused: Mutex<BTreeSet<&'static str>>,
 }
 
@@ -76,8 +76,8 @@ impl Loader {
                 let is_first = refused.insert(best.name);
                 drop(refused);
                 if is_first {
-                    let told = Loading::Refused { binary: best.name, text: text.name, error: &error };
-                    (self.listener)(context.device(), &told);
+                    let refused = Loading::Refused { binary: best.name, text: text.name, error: &error };
+                    (self.listener)(context.device(), &refused);
                 }
                 self.attempt(context, text)
             }

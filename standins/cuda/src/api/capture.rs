@@ -34,12 +34,12 @@ exports! {
         info(handle, status, Out::none())
     }
 
-    /// The same with the capture's number; what it recorded is not told.
+    /// The same with the capture's number; what it recorded is left out.
     fn cuStreamGetCaptureInfo_v2(handle: u64, status: Out<u32>, id: Out<u64>, _graph: Out<u64>, _nodes: Out<u64>, _count: Out<usize>) {
         info(handle, status, id)
     }
 
-    /// The same with the capture's number; what it recorded is not told.
+    /// The same with the capture's number; what it recorded is left out.
     fn cuStreamGetCaptureInfo_v3(handle: u64, status: Out<u32>, id: Out<u64>, _graph: Out<u64>, _nodes: Out<u64>, _edges: Out<u64>, _count: Out<usize>) {
         info(handle, status, id)
     }
