@@ -12,6 +12,8 @@ use crate::blocks::Blocks;
 use crate::error::{Error, Result};
 use crate::stretch::Stretch;
 
+#[cfg(test)]
+pub(crate) use descriptor::tests::sum_of_floats;
 pub(crate) use descriptor::{Descriptor, Named, digest_of};
 
 /// What an operation is called. The discriminants travel in digests.

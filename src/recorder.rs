@@ -311,27 +311,14 @@ impl Record {
 
 #[cfg(test)]
 mod tests {
-    use consort_kernels::{DataType, ReduceOp};
-
     use super::*;
-    use crate::call::{Named, Operator};
-
-    fn descriptor(count: u64) -> Descriptor {
-        Descriptor {
-            kind: Kind::AllReduce,
-            data_type: DataType::Float32,
-            op: Some(Operator::Plain(ReduceOp::Sum)),
-            root: 0,
-            count,
-            named: Named::NONE,
-        }
-    }
+    use crate::call::sum_of_floats;
 
     #[test]
     fn the_last_operations_are_kept() {
         let recorder = Recorder::new(Clock::default(), RECORDS);
         for sequence in 1..=200 {
-            let index = recorder.enter(sequence, &descriptor(sequence * 10), this_thread());
+            let index = recorder.enter(sequence, &sum_of_floats(sequence * 10), this_thread());
             if sequence < 200 {
                 recorder.finish(index, sequence, false);
             }
@@ -339,7 +326,7 @@ mod tests {
         let snapshot = recorder.snapshot();
         assert_eq!((snapshot.entered, snapshot.finished), (200, 199));
         assert_eq!(snapshot.recent.len(), RECORDS);
-        assert_eq!(snapshot.find(100), Some(descriptor(1000)));
+        assert_eq!(snapshot.find(100), Some(sum_of_floats(1000)));
         assert_eq!(snapshot.find(20), None);
         let open: Vec<_> = snapshot.recent.iter().filter(|told| told.ended.is_none()).collect();
         assert_eq!(open.iter().map(|told| told.sequence).collect::<Vec<_>>(), [200]);
@@ -351,9 +338,9 @@ mod tests {
     #[test]
     fn messages_have_numbers_of_their_own_and_failures_show() {
         let recorder = Recorder::new(Clock::default(), RECORDS);
-        let all = recorder.enter(1, &descriptor(4), 7);
+        let all = recorder.enter(1, &sum_of_floats(4), 7);
         recorder.finish(all, 1, false);
-        let receive = Descriptor { kind: Kind::Receive, op: None, root: 1, ..descriptor(6) };
+        let receive = Descriptor { kind: Kind::Receive, op: None, root: 1, ..sum_of_floats(6) };
         let index = recorder.enter(9, &receive, 7);
         recorder.fail(index);
         let snapshot = recorder.snapshot();
@@ -363,7 +350,7 @@ mod tests {
         assert_eq!(snapshot.collectives().count(), 1);
         // What was started long ago no longer has a record to write to.
         for sequence in 2..=RECORDS as u64 + 2 {
-            recorder.enter(sequence, &descriptor(1), 7);
+            recorder.enter(sequence, &sum_of_floats(1), 7);
         }
         recorder.fail(index);
         assert!(recorder.snapshot().recent.iter().all(|told| told.ended.is_none()));

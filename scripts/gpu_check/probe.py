@@ -11,7 +11,7 @@ import pathlib
 import shutil
 import subprocess
 
-from running import Failed, Skip
+from running import Failed, Skip, answers
 
 # Seconds that the probe may be silent: it ends an experiment that hangs itself, after 20 and the last after 60.
 SILENCE_S = 65
@@ -36,23 +36,17 @@ def build(context, built, options):
 
 def take(context, code, text):
     """Keeps the answers, and fails where there is none or a wrong one."""
-    answers = 0
-    for line in text.splitlines():
-        if not line.startswith('{"what"'):
-            continue
-        try:
-            record = json.loads(line)
-        except ValueError:  # Cut in the middle.
-            continue
+    count = 0
+    for record in answers(text):
         asks = record.pop("what")
         context.records.append({"what": "probe", "asks": asks, **record})
-        answers += 1
+        count += 1
         if record.get("answer") in ("hung", "failed", "wrong", "needs local memory"):
             context.failures.append(f"{asks}: {json.dumps(record)}")
     if code and not context.failures:
         said = [line for line in text.splitlines() if line and not line.startswith("{")]
         context.failures.append(f"the probe ended with {code}: {said[-1] if said else 'no word'}")
-    if not answers:
+    if not count:
         raise Failed("the probe answered nothing")
 
 

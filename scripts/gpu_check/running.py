@@ -19,6 +19,16 @@ import tempfile
 import time
 
 
+def answers(text):
+    """The lines of a program that are records, but for one that was cut in the middle."""
+    for line in text.splitlines():
+        if line.startswith('{"what"'):
+            try:
+                yield json.loads(line)
+            except ValueError:
+                pass
+
+
 class Skip(Exception):
     """What a part needs is not there; the text says what."""
 
@@ -253,18 +263,12 @@ class Context:
         if self.kind == "host":
             words += ["--memory", "host"]
         # What the library says of the path its ranks took goes into files, as lines of ranks would mix on one output.
-        told = {} if library else {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": self.scratch / "debug.%p"}
-        code, text = self.command([*words, library or self.ours], limit_s + 3, stall_s, **told, **environment)
+        log = {} if library else {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": self.scratch / "debug.%p"}
+        code, text = self.command([*words, library or self.ours], limit_s + 3, stall_s, **log, **environment)
         self._take_log()
         path = "+".join(sorted(set(re.findall(r", (\w+) path\b", self.library_log))))
         found, last = [], ""
-        for line in text.splitlines():
-            if not line.startswith('{"what"'):
-                continue
-            try:
-                record = json.loads(line)
-            except ValueError:  # Cut in the middle.
-                continue
+        for record in answers(text):
             if record["what"] == "progress":
                 last = f", after {record['cases']} cases of {record['collective']}"
                 continue

@@ -126,12 +126,13 @@ impl std::fmt::Display for Descriptor {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use consort_kernels::ReduceOp;
 
     use super::*;
 
-    fn descriptor(count: u64) -> Descriptor {
+    /// Of a sum of `count` floats.
+    pub(crate) fn sum_of_floats(count: u64) -> Descriptor {
         Descriptor {
             kind: Kind::AllReduce,
             data_type: DataType::Float32,
@@ -144,7 +145,7 @@ mod tests {
 
     #[test]
     fn descriptors_survive_packing_and_differ_in_their_digest() {
-        let base = descriptor(7);
+        let base = sum_of_floats(7);
         assert_eq!(Descriptor::unpack(base.packed(), 7), Some(base));
         let others = [
             Descriptor { kind: Kind::Reduce, ..base },
@@ -178,7 +179,7 @@ mod tests {
             all.iter().map(|algorithm| Named::new(*algorithm)).collect();
         assert_eq!(words.len(), all.len());
         assert!(!words.contains(&Named::NONE));
-        let text = Descriptor { named: Named::new(ring(2, false)), ..descriptor(1) }.to_string();
+        let text = Descriptor { named: Named::new(ring(2, false)), ..sum_of_floats(1) }.to_string();
         assert_eq!(text, "all_reduce of 1 float (sum) by ring (parameters #02)");
     }
 }

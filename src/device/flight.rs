@@ -39,7 +39,7 @@ struct Ledger<C, E>(Vec<Launch<C, E>>);
 /// A launch that may be under way, with those that it came after.
 #[derive(Debug)]
 struct Launch<C, E> {
-    /// Of which communicators it was the last one.
+    /// The communicators whose last operation it is.
     of: Vec<C>,
     /// The most blocks that it and what it waited for have at once.
     blocks: u32,

@@ -133,6 +133,10 @@ impl Facts {
 
 /// The key of each call of a group.
 fn keys(calls: &[Facts]) -> Vec<Key> {
+    // Most calls are no group's.
+    if let [Facts { is_message, distance, .. }] = *calls {
+        return vec![Key { position: 0, is_message, distance }];
+    }
     // Of each rank's communicator, its collectives so far; of the nth of all its ranks, the first place; of each
     // communicator, where its messages stand.
     let mut collectives: HashMap<usize, usize> = HashMap::new();

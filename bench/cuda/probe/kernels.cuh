@@ -50,7 +50,7 @@ static __device__ bool reached(const u64 *at, u64 value, u64 begun, u64 limit_ns
 
 extern "C" __global__ void nothing() {}
 
-/* Needs local memory, of which a context has none at first. */
+/* Needs local memory, which a new context does not have. */
 extern "C" __global__ void deep(u64 *out, u32 count) {
   u64 held[512];
   for (u32 at = 0; at < 512; at++) held[at] = at * count;
@@ -138,7 +138,7 @@ extern "C" __global__ void record_from_parameters(const __grid_constant__ Record
   note_record(begun, copied, out);
 }
 
-/* Loads of which each gives the address of the next; out: cycles. */
+/* A chain of loads: each gives the address of the next. out: cycles. */
 extern "C" __global__ void chain(const u64 *first, u32 length, u64 *out) {
   u64 begun = now_cycles();
   const u64 *at = first;

@@ -1,7 +1,7 @@
 /*
  * Which calls of the driver wait while a kernel spins in a stream that has nothing to do with them.
  *
- * Each call is made three times: twice with nothing under way, of which the second is printed, and once beside the
+ * Each call is made three times: twice with nothing under way (the second time is printed), and once beside the
  * kernel, which is stopped after STOPPED_US. A call that took as long has waited.
  */
 #ifndef PROBE_WAITS_H

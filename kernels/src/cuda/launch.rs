@@ -49,7 +49,7 @@ type Which = (Kernel, Option<DataType>, ReduceOp);
 /// Which types' kernels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Types {
-    /// Those of which there is machine code for the device: all types, on devices that the images are made for. None any
+    /// Those that have machine code for the device: all types, on devices that the images are made for. None any
     /// more once the driver has refused machine code, so that it does not compile all types at once.
     Assembled,
     /// All; the driver compiles those of which there is none, which takes seconds where its cache does not have them.
@@ -72,7 +72,8 @@ pub struct Kernels {
 #[derive(Clone)]
 struct Launchable {
     function: Arc<Function>,
-    /// The most threads of a block of which each multiprocessor has room for one, whatever its dynamic shared memory.
+    /// The most threads that a block may have for each multiprocessor to have room for one block, whatever its dynamic
+    /// shared memory.
     threads_max: u32,
 }
 

@@ -95,10 +95,14 @@ fn imports(text: &str) -> Vec<(&str, usize)> {
         let code = line.split("//").next().unwrap_or_default();
         for (at, path) in code.match_indices("crate::") {
             let before = code[..at].chars().next_back();
-            let name = &code[at + path.len()..];
-            let end = name.find(|c: char| !c.is_ascii_lowercase() && c != '_').unwrap_or(name.len());
-            if before.is_none_or(|c| !c.is_alphanumeric() && c != '_' && c != '$') {
-                found.push((&name[..end], number + 1));
+            let names = &code[at + path.len()..];
+            // One path, or several in braces.
+            let names = names.strip_prefix('{').map_or_else(|| vec![names], |list| list.split(',').collect());
+            for name in names.into_iter().map(str::trim_start) {
+                let end = name.find(|c: char| !c.is_ascii_lowercase() && c != '_').unwrap_or(name.len());
+                if before.is_none_or(|c| !c.is_alphanumeric() && c != '_' && c != '$') {
+                    found.push((&name[..end], number + 1));
+                }
             }
         }
     }
