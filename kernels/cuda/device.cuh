@@ -26,6 +26,7 @@ struct Shared {
     u32 stop[2][max_ranks];
     u64 program;
     u32 first_block;
+    u32 blocks;
     u32 record_bytes;
 };
 

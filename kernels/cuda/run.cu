@@ -180,7 +180,6 @@ template <class T, class Op> CONSORT_FN void run_record(u64 *record, u32 words, 
     }
     barrier();
     run_lane<T, Op>(block);
-    end_block(program.left, program.done, program.sequence, program.lane_count * instances);
 }
 
 // Finds the programs of this block, copies the record of each and runs its lane.
@@ -199,6 +198,7 @@ template <class T, class Op> CONSORT_FN void run_program(u64 launch, u64 *record
             consort_shared.program = load_u64(CONSORT_FIELD(launch, Launch, program[i].program));
             consort_shared.record_bytes = u32(shape >> 32);
             consort_shared.first_block = first;
+            consort_shared.blocks = u32(shape) - first;
         }
     }
     barrier();
@@ -217,11 +217,11 @@ template <class T, class Op> CONSORT_FN void run_program(u64 launch, u64 *record
         source = program.next;
         bytes = program.next_bytes;
         if (own < program.lane_count * program.instances) {
-            // Ends with a barrier after which nothing of the record is read.
             run_record<T, Op>(record, words, own);
-        } else {
-            barrier();
         }
+        // All blocks of the entry end the program, also those that have no part in it: the host may write over its record
+        // when it is over. Behind the barrier in here nothing of the record is read.
+        end_block(program.left, program.done, program.sequence, consort_shared.blocks);
     }
 }
 
