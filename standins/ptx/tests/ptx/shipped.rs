@@ -32,7 +32,7 @@ const TWO_SHOT: &str = "consort_twoshot_f32_sum";
 
 const BARRIER: &str = "bar.sync 0;";
 
-/// Waits for `done` to be `sequence` and reads `bytes` bytes at `data`.
+/// Waits for `done` to be `sequence` and reads `bytes` bytes at `data`, or writes over them.
 const WATCHER: &str = ".version 8.0\n.target sm_80\n.address_size 64\n
 .visible .entry watch(.param .u64 done, .param .u64 data, .param .u64 bytes, .param .u64 sequence) {
     .reg .b64 %rd<8>; .reg .b32 %r<2>; .reg .pred %p;
@@ -40,6 +40,14 @@ const WATCHER: &str = ".version 8.0\n.target sm_80\n.address_size 64\n
     add.s64 %rd2, %rd1, %rd2;
 again: ld.acquire.sys.global.u64 %rd4, [%rd0]; setp.ne.u64 %p, %rd4, %rd3; @%p bra again;
 more: ld.global.u32 %r0, [%rd1]; add.s64 %rd1, %rd1, 4; setp.lt.u64 %p, %rd1, %rd2; @%p bra more;
+    ret;
+}
+.visible .entry overwrite(.param .u64 done, .param .u64 data, .param .u64 bytes, .param .u64 sequence) {
+    .reg .b64 %rd<8>; .reg .b32 %r<2>; .reg .pred %p;
+    ld.param.u64 %rd0, [done]; ld.param.u64 %rd1, [data]; ld.param.u64 %rd2, [bytes]; ld.param.u64 %rd3, [sequence];
+    add.s64 %rd2, %rd1, %rd2; mov.u32 %r0, 0;
+again: ld.acquire.sys.global.u64 %rd4, [%rd0]; setp.ne.u64 %p, %rd4, %rd3; @%p bra again;
+more: st.global.u32 [%rd1], %r0; add.s64 %rd1, %rd1, 4; setp.lt.u64 %p, %rd1, %rd2; @%p bra more;
     ret;
 }";
 
@@ -177,7 +185,14 @@ const RING: Ring = Ring {
 fn ring(module: &Module, ring: Ring, options: &Options) -> Result<(), Wrong> {
     let mut memory = Checked::new();
     let placed = ring.place(&mut memory);
-    let launches = ring.launches(module, &placed, 32);
+    let mut launches = ring.launches(module, &placed, 32);
+    // The host writes over a record as soon as its program is over.
+    let host = self::module(WATCHER);
+    let over = |[done, sequence, record, bytes]: &[u64; 4]| {
+        Record::new().u64(&[*done, *record, *bytes, *sequence]).0
+    };
+    let params: Vec<Vec<u8>> = placed.records.iter().map(over).collect();
+    launches.extend(params.iter().map(|params| launch(&host, "overwrite", 1, 1, params, u32::MAX)));
     let expected = expected(ring.ranks, ring.elements());
     watched(&mut memory, &launches, &placed.outputs, &placed.done, &expected, options)
 }

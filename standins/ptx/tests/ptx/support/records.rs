@@ -100,6 +100,8 @@ pub(crate) struct Placed {
     pub(crate) done: Vec<u64>,
     pub(crate) shared: Vec<u32>,
     pub(crate) abort: u64,
+    /// Of each record, the word that says that its program is over, what that becomes, its address and its length.
+    pub(crate) records: Vec<[u64; 4]>,
 }
 
 /// Bytes of a program's record without its tables.
@@ -202,11 +204,13 @@ impl Ring {
         let left = zeros(memory, "left", 8);
         let done_again = zeros(memory, "done again", 8);
         let left_again = zeros(memory, "left again", 8);
+        let done_empty = zeros(memory, "done empty", 8);
+        let left_empty = zeros(memory, "left empty", 8);
         let status = zeros(memory, "status", 16 * b);
         let abort = memory.allocate("abort", vec![0; 8]);
         let part = self.chunk.div_ceil(b).next_multiple_of(128);
         let iterations = part.div_ceil(self.slot_bytes) as u32;
-        let (mut params, mut shared) = (Vec::new(), Vec::new());
+        let (mut params, mut shared, mut records) = (Vec::new(), Vec::new(), Vec::new());
         for r in 0..n {
             let (next, previous) = ((r + 1) % n, (r + n - 1) % n);
             let (steps, operands, count) = self.plan(r);
@@ -251,18 +255,23 @@ impl Ring {
             let again = record(1, outputs_again[r], [done_again[r], 0, left_again[r], 0]);
             let again = memory.allocate(&format!("record {r} again"), again);
             // Between both is a program in which no block has part.
-            let empty = Record::new().u64(&[0; 8]).u64(&[again, u64::from(record_bytes), 0]);
+            let words = [0, 0, 0, done_empty[r], 0, left_empty[r], 9, abort];
+            let empty = Record::new().u64(&words).u64(&[again, u64::from(record_bytes), 0]);
             let empty = empty.u32(&[0, 1, 0, 0, 0, 0, 0, HEADER_BYTES as u32]).factors();
             let empty = memory.allocate(&format!("empty record {r}"), empty.0);
             let program = record(0, outputs[r], [done[r], status[r], left[r], empty]);
             let program = memory.allocate(&format!("record {r}"), program);
+            let length = u64::from(record_bytes);
+            records.push([done[r], 5, program, length]);
+            records.push([done_empty[r], 9, empty, HEADER_BYTES]);
+            records.push([done_again[r], 6, again, length]);
             // The first entry has no blocks, so a thread other than the first finds the program.
             let launch = Record::new().u32(&[2, 0]).u64(&[0]).u32(&[0, 0]);
             let launch = launch.u64(&[program]).u32(&[self.instances, record_bytes]).padded(&[], 2 * 62);
             let launch = memory.allocate(&format!("launch {r}"), launch.0);
             params.push(launch.to_le_bytes().to_vec());
         }
-        Placed { params, outputs, done, shared, abort }
+        Placed { params, outputs, done, shared, abort, records }
     }
 
     /// The launches of all ranks, each on a device of its own.
