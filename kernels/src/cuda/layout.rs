@@ -185,7 +185,8 @@ records! {
         operands: u64,
         /// Device memory: `Lane[lane_count]`.
         lanes: u64,
-        /// A 64-bit word that becomes `sequence` when all blocks of the program have ended, aborted or not;
+        /// A 64-bit word that becomes `sequence` when all blocks of the program's [`Entry`] are through with it, also those
+        /// without a part in it, aborted or not: none of them reads its record any more;
         /// 0 for none.
         done: u64,
         /// `Status[lane_count * instances]`, host-mapped: that of a lane's instance is at
