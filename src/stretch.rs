@@ -2,7 +2,7 @@
 //!
 //! Invariant: nothing here reads or writes memory. Absent: whose memory it is.
 
-use consort_memory::driver::DeviceSpan;
+use consort_cuda::DeviceSpan;
 use consort_memory::{Span, SpanMut};
 
 /// A range of addresses.

@@ -20,9 +20,6 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use crate::{Plain, Span, SpanMut};
 
-/// What keeps the bytes.
-pub(crate) trait Keep: Send + Sync {}
-
 /// Memory that may be read, kept until dropped. Clones refer to the same bytes. There is no way to write:
 ///
 /// ```compile_fail,E0599
@@ -33,7 +30,7 @@ pub(crate) trait Keep: Send + Sync {}
 pub struct HeldRead {
     start: NonNull<u8>,
     bytes: usize,
-    _keep: Arc<dyn Keep>,
+    _keep: Arc<dyn Send + Sync>,
 }
 
 // SAFETY: an address range of plain bytes that `_keep`, itself `Send + Sync`, keeps allocated.
@@ -96,7 +93,7 @@ impl Held {
     ///
     /// # Safety
     /// As [`SpanMut::from_raw`] for as long as `keep` lives.
-    pub(crate) unsafe fn kept(start: NonNull<u8>, bytes: usize, keep: Arc<dyn Keep>) -> Self {
+    pub unsafe fn kept(start: NonNull<u8>, bytes: usize, keep: Arc<dyn Send + Sync>) -> Self {
         Held(HeldRead { start, bytes, _keep: keep })
     }
 
@@ -149,9 +146,7 @@ impl fmt::Debug for Held {
 /// Of memory that somebody else keeps, by a promise.
 struct Elsewhere;
 
-impl Keep for Elsewhere {}
-
-fn elsewhere() -> Arc<dyn Keep> {
+fn elsewhere() -> Arc<dyn Send + Sync> {
     static ELSEWHERE: OnceLock<Arc<Elsewhere>> = OnceLock::new();
     ELSEWHERE.get_or_init(|| Arc::new(Elsewhere)).clone()
 }
@@ -167,8 +162,6 @@ struct Allocation<T: Plain> {
 unsafe impl<T: Plain> Send for Allocation<T> {}
 // SAFETY: as above.
 unsafe impl<T: Plain> Sync for Allocation<T> {}
-impl<T: Plain> Keep for Allocation<T> {}
-
 impl<T: Plain> Allocation<T> {
     fn into_vec(self) -> Vec<T> {
         let this = ManuallyDrop::new(self);
@@ -213,7 +206,7 @@ impl<T: Plain> Lease<T> {
         Held(HeldRead {
             start: self.allocation.start.cast(),
             bytes: self.allocation.elements * size_of::<T>(),
-            _keep: Arc::clone(&self.allocation) as Arc<dyn Keep>,
+            _keep: Arc::clone(&self.allocation) as Arc<dyn Send + Sync>,
         })
     }
 
@@ -241,8 +234,6 @@ struct Loans {
 
 /// One loan; shared by the clones of a `Held`.
 struct Loan(Arc<Loans>);
-impl Keep for Loan {}
-
 impl Drop for Loan {
     fn drop(&mut self) {
         let mut out = self.0.out.lock().unwrap_or_else(PoisonError::into_inner);

@@ -8,8 +8,6 @@ pub mod areas;
 mod bell;
 mod counter;
 #[cfg(not(loom))]
-pub mod driver;
-#[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
 mod fork;

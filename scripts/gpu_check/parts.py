@@ -83,7 +83,7 @@ def machine(context):
 
 
 def driver(context):
-    context.rust_tests(lambda name: name.startswith(("consort-memory.", "consort-transports.")))
+    context.rust_tests(lambda name: name.startswith(("consort-cuda.", "consort-transports.")))
 
 
 def folds(context):

@@ -7,8 +7,8 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use consort_cuda::DeviceSpan;
 use consort_kernels::{Element, ReduceOp};
-use consort_memory::driver::DeviceSpan;
 
 use super::memory::{Device, DeviceBuffer, Stream};
 use super::placement::{Entry, Placement, issue};

@@ -11,7 +11,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use consort_memory::driver::{CudaError, Event, StreamRef};
+use consort_cuda::{CudaError, Event, StreamRef};
 
 use super::gpu::Pooled;
 use super::placement::Last;

@@ -11,9 +11,9 @@ use consort_algorithms::plan::{Operand, Plan, Position, Region, Step};
 use consort_algorithms::{
     Block, Collective, Extents, Rank as Relative, folds, lengths, mapped, mapped_reduce, verify,
 };
+use consort_cuda::{DeviceMemory, DeviceSpan, Event, RawStream, StreamRef};
 use consort_kernels::Reducer;
 use consort_kernels::cuda::{FoldJob, Kernels, Table};
-use consort_memory::driver::{DeviceMemory, DeviceSpan, Event, RawStream, StreamRef};
 
 use super::gpu::{Gpu, Pooled};
 use super::placement::Last;

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use consort_cuda::{Context, CudaError, DeviceMemory, DeviceSpan, Event};
 use consort_kernels::cuda::{Kernels, Table};
 use consort_memory::Held;
-use consort_memory::driver::{Context, CudaError, DeviceMemory, DeviceSpan, Event};
 
 use super::flight::Flight;
 use super::images;

@@ -7,7 +7,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use consort_memory::driver::{DeviceSpan, Event, RawStream};
+use consort_cuda::{DeviceSpan, Event, RawStream};
 
 use super::gpu::{Gpu, Pooled, Staging};
 use super::placement::{Entry, Last};

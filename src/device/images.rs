@@ -2,8 +2,8 @@
 //!
 //! Invariant: the driver compiles no text in the place of machine code without a warning. Absent: loading.
 
+use consort_cuda::Device;
 use consort_kernels::cuda::{Form, Loaded, Loading};
-use consort_memory::driver::Device;
 
 /// Writes what became of an image to the library's log.
 pub(super) fn log_loading(device: &Device, loading: &Loading<'_>) {

@@ -6,8 +6,8 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use consort_cuda::{Context, CudaError, DeviceMemory, DeviceSpan, Driver};
 use consort_kernels::Element;
-use consort_memory::driver::{self, Context, CudaError, DeviceMemory, DeviceSpan, Driver};
 use consort_memory::{Span, SpanMut};
 
 use super::gpu::Gpu;
@@ -27,7 +27,7 @@ pub struct DeviceBuffer<T: Element> {
 
 /// A queue of work on a device.
 #[derive(Debug)]
-pub struct Stream(driver::Stream);
+pub struct Stream(consort_cuda::Stream);
 
 /// What the driver said, of a call that has no rank.
 fn refused(error: CudaError) -> Error {
@@ -221,7 +221,7 @@ impl Stream {
         self.0.synchronize().map_err(refused)
     }
 
-    pub(crate) fn raw(&self) -> driver::RawStream {
+    pub(crate) fn raw(&self) -> consort_cuda::RawStream {
         self.0.raw()
     }
 }

@@ -47,7 +47,7 @@ mod told;
 mod trouble;
 
 pub use communicator::{DeviceCommunicator, DeviceGroup, group};
-pub use consort_memory::driver::{DeviceSpan, RawStream};
+pub use consort_cuda::{DeviceSpan, RawStream};
 pub use memory::{Device, DeviceBuffer, Stream};
 pub use placement::Placement;
 pub(crate) use placement::{Entry, issue};

@@ -3,7 +3,7 @@
 //! Invariant: a rank's own answer, which depends on its process alone; the ranks share memory when all of them may.
 //! Absent: whether devices can reach each other, which the driver and a self-test say.
 
-use consort_memory::driver::{Device, PeerStatus};
+use consort_cuda::{Device, PeerStatus};
 
 use super::table::VARIABLE;
 use crate::error::Result;

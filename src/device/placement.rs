@@ -7,9 +7,9 @@ use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use consort_algorithms::Block;
+use consort_cuda::NvLinks;
+use consort_cuda::{CaptureStatus, Context, DeviceSpan, Event, RawStream};
 use consort_kernels::cuda::{Kernel, Types};
-use consort_memory::driver::NvLinks;
-use consort_memory::driver::{CaptureStatus, Context, DeviceSpan, Event, RawStream};
 
 use super::fused::{Fused, FusedCall, Post, reducer};
 use super::gpu::{Gpu, Pooled};

@@ -6,8 +6,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use consort_cuda::{Context, CudaError, DeviceMemory, DeviceSpan, DeviceWord, Event};
 use consort_kernels::cuda::End;
-use consort_memory::driver::{Context, CudaError, DeviceMemory, DeviceSpan, DeviceWord, Event};
 
 use super::gpu::{Gpu, Pooled};
 use super::trouble::failed;

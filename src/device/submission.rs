@@ -16,8 +16,8 @@ use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 
+use consort_cuda::{CudaError, Event, RawStream};
 use consort_kernels::cuda::layout::MAX_PROGRAMS;
-use consort_memory::driver::{CudaError, Event, RawStream};
 
 use super::gpu::{Gpu, Pooled};
 use super::placement::{Entry, Placement};

@@ -2,7 +2,7 @@
 //!
 //! Invariant: every rank has the same records, so every rank chooses the same path. Absent: how they travel.
 
-use consort_memory::driver::Device;
+use consort_cuda::Device;
 
 use crate::Rank;
 use crate::error::{Error, Result, list};

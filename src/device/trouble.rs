@@ -1,6 +1,6 @@
 //! What the driver refuses, in the library's words.
 
-use consort_memory::driver::CudaError;
+use consort_cuda::CudaError;
 
 use crate::Rank;
 use crate::error::Error;

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
+use consort_cuda::DeviceMemory;
 use consort_memory::SharedMemory;
-use consort_memory::driver::DeviceMemory;
 
 use super::comm::Comm;
 use super::device;

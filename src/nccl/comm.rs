@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use consort_memory::sync::AtomicBool;
 
-use consort_memory::driver::Context;
+use consort_cuda::Context;
 
 use super::allocations::Registrations;
 use super::config::Config;

@@ -8,8 +8,8 @@
 
 use std::sync::{Arc, Once};
 
+use consort_cuda::{Context, CudaError, DeviceSpan, Driver, MemoryKind, runtime_device};
 use consort_kernels::{DataType, Scalar};
-use consort_memory::driver::{Context, CudaError, DeviceSpan, Driver, MemoryKind, runtime_device};
 use consort_memory::sync::{AtomicBool, Ordering};
 
 use super::comm::Comm;

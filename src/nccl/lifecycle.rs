@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use consort_memory::driver::Context;
+use consort_cuda::Context;
 
 use super::comm::{Comm, Phase};
 use super::config::Config;

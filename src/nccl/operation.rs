@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use consort_algorithms::Collective;
 use consort_algorithms::catalogue::Algorithm;
+use consort_cuda::{DeviceSpan, RawStream};
 use consort_kernels::DataType;
-use consort_memory::driver::{DeviceSpan, RawStream};
 use consort_memory::{Held, HeldRead};
 
 use super::comm::{Comm, Work};

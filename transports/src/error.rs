@@ -6,8 +6,8 @@
 use std::io;
 use std::time::Duration;
 
+use consort_cuda::CudaError;
 use consort_memory::MemoryError;
-use consort_memory::driver::CudaError;
 
 /// Why a transport could not do what it was asked to.
 #[derive(Debug, thiserror::Error)]

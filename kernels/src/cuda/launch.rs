@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use consort_memory::driver::{Context, CudaError, DeviceSpan, Function, Module, PinnedMemory, StreamRef};
+use consort_cuda::{Context, CudaError, DeviceSpan, Function, Module, PinnedMemory, StreamRef};
 use consort_memory::{Plain, Span, SpanMut};
 
 use super::layout::{Factors, Folds, Job, Launch, MAX_INLINE_JOBS, MAX_PLACES, OneShot};

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use consort_memory::driver::{Context, CudaError, CudaErrorCause, Device, Module};
+use consort_cuda::{Context, CudaError, CudaErrorCause, Device, Module};
 
 use super::images::{Damaged, Form, Image, image, ptx};
 use crate::DataType;

@@ -7,9 +7,9 @@
 
 use std::io::Write;
 
+use consort_cuda::{Context, DeviceMemory, DeviceSpan, Driver, Stream};
 use consort_kernels::cuda::{FoldJob, Kernels};
 use consort_kernels::{DataType, ReduceOp, Reducer, Source, Store, Target};
-use consort_memory::driver::{Context, DeviceMemory, DeviceSpan, Driver, Stream};
 use consort_memory::{Span, SpanMut};
 
 /// What a device that was not written has.

@@ -1,6 +1,4 @@
-//! The crate from outside: mappings, stamps and held memory; and the CUDA driver where there is one.
+//! The crate from outside: mappings, stamps and held memory.
 #![cfg(not(loom))]
 
-mod captures;
-mod driver;
 mod mapping;

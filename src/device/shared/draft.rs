@@ -5,8 +5,8 @@
 
 use consort_algorithms::plan::{CounterRole, Plan, Region};
 use consort_algorithms::{Chunk, Extents, lengths};
+use consort_cuda::DeviceSpan;
 use consort_kernels::cuda::layout;
-use consort_memory::driver::DeviceSpan;
 
 use super::program::Boxes;
 use super::{COUNTER_STRIDE, Counter, Links, Shared};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use consort_algorithms::plan::Plan;
 use consort_algorithms::{Block, Extents};
-use consort_memory::driver::CudaError;
+use consort_cuda::CudaError;
 
 use super::super::gpu::Gpu;
 use super::super::placement::Entry;

@@ -8,10 +8,10 @@
 use std::sync::{Arc, OnceLock};
 
 use consort_algorithms::plan::Plan;
+use consort_cuda::{CudaError, DeviceMemory, StreamRef};
 use consort_kernels::Reducer;
 use consort_kernels::cuda::layout::MAX_PROGRAMS;
 use consort_kernels::cuda::{RUN_SHARED_BYTES_MAX, RunShape, Table, layout, run_shared_bytes, threads_for};
-use consort_memory::driver::{CudaError, DeviceMemory, StreamRef};
 
 use super::super::fused::reducer;
 use super::super::gpu::{Gpu, Pooled};

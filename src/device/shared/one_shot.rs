@@ -5,10 +5,10 @@
 //! of call k + 1 proves that it has read those of call k. The fold is in the order of ranks, as that of the plan
 //! `direct` (`algorithms/src/builders/direct.rs`), with the same bits. Absent: longer calls.
 
+use consort_cuda::{CudaError, StreamRef};
 use consort_kernels::Reducer;
 use consort_kernels::cuda::layout::{Factors, MAX_RANKS, OneShot};
 use consort_kernels::cuda::one_shot_blocks;
-use consort_memory::driver::{CudaError, StreamRef};
 
 use super::super::fused::reducer;
 use super::super::gpu::Gpu;

@@ -8,9 +8,9 @@ use std::task::Poll;
 
 use consort_algorithms::plan::{CounterId, CounterRole, Plan, Region};
 use consort_algorithms::{Block, Rank as Relative};
+use consort_cuda::{CudaError, DeviceMemory, DeviceSpan, DeviceWord, StreamRef};
 use consort_kernels::Reducer;
 use consort_kernels::cuda::FoldJob;
-use consort_memory::driver::{CudaError, DeviceMemory, DeviceSpan, DeviceWord, StreamRef};
 
 use super::super::fused::reducer;
 use super::super::gpu::{Gpu, Pooled};

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use consort_algorithms::Chunk;
 use consort_algorithms::plan::{Action, Operand, Plan, Position, Region, Step};
+use consort_cuda::DeviceMemory;
 use consort_kernels::Reducer;
 use consort_kernels::cuda::layout;
-use consort_memory::driver::DeviceMemory;
 
 use super::super::gpu::Gpu;
 use super::super::trouble::failed;

@@ -3,7 +3,7 @@
 //! Invariant: a decoded offer is one that some version of this library could have written; whether it is true is for
 //! whoever opens it. All numbers are little-endian. Absent: opening.
 
-use consort_memory::driver::IpcHandle;
+use consort_cuda::IpcHandle;
 
 use super::NAME;
 use crate::TransportError;

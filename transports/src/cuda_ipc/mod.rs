@@ -19,7 +19,7 @@ mod words;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use consort_memory::driver::{Context, CudaError, DeviceMemory, DeviceSpan, SharedDeviceMemory};
+use consort_cuda::{Context, CudaError, DeviceMemory, DeviceSpan, SharedDeviceMemory};
 use consort_memory::sync::{AtomicU64, Ordering};
 
 use crate::handover::{Offer, Takers};

@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::task::Poll;
 
-use consort_memory::driver::{Context, DeviceSpan, PeerMemory, SharedDeviceMemory};
+use consort_cuda::{Context, DeviceSpan, PeerMemory, SharedDeviceMemory};
 
 use super::address::{OfferedArena, Way};
 use super::{Memory, NAME, arenas, process, refused};
@@ -172,7 +172,7 @@ fn reach_here(context: &Context, memory: &Memory) -> Result<(), TransportError> 
 fn check_access(context: &Context, peer: [u8; 16]) -> Result<(), TransportError> {
     let (driver, own) = (context.driver(), context.device());
     let asked = refused("asking whether one device reaches another");
-    let found = || -> consort_memory::driver::Result<bool> {
+    let found = || -> consort_cuda::Result<bool> {
         for ordinal in 0..driver.devices() {
             let device = driver.device(ordinal)?;
             if device.uuid == peer {

@@ -7,7 +7,7 @@
 
 use std::task::Poll;
 
-use consort_memory::driver::{Context, DeviceMemory, DeviceSpan, Event, StreamRef};
+use consort_cuda::{Context, DeviceMemory, DeviceSpan, Event, StreamRef};
 
 use super::{NAME, refused};
 use crate::TransportError;

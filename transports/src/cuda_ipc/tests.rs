@@ -1,6 +1,6 @@
 //! What an offer may be, without a driver.
 
-use consort_memory::driver::IpcHandle;
+use consort_cuda::IpcHandle;
 
 use super::address::{OfferedArena, Way};
 use crate::TransportError;

@@ -8,8 +8,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::task::Poll;
 
+use consort_cuda::{Context, DeviceWord, Registered};
 use consort_memory::Mapping;
-use consort_memory::driver::{Context, DeviceWord, Registered};
 
 use super::{NAME, refused};
 use crate::handover::{Desk, Fetching, Offer, Takers};

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use consort_memory::driver::{Context, CudaErrorCause, DeviceSpan, Driver, Stream, StreamRef};
+use consort_cuda::{Context, CudaErrorCause, DeviceSpan, Driver, Stream, StreamRef};
 use consort_transports::cuda_ipc::{self, Arena, How, PeerArena, Probe};
 use consort_transports::{Shm, Transport, TransportError};
 

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use consort_cuda::Context;
 use consort_kernels::cuda::{Form, Kernels, RUN_SHARED_BYTES_MAX, RunShape, Table, layout};
-use consort_memory::driver::Context;
 use consort_tests::job::alone;
 use consort_tests::own_process::in_own_process;
 use consort_tests::standin::standin_cuda_dir;

@@ -36,7 +36,7 @@ fn a_program_finds_it_and_is_told() {
     let place = standin_cuda_dir().display().to_string();
     let variables = [("LD_LIBRARY_PATH", place.as_str()), ("CONSORT_STANDIN_DEVICES", "3")];
     let told = in_own_process(name, &variables, || {
-        let driver = consort_memory::driver::Driver::of_process().expect("a driver");
+        let driver = consort_cuda::Driver::of_process().expect("a driver");
         assert_eq!((driver.devices(), driver.version()), (3, (12, 8)));
     });
     if let Some(told) = told {

@@ -7,13 +7,13 @@
 //! and the runtime interface (`libcudart`), with which the driver shares its primary contexts, but for the question which
 //! device is current ([`runtime_device`]).
 //!
-//! So far only a stand-in for the driver (`standins/cuda`) has run all of this, in `memory/tests/memory/driver.rs`; NVIDIA's
+//! So far only a stand-in for the driver (`standins/cuda`) has run all of this, in `tests/cuda/driver.rs`; NVIDIA's
 //! has not. NVIDIA's own checks more (what a handle is) and does less at once.
 
 /// Calls a function of the driver by the name of its entry in `Functions`; the error says which it was.
 macro_rules! call {
     ($driver:expr, $entry:ident($($argument:expr),* $(,)?)) => {{
-        let driver: &$crate::driver::Driver = $driver;
+        let driver: &$crate::Driver = $driver;
         match driver.entry(&driver.functions.$entry) {
             Ok(function) => driver.functions.check(driver.functions.$entry.name, function($($argument),*)),
             Err(error) => Err(error),
@@ -43,7 +43,7 @@ use std::sync::OnceLock;
 
 use cudarc::driver::sys::{CUmemorytype, CUpointer_attribute};
 
-use crate::ForkStamp;
+use consort_memory::ForkStamp;
 use functions::{Entry, Functions, RawResult};
 use library::Library;
 

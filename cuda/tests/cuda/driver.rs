@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use consort_memory::driver::{
+use consort_cuda::{
     CaptureStatus, Context, CudaError, CudaErrorCause, DeviceMemory, DeviceSpan, DeviceWord, Driver, Event,
     Function, IpcHandle, MemoryKind, Module, PeerMemory, PinnedMemory, RawStream, Registered,
     SharedDeviceMemory, Stream, StreamRef,
@@ -499,7 +499,7 @@ fn a_forked_child_leaves_the_driver_alone() {
     // SAFETY: the child calls the driver's wrappers, which only look at a page, and ends at once.
     match unsafe { nix::unistd::fork() }.expect("forked") {
         nix::unistd::ForkResult::Child => {
-            let forked = |outcome: consort_memory::driver::Result<()>| {
+            let forked = |outcome: consort_cuda::Result<()>| {
                 outcome.is_err_and(|error| error.to_string().contains("was forked"))
             };
             let all = [

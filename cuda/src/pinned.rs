@@ -14,9 +14,8 @@ use cudarc::driver::sys::{
 };
 
 use super::{Context, CudaError, DeviceSpan, Result};
-use crate::held::Keep;
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use crate::{Held, Mapping, SpanMut};
+use consort_memory::sync::{AtomicU32, AtomicU64, Ordering};
+use consort_memory::{Held, Mapping, SpanMut};
 
 /// How the memory became the driver's.
 #[derive(Debug)]
@@ -255,8 +254,6 @@ impl PinnedMemory {
         (unsafe { Held::kept(start, bytes, self.pinned) }, span)
     }
 }
-
-impl Keep for Pinned {}
 
 impl Registered {
     /// Where it begins, for devices.

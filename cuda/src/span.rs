@@ -1,7 +1,7 @@
 //! Ranges of addresses that a device may read or write.
 //!
 //! Invariant: a range is a number and a length, never made into a reference; the host touches nothing through it.
-//! Unlike a [`Span`](crate::Span) it borrows nothing, because the work that is given it goes on after the call: **the
+//! Unlike a [`Span`](consort_memory::Span) it borrows nothing, because the work that is given it goes on after the call: **the
 //! memory must stay until the work that was given a range of it is over**. Dropping an owner does not wait for that (it
 //! might wait for ever: streams wait for other ranks); where some driver waits, so much the better. The device's own
 //! mapping goes with the memory, so what is too late finds nothing, which the driver reports as an illegal address that

@@ -6,7 +6,7 @@
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::sync::Barrier;
 
-use consort_memory::driver::{Context, RawStream, Stream, StreamRef};
+use consort_cuda::{Context, RawStream, Stream, StreamRef};
 
 use crate::driver::{PTX, child, context, given};
 

@@ -15,7 +15,7 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::PciInfo;
 
 use super::Device;
-use crate::ForkStamp;
+use consort_memory::ForkStamp;
 
 /// More links than any device has; the library refuses numbers beyond a device's own.
 const LINKS_MAX: u32 = 32;
