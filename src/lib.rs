@@ -30,38 +30,29 @@
 
 #![forbid(unsafe_code)]
 
-mod blocks;
-mod bootstrap;
-mod call;
-mod clock;
 mod communicator;
-mod control;
 pub mod device;
 mod eager;
 mod engine;
-mod error;
 pub mod nccl;
-mod options;
 mod planner;
 pub mod planning;
-mod recorder;
-mod report;
-mod settings;
 #[cfg(test)]
 mod simulation;
-mod stretch;
 mod ticket;
-mod topology;
-mod trace;
-mod varying;
 mod wait;
 
 #[cfg(test)]
 #[global_allocator]
 static ALLOCATOR: consort_transports::fuzzing::Counting = consort_transports::fuzzing::Counting;
 
-/// A rank's number within a communicator, from 0.
-pub type Rank = u32;
+#[cfg(test)]
+use consort_control::clock;
+use consort_control::{self as control, bootstrap, recorder, report, trace};
+use consort_settings::{environment as settings, notice, options};
+use consort_topology as topology;
+pub use consort_types::Rank;
+use consort_types::{blocks, call, error, stretch, varying};
 
 /// A buffer of so many elements, all zero, in memory that the ranks of this host can map: collectives on it are not staged,
 /// and every byte moves the fewest times. Memory of the program's own that lies in a memory file can be
@@ -98,7 +89,7 @@ pub use communicator::{Communicator, Group, Scaled, Scope, ScopedWork, Shrink, W
 pub use consort_kernels::{DataType, Element, F8E4m3, F8E5m2, ReduceOp, Scalar, ScalarSizeError};
 pub use consort_memory::areas::Registered;
 pub use consort_memory::{Held, HeldRead, MemoryError, Plain, SharedBuffer, Span, SpanMut};
-pub use error::{Error, Operation, Result};
+pub use error::{Error, ErrorKind, Operation, Result};
 pub use options::Determinism;
 pub use options::{Cma, Options, Pinning, TransportChoice};
 pub use report::{CallReport, CycleStep, Guilty, RankReport, Report, WaitReport};

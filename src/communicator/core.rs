@@ -18,7 +18,7 @@ use crate::engine::routes::ProcessRoutes;
 use crate::engine::{Buffers, Engine, Memory, Progress, Source, Task};
 use crate::error::{Error, Result};
 use crate::options::Settings;
-use crate::planner::{Machine, Planning};
+use crate::planner::{Machine, Planner, Planning};
 use crate::recorder::this_thread;
 use crate::ticket::Ticket;
 use crate::trace::Dumps;
@@ -81,7 +81,7 @@ impl Drop for InCall<'_> {
 impl Core {
     pub(crate) fn new(group: Arc<Group>, shared: Arc<Shared>, settings: Settings) -> Arc<Self> {
         let routes = ProcessRoutes::new(shared.clone(), settings.transport);
-        let planner = shared.planner.clone();
+        let planner = Planner::of_process();
         let planning = planner.planning(Machine::of(group.infos()), &settings);
         let engine = Engine::new(group.clone(), Box::new(routes), settings.clone(), planner);
         let policy = Policy::of(&group);

@@ -16,6 +16,7 @@ use crate::control::patience::Patience;
 use crate::control::process::{Process, Shared, random};
 use crate::error::{Error, Result};
 use crate::options::{Options, Pinning, Settings};
+use crate::planner::Planner;
 use crate::settings::Environment;
 use crate::topology::Place;
 use crate::topology::pin::{self, Local, Pinned};
@@ -216,8 +217,10 @@ impl Communicator {
                 tcp: Vec::new(),
             }
         };
+        // Kept until the communicators keep it.
+        let planner = Planner::of_process();
         if size > 1 {
-            process.shared.planner.expect_many();
+            planner.expect_many();
         }
         let (job, key) = (random::<16>()?, random::<32>()?);
         let table: Vec<bootstrap::Member> = (0..size).map(member).collect();

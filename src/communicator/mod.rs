@@ -14,6 +14,8 @@ mod scope;
 pub(crate) mod shrink;
 pub(crate) mod split;
 pub(crate) mod streams;
+#[cfg(test)]
+mod tests;
 mod together;
 mod typed;
 mod vectors;
@@ -176,13 +178,19 @@ impl Communicator {
     /// pass an empty span.
     ///
     /// ```
-    /// use consort::{Call, Communicator, DataType, ReduceOp, Span, SpanMut};
+    /// use consort::{Call, Communicator, DataType, ReduceOp, Scalar, Span, SpanMut};
     ///
     /// let comm = Communicator::local(1)?.remove(0);
     /// let (input, mut output) = ([1u8, 2, 3, 4], [0u8; 4]);
     /// let call = Call::all_reduce(DataType::Int32, ReduceOp::Sum, 1);
     /// comm.execute(&call, Span::of(&input), SpanMut::of(&mut output))?;
     /// assert_eq!(output, input);
+    ///
+    /// // A sum whose contributions are multiplied by a scalar first.
+    /// let (input, mut output) = ([1i8, 2, 100], [0i8; 3]);
+    /// let call = Call::all_reduce(DataType::Int8, ReduceOp::Sum, 3).scaled_by(Scalar::of(3i8));
+    /// comm.execute(&call, Span::of(&input), SpanMut::of(&mut output))?;
+    /// assert_eq!(output, [3, 6, 44]);
     /// # consort::Result::Ok(())
     /// ```
     ///

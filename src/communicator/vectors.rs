@@ -31,6 +31,12 @@ impl Communicator {
     ///         });
     ///     }
     /// });
+    ///
+    /// // The block lies where the displacement says.
+    /// let comm = consort::Communicator::local(1)?.remove(0);
+    /// let mut output = [0u32; 5];
+    /// comm.all_gather_v(&[7, 8], &mut output, consort::Blocks::at(&[2], &[3]))?;
+    /// assert_eq!(output, [0, 0, 0, 7, 8]);
     /// # consort::Result::Ok(())
     /// ```
     ///

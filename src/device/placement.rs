@@ -251,7 +251,7 @@ fn loads(gpu: &Gpu, rank: Rank) -> bool {
     if let Err(error) = &loaded {
         let device = gpu.context().device();
         let (major, minor) = device.compute_capability;
-        crate::report::warn(&format!(
+        crate::notice::warn(&format!(
             "rank {rank} goes through the host: no kernel loads on its device {} ({}, compute capability \
              {major}.{minor}): {error}",
             device.ordinal, device.name
@@ -270,7 +270,7 @@ fn load(gpu: &Gpu, rank: Rank, kernels: &[Kernel], types: Types) {
     let loaded = kernels.iter().try_for_each(prepared);
     if let Err(error) = loaded.and_then(|()| gpu.slots().reserve(SLOTS_AT_ONCE)) {
         // A type that nobody uses may stay away; a call that uses it says so.
-        crate::report::warn(&format!("rank {rank}: not all kernels are on its device: {error}"));
+        crate::notice::warn(&format!("rank {rank}: not all kernels are on its device: {error}"));
     }
 }
 

@@ -251,7 +251,7 @@ fn early_report(task: &mut Task, engine: &Engine, now: Instant, waited: Duration
     // All who wait find the same; one of them says it aloud.
     let first = report.ranks.iter().find(|rank| rank.waiting.is_some()).map(|rank| rank.rank);
     if first.is_none_or(|first| first == group.rank) {
-        crate::report::aloud(Some(group.rank), &report.to_string());
+        crate::notice::aloud(Some(group.rank), &report.to_string());
     } else {
         tracing::debug!(rank = group.rank, "{report}");
     }
@@ -444,6 +444,7 @@ mod tests {
     use crate::control::wire::Message;
     use crate::engine::routes::ProcessRoutes;
     use crate::options::Settings;
+    use crate::planner::Planner;
     use crate::recorder::Told;
     use crate::{Communicator, Options};
 
@@ -459,7 +460,7 @@ mod tests {
             let group = ranks[0].core().group.clone();
             let settings = Settings::resolve(&Options::default()).expect("settings");
             let routes = ProcessRoutes::new(process.shared.clone(), settings.transport);
-            let planner = process.shared.planner.clone();
+            let planner = Planner::of_process();
             let mut engine = Engine::new(group.clone(), Box::new(routes), settings, planner);
             let request = Some(engine.enter(Call::new(Kind::Barrier, DataType::Int8, None, 0, 0), 1));
             let broken = || Broken { peer: 1, error: TransportError::PeerClosed { transport: "tcp" } };

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 
 /// `ncclResult_t`, as far as this library returns it.
 #[repr(i32)]
@@ -32,28 +32,17 @@ pub enum Code {
 }
 
 impl Code {
-    /// What C gets for an error.
-    ///
-    /// An abort is 6 although no process need be gone: it is what makes a client give up the communicator on all
-    /// ranks, which is right. A revocation is 5, as NCCL answers data calls on a revoked communicator.
+    /// What C gets for an error. An abort is 6, which makes a client give up the communicator on all ranks; a revocation
+    /// is 5, as NCCL answers data calls on a revoked communicator.
     pub fn of(error: &Error) -> Self {
-        match error {
-            Error::InvalidArgument { .. } => Code::InvalidArgument,
-            Error::Mismatch { .. }
-            | Error::Settings { .. }
-            | Error::ConcurrentUse
-            | Error::Forked
-            | Error::Revoked { .. } => Code::InvalidUsage,
-            Error::PeerLost { .. }
-            | Error::PeerLeft { .. }
-            | Error::Link { .. }
-            | Error::MissingRanks { .. }
-            | Error::Join { .. }
-            | Error::Aborted { .. } => Code::Remote,
-            Error::Timeout { .. } => Code::Timeout,
-            Error::OutOfMemory { .. } | Error::System { .. } => Code::System,
-            Error::Device { .. } => Code::Cuda,
-            Error::Internal { .. } => Code::Internal,
+        match error.kind() {
+            ErrorKind::Argument => Code::InvalidArgument,
+            ErrorKind::Usage => Code::InvalidUsage,
+            ErrorKind::Remote => Code::Remote,
+            ErrorKind::Timeout => Code::Timeout,
+            ErrorKind::System => Code::System,
+            ErrorKind::Device => Code::Cuda,
+            ErrorKind::Internal => Code::Internal,
         }
     }
 

@@ -69,6 +69,17 @@ pub(crate) struct Proved {
 }
 
 impl Planner {
+    /// The planner of this process, which lives as long as one of its communicators.
+    pub(crate) fn of_process() -> Arc<Planner> {
+        static PLANNER: Mutex<Weak<Planner>> = Mutex::new(Weak::new());
+        let mut planner = PLANNER.lock().unwrap_or_else(PoisonError::into_inner);
+        planner.upgrade().unwrap_or_else(|| {
+            let made = Arc::<Planner>::default();
+            *planner = Arc::downgrade(&made);
+            made
+        })
+    }
+
     /// Bytes of all proved plans.
     pub(crate) fn memory_bytes(&self) -> usize {
         let bytes = |proved: &Proved| {

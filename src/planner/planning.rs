@@ -106,7 +106,7 @@ impl Planning {
             if table.machine == planning.machine() {
                 planning.tuning = Some(table.clone());
             } else {
-                crate::report::warn(&format!(
+                crate::notice::warn(&format!(
                     "the tuning table is ignored: it was measured on \"{}\" and this is \"{}\"",
                     table.machine,
                     planning.machine()
@@ -386,7 +386,7 @@ impl Planning {
         // Where no hash can be had the version of the planner, which was compared, must do.
         let fold = if collective.reduces() { self.fold_hash(line.algorithm, collective) } else { None };
         if fold.is_some_and(|fold| fold != line.fold_hash) {
-            crate::report::warn(&format!(
+            crate::notice::warn(&format!(
                 "a line of the tuning table is ignored: {} of {collective} over {} ranks folds in another order \
                  than when it was measured",
                 line.algorithm, line.ranks

@@ -158,7 +158,7 @@ impl Shared {
         };
         let stride = stride(ranks);
         let prepared = prepare(gpu, &shm, rank, ranks, stride).inspect_err(|error| {
-            crate::report::warn(&format!("rank {rank} goes through the host: memory for its peers: {error}"));
+            crate::notice::warn(&format!("rank {rank} goes through the host: memory for its peers: {error}"));
         });
         let offers = match &prepared {
             Ok(Prepared { arena, words, .. }) => exchange(communicator, &arena.offer(), &words.offer())?,
@@ -195,7 +195,7 @@ impl Shared {
         let made = match made.try_ways(communicator) {
             Ok(()) => Some(made),
             Err(Failed { error, hangs }) => {
-                crate::report::warn(&format!("rank {rank}: a way between devices fails its test: {error}"));
+                crate::notice::warn(&format!("rank {rank}: a way between devices fails its test: {error}"));
                 if hangs {
                     // The device may still touch what it was given, and to free anything of it would wait for the copy.
                     std::mem::forget((made, gpu.clone()));

@@ -12,7 +12,7 @@ use crate::call::{Call, Kind};
 use crate::communicator::Communicator;
 use crate::engine::Bearings;
 use crate::error::{Error, Result};
-use crate::planner::{Program, Proved};
+use crate::planner::{Planner, Program, Proved};
 
 use super::{BOXES, MESSAGES};
 
@@ -89,7 +89,7 @@ pub(super) fn program(communicator: &Communicator, call: &Call, lanes_max: usize
         Kind::Receive => 1,
         _ => (rank + ranks - call.root) % ranks,
     };
-    let planner = &communicator.core().shared.planner;
+    let planner = Planner::of_process();
     for algorithm in candidates.into_iter().filter(|algorithm| algorithm.is_defined(collective, size)) {
         let program = Program { collective, ranks: size, algorithm };
         let proved = planner.plan(program, relative, vec![true; size as usize])?;

@@ -21,7 +21,7 @@ use crate::Rank;
 use crate::call::{Call, Kind};
 use crate::eager::{MESSAGE_BYTES_MAX, RANKS_MAX};
 use crate::engine::{Buffers, Progress};
-use crate::report::inform;
+use crate::notice::inform;
 
 /// What is read at a time to be folded: a good part of a second-level cache.
 const PIECE_BYTES: usize = 128 << 10;

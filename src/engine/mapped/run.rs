@@ -25,7 +25,7 @@ use crate::engine::packets::{Board, Round, Wanted};
 use crate::engine::trial::PULLED;
 use crate::engine::{Buffers, Progress, Request};
 use crate::error::{Error, Result};
-use crate::report::inform;
+use crate::notice::inform;
 
 /// Operations that touch at least so many bytes of one rank write past the caches.
 const STREAMING_BYTES_MIN: usize = 4 << 20;
@@ -546,7 +546,7 @@ impl Run {
             return false;
         }
         if let Err(error) = area.part(*start, *bytes) {
-            crate::report::warn(&format!(
+            crate::notice::warn(&format!(
                 "a rank that does not answer may still write to the output of this operation: {error}"
             ));
         }

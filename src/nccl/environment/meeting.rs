@@ -73,7 +73,7 @@ fn unique_id_in(environment: &Environment<'_>) -> Result<UniqueId> {
     if let Some((secret, _)) = environment.text("CONSORT_SECRET").filter(|(text, _)| !text.is_empty()) {
         return UniqueId::at_any(&place.addresses, secret.as_bytes());
     }
-    crate::report::warn(&format!(
+    crate::notice::warn(&format!(
         "the job that meets at NCCL_COMM_ID={} is not protected: whoever reaches that port can join it; set CONSORT_SECRET \
          to the same random text of 16 bytes or more on every rank",
         place.text

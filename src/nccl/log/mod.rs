@@ -22,7 +22,7 @@ use consort_memory::sync::{AtomicU64, Ordering};
 
 use super::environment::{Environment, variables};
 use crate::Rank;
-use crate::report::Listener;
+use crate::notice::Listener;
 use line::Line;
 use logger::Logger;
 
@@ -214,7 +214,7 @@ pub(super) fn always(text: impl fmt::Display) {
 
 /// From now on warnings and hang reports of the whole library are lines of this log as well.
 pub(super) fn listen() {
-    crate::report::listen(Listener {
+    crate::notice::listen(Listener {
         warning: |rank: Option<Rank>, text: &str, at: &Location<'_>| {
             let shows = enabled(Level::Warn, Subsystem::Init);
             warn_at(rank.and_then(|rank| i32::try_from(rank).ok()).unwrap_or(NO_DEVICE), text, at);

@@ -141,7 +141,7 @@ fn the_one_logger_of_the_process() {
 
     // Warnings of the library arrive here.
     listen();
-    crate::report::warn("from the library\nin two lines");
+    crate::notice::warn("from the library\nin two lines");
     assert_eq!(texts(&written)[lines.len()..], ["NCCL WARN from the library", "NCCL WARN in two lines"]);
     // What does nothing is said.
     set("INFO", "ENV", none);

@@ -1,0 +1,209 @@
+//! Which addresses of this host others can be told.
+//!
+//! Invariant: at most four, loopback first, no address that only means something with an interface's name beside it.
+//! Absent: rails, topology.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+
+use super::unique_id::ADDRESSES_MAX;
+use consort_settings::environment::{Environment, Interfaces};
+use consort_types::error::{Error, Result};
+
+/// Interfaces of bridges and tunnels inside the host: told to others only if nothing better is there.
+const INNER: [&str; 9] = ["docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "lxc", "tun"];
+
+/// Up to four addresses to listen at, of the interfaces that `NCCL_SOCKET_IFNAME` and `NCCL_SOCKET_FAMILY` ask for.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] if there are none of those.
+pub(super) fn usable() -> Result<Vec<IpAddr>> {
+    Ok(choose(&among(found(), Interfaces::asked(&Environment::of_process()).as_ref())?))
+}
+
+/// Addresses of the interfaces that were asked for, to be told to other hosts; none if all will do.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] if there are none of those.
+pub fn asked() -> Result<Vec<IpAddr>> {
+    let Some(asked) = Interfaces::asked(&Environment::of_process()) else { return Ok(Vec::new()) };
+    let mut chosen = choose(&among(found(), Some(&asked))?);
+    // The loopback means something else on every host; alone, it says that there is only one.
+    if chosen.iter().any(|ip| !ip.is_loopback()) {
+        chosen.retain(|ip| !ip.is_loopback());
+    }
+    Ok(chosen)
+}
+
+/// Megabits a second of the fastest adapter to other hosts among the interfaces that were asked for, as the system says; 0
+/// where it says none, as on most virtual machines. What is no device, such as one end of a virtual pair, says any number.
+pub fn wire_mbits() -> u32 {
+    let Ok(found) = among(found(), Interfaces::asked(&Environment::of_process()).as_ref()) else { return 0 };
+    let is_device = |place: &std::path::Path| place.join("device").exists() || place.join("bonding").exists();
+    fastest(&found, |name| {
+        let place = std::path::Path::new("/sys/class/net").join(name);
+        is_device(&place).then(|| std::fs::read_to_string(place.join("speed")).ok()).flatten()
+    })
+}
+
+/// The same of interfaces whose `speed` says this. Inner ones count where there are no others.
+fn fastest(found: &[(String, IpAddr)], speed: impl Fn(&str) -> Option<String>) -> u32 {
+    let is_inner = |name: &str| INNER.iter().any(|prefix| name.starts_with(prefix));
+    let outward = || found.iter().filter(|(_, ip)| !ip.is_loopback()).map(|(name, _)| name.as_str());
+    let of = |inner: bool| {
+        let says = |name: &str| speed(name)?.trim().parse::<u32>().ok().filter(|speed| *speed < u32::MAX);
+        outward().filter(|name| is_inner(name) == inner).filter_map(says).max()
+    };
+    if outward().any(|name| !is_inner(name)) { of(false) } else { of(true) }.unwrap_or(0)
+}
+
+/// Those of the addresses that were asked for.
+fn among(found: Vec<(String, IpAddr)>, asked: Option<&Interfaces>) -> Result<Vec<(String, IpAddr)>> {
+    let Some(asked) = asked else { return Ok(found) };
+    let mut names: Vec<String> = found.iter().map(|(name, ip)| format!("{name} ({ip})")).collect();
+    let left: Vec<_> = found.into_iter().filter(|(name, ip)| asked.has(name, ip)).collect();
+    if choose(&left).is_empty() {
+        names.dedup();
+        return Err(Error::invalid(
+            format!("{} leaves no interface of this host to meet at", asked.text()),
+            format!("there are: {}", names.join(", ")),
+        ));
+    }
+    Ok(left)
+}
+
+/// All that are up, with their names.
+fn found() -> Vec<(String, IpAddr)> {
+    let mut found = Vec::new();
+    match getifaddrs() {
+        Ok(interfaces) => {
+            for interface in interfaces {
+                let up = interface.flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING);
+                let ip = interface.address.as_ref().and_then(|address| {
+                    let v4 = address.as_sockaddr_in().map(|a| IpAddr::from(a.ip()));
+                    v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::from(a.ip())))
+                });
+                if let (true, Some(ip)) = (up, ip) {
+                    found.push((interface.interface_name, ip));
+                }
+            }
+        }
+        Err(error) => {
+            tracing::warn!(%error, "the host's interfaces cannot be listed; only its loopback addresses are used");
+            found.push(("lo".into(), Ipv4Addr::LOCALHOST.into()));
+            found.push(("lo".into(), Ipv6Addr::LOCALHOST.into()));
+        }
+    }
+    found
+}
+
+/// One loopback address (IPv4 if there is one), then addresses of real interfaces, then of inner ones; IPv4 first.
+fn choose(found: &[(String, IpAddr)]) -> Vec<IpAddr> {
+    let rank =
+        |name: &str, ip: &IpAddr| match (ip.is_loopback(), INNER.iter().any(|p| name.starts_with(p)), ip) {
+            (true, ..) => None,
+            (_, _, IpAddr::V4(v4)) if v4.is_link_local() || v4.is_unspecified() => None,
+            (_, _, IpAddr::V6(v6)) if v6.is_unicast_link_local() || v6.is_unspecified() => None,
+            (_, inner, ip) => Some((inner, ip.is_ipv6())),
+        };
+    let loopback =
+        |v6: bool| found.iter().map(|(_, ip)| *ip).find(|ip| ip.is_loopback() && ip.is_ipv6() == v6);
+    let mut chosen: Vec<IpAddr> = loopback(false).or_else(|| loopback(true)).into_iter().collect();
+    let mut others: Vec<_> = found.iter().filter_map(|(name, ip)| Some((rank(name, ip)?, *ip))).collect();
+    others.sort_by_key(|(rank, _)| *rank);
+    // A host with several IPv4 addresses must not crowd out its only IPv6 address: some peers may have nothing else.
+    let best_v6 = others.iter().find(|((inner, v6), _)| *v6 && !inner).map(|(_, ip)| *ip);
+    chosen.extend(others.iter().map(|(_, ip)| *ip).take(ADDRESSES_MAX - 1));
+    if let Some(v6) = best_v6
+        && !chosen.contains(&v6)
+    {
+        chosen.pop();
+        chosen.push(v6);
+    }
+    chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(found: &[(&str, &str)]) -> Vec<String> {
+        let found: Vec<_> =
+            found.iter().map(|(name, ip)| ((*name).to_owned(), ip.parse().unwrap())).collect();
+        choose(&found).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn loopback_comes_first_and_inner_bridges_last() {
+        let found = [
+            ("docker0", "172.17.0.1"),
+            ("lo", "127.0.0.1"),
+            ("eth0", "fe80::1"),
+            ("eth0", "fd00::2"),
+            ("eth0", "10.0.0.2"),
+            ("lo", "::1"),
+        ];
+        assert_eq!(chosen(&found), ["127.0.0.1", "10.0.0.2", "fd00::2", "172.17.0.1"]);
+    }
+
+    #[test]
+    fn the_fastest_way_to_other_hosts_is_as_fast_as_the_system_says() {
+        let found = |names: &[&str]| -> Vec<(String, IpAddr)> {
+            let ip = |name: &str| if name == "lo" { Ipv4Addr::LOCALHOST } else { Ipv4Addr::new(10, 0, 0, 2) };
+            names.iter().map(|name| ((*name).to_owned(), ip(name).into())).collect()
+        };
+        let speed = |name: &str| {
+            let text = match name {
+                "lo" => "400000\n",
+                "eth0" => "25000\n",
+                "eth1" => "100000\n",
+                "docker0" | "veth1" => "200000\n",
+                "ens3" => "-1\n",
+                "ens4" => "4294967295\n",
+                _ => return None,
+            };
+            Some(text.to_owned())
+        };
+        let fastest = |names: &[&str]| fastest(&found(names), speed);
+        assert_eq!(fastest(&["lo", "eth0"]), 25_000);
+        assert_eq!(fastest(&["lo", "eth0", "eth1", "docker0"]), 100_000);
+        assert_eq!(fastest(&["veth1"]), 200_000);
+        // What is not said is not known, whatever the bridges within say.
+        assert_eq!(fastest(&["ens3", "docker0"]), 0);
+        assert_eq!((fastest(&["wlan0"]), fastest(&["ens4"])), (0, 0));
+        assert_eq!(fastest(&["lo"]), 0);
+    }
+
+    #[test]
+    fn only_what_was_asked_for_or_what_there_is() {
+        let found: Vec<(String, IpAddr)> = [("lo", "127.0.0.1"), ("eth0", "10.0.0.2"), ("ib0", "10.1.0.2")]
+            .map(|(name, ip)| (name.to_owned(), ip.parse().unwrap()))
+            .into();
+        let asked = |text: &str| {
+            let lookup = |name: &str| (name == "NCCL_SOCKET_IFNAME").then(|| text.to_owned());
+            Interfaces::asked(&Environment::from_lookup(lookup))
+        };
+        let chosen = |text: &str| choose(&among(found.clone(), asked(text).as_ref()).unwrap());
+        assert_eq!(chosen("ib"), ["10.1.0.2".parse::<IpAddr>().unwrap()]);
+        assert_eq!(chosen("").len(), 3);
+        let error = among(found.clone(), asked("wlan").as_ref()).unwrap_err().to_string();
+        assert!(error.contains("NCCL_SOCKET_IFNAME=wlan") && error.contains("eth0 (10.0.0.2)"), "{error}");
+    }
+
+    #[test]
+    fn many_addresses_leave_room_for_one_of_the_other_family() {
+        let found = [
+            ("lo", "127.0.0.1"),
+            ("a", "10.0.0.1"),
+            ("b", "10.0.0.2"),
+            ("c", "10.0.0.3"),
+            ("d", "10.0.0.4"),
+            ("d", "fd00::4"),
+        ];
+        assert_eq!(chosen(&found), ["127.0.0.1", "10.0.0.1", "10.0.0.2", "fd00::4"]);
+        assert_eq!(chosen(&[("lo", "::1")]), ["::1"]);
+        assert!(chosen(&[]).is_empty());
+    }
+}

@@ -1,0 +1,123 @@
+//! One rank's way to the table, over TCP.
+//!
+//! Invariants: blocks no longer than its deadline and a little (`joiner::VERDICT_GRACE`), and only ever in `poll`.
+//! Absent: what is said, and when it is tried again (see `joiner`); threads, connections to other ranks.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use consort_memory::sync::{AtomicBool, Ordering};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
+
+use super::UniqueId;
+use super::joiner::Joiner;
+use super::stream::{Dial, patience};
+use super::wire::{Hello, Table};
+use consort_types::Rank;
+use consort_types::error::{Error, Result};
+
+/// What a join that was called off ends with.
+pub fn cancelled_join(rank: Rank) -> Error {
+    Error::Join {
+        rank,
+        cause: "its communicator was aborted while it was being made".into(),
+        hint: "all ranks that wait for it must give up too".into(),
+    }
+}
+
+/// How long a join goes on after it was cancelled.
+const CANCEL_LATENCY: Duration = Duration::from_millis(20);
+
+/// As [`join_unless`], whatever happens.
+#[cfg(any(test, feature = "testing"))]
+pub fn join(id: &UniqueId, hello: Hello, timeout: Duration) -> Result<Table> {
+    join_unless(id, hello, timeout, None)
+}
+
+/// Joins the job of `id` and returns when all ranks have, or with the error that all of them get.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] if the hello cannot be right; [`Error::Settings`], [`Error::MissingRanks`],
+/// [`Error::PeerLost`] and [`Error::Join`] as the root decides; [`Error::Join`] if there is no root; [`Error::System`] if
+/// this thread cannot wait; [`Error::Join`] soon after `cancelled` was set.
+pub fn join_unless(
+    id: &UniqueId,
+    hello: Hello,
+    timeout: Duration,
+    cancelled: Option<&AtomicBool>,
+) -> Result<Table> {
+    let (alone, rank) = (hello.size == 1, hello.rank);
+    let mut joiner = Joiner::new(id, hello, timeout, Instant::now())?;
+    if alone {
+        // Nobody else will come.
+        id.retire();
+    }
+    loop {
+        if let Poll::Ready(answer) = joiner.poll(&mut Tcp, Instant::now()) {
+            return answer;
+        }
+        // Relaxed: says nothing but itself.
+        if cancelled.is_some_and(|cancelled| cancelled.load(Ordering::Relaxed)) {
+            return Err(cancelled_join(rank));
+        }
+        sleep(&joiner, cancelled.is_some())?;
+    }
+}
+
+/// Sleeps until there is something to do for it, or, if that may come, until one should ask again whether to give up.
+fn sleep(joiner: &Joiner<TcpStream>, may_be_cancelled: bool) -> Result<()> {
+    let now = Instant::now();
+    let look = may_be_cancelled.then(|| now + CANCEL_LATENCY);
+    let until = match (joiner.until(), look) {
+        (Some(until), Some(look)) => Some(until.min(look)),
+        (until, look) => until.or(look),
+    };
+    let mut polled = Vec::with_capacity(1);
+    if let Some((stream, sending)) = joiner.stream() {
+        let wanted = if sending { PollFlags::POLLOUT } else { PollFlags::POLLIN };
+        polled.push(PollFd::new(stream.as_fd(), wanted));
+    }
+    match poll(&mut polled, patience(until, now)) {
+        Ok(_) | Err(Errno::EINTR) => Ok(()),
+        Err(error) => Err(Error::system("poll, to wait for the root", error)),
+    }
+}
+
+struct Tcp;
+
+impl Dial for Tcp {
+    type Stream = TcpStream;
+
+    fn dial(&mut self, address: SocketAddr) -> std::io::Result<TcpStream> {
+        let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let stream = TcpStream::from(socket(family, SockType::Stream, flags, None)?);
+        match connect(stream.as_raw_fd(), &SockaddrStorage::from(address)) {
+            // Interrupted, it goes on by itself.
+            Ok(()) | Err(Errno::EINPROGRESS | Errno::EINTR) => Ok(stream),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn connected(&mut self, stream: &mut TcpStream) -> Poll<std::io::Result<()>> {
+        let mut polled = [PollFd::new(stream.as_fd(), PollFlags::POLLOUT)];
+        match poll(&mut polled, PollTimeout::ZERO) {
+            Ok(0) | Err(Errno::EINTR) => return Poll::Pending,
+            Ok(_) => {}
+            Err(error) => return Poll::Ready(Err(error.into())),
+        }
+        if let Some(error) = stream.take_error()? {
+            return Poll::Ready(Err(error));
+        }
+        // Where nobody listens, TCP can connect a socket to itself; that one must go, it holds rank 0's port.
+        if stream.local_addr()? == stream.peer_addr()? {
+            return Poll::Ready(Err(ErrorKind::ConnectionRefused.into()));
+        }
+        Poll::Ready(stream.set_nodelay(true))
+    }
+}

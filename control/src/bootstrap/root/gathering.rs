@@ -1,0 +1,403 @@
+//! Who has come to the root, what was decided, and who has been told.
+//!
+//! ```text
+//! connected ──► serve: greeting, proof, hello ──► all are here ──► Complete ──► the caller closes ──► announce ──► table
+//!                         └──► a rank is lost, disagrees or is too late (expire), or the id is dropped (stop) ──► failure
+//! ```
+//!
+//! Invariants: one verdict, told to every rank that came or still comes; a table is only sent for a [`Complete`], which
+//! asks its holder to close every way in first; never blocks, and knows of the time only what it is told. Absent:
+//! listeners, descriptors, clocks, sleep (see `service`); the words of the verdict.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::Limits;
+use super::connection::{Connection, Event};
+use super::verdict::{self, Arrival};
+use crate::bootstrap::UniqueId;
+use crate::bootstrap::proof::{Secret, digest, random};
+use crate::bootstrap::stream::Stream;
+use crate::bootstrap::wire::{self, HelloSeen, WIRE_VERSION, kind};
+use consort_types::Rank;
+use consort_types::error::Error;
+
+/// A stranger may be sent away for a newcomer once it had this long to prove itself.
+const HEARING: Duration = Duration::from_millis(100);
+
+enum Verdict {
+    Table,
+    Failure(Error),
+}
+
+/// All ranks are here and agree: close every way in, then [`Gathering::announce`] it, in this order.
+///
+/// A rank that has its table may use the same place for the next job at once.
+#[must_use = "the ranks wait until it is announced"]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Default))]
+pub struct Complete(());
+
+/// One gathering, over connections of kind `S`.
+pub struct Gathering<S> {
+    secret: Secret,
+    job: u64,
+    place: String,
+    hosts: Vec<IpAddr>,
+    limits: Limits,
+    connections: Vec<Connection<S>>,
+    arrived: BTreeMap<Rank, Arrival>,
+    told: BTreeSet<Rank>,
+    /// How many ranks there are: the most that anybody said.
+    size: Option<u32>,
+    /// The earliest deadline of a rank that is here, and how long that rank was ready to wait.
+    deadline: Option<(Instant, Duration)>,
+    verdict: Option<Verdict>,
+    /// How long a failure is told to those who still come.
+    told_until: Option<Instant>,
+    /// When to end at the latest, once asked to.
+    stopping: Option<Instant>,
+}
+
+impl<S: Stream> Gathering<S> {
+    /// The gathering of `id`'s job; `hosts` are the addresses at which others reach this host.
+    pub fn new(id: &UniqueId, hosts: Vec<IpAddr>, limits: Limits) -> Self {
+        Gathering {
+            secret: id.secret,
+            job: id.job,
+            place: id.place(),
+            hosts,
+            limits,
+            connections: Vec::new(),
+            arrived: BTreeMap::new(),
+            told: BTreeSet::new(),
+            size: None,
+            deadline: None,
+            verdict: None,
+            told_until: None,
+            stopping: None,
+        }
+    }
+
+    /// Where it is, for people.
+    pub(super) fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// The connections in the order in which [`Gathering::serve`] counts them, and whether each has something to send.
+    pub fn connections(&self) -> impl ExactSizeIterator<Item = (&S, bool)> {
+        self.connections.iter().map(|connection| (&connection.stream, connection.sending()))
+    }
+
+    /// When it wants to be called at the latest, if nothing happens before: [`Gathering::expire`] then.
+    pub fn until(&self) -> Option<Instant> {
+        let patience = self.connections.iter().filter_map(|connection| connection.until).min();
+        let deadline = self.deadline.filter(|_| self.undecided()).map(|(deadline, _)| deadline);
+        // Whoever is here is told first, by a deadline of its own.
+        let told_until = self.told_until.filter(|_| self.connections.is_empty());
+        [patience, deadline, told_until, self.stopping].into_iter().flatten().min()
+    }
+
+    /// Whether everything was said and nobody is there to hear more.
+    pub fn finished(&self, now: Instant) -> bool {
+        let done = self.connections.is_empty();
+        if let Some(until) = self.stopping {
+            return !self.connections.iter().any(Connection::being_told) || now >= until;
+        }
+        match &self.verdict {
+            None => false,
+            Some(Verdict::Table) => done,
+            // Latecomers get the same error, so it stays until every rank was told, for a while, or until the id is dropped.
+            Some(Verdict::Failure(_)) => {
+                let all_told = self.size.is_some_and(|size| self.told.len() >= size as usize);
+                done && (all_told || self.told_until.is_some_and(|until| now >= until))
+            }
+        }
+    }
+
+    /// Whether newcomers can be taken now, or from when.
+    pub fn accepting(&self, now: Instant) -> Result<(), Option<Instant>> {
+        if self.stopping.is_some() {
+            return Err(None);
+        }
+        let strangers = || self.connections.iter().filter(|connection| connection.unproved());
+        if strangers().count() < self.limits.unproved_max {
+            return Ok(());
+        }
+        match strangers().map(|connection| connection.since + HEARING).min() {
+            Some(from) if from > now => Err(Some(from)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes a newcomer, when [`Gathering::accepting`] allows it.
+    pub fn connected(&mut self, stream: S, peer: SocketAddr, now: Instant) {
+        self.make_room();
+        match Connection::greet(stream, peer, now, self.limits.proof) {
+            Ok(mut connection) => {
+                // The greeting fits into an empty socket; whatever goes wrong shows when it is served.
+                connection.write();
+                self.connections.push(connection);
+            }
+            Err(error) => tracing::debug!(%peer, %error, "a connection broke at once"),
+        }
+    }
+
+    /// Sends the longest-heard stranger away if there are too many.
+    fn make_room(&mut self) {
+        let strangers =
+            || self.connections.iter().enumerate().filter(|(_, connection)| connection.unproved());
+        if strangers().count() >= self.limits.unproved_max
+            && let Some((oldest, _)) = strangers().min_by_key(|(_, connection)| connection.since)
+        {
+            let stranger = self.connections.swap_remove(oldest);
+            tracing::warn!(peer = %stranger.peer, "sent away from the rendezvous: too many connections that prove nothing");
+        }
+    }
+
+    /// Listens to these connections, at most one message of each, and says what there is to say to them.
+    ///
+    /// Afterwards the connections may count differently.
+    #[must_use = "the ranks wait until it is announced"]
+    pub fn serve(&mut self, ready: impl IntoIterator<Item = usize>, now: Instant) -> Option<Complete> {
+        let mut closed = Vec::new();
+        let mut complete = None;
+        // A verdict reached on the way may close connections' turn, but never removes one before the end of this loop.
+        for at in ready {
+            let Some(connection) = self.connections.get_mut(at) else { continue };
+            let mut event = connection.read(&self.secret, self.job, self.limits.hello, now);
+            if matches!(event, Event::None) {
+                event = connection.write();
+            }
+            match event {
+                Event::None => {}
+                Event::Close(why) => closed.push((at, why)),
+                Event::Lost(why) => {
+                    closed.push((at, Some(why)));
+                    self.lost(at, why, now);
+                }
+                Event::Hello(hello) => match self.hear(at, *hello, now) {
+                    Heard::Waits => {}
+                    Heard::Close(why) => closed.push((at, Some(why))),
+                    Heard::Last(last) => complete = Some(last),
+                },
+            }
+        }
+        closed.sort_unstable_by_key(|(at, _)| std::cmp::Reverse(*at));
+        closed.dedup_by_key(|(at, _)| *at);
+        for (at, why) in closed {
+            let gone = self.connections.swap_remove(at);
+            if let Some(cause) = why {
+                tracing::debug!(peer = %gone.peer, rank = gone.rank, cause, "a connection to the root was closed");
+            }
+            gone.stream.shutdown_both();
+        }
+        complete
+    }
+
+    fn undecided(&self) -> bool {
+        self.verdict.is_none() && self.stopping.is_none()
+    }
+
+    fn lost(&mut self, at: usize, why: &str, now: Instant) {
+        let Some(rank) = self.connections[at].rank else { return };
+        if self.verdict.is_some() {
+            return;
+        }
+        let place = self.arrived.remove(&rank).map_or("place unknown".into(), |a| verdict::place(&a.member));
+        let error = Error::PeerLost { rank, place, operation: None, cause: why.to_owned() };
+        self.told.insert(rank);
+        self.fail(error, now);
+    }
+
+    /// A connection said who it is.
+    fn hear(&mut self, at: usize, hello: HelloSeen, now: Instant) -> Heard {
+        let rank = hello.rank;
+        self.connections[at].wait(rank);
+        // Whoever is right, nobody who may still come is to find an empty place.
+        let known = self.size;
+        self.size = known.max(Some(hello.size));
+        match &self.verdict {
+            Some(Verdict::Failure(error)) => {
+                let error = error.clone();
+                self.tell_failure(at, &error, now);
+                return Heard::Waits;
+            }
+            Some(Verdict::Table) => {
+                let error = Error::Join {
+                    rank,
+                    cause: "all ranks of this job have joined already".into(),
+                    hint: "a unique id serves one job: create another for the next".into(),
+                };
+                self.tell_failure(at, &error, now);
+                return Heard::Waits;
+            }
+            None if self.stopping.is_some() => return Heard::Close("the root is ending"),
+            None => {}
+        }
+        let (settings, mut member) = match hello.rest {
+            Ok(rest) => rest,
+            Err(version) => {
+                self.fail(verdict::versions(rank, version, WIRE_VERSION), now);
+                return Heard::Waits;
+            }
+        };
+        let size = known.unwrap_or(hello.size);
+        if size != hello.size {
+            self.fail(verdict::sizes(size, &self.arrived, rank, hello.size), now);
+            return Heard::Waits;
+        }
+        if let Some(first) = self.arrived.get(&rank) {
+            self.fail(verdict::duplicate(rank, &first.member, &member), now);
+            return Heard::Waits;
+        }
+        verdict::settle(&mut member, self.connections[at].peer.ip().to_canonical(), &self.hosts);
+        let known = self.arrived.values().map(|arrival| &arrival.settings).find(|known| ***known == settings);
+        let settings = known.cloned().unwrap_or_else(|| Arc::new(settings));
+        self.arrived.insert(rank, Arrival { settings, member });
+        if let Some(deadline) = now.checked_add(hello.timeout)
+            && self.deadline.is_none_or(|(earliest, _)| deadline < earliest)
+        {
+            self.deadline = Some((deadline, hello.timeout));
+        }
+        if self.arrived.len() < size as usize {
+            return Heard::Waits;
+        }
+        if let Some(difference) = verdict::difference(&self.arrived) {
+            self.fail(Error::Settings { difference }, now);
+            return Heard::Waits;
+        }
+        // Decided, and said by `announce` only.
+        self.verdict = Some(Verdict::Table);
+        Heard::Last(Complete(()))
+    }
+
+    /// Sends the table to all ranks, after every way in was closed.
+    pub fn announce(&mut self, complete: Complete, now: Instant) {
+        let Complete(()) = complete;
+        let nonce = match random() {
+            Ok(nonce) => nonce,
+            Err(error) => return self.fail(error, now),
+        };
+        let body: Arc<[u8]> = wire::encode_table(
+            &nonce,
+            self.arrived.values().map(|arrival| &arrival.member).collect::<Vec<_>>().into_iter(),
+        )
+        .into();
+        let digest = digest(&body);
+        for connection in &mut self.connections {
+            if connection.waiting() {
+                connection.tell(kind::TABLE, &body, &digest, now + self.limits.flush);
+            } else if !connection.being_told() {
+                connection.until = Some(now);
+            }
+        }
+        self.flush();
+        tracing::debug!(ranks = self.arrived.len(), place = self.place, "all ranks have joined");
+    }
+
+    fn fail(&mut self, error: Error, now: Instant) {
+        tracing::warn!(%error, place = self.place, "the ranks cannot form a job");
+        for at in 0..self.connections.len() {
+            if self.connections[at].waiting() {
+                self.tell_failure(at, &error, now);
+            }
+        }
+        self.verdict = Some(Verdict::Failure(error));
+        self.told_until = now.checked_add(self.limits.linger);
+        self.flush();
+    }
+
+    fn tell_failure(&mut self, at: usize, error: &Error, now: Instant) {
+        let body: Arc<[u8]> = wire::encode_failure(error).into();
+        let digest = digest(&body);
+        let connection = &mut self.connections[at];
+        self.told.extend(connection.rank);
+        connection.tell(kind::FAILURE, &body, &digest, now + self.limits.flush);
+    }
+
+    /// Sends at once what fits into the sockets; what is closed by that is found when it is served next.
+    fn flush(&mut self) {
+        for connection in &mut self.connections {
+            if connection.being_told() {
+                connection.write();
+            }
+        }
+    }
+
+    /// Decides what the deadline decides, and forgets the connections whose time is over or that were told everything.
+    ///
+    /// To be called after anything else, and at [`Gathering::until`].
+    pub fn expire(&mut self, now: Instant) {
+        if self.undecided()
+            && let Some((deadline, waited)) = self.deadline
+            && now >= deadline
+        {
+            let size = self.size.unwrap_or_default();
+            let missing: Vec<Rank> = (0..size).filter(|rank| !self.arrived.contains_key(rank)).collect();
+            let error = match verdict::difference(&self.arrived) {
+                // The likelier reason why somebody is missing.
+                Some(difference) => Error::Settings { difference },
+                None => Error::MissingRanks { missing, size, waited, address: self.place.clone() },
+            };
+            self.fail(error, now);
+        }
+        self.connections.retain(|connection| {
+            // Told and flushed elsewhere than in `serve`.
+            let finished = connection.being_told() && !connection.sending();
+            let expired = connection.until.is_some_and(|until| now >= until);
+            if expired && !finished {
+                tracing::debug!(peer = %connection.peer, rank = connection.rank, "a connection to the root took too long");
+            }
+            if expired || finished {
+                connection.stream.shutdown_both();
+            }
+            !expired && !finished
+        });
+    }
+
+    /// The id was dropped: tells everybody who waits, and ends when they were told.
+    pub fn stop(&mut self, now: Instant) {
+        if self.stopping.is_some() {
+            return;
+        }
+        self.stopping = Some(now + self.limits.flush);
+        if self.verdict.is_some() {
+            return;
+        }
+        let (here, size) = (self.arrived.len(), self.size.unwrap_or_default());
+        for at in 0..self.connections.len() {
+            if let (true, Some(rank)) = (self.connections[at].waiting(), self.connections[at].rank) {
+                let error = Error::Join {
+                    rank,
+                    cause: format!(
+                        "the process that created the unique id gave it up when {here} of {size} ranks had joined"
+                    ),
+                    hint: "keep the UniqueId there until its own rank has joined, and look at that process's output"
+                        .into(),
+                };
+                self.tell_failure(at, &error, now);
+            }
+        }
+    }
+
+    /// Ends every connection that is left.
+    pub fn close(self) {
+        for connection in &self.connections {
+            // Not only closed: a forked child may hold the same socket.
+            connection.stream.shutdown_both();
+        }
+    }
+}
+
+/// What came of a hello.
+enum Heard {
+    /// The rank waits for the verdict, or is being told it.
+    Waits,
+    /// It is to be closed, for this reason.
+    Close(&'static str),
+    /// It was the last, and all agree.
+    Last(Complete),
+}

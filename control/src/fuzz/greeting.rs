@@ -1,0 +1,285 @@
+//! Strangers at the control listeners, and what an answerer may say to a rank that dials.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use consort_transports::fuzzing::{Input, Seen, Target, fuzz};
+
+use super::{JOB, KEY, Shared, table};
+use crate::dial::{ANSWER, ANSWER_BYTES, DIAL, HELLO_BYTES, Introduction, greet};
+use crate::link::{LinkState, RemoteLink, Stream};
+use crate::member::Member;
+use crate::process::{self, Source};
+use crate::recorder::Snapshot;
+use crate::wire::{self, FRAME_BYTES_MAX, Message};
+use crate::{accept, thread};
+use consort_types::Rank;
+
+const SIZE: u32 = 3;
+
+/// A stranger costs its buffer; a link the frame that is coming in (twice: buffers grow by doubling) and what one message
+/// becomes, at most 64 times its bytes, of which an input has 32 KiB.
+const BYTES_MAX: usize = 2 * FRAME_BYTES_MAX + (64 << 15) + (1 << 20);
+
+const ACCEPTING: Target = Target {
+    name: "control-accept",
+    command: "-p consort --lib control::fuzz::greeting::strangers",
+    bytes_max: BYTES_MAX,
+    inputs: 4_000,
+};
+
+const DIALLING: Target = Target {
+    name: "control-dial",
+    command: "-p consort --lib control::fuzz::greeting::whatever",
+    bytes_max: 1 << 20,
+    inputs: 10_000,
+};
+
+fn introduction(from: Rank, to: Rank) -> Introduction {
+    Introduction { job: JOB, from, to, dialler: [3; 16], answerer: [0; 16] }
+}
+
+/// One side of the listeners, with a rank of a job behind them, and no thread: the test takes its turns.
+struct Listening {
+    shared: Shared,
+    member: Arc<Member>,
+    name: SocketAddr,
+    port: u16,
+}
+
+impl Listening {
+    fn new() -> Self {
+        let shared = process::Shared::new().expect("listeners");
+        let name = SocketAddr::from_abstract_name(&shared.unix_name).expect("a name");
+        let port = shared.tcp_addresses().expect("addresses")[0].port();
+        let member = Member::new(&shared, JOB, KEY, 0, table(SIZE));
+        shared.enlist(&member);
+        Listening { shared, member, name, port }
+    }
+
+    fn call(&self, tcp: bool) -> Option<Stream> {
+        let stream = if tcp {
+            let stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+            // Closed at once, so that thousands of them do not use up the ports.
+            nix::sys::socket::setsockopt(
+                &stream,
+                nix::sys::socket::sockopt::Linger,
+                &nix::libc::linger { l_onoff: 1, l_linger: 0 },
+            )
+            .ok()?;
+            Stream::Tcp(stream)
+        } else {
+            Stream::Unix(UnixStream::connect_addr(&self.name).ok()?)
+        };
+        stream.set_nonblocking(true).ok()?;
+        Some(stream)
+    }
+
+    /// What the control thread does when something is readable.
+    fn turn(&self) {
+        accept::accept(&self.shared, true);
+        accept::accept(&self.shared, false);
+        let sources: Vec<(u64, Source)> = {
+            let sources = self.shared.sources.lock().unwrap_or_else(PoisonError::into_inner);
+            sources.iter().map(|(key, source)| (*key, source.clone())).collect()
+        };
+        for (key, _) in sources {
+            thread::handle(&self.shared, key, nix::sys::epoll::EpollFlags::EPOLLIN);
+        }
+        accept::expire(&self.shared);
+    }
+
+    fn sources(&self) -> usize {
+        self.shared.sources.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+}
+
+/// Calls as an honest rank does, in pieces so that the other side gets its turns.
+fn honest(listening: &Listening, from: Rank, tcp: bool) {
+    let stream = listening.call(tcp).expect("a connection");
+    let mut introduction = introduction(from, 0);
+    (&stream).write_all(&introduction.hello()).expect("sent");
+    let mut answer = Vec::new();
+    let begun = Instant::now();
+    while answer.len() < ANSWER_BYTES {
+        listening.turn();
+        let mut piece = [0; ANSWER_BYTES];
+        let wanted = ANSWER_BYTES - answer.len();
+        match (&stream).read(&mut piece[..wanted]) {
+            Ok(bytes) if bytes > 0 => answer.extend_from_slice(&piece[..bytes]),
+            other => {
+                assert!(begun.elapsed() < Duration::from_secs(15), "no answer to an honest rank: {other:?}")
+            }
+        }
+    }
+    introduction.answerer.copy_from_slice(&answer[..16]);
+    assert!(introduction.is_proved(&KEY, ANSWER, answer[16..].first_chunk().expect("a proof")));
+    (&stream).write_all(&introduction.proof(&KEY, DIAL)).expect("sent");
+    let mut frame = Vec::new();
+    wire::encode(1, &Message::Leave { snapshot: Snapshot::default() }, &mut frame);
+    (&stream).write_all(&frame).expect("sent");
+    while !listening.member.remote_links().iter().any(|link| link.peer == from) {
+        listening.turn();
+        assert!(begun.elapsed() < Duration::from_secs(15), "an honest rank is not linked");
+    }
+}
+
+/// The first byte of a piece says what to do: bytes as they are, a right proof, a call, a turn.
+fn strangers(input: &Input, seen: &mut Seen) {
+    let listening = Listening::new();
+    let mut streams: Vec<Stream> = Vec::new();
+    for piece in input.iter().take(64) {
+        let [what, bytes @ ..] = piece.as_slice() else { continue };
+        match what % 6 {
+            0 => streams.extend(listening.call(false)),
+            1 => streams.extend(listening.call(true)),
+            2 | 3 => {
+                if let Some(mut stream) = streams.last() {
+                    let sent = stream.write(bytes).is_ok();
+                    seen.note(("sent", sent));
+                }
+            }
+            // A proof that is right, over the answer that came.
+            4 => {
+                if let Some(mut stream) = streams.last() {
+                    let mut answer = [0; ANSWER_BYTES];
+                    let got = stream.read(&mut answer).unwrap_or(0);
+                    seen.note(("answered", got));
+                    let from = bytes.first().map_or(2, |from| u32::from(*from) % (SIZE + 1));
+                    let mut introduction = introduction(from, 0);
+                    introduction.answerer.copy_from_slice(&answer[..16]);
+                    let _ = stream.write(&introduction.proof(&KEY, DIAL));
+                }
+            }
+            _ => drop(streams.pop()),
+        }
+        listening.turn();
+        let linked = listening.member.remote_links().len();
+        seen.note((what % 6, listening.sources().min(8), linked));
+    }
+    // Rank 1 is honest; unless somebody who knows the key said to be rank 1, it is linked.
+    if !listening.member.remote_links().iter().any(|link| link.peer == 1) {
+        honest(&listening, 1, input.len().is_multiple_of(2));
+    }
+    drop(streams);
+    listening.turn();
+    listening.turn();
+    let open = listening.sources();
+    assert!(open <= 2 + SIZE as usize, "{open} sources are left of strangers that went");
+}
+
+#[test]
+fn strangers_at_the_control_listeners_break_nothing_and_leave_nothing() {
+    let hello = |from, to| [vec![2], introduction(from, to).hello().to_vec()].concat();
+    let mut frames = vec![2];
+    for message in wire::tests::samples() {
+        wire::encode(u64::from_le_bytes([5; 8]), &message, &mut frames);
+    }
+    let originals = vec![
+        vec![vec![0], hello(2, 0), vec![4, 2], frames.clone()],
+        vec![vec![1], hello(2, 0), vec![4, 2], frames.clone()],
+        vec![vec![0], hello(2, 9), frames],
+        vec![vec![0], hello(9, 0), vec![4, 9], vec![5]],
+        vec![vec![1], vec![1], vec![0], vec![2, b'G', b'E', b'T', b' '], vec![5], vec![5]],
+    ];
+    fuzz(&ACCEPTING, originals, strangers);
+}
+
+#[test]
+fn whatever_answers_a_rank_that_dials_is_refused_unless_it_knows_the_key() {
+    let right = |nonce: [u8; 16]| {
+        let mut introduction = introduction(1, 0);
+        introduction.answerer = nonce;
+        [nonce.to_vec(), introduction.proof(&KEY, ANSWER).to_vec()].concat()
+    };
+    let originals = vec![vec![right([1; 16])], vec![vec![0; ANSWER_BYTES]], vec![vec![1]]];
+    fuzz(&DIALLING, originals, |input, seen| {
+        let (here, mut there) = UnixStream::pair().expect("a pair");
+        let answer = input.concat();
+        let room = answer.len().min(4096);
+        there.write_all(&answer[..room]).expect("sent");
+        there.shutdown(std::net::Shutdown::Write).expect("shut");
+        let (here, begun) = (Stream::Unix(here), Instant::now());
+        let greeted = greet(&here, introduction(1, 0), &KEY, (begun + Duration::from_secs(10)).into());
+        let whole = answer.first_chunk::<16>().is_some_and(|nonce| answer.starts_with(&right(*nonce)));
+        assert_eq!(greeted.is_ok(), whole, "{greeted:?}");
+        seen.note(greeted.map_err(|error| error.kind()));
+        let mut said = vec![0; 1024];
+        let bytes = there.read(&mut said).expect("a hello at least");
+        said.truncate(bytes);
+        let expected = if whole { HELLO_BYTES + 32 } else { HELLO_BYTES };
+        assert_eq!(said.len(), expected, "something was said to a stranger");
+    });
+}
+
+#[test]
+fn an_answerer_that_drips_is_given_up_by_the_deadline() {
+    let (here, mut there) = UnixStream::pair().expect("a pair");
+    let dripping = std::thread::spawn(move || {
+        while there.write_all(&[1]).is_ok() {
+            std::thread::sleep(Duration::from_millis(60));
+        }
+    });
+    let (here, begun) = (Stream::Unix(here), Instant::now());
+    let greeted = greet(&here, introduction(1, 0), &KEY, (begun + Duration::from_millis(200)).into());
+    // It would drip for ever.
+    assert!(greeted.is_err() && begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    drop(here);
+    dripping.join().expect("no panic");
+}
+
+#[test]
+fn strangers_that_name_an_unknown_job_keep_nobody_out() {
+    let listening = Listening::new();
+    let mut unknown = introduction(1, 0);
+    unknown.job = [9; 16];
+    let crowd: Vec<Stream> = (0..300)
+        .map(|at| {
+            let stream = listening.call(true).expect("a connection");
+            (&stream).write_all(&unknown.hello()).expect("sent");
+            if at % 16 == 0 {
+                listening.turn();
+            }
+            stream
+        })
+        .collect();
+    listening.turn();
+    // Nobody is dropped before it had time to prove itself.
+    std::thread::sleep(Duration::from_millis(150));
+    honest(&listening, 1, true);
+    drop(crowd);
+}
+
+#[test]
+fn a_peer_that_never_stops_talking_gets_a_bounded_turn() {
+    let listening = Listening::new();
+    let (here, mut there) = UnixStream::pair().expect("a pair");
+    there.set_nonblocking(true).expect("nonblocking");
+    nix::sys::socket::setsockopt(&there, nix::sys::socket::sockopt::SndBuf, &(8 << 20)).expect("room");
+    let link = RemoteLink::new(&listening.shared, &listening.member, 2, Stream::Unix(here)).expect("a link");
+    // More than a turn reads, there at once.
+    let mut frames = Vec::new();
+    while frames.len() < 100_000 {
+        wire::encode(99, &Message::Gather { round: 1, words: vec![1; 100] }, &mut frames);
+    }
+    let mut sent = 0;
+    while let Ok(bytes) = there.write(&frames[sent % frames.len()..]) {
+        sent += bytes;
+    }
+    if sent < 300_000 {
+        eprintln!("SKIPPED: the system keeps no more than {sent} bytes of a socket");
+        return;
+    }
+    assert_eq!(link.drain(), LinkState::Open);
+    assert!(link.has_more(), "all of {sent} bytes were read in one turn");
+    let mut turns = 1;
+    while link.has_more() {
+        assert_eq!(link.drain(), LinkState::Open);
+        turns += 1;
+    }
+    assert!(turns >= sent / (512 << 10), "{sent} bytes in {turns} turns");
+}

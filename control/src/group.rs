@@ -1,0 +1,507 @@
+//! What the control plane knows of one communicator on one rank: who its members are, where their halves of
+//! the data connections are, whether it has failed, what everybody was last seen doing.
+//!
+//! Invariant: everything here may be touched from any thread at any time; nothing here blocks on a peer. How a
+//! failure becomes the same on all ranks is in [`failure`].
+
+mod failure;
+mod rounds;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use consort_memory::sync::{AtomicBool, AtomicU64, Ordering};
+use consort_transports::Address;
+
+use failure::Failing;
+pub use failure::Failure;
+use rounds::Rounds;
+pub use rounds::{Agreement, Disagreement, GRACE};
+
+use super::member::Member;
+use super::wire::Message;
+use crate::bootstrap;
+use crate::clock::Clock;
+use crate::recorder::{Entry, Outcome, RECORDS, Recorder, Snapshot, Told};
+use crate::report::Report;
+use crate::report::evidence::{Open, Position, Stuck, Traffic};
+use consort_types::Rank;
+use consort_types::call::Kind;
+use consort_types::error::{Error, Operation, Result};
+
+/// Addresses of one rank that were not taken yet, at most: of all the channels there are.
+const ADDRESSES_MAX: usize = 256;
+/// Operations of which a rank that leaves tells another. It can be ahead of one that is not in the same operations
+/// by no more than fits into mailboxes.
+const LAST_WORDS: usize = 16;
+
+pub struct Group {
+    pub uid: u64,
+    /// This rank within the communicator.
+    pub rank: Rank,
+    /// For each rank of the communicator its rank in the job.
+    pub members: Vec<Rank>,
+    pub member: Arc<Member>,
+    pub recorder: Recorder,
+    /// Whether it has failed, for one load on the fast path.
+    failing: AtomicBool,
+    state: Mutex<State>,
+    /// Answers that have come, and ranks that have left.
+    news: AtomicU64,
+    stuck: Mutex<Option<Standing>>,
+}
+
+/// Up to this many ranks a report comes to every rank from every other, not only from its author.
+const REPEATED_SIZE_MAX: u32 = 32;
+
+/// Where the operation with this record was last seen not to go on, and since when.
+struct Standing {
+    record: u64,
+    since: Instant,
+    stuck: Stuck,
+    traffic: Vec<Traffic>,
+}
+
+/// What a rank said when it was asked.
+#[derive(Clone)]
+pub struct Answer {
+    pub token: u64,
+    /// When it arrived.
+    pub at: Instant,
+    pub snapshot: Snapshot,
+}
+
+#[derive(Default)]
+struct State {
+    failing: Failing,
+    addresses: HashMap<(Rank, u16), Address>,
+    /// Who has left, and what it said of itself then.
+    left: BTreeMap<Rank, Snapshot>,
+    /// Why, and whether it ended: otherwise the link to it broke.
+    lost: BTreeMap<Rank, (String, bool)>,
+    answers: Vec<Option<Answer>>,
+    /// Words that ranks sent outside of the data connections.
+    rounds: Rounds,
+    /// The last report that was made without a failure.
+    report: Option<Arc<Report>>,
+}
+
+impl Group {
+    pub fn new(member: Arc<Member>, uid: u64, members: Vec<Rank>, records: usize) -> Arc<Self> {
+        let rank =
+            members.iter().position(|job_rank| *job_rank == member.rank).expect("a member of its own group")
+                as Rank;
+        let recorder = Recorder::new(member.clock.clone(), records.max(RECORDS));
+        let group = Arc::new(Group {
+            uid,
+            rank,
+            member: member.clone(),
+            recorder,
+            failing: AtomicBool::new(false),
+            state: Mutex::new(State { answers: vec![None; members.len()], ..State::default() }),
+            news: AtomicU64::new(0),
+            stuck: Mutex::new(None),
+            members,
+        });
+        member.register(&group);
+        group
+    }
+
+    /// What its ranks, in their order, say of themselves.
+    pub fn infos(&self) -> impl Iterator<Item = &bootstrap::Member> + Clone {
+        self.members.iter().map(|rank| &self.member.table[*rank as usize])
+    }
+
+    pub fn size(&self) -> u32 {
+        self.members.len() as u32
+    }
+
+    /// The communicator's name for people.
+    pub fn name(&self) -> String {
+        format!("{:016x}", self.uid)
+    }
+
+    pub fn clock(&self) -> &Clock {
+        &self.member.clock
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the communicator has failed; one load.
+    #[inline]
+    pub fn has_failed(&self) -> bool {
+        // Acquire: pairs with the Release where it is set; the reason is there when the flag is.
+        self.failing.load(Ordering::Acquire)
+    }
+
+    /// The reason of the failure as far as it is known. Until the failure is settled another may replace it.
+    pub fn failure(&self) -> Result<()> {
+        if !self.has_failed() {
+            return Ok(());
+        }
+        Err(self.known_failure())
+    }
+
+    fn known_failure(&self) -> Error {
+        let failure = self.state().failing.failure().map(|failure| failure.error.clone());
+        failure.unwrap_or_else(|| Error::internal("a communicator failed without a reason"))
+    }
+
+    /// The reason of the failure once it is the same on all ranks that can be reached, or once it is no use to
+    /// wait longer for that.
+    pub fn settled(&self, now: Instant) -> Option<Error> {
+        let settled = {
+            let mut state = self.state();
+            let State { failing, left, lost, .. } = &mut *state;
+            let awaited = (0..self.size())
+                .filter(|rank| *rank != self.rank && !left.contains_key(rank) && !lost.contains_key(rank));
+            let place = |rank: Rank| self.member.place(self.members[rank as usize]);
+            failing.settle(now, awaited, place)
+        };
+        settled.then(|| self.known_failure())
+    }
+
+    /// The report that came with the failure, or the last one made before.
+    pub fn report(&self) -> Option<Arc<Report>> {
+        let state = self.state();
+        state.failing.failure().and_then(|failure| failure.report.clone()).or_else(|| state.report.clone())
+    }
+
+    pub fn set_report(&self, report: Arc<Report>) {
+        self.state().report = Some(report);
+    }
+
+    /// Fails the communicator on all ranks. See [`Group::settled`] for the reason that stays.
+    pub fn fail(&self, error: Error) {
+        self.fail_with(error, None);
+    }
+
+    /// As [`Group::fail`], with the report that explains it.
+    pub fn fail_with(&self, error: Error, report: Option<Arc<Report>>) {
+        let place = || format!("rank {}, {}", self.rank, self.member.place(self.member.rank));
+        // These do not say whose they are, and travel.
+        let error = match error {
+            Error::System { call, source } => {
+                Error::System { call: format!("{call} (on {})", place()), source }
+            }
+            Error::Internal { what } => Error::Internal { what: format!("{what} (on {})", place()) },
+            Error::Link { from, to, transport, cause } => {
+                let there = self.members.get(to as usize).map(|rank| self.member.place(*rank));
+                let there = there.unwrap_or_default();
+                let cause = format!("{cause} ({}; rank {to}, {there})", place());
+                Error::Link { from, to, transport, cause }
+            }
+            Error::Device { rank, what, cause } => {
+                let what = format!("{what} ({})", self.member.place(self.member.rank));
+                Error::Device { rank, what, cause }
+            }
+            Error::OutOfMemory { rank, needed_bytes, what, cause } => {
+                let what = format!("{what} ({})", self.member.place(self.member.rank));
+                Error::OutOfMemory { rank, needed_bytes, what, cause }
+            }
+            error => error,
+        };
+        self.take_up(Failure { origin: self.rank, error, report }, self.rank);
+    }
+
+    /// A failure is known here: found on this rank, or told by another. The first one is passed on to all; what
+    /// this rank finds after that is not said any more.
+    fn take_up(&self, failure: Failure, by: Rank) {
+        let now = self.clock().now();
+        let first = {
+            let mut state = self.state();
+            let overrules = state.failing.overrule(&failure);
+            // Once this rank has said its word, nobody else would hear of what it finds.
+            if !overrules && by == self.rank && state.failing.failure().is_some() {
+                return;
+            }
+            // Together with what it said: whoever has heard from all chooses.
+            let is_new = state.failing.heard(by);
+            if !is_new && !overrules && by != self.rank {
+                return;
+            }
+            let first = state.failing.take_up(failure.clone(), now) || overrules;
+            // Release: pairs with the Acquire in `has_failed`.
+            self.failing.store(true, Ordering::Release);
+            first
+        };
+        if !first {
+            return;
+        }
+        let Failure { error, origin, .. } = &failure;
+        consort_settings::notice::warn_of(
+            Some(self.rank),
+            &format!("communicator failed at rank {origin}: {error}"),
+        );
+        // Who only passes it on repeats the report where that is little: somebody may not hear its origin.
+        let repeats = failure.origin == self.rank || self.size() <= REPEATED_SIZE_MAX;
+        let report = failure.report.clone().filter(|_| repeats);
+        let failure = Failure { report, ..failure };
+        for rank in (0..self.size()).filter(|rank| *rank != self.rank) {
+            self.send(rank, Message::Poison { failure: failure.clone() });
+        }
+    }
+
+    /// The communicator's rank of a job's rank.
+    fn rank_of(&self, job_rank: Rank) -> Option<Rank> {
+        self.members.iter().position(|member| *member == job_rank).map(|rank| rank as Rank)
+    }
+
+    /// A message from another rank of the job. Called by the control thread, or by the peer's own thread when
+    /// it lives in this process.
+    pub fn receive(&self, from: Rank, message: Message) {
+        let Some(rank) = self.rank_of(from) else { return };
+        match message {
+            Message::Address { channel, address } => {
+                let addresses = &mut self.state().addresses;
+                if addresses.keys().filter(|(of, _)| *of == rank).count() < ADDRESSES_MAX {
+                    addresses.insert((rank, channel), address);
+                }
+            }
+            Message::Poison { mut failure } => {
+                // A report has a line for each rank.
+                failure.report = failure.report.filter(|report| report.ranks.len() == self.members.len());
+                let ends = match failure.error {
+                    Error::Link { from, to, .. } => from.max(to),
+                    _ => 0,
+                };
+                if failure.origin.max(ends) < self.size() {
+                    self.take_up(failure, rank);
+                }
+            }
+            Message::Query { token } => self.member.answer(from, self.uid, token, self.recorder.snapshot()),
+            Message::State { token, mut snapshot, .. } => {
+                snapshot.recent.truncate(RECORDS);
+                let answer = Answer { token, at: self.clock().now(), snapshot };
+                let known = &mut self.state().answers[rank as usize];
+                if known.as_ref().is_none_or(|known| known.token <= token) {
+                    *known = Some(answer);
+                    self.news.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            Message::Leave { mut snapshot } => {
+                snapshot.recent.truncate(RECORDS);
+                let mut state = self.state();
+                state.left.entry(rank).or_insert(snapshot);
+                // Before anybody can see that it has left: what it says is compared before that counts.
+                self.news.fetch_add(1, Ordering::Relaxed);
+            }
+            Message::Gather { round, words } => self.state().rounds.hear(rank, round, words),
+        }
+    }
+
+    /// A rank of the job is gone without having left: it ended, or (not `ended`) the link to it broke.
+    pub fn lost(&self, job_rank: Rank, cause: &str, ended: bool) {
+        let Some(rank) = self.rank_of(job_rank) else { return };
+        {
+            let mut state = self.state();
+            if let Some((_, has_ended)) = state.lost.get_mut(&rank) {
+                *has_ended |= ended;
+                return;
+            }
+            if state.left.contains_key(&rank) {
+                return;
+            }
+            state.lost.insert(rank, (cause.to_owned(), ended));
+        }
+        self.fail(if ended {
+            self.peer_lost(rank, cause.to_owned(), self.operation_under_way())
+        } else {
+            Error::Link { from: self.rank, to: rank, transport: "control".into(), cause: cause.to_owned() }
+        });
+    }
+
+    /// What one says of a rank that is gone.
+    pub fn peer_lost(&self, rank: Rank, cause: String, operation: Option<Operation>) -> Error {
+        Error::PeerLost { rank, place: self.place(rank), operation, cause }
+    }
+
+    /// Where a rank of the communicator runs, for people. Where ranks are numbered anew, with its number in the job.
+    pub fn place(&self, rank: Rank) -> String {
+        let job_rank = self.members[rank as usize];
+        let place = self.member.place(job_rank);
+        if job_rank == rank { place } else { format!("{place}, rank {job_rank} of the job") }
+    }
+
+    fn operation_under_way(&self) -> Option<Operation> {
+        let open = self.recorder.last(RECORDS).into_iter().find(|entry| entry.outcome == Outcome::Open)?;
+        Some(Operation { name: open.descriptor.kind.name().into(), sequence: open.sequence })
+    }
+
+    pub fn has_left(&self, rank: Rank) -> bool {
+        self.state().left.contains_key(&rank)
+    }
+
+    /// Whether a rank that has left had finished its part of a call of this rank: a collective, or the other end of a
+    /// message with it.
+    pub fn left_after(&self, rank: Rank, kind: Kind, sequence: u64) -> bool {
+        self.state().left.get(&rank).is_some_and(|snapshot| {
+            let (sent, received) = snapshot.passed(self.rank);
+            let reached = match kind {
+                Kind::Send => received,
+                Kind::Receive => sent,
+                _ => snapshot.finished,
+            };
+            reached >= sequence
+        })
+    }
+
+    /// What is known of a rank since it has left.
+    pub fn last_position(&self, rank: Rank) -> Option<Position> {
+        let state = self.state();
+        let snapshot = state.left.get(&rank)?;
+        let (sent, received) = snapshot.passed(self.rank);
+        Some(Position {
+            communicator: self.uid,
+            size: self.size(),
+            rank,
+            job: self.member.job,
+            job_rank: self.members[rank as usize],
+            caller: 0,
+            entered: snapshot.entered,
+            finished: snapshot.finished,
+            last: None,
+            open: None,
+            messages: Vec::new(),
+            passed: vec![(self.rank, sent, received)],
+            traffic: Vec::new(),
+        })
+    }
+
+    /// Why a rank counts as lost, if it does.
+    pub fn loss(&self, rank: Rank) -> Option<String> {
+        self.state().lost.get(&rank).map(|(cause, _)| cause.clone())
+    }
+
+    /// Whether a rank does nothing on this communicator any more: its process ended, or it has left.
+    pub fn is_gone(&self, rank: Rank) -> bool {
+        let state = self.state();
+        state.left.contains_key(&rank) || state.lost.get(&rank).is_some_and(|(_, ended)| *ended)
+    }
+
+    /// Takes the address of `rank`'s half of the connection on `channel`, if it has arrived.
+    pub fn take_address(&self, rank: Rank, channel: u16) -> Option<Address> {
+        self.state().addresses.remove(&(rank, channel))
+    }
+
+    pub fn send(&self, rank: Rank, message: Message) {
+        self.member.send(self.members[rank as usize], self.uid, message);
+    }
+
+    /// Asks one rank what it is doing.
+    pub fn ask(&self, rank: Rank) {
+        if rank != self.rank && !self.has_left(rank) {
+            let token = self.member.next_token();
+            self.send(rank, Message::Query { token });
+        }
+    }
+
+    /// Changes with every answer, and with every rank that leaves.
+    pub fn news(&self) -> u64 {
+        self.news.load(Ordering::Relaxed)
+    }
+
+    /// The latest answers, with this rank's own state.
+    pub fn answers(&self) -> Vec<Option<Answer>> {
+        let mut answers = self.state().answers.clone();
+        let own = Answer { token: u64::MAX, at: self.clock().now(), snapshot: self.recorder.snapshot() };
+        answers[self.rank as usize] = Some(own);
+        answers
+    }
+
+    /// What every rank said last of what it did: in an answer, or when it left; of this rank what it does now.
+    pub fn last_words(&self) -> Vec<Option<Snapshot>> {
+        let own = self.recorder.snapshot();
+        let state = self.state();
+        let said = (0..).zip(&state.answers).map(|(rank, answer)| {
+            state.left.get(&rank).or(answer.as_ref().map(|answer| &answer.snapshot)).cloned()
+        });
+        let mut said: Vec<Option<Snapshot>> = said.collect();
+        said[self.rank as usize] = Some(own);
+        said
+    }
+
+    /// The ranks that have not answered a question as late as `token`, and could.
+    pub fn silent_since(&self, token: u64) -> Vec<Rank> {
+        let state = self.state();
+        let answered =
+            |rank: &Rank| state.answers[*rank as usize].as_ref().is_some_and(|answer| answer.token >= token);
+        (0..self.size())
+            .filter(|rank| *rank != self.rank)
+            .filter(|rank| !state.left.contains_key(rank) && !state.lost.contains_key(rank))
+            .filter(|rank| !answered(rank))
+            .collect()
+    }
+
+    /// Where the operation of record `record` does not go on.
+    pub fn stand(&self, record: u64, since: Instant, stuck: Stuck, traffic: Vec<Traffic>) {
+        *self.stuck.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(Standing { record, since, stuck, traffic });
+    }
+
+    /// What this rank does on this communicator, as it tells it to others.
+    pub fn position(&self) -> Position {
+        let entries = self.recorder.last(RECORDS);
+        let age = |ticks: u64| self.clock().age(ticks);
+        let standing = self.stuck.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = entries.iter().find(|entry| entry.outcome == Outcome::Open);
+        let standing = standing.as_ref().filter(|standing| {
+            open.is_some() && entries.iter().any(|e| e.index == standing.record && e.outcome == Outcome::Open)
+        });
+        // Of an exchange's two messages the one that does not go on is told.
+        let shown = standing.and_then(|s| entries.iter().find(|entry| entry.index == s.record)).or(open);
+        let now = self.clock().now();
+        let stuck = standing.map(|standing| {
+            let age: Duration = now.saturating_duration_since(standing.since);
+            Stuck { age, ..standing.stuck.clone() }
+        });
+        let ended = |entry: &&Entry| entry.outcome == Outcome::Finished;
+        let last = entries.iter().filter(ended).max_by_key(|entry| entry.ended);
+        let is_message = |entry: &&Entry| entry.descriptor.kind.is_message();
+        let under_way = entries.iter().filter(is_message).filter(|entry| entry.outcome == Outcome::Open);
+        let mut passed: BTreeMap<Rank, (u64, u64)> = BTreeMap::new();
+        for entry in entries.iter().filter(is_message).filter(ended) {
+            let (sent, received) = passed.entry(entry.descriptor.root).or_default();
+            let number = if entry.descriptor.kind == Kind::Send { sent } else { received };
+            *number = entry.sequence.max(*number);
+        }
+        Position {
+            communicator: self.uid,
+            size: self.size(),
+            rank: self.rank,
+            job: self.member.job,
+            job_rank: self.member.rank,
+            caller: self.recorder.caller(),
+            entered: self.recorder.entered(),
+            finished: self.recorder.finished(),
+            last: last.map(|entry| (entry.sequence, entry.descriptor, age(entry.ended))),
+            open: shown.map(|entry| Open {
+                sequence: entry.sequence,
+                descriptor: entry.descriptor,
+                age: age(entry.entered),
+                stuck,
+            }),
+            messages: under_way.map(|entry| (entry.sequence, entry.descriptor)).collect(),
+            passed: passed.into_iter().map(|(rank, (sent, received))| (rank, sent, received)).collect(),
+            traffic: standing.map(|standing| standing.traffic.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// Tells the others that this rank closes its communicator, and what it did last.
+    pub fn leave(&self) {
+        let whole = self.recorder.snapshot();
+        for rank in (0..self.size()).filter(|rank| *rank != self.rank) {
+            let concerns = |told: &&Told| !told.descriptor.kind.is_message() || told.descriptor.root == rank;
+            let last = whole.recent.iter().rev().filter(concerns).take(LAST_WORDS);
+            let mut recent: Vec<Told> = last.cloned().collect();
+            recent.reverse();
+            let Snapshot { entered, finished, .. } = whole;
+            self.send(rank, Message::Leave { snapshot: Snapshot { entered, finished, recent } });
+        }
+        let open_elsewhere = self.members.len() - 1 - self.state().left.len();
+        self.member.unregister(self.uid, open_elsewhere);
+    }
+}

@@ -1,0 +1,402 @@
+//! The control link to a rank in another process: a Unix stream on the same host, TCP otherwise.
+//!
+//! Invariant: sockets are non-blocking; sending never waits (what the socket does not take is kept and sent
+//! by the control thread), and what is kept is bounded.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{setsockopt, sockopt};
+
+use super::member::{Distance, Member};
+use super::process::Shared;
+use super::wire::{self, Message};
+use consort_types::Rank;
+
+/// Why a rank is lost whose process is gone: the same words however it was noticed.
+pub(super) const ENDED: &str = "its process ended without closing the communicator";
+
+/// A host that does not answer for so long counts as gone, and so does what was on it. Networks that come back sooner,
+/// after a switch has started anew for example, cost a pause.
+const VANISHED_AFTER: Duration = Duration::from_secs(24);
+/// Bytes kept for a peer that does not read, at most; then the link counts as broken.
+const BACKLOG_BYTES_MAX: usize = 4 << 20;
+/// Reads of one link in one turn, of 16 KiB each.
+const READS_MAX: usize = 16;
+
+/// Either kind of socket.
+#[derive(Debug)]
+pub enum Stream {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+    /// Of a simulated process.
+    #[cfg(any(test, feature = "testing"))]
+    Simulated(Mutex<consort_transports::simnet::Stream>),
+}
+
+impl Stream {
+    pub fn set_nonblocking(&self, on: bool) -> io::Result<()> {
+        match self {
+            Stream::Unix(stream) => stream.set_nonblocking(on),
+            Stream::Tcp(stream) => stream.set_nonblocking(on),
+            #[cfg(any(test, feature = "testing"))]
+            Stream::Simulated(_) => Ok(()),
+        }
+    }
+
+    pub fn set_timeouts(&self, timeout: Duration) -> io::Result<()> {
+        match self {
+            Stream::Unix(stream) => {
+                stream.set_read_timeout(Some(timeout))?;
+                stream.set_write_timeout(Some(timeout))
+            }
+            Stream::Tcp(stream) => {
+                stream.set_nodelay(true)?;
+                stream.set_read_timeout(Some(timeout))?;
+                stream.set_write_timeout(Some(timeout))
+            }
+            #[cfg(any(test, feature = "testing"))]
+            Stream::Simulated(_) => Ok(()),
+        }
+    }
+
+    /// Where the other end is, if that is on the network.
+    pub(super) fn peer_address(&self) -> Option<SocketAddr> {
+        let Stream::Tcp(stream) = self else { return None };
+        let address = stream.peer_addr().ok()?;
+        Some(SocketAddr::new(address.ip().to_canonical(), address.port()))
+    }
+
+    /// Lets the system find out that the other host has vanished, or the way to it, within [`VANISHED_AFTER`], whether
+    /// something is to be sent or not.
+    fn watch_over(&self) -> io::Result<()> {
+        let Stream::Tcp(stream) = self else { return Ok(()) };
+        let seconds = |part: u32| VANISHED_AFTER.as_secs() as u32 / part;
+        setsockopt(stream, sockopt::KeepAlive, &true)?;
+        setsockopt(stream, sockopt::TcpKeepIdle, &seconds(2))?;
+        setsockopt(stream, sockopt::TcpKeepInterval, &seconds(8))?;
+        setsockopt(stream, sockopt::TcpKeepCount, &4)?;
+        setsockopt(stream, sockopt::TcpUserTimeout, &(VANISHED_AFTER.as_millis() as u32))?;
+        Ok(())
+    }
+
+    /// Ends the connection for both sides.
+    fn shut_down(&self) {
+        use nix::sys::socket::{Shutdown, shutdown};
+        let fd = match self {
+            Stream::Unix(stream) => stream.as_raw_fd(),
+            Stream::Tcp(stream) => stream.as_raw_fd(),
+            #[cfg(any(test, feature = "testing"))]
+            Stream::Simulated(stream) => {
+                return stream.lock().unwrap_or_else(PoisonError::into_inner).shutdown_both();
+            }
+        };
+        let _ = shutdown(fd, Shutdown::Both);
+    }
+
+    /// Says that nothing more is coming; what the other end still says can be read.
+    fn shut_writing(&self) {
+        let _ = match self {
+            Stream::Unix(stream) => stream.shutdown(std::net::Shutdown::Write),
+            Stream::Tcp(stream) => stream.shutdown(std::net::Shutdown::Write),
+            #[cfg(any(test, feature = "testing"))]
+            Stream::Simulated(stream) => {
+                stream.lock().unwrap_or_else(PoisonError::into_inner).shutdown_write();
+                Ok(())
+            }
+        };
+    }
+
+    /// The process at the other end, when it is on this host and in a process namespace seen from here.
+    pub fn peer_pid(&self) -> Option<i32> {
+        self.credentials().map(|credentials| credentials.pid()).filter(|pid| *pid > 0)
+    }
+
+    /// Whether the kernel says that the other end belongs to this process's user.
+    pub fn peer_is_same_user(&self) -> bool {
+        self.credentials().is_some_and(|credentials| credentials.uid() == nix::unistd::geteuid().as_raw())
+    }
+
+    fn credentials(&self) -> Option<nix::sys::socket::UnixCredentials> {
+        let Stream::Unix(stream) = self else { return None };
+        nix::sys::socket::getsockopt(stream, nix::sys::socket::sockopt::PeerCredentials).ok()
+    }
+
+    pub fn distance(&self) -> Distance {
+        match self {
+            Stream::Unix(_) => Distance::Host,
+            Stream::Tcp(stream) => Distance::Network(
+                stream
+                    .local_addr()
+                    .map(|address| address.ip().to_canonical())
+                    .unwrap_or(std::net::Ipv4Addr::LOCALHOST.into()),
+            ),
+            #[cfg(any(test, feature = "testing"))]
+            Stream::Simulated(_) => Distance::Network(std::net::Ipv4Addr::LOCALHOST.into()),
+        }
+    }
+}
+
+impl Read for &Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Unix(stream) => (&mut &*stream).read(buffer),
+            Stream::Tcp(stream) => (&mut &*stream).read(buffer),
+            #[cfg(any(test, feature = "testing"))]
+            Stream::Simulated(stream) => stream.lock().unwrap_or_else(PoisonError::into_inner).read(buffer),
+        }
+    }
+}
+
+impl Write for &Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Unix(stream) => (&mut &*stream).write(bytes),
+            Stream::Tcp(stream) => (&mut &*stream).write(bytes),
+            #[cfg(any(test, feature = "testing"))]
+            Stream::Simulated(stream) => stream.lock().unwrap_or_else(PoisonError::into_inner).write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Stream::Unix(stream) => stream.as_fd(),
+            Stream::Tcp(stream) => stream.as_fd(),
+            #[cfg(any(test, feature = "testing"))]
+            Stream::Simulated(_) => unreachable!("a simulated stream has no descriptor"),
+        }
+    }
+}
+
+/// A link to a rank of another process.
+pub struct RemoteLink {
+    pub member: Weak<Member>,
+    pub peer: Rank,
+    pub distance: Distance,
+    pub stream: Stream,
+    /// Where the other end is, if that is on the network.
+    place: Option<SocketAddr>,
+    shared: Weak<Shared>,
+    backlog: Mutex<Vec<u8>>,
+    incoming: Mutex<Vec<u8>>,
+}
+
+/// How long the sides of links that end wait for each other, at most.
+pub const PARTING: Duration = Duration::from_millis(100);
+
+/// Parts from peers on other hosts and waits, a bounded time, until they have seen it. A TCP connection that is
+/// closed with something unread is reset, and the peer may then lose what was said last: that this rank leaves.
+pub fn part_from(links: &[Arc<RemoteLink>]) {
+    let tcp = |link: &&Arc<RemoteLink>| matches!(link.stream, Stream::Tcp(_));
+    let mut open: Vec<&Arc<RemoteLink>> = links.iter().filter(tcp).collect();
+    open.iter().for_each(|link| link.part());
+    let until = Instant::now() + PARTING;
+    loop {
+        // What a full connection did not take, with the end behind it.
+        open.iter().filter(|link| link.has_backlog()).for_each(|link| link.part());
+        open.retain(|link| !link.has_ended());
+        let left = until.saturating_duration_since(Instant::now());
+        if open.is_empty() || left.is_zero() {
+            return;
+        }
+        let wanted = |link: &RemoteLink| {
+            if link.has_backlog() { PollFlags::POLLIN | PollFlags::POLLOUT } else { PollFlags::POLLIN }
+        };
+        let mut polled: Vec<PollFd<'_>> =
+            open.iter().map(|link| PollFd::new(link.stream.as_fd(), wanted(link))).collect();
+        let _ = poll(&mut polled, PollTimeout::from(left.as_millis().max(1) as u8));
+    }
+}
+
+/// What became of reading a link.
+#[derive(PartialEq, Eq, Debug)]
+pub enum LinkState {
+    Open,
+    /// Whether the other end is known to have ended it, or the connection broke.
+    Closed {
+        cause: String,
+        ended: bool,
+    },
+}
+
+impl RemoteLink {
+    /// Takes over an authenticated stream and makes it non-blocking.
+    pub fn new(
+        shared: &Arc<Shared>,
+        member: &Arc<Member>,
+        peer: Rank,
+        stream: Stream,
+    ) -> io::Result<Arc<Self>> {
+        stream.set_nonblocking(true)?;
+        stream.watch_over()?;
+        Ok(Arc::new(RemoteLink {
+            member: Arc::downgrade(member),
+            peer,
+            distance: stream.distance(),
+            place: stream.peer_address(),
+            stream,
+            shared: Arc::downgrade(shared),
+            backlog: Mutex::new(Vec::new()),
+            incoming: Mutex::new(Vec::new()),
+        }))
+    }
+
+    /// A link to a simulated process.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn simulated(
+        member: &Arc<Member>,
+        peer: Rank,
+        stream: consort_transports::simnet::Stream,
+    ) -> Arc<Self> {
+        let stream = Stream::Simulated(Mutex::new(stream));
+        Arc::new(RemoteLink {
+            member: Arc::downgrade(member),
+            peer,
+            distance: stream.distance(),
+            place: stream.peer_address(),
+            stream,
+            shared: Weak::new(),
+            backlog: Mutex::new(Vec::new()),
+            incoming: Mutex::new(Vec::new()),
+        })
+    }
+
+    pub fn send(&self, communicator: u64, message: &Message) {
+        let mut backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
+        if backlog.len() > BACKLOG_BYTES_MAX {
+            // Both control threads find out and report the loss; silence would be worse.
+            return self.stream.shut_down();
+        }
+        wire::encode(communicator, message, &mut backlog);
+        self.write_out(&mut backlog);
+        if !backlog.is_empty()
+            && let Some(shared) = self.shared.upgrade()
+        {
+            shared.wake();
+        }
+    }
+
+    /// Sends what was kept.
+    pub fn flush(&self) {
+        self.write_out(&mut self.backlog.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn write_out(&self, backlog: &mut Vec<u8>) {
+        let mut written = 0;
+        while written < backlog.len() {
+            match (&mut &self.stream).write(&backlog[written..]) {
+                Ok(bytes) if bytes > 0 => written += bytes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // The reading side of the control thread finds out and reports it.
+                _ => written = backlog.len(),
+            }
+        }
+        backlog.drain(..written);
+    }
+
+    /// The last thing said on this side: what is kept is sent as far as the kernel takes it, then the end.
+    pub fn part(&self) {
+        self.flush();
+        if !self.has_backlog() {
+            self.stream.shut_writing();
+        }
+    }
+
+    /// The other side has parted, or the connection broke: nothing more is coming, and nothing more is said.
+    pub fn end(&self) {
+        self.stream.shut_down();
+    }
+
+    /// Reads and forgets what still comes; whether the end has come too.
+    fn has_ended(&self) -> bool {
+        let mut rest = [0; 512];
+        loop {
+            match (&mut &self.stream).read(&mut rest) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return error.kind() != io::ErrorKind::WouldBlock,
+            }
+        }
+    }
+
+    /// Whether the kernel would not take everything yet.
+    pub fn has_backlog(&self) -> bool {
+        !self.backlog.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// What its connection's failure means.
+    fn failed(&self, error: &io::Error) -> String {
+        let to = self.place.as_ref().map_or_else(String::new, |place| format!(" to {place}"));
+        let meaning = match error.kind() {
+            io::ErrorKind::TimedOut | io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+                format!(
+                    "; its host has not answered for {} s, so it or the network to it is down",
+                    VANISHED_AFTER.as_secs()
+                )
+            }
+            _ => String::new(),
+        };
+        format!("its control connection{to} failed: {error}{meaning}")
+    }
+
+    /// Whether there are bytes to be read, or the end.
+    pub fn has_more(&self) -> bool {
+        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+        let mut polled = [PollFd::new(self.stream.as_fd(), PollFlags::POLLIN)];
+        poll(&mut polled, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Reads what is there, up to a bound, and hands it to the member. Only the control thread calls this.
+    pub fn drain(&self) -> LinkState {
+        let mut chunk = [0u8; 2 << 10];
+        let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever never stops talking waits for its next turn, so that the others have theirs.
+        for _ in 0..READS_MAX {
+            let state = match (&mut &self.stream).read(&mut chunk) {
+                Ok(0) => Some(LinkState::Closed { cause: ENDED.into(), ended: true }),
+                Ok(bytes) => {
+                    incoming.extend_from_slice(&chunk[..bytes]);
+                    None
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Some(LinkState::Open),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => None,
+                // Within a host nothing but an end breaks a connection.
+                Err(_) if matches!(self.stream, Stream::Unix(_)) => {
+                    Some(LinkState::Closed { cause: ENDED.into(), ended: true })
+                }
+                Err(error) => Some(LinkState::Closed { cause: self.failed(&error), ended: false }),
+            };
+            loop {
+                match wire::decode(&mut incoming) {
+                    Ok(Some((communicator, message))) => {
+                        if let Some(member) = self.member.upgrade() {
+                            member.receive(self.peer, communicator, message);
+                        }
+                    }
+                    Ok(None) => break,
+                    Err(what) => {
+                        let cause = format!("its control connection carried {what}");
+                        return LinkState::Closed { cause, ended: false };
+                    }
+                }
+            }
+            if let Some(state) = state {
+                return state;
+            }
+        }
+        LinkState::Open
+    }
+}

@@ -1,0 +1,355 @@
+//! What all communicators of a process share: its identity, its listeners, its one control thread.
+//!
+//! Invariant: the process-wide state starts with the first communicator and is gone with the last: thread
+//! joined, sockets closed. A forked child never touches the parent's; it gets its own.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::UnixListener;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use consort_memory::ForkStamp;
+use consort_memory::sync::{AtomicBool, AtomicU64, Ordering};
+use consort_transports::{Loopback, PidFd, Shm, Transport};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::socket::{Backlog, listen};
+
+use super::link::RemoteLink;
+use super::member::{Link, Member};
+use super::patience::Patience;
+use super::registry::Registry;
+use super::{accept, thread};
+use crate::bootstrap::asked_interfaces;
+use consort_types::Rank;
+use consort_types::error::{Error, Result};
+
+static PROCESS: Mutex<Weak<Process>> = Mutex::new(Weak::new());
+
+/// Epoll keys below this name the fixed sources.
+pub(super) const KEY_WAKE: u64 = 0;
+pub(super) const KEY_UNIX: u64 = 1;
+pub(super) const KEY_TCP: u64 = 2;
+pub(super) const KEY_SHM: u64 = 3;
+const KEY_FIRST: u64 = 16;
+
+/// Work that may have to go on although nobody waits for it.
+pub trait Unattended: Send + Sync {
+    /// Goes on a bounded way.
+    fn advance(&self) -> Advance;
+
+    /// Whether there is nothing to do. At once.
+    fn is_idle(&self) -> bool;
+}
+
+/// How far unattended work came.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Advance {
+    /// There is nothing (more) to do.
+    Idle,
+    /// Something is to be done, but it waits for a peer or for somebody else who is at it.
+    Blocked,
+    /// It moved.
+    Moved,
+}
+
+/// The handle that keeps the process-wide state alive.
+pub struct Process {
+    pub shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// The state itself; the control thread holds it too.
+pub struct Shared {
+    pub nonce: [u8; 16],
+    pub fork: ForkStamp,
+    pub registry: Arc<Registry>,
+    pub loopback: Arc<Loopback>,
+    pub shm: Option<Arc<Shm>>,
+    pub unix_name: Vec<u8>,
+    pub(super) unix: UnixListener,
+    pub(super) tcp: TcpListener,
+    /// The address of another host that answered last.
+    pub(super) reached: Mutex<Option<IpAddr>>,
+    pub(super) epoll: Epoll,
+    wake: EventFd,
+    pub(super) stop: AtomicBool,
+    next_key: AtomicU64,
+    pub(super) sources: Mutex<HashMap<u64, Source>>,
+    members: Mutex<Vec<Weak<Member>>>,
+    members_changed: Condvar,
+    pub(super) unattended: Mutex<Vec<Weak<dyn Unattended>>>,
+}
+
+/// What the control thread watches besides the fixed sources.
+#[derive(Clone)]
+pub(super) enum Source {
+    /// A stranger who is proving that it belongs to a job.
+    Greeting(Arc<Mutex<accept::Greeting>>),
+    Link(Arc<RemoteLink>),
+    /// A process in which a rank of this host lives.
+    Peer {
+        pidfd: Arc<PidFd>,
+        member: Weak<Member>,
+        rank: Rank,
+    },
+}
+
+impl Process {
+    /// The process's state, made if there is none (or only a parent's).
+    pub fn acquire() -> Result<Arc<Process>> {
+        let mut slot = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(process) = slot.upgrade() {
+            if !process.shared.fork.is_forked_child() {
+                return Ok(process);
+            }
+            // The child's copy of the parent's state: nothing in it may run here.
+            std::mem::forget(process);
+        }
+        let process = Arc::new(Process { shared: Shared::new()?, thread: Mutex::new(None) });
+        *slot = Arc::downgrade(&process);
+        Ok(process)
+    }
+
+    /// Starts the control thread unless it runs.
+    pub fn ensure_thread(&self) -> Result<()> {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_none() {
+            let shared = self.shared.clone();
+            let handle = std::thread::Builder::new()
+                .name("consort-control".into())
+                .spawn(move || thread::run(&shared))
+                .map_err(|error| Error::system("starting the control thread", error))?;
+            *thread = Some(handle);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if self.shared.fork.is_forked_child() {
+            // The thread does not exist in this process; joining it would wait for ever.
+            std::mem::forget(thread);
+            return;
+        }
+        self.shared.stop.store(true, Ordering::Relaxed);
+        self.shared.wake();
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn new() -> Result<Arc<Self>> {
+        let nonce = random::<16>()?;
+        let unix_name = format!("consort-{}", hex(&random::<16>()?)).into_bytes();
+        let address = std::os::unix::net::SocketAddr::from_abstract_name(&unix_name)
+            .map_err(|error| Error::system("naming the control socket", error))?;
+        let unix = UnixListener::bind_addr(&address)
+            .map_err(|error| Error::system("binding the control socket", error))?;
+        let tcp = TcpListener::bind("[::]:0")
+            .or_else(|_| TcpListener::bind("0.0.0.0:0"))
+            .map_err(|error| Error::system("binding the control port", error))?;
+        let ready = || -> io::Result<(Epoll, EventFd)> {
+            unix.set_nonblocking(true)?;
+            tcp.set_nonblocking(true)?;
+            // Again, for a longer queue than the standard library's: all ranks call at the same time.
+            listen(&tcp, Backlog::MAXCONN)?;
+            let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+            let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+            let readable = |key| EpollEvent::new(EpollFlags::EPOLLIN, key);
+            epoll.add(&wake, readable(KEY_WAKE))?;
+            epoll.add(&unix, readable(KEY_UNIX))?;
+            epoll.add(&tcp, readable(KEY_TCP))?;
+            Ok((epoll, wake))
+        };
+        let (epoll, wake) = ready().map_err(|error| Error::system("preparing the control thread", error))?;
+        let shm = match Shm::new() {
+            Ok(shm) => Some(Arc::new(shm)),
+            Err(error) => {
+                tracing::warn!("shared memory is not available, ranks of this host will use TCP: {error}");
+                None
+            }
+        };
+        if let Some(service) = shm.as_ref().and_then(|shm| shm.service()) {
+            epoll
+                .add(service, EpollEvent::new(EpollFlags::EPOLLIN, KEY_SHM))
+                .map_err(|error| Error::system("watching the shared-memory listener", error))?;
+        }
+        let loopback = Loopback::new().map_err(|error| Error::internal(error.to_string()))?;
+        let loopback = Arc::new(loopback);
+        let fork = ForkStamp::new().map_err(|error| Error::internal(error.to_string()))?;
+        Ok(Arc::new(Shared {
+            nonce,
+            fork,
+            registry: Arc::default(),
+            loopback,
+            shm,
+            unix_name,
+            unix,
+            tcp,
+            reached: Mutex::default(),
+            epoll,
+            wake,
+            stop: AtomicBool::new(false),
+            next_key: AtomicU64::new(KEY_FIRST),
+            sources: Mutex::new(HashMap::new()),
+            members: Mutex::new(Vec::new()),
+            members_changed: Condvar::new(),
+            unattended: Mutex::new(Vec::new()),
+        }))
+    }
+
+    /// The port of the control listener, at the interfaces that were asked for, or else at whichever address of the
+    /// host the peer can reach.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the interfaces that were asked for are not there.
+    pub fn tcp_addresses(&self) -> Result<Vec<SocketAddr>> {
+        let Ok(listener) = self.tcp.local_addr() else { return Ok(Vec::new()) };
+        let asked = asked_interfaces()?;
+        if asked.is_empty() {
+            return Ok(vec![listener]);
+        }
+        Ok(asked.into_iter().map(|ip| SocketAddr::new(ip, listener.port())).collect())
+    }
+
+    /// Makes the control thread look around.
+    pub fn wake(&self) {
+        let _ = self.wake.write(1);
+    }
+
+    pub(super) fn clear_wake(&self) {
+        let _ = self.wake.read();
+    }
+
+    /// Watches a source from now on.
+    pub(super) fn watch(&self, fd: BorrowedFd<'_>, source: Source) -> io::Result<u64> {
+        let key = self.next_key.fetch_add(1, Ordering::Relaxed);
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner).insert(key, source);
+        if let Err(error) = self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, key)) {
+            self.sources.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+            return Err(error.into());
+        }
+        Ok(key)
+    }
+
+    /// Stops watching a source.
+    pub(super) fn unwatch(&self, fd: BorrowedFd<'_>, key: u64) {
+        let _ = self.epoll.delete(fd);
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+    }
+
+    pub(super) fn source(&self, key: u64) -> Option<Source> {
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned()
+    }
+
+    /// An authenticated link to a rank of another process: linked, watched, its process watched too.
+    pub(super) fn adopt(&self, member: &Arc<Member>, link: Arc<RemoteLink>) -> io::Result<()> {
+        let peer = link.peer;
+        let pid = link.stream.peer_pid();
+        if !member.set_link(peer, Link::Remote(link.clone())) {
+            return Err(io::Error::other("a second control link for the same rank"));
+        }
+        self.watch(link.stream.as_fd(), Source::Link(link.clone()))?;
+        let pidfd = pid.map(PidFd::open).transpose().unwrap_or_else(|error| {
+            tracing::debug!("no descriptor for process {pid:?}, relying on its sockets: {error}");
+            None
+        });
+        if let Some(pidfd) = pidfd.map(Arc::new) {
+            let source = Source::Peer { pidfd: pidfd.clone(), member: Arc::downgrade(member), rank: peer };
+            self.watch(pidfd.as_fd(), source)?;
+        }
+        Ok(())
+    }
+
+    /// A rank of this process joined a job: others can be linked to it from now on.
+    pub fn enlist(&self, member: &Arc<Member>) {
+        let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        members.retain(|member| member.strong_count() > 0);
+        members.push(Arc::downgrade(member));
+        drop(members);
+        self.members_changed.notify_all();
+        self.wake();
+    }
+
+    pub fn find_member(&self, job: &[u8; 16], rank: Rank) -> Option<Arc<Member>> {
+        let members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        members.iter().filter_map(Weak::upgrade).find(|member| member.job == *job && member.rank == rank)
+    }
+
+    /// Waits until another rank of this process has joined the same job, and links the two: each for both, as the first to
+    /// know may be gone before the other looks. Whether it came in time.
+    pub fn link_within(&self, member: &Arc<Member>, peer: Rank, patience: Patience<'_>) -> bool {
+        while !member.is_linked(peer) {
+            if let Some(other) = self.find_member(&member.job, peer) {
+                member.set_link(peer, Link::Local(Arc::downgrade(&other)));
+                other.set_link(member.rank, Link::Local(Arc::downgrade(member)));
+                return true;
+            }
+            let members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+            let turn = patience.turn().min(Duration::from_millis(20));
+            if turn.is_zero() {
+                return false;
+            }
+            drop(self.members_changed.wait_timeout(members, turn));
+        }
+        true
+    }
+
+    /// The member is gone: its sources are watched no longer.
+    pub fn dismiss(&self, member: &Member) {
+        let sources: Vec<(u64, Source)> = {
+            let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+            let mine = |source: &Source| match source {
+                Source::Link(link) => std::ptr::eq(link.member.as_ptr(), member),
+                Source::Peer { member: other, .. } => std::ptr::eq(other.as_ptr(), member),
+                Source::Greeting(_) => false,
+            };
+            sources
+                .iter()
+                .filter(|(_, source)| mine(source))
+                .map(|(key, source)| (*key, source.clone()))
+                .collect()
+        };
+        for (key, source) in sources {
+            match source {
+                Source::Link(link) => self.unwatch(link.stream.as_fd(), key),
+                Source::Peer { pidfd, .. } => self.unwatch(pidfd.as_fd(), key),
+                Source::Greeting(_) => {}
+            }
+        }
+    }
+
+    /// Work that the control thread must look after until it is idle.
+    pub fn look_after(&self, work: Weak<dyn Unattended>) {
+        let mut unattended = self.unattended.lock().unwrap_or_else(PoisonError::into_inner);
+        if !unattended.iter().any(|other| Weak::ptr_eq(other, &work)) {
+            unattended.push(work);
+        }
+        drop(unattended);
+        self.wake();
+    }
+}
+
+/// Random bytes of the system.
+pub fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Error::system("asking for random bytes", io::Error::other(error.to_string())))?;
+    Ok(bytes)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,39 @@
+//! All open communicators of a process, so that it can say what it does on any of them.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use super::group::Group;
+use crate::report::evidence::Position;
+
+/// Positions on other communicators told at a time, at most.
+pub(super) const POSITIONS_MAX: usize = 256;
+
+#[derive(Default)]
+pub struct Registry {
+    groups: Mutex<Vec<Weak<Group>>>,
+}
+
+impl Registry {
+    pub fn register(&self, group: &Arc<Group>) {
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        groups.retain(|group| group.strong_count() > 0);
+        groups.push(Arc::downgrade(group));
+    }
+
+    /// What every rank of this process does on every communicator: on the one that is asked about all, then as many
+    /// as are told, those in a call first.
+    pub fn positions(&self, asked: u64) -> Vec<Position> {
+        let groups: Vec<Arc<Group>> = {
+            let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+            groups.iter().filter_map(Weak::upgrade).collect()
+        };
+        let mut positions: Vec<Position> = groups.iter().map(|group| group.position()).collect();
+        let others = |position: &Position| position.communicator != asked;
+        positions.sort_by_key(|position| {
+            (others(position), position.open.is_none(), position.communicator, position.rank)
+        });
+        let told = positions.iter().take_while(|position| !others(position)).count();
+        positions.truncate(told.max(POSITIONS_MAX));
+        positions
+    }
+}

@@ -1,0 +1,296 @@
+//! The messages between the control threads of two ranks, and their bytes.
+//!
+//! Invariant: everything is little-endian, every length is checked against its bound before anything is
+//! allocated, and decoding never panics: a peer may send anything.
+
+mod codec;
+mod forms;
+#[cfg(test)]
+mod fuzz;
+
+use consort_transports::Address;
+
+use self::codec::{Reader, Wire, wire_enum};
+use super::group::Failure;
+use crate::recorder::Snapshot;
+use crate::report::evidence::Position;
+
+/// The longest frame accepted, in bytes: a report on some thousands of ranks.
+pub const FRAME_BYTES_MAX: usize = 1 << 20;
+
+/// One message about one communicator.
+#[derive(Clone, Debug)]
+pub enum Message {
+    /// Where the sender's half of the data connection on `channel` is.
+    Address { channel: u16, address: Address },
+    /// The communicator failed. Every rank says so once, whether it found out or was told.
+    Poison { failure: Failure },
+    /// What are you doing?
+    Query { token: u64 },
+    /// The answer: on the communicator asked about, and in the whole process. `clock` is the sender's.
+    State { token: u64, clock: u64, snapshot: Snapshot, positions: Vec<Position> },
+    /// The sender closed its communicator in good order; the last of what it did that concerns the receiver.
+    Leave { snapshot: Snapshot },
+    /// A word to all, outside of the data connections; `round` counts them.
+    Gather { round: u64, words: Vec<u64> },
+}
+
+wire_enum!(Message {
+    1 => Address { channel, address },
+    2 => Poison { failure },
+    3 => Query { token },
+    4 => State { token, clock, snapshot, positions },
+    5 => Leave { snapshot },
+    6 => Gather { round, words },
+});
+
+/// Appends the frame of `message` to `out`: length, communicator, message.
+pub fn encode(communicator: u64, message: &Message, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.extend_from_slice(&[0; 4]);
+    communicator.put(out);
+    message.put(out);
+    let mut length = out.len() - start - 4;
+    if length > FRAME_BYTES_MAX
+        && let Message::Poison { failure } = message
+    {
+        // The report of a very large job: the verdict is in the error.
+        out.truncate(start + 12);
+        Message::Poison { failure: Failure { report: None, ..failure.clone() } }.put(out);
+        length = out.len() - start - 4;
+    }
+    if length > FRAME_BYTES_MAX
+        && let Message::State { token, clock, snapshot, .. } = message
+    {
+        // So much is said of other communicators that it must do without.
+        out.truncate(start + 12);
+        let (token, clock, snapshot) = (*token, *clock, snapshot.clone());
+        Message::State { token, clock, snapshot, positions: Vec::new() }.put(out);
+        length = out.len() - start - 4;
+    }
+    out[start..start + 4].copy_from_slice(&(length as u32).to_le_bytes());
+}
+
+/// Takes one frame off the front of `buffer`, if a whole one is there.
+///
+/// # Errors
+/// The peer sent something that is no frame of this protocol.
+pub fn decode(buffer: &mut Vec<u8>) -> Result<Option<(u64, Message)>, &'static str> {
+    let Some(head) = buffer.first_chunk::<4>() else { return Ok(None) };
+    let length = u32::from_le_bytes(*head) as usize;
+    if length > FRAME_BYTES_MAX {
+        return Err("a frame longer than any of this protocol");
+    }
+    if buffer.len() < 4 + length {
+        return Ok(None);
+    }
+    let mut reader = Reader { rest: &buffer[4..4 + length] };
+    let message = <(u64, Message)>::take(&mut reader).filter(|_| reader.rest.is_empty());
+    let message = message.ok_or("a frame that cannot be read")?;
+    buffer.drain(..4 + length);
+    Ok(Some(message))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::collections::BTreeSet;
+    use std::io;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use consort_algorithms::catalogue::Algorithm;
+    use consort_kernels::{DataType, ReduceOp};
+
+    use super::*;
+    use crate::recorder::Told;
+    use crate::report::evidence::{Evidence, Open, Reach, Stuck, Traffic, Want, Witness};
+    use consort_types::call::{Descriptor, Named};
+    use consort_types::call::{Kind, Operator};
+    use consort_types::error::{Error, Operation};
+
+    fn position() -> Position {
+        let stuck = Stuck {
+            want: Want::Room,
+            peer: 2,
+            peer_process: [9; 16],
+            step: 3,
+            steps: 14,
+            slice: 0,
+            slices: 1,
+            algorithm: "ring".into(),
+            age: Duration::from_micros(17),
+        };
+        let open =
+            Open { sequence: 4, descriptor: descriptor(), age: Duration::from_secs(12), stuck: Some(stuck) };
+        Position {
+            communicator: 77,
+            size: 4,
+            rank: 0,
+            job: [5; 16],
+            job_rank: 1,
+            caller: 8,
+            entered: 4,
+            finished: 3,
+            last: Some((3, descriptor(), Duration::from_millis(2))),
+            open: Some(open),
+            messages: vec![(4, descriptor())],
+            passed: vec![(2, 7, 8)],
+            traffic: vec![Traffic { peer: 2, channel: 1, filled: 1, arrived: 2, returned: 3, credited: 4 }],
+        }
+    }
+
+    fn descriptor() -> Descriptor {
+        Descriptor {
+            kind: Kind::Reduce,
+            data_type: DataType::Int8,
+            op: Some(Operator::Plain(ReduceOp::Min)),
+            root: 3,
+            count: 9,
+            named: Named::new(Algorithm::Swing),
+        }
+    }
+
+    fn report() -> crate::report::Report {
+        let witness = |(rank, reach): (u32, Reach)| Witness {
+            host: "host".into(),
+            pid: 40 + rank,
+            process: [rank as u8; 16],
+            job: [5; 16],
+            job_rank: rank,
+            position: (rank == 0).then(position),
+            reach,
+        };
+        let reaches = [Reach::Answered, Reach::Silent, Reach::Lost("it died".into()), Reach::Left];
+        crate::report::analyse(&Evidence {
+            communicator: 77,
+            by: 0,
+            operation: Some((4, descriptor())),
+            waited: Duration::from_secs(12),
+            ranks: (0..).zip(reaches).map(witness).collect(),
+            processes: [([0; 16], vec![position()])].into(),
+            places: Default::default(),
+        })
+    }
+
+    pub(crate) fn samples() -> Vec<Message> {
+        let operation = Operation { name: "reduce".into(), sequence: 12 };
+        let waited = Duration::from_millis(250);
+        let told = Told {
+            sequence: 4,
+            descriptor: descriptor(),
+            entered: Duration::from_secs(1),
+            ended: Some(Duration::from_nanos(1)),
+            failed: true,
+        };
+        let poison = |error, report| Message::Poison { failure: Failure { origin: 2, error, report } };
+        vec![
+            Message::Address {
+                channel: 3,
+                address: Address { transport: "shm".into(), bytes: vec![1, 2, 3] },
+            },
+            Message::Query { token: 5 },
+            Message::State { token: 5, clock: 1, snapshot: Snapshot::default(), positions: Vec::new() },
+            Message::State {
+                token: 6,
+                clock: u64::MAX,
+                snapshot: Snapshot { entered: 4, finished: 3, recent: vec![told.clone()] },
+                positions: vec![position()],
+            },
+            Message::Leave { snapshot: Snapshot { entered: 5, finished: 4, recent: vec![told] } },
+            Message::Gather { round: 1, words: vec![1, u64::MAX] },
+            poison(Error::Mismatch { sequence: 1, difference: "x".into() }, None),
+            poison(
+                Error::PeerLost {
+                    rank: 1,
+                    place: "host".into(),
+                    operation: Some(operation.clone()),
+                    cause: "it died".into(),
+                },
+                None,
+            ),
+            poison(Error::PeerLeft { rank: 1, place: "host".into(), operation: operation.clone() }, None),
+            poison(Error::Timeout { operation, waited, verdict: "late".into() }, Some(Arc::new(report()))),
+            poison(Error::Aborted { rank: 2, reason: "enough".into() }, None),
+            poison(Error::Revoked { rank: 2, reason: "enough".into() }, None),
+            poison(
+                Error::OutOfMemory { rank: 3, needed_bytes: 7, what: "a".into(), cause: "b".into() },
+                None,
+            ),
+            poison(Error::Link { from: 1, to: 2, transport: "tcp".into(), cause: "reset".into() }, None),
+            poison(Error::system("open", io::Error::from_raw_os_error(2)), None),
+            poison(Error::internal("oops"), None),
+            poison(
+                Error::MissingRanks { missing: vec![1, 3], size: 4, waited, address: "here".into() },
+                None,
+            ),
+        ]
+    }
+
+    #[test]
+    fn the_report_of_a_very_large_job_is_left_out_rather_than_refused() {
+        let mut report = report();
+        report.ranks = vec![report.ranks[0].clone(); 20_000];
+        let error = Error::Timeout {
+            operation: Operation { name: "reduce".into(), sequence: 1 },
+            waited: Duration::ZERO,
+            verdict: "late".into(),
+        };
+        let failure = Failure { origin: 0, error, report: Some(Arc::new(report)) };
+        let mut bytes = Vec::new();
+        encode(1, &Message::Poison { failure }, &mut bytes);
+        let read = decode(&mut bytes).expect("a frame of this protocol");
+        assert!(matches!(read, Some((1, Message::Poison { failure: Failure { report: None, .. } }))));
+    }
+
+    #[test]
+    fn messages_survive_the_wire_in_pieces() {
+        let mut bytes = Vec::new();
+        for message in samples() {
+            encode(77, &message, &mut bytes);
+        }
+        let (mut buffer, mut seen) = (Vec::new(), Vec::new());
+        for byte in bytes {
+            buffer.push(byte);
+            while let Some((communicator, message)) = decode(&mut buffer).expect("a valid frame") {
+                assert_eq!(communicator, 77);
+                seen.push(message);
+            }
+        }
+        assert!(buffer.is_empty());
+        let texts = |messages: &[Message]| messages.iter().map(|m| format!("{m:?}")).collect::<Vec<_>>();
+        assert_eq!(texts(&seen), texts(&samples()));
+    }
+
+    #[test]
+    fn damaged_frames_are_refused_or_read_and_can_be_passed_on() {
+        let (mut read, mut refused) = (0, BTreeSet::new());
+        let mut state = 0x1234_5678_9abc_def1u64;
+        for round in 0..20_000 {
+            let mut bytes = Vec::new();
+            encode(1, &samples()[round % samples().len()], &mut bytes);
+            for _ in 0..3 {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                let at = state as usize % bytes.len();
+                bytes[at] = (state >> 32) as u8;
+            }
+            let before = bytes.len();
+            match decode(&mut bytes) {
+                Ok(Some((communicator, message))) => {
+                    read += 1;
+                    assert!(bytes.len() < before);
+                    let mut again = Vec::new();
+                    encode(communicator, &message, &mut again);
+                    let passed_on =
+                        decode(&mut again).expect("what was written is read").expect("a whole frame");
+                    assert_eq!(format!("{passed_on:?}"), format!("{:?}", (communicator, message)));
+                }
+                // A length that is not the frame's looks like one that has not come whole.
+                Ok(None) => assert_eq!(bytes.len(), before),
+                Err(what) => _ = refused.insert(what),
+            }
+        }
+        assert!(read > 1000 && refused.len() == 2, "{read} read, refused: {refused:?}");
+    }
+}

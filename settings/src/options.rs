@@ -1,0 +1,300 @@
+//! What a communicator can be told, and where each value came from.
+//!
+//! Precedence: `CONSORT_*` in the environment, then `NCCL_*`, then [`Options`], then a file of variables, then the
+//! default (see `settings`). The environment is read when the communicator is made, and never changed.
+
+mod preferences;
+mod restriction;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod tuning;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use preferences::{Determinism, read_topology};
+pub use preferences::{Preferences, Wishes, digest};
+pub use settings::{RECORDS, Settings};
+pub use tuning::{Tuning, TuningError, TuningLine};
+
+/// Slots of every mailbox. A power of two, and not more than a counter has tags.
+pub const SLOTS: u32 = 4;
+/// The longest slot, in bytes.
+pub const SLOT_BYTES_MAX: usize = 512 << 10;
+/// The shortest slot, in bytes.
+pub const SLOT_BYTES_MIN: usize = 16 << 10;
+/// Changes with every change of what travels between ranks.
+pub const WIRE_VERSION: u32 = 9;
+/// Changes with every change of what the planner chooses for the same call.
+pub const PLANNER_VERSION: u32 = 6;
+
+/// As good as never, and still a time that can be added to any other.
+pub const TIMEOUT_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// How ranks may be linked.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum TransportChoice {
+    /// In-process memory, shared memory on a host, TCP between hosts.
+    #[default]
+    Auto,
+    /// Only memory: fails where two ranks share no host.
+    SharedMemory,
+    /// TCP between all ranks, also on one host.
+    Tcp,
+}
+
+impl TransportChoice {
+    /// The name in variables and texts.
+    pub fn name(self) -> &'static str {
+        match self {
+            TransportChoice::Auto => "auto",
+            TransportChoice::SharedMemory => "shm",
+            TransportChoice::Tcp => "tcp",
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        [TransportChoice::Auto, TransportChoice::SharedMemory, TransportChoice::Tcp]
+            .into_iter()
+            .find(|c| c.name() == text)
+    }
+}
+
+/// To which cores the thread that joins as a rank is pinned.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Pinning {
+    /// None: it runs where it may.
+    #[default]
+    None,
+    /// One core a rank.
+    Cores,
+    /// The cores of one domain: a last-level cache, or else a memory node.
+    Domains,
+}
+
+impl Pinning {
+    /// The name in variables and texts.
+    pub fn name(self) -> &'static str {
+        match self {
+            Pinning::None => "none",
+            Pinning::Cores => "cores",
+            Pinning::Domains => "domains",
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        [Pinning::None, Pinning::Cores, Pinning::Domains].into_iter().find(|pinning| pinning.name() == text)
+    }
+}
+
+/// Whether ranks of one host read each other's memory through the system (`process_vm_readv(2)`, cross-memory attach).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Cma {
+    /// Where it was found to be faster, while running.
+    #[default]
+    Auto,
+    /// Never.
+    Never,
+    /// Wherever it can be done: as rank 0 says.
+    Always,
+}
+
+impl Cma {
+    /// The name in variables and texts.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cma::Auto => "auto",
+            Cma::Never => "never",
+            Cma::Always => "always",
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        [Cma::Auto, Cma::Never, Cma::Always].into_iter().find(|cma| cma.name() == text)
+    }
+}
+
+/// Settings of a communicator. What is not set keeps its default.
+///
+/// ```
+/// use std::time::Duration;
+/// let options = consort_settings::Options::default().timeout(Duration::from_secs(60));
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[must_use]
+pub struct Options {
+    timeout: Option<Duration>,
+    join_timeout: Option<Duration>,
+    connect_timeout: Option<Duration>,
+    report_after: Option<Duration>,
+    transport: Option<TransportChoice>,
+    pinning: Option<Pinning>,
+    cma: Option<Cma>,
+    channels: Option<u16>,
+    channels_min: Option<u32>,
+    channels_max: Option<u32>,
+    network: Option<String>,
+    bidirectional: Option<bool>,
+    slot_bytes: Option<usize>,
+    flight_record: Option<PathBuf>,
+    trace: Option<PathBuf>,
+    trace_events: Option<usize>,
+    planner: Wishes,
+    devices: bool,
+}
+
+impl Options {
+    /// Whether this rank wants to use a device, for bindings that find one by themselves.
+    pub fn devices(mut self, wanted: bool) -> Self {
+        self.devices = wanted;
+        self
+    }
+
+    /// How long an operation may take before it fails on all ranks (`CONSORT_TIMEOUT`, seconds; default 30
+    /// minutes).
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// How long joining may take before it fails (`CONSORT_JOIN_TIMEOUT`, seconds; default 300 s).
+    pub fn join_timeout(mut self, timeout: Duration) -> Self {
+        self.join_timeout = Some(timeout);
+        self
+    }
+
+    /// How long making a data connection may take once both ranks have begun (`CONSORT_CONNECT_TIMEOUT`, seconds;
+    /// default 30 s).
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = Some(timeout);
+        self
+    }
+
+    /// After how long an operation that does not end is reported, once, as a warning and in
+    /// `Communicator::last_report`, long before it fails
+    /// (`CONSORT_REPORT_AFTER`, seconds; default 60 s).
+    pub fn report_after(mut self, time: Duration) -> Self {
+        self.report_after = Some(time);
+        self
+    }
+
+    /// How ranks may be linked (`CONSORT_TRANSPORT`: `auto`, `shm` or `tcp`). Must be equal on all ranks.
+    pub fn transport(mut self, choice: TransportChoice) -> Self {
+        self.transport = Some(choice);
+        self
+    }
+
+    /// Whether the thread that joins is pinned (`CONSORT_PIN`: `none`, `cores` or `domains`; default
+    /// [`Pinning::None`]). It gets its share of the cores that it may run on already, by its number among the ranks of
+    /// its host (which the launcher tells; without one all ranks are taken to be on this host), so that neighbours are
+    /// near each other. It stays pinned until it ends or pins itself anew, whatever becomes of the communicator: nobody
+    /// else knows when it is through. Threads that it starts later are pinned as it is. If joining fails it is as
+    /// before; if the system refuses, that is a warning. Ranks that are made together by
+    /// `Communicator::local` are not pinned: their threads are not there yet.
+    pub fn pin(mut self, pinning: Pinning) -> Self {
+        self.pinning = Some(pinning);
+        self
+    }
+
+    /// Whether ranks of one host read each other's ordinary buffers through the system in collectives on more than 64 KiB
+    /// (`CONSORT_CMA`, [`Cma::Auto`]). Bits do not depend on it.
+    pub fn cma(mut self, cma: Cma) -> Self {
+        self.cma = Some(cma);
+        self
+    }
+
+    /// Streams side by side between neighbours (`CONSORT_CHANNELS`, 1 to 16; default 1). Must be equal on all
+    /// ranks.
+    pub fn channels(mut self, channels: u16) -> Self {
+        self.channels = Some(channels);
+        self
+    }
+
+    /// The least and the most streams side by side, where nobody says how many exactly (`NCCL_MIN_CTAS`,
+    /// `NCCL_MAX_CTAS` and their older names; default 1 and 16). What is beyond 16 counts as 16; the most wins over
+    /// the least. Must be equal on all ranks.
+    pub fn channels_within(mut self, least: Option<u32>, most: Option<u32>) -> Self {
+        (self.channels_min, self.channels_max) = (least, most);
+        self
+    }
+
+    /// The network between hosts (`NCCL_NET`): `socket`, in any case, is the only one there is. Another name is an
+    /// error when the communicator is made.
+    pub fn network(mut self, name: impl Into<String>) -> Self {
+        self.network = Some(name.into());
+        self
+    }
+
+    /// Whether half of the data goes round the ring the other way (`CONSORT_BIDIRECTIONAL`, 0 or 1; default
+    /// 0). Must be equal on all ranks.
+    pub fn bidirectional(mut self, on: bool) -> Self {
+        self.bidirectional = Some(on);
+        self
+    }
+
+    /// Bytes of one slot of the staging pipeline (`CONSORT_SLOT_BYTES`, a power of two from 16 KiB to 512 KiB;
+    /// default by size). Must be equal on all ranks.
+    pub fn slot_bytes(mut self, bytes: usize) -> Self {
+        self.slot_bytes = Some(bytes);
+        self
+    }
+
+    /// A directory to which a communicator that fails writes its flight record, as
+    /// `consort-<communicator>-rank<r>.json`, with the error's text and, if there is one, the report that explains
+    /// it (`CONSORT_FLIGHT_RECORD`; default none). It holds 4096 operations at most, and is written once, by the first call that returns the failure
+    /// or else when the communicator is closed; what cannot be written is a warning.
+    pub fn flight_record(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.flight_record = Some(directory.into());
+        self
+    }
+
+    /// A file to which every communicator adds its operations when it is closed or has failed, as an array of
+    /// Chrome trace events that Perfetto reads (`CONSORT_TRACE`; default none). All ranks of a host may write to
+    /// the same file; times are those of the job's rank 0. Events of an earlier run stay in it.
+    pub fn trace(mut self, file: impl Into<PathBuf>) -> Self {
+        self.trace = Some(file.into());
+        self
+    }
+
+    /// How many operations of a communicator are kept for the trace and the flight record, rounded up to a power
+    /// of two, at 48 bytes each (`CONSORT_TRACE_EVENTS`, 1 to 4194304, 128 at least; default 65536 with a trace,
+    /// 128 without).
+    pub fn trace_events(mut self, events: usize) -> Self {
+        self.trace_events = Some(events);
+        self
+    }
+}
+
+impl Options {
+    /// Which algorithms may be chosen (`CONSORT_ALGO`, or `NCCL_ALGO` with NCCL's names; default all):
+    /// `ring,tree`, `^tree`, `all_reduce:tree;broadcast:ring`. A call for which none is left is
+    /// [`Error::InvalidArgument`](consort_types::Error::InvalidArgument) and lists what is possible. Must be equal on all ranks.
+    pub fn algorithms(mut self, names: impl Into<String>) -> Self {
+        self.planner.algorithms = Some(names.into());
+        self
+    }
+
+    /// What the bits of results may depend on (`CONSORT_DETERMINISM`: `run` or `invariant`; default
+    /// [`Determinism::Run`]). Must be equal on all ranks.
+    pub fn determinism(mut self, determinism: Determinism) -> Self {
+        self.planner.determinism = Some(determinism);
+        self
+    }
+
+    /// The machine on which algorithms are priced (`CONSORT_TOPOLOGY`): a profile such as `dgx-h100:2`, or a
+    /// file; default what the ranks say of their hosts. Used where it has as many ranks as the communicator. Must
+    /// be equal on all ranks.
+    pub fn topology(mut self, name: impl Into<String>) -> Self {
+        self.planner.topology = Some(name.into());
+        self
+    }
+
+    /// A table of measurements that `collbench tune` wrote (`CONSORT_TUNING`; default the file beside the
+    /// topology's, with `.tuning` appended). What it says is preferred to prices; a table of another version or
+    /// machine is ignored with a warning. Must be equal on all ranks.
+    pub fn tuning(mut self, file: impl Into<PathBuf>) -> Self {
+        self.planner.tuning = Some(file.into());
+        self
+    }
+}

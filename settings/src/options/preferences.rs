@@ -1,0 +1,235 @@
+//! What people tell the planner: which algorithms, which bits, which machine, which measurements.
+//!
+//! Invariant: read once, when a communicator is made; compared between the ranks when they join. A tuning table
+//! that cannot be used is a warning, not an error: the planner's own prices are always there. Absent: prices.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use consort_algorithms::topology::{self, Topology};
+
+use super::restriction::Restriction;
+use super::tuning::Tuning;
+use crate::environment::{Environment, Origin, Resolved, Setting};
+use consort_types::error::{Error, Result};
+
+/// What the bits of a result may depend on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Determinism {
+    /// The call (type, operator, count, root), the number of ranks, the settings, the machine's shape and its
+    /// tuning table. The same call gives the same bits in every run and on every rank.
+    #[default]
+    Run,
+    /// Type, operator, root's values and the number of ranks alone: contributions are folded from rank 0 to the
+    /// last, whatever the size, the channels, the algorithms allowed and the machine.
+    Invariant,
+}
+
+impl Determinism {
+    /// As `CONSORT_DETERMINISM` has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Determinism::Run => "run",
+            Determinism::Invariant => "invariant",
+        }
+    }
+}
+
+/// The planner's part of a communicator's settings.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Preferences {
+    /// Which algorithms may be chosen.
+    pub restriction: Restriction,
+    /// Which bits are wanted.
+    pub determinism: Determinism,
+    /// The machine, where it is not to be taken from the table of ranks: the text of a topology.
+    /// As `CONSORT_TOPOLOGY`.
+    pub topology: Option<Arc<str>>,
+    /// Measurements to choose by.
+    pub tuning: Option<Arc<Tuning>>,
+}
+
+/// The same as options.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Wishes {
+    /// As `CONSORT_ALGO`.
+    pub algorithms: Option<String>,
+    /// As `CONSORT_DETERMINISM`.
+    pub determinism: Option<Determinism>,
+    /// As `CONSORT_TOPOLOGY`.
+    pub topology: Option<String>,
+    /// As `CONSORT_TUNING`.
+    pub tuning: Option<PathBuf>,
+}
+
+impl Preferences {
+    /// The preferences, and each by name with its origin.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for names that are not known and files that were asked for and are not there.
+    pub fn resolve(wishes: &Wishes, environment: &Environment<'_>) -> Result<(Self, Vec<Setting>)> {
+        let text = |name: &'static str, option: Option<String>| {
+            let said = |text: &str| Ok(Some(text.trim().to_owned()).filter(|text| !text.is_empty()));
+            environment.find(&[(name, &said)], || Ok(option))
+        };
+        let told = |name: &'static str, found: &Option<Resolved<String>>, default: &str| match found {
+            None => Setting { name, value: default.to_owned(), origin: Origin::Default, variable: None },
+            Some(Resolved { value, origin, variable }) => {
+                Setting { name, value: value.clone(), origin: origin.clone(), variable: *variable }
+            }
+        };
+        let algorithms = Restriction::resolve(wishes.algorithms.as_deref(), environment)?;
+        let wanted = text("CONSORT_DETERMINISM", wishes.determinism.map(|wanted| wanted.name().to_owned()))?;
+        let determinism = match wanted.as_ref().map(|found| found.value.as_str()) {
+            None => Determinism::default(),
+            Some("run") => Determinism::Run,
+            Some("invariant") => Determinism::Invariant,
+            Some(text) => {
+                return Err(Error::invalid(
+                    format!("CONSORT_DETERMINISM is {text:?}"),
+                    "it must be run or invariant",
+                ));
+            }
+        };
+        let named = text("CONSORT_TOPOLOGY", wishes.topology.clone())?;
+        let table =
+            text("CONSORT_TUNING", wishes.tuning.as_ref().map(|path| path.to_string_lossy().into_owned()))?;
+        let mut settings = vec![
+            algorithms.as_ref().map_or_else(
+                || told("CONSORT_ALGO", &None, "all"),
+                |found| Setting {
+                    name: "CONSORT_ALGO",
+                    value: found.value.text(),
+                    origin: found.origin.clone(),
+                    variable: found.variable,
+                },
+            ),
+            told("CONSORT_DETERMINISM", &wanted, determinism.name()),
+            told("CONSORT_TOPOLOGY", &named, ""),
+            told("CONSORT_TUNING", &table, ""),
+        ];
+        let named = named.map(|found| found.value);
+        let topology = named.as_deref().map(|name| Ok::<_, Error>(read_topology(name)?.to_string().into()));
+        // A path of the options need not be text.
+        let path = table.map(|found| match (found.origin, &wishes.tuning) {
+            (Origin::Config, Some(path)) => path.clone(),
+            _ => PathBuf::from(found.value),
+        });
+        let tuning = match (path, named) {
+            (Some(path), _) => Some(read(&path, "the tuning table")?).and_then(|text| parse(&path, &text)),
+            (None, Some(name)) => {
+                let beside = PathBuf::from(format!("{name}.tuning"));
+                let table = std::fs::read_to_string(&beside).ok().and_then(|text| parse(&beside, &text));
+                if let Some(setting) = settings.last_mut().filter(|_| table.is_some()) {
+                    (setting.value, setting.origin) = (beside.display().to_string(), Origin::Tuned);
+                }
+                table
+            }
+            (None, None) => None,
+        };
+        let preferences = Preferences {
+            restriction: algorithms.map(|found| found.value).unwrap_or_default(),
+            determinism,
+            topology: topology.transpose()?,
+            tuning: tuning.map(Arc::new),
+        };
+        Ok((preferences, settings))
+    }
+
+    /// What must be equal on all ranks, by name.
+    pub fn agreed(&self) -> [(&'static str, String); 4] {
+        let hash = |text: &str| format!("{:016x}", digest(text));
+        [
+            ("algorithms", self.restriction.text()),
+            ("determinism", self.determinism.name().into()),
+            ("topology", self.topology.as_deref().map_or_else(|| "of the ranks".into(), hash)),
+            ("tuning table", self.tuning.as_ref().map_or_else(|| "none".into(), |t| hash(&t.to_string()))),
+        ]
+    }
+}
+
+/// A topology by name (`dgx-h100:2`) or from a file.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] when it is neither, with the line of the file that cannot be read.
+pub fn read_topology(name: &str) -> Result<Topology> {
+    let profile = match topology::profile(name) {
+        Ok(profile) => return Ok(profile),
+        Err(error) => error,
+    };
+    if !Path::new(name).exists() {
+        return Err(Error::invalid(
+            format!("the topology {name:?} is neither a file nor a profile"),
+            profile.to_string(),
+        ));
+    }
+    let text = read(Path::new(name), "the topology")?;
+    topology::parse(&text).map_err(|error| {
+        Error::invalid(format!("the topology file {name} cannot be read: {error}"), "correct that line")
+    })
+}
+
+fn read(path: &Path, what: &str) -> Result<String> {
+    std::fs::read_to_string(path).map_err(|error| {
+        Error::invalid(
+            format!("{what} {} cannot be read: {error}", path.display()),
+            "name a readable file, the same on every host, or none",
+        )
+    })
+}
+
+fn parse(path: &Path, text: &str) -> Option<Tuning> {
+    match Tuning::parse(text) {
+        Ok(table) => Some(table),
+        Err(error) => {
+            let place = path.display();
+            crate::notice::warn(&format!("the tuning table {place} is ignored: {error}"));
+            None
+        }
+    }
+}
+
+/// FNV-1a, the same everywhere.
+pub fn digest(text: &str) -> u64 {
+    text.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(set: &[(&str, &str)]) -> Result<Preferences> {
+        let lookup =
+            |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).into());
+        Ok(Preferences::resolve(&Wishes::default(), &Environment::from_lookup(lookup))?.0)
+    }
+
+    #[test]
+    fn nonsense_is_named() {
+        for (name, text, says) in [
+            ("CONSORT_DETERMINISM", "always", "run or invariant"),
+            ("CONSORT_TOPOLOGY", "no-such-thing", "there are host:"),
+            ("CONSORT_TUNING", "/nonexistent/table", "/nonexistent/table"),
+            ("CONSORT_ALGO", "rings", "known: pair, ring"),
+        ] {
+            let error = resolve(&[(name, text)]).expect_err(text).to_string();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_differs_is_compared() {
+        let names =
+            |set: &[(&str, &str)]| resolve(set).expect("preferences").agreed().map(|(_, value)| value);
+        let plain = names(&[]);
+        for (at, set) in [
+            (0, ("CONSORT_ALGO", "ring")),
+            (1, ("CONSORT_DETERMINISM", "invariant")),
+            (2, ("CONSORT_TOPOLOGY", "host:4")),
+        ] {
+            let other = names(&[set]);
+            assert!((0..4).all(|index| (plain[index] == other[index]) == (index != at)), "{other:?}");
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! What people restrict the choice of algorithms to: `CONSORT_ALGO`, `NCCL_ALGO`, `NCCL_PROTO`.
+//!
+//! The text is NCCL's: names separated by commas, `^` in front of them to exclude instead, and several such
+//! lists for collectives by name, separated by semicolons: `ring,tree`, `^tree`,
+//! `all_reduce:tree;broadcast:ring`. The last list that speaks of a collective holds for it.
+//!
+//! Invariant: a list without a collective's name says nothing of collectives for which none of its algorithms
+//! exists at all (`tree` leaves all-to-all alone); a list with the name binds. Absent: which algorithms are
+//! possible for a number of ranks, which the planner knows.
+
+use consort_algorithms::Collective;
+use consort_algorithms::catalogue::Family;
+
+use crate::environment::{Environment, Resolved};
+use consort_types::error::{Error, Result};
+
+/// What a name stands for.
+type Families = std::result::Result<Vec<Family>, Box<dyn std::error::Error>>;
+
+/// Which algorithms may be chosen.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Restriction {
+    /// The variable (or option) and its text.
+    pub origin: Option<(String, String)>,
+    rules: Vec<Rule>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Rule {
+    collective: Option<Collective>,
+    families: Vec<Family>,
+    exclude: bool,
+}
+
+impl Restriction {
+    /// What the environment says, or else the option, or else a file.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] with what is known, for names that are not; and for NCCL's algorithms and
+    /// protocols that need hardware which these ranks do not use.
+    pub fn resolve(option: Option<&str>, environment: &Environment<'_>) -> Result<Option<Resolved<Self>>> {
+        protocols(environment.text("NCCL_PROTO").map(|(text, _)| text).as_deref())?;
+        let ours = |name: &str| Ok(vec![name.parse()?]);
+        let read = |variable: &str, text: &str, family: &dyn Fn(&str) -> Families| {
+            let set = !text.trim().is_empty();
+            set.then(|| Self::parse(variable, text, family)).transpose()
+        };
+        environment.find(
+            &[
+                ("CONSORT_ALGO", &|text| read("CONSORT_ALGO", text, &ours)),
+                ("NCCL_ALGO", &|text| read("NCCL_ALGO", text, &nccl_name)),
+            ],
+            || option.map(|text| Self::parse("Options::algorithms", text, &ours)).transpose(),
+        )
+    }
+
+    fn parse(variable: &str, text: &str, family: &dyn Fn(&str) -> Families) -> Result<Self> {
+        let bad = |why: String| Error::invalid(format!("{variable} is {text:?}"), why);
+        let mut rules = Vec::new();
+        for list in text.split(';').map(str::trim).filter(|list| !list.is_empty()) {
+            if list.eq_ignore_ascii_case("all") {
+                rules.clear();
+                continue;
+            }
+            let (collective, names) = match list.split_once(':') {
+                Some((name, names)) => (Some(collective(name).map_err(&bad)?), names),
+                None => (None, list),
+            };
+            let (exclude, names) = match names.trim().strip_prefix('^') {
+                Some(names) => (true, names),
+                None => (false, names),
+            };
+            let mut families = Vec::new();
+            let names = || names.split(',').map(str::trim).filter(|name| !name.is_empty());
+            for name in names() {
+                families.extend(family(name).map_err(|error| bad(error.to_string()))?);
+            }
+            if names().next().is_none() {
+                return Err(bad(format!("{list:?} names no algorithm")));
+            }
+            if families.is_empty() && !exclude {
+                return Err(bad(format!(
+                    "{list:?} needs a switch that aggregates, which these ranks have not; possible: Ring, Tree, PAT"
+                )));
+            }
+            rules.push(Rule { collective, families, exclude });
+        }
+        // As if nothing had been said, to the other ranks too.
+        let origin = (!rules.is_empty()).then(|| (variable.to_owned(), text.trim().to_owned()));
+        Ok(Restriction { origin, rules })
+    }
+
+    /// Whether there is any.
+    pub fn is_none(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// Whether `collective` may use `family`.
+    pub fn allows(&self, collective: Collective, family: Family) -> bool {
+        let speaks = |rule: &&Rule| match rule.collective {
+            Some(named) => named == collective,
+            None => rule.exclude || rule.families.iter().any(|family| family.serves(collective)),
+        };
+        let last = self.rules.iter().rev().find(speaks);
+        last.is_none_or(|rule| rule.families.contains(&family) != rule.exclude)
+    }
+
+    /// For people, and for the other ranks to compare.
+    pub fn text(&self) -> String {
+        self.origin.as_ref().map_or_else(|| "all".to_owned(), |(_, text)| text.clone())
+    }
+}
+
+/// `all_reduce`, `AllReduce`, `allreduce`.
+fn collective(name: &str) -> std::result::Result<Collective, String> {
+    let plain = |text: &str| text.trim().to_ascii_lowercase().replace(['_', '-'], "");
+    Collective::ALL.into_iter().find(|known| plain(known.name()) == plain(name)).ok_or_else(|| {
+        let known = Collective::ALL.map(Collective::name).join(", ");
+        format!("{name:?} is no collective; known: {known}")
+    })
+}
+
+/// The algorithms of ours that NCCL's name stands for.
+fn nccl_name(name: &str) -> Families {
+    let families: &[Family] = match name.to_ascii_lowercase().as_str() {
+        "ring" => &[Family::Ring],
+        "tree" => &[Family::Tree, Family::BoxTree],
+        "pat" => &[Family::Pat],
+        // They need a switch that aggregates.
+        "collnetdirect" | "collnetchain" | "collnet" | "nvls" | "nvlstree" => &[],
+        _ => return Err(format!("{name:?} is no algorithm of NCCL; possible: Ring, Tree, PAT").into()),
+    };
+    Ok(families.to_vec())
+}
+
+/// Slots with counters are NCCL's `Simple`; there is no other protocol on host memory.
+fn protocols(text: Option<&str>) -> Result<()> {
+    let Some(text) = text.filter(|text| !text.trim().is_empty()) else { return Ok(()) };
+    let bad = |why: &str| {
+        Err(Error::invalid(format!("NCCL_PROTO is {text:?}"), format!("{why}; possible: Simple")))
+    };
+    for list in text.split(';') {
+        let names = list.split_once(':').map_or(list, |(_, names)| names).trim();
+        let (exclude, names) = names.strip_prefix('^').map_or((false, names), |names| (true, names));
+        let names: Vec<String> = names.split(',').map(|name| name.trim().to_ascii_lowercase()).collect();
+        if let Some(name) = names.iter().find(|name| !["ll", "ll128", "simple"].contains(&name.as_str())) {
+            return bad(&format!("{name:?} is no protocol of NCCL"));
+        }
+        if names.contains(&"simple".into()) == exclude {
+            return bad("it leaves no protocol that host memory has");
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(set: &[(&str, &str)]) -> Result<Restriction> {
+        let lookup =
+            |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).into());
+        let found = Restriction::resolve(None, &Environment::from_lookup(lookup))?;
+        Ok(found.map(|found| found.value).unwrap_or_default())
+    }
+
+    #[test]
+    fn the_last_list_that_speaks_of_a_collective_holds() {
+        let only = |text| resolve(&[("CONSORT_ALGO", text)]).expect("a restriction");
+        let two = only("ring,doubling");
+        assert!(two.allows(Collective::AllReduce, Family::Ring));
+        assert!(two.allows(Collective::AllReduce, Family::Doubling));
+        assert!(!two.allows(Collective::AllReduce, Family::Tree));
+        assert!(two.allows(Collective::AllToAll, Family::Pairwise), "no ring for all-to-all at all");
+        let without = only("^ring");
+        assert!(!without.allows(Collective::AllReduce, Family::Ring));
+        assert!(without.allows(Collective::AllReduce, Family::Tree));
+        let each = only("tree;AllGather:ring; all_to_all : bruck");
+        assert!(each.allows(Collective::AllReduce, Family::Tree));
+        assert!(!each.allows(Collective::AllReduce, Family::Ring));
+        assert!(each.allows(Collective::AllGather, Family::Ring));
+        assert!(!each.allows(Collective::AllGather, Family::Bruck));
+        assert!(!each.allows(Collective::AllToAll, Family::Pairwise));
+        for text in [" all ", "tree;All"] {
+            let all = only(text);
+            assert!(
+                all.is_none() && all.text() == Restriction::default().text(),
+                "as what is shown for none"
+            );
+        }
+        assert!(!only("all;ring").allows(Collective::AllReduce, Family::Tree));
+        let bound = only("all_to_all:ring");
+        assert!(
+            Family::ALL
+                .iter()
+                .all(|family| *family == Family::Ring || !bound.allows(Collective::AllToAll, *family))
+        );
+    }
+
+    #[test]
+    fn ncclss_names_and_ours() {
+        let nccl = resolve(&[("NCCL_ALGO", "Tree")]).expect("a restriction");
+        assert!(
+            nccl.allows(Collective::AllReduce, Family::Tree)
+                && !nccl.allows(Collective::AllReduce, Family::Ring)
+        );
+        let both = resolve(&[("NCCL_ALGO", "Tree"), ("CONSORT_ALGO", "ring")]).expect("ours wins");
+        assert!(both.allows(Collective::AllReduce, Family::Ring));
+        for (text, why) in [
+            (
+                "NVLS",
+                "\"NVLS\" needs a switch that aggregates, which these ranks have not; possible: Ring, Tree, PAT",
+            ),
+            ("rign", "\"rign\" is no algorithm of NCCL; possible: Ring, Tree, PAT"),
+            ("frob:ring", "\"frob\" is no collective; known: all_reduce, "),
+            (";:", "\"\" is no collective; known: all_reduce, "),
+            ("AllReduce:", "\"AllReduce:\" names no algorithm"),
+            ("^", "\"^\" names no algorithm"),
+        ] {
+            let error = resolve(&[("NCCL_ALGO", text)]).expect_err(text).to_string();
+            assert!(error.contains(&format!("NCCL_ALGO is {text:?}; {why}")), "{error}");
+        }
+        for harmless in ["^NVLS,NVLSTree", "Ring,NVLS"] {
+            let found = resolve(&[("NCCL_ALGO", harmless)]).expect(harmless);
+            assert!(found.allows(Collective::AllReduce, Family::Ring));
+        }
+    }
+
+    #[test]
+    fn only_simple_is_a_protocol_here() {
+        for text in ["Simple", "LL,Simple", "^LL,LL128", "allreduce:simple", ""] {
+            assert!(resolve(&[("NCCL_PROTO", text)]).is_ok(), "{text}");
+        }
+        for text in ["LL", "LL,LL128", "^Simple", "simpel"] {
+            let error = resolve(&[("NCCL_PROTO", text)]).expect_err(text).to_string();
+            assert!(error.contains("possible: Simple"), "{error}");
+        }
+    }
+}

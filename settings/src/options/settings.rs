@@ -1,0 +1,329 @@
+//! Options and variables become settings.
+//!
+//! Invariant: what comes out is complete and allowed, and every value knows who said it. Absent: what a call says for
+//! itself.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::{
+    Cma, Options, PLANNER_VERSION, Pinning, Preferences, SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, TIMEOUT_MAX,
+    TransportChoice, WIRE_VERSION,
+};
+use crate::environment::{Environment, Origin, Resolved, Setting, Spelling, integer};
+use consort_types::error::{Error, Result};
+
+/// Operations that the flight record holds when a trace is wanted, and the most that can be asked for.
+/// How many operations a rank remembers. A power of two.
+pub const RECORDS: usize = 128;
+pub(super) const RECORDS_FOR_TRACE: usize = 1 << 16;
+const TRACE_RECORDS_MAX: usize = 1 << 22;
+
+/// [`Options`] and environment, resolved and checked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Settings {
+    /// Until an operation fails on all ranks.
+    pub timeout: Duration,
+    /// Until joining fails.
+    pub join_timeout: Duration,
+    /// Until a data connection that both ranks are making counts as broken.
+    pub connect_timeout: Duration,
+    /// Until an operation that does not end is reported.
+    pub report_after: Duration,
+    /// Operations that the flight record holds.
+    pub records: usize,
+    /// How bytes travel; equal on all ranks.
+    pub transport: TransportChoice,
+    /// Of the thread that joins; ranks may differ.
+    pub pinning: Pinning,
+    /// Whether ranks read the memory of others through the system.
+    pub cma: Cma,
+    /// Channels of a plan, at most.
+    pub channels: u16,
+    /// The fewest and the most thread blocks of a launch on a device, for one rank.
+    pub thread_blocks: (u32, u32),
+    /// Whether this rank wants to use a device.
+    pub devices: bool,
+    /// Whether rings run both ways.
+    pub bidirectional: bool,
+    /// Bytes of a slot of a mailbox; none where the planner chooses.
+    pub slot_bytes: Option<usize>,
+    /// The directory for flight records.
+    pub flight_record: Option<PathBuf>,
+    /// The file for the trace.
+    pub trace: Option<PathBuf>,
+    /// What is asked of the planner.
+    pub preferences: Preferences,
+}
+
+impl Settings {
+    /// Reads the process's environment.
+    pub fn resolve(options: &Options) -> Result<Self> {
+        let environment = Environment::of_process();
+        if let Some(trouble) = environment.trouble() {
+            crate::notice::warn(trouble);
+        }
+        Ok(Self::resolve_in(options, &environment)?.0)
+    }
+
+    /// The same from variables that `lookup` gives.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn resolve_from(options: &Options, lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
+        Ok(Self::resolve_in(options, &Environment::from_lookup(lookup))?.0)
+    }
+
+    /// The settings, and each by name with its origin.
+    pub fn resolve_in(options: &Options, environment: &Environment<'_>) -> Result<(Self, Vec<Setting>)> {
+        let mut read = Read { environment, settings: Vec::new() };
+        network(options, environment)?;
+        let timeout = read.duration("CONSORT_TIMEOUT", options.timeout, Duration::from_secs(30 * 60))?;
+        let join_timeout =
+            read.duration("CONSORT_JOIN_TIMEOUT", options.join_timeout, Duration::from_secs(300))?;
+        let connect_timeout =
+            read.duration("CONSORT_CONNECT_TIMEOUT", options.connect_timeout, Duration::from_secs(30))?;
+        let report_after =
+            read.duration("CONSORT_REPORT_AFTER", options.report_after, Duration::from_secs(60))?;
+        let transport = read.value(
+            &[
+                ("CONSORT_TRANSPORT", &|text| {
+                    let choice = TransportChoice::parse(text.trim());
+                    choice.map(Some).ok_or_else(|| bad("CONSORT_TRANSPORT", text, "one of auto, shm, tcp"))
+                }),
+                ("NCCL_SHM_DISABLE", &|text| {
+                    Ok((integer(text).unwrap_or(0) != 0).then_some(TransportChoice::Tcp))
+                }),
+            ],
+            options.transport,
+            TransportChoice::Auto,
+            |choice| choice.name().to_owned(),
+        )?;
+        let pinning = read.value(
+            &[("CONSORT_PIN", &|text| {
+                let pinning = Pinning::parse(text.trim());
+                pinning.map(Some).ok_or_else(|| bad("CONSORT_PIN", text, "one of none, cores, domains"))
+            })],
+            options.pinning,
+            Pinning::None,
+            |pinning| pinning.name().to_owned(),
+        )?;
+        let cma = read.value(
+            &[("CONSORT_CMA", &|text| {
+                let cma = Cma::parse(text.trim());
+                cma.map(Some).ok_or_else(|| bad("CONSORT_CMA", text, "one of auto, never, always"))
+            })],
+            options.cma,
+            Cma::Auto,
+            |cma| cma.name().to_owned(),
+        )?;
+        let (channels, thread_blocks) = channels(&mut read, options)?;
+        let bidirectional = read.value(
+            &[("CONSORT_BIDIRECTIONAL", &|text| match text.trim() {
+                "0" => Ok(Some(false)),
+                "1" => Ok(Some(true)),
+                text => Err(bad("CONSORT_BIDIRECTIONAL", text, "0 or 1")),
+            })],
+            options.bidirectional,
+            false,
+            |on| u8::from(*on).to_string(),
+        )?;
+        let slot_bytes = read.value(
+            &[
+                ("CONSORT_SLOT_BYTES", &|text| {
+                    let bytes = text.trim().parse();
+                    Ok(Some(Some(bytes.map_err(|_| bad("CONSORT_SLOT_BYTES", text, SLOT_RULE))?)))
+                }),
+                ("NCCL_BUFFSIZE", &|text| Ok(integer(text).and_then(slots_within).map(Some))),
+            ],
+            options.slot_bytes.map(Some),
+            None,
+            |bytes| bytes.map_or_else(|| "by size".to_owned(), |bytes| bytes.to_string()),
+        )?;
+        if let Some(bytes) = slot_bytes
+            && !(bytes.is_power_of_two() && (SLOT_BYTES_MIN..=SLOT_BYTES_MAX).contains(&bytes))
+        {
+            return Err(bad("CONSORT_SLOT_BYTES", &bytes.to_string(), SLOT_RULE));
+        }
+        let flight_record = read.path("CONSORT_FLIGHT_RECORD", &options.flight_record)?;
+        let trace = read.path("CONSORT_TRACE", &options.trace)?;
+        let default_records = if trace.is_some() { RECORDS_FOR_TRACE } else { RECORDS };
+        let records = read.value(
+            &[("CONSORT_TRACE_EVENTS", &|text| {
+                let number = text.trim().parse();
+                number.map(Some).map_err(|_| bad("CONSORT_TRACE_EVENTS", text, EVENTS_RULE))
+            })],
+            options.trace_events,
+            default_records,
+            usize::to_string,
+        )?;
+        if !(1..=TRACE_RECORDS_MAX).contains(&records) {
+            return Err(bad("CONSORT_TRACE_EVENTS", &records.to_string(), EVENTS_RULE));
+        }
+        let (preferences, planner) = Preferences::resolve(&options.planner, environment)?;
+        read.settings.extend(planner);
+        let settings = Settings {
+            timeout,
+            join_timeout,
+            connect_timeout,
+            report_after,
+            records,
+            transport,
+            pinning,
+            cma,
+            channels,
+            thread_blocks,
+            devices: options.devices,
+            bidirectional,
+            slot_bytes,
+            flight_record,
+            trace,
+            preferences,
+        };
+        Ok((settings, read.settings))
+    }
+
+    /// What must be equal on all ranks, by name.
+    pub fn agreed(&self) -> Vec<(String, String)> {
+        let setting = |name: &str, value: String| (name.to_owned(), value);
+        let mut agreed = vec![
+            setting("consort version", env!("CARGO_PKG_VERSION").into()),
+            setting("wire version", WIRE_VERSION.to_string()),
+            setting("planner version", PLANNER_VERSION.to_string()),
+            setting("byte order", if cfg!(target_endian = "little") { "little" } else { "big" }.into()),
+            setting("longest slot", SLOT_BYTES_MAX.to_string()),
+            setting("slots", SLOTS.to_string()),
+            setting("transport", self.transport.name().into()),
+            setting("channels", self.channels.to_string()),
+            setting("bidirectional", self.bidirectional.to_string()),
+            setting("slot bytes", self.slot_bytes.map_or("by size".into(), |bytes| bytes.to_string())),
+        ];
+        agreed.extend(self.preferences.agreed().map(|(name, value)| setting(name, value)));
+        agreed
+    }
+}
+
+/// Reads settings and remembers where each came from.
+struct Read<'e> {
+    environment: &'e Environment<'e>,
+    settings: Vec<Setting>,
+}
+
+impl Read<'_> {
+    /// The setting that is called as the first spelling is.
+    fn value<T>(
+        &mut self,
+        spellings: &[Spelling<'_, T>],
+        option: Option<T>,
+        default: T,
+        show: impl Fn(&T) -> String,
+    ) -> Result<T> {
+        let found = self.environment.find(spellings, || Ok(option))?;
+        let Resolved { value, origin, variable } =
+            found.unwrap_or(Resolved { value: default, origin: Origin::Default, variable: None });
+        if let Some((name, _)) = spellings.first() {
+            self.settings.push(Setting { name, value: show(&value), origin, variable });
+        }
+        Ok(value)
+    }
+
+    fn duration(
+        &mut self,
+        name: &'static str,
+        option: Option<Duration>,
+        default: Duration,
+    ) -> Result<Duration> {
+        let read = |text: &str| {
+            let seconds = text.trim().parse::<f64>().ok();
+            let sensible = seconds.filter(|seconds| *seconds > 0.0 && *seconds < TIMEOUT_MAX.as_secs_f64());
+            // Less than a nanosecond is nothing.
+            let time = sensible.map(Duration::from_secs_f64).filter(|time| !time.is_zero());
+            let time = time.map(|time| time.max(Duration::from_millis(1)));
+            time.map(Some).ok_or_else(|| bad(name, text, "a number of seconds greater than 0"))
+        };
+        let time = self.value(&[(name, &read)], option, default, |time| time.as_secs_f64().to_string())?;
+        if time.is_zero() { Err(bad(name, "0", "longer than nothing")) } else { Ok(time.min(TIMEOUT_MAX)) }
+    }
+
+    fn path(&mut self, name: &'static str, option: &Option<PathBuf>) -> Result<Option<PathBuf>> {
+        // Of use although the program changes its directory. An empty value is as good as none.
+        let absolute = |path: PathBuf| {
+            Some(path)
+                .filter(|path| !path.as_os_str().is_empty())
+                .map(|path| std::path::absolute(&path).unwrap_or(path))
+        };
+        let read = |text: &str| Ok(Some(absolute(PathBuf::from(text))));
+        let shown = |path: &Option<PathBuf>| {
+            path.as_ref().map_or_else(String::new, |path| path.display().to_string())
+        };
+        self.value(&[(name, &read)], option.clone().map(absolute), None, shown)
+    }
+}
+
+/// How many streams: as said, or else one, within what was asked for.
+///
+/// With the fewest and the most thread blocks of a launch on a device.
+fn channels(read: &mut Read<'_>, options: &Options) -> Result<(u16, (u32, u32))> {
+    let parse = |text: &str| {
+        let number = text.trim().parse();
+        number.map(Some).map_err(|_| bad("CONSORT_CHANNELS", text, CHANNELS_RULE))
+    };
+    let said = read.value(&[("CONSORT_CHANNELS", &parse)], options.channels, 0, u16::to_string)?;
+    // As in NCCL, what is not a number above 0 is as good as nothing.
+    let count = |text: &str| Ok(integer(text).filter(|count| *count > 0));
+    let bound = |names: [&'static str; 3], option: Option<u32>| {
+        let spellings = names.map(|name| (name, &count as &dyn Fn(&str) -> Result<Option<i64>>));
+        read.environment.find(&spellings, || Ok(option.map(i64::from).filter(|count| *count > 0)))
+    };
+    let least = bound(["NCCL_MIN_CTAS", "NCCL_MIN_NCHANNELS", "NCCL_MIN_NRINGS"], options.channels_min)?;
+    let most = bound(["NCCL_MAX_CTAS", "NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS"], options.channels_max)?;
+    let blocks = |bound: &Option<Resolved<i64>>, default: u32| {
+        bound.as_ref().map_or(default, |found| u32::try_from(found.value).unwrap_or(u32::MAX))
+    };
+    let thread_blocks = (blocks(&least, 1).min(blocks(&most, u32::MAX)), blocks(&most, u32::MAX));
+    let Some(setting) = read.settings.last_mut().filter(|setting| setting.origin == Origin::Default) else {
+        let allowed = (1..=CHANNELS_MAX).contains(&said);
+        return allowed
+            .then_some((said, thread_blocks))
+            .ok_or_else(|| bad("CONSORT_CHANNELS", &said.to_string(), CHANNELS_RULE));
+    };
+    let within = |bound: &Option<Resolved<i64>>, default: u16| {
+        bound.as_ref().map_or(default, |found| u16::try_from(found.value).unwrap_or(CHANNELS_MAX))
+    };
+    let channels = within(&least, 1).min(within(&most, CHANNELS_MAX)).clamp(1, CHANNELS_MAX);
+    setting.value = channels.to_string();
+    if let Some(found) = least.filter(|_| channels > 1) {
+        (setting.origin, setting.variable) = (found.origin, found.variable);
+    }
+    Ok((channels, thread_blocks))
+}
+
+/// The slots of a staging buffer of so many bytes; none where it is as long as the longest slots make it.
+fn slots_within(buffer_bytes: i64) -> Option<usize> {
+    let slot = usize::try_from(buffer_bytes).ok().filter(|bytes| *bytes > 0)? / SLOTS as usize;
+    let power = slot.checked_ilog2().map_or(0, |log| 1 << log);
+    (power < SLOT_BYTES_MAX).then_some(power.max(SLOT_BYTES_MIN))
+}
+
+/// NCCL fails where a network that was named is not there, and so does this.
+fn network(options: &Options, environment: &Environment<'_>) -> Result<()> {
+    let named = |text: &str| Ok(Some(text.trim().to_owned()).filter(|name| !name.is_empty()));
+    let Some(found) = environment.find(&[("NCCL_NET", &named)], || Ok(options.network.clone()))? else {
+        return Ok(());
+    };
+    if found.value.trim().eq_ignore_ascii_case("socket") {
+        return Ok(());
+    }
+    let name = found.variable.unwrap_or("the config's netName");
+    Err(Error::invalid(
+        format!("{name} is {:?}, a network that is not there", found.value),
+        "there is only Socket (TCP); name it, or no network",
+    ))
+}
+
+const CHANNELS_MAX: u16 = 16;
+const CHANNELS_RULE: &str = "a number from 1 to 16";
+const EVENTS_RULE: &str = "a number from 1 to 4194304";
+const SLOT_RULE: &str = "a power of two from 16384 to 524288";
+
+fn bad(name: &str, value: &str, rule: &str) -> Error {
+    Error::invalid(format!("{name} is {value:?}"), format!("it must be {rule}"))
+}

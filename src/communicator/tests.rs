@@ -1,0 +1,5 @@
+//! Communicators, seen from inside.
+
+mod leaving;
+mod placement;
+mod records;

@@ -1,0 +1,546 @@
+//! One operation as the caller asks for it: what, on how many elements of which type, and the checks that
+//! need no peer.
+
+mod descriptor;
+
+use consort_algorithms::catalogue::Algorithm;
+use consort_algorithms::{Block, Collective};
+use consort_kernels::{DataType, ReduceOp, Scalar};
+
+use crate::Rank;
+use crate::blocks::Blocks;
+use crate::error::{Error, Result};
+use crate::stretch::Stretch;
+
+pub use descriptor::{Descriptor, Named, digest_of};
+
+/// What an operation is called. The discriminants travel in digests.
+#[expect(missing_docs, reason = "each kind is the call of its name")]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    AllReduce = 1,
+    Reduce = 2,
+    Broadcast = 3,
+    AllGather = 4,
+    ReduceScatter = 5,
+    Barrier = 6,
+    Split = 7,
+    Send = 8,
+    Receive = 9,
+    AllToAll = 10,
+    Gather = 11,
+    Scatter = 12,
+    AllGatherV = 13,
+    ReduceScatterV = 14,
+    Grow = 15,
+    Devices = 16,
+}
+
+impl Kind {
+    /// All kinds, in the order of their codes.
+    pub const ALL: [Kind; 16] = [
+        Kind::AllReduce,
+        Kind::Reduce,
+        Kind::Broadcast,
+        Kind::AllGather,
+        Kind::ReduceScatter,
+        Kind::Barrier,
+        Kind::Split,
+        Kind::Send,
+        Kind::Receive,
+        Kind::AllToAll,
+        Kind::Gather,
+        Kind::Scatter,
+        Kind::AllGatherV,
+        Kind::ReduceScatterV,
+        Kind::Grow,
+        Kind::Devices,
+    ];
+
+    /// The kind of a code; none of an unknown one.
+    pub fn from_code(code: u8) -> Option<Self> {
+        Kind::ALL.into_iter().find(|kind| *kind as u8 == code)
+    }
+
+    /// Whether it is a message between two ranks, numbered per pair.
+    #[inline]
+    pub fn is_message(self) -> bool {
+        matches!(self, Kind::Send | Kind::Receive)
+    }
+
+    /// Whether one rank is named: the root, or the other end of a message.
+    pub fn is_rooted(self) -> bool {
+        matches!(self, Kind::Reduce | Kind::Broadcast | Kind::Gather | Kind::Scatter) || self.is_message()
+    }
+
+    /// Whether blocks differ in length, as all ranks must know.
+    pub fn varies(self) -> bool {
+        matches!(self, Kind::AllGatherV | Kind::ReduceScatterV)
+    }
+
+    /// Whether the library makes it for its own ends: settings that name algorithms for the program's calls do not
+    /// concern it.
+    pub fn is_own(self) -> bool {
+        matches!(self, Kind::Barrier | Kind::Split | Kind::Grow | Kind::Devices)
+    }
+
+    /// The other end of a message; itself otherwise.
+    pub fn opposite(self) -> Self {
+        match self {
+            Kind::Send => Kind::Receive,
+            Kind::Receive => Kind::Send,
+            other => other,
+        }
+    }
+
+    /// The name of the call in texts, as `all_reduce`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::AllReduce => "all_reduce",
+            Kind::Reduce => "reduce",
+            Kind::Broadcast => "broadcast",
+            Kind::AllGather => "all_gather",
+            Kind::ReduceScatter => "reduce_scatter",
+            Kind::Barrier => "barrier",
+            Kind::Split => "split",
+            Kind::Send => "send",
+            Kind::Receive => "receive",
+            Kind::AllToAll => "all_to_all",
+            Kind::Gather => "gather",
+            Kind::Scatter => "scatter",
+            Kind::AllGatherV => "all_gather_v",
+            Kind::ReduceScatterV => "reduce_scatter_v",
+            Kind::Grow => "grow",
+            Kind::Devices => "devices",
+        }
+    }
+
+    /// The collective whose plan does it.
+    pub fn collective(self) -> Collective {
+        match self {
+            Kind::AllReduce | Kind::Barrier => Collective::AllReduce,
+            Kind::Reduce => Collective::Reduce,
+            Kind::Broadcast => Collective::Broadcast,
+            Kind::AllGather | Kind::AllGatherV | Kind::Split | Kind::Grow | Kind::Devices => {
+                Collective::AllGather
+            }
+            Kind::ReduceScatter | Kind::ReduceScatterV => Collective::ReduceScatter,
+            Kind::AllToAll => Collective::AllToAll,
+            Kind::Gather => Collective::Gather,
+            Kind::Scatter => Collective::Scatter,
+            Kind::Send | Kind::Receive => Collective::SendReceive,
+        }
+    }
+}
+
+/// What values are folded with, as ranks compare it. The scalars of a pre-multiplied sum may differ between ranks, so
+/// they are no part of it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Operator {
+    /// One of the built-in operators.
+    Plain(ReduceOp),
+    /// A sum of contributions that each rank has multiplied by a scalar of its own.
+    PreMulSum,
+}
+
+impl Operator {
+    /// One more than the largest of the plain ones.
+    const PRE_MUL_SUM: u32 = ReduceOp::ALL.len() as u32;
+
+    /// A number below 7; it travels in digests.
+    pub fn code(self) -> u32 {
+        match self {
+            Operator::Plain(op) => op.code(),
+            Operator::PreMulSum => Self::PRE_MUL_SUM,
+        }
+    }
+
+    /// The operator of a code; none of an unknown one.
+    pub fn from_code(code: u32) -> Option<Self> {
+        match code {
+            Self::PRE_MUL_SUM => Some(Operator::PreMulSum),
+            code => ReduceOp::from_code(code).map(Operator::Plain),
+        }
+    }
+
+    /// The spelling of nccl-tests.
+    pub fn name(self) -> &'static str {
+        match self {
+            Operator::Plain(op) => op.name(),
+            Operator::PreMulSum => "mulsum",
+        }
+    }
+}
+
+/// A collective on untyped memory, for bindings; typed callers use the methods of
+/// `Communicator`. Counts are NCCL's: elements of the whole vector for all-reduce,
+/// reduce and broadcast, elements per rank for all others.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Call {
+    /// Which collective or message.
+    pub kind: Kind,
+    /// Of the elements.
+    pub data_type: DataType,
+    /// How contributions are folded, for reductions.
+    pub op: Option<ReduceOp>,
+    /// What this rank's contribution is multiplied by first.
+    pub scalar: Option<Scalar>,
+    /// The root of a rooted collective, the other rank of a message; 0 for others.
+    pub root: Rank,
+    /// Of blocks that differ, the longest.
+    pub count: usize,
+    /// A word for all blocks' lengths where they differ; 0 otherwise.
+    pub counts: u32,
+    /// What must run it, where the caller says so.
+    pub algorithm: Option<Algorithm>,
+}
+
+impl Call {
+    /// A call of equal blocks.
+    pub const fn new(
+        kind: Kind,
+        data_type: DataType,
+        op: Option<ReduceOp>,
+        root: Rank,
+        count: usize,
+    ) -> Self {
+        Call { kind, data_type, op, scalar: None, root, count, counts: 0, algorithm: None }
+    }
+
+    /// A call of blocks that differ.
+    pub fn varying(kind: Kind, data_type: DataType, op: Option<ReduceOp>, blocks: &Blocks<'_>) -> Self {
+        Call { counts: blocks.digest(), ..Call::new(kind, data_type, op, 0, blocks.longest()) }
+    }
+
+    /// Folds `count` elements of all ranks; every rank gets the result.
+    pub fn all_reduce(data_type: DataType, op: ReduceOp, count: usize) -> Self {
+        Call::new(Kind::AllReduce, data_type, Some(op), 0, count)
+    }
+
+    /// Folds `count` elements of all ranks; `root` gets the result.
+    pub fn reduce(data_type: DataType, op: ReduceOp, count: usize, root: Rank) -> Self {
+        Call::new(Kind::Reduce, data_type, Some(op), root, count)
+    }
+
+    /// Every rank gets `count` elements of `root`.
+    pub fn broadcast(data_type: DataType, count: usize, root: Rank) -> Self {
+        Call::new(Kind::Broadcast, data_type, None, root, count)
+    }
+
+    /// Every rank gets `count` elements of every rank, in rank order.
+    pub fn all_gather(data_type: DataType, count: usize) -> Self {
+        Call::new(Kind::AllGather, data_type, None, 0, count)
+    }
+
+    /// Folds `size * count` elements of all ranks; rank `r` gets elements `r * count ..` of the result.
+    pub fn reduce_scatter(data_type: DataType, op: ReduceOp, count: usize) -> Self {
+        Call::new(Kind::ReduceScatter, data_type, Some(op), 0, count)
+    }
+
+    /// Every rank gets `count` elements of every rank: block `r` of its output is its block of rank `r`'s input.
+    pub fn all_to_all(data_type: DataType, count: usize) -> Self {
+        Call::new(Kind::AllToAll, data_type, None, 0, count)
+    }
+
+    /// `root` gets `count` elements of every rank, in rank order.
+    pub fn gather(data_type: DataType, count: usize, root: Rank) -> Self {
+        Call::new(Kind::Gather, data_type, None, root, count)
+    }
+
+    /// Every rank gets its block of `count` elements of `root`'s input.
+    pub fn scatter(data_type: DataType, count: usize, root: Rank) -> Self {
+        Call::new(Kind::Scatter, data_type, None, root, count)
+    }
+
+    /// The collective that it is.
+    pub fn collective(&self) -> Collective {
+        self.kind.collective()
+    }
+
+    /// The same sum, of contributions that are first multiplied by a scalar: NCCL's pre-multiplied sum. Each rank
+    /// has a scalar of its own; integers wrap, floats are rounded when they are multiplied and when they are added.
+    /// A call that does not scale is another operation ([`Error::Mismatch`]).
+    ///
+    /// The call must be a sum of elements of the scalar's type; another one is refused when it is made
+    /// ([`Error::InvalidArgument`]).
+    pub fn scaled_by(self, scalar: Scalar) -> Self {
+        Call { scalar: Some(scalar), ..self }
+    }
+
+    /// What it folds with, if it folds.
+    pub fn operator(&self) -> Option<Operator> {
+        match self.scalar {
+            Some(_) => Some(Operator::PreMulSum),
+            None => self.op.map(Operator::Plain),
+        }
+    }
+
+    /// The type of its elements.
+    pub fn data_type(&self) -> DataType {
+        self.data_type
+    }
+
+    /// Bytes that the input of rank `rank` of `size` must have; `usize::MAX` where the number overflows, which
+    /// no buffer has.
+    pub fn input_bytes(&self, rank: Rank, size: u32) -> usize {
+        let has = match self.kind {
+            Kind::Broadcast | Kind::Scatter => rank == self.root,
+            Kind::Receive => false,
+            _ => true,
+        };
+        let blocks = self.kind.collective().input_blocks(size) as usize;
+        if has { blocks.saturating_mul(self.count).saturating_mul(self.data_type.size()) } else { 0 }
+    }
+
+    /// Bytes that the output of rank `rank` of `size` must have; `usize::MAX` where the number overflows.
+    pub fn output_bytes(&self, rank: Rank, size: u32) -> usize {
+        let has = match self.kind {
+            Kind::Reduce | Kind::Gather => rank == self.root,
+            Kind::Send => false,
+            _ => true,
+        };
+        let blocks = self.kind.collective().output_blocks(size) as usize;
+        if has { blocks.saturating_mul(self.count).saturating_mul(self.data_type.size()) } else { 0 }
+    }
+
+    /// The packed form of [`Call::descriptor`], of a call that names no algorithm and whose blocks are equal.
+    #[inline]
+    pub fn packed(&self) -> u64 {
+        let (op, named) = (self.operator(), Named::NONE);
+        let (kind, data_type, root) = (self.kind, self.data_type, self.root);
+        Descriptor { kind, data_type, op, root, count: self.count as u64, named }.packed()
+    }
+
+    /// What must be equal on all ranks.
+    pub fn descriptor(&self) -> Descriptor {
+        Descriptor {
+            kind: self.kind,
+            data_type: self.data_type,
+            op: self.operator(),
+            root: if self.kind.varies() { self.counts } else { self.root },
+            count: self.count as u64,
+            named: self.algorithm.map_or(Named::NONE, Named::new),
+        }
+    }
+
+    /// Everything about the call and its buffers that this rank can check alone.
+    pub fn check(&self, rank: Rank, size: u32, input: impl Stretch, output: impl Stretch) -> Result<()> {
+        let name = self.kind.name();
+        self.check_scalar(name)?;
+        self.check_root(name, size)?;
+        let element = self.data_type.size() as u128;
+        let blocks =
+            self.kind.collective().input_blocks(size).max(self.kind.collective().output_blocks(size));
+        if self.count as u128 * element * blocks as u128 > isize::MAX as u128 {
+            return Err(Error::invalid(
+                format!(
+                    "{name}: {} elements of {} bytes on {size} ranks exceed the address space",
+                    self.count, element
+                ),
+                "pass the number of elements, not of bytes",
+            ));
+        }
+        let (needs_in, needs_out) = (self.input_bytes(rank, size), self.output_bytes(rank, size));
+        for (what, needed, bytes) in
+            [("input", needs_in, input.bytes()), ("output", needs_out, output.bytes())]
+        {
+            if needed != 0 && bytes != needed {
+                return Err(Error::invalid(
+                    format!("{name}: the {what} of rank {rank} has {bytes} bytes and must have {needed}"),
+                    format!("the call is {}", self.descriptor()),
+                ));
+            }
+        }
+        if needs_in != 0 && needs_out != 0 {
+            let block = self.count * self.data_type.size() * rank as usize;
+            self.check_overlap(name, block, input, output)?;
+        }
+        Ok(())
+    }
+
+    /// As [`Call::check`] for blocks that differ.
+    pub fn check_blocks(
+        &self,
+        rank: Rank,
+        size: u32,
+        blocks: Blocks<'_>,
+        input: impl Stretch,
+        output: impl Stretch,
+    ) -> Result<()> {
+        let (name, element) = (self.kind.name(), self.data_type.size());
+        self.check_scalar(name)?;
+        let gathers = self.kind == Kind::AllGatherV;
+        let (whole, own) =
+            if gathers { (output.bytes(), input.bytes()) } else { (input.bytes(), output.bytes()) };
+        let (all, one) = if gathers { ("output", "input") } else { ("input", "output") };
+        blocks.check(name, all, size, element, whole, gathers)?;
+        let needed = blocks.count(rank) * element;
+        if own != needed {
+            return Err(Error::invalid(
+                format!("{name}: the {one} of rank {rank} has {own} bytes and must have {needed}"),
+                "pass as many elements as this rank's count says",
+            ));
+        }
+        match blocks.bytes(element).nth(rank as usize) {
+            Some(Block { offset, bytes }) if bytes != 0 => self.check_overlap(name, offset, input, output),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the root is a rank; `name` is what errors call the operation.
+    pub fn check_root(&self, name: &str, size: u32) -> Result<()> {
+        if self.root < size {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            format!("{name}: rank {} does not exist in a communicator of {size}", self.root),
+            format!("pass a rank between 0 and {}", size - 1),
+        ))
+    }
+
+    /// Only sums are scaled, by elements of their type.
+    pub fn check_scalar(&self, name: &str) -> Result<()> {
+        let Some(scalar) = self.scalar else { return Ok(()) };
+        let data_type = self.data_type;
+        if self.op != Some(ReduceOp::Sum) {
+            let folds = self.op.map_or("folds nothing".into(), |op| format!("folds with {op}"));
+            return Err(Error::invalid(
+                format!("{name}: a call that {folds} has no scalar"),
+                "scale sums alone: reduce, all_reduce and reduce_scatter with ReduceOp::Sum",
+            ));
+        }
+        if scalar.data_type() != data_type {
+            return Err(Error::invalid(
+                format!(
+                    "{name}: elements of type {data_type} cannot be scaled by one of {}",
+                    scalar.data_type()
+                ),
+                "pass a scalar of the elements' data type",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Where the output lies from the input when rank `rank` calls in place, modulo the address space; none where there is
+    /// no such form.
+    pub fn in_place(&self, rank: Rank) -> Option<usize> {
+        self.form_in_place(self.count * self.data_type.size() * rank as usize).0
+    }
+
+    /// The same where this rank's block begins `block` bytes behind the start of the buffer of all, and the form in words.
+    fn form_in_place(&self, block: usize) -> (Option<usize>, &'static str) {
+        match self.kind {
+            Kind::AllGather | Kind::AllGatherV | Kind::Split | Kind::Grow | Kind::Gather => {
+                (Some(block.wrapping_neg()), "the input is this rank's block of the output")
+            }
+            Kind::ReduceScatter | Kind::ReduceScatterV | Kind::Scatter => {
+                (Some(block), "the output is this rank's block of the input")
+            }
+            Kind::AllToAll => (None, "there is none for all_to_all"),
+            Kind::Send | Kind::Receive => (None, "there is none for point-to-point"),
+            _ => (Some(0), "both are the same buffer"),
+        }
+    }
+
+    /// The two buffers must be apart or stand as the in-place form wants it, in which this rank's block begins
+    /// `block` bytes behind the start of the buffer of all.
+    pub fn check_overlap(
+        &self,
+        name: &str,
+        block: usize,
+        input: impl Stretch,
+        output: impl Stretch,
+    ) -> Result<()> {
+        let (from, to) = (input.start(), output.start());
+        let apart = from + input.bytes() <= to || to + output.bytes() <= from;
+        let (in_place, form) = self.form_in_place(block);
+        if apart || in_place == Some(to.wrapping_sub(from)) {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            format!("{name}: input and output overlap, but not as the in-place form wants it"),
+            format!("use separate buffers, or the in-place form ({form})"),
+        ))
+    }
+}
+
+impl std::fmt::Display for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.descriptor().fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use consort_memory::SpanMut;
+
+    use super::*;
+
+    #[test]
+    fn only_the_in_place_overlap_is_taken() {
+        let mut data = vec![0f32; 64];
+        let all = SpanMut::of(&mut data);
+        let call = Call::all_reduce(DataType::Float32, ReduceOp::Sum, 32);
+        assert!(call.check(0, 2, all.read().slice(0, 128), all.slice(0, 128)).is_ok());
+        assert!(call.check(0, 2, all.read().slice(0, 128), all.slice(128, 128)).is_ok());
+        assert!(call.check(0, 2, all.read().slice(4, 128), all.slice(0, 128)).is_err());
+        let gather = Call::all_gather(DataType::Float32, 32);
+        assert!(gather.check(1, 2, all.read().slice(128, 128), all).is_ok());
+        assert!(gather.check(0, 2, all.read().slice(128, 128), all).is_err());
+        let scatter = Call::reduce_scatter(DataType::Float32, ReduceOp::Sum, 32);
+        assert!(scatter.check(1, 2, all.read(), all.slice(128, 128)).is_ok());
+        assert!(scatter.check(1, 2, all.read(), all.slice(64, 128)).is_err());
+    }
+
+    #[test]
+    fn only_sums_are_scaled_and_by_their_own_type() {
+        let mut data = [0f32; 4];
+        let all = SpanMut::of(&mut data);
+        let scaled = |call: Call| call.scaled_by(Scalar::of(2f32));
+        let error = |call: Call| scaled(call).check(0, 2, all.read(), all).unwrap_err().to_string();
+        assert!(
+            error(Call::all_reduce(DataType::Float32, ReduceOp::Avg, 4))
+                .contains("that folds with avg has no")
+        );
+        assert!(error(Call::broadcast(DataType::Float32, 4, 0)).contains("that folds nothing has no scalar"));
+        assert!(
+            error(Call::reduce(DataType::Int32, ReduceOp::Sum, 4, 0))
+                .contains("int32 cannot be scaled by one of float")
+        );
+        let sum = scaled(Call::all_reduce(DataType::Float32, ReduceOp::Sum, 4));
+        assert!(sum.check(0, 2, all.read(), all).is_ok());
+        let counts = [2usize, 2];
+        let blocks = Blocks::from(&counts);
+        let block = all.slice(0, 8);
+        for (op, is_right) in [(ReduceOp::Sum, true), (ReduceOp::Prod, false)] {
+            let call = scaled(Call::varying(Kind::ReduceScatterV, DataType::Float32, Some(op), &blocks));
+            assert_eq!(call.check_blocks(0, 2, blocks, all.read(), block).is_ok(), is_right);
+        }
+    }
+
+    #[test]
+    fn a_scaled_sum_is_another_operation_whatever_the_scalar() {
+        let plain = Call::all_reduce(DataType::Float32, ReduceOp::Sum, 4);
+        let [one, two] = [1f32, 2.0].map(|scalar| plain.scaled_by(Scalar::of(scalar)).descriptor());
+        assert_eq!(one, two);
+        assert_ne!(one.digest(1, 0), plain.descriptor().digest(1, 0));
+        assert_eq!(one.to_string(), "all_reduce of 4 float (mulsum)");
+        for code in 0..=Operator::PRE_MUL_SUM {
+            assert_eq!(Operator::from_code(code).map(Operator::code), Some(code));
+        }
+        assert_eq!(Operator::from_code(Operator::PRE_MUL_SUM + 1), None);
+    }
+
+    #[test]
+    fn roots_sizes_and_lengths_are_checked() {
+        let mut data = vec![0f32; 8];
+        let all = SpanMut::of(&mut data);
+        let error = |call: Call, size| call.check(0, size, all.read(), all).unwrap_err().to_string();
+        assert!(error(Call::broadcast(DataType::Float32, 8, 2), 2).contains("rank 2 does not exist"));
+        assert!(error(Call::all_reduce(DataType::Float32, ReduceOp::Sum, 9), 2).contains("must have 36"));
+        let long = Call::all_gather(DataType::Float64, usize::MAX / 4);
+        assert!(error(long, 4).contains("address space"));
+        assert_eq!((long.input_bytes(0, 4), long.output_bytes(0, 4)), (usize::MAX, usize::MAX));
+    }
+}

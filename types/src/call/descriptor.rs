@@ -1,0 +1,189 @@
+//! What must be equal on all ranks that take part in an operation, and a word for it.
+//!
+//! Invariant: equal calls have equal words; the words of two different ones differ but by chance. Absent: whether ranks
+//! agree.
+
+use consort_algorithms::catalogue::{Algorithm, Family};
+use consort_kernels::DataType;
+
+use super::{Kind, Operator};
+use crate::Rank;
+
+/// What must be equal on all ranks that take part in an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Descriptor {
+    /// Which collective or message.
+    pub kind: Kind,
+    /// Of the elements.
+    pub data_type: DataType,
+    /// How contributions are folded, for reductions.
+    pub op: Option<Operator>,
+    /// The root, or for point-to-point the peer; where blocks differ a word for their lengths; 0 otherwise.
+    pub root: Rank,
+    /// Elements, as the call counts them.
+    pub count: u64,
+    /// The algorithm that the caller names.
+    pub named: Named,
+}
+
+/// An algorithm as it fits into twelve bits: its family, and seven bits for its parameters, which tell small ones apart.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Named(u16);
+
+impl Named {
+    /// Of none: the planner chooses.
+    pub const NONE: Named = Named(0);
+    const BITS: u32 = 12;
+
+    /// A word for an algorithm.
+    pub fn new(algorithm: Algorithm) -> Self {
+        let mut parameters = match algorithm {
+            Algorithm::Ring { channels, bidirectional } => {
+                u64::from(channels.wrapping_sub(1)) << 1 | u64::from(bidirectional)
+            }
+            Algorithm::Bruck { radix } => u64::from(radix.wrapping_sub(2)),
+            Algorithm::Direct { first } => u64::from(first),
+            Algorithm::Hierarchical { per_box }
+            | Algorithm::BoxTree { per_box }
+            | Algorithm::TwoLevel { per_box } => u64::from(per_box),
+            Algorithm::BlueConnect { dimensions } => {
+                dimensions.iter().fold(0, |word, along| word << 16 | u64::from(*along))
+            }
+            _ => 0,
+        };
+        while parameters >> 7 != 0 {
+            parameters = parameters >> 7 ^ parameters & 0x7f;
+        }
+        Named((algorithm.family() as u16 + 1) << 7 | parameters as u16)
+    }
+
+    /// The family and the word for the parameters; none when no algorithm is named, or a peer sent nonsense.
+    fn parts(self) -> Option<(Family, u16)> {
+        let family = Family::ALL.get(usize::from(self.0 >> 7).checked_sub(1)?)?;
+        Some((*family, self.0 & 0x7f))
+    }
+}
+
+impl Descriptor {
+    /// The fields that fit into one word.
+    pub fn packed(&self) -> u64 {
+        let op = self.op.map_or(0xf, |op| op.code() as u64);
+        let how = op | (self.named.0 as u64) << 4;
+        (self.kind as u64) | (self.data_type.code() as u64) << 8 | how << 16 | (self.root as u64) << 32
+    }
+
+    /// The inverse of [`Descriptor::packed`]; `None` when a peer sent nonsense.
+    pub fn unpack(packed: u64, count: u64) -> Option<Self> {
+        Some(Descriptor {
+            kind: Kind::from_code(packed as u8)?,
+            data_type: DataType::from_code((packed >> 8) as u8 as u32)?,
+            op: match (packed >> 16) as u8 & 0xf {
+                0xf => None,
+                code => Some(Operator::from_code(code as u32)?),
+            },
+            root: (packed >> 32) as u32,
+            count,
+            named: Named((packed >> 20) as u16 & ((1 << Named::BITS) - 1)),
+        })
+    }
+
+    /// A word that differs when the descriptors do (up to collisions of a 64-bit mix), salted with the
+    /// operation's number and whatever else must agree.
+    pub fn digest(&self, sequence: u64, salt: u64) -> u64 {
+        digest_of(self.packed(), self.count, sequence, salt)
+    }
+}
+
+/// As [`Descriptor::digest`], of a packed descriptor and its count.
+#[inline]
+pub fn digest_of(packed: u64, count: u64, sequence: u64, salt: u64) -> u64 {
+    let mut word = packed ^ salt;
+    for part in [count, sequence] {
+        word = (word ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        word ^= word >> 29;
+    }
+    word.wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ word >> 32
+}
+
+impl std::fmt::Display for Descriptor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.kind == Kind::Barrier {
+            return f.write_str("barrier");
+        }
+        write!(f, "{} of {} {}", self.kind.name(), self.count, self.data_type.name())?;
+        if let Some(op) = self.op {
+            write!(f, " ({})", op.name())?;
+        }
+        match self.kind {
+            Kind::Send => write!(f, " to {}", self.root),
+            Kind::Receive => write!(f, " from {}", self.root),
+            kind if kind.is_rooted() => write!(f, " root {}", self.root),
+            kind if kind.varies() => write!(f, " at most, counts #{:08x}", self.root),
+            _ => Ok(()),
+        }?;
+        match self.named.parts() {
+            Some((family, 0)) => write!(f, " by {family}"),
+            Some((family, parameters)) => write!(f, " by {family} (parameters #{parameters:02x})"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use consort_kernels::ReduceOp;
+
+    use super::*;
+
+    /// Of a sum of `count` floats.
+    fn sum_of_floats(count: u64) -> Descriptor {
+        Descriptor {
+            kind: Kind::AllReduce,
+            data_type: DataType::Float32,
+            op: Some(Operator::Plain(ReduceOp::Sum)),
+            root: 0,
+            count,
+            named: Named::NONE,
+        }
+    }
+
+    #[test]
+    fn descriptors_survive_packing_and_differ_in_their_digest() {
+        let base = sum_of_floats(7);
+        assert_eq!(Descriptor::unpack(base.packed(), 7), Some(base));
+        let others = [
+            Descriptor { kind: Kind::Reduce, ..base },
+            Descriptor { data_type: DataType::Float64, ..base },
+            Descriptor { op: Some(Operator::Plain(ReduceOp::Max)), ..base },
+            Descriptor { op: Some(Operator::PreMulSum), ..base },
+            Descriptor { root: 1, ..base },
+            Descriptor { count: 8, ..base },
+            Descriptor { named: Named::new(Algorithm::Tree), ..base },
+            Descriptor { named: Named::new(Algorithm::TwoLevel { per_box: 127 }), ..base },
+        ];
+        for other in others {
+            assert_eq!(Descriptor::unpack(other.packed(), other.count), Some(other));
+            assert_ne!(other.digest(3, 0), base.digest(3, 0));
+        }
+        assert_ne!(base.digest(3, 0), base.digest(4, 0));
+        assert_eq!(base.to_string(), "all_reduce of 7 float (sum)");
+        let named = Descriptor { named: Named::new(Algorithm::Tree), ..base };
+        assert_eq!(named.to_string(), "all_reduce of 7 float (sum) by tree");
+    }
+
+    #[test]
+    fn named_algorithms_differ_where_their_parameters_are_small() {
+        let ring = |channels, bidirectional| Algorithm::Ring { channels, bidirectional };
+        let mut all: Vec<Algorithm> = (1..=16).flat_map(|n| [ring(n, false), ring(n, true)]).collect();
+        all.extend((2..64).map(|radix| Algorithm::Bruck { radix }));
+        all.extend((0..64).map(|first| Algorithm::Direct { first }));
+        all.extend((1..64).map(|per_box| Algorithm::Hierarchical { per_box }));
+        all.extend([Algorithm::Tree, Algorithm::Doubling, Algorithm::Swing, Algorithm::Pat]);
+        let words: std::collections::HashSet<_> =
+            all.iter().map(|algorithm| Named::new(*algorithm)).collect();
+        assert_eq!(words.len(), all.len());
+        assert!(!words.contains(&Named::NONE));
+        let text = Descriptor { named: Named::new(ring(2, false)), ..sum_of_floats(1) }.to_string();
+        assert_eq!(text, "all_reduce of 1 float (sum) by ring (parameters #02)");
+    }
+}
