@@ -48,7 +48,7 @@ static ALLOCATOR: consort_transports::fuzzing::Counting = consort_transports::fu
 
 #[cfg(test)]
 use consort_control::clock;
-use consort_control::{self as control, bootstrap, recorder, report, trace};
+use consort_control::{bootstrap, membership as control, recorder, report, trace};
 use consort_settings::{environment as settings, notice, options};
 use consort_topology as topology;
 pub use consort_types::Rank;

@@ -18,7 +18,7 @@ use super::file;
 use super::offset::{self, Alignment};
 use super::record::FlightRecord;
 use crate::clock::Clock;
-use crate::group::Group;
+use crate::membership::group::Group;
 use consort_settings::options::Settings;
 use consort_types::error::{Error, list};
 

@@ -7,8 +7,8 @@
 use std::time::{Duration, Instant};
 
 use crate::clock::{Reading, Sample};
-use crate::member::{Distance, Member};
-use crate::wire::Message;
+use crate::membership::member::{Distance, Member};
+use crate::membership::wire::Message;
 
 /// Questions at a time, at most.
 const QUESTIONS: usize = 8;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{brief, columns};
-use crate::group::Group;
+use crate::membership::group::Group;
 use crate::recorder::{Entry, Outcome};
 use crate::report::CallReport;
 use consort_types::Rank;

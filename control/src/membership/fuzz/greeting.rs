@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use consort_transports::fuzzing::{Input, Seen, Target, fuzz};
 
 use super::{JOB, KEY, Shared, table};
-use crate::dial::{ANSWER, ANSWER_BYTES, DIAL, HELLO_BYTES, Introduction, greet};
-use crate::link::{LinkState, RemoteLink, Stream};
-use crate::member::Member;
-use crate::process::{self, Source};
+use crate::membership::dial::{ANSWER, ANSWER_BYTES, DIAL, HELLO_BYTES, Introduction, greet};
+use crate::membership::link::{LinkState, RemoteLink, Stream};
+use crate::membership::member::Member;
+use crate::membership::process::{self, Source};
+use crate::membership::wire::{self, FRAME_BYTES_MAX, Message};
 use crate::recorder::Snapshot;
-use crate::wire::{self, FRAME_BYTES_MAX, Message};
-use crate::{accept, thread};
+use crate::membership::{accept, thread};
 use consort_types::Rank;
 
 const SIZE: u32 = 3;

@@ -7,7 +7,7 @@ use consort_transports::fuzzing::live_bytes;
 use super::*;
 use crate::bootstrap;
 use crate::clock::Clock;
-use crate::member::{Link, Member};
+use crate::membership::member::{Link, Member};
 use crate::recorder::RECORDS;
 use consort_topology::Place;
 use consort_transports::fuzzing::Noise;

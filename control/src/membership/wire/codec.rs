@@ -158,13 +158,13 @@ tuples!((A, B), (A, B, C));
 /// The form of a struct: its fields, in this order.
 macro_rules! wire_struct {
     ($name:ty { $($field:ident),* $(,)? }) => {
-        impl $crate::wire::codec::Wire for $name {
+        impl $crate::membership::wire::codec::Wire for $name {
             fn put(&self, out: &mut Vec<u8>) {
                 $(self.$field.put(out);)*
             }
 
-            fn take(reader: &mut $crate::wire::codec::Reader<'_>) -> Option<Self> {
-                Some(Self { $($field: $crate::wire::codec::Wire::take(reader)?),* })
+            fn take(reader: &mut $crate::membership::wire::codec::Reader<'_>) -> Option<Self> {
+                Some(Self { $($field: $crate::membership::wire::codec::Wire::take(reader)?),* })
             }
         }
     };
@@ -173,7 +173,7 @@ macro_rules! wire_struct {
 /// The form of an enum: a number, then the variant's fields, in this order.
 macro_rules! wire_enum {
     ($name:ty { $($code:literal => $variant:ident $({ $($field:ident),* $(,)? })? $(( $($part:ident),* ))?),* $(,)? }) => {
-        impl $crate::wire::codec::Wire for $name {
+        impl $crate::membership::wire::codec::Wire for $name {
             fn put(&self, out: &mut Vec<u8>) {
                 match self {
                     $(Self::$variant $({ $($field),* })? $(( $($part),* ))? => {
@@ -184,11 +184,11 @@ macro_rules! wire_enum {
                 }
             }
 
-            fn take(reader: &mut $crate::wire::codec::Reader<'_>) -> Option<Self> {
+            fn take(reader: &mut $crate::membership::wire::codec::Reader<'_>) -> Option<Self> {
                 Some(match u8::take(reader)? {
                     $($code => Self::$variant
-                        $({ $($field: $crate::wire::codec::Wire::take(reader)?),* })?
-                        $(( $({ let $part = $crate::wire::codec::Wire::take(reader)?; $part }),* ))?,)*
+                        $({ $($field: $crate::membership::wire::codec::Wire::take(reader)?),* })?
+                        $(( $({ let $part = $crate::membership::wire::codec::Wire::take(reader)?; $part }),* ))?,)*
                     _ => return None,
                 })
             }

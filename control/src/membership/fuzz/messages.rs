@@ -7,12 +7,12 @@ use consort_transports::Address;
 use consort_transports::fuzzing::{Input, Seen, Target, fuzz, live_bytes};
 
 use super::{JOB, KEY, table, times};
-use crate::group::{Agreement, Failure, Group};
-use crate::inquiry::Inquiry;
-use crate::member::{Link, Member};
+use crate::membership::group::{Agreement, Failure, Group};
+use crate::membership::inquiry::Inquiry;
+use crate::membership::member::{Link, Member};
+use crate::membership::wire::{self, FRAME_BYTES_MAX, Message};
 use crate::recorder::{RECORDS, Snapshot};
 use crate::report::analyse;
-use crate::wire::{self, FRAME_BYTES_MAX, Message};
 use consort_types::Rank;
 use consort_types::error::Error;
 

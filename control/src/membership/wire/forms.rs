@@ -6,7 +6,7 @@ use std::time::Duration;
 use consort_transports::Address;
 
 use super::codec::{Reader, Wire, wire_enum, wire_struct};
-use crate::group::Failure;
+use crate::membership::group::Failure;
 use crate::recorder::{Snapshot, Told};
 use crate::report::evidence::{Open, Position, Stuck, Traffic, Want};
 use crate::report::{CallReport, CycleStep, Guilty, RankReport, Report, WaitReport};

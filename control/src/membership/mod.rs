@@ -1,0 +1,26 @@
+//! The control plane: one thread a process, links between all ranks of a job, liveness, and agreement on the first failure.
+//!
+//! ```text
+//! process  the thread and what it watches        registry  what other communicators of the process do
+//! dial, accept, race, link    links to the other ranks
+//! member   this process's end of a job            wire      what is said on links
+//! group    a communicator's ranks, their failure, their rounds
+//! inquiry  what all ranks do, for the hang report
+//! ```
+//!
+//! Invariant: nothing here is on the data path. Deliberately absent: plans, buffers, transports' bytes.
+
+mod accept;
+pub mod dial;
+#[cfg(test)]
+mod fuzz;
+pub mod group;
+pub mod inquiry;
+pub mod link;
+pub mod member;
+pub mod patience;
+pub mod process;
+mod race;
+pub mod registry;
+mod thread;
+pub mod wire;
