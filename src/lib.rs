@@ -34,7 +34,6 @@ mod communicator;
 pub mod device;
 mod eager;
 mod engine;
-pub mod nccl;
 mod planner;
 pub mod planning;
 #[cfg(test)]
@@ -52,7 +51,7 @@ use consort_control::{bootstrap, membership as control, recorder, report, trace}
 use consort_settings::{environment as settings, notice, options};
 use consort_topology as topology;
 pub use consort_types::Rank;
-use consort_types::{blocks, call, error, stretch, varying};
+use consort_types::{blocks, call, error, varying};
 
 /// A buffer of so many elements, all zero, in memory that the ranks of this host can map: collectives on it are not staged,
 /// and every byte moves the fewest times. Memory of the program's own that lies in a memory file can be
@@ -85,6 +84,8 @@ pub use blocks::Blocks;
 pub use bootstrap::{Launch, UniqueId};
 pub use call::Call;
 pub use communicator::Work;
+#[doc(hidden)]
+pub use communicator::host_name;
 pub use communicator::{Communicator, Group, Scaled, Scope, ScopedWork, Shrink, WithTimeout, group};
 pub use consort_kernels::{DataType, Element, F8E4m3, F8E5m2, ReduceOp, Scalar, ScalarSizeError};
 pub use consort_memory::areas::Registered;

@@ -9,7 +9,7 @@ use std::fmt::Write;
 
 use clap::Parser;
 use consort::Options;
-use consort::nccl::environment::{Environment, Origin, Setting, find, ours, settings, variables};
+use consort_nccl::environment::{Environment, Origin, Setting, find, ours, settings, variables};
 
 use crate::failure::{Exit, Failure};
 use crate::planned::{self, refused};

@@ -8,7 +8,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
-use consort::nccl::{Code, Failure, Progress, Result, group, last_failure, log, remember};
+use consort_nccl::{Code, Failure, Progress, Result, group, last_failure, log, remember};
 
 use crate::handles;
 

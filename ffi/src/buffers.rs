@@ -8,10 +8,10 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use consort::device::{DeviceSpan, RawStream};
-use consort::nccl::device::{self, Whose};
-use consort::nccl::operation::Buffers;
-use consort::nccl::{Comm, Failure, Result, Stream};
 use consort::{Held, HeldRead, Span, SpanMut};
+use consort_nccl::device::{self, Whose};
+use consort_nccl::operation::Buffers;
+use consort_nccl::{Comm, Failure, Result, Stream};
 
 use crate::handles;
 

@@ -6,9 +6,9 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use consort::nccl::operation::{How, Operation, What};
-use consort::nccl::{Comm, Failure, Progress, Result, device, group, log, thread};
 use consort::{Call, DataType, ReduceOp, Span, SpanMut};
+use consort_nccl::operation::{How, Operation, What};
+use consort_nccl::{Comm, Failure, Progress, Result, device, group, log, thread};
 
 use crate::boundary::{call_in_group, exported};
 use crate::buffers::{Given, NOTHING_READ, NOTHING_WRITTEN, is_buffer, lent, lent_again};

@@ -1,13 +1,13 @@
 //! The configs that clients pass, as far as reading their bytes goes; what the bytes mean is decided in
-//! `consort::nccl`.
+//! `consort_nccl`.
 //!
 //! Invariant: nothing is read behind the size that a config says, and nothing of one that is null.
 
 use std::ffi::{c_char, c_int, c_void};
 
 use consort::Call;
-use consort::nccl::operation::How;
-use consort::nccl::{CALL_BYTES, CONFIG_BYTES, CallConfig, Config, Failure, Result};
+use consort_nccl::operation::How;
+use consort_nccl::{CALL_BYTES, CONFIG_BYTES, CallConfig, Config, Failure, Result};
 
 use crate::boundary::string;
 

@@ -4,7 +4,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use consort::nccl::{Comm, Failure, Properties};
+use consort_nccl::{Comm, Failure, Properties};
 
 use crate::boundary::{exported, plain, unsupported};
 use crate::handles;

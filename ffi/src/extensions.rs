@@ -3,9 +3,9 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use consort::nccl::{Comm, Failure, Result};
 use consort::planning::Collective;
 use consort::{Communicator, Error, Report};
+use consort_nccl::{Comm, Failure, Result};
 
 use crate::boundary::{plain, store, string};
 use crate::{handles, timeout};

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use consort::Registered;
-use consort::nccl::{Comm, Failure, Result, Stream};
+use consort_nccl::{Comm, Failure, Result, Stream};
 
 /// How many of a kind a process can have at once.
 pub(crate) const HANDLES_MAX: usize = 4096;

@@ -1,7 +1,7 @@
 //! NCCL's C interface: every name that `libnccl.so.2` exports, and what this library adds (`consort*`).
 //!
 //! Invariant: no panic crosses the boundary, a wrong handle is an error, and nothing but translation happens
-//! here: what the calls mean is in `consort::nccl`. `include/nccl.h` and `include/consort.h` declare all.
+//! here: what the calls mean is in `consort_nccl`. `include/nccl.h` and `include/consort.h` declare all.
 
 mod boundary;
 mod buffers;

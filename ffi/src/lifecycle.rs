@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use consort::UniqueId;
-use consort::nccl::{self, Code, Comm, Config, Deliver, Failure, Progress, Result, Shrink, group};
+use consort_nccl::{self, Code, Comm, Config, Deliver, Failure, Progress, Result, Shrink, group};
 
 use crate::boundary::{call_in_group, exported, plain, store};
 use crate::configs;
@@ -70,8 +70,8 @@ unsafe fn join(
         // SAFETY: this function's own contract.
         let (place, config) = unsafe { (Place::new(place)?, configs::of_comm(config)?.unwrap_or_default()) };
         let ids = ids()?;
-        nccl::device::check_mode()?;
-        let comm = Comm::new(config, 0, nccl::device::current()?);
+        consort_nccl::device::check_mode()?;
+        let comm = Comm::new(config, 0, consort_nccl::device::current()?);
         let handle = COMMS.insert(comm.clone())?;
         place.write(handle);
         let handle = handle.expose_provenance();
@@ -132,7 +132,7 @@ exported! {
     fn ncclGetUniqueId = pncclGetUniqueId(id: *mut NcclUniqueId) -> c_int {
         plain("ncclGetUniqueId", std::ptr::null_mut(), || {
             // SAFETY: this function's own contract.
-            unsafe { store(id, "uniqueId", || Ok(NcclUniqueId { internal: nccl::create_id()?.to_bytes() })) }
+            unsafe { store(id, "uniqueId", || Ok(NcclUniqueId { internal: consort_nccl::create_id()?.to_bytes() })) }
         })
     }
 
@@ -199,7 +199,7 @@ exported! {
             if comms.is_null() {
                 return Err(Failure::argument("comm is null", "pass room for as many handles as ranks"));
             }
-            nccl::device::check_mode()?;
+            consort_nccl::device::check_mode()?;
             // SAFETY: this function's own contract.
             let devices = (!devices.is_null())
                 .then(|| unsafe { std::slice::from_raw_parts(devices, size as usize) });

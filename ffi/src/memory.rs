@@ -3,9 +3,9 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
-use consort::nccl::operators::Scale;
-use consort::nccl::{Failure, Result, allocations, device, group, log, version};
 use consort::{DataType, Scalar};
+use consort_nccl::operators::Scale;
+use consort_nccl::{Failure, Result, allocations, device, group, log, version};
 
 use consort::device::DeviceSpan;
 

@@ -6,8 +6,8 @@
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int, c_void};
 
-use consort::nccl::parameters::{Parameter, dump_all, keys};
-use consort::nccl::{Failure, Result};
+use consort_nccl::parameters::{Parameter, dump_all, keys};
+use consort_nccl::{Failure, Result};
 
 use crate::boundary::{exported, plain, store, string};
 

@@ -4,8 +4,8 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use consort::nccl::{Failure, Result};
 use consort::{Error, MemoryError, Registered};
+use consort_nccl::{Failure, Result};
 
 use crate::boundary::{plain, store};
 use crate::handles::REGISTRATIONS;

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use consort::nccl::{Failure, Result, Stream};
+use consort_nccl::{Failure, Result, Stream};
 
 use crate::boundary::{call, plain, store};
 use crate::handles::STREAMS;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use consort::nccl::{Comm, Failure, NEVER, Result, thread};
+use consort_nccl::{Comm, Failure, NEVER, Result, thread};
 
 /// `CONSORT_TIMEOUT_NONE`: no deadline.
 pub const NONE: f64 = -1.0;

@@ -1,7 +1,7 @@
 //! NCCL's types, as C lays them out; sizes and offsets are asserted against the header by the tests.
 //!
 //! Absent: those that are only read by their bytes, where the client's version decides what is there
-//! (`consort::nccl::config`).
+//! (`consort_nccl::config`).
 
 use std::ffi::{c_int, c_uint, c_void};
 

@@ -4,8 +4,8 @@
 
 use std::ffi::{c_int, c_void};
 
-use consort::nccl::operation::{How, Operation, What};
-use consort::nccl::{Comm, Counts, Failure, Result, Varying, thread};
+use consort_nccl::operation::{How, Operation, What};
+use consort_nccl::{Comm, Counts, Failure, Result, Varying, thread};
 
 use crate::boundary::call_in_group;
 use crate::buffers::{self, Given};

@@ -351,7 +351,7 @@ impl<'env> Group<'env> {
     }
 
     fn add(&self, comm: &'env Communicator, entry: Entry<'env>) -> Result<()> {
-        let entry = Entry { call: comm.told_how(entry.call), ..entry };
+        let entry = Entry { call: comm.with_own_algorithm(entry.call), ..entry };
         self.noting(comm.core().check().and_then(|()| comm.core().planning.admit(&entry.call)))?;
         let bundles = &mut self.calls.borrow_mut().bundles;
         match bundles.iter_mut().find(|bundle| bundle.is_on(comm)) {

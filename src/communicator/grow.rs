@@ -61,7 +61,8 @@ impl Communicator {
     }
 
     /// As [`Communicator::grow`]; soon after `cancelled` was set, [`Error::Join`] as long as not all ranks have come.
-    pub(crate) fn grow_unless(
+    #[doc(hidden)]
+    pub fn grow_unless(
         &self,
         size: u32,
         id: Option<&UniqueId>,

@@ -75,7 +75,8 @@ impl Communicator {
 
     /// As [`Communicator::join_scalable`]; soon after `cancelled` was set, [`Error::Join`] as long as not all ranks have
     /// come.
-    pub(crate) fn join_unless(
+    #[doc(hidden)]
+    pub fn join_unless(
         rank: Rank,
         size: u32,
         ids: &[UniqueId],
@@ -335,7 +336,8 @@ fn ranks_here(member: &Member, ranks: &[Rank]) -> u32 {
     ranks.iter().filter(|rank| member.table[**rank as usize].machine == here).count() as u32
 }
 
-pub(crate) fn host_name() -> String {
+#[doc(hidden)]
+pub fn host_name() -> String {
     nix::sys::utsname::uname()
         .ok()
         .and_then(|names| names.nodename().to_str().map(str::to_owned))

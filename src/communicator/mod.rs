@@ -1,6 +1,7 @@
 //! The communicator: a group of ranks that make the same calls in the same order.
 
 mod agree;
+mod binding;
 pub(crate) mod core;
 mod group;
 mod grow;
@@ -21,7 +22,8 @@ mod typed;
 mod vectors;
 mod work;
 
-pub(crate) use join::host_name;
+#[doc(hidden)]
+pub use join::host_name;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +45,6 @@ use crate::call::Call;
 use crate::control::process::Process;
 use crate::engine::Buffers;
 use crate::error::{Error, Result};
-use crate::options::TIMEOUT_MAX;
 
 /// A group of ranks, as one of them sees it.
 ///
@@ -93,12 +94,6 @@ impl Communicator {
         Communicator { core, process, timeout, algorithm, owner: None }
     }
 
-    /// A view for one call of a binding, which may set either or neither.
-    pub(crate) fn seen(&self, timeout: Option<Duration>, algorithm: Option<Algorithm>) -> Self {
-        let timeout = timeout.map_or(self.timeout, |set| set.clamp(Duration::from_millis(1), TIMEOUT_MAX));
-        self.view(timeout, algorithm.or(self.algorithm))
-    }
-
     /// The same communicator for another owner: it is closed when neither has it any more.
     pub(crate) fn shared(&self) -> Self {
         Communicator { owner: self.owner.clone(), ..self.view(self.timeout, self.algorithm) }
@@ -115,11 +110,6 @@ impl Communicator {
 
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
-    }
-
-    /// The call, by the algorithm that this view of the communicator names.
-    pub(crate) fn told_how(&self, call: Call) -> Call {
-        Call { algorithm: if call.kind.is_message() { None } else { self.algorithm }, ..call }
     }
 
     /// This rank, from 0 to `size() - 1`.
@@ -218,7 +208,7 @@ impl Communicator {
         }
         let Buffers { input, output } = buffers;
         call.check(self.rank(), self.size(), input, output)?;
-        self.core.collective(self.told_how(*call), None, self.timeout, buffers).map(drop)
+        self.core.collective(self.with_own_algorithm(*call), None, self.timeout, buffers).map(drop)
     }
 
     /// Returns when every rank has called it.

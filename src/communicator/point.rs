@@ -162,7 +162,8 @@ impl Communicator {
     }
 
     /// A message that has been checked.
-    pub(crate) fn message(&self, kind: Kind, data_type: DataType, bytes: usize, peer: Rank) -> Result<Call> {
+    #[doc(hidden)]
+    pub fn message(&self, kind: Kind, data_type: DataType, bytes: usize, peer: Rank) -> Result<Call> {
         self.check_peer(kind.name(), peer)?;
         if !bytes.is_multiple_of(data_type.size()) {
             return Err(Error::invalid(

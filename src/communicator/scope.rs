@@ -240,7 +240,8 @@ impl<'a, 'env> Scope<'a, '_, 'env> {
         input: Source,
         output: Held,
     ) -> Result<ScopedWork<'a>> {
-        let (call, process, timeout) = (self.comm.told_how(call), self.comm.process(), self.comm.timeout());
+        let (call, process, timeout) =
+            (self.comm.with_own_algorithm(call), self.comm.process(), self.comm.timeout());
         let ticket = self.core.start(process, call, blocks, timeout, input, Some(output))?;
         let mut tickets =
             self.tickets.try_borrow_mut().map_err(|_| Error::internal("a scope used while it ends"))?;

@@ -93,7 +93,8 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] as [`Communicator::shrink`].
-    pub(crate) fn leaving(&self, excluded: &[Rank]) -> Result<Vec<Rank>> {
+    #[doc(hidden)]
+    pub fn leaving(&self, excluded: &[Rank]) -> Result<Vec<Rank>> {
         let refuse = |what: String| {
             Err(Error::invalid(what, "name each rank that does not stay once; only those that stay call it"))
         };

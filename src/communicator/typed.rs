@@ -253,7 +253,7 @@ impl Communicator {
             if in_bytes != 0 && whole.len() > in_bytes { self.rank() as usize * in_bytes } else { 0 };
         call.check(self.rank(), self.size(), whole.read().slice(offset, in_bytes), whole)?;
         let source = Source::Within(lease.hold(), offset, in_bytes);
-        let call = self.told_how(call);
+        let call = self.with_own_algorithm(call);
         let ticket = self.core().start(self.process(), call, None, self.timeout(), source, Some(held))?;
         Ok(Work::new(self.core().clone(), self.process().clone(), ticket, lease))
     }

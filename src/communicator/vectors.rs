@@ -218,7 +218,12 @@ impl Communicator {
         self.core().check()?;
         call.check_blocks(self.rank(), self.size(), blocks, input, output)?;
         self.core()
-            .collective(self.told_how(call), Some(blocks), self.timeout(), Buffers { input, output })
+            .collective(
+                self.with_own_algorithm(call),
+                Some(blocks),
+                self.timeout(),
+                Buffers { input, output },
+            )
             .map(drop)
     }
 }

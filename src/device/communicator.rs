@@ -144,7 +144,7 @@ impl<'a> Asked<'a> {
         if let Some(output) = output {
             kept.push(output.keeper());
         }
-        let call = on.communicator.told_how(call);
+        let call = on.communicator.with_own_algorithm(call);
         Ok(Asked { on, call, blocks: None, input: spans.0, output: spans.1, stream, kept })
     }
 }
@@ -224,7 +224,7 @@ fn varying<'a, T: Element>(
     call.check(rank, size, from, to)?;
     let kept: Vec<Arc<dyn Any + Send + Sync>> = vec![input.keeper(), output.keeper()];
     let asked = |call: Call, blocks, input, output| {
-        let call = on.communicator.told_how(call);
+        let call = on.communicator.with_own_algorithm(call);
         Asked { on, call, blocks, input, output, stream, kept: kept.clone() }
     };
     if let Some((call, blocks)) = call.planned() {

@@ -50,5 +50,6 @@ pub use communicator::{DeviceCommunicator, DeviceGroup, group};
 pub use consort_cuda::{DeviceSpan, RawStream};
 pub use memory::{Device, DeviceBuffer, Stream};
 pub use placement::Placement;
-pub(crate) use placement::{Entry, issue};
+#[doc(hidden)]
+pub use placement::{Entry, issue_all};
 pub use table::Path;

@@ -68,21 +68,24 @@ impl Last {
 }
 
 /// A data call on memory of a device.
-pub(crate) struct Entry<'a> {
-    pub(crate) communicator: &'a Communicator,
-    pub(crate) placement: &'a Arc<Placement>,
-    pub(crate) call: Call,
-    pub(crate) blocks: Option<Blocks<'a>>,
-    pub(crate) input: DeviceSpan,
-    pub(crate) output: DeviceSpan,
-    pub(crate) stream: RawStream,
+#[allow(missing_docs)]
+#[doc(hidden)]
+pub struct Entry<'a> {
+    pub communicator: &'a Communicator,
+    pub placement: &'a Arc<Placement>,
+    pub call: Call,
+    pub blocks: Option<Blocks<'a>>,
+    pub input: DeviceSpan,
+    pub output: DeviceSpan,
+    pub stream: RawStream,
     /// What must live until it is over.
-    pub(crate) kept: Vec<Arc<dyn Any + Send + Sync>>,
+    pub kept: Vec<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Placement {
     /// Makes it, together with all other ranks; a collective.
-    pub(crate) fn make(communicator: &Communicator, context: &Context) -> Result<Arc<Self>> {
+    #[doc(hidden)]
+    pub fn make(communicator: &Communicator, context: &Context) -> Result<Arc<Self>> {
         let (rank, ranks) = (communicator.rank(), communicator.size());
         let gpu = Gpu::of(context);
         let group = &communicator.core().group;
@@ -156,7 +159,8 @@ impl Placement {
     }
 
     /// For people: how it gets to its peers.
-    pub(crate) fn describe(&self) -> String {
+    #[doc(hidden)]
+    pub fn describe(&self) -> String {
         let device = self.gpu.context().device();
         let links = match NvLinks::of(device) {
             Ok(links) if !links.up.is_empty() => format!(", {} NVLinks up", links.up.len()),
@@ -427,4 +431,13 @@ pub(crate) fn issue(entries: &[Entry<'_>]) -> Result<Vec<Arc<Ticket>>> {
         }
     }
     enqueue(batches, || submissions.close())
+}
+
+/// As `issue`, for bindings.
+///
+/// # Errors
+/// As [`DeviceCommunicator::all_reduce`](super::DeviceCommunicator::all_reduce).
+#[doc(hidden)]
+pub fn issue_all(entries: &[Entry<'_>]) -> Result<()> {
+    issue(entries).map(drop)
 }

@@ -25,7 +25,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use consort::UniqueId;
-use consort::nccl::Code;
+use consort_nccl::Code;
 
 use super::extensions::consortCommSetTimeout;
 use super::*;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use consort::nccl::{EXTENSION_ALGORITHM, EXTENSION_TIMEOUT_MS, EXTENSION_VENDOR};
+use consort_nccl::{EXTENSION_ALGORITHM, EXTENSION_TIMEOUT_MS, EXTENSION_VENDOR};
 use consort_tests::compiler::{self, between, line};
 use consort_tests::job::alone;
 use nccl::extensions::COLLECTIVES;

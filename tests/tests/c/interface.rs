@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use consort::nccl::Code;
+use consort_nccl::Code;
 use consort_tests::compiler::{self, STRICT, between, has, line, root, succeeds};
 use consort_tests::elf::Dynamic;
 use nccl::extensions::Format;

@@ -1,25 +1,63 @@
 //! The house as drawn in `docs/ARCHITECTURE.md`: arrows point one way, `unsafe` is fenced, files stay short, and
 //! nothing of one person's machine is in the tree.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 use consort_tests::compiler::root;
 use serde_json::Value;
 
-/// Who may depend on whom within the workspace.
-const ARROWS: [(&str, &[&str]); 11] = [
-    (
-        "consort",
-        &["consort-algorithms", "consort-transports", "consort-kernels", "consort-cuda", "consort-memory"],
-    ),
+/// Who may depend on whom within the workspace, from the ground up.
+const ARROWS: [(&str, &[&str]); 16] = [
     ("consort-algorithms", &[]),
     ("consort-memory", &[]),
     ("consort-cuda", &["consort-memory"]),
-    ("consort-transports", &["consort-cuda", "consort-memory"]),
     ("consort-kernels", &["consort-cuda", "consort-memory"]),
-    ("consort-ffi", &["consort", "consort-memory"]),
-    ("collbench", &["consort"]),
+    ("consort-transports", &["consort-cuda", "consort-memory"]),
+    ("consort-types", &["consort-algorithms", "consort-cuda", "consort-kernels", "consort-memory"]),
+    ("consort-settings", &["consort-algorithms", "consort-types"]),
+    ("consort-topology", &["consort-memory", "consort-settings"]),
+    (
+        "consort-control",
+        &[
+            "consort-algorithms",
+            "consort-kernels",
+            "consort-memory",
+            "consort-settings",
+            "consort-topology",
+            "consort-transports",
+            "consort-types",
+        ],
+    ),
+    (
+        "consort",
+        &[
+            "consort-algorithms",
+            "consort-control",
+            "consort-cuda",
+            "consort-kernels",
+            "consort-memory",
+            "consort-settings",
+            "consort-topology",
+            "consort-transports",
+            "consort-types",
+        ],
+    ),
+    (
+        "consort-nccl",
+        &[
+            "consort",
+            "consort-algorithms",
+            "consort-control",
+            "consort-cuda",
+            "consort-kernels",
+            "consort-memory",
+            "consort-settings",
+            "consort-types",
+        ],
+    ),
+    ("consort-ffi", &["consort", "consort-nccl"]),
+    ("collbench", &["consort", "consort-nccl"]),
     ("trainer", &["consort"]),
     // Of tests only, and they know nothing of the library.
     ("consort-standin-ptx", &[]),
@@ -58,54 +96,106 @@ fn arrows_point_one_way() {
     }
 }
 
-/// The floors of the crate `consort`, from the ground up: a module imports from its own floor and those below.
-const FLOORS: [&str; 25] = [
-    "lib",
-    "stretch",
-    "error",
-    "blocks",
-    "clock",
-    "call",
-    "recorder",
-    "varying",
-    "report",
-    "settings",
-    "options",
-    "topology",
-    "bootstrap",
-    "eager",
-    "planner",
-    "control",
-    "trace",
-    "wait",
-    "ticket",
-    "engine",
-    "communicator",
-    "planning",
-    "device",
-    "nccl",
-    "simulation",
+/// The floors of each crate, from the ground up: a module imports from its own floor and those below.
+const FLOORS: [(&str, &[&str]); 7] = [
+    (
+        "transports/src",
+        &[
+            "error",
+            "transport",
+            "reception",
+            "segment",
+            "handover",
+            "pidfd",
+            "vm",
+            "mapped",
+            "loopback",
+            "shm",
+            "lending",
+            "tcp",
+            "cuda_ipc",
+            "fuzzing",
+            "simnet",
+            "conformance",
+        ],
+    ),
+    ("types/src", &["error", "blocks", "stretch", "call", "varying"]),
+    ("settings/src", &["environment", "notice", "options"]),
+    ("topology/src", &["claim", "host", "pin"]),
+    ("control/src", &["clock", "recorder", "report", "bootstrap", "membership", "trace"]),
+    (
+        "src",
+        &["eager", "planner", "wait", "ticket", "engine", "communicator", "planning", "device", "simulation"],
+    ),
+    (
+        "ffi/src",
+        &[
+            "handles",
+            "types",
+            "boundary",
+            "buffers",
+            "configs",
+            "timeout",
+            "collectives",
+            "device",
+            "extensions",
+            "lifecycle",
+            "memory",
+            "parameters",
+            "registrations",
+            "streams",
+            "vectors",
+        ],
+    ),
 ];
 
-/// What a file of `src` imports from other modules of its crate, tests apart: the module and the line.
-fn imports(text: &str) -> Vec<(&str, usize)> {
+/// What the names of a list in braces, or one name, begin with: `{a::B, c}` gives `a` and `c`.
+fn heads(list: &str) -> impl Iterator<Item = &str> {
+    let list = list.strip_prefix('{').map_or_else(
+        || list.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default(),
+        |list| list.split('}').next().unwrap_or_default(),
+    );
+    list.split(',')
+        .map(|name| name.trim().split("::").next().unwrap_or_default())
+        .filter(|name| !name.is_empty())
+}
+
+/// The names that a crate's root has from its modules, with the module of each.
+fn root_names(lib: &str) -> BTreeMap<String, String> {
+    let code: String =
+        lib.lines().map(|line| format!("{}\n", line.split("//").next().unwrap_or_default())).collect();
+    let mut names = BTreeMap::new();
+    for statement in code.split(';').filter_map(|statement| statement.split("use ").nth(1)) {
+        let Some((path, list)) = statement.rsplit_once("::{").or_else(|| statement.rsplit_once("::")) else {
+            continue;
+        };
+        let module = path.trim_start_matches("self::").trim_start_matches("crate::").split("::").next();
+        for name in list.trim_end_matches('}').split(',') {
+            let name = name.trim().rsplit(" as ").next().unwrap_or_default();
+            names.insert(name.to_owned(), module.unwrap_or_default().to_owned());
+        }
+    }
+    names
+}
+
+/// What a file imports from its crate's root, tests apart, by `crate::` or by enough `super::`: the name and the line.
+fn imports(text: &str, depth: usize) -> Vec<(&str, usize)> {
+    let above = "super::".repeat(depth);
     let mut found = Vec::new();
     for (number, line) in text.lines().enumerate() {
-        if line.starts_with("#[cfg(test)]")
-            && text.lines().nth(number + 1).is_some_and(|next| next.ends_with('{'))
-        {
+        let next_is = |end| text.lines().nth(number + 1).is_some_and(|next: &str| next.ends_with(end));
+        if line.starts_with("#[cfg(test)]") && next_is('{') {
             break;
         }
         let code = line.split("//").next().unwrap_or_default();
-        for (at, path) in code.match_indices("crate::") {
-            let before = code[..at].chars().next_back();
-            let names = &code[at + path.len()..];
-            // One path, or several in braces.
-            let names = names.strip_prefix('{').map_or_else(|| vec![names], |list| list.split(',').collect());
-            for name in names.into_iter().map(str::trim_start) {
-                let end = name.find(|c: char| !c.is_ascii_lowercase() && c != '_').unwrap_or(name.len());
-                if before.is_none_or(|c| !c.is_alphanumeric() && c != '_' && c != '$') {
-                    found.push((&name[..end], number + 1));
+        let is_start = |at: usize| {
+            code[..at].chars().next_back().is_none_or(|c| !c.is_alphanumeric() && !"_:".contains(c))
+        };
+        for path in ["crate::", &above] {
+            for (at, _) in code.match_indices(path).filter(|(at, _)| is_start(*at)) {
+                let rest = &code[at + path.len()..];
+                if !rest.starts_with("super::") {
+                    found.extend(heads(rest).map(|name| (name, number + 1)));
                 }
             }
         }
@@ -115,30 +205,40 @@ fn imports(text: &str) -> Vec<(&str, usize)> {
 
 #[test]
 fn no_module_imports_from_a_floor_above() {
-    let floor = |module: &str| FLOORS.iter().position(|floor| *floor == module);
-    let mut seen = BTreeSet::new();
-    for (name, text) in files().iter().filter(|(name, _)| name.starts_with("src/") && name.ends_with(".rs")) {
-        let module = name["src/".len()..].split(['/', '.']).next().unwrap_or_default();
-        let is_test = name.split('/').any(|part| matches!(part, "tests" | "tests.rs" | "fuzz.rs"));
-        let Some(own) = floor(module) else {
-            panic!("{name}: the module {module} has no floor: add it to FLOORS and docs/ARCHITECTURE.md");
-        };
-        seen.insert(module.to_owned());
-        if is_test || module == "lib" {
-            continue;
+    let files = files();
+    for (root, floors) in FLOORS {
+        let floor = |module: &str| floors.iter().position(|floor| *floor == module);
+        let inside = |name: &str| Some(name.strip_prefix(root)?.strip_prefix('/')?.to_owned());
+        let names = files.iter().find(|(name, _)| inside(name).is_some_and(|name| name == "lib.rs"));
+        let names = names.map(|(_, lib)| root_names(lib)).unwrap_or_default();
+        let mut seen = BTreeSet::new();
+        for (name, text) in &files {
+            let Some(within) = inside(name).filter(|within| within.ends_with(".rs") && within != "lib.rs")
+            else {
+                continue;
+            };
+            let module = within.split(['/', '.']).next().unwrap_or_default();
+            if within.split('/').any(|part| matches!(part, "tests" | "tests.rs" | "fuzz.rs" | "fuzz")) {
+                continue;
+            }
+            let Some(own) = floor(module) else {
+                panic!("{name}: the module {module} has no floor: add it to FLOORS and docs/ARCHITECTURE.md");
+            };
+            seen.insert(module.to_owned());
+            let depth = within.split('/').count() - usize::from(within.ends_with("mod.rs"));
+            for (other, line) in imports(text, depth) {
+                let other = names.get(other).map_or(other, String::as_str);
+                let above = floor(other).filter(|floor| *floor > own);
+                assert!(
+                    above.is_none(),
+                    "{name}:{line}: {module} must not import from {other}, which is above it"
+                );
+            }
         }
-        for (other, line) in imports(text) {
-            // What begins with a capital is of the crate's root.
-            let above = floor(other).filter(|floor| *floor > own);
-            assert!(
-                above.is_none(),
-                "{name}:{line}: {module} must not import from {other}, which is above it"
-            );
+        if !seen.is_empty() {
+            let unused: Vec<_> = floors.iter().filter(|floor| !seen.contains(**floor)).collect();
+            assert!(unused.is_empty(), "{root}: these floors have no module: {unused:?}");
         }
-    }
-    if !seen.is_empty() {
-        let unused: Vec<_> = FLOORS.iter().filter(|floor| !seen.contains(**floor)).collect();
-        assert!(unused.is_empty(), "these floors have no module: {unused:?}");
     }
 }
 

@@ -24,9 +24,9 @@ fn variants(text: &str, name: &str) -> BTreeSet<String> {
 #[test]
 fn every_error_and_every_verdict_has_its_section() {
     let document = read("docs/TROUBLESHOOTING.md");
-    let errors = variants(&read("src/error.rs"), "Error");
+    let errors = variants(&read("types/src/error.rs"), "Error");
     assert!(errors.len() >= 16 && errors.contains("PeerLost"), "{errors:?}");
-    let guilty = variants(&read("src/report/mod.rs"), "Guilty");
+    let guilty = variants(&read("control/src/report/mod.rs"), "Guilty");
     assert!(guilty.len() >= 6 && guilty.contains("Cycle"), "{guilty:?}");
     let headings = errors.into_iter().chain(guilty.into_iter().map(|name| format!("Guilty::{name}")));
     for heading in headings {

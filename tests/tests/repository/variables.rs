@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use consort::nccl::environment::{State, ours, variables};
+use consort_nccl::environment::{State, ours, variables};
 use consort_tests::compiler::root;
 
 const HEAD: &str = "\
@@ -20,7 +20,7 @@ Variables are read when a communicator is made; those of the log (`NCCL_DEBUG*`)
 after `ncclResetDebugInit`. `collbench env` shows every value now and where it came from, and which of NCCL's variables
 are set and do nothing. With `NCCL_DEBUG=INFO` the log says the same.
 
-This file is made of the tables in `src/nccl/environment/` (`CONSORT_SNAPSHOTS=write cargo test -p consort-tests --test
+This file is made of the tables in `nccl/src/environment/` (`CONSORT_SNAPSHOTS=write cargo test -p consort-tests --test
 repository`).
 ";
 
@@ -84,8 +84,8 @@ fn the_document_is_what_the_tables_say() {
 
 #[test]
 fn every_setting_is_in_the_table() {
-    let environment = consort::nccl::environment::Environment::from_lookup(|_| None);
-    let settings = consort::nccl::environment::settings(&consort::Options::default(), &environment);
+    let environment = consort_nccl::environment::Environment::from_lookup(|_| None);
+    let settings = consort_nccl::environment::settings(&consort::Options::default(), &environment);
     for setting in settings.expect("defaults make sense") {
         let known = ours().iter().find(|known| known.name == setting.name);
         let known = known.unwrap_or_else(|| panic!("{} is in no table", setting.name));

@@ -15,8 +15,8 @@ use crate::membership::link::{LinkState, RemoteLink, Stream};
 use crate::membership::member::Member;
 use crate::membership::process::{self, Source};
 use crate::membership::wire::{self, FRAME_BYTES_MAX, Message};
-use crate::recorder::Snapshot;
 use crate::membership::{accept, thread};
+use crate::recorder::Snapshot;
 use consort_types::Rank;
 
 const SIZE: u32 = 3;

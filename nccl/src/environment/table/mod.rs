@@ -109,7 +109,7 @@ mod tests {
             assert!(name.starts_with("NCCL_") && !state.text().is_empty(), "{name}");
             assert!(!state.text().ends_with('.') && !state.text().contains('|'), "{name}: {}", state.text());
             // NCCL's own words for "by itself" and "what the config says" are numbers too.
-            let number = default.is_empty() || crate::settings::integer(default).is_some();
+            let number = default.is_empty() || consort_settings::environment::integer(default).is_some();
             assert!(
                 !matches!(kind, Kind::Flag | Kind::Integer) || number,
                 "{name} is {default:?} by default"

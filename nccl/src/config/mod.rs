@@ -18,9 +18,9 @@ pub use call::{
 
 use super::environment::Environment;
 use super::log::{self, NO_DEVICE, Subsystem};
-use crate::error::{Error, Result};
-use crate::options::{Options, Settings};
-use crate::settings::integer;
+use consort_settings::environment::integer;
+use consort_settings::options::{Options, Settings};
+use consort_types::error::{Error, Result};
 use reader::Reader;
 
 /// Bytes of the newest struct that is known.

@@ -21,8 +21,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use consort_memory::sync::{AtomicU64, Ordering};
 
 use super::environment::{Environment, variables};
-use crate::Rank;
-use crate::notice::Listener;
+use consort_settings::notice::Listener;
+use consort_types::Rank;
 use line::Line;
 use logger::Logger;
 
@@ -214,7 +214,7 @@ pub(super) fn always(text: impl fmt::Display) {
 
 /// From now on warnings and hang reports of the whole library are lines of this log as well.
 pub(super) fn listen() {
-    crate::notice::listen(Listener {
+    consort_settings::notice::listen(Listener {
         warning: |rank: Option<Rank>, text: &str, at: &Location<'_>| {
             let shows = enabled(Level::Warn, Subsystem::Init);
             warn_at(rank.and_then(|rank| i32::try_from(rank).ok()).unwrap_or(NO_DEVICE), text, at);

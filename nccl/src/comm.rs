@@ -19,13 +19,14 @@ use super::lane::{Body, End, Lane, Last, in_order};
 use super::log::{self, Subsystem};
 use super::operators::Operators;
 use super::result::{Code, Failure, Result, remember};
-use crate::communicator::Communicator;
-use crate::device::Placement;
-use crate::error::Error;
-use crate::{Options, Rank};
+use consort::Communicator;
+use consort::device::Placement;
+use consort_settings::Options;
+use consort_types::Rank;
+use consort_types::error::Error;
 
 /// As good as never: what a deadline is through C unless somebody sets one.
-pub const NEVER: Duration = crate::options::TIMEOUT_MAX;
+pub const NEVER: Duration = consort_settings::options::TIMEOUT_MAX;
 
 /// Where a communicator is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -173,7 +174,7 @@ impl Comm {
     /// # Errors
     /// As [`Comm::communicator`].
     pub fn hash(&self) -> Result<u64> {
-        self.communicator().map(|communicator| communicator.core().group.uid)
+        self.communicator().map(|communicator| communicator.hash())
     }
 
     /// What joins it is told: the config's options, and no deadline for operations unless one is set.
@@ -227,7 +228,7 @@ impl Comm {
             let _ = self.placement.set(placement);
         }
         self.expect_shape(communicator.rank(), communicator.size());
-        let hash = communicator.core().group.uid;
+        let hash = communicator.hash();
         // Only whoever joins it sets it, once.
         let _ = self.communicator.set(communicator);
         let rank = i32::try_from(self.rank.load(Ordering::Relaxed)).unwrap_or(log::NO_DEVICE);

@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use super::{Level, Line, NO_DEVICE, Subsystem, stamp::stamp};
-use crate::settings::{Environment, names};
+use consort_settings::environment::{Environment, names};
 
 const SUBSYSTEMS_DEFAULT: &str = "INIT,BOOTSTRAP,ENV";
 const STAMP_DEFAULT: &str = "[%F %T] ";
@@ -40,7 +40,7 @@ impl Logger {
         };
         let named = text("NCCL_DEBUG", "");
         let known = Level::ALL.into_iter().find(|level| level.name().eq_ignore_ascii_case(named.trim()));
-        let host = crate::communicator::host_name();
+        let host = consort::host_name();
         let mut logger = Logger {
             level: known.unwrap_or(Level::None),
             mask: mask(&text("NCCL_DEBUG_SUBSYS", SUBSYSTEMS_DEFAULT), &Subsystem::NAMES),

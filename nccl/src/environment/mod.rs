@@ -7,9 +7,9 @@
 mod meeting;
 mod table;
 
-use crate::error::Result;
+use consort_types::error::Result;
 
-pub use crate::settings::{Environment, Origin, Ours, Resolved, Setting, ours};
+pub use consort_settings::environment::{Environment, Origin, Ours, Resolved, Setting, ours};
 pub use meeting::{CommId, comm_id, root_if_agreed, unique_id};
 pub use table::{Kind, State, Variable, find, variables};
 
@@ -17,6 +17,6 @@ pub use table::{Kind, State, Variable, find, variables};
 ///
 /// # Errors
 /// As making that communicator.
-pub fn settings(options: &crate::Options, environment: &Environment<'_>) -> Result<Vec<Setting>> {
-    crate::options::Settings::resolve_in(options, environment).map(|(_, settings)| settings)
+pub fn settings(options: &consort_settings::Options, environment: &Environment<'_>) -> Result<Vec<Setting>> {
+    consort_settings::options::Settings::resolve_in(options, environment).map(|(_, settings)| settings)
 }

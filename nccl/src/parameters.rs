@@ -6,8 +6,8 @@
 
 use super::environment::{Kind, Variable, find, variables};
 use super::log;
-use crate::error::{Error, Result};
-use crate::settings::{Environment, Origin, Resolved, whole};
+use consort_settings::environment::{Environment, Origin, Resolved, whole};
+use consort_types::error::{Error, Result};
 
 /// What NCCL says of a number that nobody has set and that the config decides.
 const UNDEFINED: i128 = i32::MIN as i128;

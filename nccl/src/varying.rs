@@ -6,9 +6,9 @@
 use consort_kernels::DataType;
 
 use super::operators::Reduction;
-use crate::Rank;
-use crate::blocks::Blocks;
-use crate::varying::CallV;
+use consort_types::Rank;
+use consort_types::blocks::Blocks;
+use consort_types::varying::CallV;
 
 /// The blocks of a buffer.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -11,7 +11,7 @@ use consort_algorithms::catalogue::Algorithm;
 
 use super::reader::Reader;
 use super::{bad, within};
-use crate::error::{Error, Result};
+use consort_types::error::{Error, Result};
 
 /// Bytes of the newest struct that is known.
 pub const CALL_BYTES: usize = 72;

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use crate::error::{Error, ErrorKind};
+use consort_types::error::{Error, ErrorKind};
 
 /// `ncclResult_t`, as far as this library returns it.
 #[repr(i32)]
@@ -151,7 +151,7 @@ mod tests {
     fn results_are_as_the_header_says() {
         let (rank, size) = (1, 2);
         let text = String::new;
-        let operation = || crate::error::Operation { name: "all_reduce".into(), sequence: 1 };
+        let operation = || consort_types::error::Operation { name: "all_reduce".into(), sequence: 1 };
         let waited = std::time::Duration::from_secs(1);
         let source = std::sync::Arc::new(std::io::Error::from(std::io::ErrorKind::OutOfMemory));
         let cases = [
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn texts_name_what_c_has() {
         let waited = std::time::Duration::from_secs(1);
-        let operation = crate::error::Operation { name: "all_reduce".into(), sequence: 1 };
+        let operation = consort_types::error::Operation { name: "all_reduce".into(), sequence: 1 };
         let timeout = Failure::from(Error::Timeout { operation, waited, verdict: String::new() });
         let revoked = Failure::from(Error::Revoked { rank: 0, reason: String::new() });
         for text in [timeout.text, revoked.text] {

@@ -9,9 +9,9 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 
 use super::Environment;
-use crate::Rank;
-use crate::bootstrap::UniqueId;
-use crate::error::{Error, Result};
+use consort_control::bootstrap::UniqueId;
+use consort_types::Rank;
+use consort_types::error::{Error, Result};
 
 /// What `NCCL_COMM_ID` says.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -73,7 +73,7 @@ fn unique_id_in(environment: &Environment<'_>) -> Result<UniqueId> {
     if let Some((secret, _)) = environment.text("CONSORT_SECRET").filter(|(text, _)| !text.is_empty()) {
         return UniqueId::at_any(&place.addresses, secret.as_bytes());
     }
-    crate::notice::warn(&format!(
+    consort_settings::notice::warn(&format!(
         "the job that meets at NCCL_COMM_ID={} is not protected: whoever reaches that port can join it; set CONSORT_SECRET \
          to the same random text of 16 bytes or more on every rank",
         place.text
@@ -97,7 +97,7 @@ mod tests {
     use std::net::{Ipv4Addr, TcpListener};
 
     use super::*;
-    use crate::Communicator;
+    use consort::Communicator;
 
     fn of(set: &[(&str, &str)]) -> Environment<'static> {
         let set: Vec<(String, String)> =

@@ -12,7 +12,7 @@ use consort_memory::SharedMemory;
 use super::comm::Comm;
 use super::device;
 use super::result::{Failure, Result};
-use crate::error::Error;
+use consort_types::error::Error;
 
 /// What was given and not freed, by address.
 static GIVEN: Mutex<BTreeMap<usize, Given>> = Mutex::new(BTreeMap::new());
@@ -121,7 +121,7 @@ impl Comm {
     /// here. In use, nearly all of it can be suspended; what is left then persists.
     ///
     /// # Errors
-    /// For numbers that are no counters; as [`Communicator::memory_bytes`](crate::Communicator::memory_bytes).
+    /// For numbers that are no counters; as [`Communicator::memory_bytes`](consort::Communicator::memory_bytes).
     pub fn memory_statistic(&self, statistic: i32) -> Result<u64> {
         let on_device = self.placement().map_or(0, |placement| placement.device_bytes());
         let held = || Ok((self.communicator()?.memory_bytes()? + on_device) as u64);

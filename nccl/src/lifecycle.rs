@@ -14,11 +14,11 @@ use super::environment::{root_if_agreed, unique_id};
 use super::group::{self, Act, Task, Turn};
 use super::result::{Failure, Progress, Result};
 use super::{began, version};
-use crate::Rank;
-use crate::bootstrap::UniqueId;
-use crate::communicator::{Communicator, Shrink};
-use crate::error::Error;
-use crate::options::Options;
+use consort::{Communicator, Shrink};
+use consort_control::bootstrap::UniqueId;
+use consort_settings::options::Options;
+use consort_types::Rank;
+use consort_types::error::Error;
 
 /// The ids that this process made and that not all of their ranks have joined by: their rendezvous lives as long as they
 /// do, whichever thread asked.
@@ -110,7 +110,7 @@ impl Comm {
                 let options = comm.options()?;
                 // Kept until all have come, if it runs here.
                 let ids = ids.iter().map(|id| root_if_agreed(rank, &with_root(id)));
-                let ids = ids.collect::<crate::Result<Vec<_>>>()?;
+                let ids = ids.collect::<consort_types::Result<Vec<_>>>()?;
                 let joined = Communicator::join_unless(rank, size, &ids, &options, Some(comm.cancelled()));
                 // Whatever came of it: C does not drop ids.
                 ids.iter().skip(1).for_each(UniqueId::retire);
@@ -345,7 +345,7 @@ impl Comm {
                 // What is in streams of a device, too.
                 let communicator = comm.communicator()?;
                 if comm.placement().is_some() && communicator.status().is_ok() {
-                    communicator.core().finish_streams(super::comm::NEVER)?;
+                    communicator.finish_streams(super::comm::NEVER)?;
                 }
                 Ok(())
             };
@@ -379,7 +379,7 @@ impl Comm {
         // A rank that has nothing under way only leaves, as a client that aborts where others destroy expects: ranks that
         // are finishing what it has finished are not to fail.
         if let Ok(communicator) = self.communicator()
-            && (self.is_busy() || communicator.core().is_in_use())
+            && (self.is_busy() || communicator.is_in_use())
         {
             communicator.abort("ncclCommAbort was called");
         }

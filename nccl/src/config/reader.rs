@@ -3,7 +3,7 @@
 //! Invariant: a field that is not wholly within the bytes, or newer than the client, is undefined. Absent: which
 //! values are allowed.
 
-use crate::error::{Error, Result};
+use consort_types::error::{Error, Result};
 
 /// What NCCL's initialisers put into every int: nobody has said anything.
 pub(super) const UNDEFINED: i32 = i32::MIN;

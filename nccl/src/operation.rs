@@ -19,12 +19,12 @@ use super::operators::{Reduction, Scale};
 use super::result::{Failure, Progress, Result};
 use super::stream::Stream;
 use super::varying::Varying;
-use crate::Rank;
-use crate::call::{Call, Kind};
-use crate::communicator::Communicator;
-use crate::device;
-use crate::error::Error;
-use crate::stretch::Stretch;
+use consort::Communicator;
+use consort::device;
+use consort_types::Rank;
+use consort_types::call::{Call, Kind};
+use consort_types::error::Error;
+use consort_types::stretch::Stretch;
 
 /// What an operation does.
 #[derive(Clone, Debug)]
@@ -191,7 +191,7 @@ fn run(entries: &[Entry]) -> Result<()> {
         };
         return result.map_err(Failure::from);
     }
-    let together = crate::communicator::group(|group| {
+    let together = consort::group(|group| {
         for (view, Entry { operation, .. }) in views.iter().zip(entries) {
             let Buffers::Host { input, output } = &operation.buffers else { continue };
             let (input, output) = (input.read(), output.span());
@@ -219,7 +219,7 @@ fn run_away(entries: &[Entry], views: &[Communicator]) -> Result<()> {
         };
         let entry = |call: Call, blocks, input, output| {
             let (communicator, kept) = (view, Vec::new());
-            let call = view.told_how(call);
+            let call = view.with_own_algorithm(call);
             device::Entry { communicator, placement, call, blocks, input, output, stream, kept }
         };
         let nothing = DeviceSpan::empty();
@@ -251,13 +251,13 @@ fn run_away(entries: &[Entry], views: &[Communicator]) -> Result<()> {
             }
         }
     }
-    device::issue(&calls).map(drop).map_err(Failure::from)
+    device::issue_all(&calls).map_err(Failure::from)
 }
 
 impl How {
     /// The communicator, as this call wants it.
     fn view(self, communicator: &Communicator, timeout: Option<Duration>) -> Communicator {
-        communicator.seen(self.timeout.or(timeout), self.algorithm)
+        communicator.view_with(self.timeout.or(timeout), self.algorithm)
     }
 }
 

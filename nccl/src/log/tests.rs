@@ -93,7 +93,7 @@ fn the_one_logger_of_the_process() {
     assert_eq!(warning, ["NCCL WARN w"]);
     let whole = std::fs::read_to_string(&written).expect("the log");
     assert!(whole.starts_with("NCCL version 2.0\n<2"), "{whole}");
-    assert!(whole.contains(" [1] src/nccl/log/tests.rs:"), "the place of the call: {whole}");
+    assert!(whole.contains(" [1] nccl/src/log/tests.rs:"), "the place of the call: {whole}");
     assert!(enabled(Level::Warn, Subsystem::Net) && !enabled(Level::Info, Subsystem::Net));
 
     // The same file goes on, as it was this process that began it.
@@ -141,7 +141,7 @@ fn the_one_logger_of_the_process() {
 
     // Warnings of the library arrive here.
     listen();
-    crate::notice::warn("from the library\nin two lines");
+    consort_settings::notice::warn("from the library\nin two lines");
     assert_eq!(texts(&written)[lines.len()..], ["NCCL WARN from the library", "NCCL WARN in two lines"]);
     // What does nothing is said.
     set("INFO", "ENV", none);

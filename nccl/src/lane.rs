@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use super::result::{Failure, Result};
-use crate::error::Error;
+use consort_types::error::Error;
 
 /// The end of a job, which others may wait for.
 #[derive(Default)]

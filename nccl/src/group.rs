@@ -13,7 +13,7 @@ use super::operation::{Entry, start as start_operations};
 use super::result::{Failure, Progress, Result};
 use super::stream::Stream;
 use super::thread;
-use crate::error::Error;
+use consort_types::error::Error;
 
 /// What a task does; or, told why its group was not issued, what it leaves behind then.
 pub(super) type Act = Box<dyn FnOnce(Option<&Failure>) -> Result<()> + Send>;

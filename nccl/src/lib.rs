@@ -34,7 +34,7 @@ pub use result::{Code, Failure, Progress, Result, last_failure, remember};
 pub use stream::Stream;
 pub use varying::{Counts, Varying};
 
-pub use crate::communicator::Shrink;
+pub use consort::Shrink;
 
 /// To be called when the library is first used through the C interface, with the version that it goes by: tells the log
 /// the version and which variables are set, and lets warnings of the whole library reach the log. Once a process; later

@@ -149,7 +149,7 @@ fn unknown(number: i32, hint: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nccl::Code;
+    use crate::Code;
 
     #[test]
     fn numbers_of_other_communicators_and_destroyed_ones_are_found_out() {

@@ -3,7 +3,7 @@
 //! Invariant: where a CUDA driver is there and may be asked, a call on memory that the driver calls a device's runs in
 //! the caller's stream or is refused with a sentence; the host does not touch it. Where none is, a call pays one load
 //! for it. The first communicator of a process decides whether the driver is asked; each communicator, when it is
-//! made, whether its ranks have devices. Absent: how operations on devices run ([`crate::device`]), and pointers,
+//! made, whether its ranks have devices. Absent: how operations on devices run ([`consort::device`]), and pointers,
 //! which are numbers here.
 
 use std::sync::{Arc, Once};
@@ -16,9 +16,9 @@ use super::comm::Comm;
 use super::environment::Environment;
 use super::log::{self, Subsystem};
 use super::result::{Code, Failure, Result};
-use crate::communicator::Communicator;
-use crate::device::Placement;
-use crate::error::{Error, list};
+use consort::Communicator;
+use consort::device::Placement;
+use consort_types::error::{Error, list};
 
 const VARIABLE: &str = "CONSORT_DEVICE";
 const REMEDY: &str = "make the communicator on a thread that has chosen its device (cudaSetDevice), on every rank, or \
@@ -175,9 +175,7 @@ pub(super) fn place(
     context: Option<&Context>,
 ) -> Result<Option<Arc<Placement>>> {
     let Some(context) = context else { return Ok(None) };
-    let group = &communicator.core().group;
-    let without = (0..).zip(&group.members).filter(|(_, of)| !group.member.table[**of as usize].devices);
-    let without: Vec<u32> = without.map(|(rank, _)| rank).collect();
+    let without = communicator.ranks_without_devices();
     let rank = i32::try_from(communicator.rank()).unwrap_or(log::NO_DEVICE);
     if !without.is_empty() {
         let text = format_args!("host memory: rank {} made it without a device", list(&without));
