@@ -16,3 +16,7 @@ pub mod membership;
 pub mod recorder;
 pub mod report;
 pub mod trace;
+
+#[cfg(test)]
+#[global_allocator]
+static ALLOCATOR: consort_transports::fuzzing::Counting = consort_transports::fuzzing::Counting;

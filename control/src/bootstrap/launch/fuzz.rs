@@ -19,7 +19,7 @@ use consort_settings::options::{Options, Settings};
 /// Values are copied a few times, into errors too; an input has 32 KiB.
 const TEXT: Target = Target {
     name: "environment",
-    command: "-p consort --lib bootstrap::launch::fuzz::environments",
+    command: "-p consort-control --lib bootstrap::launch::fuzz::environments",
     bytes_max: 1 << 20,
     inputs: 30_000,
 };
@@ -27,7 +27,7 @@ const TEXT: Target = Target {
 /// An id and a path.
 const DOOR: Target = Target {
     name: "door",
-    command: "-p consort --lib bootstrap::launch::fuzz::whatever",
+    command: "-p consort-control --lib bootstrap::launch::fuzz::whatever",
     bytes_max: 64 << 10,
     inputs: 2_000,
 };

@@ -9,7 +9,7 @@ use consort_transports::fuzzing::{Seen, Target, fuzz};
 /// becomes each of its ranks, of which there are 65,536 at most, in a list that grows by doubling.
 const WIRE: Target = Target {
     name: "bootstrap-wire",
-    command: "-p consort --lib bootstrap::tests::fuzz::noise",
+    command: "-p consort-control --lib bootstrap::tests::fuzz::noise",
     bytes_max: 2 << 20,
     inputs: 40_000,
 };

@@ -27,14 +27,14 @@ const BYTES_MAX: usize = 2 * FRAME_BYTES_MAX + (64 << 15) + (1 << 20);
 
 const ACCEPTING: Target = Target {
     name: "control-accept",
-    command: "-p consort --lib control::fuzz::greeting::strangers",
+    command: "-p consort-control --lib membership::fuzz::greeting::strangers",
     bytes_max: BYTES_MAX,
     inputs: 4_000,
 };
 
 const DIALLING: Target = Target {
     name: "control-dial",
-    command: "-p consort --lib control::fuzz::greeting::whatever",
+    command: "-p consort-control --lib membership::fuzz::greeting::whatever",
     bytes_max: 1 << 20,
     inputs: 10_000,
 };

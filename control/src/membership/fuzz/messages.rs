@@ -35,7 +35,7 @@ const BYTES_MAX: usize = KEPT_MAX as usize + (32 << 20);
 
 const TARGET: Target = Target {
     name: "control-messages",
-    command: "-p consort --lib control::fuzz::messages",
+    command: "-p consort-control --lib membership::fuzz::messages",
     bytes_max: BYTES_MAX,
     inputs: 15_000,
 };

@@ -12,7 +12,7 @@ const BYTES_MAX: usize = 16 << 20;
 
 const TARGET: Target = Target {
     name: "control-frames",
-    command: "-p consort --lib control::wire::fuzz",
+    command: "-p consort-control --lib membership::wire::fuzz",
     bytes_max: BYTES_MAX,
     inputs: 60_000,
 };

@@ -15,7 +15,7 @@ use crate::bootstrap::proof::digest;
 /// and the network's own bytes, each with its time (24 bytes).
 const ROOT: Target = Target {
     name: "bootstrap-root",
-    command: "-p consort --lib bootstrap::tests::simulated::fuzz::whoever",
+    command: "-p consort-control --lib bootstrap::tests::simulated::fuzz::whoever",
     bytes_max: 4 << 20,
     inputs: 3_000,
 };
@@ -24,7 +24,7 @@ const ROOT: Target = Target {
 /// of an error.
 const JOINER: Target = Target {
     name: "bootstrap-joiner",
-    command: "-p consort --lib bootstrap::tests::simulated::fuzz::whatever",
+    command: "-p consort-control --lib bootstrap::tests::simulated::fuzz::whatever",
     bytes_max: 4 << 20,
     inputs: 20_000,
 };
