@@ -92,7 +92,7 @@ pub use consort_memory::areas::Registered;
 pub use consort_memory::{Held, HeldRead, MemoryError, Plain, SharedBuffer, Span, SpanMut};
 pub use error::{Error, ErrorKind, Operation, Result};
 pub use options::Determinism;
-pub use options::{Cma, Options, Pinning, TransportChoice};
+pub use options::{Options, Pinning, TransportChoice};
 pub use report::{CallReport, CycleStep, Guilty, RankReport, Report, WaitReport};
 pub use trace::{FlightEntry, FlightRecord, Straggler, Stragglers};
 pub use varying::CallV;

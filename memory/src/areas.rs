@@ -83,11 +83,11 @@ impl Area {
         self.spent.load(Ordering::Relaxed)
     }
 
-    /// Parts this process's view of `bytes` bytes at `start` from what peers see: a peer that writes late writes to pages
+    /// Detaches this process's view of `bytes` bytes at `start` from what peers see: a peer that writes late writes to pages
     /// that are nobody's. What is there stays. The area is spent afterwards: peers would see other memory. Nothing happens
     /// to memory that was freed.
     ///
-    /// Whatever shares the pages of these addresses is parted too. What another thread writes to them during the call
+    /// Whatever shares the pages of these addresses is detached too. What another thread writes to them during the call
     /// may be lost.
     ///
     /// # Errors
@@ -95,7 +95,7 @@ impl Area {
     ///
     /// # Panics
     /// If the addresses are not inside the area.
-    pub fn part(&self, start: usize, bytes: usize) -> Result<(), MemoryError> {
+    pub fn detach(&self, start: usize, bytes: usize) -> Result<(), MemoryError> {
         // While it is held nobody frees the memory: whoever does takes the area out first.
         let areas = areas();
         let is_mapped = areas.get(&self.start).is_some_and(|found| found.key == self.key);
@@ -394,13 +394,13 @@ mod tests {
     }
 
     #[test]
-    fn parted_memory_keeps_its_bytes_and_is_no_longer_the_peers() {
+    fn detached_memory_keeps_its_bytes_and_is_no_longer_the_peers() {
         let _alone = alone();
         let mut buffer = SharedBuffer::<u8>::new(5 * PAGE).expect("memory");
         buffer.fill(3);
         let area = find(buffer.as_ptr() as usize, buffer.len()).expect("an area");
         let peer = Mapping::from_fd(area.file(), area.bytes()).expect("it is sealed");
-        area.part(buffer.as_ptr() as usize + PAGE + 10, PAGE).expect("it is parted");
+        area.detach(buffer.as_ptr() as usize + PAGE + 10, PAGE).expect("it is detached");
         assert!(area.is_spent() && find(buffer.as_ptr() as usize, 1).is_none());
         peer.span(0, 5 * PAGE).copy_from(Span::of(&[9u8; 5 * PAGE]));
         assert!(buffer[..PAGE].iter().all(|byte| *byte == 9));

@@ -25,7 +25,7 @@ pub const SLOT_BYTES_MAX: usize = 512 << 10;
 /// The shortest slot, in bytes.
 pub const SLOT_BYTES_MIN: usize = 16 << 10;
 /// Changes with every change of what travels between ranks.
-pub const WIRE_VERSION: u32 = 9;
+pub const WIRE_VERSION: u32 = 10;
 /// Changes with every change of what the planner chooses for the same call.
 pub const PLANNER_VERSION: u32 = 6;
 
@@ -88,33 +88,6 @@ impl Pinning {
     }
 }
 
-/// Whether ranks of one host read each other's memory through the system (`process_vm_readv(2)`, cross-memory attach).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Cma {
-    /// Where it was found to be faster, while running.
-    #[default]
-    Auto,
-    /// Never.
-    Never,
-    /// Wherever it can be done: as rank 0 says.
-    Always,
-}
-
-impl Cma {
-    /// The name in variables and texts.
-    pub fn name(self) -> &'static str {
-        match self {
-            Cma::Auto => "auto",
-            Cma::Never => "never",
-            Cma::Always => "always",
-        }
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        [Cma::Auto, Cma::Never, Cma::Always].into_iter().find(|cma| cma.name() == text)
-    }
-}
-
 /// Settings of a communicator. What is not set keeps its default.
 ///
 /// ```
@@ -130,7 +103,6 @@ pub struct Options {
     report_after: Option<Duration>,
     transport: Option<TransportChoice>,
     pinning: Option<Pinning>,
-    cma: Option<Cma>,
     channels: Option<u16>,
     channels_min: Option<u32>,
     channels_max: Option<u32>,
@@ -194,13 +166,6 @@ impl Options {
     /// `Communicator::local` are not pinned: their threads are not there yet.
     pub fn pin(mut self, pinning: Pinning) -> Self {
         self.pinning = Some(pinning);
-        self
-    }
-
-    /// Whether ranks of one host read each other's ordinary buffers through the system in collectives on more than 64 KiB
-    /// (`CONSORT_CMA`, [`Cma::Auto`]). Bits do not depend on it.
-    pub fn cma(mut self, cma: Cma) -> Self {
-        self.cma = Some(cma);
         self
     }
 

@@ -172,12 +172,6 @@ impl Core {
         self.queued.store(engine.queued(), Ordering::Relaxed);
     }
 
-    /// Whether its ranks have read each other's memory; none where they may not.
-    #[cfg(test)]
-    pub(crate) fn has_pulled(&self) -> Option<bool> {
-        self.engine.try_acquire().expect("nobody has it").shares.has_pulled()
-    }
-
     #[cfg(test)]
     pub(crate) fn policy(&self) -> Policy {
         self.policy

@@ -11,17 +11,16 @@ mod executor;
 #[cfg(test)]
 mod fuzz;
 pub(crate) mod links;
-mod mapped;
 pub(crate) mod packets;
 mod part;
 pub(crate) mod routes;
-mod staging;
+pub(crate) mod store_tuner;
 mod task;
 #[cfg(test)]
 mod tests;
-pub(crate) mod trial;
 mod trouble;
 pub(crate) mod watched;
+mod zero_copy;
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -44,10 +43,10 @@ use crate::ticket::Ticket;
 use crate::wait::NAP_MIN;
 use bound::{Bound, Broken};
 use links::{Links, SLEEPS_ON_MAX, Wanted};
-use mapped::Shares;
 use packets::Packets;
 use routes::Routes;
-use trial::Trials;
+use store_tuner::StoreTuner;
+use zero_copy::PeerMemory;
 
 /// The memory of one request: sends read `input`, receives write `output`.
 #[derive(Clone, Copy)]
@@ -62,8 +61,8 @@ pub(crate) struct Engine {
     pub(crate) settings: Settings,
     pub(crate) links: Links,
     packets: Packets,
-    pub(crate) shares: Shares,
-    trials: Trials,
+    peer_memory: PeerMemory,
+    tuner: StoreTuner,
     planner: Arc<Planner>,
     choices: Choices,
     cache: Cache<Bound>,
@@ -169,12 +168,12 @@ impl Engine {
         let size = group.size() as usize;
         let choices = Choices::new(planner.planning(Machine::of(group.infos()), &settings));
         Engine {
-            group,
             settings,
             links: Links::new(routes),
             packets: Packets::default(),
-            shares: Shares::default(),
-            trials: Trials::default(),
+            peer_memory: PeerMemory::default(),
+            tuner: StoreTuner::new(group.rank == 0),
+            group,
             choices,
             planner,
             cache: Cache::new(),
@@ -421,7 +420,7 @@ impl Engine {
     pub(crate) fn abandon(&mut self) {
         self.links.abandon();
         std::mem::forget(std::mem::take(&mut self.packets));
-        std::mem::forget(std::mem::take(&mut self.shares));
+        std::mem::forget(std::mem::take(&mut self.peer_memory));
         std::mem::forget(std::mem::take(&mut self.queue));
     }
 
@@ -436,7 +435,7 @@ impl Engine {
         self.links.close();
         self.wanted.clear();
         self.packets = Packets::default();
-        self.shares = Shares::default();
+        self.peer_memory = PeerMemory::default();
         self.cache = Cache::new();
         self.scratch = Vec::new();
         self.foreground = None;
@@ -451,7 +450,7 @@ impl Engine {
             self.choices.memory_bytes() + self.cache.table_bytes() + bound + self.planner.memory_bytes();
         let queue = self.queue.capacity() * size_of::<Queued>();
         let queue = queue + self.foreground.as_ref().map_or(0, |task| task.memory_bytes());
-        let packets = self.packets.memory_bytes() + self.shares.memory_bytes();
+        let packets = self.packets.memory_bytes() + self.peer_memory.memory_bytes();
         self.links.memory_bytes() + packets + self.scratch.capacity() + tables + plans + queue
     }
 }

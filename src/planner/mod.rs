@@ -28,7 +28,6 @@ pub(crate) use choice::{Choice, Choices, has_one_length, mailbox_bytes};
 pub use explain::{Candidate, Explanation, Origin};
 pub(crate) use machine::Machine;
 pub use planning::Planning;
-pub(crate) use planning::folds_in_rank_order;
 
 use crate::error::{Error, Result};
 use crate::options::{SLOTS, Settings};

@@ -15,6 +15,7 @@ use consort_algorithms::catalogue::{self, Algorithm, Shape};
 use consort_algorithms::topology::{self, Topology};
 use consort_algorithms::{Collective, LowerOptions, Plan, lower_all, passes, verify};
 
+use self::exclusion::folds_in_rank_order;
 use super::explain::{Candidate, Explanation, Origin};
 use super::machine::{Machine, even_boxes};
 use crate::call::Call;
@@ -513,8 +514,6 @@ impl Planning {
         }
     }
 }
-
-pub(crate) use exclusion::folds_in_rank_order;
 
 /// The class of a size: the power of two that is not smaller. A choice is made once per class.
 pub(crate) fn size_class(block_bytes: u64) -> u64 {

@@ -21,7 +21,6 @@ mod shm;
 pub mod simnet;
 mod tcp;
 mod transport;
-mod vm;
 
 #[cfg(all(test, feature = "fuzzing"))]
 #[global_allocator]
@@ -38,4 +37,3 @@ pub use transport::{
     Address, Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, PeerState, RemoteRegion,
     Transport,
 };
-pub use vm::read_process;

@@ -39,9 +39,8 @@ const OURS: [Ours; 29] = [
     ),
     variable(
         "CONSORT_CMA",
-        "auto",
-        "whether ranks of one host read each other's ordinary buffers through the system (`process_vm_readv`) in \
-         collectives on more than 64 KiB: `auto` (where that is found to be faster), `never` or `always`",
+        "",
+        "accepted without effect, with a warning: ranks read no other rank's memory through the system (`process_vm_readv`) any more",
     ),
     variable(
         "CONSORT_DEVICE",

@@ -4,18 +4,19 @@
 //! itself.
 
 use std::path::PathBuf;
+use std::sync::Once;
 use std::time::Duration;
 
 use super::{
-    Cma, Options, PLANNER_VERSION, Pinning, Preferences, SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, TIMEOUT_MAX,
+    Options, PLANNER_VERSION, Pinning, Preferences, SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, TIMEOUT_MAX,
     TransportChoice, WIRE_VERSION,
 };
 use crate::environment::{Environment, Origin, Resolved, Setting, Spelling, integer};
 use consort_types::error::{Error, Result};
 
-/// Operations that the flight record holds when a trace is wanted, and the most that can be asked for.
 /// How many operations a rank remembers. A power of two.
 pub const RECORDS: usize = 128;
+/// Operations that the flight record holds when a trace is wanted, and the most that can be asked for.
 pub(super) const RECORDS_FOR_TRACE: usize = 1 << 16;
 const TRACE_RECORDS_MAX: usize = 1 << 22;
 
@@ -36,8 +37,6 @@ pub struct Settings {
     pub transport: TransportChoice,
     /// Of the thread that joins; ranks may differ.
     pub pinning: Pinning,
-    /// Whether ranks read the memory of others through the system.
-    pub cma: Cma,
     /// Channels of a plan, at most.
     pub channels: u16,
     /// The fewest and the most thread blocks of a launch on a device, for one rank.
@@ -62,6 +61,10 @@ impl Settings {
         let environment = Environment::of_process();
         if let Some(trouble) = environment.trouble() {
             crate::notice::warn(trouble);
+        }
+        static SAID: Once = Once::new();
+        if let Some((name, why)) = without_effect(&environment) {
+            SAID.call_once(|| crate::notice::warn(&format!("{name} has no effect: {why}")));
         }
         Ok(Self::resolve_in(options, &environment)?.0)
     }
@@ -105,15 +108,6 @@ impl Settings {
             options.pinning,
             Pinning::None,
             |pinning| pinning.name().to_owned(),
-        )?;
-        let cma = read.value(
-            &[("CONSORT_CMA", &|text| {
-                let cma = Cma::parse(text.trim());
-                cma.map(Some).ok_or_else(|| bad("CONSORT_CMA", text, "one of auto, never, always"))
-            })],
-            options.cma,
-            Cma::Auto,
-            |cma| cma.name().to_owned(),
         )?;
         let (channels, thread_blocks) = channels(&mut read, options)?;
         let bidirectional = read.value(
@@ -168,7 +162,6 @@ impl Settings {
             records,
             transport,
             pinning,
-            cma,
             channels,
             thread_blocks,
             devices: options.devices,
@@ -317,6 +310,12 @@ fn network(options: &Options, environment: &Environment<'_>) -> Result<()> {
         format!("{name} is {:?}, a network that is not there", found.value),
         "there is only Socket (TCP); name it, or no network",
     ))
+}
+
+/// A variable that is set, of those of earlier versions that are accepted and do nothing; and why.
+fn without_effect(environment: &Environment<'_>) -> Option<(&'static str, &'static str)> {
+    let why = "ranks read no other rank's memory through the system (process_vm_readv) any more";
+    environment.text("CONSORT_CMA").map(|_| ("CONSORT_CMA", why))
 }
 
 const CHANNELS_MAX: u16 = 16;

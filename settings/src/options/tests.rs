@@ -128,7 +128,6 @@ fn nonsense_is_named() {
         ("CONSORT_TRANSPORT", "pigeon"),
         ("CONSORT_PIN", "core"),
         ("CONSORT_PIN", ""),
-        ("CONSORT_CMA", "sometimes"),
         ("CONSORT_CHANNELS", "0"),
         ("CONSORT_CHANNELS", "99"),
         ("CONSORT_BIDIRECTIONAL", "yes"),

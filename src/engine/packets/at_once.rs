@@ -210,7 +210,7 @@ impl Engine {
     ) -> AtOnce {
         let Engine { packets, group, sequence, history, queue, .. } = self;
         let Some(board) = packets.board() else { return AtOnce::No };
-        let way = board.way();
+        let store = board.store();
         let Board { me, peers, operations, memory, .. } = board;
         if !queue.is_empty() {
             return AtOnce::No;
@@ -225,7 +225,7 @@ impl Engine {
         *sequence += 1;
         *operations += 1;
         let before = std::mem::replace(history, digest_of(packed, call.count as u64, *sequence, *history));
-        let mut exchange = Exchange::at(known.moves, known.bytes, *history, *operations, way);
+        let mut exchange = Exchange::at(known.moves, known.bytes, *history, *operations, store);
         let recorder = &group.recorder;
         let mut reached = Reached { sent: 0, here: 0, looked: 0 };
         if let Some(lines) = &known.lines {

@@ -166,7 +166,7 @@ impl Engine {
         looks: u32,
     ) -> AtOnce {
         let Engine { packets: Packets::Up(board), group, .. } = self else { return AtOnce::No };
-        let way = board.way();
+        let store = board.store();
         let me = board.me;
         let Some(known @ Known { duo: Some(duo), .. }) = board.memory.latest() else { return AtOnce::No };
         let Some(Some(peer)) = board.peers.get_mut(duo.peer as usize) else { return AtOnce::No };
@@ -193,7 +193,7 @@ impl Engine {
                 now = recorder.ticks();
             }
         }
-        let mut exchange = Exchange::at(known.moves, known.bytes, mark, operation, way);
+        let mut exchange = Exchange::at(known.moves, known.bytes, mark, operation, store);
         exchange.has_sent_up_to((!has_sent).then_some(duo.peer), me, 2);
         let request = Request { call: known.call, sequence, history: before, record };
         let reducer = known.reducer;

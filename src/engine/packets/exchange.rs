@@ -9,7 +9,7 @@ use consort_memory::Arrival;
 use super::{Board, LONG, Peer};
 use crate::Rank;
 use crate::eager::{Moves, RANKS_MAX, Use};
-use crate::engine::trial::STAGED;
+use crate::engine::store_tuner::{store_of, word_of};
 use crate::engine::{Buffers, Progress, Request};
 
 /// An exchange under way.
@@ -27,8 +27,8 @@ pub(crate) struct Exchange {
     /// Everything from ranks below this one is here.
     here: Rank,
     /// How long messages are staged, and what rank 0 says of the next ones.
-    way: u8,
-    said: Option<u8>,
+    store: Store,
+    said: Option<Store>,
 }
 
 /// What an exchange waits for: of whom, and whether for a message or for a slot.
@@ -52,19 +52,19 @@ impl Exchange {
     pub(crate) fn begin(board: &mut Board, moves: Moves, bytes: usize, mark: u64) -> Self {
         board.operations += 1;
         let bytes = if moves.purpose() == Use::Meet { 0 } else { bytes };
-        Self::at(moves, bytes, mark, board.operations, board.way())
+        Self::at(moves, bytes, mark, board.operations, board.store())
     }
 
     /// The operation of a board that has this number.
     #[inline]
-    pub(super) fn at(moves: Moves, bytes: usize, mark: u64, operation: u64, way: u8) -> Self {
+    pub(super) fn at(moves: Moves, bytes: usize, mark: u64, operation: u64, store: Store) -> Self {
         let row = super::row_of(bytes);
-        Exchange { moves, bytes, row, mark, operation, sent: 0, here: 0, way, said: None }
+        Exchange { moves, bytes, row, mark, operation, sent: 0, here: 0, store, said: None }
     }
 
     /// How its messages were staged, if they were long; and what rank 0 said of the next ones, if it sent one.
-    pub(super) fn staged(&self) -> (Option<u8>, Option<u8>) {
-        ((self.row == LONG).then_some(self.way), self.said)
+    pub(super) fn staged(&self) -> (Option<Store>, Option<Store>) {
+        ((self.row == LONG).then_some(self.store), self.said)
     }
 
     /// Bytes of a block.
@@ -124,7 +124,7 @@ impl Exchange {
                 };
                 match peer.inboxes[self.row].look(self.mark) {
                     Arrival::Here if self.row == LONG && self.here == 0 => {
-                        self.said = Some(peer.inboxes[self.row].word() as u8);
+                        self.said = Some(store_of(peer.inboxes[self.row].word()));
                     }
                     Arrival::Here => {}
                     Arrival::Other => return Err(self.here),
@@ -177,16 +177,12 @@ impl Exchange {
                 let target = Target { span, store: Store::Cached };
                 reducer.fold(&[target], &[Source { span: from, raw: true }], false);
             } else {
-                let store = if self.row == LONG {
-                    STAGED[usize::from(self.way) % STAGED.len()]
-                } else {
-                    Store::Cached
-                };
+                let store = if self.row == LONG { self.store } else { Store::Cached };
                 copy(&[Target { span, store }], from);
             }
         }
         if self.row == LONG {
-            out.put_word(u64::from(self.way));
+            out.put_word(word_of(self.store));
         }
         out.send(self.operation, self.mark);
         peer.unanswered = 0;

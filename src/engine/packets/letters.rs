@@ -5,22 +5,20 @@
 //! message is told from others by is the same on both sides, and so are its pieces. The reader says from time to time how
 //! many pieces it has taken; nothing else is sent back. Absent: waiting.
 
-use consort_kernels::{Store, Target, copy};
-use consort_memory::{Arrival, Bell, Counter, Inbox, Outbox, Row, Span, SpanMut, ticks};
+use consort_kernels::{Target, copy};
+use consort_memory::{Arrival, Bell, Counter, Inbox, Outbox, Row, Span, SpanMut};
 use consort_transports::{Connection, CounterKind};
 
 use crate::call::Call;
 use crate::eager::point_to_point::{ROWS, SLOTS_BYTES};
 use crate::engine::Progress;
-use crate::engine::staging::{Staging, TIMED_BYTES_MIN, cost};
+use crate::engine::store_tuner::{Pace, PieceTuner, output_store};
 
 /// Messages up to this length go in pieces of half a slot, so that they overlap with themselves.
 const HALVES_BYTES_MAX: usize = 32 << 10;
 
 /// How many long pieces are sent between two looks at what the peer says.
 const LISTENS: u64 = 16;
-/// Longer messages are written past the caches where they end.
-const STREAMING_BYTES_MIN: usize = 4 << 20;
 
 /// The row of a message of so many bytes.
 #[inline]
@@ -39,7 +37,7 @@ pub(crate) struct Letters {
     out: [Outbox; ROWS.len()],
     inboxes: [Inbox; ROWS.len()],
     bell: Bell,
-    staging: Staging,
+    tuner: PieceTuner,
     /// Pieces sent, and how many of them the peer is known to have taken.
     sent: u64,
     seen: u64,
@@ -47,10 +45,9 @@ pub(crate) struct Letters {
     /// Pieces taken, and where the peer is told of it.
     taken: u64,
     peer_credit: Counter,
-    /// Taken since then; and of those that are long enough, how long that took.
+    /// Taken since then, and how fast.
     unanswered: usize,
-    read_bytes: u64,
-    read_ticks: u64,
+    reads: Pace,
 }
 
 impl Letters {
@@ -67,15 +64,14 @@ impl Letters {
             out: rows(1).map(Outbox::new),
             inboxes: rows(0).map(Inbox::new),
             bell: Bell::new(connection.rows(SLOTS_BYTES, 1, Row::LINE_PAYLOAD_BYTES)?),
-            staging: Staging::default(),
+            tuner: PieceTuner::default(),
             sent: 0,
             seen: 0,
             credit: connection.counter(CounterKind::Credit).clone(),
             taken: 0,
             peer_credit: connection.peer_counter(CounterKind::Credit)?.clone(),
             unanswered: 0,
-            read_bytes: 0,
-            read_ticks: 0,
+            reads: Pace::default(),
         })
     }
 
@@ -106,7 +102,7 @@ impl Letters {
                 out.put_line(piece);
             } else {
                 let span = out.payload().slice(0, bytes);
-                self.staging.write(bytes, |store| copy(&[Target { span, store }], piece));
+                self.tuner.write(bytes, |store| copy(&[Target { span, store }], piece));
             }
             self.sent += 1;
             out.send(self.sent, mark);
@@ -121,7 +117,7 @@ impl Letters {
         if now != self.seen {
             // Those that it tells of are at most half a row, and older than what it has not taken.
             let first = self.sent.saturating_sub(now) + ROWS[ROWS.len() - 1].0 as u64 / 2;
-            self.staging.was_read(first as u32, self.credit.tag(now));
+            self.tuner.was_read(first as u32, self.credit.tag(now));
             self.seen = now;
         }
     }
@@ -153,22 +149,16 @@ impl Letters {
             if row == 0 {
                 inbox.get_line(piece);
             } else {
-                let store = if to.len() >= STREAMING_BYTES_MIN { Store::Streaming } else { Store::Cached };
-                let start = if bytes >= TIMED_BYTES_MIN { ticks() } else { 0 };
-                copy(&[Target { span: piece, store }], inbox.payload().slice(0, bytes));
-                if start != 0 {
-                    self.read_ticks += ticks().wrapping_sub(start);
-                    self.read_bytes += bytes as u64;
-                }
+                let (target, from) =
+                    (Target { span: piece, store: output_store(to.len()) }, inbox.payload().slice(0, bytes));
+                self.reads.time(bytes, || copy(&[target], from));
             }
             inbox.take();
             self.taken += 1;
             self.unanswered += 1;
             if self.unanswered >= inbox.slots() / 2 {
                 self.unanswered = 0;
-                let cost = if self.read_bytes == 0 { 0 } else { cost(self.read_bytes, self.read_ticks) };
-                (self.read_bytes, self.read_ticks) = (0, 0);
-                self.peer_credit.raise(self.taken, cost);
+                self.peer_credit.raise(self.taken, self.reads.take());
             }
             *done += bytes;
         }

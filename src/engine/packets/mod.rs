@@ -24,7 +24,7 @@ mod tests;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use consort_kernels::Reducer;
+use consort_kernels::{Reducer, Store};
 use consort_memory::visits::{self, Visits};
 use consort_memory::{Bell, Counter, Inbox, Outbox, Row};
 use consort_transports::{Address, Connecting, Connection, CounterKind, Endpoint, Layout, TransportError};
@@ -32,7 +32,7 @@ use consort_transports::{Address, Connecting, Connection, CounterKind, Endpoint,
 use super::bound::Broken;
 use super::links::link_error;
 use super::routes::Routes;
-use super::trial::{STAGED, Trial};
+use super::store_tuner::Trial;
 use crate::Rank;
 use crate::call::Call;
 use crate::control::group::Group;
@@ -114,24 +114,24 @@ pub(crate) struct Board {
     memory: at_once::Memory,
     /// How long messages are staged: rank 0 finds it out, and the others do as it says.
     long: Trial,
-    way: u8,
+    store: Store,
 }
 
 impl Board {
     /// How long messages are staged now.
     #[inline]
-    fn way(&self) -> u8 {
-        if self.me == 0 { self.long.way() } else { self.way }
+    fn store(&self) -> Store {
+        if self.me == 0 { self.long.store() } else { self.store }
     }
 
     /// An exchange is over; it took so many ticks, if that is known.
     #[inline]
     pub(crate) fn note(&mut self, exchange: &Exchange, ticks: Option<u64>) {
-        let (Some(way), said) = exchange.staged() else { return };
-        self.way = said.unwrap_or(self.way);
+        let (Some(store), said) = exchange.staged() else { return };
+        self.store = said.unwrap_or(self.store);
         if let Some(ticks) = ticks {
             // Calls of a class differ in length.
-            self.long.note(way, (ticks << 12) / exchange.bytes().max(1) as u64);
+            self.long.note(store, (ticks << 12) / exchange.bytes().max(1) as u64);
         }
     }
 
@@ -335,8 +335,8 @@ impl Meeting {
             peers,
             operations: 0,
             memory: at_once::Memory::default(),
-            long: Trial::new(STAGED.len() as u8),
-            way: 0,
+            long: Trial::default(),
+            store: Store::Cached,
         })))
     }
 }

@@ -5,9 +5,8 @@ use std::task::Poll;
 use consort_memory::Outbox;
 use consort_transports::{Connection, Layout, Loopback, Transport};
 
-use super::{Board, PAYLOADS, Peer, ROWS, Trial, at_once, mailbox_bytes, slots};
+use super::{Board, PAYLOADS, Peer, ROWS, Store, Trial, at_once, mailbox_bytes, slots};
 use crate::Rank;
-use crate::engine::trial::STAGED;
 
 /// Both ends of a connection.
 pub(crate) fn connected(mailbox_bytes: usize) -> [Box<dyn Connection>; 2] {
@@ -52,8 +51,8 @@ fn of(me: Rank, size: u32, mut end: impl FnMut(Rank) -> Box<dyn Connection>) -> 
         peers: (0..size).map(&mut peer).collect(),
         operations: 0,
         memory: at_once::Memory::default(),
-        long: Trial::new(STAGED.len() as u8),
-        way: 0,
+        long: Trial::default(),
+        store: Store::Cached,
     }
 }
 

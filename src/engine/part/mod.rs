@@ -12,18 +12,17 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use consort_algorithms::Block;
-use consort_kernels::Reducer;
+use consort_kernels::{Reducer, Store};
 use consort_memory::{SpanMut, ticks};
 
 use super::bound::{Bearings, Bound, Broken, RealIo, Shape, links_of};
 use super::executor::{Executor, Progress, Sizes, Stop};
 use super::links::{Links, Overdue};
-use super::mapped::Run;
 use super::packets::{Exchange, Packets, Wanted, letters};
 use super::task::Request;
-use super::trial::{PULLED, STAGED};
 use super::trouble::Trouble;
 use super::watched::{Fault, State, Watched};
+use super::zero_copy::Run;
 use super::{Buffers, Engine};
 use crate::Rank;
 use crate::blocks::Blocks;
@@ -64,11 +63,9 @@ pub(super) struct Part {
     /// Bytes of a message that have gone, in phase `Letter`.
     letter_bytes: usize,
     /// How rank 0 says that bytes are staged, and when that was heard.
-    staged: Option<(u8, u64)>,
-    /// Whether ranks might read each other's memory instead.
-    may_pull: bool,
+    staged: Option<(Store, u64)>,
     /// What it does in phase `Mapped`.
-    mapped: Option<(Box<Run>, Reducer)>,
+    mapped: Option<(Run, Reducer)>,
     /// Whom it waits for in phase `Meet`, and for what.
     met: Option<(Rank, Want)>,
     /// What runs it, where a stream does, and how far that was.
@@ -458,8 +455,7 @@ impl Part {
         let scaled = scalar.map(|scalar| bound.reducer.with_scalar(scalar));
         let reducer = scaled.as_ref().unwrap_or(&bound.reducer);
         let scratch = SpanMut::of(scratch.as_mut_slice());
-        let way = self.staged.map_or(0, |(way, _)| way as usize);
-        let staged = STAGED.get(way).copied().unwrap_or(STAGED[0]);
+        let staged = self.staged.map_or(Store::Cached, |(store, _)| store);
         let mut io = RealIo { bound, reducer, links, input, output, scratch, staged };
         let progress = match self.executor.advance(&bound.plan, sizes, &mut io) {
             Ok(progress) => progress,
@@ -472,11 +468,8 @@ impl Part {
         };
         if progress == Progress::Done {
             bound.settle(self.executor.iterations(), &mut engine.links);
-            if let (Some((way, since)), Some(request)) = (self.staged, &self.request) {
-                // What was to be pulled and could not be is no faster for it.
-                let (took, was_pulled) = (ticks().saturating_sub(since), way == PULLED);
-                let took = took << (2 * u32::from(was_pulled));
-                engine.trials.ended(&request.call, self.may_pull, way, took);
+            if let (Some((store, since)), Some(request)) = (self.staged, &self.request) {
+                engine.tuner.ended(&request.call, store, ticks().saturating_sub(since));
             }
             self.phase = Phase::Done;
         }

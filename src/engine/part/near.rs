@@ -2,22 +2,19 @@
 
 use std::task::Poll;
 
-use consort_kernels::{ReduceOp, Reducer};
+use consort_kernels::{ReduceOp, Reducer, Store};
 use consort_memory::ticks;
 
 use super::{Part, Phase, pair_neutral};
 use crate::Rank;
 use crate::call::{Call, Kind};
 use crate::engine::executor::Progress;
-use crate::engine::mapped::{self, Opening, Run, Step};
 use crate::engine::packets::{self, Board, Exchange, Wanted, letters};
 use crate::engine::task::Request;
-use crate::engine::trial::PULLED;
 use crate::engine::trouble::Trouble;
+use crate::engine::zero_copy::{self, Run, Step};
 use crate::engine::{Buffers, Engine};
 use crate::error::Error;
-use crate::options::Cma;
-use crate::planner::folds_in_rank_order;
 
 impl Part {
     /// Its messages are on their way already.
@@ -40,10 +37,7 @@ impl Part {
     ) -> std::result::Result<Poll<()>, Trouble> {
         let request = self.request()?;
         let choice = engine.choices.choose(&request.call)?;
-        let Engine { packets, shares, links, group, trials, settings, .. } = engine;
-        if settings.cma == Cma::Never {
-            shares.never_pull();
-        }
+        let Engine { packets, peer_memory, links, group, tuner, .. } = engine;
         match packets.poll(group, links.routes()) {
             Ok(Poll::Pending) => {
                 self.met = packets.missing();
@@ -55,20 +49,9 @@ impl Part {
         }
         match packets.board() {
             Some(board) if choice.meets => {
-                let algorithm = choice.program.algorithm;
-                let in_rank_order = group.size() == 2 || folds_in_rank_order(algorithm);
-                self.may_pull =
-                    choice.mapped && shares.may_pull() && mapped::may_pull(&request.call, in_rank_order);
-                let way = match (group.rank, settings.cma, self.may_pull) {
-                    (0, Cma::Always, true) => PULLED,
-                    (0, _, may_pull) => trials.way(&request.call, may_pull),
-                    _ => 0,
-                };
-                let pids = shares.pids(group);
-                let me = (group.rank, &*pids);
-                let opening =
-                    Opening { way, may_map: choice.mapped, may_pull: self.may_pull, took: trials.told() };
-                let run = Run::begin(shares, board, links.shm(), &request, me, buffers, opening)?;
+                let sample = tuner.sample(&request.call);
+                let shm = links.shm().filter(|_| choice.mapped);
+                let run = Run::begin(peer_memory, board, shm, &request, group.rank, buffers, sample);
                 self.mapped = Some((run, reducer_of(&request.call, group.size())));
                 self.phase = Phase::Mapped;
             }
@@ -81,7 +64,7 @@ impl Part {
     fn begin_exchange(&mut self, board: &mut Board, request: &Request, ranks: u32) {
         let exchange = Exchange::of(board, request);
         self.exchange = Some((exchange, reducer_of(&request.call, ranks)));
-        self.staged = Some((0, ticks()));
+        self.staged = Some((Store::Cached, ticks()));
         self.phase = Phase::Exchange;
     }
 
@@ -92,24 +75,18 @@ impl Part {
         buffers: Buffers<'_>,
     ) -> std::result::Result<Option<Progress>, Trouble> {
         let request = self.request()?;
-        let Engine { packets, shares, links, group, trials, .. } = engine;
+        let Engine { packets, peer_memory, links, tuner, .. } = engine;
         let (Some((run, reducer)), Some(board)) = (&mut self.mapped, packets.board()) else {
             return Err(Error::internal("mapped buffers without a board").into());
         };
-        let step = run.advance(shares, board, links.shm(), group.rank, reducer, buffers);
+        let step = run.advance(peer_memory, board, links.shm(), reducer, buffers);
         match step {
             Ok(Step::Progress(progress)) => {
                 self.wanted = run.wanted(board);
                 if progress == Progress::Done {
                     if let Some((run, _)) = self.mapped.take() {
-                        if group.rank == 0 {
-                            trials.heard(run.took());
-                        }
-                        if let Some(since) = run.pulled() {
-                            let took = ticks().saturating_sub(since);
-                            trials.ended(&request.call, self.may_pull, PULLED, took);
-                        }
-                        run.end(shares);
+                        tuner.agree(run.samples());
+                        run.end(peer_memory);
                     }
                     self.phase = Phase::Done;
                 }
@@ -117,11 +94,8 @@ impl Part {
             }
             Ok(Step::Declined) => {
                 if let Some((run, _)) = self.mapped.take() {
-                    if group.rank == 0 {
-                        trials.heard(run.took());
-                    }
-                    self.staged = Some((run.way(), ticks()));
-                    run.end(shares);
+                    self.staged = Some((tuner.agree(run.samples()), ticks()));
+                    run.end(peer_memory);
                 }
                 let choice = engine.choices.choose(&request.call)?;
                 if choice.packets
@@ -133,9 +107,9 @@ impl Part {
                 }
                 Ok(None)
             }
-            Err(mapped::Stop::Mismatch(peer)) => Err(Trouble::Mismatch { request, peer }),
-            Err(mapped::Stop::Broken(broken)) => Err(self.fault(broken)),
-            Err(mapped::Stop::Failed(error)) => Err(error.into()),
+            Err(zero_copy::Stop::Mismatch(peer)) => Err(Trouble::Mismatch { request, peer }),
+            Err(zero_copy::Stop::Broken(broken)) => Err(self.fault(broken)),
+            Err(zero_copy::Stop::Failed(error)) => Err(error.into()),
         }
     }
 

@@ -71,6 +71,6 @@ pub(super) fn unprovable(algorithm: Algorithm, collective: Collective, ranks: u3
 }
 
 /// Contributions are folded from the first rank to the last, whatever the piece.
-pub(crate) fn folds_in_rank_order(algorithm: Algorithm) -> bool {
+pub(super) fn folds_in_rank_order(algorithm: Algorithm) -> bool {
     matches!(algorithm, Algorithm::Direct { .. } | Algorithm::TwoShot)
 }

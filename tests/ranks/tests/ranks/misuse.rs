@@ -4,6 +4,7 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use consort::{Call, Communicator, DataType, Error, Options, ReduceOp, Result, Span, SpanMut};
+use consort_tests::own_process::in_own_process;
 use consort_tests::system::{SOON, eventually};
 use consort_tests::{Links, on_ranks};
 
@@ -214,4 +215,25 @@ fn two_threads_on_one_communicator() {
             first.join().expect("no panic")
         })
     });
+}
+
+/// `CONSORT_CMA` acted in earlier versions.
+#[test]
+fn a_variable_that_no_longer_acts_is_said_once_a_process() {
+    let file = std::env::temp_dir().join(format!("consort-without-effect-{}", std::process::id()));
+    std::fs::write(&file, "CONSORT_CMA=always\n").expect("a file of variables");
+    let test = "misuse::a_variable_that_no_longer_acts_is_said_once_a_process";
+    for (variable, value) in [("CONSORT_CMA", "whatever"), ("NCCL_CONF_FILE", file.to_str().expect("a name"))]
+    {
+        let said = in_own_process(test, &[(variable, value)], || {
+            for _ in 0..2 {
+                for comm in Communicator::local(2).expect("it is no error") {
+                    drop(comm);
+                }
+            }
+        });
+        let Some(said) = said else { return };
+        assert_eq!(said.matches("CONSORT_CMA has no effect").count(), 1, "{variable}={value}: {said}");
+    }
+    let _ = std::fs::remove_file(file);
 }

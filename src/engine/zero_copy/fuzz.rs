@@ -11,7 +11,8 @@ use consort_memory::{Outbox, Span};
 use consort_transports::fuzzing::{Input, Seen, Target, fuzz};
 use consort_transports::{Lent, Shm};
 
-use super::notes::{Entry, Notice, Place};
+use super::offer::{Announcement, Note, Offer, Place};
+use super::peer_memory::{ANNOUNCED_MAX, MAPPED_MAX};
 use super::tests::{BYTES, COUNT, Side, memory};
 use super::{Run, Step, Stop};
 use crate::call::Call;
@@ -21,7 +22,7 @@ use crate::engine::{Buffers, Progress, Request};
 /// The tables of a rank, its plans, and what fetches the files; those are mapped and not counted.
 const TARGET: Target = Target {
     name: "engine-notes",
-    command: "-p consort --lib mapped::fuzz::notes",
+    command: "-p consort --lib zero_copy::fuzz::notes",
     bytes_max: 1 << 20,
     inputs: 5_000,
 };
@@ -43,8 +44,8 @@ impl Stage {
         Stage { own, theirs, desk, lent }
     }
 
-    fn notice(&self) -> Notice {
-        Notice::of(self.theirs.area(), &self.lent)
+    fn announcement(&self) -> Announcement {
+        Announcement::of(self.theirs.area(), &self.lent)
     }
 }
 
@@ -71,8 +72,8 @@ fn go(
     buffers: Buffers<'_>,
 ) -> std::result::Result<Step, Stop> {
     for _ in 0..200 {
-        let step = side.advance(run, 0, reducer, buffers)?;
-        if step == Step::Declined || step == Step::Progress(Progress::Done) || !run.is_fetching() {
+        let step = side.advance(run, reducer, buffers)?;
+        if step == Step::Declined || step == Step::Progress(Progress::Done) || !run.is_importing() {
             return Ok(step);
         }
         stage.desk.desk().serve();
@@ -109,7 +110,7 @@ fn notes(stage: &Stage, input: &Input, seen: &mut Seen) {
                 if matches!(step, Step::Progress(Progress::Blocked | Progress::Moved)) {
                     return;
                 }
-                run.end(&mut side.shares);
+                run.end(&mut side.memory);
             }
             Err(Stop::Mismatch(peer)) => {
                 assert_eq!(peer, 1);
@@ -121,8 +122,8 @@ fn notes(stage: &Stage, input: &Input, seen: &mut Seen) {
             }
             Err(Stop::Failed(error)) => return seen.note_text(&error.to_string()),
         }
-        let known = &side.shares.known[1];
-        assert!(known.notices.len() <= super::NOTICES_MAX && known.mapped.len() <= super::MAPPED_MAX);
+        let known = &side.memory.known[1];
+        assert!(known.announced.len() <= ANNOUNCED_MAX && known.mapped.len() <= MAPPED_MAX);
     }
 }
 
@@ -150,40 +151,38 @@ fn notes_of_any_bytes_are_followed_waited_for_or_refused() {
     let key = stage.theirs.area().key();
     let place = |offset: u64| Place { key, offset };
     let said = |how: u8, note: &[u8]| [&[how][..], note].concat();
-    // Entry, notices, verdict and exit of each round, rightly marked.
-    let entry = |offset: u64, tells: bool| {
-        said(
-            0,
-            &Entry { input: place(offset), output: place(offset), tells, way: 1, ..Entry::default() }
-                .encode(),
-        )
+    // Offer, announcement, verdict and exit of each round, rightly marked.
+    let entry = |offset: u64, announces: bool| {
+        said(0, &Note { offer: Offer { places: [place(offset); 2], announces }, sample: 1 }.encode())
     };
-    let told = |notice: Notice| said(1 | 1 << 2, &Notice::encode_list(&[notice, notice]));
+    let announced = |announcement: Announcement| {
+        said(1 | 1 << 2, &Announcement::encode_list(&[announcement, announcement]))
+    };
     let (verdict, exit) = (said(2 | 2 << 2, &[1]), said(2 | 3 << 2, &[]));
     let mut originals = Vec::new();
     for number in 0..8u8 {
         let chosen = vec![0, number, number, number + 1];
-        let honest = [entry(0, true), told(stage.notice()), verdict.clone(), exit.clone()];
+        let honest = [entry(0, true), announced(stage.announcement()), verdict.clone(), exit.clone()];
         let again = [entry(0, false), exit.clone()];
         originals.push([&[chosen.clone()][..], &honest, &again, &again].concat());
         for offset in [1, BYTES as u64, u64::MAX, u64::MAX - BYTES as u64] {
-            let wild = [entry(offset, true), told(stage.notice()), verdict.clone(), exit.clone()];
+            let wild = [entry(offset, true), announced(stage.announcement()), verdict.clone(), exit.clone()];
             originals.push([&[chosen.clone()][..], &wild].concat());
         }
-        let notice = stage.notice();
+        let announcement = stage.announcement();
         for wrong in [
-            Notice { bytes: u64::MAX, ..notice },
-            Notice { bytes: 0, ..notice },
-            Notice { bytes: 1, ..notice },
-            Notice { file_offset: 1, ..notice },
-            Notice { file_offset: u64::MAX - 4095, ..notice },
-            Notice { lent: [0; Lent::NOTICE_BYTES], ..notice },
-            Notice { key: 0, ..notice },
+            Announcement { bytes: u64::MAX, ..announcement },
+            Announcement { bytes: 0, ..announcement },
+            Announcement { bytes: 1, ..announcement },
+            Announcement { file_offset: 1, ..announcement },
+            Announcement { file_offset: u64::MAX - 4095, ..announcement },
+            Announcement { lent: [0; Lent::NOTICE_BYTES], ..announcement },
+            Announcement { key: 0, ..announcement },
         ] {
-            let wild = [entry(0, true), told(wrong), verdict.clone(), exit.clone()];
+            let wild = [entry(0, true), announced(wrong), verdict.clone(), exit.clone()];
             originals.push([&[chosen.clone()][..], &wild].concat());
         }
-        let refusing = [entry(0, true), told(notice), said(2 | 2 << 2, &[0])];
+        let refusing = [entry(0, true), announced(announcement), said(2 | 2 << 2, &[0])];
         originals.push([&[chosen.clone()][..], &refusing, &again].concat());
     }
     fuzz(&TARGET, originals, |input, seen| notes(&stage, input, seen));

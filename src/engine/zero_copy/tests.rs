@@ -1,16 +1,17 @@
 //! Two ranks in one thread, with areas that come and go; and what they tell each other, as bytes.
 
+use std::sync::Arc;
+
 use consort_kernels::{DataType, ReduceOp, Reducer};
-use consort_memory::areas::SharedMemory;
-use consort_memory::{Span, SpanMut};
+use consort_memory::areas::{Area, SharedMemory};
+use consort_memory::{Mapping, Span, SpanMut};
 use consort_transports::{Lent, Shm};
 
-use super::notes::{Entry, Notice, Opening, Place};
+use super::offer::{Announcement, Note, Offer, Place};
+use super::peer_memory::{ANNOUNCED_MAX, Export, Known, MAPPED_MAX};
 use super::*;
-use crate::call::Call;
 use crate::engine::packets::{Board, sides};
-use crate::engine::trial::PULLED;
-use crate::engine::{Buffers, Progress, Request};
+use crate::engine::{Buffers, Request};
 
 /// Elements of the calls here.
 pub(super) const COUNT: usize = 3000;
@@ -18,44 +19,40 @@ pub(super) const BYTES: usize = COUNT * 4;
 
 /// One of two ranks.
 pub(super) struct Side {
-    pub(super) shares: Shares,
+    pub(super) memory: PeerMemory,
     pub(super) board: Board,
     pub(super) shm: Shm,
-    opening: Opening,
 }
 
 impl Side {
     pub(super) fn new(board: Board) -> Self {
-        let opening = Opening { may_map: true, ..Opening::default() };
-        Side { shares: Shares::default(), board, shm: Shm::new().expect("a desk"), opening }
+        Side { memory: PeerMemory::default(), board, shm: Shm::new().expect("a desk") }
     }
 
-    pub(super) fn begin(&mut self, me: Rank, request: &Request, buffers: Buffers<'_>) -> Box<Run> {
-        let Side { shares, board, shm, opening } = self;
-        let processes = [std::process::id(); 2];
-        Run::begin(shares, board, Some(shm), request, (me, &processes), buffers, *opening).expect("a plan")
+    pub(super) fn begin(&mut self, me: Rank, request: &Request, buffers: Buffers<'_>) -> Run {
+        let Side { memory, board, shm } = self;
+        Run::begin(memory, board, Some(shm), request, me, buffers, 0)
     }
 
     pub(super) fn advance(
         &mut self,
         run: &mut Run,
-        me: Rank,
         reducer: &Reducer,
         buffers: Buffers<'_>,
     ) -> std::result::Result<Step, Stop> {
-        let Side { shares, board, shm, .. } = self;
-        run.advance(shares, board, Some(shm), me, reducer, buffers)
+        let Side { memory, board, shm } = self;
+        run.advance(memory, board, Some(shm), reducer, buffers)
     }
 
-    /// The keys of what the other rank has told of, and of what of it is mapped here.
+    /// The keys of what the other rank has announced, and of what of it is mapped here.
     fn knows(&self, rank: usize) -> (Vec<u64>, Vec<u64>) {
-        let known = &self.shares.known[rank];
-        let notices = known.notices.iter().map(|notice| notice.key).collect();
-        (notices, known.mapped.iter().map(|(key, _)| *key).collect())
+        let known = &self.memory.known[rank];
+        let announced = known.announced.iter().map(|announcement| announcement.key).collect();
+        (announced, known.mapped.iter().map(|(key, _)| *key).collect())
     }
 
-    fn has_told(&self) -> Vec<u64> {
-        self.shares.told.iter().map(|told| told.key).collect()
+    fn exports(&self) -> Vec<u64> {
+        self.memory.exports.iter().map(|export| export.key).collect()
     }
 }
 
@@ -91,12 +88,12 @@ impl Pair {
         for _ in 0..100_000 {
             for me in 0..2 {
                 let Some(mut run) = runs[me].take() else { continue };
-                match self.sides[me].advance(&mut run, me as Rank, &reducer, buffers[me]) {
-                    Ok(Step::Progress(Progress::Done)) => run.end(&mut self.sides[me].shares),
+                match self.sides[me].advance(&mut run, &reducer, buffers[me]) {
+                    Ok(Step::Progress(Progress::Done)) => run.end(&mut self.sides[me].memory),
                     Ok(Step::Progress(_)) => runs[me] = Some(run),
                     Ok(Step::Declined) => {
                         declined += 1;
-                        run.end(&mut self.sides[me].shares);
+                        run.end(&mut self.sides[me].memory);
                     }
                     Err(Stop::Failed(error)) => failed.push(error.to_string()),
                     Err(Stop::Broken(Broken { peer, error })) => {
@@ -105,7 +102,7 @@ impl Pair {
                     Err(Stop::Mismatch(peer)) => failed.push(format!("a mismatch with {peer}")),
                 }
                 if self.withholds {
-                    self.sides[1].shares.told.iter_mut().for_each(|told| told.lent = None);
+                    self.sides[1].memory.exports.iter_mut().for_each(|export| export.lent = None);
                 }
                 // As the control thread does.
                 self.sides.iter().for_each(|side| side.shm.desk().serve());
@@ -143,60 +140,30 @@ fn numbers_of(span: SpanMut<'_>) -> Vec<i32> {
 }
 
 #[test]
-fn a_buffer_that_cannot_be_read_is_a_matter_of_its_call() {
-    let mut pair = Pair::new();
-    let opening = Opening { way: PULLED, may_pull: true, ..Opening::default() };
-    pair.sides.iter_mut().for_each(|side| side.opening = opening);
-    let (mut one, mut other) = (vec![1i32; COUNT], vec![2i32; COUNT]);
-    for nth in 0..3 {
-        let mut hidden = vec![0i32; COUNT];
-        pair.sides[1].shares.unreadable = Some(hidden.as_ptr() as usize);
-        let end = pair.sum([SpanMut::of(&mut one), SpanMut::of(&mut hidden)]);
-        assert_eq!(end, End::Declined, "{nth}");
-        if pair.sides.iter().any(|side| side.shares.pulls == Pulls::Forbidden) {
-            assert_eq!(nth, 0, "forbidden after it was proved");
-            return println!("SKIP: the system lets nobody read the memory of processes here");
-        }
-        assert_eq!(pair.sum([SpanMut::of(&mut one), SpanMut::of(&mut other)]), End::Done);
-        assert!(pair.sides.iter().all(|side| side.shares.pulls == Pulls::Proved));
-    }
-    // 1 and 2 make 3, twice that, and so on, on both.
-    assert_eq!((one, other), (vec![12; COUNT], vec![12; COUNT]));
-}
-
-#[test]
 fn what_ranks_say_of_buffers_survives_being_sent() {
     for nth in 0..200u64 {
         let word = |salt: u64| (nth + salt).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let place = |salt: u64| Place { key: word(salt), offset: word(salt + 1) };
-        let entry = Entry {
-            input: place(1),
-            output: place(5),
-            tells: nth % 2 == 1,
-            way: nth as u8,
-            took: word(9) as u32,
-            may_pull: nth % 3 == 1,
-            has_pulled: nth % 5 == 1,
-            witness: (nth, !nth),
-        };
-        assert_eq!(Entry::decode(Span::of(&entry.encode())), entry);
-        let notice = |salt: u64| Notice {
+        let offer = Offer { places: [place(1), place(5)], announces: nth % 2 == 1 };
+        let note = Note { offer, sample: word(9) };
+        assert_eq!(Note::decode(Span::of(&note.encode())), note);
+        let announcement = |salt: u64| Announcement {
             key: word(salt),
             bytes: word(salt + 1),
             file_offset: word(salt + 2),
             lent: std::array::from_fn(|at| word(at as u64) as u8),
         };
-        let list: Vec<Notice> = (0..nth % 3).map(notice).collect();
-        let mut bytes = Notice::encode_list(&list);
-        assert!(bytes.len() <= Notice::LIST_BYTES_MAX);
+        let list: Vec<Announcement> = (0..nth % 3).map(announcement).collect();
+        let mut bytes = Announcement::encode_list(&list);
+        assert!(bytes.len() <= Announcement::LIST_BYTES_MAX);
         // A slot has bytes of earlier messages behind it.
-        bytes.resize(Notice::LIST_BYTES_MAX, 0xee);
-        assert_eq!(Notice::decode_list(Span::of(&bytes)).collect::<Vec<_>>(), list);
+        bytes.resize(Announcement::LIST_BYTES_MAX, 0xee);
+        assert_eq!(Announcement::decode_list(Span::of(&bytes)).collect::<Vec<_>>(), list);
     }
     // A longer list than there can be is read as far as there is one.
-    let mut bytes = vec![1; Notice::LIST_BYTES_MAX];
+    let mut bytes = vec![1; Announcement::LIST_BYTES_MAX];
     bytes[..8].copy_from_slice(&u64::MAX.to_le_bytes());
-    assert_eq!(Notice::decode_list(Span::of(&bytes)).count(), 2);
+    assert_eq!(Announcement::decode_list(Span::of(&bytes)).count(), 2);
 }
 
 #[test]
@@ -215,36 +182,36 @@ fn mappings_are_few_and_the_one_used_longest_ago_goes_first() {
 }
 
 #[test]
-fn both_sides_forget_the_same_notices() {
+fn both_sides_forget_the_same_announcements() {
     let shm = Shm::new().expect("a desk");
-    let (mut teller, mut hearer) = (Shares::default(), Known::default());
+    let (mut exporter, mut importer) = (PeerMemory::default(), Known::default());
     let areas: Vec<SharedMemory> = (0..3).map(|_| memory()).collect();
-    let notice = |area: &Arc<Area>, key: u64| {
+    let announcement = |area: &Arc<Area>, key: u64| {
         let lent = Lent::new(&shm, area.file()).expect("it is lent");
-        (Notice { key, ..Notice::of(area, &lent) }, lent)
+        (Announcement { key, ..Announcement::of(area, &lent) }, lent)
     };
-    for key in 1..=2 * NOTICES_MAX as u64 + 5 {
+    for key in 1..=2 * ANNOUNCED_MAX as u64 + 5 {
         let area = areas[key as usize % 3].area();
-        let (notice, lent) = notice(area, key);
-        teller.tell(area, lent);
-        teller.told.back_mut().expect("it was told").key = key;
-        hearer.hear(notice);
-        let told: Vec<u64> = teller.told.iter().map(|told| told.key).collect();
-        let heard: Vec<u64> = hearer.notices.iter().map(|notice| notice.key).collect();
-        assert_eq!(told, heard);
-        assert_eq!(told, (key.saturating_sub(NOTICES_MAX as u64) + 1..=key).collect::<Vec<_>>());
+        let (announcement, lent) = announcement(area, key);
+        exporter.export(area, lent);
+        exporter.exports.back_mut().expect("it was exported").key = key;
+        importer.add(announcement);
+        let exported: Vec<u64> = exporter.exports.iter().map(|export| export.key).collect();
+        let known: Vec<u64> = importer.announced.iter().map(|announcement| announcement.key).collect();
+        assert_eq!(exported, known);
+        assert_eq!(exported, (key.saturating_sub(ANNOUNCED_MAX as u64) + 1..=key).collect::<Vec<_>>());
     }
 }
 
 #[test]
-fn a_freed_area_is_never_read_again_and_another_is_told_of() {
+fn a_freed_area_is_never_read_again_and_another_is_announced() {
     let mut pair = Pair::new();
     let (kept, freed) = (memory(), memory());
     assert!(pair.sums([&kept, &freed], [1, 2]));
     let (key, start) = (freed.area().key(), freed.area().start());
     assert_eq!(pair.sides[0].knows(1), (vec![key], vec![key]));
-    assert_eq!(pair.sides[1].has_told(), [key]);
-    let stale = pair.sides[0].shares.known[1].mapped(key).expect("it is mapped");
+    assert_eq!(pair.sides[1].exports(), [key]);
+    let stale = pair.sides[0].memory.known[1].mapped(key).expect("it is mapped");
     drop(freed);
     assert_eq!(numbers_of(stale.span(0, BYTES)), vec![0; COUNT], "what is mapped is nothing");
     stale.span(0, BYTES).copy_from(Span::of(&vec![77; COUNT]));
@@ -257,9 +224,9 @@ fn a_freed_area_is_never_read_again_and_another_is_told_of() {
     let now = other.area().key();
     assert_ne!(now, key);
     assert_eq!(pair.sides[0].knows(1), (vec![key, now], vec![key, now]));
-    let is_lent = |told: &Told| (told.key, told.lent.is_some());
+    let is_lent = |export: &Export| (export.key, export.lent.is_some());
     assert_eq!(
-        pair.sides[1].shares.told.iter().map(is_lent).collect::<Vec<_>>(),
+        pair.sides[1].memory.exports.iter().map(is_lent).collect::<Vec<_>>(),
         [(key, false), (now, true)],
         "nobody can fetch what is freed"
     );
@@ -269,7 +236,7 @@ fn a_freed_area_is_never_read_again_and_another_is_told_of() {
 fn more_areas_than_are_known_are_used_in_turn() {
     let mut pair = Pair::new();
     let mine = memory();
-    let many: Vec<SharedMemory> = (0..NOTICES_MAX + 20).map(|_| memory()).collect();
+    let many: Vec<SharedMemory> = (0..ANNOUNCED_MAX + 20).map(|_| memory()).collect();
     for nth in 0..2 * many.len() {
         // The second time it is known no more.
         assert!(pair.sums([&mine, &many[nth % many.len()]], [nth as i32, 1]), "call {nth}");
@@ -277,11 +244,11 @@ fn more_areas_than_are_known_are_used_in_turn() {
         assert!(pair.sums([&mine, &many[nth % 7]], [2, nth as i32]), "call {nth}");
         for me in 0..2 {
             let (heard, mapped) = pair.sides[me].knows(1 - me);
-            assert_eq!(heard, pair.sides[1 - me].has_told(), "both count alike");
-            assert!(heard.len() <= NOTICES_MAX && mapped.len() <= MAPPED_MAX);
+            assert_eq!(heard, pair.sides[1 - me].exports(), "both count alike");
+            assert!(heard.len() <= ANNOUNCED_MAX && mapped.len() <= MAPPED_MAX);
         }
     }
-    assert_eq!(pair.sides[0].knows(1).0.len(), NOTICES_MAX);
+    assert_eq!(pair.sides[0].knows(1).0.len(), ANNOUNCED_MAX);
     assert_eq!(pair.sides[0].knows(1).1.len(), MAPPED_MAX);
 }
 
@@ -305,9 +272,57 @@ fn who_cannot_map_again_what_it_forgot_says_whose_it_is_and_why() {
     for theirs in &many {
         assert!(pair.sums([&mine, theirs], [1, 2]));
     }
-    pair.sides[1].shares.told.iter_mut().for_each(|told| told.lent = None);
+    pair.sides[1].memory.exports.iter_mut().for_each(|export| export.lent = None);
     assert!(pair.sums([&mine, &many[1]], [3, 4]), "it is still mapped");
     let End::Failed(texts) = pair.sum([mine.span(), many[0].span()]) else { panic!("it was forgotten") };
     let [text] = &texts[..] else { panic!("rank 1 has all: {texts:?}") };
     assert!(text.starts_with("rank 0 has no memory of rank 1: shm: the peer closed"), "{text}");
+}
+
+#[test]
+fn ranks_offer_exactly_what_plans_touch() {
+    use consort_algorithms::plan::Region;
+    let kinds = [
+        Kind::AllReduce,
+        Kind::Reduce,
+        Kind::Broadcast,
+        Kind::ReduceScatter,
+        Kind::AllGather,
+        Kind::AllToAll,
+        Kind::Gather,
+        Kind::Scatter,
+    ];
+    for (kind, size) in kinds.into_iter().flat_map(|kind| [2, 3, 5].map(|size| (kind, size))) {
+        // The root is rank 0, from which plans count.
+        let call = Call::new(kind, DataType::Int32, None, 0, COUNT);
+        let mut named = vec![[false; 2]; size as usize];
+        for me in 0..size {
+            let plan = PeerMemory::default().plan(kind.collective(), size, me, 0).expect("a plan");
+            for region in &plan.regions {
+                let (rank, which) = match region.region {
+                    Region::Input(rank) => (rank.0, 0),
+                    Region::Output(rank) => (rank.0, 1),
+                    other => panic!("{kind:?}: {other:?}"),
+                };
+                named[rank as usize][which] |= rank != me;
+            }
+        }
+        let touched: Vec<[bool; 2]> = (0..size).map(|rank| touched(&call, rank)).collect();
+        assert_eq!(named, touched, "{kind:?} of {size}");
+    }
+}
+
+#[test]
+fn memory_that_was_not_announced_is_refused_and_whose_it_is_is_said() {
+    let mut pair = Pair::new();
+    let (mine, theirs) = (memory(), memory());
+    assert!(pair.sums([&mine, &theirs], [1, 2]));
+    // As if rank 0 had never heard of it.
+    pair.sides[0].memory.known[1] = Known::default();
+    let End::Failed(texts) = pair.sum([mine.span(), theirs.span()]) else { panic!("it has no mapping") };
+    let [text] = &texts[..] else { panic!("rank 1 has all: {texts:?}") };
+    assert!(
+        text.starts_with("rank 0 has no memory of rank 1: shm: ") && text.contains("announced"),
+        "{text}"
+    );
 }

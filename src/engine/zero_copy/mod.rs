@@ -1,0 +1,71 @@
+//! Zero-copy collectives: every rank of a host reads and writes the others' buffers where they are, and nothing is staged.
+//!
+//! What runs is the folds of the verified [`mapped`](consort_algorithms::mapped()) plan. Its entry is a round of notes in which
+//! ranks [offer](offer::Offer) their buffers; its exit is another. If some buffer cannot be offered, all ranks see that in the
+//! first round, and take the planned way. [`run`] draws the stages.
+//!
+//! Invariant: no rank writes to another's memory but between the two rounds, and none after that rank's call has
+//! returned, whatever happens: see [`Run::withdraw`]. Memory of others is mapped when it is first used, kept, and
+//! forgotten oldest first. Absent: waiting, staging, messages.
+
+mod folds;
+#[cfg(test)]
+mod fuzz;
+mod offer;
+mod peer_memory;
+mod run;
+#[cfg(test)]
+mod tests;
+
+use crate::Rank;
+use crate::call::{Call, Kind};
+use crate::engine::Progress;
+use crate::engine::bound::Broken;
+use crate::error::Error;
+
+pub(crate) use peer_memory::PeerMemory;
+pub(crate) use run::Run;
+
+/// What a turn came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    Progress(Progress),
+    /// Some buffer cannot be mapped, or none may be: the operation goes the planned way.
+    Declined,
+}
+
+/// Why a run cannot go on.
+pub(crate) enum Stop {
+    /// A rank is in another operation.
+    Mismatch(Rank),
+    /// What a rank offers cannot be had, as when that rank is gone.
+    Broken(Broken),
+    Failed(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Stop::Failed(error)
+    }
+}
+
+impl From<Rank> for Stop {
+    fn from(peer: Rank) -> Self {
+        Stop::Mismatch(peer)
+    }
+}
+
+/// Whether others touch the input and the output of a rank.
+fn touched(call: &Call, rank: Rank) -> [bool; 2] {
+    let is_root = rank == call.root;
+    match call.kind {
+        Kind::AllReduce => [true, true],
+        Kind::Reduce => [true, is_root],
+        Kind::Broadcast => [is_root, true],
+        Kind::ReduceScatter => [true, false],
+        Kind::AllGather | Kind::AllToAll => [false, true],
+        Kind::Gather => [false, is_root],
+        Kind::Scatter => [is_root, false],
+        _ => [false, false],
+    }
+}
