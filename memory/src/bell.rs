@@ -3,7 +3,7 @@
 //! The sleeper arms its bell, passes a fence, looks once more, and sleeps; the bell stays armed until somebody rings. The other party sends, and rings if it sees
 //! that the bell is armed: one load of a line that is written only when somebody goes to sleep.
 //!
-//! Invariant: where the one who rings has [passed](crate::visits::pass) a fence between sending and looking, a sleeper is
+//! Invariant: where the one who rings has [passed](crate::access_epoch::fence) a fence between sending and looking, a sleeper is
 //! always woken; where not, as in the shortest calls, a ring may be missed in the nanoseconds in which a store is on its
 //! way, and the sleeper's own limit ends the sleep. Absent: what is waited for.
 

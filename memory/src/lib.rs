@@ -4,6 +4,7 @@
 //! as long as what refers to it. Deliberately absent: peers, collectives, reduction.
 
 #[cfg(not(loom))]
+pub mod access_epoch;
 pub mod areas;
 mod bell;
 mod counter;
@@ -23,7 +24,6 @@ mod span;
 pub mod sync;
 #[cfg(not(loom))]
 mod ticks;
-pub mod visits;
 
 #[cfg(not(loom))]
 pub use areas::{SharedBuffer, SharedMemory};

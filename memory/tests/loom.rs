@@ -3,8 +3,8 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p consort-memory --release --test loom`
 #![cfg(loom)]
 
+use consort_memory::access_epoch::{self, AccessEpoch};
 use consort_memory::sync::Exclusive;
-use consort_memory::visits::{self, Visits};
 use consort_memory::{Arrival, Bell, Counter, Inbox, Outbox, Row};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -227,35 +227,35 @@ fn who_answers_needs_no_credit() {
     });
 }
 
-/// A visitor that comes while the host forbids either sees it or is seen; memory is written by one of them at a time.
+/// An epoch that begins while the owner forbids either sees it or is seen; memory is written by one of them at a time.
 #[test]
-fn a_host_that_forbids_is_alone_once_nobody_is_there() {
+fn an_owner_that_forbids_is_alone_once_no_epoch_is_open() {
     loom::model(|| {
         let counters = [Counter::standalone(), Counter::standalone()];
         let rows = [Row::standalone(1), Row::standalone(1)];
         let side = |me: usize| {
-            Visits::new(
+            AccessEpoch::new(
                 counters[me].clone(),
                 counters[1 - me].clone(),
                 Outbox::new(rows[1 - me].clone()),
                 Inbox::new(rows[me].clone()),
             )
         };
-        let (mut host, mut visitor) = (side(0), side(1));
+        let (mut owner, mut peer) = (side(0), side(1));
         let memory = Arc::new(UnsafeCell::new(0u32));
         let theirs = Arc::clone(&memory);
         let guest = thread::spawn(move || {
-            visitor.come();
-            visits::pass();
-            if !visitor.is_forbidden() {
+            peer.begin();
+            access_epoch::fence();
+            if !peer.is_forbidden() {
                 // SAFETY: the model checker's cell is valid, and it reports any access that is not alone.
                 theirs.with_mut(|memory| unsafe { *memory += 1 });
             }
-            visitor.leave();
+            peer.end();
         });
-        host.forbid();
-        visits::pass();
-        while host.is_visited() {
+        owner.forbid();
+        access_epoch::fence();
+        while owner.is_open() {
             thread::yield_now();
         }
         // SAFETY: as above.
@@ -277,7 +277,7 @@ fn a_sleeper_is_woken_by_who_has_sent_and_rung() {
         let (mut out, inbox) = (Outbox::new(row.clone()), Inbox::new(row));
         let sender = thread::spawn(move || {
             out.send(1, 0);
-            visits::pass();
+            access_epoch::fence();
             other.ring();
         });
         sleeper.arm();

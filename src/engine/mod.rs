@@ -27,7 +27,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use consort_memory::{Bell, Held, HeldRead, Span, SpanMut, visits};
+use consort_memory::{Bell, Held, HeldRead, Span, SpanMut, access_epoch};
 
 pub(crate) use bound::Bearings;
 pub(crate) use executor::{Executor, Io, Piece, Progress, Sizes, Stop};
@@ -335,7 +335,7 @@ impl Engine {
     /// Wakes the ranks that sleep while they wait for what this one has sent.
     pub(crate) fn ring(&mut self) {
         // Between what was sent and what is looked at.
-        visits::pass();
+        access_epoch::fence();
         self.links.ring();
         if let Some(board) = self.packets.board() {
             board.ring();

@@ -268,7 +268,7 @@ impl Pace {
     /// Ticks for 2^16 bytes, or 0 if no piece was timed; begins anew.
     pub(super) fn take(&mut self) -> u64 {
         let Pace { bytes, ticks } = std::mem::take(self);
-        if bytes == 0 { 0 } else { ((ticks << PACE_UNIT) / bytes).max(1) }
+        (ticks << PACE_UNIT).checked_div(bytes).map_or(0, |cost| cost.max(1))
     }
 }
 

@@ -170,9 +170,9 @@ fn messages(input: &Input, seen: &mut Seen) {
                 return;
             }
         }
-        board.visit();
+        board.begin_access();
         board.forbid();
-        seen.note((board.visitors().count(), "visitors"));
+        seen.note((board.accessing().count(), "accessing"));
     }
 }
 

@@ -25,7 +25,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use consort_kernels::{Reducer, Store};
-use consort_memory::visits::{self, Visits};
+use consort_memory::access_epoch::{self, AccessEpoch};
 use consort_memory::{Bell, Counter, Inbox, Outbox, Row};
 use consort_transports::{Address, Connecting, Connection, CounterKind, Endpoint, Layout, TransportError};
 
@@ -97,8 +97,8 @@ struct Peer {
     peer_credit: Counter,
     /// Messages taken since it last heard of this rank.
     unanswered: usize,
-    /// Whether it is in this rank's memory, and this rank in its.
-    visits: Visits,
+    /// Whether it touches this rank's memory, and this rank touches its.
+    epoch: AccessEpoch,
     bell: Bell,
     /// Keeps the memory, and tells the peer when it goes.
     _connection: Box<dyn Connection>,
@@ -358,38 +358,38 @@ impl Board {
         self.peers.iter().flatten().for_each(|peer| peer.bell.ring());
     }
 
-    /// This rank is about to touch the others' memory. Whether it may: if not, it has not come.
-    pub(crate) fn visit(&mut self) -> bool {
-        self.peers.iter_mut().flatten().for_each(|peer| peer.visits.come());
-        visits::pass();
-        let is_forbidden = self.peers.iter().flatten().any(|peer| peer.visits.is_forbidden());
+    /// This rank is about to touch the others' memory. Whether it may: if not, its epochs are over.
+    pub(crate) fn begin_access(&mut self) -> bool {
+        self.peers.iter_mut().flatten().for_each(|peer| peer.epoch.begin());
+        access_epoch::fence();
+        let is_forbidden = self.peers.iter().flatten().any(|peer| peer.epoch.is_forbidden());
         if is_forbidden {
-            self.leave();
+            self.end_access();
         }
         !is_forbidden
     }
 
-    /// Whether some rank has forbidden to touch its memory: whatever was read of it before may be wrong.
+    /// Whether a rank has forbidden to touch its memory: whatever was read of it before may be wrong.
     pub(crate) fn is_forbidden(&self) -> bool {
         // Between what was read and what is looked at.
-        visits::pass();
-        self.peers.iter().flatten().any(|peer| peer.visits.is_forbidden())
+        access_epoch::fence();
+        self.peers.iter().flatten().any(|peer| peer.epoch.is_forbidden())
     }
 
     /// This rank touches nothing any more.
-    pub(crate) fn leave(&mut self) {
-        self.peers.iter_mut().flatten().for_each(|peer| peer.visits.leave());
+    pub(crate) fn end_access(&mut self) {
+        self.peers.iter_mut().flatten().for_each(|peer| peer.epoch.end());
     }
 
-    /// From now on nobody may write to this rank's memory who is not there already.
+    /// From now on no rank may begin to write to this rank's memory.
     pub(crate) fn forbid(&mut self) {
-        self.peers.iter_mut().flatten().for_each(|peer| peer.visits.forbid());
-        visits::pass();
+        self.peers.iter_mut().flatten().for_each(|peer| peer.epoch.forbid());
+        access_epoch::fence();
     }
 
     /// The ranks that write to this rank's memory, or have not said that they do no more.
-    pub(crate) fn visitors(&self) -> impl Iterator<Item = Rank> + '_ {
-        let of = |(rank, peer): (Rank, &Option<Peer>)| peer.as_ref()?.visits.is_visited().then_some(rank);
+    pub(crate) fn accessing(&self) -> impl Iterator<Item = Rank> + '_ {
+        let of = |(rank, peer): (Rank, &Option<Peer>)| peer.as_ref()?.epoch.is_open().then_some(rank);
         (0..).zip(&self.peers).filter_map(of)
     }
 }
@@ -404,9 +404,9 @@ impl Peer {
             both.push(connection.rows(offset, slots, payload_bytes).ok_or_else(wrong)?);
             offset += Row::bytes(slots, payload_bytes);
         }
-        let [visits_at, bell_at, _] = layout(ranks);
+        let [epoch_at, bell_at, _] = layout(ranks);
         let line = |at: usize| connection.rows(at, 1, Row::LINE_PAYLOAD_BYTES).ok_or_else(wrong);
-        let [own, theirs] = line(visits_at)?;
+        let [own, theirs] = line(epoch_at)?;
         let bell = Bell::new(line(bell_at)?);
         let peer_credit = connection.peer_counter(CounterKind::Credit).ok_or_else(wrong)?.clone();
         let there = connection.peer_counter(CounterKind::Ready).ok_or_else(wrong)?.clone();
@@ -421,7 +421,7 @@ impl Peer {
             peer_credit,
             unanswered: 0,
             bell,
-            visits: Visits::new(here, there, Outbox::new(theirs), Inbox::new(own)),
+            epoch: AccessEpoch::new(here, there, Outbox::new(theirs), Inbox::new(own)),
             _connection: connection,
         })
     }

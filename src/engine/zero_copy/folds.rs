@@ -117,7 +117,7 @@ impl Folds {
         reducer: &Reducer,
         buffers: Buffers<'_>,
     ) -> Result<Progress> {
-        if self.at == (0, 0) && !board.visit() {
+        if self.at == (0, 0) && !board.begin_access() {
             // Some rank has failed, and this one is about to hear of it.
             return Ok(Progress::Blocked);
         }
@@ -145,7 +145,7 @@ impl Folds {
         if board.is_forbidden() {
             return Ok(Progress::Blocked);
         }
-        board.leave();
+        board.end_access();
         Ok(Progress::Done)
     }
 

@@ -308,11 +308,11 @@ impl Run {
     /// `at_last` says that no rank is waited for any longer: pages that one may still write to are detached from what the
     /// others see.
     pub(crate) fn withdraw(&mut self, board: &mut Board, group: &Group, at_last: bool) -> bool {
-        board.leave();
+        board.end_access();
         // A rank that has not read what it needs will not take it for good.
         board.forbid();
         let Some(Exposed { area, start, bytes }) = &self.exposed else { return true };
-        if !board.visitors().all(|rank| group.is_gone(rank)) {
+        if !board.accessing().all(|rank| group.is_gone(rank)) {
             if !at_last {
                 return false;
             }
