@@ -136,6 +136,8 @@ impl Run {
     ///
     /// # Errors
     /// See [`Stop`]; not to be called again then.
+    // Inlined it makes every other kind of operation's turn longer.
+    #[inline(never)]
     pub(crate) fn advance(
         &mut self,
         memory: &mut PeerMemory,
