@@ -9,10 +9,10 @@ use std::task::Poll;
 use consort_algorithms::plan::{Action, CounterRole, Plan, Position, Region, Step};
 use consort_kernels::{DataType, ReduceOp, Reducer, Scalar, Source, Store, Target, copy};
 use consort_memory::{Counter, Span, SpanMut};
-use consort_transports::{Connection, CounterKind, PeerState, TransportError};
+use consort_transports::{Capabilities, Connection, CounterKind, PeerState, Property, TransportError};
 
 use super::executor::{Blockage, Io, Piece, Ready};
-use super::links::{Key, Links, kind};
+use super::links::{Key, Links, kind, link_error};
 use crate::Rank;
 use crate::error::{Error, Result};
 use crate::options::SLOTS;
@@ -169,12 +169,38 @@ impl Bound {
             counters,
             flushed,
         };
-        bound.check(links).map_err(foreign)?;
+        bound.check().map_err(foreign)?;
+        if let Some((link, property)) = bound.lacking(links) {
+            let (from, to) = (bearings.rank(bound.plan.rank), links.peer(link));
+            let transport = links.up(link).connection.transport();
+            return Err(link_error(from, to, TransportError::Lacks { transport, property }));
+        }
         Ok(bound)
     }
 
-    /// Whether this version's executor and links can do every step.
-    fn check(&self, links: &Links) -> std::result::Result<(), &'static str> {
+    /// A link that has not what the plan needs of it. Signals publish puts: a link without that order would be wrong
+    /// without a word.
+    fn lacking(&self, links: &Links) -> Option<(usize, Property)> {
+        let unordered = self.counters.iter().find(|counter| !links.capabilities(counter.link).ordered);
+        let moves = |step: &&Step| !matches!(step.action, Action::Signal | Action::Wait);
+        let written = self.plan.steps.iter().filter(moves).flat_map(|step| {
+            let operands = self.plan.targets(step).iter().chain(self.plan.sources(step));
+            operands.map(|operand| (step.action, self.memory[operand.region as usize]))
+        });
+        let refused = |(action, memory)| {
+            let Memory::Remote(link) = memory else { return None };
+            let Capabilities { put, load_store, .. } = links.capabilities(link);
+            let (has, property) =
+                if action == Action::Put { (put, Property::Put) } else { (load_store, Property::LoadStore) };
+            (!has).then_some((link, property))
+        };
+        unordered
+            .map(|counter| (counter.link, Property::Ordered))
+            .or_else(|| written.filter_map(refused).next())
+    }
+
+    /// Whether this version's executor can do every step.
+    fn check(&self) -> std::result::Result<(), &'static str> {
         for step in &self.plan.steps {
             let operands = || self.plan.targets(step).iter().chain(self.plan.sources(step));
             if step.action == Action::Get {
@@ -195,14 +221,6 @@ impl Bound {
             }
             if operands().any(|operand| matches!(operand.position, Position::Table(_))) {
                 return Err("an offset from a table");
-            }
-            for operand in operands() {
-                if let Memory::Remote(link) = self.memory[operand.region as usize]
-                    && step.action != Action::Put
-                    && !links.capabilities(link).load_store
-                {
-                    return Err("a store to a link that takes messages only");
-                }
             }
         }
         Ok(())

@@ -96,6 +96,12 @@ pub(crate) struct Up {
     pub(crate) closed: bool,
 }
 
+impl Up {
+    fn new(connection: Box<dyn Connection>) -> Self {
+        Up { connection, filled: 0, emptied: 0, filled_slot_bytes: 0, bounce: Vec::new(), closed: false }
+    }
+}
+
 impl Links {
     pub(crate) fn new(routes: Box<dyn Routes>) -> Self {
         Links {
@@ -107,6 +113,17 @@ impl Links {
             slept_through: false,
             letters: Vec::new(),
         }
+    }
+
+    /// Links that are up.
+    #[cfg(test)]
+    pub(super) fn established(routes: Box<dyn Routes>, all: Vec<(Key, Box<dyn Connection>)>) -> Self {
+        let mut links = Links::new(routes);
+        for (number, (key, connection)) in all.into_iter().enumerate() {
+            links.index.insert(key, number);
+            links.slots.push(Slot { key, state: State::Up(Up::new(connection)) });
+        }
+        links
     }
 
     /// The ways to other ranks.
@@ -155,7 +172,8 @@ impl Links {
             // As the control link was made, which has come through.
             let calls = group.members[key.0 as usize] < group.member.rank;
             let layout = Layout::new(mailbox_bytes(key.1)).on(group.member.node()).calling(calls);
-            let endpoint = transport.endpoint(layout).map_err(|error| link_error(group, key.0, error))?;
+            let endpoint =
+                transport.endpoint(layout).map_err(|error| link_error(group.rank, key.0, error))?;
             let address = endpoint.address().clone();
             group.send(key.0, Message::Address { channel: key.1, address });
             self.index.insert(*key, self.slots.len());
@@ -200,17 +218,10 @@ impl Links {
                             self.letters.resize_with(self.letters.len().max(at + 1), || None);
                             self.letters[at] = Some(Box::new(letters));
                         }
-                        if connection.capabilities().messages_only {
+                        if connection.capabilities().needs_progress {
                             self.messages.push(*number);
                         }
-                        slot.state = State::Up(Up {
-                            connection,
-                            filled: 0,
-                            emptied: 0,
-                            filled_slot_bytes: 0,
-                            bounce: Vec::new(),
-                            closed: false,
-                        });
+                        slot.state = State::Up(Up::new(connection));
                     }
                     Poll::Pending => {}
                 }
@@ -310,7 +321,7 @@ impl Links {
 
     /// Whether a link moves nothing unless asked to.
     pub(crate) fn is_asked(&self, number: usize) -> bool {
-        matches!(&self.slots[number].state, State::Up(up) if up.connection.capabilities().messages_only)
+        matches!(&self.slots[number].state, State::Up(up) if up.connection.capabilities().needs_progress)
     }
 
     /// Moves what is under way on links that need it.
@@ -416,19 +427,15 @@ pub(crate) fn kind(role: consort_algorithms::plan::CounterRole) -> Option<Counte
     }
 }
 
-pub(crate) fn link_error(group: &Group, rank: Rank, error: TransportError) -> Error {
+/// What a transport's error between two ranks is to a caller.
+pub(crate) fn link_error(from: Rank, to: Rank, error: TransportError) -> Error {
     match error {
         TransportError::OutOfMemory { transport, needed_bytes, what, source } => Error::OutOfMemory {
-            rank: group.rank,
+            rank: from,
             needed_bytes: needed_bytes as u64,
-            what: format!("{what} of its {transport} connection to rank {rank}"),
+            what: format!("{what} of its {transport} connection to rank {to}"),
             cause: source.to_string(),
         },
-        error => Error::Link {
-            from: group.rank,
-            to: rank,
-            transport: error.transport().into(),
-            cause: error.to_string(),
-        },
+        error => Error::Link { from, to, transport: error.transport().into(), cause: error.to_string() },
     }
 }

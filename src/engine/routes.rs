@@ -85,7 +85,7 @@ impl Routes for ProcessRoutes {
         if let Some(tcp) = self.tcp.get(&ip) {
             return Ok(tcp.clone());
         }
-        let tcp = Tcp::new(ip, group.member.key).map_err(|error| link_error(group, rank, error))?;
+        let tcp = Tcp::new(ip, group.member.key).map_err(|error| link_error(group.rank, rank, error))?;
         let tcp = Arc::new(tcp);
         self.tcp.insert(ip, tcp.clone());
         Ok(tcp)

@@ -3,6 +3,7 @@
 //! Invariant: what is expected is computed by hand from the documents of the builders (which rank's value comes
 //! when), never from a plan. Every failure prints its seed and what was run; a seed is always the same run.
 
+mod binding;
 mod values;
 mod world;
 

@@ -299,7 +299,7 @@ pub(crate) fn begin(engine: &Engine, trouble: Trouble, watch: &Watch, now: Insta
             broken: Broken { peer, error: error @ TransportError::OutOfMemory { .. } },
             ..
         } => {
-            group.fail(link_error(group, peer, error));
+            group.fail(link_error(group.rank, peer, error));
             Ending::Settling
         }
         Trouble::Broken { request, broken } => {

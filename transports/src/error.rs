@@ -9,6 +9,8 @@ use std::time::Duration;
 use consort_cuda::CudaError;
 use consort_memory::MemoryError;
 
+use crate::Property;
+
 /// Why a transport could not do what it was asked to.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -80,6 +82,16 @@ pub enum TransportError {
         bytes: usize,
         /// The mailbox's size.
         mailbox_bytes: usize,
+    },
+    /// Links of the transport have not what a plan needs.
+    #[error(
+        "{transport}: a plan needs {property}, which its links have not; choose another transport (CONSORT_TRANSPORT)"
+    )]
+    Lacks {
+        /// [`crate::Transport::name`].
+        transport: &'static str,
+        /// What is missing.
+        property: Property,
     },
     /// The peer sent what no version of this library sends; the connection is of no use any more.
     #[error(
@@ -171,6 +183,7 @@ impl TransportError {
             | Self::Unreachable { transport, .. }
             | Self::PeerClosed { transport }
             | Self::OutOfBounds { transport, .. }
+            | Self::Lacks { transport, .. }
             | Self::Protocol { transport, .. }
             | Self::Unauthorised { transport, .. }
             | Self::Driver { transport, .. }

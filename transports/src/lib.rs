@@ -34,6 +34,6 @@ pub use pidfd::PidFd;
 pub use shm::Shm;
 pub use tcp::Tcp;
 pub use transport::{
-    Address, Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, PeerState, RemoteRegion,
-    Transport,
+    Address, Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, PeerState, Property,
+    RemoteRegion, Transport,
 };

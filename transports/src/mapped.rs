@@ -61,7 +61,7 @@ impl Connection for MappedConnection {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { load_store: true, put: true, ordered: true, ..Capabilities::default() }
+        Capabilities { load_store: true, put: true, ordered: true, needs_progress: false }
     }
 
     #[inline]

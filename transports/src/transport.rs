@@ -121,15 +121,32 @@ pub struct Capabilities {
     pub load_store: bool,
     /// Bytes can be written into the peer's mailbox.
     pub put: bool,
-    /// Bytes can be read from the peer's memory.
-    pub get: bool,
-    /// One store reaches several peers.
-    pub multicast: bool,
-    /// Only whole messages travel; puts and signals are emulated by the receiving side's
-    /// [`Connection::progress`].
-    pub messages_only: bool,
-    /// Puts and signals arrive in the order in which they were made. Otherwise arrivals must be counted.
+    /// A counter shows a value only when every put before its signal has wholly landed. A transport on wires that
+    /// keep no order counts arrivals itself ([`crate::arrival`]).
     pub ordered: bool,
+    /// Counters go up, and what the system has not taken over goes out, in [`Connection::progress`] alone.
+    pub needs_progress: bool,
+}
+
+/// A capability that a plan needs of a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Property {
+    /// [`Capabilities::load_store`].
+    LoadStore,
+    /// [`Capabilities::put`].
+    Put,
+    /// [`Capabilities::ordered`].
+    Ordered,
+}
+
+impl std::fmt::Display for Property {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(match self {
+            Self::LoadStore => "loads and stores in the peer's memory",
+            Self::Put => "puts into the peer's memory",
+            Self::Ordered => "signals that arrive after the puts before them",
+        })
+    }
 }
 
 /// The peer's memory as this side can reach it.

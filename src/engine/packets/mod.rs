@@ -268,7 +268,7 @@ impl Meeting {
                 let endpoint = routes
                     .transport(group, rank)?
                     .endpoint(Layout::new(mailbox_bytes(group.size())).on(group.member.node()))
-                    .map_err(|error| link_error(group, rank, error))?;
+                    .map_err(|error| link_error(group.rank, rank, error))?;
                 let address = endpoint.address().clone();
                 (Half::Waiting(endpoint), address)
             } else {

@@ -16,7 +16,7 @@ impl Part {
     pub(in crate::engine) fn blocked(&self, links: &Links, all: &mut Vec<Blocked>) {
         let on = |link: usize| {
             let up = links.up(link);
-            let drained = !up.connection.capabilities().messages_only || up.closed;
+            let drained = !up.connection.capabilities().needs_progress || up.closed;
             Blocked { peer: links.peer(link), drained }
         };
         match (self.phase, &self.bound) {

@@ -130,7 +130,7 @@ pub fn a_peer_that_gives_up_is_noticed(fixture: &dyn Fixture) {
 /// Where messages travel, a sleeper can wait for one; and is not woken for nothing.
 pub fn a_sleeper_is_woken(fixture: &dyn Fixture) {
     let (mut left, mut right) = pair(fixture, 64);
-    assert_eq!(right.wake().is_some(), right.capabilities().messages_only);
+    assert_eq!(right.wake().is_some(), right.capabilities().needs_progress);
     if right.wake().is_none() {
         return;
     }

@@ -371,7 +371,7 @@ impl Connection for TcpConnection {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { put: true, messages_only: true, ordered: true, ..Capabilities::default() }
+        Capabilities { load_store: false, put: true, ordered: true, needs_progress: true }
     }
 
     fn mailbox(&self) -> SpanMut<'_> {
