@@ -3,6 +3,8 @@
 //! Invariant: nothing here blocks, starts a thread or knows a rank, and what a peer sends is checked before it
 //! touches memory. Deliberately absent: ranks, collectives, reduction, waiting, async runtimes.
 
+#[cfg(feature = "simnet")]
+mod arrival;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod cuda_ipc;

@@ -122,7 +122,7 @@ pub struct Capabilities {
     /// Bytes can be written into the peer's mailbox.
     pub put: bool,
     /// A counter shows a value only when every put before its signal has wholly landed. A transport on wires that
-    /// keep no order counts arrivals itself ([`crate::arrival`]).
+    /// keep no order counts arrivals itself (`arrival.rs`).
     pub ordered: bool,
     /// Counters go up, and what the system has not taken over goes out, in [`Connection::progress`] alone.
     pub needs_progress: bool,

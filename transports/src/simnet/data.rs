@@ -14,7 +14,8 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::port::{Ending, Item, Kind, PIECE_BYTES_MAX, PortId};
 use super::world::World;
-use super::{Handle, NAME, Network, Node};
+use super::{Handle, NAME, Network, Node, Profile};
+use crate::arrival::{Arrivals, Departures, Signal};
 use crate::mapped::check_bounds;
 use crate::{
     Address, Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, PeerState, RemoteRegion,
@@ -75,9 +76,12 @@ impl Transport for Simnet {
             Some(after) => *after -= 1,
             None => {}
         }
-        let mailbox =
-            Mapping::anonymous(mailbox_bytes).map_err(|error| TransportError::memory(NAME, error))?;
+        let mailbox = Mapping::anonymous(mailbox_bytes);
+        let mailbox = Arc::new(mailbox.map_err(|error| TransportError::memory(NAME, error))?);
         let port = world.open(Kind::Data, self.node);
+        if let (Profile::OneSided, Some(port)) = (world.profile, world.port_mut(port)) {
+            (port.is_one_sided, port.region) = (true, Some(mailbox.clone()));
+        }
         let place = Place { seed: world.seed, port, node: self.node, mailbox_bytes };
         drop(world);
         let address = Address { transport: NAME.into(), bytes: place.encode() };
@@ -117,7 +121,7 @@ impl Place {
 #[derive(Debug)]
 struct SimnetEndpoint {
     address: Address,
-    mailbox: Mapping,
+    mailbox: Arc<Mapping>,
     handle: Handle,
 }
 
@@ -159,7 +163,7 @@ struct SimnetConnecting {
     port: PortId,
     peer_mailbox_bytes: usize,
     /// Until they become the connection.
-    ends: Option<(Handle, Mapping)>,
+    ends: Option<(Handle, Arc<Mapping>)>,
 }
 
 impl Connecting for SimnetConnecting {
@@ -180,12 +184,15 @@ impl Connecting for SimnetConnecting {
         if let Some(port) = world.port_mut(self.port) {
             port.is_established = true;
         }
+        let arrivals = (world.profile == Profile::OneSided).then(Arrivals::default);
         drop(world);
         Ok(Poll::Ready(Box::new(SimnetConnection {
             mailbox,
             ready: Counter::standalone(),
             credit: Counter::standalone(),
             peer_mailbox_bytes: self.peer_mailbox_bytes,
+            departures: Departures::default(),
+            arrivals,
             signals: VecDeque::new(),
             wrong: None,
             bell: OnceLock::new(),
@@ -196,10 +203,13 @@ impl Connecting for SimnetConnecting {
 
 #[derive(Debug)]
 struct SimnetConnection {
-    mailbox: Mapping,
+    mailbox: Arc<Mapping>,
     ready: Counter,
     credit: Counter,
     peer_mailbox_bytes: usize,
+    departures: Departures,
+    /// Where the network keeps no order.
+    arrivals: Option<Arrivals>,
     /// Taken over, and not in the network yet.
     signals: VecDeque<Item>,
     /// What the peer did wrong.
@@ -251,22 +261,33 @@ fn flush(world: &mut World, port: PortId, signals: &mut VecDeque<Item>) -> bool 
 impl SimnetConnection {
     fn take_in(&mut self, item: &Item) -> Result<(), &'static str> {
         match item {
-            Item::Put { offset, bytes, .. } => {
+            Item::Put { write, offset, bytes, .. } => {
                 check_bounds(NAME, *offset, bytes.len(), self.mailbox.bytes())
                     .map_err(|_| "it put bytes outside the mailbox")?;
-                self.mailbox.span(*offset, bytes.len()).copy_from(Span::of(bytes));
-                Ok(())
-            }
-            Item::Signal { kind, value, tag } => {
-                let counter = self.counter(*kind);
-                if *value <= counter.value() {
-                    return Err("it lowered a counter");
+                match &mut self.arrivals {
+                    Some(arrivals) => arrivals.landed(*write)?,
+                    None => self.mailbox.span(*offset, bytes.len()).copy_from(Span::of(bytes)),
                 }
-                counter.raise(*value, *tag);
-                Ok(())
             }
-            Item::Hello | Item::Bytes { .. } | Item::End { .. } => Err("it sent what is not data"),
+            Item::Signal { place, signal } => match &mut self.arrivals {
+                Some(arrivals) => arrivals.signalled(*place, *signal)?,
+                None => self.raise(*signal)?,
+            },
+            Item::Hello | Item::Bytes { .. } | Item::End { .. } => return Err("it sent what is not data"),
         }
+        while let Some(signal) = self.arrivals.as_mut().and_then(Arrivals::release) {
+            self.raise(signal)?;
+        }
+        Ok(())
+    }
+
+    fn raise(&self, Signal { kind, value, tag }: Signal) -> Result<(), &'static str> {
+        let counter = self.counter(kind);
+        if value <= counter.value() {
+            return Err("it lowered a counter");
+        }
+        counter.raise(value, tag);
+        Ok(())
     }
 }
 
@@ -320,7 +341,8 @@ impl Connection for SimnetConnection {
             let length = world.random.piece((bytes.len() - *done).min(room).min(PIECE_BYTES_MAX));
             let mut piece = vec![0; length];
             SpanMut::of(&mut piece).copy_from(bytes.slice(*done, length));
-            world.send(port, Item::Put { offset: offset + *done, bytes: piece, is_copy: false });
+            let write = self.departures.write();
+            world.send(port, Item::Put { write, offset: offset + *done, bytes: piece, is_copy: false });
             *done += length;
         }
         Ok(Poll::Ready(()))
@@ -335,7 +357,8 @@ impl Connection for SimnetConnection {
         if !flush(&mut world, port, &mut self.signals) && self.signals.len() == SIGNALS_MAX {
             return Ok(Poll::Pending);
         }
-        self.signals.push_back(Item::Signal { kind, value, tag });
+        let place = self.departures.signal(kind);
+        self.signals.push_back(Item::Signal { place, signal: Signal { kind, value, tag } });
         flush(&mut world, port, &mut self.signals);
         Ok(Poll::Ready(()))
     }

@@ -4,11 +4,13 @@
 //! to do, and lets the time go on with [`Network::advance`] to [`Network::next`]. Puts are cut into pieces that
 //! arrive in any order before the ready signal that publishes them; credits overtake data and data credits;
 //! connections overtake each other; streams are read and written in parts; windows fill up. So a credit publishes
-//! no puts, and of two puts to the same place before one signal either may be the last.
+//! no puts, and of two puts to the same place before one signal either may be the last. With [`Profile::OneSided`] data
+//! connections are as with remote direct memory access: puts land without the receiver, in pieces of eight bytes, and
+//! nothing keeps its order.
 //!
 //! Invariant: the same seed and the same calls give the same events, whatever the machine, and nothing happens
-//! unless the time is moved on. Bytes reach a mailbox only while its connection lives, through its own
-//! `progress`. Absent: clocks, threads, sleeping, sockets, ranks; loss of single packets (what is not broken
+//! unless the time is moved on. Bytes reach a mailbox only while its connection lives, and as messages only through its
+//! own `progress`. Absent: clocks, threads, sleeping, sockets, ranks; loss of single packets (what is not broken
 //! retransmits).
 
 mod data;
@@ -47,6 +49,22 @@ pub struct Pace {
     pub bytes_per_second: u64,
 }
 
+/// What data connections are made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Profile {
+    /// Messages: puts reach the mailbox when the receiver takes them in, a ready signal after the puts before it.
+    #[default]
+    Messages,
+    /// One-sided writes: puts land in the mailbox when they arrive, in pieces of eight bytes and any order, and signals
+    /// are not ordered behind them. The transport restores the order that [`crate::Capabilities::ordered`] promises.
+    OneSided,
+}
+
+impl Profile {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Messages, Self::OneSided];
+}
+
 /// The network; clones are the same.
 #[derive(Clone, Debug)]
 pub struct Network {
@@ -65,6 +83,13 @@ impl Network {
     /// lets things happen until there is something to take in). For one thread as deterministic as the other kind.
     pub fn with_own_pace(seed: u64) -> Self {
         Self { world: Arc::new(Mutex::new(World::new(seed, true))) }
+    }
+
+    /// The same with data connections of another make; before the first endpoint.
+    #[must_use]
+    pub fn with_profile(self, profile: Profile) -> Self {
+        self.world().profile = profile;
+        self
     }
 
     /// Virtual time since the start.

@@ -8,11 +8,13 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use consort_memory::Mapping;
 use nix::sys::eventfd::EventFd;
 
 use super::Node;
 use super::random::Random;
 use crate::CounterKind;
+use crate::arrival::{Place, Signal};
 
 pub(super) type PortId = usize;
 
@@ -30,15 +32,16 @@ pub(super) enum Item {
     /// This port wants to be connected, or answers that it is.
     Hello,
     Put {
+        /// Among the puts of its side.
+        write: u64,
         offset: usize,
         bytes: Vec<u8>,
         /// The original takes the room.
         is_copy: bool,
     },
     Signal {
-        kind: CounterKind,
-        value: u64,
-        tag: u64,
+        place: Place,
+        signal: Signal,
     },
     /// A stream's, from `taken` on.
     Bytes {
@@ -67,8 +70,8 @@ impl Item {
             Self::Hello => 1,
             Self::Put { is_copy: false, .. } => 2,
             Self::Put { is_copy: true, .. } => 3,
-            Self::Signal { kind: CounterKind::Ready, .. } => 4,
-            Self::Signal { kind: CounterKind::Credit, .. } => 5,
+            Self::Signal { signal: Signal { kind: CounterKind::Ready, .. }, .. } => 4,
+            Self::Signal { signal: Signal { kind: CounterKind::Credit, .. }, .. } => 5,
             Self::Bytes { .. } => 6,
             Self::End { .. } => 7,
         }
@@ -153,6 +156,10 @@ pub(super) struct Port {
     pub(super) callers: Vec<PortId>,
     pub(super) ended: Option<Ending>,
     pub(super) inbox: VecDeque<Item>,
+    /// Its puts are, and nothing it sends keeps its order.
+    pub(super) is_one_sided: bool,
+    /// The mailbox, where the peer's puts land in it without this side.
+    pub(super) region: Option<Arc<Mapping>>,
     /// For a sleeper.
     pub(super) bell: Option<Arc<EventFd>>,
 
@@ -207,6 +214,8 @@ impl Port {
             callers: Vec::new(),
             ended: None,
             inbox: VecDeque::new(),
+            is_one_sided: false,
+            region: None,
             bell: None,
             flight: VecDeque::new(),
             first: 0,
@@ -291,20 +300,25 @@ impl Port {
 
     /// The contract: the delivery time of the next item, given when the route could have it there. A ready signal
     /// comes after all puts before it and before all puts after it; credits keep their order; a stream's bytes
-    /// keep theirs; the end comes last.
+    /// keep theirs; the end comes last. Nothing else is ordered where puts are one-sided.
     pub(super) fn not_before(&mut self, number: u64, arrival: u64) -> u64 {
         let Some(item) = self.item(number) else { return arrival };
         match (self.kind, item) {
+            (Kind::Data, Item::Put { .. } | Item::Signal { .. }) if self.is_one_sided => {
+                let at = arrival.max(self.floor);
+                self.puts_latest = self.puts_latest.max(at);
+                at
+            }
             (Kind::Data, Item::Put { .. }) => {
                 let at = arrival.max(self.floor);
                 self.puts_latest = self.puts_latest.max(at);
                 at
             }
-            (Kind::Data, Item::Signal { kind: CounterKind::Credit, .. }) => {
+            (Kind::Data, Item::Signal { signal: Signal { kind: CounterKind::Credit, .. }, .. }) => {
                 self.credits_latest = arrival.max(self.credits_latest);
                 self.credits_latest
             }
-            (Kind::Data, Item::Signal { kind: CounterKind::Ready, .. }) => {
+            (Kind::Data, Item::Signal { signal: Signal { kind: CounterKind::Ready, .. }, .. }) => {
                 self.floor = arrival.max(self.floor).max(self.puts_latest);
                 self.puts_latest = self.floor;
                 self.floor

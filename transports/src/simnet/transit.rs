@@ -7,11 +7,20 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use super::Node;
-use super::port::{Ending, Item, Kind, PortId, Room};
+use consort_memory::Span;
+
+use super::port::{Ending, Item, Kind, Port, PortId, Room};
+use super::random::mix;
 use super::route::direction;
 use super::world::{Event, Place, World};
+use super::{NAME, Node};
 use crate::CounterKind;
+use crate::mapped::check_bounds;
+
+/// One-sided puts land in words of so many bytes, each of them whole.
+const WORD_BYTES: usize = 8;
+/// At so many moments at most.
+const PARTS: u64 = 4;
 
 impl World {
     /// Sets who is at the other end, and says hello.
@@ -39,6 +48,7 @@ impl World {
         self.close(id);
         let Some(port) = self.port_mut(id) else { return };
         port.is_held = false;
+        port.region = None;
         let kind = port.kind;
         self.held[kind as usize] -= 1;
         self.take_inbox(id);
@@ -66,9 +76,19 @@ impl World {
             return;
         }
         let bytes = port.item(number).map_or(0, Item::len);
-        let arrival = route.arrival(port.direction, *now, bytes, random);
+        let mut arrival = route.arrival(port.direction, *now, bytes, random);
+        let is_one_sided = port.is_one_sided;
+        if is_one_sided && random.one_in(8) {
+            arrival = arrival.saturating_add(random.below(4) * route.delay(random));
+        }
         let at = port.not_before(number, arrival);
         let generation = port.generation;
+        if is_one_sided && bytes > WORD_BYTES {
+            for part in 1..PARTS {
+                let at = self.now + self.random.below(at - self.now + 1);
+                self.arrange(at, Event::Part { port: id, number, generation, part });
+            }
+        }
         self.arrange(at, Event::Item { port: id, number, generation });
     }
 
@@ -88,7 +108,8 @@ impl World {
             let item = self.port(id).and_then(|port| port.item(number));
             let is_put = matches!(item, Some(Item::Put { .. }));
             // What comes after a signal must not come before it.
-            may_copy &= is_put || matches!(item, Some(Item::Signal { kind: CounterKind::Credit, .. }));
+            may_copy &= is_put
+                || matches!(item, Some(Item::Signal { signal, .. }) if signal.kind == CounterKind::Credit);
             if is_put && may_copy && self.random.one_in(2) {
                 self.arrange(self.now, Event::Copy { port: id, number, generation });
             }
@@ -108,7 +129,36 @@ impl World {
 
     // Delivering.
 
+    /// Lets those words of a one-sided put land whose part is chosen. One that does not fit lands nowhere.
+    pub(super) fn land(&self, from: PortId, number: u64, lands: impl Fn(u64) -> bool) {
+        let Some(sender) = self.port(from) else { return };
+        let Some(Item::Put { write, offset, bytes, .. }) = sender.item(number) else { return };
+        let Some(receiver) = sender.peer.and_then(|to| self.port(to)).filter(|port| port.takes()) else {
+            return;
+        };
+        let Some(region) = receiver.region.as_deref().filter(|_| !self.swallows(sender)) else { return };
+        if check_bounds(NAME, *offset, bytes.len(), region.bytes()).is_err() {
+            return;
+        }
+        for (at, word) in (0..).zip(bytes.chunks(WORD_BYTES)) {
+            if lands(mix(at ^ write << 32) % PARTS) {
+                let place = region.span(offset + at as usize * WORD_BYTES, word.len());
+                place.copy_from(Span::of(word));
+            }
+        }
+    }
+
+    /// Whether what this port sends gets lost without a word.
+    fn swallows(&self, sender: &Port) -> bool {
+        let swallows = |route: usize| self.routes[route].blackholes[sender.direction];
+        sender.kind == Kind::Data && sender.route.is_some_and(swallows)
+    }
+
     pub(super) fn deliver(&mut self, from: PortId, number: u64) {
+        // The rest of it, of which the receiver hears now.
+        let is_short = |item: &Item| item.len() <= WORD_BYTES;
+        let is_short = self.port(from).and_then(|sender| sender.item(number)).is_some_and(is_short);
+        self.land(from, number, |part| part == 0 || is_short);
         let Some(sender) = self.port_mut(from) else { return };
         let Some(item) = sender.remove(number) else { return };
         self.in_flight -= 1;
@@ -117,20 +167,21 @@ impl World {
     }
 
     pub(super) fn deliver_copy(&mut self, from: PortId, number: u64) {
-        let item = self.port(from).and_then(|sender| sender.item(number));
-        if let Some(Item::Put { offset, bytes, .. }) = item {
-            let copy = Item::Put { offset: *offset, bytes: bytes.clone(), is_copy: true };
+        let Some(sender) = self.port(from) else { return };
+        if sender.is_one_sided {
+            return self.land(from, number, |_| true);
+        }
+        if let Some(Item::Put { write, offset, bytes, .. }) = sender.item(number) {
+            let copy = Item::Put { write: *write, offset: *offset, bytes: bytes.clone(), is_copy: true };
             self.hand_over(from, copy);
         }
     }
 
     fn hand_over(&mut self, from: PortId, item: Item) {
         let Some(sender) = self.port(from) else { return };
-        let (kind, to, dialled, direction) = (sender.kind, sender.peer, sender.dialled, sender.direction);
+        let (kind, to, dialled) = (sender.kind, sender.peer, sender.dialled);
         let (node, peer_node) = (sender.node, sender.peer_node);
-        let is_swallowed =
-            kind == Kind::Data && sender.route.is_some_and(|route| self.routes[route].blackholes[direction]);
-        if is_swallowed {
+        if self.swallows(sender) {
             return;
         }
         let nodes = u64::from(node.0) << 32 | u64::from(peer_node.0);

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::net::SocketAddr;
 
 use super::Node;
+use super::Profile;
 use super::port::{Ending, Kind, Port, PortId};
 use super::random::{Random, mix};
 use super::route::Route;
@@ -18,7 +19,9 @@ use super::route::Route;
 pub(super) enum Event {
     /// What the port sent under this number arrives.
     Item { port: PortId, number: u64, generation: u32 },
-    /// The same, and it will arrive once more.
+    /// Some of the words of a one-sided put land before all of it has.
+    Part { port: PortId, number: u64, generation: u32, part: u64 },
+    /// The same as the first, and it will arrive once more.
     Copy { port: PortId, number: u64, generation: u32 },
     /// The port learns how much of what it sent has been taken.
     Room { port: PortId, generation: u32 },
@@ -52,6 +55,7 @@ pub(super) struct Place {
 pub(super) struct World {
     pub(super) seed: u64,
     pub(super) has_own_pace: bool,
+    pub(super) profile: Profile,
     pub(super) random: Random,
     pub(super) trace: u64,
     pub(super) now: u64,
@@ -76,6 +80,7 @@ impl World {
         Self {
             seed,
             has_own_pace,
+            profile: Profile::default(),
             random: Random::new(seed),
             trace: mix(seed),
             now: 0,
@@ -104,6 +109,7 @@ impl World {
     fn is_void(&self, event: Event) -> bool {
         match event {
             Event::Item { port, generation, .. }
+            | Event::Part { port, generation, .. }
             | Event::Copy { port, generation, .. }
             | Event::Room { port, generation } => {
                 self.port(port).is_none_or(|port| port.generation != generation)
@@ -146,6 +152,7 @@ impl World {
         self.now = at;
         match event {
             Event::Item { port, number, .. } => self.deliver(port, number),
+            Event::Part { port, number, part, .. } => self.land(port, number, |word| word == part),
             Event::Copy { port, number, .. } => self.deliver_copy(port, number),
             Event::Room { port, .. } => self.learn_of_room(port),
             Event::End { port, ending } => self.end(port, ending),

@@ -6,7 +6,7 @@ use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
 use std::sync::Arc;
 
 use consort_transports::conformance::{Fixture, Stranger};
-use consort_transports::simnet::{Network, Node};
+use consort_transports::simnet::{Network, Node, Profile};
 use consort_transports::{Address, Loopback, Shm, Tcp, Transport, conformance_suite};
 
 struct LoopbackFixture;
@@ -65,11 +65,12 @@ impl Fixture for TcpFixture {
 /// Two nodes of a network whose time goes on whenever somebody looks.
 struct SimnetFixture {
     seed: u64,
+    profile: Profile,
 }
 
 impl Fixture for SimnetFixture {
     fn sides(&self) -> (Arc<dyn Transport>, Arc<dyn Transport>) {
-        let network = Network::with_own_pace(self.seed);
+        let network = Network::with_own_pace(self.seed).with_profile(self.profile);
         (network.transport(Node(0)), network.transport(Node(1)))
     }
 
@@ -83,5 +84,7 @@ conformance_suite!(shm, ShmFixture { shared: false });
 conformance_suite!(shm_within_one_object, ShmFixture { shared: true });
 conformance_suite!(tcp_v4, TcpFixture { here: Ipv4Addr::LOCALHOST.into() });
 conformance_suite!(tcp_v6, TcpFixture { here: Ipv6Addr::LOCALHOST.into() });
-conformance_suite!(simnet, SimnetFixture { seed: 1 });
-conformance_suite!(simnet_of_another_seed, SimnetFixture { seed: 2 });
+conformance_suite!(simnet, SimnetFixture { seed: 1, profile: Profile::Messages });
+conformance_suite!(simnet_of_another_seed, SimnetFixture { seed: 2, profile: Profile::Messages });
+conformance_suite!(simnet_one_sided, SimnetFixture { seed: 1, profile: Profile::OneSided });
+conformance_suite!(simnet_one_sided_of_another_seed, SimnetFixture { seed: 2, profile: Profile::OneSided });

@@ -9,7 +9,7 @@ use super::*;
 #[test]
 fn what_was_sent_before_a_kill_arrives() {
     for seed in 0..50 {
-        let network = Network::new(seed);
+        let network = network(seed);
         let [mut left, mut right] = pair(&network, [A, B], 5000);
         let data = Random(seed).bytes(5000);
         put(&mut left, 0, &data);
@@ -114,7 +114,7 @@ fn a_lost_link_sends_again_and_perhaps_twice() {
     const OUTAGE: Duration = Duration::from_millis(5);
     let mut twice = 0;
     for seed in 0..50 {
-        let network = Network::new(seed);
+        let network = network(seed);
         let [mut left, mut right] = pair(&network, [A, B], 64);
         put(&mut left, 0, &[7; 64]);
         ready(&mut left, 1, 0);

@@ -175,7 +175,7 @@ struct Job {
 
 impl Job {
     fn new(seed: u64, shape: Shape) -> Self {
-        let network = Network::new(seed);
+        let network = network(seed);
         network.listen(Node(0), front_desk());
         let mut links: Vec<Vec<Link>> = (0..shape.nodes).map(|_| Vec::new()).collect();
         for low in 0..shape.nodes {

@@ -71,6 +71,37 @@ fn credits_and_data_travel_independently() {
     assert!(before > 10 && after > 10, "{before} and {after}");
 }
 
+/// The wires below keep nothing together; the counter goes up only when all of it is there.
+#[test]
+fn one_sided_puts_land_torn_and_unseen_until_all_have() {
+    const BYTES: usize = 4000;
+    let (mut torn, mut early) = (0, 0);
+    for seed in 0..50 {
+        let network = Network::new(seed).with_profile(Profile::OneSided);
+        let [mut left, mut right] = pair(&network, [A, B], BYTES);
+        let data = Random(seed).bytes(BYTES);
+        put(&mut left, 0, &data);
+        ready(&mut left, 1, 3);
+        while let Some(next) = network.next() {
+            network.advance(next);
+            // Nobody took it in.
+            let there = read(&right, 0, BYTES);
+            let words = || there.chunks(8).zip(data.chunks(8));
+            let landed = words().filter(|(found, sent)| found == sent).count();
+            let first_gap = words().position(|(found, sent)| found != sent).unwrap_or(BYTES / 8);
+            torn += usize::from(landed > first_gap && landed < BYTES / 8);
+            let held = network.in_flight();
+            right.progress().expect("progress");
+            let is_seen = right.counter(CounterKind::Ready).value() == 1;
+            assert!(!is_seen || landed == BYTES / 8, "seed {seed}: the signal came first");
+            // One of two is there: where it is not the put, the signal waits for it.
+            early += usize::from(held == 1 && landed < BYTES / 8 && !is_seen);
+        }
+        assert!(right.counter(CounterKind::Ready).tag(1) == 3 && read(&right, 0, BYTES) == data);
+    }
+    assert!(torn > 50 && early > 5, "{torn} torn, {early} early signals");
+}
+
 #[test]
 fn connections_overtake_each_other() {
     let mut overtaken = 0;

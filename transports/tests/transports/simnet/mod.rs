@@ -8,13 +8,18 @@ mod streams;
 use std::task::Poll;
 
 use consort_memory::{Span, SpanMut};
-use consort_transports::simnet::{Network, Node};
+use consort_transports::simnet::{Network, Node, Profile};
 use consort_transports::{Connecting, Connection, CounterKind, Layout, Transport};
 
 type Side = Box<dyn Connection>;
 
 const A: Node = Node(0);
 const B: Node = Node(1);
+
+/// The network of a seed, of messages or of one-sided puts.
+fn network(seed: u64) -> Network {
+    Network::new(seed).with_profile(Profile::ALL[seed as usize % Profile::ALL.len()])
+}
 
 /// Both on their way.
 fn start(network: &Network, nodes: [Node; 2], mailbox_bytes: usize) -> [Box<dyn Connecting>; 2] {
