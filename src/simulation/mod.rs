@@ -24,7 +24,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use world::World;
+use std::time::Duration;
+
+use consort_kernels::ReduceOp;
+use consort_transports::simnet::Profile;
+
+use crate::Rank;
+use crate::call::Kind;
+use faults::Fault;
+use program::{Item, KINDS, Program};
+use random::Random;
+use world::{Job, World};
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
@@ -32,7 +42,10 @@ fn number(name: &str, default: u64) -> u64 {
 
 /// Runs a seed: what its ranks came to, and the hash of everything that travelled.
 fn run(seed: u64) -> Result<(String, u64), String> {
-    let mut world = World::new(seed);
+    run_in(World::new(seed))
+}
+
+fn run_in(mut world: World) -> Result<(String, u64), String> {
     let name = world.describe();
     let ended = catch_unwind(AssertUnwindSafe(|| {
         world.run().and_then(|()| judge::judge(&mut world)).map(|end| (end, world.network.trace_hash()))
@@ -49,6 +62,43 @@ fn run(seed: u64) -> Result<(String, u64), String> {
 fn seeds() {
     let (first, count) = (number("CONSORT_TEST_SEED", 0), number("CONSORT_SIMULATIONS", 300));
     run_all(&(first..first + count).collect::<Vec<_>>());
+}
+
+/// Every collective and every way to send, in many sizes, between ranks on wires that keep no order. Ranks compare what
+/// they get with what the definition says, bit by bit.
+#[test]
+fn one_sided_wires_carry_every_collective() {
+    const COUNTS: [usize; 7] = [0, 1, 3, 64, 700, 5_000, 20_000];
+    let first = number("CONSORT_TEST_SEED", 0);
+    for (ranks, seed) in (2..=5).flat_map(|ranks| (first..first + 3).map(move |seed| (ranks, seed))) {
+        let mut random = Random::new(seed);
+        let mut items = Vec::new();
+        for count in COUNTS {
+            for kind in KINDS {
+                let op = [ReduceOp::Sum, ReduceOp::Max][random.below(2)];
+                let root = if kind.is_rooted() { random.below(ranks as usize) as Rank } else { 0 };
+                let count = if kind == Kind::Barrier { 1 } else { count };
+                let op = if kind == Kind::Barrier { ReduceOp::Max } else { op };
+                let started = kind != Kind::Barrier && random.once_in(4);
+                items.push(Item::Collective { on: 0, kind, op, root, count, started });
+            }
+            items.push(Item::Shift { on: 0, by: 1, count });
+            items.push(Item::Message { on: 0, from: ranks - 1, to: 0, count });
+            items.push(Item::Group { on: 0, count, messages: 2 });
+        }
+        let job = Job {
+            ranks,
+            hosts: (0..ranks).collect(),
+            timeout: Duration::from_secs(3),
+            program: Program { items, colors: Vec::new() },
+            fault: Fault::None,
+            profile: Profile::OneSided,
+        };
+        match run_in(World::with(seed, job, random)) {
+            Ok((end, _)) => assert_eq!(end, "None: completed", "{ranks} ranks, seed {seed}"),
+            Err(error) => panic!("{error}"),
+        }
+    }
 }
 
 /// What a seed stands for changes with what is drawn from it; then these are some

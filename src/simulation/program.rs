@@ -14,6 +14,19 @@ use crate::call::{Call, Kind};
 
 pub(super) const ELEMENT_BYTES: usize = 8;
 const DATA_TYPE: DataType = DataType::Uint64;
+/// Collectives, one of them twice as often.
+pub(super) const KINDS: [Kind; 10] = [
+    Kind::AllReduce,
+    Kind::AllReduce,
+    Kind::Reduce,
+    Kind::Broadcast,
+    Kind::AllGather,
+    Kind::ReduceScatter,
+    Kind::Barrier,
+    Kind::AllToAll,
+    Kind::Gather,
+    Kind::Scatter,
+];
 
 /// One thing that ranks do together.
 #[derive(Clone, Debug)]
@@ -75,18 +88,6 @@ impl Program {
         let op = ops[random.below(ops.len())];
         // A root or a peer must exist in every part of a split.
         let root = if on == 0 { random.below(ranks as usize) as Rank } else { 0 };
-        let kinds = [
-            Kind::AllReduce,
-            Kind::AllReduce,
-            Kind::Reduce,
-            Kind::Broadcast,
-            Kind::AllGather,
-            Kind::ReduceScatter,
-            Kind::Barrier,
-            Kind::AllToAll,
-            Kind::Gather,
-            Kind::Scatter,
-        ];
         if on == 0 && ranks > 1 && random.once_in(5) {
             if ranks <= 16 && random.once_in(3) {
                 return Item::Group { on, count, messages: 1 + random.below(3) };
@@ -97,7 +98,7 @@ impl Program {
             let to = (root + 1 + random.below(ranks as usize - 1) as u32) % ranks;
             return Item::Message { on, from: root, to, count };
         }
-        let kind = kinds[random.below(kinds.len())];
+        let kind = KINDS[random.below(KINDS.len())];
         let op = if kind == Kind::Barrier { ReduceOp::Max } else { op };
         let count = if kind == Kind::Barrier { 1 } else { count };
         let started = kind != Kind::Barrier && random.once_in(6);

@@ -8,12 +8,12 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use consort_transports::Loopback;
-use consort_transports::simnet::{Network, Node};
+use consort_transports::simnet::{Network, Node, Profile};
 
 use super::faults::{Fault, Moment};
 use super::process::{Line, Next, Origin, Process};
 use super::program::{Item, Program};
-use super::random::Random;
+use super::random::{Random, hash};
 use super::running::Ways;
 use crate::Rank;
 use crate::bootstrap::{Gathering, Limits, UniqueId};
@@ -36,11 +36,23 @@ pub(super) fn job_number(seed: u64) -> u64 {
     seed ^ 0x5555_5555_5555_5555
 }
 
+/// What a job is, before chance comes in.
+pub(super) struct Job {
+    pub(super) ranks: u32,
+    pub(super) hosts: Vec<u32>,
+    pub(super) timeout: Duration,
+    pub(super) program: Program,
+    pub(super) fault: Fault,
+    /// What carries data between hosts.
+    pub(super) profile: Profile,
+}
+
 pub(super) struct World {
     pub(super) seed: u64,
     pub(super) ranks: u32,
     pub(super) timeout: Duration,
     pub(super) fault: Fault,
+    profile: Profile,
     pub(super) program: Arc<Program>,
     pub(super) hosts: Arc<Vec<u32>>,
     pub(super) processes: Vec<Process>,
@@ -80,7 +92,13 @@ impl World {
         let needs_network =
             matches!(fault, Fault::Deny { .. } | Fault::Blackhole { .. } | Fault::Remake { .. });
         let hosts = if needs_network { (0..ranks).collect() } else { hosts };
-        let network = Network::new(random.next());
+        let profile = Profile::ALL[hash(seed) as usize % Profile::ALL.len()];
+        World::with(seed, Job { ranks, hosts, timeout, program, fault, profile }, random)
+    }
+
+    pub(super) fn with(seed: u64, job: Job, mut random: Random) -> Self {
+        let Job { ranks, hosts, timeout, program, fault, profile } = job;
+        let network = Network::new(random.next()).with_profile(profile);
         let nanoseconds = {
             let network = network.clone();
             Arc::new(move || network.now().as_nanos() as u64)
@@ -107,6 +125,7 @@ impl World {
             ranks,
             timeout,
             fault,
+            profile,
             program: origin.program.clone(),
             hosts: origin.hosts.clone(),
             processes: Vec::new(),
@@ -141,8 +160,8 @@ impl World {
 
     pub(super) fn describe(&self) -> String {
         format!(
-            "seed {}: {} ranks on hosts {:?}, timeout {:?}, {:?}, program {:?}",
-            self.seed, self.ranks, self.hosts, self.timeout, self.fault, self.program.items
+            "seed {}: {} ranks on hosts {:?} ({:?}), timeout {:?}, {:?}, program {:?}",
+            self.seed, self.ranks, self.hosts, self.profile, self.timeout, self.fault, self.program.items
         )
     }
 
