@@ -14,7 +14,6 @@ use crate::call::{Call, Kind};
 use crate::control::group::Group;
 use crate::control::process::{Advance, Process, Shared, Unattended};
 use crate::engine::discarded;
-use crate::engine::routes::ProcessRoutes;
 use crate::engine::{Buffers, Engine, Memory, Progress, Source, Task};
 use crate::error::{Error, Result};
 use crate::options::Settings;
@@ -80,7 +79,7 @@ impl Drop for InCall<'_> {
 
 impl Core {
     pub(crate) fn new(group: Arc<Group>, shared: Arc<Shared>, settings: Settings) -> Arc<Self> {
-        let routes = ProcessRoutes::new(shared.clone(), settings.transport);
+        let routes = super::routes::ProcessRoutes::new(shared.clone(), settings.transport);
         let planner = Planner::of_process();
         let planning = planner.planning(Machine::of(group.infos()), &settings);
         let engine = Engine::new(group.clone(), Box::new(routes), settings.clone(), planner);

@@ -127,7 +127,7 @@ impl Communicator {
             place: Place::of_thread(),
             devices: settings.devices,
             // Without shared memory the ranks of this host are linked as if they were on others.
-            unix: if process.shared.shm.is_some() { process.shared.unix_name.clone() } else { Vec::new() },
+            unix: if process.shared.memory.is_some() { process.shared.unix_name.clone() } else { Vec::new() },
             tcp: process.shared.tcp_addresses()?,
         };
         let mut agreed = settings.agreed();

@@ -10,6 +10,7 @@ mod join;
 mod observe;
 mod point;
 mod quick;
+pub(crate) mod routes;
 mod scaled;
 mod scope;
 pub(crate) mod shrink;

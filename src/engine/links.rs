@@ -9,7 +9,8 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use consort_transports::{
-    Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, PeerState, Shm, TransportError,
+    Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, MemoryLender, PeerState,
+    TransportError,
 };
 
 use nix::poll::{PollFd, PollFlags, ppoll};
@@ -131,9 +132,9 @@ impl Links {
         &mut *self.routes
     }
 
-    /// As [`Routes::shm`].
-    pub(crate) fn shm(&self) -> Option<&Shm> {
-        self.routes.shm()
+    /// As [`Routes::memory`].
+    pub(crate) fn memory(&self) -> Option<&dyn MemoryLender> {
+        self.routes.memory()
     }
 
     /// As [`Routes::is_mapped`].

@@ -440,9 +440,9 @@ mod tests {
 
     use super::*;
     use crate::call::Call;
+    use crate::communicator::routes::ProcessRoutes;
     use crate::control::process::Process;
     use crate::control::wire::Message;
-    use crate::engine::routes::ProcessRoutes;
     use crate::options::Settings;
     use crate::planner::Planner;
     use crate::recorder::Told;

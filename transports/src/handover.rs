@@ -17,9 +17,9 @@ use nix::sys::socket::{
     bind, connect, getsockopt, listen, recvmsg, send, sendmsg, socket, sockopt,
 };
 
-use crate::TransportError;
 use crate::reception::Reception;
 use crate::segment::{NONCE_BYTES, Nonce, nonce};
+use crate::{Service, TransportError};
 
 /// Accompanies the descriptor: a message must have a byte.
 pub(crate) const HANDOVER: [u8; 8] = *b"consort1";
@@ -102,11 +102,6 @@ impl Desk {
         &self.shared.name
     }
 
-    /// Becomes readable when somebody wants something: then call [`Desk::serve`].
-    pub fn service(&self) -> BorrowedFd<'_> {
-        self.shared.service.as_fd()
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -136,6 +131,16 @@ impl Desk {
                 Err(error) => tracing::debug!(transport, %error, "a caller went before its answer"),
             }
         });
+    }
+}
+
+impl Service for Desk {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.shared.service.as_fd()
+    }
+
+    fn serve(&self) {
+        Desk::serve(self);
     }
 }
 

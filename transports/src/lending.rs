@@ -11,7 +11,7 @@ use consort_memory::Mapping;
 
 use crate::handover::{Desk, Fetching, Offer, Takers};
 use crate::segment::NONCE_BYTES;
-use crate::{Shm, TransportError};
+use crate::{MemoryLender, TransportError};
 
 const NAME: &str = "shm";
 
@@ -25,13 +25,13 @@ impl Lent {
     /// What a notice of it takes, in bytes.
     pub const NOTICE_BYTES: usize = 2 * NONCE_BYTES;
 
-    /// Lends a file at the desk of `shm`, which must be served.
+    /// Lends a file at the desk of `memory`, which must be served.
     ///
     /// # Errors
     /// [`TransportError::System`] when the system has no descriptor or no randomness left.
-    pub fn new(shm: &Shm, file: BorrowedFd<'_>) -> Result<Self, TransportError> {
+    pub fn new(memory: &dyn MemoryLender, file: BorrowedFd<'_>) -> Result<Self, TransportError> {
         let file = file.try_clone_to_owned().map_err(|error| TransportError::system(NAME, "dup", error))?;
-        Ok(Self { offer: shm.desk().offer(file, Takers::Many)? })
+        Ok(Self { offer: memory.desk().offer(file, Takers::Many)? })
     }
 
     /// What others fetch it with.
@@ -55,11 +55,16 @@ pub struct Fetch {
 
 impl Fetch {
     /// Begins to fetch `bytes` bytes at `file_offset` of what a notice tells of.
-    pub fn new(shm: &Shm, notice: &[u8; Lent::NOTICE_BYTES], file_offset: usize, bytes: usize) -> Self {
+    pub fn new(
+        memory: &dyn MemoryLender,
+        notice: &[u8; Lent::NOTICE_BYTES],
+        file_offset: usize,
+        bytes: usize,
+    ) -> Self {
         let (mut name, mut nonce) = ([0; NONCE_BYTES], [0; NONCE_BYTES]);
         name.copy_from_slice(&notice[..NONCE_BYTES]);
         nonce.copy_from_slice(&notice[NONCE_BYTES..]);
-        Self { fetching: Fetching::new(NAME, name, nonce), desk: shm.desk().clone(), file_offset, bytes }
+        Self { fetching: Fetching::new(NAME, name, nonce), desk: memory.desk().clone(), file_offset, bytes }
     }
 
     /// Goes on as far as possible without waiting; not to be called again after it was ready or failed.
@@ -81,6 +86,7 @@ mod tests {
     use consort_memory::{Span, SpanMut};
 
     use super::*;
+    use crate::Shm;
 
     #[test]
     fn what_is_lent_is_mapped_as_often_as_it_is_fetched() {

@@ -34,8 +34,8 @@ pub use lending::{Fetch, Lent};
 pub use loopback::Loopback;
 pub use pidfd::PidFd;
 pub use shm::Shm;
-pub use tcp::Tcp;
+pub use tcp::{Listener, Tcp};
 pub use transport::{
-    Address, Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, PeerState, Property,
-    RemoteRegion, Transport,
+    Address, Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, MemoryLender, PeerState,
+    Property, RemoteRegion, Service, Transport,
 };

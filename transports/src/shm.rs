@@ -8,7 +8,7 @@
 #[cfg(all(test, feature = "fuzzing"))]
 mod fuzz;
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -17,7 +17,9 @@ use consort_memory::{ForkStamp, Mapping};
 use crate::handover::{Desk, Fetching, Offer, Takers};
 use crate::mapped::{MappedConnection, OwnSegment};
 use crate::segment::{self, NONCE_BYTES, Nonce, Segment};
-use crate::{Address, Connecting, Connection, Endpoint, Layout, Transport, TransportError};
+use crate::{
+    Address, Connecting, Connection, Endpoint, Layout, MemoryLender, Service, Transport, TransportError,
+};
 
 const NAME: &str = "shm";
 /// Listener's name, endpoint's nonce, segment's size.
@@ -39,10 +41,10 @@ impl Shm {
         let stamp = ForkStamp::new().map_err(|error| TransportError::memory(NAME, error))?;
         Ok(Self { desk: Desk::new(NAME)?, stamp: Arc::new(stamp) })
     }
+}
 
-    /// Where this transport's peers fetch their descriptors, for others that have some to hand over: whoever serves
-    /// the transport serves them too.
-    pub fn desk(&self) -> &Desk {
+impl MemoryLender for Shm {
+    fn desk(&self) -> &Desk {
         &self.desk
     }
 }
@@ -68,12 +70,8 @@ impl Transport for Shm {
         }))
     }
 
-    fn service(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.desk.service())
-    }
-
-    fn serve(&self) {
-        self.desk.serve();
+    fn service(&self) -> Option<Arc<dyn Service>> {
+        Some(Arc::new(self.desk.clone()))
     }
 }
 

@@ -6,11 +6,12 @@
 //! collectives, reduction, waiting.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::task::Poll;
 
 use consort_memory::{Counter, Row, Span, SpanMut};
 
-use crate::TransportError;
+use crate::{Desk, TransportError};
 
 /// A way for bytes to travel.
 pub trait Transport: Send + Sync {
@@ -23,14 +24,25 @@ pub trait Transport: Send + Sync {
     /// [`TransportError::OutOfMemory`] with the bytes that were needed, or the system's error.
     fn endpoint(&self, layout: Layout) -> Result<Box<dyn Endpoint>, TransportError>;
 
-    /// A descriptor that becomes readable when [`Transport::serve`] has something to do, if the transport
-    /// needs that. Whoever owns the process's control thread polls it.
-    fn service(&self) -> Option<BorrowedFd<'_>> {
+    /// What answers peers that are connecting, where somebody must.
+    fn service(&self) -> Option<Arc<dyn Service>> {
         None
     }
+}
 
-    /// Answers peers that are connecting. Never blocks.
-    fn serve(&self) {}
+/// A transport between processes of one host, which can also hand each other memory.
+pub trait MemoryLender: Transport + std::fmt::Debug {
+    /// Where its peers fetch descriptors; [`Transport::service`] serves it.
+    fn desk(&self) -> &Desk;
+}
+
+/// What strangers may call at any time. The control thread of a process serves it.
+pub trait Service: Send + Sync {
+    /// Becomes readable when [`Service::serve`] has something to do.
+    fn descriptor(&self) -> BorrowedFd<'_>;
+
+    /// Answers who has come. Never blocks.
+    fn serve(&self);
 }
 
 /// How much memory a connection has on each side, and where this side's lies.

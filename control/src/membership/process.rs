@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use consort_memory::ForkStamp;
 use consort_memory::sync::{AtomicBool, AtomicU64, Ordering};
-use consort_transports::{Loopback, PidFd, Shm, Transport};
+use consort_transports::{Listener, Loopback, MemoryLender, PidFd, Service, Shm, Transport, TransportError};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::{Backlog, listen};
@@ -35,7 +35,6 @@ static PROCESS: Mutex<Weak<Process>> = Mutex::new(Weak::new());
 pub(super) const KEY_WAKE: u64 = 0;
 pub(super) const KEY_UNIX: u64 = 1;
 pub(super) const KEY_TCP: u64 = 2;
-pub(super) const KEY_SHM: u64 = 3;
 const KEY_FIRST: u64 = 16;
 
 /// Work that may have to go on although nobody waits for it.
@@ -69,11 +68,14 @@ pub struct Shared {
     pub nonce: [u8; 16],
     pub fork: ForkStamp,
     pub registry: Arc<Registry>,
-    pub loopback: Arc<Loopback>,
-    pub shm: Option<Arc<Shm>>,
+    pub loopback: Arc<dyn Transport>,
+    /// To other processes of this host, where that works.
+    pub memory: Option<Arc<dyn MemoryLender>>,
     pub unix_name: Vec<u8>,
     pub(super) unix: UnixListener,
     pub(super) tcp: TcpListener,
+    /// By local address; one for all communicators that use it.
+    listening: Mutex<HashMap<IpAddr, Weak<Listening>>>,
     /// The address of another host that answered last.
     pub(super) reached: Mutex<Option<IpAddr>>,
     pub(super) epoll: Epoll,
@@ -98,6 +100,23 @@ pub(super) enum Source {
         member: Weak<Member>,
         rank: Rank,
     },
+    /// What a transport has others call.
+    Service(Arc<dyn Service>),
+}
+
+/// A data listener of this process, served by the control thread while somebody has it.
+pub struct Listening {
+    pub listener: Arc<Listener>,
+    shared: Arc<Shared>,
+    key: u64,
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        if !self.shared.fork.is_forked_child() {
+            self.shared.unwatch(self.listener.descriptor(), self.key);
+        }
+    }
 }
 
 impl Process {
@@ -174,30 +193,27 @@ impl Shared {
             Ok((epoll, wake))
         };
         let (epoll, wake) = ready().map_err(|error| Error::system("preparing the control thread", error))?;
-        let shm = match Shm::new() {
+        let memory: Option<Arc<dyn MemoryLender>> = match Shm::new() {
             Ok(shm) => Some(Arc::new(shm)),
             Err(error) => {
                 tracing::warn!("shared memory is not available, ranks of this host will use TCP: {error}");
                 None
             }
         };
-        if let Some(service) = shm.as_ref().and_then(|shm| shm.service()) {
-            epoll
-                .add(service, EpollEvent::new(EpollFlags::EPOLLIN, KEY_SHM))
-                .map_err(|error| Error::system("watching the shared-memory listener", error))?;
-        }
         let loopback = Loopback::new().map_err(|error| Error::internal(error.to_string()))?;
         let loopback = Arc::new(loopback);
         let fork = ForkStamp::new().map_err(|error| Error::internal(error.to_string()))?;
-        Ok(Arc::new(Shared {
+        let service = memory.as_ref().and_then(|memory| memory.service());
+        let shared = Shared {
             nonce,
             fork,
             registry: Arc::default(),
             loopback,
-            shm,
+            memory,
             unix_name,
             unix,
             tcp,
+            listening: Mutex::default(),
             reached: Mutex::default(),
             epoll,
             wake,
@@ -207,7 +223,35 @@ impl Shared {
             members: Mutex::new(Vec::new()),
             members_changed: Condvar::new(),
             unattended: Mutex::new(Vec::new()),
-        }))
+        };
+        if let Some(service) = service {
+            shared
+                .attend(service)
+                .map_err(|error| Error::system("watching the shared-memory listener", error))?;
+        }
+        Ok(Arc::new(shared))
+    }
+
+    /// Has the control thread serve it.
+    fn attend(&self, service: Arc<dyn Service>) -> io::Result<u64> {
+        self.watch(service.descriptor(), Source::Service(service.clone()))
+    }
+
+    /// The data listener of this process at one of its addresses, made if nobody has it.
+    ///
+    /// # Errors
+    /// As of [`Listener::new`], or the system's.
+    pub fn listening(self: &Arc<Self>, at: IpAddr) -> std::result::Result<Arc<Listening>, TransportError> {
+        let mut all = self.listening.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(listening) = all.get(&at).and_then(Weak::upgrade) {
+            return Ok(listening);
+        }
+        let listener = Arc::new(Listener::new(at)?);
+        let refused = |source| TransportError::System { transport: "tcp", call: "epoll_ctl", source };
+        let key = self.attend(listener.clone()).map_err(refused)?;
+        let listening = Arc::new(Listening { listener, shared: self.clone(), key });
+        all.insert(at, Arc::downgrade(&listening));
+        Ok(listening)
     }
 
     /// The port of the control listener, at the interfaces that were asked for, or else at whichever address of the
@@ -314,7 +358,7 @@ impl Shared {
             let mine = |source: &Source| match source {
                 Source::Link(link) => std::ptr::eq(link.member.as_ptr(), member),
                 Source::Peer { member: other, .. } => std::ptr::eq(other.as_ptr(), member),
-                Source::Greeting(_) => false,
+                Source::Greeting(_) | Source::Service(_) => false,
             };
             sources
                 .iter()
@@ -326,7 +370,7 @@ impl Shared {
             match source {
                 Source::Link(link) => self.unwatch(link.stream.as_fd(), key),
                 Source::Peer { pidfd, .. } => self.unwatch(pidfd.as_fd(), key),
-                Source::Greeting(_) => {}
+                Source::Greeting(_) | Source::Service(_) => {}
             }
         }
     }

@@ -5,12 +5,11 @@ use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use consort_memory::sync::Ordering;
-use consort_transports::Transport;
 use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
 
 use super::accept;
 use super::link::{ENDED, LinkState, RemoteLink};
-use super::process::{Advance, KEY_SHM, KEY_TCP, KEY_UNIX, KEY_WAKE, Shared, Source, Unattended};
+use super::process::{Advance, KEY_TCP, KEY_UNIX, KEY_WAKE, Shared, Source, Unattended};
 
 /// How long unattended work is driven without a pause after it last moved.
 const EAGER: Duration = Duration::from_millis(2);
@@ -68,13 +67,9 @@ pub(super) fn handle(shared: &Arc<Shared>, key: u64, events: EpollFlags) {
             accept::retry_parked(shared);
         }
         KEY_UNIX | KEY_TCP => accept::accept(shared, key == KEY_UNIX),
-        KEY_SHM => {
-            if let Some(shm) = &shared.shm {
-                shm.serve();
-            }
-        }
         key => match shared.source(key) {
             Some(Source::Greeting(greeting)) => accept::go_on(shared, key, &greeting),
+            Some(Source::Service(service)) => service.serve(),
             Some(Source::Link(link)) => serve_link(shared, key, &link, events),
             Some(Source::Peer { pidfd, member, rank }) => {
                 shared.unwatch(pidfd.as_fd(), key);
@@ -140,21 +135,16 @@ fn has_backlog(shared: &Shared) -> bool {
 }
 
 fn chores(shared: &Arc<Shared>) {
-    let links: Vec<Arc<RemoteLink>> = {
+    let sources: Vec<Source> = {
         let sources = shared.sources.lock().unwrap_or_else(PoisonError::into_inner);
-        let link = |source: &Source| match source {
-            Source::Link(link) => Some(link.clone()),
-            _ => None,
-        };
-        sources.values().filter_map(link).collect()
+        sources.values().cloned().collect()
     };
-    for link in links {
-        if link.has_backlog() {
-            link.flush();
+    for source in sources {
+        match source {
+            Source::Link(link) if link.has_backlog() => link.flush(),
+            Source::Service(service) => service.serve(),
+            _ => {}
         }
-    }
-    if let Some(shm) = &shared.shm {
-        shm.serve();
     }
     accept::expire(shared);
 }

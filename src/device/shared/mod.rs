@@ -24,7 +24,7 @@ use consort_memory::sync::{AtomicU32, Ordering};
 use consort_transports::cuda_ipc::{
     Arena, How, PeerArena, PeerWords, Probe, Words, check_pattern, write_pattern,
 };
-use consort_transports::{Shm, TransportError};
+use consort_transports::{MemoryLender, TransportError};
 
 pub(super) use in_stream::Order;
 pub(super) use kernels::{KernelsCall, RunLaunch, RunProgram, message_blocks};
@@ -152,12 +152,12 @@ impl Shared {
     /// does not carry what it should. `packets`: whether short all-reduces are a kernel of their own. A collective.
     pub(super) fn make(communicator: &Communicator, gpu: &Arc<Gpu>, packets: bool) -> Result<Option<Self>> {
         let (rank, ranks) = (communicator.rank(), communicator.size());
-        let Some(shm) = communicator.core().shared.shm.clone() else {
+        let Some(shm) = communicator.core().shared.memory.clone() else {
             exchange(communicator, &[], &[])?;
             return Ok(None);
         };
         let stride = stride(ranks);
-        let prepared = prepare(gpu, &shm, rank, ranks, stride).inspect_err(|error| {
+        let prepared = prepare(gpu, &*shm, rank, ranks, stride).inspect_err(|error| {
             crate::notice::warn(&format!("rank {rank} goes through the host: memory for its peers: {error}"));
         });
         let offers = match &prepared {
@@ -168,7 +168,7 @@ impl Shared {
         if offers.iter().any(|(arena, _)| arena.is_empty()) {
             return Ok(None);
         }
-        let opened = open(communicator, gpu, &shm, &offers);
+        let opened = open(communicator, gpu, &*shm, &offers);
         let peers = match opened {
             Ok(peers) => Some(peers),
             Err(error) => {
@@ -441,7 +441,7 @@ struct Prepared {
     trial: Stream,
 }
 
-fn prepare(gpu: &Gpu, shm: &Shm, rank: Rank, ranks: u32, stride: usize) -> Result<Prepared> {
+fn prepare(gpu: &Gpu, shm: &dyn MemoryLender, rank: Rank, ranks: u32, stride: usize) -> Result<Prepared> {
     let rank_bytes = PROBE_BYTES + COUNTER_BYTES + PEER_PACKET_BYTES + CLASSES * SLOTS as usize * stride;
     let (bytes, context) = (ranks as usize * rank_bytes, gpu.context());
     let refused = |error: TransportError| transport(rank, error);
@@ -485,7 +485,7 @@ fn exchange(communicator: &Communicator, arena: &[u8], words: &[u8]) -> Result<V
 fn open(
     communicator: &Communicator,
     gpu: &Gpu,
-    shm: &Shm,
+    shm: &dyn MemoryLender,
     offers: &[(Vec<u8>, Vec<u8>)],
 ) -> Result<Vec<Option<Peer>>> {
     let rank = communicator.rank();

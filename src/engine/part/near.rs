@@ -50,7 +50,7 @@ impl Part {
         match packets.board() {
             Some(board) if choice.meets => {
                 let sample = tuner.sample(&request.call);
-                let shm = links.shm().filter(|_| choice.mapped);
+                let shm = links.memory().filter(|_| choice.mapped);
                 let run = Run::begin(peer_memory, board, shm, &request, group.rank, buffers, sample);
                 self.mapped = Some((run, reducer_of(&request.call, group.size())));
                 self.phase = Phase::Mapped;
@@ -79,7 +79,7 @@ impl Part {
         let (Some((run, reducer)), Some(board)) = (&mut self.mapped, packets.board()) else {
             return Err(Error::internal("mapped buffers without a board").into());
         };
-        let step = run.advance(peer_memory, board, links.shm(), reducer, buffers);
+        let step = run.advance(peer_memory, board, links.memory(), reducer, buffers);
         match step {
             Ok(Step::Progress(progress)) => {
                 self.wanted = run.wanted(board);

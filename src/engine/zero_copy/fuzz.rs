@@ -9,7 +9,7 @@ use consort_kernels::{DataType, ReduceOp, Reducer};
 use consort_memory::areas::SharedMemory;
 use consort_memory::{Outbox, Span};
 use consort_transports::fuzzing::{Input, Seen, Target, fuzz};
-use consort_transports::{Lent, Shm};
+use consort_transports::{Lent, MemoryLender, Shm};
 
 use super::offer::{Announcement, Note, Offer, Place};
 use super::peer_memory::{ANNOUNCED_MAX, MAPPED_MAX};

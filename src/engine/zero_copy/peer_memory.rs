@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use consort_algorithms::{Collective, Plan, mapped, mapped_reduce, verify};
 use consort_memory::Mapping;
 use consort_memory::areas::{self, Area};
-use consort_transports::{Lent, Shm};
+use consort_transports::{Lent, MemoryLender};
 
 use super::folds::Home;
 use super::offer::{Announcement, Note, Offer, Place};
@@ -106,7 +106,7 @@ impl PeerMemory {
         &mut self,
         call: &Call,
         me: Rank,
-        shm: &Shm,
+        shm: &dyn MemoryLender,
         buffers: Buffers<'_>,
     ) -> Option<(Offer, Exports, Option<Exposed>)> {
         let ranges = [

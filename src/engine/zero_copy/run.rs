@@ -19,7 +19,7 @@ use std::task::Poll;
 use consort_kernels::Reducer;
 use consort_memory::areas::Area;
 use consort_memory::{Span, SpanMut};
-use consort_transports::{Fetch, Shm, TransportError};
+use consort_transports::{Fetch, MemoryLender, TransportError};
 
 use super::folds::{Folds, Unmapped};
 use super::offer::{Announcement, Note};
@@ -106,7 +106,7 @@ impl Run {
     pub(crate) fn begin(
         memory: &mut PeerMemory,
         board: &mut Board,
-        shm: Option<&Shm>,
+        shm: Option<&dyn MemoryLender>,
         request: &Request,
         me: Rank,
         buffers: Buffers<'_>,
@@ -142,7 +142,7 @@ impl Run {
         &mut self,
         memory: &mut PeerMemory,
         board: &mut Board,
-        shm: Option<&Shm>,
+        shm: Option<&dyn MemoryLender>,
         reducer: &Reducer,
         buffers: Buffers<'_>,
     ) -> Result<Step> {
@@ -207,7 +207,7 @@ impl Run {
         &mut self,
         memory: &mut PeerMemory,
         board: &mut Board,
-        shm: Option<&Shm>,
+        shm: Option<&dyn MemoryLender>,
     ) -> Result<Option<Stage>> {
         Ok(Some(match std::mem::replace(&mut self.stage, Stage::Done) {
             Stage::Offer { .. } if !self.is_offered() => return Ok(None),
@@ -245,7 +245,12 @@ impl Run {
     }
 
     /// Takes what is mapped, or begins to import what is not.
-    fn bind(&self, memory: &mut PeerMemory, board: &mut Board, shm: Option<&Shm>) -> Result<Stage> {
+    fn bind(
+        &self,
+        memory: &mut PeerMemory,
+        board: &mut Board,
+        shm: Option<&dyn MemoryLender>,
+    ) -> Result<Stage> {
         match Folds::bind(memory, &self.call, self.me, &self.notes)? {
             Ok(folds) => self.negotiated(board, Ok(folds)),
             Err(unmapped) => match Import::begin(memory, shm, &unmapped) {
@@ -359,7 +364,7 @@ impl Import {
     /// Begins to fetch areas of other ranks.
     fn begin(
         memory: &PeerMemory,
-        shm: Option<&Shm>,
+        shm: Option<&dyn MemoryLender>,
         unmapped: &Unmapped,
     ) -> std::result::Result<Vec<Import>, Broken> {
         let begin = |(peer, key): &(Rank, u64)| {

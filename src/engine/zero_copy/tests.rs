@@ -5,7 +5,7 @@ use std::sync::Arc;
 use consort_kernels::{DataType, ReduceOp, Reducer};
 use consort_memory::areas::{Area, SharedMemory};
 use consort_memory::{Mapping, Span, SpanMut};
-use consort_transports::{Lent, Shm};
+use consort_transports::{Lent, MemoryLender, Shm};
 
 use super::offer::{Announcement, Note, Offer, Place};
 use super::peer_memory::{ANNOUNCED_MAX, Export, Known, MAPPED_MAX};

@@ -54,7 +54,7 @@ pub fn what_was_queued_at_the_end_arrives(fixture: &dyn Fixture) {
     signal(&mut left, CounterKind::Ready, 1, pieces as u64);
     drop(left);
     eventually("the end is seen", || {
-        sides.0.serve();
+        serve(&*sides.0);
         (right.progress().expect("progress") == PeerState::Closed).then_some(())
     });
     assert_eq!(right.counter(CounterKind::Ready).value(), 1);
@@ -110,7 +110,7 @@ pub fn a_peer_that_gives_up_is_noticed(fixture: &dyn Fixture) {
         drop(there);
         let outcome = here.connect(&address).and_then(|mut connecting| {
             for _ in 0..LOOKS {
-                far.serve();
+                serve(&*far);
                 if connecting.poll()?.is_ready() {
                     panic!("connected to nobody");
                 }
@@ -234,7 +234,7 @@ pub fn strangers_do_not_keep_the_peer_out(fixture: &dyn Fixture) {
             let _ = stranger.write_all(&random.bytes(bytes));
         }
         strangers.push(stranger);
-        sides.1.serve();
+        serve(&*sides.1);
     }
     let (mut left, mut right) = connect(&sides, [64; 2]);
     put_all(&mut left, &mut right, 0, b"hello");
@@ -243,7 +243,7 @@ pub fn strangers_do_not_keep_the_peer_out(fixture: &dyn Fixture) {
     assert_eq!(read(&right, 0, 5), b"hello");
     // Nobody told them anything.
     for stranger in &mut strangers {
-        sides.1.serve();
+        serve(&*sides.1);
         assert!(!matches!(stranger.read(&mut [0; 64]), Ok(1..)), "a stranger got an answer");
     }
 }

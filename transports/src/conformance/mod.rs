@@ -117,6 +117,13 @@ fn pair(fixture: &dyn Fixture, mailbox_bytes: usize) -> (Side, Side) {
     connect(&fixture.sides(), [mailbox_bytes; 2])
 }
 
+/// What the control thread of a process does.
+pub fn serve(side: &dyn Transport) {
+    if let Some(service) = side.service() {
+        service.serve();
+    }
+}
+
 /// Puts all of it, letting both sides go on as needed.
 fn put_all(from: &mut Side, to: &mut Side, offset: usize, bytes: &[u8]) {
     let mut done = 0;

@@ -24,7 +24,7 @@ use consort_memory::sync::{AtomicU64, Ordering};
 
 use crate::handover::{Offer, Takers};
 use crate::segment::{Nonce, nonce};
-use crate::{Shm, TransportError};
+use crate::{MemoryLender, TransportError};
 use address::{OfferedArena, Way};
 
 pub use opening::{Opening, PeerArena};
@@ -46,7 +46,7 @@ pub enum How<'s> {
     Legacy,
     /// By a descriptor (`cuMemCreate`, `cuMemExportToShareableHandle`) that they fetch at the desk of this transport,
     /// which must be served for that.
-    Shareable(&'s Shm),
+    Shareable(&'s dyn MemoryLender),
 }
 
 /// Memory of one rank's device that its peers reach, zeroed. Freed when it and all [`PeerArena`]s of this process

@@ -13,7 +13,7 @@ use consort_cuda::{Context, DeviceSpan, PeerMemory, SharedDeviceMemory};
 use super::address::{OfferedArena, Way};
 use super::{Memory, NAME, arenas, process, refused};
 use crate::handover::{Desk, Fetching};
-use crate::{Shm, TransportError};
+use crate::{MemoryLender, TransportError};
 
 /// A peer's arena, mapped here.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl PeerArena {
     /// # Errors
     /// [`TransportError::BadAddress`] for bytes that are no offer; [`TransportError::NoPeerAccess`] when the device
     /// does not reach the other; [`TransportError::PeerClosed`] when the arena is gone; [`TransportError::Driver`].
-    pub fn open(context: &Context, offer: &[u8], shm: &Shm) -> Result<Opening, TransportError> {
+    pub fn open(context: &Context, offer: &[u8], shm: &dyn MemoryLender) -> Result<Opening, TransportError> {
         let offered = OfferedArena::decode(offer)?;
         let OfferedArena { process_id, key, device, .. } = offered;
         let bad = |reason| TransportError::BadAddress { transport: NAME, reason };

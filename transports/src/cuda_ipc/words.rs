@@ -14,7 +14,7 @@ use consort_memory::Mapping;
 use super::{NAME, refused};
 use crate::handover::{Desk, Fetching, Offer, Takers};
 use crate::segment::NONCE_BYTES;
-use crate::{Shm, TransportError};
+use crate::{MemoryLender, TransportError};
 
 const MAGIC: [u8; 4] = *b"csw1";
 /// Bytes from one word to the next: each has a cache line.
@@ -51,7 +51,7 @@ impl Words {
     ///
     /// # Errors
     /// [`TransportError::OutOfMemory`]; [`TransportError::Driver`] when the driver does not register it.
-    pub fn new(context: &Context, words: u32, shm: &Shm) -> Result<Self, TransportError> {
+    pub fn new(context: &Context, words: u32, shm: &dyn MemoryLender) -> Result<Self, TransportError> {
         let mapping = Mapping::memfd(c"consort-words", words as usize * STRIDE);
         let mut mapping = mapping.map_err(|error| TransportError::memory(NAME, error))?;
         let file = mapping.take_fd().ok_or(TransportError::Protocol {
@@ -98,7 +98,11 @@ impl PeerWords {
     ///
     /// # Errors
     /// [`TransportError::BadAddress`] for bytes that are no offer.
-    pub fn open(context: &Context, offer: &[u8], shm: &Shm) -> Result<OpeningWords, TransportError> {
+    pub fn open(
+        context: &Context,
+        offer: &[u8],
+        shm: &dyn MemoryLender,
+    ) -> Result<OpeningWords, TransportError> {
         let bad = TransportError::BadAddress { transport: NAME, reason: "it is no offer of words" };
         let fields = || {
             let rest = offer.strip_prefix(&MAGIC)?;

@@ -81,7 +81,7 @@ fn callers(input: &Input, seen: &mut Seen) {
             }
             _ => drop(callers.pop()),
         }
-        shm.serve();
+        shm.desk.serve();
     }
     seen.note(callers.len().min(130));
     drop(join([(one, two_at), (two, one_at)]));
@@ -92,7 +92,7 @@ fn callers(input: &Input, seen: &mut Seen) {
         seen.note(got);
     }
     drop(callers);
-    shm.serve();
+    shm.desk.serve();
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn answers(input: &Input, seen: &mut Seen) {
     }
     drop(callers);
     while listener.accept().is_ok() {}
-    shm.serve();
+    shm.desk.serve();
     let after = descriptors();
     assert!(after <= before, "{before} descriptors before, {after} afterwards");
 }

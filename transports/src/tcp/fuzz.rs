@@ -11,9 +11,9 @@ use consort_memory::{Mapping, Span};
 
 use super::handshake::{HELLO_BYTES, Key, Verdict};
 use super::stream::{TcpConnection, frame};
-use super::{Place, Tcp};
+use super::{Listener, Place, Tcp};
 use crate::fuzzing::{Input, Seen, Target, fuzz};
-use crate::{Address, Connection, CounterKind, Layout, PeerState, Transport};
+use crate::{Address, Connection, CounterKind, Layout, PeerState, Service, Transport};
 
 const MAILBOX_BYTES: usize = 1000;
 const KEY: [u8; 32] = [8; 32];
@@ -34,9 +34,13 @@ const HANDSHAKE: Target = Target {
     inputs: 1_500,
 };
 
+fn tcp() -> Tcp {
+    Tcp::new(Arc::new(Listener::new(Ipv4Addr::LOCALHOST.into()).expect("a listener")), KEY).expect("tcp")
+}
+
 fn shared() -> &'static Tcp {
     static TCP: OnceLock<Tcp> = OnceLock::new();
-    TCP.get_or_init(|| Tcp::new(Ipv4Addr::LOCALHOST.into(), KEY).expect("tcp"))
+    TCP.get_or_init(tcp)
 }
 
 fn stream(input: &Input, seen: &mut Seen) {
@@ -100,7 +104,7 @@ fn frames_land_in_the_mailbox_or_are_refused() {
 
 /// Two honest endpoints and what is sent to them from aside.
 fn callers(input: &Input, seen: &mut Seen) {
-    let tcp = Tcp::new(Ipv4Addr::LOCALHOST.into(), KEY).expect("tcp");
+    let tcp = tcp();
     let layout = Layout::new(64);
     let (one, two) = (tcp.endpoint(layout).expect("endpoint"), tcp.endpoint(layout).expect("endpoint"));
     let places = [&one, &two].map(|endpoint| Place::decode(&endpoint.address().bytes).expect("a place"));
@@ -153,7 +157,7 @@ fn callers(input: &Input, seen: &mut Seen) {
             }
             _ => unreachable!(),
         }
-        tcp.serve();
+        tcp.shared.listener.serve();
         seen.note((what % 6, callers.len()));
     }
     let addresses = [one.address().clone(), two.address().clone()];

@@ -10,10 +10,16 @@ use crate::segment::{NONCE_BYTES, Nonce};
 
 const MAC_BYTES: usize = 32;
 const LABEL_BYTES: usize = 8;
-const HELLO: [u8; LABEL_BYTES] = *b"consort1";
+const HELLO: [u8; LABEL_BYTES] = *b"consort2";
+/// What a job's name is derived with.
+const NAMING: [u8; LABEL_BYTES] = *b"job name";
+const JOB_BYTES: usize = 16;
 
-/// Label, both nonces, proof.
-pub(super) const HELLO_BYTES: usize = LABEL_BYTES + 2 * NONCE_BYTES + MAC_BYTES;
+/// What tells the jobs at a listener apart; derived from the key, which it does not give away.
+pub(super) type JobName = [u8; JOB_BYTES];
+
+/// Label, job, both nonces, proof.
+pub(super) const HELLO_BYTES: usize = LABEL_BYTES + JOB_BYTES + 2 * NONCE_BYTES + MAC_BYTES;
 /// Label, proof.
 pub(super) const ANSWER_BYTES: usize = LABEL_BYTES + MAC_BYTES;
 
@@ -37,7 +43,15 @@ impl Verdict {
 
 /// The secret that all peers have.
 #[derive(Clone)]
-pub(super) struct Key(Hmac<Sha256>);
+pub(super) struct Key {
+    secret: Hmac<Sha256>,
+    pub(super) job: JobName,
+}
+
+/// The job that a caller means.
+pub(super) fn job_of(hello: &[u8]) -> Option<JobName> {
+    hello.get(LABEL_BYTES..)?.first_chunk().copied()
+}
 
 impl std::fmt::Debug for Key {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -47,25 +61,30 @@ impl std::fmt::Debug for Key {
 
 impl Key {
     pub(super) fn new(key: [u8; 32]) -> Self {
-        Self(Hmac::new_from_slice(&key).expect("a key may have any length"))
+        let secret = Hmac::<Sha256>::new_from_slice(&key).expect("a key may have any length");
+        let name = secret.clone().chain_update(NAMING).finalize().into_bytes();
+        Self { secret, job: std::array::from_fn(|byte| name[byte]) }
     }
 
     fn proof(&self, label: [u8; LABEL_BYTES], caller: &Nonce, callee: &Nonce) -> Hmac<Sha256> {
-        self.0.clone().chain_update(label).chain_update(caller).chain_update(callee)
+        self.secret.clone().chain_update(label).chain_update(caller).chain_update(callee)
     }
 
     pub(super) fn hello(&self, caller: &Nonce, callee: &Nonce) -> Vec<u8> {
         let proof = self.proof(HELLO, caller, callee).finalize().into_bytes();
-        [&HELLO[..], caller, callee, &proof].concat()
+        [&HELLO[..], &self.job, caller, callee, &proof].concat()
     }
 
     /// Who calls whom, if the caller knows the key.
     pub(super) fn check_hello(&self, hello: &[u8]) -> Option<(Nonce, Nonce)> {
         let (label, rest) = hello.split_first_chunk::<LABEL_BYTES>()?;
+        let (job, rest) = rest.split_first_chunk::<JOB_BYTES>()?;
         let (caller, rest) = rest.split_first_chunk::<NONCE_BYTES>()?;
         let (callee, proof) = rest.split_first_chunk::<NONCE_BYTES>()?;
         // `verify_slice` takes the same time wherever the difference is.
-        let proved = *label == HELLO && self.proof(HELLO, caller, callee).verify_slice(proof).is_ok();
+        let proved = *label == HELLO
+            && *job == self.job
+            && self.proof(HELLO, caller, callee).verify_slice(proof).is_ok();
         proved.then_some((*caller, *callee))
     }
 

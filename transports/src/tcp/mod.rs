@@ -10,28 +10,29 @@
 mod fuzz;
 mod handshake;
 mod linger;
+mod listener;
 mod stream;
 
-use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::task::Poll;
 
 use consort_memory::{ForkStamp, Mapping};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
-    AddressFamily, Backlog, MsgFlags, SockFlag, SockType, SockaddrStorage, bind, connect, getsockopt, listen,
-    send, setsockopt, socket, sockopt,
+    AddressFamily, MsgFlags, SockFlag, SockType, SockaddrStorage, bind, connect, getsockopt, send,
+    setsockopt, socket, sockopt,
 };
 
-use crate::reception::{Reception, read_exactly};
+use crate::reception::read_exactly;
 use crate::segment::{NONCE_BYTES, Nonce, nonce};
-use crate::{Address, Connecting, Connection, Endpoint, Layout, Transport, TransportError};
+use crate::{Address, Connecting, Connection, Endpoint, Layout, Service, Transport, TransportError};
 
-use handshake::{ANSWER_BYTES, HELLO_BYTES, Key, Verdict};
-use linger::Lingering;
+use handshake::{ANSWER_BYTES, Key, Verdict};
+use listener::Expected;
+pub use listener::Listener;
 use stream::TcpConnection;
 
 const NAME: &str = "tcp";
@@ -42,7 +43,7 @@ fn system(call: &'static str, error: Errno) -> TransportError {
     TransportError::system(NAME, call, error)
 }
 
-/// The transport between machines.
+/// The transport between machines, of one job at one address.
 #[derive(Clone, Debug)]
 pub struct Tcp {
     shared: Arc<Shared>,
@@ -50,58 +51,21 @@ pub struct Tcp {
 
 #[derive(Debug)]
 struct Shared {
-    here: SocketAddr,
+    listener: Arc<Listener>,
     key: Key,
-    service: OwnedFd,
-    desk: Mutex<Desk>,
-    lingering: Mutex<Lingering>,
     stamp: Arc<ForkStamp>,
 }
 
-#[derive(Debug)]
-struct Desk {
-    reception: Reception,
-    /// Endpoints whose connection is not there yet; with the caller, when it came before they asked for it.
-    expected: HashMap<Nonce, Option<Caller>>,
-}
-
-/// Somebody who proved to know the key.
-#[derive(Debug)]
-struct Caller {
-    nonce: Nonce,
-    socket: OwnedFd,
-}
-
 impl Tcp {
-    /// Listens on `bind`, an address of this machine that the peers can reach, at a port the system picks.
-    /// All peers have the same `key`.
+    /// A job's transport at a listener, with the key that all its peers have.
     ///
     /// # Errors
-    /// [`TransportError::BadAddress`] when `bind` is unspecified (peers are told it), or the system's error.
-    pub fn new(bind: IpAddr, key: [u8; 32]) -> Result<Self, TransportError> {
-        if bind.is_unspecified() {
-            let reason = "the address to listen on must be one that peers can connect to";
-            return Err(TransportError::BadAddress { transport: NAME, reason });
-        }
+    /// The system's, when it has no page left.
+    pub fn new(listener: Arc<Listener>, key: [u8; 32]) -> Result<Self, TransportError> {
         let stamp = ForkStamp::new().map_err(|error| TransportError::memory(NAME, error))?;
-        let listener =
-            TcpListener::bind((bind, 0)).map_err(|error| TransportError::system(NAME, "bind", error))?;
-        let here =
-            listener.local_addr().map_err(|error| TransportError::system(NAME, "getsockname", error))?;
-        listener.set_nonblocking(true).map_err(|error| TransportError::system(NAME, "fcntl", error))?;
-        // Again, for a longer queue than the standard library's: all ranks call at the same time.
-        listen(&listener, Backlog::MAXCONN).map_err(|error| system("listen", error))?;
-        let reception = Reception::new(NAME, listener.into(), HELLO_BYTES)?;
-        let service = reception.service()?;
-        let shared = Shared {
-            here,
-            key: Key::new(key),
-            service,
-            desk: Mutex::new(Desk { reception, expected: HashMap::new() }),
-            lingering: Mutex::default(),
-            stamp: Arc::new(stamp),
-        };
-        Ok(Self { shared: Arc::new(shared) })
+        let key = Key::new(key);
+        listener.admit(&key);
+        Ok(Self { shared: Arc::new(Shared { listener, key, stamp: Arc::new(stamp) }) })
     }
 }
 
@@ -114,8 +78,10 @@ impl Transport for Tcp {
         let nonce = nonce(NAME)?;
         let mailbox =
             Mapping::anonymous(layout.mailbox_bytes).map_err(|error| TransportError::memory(NAME, error))?;
-        self.shared.desk().expected.insert(nonce, None);
-        let place = Place { socket: self.shared.here, nonce, mailbox_bytes: layout.mailbox_bytes as u64 };
+        let expected = Expected { job: self.shared.key.job, caller: None };
+        self.shared.listener.desk().expected.insert(nonce, expected);
+        let place =
+            Place { socket: self.shared.listener.here, nonce, mailbox_bytes: layout.mailbox_bytes as u64 };
         Ok(Box::new(TcpEndpoint {
             address: Address { transport: NAME.into(), bytes: place.encode() },
             expectation: Expectation { shared: Arc::clone(&self.shared), nonce },
@@ -124,46 +90,8 @@ impl Transport for Tcp {
         }))
     }
 
-    fn service(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.shared.service.as_fd())
-    }
-
-    fn serve(&self) {
-        self.shared.serve();
-    }
-}
-
-impl Shared {
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lingering(&self) -> MutexGuard<'_, Lingering> {
-        self.lingering.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn serve(&self) {
-        self.lingering().tidy();
-        // Whoever holds it is serving already, or is about to be done.
-        let Ok(mut desk) = self.desk.try_lock() else { return };
-        let Desk { reception, expected } = &mut *desk;
-        reception.serve(
-            |_| true,
-            |socket, hello| {
-                let Some((caller, callee)) = self.key.check_hello(hello) else {
-                    tracing::debug!(transport = NAME, "turned a caller away: it does not know the key");
-                    return;
-                };
-                match expected.get_mut(&callee) {
-                    // The latest counts: an earlier one of the same caller has been given up by it.
-                    Some(arrived) => *arrived = Some(Caller { nonce: caller, socket }),
-                    None => {
-                        tracing::debug!(transport = NAME, "turned a caller away: its peer has gone");
-                        let _ = send_small(&socket, &self.key.answer(Verdict::Gone, &caller, &callee));
-                    }
-                }
-            },
-        );
+    fn service(&self) -> Option<Arc<dyn Service>> {
+        Some(self.shared.listener.clone())
     }
 }
 
@@ -219,7 +147,7 @@ struct Expectation {
 
 impl Drop for Expectation {
     fn drop(&mut self) {
-        self.shared.desk().expected.remove(&self.nonce);
+        self.shared.listener.desk().expected.remove(&self.nonce);
     }
 }
 
@@ -239,7 +167,7 @@ impl Endpoint for TcpEndpoint {
     fn connect(self: Box<Self>, peer: &Address) -> Result<Box<dyn Connecting>, TransportError> {
         let bad = |reason| TransportError::BadAddress { transport: NAME, reason };
         let peer = Place::decode(peer.bytes_for(NAME)?).ok_or_else(|| bad("it cannot be read"))?;
-        let here = self.expectation.shared.here;
+        let here = self.expectation.shared.listener.here;
         if peer.nonce == self.expectation.nonce {
             return Err(bad("it is this endpoint's own"));
         }
@@ -287,7 +215,7 @@ struct TcpConnecting {
 impl Connecting for TcpConnecting {
     fn poll(&mut self) -> Result<Poll<Box<dyn Connection>>, TransportError> {
         // Peers of other endpoints may be waiting, and ours may be in this very thread.
-        self.expectation.shared.serve();
+        self.expectation.shared.listener.serve();
         loop {
             let (next, pending) = match std::mem::replace(&mut self.stage, Stage::Done) {
                 Stage::Calling => (Stage::Dialling(self.dial()?), false),
@@ -320,7 +248,7 @@ impl Connecting for TcpConnecting {
     }
 
     fn waits_for(&self) -> Option<String> {
-        let (here, there) = (self.shared().here, self.peer.socket);
+        let (here, there) = (self.shared().listener.here, self.peer.socket);
         Some(match self.stage {
             Stage::Calling | Stage::Dialling(_) => format!("this side calls {there}, and nothing answers"),
             Stage::Asked(..) => format!("this side called {there}, and what answered has proved nothing"),
@@ -338,7 +266,7 @@ impl TcpConnecting {
     /// Opens a socket with this side's address and starts to connect.
     fn dial(&mut self) -> Result<OwnedFd, TransportError> {
         self.attempts += 1;
-        let here = self.shared().here;
+        let here = self.shared().listener.here;
         let family = if here.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         let socket =
@@ -400,7 +328,8 @@ impl TcpConnecting {
 
     /// The peer's socket, if it called; it is told that it is welcome.
     fn take_caller(&self) -> Option<OwnedFd> {
-        let caller = self.shared().desk().expected.get_mut(&self.expectation.nonce)?.take()?;
+        let caller =
+            self.shared().listener.desk().expected.get_mut(&self.expectation.nonce)?.caller.take()?;
         if caller.nonce != self.peer.nonce {
             tracing::debug!(transport = NAME, "turned a caller away: it is not the endpoint's peer");
             return None;
@@ -436,7 +365,8 @@ fn share_ports(socket: &OwnedFd) {
 impl Drop for Shared {
     fn drop(&mut self) {
         if !self.stamp.is_forked_child() {
-            self.lingering().finish();
+            self.listener.dismiss(&self.key);
+            self.listener.lingering().finish();
         }
     }
 }

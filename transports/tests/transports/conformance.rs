@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use consort_transports::conformance::{Fixture, Stranger};
 use consort_transports::simnet::{Network, Node, Profile};
-use consort_transports::{Address, Loopback, Shm, Tcp, Transport, conformance_suite};
+use consort_transports::{Address, Listener, Loopback, Shm, Tcp, Transport, conformance_suite};
 
 struct LoopbackFixture;
 
@@ -49,8 +49,13 @@ struct TcpFixture {
 
 impl Fixture for TcpFixture {
     fn sides(&self) -> (Arc<dyn Transport>, Arc<dyn Transport>) {
-        let side = || Arc::new(Tcp::new(self.here, [5; 32]).expect("tcp"));
-        (side(), side())
+        let listener = || Arc::new(Listener::new(self.here).expect("a listener"));
+        let side = |listener, key| Arc::new(Tcp::new(listener, [key; 32]).expect("tcp"));
+        let (near, far) = (listener(), listener());
+        // Of another job, at the same listeners.
+        let others = [side(near.clone(), 6), side(far.clone(), 6)];
+        drop(others);
+        (side(near, 5), side(far, 5))
     }
 
     fn stranger(&self, address: &Address) -> Option<Box<dyn Stranger>> {

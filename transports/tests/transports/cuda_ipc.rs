@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use consort_cuda::{Context, CudaErrorCause, DeviceSpan, Driver, Stream, StreamRef};
 use consort_transports::cuda_ipc::{self, Arena, How, PeerArena, Probe};
-use consort_transports::{Shm, Transport, TransportError};
+use consort_transports::{MemoryLender, Shm, TransportError};
 
 use crate::child::{name_of, program_for};
 
@@ -255,7 +255,7 @@ fn the_other_process() {
     let begun = Instant::now();
     while said.try_recv().is_err() {
         // The first process fetches the descriptor meanwhile.
-        shm.serve();
+        shm.desk().serve();
         assert!(begun.elapsed() < Duration::from_secs(20), "nothing was said in 20 s");
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -284,7 +284,7 @@ fn exchange(how: How<'_>, shm: &Shm, ordinals: [u32; 2], variables: &[(&str, &st
     let arena = arena(&context, how)?;
     let given = format!("{} {} {}", name(how), ordinals[1], hexadecimal(&arena.offer()));
     let mut other = Other::start(&given, variables);
-    let offer = bytes_of(&other.line("offer", || shm.serve()));
+    let offer = bytes_of(&other.line("offer", || shm.desk().serve()));
     let stream: Stream = context.create_stream().expect("a stream");
     let found = match check_pattern(&stream, tested(arena.span()), 1) {
         Ok(()) => "1".to_owned(),
@@ -355,7 +355,7 @@ fn a_device_that_says_that_it_does_not_reach_another_is_not_asked_to() {
     let arena = arena(&context(0).expect("a device"), How::Legacy).expect("memory");
     let given = format!("legacy 1 {}", hexadecimal(&arena.offer()));
     let other = Other::start(&given, &[("CONSORT_STANDIN_PEERS", "none")]);
-    let why = other.line("refused", || shm.serve());
+    let why = other.line("refused", || shm.desk().serve());
     assert!(why.contains("does not reach the memory of the device"), "{why}");
     other.ends_well();
 }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use consort_memory::{Span, SpanMut};
-use consort_transports::conformance::{Side, connect, eventually};
+use consort_transports::conformance::{Side, connect, eventually, serve};
 use consort_transports::{
-    Address, Connection, CounterKind, Endpoint, Layout, Loopback, PeerState, Shm, Tcp, Transport,
+    Address, Connection, CounterKind, Endpoint, Layout, Listener, Loopback, PeerState, Shm, Tcp, Transport,
     TransportError,
 };
 
@@ -23,7 +23,10 @@ const KEY: [u8; 32] = [3; 32];
 fn transport(name: &str) -> Arc<dyn Transport> {
     match name {
         "shm" => Arc::new(Shm::new().expect("shm")),
-        "tcp" => Arc::new(Tcp::new(Ipv4Addr::LOCALHOST.into(), KEY).expect("tcp")),
+        "tcp" => Arc::new(
+            Tcp::new(Arc::new(Listener::new(Ipv4Addr::LOCALHOST.into()).expect("a listener")), KEY)
+                .expect("tcp"),
+        ),
         _ => Arc::new(Loopback::new().expect("loopback")),
     }
 }
@@ -222,8 +225,8 @@ fn descriptors_come_back() {
         }
         drop(pairs);
         eventually("the descriptors are back", || {
-            near.serve();
-            far.serve();
+            serve(&*near);
+            serve(&*far);
             (descriptors() == idle).then_some(())
         });
         drop((near, far, sides));
@@ -299,7 +302,7 @@ fn the_service_descriptor_tells_when_somebody_calls() {
         let (to_here, to_there) = (here.address().clone(), there.address().clone());
         let readable = |transport: &dyn Transport| {
             let service = transport.service().expect("it has one");
-            let mut polled = [nix::poll::PollFd::new(service, nix::poll::PollFlags::POLLIN)];
+            let mut polled = [nix::poll::PollFd::new(service.descriptor(), nix::poll::PollFlags::POLLIN)];
             nix::poll::poll(&mut polled, nix::poll::PollTimeout::ZERO).expect("poll") > 0
         };
         assert!(!readable(&*near) && !readable(&*far), "{name}");
@@ -314,10 +317,10 @@ fn the_service_descriptor_tells_when_somebody_calls() {
             }
             readable(&*far).then_some(())
         });
-        far.serve();
+        serve(&*far);
         eventually("both are quiet", || {
-            near.serve();
-            far.serve();
+            serve(&*near);
+            serve(&*far);
             (!readable(&*near) && !readable(&*far)).then_some(())
         });
     }
@@ -328,4 +331,51 @@ fn a_connection_may_be_moved_between_threads() {
     fn sends<T: Send + ?Sized>() {}
     sends::<dyn Connection>();
     sends::<dyn Endpoint>();
+}
+
+/// Jobs share a listener: each finds its own peers, a job that has gone is not there for who calls late, and a stranger is
+/// hung up on.
+#[test]
+fn jobs_share_a_listener() {
+    let listener = || Arc::new(Listener::new(Ipv4Addr::LOCALHOST.into()).expect("a listener"));
+    let (near, far) = (listener(), listener());
+    let job = |key: u8| {
+        let side = |at: &Arc<Listener>| -> Arc<dyn Transport> {
+            Arc::new(Tcp::new(at.clone(), [key; 32]).expect("tcp"))
+        };
+        (side(&near), side(&far))
+    };
+    let jobs: Vec<_> = (0..5).map(job).collect();
+    let mut pairs: Vec<[Side; 2]> = jobs.iter().map(|sides| connect(sides, [64; 2]).into()).collect();
+    for (number, [left, right]) in (1..).zip(&mut pairs) {
+        assert!(left.put(0, Span::of(&[number; 8]), &mut 0).expect("put").is_ready());
+        assert!(left.signal(CounterKind::Ready, 1, number).expect("signal").is_ready());
+        eventually("it arrives", || {
+            right.progress().expect("progress");
+            (right.counter(CounterKind::Ready).value() == 1).then_some(())
+        });
+        assert_eq!(right.counter(CounterKind::Ready).tag(1), number);
+    }
+    // A second communicator of a job keeps the job at the listener.
+    let (again, gone) = (job(0), job(9));
+    let late = gone.0.endpoint(LAYOUT.calling(true)).expect("endpoint");
+    let there = gone.1.endpoint(LAYOUT.calling(false)).expect("endpoint").address().clone();
+    let mut asked = again
+        .0
+        .endpoint(LAYOUT.calling(true))
+        .expect("endpoint")
+        .connect(again.1.endpoint(LAYOUT.calling(false)).expect("endpoint").address())
+        .expect("connect");
+    drop((jobs, gone.1));
+    let mut late = late.connect(&there).expect("connect");
+    let outcome = |connecting: &mut Box<dyn consort_transports::Connecting>| {
+        eventually("an answer", || {
+            serve(&*again.1);
+            connecting.poll().map(|poll| assert!(poll.is_pending(), "connected to nobody")).err()
+        })
+    };
+    let error = outcome(&mut late);
+    assert!(matches!(error, TransportError::Unauthorised { .. }), "{error}");
+    let error = outcome(&mut asked);
+    assert!(matches!(error, TransportError::PeerClosed { .. }), "{error}");
 }

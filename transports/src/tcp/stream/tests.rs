@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
 use super::*;
-use crate::Tcp;
+use crate::{Listener, Tcp};
 
 const MAILBOX_BYTES: usize = 100;
 
@@ -14,7 +14,9 @@ fn attacked() -> (TcpConnection, TcpStream) {
     let attacker = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
     let (socket, _) = listener.accept().expect("accept");
     socket.set_nonblocking(true).expect("nonblocking");
-    let shared = Tcp::new(Ipv4Addr::LOCALHOST.into(), [0; 32]).expect("tcp").shared;
+    let shared = Tcp::new(Arc::new(Listener::new(Ipv4Addr::LOCALHOST.into()).expect("a listener")), [0; 32])
+        .expect("tcp")
+        .shared;
     let mailbox = Mapping::anonymous(MAILBOX_BYTES).expect("memory");
     (TcpConnection::new(socket.into(), mailbox, MAILBOX_BYTES, shared), attacker)
 }

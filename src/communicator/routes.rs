@@ -1,0 +1,88 @@
+//! Which transport leads to which rank of a real process: memory inside a process and a host, sockets between hosts.
+//!
+//! Invariant: what the control link proved about the distance decides, as [`Routes`] demands. Listeners are the process's
+//! and go with the last communicator that uses them. Absent: what travels.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use consort_transports::{MemoryLender, Tcp, Transport};
+
+use crate::Rank;
+use crate::control::group::Group;
+use crate::control::member::Distance;
+use crate::control::process::{Listening, Shared};
+use crate::engine::links::link_error;
+use crate::engine::routes::Routes;
+use crate::error::{Error, Result};
+use crate::options::TransportChoice;
+
+/// The transports of a real process.
+pub(crate) struct ProcessRoutes {
+    choice: TransportChoice,
+    shared: Arc<Shared>,
+    /// By local address; with what keeps its listener.
+    tcp: HashMap<IpAddr, (Arc<Listening>, Arc<Tcp>)>,
+}
+
+impl ProcessRoutes {
+    pub(crate) fn new(shared: Arc<Shared>, choice: TransportChoice) -> Self {
+        ProcessRoutes { choice, shared, tcp: HashMap::new() }
+    }
+}
+
+impl Routes for ProcessRoutes {
+    fn is_mapped(&self, group: &Group, rank: Rank) -> bool {
+        match group.member.distance(group.members[rank as usize]) {
+            Distance::Process | Distance::Host => self.choice != TransportChoice::Tcp,
+            Distance::Network(_) => false,
+        }
+    }
+
+    fn transport(&mut self, group: &Group, rank: Rank) -> Result<Arc<dyn Transport>> {
+        let unavailable = |cause: &str| Error::Link {
+            from: group.rank,
+            to: rank,
+            transport: "shm".into(),
+            cause: cause.into(),
+        };
+        let ip = match (group.member.distance(group.members[rank as usize]), self.choice) {
+            (Distance::Process, TransportChoice::Auto | TransportChoice::SharedMemory) => {
+                return Ok(self.shared.loopback.clone());
+            }
+            (Distance::Host, TransportChoice::Auto | TransportChoice::SharedMemory) => {
+                return match &self.shared.memory {
+                    Some(memory) => Ok(memory.clone()),
+                    None => Err(unavailable(
+                        "shared memory is not available in this process; set CONSORT_TRANSPORT=tcp",
+                    )),
+                };
+            }
+            (Distance::Network(_), TransportChoice::SharedMemory) => {
+                return Err(unavailable(
+                    "the rank is on another host (or in another network namespace) and CONSORT_TRANSPORT is shm",
+                ));
+            }
+            (Distance::Network(ip), _) => ip,
+            (_, TransportChoice::Tcp) => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        };
+        if let Some((_, tcp)) = self.tcp.get(&ip) {
+            return Ok(tcp.clone());
+        }
+        let failed = |error| link_error(group.rank, rank, error);
+        let listening = self.shared.listening(ip).map_err(failed)?;
+        let tcp = Tcp::new(listening.listener.clone(), group.member.key).map_err(failed)?;
+        let tcp = Arc::new(tcp);
+        self.tcp.insert(ip, (listening, tcp.clone()));
+        Ok(tcp)
+    }
+
+    fn memory(&self) -> Option<&dyn MemoryLender> {
+        self.shared.memory.as_deref()
+    }
+
+    fn abandon(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.tcp));
+    }
+}

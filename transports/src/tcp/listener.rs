@@ -1,0 +1,132 @@
+//! The listening socket of a process at one of its addresses.
+//!
+//! Invariant: one listener serves any number of jobs; a caller says which job it means and proves that it knows that job's key,
+//! and is passed to the endpoint that it named. Who names no job of this listener is hung up on, without a word. Absent:
+//! what becomes of a caller ([`super::TcpConnecting`]).
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nix::sys::socket::{Backlog, listen};
+
+use super::handshake::{HELLO_BYTES, JobName, Key, Verdict, job_of};
+use super::linger::Lingering;
+use super::{NAME, send_small, system};
+use crate::reception::Reception;
+use crate::segment::Nonce;
+use crate::{Service, TransportError};
+
+/// A listening socket for any number of [`super::Tcp`]s.
+#[derive(Debug)]
+pub struct Listener {
+    pub(super) here: SocketAddr,
+    service: OwnedFd,
+    desk: Mutex<Desk>,
+    lingering: Mutex<Lingering>,
+}
+
+#[derive(Debug)]
+pub(super) struct Desk {
+    reception: Reception,
+    /// Keys of the jobs here, with how many transports have each.
+    jobs: HashMap<JobName, (Key, usize)>,
+    /// Endpoints whose connection is not there yet; with the caller, when it came before they asked for it.
+    pub(super) expected: HashMap<Nonce, Expected>,
+}
+
+/// What a listener knows of an endpoint.
+#[derive(Debug)]
+pub(super) struct Expected {
+    pub(super) job: JobName,
+    pub(super) caller: Option<Caller>,
+}
+
+/// Somebody who proved to know the key.
+#[derive(Debug)]
+pub(super) struct Caller {
+    pub(super) nonce: Nonce,
+    pub(super) socket: OwnedFd,
+}
+
+impl Listener {
+    /// Listens on `bind`, an address of this machine that the peers can reach, at a port the system picks.
+    ///
+    /// # Errors
+    /// [`TransportError::BadAddress`] when `bind` is unspecified (peers are told it), or the system's error.
+    pub fn new(bind: IpAddr) -> Result<Self, TransportError> {
+        if bind.is_unspecified() {
+            let reason = "the address to listen on must be one that peers can connect to";
+            return Err(TransportError::BadAddress { transport: NAME, reason });
+        }
+        let refused = |call| move |error| TransportError::system(NAME, call, error);
+        let listener = std::net::TcpListener::bind((bind, 0)).map_err(refused("bind"))?;
+        let here = listener.local_addr().map_err(refused("getsockname"))?;
+        listener.set_nonblocking(true).map_err(refused("fcntl"))?;
+        // Again, for a longer queue than the standard library's: all ranks call at the same time.
+        listen(&listener, Backlog::MAXCONN).map_err(|error| system("listen", error))?;
+        let reception = Reception::new(NAME, listener.into(), HELLO_BYTES)?;
+        let service = reception.service()?;
+        let desk = Mutex::new(Desk { reception, jobs: HashMap::new(), expected: HashMap::new() });
+        Ok(Self { here, service, desk, lingering: Mutex::default() })
+    }
+
+    pub(super) fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn lingering(&self) -> MutexGuard<'_, Lingering> {
+        self.lingering.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Callers may name this job from now on.
+    pub(super) fn admit(&self, key: &Key) {
+        self.desk().jobs.entry(key.job).or_insert_with(|| (key.clone(), 0)).1 += 1;
+    }
+
+    /// One transport of the job less.
+    pub(super) fn dismiss(&self, key: &Key) {
+        let jobs = &mut self.desk().jobs;
+        if let Some((_, transports)) = jobs.get_mut(&key.job) {
+            *transports -= 1;
+            if *transports == 0 {
+                jobs.remove(&key.job);
+            }
+        }
+    }
+}
+
+impl Service for Listener {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.service.as_fd()
+    }
+
+    fn serve(&self) {
+        self.lingering().tidy();
+        // Whoever holds it is serving already, or is about to be done.
+        let Ok(mut desk) = self.desk.try_lock() else { return };
+        let Desk { reception, jobs, expected } = &mut *desk;
+        reception.serve(
+            |_| true,
+            |socket, hello| {
+                let Some((key, _)) = job_of(hello).and_then(|job| jobs.get(&job)) else {
+                    tracing::debug!(transport = NAME, "turned a caller away: its job is not here");
+                    return;
+                };
+                let Some((caller, callee)) = key.check_hello(hello) else {
+                    tracing::debug!(transport = NAME, "turned a caller away: it does not know the key");
+                    return;
+                };
+                match expected.get_mut(&callee).filter(|expected| expected.job == key.job) {
+                    // The latest counts: an earlier one of the same caller has been given up by it.
+                    Some(expected) => expected.caller = Some(Caller { nonce: caller, socket }),
+                    None => {
+                        tracing::debug!(transport = NAME, "turned a caller away: its peer has gone");
+                        let _ = send_small(&socket, &key.answer(Verdict::Gone, &caller, &callee));
+                    }
+                }
+            },
+        );
+    }
+}
