@@ -7,6 +7,7 @@ mod fork;
 mod groups;
 mod hygiene;
 mod launchers;
+mod listeners;
 mod mapped;
 mod misuse;
 mod planner;
