@@ -1,5 +1,6 @@
 //! The shared heart of a communicator: who owns its progress, and how one waits.
 
+use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,11 +10,13 @@ use consort_memory::sync::{
 };
 use consort_memory::{Held, Span, SpanMut};
 
+use super::routes::ProcessRoutes;
 use crate::blocks::Blocks;
 use crate::call::{Call, Kind};
 use crate::control::group::Group;
 use crate::control::process::{Advance, Process, Shared, Unattended};
 use crate::engine::discarded;
+use crate::engine::readiness::Readiness;
 use crate::engine::{Buffers, Engine, Memory, Progress, Source, Task};
 use crate::error::{Error, Result};
 use crate::options::Settings;
@@ -39,6 +42,10 @@ pub(crate) struct Core {
     waiters: AtomicU32,
     /// Operations in the engine's queue.
     queued: AtomicUsize,
+    /// Whether what is queued waits for links that move nothing unless asked to.
+    waits_for_links: AtomicBool,
+    /// What ends that.
+    readiness: Arc<Readiness>,
     /// How often this rank's program has aborted it.
     aborts: AtomicU64,
     pub(super) policy: Policy,
@@ -79,7 +86,7 @@ impl Drop for InCall<'_> {
 
 impl Core {
     pub(crate) fn new(group: Arc<Group>, shared: Arc<Shared>, settings: Settings) -> Arc<Self> {
-        let routes = super::routes::ProcessRoutes::new(shared.clone(), settings.transport);
+        let routes = ProcessRoutes::new(shared.clone(), settings.transport);
         let planner = Planner::of_process();
         let planning = planner.planning(Machine::of(group.infos()), &settings);
         let engine = Engine::new(group.clone(), Box::new(routes), settings.clone(), planner);
@@ -90,10 +97,12 @@ impl Core {
             shared,
             settings,
             planning,
+            readiness: engine.links.readiness().clone(),
             engine: Exclusive::new(engine),
             in_call: AtomicBool::new(false),
             waiters: AtomicU32::new(0),
             queued: AtomicUsize::new(0),
+            waits_for_links: AtomicBool::new(false),
             aborts: AtomicU64::new(0),
             policy,
         })
@@ -360,13 +369,18 @@ impl Core {
         });
         match turn {
             Some((Progress::Moved, _)) => waiter.moved(),
-            Some((_, true)) => _ = waiter.nap_between_calls(),
+            Some((_, true)) => _ = waiter.pause_between_calls(|limit| _ = self.readiness.sleep(limit)),
             _ => _ = waiter.pause(),
         }
     }
 
     pub(super) fn advance_queue(&self, engine: &mut Engine) -> Progress {
         let progress = engine.advance_queue();
+        let waits_for_links = progress == Progress::Blocked && engine.looks_are_calls();
+        if waits_for_links {
+            engine.watch_room();
+        }
+        self.waits_for_links.store(waits_for_links, Ordering::Relaxed);
         self.queued.store(engine.queued(), Ordering::Relaxed);
         progress
     }
@@ -399,7 +413,7 @@ impl Core {
             } else if engine.looks_are_calls() {
                 waiter.pause_between_calls(|limit| engine.sleep_queued(limit));
             } else {
-                waiter.pause();
+                waiter.pause_by(|limit| engine.sleep_queued(limit));
             }
         }
     }
@@ -521,6 +535,13 @@ impl Core {
 impl Unattended for Core {
     fn is_idle(&self) -> bool {
         self.queued.load(Ordering::Relaxed) == 0
+    }
+
+    fn wake(&self) -> Option<BorrowedFd<'_>> {
+        // Another thread is at it: it takes what comes.
+        let is_busy = self.waiters.load(Ordering::Relaxed) != 0 || self.in_call.load(Ordering::Relaxed);
+        let waits = !is_busy && self.waits_for_links.load(Ordering::Relaxed);
+        self.readiness.descriptor().filter(|_| waits)
     }
 
     fn advance(&self) -> Advance {

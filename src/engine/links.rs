@@ -5,6 +5,7 @@
 //! follows from what the control link proved about the distance, the same on both sides.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -13,11 +14,9 @@ use consort_transports::{
     TransportError,
 };
 
-use nix::poll::{PollFd, PollFlags, ppoll};
-use nix::sys::time::TimeSpec;
-
 use super::bound::Broken;
 use super::packets::letters::Letters;
+use super::readiness::Readiness;
 use super::routes::Routes;
 use crate::Rank;
 use crate::control::group::Group;
@@ -35,9 +34,6 @@ pub(crate) type Key = (Rank, u16);
 const LOOKS_PER_SWEEP: u32 = 8;
 /// The same where it waits for none of them: a look is then a load of shared memory.
 const LOADS_PER_SWEEP: u32 = 64;
-
-/// Links that one sleep is on, at most.
-pub(super) const SLEEPS_ON_MAX: usize = 32;
 
 /// A connection that takes too long.
 pub(crate) struct Overdue {
@@ -60,6 +56,7 @@ pub(crate) struct Links {
     routes: Box<dyn Routes>,
     /// Numbers of the links that move nothing unless asked to.
     messages: Vec<usize>,
+    readiness: Arc<Readiness>,
     /// Looks of a rank that waits; see [`LOOKS_PER_SWEEP`].
     looks: u32,
     /// Whether nothing came in the last sleep, on the links that it was on.
@@ -95,11 +92,21 @@ pub(crate) struct Up {
     /// Scaled or finished bytes on their way through a link that only takes ready ones.
     pub(crate) bounce: Vec<u8>,
     pub(crate) closed: bool,
+    /// Whether room to send on it wakes.
+    watches_room: bool,
 }
 
 impl Up {
     fn new(connection: Box<dyn Connection>) -> Self {
-        Up { connection, filled: 0, emptied: 0, filled_slot_bytes: 0, bounce: Vec::new(), closed: false }
+        Up {
+            connection,
+            filled: 0,
+            emptied: 0,
+            filled_slot_bytes: 0,
+            bounce: Vec::new(),
+            closed: false,
+            watches_room: false,
+        }
     }
 }
 
@@ -110,6 +117,7 @@ impl Links {
             slots: Vec::new(),
             routes,
             messages: Vec::new(),
+            readiness: Arc::default(),
             looks: 0,
             slept_through: false,
             letters: Vec::new(),
@@ -144,6 +152,8 @@ impl Links {
 
     /// Closes all connections.
     pub(crate) fn close(&mut self) {
+        let up = self.messages.iter().map(|number| &*self.up(*number).connection);
+        self.readiness.forget_all(up);
         self.index.clear();
         self.slots.clear();
         self.messages.clear();
@@ -221,6 +231,8 @@ impl Links {
                         }
                         if connection.capabilities().needs_progress {
                             self.messages.push(*number);
+                            let wake = connection.wake();
+                            wake.into_iter().for_each(|wake| self.readiness.watch(wake));
                         }
                         slot.state = State::Up(Up::new(connection));
                     }
@@ -331,15 +343,17 @@ impl Links {
     }
 
     fn progress_at(&mut self, number: usize) -> std::result::Result<(), Broken> {
-        let rank = self.slots[number].key.0;
-        let up = self.up_mut(number);
+        let Slot { key: (peer, _), state: State::Up(up) } = &mut self.slots[number] else { return Ok(()) };
         if up.closed {
             return Ok(());
         }
         match up.connection.progress() {
             Ok(PeerState::Open) => {}
-            Ok(PeerState::Closed) | Err(TransportError::PeerClosed { .. }) => up.closed = true,
-            Err(error) => return Err(Broken { peer: rank, error }),
+            Ok(PeerState::Closed) | Err(TransportError::PeerClosed { .. }) => {
+                up.closed = true;
+                self.readiness.forget_all([&*up.connection]);
+            }
+            Err(error) => return Err(Broken { peer: *peer, error }),
         }
         Ok(())
     }
@@ -376,31 +390,30 @@ impl Links {
         }
     }
 
-    /// Sleeps until something can be done on the links that are waited for, but not longer than `limit`.
+    /// What wakes a rank that waits here.
+    pub(crate) fn readiness(&self) -> &Arc<Readiness> {
+        &self.readiness
+    }
+
+    /// Makes ready for a sleep: room to send wakes where something is to be sent.
+    pub(crate) fn watch_room(&mut self, wanted: &[Wanted]) {
+        let Links { messages, slots, readiness, .. } = self;
+        for number in messages {
+            let State::Up(up) = &mut slots[*number].state else { continue };
+            let is_wanted = || wanted.iter().any(|wanted| wanted.link == *number && wanted.sends);
+            let sends = !up.closed && (!up.connection.is_flushed() || is_wanted());
+            if std::mem::replace(&mut up.watches_room, sends) != sends
+                && let Some(wake) = up.connection.wake()
+            {
+                readiness.watch_room(wake, sends);
+            }
+        }
+    }
+
+    /// Sleeps until something can be done on some link, but not longer than `limit`.
     pub(crate) fn sleep(&mut self, wanted: &[Wanted], limit: Duration) {
-        // Where something is to be sent, what comes from any link may be what its peer waits for.
-        let sends = wanted.iter().any(|wanted| wanted.sends);
-        let events = |number: &usize| {
-            let up = self.up(*number);
-            let asked = wanted.iter().find(|wanted| wanted.link == *number);
-            let mut events = PollFlags::empty();
-            events.set(PollFlags::POLLIN, sends || asked.is_some());
-            events.set(
-                PollFlags::POLLOUT,
-                !up.connection.is_flushed() || asked.is_some_and(|asked| asked.sends),
-            );
-            // A stream that has ended is readable for ever.
-            let wake = up.connection.wake().filter(|_| !up.closed && !events.is_empty());
-            wake.map(|wake| PollFd::new(wake, events))
-        };
-        let mut polled = self.messages.iter().filter_map(events);
-        let Some(first) = polled.next() else { return std::thread::sleep(limit) };
-        // Those beyond are looked at when the limit is over.
-        let mut fds: [PollFd<'_>; SLEEPS_ON_MAX] = std::array::from_fn(|_| first.clone());
-        let count = 1 + fds[1..].iter_mut().zip(polled).map(|(fd, polled)| *fd = polled).count();
-        // An error is a sleep that ended early.
-        let ready = ppoll(&mut fds[..count], Some(TimeSpec::from_duration(limit)), None);
-        self.slept_through = ready == Ok(0);
+        self.watch_room(wanted);
+        self.slept_through = !self.readiness.sleep(limit);
     }
 
     /// Bytes of memory that the connections take here, apart from the peers'.

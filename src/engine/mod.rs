@@ -13,6 +13,7 @@ mod fuzz;
 pub(crate) mod links;
 pub(crate) mod packets;
 mod part;
+pub(crate) mod readiness;
 pub(crate) mod routes;
 pub(crate) mod store_tuner;
 mod task;
@@ -42,7 +43,7 @@ use crate::planner::{Cache, Choices, Machine, Planner};
 use crate::ticket::Ticket;
 use crate::wait::NAP_MIN;
 use bound::{Bound, Broken};
-use links::{Links, SLEEPS_ON_MAX, Wanted};
+use links::{Links, Wanted};
 use packets::Packets;
 use routes::Routes;
 use store_tuner::StoreTuner;
@@ -310,8 +311,7 @@ impl Engine {
                 self.links.flush_credits();
             }
             // What comes another way ends no such sleep.
-            let alone = self.wants_links_alone && self.wanted.len() <= SLEEPS_ON_MAX;
-            let limit = if alone { limit * BELL_NAPS } else { limit };
+            let limit = if self.wants_links_alone { limit * BELL_NAPS } else { limit };
             return self.links.sleep(&self.wanted, limit);
         }
         match self.bell(task) {
@@ -319,6 +319,11 @@ impl Engine {
             Some(bell) if bell.sleep(limit * BELL_NAPS) => {}
             _ => std::thread::sleep(limit),
         }
+    }
+
+    /// Makes ready for a sleep, on [`Links::readiness`], of a thread that does not own the engine then.
+    pub(crate) fn watch_room(&mut self) {
+        self.links.watch_room(&self.wanted);
     }
 
     /// The same while the first queued operation is blocked.

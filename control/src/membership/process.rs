@@ -44,6 +44,9 @@ pub trait Unattended: Send + Sync {
 
     /// Whether there is nothing to do. At once.
     fn is_idle(&self) -> bool;
+
+    /// Becomes readable when it can go on after it was blocked, where something does.
+    fn wake(&self) -> Option<BorrowedFd<'_>>;
 }
 
 /// How far unattended work came.

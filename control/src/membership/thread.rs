@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use consort_memory::sync::Ordering;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
 
 use super::accept;
@@ -36,7 +37,10 @@ pub(super) fn run(shared: &Arc<Shared>) {
                 std::thread::yield_now();
                 EpollTimeout::ZERO
             }
-            Advance::Blocked => EpollTimeout::from(1u8),
+            Advance::Blocked => {
+                doze(shared);
+                EpollTimeout::ZERO
+            }
             Advance::Idle if has_backlog(shared) => EpollTimeout::from(5u8),
             Advance::Idle if has_chores(shared) => EpollTimeout::from(CHORES.as_millis() as u16),
             Advance::Idle => EpollTimeout::NONE,
@@ -98,6 +102,16 @@ fn serve_link(shared: &Arc<Shared>, key: u64, link: &Arc<RemoteLink>, events: Ep
             member.lost(link.peer, &cause, ended);
         }
     }
+}
+
+/// Sleeps until blocked work can go on or a source is ready, but not long: what comes through memory wakes nobody here.
+fn doze(shared: &Shared) {
+    let works = shared.unattended.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let works: Vec<Arc<dyn Unattended>> = works.iter().filter_map(Weak::upgrade).collect();
+    let wakes = works.iter().filter_map(|work| work.wake());
+    let sources = wakes.chain([shared.epoll.0.as_fd()]);
+    let mut polled: Vec<PollFd<'_>> = sources.map(|wake| PollFd::new(wake, PollFlags::POLLIN)).collect();
+    let _ = poll(&mut polled, PollTimeout::from(1u8));
 }
 
 fn advance_unattended(shared: &Shared) -> Advance {
