@@ -171,7 +171,7 @@ fn what_a_file_does_not_take_goes_to_standard_output_and_is_no_error() {
         }
         return;
     }
-    let name = "nccl::log::tests::what_a_file_does_not_take_goes_to_standard_output_and_is_no_error";
+    let name = "log::tests::what_a_file_does_not_take_goes_to_standard_output_and_is_no_error";
     let mut child = std::process::Command::new(std::env::current_exe().expect("this program"));
     let ended = child.args([name, "--exact", "--nocapture"]).env(CHILD, "1").output().expect("it runs");
     let said = String::from_utf8_lossy(&ended.stdout);
