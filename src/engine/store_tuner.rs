@@ -59,9 +59,9 @@ const PACE_UNIT: u32 = 16;
 /// A larger cost from a peer is cut to this, so that sums and products of costs have room.
 const COST_MAX: u64 = 1 << 40;
 
-/// Outputs of at least this many bytes in the caller's memory are written past the caches: they leave no room there for
-/// what is read next. It holds for zero-copy folds and long messages, which write such an output once, from beginning to end.
-/// (Plans write it in slices between waits, and gain from 16 MiB on only: `STREAMING_BYTES_MIN` of `planner/choice`.)
+/// Zero-copy folds and long messages write outputs of at least this many bytes past the caches: a fold writes other ranks'
+/// outputs too, whose lines a cached store would first fetch from another core. Plans write only their own, and lose by
+/// streaming below `STREAMING_BYTES_MIN` of `planner/choice` (`docs/measurements/host.md`).
 pub(super) const STREAMING_OUTPUT_BYTES_MIN: usize = 4 << 20;
 
 /// How an output of so many bytes is written.

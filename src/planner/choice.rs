@@ -27,7 +27,8 @@ const MESSAGE_CHANNELS: u16 = 0xa000;
 /// Point-to-point messages.
 const PAIR_CHANNELS: u16 = 0xc000;
 
-/// Outputs of at least this many bytes are written past the caches.
+/// Plans write outputs of at least this many bytes past the caches: from 4 to 8 MiB on that took up to 1.7 times as long
+/// (`docs/measurements/host.md`).
 const STREAMING_BYTES_MIN: usize = 16 << 20;
 
 /// What was chosen for a call.
