@@ -20,8 +20,8 @@ Variables are read when a communicator is made; those of the log (`NCCL_DEBUG*`)
 after `ncclResetDebugInit`. `collbench env` shows every value now and where it came from, and which of NCCL's variables
 are set and do nothing. With `NCCL_DEBUG=INFO` the log says the same.
 
-This file is made of the tables in `nccl/src/environment/` (`CONSORT_SNAPSHOTS=write cargo test -p consort-tests --test
-repository`).
+This file is made of the tables `settings/src/environment/ours.rs` and `nccl/src/environment/variables.txt`
+(`CONSORT_SNAPSHOTS=write cargo test -p consort-tests --test repository`).
 ";
 
 fn cell(text: &str) -> String {

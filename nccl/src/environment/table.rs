@@ -1,10 +1,7 @@
-//! Every variable of NCCL's, with what it does here.
+//! Every variable of NCCL's, with what it does here: the reader of `variables.txt`.
 //!
 //! Invariant: no name twice; every variable has a reason, either how it acts or why it does not. Absent: the
 //! values.
-
-mod hardware;
-mod host;
 
 /// How a variable's text is read.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -65,29 +62,36 @@ pub struct Variable {
     pub state: State,
 }
 
-const fn honoured(name: &'static str, kind: Kind, default: &'static str, how: &'static str) -> Variable {
-    Variable { name, kind, default, state: State::Honoured { how } }
+/// The table; its first lines say how it is written.
+const TABLE: &str = include_str!("variables.txt");
+
+/// `[honoured] how` or `[ignored] why`: what the variables below it do.
+fn heading(line: &'static str) -> Option<State> {
+    let how = line.strip_prefix("[honoured] ").map(|how| State::Honoured { how });
+    how.or_else(|| line.strip_prefix("[ignored] ").map(|why| State::Ignored { why }))
 }
 
-/// Variables that do nothing, for one reason.
-struct Idle {
-    why: &'static str,
-    kind: Kind,
-    variables: &'static [(&'static str, &'static str)],
-}
-
-const fn idle(why: &'static str, kind: Kind, variables: &'static [(&'static str, &'static str)]) -> Idle {
-    Idle { why, kind, variables }
+/// `KIND NAME = DEFAULT`.
+fn variable(line: &'static str, state: State) -> Option<Variable> {
+    let (head, default) = line.split_once(" =")?;
+    let (kind, name) = head.split_once(' ')?;
+    let kind = match kind {
+        "flag" => Kind::Flag,
+        "integer" => Kind::Integer,
+        "text" => Kind::Text,
+        "list" => Kind::List,
+        _ => return None,
+    };
+    Some(Variable { name, kind, default: default.trim().trim_matches('"'), state })
 }
 
 /// All of them: first those that act, then the others.
 pub fn variables() -> impl Iterator<Item = Variable> {
-    let idle = host::IDLE.iter().chain(hardware::IDLE).flat_map(|group| {
-        let state = State::Ignored { why: group.why };
-        let variable = move |&(name, default)| Variable { name, kind: group.kind, default, state };
-        group.variables.iter().map(variable)
-    });
-    host::HONOURED.iter().chain(hardware::HONOURED).copied().chain(idle)
+    let mut state = None;
+    TABLE.lines().filter(|line| !line.starts_with('#')).filter_map(move |line| {
+        state = heading(line).or(state);
+        variable(line, state?)
+    })
 }
 
 /// The variable of this name.
@@ -102,12 +106,34 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_line_of_the_table_is_read() {
+        let mut last: Option<&str> = None;
+        for line in TABLE.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
+            let (title, state) = (heading(line).is_some(), State::Ignored { why: "" });
+            let entry = last.is_some() && variable(line, state).is_some();
+            assert!(title != entry, "neither a heading nor a variable below one: {line}");
+            assert!(!title || last.is_none_or(|last| heading(last).is_none()), "nothing is below {last:?}");
+            last = Some(line);
+        }
+        let acting = |variable: &Variable| variable.state.reason().is_none();
+        assert!(
+            variables().skip_while(acting).all(|variable| !acting(&variable)),
+            "those that act come first"
+        );
+    }
+
+    #[test]
     fn every_variable_once_with_a_reason() {
         let mut names = BTreeSet::new();
         for Variable { name, kind, default, state } in variables() {
             assert!(names.insert(name), "{name} twice");
             assert!(name.starts_with("NCCL_") && !state.text().is_empty(), "{name}");
-            assert!(!state.text().ends_with('.') && !state.text().contains('|'), "{name}: {}", state.text());
+            assert!(name.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_'), "{name}");
+            assert!(
+                !state.text().ends_with(['.', ' ']) && !state.text().contains('|'),
+                "{name}: {}",
+                state.text()
+            );
             // NCCL's own words for "by itself" and "what the config says" are numbers too.
             let number = default.is_empty() || consort_settings::environment::integer(default).is_some();
             assert!(
@@ -117,6 +143,7 @@ mod tests {
         }
         assert!(names.len() > 250, "{}", names.len());
         assert_eq!(find("NCCL_ALGO").map(|variable| variable.kind), Some(Kind::List));
+        assert_eq!(find("NCCL_DEBUG_TIMESTAMP_FORMAT").map(|variable| variable.default), Some("[%F %T] "));
         assert!(find("NCCL_IB_HCA").is_some_and(|variable| variable.state.reason().is_some()));
         assert_eq!(find("NCCL_FROB"), None);
     }
