@@ -275,8 +275,10 @@ pub unsafe extern "C" fn consortCommStatus(
     // SAFETY: this function's own contract.
     plain("consortCommStatus", comm, || unsafe {
         let handle = handles::comm(comm)?;
-        let text =
-            || Ok(handle.communicator()?.status().err().map_or(String::new(), |error| error.to_string()));
+        let text = || {
+            let failure = handle.communicator()?.status().err().map(Failure::from);
+            Ok(failure.map_or(String::new(), |failure| failure.text))
+        };
         write_text(buffer, capacity, needed, text)
     })
 }

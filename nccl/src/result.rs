@@ -5,7 +5,7 @@
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use consort_types::error::{Error, ErrorKind};
+use consort_types::error::{Error, ErrorKind, Names};
 
 /// `ncclResult_t`, as far as this library returns it.
 #[repr(i32)]
@@ -94,23 +94,17 @@ impl Failure {
     }
 }
 
-/// What the texts of errors call by their Rust names, and what C has instead.
-const NAMES: [(&str, &str); 4] = [
-    ("`last_report`", "consortCommLastReport"),
-    ("`with_timeout`", "consortThreadSetTimeout"),
-    ("`split`", "ncclCommSplit"),
-    ("`shrink`", "ncclCommShrink with NCCL_SHRINK_ABORT"),
-];
+/// What C calls the calls that errors recommend.
+const NAMES: Names = Names {
+    last_report: "consortCommLastReport",
+    with_timeout: "consortThreadSetTimeout",
+    split: "ncclCommSplit",
+    shrink: "ncclCommShrink with NCCL_SHRINK_ABORT",
+};
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let mut text = error.to_string();
-        for (rust, c) in NAMES {
-            if text.contains(rust) {
-                text = text.replace(rust, c);
-            }
-        }
-        Failure { code: Code::of(&error), text }
+        Failure { code: Code::of(&error), text: error.text(&NAMES) }
     }
 }
 
@@ -147,14 +141,14 @@ pub enum Progress {
 mod tests {
     use super::*;
 
-    #[test]
-    fn results_are_as_the_header_says() {
+    /// An error of every variant, with its code.
+    fn cases() -> [(Error, i32); 17] {
         let (rank, size) = (1, 2);
         let text = String::new;
         let operation = || consort_types::error::Operation { name: "all_reduce".into(), sequence: 1 };
         let waited = std::time::Duration::from_secs(1);
         let source = std::sync::Arc::new(std::io::Error::from(std::io::ErrorKind::OutOfMemory));
-        let cases = [
+        [
             (Error::InvalidArgument { what: text(), hint: text() }, 4),
             (Error::Mismatch { sequence: 1, difference: text() }, 5),
             (Error::Settings { difference: text() }, 5),
@@ -172,20 +166,30 @@ mod tests {
             (Error::System { call: text(), source }, 2),
             (Error::Device { rank, what: text(), cause: text() }, 1),
             (Error::Internal { what: text() }, 3),
-        ];
-        for (error, result) in cases {
+        ]
+    }
+
+    #[test]
+    fn results_are_as_the_header_says() {
+        let variants: std::collections::HashSet<_> =
+            cases().iter().map(|(error, _)| std::mem::discriminant(error)).collect();
+        assert_eq!(variants.len(), cases().len(), "one of every variant");
+        for (error, result) in cases() {
             assert_eq!(Code::of(&error) as i32, result, "{error:?}");
         }
     }
 
     #[test]
     fn texts_name_what_c_has() {
-        let waited = std::time::Duration::from_secs(1);
-        let operation = consort_types::error::Operation { name: "all_reduce".into(), sequence: 1 };
-        let timeout = Failure::from(Error::Timeout { operation, waited, verdict: String::new() });
-        let revoked = Failure::from(Error::Revoked { rank: 0, reason: String::new() });
-        for text in [timeout.text, revoked.text] {
-            assert!(!text.contains('`') && (text.contains("consort") || text.contains("nccl")), "{text}");
+        let Names { last_report, with_timeout, split, shrink } = Names::RUST;
+        for (error, _) in cases() {
+            let (rust, c) = (error.to_string(), Failure::from(error).text);
+            let names = [last_report, with_timeout, split, shrink].map(|name| name.trim_matches('`'));
+            let found = names.iter().find(|name| c.split_whitespace().any(|word| word == **name));
+            assert!(!c.contains('`') && found.is_none(), "{found:?} in: {c}");
+            let recommends = rust.contains('`');
+            assert_eq!(recommends, rust != c, "another text than Rust's where that names a call: {c}");
+            assert!(!recommends || c.contains("consort") || c.contains("nccl"), "{c}");
         }
     }
 

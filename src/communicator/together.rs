@@ -13,7 +13,7 @@ use super::{Communicator, Core};
 use crate::blocks::Blocks;
 use crate::call::{Call, Kind};
 use crate::engine::{Buffers, Progress, Task};
-use crate::error::{Error, Result};
+use crate::error::{Error, Names, Result};
 use crate::recorder::this_thread;
 
 /// How long the other communicators of a group may go on when one has failed.
@@ -223,7 +223,8 @@ impl Member<'_> {
     /// Another communicator of the group has failed, and this one does not end.
     fn abort(&self, error: &Error) {
         if self.result.is_none() {
-            self.bundle.core.abort(&format!("another communicator of the same group failed: {error}"));
+            let cause = error.text(&Names::NEUTRAL);
+            self.bundle.core.abort(&format!("another communicator of the same group failed: {cause}"));
         }
     }
 }

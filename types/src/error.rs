@@ -113,10 +113,7 @@ pub enum Error {
         operation: Operation,
     },
     /// An operation did not finish in time.
-    #[error(
-        "{operation} did not finish within {}: {verdict}; `last_report` has the details of all ranks, and CONSORT_TIMEOUT or \
-         `with_timeout` sets a longer time", seconds(*waited)
-    )]
+    #[error("{}", timed_out(operation, *waited, verdict, &Names::RUST))]
     Timeout {
         /// What was under way.
         operation: Operation,
@@ -136,10 +133,7 @@ pub enum Error {
         reason: String,
     },
     /// Somebody called `revoke`.
-    #[error(
-        "the communicator was revoked by rank {rank}: {reason}; its operations are over on all ranks, and `split` or \
-         `shrink` makes a new communicator of it"
-    )]
+    #[error("{}", revoked(*rank, reason, &Names::RUST))]
     Revoked {
         /// Who.
         rank: Rank,
@@ -217,6 +211,52 @@ pub enum Error {
     },
 }
 
+/// What an interface calls the calls that errors recommend.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Names {
+    /// The call that returns the last hang report.
+    pub last_report: &'static str,
+    /// The call that sets the time of later calls.
+    pub with_timeout: &'static str,
+    /// The call that makes a communicator of some ranks of another.
+    pub split: &'static str,
+    /// The call that makes a communicator of the ranks that are left.
+    pub shrink: &'static str,
+}
+
+impl Names {
+    /// The Rust interface, whose names [`Error`]'s `Display` has.
+    pub const RUST: Names = Names {
+        last_report: "`last_report`",
+        with_timeout: "`with_timeout`",
+        split: "`split`",
+        shrink: "`shrink`",
+    };
+    /// No interface: for a text that travels to ranks, each with an interface of its own.
+    pub const NEUTRAL: Names = Names {
+        last_report: "the last report",
+        with_timeout: "the communicator's timeout",
+        split: "a split",
+        shrink: "a shrink",
+    };
+}
+
+fn timed_out(operation: &Operation, waited: Duration, verdict: &str, names: &Names) -> String {
+    let Names { last_report, with_timeout, .. } = names;
+    format!(
+        "{operation} did not finish within {}: {verdict}; {last_report} has the details of all ranks, and CONSORT_TIMEOUT or \
+         {with_timeout} sets a longer time",
+        seconds(waited)
+    )
+}
+
+fn revoked(rank: Rank, reason: &str, Names { split, shrink, .. }: &Names) -> String {
+    format!(
+        "the communicator was revoked by rank {rank}: {reason}; its operations are over on all ranks, and {split} or \
+         {shrink} makes a new communicator of it"
+    )
+}
+
 /// What kind of failure an error is, for callers that map errors to codes of their own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ErrorKind {
@@ -258,6 +298,15 @@ impl Error {
             Error::OutOfMemory { .. } | Error::System { .. } => ErrorKind::System,
             Error::Device { .. } => ErrorKind::Device,
             Error::Internal { .. } => ErrorKind::Internal,
+        }
+    }
+
+    /// The text of `Display`, with an interface's names for the calls that it recommends.
+    pub fn text(&self, names: &Names) -> String {
+        match self {
+            Error::Timeout { operation, waited, verdict } => timed_out(operation, *waited, verdict, names),
+            Error::Revoked { rank, reason } => revoked(*rank, reason, names),
+            other => other.to_string(),
         }
     }
 
