@@ -8,10 +8,14 @@ use std::fmt::{self, Write};
 use consort_algorithms::catalogue::Algorithm;
 use consort_algorithms::{Collective, Cost};
 
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+
 use crate::options::Determinism;
 
 /// Where a choice comes from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Origin {
     /// The lowest price on the model of the machine.
     Priced,
@@ -22,13 +26,15 @@ pub enum Origin {
 }
 
 /// One algorithm that was considered.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Candidate {
     /// What.
+    #[serde(serialize_with = "text")]
     pub algorithm: Algorithm,
     /// Whether it is the one that runs.
     pub chosen: bool,
     /// Why it cannot be chosen, where it cannot: a restriction, the determinism, or a proof that would take too long.
+    #[serde(flatten, serialize_with = "exclusion")]
     pub excluded: Option<String>,
     /// Its price, in seconds.
     pub predicted_s: f64,
@@ -37,15 +43,18 @@ pub struct Candidate {
     /// Bytes of its slots.
     pub slot_bytes: usize,
     /// The hash of the order in which it folds: plans of one collective with equal hashes give equal bits.
+    #[serde(serialize_with = "hash")]
     pub fold_hash: Option<u64>,
     /// What its schedule costs, for rank counts whose schedules are built.
+    #[serde(flatten, serialize_with = "cost")]
     pub cost: Option<Cost>,
 }
 
 /// A choice with everything that was considered. [`Display`](fmt::Display) is a table.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Explanation {
     /// What is computed.
+    #[serde(serialize_with = "text")]
     pub collective: Collective,
     /// On how many ranks.
     pub ranks: u32,
@@ -60,10 +69,12 @@ pub struct Explanation {
     pub per_box: u32,
     /// Where the choice comes from.
     pub origin: Origin,
-    /// The variable that restricts the choice, and its text.
-    pub restriction: Option<(String, String)>,
     /// What the bits may depend on.
+    #[serde(serialize_with = "determinism")]
     pub determinism: Determinism,
+    /// The variable that restricts the choice, and its text.
+    #[serde(serialize_with = "restriction")]
+    pub restriction: Option<(String, String)>,
     /// Bytes of a slot of the chosen plan.
     pub slot_bytes: usize,
     /// In the order that settles ties.
@@ -78,69 +89,51 @@ impl Explanation {
 
     /// The same as JSON.
     pub fn to_json(&self) -> String {
-        let quoted = |text: &str| {
-            let escaped = text.chars().flat_map(|c| match c {
-                '"' | '\\' => vec!['\\', c],
-                c if c.is_control() => vec![' '],
-                c => vec![c],
-            });
-            format!("\"{}\"", escaped.collect::<String>())
-        };
-        let number = |value: Option<f64>| match value.filter(|value| value.is_finite()) {
-            Some(value) => format!("{value:e}"),
-            None => "null".into(),
-        };
-        let candidate = |candidate: &Candidate| {
-            let Candidate {
-                algorithm,
-                chosen,
-                excluded,
-                predicted_s,
-                measured_s,
-                slot_bytes,
-                fold_hash,
-                cost,
-            } = candidate;
-            let fold = fold_hash.map_or_else(|| "null".into(), |hash| format!("\"{hash:016x}\""));
-            let (rounds, depth, messages) = cost.as_ref().map_or_else(
-                || ("null".into(), "null".into(), "null".into()),
-                |cost| (cost.rounds.to_string(), cost.depth.to_string(), cost.messages.to_string()),
-            );
-            format!(
-                "{{\"algorithm\":{},\"chosen\":{chosen},\"allowed\":{},\"excluded\":{},\"predicted_s\":{},\"measured_s\":{},\
-                 \"slot_bytes\":{slot_bytes},\"fold_hash\":{fold},\"rounds\":{rounds},\"depth\":{depth},\
-                 \"messages\":{messages}}}",
-                quoted(&algorithm.to_string()),
-                excluded.is_none(),
-                excluded.as_ref().map_or_else(|| "null".into(), |reason| quoted(reason)),
-                number(Some(*predicted_s)),
-                number(*measured_s),
-            )
-        };
-        let candidates: Vec<String> = self.candidates.iter().map(candidate).collect();
-        let restriction = self.restriction.as_ref().map_or_else(
-            || "null".into(),
-            |(variable, text)| format!("{{\"variable\":{},\"text\":{}}}", quoted(variable), quoted(text)),
-        );
-        format!(
-            "{{\"collective\":{},\"ranks\":{},\"block_bytes\":{},\"class_bytes\":{},\"topology\":{},\"per_box\":{},\
-             \"origin\":{},\"determinism\":{},\"restriction\":{restriction},\"slot_bytes\":{},\"candidates\":[{}]}}",
-            quoted(self.collective.name()),
-            self.ranks,
-            self.block_bytes,
-            self.class_bytes,
-            quoted(&self.topology),
-            self.per_box,
-            quoted(match self.origin {
-                Origin::Priced => "priced",
-                Origin::Tuned => "tuned",
-                Origin::Named => "named",
-            }),
-            quoted(self.determinism.name()),
-            self.slot_bytes,
-            candidates.join(",")
-        )
+        // Strings, numbers and keys that are strings always have a form.
+        serde_json::to_string(self).unwrap_or_default()
     }
+}
+
+/// A value as its text.
+fn text<T: fmt::Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}
+
+fn determinism<S: Serializer>(determinism: &Determinism, serializer: S) -> Result<S::Ok, S::Error> {
+    determinism.name().serialize(serializer)
+}
+
+/// A hash as sixteen digits, as in the table.
+fn hash<S: Serializer>(hash: &Option<u64>, serializer: S) -> Result<S::Ok, S::Error> {
+    hash.map(|hash| format!("{hash:016x}")).serialize(serializer)
+}
+
+fn restriction<S: Serializer>(
+    restriction: &Option<(String, String)>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Restriction<'a> {
+        variable: &'a str,
+        text: &'a str,
+    }
+    let restriction = restriction.as_ref();
+    restriction.map(|(variable, text)| Restriction { variable, text }).serialize(serializer)
+}
+
+fn exclusion<S: Serializer>(excluded: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
+    let mut map = serializer.serialize_map(Some(2))?;
+    map.serialize_entry("allowed", &excluded.is_none())?;
+    map.serialize_entry("excluded", excluded)?;
+    map.end()
+}
+
+fn cost<S: Serializer>(cost: &Option<Cost>, serializer: S) -> Result<S::Ok, S::Error> {
+    let mut map = serializer.serialize_map(Some(3))?;
+    map.serialize_entry("rounds", &cost.map(|cost| cost.rounds))?;
+    map.serialize_entry("depth", &cost.map(|cost| cost.depth))?;
+    map.serialize_entry("messages", &cost.map(|cost| cost.messages))?;
+    map.end()
 }
 
 /// `12.3us`, with three digits that mean something.

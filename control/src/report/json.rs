@@ -4,91 +4,57 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde::{Serialize, Serializer};
+use serde_json::json;
 
-use super::{CallReport, Guilty, RankReport, Report, WaitReport};
+use super::{CallReport, Guilty, Report, WaitReport};
 
 impl Report {
     /// The report as one JSON object. Its keys are the names of the fields here, durations are seconds in a key
     /// that ends in `_s`, and `guilty` is an object whose `kind` is `nobody`, `ranks`, `unreachable`, `link`,
     /// `cycle` or `elsewhere`.
     pub fn to_json(&self) -> String {
-        json!({
-            "communicator": self.communicator,
-            "size": self.size,
-            "by": self.by,
-            "operation": self.operation.as_ref().map(call),
-            "waited_s": seconds(self.waited),
-            "guilty": guilty(&self.guilty),
-            "verdict": self.verdict,
-            "ranks": self.ranks.iter().map(rank).collect::<Vec<_>>(),
-        })
-        .to_string()
+        json!(self).to_string()
     }
 }
 
-fn seconds(duration: Duration) -> f64 {
-    duration.as_secs_f64()
+/// A duration, or none, in seconds.
+pub(crate) fn seconds<D, S>(duration: &D, serializer: S) -> Result<S::Ok, S::Error>
+where
+    D: Copy + Into<Option<Duration>>,
+    S: Serializer,
+{
+    (*duration).into().map(|duration| duration.as_secs_f64()).serialize(serializer)
 }
 
-fn guilty(guilty: &Guilty) -> Value {
-    match guilty {
-        Guilty::Nobody => json!({ "kind": "nobody" }),
-        Guilty::Ranks(ranks) => json!({ "kind": "ranks", "ranks": ranks }),
-        Guilty::Unreachable(ranks) => json!({ "kind": "unreachable", "ranks": ranks }),
-        Guilty::Link { from, to } => json!({ "kind": "link", "from": from, "to": to }),
-        Guilty::Cycle(steps) => {
-            let step = |step: &super::CycleStep| {
-                json!({
-                    "communicator": step.communicator,
-                    "rank": step.rank,
-                    "operation": step.operation,
-                    "waits_for": step.waits_for,
-                })
-            };
-            json!({ "kind": "cycle", "steps": steps.iter().map(step).collect::<Vec<_>>() })
+pub(super) fn finished<S: Serializer>(
+    finished: &Option<(CallReport, Duration)>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let last = finished.as_ref();
+    last.map(|(call, age)| json!({ "call": call, "age_s": age.as_secs_f64() })).serialize(serializer)
+}
+
+pub(super) fn elsewhere<S: Serializer>(
+    elsewhere: &Option<(String, WaitReport)>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let other = elsewhere.as_ref();
+    other.map(|(name, waiting)| json!({ "communicator": name, "waiting": waiting })).serialize(serializer)
+}
+
+impl Serialize for Guilty {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Guilty::Nobody => json!({ "kind": "nobody" }),
+            Guilty::Ranks(ranks) => json!({ "kind": "ranks", "ranks": ranks }),
+            Guilty::Unreachable(ranks) => json!({ "kind": "unreachable", "ranks": ranks }),
+            Guilty::Link { from, to } => json!({ "kind": "link", "from": from, "to": to }),
+            Guilty::Cycle(steps) => json!({ "kind": "cycle", "steps": steps }),
+            Guilty::Elsewhere { place, communicator, rank } => {
+                json!({ "kind": "elsewhere", "place": place, "communicator": communicator, "rank": rank })
+            }
         }
-        Guilty::Elsewhere { place, communicator, rank } => {
-            json!({ "kind": "elsewhere", "place": place, "communicator": communicator, "rank": rank })
-        }
+        .serialize(serializer)
     }
-}
-
-fn call(call: &CallReport) -> Value {
-    json!({
-        "sequence": call.sequence,
-        "name": call.name,
-        "count": call.count,
-        "data_type": call.data_type,
-        "op": call.op,
-        "root": call.root,
-    })
-}
-
-fn rank(rank: &RankReport) -> Value {
-    let finished =
-        |(last, age): &(CallReport, Duration)| json!({ "call": call(last), "age_s": seconds(*age) });
-    let elsewhere = |(communicator, waiting): &(String, WaitReport)| json!({ "communicator": communicator, "waiting": wait(waiting) });
-    json!({
-        "rank": rank.rank,
-        "host": rank.host,
-        "process": rank.process,
-        "unreachable": rank.unreachable,
-        "left": rank.left,
-        "finished": rank.finished.as_ref().map(finished),
-        "waiting": rank.waiting.as_ref().map(wait),
-        "elsewhere": rank.elsewhere.as_ref().map(elsewhere),
-    })
-}
-
-fn wait(wait: &WaitReport) -> Value {
-    json!({
-        "call": call(&wait.call),
-        "entered_s": seconds(wait.entered),
-        "algorithm": wait.algorithm,
-        "step": wait.step,
-        "wants": wait.wants,
-        "peer": wait.peer,
-        "stuck_s": seconds(wait.stuck),
-    })
 }

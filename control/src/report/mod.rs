@@ -5,12 +5,14 @@
 
 mod analysis;
 pub mod evidence;
-mod json;
+pub(crate) mod json;
 #[cfg(test)]
 mod tests;
 mod text;
 
 use std::time::Duration;
+
+use serde::Serialize;
 
 pub use analysis::analyse;
 
@@ -18,7 +20,7 @@ use consort_types::Rank;
 
 /// What every rank of a communicator is doing, and the verdict. `Display` is the text for people,
 /// [`Report::to_json`] the same for programs.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[cfg_attr(not(feature = "testing"), non_exhaustive)]
 pub struct Report {
     /// The communicator's name: the same on all its ranks.
@@ -30,6 +32,7 @@ pub struct Report {
     /// The operation of that rank that the report is about, if one was under way.
     pub operation: Option<CallReport>,
     /// How long that operation had taken.
+    #[serde(rename = "waited_s", serialize_with = "json::seconds")]
     pub waited: Duration,
     /// Whose fault it is.
     pub guilty: Guilty,
@@ -70,7 +73,7 @@ pub enum Guilty {
 }
 
 /// One wait of a cycle.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[cfg_attr(not(feature = "testing"), non_exhaustive)]
 pub struct CycleStep {
     /// The communicator in which it waits.
@@ -84,7 +87,7 @@ pub struct CycleStep {
 }
 
 /// An operation, as its rank called it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[cfg_attr(not(feature = "testing"), non_exhaustive)]
 pub struct CallReport {
     /// Its number on the communicator, or between the two ranks for `send` and `receive`; from 1.
@@ -102,7 +105,7 @@ pub struct CallReport {
 }
 
 /// What one rank does.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[cfg_attr(not(feature = "testing"), non_exhaustive)]
 pub struct RankReport {
     /// Which.
@@ -116,20 +119,23 @@ pub struct RankReport {
     /// Whether it closed its communicator in good order.
     pub left: bool,
     /// The last operation that it finished, and how long before its answer.
+    #[serde(serialize_with = "json::finished")]
     pub finished: Option<(CallReport, Duration)>,
     /// The operation that it is in; none when it is not in a call.
     pub waiting: Option<WaitReport>,
     /// What it does on another communicator, when that is why it is not in a call here.
+    #[serde(serialize_with = "json::elsewhere")]
     pub elsewhere: Option<(String, WaitReport)>,
 }
 
 /// An operation under way.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[cfg_attr(not(feature = "testing"), non_exhaustive)]
 pub struct WaitReport {
     /// Which.
     pub call: CallReport,
     /// How long ago it was entered.
+    #[serde(rename = "entered_s", serialize_with = "json::seconds")]
     pub entered: Duration,
     /// For example `ring`; empty before one was chosen.
     pub algorithm: String,
@@ -140,5 +146,6 @@ pub struct WaitReport {
     /// The rank that it waits for; none while it moves.
     pub peer: Option<Rank>,
     /// How long it has stood there.
+    #[serde(rename = "stuck_s", serialize_with = "json::seconds")]
     pub stuck: Duration,
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use consort_memory::sync::{AtomicBool, Ordering};
-use serde_json::Value;
+use serde_json::json;
 
 use super::events::{Moment, Operation, Scale, Track, lines};
 use super::file;
@@ -107,10 +107,9 @@ pub fn joined(group: &Group, settings: &Settings) {
 
 /// The failure's file: the record, the error's text and the report that explains it.
 fn write_record(directory: &Path, group: &Group, error: &Error) -> io::Result<()> {
-    let mut value = FlightRecord::of(group, OPERATIONS).to_value();
+    let mut value = json!(FlightRecord::of(group, OPERATIONS));
     value["error"] = error.to_string().into();
-    let report = group.report().and_then(|report| serde_json::from_str(&report.to_json()).ok());
-    value["report"] = report.unwrap_or(Value::Null);
+    value["report"] = json!(group.report().as_deref());
     let text = format!("{value:#}\n");
     let name = format!("consort-{}-rank{}.json", group.name(), group.rank);
     fs::create_dir_all(directory)?;

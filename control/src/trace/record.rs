@@ -6,18 +6,20 @@
 use std::fmt;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
 use super::{brief, columns};
 use crate::membership::group::Group;
 use crate::recorder::{Entry, Outcome};
 use crate::report::CallReport;
+use crate::report::json::seconds;
 use consort_types::Rank;
 use consort_types::call::Descriptor;
 
 /// The last operations of one rank on one communicator. `Display` is the text for people,
 /// [`FlightRecord::to_json`] the same for programs.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[non_exhaustive]
 pub struct FlightRecord {
     /// The communicator's name: the same on all its ranks.
@@ -37,14 +39,16 @@ pub struct FlightRecord {
 }
 
 /// One operation of a flight record.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[non_exhaustive]
 pub struct FlightEntry {
     /// Which.
     pub call: CallReport,
     /// How long ago it was entered.
+    #[serde(rename = "entered_s", serialize_with = "seconds")]
     pub entered: Duration,
     /// How long ago it ended; none while it is open.
+    #[serde(rename = "ended_s", serialize_with = "seconds")]
     pub ended: Option<Duration>,
     /// Whether it ended with an error.
     pub failed: bool,
@@ -82,40 +86,11 @@ impl FlightRecord {
     /// The record as one JSON object. Its keys are the names of the fields here, ages are seconds in a key that
     /// ends in `_s`.
     pub fn to_json(&self) -> String {
-        self.to_value().to_string()
-    }
-
-    pub(super) fn to_value(&self) -> Value {
-        json!({
-            "communicator": self.communicator,
-            "rank": self.rank,
-            "size": self.size,
-            "host": self.host,
-            "process": self.process,
-            "operations": self.operations.iter().map(FlightEntry::to_value).collect::<Vec<_>>(),
-            "dropped": self.dropped,
-        })
+        json!(self).to_string()
     }
 }
 
 impl FlightEntry {
-    fn to_value(&self) -> Value {
-        let call = &self.call;
-        json!({
-            "call": {
-                "sequence": call.sequence,
-                "name": call.name,
-                "count": call.count,
-                "data_type": call.data_type,
-                "op": call.op,
-                "root": call.root,
-            },
-            "entered_s": self.entered.as_secs_f64(),
-            "ended_s": self.ended.map(|ended| ended.as_secs_f64()),
-            "failed": self.failed,
-        })
-    }
-
     fn state(&self) -> &'static str {
         match (self.ended, self.failed) {
             (None, _) => "open",
@@ -181,6 +156,8 @@ impl fmt::Display for FlightRecord {
 #[cfg(test)]
 mod tests {
     use consort_kernels::{DataType, ReduceOp};
+
+    use serde_json::Value;
 
     use super::*;
     use consort_types::call::Named;

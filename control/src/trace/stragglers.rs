@@ -7,16 +7,18 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use serde::Serialize;
 use serde_json::json;
 
 use super::{brief, columns};
 use crate::recorder::RECORDS;
+use crate::report::json::seconds;
 use consort_types::Rank;
 use consort_types::error::list;
 
 /// When the ranks of a communicator arrived at its last collectives. `Display` is the text for people,
 /// [`Stragglers::to_json`] the same for programs.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Stragglers {
     /// The communicator's name: the same on all its ranks.
@@ -32,8 +34,10 @@ pub struct Stragglers {
     /// The rank that came last most often; none when all came at the same time.
     pub latest: Option<Rank>,
     /// How long a rank waited for the last one, in the mean over collectives and ranks.
+    #[serde(rename = "waited_s", serialize_with = "seconds")]
     pub waited: Duration,
     /// The largest of the ranks' errors.
+    #[serde(rename = "error_s", serialize_with = "seconds")]
     pub error: Duration,
     /// Every rank that answered, in order.
     pub ranks: Vec<Straggler>,
@@ -42,7 +46,7 @@ pub struct Stragglers {
 }
 
 /// When one rank came.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Straggler {
     /// Which.
@@ -54,13 +58,17 @@ pub struct Straggler {
     /// How often it came last, alone or together with others.
     pub last: u32,
     /// How long after the first rank it came, in the mean; times within the error count as nothing.
+    #[serde(rename = "mean_s", serialize_with = "seconds")]
     pub mean: Duration,
     /// The same at most.
+    #[serde(rename = "max_s", serialize_with = "seconds")]
     pub max: Duration,
     /// How long the others waited for it when it came last, in the mean.
+    #[serde(rename = "others_waited_s", serialize_with = "seconds")]
     pub others_waited: Duration,
     /// How far its times may be off. Two ranks came one after the other when their times differ by more than both
     /// their errors together.
+    #[serde(rename = "error_s", serialize_with = "seconds")]
     pub error: Duration,
 }
 
@@ -163,31 +171,7 @@ impl Stragglers {
     /// The result as one JSON object. Its keys are the names of the fields here, durations are seconds in a key
     /// that ends in `_s`.
     pub fn to_json(&self) -> String {
-        let rank = |rank: &Straggler| {
-            json!({
-                "rank": rank.rank,
-                "host": rank.host,
-                "process": rank.process,
-                "last": rank.last,
-                "mean_s": rank.mean.as_secs_f64(),
-                "max_s": rank.max.as_secs_f64(),
-                "others_waited_s": rank.others_waited.as_secs_f64(),
-                "error_s": rank.error.as_secs_f64(),
-            })
-        };
-        json!({
-            "communicator": self.communicator,
-            "size": self.size,
-            "by": self.by,
-            "collectives": self.collectives,
-            "even": self.even,
-            "latest": self.latest,
-            "waited_s": self.waited.as_secs_f64(),
-            "error_s": self.error.as_secs_f64(),
-            "ranks": self.ranks.iter().map(rank).collect::<Vec<_>>(),
-            "silent": self.silent,
-        })
-        .to_string()
+        json!(self).to_string()
     }
 }
 
