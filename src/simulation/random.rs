@@ -1,31 +1,26 @@
 //! Numbers that follow from a seed.
 
-/// A generator (splitmix64).
+pub(crate) use consort_testing::mix as hash;
+
+/// What a simulated job draws.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub(crate) struct Random(consort_testing::Random);
 
 impl Random {
     pub(crate) fn new(seed: u64) -> Self {
-        Random(hash(seed ^ 0x6a09_e667_f3bc_c908))
+        Random(consort_testing::Random(hash(seed ^ 0x6a09_e667_f3bc_c908)))
     }
 
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        hash(self.0)
+        self.0.draw()
     }
 
     /// Below `limit`, which is not 0.
     pub(crate) fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit as u64) as usize
+        self.0.below(limit)
     }
 
     pub(crate) fn once_in(&mut self, times: usize) -> bool {
-        self.below(times) == 0
+        self.0.one_in(times)
     }
-}
-
-pub(crate) fn hash(mut word: u64) -> u64 {
-    word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ word >> 31
 }

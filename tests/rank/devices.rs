@@ -198,8 +198,8 @@ fn blocks(seat: &Seat, random: &mut Random, longest: u64) -> Result<()> {
     let (own, all) = (rank as usize, size as usize);
     // What every rank sends to every rank.
     let matrix: Vec<Vec<usize>> =
-        (0..all).map(|_| (0..all).map(|_| (random.number() % (longest + 1)) as usize).collect()).collect();
-    let gap = (random.number() % 4) as usize;
+        (0..all).map(|_| (0..all).map(|_| (random.draw() % (longest + 1)) as usize).collect()).collect();
+    let gap = (random.draw() % 4) as usize;
     let starts = |counts: &[usize]| {
         let mut at = 0;
         let starts: Vec<usize> = counts
@@ -223,7 +223,7 @@ fn blocks(seat: &Seat, random: &mut Random, longest: u64) -> Result<()> {
     both(seat, &call, &values(rank, total), &nothing(mine))?;
     let call = call.scaled_by(Scalar::of(i64::from(rank) + 3));
     both(seat, &call, &values(rank, total), &nothing(mine))?;
-    let root = (random.number() % u64::from(size)) as u32;
+    let root = (random.draw() % u64::from(size)) as u32;
     let (many, few) = if rank == root { (total, placed) } else { (0, Blocks::from(&[])) };
     let call = CallV::gather(DataType::Int64, mine, few, root);
     both(seat, &call, &values(rank, mine), &nothing(many))?;

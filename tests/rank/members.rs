@@ -191,7 +191,7 @@ pub(crate) fn suspend(context: &Context) -> Result<()> {
         comm.suspend()?;
         assert!(started.wait()?.iter().all(|value| *value == 2 * comm.size()), "turn {turn}");
         left = comm.memory_bytes()?;
-        if random.number().is_multiple_of(2) {
+        if random.draw().is_multiple_of(2) {
             wait(&mut random);
         }
     }

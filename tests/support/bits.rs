@@ -24,14 +24,14 @@ fn input(data_type: DataType, bytes: usize, rank: u32, tame: bool) -> Vec<u8> {
     while data.len() < bytes {
         match (data_type, tame) {
             (DataType::Float32, true) => {
-                let value = (random.number() as i32 as f32) * 10f32.powi((random.number() % 9) as i32 - 4);
+                let value = (random.draw() as i32 as f32) * 10f32.powi((random.draw() % 9) as i32 - 4);
                 data.extend_from_slice(&value.to_le_bytes());
             }
             (DataType::Float64, true) => {
-                let value = (random.number() as i64 as f64) * 10f64.powi((random.number() % 17) as i32 - 8);
+                let value = (random.draw() as i64 as f64) * 10f64.powi((random.draw() % 17) as i32 - 8);
                 data.extend_from_slice(&value.to_le_bytes());
             }
-            _ => data.extend_from_slice(&random.number().to_le_bytes()),
+            _ => data.extend_from_slice(&random.draw().to_le_bytes()),
         }
     }
     data.truncate(bytes);

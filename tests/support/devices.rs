@@ -111,7 +111,7 @@ pub fn cases(size: u32, seed: u64, one_of: u64) -> Vec<Case> {
             };
             for fold in folds {
                 for count in COUNTS {
-                    let mut number = |below: usize| random.number() as usize % below;
+                    let mut number = |below: usize| random.draw() as usize % below;
                     // Away from every alignment now and then, and from the same one more often.
                     let shifts = [[0, 0], [4, 4], [16, 8], [1, 3]][number(4)];
                     let case = Case {
@@ -123,9 +123,9 @@ pub fn cases(size: u32, seed: u64, one_of: u64) -> Vec<Case> {
                         in_place: number(2) == 1 && collective != Collective::AllToAll,
                         shifts,
                         stream: number(2),
-                        seed: random.number(),
+                        seed: random.draw(),
                     };
-                    if random.number().is_multiple_of(one_of) {
+                    if random.draw().is_multiple_of(one_of) {
                         all.push(case);
                     }
                 }
@@ -204,11 +204,11 @@ impl Case {
         let tame = self.seed & 1 == 0;
         let word = |random: &mut Random| match (self.data_type, tame) {
             (DataType::Float32, true) => {
-                let [one, other] = [random.number(), random.number()].map(|word| word as i32 as f32 * 1e-5);
+                let [one, other] = [random.draw(), random.draw()].map(|word| word as i32 as f32 * 1e-5);
                 u64::from(one.to_bits()) << 32 | u64::from(other.to_bits())
             }
-            (DataType::Float64, true) => (random.number() as i64 as f64 * 1e-9).to_bits(),
-            _ => random.number(),
+            (DataType::Float64, true) => (random.draw() as i64 as f64 * 1e-9).to_bits(),
+            _ => random.draw(),
         };
         let words = (0..bytes.div_ceil(8)).flat_map(|_| word(&mut random).to_le_bytes());
         words.take(bytes).collect()

@@ -78,9 +78,9 @@ fn random(data_type: DataType, seed: u64, rank: u32) -> Random {
 
 /// A number with all digits and an exponent between these.
 fn value(random: &mut Random, mantissa: i32, (least, most): (i32, i32)) -> f64 {
-    let digits = 1 << mantissa | (random.number() & ((1 << mantissa) - 1));
-    let exponent = least + (random.number() % (most - least + 1) as u64) as i32;
-    let sign = if random.number() & 1 == 1 { -1.0 } else { 1.0 };
+    let digits = 1 << mantissa | (random.draw() & ((1 << mantissa) - 1));
+    let exponent = least + (random.draw() % (most - least + 1) as u64) as i32;
+    let sign = if random.draw() & 1 == 1 { -1.0 } else { 1.0 };
     sign * digits as f64 * 2f64.powi(exponent - mantissa)
 }
 

@@ -125,7 +125,7 @@ impl Draw {
     /// The algorithms that are drawn, with the seeds of their cases.
     fn algorithms(&self, collective: Collective, ranks: u32) -> Vec<(Algorithm, u64)> {
         let mut random = Random::new(self.seed ^ u64::from(ranks) << 8 ^ collective as u64);
-        let seeded = algorithms(collective, ranks).into_iter().map(|algorithm| (algorithm, random.number()));
+        let seeded = algorithms(collective, ranks).into_iter().map(|algorithm| (algorithm, random.draw()));
         seeded.filter(|(_, seed)| seed.is_multiple_of(self.one_of)).collect()
     }
 
@@ -140,14 +140,14 @@ impl Draw {
 }
 
 fn pick<T: Copy>(random: &mut Random, all: &[T]) -> T {
-    all[random.number() as usize % all.len()]
+    all[random.draw() as usize % all.len()]
 }
 
 /// Every type with a sum, one with another operator, one with a scaled sum, and one long buffer.
 fn some(collective: Collective, algorithm: Algorithm, ranks: u32, random: &mut Random) -> Vec<Case> {
     let mut cases = Vec::new();
     let mut case = |data_type, fold, count, random: &mut Random| {
-        let (root, in_place) = ((random.number() % u64::from(ranks)) as u32, random.number() & 1 == 1);
+        let (root, in_place) = ((random.draw() % u64::from(ranks)) as u32, random.draw() & 1 == 1);
         cases.push(Case { collective, algorithm, data_type, fold, count, root, in_place });
     };
     for data_type in DataType::ALL {
@@ -164,7 +164,7 @@ fn some(collective: Collective, algorithm: Algorithm, ranks: u32, random: &mut R
         case(data_type, Fold::Scaled, count, random);
     }
     let data_type = pick(random, &DataType::ALL);
-    let long = if random.number().is_multiple_of(8) { longest(collective, data_type, ranks) } else { LONG };
+    let long = if random.draw().is_multiple_of(8) { longest(collective, data_type, ranks) } else { LONG };
     // Blocks of all ranks are long enough together.
     let long = long / (collective.input_blocks(ranks).max(collective.output_blocks(ranks)) as usize);
     case(data_type, Fold::Plain(ReduceOp::Sum), long, random);

@@ -109,14 +109,14 @@ fn contributions(data_type: DataType, fold: Fold, key: u64, rank: u32) -> Vec<i6
         (ReduceOp::Avg, None) => (random & 15) as i64,
         (_, None) => wrapped(data_type, random as i64),
     };
-    (0..PERIOD).map(|_| value(random.number())).collect()
+    (0..PERIOD).map(|_| value(random.draw())).collect()
 }
 
 /// What one rank's contributions to a scaled sum are multiplied by: any integer, or a small one where that is a float.
 fn scalar(data_type: DataType, key: u64, rank: u32) -> i64 {
     match largest(data_type) {
         Some(_) => 1 + i64::from(rank % 2),
-        None => wrapped(data_type, random(!key, rank).number() as i64),
+        None => wrapped(data_type, random(!key, rank).draw() as i64),
     }
 }
 
@@ -147,7 +147,7 @@ impl Pattern {
     pub fn any(data_type: DataType, key: u64, rank: u32) -> Self {
         let mut random = random(key, rank);
         let element = data_type.size();
-        let words = (0..(PERIOD * element).div_ceil(8)).flat_map(|_| random.number().to_le_bytes());
+        let words = (0..(PERIOD * element).div_ceil(8)).flat_map(|_| random.draw().to_le_bytes());
         Pattern { bytes: words.take(PERIOD * element).collect(), element }
     }
 

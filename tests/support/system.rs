@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+pub use consort_testing::{Random, given_seed};
+
 /// Threads of this process.
 ///
 /// # Panics
@@ -81,45 +83,6 @@ pub fn eventually(within: Duration, mut found: impl FnMut() -> bool) -> bool {
 pub fn skip(reason: &str) {
     use std::io::Write;
     let _ = std::io::stderr().write_all(format!("SKIP: {reason}\n").as_bytes());
-}
-
-/// A test's random numbers. The seed is printed; `CONSORT_TEST_SEED` repeats a run.
-#[derive(Debug)]
-pub struct Random(u64);
-
-impl Random {
-    /// A new sequence, with its seed in the test's output.
-    pub fn announced(test: &str) -> Self {
-        let given = std::env::var("CONSORT_TEST_SEED").ok().and_then(|text| text.parse().ok());
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        let seed = given.unwrap_or(now.as_nanos() as u64);
-        println!("{test}: CONSORT_TEST_SEED={seed}");
-        Random::new(seed)
-    }
-
-    /// The sequence of a seed.
-    pub fn new(seed: u64) -> Self {
-        Random(seed)
-    }
-
-    /// What repeats the sequence from here on.
-    pub fn seed(&self) -> u64 {
-        self.0
-    }
-
-    /// The next number.
-    pub fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ word >> 31
-    }
-
-    /// A duration below `most`.
-    pub fn duration(&mut self, most: Duration) -> Duration {
-        Duration::from_micros(self.number() % (most.as_micros() as u64).max(1))
-    }
 }
 
 /// Time that the threads of this process have had a core.

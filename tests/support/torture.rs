@@ -162,7 +162,7 @@ const KINDS: [Kind; 14] = [
 const AGREE_EVERY: u64 = 8;
 
 fn below(random: &mut Random, most: u64) -> u64 {
-    random.number() % most
+    random.draw() % most
 }
 
 fn fault(random: &mut Random) -> Fault {
@@ -266,7 +266,7 @@ impl Plan {
             _ => 1,
         };
         let count = bytes as usize / data_type.size() / parts;
-        Operation { on_child, kind, data_type, op, count, key: random.number() }
+        Operation { on_child, kind, data_type, op, count, key: random.draw() }
     }
 
     /// The operation with this number on a communicator beside the world.

@@ -10,10 +10,10 @@ const GAP: i64 = -7;
 
 /// How long the blocks of `size` ranks are, drawn at random: zeros, odd lengths, now and then `longest`.
 pub fn counts(random: &mut Random, size: u32, longest: usize) -> Vec<usize> {
-    let count = |random: &mut Random| match random.number() % 5 {
+    let count = |random: &mut Random| match random.draw() % 5 {
         0 => 0,
         1 => longest,
-        _ => (random.number() % 2000) as usize,
+        _ => (random.draw() % 2000) as usize,
     };
     (0..size).map(|_| count(random)).collect()
 }

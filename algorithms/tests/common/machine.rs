@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use consort_algorithms::plan::{Action, CounterRole, Operand, Position, Region, Step};
 use consort_algorithms::{Chunk, Collective, Plan, Rank};
 
-use super::{Random, hash};
+use consort_testing::{Random, mix};
 
 const SCALE: u64 = 0x1000_0000_01b3;
 const FINISH: (u64, u64) = (0x9e37_79b9_7f4a_7c15, 77);
@@ -121,7 +121,7 @@ impl<'a> Machine<'a> {
             arrivals: Vec::new(),
             busy: Vec::new(),
             longest: 5,
-            salt: hash(seed ^ 0x5eed),
+            salt: mix(seed ^ 0x5eed),
         };
         machine.lay_out();
         let iterations = if first.sliced { rounds } else { 1 };
@@ -138,7 +138,7 @@ impl<'a> Machine<'a> {
                     round: 0,
                     half: None,
                     parked: false,
-                    priority: machine.random.next(),
+                    priority: machine.random.draw(),
                 });
             }
             machine.busy.push(plan.lanes.len());
@@ -259,13 +259,13 @@ impl<'a> Machine<'a> {
     }
 
     fn contribution(&self, rank: u32, round: u32, element: usize) -> u64 {
-        hash(self.salt ^ (u64::from(rank) << 40) ^ (u64::from(round) << 20) ^ element as u64)
+        mix(self.salt ^ (u64::from(rank) << 40) ^ (u64::from(round) << 20) ^ element as u64)
     }
 
     /// The caller's work before an operation: new inputs, everything else spoilt.
     fn fill(&mut self, rank: usize, round: u32) {
         let sliced = self.plans[0].sliced;
-        let spoil = self.random.next();
+        let spoil = self.random.draw();
         let collective = self.plans[0].collective;
         let length = match (self.tables, collective.input_blocks(self.ranks)) {
             (true, _) => 3 * self.ranks as usize,
@@ -339,7 +339,7 @@ impl<'a> Machine<'a> {
         loop {
             if self.random.one_in(24) {
                 for lane in &mut self.lanes {
-                    lane.priority = self.random.next();
+                    lane.priority = self.random.draw();
                 }
             }
             let fair = self.random.one_in(2);

@@ -5,15 +5,14 @@ pub(crate) mod hand;
 mod machine;
 pub(crate) mod shapes;
 
+pub(crate) use consort_testing::Random;
+use consort_testing::{given_seed, mix};
 pub(crate) use machine::{execute, execute_often};
-
-/// SplitMix64 (Steele, Lea, Flood 2014).
-pub(crate) struct Random(pub(crate) u64);
 
 /// The seed of a test: its own, or one derived from `CONSORT_TEST_SEED`. Printed.
 pub(crate) fn seed(own: u64) -> u64 {
-    let given = std::env::var("CONSORT_TEST_SEED").ok().and_then(|text| text.parse::<u64>().ok());
-    let seed = given.map_or(own, |given| hash(given ^ own));
+    let given = given_seed();
+    let seed = given.map_or(own, |given| mix(given ^ own));
     println!("seed {seed:#x} (CONSORT_TEST_SEED: {given:?})");
     seed
 }
@@ -36,31 +35,4 @@ pub(crate) fn snapshot(name: &str, text: &str) {
     }
     let expected = std::fs::read_to_string(&path).unwrap_or_default();
     assert_eq!(expected, text, "{name} differs; CONSORT_SNAPSHOTS=write cargo test writes it anew");
-}
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        hash(self.0)
-    }
-
-    pub(crate) fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit.max(1) as u64) as usize
-    }
-
-    pub(crate) fn one_in(&mut self, odds: usize) -> bool {
-        self.below(odds) == 0
-    }
-
-    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
-        for last in (1..items.len()).rev() {
-            items.swap(last, self.below(last + 1));
-        }
-    }
-}
-
-fn hash(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }

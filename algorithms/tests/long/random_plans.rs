@@ -230,7 +230,7 @@ fn spoil(plan: &mut Plan, random: &mut Random) {
     let wild = |random: &mut Random| match random.below(6) {
         0 => u32::MAX,
         1 => 1 << 31,
-        2 => random.next() as u32,
+        2 => random.draw() as u32,
         3 => 1 << 16,
         _ => random.below(8) as u32,
     };

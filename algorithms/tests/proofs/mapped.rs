@@ -240,7 +240,7 @@ impl Buffers {
                 (true, std::cmp::Ordering::Greater) => (base, base + own * ELEMENTS),
             };
             let end = (input + inputs as usize * ELEMENTS).max(output + outputs as usize * ELEMENTS);
-            made.values.resize_with(end, || random.next());
+            made.values.resize_with(end, || random.draw());
             for chunk in 0..inputs {
                 let at = input + chunk as usize * ELEMENTS;
                 made.places.insert((Region::Input(Rank(rank)), chunk), at);

@@ -2,7 +2,7 @@
 //! `LD_LIBRARY_PATH`. Every type and operator, bit for bit against [`Reducer`].
 //!
 //! Random bytes, so that NaNs, infinities and subnormals are among them; of 8- and 16-bit floats every pair of values.
-//! `CONSORT_SEED` sets the seed. Where there is no driver, each test says so and does nothing.
+//! `CONSORT_TEST_SEED` sets the seed. Where there is no driver, each test says so and does nothing.
 //! Absent: waits, plans (the collectives' own tests).
 
 use std::io::Write;
@@ -11,45 +11,10 @@ use consort_cuda::{Context, DeviceMemory, DeviceSpan, Driver, Stream};
 use consort_kernels::cuda::{FoldJob, Kernels};
 use consort_kernels::{DataType, ReduceOp, Reducer, Source, Store, Target};
 use consort_memory::{Span, SpanMut};
+use consort_testing::Random;
 
 /// What a device that was not written has.
 const POISON: u8 = 0xee;
-
-struct Random(u64);
-
-impl Random {
-    /// From `CONSORT_SEED` or the clock; says which.
-    fn announced() -> Self {
-        let given = std::env::var("CONSORT_SEED").ok().and_then(|seed| seed.parse().ok());
-        let drawn = || std::time::UNIX_EPOCH.elapsed().map_or(1, |since| since.as_nanos() as u64 | 1);
-        let seed = given.unwrap_or_else(drawn);
-        println!("CONSORT_SEED={seed}");
-        Random(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        ((self.next() >> 11) % n as u64) as usize
-    }
-
-    /// Elements of any bits, or with an exponent as of small numbers, so that sums mean something.
-    fn elements(&mut self, count: usize, size: usize) -> Vec<u8> {
-        let mut all: Vec<u8> = (0..count * size).map(|_| (self.next() >> 24) as u8).collect();
-        for element in all.chunks_mut(size) {
-            let top = &mut element[size - 1];
-            if self.next() >> 60 > 3 {
-                *top = *top & 0x80 | if size == 1 { *top & 0x3f } else { 0x3c + (*top & 7) };
-            }
-        }
-        all
-    }
-}
 
 /// The device with its kernels and a stream.
 struct Device {
@@ -137,7 +102,7 @@ fn same(what: &str, size: usize, found: &[u8], expected: &[u8], sources: &[Vec<u
 #[test]
 fn device_folds_have_the_bits_of_the_host() {
     let Some(device) = Device::any() else { return };
-    let mut random = Random::announced();
+    let mut random = Random::announced("folds on devices");
     for data_type in DataType::ALL {
         let size = data_type.size();
         for op in ReduceOp::ALL {
@@ -146,7 +111,7 @@ fn device_folds_have_the_bits_of_the_host() {
                 let reducer = Reducer::new(data_type, op, count as u32);
                 let case = Case {
                     reducer: &reducer,
-                    raw: if reducer.scales() { random.next() as u32 & 0xff } else { 0 },
+                    raw: if reducer.scales() { random.draw() as u32 & 0xff } else { 0 },
                     finish: reducer.divides() && round != 1,
                 };
                 let elements = if round == 5 { 20_000 } else { 1 + random.below(700) };
@@ -172,7 +137,7 @@ fn device_folds_have_the_bits_of_the_host() {
 #[test]
 fn device_folds_of_narrow_floats_have_the_bits_of_the_host_for_all_values() {
     let Some(device) = Device::any() else { return };
-    let mut random = Random::announced();
+    let mut random = Random::announced("folds on devices");
     for data_type in [DataType::Float16, DataType::Bfloat16, DataType::Float8E4m3, DataType::Float8E5m2] {
         let size = data_type.size();
         let values: Vec<u8> = match size {

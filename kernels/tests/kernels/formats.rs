@@ -97,10 +97,10 @@ fn float8_conversions(table: &Table, decode: fn(u8) -> f32, encode: fn(f32) -> u
     let beside: Vec<f32> = probes.iter().flat_map(|probe| [probe.next_up(), probe.next_down()]).collect();
     probes.extend(beside);
     let mut random = Random(seed());
-    probes.extend((0..200_000).map(|_| f32::from_bits(random.bits() as u32)));
+    probes.extend((0..200_000).map(|_| f32::from_bits(random.draw() as u32)));
     // Exponents in the range of the formats.
     probes.extend((0..200_000).map(|_| {
-        let bits = random.bits() as u32;
+        let bits = random.draw() as u32;
         f32::from_bits((bits & 0x007f_ffff) | ((100 + (bits >> 23) % 50) << 23))
     }));
     for value in probes.into_iter().flat_map(|probe| [probe, -probe]) {
@@ -331,7 +331,7 @@ fn half_widths(data_type: DataType, to_f32: fn(u16) -> f32, from_f32: fn(f32) ->
     // Half of the partners near, so that sums cancel and round; half anywhere.
     let right: Vec<u16> = left
         .iter()
-        .map(|&code| match random.bits() {
+        .map(|&code| match random.draw() {
             any if any % 2 == 0 => code ^ (any >> 40) as u16 & 0x8fff,
             any => (any >> 40) as u16,
         })

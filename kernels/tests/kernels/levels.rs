@@ -131,7 +131,7 @@ fn sweep(lengths: impl Iterator<Item = usize> + Clone, offsets: &[[usize; 3]], s
                                 if index % 2 == 0 { offsets.map(|o| o * size % 16) } else { offsets };
                             for targets in 1..=2 {
                                 let stores = stores[random.below(stores.len())];
-                                let in_place = random.bits() & 1 == 0;
+                                let in_place = random.draw() & 1 == 0;
                                 let shape = Shape { offsets, stores, targets, in_place };
                                 check(&reducer, &inputs, finish, &expected, shape);
                             }
@@ -177,7 +177,7 @@ fn copies() {
                     .enumerate()
                     .map(|(index, room)| Target { span: room.span(), store: stores[index % 2] })
                     .collect();
-                let in_place = random.bits() & 1 == 0;
+                let in_place = random.draw() & 1 == 0;
                 let same = random.below(2) * (targets - 1);
                 if in_place {
                     to[same].span = source.span();

@@ -2,26 +2,11 @@
 
 use consort_kernels::{DataType, Level, Reducer, Scalar, Source, Store, Target};
 use consort_memory::{Span, SpanMut};
+pub(crate) use consort_testing::Random;
 
 /// The seed of all random values; printed by every failing comparison.
 pub(crate) fn seed() -> u64 {
-    std::env::var("CONSORT_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(0x5eed_c0de)
-}
-
-/// Steele, Lea and Flood's SplitMix64.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
-        (self.bits() % bound as u64) as usize
-    }
+    consort_testing::given_seed().unwrap_or(0x5eed_c0de)
 }
 
 /// Levels to compare with the scalar one.
@@ -46,17 +31,17 @@ fn float_shape(data_type: DataType) -> Option<(u32, u32)> {
 /// One element: a third any bits, a third corners of the format, a third numbers near one.
 pub(crate) fn element(random: &mut Random, data_type: DataType) -> u64 {
     let bits = 8 * data_type.size() as u32;
-    let any = random.bits();
+    let any = random.draw();
     let Some((fraction, _)) = float_shape(data_type) else {
         let top = 1u64 << (bits - 1);
         let corners = [0, 1, u64::MAX, top, top - 1, top + 1, 2, 3];
-        return if any.is_multiple_of(2) { random.bits() } else { corners[random.below(corners.len())] };
+        return if any.is_multiple_of(2) { random.draw() } else { corners[random.below(corners.len())] };
     };
-    let sign = (random.bits() & 1) << (bits - 1);
+    let sign = (random.draw() & 1) << (bits - 1);
     let ones = (1u64 << (bits - 1 - fraction)) - 1;
     let infinity = ones << fraction;
     match any % 3 {
-        0 => random.bits(),
+        0 => random.draw(),
         1 => {
             let corners = [
                 0,
@@ -72,8 +57,8 @@ pub(crate) fn element(random: &mut Random, data_type: DataType) -> u64 {
             sign | corners[random.below(corners.len())]
         }
         _ => {
-            let exponent = (ones >> 1) - 3 + random.bits() % 6;
-            sign | (exponent << fraction) | (random.bits() & ((1 << fraction) - 1))
+            let exponent = (ones >> 1) - 3 + random.draw() % 6;
+            sign | (exponent << fraction) | (random.draw() & ((1 << fraction) - 1))
         }
     }
 }

@@ -298,20 +298,8 @@ fn options_of_ours_in_ext() {
 
 #[test]
 fn random_bytes_never_panic() {
-    let seed =
-        std::env::var("CONSORT_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(|| {
-            std::time::SystemTime::now()
-                .duration_since(std::time::UNIX_EPOCH)
-                .map_or(1, |now| now.as_nanos() as u64)
-        });
-    println!("again: CONSORT_TEST_SEED={seed}");
-    let mut state = seed | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
+    let mut random = consort_testing::Random::announced("random_bytes_never_panic");
+    let mut next = || random.draw();
     let (mut good, mut wrong) = (0, 0);
     for _ in 0..20_000 {
         let length = (next() % 140) as usize;

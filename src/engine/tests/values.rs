@@ -2,7 +2,9 @@
 
 use std::cell::Cell;
 
-/// SplitMix64.
+pub(super) use consort_testing::mix as hash;
+
+/// A generator that its holders share.
 pub(super) struct Random(Cell<u64>);
 
 impl Random {
@@ -11,8 +13,10 @@ impl Random {
     }
 
     pub(super) fn next(&self) -> u64 {
-        self.0.set(self.0.get().wrapping_add(0x9e37_79b9_7f4a_7c15));
-        hash(self.0.get())
+        let mut random = consort_testing::Random(self.0.get());
+        let number = random.draw();
+        self.0.set(random.seed());
+        number
     }
 
     pub(super) fn below(&self, end: usize) -> usize {
@@ -27,12 +31,6 @@ impl Random {
     pub(super) fn pick<T: Copy>(&self, from: &[T]) -> T {
         from[self.below(from.len())]
     }
-}
-
-pub(super) fn hash(value: u64) -> u64 {
-    let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ value >> 31
 }
 
 /// How elements are folded.

@@ -38,7 +38,7 @@ impl Work {
     fn all(data_type: DataType, ranks: u32, random: &mut Random) -> Vec<Work> {
         let mut works: Vec<Work> =
             ReduceOp::ALL.into_iter().map(|op| Work::of(data_type, op, ranks)).collect();
-        let bytes = random.number().to_le_bytes();
+        let bytes = random.draw().to_le_bytes();
         let scalar = Scalar::from_bytes(data_type, &bytes[..data_type.size()]).expect("an element");
         works.push(Work { reducer: Reducer::pre_mul_sum(scalar), raw: true, finish: false });
         works
@@ -107,7 +107,7 @@ struct Shape {
 
 impl Shape {
     fn random(kind: u32, size: usize, random: &mut Random) -> Shape {
-        let mut below = |most: u64| random.number() % most;
+        let mut below = |most: u64| random.draw() % most;
         let ranks = if kind == FOLD { 1 + below(5) } else { 2 + below(2) } as u32;
         let aligned = below(16) as u8 / size as u8 * size as u8;
         // All alike modulo 16, whole elements apart, or anywhere.
@@ -136,7 +136,7 @@ impl Cases {
         let data_type = work.reducer.data_type();
         let bytes = shape.elements * data_type.size();
         // A fold's sources are raw or not as it happens; ranks' are all alike.
-        let mask = if shape.kind == FOLD { random.number() as u32 } else { u32::MAX };
+        let mask = if shape.kind == FOLD { random.draw() as u32 } else { u32::MAX };
         let raw = if work.raw { mask & ((1 << shape.ranks) - 1) } else { 0 };
         let factors = Factors::of(&work.reducer);
         let words = [
@@ -216,7 +216,7 @@ impl Cases {
 fn values(bytes: usize, size: usize, random: &mut Random) -> Vec<u8> {
     let mut result = Vec::with_capacity(bytes + 8);
     while result.len() < bytes {
-        let number = random.number();
+        let number = random.draw();
         let bits = match number % 8 {
             // All zeros or ones but for a sign, an exponent or a last place.
             0 => 0,
@@ -322,7 +322,7 @@ fn flags_of_the_kernels_order_their_data_and_relaxed_ones_would_not() {
         for ranks in [2, 3] {
             let mut shape = Shape::random(kind, 4, &mut random);
             (shape.ranks, shape.blocks, shape.elements) = (ranks, 2, shape.elements + 100);
-            let op = ReduceOp::ALL[random.number() as usize % 5];
+            let op = ReduceOp::ALL[random.draw() as usize % 5];
             let work = Work::of(DataType::Float32, op, ranks);
             cases.add(&work, &shape, &mut random);
         }

@@ -9,6 +9,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use consort_memory::{Counter, Span, SpanMut};
+pub use consort_testing::Random;
 use nix::poll::{PollFd, PollFlags, poll};
 
 mod ends;
@@ -155,37 +156,4 @@ fn read(side: &Side, offset: usize, bytes: usize) -> Vec<u8> {
     let mut copy = vec![0; bytes];
     SpanMut::of(&mut copy).copy_from(side.mailbox().slice(offset, bytes).read());
     copy
-}
-
-/// A small generator, so that traffic can be repeated from its seed.
-#[derive(Clone, Debug)]
-pub struct Random(u64);
-
-impl Random {
-    /// The generator of a seed.
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// The next number (splitmix64).
-    pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// The next number below `bound`.
-    pub fn below(&mut self, bound: usize) -> usize {
-        (self.draw() % bound as u64) as usize
-    }
-
-    /// Bytes that differ from place to place.
-    pub fn bytes(&mut self, bytes: usize) -> Vec<u8> {
-        let mut data = vec![0; bytes];
-        for piece in data.chunks_mut(8) {
-            piece.copy_from_slice(&self.draw().to_le_bytes()[..piece.len()]);
-        }
-        data
-    }
 }

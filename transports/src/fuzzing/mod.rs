@@ -27,8 +27,8 @@ use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
 
+pub use consort_testing::Random;
 pub use gauge::{Counting, live_bytes};
-pub use mutation::Noise;
 
 /// Pieces, in order.
 pub type Input = Vec<Vec<u8>>;
@@ -176,7 +176,7 @@ fn run<H: FnMut(&Input, &mut Seen)>(
     budget: Budget,
     mut handle: H,
 ) {
-    let (mut noise, begun) = (Noise::new(seed), Instant::now());
+    let (mut noise, begun) = (Random::new(seed), Instant::now());
     let kept = originals.len();
     let mut corpus = originals.clone();
     let mut known = HashSet::new();

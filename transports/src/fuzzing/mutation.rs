@@ -2,33 +2,9 @@
 //!
 //! Invariant: a mutant is never longer than [`INPUT_BYTES_MAX`], and has a piece at least if its ancestors have.
 
+use consort_testing::Random;
+
 use super::{INPUT_BYTES_MAX, Input};
-
-/// Reproducible noise (splitmix64).
-#[derive(Clone, Debug)]
-pub struct Noise(u64);
-
-impl Noise {
-    /// The same from the same seed.
-    pub fn new(seed: u64) -> Self {
-        Noise(seed)
-    }
-
-    /// The next number.
-    #[expect(clippy::should_implement_trait, reason = "it never ends")]
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `bound`; 0 if there is none.
-    pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
-    }
-}
 
 /// Values at which programs are wrong.
 const INTERESTING: [u64; 22] = [
@@ -61,7 +37,7 @@ fn bytes_of(input: &Input) -> usize {
 }
 
 /// A mutant of something in the corpus.
-pub(super) fn mutant(noise: &mut Noise, corpus: &[Input]) -> Input {
+pub(super) fn mutant(noise: &mut Random, corpus: &[Input]) -> Input {
     // The latest are the deepest, most likely.
     let at = match noise.below(3) {
         0 => corpus.len() - 1 - noise.below(corpus.len().div_ceil(8)),
@@ -86,7 +62,7 @@ pub(super) fn mutant(noise: &mut Noise, corpus: &[Input]) -> Input {
 }
 
 /// Changes the order and number of pieces.
-fn rearrange(noise: &mut Noise, input: &mut Input, corpus: &[Input]) {
+fn rearrange(noise: &mut Random, input: &mut Input, corpus: &[Input]) {
     let other = &corpus[noise.below(corpus.len())];
     let at = noise.below(input.len() + 1);
     let room = INPUT_BYTES_MAX.saturating_sub(bytes_of(input));
@@ -133,9 +109,9 @@ fn rearrange(noise: &mut Noise, input: &mut Input, corpus: &[Input]) {
 }
 
 /// Changes the bytes of a piece.
-fn change(noise: &mut Noise, piece: &mut Vec<u8>) {
+fn change(noise: &mut Random, piece: &mut Vec<u8>) {
     if piece.is_empty() {
-        let value = noise.next();
+        let value = noise.draw();
         piece.extend_from_slice(&value.to_le_bytes()[..1 + (value >> 61) as usize]);
         return;
     }
@@ -143,7 +119,7 @@ fn change(noise: &mut Noise, piece: &mut Vec<u8>) {
     let width = [1, 2, 4, 8][noise.below(4)].min(piece.len() - at);
     match noise.below(10) {
         0 => piece[at] ^= 1 << noise.below(8),
-        1 => piece[at] = noise.next() as u8,
+        1 => piece[at] = noise.draw() as u8,
         // A number: an interesting one, or one that is nearly right.
         2 | 3 => {
             let value = INTERESTING[noise.below(INTERESTING.len())];
@@ -165,9 +141,9 @@ fn change(noise: &mut Noise, piece: &mut Vec<u8>) {
         7 => {
             let most = noise.below(10);
             let count = noise.below(1 << most);
-            let value = noise.next();
+            let value = noise.draw();
             let same = noise.below(2) == 0;
-            piece.extend((0..count).map(|_| if same { value as u8 } else { noise.next() as u8 }));
+            piece.extend((0..count).map(|_| if same { value as u8 } else { noise.draw() as u8 }));
         }
         8 => {
             let count = noise.below(piece.len() - at).min(64) + 1;

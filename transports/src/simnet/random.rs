@@ -2,18 +2,19 @@
 //!
 //! Invariant: the same seed and the same calls draw the same numbers on every machine. Absent: secrecy.
 
-/// Splitmix64.
+pub(super) use consort_testing::mix;
+
+/// What a network draws.
 #[derive(Clone, Debug)]
-pub(super) struct Random(u64);
+pub(super) struct Random(consort_testing::Random);
 
 impl Random {
     pub(super) fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(consort_testing::Random(seed))
     }
 
     pub(super) fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
+        self.0.draw()
     }
 
     /// Below `bound`, or 0 where that is 0.
@@ -30,10 +31,4 @@ impl Random {
     pub(super) fn piece(&mut self, bytes: usize) -> usize {
         if bytes > 1 && self.one_in(4) { 1 + self.below(bytes as u64) as usize } else { bytes }
     }
-}
-
-pub(super) fn mix(value: u64) -> u64 {
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }

@@ -97,7 +97,7 @@ fn any_numbers_make_a_picture() {
     let mut random = Random(seed(0xc4a7));
     for _ in 0..2000 {
         let mut number = || match random.below(8) {
-            0 => f64::from_bits(random.next()),
+            0 => f64::from_bits(random.draw()),
             1 => [0.0, -1.0, f64::MAX, f64::MIN_POSITIVE, 5e-324, f64::INFINITY][random.below(6)],
             _ => 10f64.powf(random.below(1200) as f64 / 100.0 - 6.0),
         };

@@ -2,7 +2,7 @@
 
 use super::*;
 
-pub(super) use consort_transports::fuzzing::Noise;
+pub(super) use consort_transports::fuzzing::Random;
 use consort_transports::fuzzing::{Seen, Target, fuzz};
 
 /// Texts are kept as they are, addresses and settings in lists of twice their number at most; a range of ranks (8 bytes)

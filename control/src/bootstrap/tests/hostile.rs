@@ -32,7 +32,7 @@ fn garbage_is_dropped_and_delays_nobody() {
     let id = root(Limits::default());
     let seed: [u8; 8] = random().unwrap();
     eprintln!("seed {seed:?}");
-    let mut noise = fuzz::Noise::new(u64::from_le_bytes(seed));
+    let mut noise = fuzz::Random::new(u64::from_le_bytes(seed));
     let mut strangers: Vec<TcpStream> = Vec::new();
     for round in 0..64 {
         let mut stream = TcpStream::connect(id.addresses[0]).unwrap();
@@ -40,7 +40,7 @@ fn garbage_is_dropped_and_delays_nobody() {
             0 => b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
             1 => vec![0xff; 64],
             2 => wire::frame(kind::HELLO, &[&[0; 64]]),
-            _ => (0..noise.below(200)).map(|_| noise.next() as u8).collect(),
+            _ => (0..noise.below(200)).map(|_| noise.draw() as u8).collect(),
         };
         let _ = stream.write_all(&bytes);
         strangers.push(stream);

@@ -7,7 +7,7 @@ mod network;
 use std::collections::{BTreeMap, BTreeSet};
 use std::task::Poll;
 
-use super::fuzz::Noise;
+use super::fuzz::Random;
 use super::*;
 use crate::bootstrap::{Gathering, Joiner};
 use network::{Cut, Dialler, Network, Pipe, Plan, host};
@@ -90,7 +90,7 @@ impl Process {
 
 struct World {
     network: Network,
-    noise: Noise,
+    noise: Random,
     id: UniqueId,
     gathering: Option<Gathering<Pipe>>,
     stop_at: Option<Instant>,
@@ -179,7 +179,7 @@ impl World {
 }
 
 /// Dials that fail and connections that break before the root has accepted anybody.
-fn nuisance(noise: &mut Noise) -> Plan {
+fn nuisance(noise: &mut Random) -> Plan {
     let mut plan = Plan::default();
     if noise.below(3) == 0 {
         plan.refused = noise.below(4) as u32;
@@ -194,7 +194,7 @@ fn nuisance(noise: &mut Noise) -> Plan {
 /// The job of a seed, and who is in trouble.
 fn job(seed: u64) -> (World, Trouble, u32) {
     use Trouble::*;
-    let mut noise = Noise::new(seed);
+    let mut noise = Random::new(seed);
     let troubles = [None, Absent, OddSettings, OddSize, TwoOfOneRank, Lost, GivenUp, Chaos];
     let mut trouble = troubles[(seed % 8) as usize];
     let size = 1 + noise.below(16) as u32;
@@ -234,7 +234,7 @@ fn job(seed: u64) -> (World, Trouble, u32) {
     let network = Network::new(seed, plans);
     let begun = network.now();
     let hurry = Duration::from_secs(4 * noise.below(2) as u64);
-    let mut within = |most: u64| Duration::from_micros(noise.next() % (most * 1000 + 1));
+    let mut within = |most: u64| Duration::from_micros(noise.draw() % (most * 1000 + 1));
     let processes = hellos
         .into_iter()
         .enumerate()
@@ -416,7 +416,7 @@ fn a_root_that_ends_sleeps_while_a_rank_that_was_told_does_not_read() {
     let given_up = begun + Duration::from_secs(1);
     let processes = vec![process];
     let mut world =
-        World { network, noise: Noise::new(0), id, gathering, stop_at: Some(given_up), processes };
+        World { network, noise: Random::new(0), id, gathering, stop_at: Some(given_up), processes };
     world.run(|world| world.gathering.is_none());
     assert_eq!(world.network.now(), given_up + Limits::default().flush);
     let Some(Err(Error::Join { cause, .. })) = &world.processes[0].answer else { panic!() };

@@ -264,16 +264,13 @@ pub(super) mod tests {
     #[test]
     fn damaged_frames_are_refused_or_read_and_can_be_passed_on() {
         let (mut read, mut refused) = (0, BTreeSet::new());
-        let mut state = 0x1234_5678_9abc_def1u64;
+        let mut random = consort_testing::Random(0x1234_5678_9abc_def1);
         for round in 0..20_000 {
             let mut bytes = Vec::new();
             encode(1, &samples()[round % samples().len()], &mut bytes);
             for _ in 0..3 {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                let at = state as usize % bytes.len();
-                bytes[at] = (state >> 32) as u8;
+                let at = random.below(bytes.len());
+                bytes[at] = random.draw() as u8;
             }
             let before = bytes.len();
             match decode(&mut bytes) {

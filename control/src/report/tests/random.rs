@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use consort_testing::Random;
+
 use super::world::{HOME, OTHER, THIRD, World, call, position, process, waiting};
 use crate::report::evidence::{Position, Reach, Traffic, Want};
 use crate::report::{Guilty, analyse};
@@ -9,18 +11,17 @@ use consort_types::Rank;
 use consort_types::call::Descriptor;
 use consort_types::call::Kind;
 
-/// Numbers that look random and are the same in every run.
-struct Dice(u64);
+/// What the evidence is made of: the same in every run.
+struct Dice(Random);
 
 impl Dice {
     fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit
+        self.0.below(limit as usize) as u64
     }
 
     fn descriptor(&mut self, size: u64) -> Descriptor {
         Descriptor {
-            count: self.0,
+            count: self.0.seed(),
             ..call(Kind::ALL[self.below(Kind::ALL.len() as u64) as usize], self.rank(size))
         }
     }
@@ -66,7 +67,7 @@ impl Dice {
 
 #[test]
 fn no_evidence_makes_it_panic() {
-    let mut dice = Dice(2_024);
+    let mut dice = Dice(Random(2_024));
     let mut kinds = [0; 6];
     for round in 0..2_000 {
         let size = if round % 50 == 0 { 40 } else { dice.below(7) };

@@ -1,13 +1,14 @@
 //! The fold kernels as shipped, every type and operator, bit for bit against [`Reducer`]: their PTX runs in the
 //! interpreter of `standins/ptx`, no GPU has part in it.
 //!
-//! Sources are random bytes, so that NaNs, infinities and subnormals are among them; `CONSORT_SEED` sets the seed.
+//! Sources are random bytes, so that NaNs, infinities and subnormals are among them; `CONSORT_TEST_SEED` sets the seed.
 
 use consort_kernels::cuda::layout::{Factors, Folds, Job, MAX_INLINE_JOBS, MAX_PLACES};
 use consort_kernels::cuda::ptx;
 use consort_kernels::{DataType, ReduceOp, Reducer, Source, Store, Target};
 use consort_memory::{Span, SpanMut};
 use consort_standin_ptx::{Launch, Module, Options, Plain, run};
+use consort_tests::system::{Random, given_seed};
 
 /// The types that fold, and the names of their images.
 const IMAGES: [(DataType, &str); 12] = [
@@ -24,33 +25,6 @@ const IMAGES: [(DataType, &str); 12] = [
     (DataType::Float8E4m3, "f8e4m3"),
     (DataType::Float8E5m2, "f8e5m2"),
 ];
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    /// Elements of `size` bytes: any bits, or a sign and an exponent as of small numbers, so that sums mean something.
-    fn bytes(&mut self, elements: usize, size: usize) -> Vec<u8> {
-        let mut all: Vec<u8> = (0..elements * size).map(|_| (self.next() >> 24) as u8).collect();
-        for element in all.chunks_mut(size) {
-            let top = &mut element[size - 1];
-            if self.next() >> 60 > 3 {
-                *top = *top & 0x80 | if size == 1 { *top & 0x3f } else { 0x3c + (*top & 7) };
-            }
-        }
-        all
-    }
-}
 
 /// One fold: which sources are raw, whether it finishes.
 struct Case<'a> {
@@ -123,8 +97,8 @@ fn host(case: &Case<'_>, sources: &[Vec<u8>]) -> Vec<u8> {
 
 #[test]
 fn shipped_folds_have_the_bits_of_the_host() {
-    let seed = std::env::var("CONSORT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x5eed_1234);
-    println!("CONSORT_SEED={seed}");
+    let seed = given_seed().unwrap_or(0x5eed_1234);
+    println!("CONSORT_TEST_SEED={seed}");
     let mut random = Random(seed);
     for (data_type, name) in IMAGES {
         let text = ptx(Some(data_type)).bytes().expect("the image");
@@ -144,11 +118,11 @@ fn shipped_folds_have_the_bits_of_the_host() {
                 let case = Case {
                     reducer: &reducer,
                     kernel: format!("consort_fold_{name}_{op_name}"),
-                    raw: if reducer.scales() { random.next() as u32 & 0xf } else { 0 },
+                    raw: if reducer.scales() { random.draw() as u32 & 0xf } else { 0 },
                     finish: reducer.divides() && round != 1,
                 };
                 let elements = 1 + random.below(400);
-                let sources: Vec<_> = (0..count).map(|_| random.bytes(elements, size)).collect();
+                let sources: Vec<_> = (0..count).map(|_| random.elements(elements, size)).collect();
                 let skew = random.below(16);
                 // All at one alignment, each at its own that suits elements, and each at any.
                 let skews: Vec<usize> = (0..count)

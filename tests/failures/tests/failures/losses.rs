@@ -26,7 +26,7 @@ fn kill_one_with(mapped: bool, size: u32, transport: &str, op: &str, megabytes: 
     let start = start.env("CONSORT_TRANSPORT", transport).env("CONSORT_TIMEOUT", 30);
     let mut job = start.with("sigpipe", "default").go();
     (0..size).for_each(|rank| drop(job.line(rank, "turn")));
-    let victim = (random.number() % u64::from(size)) as u32;
+    let victim = (random.draw() % u64::from(size)) as u32;
     std::thread::sleep(random.duration(Duration::from_millis(300)));
     let sockets = job.sockets();
     let pid = job.pid(victim);
@@ -88,7 +88,7 @@ fn stop_one(mapped: bool, transport: &str, op: &str, random: &mut Random) -> Sto
     let start = start.env("CONSORT_TRANSPORT", transport).env("CONSORT_TIMEOUT", STOPPED_DEADLINE.as_secs());
     let mut job = start.go();
     (0..size).for_each(|rank| drop(job.line(rank, "turn")));
-    let rank = if op == "broadcast" { 1 } else { (random.number() % u64::from(size)) as u32 };
+    let rank = if op == "broadcast" { 1 } else { (random.draw() % u64::from(size)) as u32 };
     std::thread::sleep(random.duration(Duration::from_millis(100)));
     job.signal(rank, Signal::SIGSTOP);
     Stopped { job, rank, at: Instant::now(), of: format!("{op} over {transport}") }

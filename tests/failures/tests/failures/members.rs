@@ -217,7 +217,7 @@ fn memory_is_given_back_and_made_again() {
     let _alone = alone();
     let mut random = Random::announced("memory_is_given_back_and_made_again");
     for transport in ["shm", "tcp"] {
-        let seed = random.number() % (1 << 32);
+        let seed = random.draw() % (1 << 32);
         let start = Start::new(RANK, "suspend", 3).with("turns", 20).with("seed", seed);
         let mut job = start.env("CONSORT_TRANSPORT", transport).env("CONSORT_TIMEOUT", 20).go();
         for rank in 0..3 {

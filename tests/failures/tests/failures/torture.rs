@@ -406,7 +406,7 @@ fn whoever_lives_is_told_the_same_in_time() {
     let mut runs = 0;
     while runs < limit && seconds.is_none_or(|seconds| began.elapsed() < seconds) {
         let seed = random.seed();
-        random.number();
+        random.draw();
         let (plan, took) = torture(seed);
         let (count, most) = kinds.entry(plan.fault).or_default();
         (*count, *most) = (*count + 1, took.max(*most));

@@ -23,7 +23,7 @@ fn calls(data_type: DataType, op: ReduceOp, count: usize, root: Rank) -> Vec<(&'
 /// Bytes that every rank can make of any rank: small numbers in any of the formats used here.
 fn content(seed: u64, rank: Rank, bytes: usize) -> Vec<u8> {
     let mut random = Random::new(seed ^ u64::from(rank) << 32);
-    (0..bytes).map(|at| if at % 2 == 1 { 0x3c } else { random.number() as u8 & 0x7f }).collect()
+    (0..bytes).map(|at| if at % 2 == 1 { 0x3c } else { random.draw() as u8 & 0x7f }).collect()
 }
 
 /// How a rank calls: what memory it has, how far from its beginning the buffers are.
@@ -77,10 +77,10 @@ fn compare(size: u32, counts: &[usize], types: &[(DataType, ReduceOp)], seed: u6
     let plain = How { shared: [false; 2], shift: 0, in_place: false };
     // Where some rank has other memory the planned way is taken, which may fold in another order.
     let hows = |random: &mut Random, rank: Rank, is_exact: bool| {
-        let all = !random.number().is_multiple_of(4) || !is_exact;
-        let mixed = random.number() >> (rank % 60) & 1 == 1;
-        let shift = (random.number() % 9) as usize * 8;
-        How { shared: [all || mixed, all || !mixed], shift, in_place: random.number().is_multiple_of(2) }
+        let all = !random.draw().is_multiple_of(4) || !is_exact;
+        let mixed = random.draw() >> (rank % 60) & 1 == 1;
+        let shift = (random.draw() % 9) as usize * 8;
+        How { shared: [all || mixed, all || !mixed], shift, in_place: random.draw().is_multiple_of(2) }
     };
     let body = |comm: &Communicator, is_plain: bool| {
         let mut random = Random::new(seed);
@@ -88,13 +88,13 @@ fn compare(size: u32, counts: &[usize], types: &[(DataType, ReduceOp)], seed: u6
         for (count, (data_type, op)) in
             counts.iter().flat_map(|count| types.iter().map(move |of| (*count, *of)))
         {
-            let root = (random.number() % u64::from(size)) as u32;
+            let root = (random.draw() % u64::from(size)) as u32;
             for (name, call) in calls(data_type, op, count, root) {
                 let is_exact = size == 2 || matches!(data_type, DataType::Int32 | DataType::Int8);
                 let how = hows(&mut random, comm.rank(), is_exact);
                 // All ranks call in place, or none.
-                let how = How { in_place: random.number().is_multiple_of(2), ..how };
-                let salt = random.number();
+                let how = How { in_place: random.draw().is_multiple_of(2), ..how };
+                let salt = random.draw();
                 let how = if is_plain { plain } else { how };
                 // Short ones are no matter of memory, and fold as the planner likes.
                 if !is_exact && count * data_type.size() <= 16 << 10 {
@@ -129,9 +129,9 @@ fn every_collective_gives_the_bits_of_ordinary_memory() {
     ];
     for size in [2, 3, 4, 7] {
         // On both sides of where messages end, and where stores go past the caches.
-        compare(size, &[1, 7, 4096, 16_384, 16_385, 70_001], &types, random.number());
+        compare(size, &[1, 7, 4096, 16_384, 16_385, 70_001], &types, random.draw());
     }
-    compare(2, &[3 << 20], &types[1..3], random.number());
+    compare(2, &[3 << 20], &types[1..3], random.draw());
 }
 
 #[test]

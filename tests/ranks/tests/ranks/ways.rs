@@ -24,7 +24,7 @@ enum Way {
 /// Any bits: not numbers, infinities and denormals too.
 fn content(seed: u64, rank: u32, bytes: usize) -> Vec<u8> {
     let mut random = Random::new(seed ^ u64::from(rank) << 32);
-    let words = (0..bytes.div_ceil(8)).flat_map(|_| random.number().to_le_bytes());
+    let words = (0..bytes.div_ceil(8)).flat_map(|_| random.draw().to_le_bytes());
     words.take(bytes).collect()
 }
 
@@ -55,7 +55,7 @@ fn folds(
     for (data_type, op) in types.iter().flat_map(|of| ReduceOp::ALL.map(|op| (*of, op))) {
         for bytes in lengths {
             let count = bytes.div_ceil(data_type.size());
-            let (root, salt) = ((random.number() % u64::from(size)) as u32, random.number());
+            let (root, salt) = ((random.draw() % u64::from(size)) as u32, random.draw());
             for (name, call) in [
                 ("all_reduce", Call::all_reduce(data_type, op, count)),
                 ("reduce", Call::reduce(data_type, op, count, root)),
@@ -104,9 +104,9 @@ fn two_ranks_have_the_same_bits_every_way() {
     let mut random = Random::announced("two_ranks_have_the_same_bits_every_way");
     let ways = [Way::Private, Way::Mapped, Way::Tcp].map(|way| (way, Options::default()));
     for lengths in [&SHORT[..], &LONG] {
-        agree(2, &ways, &DataType::ALL, lengths, random.number());
+        agree(2, &ways, &DataType::ALL, lengths, random.draw());
     }
-    agree(2, &ways, &[DataType::Bfloat16], &[5 << 20], random.number());
+    agree(2, &ways, &[DataType::Bfloat16], &[5 << 20], random.draw());
 }
 
 /// Mapped buffers are folded in the order of ranks as they are; where that is asked for, all goes by plan.
@@ -118,8 +118,8 @@ fn more_ranks_have_the_same_bits_every_way_if_folds_are_invariant() {
     let mapped = [(Way::Private, invariant()), (Way::Mapped, Options::default())];
     let types = [DataType::Float32, DataType::Float16, DataType::Float8E4m3, DataType::Float64];
     for size in [3, 5] {
-        agree(size, &planned, &types, &SHORT, random.number());
-        let seed = random.number();
+        agree(size, &planned, &types, &SHORT, random.draw());
+        let seed = random.draw();
         agree(size, &planned, &types, &LONG, seed);
         agree(size, &mapped, &types, &LONG, seed);
     }

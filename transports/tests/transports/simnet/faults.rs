@@ -11,7 +11,7 @@ fn what_was_sent_before_a_kill_arrives() {
     for seed in 0..50 {
         let network = network(seed);
         let [mut left, mut right] = pair(&network, [A, B], 5000);
-        let data = Random(seed).bytes(5000);
+        let data = nonzero(seed, 5000);
         put(&mut left, 0, &data);
         ready(&mut left, 1, 9);
         network.kill(A);
@@ -141,7 +141,7 @@ fn a_stopped_process_does_nothing_and_its_window_fills() {
     settle(&network);
     left.progress().expect("progress");
     assert_eq!(left.counter(CounterKind::Ready).value(), 1, "sent before");
-    let data = Random(1).bytes(1 << 20);
+    let data = nonzero(1, 1 << 20);
     let mut done = 0;
     assert!(left.put(0, Span::of(&data), &mut done).expect("put").is_pending());
     while let Some(next) = network.next() {

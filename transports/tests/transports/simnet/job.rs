@@ -40,7 +40,7 @@ struct Link {
 
 fn message(shape: Shape, from: Node, to: Node, number: u64) -> Vec<u8> {
     let mut random = Random(u64::from(from.0) << 40 | u64::from(to.0) << 20 | number);
-    let bytes = 1 + random.below(shape.slot_bytes as u64) as usize;
+    let bytes = 1 + random.below(shape.slot_bytes);
     random.bytes(bytes)
 }
 
@@ -113,7 +113,7 @@ impl Link {
 const TALE_BYTES: usize = 100_000;
 
 fn tale(node: Node) -> Vec<u8> {
-    Random(u64::from(node.0)).bytes(TALE_BYTES)
+    nonzero(u64::from(node.0), TALE_BYTES)
 }
 
 fn front_desk() -> SocketAddr {
@@ -277,10 +277,10 @@ fn random_faults(seed: u64, nodes: u32) -> Faults {
     let mut random = Random(seed ^ 0xfa17);
     let mut faults: Faults = BTreeMap::new();
     for _ in 0..random.below(8) {
-        let a = Node(random.below(u64::from(nodes)) as u32);
-        let b = Node(random.below(u64::from(nodes)) as u32);
-        let at = Duration::from_micros(random.below(1500));
-        let lasts = Duration::from_micros(random.below(3000));
+        let a = Node(random.below(nodes as usize) as u32);
+        let b = Node(random.below(nodes as usize) as u32);
+        let at = Duration::from_micros(random.below(1500) as u64);
+        let lasts = Duration::from_micros(random.below(3000) as u64);
         let (begin, end): (Fault, Fault) = match random.below(5) {
             0 => (Box::new(move |network| network.cut(a, b)), Box::new(Network::heal)),
             1 => (Box::new(move |network| network.partition(&[a])), Box::new(Network::heal)),
@@ -301,14 +301,14 @@ fn lossy_faults(seed: u64, nodes: u32) -> Faults {
     let mut faults = random_faults(seed, nodes);
     let mut random = Random(seed ^ 0x1055);
     for _ in 0..1 + random.below(2) {
-        let a = Node(random.below(u64::from(nodes)) as u32);
-        let b = Node(random.below(u64::from(nodes)) as u32);
+        let a = Node(random.below(nodes as usize) as u32);
+        let b = Node(random.below(nodes as usize) as u32);
         let fault: Fault = match random.below(3) {
             0 => Box::new(move |network| network.kill(a)),
             1 => Box::new(move |network| network.reset(a, b)),
             _ => Box::new(move |network| network.blackhole_data(a, b)),
         };
-        faults.entry(Duration::from_micros(random.below(1500))).or_default().push(fault);
+        faults.entry(Duration::from_micros(random.below(1500) as u64)).or_default().push(fault);
     }
     faults
 }
@@ -317,8 +317,8 @@ fn shape(seed: u64) -> Shape {
     let mut random = Random(seed);
     Shape {
         nodes: 2 + random.below(4) as u32,
-        messages: 1 + random.below(12),
-        slot_bytes: 1 + random.below(3000) as usize,
+        messages: 1 + random.below(12) as u64,
+        slot_bytes: 1 + random.below(3000),
     }
 }
 

@@ -28,7 +28,7 @@ fn pieces_overtake_each_other_and_are_there_with_the_signal() {
     for seed in 0..50 {
         let network = Network::new(seed);
         let [mut left, mut right] = pair(&network, [A, B], PARTS * BYTES);
-        let data = Random(seed).bytes(PARTS * BYTES);
+        let data = nonzero(seed, PARTS * BYTES);
         let mut at = 0;
         for part in data.chunks(BYTES) {
             let mut done = 0;
@@ -79,7 +79,7 @@ fn one_sided_puts_land_torn_and_unseen_until_all_have() {
     for seed in 0..50 {
         let network = Network::new(seed).with_profile(Profile::OneSided);
         let [mut left, mut right] = pair(&network, [A, B], BYTES);
-        let data = Random(seed).bytes(BYTES);
+        let data = nonzero(seed, BYTES);
         put(&mut left, 0, &data);
         ready(&mut left, 1, 3);
         while let Some(next) = network.next() {
@@ -127,7 +127,7 @@ fn windows_are_bounded_and_give_way() {
     const BYTES: usize = 1 << 20;
     let network = Network::new(1);
     let [mut left, mut right] = pair(&network, [A, B], BYTES);
-    let data = Random(1).bytes(BYTES);
+    let data = nonzero(1, BYTES);
     let mut done = 0;
     assert!(left.put(0, Span::of(&data), &mut done).expect("put").is_pending());
     assert!(done > 0 && done <= 256 << 10, "{done}");

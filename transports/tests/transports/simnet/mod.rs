@@ -8,6 +8,7 @@ mod streams;
 use std::task::Poll;
 
 use consort_memory::{Span, SpanMut};
+use consort_testing::Random;
 use consort_transports::simnet::{Network, Node, Profile};
 use consort_transports::{Connecting, Connection, CounterKind, Layout, Transport};
 
@@ -61,28 +62,7 @@ fn read(side: &Side, offset: usize, bytes: usize) -> Vec<u8> {
     copy
 }
 
-/// Splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.draw() % bound
-    }
-
-    /// None of them is 0.
-    fn bytes(&mut self, bytes: usize) -> Vec<u8> {
-        let mut data = vec![0; bytes];
-        for piece in data.chunks_mut(8) {
-            let drawn = self.draw() | 0x0101_0101_0101_0101;
-            piece.copy_from_slice(&drawn.to_le_bytes()[..piece.len()]);
-        }
-        data
-    }
+/// Bytes of which none is 0.
+fn nonzero(seed: u64, bytes: usize) -> Vec<u8> {
+    Random(seed).bytes(bytes).into_iter().map(|byte| byte | 1).collect()
 }

@@ -47,7 +47,7 @@ fn bytes_arrive_in_order_whatever_the_parts() {
     for seed in 0..20 {
         let network = Network::new(seed);
         let (mut left, mut right) = streams(&network);
-        let data = Random(seed).bytes(300_000);
+        let data = nonzero(seed, 300_000);
         let (mut written, mut got, mut partial) = (0, Vec::new(), 0);
         while got.len() < data.len() {
             match left.write(&data[written..]) {

@@ -105,7 +105,7 @@ fn root(input: &Input, seen: &mut Seen) {
     };
     let processes = vec![process(0), process(1)];
     let mut world =
-        World { network: network.clone(), noise: Noise::new(3), id, gathering, stop_at: None, processes };
+        World { network: network.clone(), noise: Random::new(3), id, gathering, stop_at: None, processes };
     let mut dialler = Dialler { network, rank: 2 };
     let mut callers: Vec<Caller> = Vec::new();
     let mut proved = false;

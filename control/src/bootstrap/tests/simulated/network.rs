@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use super::super::fuzz::Noise;
+use super::super::fuzz::Random;
 use crate::bootstrap::{Dial, Stream};
 
 /// Who holds which end of a cable.
@@ -76,7 +76,7 @@ impl Cable {
 
 pub(super) struct State {
     pub(super) now: Instant,
-    pub(super) noise: Noise,
+    pub(super) noise: Random,
     pub(super) plans: Vec<Plan>,
     pub(super) listening: bool,
     /// The addresses at which nobody answers, and whether they refuse.
@@ -168,7 +168,7 @@ pub(super) struct Network(Rc<RefCell<State>>);
 
 impl Network {
     pub(super) fn new(seed: u64, plans: Vec<Plan>) -> Self {
-        let mut noise = Noise::new(seed ^ 0x006e_6574);
+        let mut noise = Random::new(seed ^ 0x006e_6574);
         let grain = [1, 7, 100, 10_000][noise.below(4)];
         let window = [64, 500, 100_000][noise.below(3)];
         let delay = [0, 6, 40][noise.below(3)];

@@ -10,7 +10,7 @@ use crate::clock::Clock;
 use crate::membership::member::{Link, Member};
 use crate::recorder::RECORDS;
 use consort_topology::Place;
-use consort_transports::fuzzing::Noise;
+use consort_transports::fuzzing::Random;
 
 /// Ranks linked to each other, each with the communicator of all.
 struct Job {
@@ -187,7 +187,7 @@ fn agreements_leave_nothing_behind() {
 #[test]
 fn whoever_stays_comes_together() {
     for seed in 0..2000 {
-        let mut random = Noise::new(seed);
+        let mut random = Random::new(seed);
         let size = 2 + random.below(5) as u32;
         let mut job = Job::new(size);
         // Rank 0 stays.
