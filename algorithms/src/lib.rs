@@ -29,12 +29,12 @@ mod verify;
 
 pub use cost::Cost;
 pub use lower::{
-    LowerError, LowerOptions, Own, folds, lower, lower_all, lower_one, lower_switch, mapped, mapped_reduce,
+    LowerError, LowerOptions, folds, lower, lower_all, lower_one, lower_switch, mapped, mapped_reduce,
 };
 pub use nouns::{Channel, Chunk, Collective, Rank};
 pub use partition::{Block, CHUNK_ALIGN_BYTES, Extents, Partition};
 pub use plan::Plan;
-pub use regular::{Regular, Symmetry, whole};
+pub use regular::{Own, Regular, Symmetry, whole};
 pub use schedule::{Place, Round, Schedule, Transfer};
 pub use topology::Topology;
 pub use verify::{Actor, At, Awaited, Memory, Proof, Refusal, Waiting, verify, verify_regular};

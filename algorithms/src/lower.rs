@@ -18,7 +18,7 @@ use std::error::Error;
 use std::fmt;
 
 use crate::numbers::Numbers;
-use crate::{Chunk, Place, Plan, Rank, Regular, Schedule, Transfer};
+use crate::{Chunk, Own, Place, Plan, Rank, Regular, Schedule, Transfer};
 pub use mapped::{folds, mapped, mapped_reduce};
 use steps::Lowering;
 pub(crate) use steps::length_of;
@@ -184,17 +184,6 @@ pub fn lower_one(regular: &dyn Regular, rank: Rank, options: &LowerOptions) -> R
     regular.own(rank, &mut |of| own.push(of));
     own.iter().try_for_each(|of| check_transfer(&head, &of.transfer))?;
     Lowering::new(&head, rank, options).run(&own)
-}
-
-/// A transfer that a rank takes part in.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Own {
-    /// Index of the round.
-    pub round: u32,
-    /// What travels; the rank is one of its ends.
-    pub transfer: Transfer,
-    /// Whether its result is the complete fold for the first time on its path.
-    pub complete: bool,
 }
 
 fn each(schedule: &Schedule, completing: &[Vec<bool>], mut take: impl FnMut(Own)) {

@@ -5,7 +5,18 @@
 //! of symmetry is only a claim: [`verify_regular`](crate::verify_regular) checks it. Absent: irregular
 //! schedules, and rooted ones, whose ranks have different parts to play; those go through the schedule of all.
 
-use crate::{Own, Rank, Round, Schedule};
+use crate::{Rank, Round, Schedule, Transfer};
+
+/// A transfer that a rank takes part in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Own {
+    /// Index of the round.
+    pub round: u32,
+    /// What travels; the rank is one of its ends.
+    pub transfer: Transfer,
+    /// Whether its result is the complete fold for the first time on its path.
+    pub complete: bool,
+}
 
 /// A schedule by ranks.
 pub trait Regular {

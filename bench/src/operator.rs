@@ -5,9 +5,7 @@
 
 use std::str::FromStr;
 
-use consort::{Call, ReduceOp, Scalar};
-
-use crate::values::scalar_bytes;
+use consort::ReduceOp;
 
 /// How values are folded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,17 +36,6 @@ impl Operator {
     /// The spelling of nccl-tests.
     pub(crate) fn name(self) -> &'static str {
         if self == Operator::MulSum { "mulsum" } else { self.folds_with().name() }
-    }
-
-    /// The call of `rank`, scaled if this operator does that.
-    pub(crate) fn scaling(self, call: Call, data_type: consort::DataType, rank: u32) -> Call {
-        self.scalar(data_type, rank).map_or(call, |scalar| call.scaled_by(scalar))
-    }
-
-    /// What `rank` multiplies its contributions by, if this operator does that.
-    pub(crate) fn scalar(self, data_type: consort::DataType, rank: u32) -> Option<Scalar> {
-        let scalar = Scalar::from_bytes(data_type, &scalar_bytes(data_type, rank));
-        scalar.ok().filter(|_| self == Operator::MulSum)
     }
 }
 

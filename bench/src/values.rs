@@ -17,7 +17,7 @@
 //!
 //! Speed is of no concern here: a few thousand values are made per run, and `pattern` spreads them.
 
-use consort::DataType;
+use consort::{Call, DataType, Scalar};
 
 use crate::operator::Operator;
 
@@ -117,12 +117,25 @@ fn scalar(rank: u32) -> u64 {
 }
 
 /// The same as one element in memory.
-pub(crate) fn scalar_bytes(data_type: DataType, rank: u32) -> Vec<u8> {
+fn scalar_bytes(data_type: DataType, rank: u32) -> Vec<u8> {
     let bits = match kind(data_type) {
         Kind::Float(float) => float.encode(scalar(rank) as f64),
         _ => scalar(rank),
     };
     bits.to_le_bytes()[..data_type.size()].to_vec()
+}
+
+impl Operator {
+    /// The call of `rank`, scaled if this operator does that.
+    pub(crate) fn scaling(self, call: Call, data_type: DataType, rank: u32) -> Call {
+        self.scalar(data_type, rank).map_or(call, |scalar| call.scaled_by(scalar))
+    }
+
+    /// What `rank` multiplies its contributions by, if this operator does that.
+    pub(crate) fn scalar(self, data_type: DataType, rank: u32) -> Option<Scalar> {
+        let scalar = Scalar::from_bytes(data_type, &scalar_bytes(data_type, rank));
+        scalar.ok().filter(|_| self == Operator::MulSum)
+    }
 }
 
 /// The contributions to a fold.

@@ -11,7 +11,7 @@ use cudarc::driver::sys::{CUcontext, CUctx_st, CUstream, CUstream_flags, CUstrea
 
 use super::capture::Relaxed;
 use super::raw::Raw;
-use super::{CudaError, Device, Driver, RawStream, Result, StreamRef};
+use super::{CudaError, Device, Driver, RawStream, Result};
 
 /// A context of a device; clones are of the same.
 #[derive(Clone, Debug)]
@@ -185,11 +185,6 @@ impl Context {
         }
         Ok(self.inner.own_stream.get().map_or(raw, |stream| stream.0))
     }
-
-    /// A stream of this context that somebody else made, or one of the default streams.
-    pub fn stream_ref(&self, raw: RawStream) -> StreamRef {
-        StreamRef::new(self.clone(), raw)
-    }
 }
 
 impl Driver {
@@ -240,13 +235,5 @@ impl Drop for Entered<'_> {
         let mut left: CUcontext = std::ptr::null_mut();
         // SAFETY: the place is writable; it was pushed on this thread.
         let _ = unsafe { call!(self.driver, context_pop(&mut left)) };
-    }
-}
-
-impl RawStream {
-    /// The number as the driver's functions take it.
-    #[inline]
-    pub(super) fn handle(self) -> CUstream {
-        std::ptr::with_exposed_provenance_mut(self.0 as usize)
     }
 }

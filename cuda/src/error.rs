@@ -3,12 +3,14 @@
 //! Invariant: an error says which of the driver's functions refused, with what result, or that it has no such
 //! function. Absent: what to do about it, which depends on what was wanted.
 
+use std::ffi::CStr;
 use std::fmt;
 use std::io;
 
 use cudarc::driver::sys::CUresult;
 
-use super::library;
+/// The library's name to the loader, which every driver installs.
+pub(super) const LIBRARY: &CStr = c"libcuda.so.1";
 
 /// What a call of the driver's returns.
 pub type Result<T> = std::result::Result<T, CudaError>;
@@ -122,7 +124,7 @@ pub enum NoDriver {
         reason: String,
     },
     /// A library of that name is something else, or far too old.
-    #[error("{name} has no {function}", name = library::NAME.to_string_lossy())]
+    #[error("{name} has no {function}", name = LIBRARY.to_string_lossy())]
     Incomplete {
         /// What it lacks.
         function: &'static str,

@@ -55,10 +55,11 @@ pub use memory::{DeviceMemory, IpcHandle, PeerMemory};
 pub use module::{Function, Module};
 pub use nvml::{NoNvml, NvLink, NvLinks, PeerStatus};
 pub use pinned::{DeviceWord, PinnedMemory, Registered};
+pub use raw::RawStream;
 pub use runtime::runtime_device;
 pub use shared::SharedDeviceMemory;
 pub use span::DeviceSpan;
-pub use stream::{CaptureStatus, RawStream, Stream, StreamRef};
+pub use stream::{CaptureStatus, Stream, StreamRef};
 
 /// Whose memory is at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -6,10 +6,7 @@
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
 
-use super::NoDriver;
-
-/// The library's name to the loader, which every driver installs.
-pub(super) const NAME: &CStr = c"libcuda.so.1";
+use super::error::{LIBRARY, NoDriver};
 
 /// An open library. It has no `Drop`: a driver's threads and handlers do not survive being unloaded.
 pub(super) struct Library(NonNull<c_void>);
@@ -28,7 +25,7 @@ fn complaint() -> String {
 impl Library {
     pub(super) fn open() -> Result<Self, NoDriver> {
         // SAFETY: a name that ends with a zero; what the library runs when it is loaded is the driver's own.
-        let handle = unsafe { libc::dlopen(NAME.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
+        let handle = unsafe { libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
         NonNull::new(handle).map(Library).ok_or_else(|| NoDriver::NotFound { reason: complaint() })
     }
 

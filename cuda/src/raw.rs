@@ -1,6 +1,8 @@
-//! A handle of the driver's, which is an address that only the driver looks at.
+//! A handle of the driver's, which is an address that only the driver looks at, and a stream's, which is a number to programs.
 //!
 //! Invariant: never dereferenced here. Absent: what it is of, and who gives it back.
+
+use cudarc::driver::sys::CUstream;
 
 /// A handle that threads may hand to each other: the driver's functions may be called from all of them.
 #[derive(Debug)]
@@ -26,3 +28,28 @@ impl<T> Eq for Raw<T> {}
 unsafe impl<T> Send for Raw<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Raw<T> {}
+
+/// A stream by the number that the driver, and CUDA's runtime, has for it. Whoever makes one out of a number says
+/// that it is such a number: the driver looks at what is there, as it does for every program that calls it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct RawStream(pub u64);
+
+impl RawStream {
+    /// The default stream, by the number that programs pass for it.
+    pub const DEFAULT: RawStream = RawStream(0);
+    /// The default stream that waits for all others (`CU_STREAM_LEGACY`).
+    pub const LEGACY: RawStream = RawStream(1);
+    /// A thread's own default stream (`CU_STREAM_PER_THREAD`).
+    pub const PER_THREAD: RawStream = RawStream(2);
+
+    /// Whether it is one of the default streams, which every context has for itself.
+    pub fn is_default(self) -> bool {
+        self.0 <= Self::PER_THREAD.0
+    }
+
+    /// The number as the driver's functions take it.
+    #[inline]
+    pub(super) fn handle(self) -> CUstream {
+        std::ptr::with_exposed_provenance_mut(self.0 as usize)
+    }
+}

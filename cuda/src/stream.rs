@@ -11,26 +11,7 @@ use std::ops::Deref;
 use cudarc::driver::sys::{CUstream_flags, CUstreamCaptureStatus, CUstreamWaitValue_flags};
 
 use super::capture::Relaxed;
-use super::{Context, CudaError, DeviceSpan, Event, Function, Result};
-
-/// A stream by the number that the driver, and CUDA's runtime, has for it. Whoever makes one out of a number says
-/// that it is such a number: the driver looks at what is there, as it does for every program that calls it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct RawStream(pub u64);
-
-impl RawStream {
-    /// The default stream, by the number that programs pass for it.
-    pub const DEFAULT: RawStream = RawStream(0);
-    /// The default stream that waits for all others (`CU_STREAM_LEGACY`).
-    pub const LEGACY: RawStream = RawStream(1);
-    /// A thread's own default stream (`CU_STREAM_PER_THREAD`).
-    pub const PER_THREAD: RawStream = RawStream(2);
-
-    /// Whether it is one of the default streams, which every context has for itself.
-    pub fn is_default(self) -> bool {
-        self.0 <= Self::PER_THREAD.0
-    }
-}
+use super::{Context, CudaError, DeviceSpan, Event, Function, RawStream, Result};
 
 /// A stream that somebody else made, with its context, which it keeps.
 #[derive(Clone, Debug)]
@@ -69,6 +50,11 @@ impl Context {
         // SAFETY: the place is writable and the flags are valid; destroyed by the drop below.
         unsafe { call!(self.driver(), stream_create(&mut raw, flags)) }?;
         Ok(Stream { stream: StreamRef::new(self.clone(), RawStream(raw.expose_provenance() as u64)) })
+    }
+
+    /// A stream of this context that the program made, or one of the default streams.
+    pub fn stream_ref(&self, raw: RawStream) -> StreamRef {
+        StreamRef::new(self.clone(), raw)
     }
 }
 

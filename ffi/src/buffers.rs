@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use consort::device::{DeviceSpan, RawStream};
 use consort::{Held, HeldRead, Span, SpanMut};
-use consort_nccl::device::{self, Whose};
+use consort_nccl::buffers::{self, Whose};
 use consort_nccl::operation::Buffers;
 use consort_nccl::{Comm, Failure, Result, Stream};
 
@@ -74,7 +74,7 @@ fn lengths(comm: &Comm, input: Buffer<*const c_void>, output: Buffer<*mut c_void
 #[inline]
 fn whose(comm: &Comm, input: (*const c_void, usize), output: (*mut c_void, usize)) -> Result<Whose> {
     let start = |address: *const c_void, bytes: usize| (bytes != 0).then_some(address as usize);
-    device::whose(comm, start(input.0, input.1), start(output.0, output.1))
+    buffers::whose(comm, start(input.0, input.1), start(output.0, output.1))
 }
 
 /// What a data call is given.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use consort::{DataType, Scalar};
 use consort_nccl::operators::Scale;
-use consort_nccl::{Failure, Result, allocations, device, group, log, version};
+use consort_nccl::{Failure, Result, allocations, buffers, group, log, version};
 
 use consort::device::DeviceSpan;
 
@@ -224,13 +224,13 @@ exported! {
             }
             let kept = Kept(scalar);
             let scale = match residence {
-                DEVICE if !device::is_scalar_of_host(scalar.addr())? => {
+                DEVICE if !buffers::is_scalar_of_host(scalar.addr())? => {
                     let comm = asked.clone();
                     // SAFETY: this function's own contract, kept until the operator is destroyed.
                     let span = unsafe { DeviceSpan::from_raw(scalar.addr() as u64, element.size()) };
-                    Scale::Later(Arc::new(move || device::read_scalar(&comm, span, element)))
+                    Scale::Later(Arc::new(move || buffers::read_scalar(&comm, span, element)))
                 }
-                HOST_IMMEDIATE if !device::is_scalar_of_host(scalar.addr())? => {
+                HOST_IMMEDIATE if !buffers::is_scalar_of_host(scalar.addr())? => {
                     return Err(Failure::argument(
                         format!("the scalar at {:#x} is device memory", scalar.addr()),
                         "pass ncclScalarDevice for a scalar there",

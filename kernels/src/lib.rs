@@ -16,6 +16,7 @@
 //! | `float8`, `convert` | formats of fewer than 32 bits |
 //! | `number` | arithmetic on one element, which defines all results |
 //! | `factor` | the scalar of a pre-multiplied sum |
+//! | `operand` | the memory of a fold |
 //! | `scalar` | the reference: one element at a time |
 //! | `vector` | the loop that all SIMD levels share: blocks, alignment, streaming |
 //! | `portable`, `x86` | what a register is and does at each level |
@@ -31,6 +32,7 @@ mod float8;
 mod float_control;
 mod named;
 mod number;
+mod operand;
 mod portable;
 mod reduce_op;
 mod reducer;
@@ -42,5 +44,6 @@ mod x86;
 pub use data_type::{DataType, Element, ParseDataTypeError};
 pub use factor::{Scalar, ScalarSizeError};
 pub use float8::{F8E4m3, F8E5m2};
+pub use operand::{Source, Store, Target};
 pub use reduce_op::{ParseReduceOpError, ReduceOp};
-pub use reducer::{Level, Reducer, Source, Store, Target, copy};
+pub use reducer::{Level, Reducer, copy};

@@ -16,7 +16,7 @@ use crate::portable::Portable;
 use crate::reduce_op::{DividedSum, Formula, Max, Min, Prod, ScaledSum, Sum};
 use crate::scalar::Pair;
 use crate::vector::{Isa, Job, Kernel};
-use crate::{DataType, F8E4m3, F8E5m2, ReduceOp, Scalar, scalar};
+use crate::{DataType, F8E4m3, F8E5m2, ReduceOp, Scalar, Source, Store, Target, scalar};
 
 /// An instruction set that kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -60,40 +60,6 @@ impl Level {
     pub fn best() -> Self {
         [Self::Avx512, Self::Avx2].into_iter().find(|level| level.is_available()).unwrap_or(Self::Portable)
     }
-}
-
-/// Memory that a fold reads.
-#[derive(Clone, Copy, Debug)]
-pub struct Source<'a> {
-    /// The elements, at any alignment.
-    pub span: Span<'a>,
-    /// A rank's own contribution, not yet scaled for [`ReduceOp::Avg`] or a pre-multiplied sum.
-    pub raw: bool,
-}
-
-impl Source<'_> {
-    fn slice(&self, offset: usize, bytes: usize) -> Self {
-        Self { span: self.span.slice(offset, bytes), raw: self.raw }
-    }
-}
-
-/// Memory that a fold writes.
-#[derive(Clone, Copy, Debug)]
-pub struct Target<'a> {
-    /// Where the elements go, at any alignment.
-    pub span: SpanMut<'a>,
-    /// How they are written.
-    pub store: Store,
-}
-
-/// How a target is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Store {
-    /// Through the cache, for a reader that comes soon.
-    Cached,
-    /// Past the cache where that pays: the aligned main part of a range of at least 1 KiB. Of two such targets
-    /// of different alignment the first one is served. All stores are ordered before the call returns.
-    Streaming,
 }
 
 /// Bytes that are folded in turn before the next: they stay in the first cache.

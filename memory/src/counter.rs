@@ -60,15 +60,6 @@ impl Counter {
         Self { line: NonNull::from(&*line), _keep: Keep::Own { _line: line } }
     }
 
-    /// The counter at `line`.
-    ///
-    /// # Safety
-    /// `line` must be aligned and inside `mapping`.
-    #[cfg(not(loom))]
-    pub(crate) unsafe fn in_mapping(line: NonNull<u8>, mapping: Arc<Mapping>) -> Self {
-        Self { line: line.cast(), _keep: Keep::Mapping { _mapping: mapping } }
-    }
-
     #[inline]
     fn line(&self) -> &Line {
         // SAFETY: inside memory that `_keep` holds, aligned, and every bit pattern is a line.
@@ -111,6 +102,21 @@ impl Counter {
     #[inline]
     fn tag_index(value: u64) -> usize {
         (value.wrapping_sub(1) % Self::TAGS_MAX as u64) as usize
+    }
+}
+
+#[cfg(not(loom))]
+impl Mapping {
+    /// The counter at `offset`.
+    ///
+    /// # Panics
+    /// If it is not aligned to [`Counter::BYTES`], or not inside the mapping.
+    pub fn counter(self: &Arc<Self>, offset: usize) -> Counter {
+        assert!(offset.is_multiple_of(Counter::BYTES), "counter at {offset} is not aligned");
+        let start =
+            NonNull::new(self.span(offset, Counter::BYTES).as_mut_ptr()).expect("mappings are not null");
+        // Inside the mapping by the bounds check, aligned by the one before (mappings are page-aligned).
+        Counter { line: start.cast(), _keep: Keep::Mapping { _mapping: Arc::clone(self) } }
     }
 }
 

@@ -9,7 +9,6 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
 
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -17,7 +16,7 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::ftruncate;
 
-use crate::{Counter, MemoryError, SpanMut};
+use crate::{MemoryError, SpanMut};
 
 /// Requests from this size on are compared with what the machine and the control group have, before the
 /// kernel starts to hand out page after page.
@@ -173,18 +172,6 @@ impl Mapping {
         // SAFETY: mapped readable and writable while `self` is borrowed; who else touches the bytes, and when,
         // is laid down by the plan (invariant of the spans).
         unsafe { SpanMut::from_raw(self.start.as_ptr(), self.bytes) }.slice(offset, bytes)
-    }
-
-    /// The counter at `offset`.
-    ///
-    /// # Panics
-    /// If it is not aligned to [`Counter::BYTES`], or not inside the mapping.
-    pub fn counter(self: &Arc<Self>, offset: usize) -> Counter {
-        assert!(offset.is_multiple_of(Counter::BYTES), "counter at {offset} is not aligned");
-        let start =
-            NonNull::new(self.span(offset, Counter::BYTES).as_mut_ptr()).expect("mappings are not null");
-        // SAFETY: inside the mapping by the bounds check, aligned by the one before (mappings are page-aligned).
-        unsafe { Counter::in_mapping(start, Arc::clone(self)) }
     }
 }
 

@@ -67,18 +67,6 @@ pub fn free(start: usize) -> Result<()> {
     }
 }
 
-/// The buffers that a communicator was told of.
-#[derive(Default)]
-pub(super) struct Registrations(Mutex<Buffers>);
-
-#[derive(Default)]
-struct Buffers {
-    /// The last number that was given.
-    last: usize,
-    /// Addresses and bytes, by number.
-    noted: BTreeMap<usize, (usize, usize)>,
-}
-
 impl Comm {
     /// Notes a buffer of this rank; its number, never 0.
     ///
@@ -92,11 +80,7 @@ impl Comm {
                 "pass the address and the bytes of a buffer",
             ));
         }
-        let mut buffers = self.registrations.0.lock().unwrap_or_else(PoisonError::into_inner);
-        buffers.last += 1;
-        let number = buffers.last;
-        buffers.noted.insert(number, (start, bytes));
-        Ok(number)
+        Ok(self.registrations.note(start, bytes))
     }
 
     /// Forgets a buffer; number 0 is fine.
@@ -104,17 +88,13 @@ impl Comm {
     /// # Errors
     /// For a number that stands for no buffer of this communicator.
     pub fn deregister(&self, number: usize) -> Result<()> {
-        if number == 0 {
+        if number == 0 || self.registrations.forget(number) {
             return Ok(());
         }
-        let mut buffers = self.registrations.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match buffers.noted.remove(&number) {
-            Some(_) => Ok(()),
-            None => Err(Failure::usage(
-                "the handle is of no buffer that is registered here",
-                "pass what ncclCommRegister wrote, once",
-            )),
-        }
+        Err(Failure::usage(
+            "the handle is of no buffer that is registered here",
+            "pass what ncclCommRegister wrote, once",
+        ))
     }
 
     /// A counter of `ncclCommMemStat_t`, in bytes, of what the communicator holds beside the caller's buffers: host memory

@@ -12,12 +12,12 @@ use consort_memory::sync::AtomicBool;
 
 use consort_cuda::Context;
 
-use super::allocations::Registrations;
 use super::config::Config;
 use super::device::place;
 use super::lane::{Body, End, Lane, Last, in_order};
 use super::log::{self, Subsystem};
 use super::operators::Operators;
+use super::registrations::Registrations;
 use super::result::{Code, Failure, Result, remember};
 use consort::Communicator;
 use consort::device::Placement;
@@ -518,5 +518,12 @@ impl std::fmt::Debug for Comm {
             .field("size", &self.size.load(Ordering::Relaxed))
             .field("phase", &self.phase())
             .finish_non_exhaustive()
+    }
+}
+
+impl Failure {
+    /// The same, with who says it in front: of what happens where no call of that communicator is told.
+    pub(super) fn said_by(self, comm: &Comm) -> Self {
+        Failure { text: format!("{}: {}", comm.label(), self.text), ..self }
     }
 }

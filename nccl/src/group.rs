@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::comm::{AtWork, Comm, Work};
-use super::operation::{Entry, start as start_operations};
+use super::operation::{Entry, Operation, start as start_operations};
 use super::result::{Failure, Progress, Result};
 use super::stream::Stream;
 use super::thread;
@@ -186,6 +186,27 @@ pub(super) fn add(entry: Entry, stream: Option<Arc<Stream>>) -> Result<()> {
         }
         Ok(())
     })
+}
+
+impl Comm {
+    /// Makes a data call: written down if a group is open on this thread; otherwise put into the stream, or run by the
+    /// caller, or, on a non-blocking communicator, in the background.
+    ///
+    /// # Errors
+    /// What can be seen at once, which also fails an open group; without one, what the operation ended with.
+    pub fn issue(self: &Arc<Self>, operation: Operation, stream: Option<&Arc<Stream>>) -> Result<Progress> {
+        noting(|| {
+            let communicator = self.for_data()?;
+            operation.check(communicator)?;
+            // Of a communicator that is over, the caller is told here and not by its stream or group.
+            communicator.status()?;
+            let entry = Entry { comm: self.clone(), operation };
+            if is_open() {
+                return add(entry, stream.cloned()).map(|()| Progress::Done);
+            }
+            start_operations(vec![entry], stream.cloned().into_iter().collect(), false)
+        })
+    }
 }
 
 /// Writes a task down if a group is open; otherwise runs it, in the background if its communicator does not block.

@@ -4,6 +4,7 @@
 //! Absent: C types, exported names, handles (`ffi/`).
 
 pub mod allocations;
+pub mod buffers;
 mod comm;
 mod config;
 pub mod device;
@@ -16,6 +17,7 @@ pub mod operation;
 pub mod operators;
 pub mod parameters;
 mod properties;
+mod registrations;
 mod result;
 mod stream;
 pub mod thread;

@@ -1,4 +1,4 @@
-//! Data calls: checked when they are made, run now, at the end of the group, or in the background.
+//! Data calls: checked when they are made, run now, in a stream, or in the background.
 //!
 //! Invariant: what an operation needs of its communicator's operators and of the calling thread is taken when the call
 //! is made; its buffers are the caller's promise. Absent: groups (`group`), and pointers.
@@ -13,7 +13,6 @@ use consort_kernels::DataType;
 use consort_memory::{Held, HeldRead};
 
 use super::comm::{Comm, Work};
-use super::group;
 use super::lane::in_order;
 use super::operators::{Reduction, Scale};
 use super::result::{Failure, Progress, Result};
@@ -110,25 +109,6 @@ impl Comm {
     /// For numbers that are no such operator's.
     pub fn destroy_operator(&self, number: i32) -> Result<()> {
         self.operators.destroy(number)
-    }
-
-    /// Makes a data call: written down if a group is open on this thread; otherwise put into the stream, or run by the
-    /// caller, or, on a non-blocking communicator, in the background.
-    ///
-    /// # Errors
-    /// What can be seen at once, which also fails an open group; without one, what the operation ended with.
-    pub fn issue(self: &Arc<Self>, operation: Operation, stream: Option<&Arc<Stream>>) -> Result<Progress> {
-        group::noting(|| {
-            let communicator = self.for_data()?;
-            operation.check(communicator)?;
-            // Of a communicator that is over, the caller is told here and not by its stream or group.
-            communicator.status()?;
-            let entry = Entry { comm: self.clone(), operation };
-            if group::is_open() {
-                return group::add(entry, stream.cloned()).map(|()| Progress::Done);
-            }
-            start(vec![entry], stream.cloned().into_iter().collect(), false)
-        })
     }
 }
 
@@ -296,7 +276,7 @@ impl Buffers {
 
 impl Operation {
     /// What can be checked before anything runs.
-    fn check(&self, communicator: &Communicator) -> Result<()> {
+    pub(super) fn check(&self, communicator: &Communicator) -> Result<()> {
         match &self.buffers {
             Buffers::Host { input, output } => self.check_with(communicator, input.read(), output.span()),
             Buffers::Device { input, output, .. } => self.check_with(communicator, *input, *output),

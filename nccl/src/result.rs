@@ -87,13 +87,6 @@ impl Failure {
     }
 }
 
-impl Failure {
-    /// The same, with who says it in front: of what happens where no call of that communicator is told.
-    pub(super) fn said_by(self, comm: &super::Comm) -> Self {
-        Failure { text: format!("{}: {}", comm.label(), self.text), ..self }
-    }
-}
-
 /// What C calls the calls that errors recommend.
 const NAMES: Names = Names {
     last_report: "consortCommLastReport",

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Own;
+use crate::Own;
 use crate::aliasing::output_of_input;
 use crate::numbers::Numbers;
 use crate::{Channel, Place, Rank, Schedule, Transfer};

@@ -3,7 +3,8 @@
 //! Invariant: takes time and memory in proportion to the transfers of the rank. Absent: the other ranks.
 
 use super::lanes::{Mine, goes_ahead, lanes, overwrites_early, waves};
-use super::{LowerError, LowerOptions, Own};
+use super::{LowerError, LowerOptions};
+use crate::Own;
 use crate::lengths;
 use crate::numbers::Numbers;
 use crate::passes::scratch::{self, ScratchFault};
