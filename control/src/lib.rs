@@ -12,6 +12,7 @@
 
 pub mod bootstrap;
 pub mod clock;
+pub mod codec;
 pub mod membership;
 pub mod recorder;
 pub mod report;

@@ -2,6 +2,7 @@
 //!
 //! Invariant: every rank has the same records, so every rank chooses the same path. Absent: how they travel.
 
+use consort_control::codec::{Reader, bytes_of};
 use consort_cuda::Device;
 
 use crate::Rank;
@@ -96,35 +97,39 @@ impl Record {
     }
 
     pub(super) fn to_bytes(self) -> [u8; RECORD_BYTES] {
+        let flags = (self.stream_memory_operations, self.shares);
+        let wish = self.wish.map_or(0, |wish| wish as u8 + 1);
+        let form = (
+            (self.process, self.uuid),
+            (self.ordinal, self.multiprocessors),
+            (flags, (wish, self.loads), self.within),
+        );
         let mut bytes = [0; RECORD_BYTES];
-        bytes[..16].copy_from_slice(&self.process);
-        bytes[16..32].copy_from_slice(&self.uuid);
-        bytes[32..36].copy_from_slice(&self.ordinal.to_le_bytes());
-        bytes[36..40].copy_from_slice(&self.multiprocessors.to_le_bytes());
-        bytes[44..48].copy_from_slice(&self.within.0.to_le_bytes());
-        bytes[48..52].copy_from_slice(&self.within.1.to_le_bytes());
-        bytes[40] = u8::from(self.stream_memory_operations);
-        bytes[41] = u8::from(self.shares);
-        bytes[42] = self.wish.map_or(0, |wish| wish as u8 + 1);
-        bytes[43] = u8::from(self.loads);
+        let said = bytes_of(&form);
+        bytes[..said.len()].copy_from_slice(&said);
         bytes
     }
 
     pub(super) fn from_bytes(bytes: &[u8; RECORD_BYTES]) -> Option<Self> {
-        let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-        let wish = match bytes[42] {
+        let mut reader = Reader::new(bytes);
+        let (process, uuid) = reader.take().ok()?;
+        let (ordinal, multiprocessors) = reader.take().ok()?;
+        let (stream_memory_operations, shares) = reader.take().ok()?;
+        let (wish, loads): (u8, bool) = reader.take().ok()?;
+        let within = reader.take().ok()?;
+        let wish = match wish {
             0 => None,
             code => Some(*Path::ALL.get(usize::from(code) - 1)?),
         };
         Some(Record {
-            process: bytes[..16].try_into().ok()?,
-            uuid: bytes[16..32].try_into().ok()?,
-            ordinal: word(32)?,
-            multiprocessors: word(36)?,
-            within: (word(44)?, word(48)?),
-            stream_memory_operations: bytes[40] != 0,
-            loads: bytes[43] != 0,
-            shares: bytes[41] != 0,
+            process,
+            uuid,
+            ordinal,
+            multiprocessors,
+            within,
+            stream_memory_operations,
+            loads,
+            shares,
             wish,
         })
     }

@@ -16,6 +16,7 @@ mod lending;
 mod loopback;
 mod mapped;
 mod pidfd;
+mod proof;
 mod reception;
 mod segment;
 mod shm;
@@ -33,6 +34,7 @@ pub use handover::Desk;
 pub use lending::{Fetch, Lent};
 pub use loopback::Loopback;
 pub use pidfd::PidFd;
+pub use proof::{PROOF_BYTES, prove, proves};
 pub use shm::Shm;
 pub use tcp::{Listener, Tcp};
 pub use transport::{

@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
 
-use super::wire::{FRAME_HEAD, Malformed};
+use super::wire::FRAME_HEAD;
+use crate::codec::Malformed;
 
 /// How far reading got.
 #[derive(Debug)]

@@ -19,6 +19,7 @@ use super::frames::{Incoming, Outgoing, Progress};
 use super::proof::{Secret, digest, prove, proves, random};
 use super::stream::Dial;
 use super::wire::{self, FAILURE_MAX, Hello, Proof, SIZE_MAX, Table, UNPROVED_MAX, kind, table_max};
+use crate::codec::Malformed;
 use consort_types::error::{Error, seconds};
 
 type Result<T, E = Error> = std::result::Result<T, E>;
@@ -426,11 +427,11 @@ impl<S: Read + Write> Joiner<S> {
     }
 
     /// What the root's answer says, if it is the root's.
-    fn open(&self, answer: u8, payload: &[u8], key: &[u8; 32]) -> Result<Result<Table>, wire::Malformed> {
-        let (code, body) = payload.split_first_chunk::<32>().ok_or(wire::Malformed("it ends too early"))?;
+    fn open(&self, answer: u8, payload: &[u8], key: &[u8; 32]) -> Result<Result<Table>, Malformed> {
+        let (code, body) = payload.split_first_chunk::<32>().ok_or(Malformed("it ends too early"))?;
         let label = if answer == kind::TABLE { "table" } else { "failure" };
         if !proves(key, label, &[&digest(body)], code) {
-            return Err(wire::Malformed("its answer was changed on the way"));
+            return Err(Malformed("its answer was changed on the way"));
         }
         if answer == kind::FAILURE {
             return wire::decode_failure(body).map(Err);

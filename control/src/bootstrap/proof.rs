@@ -1,11 +1,10 @@
-//! Proofs of knowing a key: HMAC-SHA256 with a label for each purpose.
+//! Secrets, and what is derived from them by proofs ([`consort_transports::prove`]): names, and a veil over bytes.
 //!
-//! Invariant: two different (label, parts) never give the authenticated code the same input, because every part is
-//! preceded by its length; proofs are compared in constant time. Absent: encryption, key storage.
+//! Invariant: a secret is shown by no `Debug`. Absent: proofs themselves, encryption, key storage.
 
 use std::fmt;
 
-use hmac::{Hmac, KeyInit, Mac};
+pub use consort_transports::{prove, proves};
 use sha2::{Digest, Sha256};
 
 use consort_types::error::{Error, Result};
@@ -63,25 +62,6 @@ pub fn host_id(name: &str) -> [u8; 16] {
     id
 }
 
-fn code(key: &[u8; 32], label: &str, parts: &[&[u8]]) -> Hmac<Sha256> {
-    let mut code = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes a key of any length");
-    for part in [b"consort 1".as_slice(), label.as_bytes()].into_iter().chain(parts.iter().copied()) {
-        code.update(&(part.len() as u64).to_le_bytes());
-        code.update(part);
-    }
-    code
-}
-
-/// The proof that its maker knows `key`, for the purpose `label` and about `parts`.
-pub fn prove(key: &[u8; 32], label: &str, parts: &[&[u8]]) -> [u8; 32] {
-    code(key, label, parts).finalize().into_bytes().into()
-}
-
-/// Whether `proof` is what [`prove`] gives, compared in constant time.
-pub fn proves(key: &[u8; 32], label: &str, parts: &[&[u8]], proof: &[u8; 32]) -> bool {
-    code(key, label, parts).verify_slice(proof).is_ok()
-}
-
 /// A number that only those who know `key` can tell, for the purpose `label` and about these numbers.
 pub fn name(key: &[u8; 32], label: &str, numbers: &[u64]) -> u64 {
     let parts: Vec<[u8; 8]> = numbers.iter().map(|number| number.to_le_bytes()).collect();
@@ -101,20 +81,6 @@ pub fn veil(key: &[u8; 32], label: &str, nonce: &[u8], bytes: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_proof_holds_for_its_key_label_and_parts_only() {
-        let key = [7; 32];
-        let proof = prove(&key, "a", &[b"xy", b"z"]);
-        assert!(proves(&key, "a", &[b"xy", b"z"], &proof));
-        assert!(!proves(&[8; 32], "a", &[b"xy", b"z"], &proof), "another key");
-        assert!(!proves(&key, "b", &[b"xy", b"z"], &proof), "another label");
-        assert!(!proves(&key, "a", &[b"x", b"yz"], &proof), "the same bytes, split elsewhere");
-        assert!(!proves(&key, "a", &[b"xyz"], &proof), "the same bytes, joined");
-        let mut bent = proof;
-        bent[31] ^= 1;
-        assert!(!proves(&key, "a", &[b"xy", b"z"], &bent), "one bit off");
-    }
 
     #[test]
     fn secrets_are_not_shown_and_short_ones_are_refused() {

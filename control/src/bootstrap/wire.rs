@@ -16,6 +16,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use crate::codec::{Malformed, Reader, Taken, Wire, bytes_of, put_counted, put_text, wire_struct};
 use consort_topology::{Claim, Place};
 use consort_types::Rank;
 use consort_types::error::Error;
@@ -119,10 +120,6 @@ pub(super) mod kind {
     pub(in super::super) const FAILURE: u8 = 7;
 }
 
-/// Bytes that were not what they had to be; the text is for the log and for people.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Malformed(pub(super) &'static str);
-
 /// The bytes of a frame with this payload, which may be given in pieces.
 pub(super) fn frame(kind: u8, pieces: &[&[u8]]) -> Vec<u8> {
     let mut bytes = frame_head(kind, pieces.iter().map(|piece| piece.len()).sum());
@@ -135,86 +132,12 @@ pub(super) fn frame(kind: u8, pieces: &[&[u8]]) -> Vec<u8> {
 /// The head of a frame whose payload follows separately.
 pub(super) fn frame_head(kind: u8, payload: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(FRAME_HEAD);
-    bytes.extend_from_slice(&(payload as u32).to_le_bytes());
-    bytes.push(kind);
+    (payload as u32, kind).put(&mut bytes);
     bytes
 }
 
 /// The bytes before the payload.
 pub(super) const FRAME_HEAD: usize = 5;
-
-/// Reads values off the front of some bytes.
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn bytes(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
-        let (head, tail) = self.0.split_at_checked(count).ok_or(Malformed("it ends too early"))?;
-        self.0 = tail;
-        Ok(head)
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let mut array = [0; N];
-        array.copy_from_slice(self.bytes(N)?);
-        Ok(array)
-    }
-
-    fn u8(&mut self) -> Result<u8, Malformed> {
-        Ok(self.array::<1>()?[0])
-    }
-
-    fn u16(&mut self) -> Result<u16, Malformed> {
-        self.array().map(u16::from_le_bytes)
-    }
-
-    fn u32(&mut self) -> Result<u32, Malformed> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> Result<u64, Malformed> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    fn counted(&mut self, max: usize) -> Result<&'a [u8], Malformed> {
-        let count = self.u16()? as usize;
-        if count > max {
-            return Err(Malformed("a length is out of bounds"));
-        }
-        self.bytes(count)
-    }
-
-    fn text(&mut self, max: usize) -> Result<String, Malformed> {
-        let bytes = self.counted(max)?;
-        std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| Malformed("a text is not UTF-8"))
-    }
-
-    /// A count of things of at least `least` bytes each, so that it can be reserved without fear.
-    fn count(&mut self, max: usize, least: usize) -> Result<usize, Malformed> {
-        let count = self.u32()? as usize;
-        if count > max || count.saturating_mul(least) > self.0.len() {
-            return Err(Malformed("a count is out of bounds"));
-        }
-        Ok(count)
-    }
-
-    fn end(self) -> Result<(), Malformed> {
-        if self.0.is_empty() { Ok(()) } else { Err(Malformed("bytes are left over")) }
-    }
-}
-
-fn put_counted(out: &mut Vec<u8>, bytes: &[u8]) {
-    out.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
-    out.extend_from_slice(bytes);
-}
-
-/// The text, or as much of it as fits.
-fn put_text(out: &mut Vec<u8>, text: &str, max: usize) {
-    let mut end = text.len().min(max);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    put_counted(out, &text.as_bytes()[..end]);
-}
 
 /// Nineteen bytes: family, ip, port; all zero for none.
 pub(super) fn put_address(out: &mut Vec<u8>, address: Option<SocketAddr>) {
@@ -239,11 +162,8 @@ pub(super) fn put_address(out: &mut Vec<u8>, address: Option<SocketAddr>) {
 pub(super) const ADDRESS_BYTES: usize = 19;
 
 /// What [`put_address`] wrote, and only that.
-pub(super) fn address(bytes: &[u8; ADDRESS_BYTES]) -> Result<Option<SocketAddr>, Malformed> {
-    let mut reader = Reader(bytes);
-    let family = reader.u8()?;
-    let octets = reader.array::<16>()?;
-    let port = reader.u16()?;
+pub(super) fn address(bytes: &[u8; ADDRESS_BYTES]) -> Taken<Option<SocketAddr>> {
+    let (family, octets, port): (u8, [u8; 16], u16) = Wire::whole(bytes)?;
     match family {
         0 if octets == [0; 16] && port == 0 => Ok(None),
         4 if octets[4..] == [0; 12] => {
@@ -257,19 +177,12 @@ pub(super) fn address(bytes: &[u8; ADDRESS_BYTES]) -> Result<Option<SocketAddr>,
 
 /// The payload of a greeting.
 pub(super) fn encode_greeting(challenge: &[u8; 32]) -> Vec<u8> {
-    [MAGIC.as_slice(), &WIRE_VERSION.to_le_bytes(), challenge].concat()
+    bytes_of(&((MAGIC, WIRE_VERSION), *challenge))
 }
 
-/// The root's challenge.
-pub(super) fn decode_greeting(payload: &[u8]) -> Result<[u8; 32], Malformed> {
-    let mut reader = Reader(payload);
-    if reader.array()? != MAGIC {
-        return Err(Malformed("it is not a greeting of consort"));
-    }
-    reader.u16()?;
-    let challenge = reader.array()?;
-    reader.end()?;
-    Ok(challenge)
+/// The root's challenge, whatever the version.
+pub(super) fn decode_greeting(payload: &[u8]) -> Taken<[u8; 32]> {
+    marked(payload, "it is not a greeting of consort")
 }
 
 /// What a joiner answers to a greeting.
@@ -280,76 +193,65 @@ pub(super) struct Proof {
     pub(super) proof: [u8; 32],
 }
 
+wire_struct!(Proof { job, nonce, proof });
+
 /// The payload of a proof.
 pub(super) fn encode_proof(proof: &Proof) -> Vec<u8> {
-    [MAGIC.as_slice(), &WIRE_VERSION.to_le_bytes(), &proof.job.to_le_bytes(), &proof.nonce, &proof.proof]
-        .concat()
+    let mut out = bytes_of(&(MAGIC, WIRE_VERSION));
+    proof.put(&mut out);
+    out
 }
 
-/// What a joiner says it can prove.
-pub(super) fn decode_proof(payload: &[u8]) -> Result<Proof, Malformed> {
-    let mut reader = Reader(payload);
-    if reader.array()? != MAGIC {
-        return Err(Malformed("it is not an answer of consort"));
-    }
-    reader.u16()?;
-    let proof = Proof { job: reader.u64()?, nonce: reader.array()?, proof: reader.array()? };
-    reader.end()?;
-    Ok(proof)
+/// What a joiner says it can prove, whatever its version.
+pub(super) fn decode_proof(payload: &[u8]) -> Taken<Proof> {
+    marked(payload, "it is not an answer of consort")
 }
 
-fn put_member(out: &mut Vec<u8>, member: &Member) {
-    put_text(out, &member.host, HOST_MAX);
-    out.extend_from_slice(&member.pid.to_le_bytes());
-    out.extend_from_slice(&member.process);
-    out.extend_from_slice(&member.machine);
-    out.extend_from_slice(&member.host_key);
-    out.extend_from_slice(&member.wire_mbits.to_le_bytes());
-    out.extend_from_slice(&member.cores.to_le_bytes());
-    for number in [member.place.cache, member.place.node] {
-        // The largest number is none, like 0.
-        out.extend_from_slice(&number.map_or(0, |number| number.wrapping_add(1)).to_le_bytes());
+/// What follows the magic and a version.
+fn marked<T: Wire>(payload: &[u8], otherwise: &'static str) -> Taken<T> {
+    let magic = payload.first_chunk().ok_or(Malformed("it ends too early"))?;
+    if *magic != MAGIC {
+        return Err(Malformed(otherwise));
     }
-    let Claim { digest, bits, cores, quota } = member.place.claim;
-    out.extend_from_slice(&digest.to_le_bytes());
-    out.extend_from_slice(&bits.to_le_bytes());
-    out.extend_from_slice(&cores.to_le_bytes());
-    out.extend_from_slice(&quota.to_le_bytes());
-    out.push(u8::from(member.devices));
-    put_counted(out, &member.unix);
-    out.push(member.tcp.len() as u8);
-    for address in &member.tcp {
-        put_address(out, Some(*address));
-    }
+    <(u16, T)>::whole(&payload[MAGIC.len()..]).map(|(_, value)| value)
 }
 
-fn member(reader: &mut Reader<'_>) -> Result<Member, Malformed> {
-    let host = reader.text(HOST_MAX)?;
-    let pid = reader.u32()?;
-    let process = reader.array()?;
-    let (machine, host_key) = (reader.array()?, reader.array()?);
-    let wire_mbits = reader.u32()?;
-    let cores = reader.u32()?;
-    let mut number = || Ok(reader.u32()?.checked_sub(1));
-    let (cache, node) = (number()?, number()?);
-    let claim =
-        Claim { digest: reader.u64()?, bits: reader.u64()?, cores: reader.u32()?, quota: reader.u32()? };
-    let place = Place { cache, node, claim };
-    let devices = match reader.u8()? {
-        0 => false,
-        1 => true,
-        _ => return Err(Malformed("a member neither uses a device nor does not")),
-    };
-    let unix = reader.counted(UNIX_MAX)?.to_vec();
-    let count = reader.u8()? as usize;
-    if count > TCP_MAX {
-        return Err(Malformed("a member has too many addresses"));
+wire_struct!(Claim { digest, bits, cores, quota });
+
+impl Wire for Member {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_text(out, &self.host, HOST_MAX);
+        (self.pid, self.process, self.machine).put(out);
+        (self.host_key, self.wire_mbits, self.cores).put(out);
+        for number in [self.place.cache, self.place.node] {
+            // The largest number is none, like 0.
+            number.map_or(0, |number| number.wrapping_add(1)).put(out);
+        }
+        self.place.claim.put(out);
+        self.devices.put(out);
+        put_counted(out, &self.unix);
+        out.push(self.tcp.len() as u8);
+        self.tcp.iter().for_each(|address| put_address(out, Some(*address)));
     }
-    let mut tcp = Vec::with_capacity(count);
-    for _ in 0..count {
-        tcp.push(address(&reader.array()?)?.ok_or(Malformed("a member has an empty address"))?);
+
+    fn take(reader: &mut Reader<'_>) -> Taken<Self> {
+        let host = reader.text(HOST_MAX)?;
+        let (pid, process, machine) = reader.take()?;
+        let (host_key, wire_mbits, cores) = reader.take()?;
+        let (cache, node): (u32, u32) = reader.take()?;
+        let place = Place { cache: cache.checked_sub(1), node: node.checked_sub(1), claim: reader.take()? };
+        let devices = reader.take()?;
+        let unix = reader.counted(UNIX_MAX)?.to_vec();
+        let count = usize::from(reader.take::<u8>()?);
+        if count > TCP_MAX {
+            return Err(Malformed("a member has too many addresses"));
+        }
+        let mut tcp = Vec::with_capacity(count);
+        for _ in 0..count {
+            tcp.push(address(&reader.take()?)?.ok_or(Malformed("a member has an empty address"))?);
+        }
+        Ok(Member { host, pid, process, machine, host_key, wire_mbits, cores, place, devices, unix, tcp })
     }
-    Ok(Member { host, pid, process, machine, host_key, wire_mbits, cores, place, devices, unix, tcp })
 }
 
 /// A hello as the root reads it: of another version, only the part that never changes.
@@ -369,19 +271,16 @@ pub(super) fn encode_hello(hello: &Hello, timeout: Duration) -> Result<Vec<u8>> 
         && hello.member.unix.len() <= UNIX_MAX
         && hello.member.tcp.len() <= TCP_MAX;
     let mut out = Vec::new();
-    out.extend_from_slice(&WIRE_VERSION.to_le_bytes());
-    out.extend_from_slice(&hello.rank.to_le_bytes());
-    out.extend_from_slice(&hello.size.to_le_bytes());
+    (WIRE_VERSION, hello.rank, hello.size).put(&mut out);
     // Rounded up: nobody is told before the rank's own deadline that it has passed.
     let milliseconds = timeout.as_nanos().div_ceil(1_000_000).min(u128::from(u64::MAX));
-    out.extend_from_slice(&(milliseconds as u64).to_le_bytes());
-    out.extend_from_slice(&(hello.settings.len() as u32).to_le_bytes());
+    (milliseconds as u64, hello.settings.len() as u32).put(&mut out);
     for (name, value) in &hello.settings {
         put_text(&mut out, name, SETTING_NAME_MAX);
         put_text(&mut out, value, SETTING_VALUE_MAX);
     }
     if fits {
-        put_member(&mut out, &hello.member);
+        hello.member.put(&mut out);
     }
     if !fits || out.len() + 32 > HELLO_MAX {
         return Err(Error::invalid(
@@ -399,24 +298,22 @@ pub(super) fn encode_hello(hello: &Hello, timeout: Duration) -> Result<Vec<u8>> 
 }
 
 /// What [`encode_hello`] wrote.
-pub(super) fn decode_hello(body: &[u8]) -> Result<HelloSeen, Malformed> {
-    let mut reader = Reader(body);
-    let version = reader.u16()?;
-    let rank = reader.u32()?;
-    let size = reader.u32()?;
+pub(super) fn decode_hello(body: &[u8]) -> Taken<HelloSeen> {
+    let mut reader = Reader::new(body);
+    let (version, rank, size): (u16, Rank, u32) = reader.take()?;
     if size == 0 || size > SIZE_MAX || rank >= size {
         return Err(Malformed("its rank or size is out of bounds"));
     }
     if version != WIRE_VERSION {
         return Ok(HelloSeen { rank, size, timeout: Duration::MAX, rest: Err(version) });
     }
-    let timeout = Duration::from_millis(reader.u64()?);
+    let timeout = Duration::from_millis(reader.take()?);
     let count = reader.count(SETTINGS_MAX, 4)?;
     let mut settings = Vec::with_capacity(count);
     for _ in 0..count {
         settings.push((reader.text(SETTING_NAME_MAX)?, reader.text(SETTING_VALUE_MAX)?));
     }
-    let member = member(&mut reader)?;
+    let member = reader.take()?;
     reader.end()?;
     Ok(HelloSeen { rank, size, timeout, rest: Ok((settings, member)) })
 }
@@ -426,25 +323,22 @@ pub(super) fn encode_table<'a>(
     nonce: &[u8; 32],
     members: impl ExactSizeIterator<Item = &'a Member>,
 ) -> Vec<u8> {
-    let mut out = nonce.to_vec();
-    out.extend_from_slice(&(members.len() as u32).to_le_bytes());
-    for member in members {
-        put_member(&mut out, member);
-    }
+    let mut out = bytes_of(&(*nonce, members.len() as u32));
+    members.for_each(|member| member.put(&mut out));
     out
 }
 
 /// The root's nonce and the members.
-pub(super) fn decode_table(body: &[u8], size: u32) -> Result<([u8; 32], Vec<Member>), Malformed> {
-    let mut reader = Reader(body);
-    let nonce = reader.array()?;
+pub(super) fn decode_table(body: &[u8], size: u32) -> Taken<([u8; 32], Vec<Member>)> {
+    let mut reader = Reader::new(body);
+    let nonce = reader.take()?;
     let count = reader.count(size as usize, 73)?;
     if count != size as usize {
         return Err(Malformed("a table has another number of members than there are ranks"));
     }
     let mut members = Vec::with_capacity(count);
     for _ in 0..count {
-        members.push(member(&mut reader)?);
+        members.push(reader.take()?);
     }
     reader.end()?;
     Ok((nonce, members))
@@ -460,27 +354,21 @@ pub(super) fn encode_failure(error: &Error) -> Vec<u8> {
         }
         Error::MissingRanks { missing, size, waited, address } => {
             out.push(2);
-            out.extend_from_slice(&size.to_le_bytes());
-            out.extend_from_slice(&(waited.as_millis() as u64).to_le_bytes());
+            (*size, waited.as_millis() as u64).put(&mut out);
             put_text(&mut out, address, TEXT_MAX);
             // As ranges, so that the bound on a failure holds for many ranks as well.
             let ranges = ranges(missing);
-            let shown = &ranges[..ranges.len().min(RANGES_MAX)];
-            out.extend_from_slice(&(shown.len() as u32).to_le_bytes());
-            for (first, last) in shown {
-                out.extend_from_slice(&first.to_le_bytes());
-                out.extend_from_slice(&last.to_le_bytes());
-            }
+            ranges[..ranges.len().min(RANGES_MAX)].to_vec().put(&mut out);
         }
         Error::Join { rank, cause, hint } => {
             out.push(3);
-            out.extend_from_slice(&rank.to_le_bytes());
+            rank.put(&mut out);
             put_text(&mut out, cause, TEXT_MAX);
             put_text(&mut out, hint, TEXT_MAX);
         }
         Error::PeerLost { rank, place, cause, .. } => {
             out.push(4);
-            out.extend_from_slice(&rank.to_le_bytes());
+            rank.put(&mut out);
             put_text(&mut out, place, TEXT_MAX);
             put_text(&mut out, cause, TEXT_MAX);
         }
@@ -506,21 +394,21 @@ fn ranges(sorted: &[Rank]) -> Vec<(Rank, Rank)> {
 }
 
 /// What [`encode_failure`] wrote.
-pub(super) fn decode_failure(body: &[u8]) -> Result<Error, Malformed> {
-    let mut reader = Reader(body);
-    let error = match reader.u8()? {
+pub(super) fn decode_failure(body: &[u8]) -> Taken<Error> {
+    let mut reader = Reader::new(body);
+    let error = match reader.take::<u8>()? {
         1 => Error::Settings { difference: reader.text(TEXT_MAX)? },
         2 => {
-            let size = reader.u32()?;
+            let size = reader.take::<u32>()?;
             if size > SIZE_MAX {
                 return Err(Malformed("a number of ranks is out of bounds"));
             }
-            let waited = Duration::from_millis(reader.u64()?);
+            let waited = Duration::from_millis(reader.take()?);
             let address = reader.text(TEXT_MAX)?;
             let count = reader.count(RANGES_MAX, 8)?;
             let mut missing = Vec::new();
             for _ in 0..count {
-                let (first, last) = (reader.u32()?, reader.u32()?);
+                let (first, last): (Rank, Rank) = reader.take()?;
                 if first > last || last >= size || missing.last().is_some_and(|m| *m >= first) {
                     return Err(Malformed("a range of ranks is out of bounds"));
                 }
@@ -528,9 +416,13 @@ pub(super) fn decode_failure(body: &[u8]) -> Result<Error, Malformed> {
             }
             Error::MissingRanks { missing, size, waited, address }
         }
-        3 => Error::Join { rank: reader.u32()?, cause: reader.text(TEXT_MAX)?, hint: reader.text(TEXT_MAX)? },
+        3 => Error::Join {
+            rank: reader.take::<u32>()?,
+            cause: reader.text(TEXT_MAX)?,
+            hint: reader.text(TEXT_MAX)?,
+        },
         4 => Error::PeerLost {
-            rank: reader.u32()?,
+            rank: reader.take::<u32>()?,
             place: reader.text(TEXT_MAX)?,
             operation: None,
             cause: reader.text(TEXT_MAX)?,

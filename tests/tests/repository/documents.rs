@@ -59,7 +59,9 @@ fn every_variable_is_documented() {
         named.map(str::to_owned).collect()
     };
     let mut files = Vec::new();
-    sources(&root().join("src"), &mut files);
+    for place in ["src", "settings/src", "topology/src", "control/src", "nccl/src"] {
+        sources(&root().join(place), &mut files);
+    }
     let used: BTreeSet<String> =
         files.iter().flat_map(|path| words(&std::fs::read_to_string(path).expect("text"))).collect();
     assert!(used.contains("CONSORT_TIMEOUT"), "{used:?}");

@@ -3,25 +3,20 @@
 //! Invariant: a proof names its direction, its purpose and both endpoints' nonces, which are fresh for every
 //! connection; so none can be used for another connection, nor be sent back. Absent: sockets.
 
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
-
+use crate::proof::{PROOF_BYTES, prove, proves};
 use crate::segment::{NONCE_BYTES, Nonce};
 
-const MAC_BYTES: usize = 32;
 const LABEL_BYTES: usize = 8;
-const HELLO: [u8; LABEL_BYTES] = *b"consort2";
-/// What a job's name is derived with.
-const NAMING: [u8; LABEL_BYTES] = *b"job name";
+const HELLO: &str = "consort3";
 const JOB_BYTES: usize = 16;
 
 /// What tells the jobs at a listener apart; derived from the key, which it does not give away.
 pub(super) type JobName = [u8; JOB_BYTES];
 
 /// Label, job, both nonces, proof.
-pub(super) const HELLO_BYTES: usize = LABEL_BYTES + JOB_BYTES + 2 * NONCE_BYTES + MAC_BYTES;
+pub(super) const HELLO_BYTES: usize = LABEL_BYTES + JOB_BYTES + 2 * NONCE_BYTES + PROOF_BYTES;
 /// Label, proof.
-pub(super) const ANSWER_BYTES: usize = LABEL_BYTES + MAC_BYTES;
+pub(super) const ANSWER_BYTES: usize = LABEL_BYTES + PROOF_BYTES;
 
 /// The side that was called says whether it is there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,10 +28,11 @@ pub(super) enum Verdict {
 impl Verdict {
     const ALL: [Self; 2] = [Self::Welcome, Self::Gone];
 
-    fn label(self) -> [u8; LABEL_BYTES] {
+    /// Of [`LABEL_BYTES`].
+    fn label(self) -> &'static str {
         match self {
-            Self::Welcome => *b"welcome1",
-            Self::Gone => *b"nolonger",
+            Self::Welcome => "welcome1",
+            Self::Gone => "nolonger",
         }
     }
 }
@@ -44,7 +40,7 @@ impl Verdict {
 /// The secret that all peers have.
 #[derive(Clone)]
 pub(super) struct Key {
-    secret: Hmac<Sha256>,
+    secret: [u8; 32],
     pub(super) job: JobName,
 }
 
@@ -60,19 +56,14 @@ impl std::fmt::Debug for Key {
 }
 
 impl Key {
-    pub(super) fn new(key: [u8; 32]) -> Self {
-        let secret = Hmac::<Sha256>::new_from_slice(&key).expect("a key may have any length");
-        let name = secret.clone().chain_update(NAMING).finalize().into_bytes();
+    pub(super) fn new(secret: [u8; 32]) -> Self {
+        let name = prove(&secret, "job name", &[]);
         Self { secret, job: std::array::from_fn(|byte| name[byte]) }
     }
 
-    fn proof(&self, label: [u8; LABEL_BYTES], caller: &Nonce, callee: &Nonce) -> Hmac<Sha256> {
-        self.secret.clone().chain_update(label).chain_update(caller).chain_update(callee)
-    }
-
     pub(super) fn hello(&self, caller: &Nonce, callee: &Nonce) -> Vec<u8> {
-        let proof = self.proof(HELLO, caller, callee).finalize().into_bytes();
-        [&HELLO[..], &self.job, caller, callee, &proof].concat()
+        let proof = prove(&self.secret, HELLO, &[caller, callee]);
+        [HELLO.as_bytes(), &self.job, caller, callee, &proof].concat()
     }
 
     /// Who calls whom, if the caller knows the key.
@@ -81,24 +72,23 @@ impl Key {
         let (job, rest) = rest.split_first_chunk::<JOB_BYTES>()?;
         let (caller, rest) = rest.split_first_chunk::<NONCE_BYTES>()?;
         let (callee, proof) = rest.split_first_chunk::<NONCE_BYTES>()?;
-        // `verify_slice` takes the same time wherever the difference is.
-        let proved = *label == HELLO
+        let proved = label == HELLO.as_bytes()
             && *job == self.job
-            && self.proof(HELLO, caller, callee).verify_slice(proof).is_ok();
+            && proves(&self.secret, HELLO, &[caller, callee], proof.try_into().ok()?);
         proved.then_some((*caller, *callee))
     }
 
     pub(super) fn answer(&self, verdict: Verdict, caller: &Nonce, callee: &Nonce) -> Vec<u8> {
-        let label = verdict.label();
-        let proof = self.proof(label, caller, callee).finalize().into_bytes();
-        [&label[..], &proof].concat()
+        let proof = prove(&self.secret, verdict.label(), &[caller, callee]);
+        [verdict.label().as_bytes(), &proof].concat()
     }
 
     /// What the callee says, if it knows the key.
     pub(super) fn check_answer(&self, answer: &[u8], caller: &Nonce, callee: &Nonce) -> Option<Verdict> {
         let (label, proof) = answer.split_first_chunk::<LABEL_BYTES>()?;
-        let verdict = Verdict::ALL.into_iter().find(|verdict| verdict.label() == *label)?;
-        self.proof(*label, caller, callee).verify_slice(proof).is_ok().then_some(verdict)
+        let verdict = Verdict::ALL.into_iter().find(|verdict| verdict.label().as_bytes() == label)?;
+        let proof = proof.try_into().ok()?;
+        proves(&self.secret, verdict.label(), &[caller, callee], proof).then_some(verdict)
     }
 }
 

@@ -12,6 +12,7 @@ use super::super::frames::{Incoming, Outgoing, Progress};
 use super::super::proof::{Secret, prove, proves, random};
 use super::super::stream::Stream;
 use super::super::wire::{self, HELLO_MAX, HelloSeen, UNPROVED_MAX, kind};
+use crate::codec::Malformed;
 use consort_types::Rank;
 use consort_types::error::Error;
 
@@ -229,11 +230,10 @@ impl<S: Stream> Connection<S> {
         Event::None
     }
 
-    fn heard(&self, payload: &[u8]) -> Result<HelloSeen, wire::Malformed> {
-        let (code, body) =
-            payload.split_first_chunk::<32>().ok_or(wire::Malformed("its hello ends too early"))?;
+    fn heard(&self, payload: &[u8]) -> Result<HelloSeen, Malformed> {
+        let (code, body) = payload.split_first_chunk::<32>().ok_or(Malformed("its hello ends too early"))?;
         if !proves(&self.key, "hello", &[body], code) {
-            return Err(wire::Malformed("its hello was changed on the way"));
+            return Err(Malformed("its hello was changed on the way"));
         }
         wire::decode_hello(body)
     }

@@ -1,11 +1,10 @@
 //! The wire forms of errors, records and reports.
 
 use std::io;
-use std::time::Duration;
 
 use consort_transports::Address;
 
-use super::codec::{Reader, Wire, wire_enum, wire_struct};
+use crate::codec::{Malformed, Reader, Taken, Wire, put_counted, wire_enum, wire_struct};
 use crate::membership::group::Failure;
 use crate::recorder::{Snapshot, Told};
 use crate::report::evidence::{Open, Position, Stuck, Traffic, Want};
@@ -60,8 +59,8 @@ impl Wire for Want {
         out.push(*self as u8);
     }
 
-    fn take(reader: &mut Reader<'_>) -> Option<Self> {
-        Want::ALL.get(usize::from(u8::take(reader)?)).copied()
+    fn take(reader: &mut Reader<'_>) -> Taken<Self> {
+        Want::ALL.get(usize::from(u8::take(reader)?)).copied().ok_or(Malformed("a rank wants nothing known"))
     }
 }
 
@@ -71,163 +70,80 @@ impl Wire for Descriptor {
         self.count.put(out);
     }
 
-    fn take(reader: &mut Reader<'_>) -> Option<Self> {
-        let packed = u64::take(reader)?;
-        Descriptor::unpack(packed, u64::take(reader)?)
+    fn take(reader: &mut Reader<'_>) -> Taken<Self> {
+        let (packed, count) = reader.take()?;
+        Descriptor::unpack(packed, count).ok_or(Malformed("it is no call"))
     }
 }
 
 impl Wire for Address {
     fn put(&self, out: &mut Vec<u8>) {
         self.transport.put(out);
-        let bytes = &self.bytes[..self.bytes.len().min(Address::BYTES_MAX)];
-        (bytes.len() as u16).put(out);
-        out.extend_from_slice(bytes);
+        put_counted(out, &self.bytes[..self.bytes.len().min(Address::BYTES_MAX)]);
     }
 
-    fn take(reader: &mut Reader<'_>) -> Option<Self> {
-        let transport = String::take(reader)?;
-        let length = usize::from(u16::take(reader)?);
-        let (bytes, rest) = reader.rest.split_at_checked(length)?;
-        reader.rest = rest;
-        (length <= Address::BYTES_MAX && transport.len() <= TRANSPORT_BYTES_MAX)
-            .then(|| Address { transport, bytes: bytes.to_vec() })
+    fn take(reader: &mut Reader<'_>) -> Taken<Self> {
+        let transport: String = reader.take()?;
+        let bytes = reader.counted(Address::BYTES_MAX)?.to_vec();
+        if transport.len() > TRANSPORT_BYTES_MAX {
+            return Err(Malformed("a transport's name is too long"));
+        }
+        Ok(Address { transport, bytes })
     }
 }
 
-impl Wire for Error {
-    fn put(&self, out: &mut Vec<u8>) {
-        match self {
-            Error::Mismatch { sequence, difference } => {
-                out.push(1);
-                sequence.put(out);
-                difference.put(out);
-            }
-            Error::PeerLost { rank, place, operation, cause } => {
-                out.push(2);
-                rank.put(out);
-                place.put(out);
-                operation.put(out);
-                cause.put(out);
-            }
-            Error::PeerLeft { rank, place, operation } => {
-                out.push(3);
-                rank.put(out);
-                place.put(out);
-                operation.put(out);
-            }
-            Error::Timeout { operation, waited, verdict } => {
-                out.push(4);
-                operation.put(out);
-                waited.put(out);
-                verdict.put(out);
-            }
-            Error::Aborted { rank, reason } => {
-                out.push(5);
-                rank.put(out);
-                reason.put(out);
-            }
-            Error::OutOfMemory { rank, needed_bytes, what, cause } => {
-                out.push(6);
-                rank.put(out);
-                needed_bytes.put(out);
-                what.put(out);
-                cause.put(out);
-            }
-            Error::Link { from, to, transport, cause } => {
-                out.push(7);
-                from.put(out);
-                to.put(out);
-                transport.put(out);
-                cause.put(out);
-            }
-            Error::System { call, source } => {
-                out.push(8);
-                call.put(out);
-                (source.raw_os_error().unwrap_or(0) as u32).put(out);
-                source.to_string().put(out);
-            }
-            Error::Internal { what } => {
-                out.push(9);
-                what.put(out);
-            }
-            Error::Revoked { rank, reason } => {
-                out.push(10);
-                rank.put(out);
-                reason.put(out);
-            }
-            Error::MissingRanks { missing, size, waited, address } => {
-                out.push(11);
-                // As many as fit beside everything else, so that whoever was told can tell others.
-                missing[..missing.len().min(RANKS_MAX)].to_vec().put(out);
-                size.put(out);
-                waited.put(out);
-                address.put(out);
-            }
-            Error::Device { rank, what, cause } => {
-                out.push(12);
-                rank.put(out);
-                what.put(out);
-                cause.put(out);
-            }
-            // No other error ends a communicator.
-            other => {
-                out.push(9);
-                other.to_string().put(out);
-            }
+wire_enum!(Error {
+    1 => Mismatch { sequence, difference },
+    2 => PeerLost { rank, place, operation, cause },
+    3 => PeerLeft { rank, place, operation },
+    4 => Timeout { operation, waited, verdict },
+    5 => Aborted { rank, reason },
+    6 => OutOfMemory { rank, needed_bytes, what, cause },
+    7 => Link { from, to, transport, cause },
+    9 => Internal { what },
+    10 => Revoked { rank, reason },
+    12 => Device { rank, what, cause },
+} else other, out => {
+    match other {
+        Error::System { call, source } => {
+            out.push(8);
+            call.put(out);
+            (source.raw_os_error().unwrap_or(0) as u32).put(out);
+            source.to_string().put(out);
         }
-    }
-
-    fn take(reader: &mut Reader<'_>) -> Option<Self> {
-        fn field<T: Wire>(reader: &mut Reader<'_>) -> Option<T> {
-            T::take(reader)
+        Error::MissingRanks { missing, size, waited, address } => {
+            out.push(11);
+            // As many as fit beside everything else, so that whoever was told can tell others.
+            missing[..missing.len().min(RANKS_MAX)].to_vec().put(out);
+            size.put(out);
+            waited.put(out);
+            address.put(out);
         }
-        Some(match u8::take(reader)? {
-            1 => Error::Mismatch { sequence: field(reader)?, difference: field(reader)? },
-            2 => Error::PeerLost {
-                rank: field(reader)?,
-                place: field(reader)?,
-                operation: field(reader)?,
-                cause: field(reader)?,
-            },
-            3 => Error::PeerLeft { rank: field(reader)?, place: field(reader)?, operation: field(reader)? },
-            4 => Error::Timeout {
-                operation: field(reader)?,
-                waited: field::<Duration>(reader)?,
-                verdict: field(reader)?,
-            },
-            5 => Error::Aborted { rank: field(reader)?, reason: field(reader)? },
-            6 => Error::OutOfMemory {
-                rank: field(reader)?,
-                needed_bytes: field(reader)?,
-                what: field(reader)?,
-                cause: field(reader)?,
-            },
-            7 => Error::Link {
-                from: field(reader)?,
-                to: field(reader)?,
-                transport: field(reader)?,
-                cause: field(reader)?,
-            },
-            8 => {
-                let (call, code, text): (String, u32, String) =
-                    (field(reader)?, field(reader)?, field(reader)?);
-                let source = match i32::try_from(code) {
-                    Ok(code) if code != 0 => io::Error::from_raw_os_error(code),
-                    _ => io::Error::other(text),
-                };
-                Error::system(call, source)
-            }
-            9 => Error::Internal { what: field(reader)? },
-            10 => Error::Revoked { rank: field(reader)?, reason: field(reader)? },
-            11 => Error::MissingRanks {
-                missing: field::<Vec<u32>>(reader).filter(|missing| missing.len() <= RANKS_MAX)?,
-                size: field(reader)?,
-                waited: field::<Duration>(reader)?,
-                address: field(reader)?,
-            },
-            12 => Error::Device { rank: field(reader)?, what: field(reader)?, cause: field(reader)? },
-            _ => return None,
-        })
+        // No other error ends a communicator.
+        other => Error::internal(other.to_string()).put(out),
     }
-}
+}; code, reader => {
+    match code {
+        8 => {
+            let (call, code, text): (String, u32, String) = reader.take()?;
+            let source = match i32::try_from(code) {
+                Ok(code) if code != 0 => io::Error::from_raw_os_error(code),
+                _ => io::Error::other(text),
+            };
+            Ok(Error::system(call, source))
+        }
+        11 => {
+            let missing: Vec<u32> = reader.take()?;
+            if missing.len() > RANKS_MAX {
+                return Err(Malformed("more ranks are missing than a job has"));
+            }
+            Ok(Error::MissingRanks {
+                missing,
+                size: reader.take()?,
+                waited: reader.take()?,
+                address: reader.take()?,
+            })
+        }
+        _ => Err(Malformed("it is an error of no known kind")),
+    }
+});

@@ -3,15 +3,14 @@
 //! Invariant: everything is little-endian, every length is checked against its bound before anything is
 //! allocated, and decoding never panics: a peer may send anything.
 
-mod codec;
 mod forms;
 #[cfg(test)]
 mod fuzz;
 
 use consort_transports::Address;
 
-use self::codec::{Reader, Wire, wire_enum};
 use super::group::Failure;
+use crate::codec::{Wire, wire_enum};
 use crate::recorder::Snapshot;
 use crate::report::evidence::Position;
 
@@ -84,9 +83,7 @@ pub fn decode(buffer: &mut Vec<u8>) -> Result<Option<(u64, Message)>, &'static s
     if buffer.len() < 4 + length {
         return Ok(None);
     }
-    let mut reader = Reader { rest: &buffer[4..4 + length] };
-    let message = <(u64, Message)>::take(&mut reader).filter(|_| reader.rest.is_empty());
-    let message = message.ok_or("a frame that cannot be read")?;
+    let message = Wire::whole(&buffer[4..4 + length]).map_err(|_| "a frame that cannot be read")?;
     buffer.drain(..4 + length);
     Ok(Some(message))
 }
