@@ -73,3 +73,33 @@ impl Readiness {
         ppoll(&mut polled, Some(TimeSpec::from_duration(limit)), None) != Ok(0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn bytes_room_and_nothing_else_end_a_sleep() {
+        let readiness = Readiness::default();
+        assert!(!readiness.sleep(Duration::ZERO) && readiness.descriptor().is_none(), "nothing is watched");
+        let [(mut one, mut peer), (other, _silent)] = [(); 2].map(|()| UnixStream::pair().expect("a pair"));
+        [&one, &other].into_iter().for_each(|stream| readiness.watch(stream.as_fd()));
+        assert!(!readiness.sleep(Duration::ZERO));
+        // A sleeper that has nothing but the set.
+        std::thread::scope(|threads| {
+            let sleeper = threads.spawn(|| readiness.sleep(Duration::from_secs(600)));
+            peer.write_all(&[1]).expect("a byte");
+            assert!(sleeper.join().expect("no panic"));
+        });
+        assert!(readiness.sleep(Duration::ZERO), "as long as it has not been taken in");
+        one.read_exact(&mut [0]).expect("the byte");
+        assert!(!readiness.sleep(Duration::ZERO));
+        readiness.watch_room(other.as_fd(), true);
+        assert!(readiness.sleep(Duration::ZERO));
+        readiness.watch_room(other.as_fd(), false);
+        assert!(!readiness.sleep(Duration::ZERO));
+    }
+}
