@@ -10,6 +10,7 @@ use consort_memory::sync::{
 };
 use consort_memory::{Held, Span, SpanMut};
 
+use super::drive::{Foreground, Queued, drive};
 use super::routes::ProcessRoutes;
 use crate::blocks::Blocks;
 use crate::call::{Call, Kind};
@@ -25,9 +26,6 @@ use crate::recorder::this_thread;
 use crate::ticket::Ticket;
 use crate::trace::Dumps;
 use crate::wait::{Policy, Waiter};
-
-/// How many turns in which something moved go by between two looks at the clock.
-pub(super) const MOVED_TURNS_PER_LOOK: u32 = 256;
 
 /// Shared by the communicator, its works and the control thread.
 pub(crate) struct Core {
@@ -62,11 +60,18 @@ impl Drop for Leave<'_> {
 }
 
 /// An operation that a panic leaves half done must not be followed by another.
-pub(super) struct FailOnPanic<'a>(pub(super) &'a Group);
+pub(super) struct FailOnPanic<'a>(&'a Core);
+
+impl FailOnPanic<'_> {
+    #[inline(always)]
+    pub(super) fn disarm(self) {
+        std::mem::forget(self);
+    }
+}
 
 impl Drop for FailOnPanic<'_> {
     fn drop(&mut self) {
-        self.0.fail(Error::internal("a panic within an operation"));
+        self.0.fail_half_done();
     }
 }
 
@@ -111,6 +116,27 @@ impl Core {
     /// Whether this process is a fork of the communicator's.
     pub(crate) fn is_forked(&self) -> bool {
         self.shared.fork.is_forked_child()
+    }
+
+    /// Runs a part of an operation, of which a panic fails the communicator.
+    #[inline(always)]
+    pub(super) fn guarded<T>(&self, run: impl FnOnce() -> T) -> T {
+        let guard = self.guard();
+        let result = run();
+        guard.disarm();
+        result
+    }
+
+    /// Until it is disarmed, a panic fails the communicator: of [`Core::guarded`] where a closure would not be inlined.
+    #[inline(always)]
+    pub(super) fn guard(&self) -> FailOnPanic<'_> {
+        FailOnPanic(self)
+    }
+
+    /// An operation is left half done, by a panic.
+    #[cold]
+    pub(super) fn fail_half_done(&self) {
+        self.group.fail(Error::internal("a panic within an operation"));
     }
 
     /// What every call asks first: may this process use it, does it still work. After a failure the answer comes
@@ -199,8 +225,23 @@ impl Core {
         timeout: Duration,
         buffers: Buffers<'_>,
     ) -> Result<u64> {
+        self.collective_on(None, call, blocks, timeout, buffers)
+    }
+
+    /// The same, by who has the engine already.
+    pub(super) fn collective_on(
+        &self,
+        owned: Option<Owned<'_>>,
+        call: Call,
+        blocks: Option<Blocks<'_>>,
+        timeout: Duration,
+        buffers: Buffers<'_>,
+    ) -> Result<u64> {
         self.planning.admit(&call)?;
-        let run = || self.collective_by(&mut self.acquire()?.engine, call, blocks, timeout, buffers);
+        let run = || {
+            let mut owned = owned.map_or_else(|| self.acquire(), Ok)?;
+            self.collective_by(&mut owned.engine, call, blocks, timeout, buffers)
+        };
         run().map_err(|error| self.told(error))
     }
 
@@ -246,8 +287,19 @@ impl Core {
 
     /// Messages to and from peers that the caller waits for, with buffers for each; they run side by side.
     pub(crate) fn exchange(&self, calls: &[Call], timeout: Duration, buffers: &[Buffers<'_>]) -> Result<()> {
+        self.exchange_on(None, calls, timeout, buffers)
+    }
+
+    /// The same, by who has the engine already.
+    pub(super) fn exchange_on(
+        &self,
+        owned: Option<Owned<'_>>,
+        calls: &[Call],
+        timeout: Duration,
+        buffers: &[Buffers<'_>],
+    ) -> Result<()> {
         let run = || {
-            let engine = &mut *self.acquire()?.engine;
+            let engine = &mut *owned.map_or_else(|| self.acquire(), Ok)?.engine;
             self.finish_queue(engine, timeout)?;
             let mut task = engine.take_task();
             task.prepare(timeout);
@@ -263,49 +315,15 @@ impl Core {
         mut task: Box<Task>,
         buffers: &[Buffers<'_>],
     ) -> Result<()> {
-        let guard = FailOnPanic(&self.group);
-        let result = self.drive_task(engine, &mut task, buffers);
-        std::mem::forget(guard);
+        // What was begun has sent.
+        engine.ring();
+        let mut foreground = Foreground { engine, task: &mut task, buffers };
+        let result = self.guarded(|| drive(self.policy.waiter(), &mut foreground));
         if result.is_err() {
             engine.leave_failed(&task);
         }
         engine.put_back(task);
         result
-    }
-
-    fn drive_task(&self, engine: &mut Engine, task: &mut Task, buffers: &[Buffers<'_>]) -> Result<()> {
-        let mut waiter = self.policy.waiter();
-        let mut turns = 0u32;
-        // What was begun has sent.
-        engine.ring();
-        loop {
-            match engine.turn(task, buffers)? {
-                Progress::Done => {
-                    engine.ring();
-                    return Ok(());
-                }
-                Progress::Moved => {
-                    waiter.moved();
-                    engine.ring();
-                    turns = turns.wrapping_add(1);
-                    // What trickles must meet the deadline too.
-                    if turns.is_multiple_of(MOVED_TURNS_PER_LOOK) {
-                        task.tend(engine, true);
-                    }
-                }
-                Progress::Blocked => {
-                    if waiter.is_eager() {
-                        task.glance();
-                    }
-                    let look = if engine.looks_are_calls() {
-                        waiter.pause_between_calls(|limit| engine.sleep(task, limit))
-                    } else {
-                        waiter.pause_by(|limit| engine.sleep(task, limit))
-                    };
-                    task.tend(engine, look);
-                }
-            }
-        }
     }
 
     /// Starts a collective that goes on by itself.
@@ -400,22 +418,13 @@ impl Core {
             return Ok(());
         }
         engine.hurry_queue(timeout);
-        self.drain_queue(engine);
+        self.drain_queue(engine)?;
         if self.group.has_failed() { Err(self.failure()) } else { Ok(()) }
     }
 
     /// Advances what is queued to its end.
-    fn drain_queue(&self, engine: &mut Engine) {
-        let mut waiter = self.policy.waiter();
-        while engine.queued() != 0 {
-            if self.advance_queue(engine) == Progress::Moved {
-                waiter.moved();
-            } else if engine.looks_are_calls() {
-                waiter.pause_between_calls(|limit| engine.sleep_queued(limit));
-            } else {
-                waiter.pause_by(|limit| engine.sleep_queued(limit));
-            }
-        }
+    fn drain_queue(&self, engine: &mut Engine) -> Result<()> {
+        drive(self.policy.waiter(), &mut Queued { core: self, engine })
     }
 
     /// Whether an operation is under way. From any thread.
@@ -459,7 +468,7 @@ impl Core {
                 owned => break owned?,
             }
         };
-        self.drain_queue(&mut owned.engine);
+        self.drain_queue(&mut owned.engine)?;
         Ok(owned)
     }
 

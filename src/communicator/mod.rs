@@ -3,13 +3,14 @@
 mod agree;
 mod binding;
 pub(crate) mod core;
+mod drive;
+mod fast_path;
 mod group;
 mod grow;
 mod health;
 mod join;
 mod observe;
 mod point;
-mod quick;
 pub(crate) mod routes;
 mod scaled;
 mod scope;
@@ -33,7 +34,6 @@ use consort_algorithms::catalogue::Algorithm;
 use consort_memory::{Span, SpanMut};
 
 pub(crate) use self::core::Core;
-use self::quick::Quick;
 pub use group::{Group, group};
 pub use health::WithTimeout;
 pub use scaled::Scaled;
@@ -189,27 +189,10 @@ impl Communicator {
     /// [`Error::InvalidArgument`] when the buffers do not fit the call; otherwise as the typed methods.
     pub fn execute(&self, call: &Call, input: Span<'_>, output: SpanMut<'_>) -> Result<()> {
         let buffers = Buffers { input, output };
-        if self.algorithm.is_none() {
-            match self.core.duo(call, self.timeout, &buffers) {
-                Quick::Done => return Ok(()),
-                Quick::Failed(error) => return Err(*error),
-                Quick::No => {}
-            }
+        if self.algorithm.is_some() {
+            return self.core.execute_fully(None, &self.with_own_algorithm(*call), self.timeout, &buffers);
         }
-        self.execute_fully(call, buffers)
-    }
-
-    #[inline(never)]
-    fn execute_fully(&self, call: &Call, buffers: Buffers<'_>) -> Result<()> {
-        self.core.check()?;
-        if self.algorithm.is_none()
-            && let Some(done) = self.core.at_once(call, self.timeout, buffers)
-        {
-            return done;
-        }
-        let Buffers { input, output } = buffers;
-        call.check(self.rank(), self.size(), input, output)?;
-        self.core.collective(self.with_own_algorithm(*call), None, self.timeout, buffers).map(drop)
+        self.core.execute(call, self.timeout, &buffers)
     }
 
     /// Returns when every rank has called it.
@@ -217,14 +200,9 @@ impl Communicator {
     /// # Errors
     /// As every collective: see [`Error`].
     pub fn barrier(&self) -> Result<()> {
-        self.core.check()?;
         let (input, mut output) = ([0u8; 1], [0u8; 1]);
         let buffers = Buffers { input: Span::of(&input), output: SpanMut::of(&mut output) };
-        let call = core::barrier_call();
-        if let Some(done) = self.core.at_once(&call, self.timeout, buffers) {
-            return done;
-        }
-        self.core.collective(call, None, self.timeout, buffers).map(drop)
+        self.core.execute(&core::barrier_call(), self.timeout, &buffers)
     }
 }
 

@@ -4,7 +4,6 @@ use consort_kernels::{DataType, Element};
 use consort_memory::{Span, SpanMut};
 
 use super::Communicator;
-use super::quick::Quick;
 use crate::Rank;
 use crate::call::{Call, Kind};
 use crate::engine::Buffers;
@@ -71,11 +70,7 @@ impl Communicator {
         let (shift, rest) = (data_type.size().trailing_zeros(), bytes & (data_type.size() - 1));
         if peer < self.size() && peer != self.rank() && rest == 0 {
             let call = Call::new(kind, data_type, None, peer, bytes >> shift);
-            match self.core().message(&call, self.timeout(), &buffers) {
-                Quick::Done => return Ok(()),
-                Quick::Failed(error) => return Err(*error),
-                Quick::No => {}
-            }
+            return self.core().message(&call, self.timeout(), &buffers);
         }
         self.to_or_from_fully(kind, data_type, peer, buffers)
     }

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use super::Core;
-use super::core::{FailOnPanic, Owned};
+use super::core::Owned;
+use super::drive::{Driven, drive};
 use crate::blocks::Blocks;
 use crate::call::Call;
 use crate::control::process::{Process, Unattended};
@@ -65,14 +66,26 @@ pub(crate) fn enqueue(batches: Vec<Batch<'_>>, made: impl FnOnce()) -> Result<Ve
         owned.push(batch.core.acquire()?);
     }
     let Some(first) = batches.first() else { return Ok(Vec::new()) };
-    let mut waiter = first.core.waiter();
+    let waiter = first.core.waiter();
     let members = batches.into_iter().zip(owned).map(|(batch, owned)| Some(Member::new(batch, owned)));
-    let mut members: Vec<Option<Member<'_>>> = members.collect();
+    let mut members =
+        Members { tickets: Vec::with_capacity(members.len()), all: members.collect(), failed: None };
     made();
-    let (mut tickets, mut failed) = (Vec::with_capacity(members.len()), None);
-    while members.iter().any(Option::is_some) {
+    drive(waiter, &mut members)?;
+    members.failed.map_or(Ok(members.tickets), Err)
+}
+
+/// The batches that are not in their streams yet, and what became of the others.
+struct Members<'a> {
+    all: Vec<Option<Member<'a>>>,
+    tickets: Vec<Arc<Ticket>>,
+    failed: Option<Error>,
+}
+
+impl Driven for Members<'_> {
+    fn turn(&mut self) -> Result<Progress> {
         let mut moved = false;
-        for place in &mut members {
+        for place in &mut self.all {
             let Some(member) = place else { continue };
             moved |= member.result.is_none() && member.turn();
             if member.result.is_none() {
@@ -82,24 +95,31 @@ pub(crate) fn enqueue(batches: Vec<Batch<'_>>, made: impl FnOnce()) -> Result<Ve
             let Some(member) = place.take() else { continue };
             let (core, ticket) = (member.core, member.ticket.clone());
             match member.leave() {
-                Ok(()) => tickets.push(ticket),
-                Err(error) => failed = failed.or(Some(core.told(error))),
+                Ok(()) => self.tickets.push(ticket),
+                Err(error) => self.failed = self.failed.take().or(Some(core.told(error))),
             }
         }
-        if moved {
-            waiter.moved();
-        } else if members.iter().any(Option::is_some) {
-            let look = waiter.pause();
-            members.iter_mut().flatten().for_each(|member| member.tend(look));
-        }
+        Ok(match (self.all.iter().any(Option::is_some), moved) {
+            (false, _) => Progress::Done,
+            (true, true) => Progress::Moved,
+            (true, false) => Progress::Blocked,
+        })
     }
-    failed.map_or(Ok(tickets), Err)
+
+    fn tend(&mut self, look: bool) {
+        self.all.iter_mut().flatten().for_each(|member| member.tend(look));
+    }
 }
 
 impl<'a> Member<'a> {
-    fn new(batch: Batch<'a>, mut owned: Owned<'a>) -> Self {
+    fn new(batch: Batch<'a>, owned: Owned<'a>) -> Self {
+        let core = batch.core;
+        core.guarded(|| Self::begin(batch, owned))
+    }
+
+    /// Makes what runs the calls.
+    fn begin(batch: Batch<'a>, mut owned: Owned<'a>) -> Self {
         let Batch { core, process, timeout, in_turn, calls } = batch;
-        let guard = FailOnPanic(&core.group);
         let engine = &mut *owned.engine;
         // Of what is over meanwhile nothing has to be kept.
         core.advance_queue(engine);
@@ -132,24 +152,20 @@ impl<'a> Member<'a> {
         if result.is_none() && task.is_enqueued() {
             result = Some(Ok(()));
         }
-        std::mem::forget(guard);
         Member { core, process, in_turn, owned, task: Some(task), memory, ticket, is_done: false, result }
     }
 
     /// Goes on as far as it can; whether anything moved.
     fn turn(&mut self) -> bool {
         let Some(task) = &mut self.task else { return false };
-        let guard = FailOnPanic(&self.core.group);
         let engine = &mut *self.owned.engine;
         if self.in_turn && !task.is_enqueued() && engine.queued() > 0 {
-            std::mem::forget(guard);
-            return self.core.advance_queue(engine) == Progress::Moved;
+            return self.core.guarded(|| self.core.advance_queue(engine)) == Progress::Moved;
         }
-        let turn = {
+        let turn = self.core.guarded(|| {
             let buffers: Vec<Buffers<'_>> = self.memory.iter().map(Memory::buffers).collect();
             engine.turn(task, &buffers)
-        };
-        std::mem::forget(guard);
+        });
         match turn {
             Ok(Progress::Done) => {
                 self.is_done = true;

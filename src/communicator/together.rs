@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use consort_memory::{Span, SpanMut};
 
-use super::core::{FailOnPanic, MOVED_TURNS_PER_LOOK, Owned};
+use super::core::Owned;
+use super::drive::{Driven, drive};
 use super::{Communicator, Core};
 use crate::blocks::Blocks;
 use crate::call::{Call, Kind};
@@ -91,74 +92,84 @@ struct Member<'a> {
     buffers: Vec<Buffers<'a>>,
     /// None while what was started before is not over, and when all is over.
     task: Option<Box<Task>>,
-    /// A panic must leave no communicator with half an operation.
-    guard: Option<FailOnPanic<'a>>,
     result: Option<Result<()>>,
 }
 
 /// Runs all calls; the first error.
 pub(super) fn run(bundles: &[Bundle<'_>]) -> Result<()> {
     bundles.iter().try_for_each(Bundle::check_own)?;
-    let mut members = Vec::with_capacity(bundles.len());
-    for bundle in bundles {
-        let owned = bundle.core.acquire()?;
-        let buffers = bundle.entries.iter().map(|entry| entry.buffers).collect();
-        members.push(Member { bundle, owned, buffers, task: None, guard: None, result: None });
-    }
-    members.iter_mut().for_each(Member::begin);
-    let failed = drive(&mut members);
-    drop(members);
+    let Some(first) = bundles.first() else { return Ok(()) };
+    let owned = bundles.iter().map(|bundle| bundle.core.acquire()).collect::<Result<Vec<_>>>()?;
+    let member = |(bundle, owned): (_, _)| Member::new(bundle, owned);
+    let all = bundles.iter().zip(owned).map(member).collect();
+    let mut members = Members { all, failed: None, patience: None };
+    let driven = drive(first.core.waiter(), &mut members);
+    // The engines are given back first.
+    let Members { all, failed, .. } = members;
+    drop(all);
     match failed {
         Some((core, error)) => Err(core.told(error)),
-        None => Ok(()),
+        None => driven,
     }
 }
 
-/// Gives each its turn until all are over; the first error, with where it was.
-fn drive<'a>(members: &mut [Member<'a>]) -> Option<(&'a Core, Error)> {
-    let mut waiter = members.first()?.bundle.core.waiter();
-    let mut failed: Option<(&Core, Error)> = None;
-    let mut patience: Option<Instant> = None;
-    let mut turns = 0u32;
-    loop {
+/// All communicators of a group, and the first of them that failed.
+struct Members<'a> {
+    all: Vec<Member<'a>>,
+    failed: Option<(&'a Core, Error)>,
+    /// When the others are ended too.
+    patience: Option<Instant>,
+}
+
+impl Driven for Members<'_> {
+    /// Gives each its turn until all are over.
+    fn turn(&mut self) -> Result<Progress> {
         let (mut moved, mut over) = (false, true);
-        for member in members.iter_mut().filter(|member| member.result.is_none()) {
+        for member in self.all.iter_mut().filter(|member| member.result.is_none()) {
             moved |= member.turn() != Progress::Blocked;
             match &member.result {
-                Some(Err(error)) if failed.is_none() => failed = Some((member.bundle.core, error.clone())),
+                Some(Err(error)) if self.failed.is_none() => {
+                    self.failed = Some((member.bundle.core, error.clone()));
+                }
                 Some(_) => {}
                 None => over = false,
             }
         }
-        if over {
-            return failed;
-        }
-        let look = if moved {
-            waiter.moved();
-            turns = turns.wrapping_add(1);
-            turns.is_multiple_of(MOVED_TURNS_PER_LOOK)
-        } else {
-            waiter.pause()
-        };
-        if look || !moved {
-            members.iter_mut().for_each(|member| member.tend(look));
-        }
-        if let Some((core, error)) = failed.as_ref().filter(|_| look) {
+        Ok(match (over, moved) {
+            (true, _) => Progress::Done,
+            (_, true) => Progress::Moved,
+            (_, false) => Progress::Blocked,
+        })
+    }
+
+    fn tend(&mut self, look: bool) {
+        self.all.iter_mut().for_each(|member| member.tend(look));
+        if let Some((core, error)) = self.failed.as_ref().filter(|_| look) {
             let now = core.group.clock().now();
-            if now >= *patience.get_or_insert(now + GRACE) {
-                members.iter().for_each(|member| member.abort(error));
+            if now >= *self.patience.get_or_insert(now + GRACE) {
+                self.all.iter().for_each(|member| member.abort(error));
             }
         }
     }
 }
 
-impl Member<'_> {
-    /// What was started before is waited for now.
-    fn begin(&mut self) {
-        self.guard = Some(FailOnPanic(&self.bundle.core.group));
-        if self.owned.engine.queued() > 0 {
-            self.owned.engine.hurry_queue(self.bundle.timeout);
+impl Drop for Member<'_> {
+    fn drop(&mut self) {
+        // A panic, in this communicator's turn or another's, leaves none with half an operation.
+        if self.result.is_none() {
+            self.bundle.core.fail_half_done();
         }
+    }
+}
+
+impl<'a> Member<'a> {
+    /// What was started before is waited for now.
+    fn new(bundle: &'a Bundle<'a>, mut owned: Owned<'a>) -> Self {
+        if owned.engine.queued() > 0 {
+            owned.engine.hurry_queue(bundle.timeout);
+        }
+        let buffers = bundle.entries.iter().map(|entry| entry.buffers).collect();
+        Member { bundle, owned, buffers, task: None, result: None }
     }
 
     /// Enters all calls.
@@ -209,7 +220,6 @@ impl Member<'_> {
     }
 
     fn end(&mut self, result: Result<()>) {
-        std::mem::forget(self.guard.take());
         self.result = Some(result);
     }
 

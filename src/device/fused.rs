@@ -425,23 +425,17 @@ impl Jobs {
     fn add(&mut self, call: &Call, posts: &[Post], ranks: u32) -> Result<()> {
         let collective = call.kind.collective();
         let size = if call.kind.is_message() { 2 } else { ranks };
-        // Ranks of a plan are counted from the root; the fold begins at rank 0 all the same.
-        let first = if call.kind == Kind::Reduce { (ranks - call.root) % ranks } else { 0 };
-        let Some(plans) = plans(collective, size, first) else {
+        let Some(plans) = plans(collective, size, call.first_folded(ranks)) else {
             return Err(Error::internal(format!("no mapped plan for {collective} over {size} ranks")));
         };
         let of = |relative: Relative| match call.kind.is_message() {
             true => relative.0,
             false => (relative.0 + call.root) % ranks,
         };
-        let equal = plans[0].partition.extents(call.count, call.data_type.size());
+        let equal = call.extents(plans[0].partition, ranks);
         let extents: Vec<Extents<'_>> = (0u32..)
             .zip(posts)
-            .map(|(rank, post)| match call.kind {
-                Kind::Gather | Kind::Scatter => equal.from_root(call.root, ranks),
-                kind if kind.varies() => equal.of_blocks(&post.blocks, rank),
-                _ => equal,
-            })
+            .map(|(rank, post)| if call.kind.varies() { equal.of_blocks(&post.blocks, rank) } else { equal })
             .collect();
         for plan in plans.iter() {
             let Some(folds) = folds(plan) else {
@@ -514,9 +508,5 @@ fn piece(
 
 /// How a call folds; none where it only moves.
 pub(super) fn reducer(call: &Call, ranks: u32) -> Option<Reducer> {
-    match (call.scalar, call.op) {
-        (Some(scalar), _) => Some(Reducer::pre_mul_sum(scalar)),
-        (None, Some(op)) => Some(Reducer::new(call.data_type, op, ranks)),
-        (None, None) => None,
-    }
+    (call.scalar.is_some() || call.op.is_some()).then(|| call.reducer(ranks))
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use consort_algorithms::plan::{Action, CounterRole, Plan, Position, Region, Step};
-use consort_kernels::{DataType, ReduceOp, Reducer, Scalar, Source, Store, Target, copy};
+use consort_kernels::{Reducer, Source, Store, Target, copy};
 use consort_memory::{Counter, Span, SpanMut};
 use consort_transports::{Capabilities, Connection, CounterKind, PeerState, Property, TransportError};
 
@@ -109,7 +109,7 @@ impl Bound {
         keys: &[Key],
         numbers: &[usize],
     ) -> Result<Self> {
-        let Shape { data_type, op, scalar, ranks, slot_bytes, streaming, bearings, channel_base } = shape;
+        let Shape { reducer, slot_bytes, streaming, bearings, channel_base } = shape;
         let foreign =
             |what: &str| Error::internal(format!("a plan with {what} cannot be bound by this version"));
         let link = |peer: consort_algorithms::Rank, channel: consort_algorithms::Channel| -> Result<usize> {
@@ -155,20 +155,7 @@ impl Bound {
             _ => None,
         });
         let flushed = flushed.collect();
-        let bound = Bound {
-            plan,
-            path,
-            slot_bytes,
-            bearings,
-            streaming,
-            reducer: match scalar {
-                Some(scalar) => Reducer::pre_mul_sum(scalar),
-                None => Reducer::new(data_type, op.unwrap_or(ReduceOp::Sum), ranks),
-            },
-            memory,
-            counters,
-            flushed,
-        };
+        let bound = Bound { plan, path, slot_bytes, bearings, streaming, reducer, memory, counters, flushed };
         bound.check().map_err(foreign)?;
         if let Some((link, property)) = bound.lacking(links) {
             let (from, to) = (bearings.rank(bound.plan.rank), links.peer(link));
@@ -343,10 +330,7 @@ impl Bound {
 /// What binding depends on besides the plan.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
-    pub(crate) data_type: DataType,
-    pub(crate) op: Option<ReduceOp>,
-    pub(crate) scalar: Option<Scalar>,
-    pub(crate) ranks: u32,
+    pub(crate) reducer: Reducer,
     pub(crate) slot_bytes: usize,
     pub(crate) streaming: bool,
     pub(crate) bearings: Bearings,

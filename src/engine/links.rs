@@ -21,7 +21,7 @@ use super::routes::Routes;
 use crate::Rank;
 use crate::control::group::Group;
 use crate::control::wire::Message;
-use crate::eager::point_to_point;
+use crate::eager;
 use crate::error::{Error, Result};
 use crate::planner::mailbox_bytes;
 use crate::report::evidence::Want;
@@ -219,7 +219,7 @@ impl Links {
                             let error = TransportError::Protocol { transport: connection.transport(), what };
                             return Err(Broken { peer: rank, error });
                         }
-                        if channel == point_to_point::CHANNEL {
+                        if channel == eager::MESSAGES_CHANNEL {
                             let what = "its mailbox for messages is not as long as agreed";
                             let transport = connection.transport();
                             let wrong = TransportError::Protocol { transport, what };

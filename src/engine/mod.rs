@@ -6,6 +6,7 @@
 //! system call. Nothing here waits: waiting is [`crate::communicator`]'s and the control thread's.
 
 mod bound;
+mod compiled;
 pub(crate) mod discarded;
 mod executor;
 #[cfg(test)]
@@ -39,10 +40,11 @@ use crate::call::{Call, Kind};
 use crate::control::group::Group;
 use crate::error::{Error, Result};
 use crate::options::Settings;
-use crate::planner::{Cache, Choices, Machine, Planner};
+use crate::planner::{Machine, Planner};
 use crate::ticket::Ticket;
 use crate::wait::NAP_MIN;
-use bound::{Bound, Broken};
+use bound::Broken;
+use compiled::Operations;
 use links::{Links, Wanted};
 use packets::Packets;
 use routes::Routes;
@@ -65,8 +67,7 @@ pub(crate) struct Engine {
     peer_memory: PeerMemory,
     tuner: StoreTuner,
     planner: Arc<Planner>,
-    choices: Choices,
-    cache: Cache<Bound>,
+    operations: Operations,
     scratch: Vec<u8>,
     /// Collectives entered so far.
     sequence: u64,
@@ -167,17 +168,16 @@ impl Engine {
         planner: Arc<Planner>,
     ) -> Self {
         let size = group.size() as usize;
-        let choices = Choices::new(planner.planning(Machine::of(group.infos()), &settings));
+        let planning = planner.planning(Machine::of(group.infos()), &settings);
         Engine {
             settings,
             links: Links::new(routes),
             packets: Packets::default(),
             peer_memory: PeerMemory::default(),
             tuner: StoreTuner::new(group.rank == 0),
+            operations: Operations::new(planning, group.rank, group.size()),
             group,
-            choices,
             planner,
-            cache: Cache::new(),
             scratch: Vec::new(),
             sequence: 0,
             history: 0,
@@ -441,7 +441,7 @@ impl Engine {
         self.wanted.clear();
         self.packets = Packets::default();
         self.peer_memory = PeerMemory::default();
-        self.cache = Cache::new();
+        self.operations.clear();
         self.scratch = Vec::new();
         self.foreground = None;
     }
@@ -450,9 +450,7 @@ impl Engine {
     pub(crate) fn memory_bytes(&self) -> usize {
         let records = self.group.recorder.memory_bytes();
         let tables = size_of::<Self>() + size_of_val(&*self.group) + size_of_val(&*self.pairs) + records;
-        let bound: usize = self.cache.values().map(|bound| bound.memory_bytes()).sum();
-        let plans =
-            self.choices.memory_bytes() + self.cache.table_bytes() + bound + self.planner.memory_bytes();
+        let plans = self.operations.memory_bytes() + self.planner.memory_bytes();
         let queue = self.queue.capacity() * size_of::<Queued>();
         let queue = queue + self.foreground.as_ref().map_or(0, |task| task.memory_bytes());
         let packets = self.packets.memory_bytes() + self.peer_memory.memory_bytes();

@@ -7,8 +7,6 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use consort_kernels::Reducer;
-
 use super::executor::Progress;
 use super::links::{Links, Overdue, Wanted};
 use super::packets::{Exchange, Packets};
@@ -87,7 +85,7 @@ fn lane(call: &Call) -> usize {
 impl Task {
     /// Makes ready for requests that must all end within `timeout`; see [`Task::push`].
     pub(crate) fn prepare(&mut self, timeout: Duration) {
-        for request in self.parts[..self.count].iter().filter_map(Part::asked) {
+        for request in self.parts[..self.count].iter().map(Part::asked) {
             self.tails[lane(&request.call)] = 0;
         }
         self.count = 0;
@@ -104,21 +102,20 @@ impl Task {
         if self.tails.len() <= lane {
             self.tails.resize(lane + 1, 0);
         }
-        if self.parts.len() == self.count {
-            self.parts.push(Part::default());
-        }
         let after = (self.tails[lane] as usize).checked_sub(1);
-        self.parts[self.count].prepare(request, blocks, after);
-        self.parts[self.count].watch(None);
+        match self.parts.get_mut(self.count) {
+            Some(part) => part.prepare(request, blocks, after),
+            None => self.parts.push(Part::new(request, blocks, after)),
+        }
         self.live.push(self.count as u32);
         self.count += 1;
         self.tails[lane] = self.count as u32;
     }
 
     /// A request whose messages are on their way.
-    pub(crate) fn push_begun(&mut self, request: Request, exchange: Exchange, reducer: Reducer) {
+    pub(crate) fn push_begun(&mut self, request: Request, exchange: Exchange) {
         self.push(request, None);
-        self.parts[self.count - 1].adopt(exchange, reducer);
+        self.parts[self.count - 1].adopt(exchange);
     }
 
     /// A message of which so many bytes have gone.
@@ -140,7 +137,7 @@ impl Task {
             // What comes after what is the stream's.
             part.after = None;
         }
-        part.watch(Some(watched));
+        part.watch(watched);
     }
 
     /// Whether some of it runs in a stream.
@@ -188,7 +185,7 @@ impl Task {
 
     /// The first request that is not over; the first of all where they are.
     pub(super) fn request(&self) -> Option<Request> {
-        let asked = || self.parts[..self.count].iter().filter_map(Part::asked);
+        let asked = || self.parts[..self.count].iter().map(Part::asked);
         self.requests().chain(asked()).next().copied()
     }
 
@@ -285,7 +282,7 @@ impl Task {
             part.blocked(links, &mut all);
             all.iter().any(|blocked| blocked.drained && blocked.peer == peer)
         };
-        self.parts[..self.count].iter().filter(waits).filter_map(Part::asked)
+        self.parts[..self.count].iter().filter(waits).map(Part::asked)
     }
 
     /// Looks a few times at what a single request waits for. Nothing else may have to move meanwhile.
@@ -300,7 +297,7 @@ impl Task {
     /// comes first: it is what most others wait for.
     pub(crate) fn standing(&self, engine: &Engine) -> Option<(u64, Stuck, Vec<Traffic>)> {
         let parts = || self.parts[..self.count].iter();
-        let is_message = |part: &&Part| part.asked().is_some_and(|request| request.call.kind.is_message());
+        let is_message = |part: &&Part| part.asked().call.kind.is_message();
         let collectives = parts().filter(|part| !is_message(part));
         collectives.chain(parts().filter(is_message)).find_map(|part| part.standing(engine))
     }

@@ -1,19 +1,16 @@
 //! Which program runs a call, how long its slots are, and which links it uses.
 //!
-//! Invariant: a choice is made once per kind of call and size class, and found again without a lock or an
-//! allocation. It is the same on all ranks because [`Planning`] is. Absent: prices.
-
-use std::collections::HashMap;
-use std::sync::Arc;
+//! Invariant: a choice is the same on all ranks because [`Planning`] is. Absent: prices, and the memory of choices
+//! (`engine::compiled`).
 
 use consort_algorithms::Collective;
 use consort_algorithms::catalogue::Algorithm;
 
 use super::Program;
 use super::planning::{Chosen, MESSAGE_SLICE_BYTES, Planning, WIDE_SLOT_BYTES_MAX, size_class};
-use crate::call::{Call, Kind};
-use crate::eager::{MESSAGE_BYTES_MAX, Moves, point_to_point};
-use crate::error::{Error, Result};
+use crate::call::Call;
+use crate::eager::{self, MESSAGE_BYTES_MAX, Moves, point_to_point};
+use crate::error::Result;
 use crate::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS};
 
 /// Channels of links with few peers and long slots; those of the others follow. Programs that are used side by
@@ -40,8 +37,6 @@ pub(crate) struct Choice {
     pub(crate) streaming: bool,
     /// The first of the channels that its links use.
     pub(crate) channel_base: u16,
-    /// A small number for the algorithm.
-    pub(crate) id: u16,
     /// Whether it is run in messages that carry their flag, where all ranks can.
     pub(crate) packets: bool,
     /// Whether ranks that share memory meet before it, and agree how its bytes cross.
@@ -50,118 +45,56 @@ pub(crate) struct Choice {
     pub(crate) mapped: bool,
 }
 
-/// The choices of one communicator.
-pub(crate) struct Choices {
-    pub(crate) planning: Arc<Planning>,
-    /// By kind of call and size class.
-    known: Vec<Option<Box<Classes>>>,
-    /// Of calls that name their algorithm, by size class.
-    named: HashMap<(Kind, Algorithm, usize), Choice>,
-    algorithms: Vec<Algorithm>,
-}
-
-type Classes = [Option<Choice>; 64];
-
-impl Choices {
-    pub(crate) fn new(planning: Arc<Planning>) -> Self {
-        Choices { planning, known: Vec::new(), named: HashMap::new(), algorithms: Vec::new() }
+impl Choice {
+    /// The size class of a call, on which its choice depends, and whether its outputs are written past the caches.
+    #[inline]
+    pub(crate) fn class_of(call: &Call, ranks: u32) -> (u32, bool) {
+        // Calls that are too long for any memory are looked up too, before they are refused.
+        let block_bytes = call.count.saturating_mul(call.data_type.size());
+        let collective = call.kind.collective();
+        let blocks = collective.output_blocks(ranks).max(collective.input_blocks(ranks)) as usize;
+        let streaming = block_bytes.saturating_mul(blocks) >= STREAMING_BYTES_MIN;
+        (size_class(block_bytes as u64).trailing_zeros(), streaming)
     }
 
-    /// The choice for a call.
+    /// What is chosen for a call. Made once for each shape of call, as prices are dear.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] that lists what is possible, when the restriction leaves nothing.
-    #[inline]
-    pub(crate) fn choose(&mut self, call: &Call) -> Result<Choice> {
-        let block_bytes = call.count * call.data_type.size();
-        let class = size_class(block_bytes as u64).trailing_zeros() as usize;
-        let known = match call.algorithm {
-            None => self.known.get(call.kind as usize).and_then(Option::as_ref).and_then(|of| of[class]),
-            Some(algorithm) => self.named.get(&(call.kind, algorithm, class)).copied(),
-        };
-        let choice = match known {
-            Some(choice) => choice,
-            None => self.make(call, class)?,
-        };
-        let Program { collective, ranks, .. } = choice.program;
-        let blocks = collective.output_blocks(ranks).max(collective.input_blocks(ranks)) as usize;
-        let choice = Choice { streaming: block_bytes * blocks >= STREAMING_BYTES_MIN, ..choice };
-        match choice.program.algorithm {
-            Algorithm::Direct { first: 0 } if call.root != 0 && call.kind == Kind::Reduce => {
-                self.beginning_at_rank_zero(choice, call)
-            }
-            _ => Ok(choice),
-        }
-    }
-
-    /// Ranks of a plan are counted from the root; the fold begins at rank 0 all the same.
-    #[cold]
-    fn beginning_at_rank_zero(&mut self, choice: Choice, call: &Call) -> Result<Choice> {
-        let first = choice.program.ranks - call.root;
-        let program = Program { algorithm: Algorithm::Direct { first }, ..choice.program };
-        Ok(Choice { program, id: self.number(program.algorithm)?, ..choice })
-    }
-
-    #[cold]
-    fn make(&mut self, call: &Call, class: usize) -> Result<Choice> {
-        let (collective, bytes) = (call.kind.collective(), 1u64 << class);
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) that lists what is possible, when the restriction leaves
+    /// nothing.
+    pub(crate) fn of(planning: &Planning, call: &Call) -> Result<Self> {
+        let collective = call.kind.collective();
+        let ranks = if collective == Collective::SendReceive { 2 } else { planning.ranks() };
+        let (class, streaming) = Self::class_of(call, ranks);
+        let bytes = 1u64 << class;
         let chosen = match call.algorithm {
-            None if call.kind.is_own() => self.planning.choose_freely(collective, bytes),
-            None => self.planning.choose(collective, bytes)?,
-            Some(algorithm) => self.planning.demand(algorithm, collective, bytes)?,
+            None if call.kind.is_own() => planning.choose_freely(collective, bytes),
+            None => planning.choose(collective, bytes)?,
+            Some(algorithm) => planning.demand(algorithm, collective, bytes)?,
         };
         let Chosen { algorithm, slot_bytes, short, packets, meets, mapped } = chosen;
-        let ranks = if collective == Collective::SendReceive { 2 } else { self.planning.ranks() };
         // Where it takes no mapped buffers there is only the way to be found.
         let is_worth_it = call.algorithm.is_none() || bytes > MESSAGE_BYTES_MAX as u64;
-        let choice = Choice {
+        let channel_base = match algorithm {
+            Algorithm::Pair => PAIR_CHANNELS,
+            _ if short && planning.by_messages() => MESSAGE_CHANNELS,
+            _ if short => SHORT_CHANNELS,
+            _ if planning.longest_slot(algorithm) == SLOT_BYTES_MAX => LONG_CHANNELS,
+            _ => WIDE_CHANNELS,
+        };
+        let algorithm = match algorithm {
+            Algorithm::Direct { first: 0 } => Algorithm::Direct { first: call.first_folded(ranks) },
+            algorithm => algorithm,
+        };
+        Ok(Choice {
             program: Program { collective, ranks, algorithm },
             slot_bytes,
-            streaming: false,
-            channel_base: match algorithm {
-                Algorithm::Pair => PAIR_CHANNELS,
-                _ if short && self.planning.by_messages() => MESSAGE_CHANNELS,
-                _ if short => SHORT_CHANNELS,
-                _ if self.planning.longest_slot(algorithm) == SLOT_BYTES_MAX => LONG_CHANNELS,
-                _ => WIDE_CHANNELS,
-            },
-            id: self.number(algorithm)?,
+            streaming,
+            channel_base,
             packets: packets && Moves::are_defined(call.kind),
             meets: meets && Moves::are_defined(call.kind) && is_worth_it,
             mapped: mapped && call.algorithm.is_none(),
-        };
-        if call.algorithm.is_some() {
-            self.named.insert((call.kind, algorithm, class), choice);
-        } else {
-            let kind = call.kind as usize;
-            if self.known.len() <= kind {
-                self.known.resize_with(kind + 1, || None);
-            }
-            self.known[kind].get_or_insert_with(|| Box::new([None; 64]))[class] = Some(choice);
-        }
-        Ok(choice)
-    }
-
-    fn number(&mut self, algorithm: Algorithm) -> Result<u16> {
-        if let Some(at) = self.algorithms.iter().position(|known| *known == algorithm) {
-            return Ok(at as u16);
-        }
-        self.algorithms.push(algorithm);
-        let id = self.algorithms.len() - 1;
-        if id >= super::cache::ALGORITHMS_MAX {
-            return Err(Error::internal("too many algorithms in one communicator"));
-        }
-        Ok(id as u16)
-    }
-
-    /// Bytes of the tables.
-    pub(crate) fn memory_bytes(&self) -> usize {
-        let classes = self.known.iter().flatten().count() * size_of::<Classes>();
-        let named = self.named.capacity() * size_of::<((Kind, Algorithm, usize), Choice)>();
-        classes
-            + named
-            + self.known.capacity() * size_of::<usize>()
-            + self.algorithms.capacity() * size_of::<Algorithm>()
+        })
     }
 }
 
@@ -172,7 +105,7 @@ pub(crate) fn has_one_length(channel: u16) -> bool {
 
 /// Bytes of each side's mailbox on a channel.
 pub(crate) fn mailbox_bytes(channel: u16) -> usize {
-    if channel == point_to_point::CHANNEL {
+    if channel == eager::MESSAGES_CHANNEL {
         return point_to_point::MAILBOX_BYTES;
     }
     let slot_bytes = match channel {

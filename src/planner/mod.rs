@@ -5,7 +5,6 @@
 //! store to the peers that this one can; or, among many like ranks, by their symmetry. What a rank of a mixed job
 //! fuses otherwise than this one is proved on that rank.
 
-mod cache;
 mod choice;
 mod explain;
 mod machine;
@@ -23,12 +22,12 @@ use consort_algorithms::{
 };
 use consort_memory::sync::{AtomicBool, Ordering};
 
-pub(crate) use cache::{Cache, CacheKey};
-pub(crate) use choice::{Choice, Choices, has_one_length, mailbox_bytes};
+pub(crate) use choice::{Choice, has_one_length, mailbox_bytes};
 pub use explain::{Candidate, Explanation, Origin};
 pub(crate) use machine::Machine;
 pub use planning::Planning;
 
+use crate::eager::Moves;
 use crate::error::{Error, Result};
 use crate::options::{SLOTS, Settings};
 
@@ -47,6 +46,8 @@ pub(crate) struct Program {
 #[derive(Default)]
 pub(crate) struct Planner {
     proved: Mutex<HashMap<Key, Proved>>,
+    /// The moves of all ranks of programs that are direct exchanges, of proved schedules too.
+    direct: Mutex<HashMap<Program, Arc<[Moves]>>>,
     /// What the process's communicators choose by, shared by those that are alike.
     plannings: Mutex<HashMap<u64, Weak<Planning>>>,
     /// Whether the process has many ranks of a job: then each proof is kept for all of them.
@@ -89,7 +90,9 @@ impl Planner {
                 + size_of_val(&**regions)
                 + size_of_val(&**counters)
         };
-        self.proved().values().map(bytes).sum()
+        let direct = self.direct.lock().unwrap_or_else(PoisonError::into_inner);
+        let moves = direct.values().map(|moves| moves.iter().map(Moves::memory_bytes).sum::<usize>());
+        self.proved().values().map(bytes).sum::<usize>() + moves.sum::<usize>()
     }
 
     /// The process has many ranks of one job.
@@ -164,6 +167,27 @@ impl Planner {
             self.proved().insert(key, plan.clone());
         }
         Ok(plan)
+    }
+
+    /// The moves of the ranks of a program that is a direct exchange, from the root on: those of its schedule, which is
+    /// proved first.
+    pub(crate) fn direct(&self, program: Program) -> Result<Arc<[Moves]>> {
+        let known = || self.direct.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(moves) = known().get(&program) {
+            return Ok(moves.clone());
+        }
+        let refused = |what: String| {
+            let Program { collective, algorithm, .. } = program;
+            Error::internal(format!("the direct exchange of {collective} by {algorithm} was refused: {what}"))
+        };
+        let schedule = program.algorithm.schedule(program.collective, program.ranks);
+        let lowered = lower_all(&schedule, &LowerOptions { slots: SLOTS })
+            .map_err(|error| refused(error.to_string()))?;
+        verify(&lowered).map_err(|refusal| refused(refusal.to_string()))?;
+        let moves = Moves::of(&schedule).ok_or_else(|| refused("its schedule is none".into()))?;
+        let moves: Arc<[Moves]> = moves.into();
+        known().insert(program, moves.clone());
+        Ok(moves)
     }
 
     /// The plan of one among many ranks that are alike, proved by that.

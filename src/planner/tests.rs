@@ -10,7 +10,7 @@ use consort_algorithms::catalogue::{Algorithm, Family};
 use consort_kernels::{DataType, ReduceOp};
 
 use super::planning::size_class;
-use super::{Choices, Machine, Origin, Planner, Planning, Program};
+use super::{Choice, Machine, Origin, Planner, Planning, Program};
 use crate::call::Call;
 use crate::options::{Determinism, Tuning, TuningLine, digest};
 use crate::options::{Options, SLOT_BYTES_MIN, Settings};
@@ -107,11 +107,10 @@ fn invariant_bits_leave_one_order_of_folding() {
     }
     let call = |root| Call::reduce(DataType::Float32, ReduceOp::Sum, 4, root);
     let invariant = settings(|options| options.determinism(Determinism::Invariant));
-    let mut choices = Choices::new(planning(5, &invariant).into());
-    let first =
-        |choices: &mut Choices, root| choices.choose(&call(root)).expect("a choice").program.algorithm;
-    assert_eq!(first(&mut choices, 0), Algorithm::Direct { first: 0 });
-    assert_eq!(first(&mut choices, 2), Algorithm::Direct { first: 3 });
+    let planning = planning(5, &invariant);
+    let first = |root| Choice::of(&planning, &call(root)).expect("a choice").program.algorithm;
+    assert_eq!(first(0), Algorithm::Direct { first: 0 });
+    assert_eq!(first(2), Algorithm::Direct { first: 3 });
 }
 
 fn table(planning: &Planning, algorithm: Algorithm, fold_hash: u64) -> Tuning {
@@ -168,16 +167,15 @@ fn what_choices_depend_on_is_in_the_key() {
 #[test]
 fn sizes_of_a_class_share_a_choice_and_calls_may_name_theirs() {
     assert_eq!([0, 1, 2, 3, 4096, 4097].map(size_class), [1, 1, 2, 4, 4096, 8192]);
-    let mut choices = Choices::new(planning(4, &settings(|options| options)).into());
+    let planning = planning(4, &settings(|options| options));
     let call = |count| Call::all_reduce(DataType::Uint8, ReduceOp::Sum, count);
-    let known = choices.choose(&call(5000)).expect("a choice");
-    assert_eq!(choices.choose(&call(8192)).ok(), Some(known));
+    let known = Choice::of(&planning, &call(5000)).expect("a choice");
+    assert_eq!(Choice::of(&planning, &call(8192)).ok(), Some(known));
     let named = Call { algorithm: Some(Algorithm::Tree), ..call(5000) };
-    let told = choices.choose(&named).expect("trees are defined").program.algorithm;
-    assert_eq!(told, Algorithm::Tree);
-    assert_eq!(choices.choose(&call(5000)).ok(), Some(known), "what one call names is its own");
+    let named = Choice::of(&planning, &named).expect("trees are defined").program.algorithm;
+    assert_eq!(named, Algorithm::Tree);
     let impossible = Call { algorithm: Some(Algorithm::Pairwise), ..call(8) };
-    let error = choices.choose(&impossible).expect_err("no all-reduce").to_string();
+    let error = Choice::of(&planning, &impossible).expect_err("no all-reduce").to_string();
     assert!(error.contains("possible: ring"), "{error}");
 }
 

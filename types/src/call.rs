@@ -2,6 +2,7 @@
 //! need no peer.
 
 mod descriptor;
+mod semantics;
 
 use consort_algorithms::catalogue::Algorithm;
 use consort_algorithms::{Block, Collective};
@@ -13,6 +14,8 @@ use crate::error::{Error, Result};
 use crate::stretch::Stretch;
 
 pub use descriptor::{Descriptor, Named, digest_of};
+pub use semantics::Extent;
+use semantics::InPlace;
 
 /// What an operation is called. The discriminants travel in digests.
 #[expect(missing_docs, reason = "each kind is the call of its name")]
@@ -71,7 +74,7 @@ impl Kind {
 
     /// Whether one rank is named: the root, or the other end of a message.
     pub fn is_rooted(self) -> bool {
-        matches!(self, Kind::Reduce | Kind::Broadcast | Kind::Gather | Kind::Scatter) || self.is_message()
+        self.semantics().is_rooted
     }
 
     /// Whether blocks differ in length, as all ranks must know.
@@ -281,29 +284,6 @@ impl Call {
         self.data_type
     }
 
-    /// Bytes that the input of rank `rank` of `size` must have; `usize::MAX` where the number overflows, which
-    /// no buffer has.
-    pub fn input_bytes(&self, rank: Rank, size: u32) -> usize {
-        let has = match self.kind {
-            Kind::Broadcast | Kind::Scatter => rank == self.root,
-            Kind::Receive => false,
-            _ => true,
-        };
-        let blocks = self.kind.collective().input_blocks(size) as usize;
-        if has { blocks.saturating_mul(self.count).saturating_mul(self.data_type.size()) } else { 0 }
-    }
-
-    /// Bytes that the output of rank `rank` of `size` must have; `usize::MAX` where the number overflows.
-    pub fn output_bytes(&self, rank: Rank, size: u32) -> usize {
-        let has = match self.kind {
-            Kind::Reduce | Kind::Gather => rank == self.root,
-            Kind::Send => false,
-            _ => true,
-        };
-        let blocks = self.kind.collective().output_blocks(size) as usize;
-        if has { blocks.saturating_mul(self.count).saturating_mul(self.data_type.size()) } else { 0 }
-    }
-
     /// The packed form of [`Call::descriptor`], of a call that names no algorithm and whose blocks are equal.
     #[inline]
     pub fn packed(&self) -> u64 {
@@ -422,27 +402,6 @@ impl Call {
         Ok(())
     }
 
-    /// Where the output lies from the input when rank `rank` calls in place, modulo the address space; none where there is
-    /// no such form.
-    pub fn in_place(&self, rank: Rank) -> Option<usize> {
-        self.form_in_place(self.count * self.data_type.size() * rank as usize).0
-    }
-
-    /// The same where this rank's block begins `block` bytes behind the start of the buffer of all, and the form in words.
-    fn form_in_place(&self, block: usize) -> (Option<usize>, &'static str) {
-        match self.kind {
-            Kind::AllGather | Kind::AllGatherV | Kind::Split | Kind::Grow | Kind::Gather => {
-                (Some(block.wrapping_neg()), "the input is this rank's block of the output")
-            }
-            Kind::ReduceScatter | Kind::ReduceScatterV | Kind::Scatter => {
-                (Some(block), "the output is this rank's block of the input")
-            }
-            Kind::AllToAll => (None, "there is none for all_to_all"),
-            Kind::Send | Kind::Receive => (None, "there is none for point-to-point"),
-            _ => (Some(0), "both are the same buffer"),
-        }
-    }
-
     /// The two buffers must be apart or stand as the in-place form wants it, in which this rank's block begins
     /// `block` bytes behind the start of the buffer of all.
     pub fn check_overlap(
@@ -454,10 +413,17 @@ impl Call {
     ) -> Result<()> {
         let (from, to) = (input.start(), output.start());
         let apart = from + input.bytes() <= to || to + output.bytes() <= from;
-        let (in_place, form) = self.form_in_place(block);
-        if apart || in_place == Some(to.wrapping_sub(from)) {
+        let semantics = self.kind.semantics();
+        if apart || semantics.in_place_offset(block) == Some(to.wrapping_sub(from)) {
             return Ok(());
         }
+        let form = match semantics.in_place {
+            InPlace::Same => "both are the same buffer",
+            InPlace::InputWithin => "the input is this rank's block of the output",
+            InPlace::OutputWithin => "the output is this rank's block of the input",
+            InPlace::Apart if self.kind.is_message() => "there is none for point-to-point",
+            InPlace::Apart => "there is none for all_to_all",
+        };
         Err(Error::invalid(
             format!("{name}: input and output overlap, but not as the in-place form wants it"),
             format!("use separate buffers, or the in-place form ({form})"),

@@ -7,7 +7,7 @@ use consort_kernels::{DataType, ReduceOp, Scalar};
 
 use crate::Rank;
 use crate::blocks::Blocks;
-use crate::call::{Call, Kind};
+use crate::call::{Call, Extent, Kind};
 use crate::error::{Error, Result};
 use crate::stretch::Stretch;
 
@@ -89,23 +89,22 @@ impl<'a> CallV<'a> {
     /// Bytes from the beginning of the input of rank `rank` to the end of its last block; `usize::MAX` where the
     /// number overflows, which no buffer has.
     pub fn input_bytes(&self, rank: Rank) -> usize {
-        let elements = match self.call.kind {
-            Kind::AllGatherV => self.received.count(rank),
-            Kind::Gather => self.call.count,
-            Kind::Scatter if rank != self.call.root => 0,
-            _ => self.sent.extent(),
-        };
-        elements.saturating_mul(self.call.data_type.size())
+        self.bytes_of(self.call.kind.semantics().reads(rank, self.call.root), rank, self.sent)
     }
 
     /// Bytes from the beginning of the output of rank `rank` to the end of its last block; `usize::MAX` where the
     /// number overflows.
     pub fn output_bytes(&self, rank: Rank) -> usize {
-        let elements = match self.call.kind {
-            Kind::ReduceScatterV => self.sent.count(rank),
-            Kind::Scatter => self.call.count,
-            Kind::Gather if rank != self.call.root => 0,
-            _ => self.received.extent(),
+        self.bytes_of(self.call.kind.semantics().writes(rank, self.call.root), rank, self.received)
+    }
+
+    /// Bytes of a buffer of rank `rank`, of which `blocks` are those where it has one for each rank.
+    fn bytes_of(&self, extent: Extent, rank: Rank, blocks: Blocks<'_>) -> usize {
+        let elements = match (extent, self.planned()) {
+            (Extent::Nothing, _) => 0,
+            (Extent::Whole, _) => blocks.extent(),
+            (Extent::Block, Some((_, blocks))) => blocks.count(rank),
+            (Extent::Block, None) => self.call.count,
         };
         elements.saturating_mul(self.call.data_type.size())
     }

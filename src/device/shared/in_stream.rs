@@ -17,7 +17,7 @@ use super::super::submission::{Outcome, Submission, Work};
 use super::super::trouble::failed;
 use super::{Announced, Shared};
 use crate::Rank;
-use crate::call::{Call, Kind};
+use crate::call::Call;
 use crate::engine::watched::{Fault, Standing, State, Watched};
 use crate::engine::{Memory, Source};
 use crate::error::{Error, Result};
@@ -111,12 +111,8 @@ pub(super) fn extents<'a>(
     rank: Rank,
     size: u32,
 ) -> Extents<'a> {
-    let equal = plan.partition.extents(call.count, call.data_type.size());
-    match call.kind {
-        Kind::Gather | Kind::Scatter => equal.from_root(call.root, size),
-        kind if kind.varies() => equal.of_blocks(blocks, rank),
-        _ => equal,
-    }
+    let equal = call.extents(plan.partition, size);
+    if call.kind.varies() { equal.of_blocks(blocks, rank) } else { equal }
 }
 
 impl<C: InMailboxes> Watched for InStream<C> {

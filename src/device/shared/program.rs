@@ -69,9 +69,7 @@ pub(super) fn program(communicator: &Communicator, call: &Call, lanes_max: usize
     let collective = call.kind.collective();
     let bytes = call.count * call.data_type.size();
     let ring = Algorithm::Ring { channels: 1, bidirectional: false };
-    // Ranks of a plan are counted from the root; the fold begins at rank 0 all the same.
-    let first = if call.kind == Kind::Reduce && call.root != 0 { ranks - call.root } else { 0 };
-    let direct = Algorithm::Direct { first };
+    let direct = Algorithm::Direct { first: call.first_folded(ranks) };
     let mut candidates = match collective {
         Collective::SendReceive => vec![Algorithm::Pair],
         Collective::AllReduce if bytes <= DIRECT_BYTES_MAX => vec![direct],

@@ -1,33 +1,260 @@
-//! One exchange of messages, as far as it has come.
+//! The direct exchange of a collective in messages that carry their flag: every rank sends to all that need something of
+//! it before it looks for anything, and folds or keeps what arrives.
 //!
-//! Invariant: an exchange never waits; what it cannot do now it leaves. It sends to all before it looks for anything,
-//! takes what comes in the order of ranks, and writes the output only once it has sent what it had to.
+//! A [`Direct`] is the exchange of one shape of call on one rank, made of the [`Moves`] of a proved schedule: a [`Leg`]
+//! for each other rank. An [`Underway`] is how far one operation has come. An exchange of one leg (of two ranks, say)
+//! does the same without lists: that is a third of the instructions of 8 bytes.
+//!
+//! Invariant: an exchange never waits; what it cannot do now it leaves. It writes the output only once it has sent what
+//! it had to, and folds in the schedule's order.
+
+use std::sync::Arc;
 
 use consort_kernels::{Reducer, Source, Store, Target, copy};
-use consort_memory::Arrival;
+use consort_memory::{Arrival, Outbox, Row, Span, SpanMut};
 
-use super::{Board, LONG, Peer};
+use super::{Board, Peer};
 use crate::Rank;
-use crate::eager::{Moves, RANKS_MAX, Use};
+use crate::call::{Call, Kind};
+use crate::eager::{LONG, Moves, RANKS_MAX, Use, row_of};
 use crate::engine::store_tuner::{store_of, word_of};
-use crate::engine::{Buffers, Progress, Request};
+use crate::engine::{Buffers, Progress};
 
-/// An exchange under way.
+/// The direct exchange of one shape of call, on this rank.
+#[derive(Debug)]
+pub(crate) struct Direct {
+    pub(super) purpose: Use,
+    /// What goes to and comes from each other rank that something goes to or comes from, the next rank first.
+    pub(super) legs: Box<[Leg]>,
+    /// The block of this rank's input that is part of its own output, and the block that it becomes.
+    pub(super) own: Option<(u32, u32)>,
+    /// The ranks of the fold in its order; empty where nothing is folded.
+    pub(super) folds: Box<[Rank]>,
+    /// Whether contributions are scaled where they are sent.
+    scales: bool,
+    /// Whether folding is of two at a time, with nothing to scale or to divide.
+    is_plain: bool,
+}
+
+/// The messages to and from one other rank.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Exchange {
-    moves: Moves,
+pub(crate) struct Leg {
+    pub(super) peer: Rank,
+    /// The block of the input that is sent.
+    pub(super) sends: Option<u32>,
+    /// The block of the output that what arrives becomes, or is folded into.
+    pub(super) receives: Option<u32>,
+    /// Whether what arrives comes first in the fold.
+    is_first: bool,
+}
+
+impl Direct {
+    /// The exchange of rank `me` for calls like this one; `all` are the moves of all ranks, from the root on.
+    pub(crate) fn new(call: &Call, all: &[Moves], reducer: &Reducer, me: Rank) -> Self {
+        let (ranks, collective) = (all.len() as u32, call.kind.collective());
+        let absolute = |relative: u32| (relative + call.root) % ranks;
+        let relative = |rank: u32| (rank + ranks - call.root) % ranks;
+        // Where one buffer holds the blocks of all ranks, they are in the order of ranks.
+        let block = |block: u32, of: u32| if of == 1 { 0 } else { absolute(block) };
+        let input = |of: u32| block(of, collective.input_blocks(ranks));
+        let output = |of: u32| block(of, collective.output_blocks(ranks));
+        let moves = &all[relative(me) as usize];
+        let leg = |peer: Rank| {
+            let sent = moves.sends.iter().find(|(to, _)| *to == relative(peer));
+            let taken = moves.takes.iter().find(|taken| taken.from == relative(peer));
+            let leg = Leg {
+                peer,
+                sends: sent.map(|(_, of)| input(*of)),
+                receives: taken.map(|taken| output(taken.output)),
+                is_first: moves.takes.first().is_some_and(|taken| taken.from == relative(peer)),
+            };
+            (leg.sends.is_some() || leg.receives.is_some()).then_some(leg)
+        };
+        let purpose = match (call.kind, moves.folds) {
+            (Kind::Barrier, _) => Use::Meet,
+            (_, true) => Use::Fold,
+            (_, false) => Use::Keep,
+        };
+        let is_fold = purpose == Use::Fold;
+        let own = moves.takes.iter().find(|taken| taken.from == relative(me) && purpose != Use::Meet);
+        let folded = moves.takes.iter().filter(|_| is_fold).map(|taken| absolute(taken.from));
+        Direct {
+            purpose,
+            legs: (1..ranks).filter_map(|step| leg((me + step) % ranks)).collect(),
+            own: own.map(|taken| (input(taken.input), output(taken.output))),
+            folds: folded.collect(),
+            scales: is_fold && reducer.is_pre_mul_sum(),
+            is_plain: is_fold && !reducer.scales_or_divides(),
+        }
+    }
+
+    /// What becomes of what arrives.
+    pub(crate) fn purpose(&self) -> Use {
+        self.purpose
+    }
+
+    /// The only leg of an exchange that moves at most one block each way and has nothing to scale or to divide.
+    #[inline(always)]
+    pub(crate) fn only_leg(&self) -> Option<&Leg> {
+        match &*self.legs {
+            [leg] if self.is_plain || self.purpose != Use::Fold => Some(leg),
+            _ => None,
+        }
+    }
+
+    /// Bytes of the lists.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + size_of_val(&*self.legs) + size_of_val(&*self.folds)
+    }
+
+    /// The own block is kept where it belongs, if it is not there.
+    #[inline(always)]
+    fn keep_own(&self, of: Messages, buffers: &Buffers<'_>) {
+        let Some((from, to)) = self.own else { return };
+        let own = buffers.input.slice(from as usize * of.bytes, of.bytes);
+        let target = buffers.output.slice(to as usize * of.bytes, of.bytes);
+        if target.as_mut_ptr().cast_const() != own.as_ptr() {
+            target.copy_from(own);
+        }
+    }
+
+    /// What the only other rank has sent is here.
+    #[inline(always)]
+    pub(super) fn finish_pair(
+        &self,
+        leg: &Leg,
+        of: Messages,
+        peer: &mut Peer,
+        reducer: &Reducer,
+        buffers: &Buffers<'_>,
+    ) {
+        if self.purpose != Use::Fold {
+            leg.keep(self.purpose, of, peer, buffers);
+            return self.keep_own(of, buffers);
+        }
+        // The rank that only sends takes nothing.
+        let Some((block, _)) = self.own else { return };
+        let own = buffers.input.slice(block as usize * of.bytes, of.bytes);
+        let theirs = peer.inboxes[of.row].payload().slice(0, of.bytes);
+        let (left, right) = if leg.is_first { (theirs, own) } else { (own, theirs) };
+        reducer.fold_two(buffers.output.slice(0, of.bytes), left, right);
+        peer.take(of.row, of.operation);
+    }
+
+    /// Everything is here: folds it into the output, which may be the own contribution.
+    fn fold_all(&self, of: Messages, peers: &mut [Option<Peer>], reducer: &Reducer, buffers: &Buffers<'_>) {
+        let Some((block, _)) = self.own else { return };
+        let own = buffers.input.slice(block as usize * of.bytes, of.bytes);
+        let target = buffers.output.slice(0, of.bytes);
+        // Contributions are scaled where they are folded, but for scalars, which only their ranks have.
+        let mut sources = [Source { span: own, raw: true }; RANKS_MAX as usize];
+        for (source, rank) in sources.iter_mut().zip(&self.folds) {
+            if let Some(Some(peer)) = peers.get(*rank as usize) {
+                let span = peer.inboxes[of.row].payload().slice(0, of.bytes);
+                *source = Source { span, raw: !self.scales };
+            }
+        }
+        let sources = &sources[..self.folds.len()];
+        if self.is_plain && of.row == 0 {
+            let mut folded = [0u8; Row::LINE_PAYLOAD_BYTES];
+            let folded = SpanMut::of(&mut folded).slice(0, of.bytes);
+            folded.copy_from(sources[0].span);
+            sources[1..].iter().for_each(|next| reducer.fold_two(folded, folded.read(), next.span));
+            target.copy_from(folded.read());
+        } else {
+            reducer.fold_in_turn(&[Target { span: target, store: Store::Cached }], sources, true);
+        }
+        peers.iter_mut().flatten().for_each(|peer| peer.take(of.row, of.operation));
+    }
+}
+
+/// The messages of one operation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Messages {
     /// Bytes of a block.
-    bytes: usize,
-    row: usize,
+    pub(super) bytes: usize,
+    pub(super) row: usize,
     /// What tells this operation from others: the same on all ranks.
-    mark: u64,
-    operation: u64,
-    /// How many of the others have been sent to.
-    sent: u32,
-    /// Everything from ranks below this one is here.
-    here: Rank,
-    /// How long messages are staged, and what rank 0 says of the next ones.
-    store: Store,
+    pub(super) mark: u64,
+    pub(super) operation: u64,
+    /// How they are staged, if they are long.
+    pub(super) store: Store,
+}
+
+impl Leg {
+    /// Sends the block, if there is one. Whether it had a slot.
+    #[inline(always)]
+    pub(super) fn send(
+        &self,
+        scaled_by: Option<&Reducer>,
+        of: Messages,
+        peer: &mut Peer,
+        buffers: &Buffers<'_>,
+    ) -> bool {
+        let Some(block) = self.sends else { return true };
+        if !peer.has_room(of.row) {
+            return false;
+        }
+        let from = buffers.input.slice(block as usize * of.bytes, of.bytes);
+        let out = &mut peer.out[of.row];
+        if of.row == 0 && scaled_by.is_none() {
+            out.put_line(from);
+        } else {
+            stage(out, from, of.row == LONG, of.store, scaled_by);
+        }
+        out.send(of.operation, of.mark);
+        peer.unanswered = 0;
+        true
+    }
+
+    /// Whether what the peer sends is here.
+    #[inline(always)]
+    pub(super) fn look(&self, of: Messages, peer: &Peer) -> Arrival {
+        if self.receives.is_none() { Arrival::Here } else { peer.inboxes[of.row].look(of.mark) }
+    }
+
+    /// Takes what is here and is not folded.
+    #[inline(always)]
+    fn keep(&self, purpose: Use, of: Messages, peer: &mut Peer, buffers: &Buffers<'_>) {
+        let Some(block) = self.receives else { return };
+        if purpose == Use::Keep {
+            let from = peer.inboxes[of.row].payload().slice(0, of.bytes);
+            buffers.output.slice(block as usize * of.bytes, of.bytes).copy_from(from);
+        }
+        peer.take(of.row, of.operation);
+    }
+}
+
+/// Puts what is longer than a line, or scaled, into its slot.
+#[inline(never)]
+fn stage(out: &Outbox, from: Span<'_>, is_long: bool, store: Store, scaled_by: Option<&Reducer>) {
+    let span = out.payload().slice(0, from.len());
+    match scaled_by {
+        _ if from.is_empty() => {}
+        // Each rank has a scalar of its own.
+        Some(reducer) => {
+            reducer.fold(
+                &[Target { span, store: Store::Cached }],
+                &[Source { span: from, raw: true }],
+                false,
+            );
+        }
+        None if is_long => copy(&[Target { span, store }], from),
+        None => span.copy_from(from),
+    }
+    if is_long {
+        out.put_word(word_of(store));
+    }
+}
+
+/// One operation, as far as it has come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Underway {
+    pub(super) messages: Messages,
+    /// Of how many legs the message is sent, and of how many it is here.
+    pub(super) sent: usize,
+    here: usize,
+    /// What rank 0 says of how the next messages are staged, if it sent a long one.
     said: Option<Store>,
 }
 
@@ -38,43 +265,35 @@ pub(crate) struct Wanted {
     pub(crate) room: bool,
 }
 
-impl Exchange {
-    /// What a request asks for, as the next operation of a board.
-    pub(crate) fn of(board: &mut Board, request: &Request) -> Self {
-        let Request { call, sequence, history, .. } = request;
-        let moves = Moves::new(call.kind, board.me, call.root);
-        let mark = call.descriptor().digest(*sequence, *history);
-        Self::begin(board, moves, call.count * call.data_type.size(), mark)
-    }
-
-    /// The next operation of a board, on blocks of so many bytes.
-    #[inline]
-    pub(crate) fn begin(board: &mut Board, moves: Moves, bytes: usize, mark: u64) -> Self {
-        board.operations += 1;
-        let bytes = if moves.purpose() == Use::Meet { 0 } else { bytes };
-        Self::at(moves, bytes, mark, board.operations, board.store())
-    }
-
-    /// The operation of a board that has this number.
-    #[inline]
-    pub(super) fn at(moves: Moves, bytes: usize, mark: u64, operation: u64, store: Store) -> Self {
-        let row = super::row_of(bytes);
-        Exchange { moves, bytes, row, mark, operation, sent: 0, here: 0, store, said: None }
+impl Underway {
+    pub(super) fn new(messages: Messages, sent: usize) -> Self {
+        Underway { messages, sent, here: 0, said: None }
     }
 
     /// How its messages were staged, if they were long; and what rank 0 said of the next ones, if it sent one.
     pub(super) fn staged(&self) -> (Option<Store>, Option<Store>) {
-        ((self.row == LONG).then_some(self.store), self.said)
+        ((self.messages.row == LONG).then_some(self.messages.store), self.said)
     }
 
-    /// Bytes of a block.
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// Rank `to` is the next to send to; none if all have been sent to.
-    pub(super) fn has_sent_up_to(&mut self, to: Option<Rank>, me: Rank, ranks: u32) {
-        self.sent = to.map_or(ranks - 1, |to| (to + ranks - me - 1) % ranks);
+    /// Sends to all for whom there is a slot, up to the first for whom there is none. Whether all have been sent to.
+    pub(super) fn send(
+        &mut self,
+        direct: &Direct,
+        peers: &mut [Option<Peer>],
+        reducer: &Reducer,
+        buffers: &Buffers<'_>,
+    ) -> bool {
+        let scaled_by = direct.scales.then_some(reducer);
+        while let Some(leg) = direct.legs.get(self.sent) {
+            let Some(Some(peer)) = peers.get_mut(leg.peer as usize) else {
+                unreachable!("a board has all peers")
+            };
+            if !leg.send(scaled_by, self.messages, peer, buffers) {
+                return false;
+            }
+            self.sent += 1;
+        }
+        true
     }
 
     /// Goes on as far as possible.
@@ -82,150 +301,87 @@ impl Exchange {
     /// # Errors
     /// A rank that sent a message of another operation.
     #[inline]
-    pub(crate) fn advance(
+    pub(super) fn advance(
         &mut self,
-        board: &mut Board,
-        reducer: &Reducer,
-        buffers: Buffers<'_>,
-    ) -> Result<Progress, Rank> {
-        self.advance_on(board.me, &mut board.peers, reducer, buffers)
-    }
-
-    /// As [`Exchange::advance`], on the peers of rank `me`.
-    #[inline]
-    pub(super) fn advance_on(
-        &mut self,
-        me: Rank,
+        direct: &Direct,
         peers: &mut [Option<Peer>],
         reducer: &Reducer,
-        buffers: Buffers<'_>,
+        buffers: &Buffers<'_>,
     ) -> Result<Progress, Rank> {
-        let ranks = peers.len() as u32;
         let before = (self.sent, self.here);
-        while self.sent + 1 < ranks {
-            // Everybody begins with another one.
-            let mut to = me + 1 + self.sent;
-            to -= if to >= ranks { ranks } else { 0 };
-            if let Some(block) = self.moves.sends(to)
-                && !self.send(peers, to, block, reducer, buffers)
-            {
-                return Ok(if before == (self.sent, self.here) {
-                    Progress::Blocked
-                } else {
-                    Progress::Moved
-                });
-            }
-            self.sent += 1;
+        let stopped = |now| if now == before { Progress::Blocked } else { Progress::Moved };
+        if !self.send(direct, peers, reducer, buffers) {
+            return Ok(stopped((self.sent, self.here)));
         }
-        while self.here < ranks {
-            if self.here != me && self.moves.receives(self.here) {
-                let Some(Some(peer)) = peers.get_mut(self.here as usize) else {
-                    unreachable!("a board has all peers")
-                };
-                match peer.inboxes[self.row].look(self.mark) {
-                    Arrival::Here if self.row == LONG && self.here == 0 => {
-                        self.said = Some(store_of(peer.inboxes[self.row].word()));
-                    }
-                    Arrival::Here => {}
-                    Arrival::Other => return Err(self.here),
-                    Arrival::None => {
-                        let moved = before != (self.sent, self.here);
-                        return Ok(if moved { Progress::Moved } else { Progress::Blocked });
-                    }
-                }
-                if self.moves.purpose() != Use::Fold {
-                    self.keep(peer, buffers);
-                }
+        while let Some(leg) = direct.legs.get(self.here) {
+            let Some(Some(peer)) = peers.get_mut(leg.peer as usize) else {
+                unreachable!("a board has all peers")
+            };
+            match leg.look(self.messages, peer) {
+                Arrival::Here => {}
+                Arrival::Other => return Err(leg.peer),
+                Arrival::None => return Ok(stopped((self.sent, self.here))),
+            }
+            if self.messages.row == LONG && leg.peer == 0 && leg.receives.is_some() {
+                self.said = Some(store_of(peer.inboxes[LONG].word()));
+            }
+            match direct.only_leg() {
+                Some(leg) => direct.finish_pair(leg, self.messages, peer, reducer, buffers),
+                None if direct.purpose != Use::Fold => leg.keep(direct.purpose, self.messages, peer, buffers),
+                None => {}
             }
             self.here += 1;
         }
-        self.finish(me, peers, reducer, buffers);
+        match direct.only_leg() {
+            Some(_) => {}
+            None if direct.purpose == Use::Fold => direct.fold_all(self.messages, peers, reducer, buffers),
+            None => direct.keep_own(self.messages, buffers),
+        }
         Ok(Progress::Done)
+    }
+}
+
+/// An operation of a task.
+#[derive(Clone, Debug)]
+pub(crate) struct Exchange {
+    direct: Arc<Direct>,
+    reducer: Reducer,
+    pub(super) underway: Underway,
+}
+
+impl Exchange {
+    /// The next operation of a board.
+    pub(crate) fn begin(
+        board: &mut Board,
+        direct: Arc<Direct>,
+        reducer: Reducer,
+        bytes: usize,
+        mark: u64,
+    ) -> Self {
+        board.operations += 1;
+        let bytes = if direct.purpose == Use::Meet { 0 } else { bytes };
+        let (operation, store) = (board.operations, board.store());
+        let messages = Messages { bytes, row: row_of(bytes), mark, operation, store };
+        Exchange { direct, reducer, underway: Underway::new(messages, 0) }
+    }
+
+    /// One that has begun.
+    pub(super) fn begun(direct: &Arc<Direct>, reducer: &Reducer, underway: Underway) -> Self {
+        Exchange { direct: direct.clone(), reducer: *reducer, underway }
+    }
+
+    /// Goes on as far as possible.
+    ///
+    /// # Errors
+    /// A rank that sent a message of another operation.
+    pub(crate) fn advance(&mut self, board: &mut Board, buffers: Buffers<'_>) -> Result<Progress, Rank> {
+        self.underway.advance(&self.direct, &mut board.peers, &self.reducer, &buffers)
     }
 
     /// What it waits for.
-    pub(crate) fn wanted(&self, board: &Board) -> Option<Wanted> {
-        let ranks = board.peers.len() as u32;
-        if self.sent + 1 < ranks {
-            return Some(Wanted { peer: (board.me + 1 + self.sent) % ranks, room: true });
-        }
-        let mut others = self.here..ranks;
-        let peer = others.find(|rank| *rank != board.me && self.moves.receives(*rank))?;
-        Some(Wanted { peer, room: false })
-    }
-
-    /// Sends a block, if there is a slot.
-    #[inline]
-    fn send(
-        &mut self,
-        peers: &mut [Option<Peer>],
-        to: Rank,
-        block: u32,
-        reducer: &Reducer,
-        buffers: Buffers<'_>,
-    ) -> bool {
-        let Some(Some(peer)) = peers.get_mut(to as usize) else { unreachable!("a board has all peers") };
-        if !peer.has_room(self.row) {
-            return false;
-        }
-        let out = &mut peer.out[self.row];
-        if self.bytes != 0 {
-            let from = buffers.input.slice(block as usize * self.bytes, self.bytes);
-            let span = out.payload().slice(0, self.bytes);
-            if self.moves.purpose() == Use::Fold && reducer.is_pre_mul_sum() {
-                // Each rank has a scalar of its own.
-                let target = Target { span, store: Store::Cached };
-                reducer.fold(&[target], &[Source { span: from, raw: true }], false);
-            } else {
-                let store = if self.row == LONG { self.store } else { Store::Cached };
-                copy(&[Target { span, store }], from);
-            }
-        }
-        if self.row == LONG {
-            out.put_word(word_of(self.store));
-        }
-        out.send(self.operation, self.mark);
-        peer.unanswered = 0;
-        true
-    }
-
-    /// Keeps what has come from the peer of which everything is here next.
-    #[inline]
-    fn keep(&self, peer: &mut Peer, buffers: Buffers<'_>) {
-        if self.bytes != 0 {
-            let at = self.moves.keeps(self.here) as usize * self.bytes;
-            let from = peer.inboxes[self.row].payload().slice(0, self.bytes);
-            buffers.output.slice(at, self.bytes).copy_from(from);
-        }
-        peer.take(self.row, self.operation);
-    }
-
-    /// Everything is here: the own block is kept too, or all are folded.
-    #[inline]
-    fn finish(&self, me: Rank, peers: &mut [Option<Peer>], reducer: &Reducer, buffers: Buffers<'_>) {
-        let Some(block) = self.moves.own() else { return };
-        let own = buffers.input.slice(block as usize * self.bytes, self.bytes);
-        if self.moves.purpose() == Use::Keep {
-            let at = self.moves.keeps(me) as usize * self.bytes;
-            let target = buffers.output.slice(at, self.bytes);
-            if target.as_mut_ptr().cast_const() != own.as_ptr() {
-                target.copy_from(own);
-            }
-            return;
-        }
-        // Contributions are scaled where they are folded, but for scalars, which only their ranks have.
-        let raw = !reducer.is_pre_mul_sum();
-        let ranks = peers.len();
-        let mut sources = [Source { span: own, raw: true }; RANKS_MAX as usize];
-        for (source, peer) in sources[..ranks].iter_mut().zip(&*peers) {
-            if let Some(peer) = peer {
-                *source = Source { span: peer.inboxes[self.row].payload().slice(0, self.bytes), raw };
-            }
-        }
-        let target = Target { span: buffers.output.slice(0, self.bytes), store: Store::Cached };
-        reducer.fold_in_turn(&[target], &sources[..ranks], true);
-        for peer in peers.iter_mut().flatten() {
-            peer.take(self.row, self.operation);
-        }
+    pub(crate) fn wanted(&self) -> Option<Wanted> {
+        let Exchange { direct, underway: Underway { sent, here, .. }, .. } = self;
+        let room = *sent < direct.legs.len();
+        direct.legs.get(if room { *sent } else { *here }).map(|leg| Wanted { peer: leg.peer, room })
     }
 }

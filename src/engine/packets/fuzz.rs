@@ -3,16 +3,20 @@
 //! Invariant of what is tested: whatever is in a slot, only the memory of the call is touched, and the operation ends, waits
 //! or finds a mismatch, which names the peer.
 
+use std::sync::Arc;
+
+use consort_algorithms::catalogue::Algorithm;
 use consort_kernels::{DataType, ReduceOp, Reducer};
 use consort_memory::{Outbox, Row, Span, SpanMut};
 use consort_transports::fuzzing::{Input, Seen, Target, fuzz};
 use consort_transports::{Connection, CounterKind};
 
 use super::letters::{self, Letters};
-use super::{Exchange, Round, sides};
+use super::{Direct, Exchange, Round, sides};
 use crate::call::{Call, Kind};
 use crate::eager::point_to_point;
-use crate::engine::{Buffers, Progress, Request};
+use crate::engine::{Buffers, Progress};
+use crate::planner::{Planner, Program};
 
 const MESSAGES: Target = Target {
     name: "engine-packets",
@@ -102,7 +106,7 @@ fn act(other: &mut Box<dyn Connection>, out: &mut [Outbox], operation: u64, mark
 }
 
 /// The first piece chooses the operations; each other is what one peer does.
-fn messages(input: &Input, seen: &mut Seen) {
+fn messages(planner: &Planner, input: &Input, seen: &mut Seen) {
     let first =
         |at: usize| input.first().and_then(|piece| piece.get(at)).map_or(0, |byte| usize::from(*byte));
     let size = 2 + first(0) as u32 % 3;
@@ -120,23 +124,30 @@ fn messages(input: &Input, seen: &mut Seen) {
             (vec![1u8; call.input_bytes(me, size)], vec![2u8; call.output_bytes(me, size)]);
         let buffers = Buffers { input: Span::of(&read), output: SpanMut::of(&mut written) };
         let reducer = Reducer::new(data_type, ReduceOp::Sum, size);
-        let request = Request { call, sequence: operation as u64, history: 5, record: 0 };
-        let mark = call.descriptor().digest(request.sequence, request.history);
+        let mark = call.descriptor().digest(operation as u64, 5);
         let is_round = first(10) >> operation & 1 == 1;
         let mut exchange = None;
         let mut round = None;
         if is_round {
             round = Some(Round::begin(&mut board, [1, 100][first(10) & 1], mark));
         } else {
-            exchange = Some(Exchange::of(&mut board, &request));
+            let algorithm = match kind {
+                Kind::AllToAll => Algorithm::Spread,
+                _ => Algorithm::Direct { first: call.first_folded(size) },
+            };
+            let moves = planner
+                .direct(Program { collective: kind.collective(), ranks: size, algorithm })
+                .expect("a direct exchange");
+            let direct = Arc::new(Direct::new(&call, &moves, &reducer, me));
+            exchange = Some(Exchange::begin(&mut board, direct, reducer, count * data_type.size(), mark));
         }
         let mut step = |board: &mut super::Board| match (&mut exchange, &mut round) {
             (Some(exchange), _) => {
-                let progress = exchange.advance(board, &reducer, buffers);
+                let progress = exchange.advance(board, buffers);
                 if progress == Ok(Progress::Done) {
-                    board.note(exchange, Some(5));
+                    board.note_exchange(exchange, Some(5));
                 }
-                (progress, exchange.wanted(board))
+                (progress, exchange.wanted())
             }
             (None, Some(round)) => {
                 let progress = round.advance(
@@ -181,7 +192,7 @@ fn messages_of_any_bytes_are_taken_waited_for_or_refused() {
     let mut originals = Vec::new();
     for kind in 0..KINDS.len() as u8 {
         for bytes in 0..BYTES.len() as u8 {
-            let row = super::row_of(BYTES[usize::from(bytes)]) as u8;
+            let row = crate::eager::row_of(BYTES[usize::from(bytes)]) as u8;
             let chosen =
                 vec![1, 1, kind, kind, kind, 0, 1, bytes, bytes, bytes, if bytes == 1 { 14 } else { 0 }];
             let mut input = vec![chosen];
@@ -191,7 +202,8 @@ fn messages_of_any_bytes_are_taken_waited_for_or_refused() {
             originals.push(input);
         }
     }
-    fuzz(&MESSAGES, originals, messages);
+    let planner = Planner::default();
+    fuzz(&MESSAGES, originals, |input, seen| messages(&planner, input, seen));
 }
 
 /// A send or a receive of so many bytes after the other; the peer stores what it likes in between.
@@ -203,7 +215,7 @@ fn letters(input: &Input, seen: &mut Seen) {
     let mut mine = Letters::over(&*own).expect("as long as agreed");
     let mut out: Vec<Outbox> = Vec::new();
     let mut offset = 0;
-    for (slots, payload_bytes) in point_to_point::ROWS {
+    for (slots, payload_bytes) in point_to_point::SLOTS.into_iter().zip(point_to_point::PAYLOADS) {
         let [_, theirs] = other.rows(offset, slots, payload_bytes).expect("as long as agreed");
         offset += Row::bytes(slots, payload_bytes);
         out.push(Outbox::new(theirs));

@@ -10,7 +10,8 @@ use consort_memory::{Arrival, Bell, Counter, Inbox, Outbox, Row, Span, SpanMut};
 use consort_transports::{Connection, CounterKind};
 
 use crate::call::Call;
-use crate::eager::point_to_point::{ROWS, SLOTS_BYTES};
+use crate::eager::point_to_point::{PAYLOADS, SLOTS, SLOTS_BYTES};
+use crate::eager::{LONG, ROWS, row_of};
 use crate::engine::Progress;
 use crate::engine::store_tuner::{Pace, PieceTuner, output_store};
 
@@ -20,22 +21,16 @@ const HALVES_BYTES_MAX: usize = 32 << 10;
 /// How many long pieces are sent between two looks at what the peer says.
 const LISTENS: u64 = 16;
 
-/// The row of a message of so many bytes.
-#[inline]
-fn row_of(bytes: usize) -> usize {
-    usize::from(bytes > ROWS[0].1) + usize::from(bytes > ROWS[1].1)
-}
-
 /// The longest piece of a message of so many bytes, which takes `row`.
 #[inline]
 fn piece_of(bytes: usize, row: usize) -> usize {
-    if row == 2 && bytes <= HALVES_BYTES_MAX { ROWS[row].1 / 2 } else { ROWS[row].1 }
+    if row == LONG && bytes <= HALVES_BYTES_MAX { PAYLOADS[row] / 2 } else { PAYLOADS[row] }
 }
 
 /// Messages to and from one other rank.
 pub(crate) struct Letters {
-    out: [Outbox; ROWS.len()],
-    inboxes: [Inbox; ROWS.len()],
+    out: [Outbox; ROWS],
+    inboxes: [Inbox; ROWS],
     bell: Bell,
     tuner: PieceTuner,
     /// Pieces sent, and how many of them the peer is known to have taken.
@@ -54,12 +49,12 @@ impl Letters {
     /// Over an established connection; none where its mailboxes are not as long as agreed.
     pub(crate) fn over(connection: &dyn Connection) -> Option<Self> {
         let mut offset = 0;
-        let mut both = Vec::with_capacity(ROWS.len());
-        for (slots, payload_bytes) in ROWS {
+        let mut both = Vec::with_capacity(ROWS);
+        for (slots, payload_bytes) in SLOTS.into_iter().zip(PAYLOADS) {
             both.push(connection.rows(offset, slots, payload_bytes)?);
             offset += Row::bytes(slots, payload_bytes);
         }
-        let rows = |side: usize| std::array::from_fn::<Row, { ROWS.len() }, _>(|row| both[row][side].clone());
+        let rows = |side: usize| std::array::from_fn::<Row, ROWS, _>(|row| both[row][side].clone());
         Some(Letters {
             out: rows(1).map(Outbox::new),
             inboxes: rows(0).map(Inbox::new),
@@ -88,7 +83,7 @@ impl Letters {
         let longest = piece_of(from.len(), row);
         let before = *done;
         while *done < from.len() {
-            let listens = row == ROWS.len() - 1 && self.sent.is_multiple_of(LISTENS);
+            let listens = row == LONG && self.sent.is_multiple_of(LISTENS);
             if listens || !self.out[row].has_room(self.seen) {
                 self.hear();
                 if !self.out[row].has_room(self.seen) {
@@ -116,7 +111,7 @@ impl Letters {
         let now = self.credit.value();
         if now != self.seen {
             // Those that it tells of are at most half a row, and older than what it has not taken.
-            let first = self.sent.saturating_sub(now) + ROWS[ROWS.len() - 1].0 as u64 / 2;
+            let first = self.sent.saturating_sub(now) + SLOTS[LONG] as u64 / 2;
             self.tuner.was_read(first as u32, self.credit.tag(now));
             self.seen = now;
         }

@@ -2,16 +2,15 @@
 //! own flag, and folds what comes in the order of ranks.
 //!
 //! It is the direct exchange of the collective ([`builders::direct`](consort_algorithms::builders::direct()) and its
-//! kin), run without a plan: one line crosses between two cores each way, and nothing else is waited for. Tests hold it
-//! against the planned form, chunk by chunk (`eager::Moves`) and bit by bit.
+//! kin), read off the proved schedule (`eager::Moves`) and run without a plan: one line crosses between two cores each
+//! way, and nothing else is waited for.
 //!
 //! Invariant: whether a communicator has a board is the same on all of its ranks: each says to all others whether it can
 //! store to everybody's memory, and there is one only if all can. What follows from the call (which calls take it, which
 //! row) is the planner's choice, equal on all ranks. Absent: waiting, sizes beyond [`MESSAGE_BYTES_MAX`].
 
-mod at_once;
-mod duo;
 mod exchange;
+mod fast_path;
 #[cfg(test)]
 mod fuzz;
 pub(crate) mod letters;
@@ -24,7 +23,7 @@ mod tests;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use consort_kernels::{Reducer, Store};
+use consort_kernels::Store;
 use consort_memory::access_epoch::{self, AccessEpoch};
 use consort_memory::{Bell, Counter, Inbox, Outbox, Row};
 use consort_transports::{Address, Connecting, Connection, CounterKind, Endpoint, Layout, TransportError};
@@ -34,23 +33,19 @@ use super::links::link_error;
 use super::routes::Routes;
 use super::store_tuner::Trial;
 use crate::Rank;
-use crate::call::Call;
 use crate::control::group::Group;
 use crate::control::wire::Message;
-use crate::eager::MESSAGE_BYTES_MAX;
+use crate::eager::{COLLECTIVES_CHANNEL, MESSAGE_BYTES_MAX, ROWS, payloads};
 use crate::error::Result;
 use crate::report::evidence::Want;
 
-pub(crate) use at_once::AtOnce;
-pub(crate) use exchange::{Exchange, Wanted};
+use exchange::Underway;
+pub(crate) use exchange::{Direct, Exchange, Leg, Wanted};
+pub(crate) use fast_path::AtOnce;
 pub(crate) use round::Round;
 
-/// How many rows a pair of ranks has in each direction.
-const ROWS: usize = 3;
-/// The longest payload of each: a line, and two kinds of longer ones.
-const PAYLOADS: [usize; ROWS] = [Row::LINE_PAYLOAD_BYTES, 1 << 10, MESSAGE_BYTES_MAX];
-/// The longest row.
-const LONG: usize = ROWS - 1;
+/// The longest payload of each row, in bytes.
+const PAYLOADS: [usize; ROWS] = payloads(MESSAGE_BYTES_MAX);
 /// Of the longest row, the slots of all pairs of a rank. A slot that was not used for a while has left the reader's first
 /// caches, and is written several times faster.
 const LONG_SLOTS: u32 = 16;
@@ -74,16 +69,8 @@ fn mailbox_bytes(ranks: u32) -> usize {
     layout(ranks)[2]
 }
 
-/// The channel on which ranks tell each other of their boards.
-const CHANNEL: u16 = 0xffff;
 /// What a rank says that has none: the name of no transport.
 const NO_BOARD: &str = "none";
-
-/// The row for messages of so many bytes.
-#[inline]
-pub(crate) fn row_of(bytes: usize) -> usize {
-    usize::from(bytes > PAYLOADS[0]) + usize::from(bytes > PAYLOADS[1])
-}
 
 /// Another rank, as messages reach it.
 struct Peer {
@@ -111,7 +98,6 @@ pub(crate) struct Board {
     peers: Vec<Option<Peer>>,
     /// Operations so far.
     operations: u64,
-    memory: at_once::Memory,
     /// How long messages are staged: rank 0 finds it out, and the others do as it says.
     long: Trial,
     store: Store,
@@ -126,30 +112,24 @@ impl Board {
 
     /// An exchange is over; it took so many ticks, if that is known.
     #[inline]
-    pub(crate) fn note(&mut self, exchange: &Exchange, ticks: Option<u64>) {
-        let (Some(store), said) = exchange.staged() else { return };
+    fn note(&mut self, underway: &Underway, ticks: Option<u64>) {
+        let (Some(store), said) = underway.staged() else { return };
         self.store = said.unwrap_or(self.store);
         if let Some(ticks) = ticks {
             // Calls of a class differ in length.
-            self.long.note(store, (ticks << 12) / exchange.bytes().max(1) as u64);
+            self.long.note(store, (ticks << 12) / underway.messages.bytes.max(1) as u64);
         }
     }
 
-    /// Remembers a call that has run: its like is run [at once](super::Engine::at_once).
-    pub(crate) fn remember(&mut self, call: &Call, reducer: &Reducer) {
-        if self.memory.has(call) {
-            return;
-        }
-        let size = self.peers.len() as u32;
-        self.memory.keep(call, reducer, self.me, size);
+    /// The same of an exchange of a task.
+    pub(crate) fn note_exchange(&mut self, exchange: &Exchange, ticks: Option<u64>) {
+        self.note(&exchange.underway, ticks);
     }
 
     /// Bytes of the memory that peers fill.
     fn memory_bytes(&self) -> usize {
         let peers = self.peers.iter().flatten().count();
-        peers * mailbox_bytes(self.ranks())
-            + self.memory.memory_bytes()
-            + self.peers.capacity() * size_of::<Option<Peer>>()
+        peers * mailbox_bytes(self.ranks()) + self.peers.capacity() * size_of::<Option<Peer>>()
     }
 }
 
@@ -215,6 +195,14 @@ impl Packets {
         }
     }
 
+    /// The board, for an operation that runs over it.
+    ///
+    /// # Errors
+    /// [`Error::Internal`](crate::Error) where it was given back with operations under way.
+    pub(crate) fn up(&mut self) -> Result<&mut Board> {
+        self.board().ok_or_else(|| crate::Error::internal("messages without a board"))
+    }
+
     /// The first rank that the meeting waits for, and for what.
     pub(crate) fn missing(&self) -> Option<(Rank, Want)> {
         let Packets::Asking(meeting) = self else { return None };
@@ -274,7 +262,7 @@ impl Meeting {
             } else {
                 (Half::Own, nobody)
             };
-            group.send(rank, Message::Address { channel: CHANNEL, address });
+            group.send(rank, Message::Address { channel: COLLECTIVES_CHANNEL, address });
             Ok(half)
         };
         let halves = ranks.clone().map(half).collect::<Result<Vec<Half>>>().map_err(Trouble::Own)?;
@@ -288,7 +276,7 @@ impl Meeting {
             if *told {
                 continue;
             }
-            let Some(address) = group.take_address(rank, CHANNEL) else { continue };
+            let Some(address) = group.take_address(rank, COLLECTIVES_CHANNEL) else { continue };
             *told = true;
             if address.transport == NO_BOARD {
                 self.refused = true;
@@ -334,7 +322,6 @@ impl Meeting {
             me: group.rank,
             peers,
             operations: 0,
-            memory: at_once::Memory::default(),
             long: Trial::default(),
             store: Store::Cached,
         })))

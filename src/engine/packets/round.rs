@@ -6,6 +6,7 @@ use consort_memory::{Arrival, Span};
 
 use super::{Board, PAYLOADS, Wanted};
 use crate::Rank;
+use crate::eager::row_of;
 use crate::engine::Progress;
 
 /// A round under way.
@@ -26,7 +27,7 @@ impl Round {
     /// # Panics
     /// If there is no row for as many.
     pub(crate) fn begin(board: &mut Board, bytes_max: usize, mark: u64) -> Self {
-        let row = super::row_of(bytes_max);
+        let row = row_of(bytes_max);
         assert!(bytes_max <= PAYLOADS[row], "notes of {bytes_max} bytes");
         board.operations += 1;
         Round { row, mark, operation: board.operations, sent: 0, here: 0 }

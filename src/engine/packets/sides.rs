@@ -5,8 +5,9 @@ use std::task::Poll;
 use consort_memory::Outbox;
 use consort_transports::{Connection, Layout, Loopback, Transport};
 
-use super::{Board, PAYLOADS, Peer, ROWS, Store, Trial, at_once, mailbox_bytes, slots};
+use super::{Board, PAYLOADS, Peer, Store, Trial, mailbox_bytes, slots};
 use crate::Rank;
+use crate::eager::ROWS;
 
 /// Both ends of a connection.
 pub(crate) fn connected(mailbox_bytes: usize) -> [Box<dyn Connection>; 2] {
@@ -50,7 +51,6 @@ fn of(me: Rank, size: u32, mut end: impl FnMut(Rank) -> Box<dyn Connection>) -> 
         me,
         peers: (0..size).map(&mut peer).collect(),
         operations: 0,
-        memory: at_once::Memory::default(),
         long: Trial::default(),
         store: Store::Cached,
     }

@@ -1,112 +1,91 @@
-//! The exchange in messages is the direct exchange: the same blocks go to the same ranks, and are folded in the same order.
+//! The direct exchange is compiled from the schedule: each rank sends, keeps and folds what the collective asks for, and
+//! schedules that are no direct exchange are refused.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
-use consort_algorithms::builders::{direct, direct_reduce, one_shot, spread_out};
-use consort_algorithms::{Chunk, Collective, Place, Schedule};
+use consort_algorithms::catalogue::{Algorithm, Shape, candidates};
+use consort_kernels::{DataType, ReduceOp, Reducer};
 
+use super::exchange::{Direct, Leg};
 use crate::Rank;
-use crate::call::Kind;
+use crate::call::{Call, Kind};
 use crate::eager::{Moves, Use};
+use crate::planner::{Planner, Program};
 
-/// A value as it was made: `r2.c1` is chunk 1 of rank 2's input.
-type Made = String;
-
-fn leaf(rank: Rank, block: u32) -> Made {
-    format!("r{rank}.c{block}")
+fn call(kind: Kind, root: Rank) -> Call {
+    Call::new(kind, DataType::Int32, kind.collective().reduces().then_some(ReduceOp::Sum), root, 1)
 }
 
-fn folded(left: &Made, right: &Made) -> Made {
-    format!("({left}+{right})")
-}
-
-/// What a schedule makes of every rank's output, with rank `root` as its rank 0; blocks as the callers count them.
-fn by_schedule(schedule: &Schedule, root: Rank) -> Vec<HashMap<u32, Made>> {
-    let size = schedule.ranks;
-    let absolute = |relative: u32| (relative + root) % size;
-    // Where one buffer holds the blocks of all ranks they are in the order of ranks, not of the schedule's.
-    let (inputs, outputs) = (schedule.collective.input_blocks(size), schedule.collective.output_blocks(size));
-    let mut values: HashMap<(u32, Place), Made> = HashMap::new();
-    for rank in 0..size {
-        for block in 0..inputs {
-            let of = if inputs == 1 { 0 } else { absolute(block) };
-            values.insert((rank, Place::Input(Chunk(block))), leaf(absolute(rank), of));
-        }
+fn algorithm(call: &Call, size: u32) -> Algorithm {
+    match call.kind {
+        Kind::AllToAll => Algorithm::Spread,
+        _ => Algorithm::Direct { first: call.first_folded(size) },
     }
-    for round in &schedule.rounds {
-        let before = values.clone();
-        for transfer in &round.transfers {
-            let arriving = &before[&(transfer.from.0, transfer.source)];
-            let made = match transfer.fold {
-                None => arriving.clone(),
-                Some(place) if transfer.own_first => folded(&before[&(transfer.to.0, place)], arriving),
-                Some(place) => folded(arriving, &before[&(transfer.to.0, place)]),
-            };
-            values.insert((transfer.to.0, transfer.target), made);
-        }
-    }
-    let output = |rank: u32| {
-        let mine = values.iter().filter_map(|((of, place), made)| match place {
-            Place::Output(Chunk(block)) if absolute(*of) == rank => {
-                Some((if outputs == 1 { 0 } else { absolute(*block) }, made.clone()))
-            }
-            _ => None,
-        });
-        mine.collect()
-    };
-    (0..size).map(output).collect()
 }
 
-/// What the exchange in messages makes of it.
-fn by_moves(kind: Kind, size: u32, root: Rank) -> Vec<HashMap<u32, Made>> {
-    let all: Vec<Moves> = (0..size).map(|rank| Moves::new(kind, rank, root)).collect();
-    let output = |me: Rank| {
-        let moves = all[me as usize];
-        let mut output: HashMap<u32, Made> = HashMap::new();
-        let mut fold: Option<Made> = None;
-        for from in 0..size {
-            let sent = if from == me { moves.own() } else { all[from as usize].sends(me) };
-            let expected = if from == me { moves.own().is_some() } else { moves.receives(from) };
-            assert_eq!(sent.is_some(), expected, "{kind:?}: from {from} to {me} of {size}, root {root}");
-            let Some(block) = sent else { continue };
-            let value = leaf(from, block);
-            match moves.purpose() {
-                Use::Meet => panic!("{kind:?} moves something"),
-                Use::Fold => {
-                    fold = Some(fold.map_or_else(|| value.clone(), |before| folded(&before, &value)));
-                }
-                Use::Keep => assert!(output.insert(moves.keeps(from), value).is_none(), "kept twice"),
-            }
+/// The exchanges of all ranks.
+fn directs(call: &Call, size: u32) -> Vec<Direct> {
+    let program =
+        Program { collective: call.kind.collective(), ranks: size, algorithm: algorithm(call, size) };
+    let moves = Planner::default().direct(program).expect("a direct exchange");
+    let reducer = Reducer::new(DataType::Int32, ReduceOp::Sum, size);
+    (0..size).map(|me| Direct::new(call, &moves, &reducer, me)).collect()
+}
+
+/// What a rank's output is by the meaning of the collective: by block, the contributions as rank and block, in the order
+/// of the fold.
+fn meant(kind: Kind, me: Rank, root: Rank, size: u32) -> BTreeMap<u32, Vec<(Rank, u32)>> {
+    let all = |block: u32| (0..size).map(|rank| (rank, block)).collect::<Vec<_>>();
+    let each = |block: u32| (0..size).map(move |rank| (rank, vec![(rank, block)]));
+    match kind {
+        Kind::Reduce | Kind::Gather if me != root => BTreeMap::new(),
+        Kind::AllReduce | Kind::Reduce => BTreeMap::from([(0, all(0))]),
+        Kind::ReduceScatter => BTreeMap::from([(0, all(me))]),
+        Kind::Broadcast => BTreeMap::from([(0, vec![(root, 0)])]),
+        Kind::Scatter => BTreeMap::from([(0, vec![(root, me)])]),
+        Kind::AllGather | Kind::Gather => each(0).collect(),
+        Kind::AllToAll => each(me).collect(),
+        kind => panic!("{kind:?} moves nothing"),
+    }
+}
+
+/// What the exchange makes of it.
+fn made(directs: &[Direct], me: Rank) -> BTreeMap<u32, Vec<(Rank, u32)>> {
+    let direct = &directs[me as usize];
+    let leg = |of: Rank, with: Rank| directs[of as usize].legs.iter().find(|leg| leg.peer == with).copied();
+    let sent = |from: Rank| leg(from, me).and_then(|leg| leg.sends);
+    let received = |from: Rank| leg(me, from).and_then(|leg| leg.receives);
+    let ranks = 0..directs.len() as Rank;
+    let folded = if direct.folds.is_empty() { ranks.collect() } else { direct.folds.to_vec() };
+    let mut takes: Vec<(Rank, u32, u32)> = Vec::new();
+    for from in folded {
+        if from == me {
+            takes.extend(direct.own.map(|(input, output)| (me, input, output)));
+            continue;
         }
-        if let Some(made) = fold.filter(|_| moves.own().is_some()) {
-            output.insert(0, made);
-        }
-        output
-    };
-    (0..size).map(output).collect()
+        assert_eq!(sent(from).is_some(), received(from).is_some(), "what is sent is waited for");
+        takes.extend(sent(from).zip(received(from)).map(|(input, output)| (from, input, output)));
+    }
+    let mut made: BTreeMap<u32, Vec<(Rank, u32)>> = BTreeMap::new();
+    for (from, input, output) in takes {
+        made.entry(output).or_default().push((from, input));
+    }
+    assert!(direct.purpose == Use::Fold || made.values().all(|of| of.len() == 1), "kept twice");
+    made
 }
 
 #[test]
-fn moves_are_those_of_the_direct_schedules() {
+fn every_rank_gets_what_the_collective_means_folded_from_rank_zero_on() {
     for size in 2..=9 {
-        for root in 0..size {
-            for (kind, schedule) in [
-                (Kind::AllReduce, one_shot(size)),
-                // Whoever is the root, the fold begins at rank 0.
-                (Kind::Reduce, direct_reduce(size, (size - root) % size)),
-                (Kind::Broadcast, direct(Collective::Broadcast, size)),
-                (Kind::AllGather, direct(Collective::AllGather, size)),
-                (Kind::ReduceScatter, direct(Collective::ReduceScatter, size)),
-                (Kind::AllToAll, spread_out(size)),
-                (Kind::Gather, direct(Collective::Gather, size)),
-                (Kind::Scatter, direct(Collective::Scatter, size)),
-            ] {
-                let root = if kind.is_rooted() { root } else { 0 };
-                assert_eq!(
-                    by_moves(kind, size, root),
-                    by_schedule(&schedule, root),
-                    "{kind:?} of {size}, {root}"
-                );
+        for kind in Kind::ALL.into_iter().filter(|kind| Moves::are_defined(*kind) && *kind != Kind::Barrier) {
+            for root in 0..if kind.is_rooted() { size } else { 1 } {
+                let directs = directs(&call(kind, root), size);
+                for me in 0..size {
+                    assert_eq!(made(&directs, me), meant(kind, me, root, size), "{kind:?} of {size}, {root}");
+                    let distance = |leg: &Leg| (leg.peer + size - me) % size;
+                    let legs = &directs[me as usize].legs;
+                    assert!(legs.iter().map(distance).is_sorted(), "the next rank first");
+                }
             }
         }
     }
@@ -114,7 +93,30 @@ fn moves_are_those_of_the_direct_schedules() {
 
 #[test]
 fn a_barrier_moves_nothing_and_hears_of_everybody() {
-    let moves = Moves::new(Kind::Barrier, 1, 0);
-    assert_eq!((moves.purpose(), moves.own()), (Use::Meet, None));
-    assert!((0..4).filter(|rank| *rank != 1).all(|rank| moves.receives(rank) && moves.sends(rank).is_some()));
+    let directs = directs(&call(Kind::Barrier, 0), 4);
+    for direct in &directs {
+        assert_eq!((direct.purpose, direct.own), (Use::Meet, None));
+        assert_eq!(direct.legs.len(), 3);
+        assert!(direct.legs.iter().all(|leg| leg.sends.is_some() && leg.receives.is_some()));
+    }
+}
+
+#[test]
+fn only_direct_exchanges_are_taken() {
+    let shape = Shape { per_box: 1, channels: 1, bidirectional: false, all_pairs: true };
+    let mut refused = 0;
+    for kind in Kind::ALL.into_iter().filter(|kind| Moves::are_defined(*kind)) {
+        for algorithm in candidates(kind.collective(), 4, &shape) {
+            let program = Program { collective: kind.collective(), ranks: 4, algorithm };
+            let is_direct = matches!(algorithm, Algorithm::Direct { .. } | Algorithm::Spread);
+            match Planner::default().direct(program) {
+                Ok(_) => {}
+                Err(error) => {
+                    assert!(!is_direct, "{kind:?} by {algorithm}: {error}");
+                    refused += 1;
+                }
+            }
+        }
+    }
+    assert!(refused > 8, "{refused}");
 }

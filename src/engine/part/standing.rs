@@ -8,7 +8,9 @@ use super::super::executor::Blockage;
 use super::super::links::{Links, Wanted as WantedLink};
 use super::super::packets::Wanted;
 use super::super::task::Blocked;
-use super::{Engine, Part, Phase};
+use super::local::{Exchanging, Letter, Mapped};
+use super::planned::{Linking, Running};
+use super::{Engine, Part, Phase, Stream};
 use crate::report::evidence::{Stuck, Traffic, Want};
 
 impl Part {
@@ -19,27 +21,27 @@ impl Part {
             let drained = !up.connection.capabilities().needs_progress || up.closed;
             Blocked { peer: links.peer(link), drained }
         };
-        match (self.phase, &self.bound) {
-            (Phase::Meet, _) => {
-                all.extend(self.met.map(|(peer, _)| Blocked { peer, drained: true }));
+        let by = |peer| Blocked { peer, drained: true };
+        if let Some(stream) = self.away() {
+            if !self.is_done() {
+                all.extend(stream.operation.peers().into_iter().map(by));
             }
-            (Phase::Exchange | Phase::Letter | Phase::Mapped, _) => {
-                all.extend(self.wanted.map(|wanted| Blocked { peer: wanted.peer, drained: true }));
+            return;
+        }
+        match &self.phase {
+            Phase::Meet(meet) => all.extend(meet.waits_for.map(|(peer, _)| by(peer))),
+            Phase::Exchange(Exchanging { wanted, .. })
+            | Phase::Letter(Letter { wanted, .. })
+            | Phase::Mapped(Mapped { wanted, .. }) => all.extend(wanted.map(|wanted| by(wanted.peer))),
+            Phase::Link(Linking { numbers, .. }) | Phase::LetterLink(numbers) => {
+                all.extend(links.missing(numbers).map(|(peer, _)| by(peer)));
             }
-            (Phase::Link | Phase::LetterLink, _) => {
-                let missing = links.missing(&self.numbers);
-                all.extend(missing.map(|(peer, _)| Blocked { peer, drained: true }));
-            }
-            (Phase::Drain, _) => all.extend(self.draining.map(on)),
-            (Phase::Run, Some(bound)) => {
+            Phase::Run(Running { is_drained: false, draining, .. }) => all.extend(draining.map(on)),
+            Phase::Run(Running { bound, .. }) => {
                 let blockages = self.executor.blockages(&bound.plan);
                 all.extend(blockages.filter_map(|blockage| bound.link_of(blockage)).map(on));
             }
-            (Phase::Away, _) => {
-                let peers = self.watched.iter().flat_map(|(watched, _)| watched.peers());
-                all.extend(peers.map(|peer| Blocked { peer, drained: true }));
-            }
-            _ => {}
+            Phase::Find | Phase::Done => {}
         }
     }
 
@@ -50,14 +52,14 @@ impl Part {
             Some(link) if links.is_asked(link) => all.push(WantedLink { link, sends }),
             _ => only = false,
         };
-        match (self.phase, &self.bound) {
-            (Phase::Drain, _) => add(self.draining, false),
-            (Phase::Run, Some(bound)) => {
+        match &self.phase {
+            Phase::Done => {}
+            Phase::Run(Running { is_drained: false, draining, .. }) => add(*draining, false),
+            Phase::Run(Running { bound, .. }) => {
                 for blockage in self.executor.blockages(&bound.plan) {
                     add(bound.link_of(blockage), !matches!(blockage, Blockage::Wait { .. }));
                 }
             }
-            (Phase::Done, _) => {}
             _ => only = false,
         }
         only
@@ -65,40 +67,44 @@ impl Part {
 
     /// Where it does not go on: which record, what it waits for, what has travelled.
     pub(in crate::engine) fn standing(&self, engine: &Engine) -> Option<(u64, Stuck, Vec<Traffic>)> {
-        let request = self.request.filter(|_| self.phase != Phase::Done)?;
-        if self.phase == Phase::Away {
-            return self.standing_away(engine, request.record);
+        if self.is_done() {
+            return None;
+        }
+        if let Some(stream) = self.away() {
+            return stream.standing(engine, self.request.record);
         }
         let links = &engine.links;
-        let (peer, want) = match (self.phase, &self.bound) {
-            (Phase::Meet, _) => self.met?,
-            (Phase::Exchange | Phase::Letter | Phase::Mapped, _) => {
-                let Wanted { peer, room } = self.wanted?;
-                (peer, if room { Want::Room } else { Want::Data })
-            }
-            (Phase::Link | Phase::LetterLink, _) => links.missing(&self.numbers)?,
-            (Phase::Drain, _) => (links.peer(self.draining?), Want::Room),
-            (Phase::Run, Some(bound)) => {
-                let blockage = self.executor.blockage()?;
-                (links.peer(bound.link_of(blockage)?), bound.want(blockage))
-            }
-            _ => return None,
+        let of_wanted = |wanted: Option<Wanted>| {
+            let Wanted { peer, room } = wanted?;
+            Some((peer, if room { Want::Room } else { Want::Data }))
         };
-        let has_plan = matches!(self.phase, Phase::Drain | Phase::Run);
-        let bound = self.bound.as_ref().filter(|_| has_plan);
+        let mut plan = None;
+        let ((peer, want), algorithm) = match &self.phase {
+            Phase::Meet(meet) => (meet.waits_for?, "?"),
+            Phase::Exchange(exchanging) => (of_wanted(exchanging.wanted)?, "direct, in packets"),
+            Phase::Letter(letter) => (of_wanted(letter.wanted)?, "letter"),
+            Phase::Mapped(mapped) => {
+                (of_wanted(mapped.wanted)?, if mapped.is_entering() { "?" } else { "mapped" })
+            }
+            Phase::Link(Linking { numbers, .. }) | Phase::LetterLink(numbers) => {
+                (links.missing(numbers)?, "?")
+            }
+            Phase::Run(Running { bound, is_drained, draining, .. }) => {
+                plan = Some(bound);
+                let waits_for = if *is_drained {
+                    let blockage = self.executor.blockage()?;
+                    (links.peer(bound.link_of(blockage)?), bound.want(blockage))
+                } else {
+                    (links.peer((*draining)?), Want::Room)
+                };
+                (waits_for, bound.plan.name.as_str())
+            }
+            Phase::Find | Phase::Done => return None,
+        };
         let (step, steps, slice, slices) =
-            bound.map_or((0, 0, 0, 0), |bound| self.executor.standing(&bound.plan));
-        let traffic = bound.map(|bound| bound.traffic(links, |counter| self.executor.raised(counter)));
+            plan.map_or((0, 0, 0, 0), |bound| self.executor.standing(&bound.plan));
+        let traffic = plan.map(|bound| bound.traffic(links, |counter| self.executor.raised(counter)));
         let member = &engine.group.member;
-        let algorithm = match (self.phase, &self.bound) {
-            (Phase::Exchange, _) => "direct, in packets".into(),
-            (Phase::Letter, _) => "letter".into(),
-            (Phase::Mapped, _) if self.mapped.as_ref().is_some_and(|(run, _)| !run.is_entering()) => {
-                "mapped".into()
-            }
-            (Phase::Meet | Phase::Mapped | Phase::LetterLink, _) | (_, None) => "?".into(),
-            (_, Some(bound)) => bound.plan.name.clone(),
-        };
         let stuck = Stuck {
             want,
             peer,
@@ -107,16 +113,17 @@ impl Part {
             steps,
             slice,
             slices,
-            algorithm,
+            algorithm: algorithm.to_owned(),
             age: Duration::ZERO,
         };
-        Some((request.record, stuck, traffic.unwrap_or_default()))
+        Some((self.request.record, stuck, traffic.unwrap_or_default()))
     }
+}
 
+impl Stream {
     /// The same of an operation in a stream.
-    fn standing_away(&self, engine: &Engine, record: u64) -> Option<(u64, Stuck, Vec<Traffic>)> {
-        let (watched, _) = self.watched.as_ref()?;
-        let standing = watched.standing()?;
+    fn standing(&self, engine: &Engine, record: u64) -> Option<(u64, Stuck, Vec<Traffic>)> {
+        let standing = self.operation.standing()?;
         let member = &engine.group.member;
         let stuck = Stuck {
             want: Want::Data,
@@ -126,7 +133,7 @@ impl Part {
             steps: standing.steps,
             slice: standing.slice,
             slices: standing.slices,
-            algorithm: watched.algorithm().to_owned(),
+            algorithm: self.operation.algorithm().to_owned(),
             age: Duration::ZERO,
         };
         Some((record, stuck, Vec::new()))

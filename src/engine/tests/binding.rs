@@ -5,7 +5,7 @@ use std::task::Poll;
 
 use consort_algorithms::Collective;
 use consort_algorithms::catalogue::Algorithm;
-use consort_kernels::{DataType, ReduceOp};
+use consort_kernels::{DataType, ReduceOp, Reducer};
 use consort_memory::{Counter, Span, SpanMut};
 use consort_transports::{
     Capabilities, Connection, CounterKind, PeerState, RemoteRegion, Transport, TransportError,
@@ -99,10 +99,7 @@ fn bind(claims: Capabilities, mapped: bool) -> Option<Error> {
     };
     let links = Links::established(Box::new(NoRoutes), keys.iter().map(|key| (*key, end())).collect());
     let shape = Shape {
-        data_type: DataType::Uint64,
-        op: Some(ReduceOp::Sum),
-        scalar: None,
-        ranks: 2,
+        reducer: Reducer::new(DataType::Uint64, ReduceOp::Sum, 2),
         slot_bytes: 512,
         streaming: false,
         bearings,

@@ -12,7 +12,7 @@ use consort_memory::{Mapping, Span, SpanMut};
 use super::offer::Note;
 use super::peer_memory::PeerMemory;
 use crate::Rank;
-use crate::call::{Call, Kind};
+use crate::call::Call;
 use crate::engine::bound::Bearings;
 use crate::engine::packets::Board;
 use crate::engine::store_tuner::output_store;
@@ -61,8 +61,7 @@ impl Folds {
         notes: &[Note],
     ) -> Result<std::result::Result<Folds, Unmapped>> {
         let (size, collective) = (notes.len() as u32, call.kind.collective());
-        // Reduces begin at rank 0, whoever is the root.
-        let first = if call.kind == Kind::Reduce { (size - call.root) % size } else { 0 };
+        let first = call.first_folded(size);
         let plan = memory.plan(collective, size, (me + size - call.root) % size, first)?;
         let bearings = Bearings::Rotated { root: call.root, size };
         let (mut homes, mut unmapped) = (std::mem::take(&mut memory.idle_homes), Unmapped::new());
@@ -94,11 +93,7 @@ impl Folds {
         if !unmapped.is_empty() {
             return Ok(Err(unmapped));
         }
-        let extents = plan.partition.extents(call.count, call.data_type.size());
-        let extents = match call.kind {
-            Kind::Gather | Kind::Scatter => extents.from_root(call.root, size),
-            _ => extents,
-        };
+        let extents = call.extents(plan.partition, size);
         let blocks = collective.output_blocks(size).max(collective.input_blocks(size)) as usize;
         let store = output_store(call.count * call.data_type.size() * blocks);
         Ok(Ok(Folds { plan, homes, extents, store, at: (0, 0) }))

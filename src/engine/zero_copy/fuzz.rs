@@ -16,7 +16,8 @@ use super::peer_memory::{ANNOUNCED_MAX, MAPPED_MAX};
 use super::tests::{BYTES, COUNT, Side, memory};
 use super::{Run, Step, Stop};
 use crate::call::Call;
-use crate::engine::packets::{row_of, sides};
+use crate::eager::row_of;
+use crate::engine::packets::sides;
 use crate::engine::{Buffers, Progress, Request};
 
 /// The tables of a rank, its plans, and what fetches the files; those are mapped and not counted.

@@ -18,7 +18,7 @@ mod run;
 mod tests;
 
 use crate::Rank;
-use crate::call::{Call, Kind};
+use crate::call::Call;
 use crate::engine::Progress;
 use crate::engine::bound::Broken;
 use crate::error::Error;
@@ -57,15 +57,5 @@ impl From<Rank> for Stop {
 
 /// Whether others touch the input and the output of a rank.
 fn touched(call: &Call, rank: Rank) -> [bool; 2] {
-    let is_root = rank == call.root;
-    match call.kind {
-        Kind::AllReduce => [true, true],
-        Kind::Reduce => [true, is_root],
-        Kind::Broadcast => [is_root, true],
-        Kind::ReduceScatter => [true, false],
-        Kind::AllGather | Kind::AllToAll => [false, true],
-        Kind::Gather => [false, is_root],
-        Kind::Scatter => [is_root, false],
-        _ => [false, false],
-    }
+    call.kind.semantics().is_touched(rank, call.root)
 }

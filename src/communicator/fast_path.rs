@@ -1,0 +1,104 @@
+//! The way of a call into the engine: acquired once, for the fast path first, and for the general path where that does not
+//! take the call.
+//!
+//! Invariant: a call that the fast path does not finish, or does not take, goes on as every other call. Absent: what the
+//! fast path takes, which is the engine's.
+
+use std::time::Duration;
+
+use super::core::{Core, Owned};
+use crate::call::Call;
+use crate::engine::packets::AtOnce;
+use crate::engine::{Buffers, Task};
+use crate::error::Result;
+
+impl Core {
+    /// The engine, if the communicator works and nothing else has it.
+    #[inline(always)]
+    fn try_enter(&self) -> Option<Owned<'_>> {
+        if self.is_forked() || self.group.has_failed() { None } else { self.try_own() }
+    }
+
+    /// A collective of equal blocks that the caller waits for, with the algorithm that its view of the communicator names.
+    #[inline(always)]
+    pub(super) fn execute(&self, call: &Call, timeout: Duration, buffers: &Buffers<'_>) -> Result<()> {
+        let Some(mut owned) = self.try_enter() else {
+            return self.execute_fully(None, call, timeout, buffers);
+        };
+        let guard = self.guard();
+        let outcome = owned.engine.at_once(call, timeout, buffers, self.policy.looks());
+        guard.disarm();
+        match outcome {
+            AtOnce::Done => Ok(()),
+            AtOnce::No => self.execute_fully(Some(owned), call, timeout, buffers),
+            AtOnce::Begun(task) => self.drive_begun(owned, task, buffers),
+        }
+    }
+
+    /// A call that is not the like of the last one, or that names its algorithm.
+    #[inline(never)]
+    pub(super) fn execute_fully(
+        &self,
+        owned: Option<Owned<'_>>,
+        call: &Call,
+        timeout: Duration,
+        buffers: &Buffers<'_>,
+    ) -> Result<()> {
+        let owned = match owned {
+            None => {
+                self.check()?;
+                None
+            }
+            Some(mut owned) => {
+                if owned.engine.recalls(call) {
+                    match self.guarded(|| owned.engine.at_once(call, timeout, buffers, self.policy.looks())) {
+                        AtOnce::Done => return Ok(()),
+                        AtOnce::No => {}
+                        AtOnce::Begun(task) => return self.drive_begun(owned, task, buffers),
+                    }
+                }
+                Some(owned)
+            }
+        };
+        call.check(self.group.rank, self.group.size(), buffers.input, buffers.output)?;
+        self.collective_on(owned, *call, None, timeout, *buffers).map(drop)
+    }
+
+    /// A message to or from another rank that is there, of whole elements.
+    #[inline(always)]
+    pub(super) fn message(&self, call: &Call, timeout: Duration, buffers: &Buffers<'_>) -> Result<()> {
+        let Some(mut owned) = self.try_enter() else {
+            return self.message_fully(None, call, timeout, buffers);
+        };
+        let guard = self.guard();
+        let outcome = owned.engine.message_at_once(call, timeout, buffers, self.policy.looks());
+        guard.disarm();
+        match outcome {
+            AtOnce::Done => Ok(()),
+            AtOnce::No => self.message_fully(Some(owned), call, timeout, buffers),
+            AtOnce::Begun(task) => self.drive_begun(owned, task, buffers),
+        }
+    }
+
+    #[inline(never)]
+    fn message_fully(
+        &self,
+        owned: Option<Owned<'_>>,
+        call: &Call,
+        timeout: Duration,
+        buffers: &Buffers<'_>,
+    ) -> Result<()> {
+        if owned.is_none() {
+            self.check()?;
+        }
+        self.exchange_on(owned, &[*call], timeout, &[*buffers])
+    }
+
+    /// The rest of what the fast path has begun.
+    #[inline(never)]
+    fn drive_begun(&self, mut owned: Owned<'_>, task: Box<Task>, buffers: &Buffers<'_>) -> Result<()> {
+        let driven = self.drive(&mut owned.engine, task, &[*buffers]);
+        drop(owned);
+        driven.map_err(|error| self.told(error))
+    }
+}

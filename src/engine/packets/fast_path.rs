@@ -1,0 +1,254 @@
+//! The fast path: calls that are over before it would pay to make a task of them.
+//!
+//! Invariant: what runs here is what a task would run, with the same number, record and messages: ranks may differ in
+//! whether they come this way, and what was begun here goes on there. A call that is not compiled, whose buffers do not
+//! fit, or that finds others queued takes the general path, which checks everything. Absent: waiting for longer than it
+//! takes a peer that comes at the same time.
+
+use std::time::Duration;
+
+use consort_kernels::Store;
+use consort_memory::{Arrival, Row};
+
+use super::exchange::{Exchange, Messages, Underway};
+use super::{Packets, letters};
+use crate::Rank;
+use crate::call::digest_of;
+use crate::call::{Call, Kind};
+use crate::eager::LONG;
+use crate::engine::{Buffers, Engine, Progress, Request, Task};
+use crate::recorder::this_thread;
+
+/// Looks that together take some times as long as reading the clock. A call that is over within as many ended when it was
+/// entered, as good as; one that waits for longer reads the clock as often.
+const LOOKS_WITHOUT_CLOCK: u32 = 32;
+
+/// What became of a call.
+pub(crate) enum AtOnce {
+    /// It was not begun: it must take the general path.
+    No,
+    /// It is over.
+    Done,
+    /// It was begun, and takes longer: the rest of it.
+    Begun(Box<Task>),
+}
+
+/// A collective that has a number.
+#[derive(Clone, Copy)]
+struct Numbered {
+    sequence: u64,
+    /// A word for the collectives before it.
+    before: u64,
+}
+
+impl Engine {
+    /// Whether a call is compiled to something that runs without a task; the next [`Engine::at_once`] finds it then.
+    pub(crate) fn recalls(&mut self, call: &Call) -> bool {
+        let latest =
+            |engine: &Self| engine.operations.latest().is_some_and(|known| known.at_once(call).is_some());
+        !latest(self) && self.operations.recall(call) && latest(self)
+    }
+
+    /// Runs a call that is like the one found last, looking for the others' messages at most `looks` times.
+    #[inline(always)]
+    pub(crate) fn at_once(
+        &mut self,
+        call: &Call,
+        timeout: Duration,
+        buffers: &Buffers<'_>,
+        looks: u32,
+    ) -> AtOnce {
+        let Engine { packets: Packets::Up(board), operations, group, sequence, history, queue, .. } = self
+        else {
+            return AtOnce::No;
+        };
+        let Some(compiled) = operations.latest() else { return AtOnce::No };
+        let Some(direct) = compiled.at_once(call) else { return AtOnce::No };
+        if !compiled.fits(buffers) || !queue.is_empty() {
+            return AtOnce::No;
+        }
+        let last = &compiled.last;
+        *sequence += 1;
+        board.operations += 1;
+        let numbered = Numbered { sequence: *sequence, before: *history };
+        let (operation, count) = (board.operations, call.count as u64);
+        let mark = digest_of(last.packed, count, numbered.sequence, numbered.before);
+        *history = mark;
+        let messages = Messages { bytes: last.bytes, row: last.row, mark, operation, store: Store::Cached };
+        let Some(leg) = &last.leg else {
+            return self.at_once_waits(numbered, Underway::new(messages, 0), timeout, buffers, looks);
+        };
+        let Some(Some(peer)) = board.peers.get_mut(leg.peer as usize) else {
+            unreachable!("a board has all peers")
+        };
+        let has_sent = leg.send(None, messages, peer, buffers);
+        if !has_sent || leg.look(messages, peer) != Arrival::Here {
+            let underway = Underway::new(messages, usize::from(has_sent));
+            return self.at_once_waits(numbered, underway, timeout, buffers, looks);
+        }
+        let recorder = &group.recorder;
+        let now = recorder.ticks();
+        direct.finish_pair(leg, messages, peer, &compiled.reducer, buffers);
+        recorder.pass(numbered.sequence, (last.packed, count), false, this_thread(), now);
+        peer.bell.ring();
+        AtOnce::Done
+    }
+
+    /// The rest of it, where some message is not here yet, or there is no slot for one of this rank's; and all of it among
+    /// more than two ranks.
+    #[inline(never)]
+    fn at_once_waits(
+        &mut self,
+        numbered: Numbered,
+        mut underway: Underway,
+        timeout: Duration,
+        buffers: &Buffers<'_>,
+        looks: u32,
+    ) -> AtOnce {
+        let Engine { packets: Packets::Up(board), operations, group, .. } = self else { return AtOnce::No };
+        // They were there a moment ago.
+        let Some(compiled) = operations.latest() else { return AtOnce::No };
+        let Some(direct) = compiled.program.direct() else { return AtOnce::No };
+        let (recorder, Numbered { sequence, before }) = (&group.recorder, numbered);
+        let (call, row) = (compiled.last.call, underway.messages.row);
+        underway.messages.store = board.store();
+        if row < LONG {
+            // What the others wait for comes before the record; how long a long message takes is found out from its start.
+            underway.send(direct, &mut board.peers, &compiled.reducer, buffers);
+        }
+        let entered = recorder.ticks();
+        let what = (compiled.last.packed, call.count as u64);
+        let record = recorder.enter_at(sequence, what, false, this_thread(), entered);
+        let (mut now, mut looked) = (entered, 0);
+        while looked < looks {
+            match underway.advance(direct, &mut board.peers, &compiled.reducer, buffers) {
+                Ok(Progress::Done) => {
+                    let ended = if row == 0 { now } else { recorder.ticks() };
+                    recorder.finish_at(record, sequence, false, ended);
+                    board.note(&underway, Some(ended.saturating_sub(entered)));
+                    board.ring();
+                    return AtOnce::Done;
+                }
+                Ok(_) => looked += 1,
+                Err(_) => break,
+            }
+            // Here it delays no rank: when the message comes, the clock was read some looks ago.
+            if looked % LOOKS_WITHOUT_CLOCK == 0 {
+                now = recorder.ticks();
+            }
+        }
+        let exchange = Exchange::begun(direct, &compiled.reducer, underway);
+        let mut task = self.take_task();
+        task.prepare(timeout);
+        task.push_begun(Request { call, sequence, history: before, record }, exchange);
+        AtOnce::Begun(task)
+    }
+}
+
+/// A message under way.
+#[derive(Clone, Copy)]
+struct Letter {
+    number: u64,
+    mark: u64,
+    /// Bytes that have gone.
+    done: usize,
+}
+
+impl Letter {
+    /// Goes on with it.
+    #[inline(always)]
+    fn step(
+        &mut self,
+        letters: &mut letters::Letters,
+        kind: Kind,
+        buffers: &Buffers<'_>,
+    ) -> Result<Progress, letters::Differs> {
+        match kind {
+            Kind::Send => Ok(letters.send(self.mark, buffers.input, &mut self.done)),
+            _ => letters.receive(self.mark, buffers.output, &mut self.done),
+        }
+    }
+}
+
+impl Engine {
+    /// Runs a message to or from a rank to which there are slots, looking for it, or for a free slot, at most
+    /// `looks` times. It is of whole elements, and the rank another one that is there.
+    #[inline(always)]
+    pub(crate) fn message_at_once(
+        &mut self,
+        call: &Call,
+        timeout: Duration,
+        buffers: &Buffers<'_>,
+        looks: u32,
+    ) -> AtOnce {
+        let Engine { links, group, queue, pairs, .. } = self;
+        let Some(letters) = links.letters(call.root).filter(|_| queue.is_empty() && call.count != 0) else {
+            return AtOnce::No;
+        };
+        let (to, from) = &mut pairs[call.root as usize];
+        let (number, sender) = if call.kind == Kind::Send { (to, group.rank) } else { (from, call.root) };
+        *number += 1;
+        let (number, count) = (*number, call.count as u64);
+        let mark = digest_of(letter_packed(call, sender), count, number, 0);
+        let mut letter = Letter { number, mark, done: 0 };
+        // What the other one waits for comes before the record.
+        let progress = letter.step(letters, call.kind, buffers);
+        if !matches!(progress, Ok(Progress::Done)) {
+            return self.message_waits(call, letter, timeout, buffers, looks);
+        }
+        let recorder = &group.recorder;
+        recorder.pass(number, (call.packed(), count), true, this_thread(), recorder.ticks());
+        letters.bell().ring();
+        AtOnce::Done
+    }
+
+    /// The rest of it, where it is not here yet, or not all of it, or there is no slot.
+    #[inline(never)]
+    fn message_waits(
+        &mut self,
+        call: &Call,
+        mut letter: Letter,
+        timeout: Duration,
+        buffers: &Buffers<'_>,
+        looks: u32,
+    ) -> AtOnce {
+        let Engine { links, group, .. } = self;
+        // They were there a moment ago.
+        let Some(letters) = links.letters(call.root) else { return AtOnce::No };
+        let (kind, number) = (call.kind, letter.number);
+        let recorder = &group.recorder;
+        let mut now = recorder.ticks();
+        let what = (call.packed(), call.count as u64);
+        let record = recorder.enter_at(number, what, true, this_thread(), now);
+        let is_short = call.count * call.data_type.size() <= Row::LINE_PAYLOAD_BYTES;
+        let mut looked = 0;
+        while looked < looks {
+            match letter.step(letters, kind, buffers) {
+                Ok(Progress::Done) => {
+                    let ended = if is_short { now } else { recorder.ticks() };
+                    recorder.finish_at(record, number, true, ended);
+                    letters.bell().ring();
+                    return AtOnce::Done;
+                }
+                Ok(Progress::Moved) => looked = 1,
+                Ok(Progress::Blocked) => looked += 1,
+                Err(letters::Differs) => break,
+            }
+            // Here it delays nobody: when the message comes, the clock was read some looks ago.
+            if looked % LOOKS_WITHOUT_CLOCK == 0 {
+                now = recorder.ticks();
+            }
+        }
+        let request = Request { call: *call, sequence: number, history: 0, record };
+        let mut task = self.take_task();
+        task.prepare(timeout);
+        task.push_message(request, letter.done);
+        AtOnce::Begun(task)
+    }
+}
+
+/// The packed form that a send and the receive that matches it have in common; `sender` is who sends.
+#[inline]
+fn letter_packed(call: &Call, sender: Rank) -> u64 {
+    Call { kind: Kind::Send, root: sender, ..*call }.packed()
+}

@@ -1,0 +1,194 @@
+//! The phases of a part between ranks that share memory: messages that carry their flag, and mapped buffers.
+
+use std::task::Poll;
+
+use consort_kernels::Reducer;
+use consort_memory::ticks;
+
+use super::planned::Staged;
+use super::{Context, Phase, Turn, TurnResult, pair_neutral};
+use crate::Rank;
+use crate::call::Kind;
+use crate::eager;
+use crate::engine::Engine;
+use crate::engine::compiled::Program;
+use crate::engine::executor::Progress;
+use crate::engine::packets::{self, Direct, Exchange, Wanted, letters};
+use crate::engine::task::Request;
+use crate::engine::zero_copy::{self, Run, Step};
+use crate::planner::Choice;
+use crate::report::evidence::Want;
+
+/// Ranks on their way to mailboxes for messages, or to a meeting over those.
+pub(super) struct Meet {
+    choice: Choice,
+    /// Whom it waits for, and for what.
+    pub(super) waits_for: Option<(Rank, Want)>,
+}
+
+/// A direct exchange of messages.
+pub(super) struct Exchanging {
+    exchange: Exchange,
+    /// When it began; none where the fast path has begun it.
+    since: Option<u64>,
+    pub(super) wanted: Option<Wanted>,
+}
+
+/// A message between two ranks.
+#[derive(Default)]
+pub(super) struct Letter {
+    /// Bytes of it that have gone.
+    pub(super) done: usize,
+    pub(super) wanted: Option<Wanted>,
+}
+
+/// A collective on mapped buffers.
+pub(super) struct Mapped {
+    choice: Choice,
+    run: Run,
+    reducer: Reducer,
+    pub(super) wanted: Option<Wanted>,
+}
+
+impl Meet {
+    pub(super) fn new(choice: Choice) -> Self {
+        Meet { choice, waits_for: None }
+    }
+
+    /// Where there are mailboxes the exchange begins, or the meeting; otherwise the plan is looked for.
+    pub(super) fn turn(&mut self, context: &mut Context<'_>) -> TurnResult {
+        let (choice, request) = (self.choice, context.request);
+        let Engine { packets, peer_memory, links, group, tuner, .. } = &mut *context.engine;
+        match packets.poll(group, links.routes()) {
+            Ok(Poll::Pending) => {
+                self.waits_for = packets.missing();
+                return Ok(Turn::Stays(Progress::Blocked));
+            }
+            Ok(Poll::Ready(_)) => {}
+            Err(packets::Trouble::Own(error)) => return Err(error.into()),
+            Err(packets::Trouble::Broken(broken)) => return Err(context.fault(broken)),
+        }
+        let Some(board) = packets.board() else { return context.find_plan(choice, None) };
+        if !choice.meets {
+            return context.begin_exchange(choice);
+        }
+        let sample = tuner.sample(&request.call);
+        let lender = links.memory().filter(|_| choice.mapped);
+        let run = Run::begin(peer_memory, board, lender, request, group.rank, context.buffers, sample);
+        let reducer = request.call.reducer(group.size());
+        Ok(Turn::Next(Phase::Mapped(Mapped { choice, run, reducer, wanted: None })))
+    }
+}
+
+impl Context<'_> {
+    /// Goes on with the direct exchange of the chosen program, which is compiled if it has not run before.
+    fn begin_exchange(&mut self, choice: Choice) -> TurnResult {
+        let Request { call, sequence, history, .. } = self.request;
+        let Engine { operations, packets, planner, group, .. } = &mut *self.engine;
+        let reducer = call.reducer(group.size());
+        let direct = match operations.compile(call)?.program.direct() {
+            Some(direct) => direct.clone(),
+            None => {
+                let moves = planner.direct(choice.program)?;
+                let direct = std::sync::Arc::new(Direct::new(call, &moves, &reducer, group.rank));
+                operations.keep(call, Program::exchange(direct.clone(), call, &choice))?;
+                direct
+            }
+        };
+        let mark = call.descriptor().digest(*sequence, *history);
+        let bytes = call.count * call.data_type.size();
+        let exchange = Exchange::begin(packets.up()?, direct, reducer, bytes, mark);
+        Ok(Turn::Next(Phase::Exchange(Exchanging::new(exchange, Some(ticks())))))
+    }
+}
+
+impl Exchanging {
+    pub(super) fn new(exchange: Exchange, since: Option<u64>) -> Self {
+        Exchanging { exchange, since, wanted: None }
+    }
+
+    pub(super) fn turn(&mut self, context: &mut Context<'_>) -> TurnResult {
+        let board = context.engine.packets.up()?;
+        match self.exchange.advance(board, context.buffers) {
+            Ok(Progress::Done) => {
+                let took = self.since.map(|since| ticks().saturating_sub(since));
+                board.note_exchange(&self.exchange, took);
+                Ok(Turn::Next(Phase::Done))
+            }
+            Ok(progress) => {
+                self.wanted = self.exchange.wanted();
+                Ok(Turn::Stays(progress))
+            }
+            Err(peer) => Err(context.mismatch(peer)),
+        }
+    }
+}
+
+impl Letter {
+    pub(super) fn turn(&mut self, context: &mut Context<'_>) -> TurnResult {
+        let Context { request, engine, buffers, .. } = context;
+        let (call, peer, me) = (&request.call, request.call.root, engine.group.rank);
+        let Some(letters) = engine.links.letters(peer) else {
+            let numbers = engine.links.request(&[(peer, eager::MESSAGES_CHANNEL)], &engine.group)?;
+            return Ok(Turn::Next(Phase::LetterLink(numbers)));
+        };
+        let mark = pair_neutral(call.descriptor(), call.kind, me).digest(request.sequence, 0);
+        let sends = call.kind == Kind::Send;
+        let progress = if sends {
+            Ok(letters.send(mark, buffers.input, &mut self.done))
+        } else {
+            letters.receive(mark, buffers.output, &mut self.done)
+        };
+        match progress {
+            Ok(Progress::Done) => Ok(Turn::Next(Phase::Done)),
+            Ok(progress) => {
+                self.wanted = Some(Wanted { peer, room: sends });
+                Ok(Turn::Stays(progress))
+            }
+            Err(letters::Differs) => Err(context.mismatch(peer)),
+        }
+    }
+}
+
+impl Mapped {
+    pub(super) fn turn(&mut self, context: &mut Context<'_>) -> TurnResult {
+        let Mapped { run, reducer, choice, wanted } = self;
+        let Engine { packets, peer_memory, links, tuner, .. } = &mut *context.engine;
+        let board = packets.up()?;
+        let step = run.advance(peer_memory, board, links.memory(), reducer, context.buffers);
+        let step = match step {
+            Ok(step) => step,
+            Err(zero_copy::Stop::Mismatch(peer)) => return Err(context.mismatch(peer)),
+            Err(zero_copy::Stop::Broken(broken)) => return Err(context.fault(broken)),
+            Err(zero_copy::Stop::Failed(error)) => return Err(error.into()),
+        };
+        if let Step::Progress(progress @ (Progress::Moved | Progress::Blocked)) = step {
+            *wanted = run.wanted(board);
+            return Ok(Turn::Stays(progress));
+        }
+        let store = tuner.agree(run.samples());
+        if step == Step::Declined {
+            return match choice.packets {
+                true => context.begin_exchange(*choice),
+                false => context.find_plan(*choice, Some(Staged { store, since: ticks() })),
+            };
+        }
+        Ok(Turn::Next(Phase::Done))
+    }
+
+    /// It is over, or goes on otherwise: its tables are kept.
+    pub(super) fn end(self, engine: &mut Engine) {
+        self.run.end(&mut engine.peer_memory);
+    }
+
+    /// Whether ranks still tell each other where their buffers are.
+    pub(super) fn is_entering(&self) -> bool {
+        self.run.is_entering()
+    }
+
+    /// See [`Task::withdraw`](crate::engine::Task::withdraw).
+    pub(super) fn withdraw(&mut self, engine: &mut Engine, at_last: bool) -> bool {
+        let Engine { packets, group, .. } = engine;
+        packets.board().is_none_or(|board| self.run.withdraw(board, group, at_last))
+    }
+}

@@ -1,0 +1,190 @@
+//! The phases of a part that runs by a plan: its links are made and the plan is bound, once for each shape of call;
+//! then the executor runs it.
+
+use std::sync::Arc;
+use std::task::Poll;
+
+use consort_algorithms::Rank as Relative;
+use consort_kernels::Store;
+use consort_memory::{SpanMut, ticks};
+
+use super::{Context, Phase, Turn, TurnResult, pair_neutral};
+use crate::call::Kind;
+use crate::engine::Buffers;
+use crate::engine::bound::{Bearings, Bound, RealIo, Shape, links_of};
+use crate::engine::compiled::Program;
+use crate::engine::executor::{Executor, Progress, Sizes, Stop};
+use crate::engine::links::Key;
+use crate::error::Result;
+use crate::options::digest;
+use crate::planner::{Choice, Proved};
+
+/// Loads of the awaited counter between two full turns: far below a microsecond.
+const GLANCES: u32 = 32;
+
+/// How rank 0 says that bytes are staged, and when that was heard.
+#[derive(Clone, Copy)]
+pub(super) struct Staged {
+    pub(super) store: Store,
+    pub(super) since: u64,
+}
+
+/// A plan whose links are made.
+pub(super) struct Linking {
+    choice: Choice,
+    staged: Option<Staged>,
+    proved: Proved,
+    bearings: Bearings,
+    keys: Vec<Key>,
+    /// The links' numbers, in the order of the keys.
+    pub(super) numbers: Vec<usize>,
+}
+
+/// A bound plan that runs.
+pub(super) struct Running {
+    pub(super) bound: Arc<Bound>,
+    sizes: Sizes<'static>,
+    staged: Option<Staged>,
+    /// Whether mailboxes at peers have slots of the plan's length; the link of one that is not empty yet.
+    pub(super) is_drained: bool,
+    pub(super) draining: Option<usize>,
+}
+
+impl Context<'_> {
+    /// Goes on with the plan of the chosen program: bound before, or once its links are made.
+    pub(super) fn find_plan(&mut self, choice: Choice, staged: Option<Staged>) -> TurnResult {
+        let (call, engine) = (&self.request.call, &mut *self.engine);
+        if let Program::Plan(bound) = &engine.operations.compile(call)?.program {
+            let bound = bound.clone();
+            return Ok(self.start(bound, staged));
+        }
+        let (me, size) = (engine.group.rank, engine.group.size());
+        let (bearings, relative) = match call.kind {
+            Kind::Send => (Bearings::Pair { sender: me, receiver: call.root }, 0),
+            Kind::Receive => (Bearings::Pair { sender: call.root, receiver: me }, 1),
+            _ => (Bearings::Rotated { root: call.root, size }, (me + size - call.root) % size),
+        };
+        let ranks = (0..choice.program.ranks).map(|rank| bearings.rank(Relative(rank)));
+        let mapped = ranks.map(|rank| engine.links.is_mapped(&engine.group, rank)).collect();
+        let proved = engine.planner.plan(choice.program, relative, mapped)?;
+        let keys = links_of(&proved.plan, bearings, choice.channel_base);
+        let numbers = engine.links.request(&keys, &engine.group)?;
+        Ok(Turn::Next(Phase::Link(Linking { choice, staged, proved, bearings, keys, numbers })))
+    }
+
+    /// Goes on with a bound plan.
+    fn start(&mut self, bound: Arc<Bound>, staged: Option<Staged>) -> Turn {
+        let (request, links) = (self.request, &self.engine.links);
+        let (call, group) = (&request.call, &self.engine.group);
+        let descriptor = pair_neutral(call.descriptor(), call.kind, group.rank);
+        let salt = bound.path ^ bound.slot_bytes as u64;
+        let sizes = Sizes {
+            extents: call.extents(bound.plan.partition, group.size()),
+            slot_bytes: bound.slot_bytes,
+            tag: descriptor.digest(request.sequence, salt ^ request.history),
+        };
+        self.executor.start(
+            &bound.plan,
+            &sizes,
+            |counter| bound.counter_base(counter, links),
+            |region| bound.slot_base(region, links),
+        );
+        Turn::Next(Phase::Run(Running { bound, sizes, staged, is_drained: false, draining: None }))
+    }
+
+    /// Whether links are up.
+    pub(super) fn poll_up(
+        &mut self,
+        numbers: &[usize],
+    ) -> std::result::Result<Poll<()>, crate::engine::Trouble> {
+        let polled = self.engine.links.poll_up(numbers, &self.engine.group);
+        polled.map_err(|broken| self.fault(broken))
+    }
+}
+
+impl Linking {
+    /// Binds the plan once all links are up.
+    pub(super) fn turn(&mut self, context: &mut Context<'_>) -> TurnResult {
+        if context.poll_up(&self.numbers)?.is_pending() {
+            return Ok(Turn::Stays(Progress::Blocked));
+        }
+        let bound = self.bind(context)?;
+        Ok(context.start(bound, self.staged))
+    }
+
+    fn bind(&self, context: &mut Context<'_>) -> Result<Arc<Bound>> {
+        let Context { request, engine, .. } = context;
+        let call = &request.call;
+        let span = tracing::debug_span!("bind", rank = engine.group.rank, call = %call.descriptor());
+        let _entered = span.enter();
+        let Linking { choice, proved, bearings, keys, numbers, .. } = self;
+        let shape = Shape {
+            reducer: call.reducer(engine.group.size()),
+            slot_bytes: choice.slot_bytes,
+            streaming: choice.streaming,
+            bearings: *bearings,
+            channel_base: choice.channel_base,
+        };
+        // Ranks that took different paths must notice, also where nothing is folded.
+        let path = proved.fold_hash ^ digest(&proved.plan.name);
+        let bound = Arc::new(Bound::new(proved.plan.clone(), path, shape, &engine.links, keys, numbers)?);
+        let scratch_bytes = bound.scratch_bytes();
+        if engine.scratch.len() < scratch_bytes {
+            engine.scratch.resize(scratch_bytes, 0);
+        }
+        engine.operations.keep(call, Program::Plan(bound.clone()))?;
+        Ok(bound)
+    }
+}
+
+impl Running {
+    /// Looks a few times at the one counter that it waits for.
+    pub(super) fn glance(&self, executor: &Executor) {
+        if self.is_drained
+            && let Some((counter, value)) = executor.awaited()
+            && let Some(counter) = self.bound.own_counter(counter)
+        {
+            for _ in 0..GLANCES {
+                if counter.value() >= value {
+                    return;
+                }
+            }
+        }
+    }
+
+    pub(super) fn turn(&mut self, context: &mut Context<'_>) -> TurnResult {
+        let Running { bound, sizes: equal, staged, is_drained, draining } = self;
+        if !*is_drained {
+            *draining = bound.undrained(&mut context.engine.links);
+            if draining.is_some() {
+                return Ok(Turn::Stays(Progress::Blocked));
+            }
+            *is_drained = true;
+        }
+        let Context { request, engine, executor, blocks, buffers: Buffers { input, output } } = context;
+        let varying;
+        let sizes = if blocks.is_empty() {
+            &*equal
+        } else {
+            varying = Sizes { extents: equal.extents.of_blocks(blocks, engine.group.rank), ..*equal };
+            &varying
+        };
+        let scaled = request.call.scalar.map(|scalar| bound.reducer.with_scalar(scalar));
+        let reducer = scaled.as_ref().unwrap_or(&bound.reducer);
+        let scratch = SpanMut::of(engine.scratch.as_mut_slice());
+        let store = staged.map_or(Store::Cached, |staged| staged.store);
+        let (input, output, links) = (*input, *output, &mut engine.links);
+        let mut io = RealIo { bound, reducer, links, input, output, scratch, staged: store };
+        match executor.advance(&bound.plan, sizes, &mut io) {
+            Ok(Progress::Done) => {}
+            Ok(progress) => return Ok(Turn::Stays(progress)),
+            Err(Stop::Mismatch { peer }) => return Err(context.mismatch(bound.bearings.rank(peer))),
+            Err(Stop::Fault(broken)) => return Err(context.fault(broken)),
+        }
+        bound.settle(executor.iterations(), &mut engine.links);
+        if let Some(Staged { store, since }) = *staged {
+            engine.tuner.ended(&request.call, store, ticks().saturating_sub(since));
+        }
+        Ok(Turn::Next(Phase::Done))
+    }
+}
