@@ -11,7 +11,9 @@ use consort_kernels::{DataType, Element, ReduceOp};
 use consort_memory::{Span, SpanMut};
 
 use super::Communicator;
+use super::surface::collectives;
 use super::together::{Bundle, Entry, run};
+use super::typed::block;
 use crate::Rank;
 use crate::blocks::Blocks;
 use crate::call::{Call, Kind};
@@ -93,6 +95,32 @@ pub fn group<'env, R>(body: impl FnOnce(&Group<'env>) -> Result<R>) -> Result<R>
     Ok(value)
 }
 
+/// Collectives from one buffer to another, written down.
+macro_rules! in_groups {
+    ($($(#[$about:meta])* $noun:literal $name:ident($($argument:ident: $type:ty),*)
+        |$size:ident, $in:ident, $out:ident| $call:expr;)*) => {
+        impl<'env> Group<'env> {
+            $(#[doc = concat!("As [`Communicator::", stringify!($name), "`].")]
+            ///
+            /// # Errors
+            /// As [`Group::all_reduce`].
+            pub fn $name<T: Element>(
+                &self, comm: &'env Communicator, input: &'env [T], output: &'env mut [T], $($argument: $type),*
+            ) -> Result<()> {
+                let call = |$size, $in: &[T], $out: &[T]| Result::Ok($call);
+                let call = self.noting(call(comm.size(), input, output))?;
+                self.execute(comm, &call, Span::of(input), SpanMut::of(output))
+            })*
+        }
+    };
+}
+
+collectives!(in_groups);
+in_groups! {
+    "an all-reduce" all_reduce_into(op: ReduceOp) |_size, input, _output|
+        Call::all_reduce(T::DATA_TYPE, op, input.len());
+}
+
 impl<'env> Group<'env> {
     /// As [`Communicator::all_reduce`].
     ///
@@ -107,21 +135,6 @@ impl<'env> Group<'env> {
         let call = Call::all_reduce(T::DATA_TYPE, op, buffer.len());
         let both = SpanMut::of(buffer);
         self.execute(comm, &call, both.read(), both)
-    }
-
-    /// As [`Communicator::all_reduce_into`].
-    ///
-    /// # Errors
-    /// As [`Group::all_reduce`].
-    pub fn all_reduce_into<T: Element>(
-        &self,
-        comm: &'env Communicator,
-        input: &'env [T],
-        output: &'env mut [T],
-        op: ReduceOp,
-    ) -> Result<()> {
-        let call = Call::all_reduce(T::DATA_TYPE, op, input.len());
-        self.execute(comm, &call, Span::of(input), SpanMut::of(output))
     }
 
     /// As [`Communicator::reduce`].
@@ -153,79 +166,6 @@ impl<'env> Group<'env> {
         let call = Call::broadcast(T::DATA_TYPE, buffer.len(), root);
         let both = SpanMut::of(buffer);
         self.execute(comm, &call, both.read(), both)
-    }
-
-    /// As [`Communicator::all_gather`].
-    ///
-    /// # Errors
-    /// As [`Group::all_reduce`].
-    pub fn all_gather<T: Element>(
-        &self,
-        comm: &'env Communicator,
-        input: &'env [T],
-        output: &'env mut [T],
-    ) -> Result<()> {
-        let call = Call::all_gather(T::DATA_TYPE, input.len());
-        self.execute(comm, &call, Span::of(input), SpanMut::of(output))
-    }
-
-    /// As [`Communicator::reduce_scatter`].
-    ///
-    /// # Errors
-    /// As [`Group::all_reduce`].
-    pub fn reduce_scatter<T: Element>(
-        &self,
-        comm: &'env Communicator,
-        input: &'env [T],
-        output: &'env mut [T],
-        op: ReduceOp,
-    ) -> Result<()> {
-        let call = Call::reduce_scatter(T::DATA_TYPE, op, output.len());
-        self.execute(comm, &call, Span::of(input), SpanMut::of(output))
-    }
-
-    /// As [`Communicator::all_to_all`].
-    ///
-    /// # Errors
-    /// As [`Group::all_reduce`].
-    pub fn all_to_all<T: Element>(
-        &self,
-        comm: &'env Communicator,
-        input: &'env [T],
-        output: &'env mut [T],
-    ) -> Result<()> {
-        let count = self.noting(comm.block(input.len()))?;
-        self.execute(comm, &Call::all_to_all(T::DATA_TYPE, count), Span::of(input), SpanMut::of(output))
-    }
-
-    /// As [`Communicator::gather`].
-    ///
-    /// # Errors
-    /// As [`Group::all_reduce`].
-    pub fn gather<T: Element>(
-        &self,
-        comm: &'env Communicator,
-        input: &'env [T],
-        output: &'env mut [T],
-        root: Rank,
-    ) -> Result<()> {
-        let call = Call::gather(T::DATA_TYPE, input.len(), root);
-        self.execute(comm, &call, Span::of(input), SpanMut::of(output))
-    }
-
-    /// As [`Communicator::scatter`].
-    ///
-    /// # Errors
-    /// As [`Group::all_reduce`].
-    pub fn scatter<T: Element>(
-        &self,
-        comm: &'env Communicator,
-        input: &'env [T],
-        output: &'env mut [T],
-        root: Rank,
-    ) -> Result<()> {
-        let call = Call::scatter(T::DATA_TYPE, output.len(), root);
-        self.execute(comm, &call, Span::of(input), SpanMut::of(output))
     }
 
     /// As [`Communicator::all_gather_v`].

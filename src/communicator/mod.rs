@@ -17,6 +17,7 @@ mod scope;
 pub(crate) mod shrink;
 pub(crate) mod split;
 pub(crate) mod streams;
+mod surface;
 #[cfg(test)]
 mod tests;
 mod together;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use consort_kernels::{Element, ReduceOp};
 use consort_memory::{Held, Lender, lend};
 
+use super::surface::collectives;
 use super::typed::block;
 use super::{Communicator, Core};
 use crate::Rank;
@@ -98,6 +99,28 @@ impl Drop for End<'_> {
     }
 }
 
+/// Collectives from one buffer to another, started.
+macro_rules! in_scopes {
+    ($($(#[$about:meta])* $noun:literal $name:ident($($argument:ident: $type:ty),*)
+        |$size:ident, $in:ident, $out:ident| $call:expr;)*) => {
+        impl<'a, 'env> Scope<'a, '_, 'env> {
+            $(#[doc = concat!("Starts ", $noun, ".")]
+            ///
+            /// # Errors
+            /// As [`Scope::all_reduce`].
+            pub fn $name<T: Element>(
+                &'a self, input: &'env [T], output: &'env mut [T], $($argument: $type),*
+            ) -> Result<ScopedWork<'a>> {
+                let ($size, $in, $out) = (self.core.group.size(), input, &*output);
+                let call = $call;
+                self.apart(call, None, input, output)
+            })*
+        }
+    };
+}
+
+collectives!(in_scopes);
+
 impl<'a, 'env> Scope<'a, '_, 'env> {
     /// Starts an all-reduce in place.
     ///
@@ -113,70 +136,6 @@ impl<'a, 'env> Scope<'a, '_, 'env> {
     /// As [`Scope::all_reduce`].
     pub fn broadcast<T: Element>(&'a self, buffer: &'env mut [T], root: Rank) -> Result<ScopedWork<'a>> {
         self.in_place(Call::broadcast(T::DATA_TYPE, buffer.len(), root), buffer)
-    }
-
-    /// Starts an all-gather.
-    ///
-    /// # Errors
-    /// As [`Scope::all_reduce`].
-    pub fn all_gather<T: Element>(
-        &'a self,
-        input: &'env [T],
-        output: &'env mut [T],
-    ) -> Result<ScopedWork<'a>> {
-        self.apart(Call::all_gather(T::DATA_TYPE, input.len()), None, input, output)
-    }
-
-    /// Starts a reduce-scatter.
-    ///
-    /// # Errors
-    /// As [`Scope::all_reduce`].
-    pub fn reduce_scatter<T: Element>(
-        &'a self,
-        input: &'env [T],
-        output: &'env mut [T],
-        op: ReduceOp,
-    ) -> Result<ScopedWork<'a>> {
-        self.apart(Call::reduce_scatter(T::DATA_TYPE, op, output.len()), None, input, output)
-    }
-
-    /// Starts an all-to-all.
-    ///
-    /// # Errors
-    /// As [`Scope::all_reduce`].
-    pub fn all_to_all<T: Element>(
-        &'a self,
-        input: &'env [T],
-        output: &'env mut [T],
-    ) -> Result<ScopedWork<'a>> {
-        let count = block(input.len(), self.core.group.size())?;
-        self.apart(Call::all_to_all(T::DATA_TYPE, count), None, input, output)
-    }
-
-    /// Starts a gather.
-    ///
-    /// # Errors
-    /// As [`Scope::all_reduce`].
-    pub fn gather<T: Element>(
-        &'a self,
-        input: &'env [T],
-        output: &'env mut [T],
-        root: Rank,
-    ) -> Result<ScopedWork<'a>> {
-        self.apart(Call::gather(T::DATA_TYPE, input.len(), root), None, input, output)
-    }
-
-    /// Starts a scatter.
-    ///
-    /// # Errors
-    /// As [`Scope::all_reduce`].
-    pub fn scatter<T: Element>(
-        &'a self,
-        input: &'env [T],
-        output: &'env mut [T],
-        root: Rank,
-    ) -> Result<ScopedWork<'a>> {
-        self.apart(Call::scatter(T::DATA_TYPE, output.len(), root), None, input, output)
     }
 
     /// Starts an all-gather of blocks that differ in length.

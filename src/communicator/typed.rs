@@ -4,11 +4,51 @@ use consort_kernels::{Element, ReduceOp};
 use consort_memory::{Lease, Span, SpanMut};
 
 use super::Communicator;
+use super::surface::collectives;
 use crate::Rank;
 use crate::call::Call;
 use crate::communicator::Work;
 use crate::engine::Source;
 use crate::error::{Error, Result};
+
+/// Collectives from one buffer to another, which the caller waits for.
+macro_rules! on_communicators {
+    ($($(#[$about:meta])* $noun:literal $name:ident($($argument:ident: $type:ty),*)
+        |$size:ident, $in:ident, $out:ident| $call:expr;)*) => {
+        impl Communicator {
+            $($(#[$about])*
+            pub fn $name<T: Element>(&self, input: &[T], output: &mut [T], $($argument: $type),*) -> Result<()> {
+                let ($size, $in, $out) = (self.size(), input, &*output);
+                let call = $call;
+                self.execute(&call, Span::of(input), SpanMut::of(output))
+            })*
+        }
+    };
+}
+
+collectives!(on_communicators);
+on_communicators! {
+    /// Folds `input` over all ranks into every rank's `output`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when the lengths differ; otherwise as [`Communicator::all_reduce`].
+    "an all-reduce" all_reduce_into(op: ReduceOp) |_size, input, _output|
+        Call::all_reduce(T::DATA_TYPE, op, input.len());
+
+    /// Folds `input` over all ranks into `output` of `root`; the others may pass an empty `output`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when the root's lengths differ; otherwise as [`Communicator::all_reduce`].
+    "a reduce" reduce_into(op: ReduceOp, root: Rank) |_size, input, _output|
+        Call::reduce(T::DATA_TYPE, op, input.len(), root);
+
+    /// Every rank's `output` becomes `root`'s `input`; the others may pass an empty `input`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when the root's lengths differ; otherwise as [`Communicator::all_reduce`].
+    "a broadcast" broadcast_into(root: Rank) |_size, _input, output|
+        Call::broadcast(T::DATA_TYPE, output.len(), root);
+}
 
 impl Communicator {
     /// Folds `buffer` over all ranks; every rank's buffer holds the result, the same bits everywhere.
@@ -37,15 +77,6 @@ impl Communicator {
         self.execute(&call, both.read(), both)
     }
 
-    /// Folds `input` over all ranks into every rank's `output`.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] when the lengths differ; otherwise as [`Communicator::all_reduce`].
-    pub fn all_reduce_into<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
-        let call = Call::all_reduce(T::DATA_TYPE, op, input.len());
-        self.execute(&call, Span::of(input), SpanMut::of(output))
-    }
-
     /// Folds `buffer` over all ranks into `root`'s; the others' buffers stay as they are.
     ///
     /// # Errors
@@ -56,21 +87,6 @@ impl Communicator {
         self.execute(&call, both.read(), both)
     }
 
-    /// Folds `input` over all ranks into `output` of `root`; the others may pass an empty `output`.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] when the root's lengths differ; otherwise as [`Communicator::all_reduce`].
-    pub fn reduce_into<T: Element>(
-        &self,
-        input: &[T],
-        output: &mut [T],
-        op: ReduceOp,
-        root: Rank,
-    ) -> Result<()> {
-        let call = Call::reduce(T::DATA_TYPE, op, input.len(), root);
-        self.execute(&call, Span::of(input), SpanMut::of(output))
-    }
-
     /// Every rank's `buffer` becomes `root`'s.
     ///
     /// # Errors
@@ -79,24 +95,6 @@ impl Communicator {
         let call = Call::broadcast(T::DATA_TYPE, buffer.len(), root);
         let both = SpanMut::of(buffer);
         self.execute(&call, both.read(), both)
-    }
-
-    /// Every rank's `output` becomes `root`'s `input`; the others may pass an empty `input`.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] when the root's lengths differ; otherwise as [`Communicator::all_reduce`].
-    pub fn broadcast_into<T: Element>(&self, input: &[T], output: &mut [T], root: Rank) -> Result<()> {
-        let call = Call::broadcast(T::DATA_TYPE, output.len(), root);
-        self.execute(&call, Span::of(input), SpanMut::of(output))
-    }
-
-    /// Every rank's `output` becomes all ranks' `input`, in rank order: `size() * input.len()` elements.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] when the lengths do not fit; otherwise as [`Communicator::all_reduce`].
-    pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
-        let call = Call::all_gather(T::DATA_TYPE, input.len());
-        self.execute(&call, Span::of(input), SpanMut::of(output))
     }
 
     /// As [`Communicator::all_gather`]; the input is this rank's block of `buffer`.
@@ -110,15 +108,6 @@ impl Communicator {
         let all = SpanMut::of(buffer);
         let bytes = count * size_of::<T>();
         self.execute(&call, all.read().slice(self.rank() as usize * bytes, bytes), all)
-    }
-
-    /// Folds `input` (`size() * output.len()` elements) over all ranks; `output` receives this rank's block.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] when the lengths do not fit; otherwise as [`Communicator::all_reduce`].
-    pub fn reduce_scatter<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
-        let call = Call::reduce_scatter(T::DATA_TYPE, op, output.len());
-        self.execute(&call, Span::of(input), SpanMut::of(output))
     }
 
     /// As [`Communicator::reduce_scatter`]; the output is this rank's block of `buffer`. The other blocks are
@@ -135,25 +124,6 @@ impl Communicator {
         self.execute(&call, all.read(), all.slice(self.rank() as usize * bytes, bytes))
     }
 
-    /// Sends block `r` of `input` to rank `r`; block `r` of `output` comes from rank `r`. Both have `size()` blocks of
-    /// equal length.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] when the lengths do not fit; otherwise as [`Communicator::all_reduce`].
-    pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
-        let call = Call::all_to_all(T::DATA_TYPE, self.block(input.len())?);
-        self.execute(&call, Span::of(input), SpanMut::of(output))
-    }
-
-    /// The `output` of `root` becomes all ranks' `input`, in rank order; the others may pass an empty `output`.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] when the root's lengths do not fit; otherwise as [`Communicator::all_reduce`].
-    pub fn gather<T: Element>(&self, input: &[T], output: &mut [T], root: Rank) -> Result<()> {
-        let call = Call::gather(T::DATA_TYPE, input.len(), root);
-        self.execute(&call, Span::of(input), SpanMut::of(output))
-    }
-
     /// As [`Communicator::gather`]; the root passes the blocks of all ranks with its own in place, the others pass
     /// theirs, which stays as it is.
     ///
@@ -163,15 +133,6 @@ impl Communicator {
     pub fn gather_in_place<T: Element>(&self, buffer: &mut [T], root: Rank) -> Result<()> {
         let (count, own, all) = self.rooted(buffer, root)?;
         self.execute(&Call::gather(T::DATA_TYPE, count, root), own.read(), all)
-    }
-
-    /// Every rank's `output` becomes its block of the `input` of `root`; the others may pass an empty `input`.
-    ///
-    /// # Errors
-    /// As [`Communicator::gather`].
-    pub fn scatter<T: Element>(&self, input: &[T], output: &mut [T], root: Rank) -> Result<()> {
-        let call = Call::scatter(T::DATA_TYPE, output.len(), root);
-        self.execute(&call, Span::of(input), SpanMut::of(output))
     }
 
     /// As [`Communicator::scatter`]; the root passes the blocks of all ranks, which stay as they are, the others a

@@ -190,6 +190,7 @@ const FLOORS: [(&str, &[&str]); 13] = [
             "reception",
             "segment",
             "handover",
+            "arrival",
             "pidfd",
             "proof",
             "vm",
