@@ -328,7 +328,8 @@ fn imports(text: &str, depth: usize) -> Vec<(&str, usize)> {
     let mut found = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let next_is = |end| text.lines().nth(number + 1).is_some_and(|next: &str| next.ends_with(end));
-        if line.starts_with("#[cfg(test)]") && next_is('{') {
+        let is_of_tests = line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(all(test,");
+        if is_of_tests && next_is('{') {
             break;
         }
         let code = line.split("//").next().unwrap_or_default();
