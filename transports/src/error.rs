@@ -9,8 +9,6 @@ use std::time::Duration;
 use consort_cuda::CudaError;
 use consort_memory::MemoryError;
 
-use crate::Property;
-
 /// Why a transport could not do what it was asked to.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -219,5 +217,26 @@ impl TransportError {
             MemoryError::NotSealed { reason, .. } => Self::Protocol { transport, what: reason },
             other => Self::System { transport, call: "mapping memory", source: io::Error::other(other) },
         }
+    }
+}
+
+/// A capability that a plan needs of a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Property {
+    /// [`Capabilities::load_store`](crate::Capabilities::load_store).
+    LoadStore,
+    /// [`Capabilities::put`](crate::Capabilities::put).
+    Put,
+    /// [`Capabilities::ordered`](crate::Capabilities::ordered).
+    Ordered,
+}
+
+impl std::fmt::Display for Property {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(match self {
+            Self::LoadStore => "loads and stores in the peer's memory",
+            Self::Put => "puts into the peer's memory",
+            Self::Ordered => "signals that arrive after the puts before them",
+        })
     }
 }

@@ -19,7 +19,7 @@ use nix::sys::socket::{
 
 use crate::reception::Reception;
 use crate::segment::{NONCE_BYTES, Nonce, nonce};
-use crate::{Service, TransportError};
+use crate::{Service, Transport, TransportError};
 
 /// Accompanies the descriptor: a message must have a byte.
 pub(crate) const HANDOVER: [u8; 8] = *b"consort1";
@@ -132,6 +132,12 @@ impl Desk {
             }
         });
     }
+}
+
+/// A transport between processes of one host, which can also hand each other memory.
+pub trait MemoryLender: Transport + std::fmt::Debug {
+    /// Where its peers fetch descriptors; [`Transport::service`] serves it.
+    fn desk(&self) -> &Desk;
 }
 
 impl Service for Desk {

@@ -29,8 +29,8 @@ mod transport;
 #[global_allocator]
 static ALLOCATOR: fuzzing::Counting = fuzzing::Counting;
 
-pub use error::TransportError;
-pub use handover::Desk;
+pub use error::{Property, TransportError};
+pub use handover::{Desk, MemoryLender};
 pub use lending::{Fetch, Lent};
 pub use loopback::Loopback;
 pub use pidfd::PidFd;
@@ -38,6 +38,6 @@ pub use proof::{PROOF_BYTES, prove, proves};
 pub use shm::Shm;
 pub use tcp::{Listener, Tcp};
 pub use transport::{
-    Address, Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, MemoryLender, PeerState,
-    Property, RemoteRegion, Service, Transport,
+    Address, Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, PeerState, RemoteRegion,
+    Service, Transport,
 };

@@ -11,7 +11,7 @@ use std::task::Poll;
 
 use consort_memory::{Counter, Row, Span, SpanMut};
 
-use crate::{Desk, TransportError};
+use crate::TransportError;
 
 /// A way for bytes to travel.
 pub trait Transport: Send + Sync {
@@ -28,12 +28,6 @@ pub trait Transport: Send + Sync {
     fn service(&self) -> Option<Arc<dyn Service>> {
         None
     }
-}
-
-/// A transport between processes of one host, which can also hand each other memory.
-pub trait MemoryLender: Transport + std::fmt::Debug {
-    /// Where its peers fetch descriptors; [`Transport::service`] serves it.
-    fn desk(&self) -> &Desk;
 }
 
 /// What strangers may call at any time. The control thread of a process serves it.
@@ -138,27 +132,6 @@ pub struct Capabilities {
     pub ordered: bool,
     /// Counters go up, and what the system has not taken over goes out, in [`Connection::progress`] alone.
     pub needs_progress: bool,
-}
-
-/// A capability that a plan needs of a link.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Property {
-    /// [`Capabilities::load_store`].
-    LoadStore,
-    /// [`Capabilities::put`].
-    Put,
-    /// [`Capabilities::ordered`].
-    Ordered,
-}
-
-impl std::fmt::Display for Property {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str(match self {
-            Self::LoadStore => "loads and stores in the peer's memory",
-            Self::Put => "puts into the peer's memory",
-            Self::Ordered => "signals that arrive after the puts before them",
-        })
-    }
 }
 
 /// The peer's memory as this side can reach it.

@@ -193,7 +193,6 @@ const FLOORS: [(&str, &[&str]); 13] = [
             "arrival",
             "pidfd",
             "proof",
-            "vm",
             "mapped",
             "loopback",
             "shm",
