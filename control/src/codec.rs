@@ -290,3 +290,50 @@ macro_rules! wire_enum {
 }
 
 pub(crate) use {wire_enum, wire_struct};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(PartialEq, Debug)]
+    enum Shape {
+        Dot,
+        Line { length: u32 },
+        Other(u8),
+    }
+
+    wire_enum!(Shape { 1 => Dot, 2 => Line { length } } else other, out => {
+        let Shape::Other(number) = other else { return };
+        out.push(*number);
+    }; number, _reader => {
+        if number < 9 { Ok(Shape::Other(number)) } else { Err(Malformed("no shape")) }
+    });
+
+    #[test]
+    fn a_form_is_read_whole_or_refused() {
+        let value =
+            (vec![Shape::Dot, Shape::Line { length: 7 }, Shape::Other(5)], Some(true), "é".to_owned());
+        let bytes = bytes_of(&value);
+        assert_eq!(Wire::whole(&bytes), Ok((value.0, value.1, value.2)));
+        type Form = (Vec<Shape>, Option<bool>, String);
+        for end in 0..bytes.len() {
+            assert!(Form::whole(&bytes[..end]).is_err(), "cut after {end} bytes");
+        }
+        assert_eq!(Form::whole(&[&bytes[..], &[0]].concat()), Err(Malformed("bytes are left over")));
+        assert_eq!(Shape::whole(&[9]), Err(Malformed("no shape")));
+        assert_eq!(bool::whole(&[2]), Err(Malformed("a flag is neither 0 nor 1")));
+        // A length is believed as far as bytes follow.
+        assert_eq!(Vec::<u8>::whole(&[255, 255, 255, 255, 1]), Err(Malformed("a count is out of bounds")));
+    }
+
+    #[test]
+    fn counted_bytes_and_texts_keep_their_bounds() {
+        let mut out = Vec::new();
+        put_text(&mut out, "éé", 3);
+        assert_eq!(out, [2, 0, 0xc3, 0xa9], "no half of a letter");
+        assert_eq!(Reader::new(&out).text(2), Ok("é".to_owned()));
+        assert_eq!(Reader::new(&out).text(1), Err(Malformed("a length is out of bounds")));
+        assert_eq!(Reader::new(&[1, 0, 0xff]).text(8), Err(Malformed("a text is not UTF-8")));
+        assert_eq!(Reader::new(&[2, 0, 0, 0, 0]).count(9, 1), Err(Malformed("a count is out of bounds")));
+    }
+}
