@@ -29,6 +29,10 @@
 //! the last communicator is dropped.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(feature = "testing"),
+    allow(unreachable_pub, reason = "what simulated jobs see is reachable with the feature `testing`")
+)]
 
 mod communicator;
 pub mod device;
@@ -36,8 +40,6 @@ mod eager;
 mod engine;
 mod planner;
 pub mod planning;
-#[cfg(test)]
-mod simulation;
 mod ticket;
 mod wait;
 
@@ -96,3 +98,16 @@ pub use options::{Options, Pinning, TransportChoice};
 pub use report::{CallReport, CycleStep, Guilty, RankReport, Report, WaitReport};
 pub use trace::{FlightEntry, FlightRecord, Straggler, Stragglers};
 pub use varying::CallV;
+
+/// What simulated jobs need of the inside.
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod testing {
+    pub use crate::communicator::core::split_call;
+    pub use crate::communicator::shrink::rest;
+    pub use crate::communicator::split::part;
+    pub use crate::engine::routes::Routes;
+    pub use crate::engine::{Buffers, Engine, Memory, Progress, Source, Task};
+    pub use crate::planner::{Machine, Planner, Planning};
+    pub use crate::ticket::Ticket;
+}

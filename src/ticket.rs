@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 
 /// The state of a started operation that its owner and its driver share.
 #[derive(Debug, Default)]
-pub(crate) struct Ticket {
+pub struct Ticket {
     done: AtomicBool,
     result: Mutex<Option<Result<()>>>,
 }
@@ -22,12 +22,17 @@ impl Ticket {
         self.done.store(true, Ordering::Release);
     }
 
-    pub(crate) fn is_done(&self) -> bool {
+    /// Whether the operation is over.
+    pub fn is_done(&self) -> bool {
         // Acquire: pairs with the Release in `finish`.
         self.done.load(Ordering::Acquire)
     }
 
-    pub(crate) fn result(&self) -> Result<()> {
+    /// How it ended.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    pub fn result(&self) -> Result<()> {
         let result = self.result.lock().unwrap_or_else(PoisonError::into_inner).clone();
         result.unwrap_or_else(|| Err(Error::internal("an operation ended without a result")))
     }

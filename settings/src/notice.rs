@@ -38,10 +38,18 @@ pub fn warn(text: &str) {
     aloud(None, text);
 }
 
-/// A warning that must not be silent because nobody listens; thousands of simulated ones may.
+/// Whether warnings stay off standard error: set by simulated jobs, which have thousands.
+#[cfg(feature = "testing")]
+pub static QUIET: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+
+/// A warning that goes to standard error where no subscriber and no log takes it.
 #[track_caller]
 pub fn aloud(rank: Option<Rank>, text: &str) {
-    if !warn_of(rank, text) && !cfg!(any(test, feature = "testing")) && !tracing::dispatcher::has_been_set() {
+    #[cfg(feature = "testing")]
+    if QUIET.load(std::sync::atomic::Ordering::Relaxed) {
+        return;
+    }
+    if !warn_of(rank, text) && !tracing::dispatcher::has_been_set() {
         eprintln!("consort: {text}");
     }
 }

@@ -584,6 +584,6 @@ pub(super) fn barrier_call() -> Call {
 }
 
 /// What two ranks must agree on in a split, before the data.
-pub(crate) fn split_call() -> Call {
+pub fn split_call() -> Call {
     Call::new(Kind::Split, consort_kernels::DataType::Int64, None, 0, 3)
 }

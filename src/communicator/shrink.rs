@@ -118,7 +118,7 @@ impl Communicator {
 }
 
 /// What those that stay agreed on in `round`: their communicator's name, and its ranks as ranks of the job.
-pub(crate) fn rest(group: &Group, round: u64, stay: &[Rank]) -> (u64, Vec<Rank>) {
+pub fn rest(group: &Group, round: u64, stay: &[Rank]) -> (u64, Vec<Rank>) {
     let members = stay.iter().map(|rank| group.members[*rank as usize]).collect();
     (bootstrap::name(&group.member.key, "shrink", &[group.uid, round]), members)
 }

@@ -72,7 +72,7 @@ impl Communicator {
 
 /// The part of a split that has this colour: its name, and its ranks as ranks of the job. `all` are every rank's
 /// words (whether it has a colour, the colour, the key); `label` and `number` tell this split from all others.
-pub(crate) fn part(group: &Group, label: &str, number: u64, color: u32, all: &[i64]) -> (u64, Vec<Rank>) {
+pub fn part(group: &Group, label: &str, number: u64, color: u32, all: &[i64]) -> (u64, Vec<Rank>) {
     let entries = all.chunks_exact(3).enumerate();
     let mut chosen: Vec<(i64, Rank)> = entries
         .filter(|(_, entry)| entry[0] == 1 && entry[1] == i64::from(color))

@@ -352,7 +352,7 @@ pub(crate) struct RealIo<'a> {
 
 /// A link to this rank failed.
 #[derive(Debug)]
-pub(crate) struct Broken {
+pub struct Broken {
     pub(crate) peer: Rank,
     pub(crate) error: TransportError,
 }

@@ -81,9 +81,12 @@ pub(crate) struct Sizes<'a> {
 
 /// How far it came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Progress {
+pub enum Progress {
+    /// It is over.
     Done,
+    /// Something moved.
     Moved,
+    /// It waits for a peer.
     Blocked,
 }
 

@@ -50,7 +50,7 @@ pub(crate) struct Wanted {
 }
 
 /// All connections of a communicator.
-pub(crate) struct Links {
+pub struct Links {
     index: HashMap<Key, usize>,
     slots: Vec<Slot>,
     routes: Box<dyn Routes>,
@@ -151,7 +151,7 @@ impl Links {
     }
 
     /// Closes all connections.
-    pub(crate) fn close(&mut self) {
+    pub fn close(&mut self) {
         let up = self.messages.iter().map(|number| &*self.up(*number).connection);
         self.readiness.forget_all(up);
         self.index.clear();
@@ -315,7 +315,7 @@ impl Links {
     }
 
     /// Whether some link needs [`Links::progress`] to move anything.
-    pub(crate) fn needs_progress(&self) -> bool {
+    pub fn needs_progress(&self) -> bool {
         !self.messages.is_empty()
     }
 
@@ -326,7 +326,7 @@ impl Links {
 
     /// Whether the peers have emptied every slot that was filled, or their systems have all of it, on links where a close
     /// could lose one.
-    pub(crate) fn is_emptied(&self) -> bool {
+    pub fn is_emptied(&self) -> bool {
         let emptied = |up: &Up| up.connection.counter(CounterKind::Credit).value() >= up.filled;
         let is_safe = |up: &Up| up.closed || emptied(up) || up.connection.is_delivered();
         self.messages.iter().map(|number| self.up(*number)).all(is_safe)
@@ -338,7 +338,7 @@ impl Links {
     }
 
     /// Moves what is under way on links that need it.
-    pub(crate) fn progress(&mut self) -> std::result::Result<(), Broken> {
+    pub fn progress(&mut self) -> std::result::Result<(), Broken> {
         (0..self.messages.len()).try_for_each(|at| self.progress_at(self.messages[at]))
     }
 

@@ -32,8 +32,10 @@ use std::time::Duration;
 use consort_memory::{Bell, Held, HeldRead, Span, SpanMut, access_epoch};
 
 pub(crate) use bound::Bearings;
-pub(crate) use executor::{Executor, Io, Piece, Progress, Sizes, Stop};
-pub(crate) use task::{Request, Task};
+pub use executor::Progress;
+pub(crate) use executor::{Executor, Io, Piece, Sizes, Stop};
+pub(crate) use task::Request;
+pub use task::Task;
 use trouble::Trouble;
 
 use crate::call::{Call, Kind};
@@ -53,16 +55,19 @@ use zero_copy::PeerMemory;
 
 /// The memory of one request: sends read `input`, receives write `output`.
 #[derive(Clone, Copy)]
-pub(crate) struct Buffers<'a> {
-    pub(crate) input: Span<'a>,
-    pub(crate) output: SpanMut<'a>,
+pub struct Buffers<'a> {
+    /// What it reads.
+    pub input: Span<'a>,
+    /// What it writes.
+    pub output: SpanMut<'a>,
 }
 
 /// The state that whoever drives a communicator owns.
-pub(crate) struct Engine {
+pub struct Engine {
     pub(crate) group: Arc<Group>,
     pub(crate) settings: Settings,
-    pub(crate) links: Links,
+    /// The connections to other ranks.
+    pub links: Links,
     packets: Packets,
     peer_memory: PeerMemory,
     tuner: StoreTuner,
@@ -91,11 +96,13 @@ struct Queued {
 }
 
 /// Where one request of a queued task reads and writes.
-pub(crate) struct Memory {
-    pub(crate) input: Source,
-    pub(crate) output: Option<Held>,
+pub struct Memory {
+    /// What it reads.
+    pub input: Source,
+    /// What it writes.
+    pub output: Option<Held>,
     /// What only has to live until the request is over.
-    pub(crate) _kept: Vec<Arc<dyn Any + Send + Sync>>,
+    pub _kept: Vec<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Memory {
@@ -141,7 +148,7 @@ const BELL_NAPS: u32 = 8;
 const UNATTENDED_STEPS: u32 = 64;
 
 /// Where a queued operation reads.
-pub(crate) enum Source {
+pub enum Source {
     /// A buffer of its own.
     Apart(HeldRead),
     /// A buffer that is written too; the operation is in place, at this byte offset and length.
@@ -161,7 +168,8 @@ impl Source {
 }
 
 impl Engine {
-    pub(crate) fn new(
+    /// The engine of one rank of a communicator.
+    pub fn new(
         group: Arc<Group>,
         routes: Box<dyn Routes>,
         settings: Settings,
@@ -192,7 +200,7 @@ impl Engine {
     /// Enters an operation: its number, and what came before it. Ranks that differed in a collective which each
     /// could finish alone (two broadcasts from different roots) find out at the next.
     #[inline]
-    pub(crate) fn enter(&mut self, call: Call, caller: u64) -> Request {
+    pub fn enter(&mut self, call: Call, caller: u64) -> Request {
         let descriptor = call.descriptor();
         let (sequence, history) = if call.kind.is_message() {
             let (to, from) = &mut self.pairs[call.root as usize];
@@ -218,16 +226,17 @@ impl Engine {
     }
 
     /// Leaves what ended with an error; what finished before has finished.
-    pub(crate) fn leave_failed(&self, task: &Task) {
+    pub fn leave_failed(&self, task: &Task) {
         task.requests().for_each(|request| self.group.recorder.fail(request.record));
     }
 
     /// A task for a call that somebody waits for; give it back with [`Engine::put_back`].
-    pub(crate) fn take_task(&mut self) -> Box<Task> {
+    pub fn take_task(&mut self) -> Box<Task> {
         self.foreground.take().unwrap_or_default()
     }
 
-    pub(crate) fn put_back(&mut self, task: Box<Task>) {
+    /// A task that is over is kept for its tables.
+    pub fn put_back(&mut self, task: Box<Task>) {
         self.foreground = Some(task);
     }
 
@@ -237,7 +246,7 @@ impl Engine {
     /// # Errors
     /// What ended the communicator.
     #[inline]
-    pub(crate) fn turn(&mut self, task: &mut Task, buffers: &[Buffers<'_>]) -> Result<Progress> {
+    pub fn turn(&mut self, task: &mut Task, buffers: &[Buffers<'_>]) -> Result<Progress> {
         if task.is_ending() {
             self.wanted.clear();
             return task.end(self).map_or(Ok(Progress::Blocked), Err);
@@ -353,18 +362,18 @@ impl Engine {
     }
 
     /// How many operations are queued.
-    pub(crate) fn queued(&self) -> usize {
+    pub fn queued(&self) -> usize {
         self.queue.len()
     }
 
     /// Queues a task, with memory for each of its requests.
-    pub(crate) fn enqueue(&mut self, mut task: Task, memory: Vec<Memory>, ticket: Arc<Ticket>) {
+    pub fn enqueue(&mut self, mut task: Task, memory: Vec<Memory>, ticket: Arc<Ticket>) {
         task.limit_turns(UNATTENDED_STEPS);
         self.queue.push_back(Queued { task, memory, ticket: Owed(ticket) });
     }
 
     /// Moves the first queued operation on, and the ones behind it as each is done.
-    pub(crate) fn advance_queue(&mut self) -> Progress {
+    pub fn advance_queue(&mut self) -> Progress {
         let mut moved = false;
         if self.group.has_failed() {
             self.queue.iter_mut().for_each(|queued| queued.task.release());
@@ -411,7 +420,7 @@ impl Engine {
     }
 
     /// Ends every queued operation with this error.
-    pub(crate) fn fail_queue(&mut self, error: &Error) {
+    pub fn fail_queue(&mut self, error: &Error) {
         for Queued { mut task, memory, ticket } in std::mem::take(&mut self.queue) {
             self.leave_failed(&task);
             task.withdraw(self, true);

@@ -11,7 +11,7 @@ use crate::control::group::Group;
 use crate::error::Result;
 
 /// The ways out of a process.
-pub(crate) trait Routes: Send {
+pub trait Routes: Send {
     /// Whether the link to `rank` can be stored to, once it is there: known beforehand, so that plans can be made
     /// for it.
     fn is_mapped(&self, group: &Group, rank: Rank) -> bool;

@@ -26,9 +26,9 @@ const QUIET_MAX: Duration = Duration::from_secs(1);
 
 /// What a task is to do: a call, with its number.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Request {
+pub struct Request {
     pub(crate) call: Call,
-    pub(crate) sequence: u64,
+    pub sequence: u64,
     /// A word for all collectives before it; 0 for messages.
     pub(crate) history: u64,
     /// Its place in the flight record.
@@ -56,7 +56,7 @@ pub(crate) struct Blocked {
 
 /// Requests under way. Kept when they are over, so that their tables are reused.
 #[derive(Default)]
-pub(crate) struct Task {
+pub struct Task {
     /// The first `count` are of the present task.
     parts: Vec<Part>,
     count: usize,
@@ -84,7 +84,7 @@ fn lane(call: &Call) -> usize {
 
 impl Task {
     /// Makes ready for requests that must all end within `timeout`; see [`Task::push`].
-    pub(crate) fn prepare(&mut self, timeout: Duration) {
+    pub fn prepare(&mut self, timeout: Duration) {
         for request in self.parts[..self.count].iter().map(Part::asked) {
             self.tails[lane(&request.call)] = 0;
         }
@@ -97,7 +97,7 @@ impl Task {
     }
 
     /// One more request; `blocks` are those of a call whose blocks differ.
-    pub(crate) fn push(&mut self, request: Request, blocks: Option<Blocks<'_>>) {
+    pub fn push(&mut self, request: Request, blocks: Option<Blocks<'_>>) {
         let lane = lane(&request.call);
         if self.tails.len() <= lane {
             self.tails.resize(lane + 1, 0);
@@ -328,7 +328,7 @@ impl Task {
     /// After a turn that did not finish it: has the communicator failed, and (when `look` is set, which costs a
     /// clock) has it taken too long, and who is to blame. What is complete when a failure comes is complete: there
     /// is a turn between the failure and giving up. Afterwards it may be [ending](Task::is_ending).
-    pub(crate) fn tend(&mut self, engine: &mut Engine, look: bool) {
+    pub fn tend(&mut self, engine: &mut Engine, look: bool) {
         if self.is_ending() {
             return;
         }

@@ -13,7 +13,7 @@ use crate::topology::{Place, per_domain};
 
 /// The machine that a communicator's ranks run on.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Machine {
+pub struct Machine {
     pub(crate) ranks: u32,
     pub(crate) hosts: u32,
     /// Ranks of a host, where ranks are grouped host by host and equally; 1 otherwise.
@@ -35,7 +35,7 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// What the ranks of a communicator, in their order, say of their hosts.
-    pub(crate) fn of<'a>(members: impl Iterator<Item = &'a Member> + Clone) -> Self {
+    pub fn of<'a>(members: impl Iterator<Item = &'a Member> + Clone) -> Self {
         let members = || members.clone();
         let (hosts, host_of) = numbered(members().map(|member| member.host_key));
         let ranks = host_of.len() as u32;

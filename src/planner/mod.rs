@@ -24,7 +24,7 @@ use consort_memory::sync::{AtomicBool, Ordering};
 
 pub(crate) use choice::{Choice, has_one_length, mailbox_bytes};
 pub use explain::{Candidate, Explanation, Origin};
-pub(crate) use machine::Machine;
+pub use machine::Machine;
 pub use planning::Planning;
 
 use crate::eager::Moves;
@@ -44,7 +44,7 @@ pub(crate) struct Program {
 
 /// The proved plans of all ranks of a process.
 #[derive(Default)]
-pub(crate) struct Planner {
+pub struct Planner {
     proved: Mutex<HashMap<Key, Proved>>,
     /// The moves of all ranks of programs that are direct exchanges, of proved schedules too.
     direct: Mutex<HashMap<Program, Arc<[Moves]>>>,
@@ -96,12 +96,12 @@ impl Planner {
     }
 
     /// The process has many ranks of one job.
-    pub(crate) fn expect_many(&self) {
+    pub fn expect_many(&self) {
         self.many.store(true, Ordering::Relaxed);
     }
 
     /// What a communicator on `machine` chooses by.
-    pub(crate) fn planning(&self, machine: Machine, settings: &Settings) -> Arc<Planning> {
+    pub fn planning(&self, machine: Machine, settings: &Settings) -> Arc<Planning> {
         let key = Planning::key(&machine, settings);
         let mut known = self.plannings.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(planning) = known.get(&key).and_then(Weak::upgrade) {

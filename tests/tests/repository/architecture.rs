@@ -65,6 +65,30 @@ const ARROWS: [(&str, &[&str]); 17] = [
     ("consort-testing", &[]),
 ];
 
+/// Simulated jobs see the inside of the library by the feature `testing`; what is shipped is built without it.
+#[test]
+fn what_is_shipped_has_no_door_for_tests() {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let features = |package: &str, edges: &str| {
+        let output = Command::new(&cargo)
+            .args(["tree", "--offline", "-p", package, "-e", edges, "--prefix", "none", "-f", "{p} [{f}]"])
+            .current_dir(root())
+            .output()
+            .expect("cargo tree");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let has_door = |line: &&str| line.starts_with("consort") && line.contains("testing]");
+    for package in ["consort-ffi", "collbench"] {
+        let tree = features(package, "normal,build");
+        assert!(tree.contains("consort-control "), "{tree}");
+        let found: Vec<_> = tree.lines().filter(has_door).collect();
+        assert!(found.is_empty(), "{package} is built with the feature: {found:?}");
+    }
+    let tests = features("consort-tests-simulation", "normal,dev");
+    assert!(tests.lines().any(|line| has_door(&line)), "the test sees none of them: {tests}");
+}
+
 #[test]
 fn arrows_point_one_way() {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -208,10 +232,7 @@ const FLOORS: [(&str, &[&str]); 13] = [
     ("settings/src", &["environment", "notice", "options"]),
     ("topology/src", &["claim", "host", "pin"]),
     ("control/src", &["clock", "codec", "recorder", "report", "bootstrap", "membership", "trace"]),
-    (
-        "src",
-        &["eager", "planner", "wait", "ticket", "engine", "communicator", "planning", "device", "simulation"],
-    ),
+    ("src", &["eager", "planner", "wait", "ticket", "engine", "communicator", "planning", "device"]),
     (
         "nccl/src",
         &[

@@ -8,7 +8,7 @@
 //!
 //! `CONSORT_SIMULATIONS` is how many seeds are run (300 by default), from `CONSORT_TEST_SEED` on. To run one
 //! seed again:
-//! `CONSORT_TEST_SEED=<seed> CONSORT_SIMULATIONS=1 cargo test -p consort --lib simulation::seeds -- --nocapture`
+//! `CONSORT_TEST_SEED=<seed> CONSORT_SIMULATIONS=1 cargo test -p consort-tests-simulation seeds -- --nocapture`
 
 mod faults;
 mod judge;
@@ -29,8 +29,8 @@ use std::time::Duration;
 use consort_kernels::ReduceOp;
 use consort_transports::simnet::Profile;
 
-use crate::Rank;
-use crate::call::Kind;
+use consort_types::Rank;
+use consort_types::call::Kind;
 use faults::Fault;
 use program::{Item, KINDS, Program};
 use random::Random;
@@ -46,6 +46,8 @@ fn run(seed: u64) -> Result<(String, u64), String> {
 }
 
 fn run_in(mut world: World) -> Result<(String, u64), String> {
+    // Thousands of jobs warn of what their seeds break.
+    consort_settings::notice::QUIET.store(true, Ordering::Relaxed);
     let name = world.describe();
     let ended = catch_unwind(AssertUnwindSafe(|| {
         world.run().and_then(|()| judge::judge(&mut world)).map(|end| (end, world.network.trace_hash()))
@@ -146,7 +148,7 @@ fn run_all(seeds: &[u64]) {
     let failures = failures.into_inner().expect("no panic");
     for (seed, error) in &failures {
         eprintln!(
-            "{error}\n    again: CONSORT_TEST_SEED={seed} CONSORT_SIMULATIONS=1 cargo test -p consort --lib simulation::seeds -- --nocapture"
+            "{error}\n    again: CONSORT_TEST_SEED={seed} CONSORT_SIMULATIONS=1 cargo test -p consort-tests-simulation seeds -- --nocapture"
         );
     }
     let failed: Vec<u64> = failures.iter().map(|(seed, _)| *seed).collect();

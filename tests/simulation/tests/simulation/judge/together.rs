@@ -1,11 +1,11 @@
 //! Whether all ends of a job together are right: the same failure everywhere, and one at all where there must be.
 
 use super::job::{Communicator, Job};
-use crate::error::Error;
-use crate::simulation::faults::Fault;
-use crate::simulation::process::Failed;
-use crate::simulation::program::Item;
-use crate::{Guilty, Rank};
+use crate::faults::Fault;
+use crate::process::Failed;
+use crate::program::Item;
+use consort::{Guilty, Rank};
+use consort_types::error::Error;
 
 /// All that can reach each other have the same error, and the same report.
 pub(super) fn same(job: &Job) -> Result<(), String> {

@@ -17,18 +17,18 @@ use consort_transports::{Loopback, Transport};
 use super::program::Program;
 use super::random::Random;
 use super::running::Running;
-use crate::Rank;
-use crate::bootstrap::{self, Dial, Hello, Joiner, Table, UniqueId};
-use crate::clock::Clock;
-use crate::control::group::Group;
-use crate::control::link::{LinkState, PARTING, RemoteLink};
-use crate::control::member::{Link, Member};
-use crate::control::registry::Registry;
-use crate::engine::routes::Routes;
-use crate::error::{Error, Result};
-use crate::options::Settings;
-use crate::planner::Planner;
-use crate::topology::Place;
+use consort::testing::Planner;
+use consort::testing::Routes;
+use consort_control::bootstrap::{self, Dial, Hello, Joiner, Table, UniqueId};
+use consort_control::clock::Clock;
+use consort_control::membership::group::Group;
+use consort_control::membership::link::{LinkState, PARTING, RemoteLink};
+use consort_control::membership::member::{Link, Member};
+use consort_control::membership::registry::Registry;
+use consort_settings::options::Settings;
+use consort_topology::Place;
+use consort_types::Rank;
+use consort_types::error::{Error, Result};
 
 /// The process number of rank 0; those of the others follow.
 pub(super) const FIRST_PROCESS: u32 = 100;
@@ -66,7 +66,7 @@ pub(super) struct Failed {
     pub(super) on: Option<usize>,
     /// Whether the rank had made its part of the split.
     pub(super) has_part: bool,
-    pub(super) report: Option<Arc<crate::Report>>,
+    pub(super) report: Option<Arc<consort::Report>>,
     /// When the call began that failed, and when it returned.
     pub(super) began: Instant,
     pub(super) ended: Instant,

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use super::job::{End, Job};
 use super::verdict;
-use crate::error::{Error, Operation};
-use crate::simulation::faults::{Deviation, Fault, Moment};
-use crate::simulation::process::Failed;
-use crate::simulation::program::{Item, Program};
-use crate::{CycleStep, Guilty, Rank, Report};
+use crate::faults::{Deviation, Fault, Moment};
+use crate::process::Failed;
+use crate::program::{Item, Program};
+use consort::{CycleStep, Guilty, Rank, Report};
+use consort_types::error::{Error, Operation};
 
 const PLACE: &str = "host h, process 1";
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 use consort_kernels::{DataType, ReduceOp};
 
 use super::random::{Random, hash};
-use crate::Rank;
-use crate::call::{Call, Kind};
+use consort_types::Rank;
+use consort_types::call::{Call, Kind};
 
 pub(super) const ELEMENT_BYTES: usize = 8;
 const DATA_TYPE: DataType = DataType::Uint64;

@@ -15,14 +15,14 @@ use super::process::{Failed, Next, Origin, Outcome, SimulatedRoutes};
 use super::program::{ELEMENT_BYTES, Item, call, expected, filled, message};
 use super::random::Random;
 use super::shrinking::Shrinking;
-use crate::Rank;
-use crate::call::{Call, Kind};
-use crate::communicator::split::part;
-use crate::control::group::Group;
-use crate::engine::{Buffers, Engine, Memory, Progress, Source, Task};
-use crate::error::Error;
-use crate::planner::{Machine, Planning};
-use crate::ticket::Ticket;
+use consort::testing::Ticket;
+use consort::testing::part;
+use consort::testing::{Buffers, Engine, Memory, Progress, Source, Task};
+use consort::testing::{Machine, Planning};
+use consort_control::membership::group::Group;
+use consort_types::Rank;
+use consort_types::call::{Call, Kind};
+use consort_types::error::Error;
 
 /// What those that go on after a death reduce: a number that no item of a program has.
 const LAST_ITEM: usize = 4_000;
@@ -327,7 +327,7 @@ impl Running {
             Item::Split { ref colors } => {
                 let color = colors[rank as usize];
                 let words = [1, i64::from(color), 0];
-                let call = crate::communicator::core::split_call();
+                let call = consort::testing::split_call();
                 let all = colors.iter().flat_map(|color| [1, i64::from(*color), 0]);
                 let share = Share {
                     call,
@@ -391,7 +391,7 @@ impl Running {
     }
 
     /// What `Core::collective` and `Core::exchange` do, up to where they would wait.
-    fn advance(&mut self, operation: &mut Operation) -> crate::Result<Progress> {
+    fn advance(&mut self, operation: &mut Operation) -> consort_types::Result<Progress> {
         let now = self.now();
         let timeout = self.origin.settings.timeout;
         let rank = self.rank;

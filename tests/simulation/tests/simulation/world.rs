@@ -15,12 +15,12 @@ use super::process::{Line, Next, Origin, Process};
 use super::program::{Item, Program};
 use super::random::{Random, hash};
 use super::running::Ways;
-use crate::Rank;
-use crate::bootstrap::{Gathering, Limits, UniqueId};
-use crate::clock::Clock;
-use crate::error::Error;
-use crate::options::{Options, Settings};
-use crate::planner::Planner;
+use consort::testing::Planner;
+use consort_control::bootstrap::{Gathering, Limits, UniqueId};
+use consort_control::clock::Clock;
+use consort_settings::options::{Options, Settings};
+use consort_types::Rank;
+use consort_types::error::Error;
 
 /// Plans do not depend on a seed, and proving one takes longer than most jobs.
 static PLANNER: LazyLock<Arc<Planner>> = LazyLock::new(|| {

@@ -2,9 +2,9 @@
 
 use super::follows::follows;
 use super::job::{End, Told};
-use crate::error::Error;
-use crate::simulation::faults::Fault;
-use crate::{Guilty, Rank};
+use crate::faults::Fault;
+use consort::{Guilty, Rank};
+use consort_types::error::Error;
 
 /// Whether a failure is the fault's, or follows from one that is.
 pub(super) fn fits(told: &Told<'_>) -> Result<(), String> {

@@ -6,9 +6,9 @@
 //! errors the fault itself may cause.
 
 use super::job::{End, Told};
-use crate::Rank;
-use crate::error::Error;
-use crate::simulation::faults::Fault;
+use crate::faults::Fault;
+use consort_types::Rank;
+use consort_types::error::Error;
 
 /// What a report says of ranks that have given up: they closed the communicator, or will never make it.
 const GIVEN_UP: [&str; 2] = ["closed the", "not made the communicator yet"];

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::program::{Item, Program};
 use super::random::Random;
-use crate::Rank;
-use crate::call::Kind;
+use consort_types::Rank;
+use consort_types::call::Kind;
 
 /// When: at a moment of the virtual time, or before the rank's turn with this number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::follows::gave_up;
-use crate::error::Error;
-use crate::simulation::faults::Fault;
-use crate::simulation::process::{FIRST_PROCESS, Failed, Outcome};
-use crate::simulation::program::Program;
-use crate::simulation::world::{World, job_number};
-use crate::{CycleStep, Guilty, Rank};
+use crate::faults::Fault;
+use crate::process::{FIRST_PROCESS, Failed, Outcome};
+use crate::program::Program;
+use crate::world::{World, job_number};
+use consort::{CycleStep, Guilty, Rank};
+use consort_types::error::Error;
 
 pub(super) struct Job {
     /// The name of the communicator of all ranks.

@@ -6,9 +6,9 @@ use std::task::Poll;
 use std::time::Instant;
 
 use super::process::{Failed, Outcome};
-use crate::Rank;
-use crate::communicator::shrink::rest;
-use crate::control::group::{Agreement, Group};
+use consort::testing::rest;
+use consort_control::membership::group::{Agreement, Group};
+use consort_types::Rank;
 
 pub(super) struct Shrinking {
     stay: Vec<Rank>,

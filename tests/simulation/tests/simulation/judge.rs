@@ -17,8 +17,8 @@ use job::{Job, Told};
 use super::faults::Fault;
 use super::process::Failed;
 use super::world::World;
-use crate::Rank;
-use crate::error::Error;
+use consort_types::Rank;
+use consort_types::error::Error;
 
 /// After its deadline an operation's error may take so long: the looks at the clock and the word of all others.
 const SLACK: Duration = Duration::from_millis(700);
