@@ -113,7 +113,7 @@ impl Exchanging {
             Ok(Progress::Done) => {
                 let took = self.since.map(|since| ticks().saturating_sub(since));
                 board.note_exchange(&self.exchange, took);
-                Ok(Turn::Next(Phase::Done))
+                Ok(Turn::Over)
             }
             Ok(progress) => {
                 self.wanted = self.exchange.wanted();
@@ -140,7 +140,7 @@ impl Letter {
             letters.receive(mark, buffers.output, &mut self.done)
         };
         match progress {
-            Ok(Progress::Done) => Ok(Turn::Next(Phase::Done)),
+            Ok(Progress::Done) => Ok(Turn::Over),
             Ok(progress) => {
                 self.wanted = Some(Wanted { peer, room: sends });
                 Ok(Turn::Stays(progress))
@@ -173,7 +173,7 @@ impl Mapped {
                 false => context.find_plan(*choice, Some(Staged { store, since: ticks() })),
             };
         }
-        Ok(Turn::Next(Phase::Done))
+        Ok(Turn::Over)
     }
 
     /// It is over, or goes on otherwise: its tables are kept.

@@ -79,7 +79,7 @@ enum Phase {
     /// On buffers that all have mapped, or how else it goes is found out.
     Mapped(Mapped),
     /// The links of the plan are made.
-    Link(Linking),
+    Link(Box<Linking>),
     /// The plan runs, once mailboxes at peers that have slots of another length are empty.
     Run(Running),
     Done,
@@ -89,6 +89,8 @@ enum Phase {
 enum Turn {
     /// It goes on with this phase.
     Next(Phase),
+    /// It is over. Apart from the phases, whose data take long to move.
+    Over,
     Stays(Progress),
 }
 
@@ -112,13 +114,16 @@ impl Context<'_> {
         Trouble::Mismatch { request: *self.request, peer }
     }
 
-    /// What runs the call.
-    fn find(&mut self) -> TurnResult {
+    /// Whether the call is a message to or from a rank whose memory is reached.
+    #[inline]
+    fn is_letter(&self) -> bool {
         let call = &self.request.call;
-        if letters::are_for(call) && self.engine.links.is_mapped(&self.engine.group, call.root) {
-            return Ok(Turn::Next(Phase::Letter(Letter::default())));
-        }
-        let choice = self.engine.operations.compile(call)?.choice;
+        letters::are_for(call) && self.engine.links.is_mapped(&self.engine.group, call.root)
+    }
+
+    /// What runs any other call.
+    fn find(&mut self) -> TurnResult {
+        let choice = self.engine.operations.compile(&self.request.call)?.choice;
         if choice.packets || choice.meets {
             return Ok(Turn::Next(Phase::Meet(Meet::new(choice))));
         }
@@ -243,9 +248,8 @@ impl Part {
         limit: Duration,
     ) -> Option<Overdue> {
         match &self.phase {
-            Phase::Link(Linking { numbers, .. }) | Phase::LetterLink(numbers) => {
-                links.overdue(numbers, now, limit)
-            }
+            Phase::Link(linking) => links.overdue(&linking.numbers, now, limit),
+            Phase::LetterLink(numbers) => links.overdue(numbers, now, limit),
             Phase::Meet(_) => packets.overdue(now, limit).map(|peer| Overdue { peer, waits_for: None }),
             _ => None,
         }
@@ -287,7 +291,11 @@ impl Part {
             let mut context = Context { request, engine, executor, blocks, buffers };
             let turn = match phase {
                 // Nothing moves, whatever the others say.
-                Phase::Find if request.call.count == 0 => Turn::Next(Phase::Done),
+                Phase::Find if request.call.count == 0 => Turn::Over,
+                Phase::Find if context.is_letter() => {
+                    *phase = Phase::Letter(Letter::default());
+                    continue;
+                }
                 Phase::Find => context.find()?,
                 Phase::Meet(meet) => meet.turn(&mut context)?,
                 Phase::Exchange(exchanging) => exchanging.turn(&mut context)?,
@@ -311,14 +319,24 @@ impl Part {
                 },
             };
             match turn {
-                Turn::Next(next) => {
-                    if let Phase::Mapped(mapped) = std::mem::replace(phase, next) {
-                        mapped.end(engine);
+                Turn::Over => {
+                    if matches!(phase, Phase::Mapped(_)) {
+                        end(phase, Phase::Done, engine);
+                    } else {
+                        *phase = Phase::Done;
                     }
                 }
+                Turn::Next(next) => end(phase, next, engine),
                 Turn::Stays(progress) => return Ok(progress),
             }
         }
+    }
+}
+
+/// Ends a phase, whose tables are kept, and goes on with the next.
+fn end(phase: &mut Phase, next: Phase, engine: &mut Engine) {
+    if let Phase::Mapped(mapped) = std::mem::replace(phase, next) {
+        mapped.end(engine);
     }
 }
 

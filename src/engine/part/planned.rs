@@ -69,7 +69,8 @@ impl Context<'_> {
         let proved = engine.planner.plan(choice.program, relative, mapped)?;
         let keys = links_of(&proved.plan, bearings, choice.channel_base);
         let numbers = engine.links.request(&keys, &engine.group)?;
-        Ok(Turn::Next(Phase::Link(Linking { choice, staged, proved, bearings, keys, numbers })))
+        let linking = Linking { choice, staged, proved, bearings, keys, numbers };
+        Ok(Turn::Next(Phase::Link(Box::new(linking))))
     }
 
     /// Goes on with a bound plan.
@@ -185,6 +186,6 @@ impl Running {
         if let Some(Staged { store, since }) = *staged {
             engine.tuner.ended(&request.call, store, ticks().saturating_sub(since));
         }
-        Ok(Turn::Next(Phase::Done))
+        Ok(Turn::Over)
     }
 }

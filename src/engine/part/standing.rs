@@ -9,7 +9,7 @@ use super::super::links::{Links, Wanted as WantedLink};
 use super::super::packets::Wanted;
 use super::super::task::Blocked;
 use super::local::{Exchanging, Letter, Mapped};
-use super::planned::{Linking, Running};
+use super::planned::Running;
 use super::{Engine, Part, Phase, Stream};
 use crate::report::evidence::{Stuck, Traffic, Want};
 
@@ -33,9 +33,8 @@ impl Part {
             Phase::Exchange(Exchanging { wanted, .. })
             | Phase::Letter(Letter { wanted, .. })
             | Phase::Mapped(Mapped { wanted, .. }) => all.extend(wanted.map(|wanted| by(wanted.peer))),
-            Phase::Link(Linking { numbers, .. }) | Phase::LetterLink(numbers) => {
-                all.extend(links.missing(numbers).map(|(peer, _)| by(peer)));
-            }
+            Phase::Link(linking) => all.extend(links.missing(&linking.numbers).map(|(peer, _)| by(peer))),
+            Phase::LetterLink(numbers) => all.extend(links.missing(numbers).map(|(peer, _)| by(peer))),
             Phase::Run(Running { is_drained: false, draining, .. }) => all.extend(draining.map(on)),
             Phase::Run(Running { bound, .. }) => {
                 let blockages = self.executor.blockages(&bound.plan);
@@ -86,9 +85,8 @@ impl Part {
             Phase::Mapped(mapped) => {
                 (of_wanted(mapped.wanted)?, if mapped.is_entering() { "?" } else { "mapped" })
             }
-            Phase::Link(Linking { numbers, .. }) | Phase::LetterLink(numbers) => {
-                (links.missing(numbers)?, "?")
-            }
+            Phase::Link(linking) => (links.missing(&linking.numbers)?, "?"),
+            Phase::LetterLink(numbers) => (links.missing(numbers)?, "?"),
             Phase::Run(Running { bound, is_drained, draining, .. }) => {
                 plan = Some(bound);
                 let waits_for = if *is_drained {
