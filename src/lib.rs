@@ -47,8 +47,6 @@ mod wait;
 #[global_allocator]
 static ALLOCATOR: consort_transports::fuzzing::Counting = consort_transports::fuzzing::Counting;
 
-#[cfg(test)]
-use consort_control::clock;
 use consort_control::{bootstrap, membership as control, recorder, report, trace};
 use consort_settings::{environment as settings, notice, options};
 use consort_topology as topology;

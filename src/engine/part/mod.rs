@@ -64,6 +64,7 @@ struct Stream {
     let_go: bool,
 }
 
+#[expect(clippy::large_enum_variant, reason = "a box in it would be allocated for every operation")]
 #[derive(Default)]
 enum Phase {
     #[default]
@@ -86,6 +87,7 @@ enum Phase {
 }
 
 /// What a turn of a phase came to.
+#[expect(clippy::large_enum_variant, reason = "as of a phase")]
 enum Turn {
     /// It goes on with this phase.
     Next(Phase),
