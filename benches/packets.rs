@@ -8,7 +8,7 @@ mod sides;
 use std::time::{Duration, Instant};
 
 use consort::{Communicator, ReduceOp};
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BenchmarkId, Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
 use sides::{Data, all_reduces, on_both};
 
 /// Elements of the buffers: 8 bytes and 1 KiB of floats.
@@ -19,7 +19,7 @@ fn together(criterion: &mut Criterion, ranks: &[Communicator]) {
     for count in COUNTS {
         let data = Data::new(count);
         let bytes = 4 * count as u64;
-        group.throughput(Throughput::Bytes(bytes));
+        group.sampling_mode(SamplingMode::Flat).throughput(Throughput::Bytes(bytes));
         group.bench_function(BenchmarkId::from_parameter(format!("{bytes} bytes")), |bencher| {
             bencher.iter_custom(|calls| all_reduces(ranks, &data, ReduceOp::Sum, calls));
         });
@@ -28,7 +28,9 @@ fn together(criterion: &mut Criterion, ranks: &[Communicator]) {
 
 fn ping_pong(criterion: &mut Criterion, ranks: &[Communicator]) {
     let data = Data::new(COUNTS[0]);
-    criterion.bench_function("there and back between two threads/8 bytes", |bencher| {
+    let mut group = criterion.benchmark_group("there and back between two threads");
+    group.sampling_mode(SamplingMode::Flat).throughput(Throughput::Bytes(8));
+    group.bench_function("8 bytes", |bencher| {
         bencher.iter_custom(|calls| {
             on_both(ranks, |comm, meeting| {
                 let (own, mut other) = (data.of(comm), vec![0.0; COUNTS[0]]);
@@ -60,10 +62,10 @@ fn all(criterion: &mut Criterion) {
 criterion_group! {
     name = benches;
     config = Criterion::default()
-        .sample_size(50)
+        .sample_size(100)
         .nresamples(2000)
-        .warm_up_time(Duration::from_millis(500))
-        .measurement_time(Duration::from_secs(2));
+        .warm_up_time(Duration::from_millis(300))
+        .measurement_time(Duration::from_millis(1500));
     targets = all
 }
 criterion_main!(benches);

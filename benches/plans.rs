@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use consort::planning::{Collective, Planning};
 use consort::{Communicator, Options, ReduceOp};
-use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
+use criterion::{BatchSize, BenchmarkId, Criterion, SamplingMode, criterion_group, criterion_main};
 
 use sides::{Data, all_reduces};
 
@@ -50,6 +50,7 @@ fn calls(criterion: &mut Criterion) {
         let data = Data::new(count);
         let sum = |ranks: &[Communicator]| all_reduces(ranks, &data, ReduceOp::Sum, 1);
         let mut group = criterion.benchmark_group(format!("call of {name}"));
+        group.sampling_mode(SamplingMode::Flat);
         group.bench_function("first, nothing proved", |bencher| {
             bencher.iter_custom(|times| (0..times).map(|_| sum(&local())).sum());
         });

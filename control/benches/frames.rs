@@ -147,7 +147,7 @@ fn frames(criterion: &mut Criterion) {
             });
         });
         group.bench_function("decode", |bencher| {
-            bencher.iter_batched_ref(|| frame.clone(), |bytes| decode(bytes), BatchSize::SmallInput);
+            bencher.iter_batched_ref(|| frame.clone(), decode, BatchSize::SmallInput);
         });
     }
 }
