@@ -4,7 +4,6 @@
 //! (`engine::compiled`).
 
 use consort_algorithms::Collective;
-use consort_algorithms::catalogue::Algorithm;
 
 use super::Program;
 use super::planning::{Chosen, MESSAGE_SLICE_BYTES, Planning, WIDE_SLOT_BYTES_MAX, size_class};
@@ -76,16 +75,13 @@ impl Choice {
         // Where it takes no mapped buffers there is only the way to be found.
         let is_worth_it = call.algorithm.is_none() || bytes > MESSAGE_BYTES_MAX as u64;
         let channel_base = match algorithm {
-            Algorithm::Pair => PAIR_CHANNELS,
+            _ if algorithm.is_pair() => PAIR_CHANNELS,
             _ if short && planning.by_messages() => MESSAGE_CHANNELS,
             _ if short => SHORT_CHANNELS,
             _ if planning.longest_slot(algorithm) == SLOT_BYTES_MAX => LONG_CHANNELS,
             _ => WIDE_CHANNELS,
         };
-        let algorithm = match algorithm {
-            Algorithm::Direct { first: 0 } => Algorithm::Direct { first: call.first_folded(ranks) },
-            algorithm => algorithm,
-        };
+        let algorithm = algorithm.beginning_at(call.first_folded(ranks));
         Ok(Choice {
             program: Program { collective, ranks, algorithm },
             slot_bytes,

@@ -15,7 +15,6 @@ use consort_algorithms::catalogue::{self, Algorithm, Shape};
 use consort_algorithms::topology::{self, Topology};
 use consort_algorithms::{Collective, LowerOptions, Plan, lower_all, passes, verify};
 
-use self::exclusion::folds_in_rank_order;
 use super::explain::{Candidate, Explanation, Origin};
 use super::machine::{Machine, even_boxes};
 use crate::call::Call;
@@ -205,7 +204,7 @@ impl Planning {
         let possible = all.iter().filter(|algorithm| {
             self.preferences.determinism == Determinism::Run
                 || !collective.reduces()
-                || folds_in_rank_order(**algorithm)
+                || algorithm.folds_in_rank_order()
         });
         let possible: Vec<String> = possible.map(|algorithm| algorithm.family().to_string()).collect();
         let invariant = (self.preferences.determinism == Determinism::Invariant)
@@ -292,9 +291,8 @@ impl Planning {
 
     /// The choice for what the library does for itself, which no restriction keeps from running.
     pub(crate) fn choose_freely(&self, collective: Collective, block_bytes: u64) -> Chosen {
-        let ring = Algorithm::Ring { channels: 1, bidirectional: false };
         self.choose(collective, block_bytes)
-            .unwrap_or_else(|_| self.with_slots(ring, collective, block_bytes))
+            .unwrap_or_else(|_| self.with_slots(Algorithm::RING, collective, block_bytes))
     }
 
     /// The choice where a call names its algorithm.
@@ -311,7 +309,7 @@ impl Planning {
         if invariant
             && collective.reduces()
             && self.ranks_of(collective) > 1
-            && !folds_in_rank_order(algorithm)
+            && !algorithm.folds_in_rank_order()
         {
             return Err(Error::invalid(
                 format!(
@@ -345,7 +343,7 @@ impl Planning {
         let packets = self.takes_packets(algorithm, collective, block_bytes);
         let (meets, mapped) = (self.meets(collective, block_bytes), self.is_free());
         let short = if self.machine.sockets { MESSAGE_SLICE_BYTES } else { SLOT_BYTES_MIN };
-        if piece <= short as u64 && algorithm != Algorithm::Pair {
+        if piece <= short as u64 && !algorithm.is_pair() {
             return Chosen { algorithm, slot_bytes: short, short: true, packets, meets, mapped };
         }
         let slice = if self.machine.sockets {

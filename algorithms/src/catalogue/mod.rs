@@ -7,6 +7,7 @@
 
 mod candidates;
 mod crossing;
+mod facts;
 mod formula;
 mod names;
 
@@ -243,11 +244,6 @@ impl Algorithm {
             // Trees are short.
             Algorithm::Tree | Algorithm::BoxTree { .. } => self.schedule(collective, ranks).partition.parts,
         }
-    }
-
-    /// Whether a rank exchanges with many others, so that its connections had better be small.
-    pub const fn has_many_peers(self) -> bool {
-        !matches!(self, Algorithm::Ring { .. } | Algorithm::Pair)
     }
 }
 

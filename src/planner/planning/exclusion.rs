@@ -9,10 +9,6 @@ use super::{Planning, SIMULATED_RANKS_MAX};
 use crate::options::Determinism;
 use crate::options::SLOTS;
 
-/// The most ranks whose two-shot the verifier follows: more signals are under way than it can.
-const TWO_SHOT_PROVED_MAX: u32 = 128;
-/// The same for trees, whose order comes about through third ranks.
-const TREE_PROVED_MAX: u32 = 1024;
 /// Places of memory that a proof of all ranks together follows, at most.
 const PROVED_PLACES_MAX: u64 = 6 << 20;
 
@@ -26,7 +22,7 @@ impl Planning {
             return Some(format!("{by} leaves it out"));
         }
         let invariant = self.preferences.determinism == Determinism::Invariant && collective.reduces();
-        let reorders = invariant && self.ranks_of(collective) > 1 && !folds_in_rank_order(algorithm);
+        let reorders = invariant && self.ranks_of(collective) > 1 && !algorithm.folds_in_rank_order();
         reorders
             .then(|| "bits are to be invariant, and it folds in another order than that of the ranks".into())
     }
@@ -52,11 +48,7 @@ pub(super) fn unprovable(algorithm: Algorithm, collective: Collective, ranks: u3
     if ranks <= SIMULATED_RANKS_MAX || algorithm.regular(collective, ranks).is_some() {
         return None;
     }
-    let followed_to = match algorithm {
-        Algorithm::TwoShot => TWO_SHOT_PROVED_MAX,
-        Algorithm::Tree | Algorithm::BoxTree { .. } => TREE_PROVED_MAX,
-        _ => u32::MAX,
-    };
+    let followed_to = algorithm.proved_ranks_max();
     if ranks > followed_to {
         return Some(format!("its proof follows {followed_to} ranks at most"));
     }
@@ -68,9 +60,4 @@ pub(super) fn unprovable(algorithm: Algorithm, collective: Collective, ranks: u3
     (places > PROVED_PLACES_MAX).then(|| {
         format!("its proof over {ranks} ranks would follow {places} places of memory, {PROVED_PLACES_MAX} at most are followed")
     })
-}
-
-/// Contributions are folded from the first rank to the last, whatever the piece.
-pub(super) fn folds_in_rank_order(algorithm: Algorithm) -> bool {
-    matches!(algorithm, Algorithm::Direct { .. } | Algorithm::TwoShot)
 }

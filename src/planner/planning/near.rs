@@ -14,8 +14,7 @@ impl Planning {
         collective: Collective,
         block_bytes: u64,
     ) -> bool {
-        let direct = matches!(algorithm, Algorithm::Direct { .. } | Algorithm::Spread);
-        direct
+        algorithm.is_direct()
             && collective != Collective::SendReceive
             && self.on_own_cores
             && (2..=eager::RANKS_MAX).contains(&self.machine.ranks)

@@ -44,8 +44,7 @@ impl Planning {
         if self.takes_packets(algorithm, collective, block_bytes) {
             return work::of_packets(ranks, self.shape.per_box, block_bytes, self.machine.turns);
         }
-        let at_once = matches!(algorithm, Algorithm::Direct { .. } | Algorithm::TwoShot | Algorithm::Spread);
-        if ranks > if at_once { SIMULATED_AT_ONCE_MAX } else { SIMULATED_RANKS_MAX } {
+        if ranks > if algorithm.starts_all_at_once() { SIMULATED_AT_ONCE_MAX } else { SIMULATED_RANKS_MAX } {
             return self.price_by_formula(algorithm, collective, block_bytes);
         }
         let options = simulate::Options {
@@ -91,8 +90,11 @@ impl Planning {
 
     /// How much longer an algorithm takes because the wires of hosts are idle while ranks wait for partners that change.
     fn idles(&self, algorithm: Algorithm) -> f64 {
-        let changes = matches!(algorithm, Algorithm::HalvingDoubling | Algorithm::Swing);
-        if changes && self.shape.per_box > 1 && self.machine.hosts > 2 { CHANGING_PARTNERS } else { 1.0 }
+        if algorithm.changes_partners() && self.shape.per_box > 1 && self.machine.hosts > 2 {
+            CHANGING_PARTNERS
+        } else {
+            1.0
+        }
     }
 
     /// The host of each rank; one of its own for each where all messages go through sockets.

@@ -3,7 +3,7 @@
 //! Invariant: equal calls have equal words; the words of two different ones differ but by chance. Absent: whether ranks
 //! agree.
 
-use consort_algorithms::catalogue::{Algorithm, Family};
+use consort_algorithms::catalogue::Algorithm;
 use consort_kernels::DataType;
 
 use super::{Kind, Operator};
@@ -26,7 +26,7 @@ pub struct Descriptor {
     pub named: Named,
 }
 
-/// An algorithm as it fits into twelve bits: its family, and seven bits for its parameters, which tell small ones apart.
+/// An algorithm as it fits into twelve bits: its [word](Algorithm::word).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Named(u16);
 
@@ -37,30 +37,7 @@ impl Named {
 
     /// A word for an algorithm.
     pub fn new(algorithm: Algorithm) -> Self {
-        let mut parameters = match algorithm {
-            Algorithm::Ring { channels, bidirectional } => {
-                u64::from(channels.wrapping_sub(1)) << 1 | u64::from(bidirectional)
-            }
-            Algorithm::Bruck { radix } => u64::from(radix.wrapping_sub(2)),
-            Algorithm::Direct { first } => u64::from(first),
-            Algorithm::Hierarchical { per_box }
-            | Algorithm::BoxTree { per_box }
-            | Algorithm::TwoLevel { per_box } => u64::from(per_box),
-            Algorithm::BlueConnect { dimensions } => {
-                dimensions.iter().fold(0, |word, along| word << 16 | u64::from(*along))
-            }
-            _ => 0,
-        };
-        while parameters >> 7 != 0 {
-            parameters = parameters >> 7 ^ parameters & 0x7f;
-        }
-        Named((algorithm.family() as u16 + 1) << 7 | parameters as u16)
-    }
-
-    /// The family and the word for the parameters; none when no algorithm is named, or a peer sent nonsense.
-    fn parts(self) -> Option<(Family, u16)> {
-        let family = Family::ALL.get(usize::from(self.0 >> 7).checked_sub(1)?)?;
-        Some((*family, self.0 & 0x7f))
+        Named(algorithm.word())
     }
 }
 
@@ -121,11 +98,8 @@ impl std::fmt::Display for Descriptor {
             kind if kind.varies() => write!(f, " at most, counts #{:08x}", self.root),
             _ => Ok(()),
         }?;
-        match self.named.parts() {
-            Some((family, 0)) => write!(f, " by {family}"),
-            Some((family, parameters)) => write!(f, " by {family} (parameters #{parameters:02x})"),
-            None => Ok(()),
-        }
+        // None when no algorithm is named, or a peer sent nonsense.
+        Algorithm::text_of_word(self.named.0).map_or(Ok(()), |by| write!(f, " by {by}"))
     }
 }
 

@@ -1,0 +1,98 @@
+//! What a planner has to know of an algorithm besides its schedule, and the word that ranks compare.
+//!
+//! Invariant: outside of the catalogue nothing asks which algorithm it is. Absent: sizes.
+
+use super::{Algorithm, Family};
+
+/// The most ranks whose two-shot the verifier follows: more signals are under way than it can.
+const TWO_SHOT_PROVED_MAX: u32 = 128;
+/// The same for trees, whose order comes about through third ranks.
+const TREE_PROVED_MAX: u32 = 1024;
+
+/// Bits of a [word](Algorithm::word) for the parameters.
+const PARAMETER_BITS: u32 = 7;
+
+impl Algorithm {
+    /// One ring, one way round.
+    pub const RING: Algorithm = Algorithm::Ring { channels: 1, bidirectional: false };
+
+    /// Whether it is the message between two ranks.
+    pub const fn is_pair(self) -> bool {
+        matches!(self, Algorithm::Pair)
+    }
+
+    /// Whether it is one exchange in which each message goes straight from its source to its end.
+    pub const fn is_direct(self) -> bool {
+        matches!(self, Algorithm::Direct { .. } | Algorithm::Spread)
+    }
+
+    /// Whether ranks send to all others at once.
+    pub const fn starts_all_at_once(self) -> bool {
+        self.is_direct() || matches!(self, Algorithm::TwoShot)
+    }
+
+    /// Whether contributions are folded from the first rank to the last, whatever the piece.
+    pub const fn folds_in_rank_order(self) -> bool {
+        matches!(self, Algorithm::Direct { .. } | Algorithm::TwoShot)
+    }
+
+    /// Whether ranks exchange large pieces with one partner after another.
+    pub const fn changes_partners(self) -> bool {
+        matches!(self, Algorithm::HalvingDoubling | Algorithm::Swing)
+    }
+
+    /// Whether a rank exchanges with many others, so that its connections had better be small.
+    pub const fn has_many_peers(self) -> bool {
+        !matches!(self, Algorithm::Ring { .. } | Algorithm::Pair)
+    }
+
+    /// The most ranks whose plans the verifier follows; memory may be a closer limit.
+    pub const fn proved_ranks_max(self) -> u32 {
+        match self {
+            Algorithm::TwoShot => TWO_SHOT_PROVED_MAX,
+            Algorithm::Tree | Algorithm::BoxTree { .. } => TREE_PROVED_MAX,
+            _ => u32::MAX,
+        }
+    }
+
+    /// The same algorithm where the fold begins with the contribution of `first`, relative to the root, unless the algorithm
+    /// says itself where it begins or its fold has an order of its own.
+    pub const fn beginning_at(self, first: u32) -> Self {
+        match self {
+            Algorithm::Direct { first: 0 } => Algorithm::Direct { first },
+            other => other,
+        }
+    }
+
+    /// Its family, counted from 1, and seven bits for its parameters, which tell small ones apart: twelve bits, never 0.
+    pub fn word(self) -> u16 {
+        let mut parameters = match self {
+            Algorithm::Ring { channels, bidirectional } => {
+                u64::from(channels.wrapping_sub(1)) << 1 | u64::from(bidirectional)
+            }
+            Algorithm::Bruck { radix } => u64::from(radix.wrapping_sub(2)),
+            Algorithm::Direct { first } => u64::from(first),
+            Algorithm::Hierarchical { per_box }
+            | Algorithm::BoxTree { per_box }
+            | Algorithm::TwoLevel { per_box } => u64::from(per_box),
+            Algorithm::BlueConnect { dimensions } => {
+                dimensions.iter().fold(0, |word, along| word << 16 | u64::from(*along))
+            }
+            _ => 0,
+        };
+        let mask = (1 << PARAMETER_BITS) - 1;
+        while parameters > mask {
+            parameters = parameters >> PARAMETER_BITS ^ parameters & mask;
+        }
+        (self.family() as u16 + 1) << PARAMETER_BITS | parameters as u16
+    }
+
+    /// What a [word](Algorithm::word) says, for people; none where it is no algorithm's.
+    pub fn text_of_word(word: u16) -> Option<String> {
+        let family = Family::ALL.get(usize::from(word >> PARAMETER_BITS).checked_sub(1)?)?;
+        Some(match word & ((1 << PARAMETER_BITS) - 1) {
+            0 => family.to_string(),
+            parameters => format!("{family} (parameters #{parameters:02x})"),
+        })
+    }
+}
