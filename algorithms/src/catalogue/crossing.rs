@@ -34,7 +34,9 @@ pub fn crossing(algorithm: Algorithm, collective: Collective, ranks: u32, per_bo
         (Algorithm::Pair, _) => 1.0,
         (Algorithm::Ring { .. }, Broadcast | Reduce) => 1.0,
         (Algorithm::Ring { .. }, _) => phases * share,
-        (Algorithm::Tree, _) => counted(&algorithm.schedule(collective, ranks), per_box),
+        (Algorithm::Tree | Algorithm::Imported(_), _) => {
+            counted(&algorithm.schedule(collective, ranks), per_box)
+        }
         (Algorithm::Doubling, _) => distances().map(aligned).sum(),
         (Algorithm::HalvingDoubling, AllGather) => {
             distances().map(|distance| aligned(distance) * f64::from(distance) / n).sum()

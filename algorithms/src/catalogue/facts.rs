@@ -32,8 +32,11 @@ impl Algorithm {
     }
 
     /// Whether contributions are folded from the first rank to the last, whatever the piece.
-    pub const fn folds_in_rank_order(self) -> bool {
-        matches!(self, Algorithm::Direct { .. } | Algorithm::TwoShot)
+    pub fn folds_in_rank_order(self) -> bool {
+        match self {
+            Algorithm::Imported(of) => of.folds_in_rank_order(),
+            _ => matches!(self, Algorithm::Direct { .. } | Algorithm::TwoShot),
+        }
     }
 
     /// Whether ranks exchange large pieces with one partner after another.
@@ -64,7 +67,8 @@ impl Algorithm {
         }
     }
 
-    /// Its family, counted from 1, and seven bits for its parameters, which tell small ones apart: twelve bits, never 0.
+    /// Its family, counted from 1, and seven bits for its parameters, which tell small ones apart: twelve bits, never 0. What was
+    /// imported is one family, with seven bits of its hash.
     pub fn word(self) -> u16 {
         let mut parameters = match self {
             Algorithm::Ring { channels, bidirectional } => {
@@ -78,19 +82,27 @@ impl Algorithm {
             Algorithm::BlueConnect { dimensions } => {
                 dimensions.iter().fold(0, |word, along| word << 16 | u64::from(*along))
             }
+            Algorithm::Imported(of) => of.hash(),
             _ => 0,
         };
         let mask = (1 << PARAMETER_BITS) - 1;
         while parameters > mask {
             parameters = parameters >> PARAMETER_BITS ^ parameters & mask;
         }
-        (self.family() as u16 + 1) << PARAMETER_BITS | parameters as u16
+        let family = self.family();
+        let at = Family::ALL.into_iter().position(|known| known == family).unwrap_or(Family::ALL.len());
+        (at as u16 + 1) << PARAMETER_BITS | parameters as u16
     }
 
     /// What a [word](Algorithm::word) says, for people; none where it is no algorithm's.
     pub fn text_of_word(word: u16) -> Option<String> {
-        let family = Family::ALL.get(usize::from(word >> PARAMETER_BITS).checked_sub(1)?)?;
-        Some(match word & ((1 << PARAMETER_BITS) - 1) {
+        let (at, parameters) = (word >> PARAMETER_BITS, word & ((1 << PARAMETER_BITS) - 1));
+        let at = usize::from(at).checked_sub(1)?;
+        if at == Family::ALL.len() {
+            return Some(format!("an imported schedule (#{parameters:02x})"));
+        }
+        let family = Family::ALL.get(at)?;
+        Some(match parameters {
             0 => family.to_string(),
             parameters => format!("{family} (parameters #{parameters:02x})"),
         })

@@ -119,6 +119,11 @@ pub fn formula(algorithm: Algorithm, collective: Collective, ranks: u32) -> Opti
             };
             levels((2.0 * (inside - 1.0), if per_box > 1 { 1.0 } else { 0.0 }), (2.0 * log2(boxes), volume))
         }
+        (Algorithm::Imported(of), _) => {
+            let cost = of.schedule().cost();
+            let busiest = f64::from(cost.out_pieces.max(cost.into_pieces));
+            flat(f64::from(cost.depth), busiest / f64::from(cost.largest_pieces))
+        }
         (Algorithm::TwoLevel { per_box }, _) => {
             let (inside, boxes) = (f64::from(per_box), n / f64::from(per_box));
             levels((inside - 1.0, (inside - 1.0) / inside), (boxes - 1.0, (boxes - 1.0) / boxes))

@@ -1,4 +1,4 @@
-//! Every classical algorithm by name: which collectives and rank counts it is defined for, and its schedule.
+//! Every classical algorithm by name, and schedules imported under one: which collectives and rank counts it is defined for, and its schedule.
 //!
 //! Invariant: an [`Algorithm`] is a small value with parameters; its text form reads back as the same value;
 //! [`Algorithm::schedule`] succeeds wherever [`Algorithm::is_defined`] says so. Deliberately absent: sizes and
@@ -9,11 +9,13 @@ mod candidates;
 mod crossing;
 mod facts;
 mod formula;
+mod imported;
 mod names;
 
 pub use candidates::candidates;
 pub use crossing::crossing;
 pub use formula::{Formula, Level, formula};
+pub use imported::{Imported, Refused};
 pub use names::{Family, UnknownAlgorithm};
 
 use crate::builders::{self, PartnerOrder, RingOptions};
@@ -81,6 +83,8 @@ pub enum Algorithm {
         /// Ranks of a box.
         per_box: u32,
     },
+    /// A schedule that came as data.
+    Imported(Imported),
 }
 
 /// Rings side by side, at most.
@@ -126,6 +130,7 @@ impl Algorithm {
             Algorithm::Pat => builders::pat_is_defined(collective),
             Algorithm::ScatterAllGather => collective == Broadcast,
             Algorithm::Swing => builders::swing_is_defined(collective, &[ranks]),
+            Algorithm::Imported(of) => (of.schedule().collective, of.schedule().ranks) == (collective, ranks),
         }
     }
 
@@ -184,6 +189,7 @@ impl Algorithm {
             Algorithm::Pat => builders::pat(collective, ranks, u32::MAX),
             Algorithm::ScatterAllGather => builders::scatter_all_gather(ranks),
             Algorithm::Swing => builders::swing(collective, &[ranks]),
+            Algorithm::Imported(of) => of.schedule().clone(),
         }
     }
 
@@ -241,6 +247,7 @@ impl Algorithm {
             | Algorithm::HalvingDoubling
             | Algorithm::Swing
             | Algorithm::TwoLevel { .. } => 1,
+            Algorithm::Imported(of) => of.schedule().partition.parts,
             // Trees are short.
             Algorithm::Tree | Algorithm::BoxTree { .. } => self.schedule(collective, ranks).partition.parts,
         }
@@ -250,6 +257,9 @@ impl Algorithm {
 impl Family {
     /// Whether there is such an algorithm for `collective` at all, for some number of ranks.
     pub fn serves(self, collective: Collective) -> bool {
+        if let Family::Imported(of) = self {
+            return of.schedule().collective == collective;
+        }
         [2, 4].into_iter().any(|ranks| {
             let candidates = candidates(
                 collective,

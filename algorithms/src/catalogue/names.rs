@@ -7,7 +7,7 @@ use std::error::Error;
 use std::fmt;
 use std::str::FromStr;
 
-use super::Algorithm;
+use super::{Algorithm, Imported};
 
 /// An algorithm without its parameters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -31,10 +31,11 @@ pub enum Family {
     BlueConnect,
     BoxTree,
     TwoLevel,
+    Imported(Imported),
 }
 
 impl Family {
-    /// Every family, in the order of the catalogue.
+    /// Every family of the catalogue, in its order; those that were imported are not in it.
     pub const ALL: [Family; 18] = [
         Family::Pair,
         Family::Ring,
@@ -57,7 +58,7 @@ impl Family {
     ];
 
     /// The name, for example `halving-doubling`.
-    pub const fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Family::Pair => "pair",
             Family::Ring => "ring",
@@ -77,7 +78,16 @@ impl Family {
             Family::BlueConnect => "blueconnect",
             Family::BoxTree => "box-tree",
             Family::TwoLevel => "two-level",
+            Family::Imported(of) => of.name(),
         }
+    }
+}
+
+impl Family {
+    /// The one of the catalogue that a text names.
+    pub(super) fn of_catalogue(text: &str) -> Option<Self> {
+        let plain = |text: &str| text.trim().to_ascii_lowercase().replace(['-', '_'], "");
+        Family::ALL.into_iter().find(|family| plain(family.name()) == plain(text))
     }
 }
 
@@ -90,10 +100,10 @@ impl fmt::Display for Family {
 impl FromStr for Family {
     type Err = UnknownAlgorithm;
 
-    /// The name in lower or upper case, with `-`, `_` or nothing between words.
+    /// The name in lower or upper case, with `-`, `_` or nothing between words; or exactly that of what was imported.
     fn from_str(text: &str) -> Result<Self, UnknownAlgorithm> {
-        let plain = |text: &str| text.trim().to_ascii_lowercase().replace(['-', '_'], "");
-        let known = Family::ALL.into_iter().find(|family| plain(family.name()) == plain(text));
+        let imported = || Imported::named(text.trim()).map(Family::Imported);
+        let known = Family::of_catalogue(text).or_else(imported);
         known.ok_or_else(|| UnknownAlgorithm { text: text.to_owned(), family: None })
     }
 }
@@ -151,6 +161,7 @@ impl Algorithm {
             Algorithm::BlueConnect { .. } => Family::BlueConnect,
             Algorithm::BoxTree { .. } => Family::BoxTree,
             Algorithm::TwoLevel { .. } => Family::TwoLevel,
+            Algorithm::Imported(of) => Family::Imported(of),
         }
     }
 
@@ -240,6 +251,7 @@ impl FromStr for Algorithm {
             }
             Family::BoxTree => Algorithm::BoxTree { per_box: per_box()? },
             Family::TwoLevel => Algorithm::TwoLevel { per_box: per_box()? },
+            Family::Imported(of) => Algorithm::Imported(of),
         };
         // Whatever was not understood is not silently dropped.
         let same = |text: &str| text.to_ascii_lowercase().replace([' ', '-', '_'], "");
