@@ -13,6 +13,10 @@ mod tuning;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use consort_algorithms::catalogue::{Algorithm, Imported};
+use consort_algorithms::{LowerOptions, Schedule};
+use consort_types::error::{Error, Result};
+
 pub use preferences::{Determinism, read_topology};
 pub use preferences::{Preferences, Wishes, digest};
 pub use settings::{RECORDS, Settings};
@@ -238,6 +242,33 @@ impl Options {
     pub fn algorithms(mut self, names: impl Into<String>) -> Self {
         self.planner.algorithms = Some(names.into());
         self
+    }
+
+    /// A schedule as data, which becomes a candidate for its collective on communicators of its number of ranks, beside the
+    /// algorithms of the catalogue: it has a price, and `CONSORT_ALGO`, tuning tables and calls can name it. Its name is
+    /// [`Schedule::name`] and means this schedule from then on in the whole process, which keeps it. Ranks of rooted collectives
+    /// are relative to the root. Must be equal on all ranks, also in the order of the calls.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] with the reason where the verifier refuses the schedule, and where the name has another meaning.
+    pub fn schedule(mut self, schedule: Schedule) -> Result<Self> {
+        let imported = Imported::new(schedule, &LowerOptions { slots: SLOTS })
+            .map_err(|refused| Error::invalid(refused.to_string(), "correct the schedule or its name"))?;
+        // Ranks compare the words of what their calls name.
+        let word = |of: Imported| Algorithm::Imported(of).word();
+        if let Some(other) = self.planner.schedules.iter().find(|of| word(**of) == word(imported)) {
+            if *other == imported {
+                return Ok(self);
+            }
+            let what = format!(
+                "the schedules {:?} and {:?} look alike to other ranks",
+                other.name(),
+                imported.name()
+            );
+            return Err(Error::invalid(what, "give one of them another name"));
+        }
+        self.planner.schedules.push(imported);
+        Ok(self)
     }
 
     /// What the bits of results may depend on (`CONSORT_DETERMINISM`: `run` or `invariant`; default

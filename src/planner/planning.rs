@@ -186,7 +186,7 @@ impl Planning {
     /// [`Error::InvalidArgument`] that lists what is possible, when the restriction leaves none.
     pub fn candidates(&self, collective: Collective) -> Result<Vec<Algorithm>> {
         let ranks = self.ranks_of(collective);
-        let all = catalogue::candidates(collective, ranks, &self.shape);
+        let all = self.all(collective);
         let mut allowed = all.clone();
         allowed.retain(|algorithm| self.forbids(*algorithm, collective).is_none());
         if allowed.is_empty() {
@@ -198,6 +198,15 @@ impl Planning {
             allowed.retain(provable);
         }
         Ok(allowed)
+    }
+
+    /// What is defined for `collective` and worth a price, of the catalogue and of what was imported.
+    fn all(&self, collective: Collective) -> Vec<Algorithm> {
+        let ranks = self.ranks_of(collective);
+        let mut all = catalogue::candidates(collective, ranks, &self.shape);
+        let imported = self.preferences.schedules.iter().map(|of| Algorithm::Imported(*of));
+        all.extend(imported.filter(|algorithm| algorithm.is_defined(collective, ranks)));
+        all
     }
 
     fn impossible(&self, collective: Collective, all: &[Algorithm]) -> Error {
@@ -318,11 +327,13 @@ impl Planning {
                 "name direct or two-shot, or set CONSORT_DETERMINISM=run",
             ));
         }
-        if algorithm.is_defined(collective, self.ranks_of(collective)) {
+        let all = || self.all(collective);
+        // What other ranks have not agreed on may be another schedule there.
+        let is_shared = || !algorithm.is_imported() || all().contains(&algorithm);
+        if algorithm.is_defined(collective, self.ranks_of(collective)) && is_shared() {
             return Ok(());
         }
-        let all = catalogue::candidates(collective, self.ranks_of(collective), &self.shape);
-        let all: Vec<String> = all.iter().map(Algorithm::to_string).collect();
+        let all: Vec<String> = all().iter().map(Algorithm::to_string).collect();
         Err(Error::invalid(
             format!("{algorithm} is not defined for {collective} over {} ranks", self.ranks_of(collective)),
             format!("possible: {}", all.join(", ")),
@@ -493,7 +504,7 @@ impl Planning {
             fold_hash: self.fold_hash(algorithm, collective),
             cost: (ranks <= SIMULATED_RANKS_MAX).then(|| algorithm.schedule(collective, ranks).cost()),
         };
-        let mut all = catalogue::candidates(collective, ranks, &self.shape);
+        let mut all = self.all(collective);
         if !all.contains(&chosen.algorithm) {
             all.push(chosen.algorithm);
         }

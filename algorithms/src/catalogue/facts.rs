@@ -21,6 +21,11 @@ impl Algorithm {
         matches!(self, Algorithm::Pair)
     }
 
+    /// Whether it is a schedule that came as data.
+    pub const fn is_imported(self) -> bool {
+        matches!(self, Algorithm::Imported(_))
+    }
+
     /// Whether it is one exchange in which each message goes straight from its source to its end.
     pub const fn is_direct(self) -> bool {
         matches!(self, Algorithm::Direct { .. } | Algorithm::Spread)

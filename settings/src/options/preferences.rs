@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use consort_algorithms::catalogue::Imported;
 use consort_algorithms::topology::{self, Topology};
 
 use super::restriction::Restriction;
@@ -47,6 +48,8 @@ pub struct Preferences {
     pub topology: Option<Arc<str>>,
     /// Measurements to choose by.
     pub tuning: Option<Arc<Tuning>>,
+    /// Schedules that are candidates besides those of the catalogue, in the order that settles ties.
+    pub schedules: Vec<Imported>,
 }
 
 /// The same as options.
@@ -60,6 +63,8 @@ pub struct Wishes {
     pub topology: Option<String>,
     /// As `CONSORT_TUNING`.
     pub tuning: Option<PathBuf>,
+    /// As [`Preferences::schedules`].
+    pub schedules: Vec<Imported>,
 }
 
 impl Preferences {
@@ -132,15 +137,22 @@ impl Preferences {
             determinism,
             topology: topology.transpose()?,
             tuning: tuning.map(Arc::new),
+            schedules: wishes.schedules.clone(),
         };
         Ok((preferences, settings))
+    }
+
+    /// Which algorithms may be chosen; what is imported with its hash, as names may mean different things on other ranks.
+    fn algorithms(&self) -> String {
+        let imported = self.schedules.iter().map(|of| format!(", {}#{:016x}", of.name(), of.hash()));
+        self.restriction.text() + &imported.collect::<String>()
     }
 
     /// What must be equal on all ranks, by name.
     pub fn agreed(&self) -> [(&'static str, String); 4] {
         let hash = |text: &str| format!("{:016x}", digest(text));
         [
-            ("algorithms", self.restriction.text()),
+            ("algorithms", self.algorithms()),
             ("determinism", self.determinism.name().into()),
             ("topology", self.topology.as_deref().map_or_else(|| "of the ranks".into(), hash)),
             ("tuning table", self.tuning.as_ref().map_or_else(|| "none".into(), |t| hash(&t.to_string()))),

@@ -6,6 +6,7 @@ mod folds;
 mod fork;
 mod groups;
 mod hygiene;
+mod imported;
 mod launchers;
 mod listeners;
 mod mapped;
