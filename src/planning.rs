@@ -26,7 +26,7 @@ pub use consort_algorithms::{
 };
 
 pub use crate::options::{Determinism, Tuning, TuningError, TuningLine, read_topology};
-pub use crate::planner::{Candidate, Explanation, Origin, Planning};
+pub use crate::planner::{Candidate, DeviceCandidate, DeviceExplanation, Explanation, Origin, Planning};
 
 use crate::communicator::Communicator;
 use crate::error::Result;

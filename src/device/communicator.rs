@@ -7,8 +7,9 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use consort_algorithms::Collective;
 use consort_cuda::DeviceSpan;
-use consort_kernels::{Element, ReduceOp};
+use consort_kernels::{DataType, Element, ReduceOp};
 
 use super::memory::{Device, DeviceBuffer, Stream};
 use super::placement::{Entry, Placement, issue};
@@ -18,6 +19,7 @@ use crate::blocks::Blocks;
 use crate::call::{Call, Kind};
 use crate::communicator::Communicator;
 use crate::error::{Error, Result};
+use crate::planner::DeviceExplanation;
 use crate::varying::CallV;
 
 /// A communicator whose rank has a device.
@@ -69,6 +71,30 @@ impl DeviceCommunicator {
     /// How operations run, the same on all ranks.
     pub fn path(&self) -> Path {
         self.placement.path()
+    }
+
+    /// Why a collective on blocks of `block_bytes` bytes runs on the devices as it does: the paths and programs, and the
+    /// reasons against those that are left out. Rooted ones begin at rank 0.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for messages between two ranks; otherwise where a plan is refused.
+    pub fn explain(&self, collective: Collective, block_bytes: usize) -> Result<DeviceExplanation> {
+        let kind = match collective {
+            Collective::AllReduce => Kind::AllReduce,
+            Collective::Reduce => Kind::Reduce,
+            Collective::Broadcast => Kind::Broadcast,
+            Collective::AllGather => Kind::AllGather,
+            Collective::ReduceScatter => Kind::ReduceScatter,
+            Collective::AllToAll => Kind::AllToAll,
+            Collective::Gather => Kind::Gather,
+            Collective::Scatter => Kind::Scatter,
+            Collective::SendReceive => {
+                return Err(Error::invalid("messages have one way to go", "ask for a collective"));
+            }
+        };
+        let op = collective.reduces().then_some(ReduceOp::Sum);
+        let call = Call::new(kind, DataType::Uint8, op, 0, block_bytes);
+        self.placement.explain(&self.communicator, &call)
     }
 
     /// Bytes of device memory that the communicator holds beside the callers' buffers, its kernels apart.

@@ -29,6 +29,7 @@ use crate::control::member::Distance;
 use crate::engine::watched::Watched;
 use crate::engine::{Memory, Request, Source};
 use crate::error::{Error, Result};
+use crate::planner::{DeviceCandidate, DeviceExplanation};
 use crate::ticket::Ticket;
 
 /// Where a communicator's rank is.
@@ -37,6 +38,8 @@ pub struct Placement {
     pub(super) rank: Rank,
     pub(super) ranks: u32,
     path: Path,
+    /// All paths, with the reasons against them.
+    paths: Vec<DeviceCandidate>,
     way: Way,
     /// Thread blocks of a launch that are this rank's share.
     pub(super) blocks_max: u32,
@@ -98,7 +101,7 @@ impl Placement {
         let mine = Record::new(process, context.device(), shares, loads, within)?;
         let records = exchange(communicator, &mine)?;
         let determinism = communicator.core().settings.preferences.determinism;
-        let wanted = table::choose(&records, determinism)?;
+        let (wanted, mut paths) = table::choose(&records, determinism)?;
         match wanted {
             Path::Streams => load(&gpu, rank, &[Kernel::Fold], Types::Assembled),
             // Where ranks of this process share the device, none may load while a kernel of another waits for it.
@@ -124,8 +127,16 @@ impl Placement {
             (_, Some(shared)) => (Path::Streams, Way::Streams(shared)),
             (_, None) => (Path::Host, Way::Host(Host::new(&records, rank))),
         };
+        for candidate in paths.iter_mut().filter(|_| path != wanted) {
+            candidate.chosen = candidate.name == path.name();
+            if candidate.name == wanted.name() {
+                candidate.excluded = Some("ranks tried to reach each other's devices, and could not".into());
+            } else if candidate.chosen {
+                candidate.excluded = None;
+            }
+        }
         let blocks_max = table::blocks_max(&records, path);
-        Ok(Arc::new(Placement { gpu, rank, ranks, path, way, blocks_max, last: Arc::default() }))
+        Ok(Arc::new(Placement { gpu, rank, ranks, path, paths, way, blocks_max, last: Arc::default() }))
     }
 
     /// The path that operations take.
@@ -156,6 +167,18 @@ impl Placement {
     /// Thread blocks that a message has.
     pub(super) fn message_blocks(&self, call: &Call) -> u32 {
         message_blocks(call, self.ranks, call.count * call.data_type.size(), self.blocks_max)
+    }
+
+    /// The candidates for a call on devices: paths, and programs where ranks have mailboxes.
+    pub(super) fn explain(&self, communicator: &Communicator, call: &Call) -> Result<DeviceExplanation> {
+        let programs = match &self.way {
+            Way::Kernels(shared) => shared.explain(communicator, call, Some(self.blocks_max))?,
+            Way::Streams(shared) => shared.explain(communicator, call, None)?,
+            Way::Fused(_) | Way::Host(_) => Vec::new(),
+        };
+        let (kind, bytes) = (call.kind.name(), call.count * call.data_type.size());
+        let head = format!("{kind} over {} ranks on devices, blocks of {bytes} bytes", self.ranks);
+        Ok(DeviceExplanation { call: head, paths: self.paths.clone(), programs })
     }
 
     /// For people: how it gets to its peers.

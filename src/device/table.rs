@@ -8,6 +8,7 @@ use consort_cuda::Device;
 use crate::Rank;
 use crate::error::{Error, Result, list};
 use crate::options::Determinism;
+use crate::planner::DeviceCandidate;
 use crate::settings::Environment;
 
 /// How operations on memory of devices run. See `docs/adr/0009-devices.md`.
@@ -149,11 +150,12 @@ fn wish() -> Result<Option<Path>> {
     }
 }
 
-/// The path that all ranks take.
+/// The path that all ranks take, among all paths with the reasons against them: the first that can be, or the one that is
+/// named.
 ///
 /// # Errors
 /// When ranks ask for different paths, or for one that cannot be.
-pub(super) fn choose(records: &[Record], determinism: Determinism) -> Result<Path> {
+pub(super) fn choose(records: &[Record], determinism: Determinism) -> Result<(Path, Vec<DeviceCandidate>)> {
     let ranks = records.len() as u32;
     let first = &records[0];
     let everywhere = |same: &dyn Fn(&Record) -> bool| records.iter().all(same);
@@ -180,6 +182,8 @@ pub(super) fn choose(records: &[Record], determinism: Determinism) -> Result<Pat
         Path::Kernels => kernels && (apart || is_named && have_room(records)),
         Path::Streams => streams,
     };
+    let by_name_only = |path| can(path, true).then(|| format!("only {VARIABLE}={path} takes it"));
+    let why = |path| by_name_only(path).unwrap_or_else(|| reason(path, records, invariant));
     let wishes: Vec<Option<Path>> = records.iter().map(|record| record.wish).collect();
     if let Some(other) = wishes.iter().position(|wish| *wish != wishes[0]) {
         let said = |rank: usize| wishes[rank].map_or("auto", Path::name);
@@ -187,7 +191,7 @@ pub(super) fn choose(records: &[Record], determinism: Determinism) -> Result<Pat
             difference: format!("{VARIABLE}: rank 0 says {}; rank {other} says {}", said(0), said(other)),
         });
     }
-    match wishes[0] {
+    let chosen = match wishes[0] {
         Some(path) if can(path, true) => Ok(path),
         Some(path) => Err(Error::invalid(
             format!(
@@ -197,7 +201,19 @@ pub(super) fn choose(records: &[Record], determinism: Determinism) -> Result<Pat
             "let it choose (auto), or set host",
         )),
         None => Ok(Path::ALL.into_iter().find(|path| can(*path, false)).unwrap_or(Path::Host)),
-    }
+    }?;
+    let candidate = |(weight, path): (u32, Path)| DeviceCandidate {
+        name: path.name().to_owned(),
+        chosen: path == chosen,
+        excluded: match wishes[0] {
+            _ if path == chosen => None,
+            Some(wish) => Some(format!("{VARIABLE} is {wish}")),
+            None => (!can(path, false)).then(|| why(path)),
+        },
+        weight,
+        fold_hash: None,
+    };
+    Ok((chosen, (0..).zip(Path::ALL).map(candidate).collect()))
 }
 
 /// Whether ranks that share a device are few enough for it: each has two blocks, for what it sends and what it receives.
@@ -292,7 +308,7 @@ mod tests {
     use super::*;
 
     fn chosen(records: &[Record]) -> Result<Path> {
-        choose(records, Determinism::Run)
+        choose(records, Determinism::Run).map(|(path, _)| path)
     }
 
     fn record(process: u8, device: u8) -> Record {
@@ -332,6 +348,22 @@ mod tests {
         assert_eq!(chosen(&[record(1, 1); 17]).expect("a path"), Path::Host);
         let old = Record { stream_memory_operations: false, ..record(2, 1) };
         assert_eq!(chosen(&[record(1, 1), old]).expect("a path"), Path::Host);
+    }
+
+    #[test]
+    fn paths_that_are_left_out_say_why() {
+        let why = |records: &[Record], path: Path| {
+            let (_, all) = choose(records, Determinism::Run).expect("a path");
+            assert_eq!(all.iter().filter(|of| of.chosen && of.excluded.is_none()).count(), 1);
+            let found = all.into_iter().find(|of| of.name == path.name());
+            found.and_then(|of| of.excluded).unwrap_or_default()
+        };
+        let beside = [record(1, 1), record(2, 1)];
+        assert!(why(&beside, Path::Fused).contains("ranks 1 are in another process"));
+        assert_eq!(why(&beside, Path::Kernels), "only CONSORT_DEVICE_PATH=kernels takes it");
+        assert_eq!(why(&beside, Path::Host), "", "it could be, and comes later");
+        let blind = [record(1, 1), Record { loads: false, ..record(2, 2) }];
+        assert!(why(&blind, Path::Kernels).contains("no kernel loads on the devices of ranks 1"));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! fuses otherwise than this one is proved on that rank.
 
 mod choice;
+mod devices;
 mod explain;
 mod machine;
 mod planning;
@@ -23,6 +24,8 @@ use consort_algorithms::{
 use consort_memory::sync::{AtomicBool, Ordering};
 
 pub(crate) use choice::{Choice, has_one_length, mailbox_bytes};
+pub use devices::{DeviceCandidate, DeviceExplanation};
+pub(crate) use devices::{Ground, PACKETS, Packets};
 pub use explain::{Candidate, Explanation, Origin};
 pub use machine::Machine;
 pub use planning::Planning;

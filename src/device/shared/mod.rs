@@ -20,6 +20,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use consort_cuda::{CudaError, DeviceMemory, DeviceSpan, DeviceWord, PinnedMemory, Stream};
+use consort_kernels::cuda::layout::MAX_RANKS;
 use consort_memory::sync::{AtomicU32, Ordering};
 use consort_transports::cuda_ipc::{
     Arena, How, PeerArena, PeerWords, Probe, Words, check_pattern, write_pattern,
@@ -43,6 +44,7 @@ use crate::call::{Call, Kind};
 use crate::communicator::Communicator;
 use crate::error::{Error, Result};
 use crate::options::SLOTS;
+use crate::planner::{DeviceCandidate, Packets, Planner};
 
 /// Bytes of a rank's mailboxes, about.
 const ARENA_BYTES: usize = 48 << 20;
@@ -259,7 +261,35 @@ impl Shared {
 
     /// Whether a call is one that a kernel of its own runs, in packets.
     pub(super) fn takes_packets(&self, call: &Call) -> bool {
-        self.packets && OneShotCall::takes(call, self.peers.len() as u32)
+        call.kind == Kind::AllReduce && self.of_packets().exclude(call, self.peers.len() as u32).is_none()
+    }
+
+    /// What there is for calls in packets, where kernels run.
+    fn of_packets(&self) -> Packets {
+        if self.packets {
+            Packets::Of { bytes_max: PACKET_BYTES, ranks_max: MAX_RANKS }
+        } else {
+            Packets::Shared
+        }
+    }
+
+    /// The programs that a call chooses from; of so many blocks, where kernels run it.
+    ///
+    /// # Errors
+    /// Where a plan is refused.
+    pub(super) fn explain(
+        &self,
+        communicator: &Communicator,
+        call: &Call,
+        by_kernels: Option<u32>,
+    ) -> Result<Vec<DeviceCandidate>> {
+        let ground = match by_kernels {
+            Some(blocks_max) => {
+                program::ground(communicator, kernels::lanes_max(blocks_max), self.of_packets())
+            }
+            None => program::ground(communicator, 1, Packets::NoKernels),
+        };
+        Planner::of_process().explain_on_devices(call, self.rank, &ground)
     }
 
     fn links(&self) -> std::sync::MutexGuard<'_, Links> {

@@ -16,13 +16,10 @@ use super::super::submission::Work;
 use super::in_stream::{InMailboxes, InStream, Order};
 use super::{PACKET_BYTES, Shared};
 use crate::Rank;
-use crate::call::{Call, Kind};
 use crate::engine::Memory;
 use crate::engine::watched::Standing;
 use crate::error::{Error, Result};
-
-/// What it is called beside the plans.
-const NAME: &str = "one-shot, in packets";
+use crate::planner::PACKETS;
 
 /// A call on its way to a device.
 pub(in super::super) struct OneShotCall;
@@ -54,15 +51,6 @@ impl OneShotLaunch {
 }
 
 impl OneShotCall {
-    /// Whether a call is one that this runs, the same on all ranks.
-    pub(in super::super) fn takes(call: &Call, ranks: u32) -> bool {
-        let bytes = call.count * call.data_type.size();
-        call.kind == Kind::AllReduce
-            && call.algorithm.is_none()
-            && bytes <= PACKET_BYTES
-            && ranks as usize <= MAX_RANKS
-    }
-
     /// Makes a call ready for its launch.
     pub(in super::super) fn make(order: Order<'_>) -> Result<(InStream<Self>, Memory)> {
         let (shared, entry) = (order.shared, order.entry);
@@ -70,7 +58,7 @@ impl OneShotCall {
         let Some(reducer) = reducer(&entry.call, ranks) else {
             return Err(Error::internal("an all-reduce that does not reduce"));
         };
-        tracing::debug!(rank, algorithm = NAME, "packets for its device");
+        tracing::debug!(rank, algorithm = PACKETS, "packets for its device");
         let announced = order.announce();
         let flag = shared.next_flag();
         let over = order.slot()?;
@@ -114,6 +102,6 @@ impl InMailboxes for OneShotCall {
     }
 
     fn algorithm(&self) -> &str {
-        NAME
+        PACKETS
     }
 }
