@@ -79,6 +79,10 @@ pub(crate) fn plans(context: &Context) -> Result<()> {
             for bytes in PLAN_BYTES {
                 check_alone(seat, &[Case::plain(collective, bytes / size_of::<i32>(), seed)])?;
                 ran(seat, &format!("{collective} {bytes}"));
+                let explained = seat.comm.explain(collective, bytes)?;
+                let program = explained.programs.iter().find(|of| of.chosen);
+                let program = program.map_or("none", |of| &of.name);
+                println!("explained {collective} {bytes} on {rank}: {program}");
             }
         }
         let (mine, theirs) =

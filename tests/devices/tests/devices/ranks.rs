@@ -274,6 +274,19 @@ fn plans_that_run() {
                 assert_eq!(own.len(), 25, "{way:?}: {said:?}");
                 for (what, ran) in own {
                     assert_eq!(ran, plan(way.taken, ranks, what), "{way:?}: {what} on rank {rank}");
+                    if what == "message" {
+                        continue;
+                    }
+                    // Algorithms, where plans have their builders' names; and what is explained has rank 0 as its root.
+                    let program = match ran {
+                        "one-shot" => "direct",
+                        "spread-out" => "spread",
+                        ran if ran.starts_with("direct") => "direct",
+                        ran => ran,
+                    };
+                    let begin = format!("explained {what} on {rank}: ");
+                    let explained = job.said(rank / way.threads, &begin);
+                    assert_eq!(explained[0].0, program, "{way:?}: {what} on rank {rank}");
                 }
             }
         }
