@@ -47,11 +47,7 @@ mod wait;
 #[global_allocator]
 static ALLOCATOR: consort_transports::fuzzing::Counting = consort_transports::fuzzing::Counting;
 
-use consort_control::{bootstrap, membership as control, recorder, report, trace};
-use consort_settings::{environment as settings, notice, options};
-use consort_topology as topology;
 pub use consort_types::Rank;
-use consort_types::{blocks, call, error, varying};
 
 /// A buffer of so many elements, all zero, in memory that the ranks of this host can map: collectives on it are not staged,
 /// and every byte moves the fewest times. Memory of the program's own that lies in a memory file can be
@@ -80,22 +76,22 @@ pub fn alloc<T: Plain>(elements: usize) -> std::result::Result<SharedBuffer<T>, 
     SharedBuffer::new(elements)
 }
 
-pub use blocks::Blocks;
-pub use bootstrap::{Launch, UniqueId};
-pub use call::Call;
 pub use communicator::Work;
 #[doc(hidden)]
 pub use communicator::host_name;
 pub use communicator::{Communicator, Group, Scaled, Scope, ScopedWork, Shrink, WithTimeout, group};
+pub use consort_control::bootstrap::{Launch, UniqueId};
+pub use consort_control::report::{CallReport, CycleStep, Guilty, RankReport, Report, WaitReport};
+pub use consort_control::trace::{FlightEntry, FlightRecord, Straggler, Stragglers};
 pub use consort_kernels::{DataType, Element, F8E4m3, F8E5m2, ReduceOp, Scalar, ScalarSizeError};
 pub use consort_memory::areas::Registered;
 pub use consort_memory::{Held, HeldRead, MemoryError, Plain, SharedBuffer, Span, SpanMut};
-pub use error::{Error, ErrorKind, Operation, Result};
-pub use options::Determinism;
-pub use options::{Options, Pinning, TransportChoice};
-pub use report::{CallReport, CycleStep, Guilty, RankReport, Report, WaitReport};
-pub use trace::{FlightEntry, FlightRecord, Straggler, Stragglers};
-pub use varying::CallV;
+pub use consort_settings::options::Determinism;
+pub use consort_settings::options::{Options, Pinning, TransportChoice};
+pub use consort_types::blocks::Blocks;
+pub use consort_types::call::Call;
+pub use consort_types::error::{Error, ErrorKind, Operation, Result};
+pub use consort_types::varying::CallV;
 
 /// What simulated jobs need of the inside.
 #[cfg(feature = "testing")]

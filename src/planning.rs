@@ -25,11 +25,11 @@ pub use consort_algorithms::{
     Collective, Cost, LowerOptions, Plan, Rank, Schedule, lower, lower_all, verify,
 };
 
-pub use crate::options::{Determinism, Tuning, TuningError, TuningLine, read_topology};
 pub use crate::planner::{Candidate, DeviceCandidate, DeviceExplanation, Explanation, Origin, Planning};
+pub use consort_settings::options::{Determinism, Tuning, TuningError, TuningLine, read_topology};
 
 use crate::communicator::Communicator;
-use crate::error::Result;
+use consort_types::error::Result;
 
 /// A communicator whose collectives run by one algorithm; made by [`Communicator::with_algorithm`].
 pub struct WithAlgorithm<'a> {

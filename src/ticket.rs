@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use consort_memory::sync::{AtomicBool, Ordering};
 
-use crate::error::{Error, Result};
+use consort_types::error::{Error, Result};
 
 /// The state of a started operation that its owner and its driver share.
 #[derive(Debug, Default)]

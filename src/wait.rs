@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::control::group::Group;
+use consort_control::membership::group::Group;
 
 /// Looks at what a peer with a core of its own does at the same time: some microseconds.
 const LOOKS: u32 = 2_000;

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use super::Communicator;
 use crate::Rank;
-use crate::control::group::{Agreement, Disagreement, GRACE};
-use crate::error::{Error, Operation, Result, list, seconds};
+use consort_control::membership::group::{Agreement, Disagreement, GRACE};
+use consort_types::error::{Error, Operation, Result, list, seconds};
 
 const PAUSE: Duration = Duration::from_micros(200);
 /// How long an agreement goes on after a failure that ends it: longer than until a difference is found.

@@ -6,9 +6,9 @@ use consort_algorithms::catalogue::Algorithm;
 
 use super::Communicator;
 use crate::Rank;
-use crate::call::Call;
-use crate::error::Result;
-use crate::options::TIMEOUT_MAX;
+use consort_settings::options::TIMEOUT_MAX;
+use consort_types::call::Call;
+use consort_types::error::Result;
 
 #[doc(hidden)]
 impl Communicator {

@@ -12,20 +12,20 @@ use consort_memory::{Held, Span, SpanMut};
 
 use super::drive::{Foreground, Queued, drive};
 use super::routes::ProcessRoutes;
-use crate::blocks::Blocks;
-use crate::call::{Call, Kind};
-use crate::control::group::Group;
-use crate::control::process::{Advance, Process, Shared, Unattended};
 use crate::engine::discarded;
 use crate::engine::readiness::Readiness;
 use crate::engine::{Buffers, Engine, Memory, Progress, Source, Task};
-use crate::error::{Error, Result};
-use crate::options::Settings;
 use crate::planner::{Machine, Planner, Planning};
-use crate::recorder::this_thread;
 use crate::ticket::Ticket;
-use crate::trace::Dumps;
 use crate::wait::{Policy, Waiter};
+use consort_control::membership::group::Group;
+use consort_control::membership::process::{Advance, Process, Shared, Unattended};
+use consort_control::recorder::this_thread;
+use consort_control::trace::Dumps;
+use consort_settings::options::Settings;
+use consort_types::blocks::Blocks;
+use consort_types::call::{Call, Kind};
+use consort_types::error::{Error, Result};
 
 /// Shared by the communicator, its works and the control thread.
 pub(crate) struct Core {

@@ -5,8 +5,8 @@
 
 use super::Core;
 use crate::engine::{Buffers, Engine, Progress, Task};
-use crate::error::Result;
 use crate::wait::Waiter;
+use consort_types::error::Result;
 
 /// How many turns in which something moved go by between two looks at the clock.
 const MOVED_TURNS_PER_LOOK: u32 = 256;

@@ -7,10 +7,10 @@
 use std::time::Duration;
 
 use super::core::{Core, Owned};
-use crate::call::Call;
 use crate::engine::packets::AtOnce;
 use crate::engine::{Buffers, Task};
-use crate::error::Result;
+use consort_types::call::Call;
+use consort_types::error::Result;
 
 impl Core {
     /// The engine, if the communicator works and nothing else has it.

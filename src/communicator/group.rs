@@ -15,11 +15,11 @@ use super::surface::collectives;
 use super::together::{Bundle, Entry, run};
 use super::typed::block;
 use crate::Rank;
-use crate::blocks::Blocks;
-use crate::call::{Call, Kind};
 use crate::engine::Buffers;
-use crate::error::{Error, Result};
-use crate::varying::CallV;
+use consort_types::blocks::Blocks;
+use consort_types::call::{Call, Kind};
+use consort_types::error::{Error, Result};
+use consort_types::varying::CallV;
 
 /// Takes the calls of a [`group`].
 pub struct Group<'env> {

@@ -6,11 +6,11 @@ use consort_memory::{Span, SpanMut};
 
 use super::Communicator;
 use crate::Rank;
-use crate::bootstrap::{UniqueId, veil};
-use crate::call::{Call, Kind};
-use crate::control::process::random;
 use crate::engine::Buffers;
-use crate::error::{Error, Result, list};
+use consort_control::bootstrap::{UniqueId, veil};
+use consort_control::membership::process::random;
+use consort_types::call::{Call, Kind};
+use consort_types::error::{Error, Result, list};
 
 /// Whether it has an id, the size, a nonce, the id under that.
 const WORD_BYTES: usize = ID_AT + UniqueId::BYTES;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Communicator;
-use crate::control::inquiry::Inquiry;
-use crate::error::{Error, Result};
-use crate::options::TIMEOUT_MAX;
-use crate::report::{Report, analyse};
+use consort_control::membership::inquiry::Inquiry;
+use consort_control::report::{Report, analyse};
+use consort_settings::options::TIMEOUT_MAX;
+use consort_types::error::{Error, Result};
 
 /// How long a report waits for the others' answers.
 const ANSWERS: Duration = Duration::from_millis(500);

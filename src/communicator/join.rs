@@ -8,19 +8,19 @@ use consort_memory::sync::AtomicBool;
 
 use super::{Communicator, Core};
 use crate::Rank;
-use crate::bootstrap::{self, Hello, Launch, Table, UniqueId};
-use crate::control::dial;
-use crate::control::group::Group;
-use crate::control::member::{Link, Member};
-use crate::control::patience::Patience;
-use crate::control::process::{Process, Shared, random};
-use crate::error::{Error, Result};
-use crate::options::{Options, Pinning, Settings};
 use crate::planner::Planner;
-use crate::settings::Environment;
-use crate::topology::Place;
-use crate::topology::pin::{self, Local, Pinned};
-use crate::trace;
+use consort_control::bootstrap::{self, Hello, Launch, Table, UniqueId};
+use consort_control::membership::dial;
+use consort_control::membership::group::Group;
+use consort_control::membership::member::{Link, Member};
+use consort_control::membership::patience::Patience;
+use consort_control::membership::process::{Process, Shared, random};
+use consort_control::trace;
+use consort_settings::environment::Environment;
+use consort_settings::options::{Options, Pinning, Settings};
+use consort_topology::Place;
+use consort_topology::pin::{self, Local, Pinned};
+use consort_types::error::{Error, Result};
 
 impl Communicator {
     /// Joins a communicator of `size` ranks as `rank`, with the id that one of them

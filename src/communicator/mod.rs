@@ -43,10 +43,10 @@ pub use shrink::Shrink;
 pub use work::Work;
 
 use crate::Rank;
-use crate::call::Call;
-use crate::control::process::Process;
 use crate::engine::Buffers;
-use crate::error::{Error, Result};
+use consort_control::membership::process::Process;
+use consort_types::call::Call;
+use consort_types::error::{Error, Result};
 
 /// A group of ranks, as one of them sees it.
 ///

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use super::Communicator;
-use crate::control::group::Group;
-use crate::control::wire::Message;
-use crate::error::{Error, Result};
-use crate::recorder::Snapshot;
-use crate::trace::{self, FlightRecord, Stragglers, Told};
+use consort_control::membership::group::Group;
+use consort_control::membership::wire::Message;
+use consort_control::recorder::Snapshot;
+use consort_control::trace::{self, FlightRecord, Stragglers, Told};
+use consort_types::error::{Error, Result};
 
 /// How long the others' answers are waited for.
 const ANSWERS: Duration = Duration::from_millis(500);

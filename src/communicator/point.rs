@@ -5,9 +5,9 @@ use consort_memory::{Span, SpanMut};
 
 use super::Communicator;
 use crate::Rank;
-use crate::call::{Call, Kind};
 use crate::engine::Buffers;
-use crate::error::{Error, Result};
+use consort_types::call::{Call, Kind};
+use consort_types::error::{Error, Result};
 
 impl Communicator {
     /// Sends `input` to rank `to`, which must [`receive`](Communicator::receive) as many elements of the same

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use consort_transports::{MemoryLender, Tcp, Transport};
 
 use crate::Rank;
-use crate::control::group::Group;
-use crate::control::member::Distance;
-use crate::control::process::{Listening, Shared};
 use crate::engine::links::link_error;
 use crate::engine::routes::Routes;
-use crate::error::{Error, Result};
-use crate::options::TransportChoice;
+use consort_control::membership::group::Group;
+use consort_control::membership::member::Distance;
+use consort_control::membership::process::{Listening, Shared};
+use consort_settings::options::TransportChoice;
+use consort_types::error::{Error, Result};
 
 /// The transports of a real process.
 pub(crate) struct ProcessRoutes {

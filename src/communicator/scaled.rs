@@ -9,10 +9,10 @@ use consort_memory::{Span, SpanMut};
 
 use super::Communicator;
 use crate::Rank;
-use crate::blocks::Blocks;
-use crate::call::{Call, Kind};
-use crate::error::Result;
-use crate::varying::CallV;
+use consort_types::blocks::Blocks;
+use consort_types::call::{Call, Kind};
+use consort_types::error::Result;
+use consort_types::varying::CallV;
 
 /// Sums whose contributions of this rank are multiplied first; made by [`Communicator::scaled_by`].
 #[derive(Clone, Copy, Debug)]

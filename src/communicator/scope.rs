@@ -10,11 +10,11 @@ use super::surface::collectives;
 use super::typed::block;
 use super::{Communicator, Core};
 use crate::Rank;
-use crate::blocks::Blocks;
-use crate::call::{Call, Kind};
 use crate::engine::Source;
-use crate::error::{Error, Result};
 use crate::ticket::Ticket;
+use consort_types::blocks::Blocks;
+use consort_types::call::{Call, Kind};
+use consort_types::error::{Error, Result};
 
 /// Starts operations on borrowed buffers; made by [`Communicator::scope`].
 pub struct Scope<'a, 'scope, 'env: 'scope> {

@@ -5,9 +5,9 @@ use std::time::Instant;
 use super::Communicator;
 use super::agree::{Agreed, Purpose, Unless};
 use crate::Rank;
-use crate::bootstrap;
-use crate::control::group::Group;
-use crate::error::{Error, Result, list};
+use consort_control::bootstrap;
+use consort_control::membership::group::Group;
+use consort_types::error::{Error, Result, list};
 
 /// What becomes of the operations of a communicator that is [shrunk](Communicator::shrink).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

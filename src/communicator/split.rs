@@ -8,10 +8,10 @@ use super::agree::{Agreed, Purpose, Unless};
 use super::core::split_call;
 use super::{Communicator, Core};
 use crate::Rank;
-use crate::bootstrap;
-use crate::control::group::Group;
 use crate::engine::Buffers;
-use crate::error::{Error, Result};
+use consort_control::bootstrap;
+use consort_control::membership::group::Group;
+use consort_types::error::{Error, Result};
 
 impl Communicator {
     /// Divides the ranks into new communicators, one per colour; a rank that passes no colour gets none. Every

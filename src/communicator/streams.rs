@@ -8,14 +8,14 @@ use std::sync::Arc;
 use super::Core;
 use super::core::Owned;
 use super::drive::{Driven, drive};
-use crate::blocks::Blocks;
-use crate::call::Call;
-use crate::control::process::{Process, Unattended};
 use crate::engine::watched::Watched;
 use crate::engine::{Buffers, Memory, Progress, Request, Task, discarded, give_back};
-use crate::error::{Error, Result};
-use crate::recorder::this_thread;
 use crate::ticket::Ticket;
+use consort_control::membership::process::{Process, Unattended};
+use consort_control::recorder::this_thread;
+use consort_types::blocks::Blocks;
+use consort_types::call::Call;
+use consort_types::error::{Error, Result};
 use std::time::Duration;
 
 /// Makes what runs a call once its number is known; where the host moves data, with the memory for that.

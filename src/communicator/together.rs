@@ -11,11 +11,11 @@ use consort_memory::{Span, SpanMut};
 use super::core::Owned;
 use super::drive::{Driven, drive};
 use super::{Communicator, Core};
-use crate::blocks::Blocks;
-use crate::call::{Call, Kind};
 use crate::engine::{Buffers, Progress, Task};
-use crate::error::{Error, Names, Result};
-use crate::recorder::this_thread;
+use consort_control::recorder::this_thread;
+use consort_types::blocks::Blocks;
+use consort_types::call::{Call, Kind};
+use consort_types::error::{Error, Names, Result};
 
 /// How long the other communicators of a group may go on when one has failed.
 const GRACE: Duration = Duration::from_secs(1);

@@ -6,10 +6,10 @@ use consort_memory::{Lease, Span, SpanMut};
 use super::Communicator;
 use super::surface::collectives;
 use crate::Rank;
-use crate::call::Call;
 use crate::communicator::Work;
 use crate::engine::Source;
-use crate::error::{Error, Result};
+use consort_types::call::Call;
+use consort_types::error::{Error, Result};
 
 /// Collectives from one buffer to another, which the caller waits for.
 macro_rules! on_communicators {

@@ -9,11 +9,11 @@ use consort_memory::{Span, SpanMut};
 
 use super::{Communicator, group};
 use crate::Rank;
-use crate::blocks::Blocks;
-use crate::call::{Call, Kind};
 use crate::engine::Buffers;
-use crate::error::Result;
-use crate::varying::CallV;
+use consort_types::blocks::Blocks;
+use consort_types::call::{Call, Kind};
+use consort_types::error::Result;
+use consort_types::varying::CallV;
 
 impl Communicator {
     /// Every rank's `output` becomes all ranks' `input`, of which rank `r`'s has `blocks`' count `r`. Every rank must

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use consort_memory::{Lease, Plain};
 
 use super::Core;
-use crate::control::process::Process;
-use crate::error::{Error, Result};
 use crate::ticket::Ticket;
+use consort_control::membership::process::Process;
+use consort_types::error::{Error, Result};
 
 /// A started operation that owns its buffer until [`Work::wait`] gives it back.
 ///

@@ -15,12 +15,12 @@ use super::memory::{Device, DeviceBuffer, Stream};
 use super::placement::{Entry, Placement, issue};
 use super::table::Path;
 use crate::Rank;
-use crate::blocks::Blocks;
-use crate::call::{Call, Kind};
 use crate::communicator::Communicator;
-use crate::error::{Error, Result};
 use crate::planner::DeviceExplanation;
-use crate::varying::CallV;
+use consort_types::blocks::Blocks;
+use consort_types::call::{Call, Kind};
+use consort_types::error::{Error, Result};
+use consort_types::varying::CallV;
 
 /// A communicator whose rank has a device.
 ///

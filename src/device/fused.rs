@@ -20,9 +20,9 @@ use super::placement::Last;
 use super::slots::{Health, Slot};
 use super::trouble;
 use crate::Rank;
-use crate::call::{Call, Kind};
 use crate::engine::watched::{Fault, Standing, State, Watched};
-use crate::error::{Error, Result};
+use consort_types::call::{Call, Kind};
+use consort_types::error::{Error, Result};
 
 /// All ranks of a communicator, which are in this process and on one device.
 pub(super) struct Fused {

@@ -17,7 +17,7 @@ use super::trouble::failed;
 use crate::Rank;
 use crate::engine::watched::{Fault, Standing, State, Watched};
 use crate::engine::{Memory, Source};
-use crate::error::Result;
+use consort_types::error::Result;
 
 /// What the path knows of this rank.
 pub(super) struct Host {

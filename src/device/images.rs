@@ -10,7 +10,7 @@ pub(super) fn log_loading(device: &Device, loading: &Loading<'_>) {
     let Device { ordinal, name, compute_capability: (major, minor), .. } = device;
     let place = format!("device {ordinal} ({name}, compute capability {major}.{minor})");
     match loading {
-        Loading::Refused { binary, text, error } => crate::notice::warn(&format!(
+        Loading::Refused { binary, text, error } => consort_settings::notice::warn(&format!(
             "the driver of {place} does not take the machine code {binary}: {error}. It compiles {text} instead, which \
              takes seconds in every process unless its cache has the result"
         )),
@@ -19,7 +19,7 @@ pub(super) fn log_loading(device: &Device, loading: &Loading<'_>) {
                 Form::Binary => "machine code",
                 Form::Text => "text that the driver has compiled",
             };
-            crate::notice::inform(&format!(
+            consort_settings::notice::inform(&format!(
                 "{name} is on {place}: {form}, {:.1} ms",
                 took.as_secs_f64() * 1e3
             ));

@@ -11,7 +11,7 @@ use consort_kernels::Element;
 use consort_memory::{Span, SpanMut};
 
 use super::gpu::Gpu;
-use crate::error::{Error, Result};
+use consort_types::error::{Error, Result};
 
 /// A CUDA device of this process.
 #[derive(Clone, Debug)]

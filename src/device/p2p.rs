@@ -6,8 +6,8 @@
 use consort_cuda::{Device, PeerStatus};
 
 use super::table::VARIABLE;
-use crate::error::Result;
-use crate::settings::{Environment, Spelling, integer};
+use consort_settings::environment::{Environment, Spelling, integer};
+use consort_types::error::Result;
 
 /// How far apart two devices may be that share memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

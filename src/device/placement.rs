@@ -21,16 +21,16 @@ use super::table::{self, Path, RECORD_BYTES, Record};
 use super::told::tell_all;
 use super::trouble::failed;
 use crate::Rank;
-use crate::blocks::Blocks;
-use crate::call::{Call, Kind};
 use crate::communicator::Communicator;
 use crate::communicator::streams::{Batch, Streamed, enqueue};
-use crate::control::member::Distance;
 use crate::engine::watched::Watched;
 use crate::engine::{Memory, Request, Source};
-use crate::error::{Error, Result};
 use crate::planner::{DeviceCandidate, DeviceExplanation};
 use crate::ticket::Ticket;
+use consort_control::membership::member::Distance;
+use consort_types::blocks::Blocks;
+use consort_types::call::{Call, Kind};
+use consort_types::error::{Error, Result};
 
 /// Where a communicator's rank is.
 pub struct Placement {
@@ -278,7 +278,7 @@ fn loads(gpu: &Gpu, rank: Rank) -> bool {
     if let Err(error) = &loaded {
         let device = gpu.context().device();
         let (major, minor) = device.compute_capability;
-        crate::notice::warn(&format!(
+        consort_settings::notice::warn(&format!(
             "rank {rank} goes through the host: no kernel loads on its device {} ({}, compute capability \
              {major}.{minor}): {error}",
             device.ordinal, device.name
@@ -297,7 +297,7 @@ fn load(gpu: &Gpu, rank: Rank, kernels: &[Kernel], types: Types) {
     let loaded = kernels.iter().try_for_each(prepared);
     if let Err(error) = loaded.and_then(|()| gpu.slots().reserve(SLOTS_AT_ONCE)) {
         // A type that nobody uses may stay away; a call that uses it says so.
-        crate::notice::warn(&format!("rank {rank}: not all kernels are on its device: {error}"));
+        consort_settings::notice::warn(&format!("rank {rank}: not all kernels are on its device: {error}"));
     }
 }
 

@@ -12,7 +12,7 @@ use consort_kernels::cuda::End;
 use super::gpu::{Gpu, Pooled};
 use super::trouble::failed;
 use crate::Rank;
-use crate::error::Result;
+use consort_types::error::Result;
 
 /// Slots of one page.
 const SLOTS: usize = 64;

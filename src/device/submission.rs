@@ -25,8 +25,8 @@ use super::shared::{OneShotLaunch, RunLaunch, RunProgram, StreamsProgram, walk};
 use super::table::Path;
 use super::trouble::failed;
 use crate::Rank;
-use crate::call::Kind;
-use crate::error::{Error, Result};
+use consort_types::call::Kind;
+use consort_types::error::{Error, Result};
 
 /// What became of the calls of a set.
 pub(super) enum Outcome {

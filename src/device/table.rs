@@ -6,10 +6,10 @@ use consort_control::codec::{Reader, bytes_of};
 use consort_cuda::Device;
 
 use crate::Rank;
-use crate::error::{Error, Result, list};
-use crate::options::Determinism;
 use crate::planner::DeviceCandidate;
-use crate::settings::Environment;
+use consort_settings::environment::Environment;
+use consort_settings::options::Determinism;
+use consort_types::error::{Error, Result, list};
 
 /// How operations on memory of devices run. See `docs/adr/0009-devices.md`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

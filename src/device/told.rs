@@ -5,10 +5,10 @@
 use consort_kernels::DataType;
 use consort_memory::{Span, SpanMut};
 
-use crate::call::{Call, Kind};
 use crate::communicator::Communicator;
 use crate::engine::Buffers;
-use crate::error::Result;
+use consort_types::call::{Call, Kind};
+use consort_types::error::Result;
 
 /// What all ranks say, of equal length, in their order. A collective.
 ///

@@ -3,7 +3,7 @@
 use consort_cuda::CudaError;
 
 use crate::Rank;
-use crate::error::Error;
+use consort_types::error::Error;
 
 /// The error of rank `rank` for what the driver said about `what`.
 pub(super) fn failed(rank: Rank, what: impl Into<String>, error: CudaError) -> Error {

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 use consort_algorithms::{Chunk, Partition, Place, Schedule};
 
-use crate::call::Kind;
+use consort_types::call::Kind;
 
 /// What a rank does with the blocks that arrive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

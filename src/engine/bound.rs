@@ -14,10 +14,10 @@ use consort_transports::{Capabilities, Connection, CounterKind, PeerState, Prope
 use super::executor::{Blockage, Io, Piece, Ready};
 use super::links::{Key, Links, kind, link_error};
 use crate::Rank;
-use crate::error::{Error, Result};
-use crate::options::SLOTS;
 use crate::planner::has_one_length;
-use crate::report::evidence::{Traffic, Want};
+use consort_control::report::evidence::{Traffic, Want};
+use consort_settings::options::SLOTS;
+use consort_types::error::{Error, Result};
 
 /// A transport may defer a credit: a writer must have slots left to go on with.
 const _: () = assert!(SLOTS > 2);

@@ -14,10 +14,10 @@ use super::Buffers;
 use super::bound::Bound;
 use super::packets::{Direct, Leg};
 use crate::Rank;
-use crate::call::Call;
 use crate::eager::{LONG, Use, row_of};
-use crate::error::Result;
 use crate::planner::{Choice, Planning};
+use consort_types::call::Call;
+use consort_types::error::Result;
 
 const SETS: usize = 64;
 const WAYS: usize = 4;

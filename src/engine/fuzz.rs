@@ -13,8 +13,8 @@ use consort_transports::fuzzing::{Input, Seen, Target, fuzz};
 
 use super::executor::{Executor, Io, Piece, Progress, Sizes, Stop};
 use super::tests::channel_base;
-use crate::options::SLOTS;
 use crate::planner::{Planner, Program, mailbox_bytes};
+use consort_settings::options::SLOTS;
 
 /// The executor's tables: a few words for each lane, counter and region of a plan.
 const TARGET: Target = Target {

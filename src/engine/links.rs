@@ -19,12 +19,12 @@ use super::packets::letters::Letters;
 use super::readiness::Readiness;
 use super::routes::Routes;
 use crate::Rank;
-use crate::control::group::Group;
-use crate::control::wire::Message;
 use crate::eager;
-use crate::error::{Error, Result};
 use crate::planner::mailbox_bytes;
-use crate::report::evidence::Want;
+use consort_control::membership::group::Group;
+use consort_control::membership::wire::Message;
+use consort_control::report::evidence::Want;
+use consort_types::error::{Error, Result};
 
 /// A peer and the channel to it.
 pub(crate) type Key = (Rank, u16);

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use consort_transports::{MemoryLender, Transport};
 
 use crate::Rank;
-use crate::control::group::Group;
-use crate::error::Result;
+use consort_control::membership::group::Group;
+use consort_types::error::Result;
 
 /// The ways out of a process.
 pub trait Routes: Send {

@@ -29,7 +29,7 @@ use consort_algorithms::catalogue::Algorithm;
 use consort_kernels::Store;
 use consort_memory::ticks;
 
-use crate::call::{Call, Kind};
+use consort_types::call::{Call, Kind};
 
 /// Samples of a window; the first ones of a try settle (slots are in other caches) and do not count.
 const WINDOW: [u32; 2] = [6, 2];

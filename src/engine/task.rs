@@ -15,10 +15,10 @@ use super::trouble::{self, Ending, Trouble, Watch};
 use super::watched::Watched;
 use super::{Buffers, Engine};
 use crate::Rank;
-use crate::blocks::Blocks;
-use crate::call::{Call, Kind};
-use crate::error::{Error, Operation};
-use crate::report::evidence::{Stuck, Traffic};
+use consort_control::report::evidence::{Stuck, Traffic};
+use consort_types::blocks::Blocks;
+use consort_types::call::{Call, Kind};
+use consort_types::error::{Error, Operation};
 
 /// How long a device, or another rank that is in this one's memory, may take to end after a failure before it is waited
 /// for no longer.

@@ -14,13 +14,13 @@ use super::bound::Broken;
 use super::links::link_error;
 use super::task::{Request, Task, operation_of};
 use crate::Rank;
-use crate::call::Descriptor;
-use crate::call::Kind;
-use crate::control::inquiry::Inquiry;
-use crate::error::{Error, Operation, list, seconds};
-use crate::recorder::Snapshot;
-use crate::report::analyse;
-use crate::report::evidence::Stuck;
+use consort_control::membership::inquiry::Inquiry;
+use consort_control::recorder::Snapshot;
+use consort_control::report::analyse;
+use consort_control::report::evidence::Stuck;
+use consort_types::call::Descriptor;
+use consort_types::call::Kind;
+use consort_types::error::{Error, Operation, list, seconds};
 
 /// How long a task is blocked before it is looked at the first time.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
@@ -251,7 +251,7 @@ fn early_report(task: &mut Task, engine: &Engine, now: Instant, waited: Duration
     // All who wait find the same; one of them says it aloud.
     let first = report.ranks.iter().find(|rank| rank.waiting.is_some()).map(|rank| rank.rank);
     if first.is_none_or(|first| first == group.rank) {
-        crate::notice::aloud(Some(group.rank), &report.to_string());
+        consort_settings::notice::aloud(Some(group.rank), &report.to_string());
     } else {
         tracing::debug!(rank = group.rank, "{report}");
     }
@@ -439,14 +439,14 @@ mod tests {
     use consort_kernels::DataType;
 
     use super::*;
-    use crate::call::Call;
     use crate::communicator::routes::ProcessRoutes;
-    use crate::control::process::Process;
-    use crate::control::wire::Message;
-    use crate::options::Settings;
     use crate::planner::Planner;
-    use crate::recorder::Told;
     use crate::{Communicator, Options};
+    use consort_control::membership::process::Process;
+    use consort_control::membership::wire::Message;
+    use consort_control::recorder::Told;
+    use consort_settings::options::Settings;
+    use consort_types::call::Call;
 
     #[test]
     fn a_link_that_breaks_blames_only_those_who_left_too_early() {

@@ -3,7 +3,7 @@
 //! Invariant: whoever has the engine polls them like any other operation; polling is a load or two. Absent: devices.
 
 use crate::Rank;
-use crate::error::{Error, Result};
+use consort_types::error::{Error, Result};
 
 /// An operation in a stream.
 pub(crate) trait Watched: Send {

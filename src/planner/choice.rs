@@ -7,10 +7,10 @@ use consort_algorithms::Collective;
 
 use super::Program;
 use super::planning::{Chosen, MESSAGE_SLICE_BYTES, Planning, WIDE_SLOT_BYTES_MAX, size_class};
-use crate::call::Call;
 use crate::eager::{self, MESSAGE_BYTES_MAX, Moves, point_to_point};
-use crate::error::Result;
-use crate::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS};
+use consort_settings::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS};
+use consort_types::call::Call;
+use consort_types::error::Result;
 
 /// Channels of links with few peers and long slots; those of the others follow. Programs that are used side by
 /// side on short and long messages have links of their own, so that neither waits for the other's slots to

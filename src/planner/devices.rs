@@ -10,8 +10,8 @@ use consort_algorithms::catalogue::Algorithm;
 use serde::Serialize;
 
 use super::{Planner, Program, Proved};
-use crate::call::{Call, Kind};
-use crate::error::{Error, Result};
+use consort_types::call::{Call, Kind};
+use consort_types::error::{Error, Result};
 
 /// The longest all-reduce, in bytes, that every rank folds whole; in longer ones each rank folds its share.
 const DIRECT_BYTES_MAX: usize = 256 << 10;

@@ -11,7 +11,7 @@ use consort_algorithms::{Collective, Cost};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use crate::options::Determinism;
+use consort_settings::options::Determinism;
 
 /// Where a choice comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]

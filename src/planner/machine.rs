@@ -7,9 +7,9 @@ use std::collections::HashMap;
 
 use consort_algorithms::topology::{self, Inside, Topology};
 
-use crate::bootstrap::Member;
-use crate::options::TransportChoice;
-use crate::topology::{Place, per_domain};
+use consort_control::bootstrap::Member;
+use consort_settings::options::TransportChoice;
+use consort_topology::{Place, per_domain};
 
 /// The machine that a communicator's ranks run on.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

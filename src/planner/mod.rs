@@ -31,8 +31,8 @@ pub use machine::Machine;
 pub use planning::Planning;
 
 use crate::eager::Moves;
-use crate::error::{Error, Result};
-use crate::options::{SLOTS, Settings};
+use consort_settings::options::{SLOTS, Settings};
+use consort_types::error::{Error, Result};
 
 /// Above so many ranks a rank makes its own plan alone where all ranks are alike.
 const PROVED_WHOLE_MAX: u32 = 64;

@@ -17,10 +17,10 @@ use consort_algorithms::{Collective, LowerOptions, Plan, lower_all, passes, veri
 
 use super::explain::{Candidate, Explanation, Origin};
 use super::machine::{Machine, even_boxes};
-use crate::call::Call;
-use crate::error::{Error, Result};
-use crate::options::{Determinism, Preferences, Tuning, TuningLine};
-use crate::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, Settings, TransportChoice};
+use consort_settings::options::{Determinism, Preferences, Tuning, TuningLine};
+use consort_settings::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, Settings, TransportChoice};
+use consort_types::call::Call;
+use consort_types::error::{Error, Result};
 
 /// Above so many ranks candidates are priced by their formulas, and neither counted nor proved to be shown.
 const SIMULATED_RANKS_MAX: u32 = 64;
@@ -106,7 +106,7 @@ impl Planning {
             if table.machine == planning.machine() {
                 planning.tuning = Some(table.clone());
             } else {
-                crate::notice::warn(&format!(
+                consort_settings::notice::warn(&format!(
                     "the tuning table is ignored: it was measured on \"{}\" and this is \"{}\"",
                     table.machine,
                     planning.machine()
@@ -177,7 +177,7 @@ impl Planning {
 
     /// The same on all ranks; differs where anything differs that choices depend on.
     pub(crate) fn key(machine: &Machine, settings: &Settings) -> u64 {
-        crate::options::digest(&format!("{machine:?} {:?}", settings.agreed()))
+        consort_settings::options::digest(&format!("{machine:?} {:?}", settings.agreed()))
     }
 
     /// The algorithms that may run `collective`, in the order that settles ties.
@@ -396,7 +396,7 @@ impl Planning {
         // Where no hash can be had the version of the planner, which was compared, must do.
         let fold = if collective.reduces() { self.fold_hash(line.algorithm, collective) } else { None };
         if fold.is_some_and(|fold| fold != line.fold_hash) {
-            crate::notice::warn(&format!(
+            consort_settings::notice::warn(&format!(
                 "a line of the tuning table is ignored: {} of {collective} over {} ranks folds in another order \
                  than when it was measured",
                 line.algorithm, line.ranks

@@ -11,9 +11,9 @@ use consort_kernels::{DataType, ReduceOp};
 
 use super::planning::size_class;
 use super::{Choice, Machine, Origin, Planner, Planning, Program};
-use crate::call::Call;
-use crate::options::{Determinism, Tuning, TuningLine, digest};
-use crate::options::{Options, SLOT_BYTES_MIN, Settings};
+use consort_settings::options::{Determinism, Tuning, TuningLine, digest};
+use consort_settings::options::{Options, SLOT_BYTES_MIN, Settings};
+use consort_types::call::Call;
 
 fn settings(change: impl FnOnce(Options) -> Options) -> Settings {
     Settings::resolve_from(&change(Options::default()), &|_| None).expect("settings")

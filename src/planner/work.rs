@@ -8,7 +8,7 @@
 use consort_algorithms::plan::Action;
 use consort_algorithms::{LowerOptions, Place, Plan, Rank, Schedule, Transfer, lower_all, passes};
 
-use crate::options::SLOTS;
+use consort_settings::options::SLOTS;
 
 /// Above so many ranks nothing is counted.
 const RANKS_MAX: u32 = 16;

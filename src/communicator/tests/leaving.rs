@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use consort_kernels::DataType;
 
-use crate::call::{Descriptor, Kind, Named};
-use crate::control::wire::Message;
-use crate::recorder::Snapshot;
 use crate::{Communicator, Error, Guilty, Options};
+use consort_control::membership::wire::Message;
+use consort_control::recorder::Snapshot;
+use consort_types::call::{Descriptor, Kind, Named};
 
 #[test]
 fn who_leaves_says_how_far_it_came() {

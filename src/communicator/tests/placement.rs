@@ -3,9 +3,9 @@
 use std::fs;
 use std::time::Duration;
 
-use crate::options::{Pinning, Settings};
-use crate::topology::{Cores, Place, allowed};
 use crate::{Communicator, Options, ReduceOp, UniqueId};
+use consort_settings::options::{Pinning, Settings};
+use consort_topology::{Cores, Place, allowed};
 
 /// Two ranks join, each in a thread of its own; where each may run before and when it has joined.
 fn joined(pinning: Pinning) -> [(Cores, Cores); 2] {

@@ -12,8 +12,8 @@ use super::program::Boxes;
 use super::{COUNTER_STRIDE, Counter, Links, Shared};
 use crate::Rank;
 use crate::engine::Bearings;
-use crate::error::{Error, Result};
-use crate::options::SLOTS;
+use consort_settings::options::SLOTS;
+use consort_types::error::{Error, Result};
 
 pub(super) fn chunk(plan: &Plan, extents: &Extents<'_>, places: &[Option<Chunk>; 3]) -> layout::Chunk {
     let offset = |chunk: Option<Chunk>, output: bool| {

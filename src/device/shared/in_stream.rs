@@ -17,10 +17,10 @@ use super::super::submission::{Outcome, Submission, Work};
 use super::super::trouble::failed;
 use super::{Announced, Shared};
 use crate::Rank;
-use crate::call::Call;
 use crate::engine::watched::{Fault, Standing, State, Watched};
 use crate::engine::{Memory, Source};
-use crate::error::{Error, Result};
+use consort_types::call::Call;
+use consort_types::error::{Error, Result};
 
 /// What a call is made from. The caller has entered the context, and is alone.
 pub(in super::super) struct Order<'a> {

@@ -23,10 +23,10 @@ use super::program::{Boxes, bearings, program};
 use super::upload::Uploaded;
 use super::{INSTANCES_MAX, Shared};
 use crate::Rank;
-use crate::call::{Call, Kind};
 use crate::engine::watched::Standing;
 use crate::engine::{Bearings, Memory};
-use crate::error::{Error, Result};
+use consort_types::call::{Call, Kind};
+use consort_types::error::{Error, Result};
 
 /// Bytes of a call that are worth a block of their own.
 const BLOCK_BYTES: usize = 64 << 10;

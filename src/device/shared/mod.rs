@@ -39,12 +39,12 @@ use super::gpu::{Gpu, Pooled};
 use super::told::tell_all;
 use super::trouble::failed;
 use crate::Rank;
-use crate::call::Descriptor;
-use crate::call::{Call, Kind};
 use crate::communicator::Communicator;
-use crate::error::{Error, Result};
-use crate::options::SLOTS;
 use crate::planner::{DeviceCandidate, Packets, Planner};
+use consort_settings::options::SLOTS;
+use consort_types::call::Descriptor;
+use consort_types::call::{Call, Kind};
+use consort_types::error::{Error, Result};
 
 /// Bytes of a rank's mailboxes, about.
 const ARENA_BYTES: usize = 48 << 20;
@@ -160,7 +160,9 @@ impl Shared {
         };
         let stride = stride(ranks);
         let prepared = prepare(gpu, &*shm, rank, ranks, stride).inspect_err(|error| {
-            crate::notice::warn(&format!("rank {rank} goes through the host: memory for its peers: {error}"));
+            consort_settings::notice::warn(&format!(
+                "rank {rank} goes through the host: memory for its peers: {error}"
+            ));
         });
         let offers = match &prepared {
             Ok(Prepared { arena, words, .. }) => exchange(communicator, &arena.offer(), &words.offer())?,
@@ -197,7 +199,9 @@ impl Shared {
         let made = match made.try_ways(communicator) {
             Ok(()) => Some(made),
             Err(Failed { error, hangs }) => {
-                crate::notice::warn(&format!("rank {rank}: a way between devices fails its test: {error}"));
+                consort_settings::notice::warn(&format!(
+                    "rank {rank}: a way between devices fails its test: {error}"
+                ));
                 if hangs {
                     // The device may still touch what it was given, and to free anything of it would wait for the copy.
                     std::mem::forget((made, gpu.clone()));

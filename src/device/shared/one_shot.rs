@@ -18,8 +18,8 @@ use super::{PACKET_BYTES, Shared};
 use crate::Rank;
 use crate::engine::Memory;
 use crate::engine::watched::Standing;
-use crate::error::{Error, Result};
 use crate::planner::PACKETS;
+use consort_types::error::{Error, Result};
 
 /// A call on its way to a device.
 pub(in super::super) struct OneShotCall;

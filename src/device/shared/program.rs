@@ -6,11 +6,11 @@
 use consort_algorithms::plan::{CounterId, Plan};
 use consort_algorithms::{Channel, Rank as Relative};
 
-use crate::call::{Call, Kind};
 use crate::communicator::Communicator;
 use crate::engine::Bearings;
-use crate::error::Result;
 use crate::planner::{Ground, Packets, Planner, Proved};
+use consort_types::call::{Call, Kind};
+use consort_types::error::Result;
 
 use super::{BOXES, MESSAGES};
 

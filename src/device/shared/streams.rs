@@ -21,11 +21,11 @@ use super::in_stream::{InMailboxes, InStream, Order, extents};
 use super::program::{Boxes, bearings, program};
 use super::{Counter, Link, Shared};
 use crate::Rank;
-use crate::call::{Call, Kind};
 use crate::engine::watched::Standing;
 use crate::engine::{Bearings, Executor, Io, Memory, Piece, Sizes, Stop};
-use crate::error::{Error, Result};
-use crate::options::{SLOT_BYTES_MIN, SLOTS};
+use consort_settings::options::{SLOT_BYTES_MIN, SLOTS};
+use consort_types::call::{Call, Kind};
+use consort_types::error::{Error, Result};
 
 /// A word here that tells how far a peer is: who raises it, and to what in the end.
 type Awaited = (Rank, DeviceWord, u64);

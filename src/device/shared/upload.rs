@@ -15,7 +15,7 @@ use consort_kernels::cuda::layout;
 use super::super::gpu::Gpu;
 use super::super::trouble::failed;
 use crate::Rank;
-use crate::error::{Error, Result};
+use consort_types::error::{Error, Result};
 
 /// The programs that are on the device already.
 #[derive(Default)]

@@ -15,10 +15,10 @@ use consort_memory::{Arrival, Outbox, Row, Span, SpanMut};
 
 use super::{Board, Peer};
 use crate::Rank;
-use crate::call::{Call, Kind};
 use crate::eager::{LONG, Moves, RANKS_MAX, Use, row_of};
 use crate::engine::store_tuner::{store_of, word_of};
 use crate::engine::{Buffers, Progress};
+use consort_types::call::{Call, Kind};
 
 /// The direct exchange of one shape of call, on this rank.
 #[derive(Debug)]

@@ -13,11 +13,11 @@ use consort_memory::{Arrival, Row};
 use super::exchange::{Exchange, Messages, Underway};
 use super::{Packets, letters};
 use crate::Rank;
-use crate::call::digest_of;
-use crate::call::{Call, Kind};
 use crate::eager::LONG;
 use crate::engine::{Buffers, Engine, Progress, Request, Task};
-use crate::recorder::this_thread;
+use consort_control::recorder::this_thread;
+use consort_types::call::digest_of;
+use consort_types::call::{Call, Kind};
 
 /// Looks that together take some times as long as reading the clock. A call that is over within as many ended when it was
 /// entered, as good as; one that waits for longer reads the clock as often.

@@ -13,10 +13,10 @@ use consort_transports::{Connection, CounterKind};
 
 use super::letters::{self, Letters};
 use super::{Direct, Exchange, Round, sides};
-use crate::call::{Call, Kind};
 use crate::eager::point_to_point;
 use crate::engine::{Buffers, Progress};
 use crate::planner::{Planner, Program};
+use consort_types::call::{Call, Kind};
 
 const MESSAGES: Target = Target {
     name: "engine-packets",

@@ -9,11 +9,11 @@ use consort_kernels::{Target, copy};
 use consort_memory::{Arrival, Bell, Counter, Inbox, Outbox, Row, Span, SpanMut};
 use consort_transports::{Connection, CounterKind};
 
-use crate::call::Call;
 use crate::eager::point_to_point::{PAYLOADS, SLOTS, SLOTS_BYTES};
 use crate::eager::{LONG, ROWS, row_of};
 use crate::engine::Progress;
 use crate::engine::store_tuner::{Pace, PieceTuner, output_store};
+use consort_types::call::Call;
 
 /// Messages up to this length go in pieces of half a slot, so that they overlap with themselves.
 const HALVES_BYTES_MAX: usize = 32 << 10;

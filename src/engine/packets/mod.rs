@@ -33,11 +33,11 @@ use super::links::link_error;
 use super::routes::Routes;
 use super::store_tuner::Trial;
 use crate::Rank;
-use crate::control::group::Group;
-use crate::control::wire::Message;
 use crate::eager::{COLLECTIVES_CHANNEL, MESSAGE_BYTES_MAX, ROWS, payloads};
-use crate::error::Result;
-use crate::report::evidence::Want;
+use consort_control::membership::group::Group;
+use consort_control::membership::wire::Message;
+use consort_control::report::evidence::Want;
+use consort_types::error::Result;
 
 use exchange::Underway;
 pub(crate) use exchange::{Direct, Exchange, Leg, Wanted};

@@ -8,9 +8,9 @@ use consort_kernels::{DataType, ReduceOp, Reducer};
 
 use super::exchange::{Direct, Leg};
 use crate::Rank;
-use crate::call::{Call, Kind};
 use crate::eager::{Moves, Use};
 use crate::planner::{Planner, Program};
+use consort_types::call::{Call, Kind};
 
 fn call(kind: Kind, root: Rank) -> Call {
     Call::new(kind, DataType::Int32, kind.collective().reduces().then_some(ReduceOp::Sum), root, 1)

@@ -8,7 +8,6 @@ use consort_memory::ticks;
 use super::planned::Staged;
 use super::{Context, Phase, Turn, TurnResult, pair_neutral};
 use crate::Rank;
-use crate::call::Kind;
 use crate::eager;
 use crate::engine::Engine;
 use crate::engine::compiled::Program;
@@ -17,7 +16,8 @@ use crate::engine::packets::{self, Direct, Exchange, Wanted, letters};
 use crate::engine::task::Request;
 use crate::engine::zero_copy::{self, Run, Step};
 use crate::planner::Choice;
-use crate::report::evidence::Want;
+use consort_control::report::evidence::Want;
+use consort_types::call::Kind;
 
 /// Ranks on their way to mailboxes for messages, or to a meeting over those.
 pub(super) struct Meet {

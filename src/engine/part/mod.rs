@@ -33,9 +33,9 @@ use super::task::Request;
 use super::trouble::Trouble;
 use super::watched::{Fault, State, Watched};
 use super::{Buffers, Engine};
-use crate::blocks::Blocks;
-use crate::call::{Descriptor, Kind};
-use crate::error::Error;
+use consort_types::blocks::Blocks;
+use consort_types::call::{Descriptor, Kind};
+use consort_types::error::Error;
 use local::{Exchanging, Letter, Mapped, Meet};
 use planned::{Linking, Running};
 

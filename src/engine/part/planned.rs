@@ -9,15 +9,15 @@ use consort_kernels::Store;
 use consort_memory::{SpanMut, ticks};
 
 use super::{Context, Phase, Turn, TurnResult, pair_neutral};
-use crate::call::Kind;
 use crate::engine::Buffers;
 use crate::engine::bound::{Bearings, Bound, RealIo, Shape, links_of};
 use crate::engine::compiled::Program;
 use crate::engine::executor::{Executor, Progress, Sizes, Stop};
 use crate::engine::links::Key;
-use crate::error::Result;
-use crate::options::digest;
 use crate::planner::{Choice, Proved};
+use consort_settings::options::digest;
+use consort_types::call::Kind;
+use consort_types::error::Result;
 
 /// Loads of the awaited counter between two full turns: far below a microsecond.
 const GLANCES: u32 = 32;

@@ -11,7 +11,7 @@ use super::super::task::Blocked;
 use super::local::{Exchanging, Letter, Mapped};
 use super::planned::Running;
 use super::{Engine, Part, Phase, Stream};
-use crate::report::evidence::{Stuck, Traffic, Want};
+use consort_control::report::evidence::{Stuck, Traffic, Want};
 
 impl Part {
     /// Adds whom it waits for.

@@ -16,9 +16,9 @@ use super::super::links::Links;
 use super::super::packets::sides::connected;
 use super::super::routes::Routes;
 use crate::Rank;
-use crate::control::group::Group;
-use crate::error::{Error, Result};
 use crate::planner::{Planner, Program};
+use consort_control::membership::group::Group;
+use consort_types::error::{Error, Result};
 
 const ALL: Capabilities = Capabilities { load_store: true, put: true, ordered: true, needs_progress: false };
 

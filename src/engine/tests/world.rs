@@ -18,7 +18,7 @@ use super::super::bound::Bearings;
 use super::super::executor::{Blockage, Executor, Io, Piece, Progress, Sizes, Stop};
 use super::values::{Fold, Random, words};
 use crate::Rank;
-use crate::options::SLOTS;
+use consort_settings::options::SLOTS;
 
 /// The longest slot that operations here may have.
 pub(super) const SLOT_BYTES_MAX: usize = 512;

@@ -12,12 +12,12 @@ use consort_memory::{Mapping, Span, SpanMut};
 use super::offer::Note;
 use super::peer_memory::PeerMemory;
 use crate::Rank;
-use crate::call::Call;
 use crate::engine::bound::Bearings;
 use crate::engine::packets::Board;
 use crate::engine::store_tuner::output_store;
 use crate::engine::{Buffers, Progress};
-use crate::error::{Error, Result};
+use consort_types::call::Call;
+use consort_types::error::{Error, Result};
 
 /// What a turn folds at most: about a tenth of a millisecond.
 const TURN_BYTES: usize = 1 << 20;

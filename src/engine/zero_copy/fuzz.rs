@@ -15,10 +15,10 @@ use super::offer::{Announcement, Note, Offer, Place};
 use super::peer_memory::{ANNOUNCED_MAX, MAPPED_MAX};
 use super::tests::{BYTES, COUNT, Side, memory};
 use super::{Run, Step, Stop};
-use crate::call::Call;
 use crate::eager::row_of;
 use crate::engine::packets::sides;
 use crate::engine::{Buffers, Progress, Request};
+use consort_types::call::Call;
 
 /// The tables of a rank, its plans, and what fetches the files; those are mapped and not counted.
 const TARGET: Target = Target {

@@ -18,10 +18,10 @@ mod run;
 mod tests;
 
 use crate::Rank;
-use crate::call::Call;
 use crate::engine::Progress;
 use crate::engine::bound::Broken;
-use crate::error::Error;
+use consort_types::call::Call;
+use consort_types::error::Error;
 
 pub(crate) use peer_memory::PeerMemory;
 pub(crate) use run::Run;

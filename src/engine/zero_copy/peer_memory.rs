@@ -16,9 +16,9 @@ use super::offer::{Announcement, Note, Offer, Place};
 use super::run::Exposed;
 use super::touched;
 use crate::Rank;
-use crate::call::Call;
 use crate::engine::Buffers;
-use crate::error::{Error, Result};
+use consort_types::call::Call;
+use consort_types::error::{Error, Result};
 
 /// How many of a rank's areas others know of; one more, and the one that was announced first is forgotten by all.
 pub(super) const ANNOUNCED_MAX: usize = 128;

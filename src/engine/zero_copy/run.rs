@@ -26,12 +26,12 @@ use super::offer::{Announcement, Note};
 use super::peer_memory::{Exports, PeerMemory};
 use super::{Step, Stop, touched};
 use crate::Rank;
-use crate::call::Call;
-use crate::control::group::Group;
 use crate::engine::bound::Broken;
 use crate::engine::packets::{Board, Round, Wanted};
 use crate::engine::{Buffers, Progress, Request};
-use crate::error::Error;
+use consort_control::membership::group::Group;
+use consort_types::call::Call;
+use consort_types::error::Error;
 
 type Result<T> = std::result::Result<T, Stop>;
 
@@ -324,7 +324,7 @@ impl Run {
                 return false;
             }
             if let Err(error) = area.detach(*start, *bytes) {
-                crate::notice::warn(&format!(
+                consort_settings::notice::warn(&format!(
                     "a rank that does not answer may still write to the output of this operation: {error}"
                 ));
             }

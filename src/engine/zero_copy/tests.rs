@@ -10,9 +10,9 @@ use consort_transports::{Lent, MemoryLender, Shm};
 use super::offer::{Announcement, Note, Offer, Place};
 use super::peer_memory::{ANNOUNCED_MAX, Export, Known, MAPPED_MAX};
 use super::*;
-use crate::call::Kind;
 use crate::engine::packets::{Board, sides};
 use crate::engine::{Buffers, Request};
+use consort_types::call::Kind;
 
 /// Elements of the calls here.
 pub(super) const COUNT: usize = 3000;

@@ -6,8 +6,8 @@ use consort_algorithms::Collective;
 use consort_algorithms::catalogue::Algorithm;
 
 use super::{Planning, SIMULATED_RANKS_MAX};
-use crate::options::Determinism;
-use crate::options::SLOTS;
+use consort_settings::options::Determinism;
+use consort_settings::options::SLOTS;
 
 /// Places of memory that a proof of all ranks together follows, at most.
 const PROVED_PLACES_MAX: u64 = 6 << 20;

@@ -10,7 +10,7 @@ use consort_algorithms::{Collective, Rank, Transfer};
 
 use super::super::work;
 use super::{Planning, SIMULATED_RANKS_MAX};
-use crate::options::{SLOTS, TransportChoice};
+use consort_settings::options::{SLOTS, TransportChoice};
 
 /// Messages that a price simulates before it extrapolates: a choice must be made within milliseconds.
 const PRICED_MESSAGES: u64 = 4096;

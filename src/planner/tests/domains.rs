@@ -8,10 +8,10 @@ use consort_kernels::ReduceOp;
 
 use super::{machine, planning_on, settings};
 use crate::Communicator;
-use crate::options::Determinism;
-use crate::options::{Options, TransportChoice};
 use crate::planner::{Machine, Planner, Planning, Program};
-use crate::topology::Place;
+use consort_settings::options::Determinism;
+use consort_settings::options::{Options, TransportChoice};
+use consort_topology::Place;
 
 const HIERARCHICAL: Algorithm = Algorithm::Hierarchical { per_box: 4 };
 

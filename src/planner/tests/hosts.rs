@@ -5,8 +5,8 @@ use consort_algorithms::catalogue::Algorithm;
 use consort_algorithms::simulate::{self, simulate};
 
 use super::{planning_on, settings};
-use crate::options::{SLOTS, TransportChoice};
 use crate::planner::Machine;
+use consort_settings::options::{SLOTS, TransportChoice};
 
 /// Hosts of equal numbers of ranks, each with an adapter of 25 Gb/s.
 fn hosts(hosts: u32, per_box: u32) -> Machine {
