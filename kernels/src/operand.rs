@@ -9,7 +9,7 @@ use consort_memory::{Span, SpanMut};
 pub struct Source<'a> {
     /// The elements, at any alignment.
     pub span: Span<'a>,
-    /// A rank's own contribution, not yet scaled for [`ReduceOp::Avg`] or a pre-multiplied sum.
+    /// A rank's own contribution, not yet scaled for `ReduceOp::Avg` or a pre-multiplied sum.
     pub raw: bool,
 }
 

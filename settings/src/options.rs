@@ -238,7 +238,7 @@ impl Options {
 impl Options {
     /// Which algorithms may be chosen (`CONSORT_ALGO`, or `NCCL_ALGO` with NCCL's names; default all):
     /// `ring,tree`, `^tree`, `all_reduce:tree;broadcast:ring`. A call for which none is left is
-    /// [`Error::InvalidArgument`](consort_types::Error::InvalidArgument) and lists what is possible. Must be equal on all ranks.
+    /// [`Error::InvalidArgument`] and lists what is possible. Must be equal on all ranks.
     pub fn algorithms(mut self, names: impl Into<String>) -> Self {
         self.planner.algorithms = Some(names.into());
         self

@@ -2,7 +2,7 @@
 //! the data connections are, whether it has failed, what everybody was last seen doing.
 //!
 //! Invariant: everything here may be touched from any thread at any time; nothing here blocks on a peer. How a
-//! failure becomes the same on all ranks is in [`failure`].
+//! failure becomes the same on all ranks is in `failure`.
 
 mod failure;
 mod rounds;

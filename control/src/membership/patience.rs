@@ -1,7 +1,7 @@
 //! How long somebody who makes links goes on.
 //!
 //! Invariant: once it was called off nothing is left of it, and nobody who waits a [turn](Patience::turn) at a time
-//! learns of that later than [`LATENCY`]. Absent: who waits for what.
+//! learns of that later than `LATENCY`. Absent: who waits for what.
 
 use std::time::{Duration, Instant};
 
