@@ -12,7 +12,7 @@ import sys
 
 # Package and target, and what the names of the tests that need a device begin with.
 PARTS = {
-    ("consort-memory", "memory"): "driver::",
+    ("consort-cuda", "cuda"): "driver::",
     ("consort-transports", "transports"): "cuda_ipc::",
     ("consort-kernels", "kernels"): "device_folds::",
     ("consort-tests-devices", "devices"): "ranks::",
