@@ -5,8 +5,8 @@ mod hosts;
 
 use std::collections::BTreeSet;
 
-use consort_algorithms::Collective;
 use consort_algorithms::catalogue::{Algorithm, Family};
+use consort_algorithms::{Collective, Schedule};
 use consort_kernels::{DataType, ReduceOp};
 
 use super::planning::size_class;
@@ -124,6 +124,30 @@ fn table(planning: &Planning, algorithm: Algorithm, fold_hash: u64) -> Tuning {
         nanoseconds: 1000,
     };
     Tuning { machine: planning.machine(), lines: vec![line] }
+}
+
+#[test]
+fn a_table_names_an_imported_schedule() {
+    let (collective, ranks) = (Collective::AllReduce, 4);
+    let ours = Schedule { name: "ours.tuned".into(), ..Algorithm::RING.schedule(collective, ranks) };
+    let plain = settings(|options| options.schedule(ours).expect("it is right"));
+    let reference = planning(ranks, &plain);
+    let imported: Algorithm = "ours.tuned".parse().expect("it is known");
+    assert!(reference.candidates(collective).expect("candidates").contains(&imported));
+    let fold = reference.fold_hash(imported, collective).expect("it was proved");
+    let chosen = |fold| {
+        let mut tuned = plain.clone();
+        let text = table(&reference, imported, fold).to_string();
+        tuned.preferences.tuning = Some(Tuning::parse(&text).expect("a table").into());
+        let explained = planning(ranks, &tuned).explain(collective, 4096).expect("explained");
+        (explained.origin, explained.chosen().is_some_and(|of| of.algorithm == imported))
+    };
+    assert_eq!(chosen(fold), (Origin::Tuned, true));
+    assert_eq!(
+        chosen(fold ^ 1),
+        (Origin::Priced, false),
+        "it folds in another order than when it was measured"
+    );
 }
 
 #[test]
