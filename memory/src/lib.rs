@@ -3,8 +3,8 @@
 //! Invariant: every address the library touches is inside a span or a counter made here, and lives at least
 //! as long as what refers to it. Deliberately absent: peers, collectives, reduction.
 
-#[cfg(not(loom))]
 pub mod access_epoch;
+#[cfg(not(loom))]
 pub mod areas;
 mod bell;
 mod counter;

@@ -32,7 +32,10 @@ impl Communicator {
 
     /// The call, by the algorithm that this view of the communicator names.
     pub fn with_own_algorithm(&self, call: Call) -> Call {
-        Call { algorithm: if call.kind.is_message() { None } else { self.algorithm }, ..call }
+        Call {
+            algorithm: if call.kind.is_message() { None } else { self.algorithm.or(call.algorithm) },
+            ..call
+        }
     }
 
     /// Whether an operation is under way. From any thread.

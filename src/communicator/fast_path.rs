@@ -9,8 +9,8 @@ use std::time::Duration;
 use super::core::{Core, Owned};
 use crate::engine::packets::AtOnce;
 use crate::engine::{Buffers, Task};
-use consort_types::call::Call;
-use consort_types::error::Result;
+use consort_types::call::{Call, Kind};
+use consort_types::error::{Error, Result};
 
 impl Core {
     /// The engine, if the communicator works and nothing else has it.
@@ -60,6 +60,13 @@ impl Core {
                 Some(owned)
             }
         };
+        let Call { kind, .. } = *call;
+        if kind.is_message() || kind.varies() || kind.is_own() && kind != Kind::Barrier {
+            return Err(Error::invalid(
+                format!("{}: not a collective of equal blocks", kind.name()),
+                "pass a call that a constructor of `Call` made; use `send`, `receive` and `execute_v` for others",
+            ));
+        }
         call.check(self.group.rank, self.group.size(), buffers.input, buffers.output)?;
         self.collective_on(owned, *call, None, timeout, *buffers).map(drop)
     }

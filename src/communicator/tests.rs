@@ -1,5 +1,6 @@
 //! Communicators, seen from inside.
 
+mod calls;
 mod leaving;
 mod placement;
 mod records;

@@ -428,6 +428,7 @@ impl Links {
     /// Forgets all connections without closing anything that a parent process still uses.
     pub(crate) fn abandon(&mut self) {
         std::mem::forget(std::mem::take(&mut self.slots));
+        self.messages.clear();
         self.routes.abandon();
     }
 }

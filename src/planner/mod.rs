@@ -74,13 +74,18 @@ pub(crate) struct Proved {
 impl Planner {
     /// The planner of this process, which lives as long as one of its communicators.
     pub(crate) fn of_process() -> Arc<Planner> {
-        static PLANNER: Mutex<Weak<Planner>> = Mutex::new(Weak::new());
-        let mut planner = PLANNER.lock().unwrap_or_else(PoisonError::into_inner);
-        planner.upgrade().unwrap_or_else(|| {
-            let made = Arc::<Planner>::default();
-            *planner = Arc::downgrade(&made);
-            made
-        })
+        static PLANNER: Mutex<(Weak<Planner>, u32)> = Mutex::new((Weak::new(), 0));
+        let mut known = PLANNER.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = std::process::id();
+        match known.0.upgrade() {
+            Some(planner) if known.1 == process => return planner,
+            // A parent's, whose locks may be held for ever in this forked child.
+            Some(planner) => std::mem::forget(planner),
+            None => {}
+        }
+        let planner = Arc::<Planner>::default();
+        *known = (Arc::downgrade(&planner), process);
+        planner
     }
 
     /// Bytes of all proved plans.

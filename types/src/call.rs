@@ -370,6 +370,12 @@ impl Call {
 
     /// Whether the root is a rank; `name` is what errors call the operation.
     pub fn check_root(&self, name: &str, size: u32) -> Result<()> {
+        if !self.kind.is_rooted() && self.root != 0 {
+            return Err(Error::invalid(
+                format!("{name} has no root, and the call names rank {}", self.root),
+                "leave the root of such a call 0",
+            ));
+        }
         if self.root < size {
             return Ok(());
         }

@@ -46,7 +46,8 @@ impl Engine {
     pub(crate) fn recalls(&mut self, call: &Call) -> bool {
         let latest =
             |engine: &Self| engine.operations.latest().is_some_and(|known| known.at_once(call).is_some());
-        !latest(self) && self.operations.recall(call) && latest(self)
+        // An empty call moves nothing, whatever call of one element its class has.
+        call.count != 0 && !latest(self) && self.operations.recall(call) && latest(self)
     }
 
     /// Runs a call that is like the one found last, looking for the others' messages at most `looks` times.
