@@ -13,7 +13,6 @@ use consort_memory::{Arrival, Row};
 use super::exchange::{Exchange, Messages, Underway};
 use super::{Packets, letters};
 use crate::Rank;
-use crate::eager::LONG;
 use crate::engine::{Buffers, Engine, Progress, Request, Task};
 use consort_control::recorder::this_thread;
 use consort_types::call::digest_of;
@@ -113,8 +112,8 @@ impl Engine {
         let (recorder, Numbered { sequence, before }) = (&group.recorder, numbered);
         let (call, row) = (compiled.last.call, underway.messages.row);
         underway.messages.store = board.store();
-        if row < LONG {
-            // What the others wait for comes before the record; how long a long message takes is found out from its start.
+        if row == 0 {
+            // What the others wait for comes before the record; longer messages take long enough to be recorded from their start.
             underway.send(direct, &mut board.peers, &compiled.reducer, buffers);
         }
         let entered = recorder.ticks();

@@ -5,9 +5,9 @@
 //! connection ends its direction (`shutdown`), and its socket waits here until the peer's system acknowledged
 //! everything. From then on a reset is harmless: what has arrived stays readable.
 //!
-//! Invariant: dropping a connection does not wait. Nothing stays longer than [`PATIENCE`], beyond [`COUNT_MAX`] the
-//! oldest goes at once, and only the end of the whole transport waits, for at most [`LAST_WAIT`]. Absent: threads;
-//! it is tidied when the transport is served and when connections are dropped.
+//! Invariant: dropping a connection does not wait. Nothing stays longer than [`PATIENCE`], beyond [`COUNT_MAX`] of a job its
+//! oldest goes at once, and only the end of a job's transport waits, for its own streams and at most [`LAST_WAIT`]. Absent:
+//! threads; streams are tidied when their listener is served and when connections are dropped.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, Shutdown, send, shutdown};
+
+use super::handshake::JobName;
 
 const PATIENCE: Duration = Duration::from_secs(2);
 const LAST_WAIT: Duration = Duration::from_millis(250);
@@ -27,6 +29,7 @@ pub(super) struct Lingering {
 
 #[derive(Debug)]
 struct Stream {
+    job: JobName,
     socket: OwnedFd,
     /// What was taken over and not written yet: signals.
     rest: Vec<u8>,
@@ -35,13 +38,22 @@ struct Stream {
 }
 
 impl Lingering {
-    /// Takes over a connection's socket with the bytes that it still owes.
-    pub(super) fn push(&mut self, socket: OwnedFd, rest: Vec<u8>) {
-        self.streams.push_back(Stream { socket, rest, ended: false, since: Instant::now() });
+    /// Takes over the socket of a job's connection with the bytes that it still owes.
+    pub(super) fn push(&mut self, job: JobName, socket: OwnedFd, rest: Vec<u8>) {
+        self.streams.push_back(Stream { job, socket, rest, ended: false, since: Instant::now() });
         self.tidy();
-        if self.streams.len() > COUNT_MAX {
-            self.streams.pop_front();
+        if self.streams.iter().filter(|stream| stream.job == job).count() > COUNT_MAX
+            && let Some(oldest) = self.streams.iter().position(|stream| stream.job == job)
+        {
+            self.streams.remove(oldest);
         }
+    }
+
+    /// The streams of a job, for its own end to wait for.
+    pub(super) fn take(&mut self, job: JobName) -> Lingering {
+        let (own, others) = self.streams.drain(..).partition(|stream| stream.job == job);
+        self.streams = others;
+        Lingering { streams: own }
     }
 
     /// Closes what is done or has waited for too long.

@@ -366,7 +366,9 @@ impl Drop for Shared {
     fn drop(&mut self) {
         if !self.stamp.is_forked_child() {
             self.listener.dismiss(&self.key);
-            self.listener.lingering().finish();
+            // Not under the lock: other jobs and the control thread go on.
+            let mut own = self.listener.lingering().take(self.key.job);
+            own.finish();
         }
     }
 }

@@ -504,7 +504,7 @@ impl Drop for TcpConnection {
         if self.outgoing.is_none() && !self.deaf {
             rest.extend_from_slice(&self.signals[self.signals_sent..]);
         }
-        self.shared.listener.lingering().push(socket, rest);
+        self.shared.listener.lingering().push(self.shared.key.job, socket, rest);
     }
 }
 
