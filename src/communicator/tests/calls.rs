@@ -1,15 +1,18 @@
 //! Calls that programs make themselves.
 
+use std::time::Duration;
+
 use consort_kernels::{DataType, ReduceOp};
 use consort_memory::{Span, SpanMut};
 use consort_types::call::{Call, Kind};
 
-use crate::{Communicator, Error};
+use crate::{Communicator, Error, Options};
 
 /// An empty call is of one size class with a call of one byte, whose messages it must not wait for.
 #[test]
 fn an_empty_call_waits_for_nothing_whatever_ran_before() {
-    let mut ranks = Communicator::local(2).expect("two ranks");
+    let options = Options::default().timeout(Duration::from_secs(10));
+    let mut ranks = Communicator::local_with(2, &options).expect("two ranks");
     std::thread::scope(|threads| {
         for comm in &ranks {
             threads.spawn(move || {
