@@ -59,7 +59,7 @@ pub(crate) fn on_both(
     })
 }
 
-/// So many all-reduces of both ranks, from a meeting on; how long they take rank 0.
+/// Both ranks meet and make `calls` all-reduces; returns the time that these take rank 0.
 pub(crate) fn all_reduces(ranks: &[Communicator], data: &Data, op: ReduceOp, calls: u64) -> Duration {
     on_both(ranks, |comm, meeting| {
         let (input, expected) = (data.of(comm), data.folded(op));

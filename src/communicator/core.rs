@@ -118,7 +118,7 @@ impl Core {
         self.shared.fork.is_forked_child()
     }
 
-    /// Runs a part of an operation, of which a panic fails the communicator.
+    /// Runs a part of an operation; a panic of it fails the communicator.
     #[inline(always)]
     pub(super) fn guarded<T>(&self, run: impl FnOnce() -> T) -> T {
         let guard = self.guard();

@@ -18,12 +18,12 @@ const PAYLOADS: [usize; ROWS - 1] = [Row::LINE_PAYLOAD_BYTES, 1 << 10];
 /// The row of the longest payloads.
 pub(crate) const LONG: usize = ROWS - 1;
 
-/// The payloads of all rows, of which the last has `longest` bytes.
+/// The payloads of all rows; that of the last row has `longest` bytes.
 pub(crate) const fn payloads(longest: usize) -> [usize; ROWS] {
     [PAYLOADS[0], PAYLOADS[1], longest]
 }
 
-/// The row of a message of so many bytes.
+/// The row of a message of `bytes` bytes.
 #[inline]
 pub(crate) fn row_of(bytes: usize) -> usize {
     usize::from(bytes > PAYLOADS[0]) + usize::from(bytes > PAYLOADS[1])

@@ -49,7 +49,7 @@ const FASTER: u64 = 14;
 /// How much slower than it was, of 16, the kept store must be to try the other at once.
 const SLOWER: u64 = 24;
 
-/// Samples carry times in units of 2^6 ticks: some 30 ns, of which 32 bits hold a minute.
+/// Samples carry times in units of 2^6 ticks: some 30 ns. A minute fits 32 bits.
 const SAMPLE_TICKS: u32 = 6;
 
 /// Shorter pieces are written through the caches and not timed.
@@ -64,7 +64,7 @@ const COST_MAX: u64 = 1 << 40;
 /// streaming below `STREAMING_BYTES_MIN` of `planner/choice` (`docs/measurements/host.md`).
 pub(super) const STREAMING_OUTPUT_BYTES_MIN: usize = 4 << 20;
 
-/// How an output of so many bytes is written.
+/// How an output of `bytes` bytes is written.
 #[inline]
 pub(super) fn output_store(bytes: usize) -> Store {
     if bytes >= STREAMING_OUTPUT_BYTES_MIN { Store::Streaming } else { Store::Cached }
@@ -237,7 +237,7 @@ impl StoreTuner {
         store
     }
 
-    /// This rank's part of a call took so many ticks since all ranks had come.
+    /// This rank's part of a call took `ticks` ticks, from when all ranks had come.
     pub(crate) fn ended(&mut self, call: &Call, store: Store, ticks: u64) {
         self.last = Some((*call, store));
         self.took = u32::try_from(ticks >> SAMPLE_TICKS).unwrap_or(u32::MAX).max(1);
@@ -252,7 +252,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Copies a piece of so many bytes, and times it if it is long enough.
+    /// Copies a piece, and times it if it is long enough.
     #[inline]
     pub(super) fn time<R>(&mut self, bytes: usize, copy: impl FnOnce() -> R) -> R {
         if bytes < TIMED_BYTES_MIN {
@@ -282,7 +282,7 @@ pub(crate) struct PieceTuner {
 }
 
 impl PieceTuner {
-    /// Writes a piece of so many bytes by `write`.
+    /// Writes a piece of `bytes` bytes by `write`.
     #[inline]
     pub(crate) fn write<R>(&mut self, bytes: usize, write: impl FnOnce(Store) -> R) -> R {
         if bytes < TIMED_BYTES_MIN {
@@ -293,7 +293,7 @@ impl PieceTuner {
         self.writes.time(bytes, || write(store))
     }
 
-    /// The peer took so long, as its [`Pace`] says, to read pieces of which the first was `pieces` ago.
+    /// The peer took so long, as its [`Pace`] says, to read pieces; the first of them was `pieces` ago.
     pub(crate) fn was_read(&mut self, pieces: u32, cost: u64) {
         // Not of pieces that were written by the other store.
         if cost == 0 || self.since < pieces {

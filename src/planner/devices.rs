@@ -43,7 +43,7 @@ pub(crate) enum Packets {
     NoKernels,
     /// A rank shares its device with another of its process.
     Shared,
-    /// Packets of so many bytes and ranks, at most.
+    /// The most bytes of a call in packets, and the most ranks.
     Of { bytes_max: usize, ranks_max: usize },
 }
 

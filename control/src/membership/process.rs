@@ -107,7 +107,7 @@ pub(super) enum Source {
     Service(Arc<dyn Service>),
 }
 
-/// A data listener of this process, served by the control thread while somebody has it.
+/// A data listener of this process, served by the control thread as long as a communicator uses it.
 pub struct Listening {
     pub listener: Arc<Listener>,
     shared: Arc<Shared>,
@@ -240,7 +240,7 @@ impl Shared {
         self.watch(service.descriptor(), Source::Service(service.clone()))
     }
 
-    /// The data listener of this process at one of its addresses, made if nobody has it.
+    /// The data listener of this process at one of its addresses, made if no communicator uses it yet.
     ///
     /// # Errors
     /// As of [`Listener::new`], or the system's.

@@ -104,7 +104,7 @@ fn serve_link(shared: &Arc<Shared>, key: u64, link: &Arc<RemoteLink>, events: Ep
     }
 }
 
-/// Sleeps until blocked work can go on or a source is ready, but not long: what comes through memory wakes nobody here.
+/// Sleeps until blocked work can go on or a source is ready, for a short time only, since what comes through memory does not wake this thread.
 fn doze(shared: &Shared) {
     let works = shared.unattended.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let works: Vec<Arc<dyn Unattended>> = works.iter().filter_map(Weak::upgrade).collect();

@@ -234,7 +234,7 @@ impl Engine {
                 Ok(Progress::Blocked) => looked += 1,
                 Err(letters::Differs) => break,
             }
-            // Here it delays nobody: when the message comes, the clock was read some looks ago.
+            // Here it delays no rank: when the message comes, the clock was read some looks ago.
             if looked % LOOKS_WITHOUT_CLOCK == 0 {
                 now = recorder.ticks();
             }

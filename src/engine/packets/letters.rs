@@ -21,7 +21,7 @@ const HALVES_BYTES_MAX: usize = 32 << 10;
 /// How many long pieces are sent between two looks at what the peer says.
 const LISTENS: u64 = 16;
 
-/// The longest piece of a message of so many bytes, which takes `row`.
+/// The longest piece of a message of `bytes` bytes, which takes `row`.
 #[inline]
 fn piece_of(bytes: usize, row: usize) -> usize {
     if row == LONG && bytes <= HALVES_BYTES_MAX { PAYLOADS[row] / 2 } else { PAYLOADS[row] }

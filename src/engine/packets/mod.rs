@@ -50,7 +50,7 @@ const PAYLOADS: [usize; ROWS] = payloads(MESSAGE_BYTES_MAX);
 /// caches, and is written several times faster.
 const LONG_SLOTS: u32 = 16;
 
-/// The slots of each row among so many ranks. Short messages go round in few lines, which stay in the first cache.
+/// The slots of each row among `ranks` ranks. Short messages go round in few lines, which stay in the first cache.
 fn slots(ranks: u32) -> [usize; ROWS] {
     let long = (LONG_SLOTS / (ranks - 1).max(1)).max(4);
     [16, 8, 1 << long.ilog2()]
@@ -110,7 +110,7 @@ impl Board {
         if self.me == 0 { self.long.store() } else { self.store }
     }
 
-    /// An exchange is over; it took so many ticks, if that is known.
+    /// An exchange is over; it took `ticks` ticks, if that is known.
     #[inline]
     fn note(&mut self, underway: &Underway, ticks: Option<u64>) {
         let (Some(store), said) = underway.staged() else { return };

@@ -167,7 +167,7 @@ impl Part {
         self.phase = Phase::Exchange(Exchanging::new(exchange, None));
     }
 
-    /// So many bytes of its message have gone.
+    /// `done` bytes of its message have gone.
     pub(super) fn adopt_message(&mut self, done: usize) {
         self.phase = Phase::Letter(Letter { done, wanted: None });
     }

@@ -17,9 +17,9 @@ use super::{NAME, Node};
 use crate::CounterKind;
 use crate::mapped::check_bounds;
 
-/// One-sided puts land in words of so many bytes, each of them whole.
+/// One-sided puts land in words of this length, in bytes; a word lands whole.
 const WORD_BYTES: usize = 8;
-/// At so many moments at most.
+/// The most moments at which the words of one put land.
 const PARTS: u64 = 4;
 
 impl World {
