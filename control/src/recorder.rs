@@ -305,19 +305,11 @@ impl Record {
 mod tests {
     use super::*;
     use consort_kernels::{DataType, ReduceOp};
-
-    use consort_types::call::{Named, Operator};
+    use consort_types::call::Call;
 
     /// Of a sum of `count` floats.
     fn sum_of_floats(count: u64) -> Descriptor {
-        Descriptor {
-            kind: Kind::AllReduce,
-            data_type: DataType::Float32,
-            op: Some(Operator::Plain(ReduceOp::Sum)),
-            root: 0,
-            count,
-            named: Named::NONE,
-        }
+        Call::all_reduce(DataType::Float32, ReduceOp::Sum, count as usize).descriptor()
     }
 
     #[test]

@@ -103,7 +103,7 @@ impl Driven for Queued<'_> {
         if self.engine.looks_are_calls() {
             waiter.pause_between_calls(|limit| self.engine.sleep_queued(limit))
         } else {
-            waiter.pause()
+            waiter.pause_by(|limit| self.engine.sleep_queued(limit))
         }
     }
 }

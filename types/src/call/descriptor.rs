@@ -111,14 +111,7 @@ mod tests {
 
     /// Of a sum of `count` floats.
     fn sum_of_floats(count: u64) -> Descriptor {
-        Descriptor {
-            kind: Kind::AllReduce,
-            data_type: DataType::Float32,
-            op: Some(Operator::Plain(ReduceOp::Sum)),
-            root: 0,
-            count,
-            named: Named::NONE,
-        }
+        super::super::Call::all_reduce(DataType::Float32, ReduceOp::Sum, count as usize).descriptor()
     }
 
     #[test]
