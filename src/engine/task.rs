@@ -39,6 +39,22 @@ impl Request {
     pub(crate) fn operation(&self) -> Operation {
         Operation { name: self.call.kind.name().into(), sequence: self.sequence }
     }
+
+    /// What its messages are marked with: the same on all ranks `me` of a collective, and on both sides of a message. Ranks
+    /// that differ in `salt` differ in it.
+    pub(super) fn mark(&self, me: Rank, salt: u64) -> u64 {
+        as_send(&self.call, me).descriptor().digest(self.sequence, salt ^ self.history)
+    }
+}
+
+/// A send and the receive that matches it are the same call then, of the rank that sends.
+#[inline]
+pub(super) fn as_send(call: &Call, me: Rank) -> Call {
+    match call.kind {
+        Kind::Send => Call { root: me, ..*call },
+        Kind::Receive => Call { kind: Kind::Send, ..*call },
+        _ => *call,
+    }
 }
 
 /// What an error calls a request, if there is one.
@@ -235,13 +251,14 @@ impl Task {
         buffers: &[Buffers<'_>],
     ) -> std::result::Result<Progress, Trouble> {
         if self.count == 1 {
-            return self.parts[0].advance(engine, buffers[0]);
+            return self.parts[0].advance(engine, buffers[0]).map_err(|fault| self.parts[0].trouble(fault));
         }
         let (mut moved, mut at) = (false, 0);
         while let Some(index) = self.live.get(at).map(|index| *index as usize) {
             let waits = self.parts[index].after.is_some_and(|before| !self.parts[before].is_done());
             let part = &mut self.parts[index];
-            match if waits { Progress::Blocked } else { part.advance(engine, buffers[index])? } {
+            let progress = if waits { Ok(Progress::Blocked) } else { part.advance(engine, buffers[index]) };
+            match progress.map_err(|fault| part.trouble(fault))? {
                 Progress::Done => {
                     part.leave(engine);
                     self.live.remove(at);

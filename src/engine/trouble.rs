@@ -38,9 +38,38 @@ const ASK_AGAIN: Duration = Duration::from_millis(20);
 const NEWS: Duration = Duration::from_millis(300);
 
 /// Why an operation cannot go on.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// A peer sent bytes of another operation, or said that it is in another.
+    Mismatch { peer: Rank },
+    /// A link broke, or a peer withdrew what it had offered.
+    Broken(Broken),
+    /// Anything else.
+    Failed(Error),
+}
+
+/// Of the rank that sent a message of another operation.
+impl From<Rank> for Fault {
+    fn from(peer: Rank) -> Self {
+        Fault::Mismatch { peer }
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        Fault::Failed(error)
+    }
+}
+
+impl From<Broken> for Fault {
+    fn from(broken: Broken) -> Self {
+        Fault::Broken(broken)
+    }
+}
+
+/// A fault, with the request that met it where that matters.
 pub(crate) enum Trouble {
     Failed(Error),
-    /// A peer sent bytes of another operation, or said that it is in another.
     Mismatch {
         request: Request,
         peer: Rank,
@@ -50,6 +79,16 @@ pub(crate) enum Trouble {
         request: Option<Box<Request>>,
         broken: Broken,
     },
+}
+
+impl Trouble {
+    pub(super) fn of(request: &Request, fault: Fault) -> Self {
+        match fault {
+            Fault::Mismatch { peer } => Trouble::Mismatch { request: *request, peer },
+            Fault::Broken(broken) => Trouble::Broken { request: Some(Box::new(*request)), broken },
+            Fault::Failed(error) => Trouble::Failed(error),
+        }
+    }
 }
 
 impl From<Error> for Trouble {

@@ -2,8 +2,9 @@
 //!
 //! Invariant: whoever has the engine polls them like any other operation; polling is a load or two. Absent: devices.
 
+pub(crate) use super::trouble::Fault;
 use crate::Rank;
-use consort_types::error::{Error, Result};
+use consort_types::error::Result;
 
 /// An operation in a stream.
 pub(crate) trait Watched: Send {
@@ -56,24 +57,6 @@ pub(crate) enum State {
     Enqueued,
     /// Over.
     Done,
-}
-
-/// Why an operation in a stream cannot go on.
-#[derive(Debug)]
-pub(crate) enum Fault {
-    /// A peer is in another operation.
-    Mismatch {
-        /// Which rank.
-        peer: Rank,
-    },
-    /// Anything else.
-    Failed(Error),
-}
-
-impl From<Error> for Fault {
-    fn from(error: Error) -> Self {
-        Fault::Failed(error)
-    }
 }
 
 /// Where an operation stands on its device.

@@ -11,10 +11,10 @@ use consort_kernels::Store;
 use consort_memory::{Arrival, Row};
 
 use super::exchange::{Exchange, Messages, Underway};
-use super::{Packets, letters};
-use crate::Rank;
+use super::Packets;
+use crate::engine::task::as_send;
 use crate::engine::{Buffers, Engine, Progress, Request, Task};
-use consort_control::recorder::this_thread;
+use consort_control::recorder::{Recorder, this_thread};
 use consort_types::call::digest_of;
 use consort_types::call::{Call, Kind};
 
@@ -119,23 +119,13 @@ impl Engine {
         let entered = recorder.ticks();
         let what = (compiled.last.packed, call.count as u64);
         let record = recorder.enter_at(sequence, what, false, this_thread(), entered);
-        let (mut now, mut looked) = (entered, 0);
-        while looked < looks {
-            match underway.advance(direct, &mut board.peers, &compiled.reducer, buffers) {
-                Ok(Progress::Done) => {
-                    let ended = if row == 0 { now } else { recorder.ticks() };
-                    recorder.finish_at(record, sequence, false, ended);
-                    board.note(&underway, Some(ended.saturating_sub(entered)));
-                    board.ring();
-                    return AtOnce::Done;
-                }
-                Ok(_) => looked += 1,
-                Err(_) => break,
-            }
-            // Here it delays no rank: when the message comes, the clock was read some looks ago.
-            if looked % LOOKS_WITHOUT_CLOCK == 0 {
-                now = recorder.ticks();
-            }
+        let go_on = || underway.advance(direct, &mut board.peers, &compiled.reducer, buffers);
+        if let Some(now) = look(recorder, looks, entered, go_on) {
+            let ended = if row == 0 { now } else { recorder.ticks() };
+            recorder.finish_at(record, sequence, false, ended);
+            board.note(&underway, Some(ended.saturating_sub(entered)));
+            board.ring();
+            return AtOnce::Done;
         }
         let exchange = Exchange::begun(direct, &compiled.reducer, underway);
         let mut task = self.take_task();
@@ -145,7 +135,7 @@ impl Engine {
     }
 }
 
-/// A message under way.
+/// A message that has a number.
 #[derive(Clone, Copy)]
 struct Letter {
     number: u64,
@@ -154,20 +144,29 @@ struct Letter {
     done: usize,
 }
 
-impl Letter {
-    /// Goes on with it.
-    #[inline(always)]
-    fn step(
-        &mut self,
-        letters: &mut letters::Letters,
-        kind: Kind,
-        buffers: &Buffers<'_>,
-    ) -> Result<Progress, letters::Differs> {
-        match kind {
-            Kind::Send => Ok(letters.send(self.mark, buffers.input, &mut self.done)),
-            _ => letters.receive(self.mark, buffers.output, &mut self.done),
+/// Goes on with an operation until it is over, or moves nothing `looks` times in a row, or meets a rank in another operation:
+/// when it was over, by a clock that was last read at `now`, and then as often as delays nothing.
+#[inline(always)]
+fn look<E>(
+    recorder: &Recorder,
+    looks: u32,
+    mut now: u64,
+    mut go_on: impl FnMut() -> Result<Progress, E>,
+) -> Option<u64> {
+    let mut looked = 0;
+    while looked < looks {
+        match go_on() {
+            Ok(Progress::Done) => return Some(now),
+            Ok(Progress::Moved) => looked = 1,
+            Ok(Progress::Blocked) => looked += 1,
+            Err(_) => return None,
+        }
+        // When what is looked for comes, the clock was read some looks ago.
+        if looked % LOOKS_WITHOUT_CLOCK == 0 {
+            now = recorder.ticks();
         }
     }
+    None
 }
 
 impl Engine {
@@ -186,13 +185,13 @@ impl Engine {
             return AtOnce::No;
         };
         let (to, from) = &mut pairs[call.root as usize];
-        let (number, sender) = if call.kind == Kind::Send { (to, group.rank) } else { (from, call.root) };
+        let number = if call.kind == Kind::Send { to } else { from };
         *number += 1;
         let (number, count) = (*number, call.count as u64);
-        let mark = digest_of(letter_packed(call, sender), count, number, 0);
+        let mark = digest_of(as_send(call, group.rank).packed(), count, number, 0);
         let mut letter = Letter { number, mark, done: 0 };
         // What the other one waits for comes before the record.
-        let progress = letter.step(letters, call.kind, buffers);
+        let progress = letters.go_on(call.kind, mark, buffers, &mut letter.done);
         if !matches!(progress, Ok(Progress::Done)) {
             return self.message_waits(call, letter, timeout, buffers, looks);
         }
@@ -217,27 +216,16 @@ impl Engine {
         let Some(letters) = links.letters(call.root) else { return AtOnce::No };
         let (kind, number) = (call.kind, letter.number);
         let recorder = &group.recorder;
-        let mut now = recorder.ticks();
+        let entered = recorder.ticks();
         let what = (call.packed(), call.count as u64);
-        let record = recorder.enter_at(number, what, true, this_thread(), now);
-        let is_short = call.count * call.data_type.size() <= Row::LINE_PAYLOAD_BYTES;
-        let mut looked = 0;
-        while looked < looks {
-            match letter.step(letters, kind, buffers) {
-                Ok(Progress::Done) => {
-                    let ended = if is_short { now } else { recorder.ticks() };
-                    recorder.finish_at(record, number, true, ended);
-                    letters.bell().ring();
-                    return AtOnce::Done;
-                }
-                Ok(Progress::Moved) => looked = 1,
-                Ok(Progress::Blocked) => looked += 1,
-                Err(letters::Differs) => break,
-            }
-            // Here it delays no rank: when the message comes, the clock was read some looks ago.
-            if looked % LOOKS_WITHOUT_CLOCK == 0 {
-                now = recorder.ticks();
-            }
+        let record = recorder.enter_at(number, what, true, this_thread(), entered);
+        let go_on = || letters.go_on(kind, letter.mark, buffers, &mut letter.done);
+        if let Some(now) = look(recorder, looks, entered, go_on) {
+            let is_short = call.count * call.data_type.size() <= Row::LINE_PAYLOAD_BYTES;
+            let ended = if is_short { now } else { recorder.ticks() };
+            recorder.finish_at(record, number, true, ended);
+            letters.bell().ring();
+            return AtOnce::Done;
         }
         let request = Request { call: *call, sequence: number, history: 0, record };
         let mut task = self.take_task();
@@ -245,10 +233,4 @@ impl Engine {
         task.push_message(request, letter.done);
         AtOnce::Begun(task)
     }
-}
-
-/// The packed form that a send and the receive that matches it have in common; `sender` is who sends.
-#[inline]
-fn letter_packed(call: &Call, sender: Rank) -> u64 {
-    Call { kind: Kind::Send, root: sender, ..*call }.packed()
 }

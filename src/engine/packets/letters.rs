@@ -11,9 +11,9 @@ use consort_transports::{Connection, CounterKind};
 
 use crate::eager::point_to_point::{PAYLOADS, SLOTS, SLOTS_BYTES};
 use crate::eager::{LONG, ROWS, row_of};
-use crate::engine::Progress;
+use crate::engine::{Buffers, Progress};
 use crate::engine::store_tuner::{Pace, PieceTuner, output_store};
-use consort_types::call::Call;
+use consort_types::call::{Call, Kind};
 
 /// Messages up to this length go in pieces of half a slot, so that they overlap with themselves.
 const HALVES_BYTES_MAX: usize = 32 << 10;
@@ -74,6 +74,24 @@ impl Letters {
     #[inline]
     pub(crate) fn bell(&self) -> &Bell {
         &self.bell
+    }
+
+    /// Sends or receives what is left of a message after `done` bytes.
+    ///
+    /// # Errors
+    /// As [`Letters::receive`].
+    #[inline(always)]
+    pub(crate) fn go_on(
+        &mut self,
+        kind: Kind,
+        mark: u64,
+        buffers: &Buffers<'_>,
+        done: &mut usize,
+    ) -> Result<Progress, Differs> {
+        match kind {
+            Kind::Send => Ok(self.send(mark, buffers.input, done)),
+            _ => self.receive(mark, buffers.output, done),
+        }
     }
 
     /// Sends what is left of a message after `done` bytes, as far as there are slots.

@@ -32,6 +32,7 @@ use super::bound::Broken;
 use super::links::link_error;
 use super::routes::Routes;
 use super::store_tuner::Trial;
+use super::trouble::Fault;
 use crate::Rank;
 use crate::eager::{COLLECTIVES_CHANNEL, MESSAGE_BYTES_MAX, ROWS, payloads};
 use consort_control::membership::group::Group;
@@ -171,7 +172,7 @@ impl Packets {
         &mut self,
         group: &Group,
         routes: &mut dyn Routes,
-    ) -> std::result::Result<Poll<bool>, Trouble> {
+    ) -> std::result::Result<Poll<bool>, Fault> {
         loop {
             match self {
                 Packets::Unasked => *self = Packets::Asking(Meeting::begin(group, routes)?),
@@ -235,16 +236,9 @@ impl Packets {
     }
 }
 
-/// Why there will be neither a board nor none.
-pub(crate) enum Trouble {
-    /// This rank's own half cannot be made.
-    Own(crate::Error),
-    Broken(Broken),
-}
-
 impl Meeting {
     /// Makes this rank's halves and tells the others of them, or that there are none.
-    fn begin(group: &Group, routes: &mut dyn Routes) -> std::result::Result<Self, Trouble> {
+    fn begin(group: &Group, routes: &mut dyn Routes) -> Result<Self> {
         let ranks = 0..group.size();
         let mapped = ranks.clone().all(|rank| rank == group.rank || routes.is_mapped(group, rank));
         let half = |rank: Rank| -> Result<Half> {
@@ -265,13 +259,13 @@ impl Meeting {
             group.send(rank, Message::Address { channel: COLLECTIVES_CHANNEL, address });
             Ok(half)
         };
-        let halves = ranks.clone().map(half).collect::<Result<Vec<Half>>>().map_err(Trouble::Own)?;
+        let halves = ranks.clone().map(half).collect::<Result<Vec<Half>>>()?;
         let told = ranks.map(|rank| rank == group.rank).collect();
         Ok(Meeting { halves, told, refused: !mapped, since: None })
     }
 
     /// Ready with a board, or without one.
-    fn poll(&mut self, group: &Group) -> std::result::Result<Poll<Option<Board>>, Trouble> {
+    fn poll(&mut self, group: &Group) -> std::result::Result<Poll<Option<Board>>, Broken> {
         for (rank, (half, told)) in (0..).zip(self.halves.iter_mut().zip(&mut self.told)) {
             if *told {
                 continue;
@@ -293,7 +287,7 @@ impl Meeting {
         }
         let mut all = true;
         for (peer, half) in (0..).zip(&mut self.halves) {
-            let broken = |error| Trouble::Broken(Broken { peer, error });
+            let broken = |error| Broken { peer, error };
             *half = match std::mem::replace(half, Half::Own) {
                 Half::Told(endpoint, address) => {
                     Half::Connecting(endpoint.connect(&address).map_err(broken)?)
@@ -312,7 +306,7 @@ impl Meeting {
         }
         let mut peers = Vec::with_capacity(self.halves.len());
         for (peer, half) in (0..).zip(self.halves.drain(..)) {
-            let broken = |error| Trouble::Broken(Broken { peer, error });
+            let broken = |error| Broken { peer, error };
             peers.push(match half {
                 Half::Up(connection) => Some(Peer::over(connection, group.size()).map_err(broken)?),
                 _ => None,

@@ -1,20 +1,17 @@
 //! The phases of a part between ranks that share memory: messages that carry their flag, and mapped buffers.
 
-use std::task::Poll;
-
 use consort_kernels::Reducer;
 use consort_memory::ticks;
 
 use super::planned::Staged;
-use super::{Context, Phase, Turn, TurnResult, pair_neutral};
+use super::{Context, Phase, Turn, TurnResult};
 use crate::Rank;
 use crate::eager;
 use crate::engine::Engine;
 use crate::engine::compiled::Program;
 use crate::engine::executor::Progress;
-use crate::engine::packets::{self, Direct, Exchange, Wanted, letters};
-use crate::engine::task::Request;
-use crate::engine::zero_copy::{self, Run, Step};
+use crate::engine::packets::{Direct, Exchange, Wanted};
+use crate::engine::zero_copy::{Run, Step};
 use crate::planner::Choice;
 use consort_control::report::evidence::Want;
 use consort_types::call::Kind;
@@ -59,14 +56,9 @@ impl Meet {
     pub(super) fn turn(&mut self, context: &mut Context<'_>) -> TurnResult {
         let (choice, request) = (self.choice, context.request);
         let Engine { packets, peer_memory, links, group, tuner, .. } = &mut *context.engine;
-        match packets.poll(group, links.routes()) {
-            Ok(Poll::Pending) => {
-                self.waits_for = packets.missing();
-                return Ok(Turn::Stays(Progress::Blocked));
-            }
-            Ok(Poll::Ready(_)) => {}
-            Err(packets::Trouble::Own(error)) => return Err(error.into()),
-            Err(packets::Trouble::Broken(broken)) => return Err(context.fault(broken)),
+        if packets.poll(group, links.routes())?.is_pending() {
+            self.waits_for = packets.missing();
+            return Ok(Turn::Stays(Progress::Blocked));
         }
         let Some(board) = packets.board() else { return context.find_plan(choice, None) };
         if !choice.meets {
@@ -83,7 +75,7 @@ impl Meet {
 impl Context<'_> {
     /// Goes on with the direct exchange of the chosen program, which is compiled if it has not run before.
     fn begin_exchange(&mut self, choice: Choice) -> TurnResult {
-        let Request { call, sequence, history, .. } = self.request;
+        let call = &self.request.call;
         let Engine { operations, packets, planner, group, .. } = &mut *self.engine;
         let reducer = call.reducer(group.size());
         let direct = match operations.compile(call)?.program.direct() {
@@ -95,7 +87,7 @@ impl Context<'_> {
                 direct
             }
         };
-        let mark = call.descriptor().digest(*sequence, *history);
+        let mark = self.request.mark(group.rank, 0);
         let bytes = call.count * call.data_type.size();
         let exchange = Exchange::begin(packets.up()?, direct, reducer, bytes, mark);
         Ok(Turn::Next(Phase::Exchange(Exchanging::new(exchange, Some(ticks())))))
@@ -109,43 +101,32 @@ impl Exchanging {
 
     pub(super) fn turn(&mut self, context: &mut Context<'_>) -> TurnResult {
         let board = context.engine.packets.up()?;
-        match self.exchange.advance(board, context.buffers) {
-            Ok(Progress::Done) => {
-                let took = self.since.map(|since| ticks().saturating_sub(since));
-                board.note_exchange(&self.exchange, took);
-                Ok(Turn::Over)
-            }
-            Ok(progress) => {
-                self.wanted = self.exchange.wanted();
-                Ok(Turn::Stays(progress))
-            }
-            Err(peer) => Err(context.mismatch(peer)),
+        let progress = self.exchange.advance(board, context.buffers)?;
+        if progress != Progress::Done {
+            self.wanted = self.exchange.wanted();
+            return Ok(Turn::Stays(progress));
         }
+        let took = self.since.map(|since| ticks().saturating_sub(since));
+        board.note_exchange(&self.exchange, took);
+        Ok(Turn::Over)
     }
 }
 
 impl Letter {
     pub(super) fn turn(&mut self, context: &mut Context<'_>) -> TurnResult {
         let Context { request, engine, buffers, .. } = context;
-        let (call, peer, me) = (&request.call, request.call.root, engine.group.rank);
+        let (call, peer) = (&request.call, request.call.root);
         let Some(letters) = engine.links.letters(peer) else {
             let numbers = engine.links.request(&[(peer, eager::MESSAGES_CHANNEL)], &engine.group)?;
             return Ok(Turn::Next(Phase::LetterLink(numbers)));
         };
-        let mark = pair_neutral(call.descriptor(), call.kind, me).digest(request.sequence, 0);
-        let sends = call.kind == Kind::Send;
-        let progress = if sends {
-            Ok(letters.send(mark, buffers.input, &mut self.done))
-        } else {
-            letters.receive(mark, buffers.output, &mut self.done)
-        };
-        match progress {
-            Ok(Progress::Done) => Ok(Turn::Over),
-            Ok(progress) => {
-                self.wanted = Some(Wanted { peer, room: sends });
+        let mark = request.mark(engine.group.rank, 0);
+        match letters.go_on(call.kind, mark, buffers, &mut self.done).map_err(|_| peer)? {
+            Progress::Done => Ok(Turn::Over),
+            progress => {
+                self.wanted = Some(Wanted { peer, room: call.kind == Kind::Send });
                 Ok(Turn::Stays(progress))
             }
-            Err(letters::Differs) => Err(context.mismatch(peer)),
         }
     }
 }
@@ -155,13 +136,7 @@ impl Mapped {
         let Mapped { run, reducer, choice, wanted } = self;
         let Engine { packets, peer_memory, links, tuner, .. } = &mut *context.engine;
         let board = packets.up()?;
-        let step = run.advance(peer_memory, board, links.memory(), reducer, context.buffers);
-        let step = match step {
-            Ok(step) => step,
-            Err(zero_copy::Stop::Mismatch(peer)) => return Err(context.mismatch(peer)),
-            Err(zero_copy::Stop::Broken(broken)) => return Err(context.fault(broken)),
-            Err(zero_copy::Stop::Failed(error)) => return Err(error.into()),
-        };
+        let step = run.advance(peer_memory, board, links.memory(), reducer, context.buffers)?;
         if let Step::Progress(progress @ (Progress::Moved | Progress::Blocked)) = step {
             *wanted = run.wanted(board);
             return Ok(Turn::Stays(progress));

@@ -25,16 +25,14 @@ use std::time::{Duration, Instant};
 
 use consort_algorithms::Block;
 
-use super::bound::Broken;
 use super::executor::{Executor, Progress};
 use super::links::{Links, Overdue};
 use super::packets::{Exchange, Packets, letters};
 use super::task::Request;
-use super::trouble::Trouble;
-use super::watched::{Fault, State, Watched};
+use super::trouble::{Fault, Trouble};
+use super::watched::{State, Watched};
 use super::{Buffers, Engine};
 use consort_types::blocks::Blocks;
-use consort_types::call::{Descriptor, Kind};
 use consort_types::error::Error;
 use local::{Exchanging, Letter, Mapped, Meet};
 use planned::{Linking, Running};
@@ -105,17 +103,9 @@ struct Context<'a> {
     buffers: Buffers<'a>,
 }
 
-type TurnResult = std::result::Result<Turn, Trouble>;
+type TurnResult = std::result::Result<Turn, Fault>;
 
 impl Context<'_> {
-    fn fault(&self, broken: Broken) -> Trouble {
-        Trouble::Broken { request: Some(Box::new(*self.request)), broken }
-    }
-
-    fn mismatch(&self, peer: crate::Rank) -> Trouble {
-        Trouble::Mismatch { request: *self.request, peer }
-    }
-
     /// Whether the call is a message to or from a rank whose memory is reached.
     #[inline]
     fn is_letter(&self) -> bool {
@@ -211,6 +201,11 @@ impl Part {
         (!self.left).then_some(&self.request)
     }
 
+    /// What has gone wrong with it.
+    pub(super) fn trouble(&self, fault: Fault) -> Trouble {
+        Trouble::of(&self.request, fault)
+    }
+
     /// Records that it finished, once.
     pub(super) fn leave(&mut self, engine: &Engine) {
         if let Some(request) = self.open() {
@@ -275,12 +270,12 @@ impl Part {
         &mut self,
         engine: &mut Engine,
         buffers: Buffers<'_>,
-    ) -> std::result::Result<Progress, Trouble> {
+    ) -> std::result::Result<Progress, Fault> {
         let Part { request, phase, executor, blocks, stream, .. } = self;
         loop {
             if let Some(stream) = stream.as_mut().filter(|stream| !stream.host_moves) {
                 let before = stream.state;
-                match stream.look(request)? {
+                match stream.look()? {
                     State::Done => {
                         *phase = Phase::Done;
                         return Ok(Progress::Done);
@@ -301,7 +296,7 @@ impl Part {
                 Phase::Find => context.find()?,
                 Phase::Meet(meet) => meet.turn(&mut context)?,
                 Phase::Exchange(exchanging) => exchanging.turn(&mut context)?,
-                Phase::LetterLink(numbers) => match context.poll_up(numbers)? {
+                Phase::LetterLink(numbers) => match engine.links.poll_up(numbers, &engine.group)? {
                     Poll::Ready(()) => Turn::Next(Phase::Letter(Letter::default())),
                     Poll::Pending => Turn::Stays(Progress::Blocked),
                 },
@@ -344,26 +339,11 @@ fn end(phase: &mut Phase, next: Phase, engine: &mut Engine) {
 
 impl Stream {
     /// How far it is.
-    fn look(&mut self, request: &Request) -> std::result::Result<State, Trouble> {
+    fn look(&mut self) -> std::result::Result<State, Fault> {
         if self.let_go {
             return Err(Error::internal("an operation that was let go").into());
         }
-        match self.operation.poll() {
-            Ok(now) => {
-                self.state = now;
-                Ok(now)
-            }
-            Err(Fault::Mismatch { peer }) => Err(Trouble::Mismatch { request: *request, peer }),
-            Err(Fault::Failed(error)) => Err(error.into()),
-        }
-    }
-}
-
-/// A send and the receive that matches it have the same digest.
-fn pair_neutral(descriptor: Descriptor, kind: Kind, me: crate::Rank) -> Descriptor {
-    match kind {
-        Kind::Send => Descriptor { kind: Kind::Send, root: me, ..descriptor },
-        Kind::Receive => Descriptor { kind: Kind::Send, ..descriptor },
-        _ => descriptor,
+        self.state = self.operation.poll()?;
+        Ok(self.state)
     }
 }

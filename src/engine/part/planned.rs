@@ -2,13 +2,12 @@
 //! then the executor runs it.
 
 use std::sync::Arc;
-use std::task::Poll;
 
 use consort_algorithms::Rank as Relative;
 use consort_kernels::Store;
 use consort_memory::{SpanMut, ticks};
 
-use super::{Context, Phase, Turn, TurnResult, pair_neutral};
+use super::{Context, Phase, Turn, TurnResult};
 use crate::engine::Buffers;
 use crate::engine::bound::{Bearings, Bound, RealIo, Shape, links_of};
 use crate::engine::compiled::Program;
@@ -77,12 +76,10 @@ impl Context<'_> {
     fn start(&mut self, bound: Arc<Bound>, staged: Option<Staged>) -> Turn {
         let (request, links) = (self.request, &self.engine.links);
         let (call, group) = (&request.call, &self.engine.group);
-        let descriptor = pair_neutral(call.descriptor(), call.kind, group.rank);
-        let salt = bound.path ^ bound.slot_bytes as u64;
         let sizes = Sizes {
             extents: call.extents(bound.plan.partition, group.size()),
             slot_bytes: bound.slot_bytes,
-            tag: descriptor.digest(request.sequence, salt ^ request.history),
+            tag: request.mark(group.rank, bound.path ^ bound.slot_bytes as u64),
         };
         self.executor.start(
             &bound.plan,
@@ -92,21 +89,12 @@ impl Context<'_> {
         );
         Turn::Next(Phase::Run(Running { bound, sizes, staged, is_drained: false, draining: None }))
     }
-
-    /// Whether links are up.
-    pub(super) fn poll_up(
-        &mut self,
-        numbers: &[usize],
-    ) -> std::result::Result<Poll<()>, crate::engine::Trouble> {
-        let polled = self.engine.links.poll_up(numbers, &self.engine.group);
-        polled.map_err(|broken| self.fault(broken))
-    }
 }
 
 impl Linking {
     /// Binds the plan once all links are up.
     pub(super) fn turn(&mut self, context: &mut Context<'_>) -> TurnResult {
-        if context.poll_up(&self.numbers)?.is_pending() {
+        if context.engine.links.poll_up(&self.numbers, &context.engine.group)?.is_pending() {
             return Ok(Turn::Stays(Progress::Blocked));
         }
         let bound = self.bind(context)?;
@@ -179,8 +167,8 @@ impl Running {
         match executor.advance(&bound.plan, sizes, &mut io) {
             Ok(Progress::Done) => {}
             Ok(progress) => return Ok(Turn::Stays(progress)),
-            Err(Stop::Mismatch { peer }) => return Err(context.mismatch(bound.bearings.rank(peer))),
-            Err(Stop::Fault(broken)) => return Err(context.fault(broken)),
+            Err(Stop::Mismatch { peer }) => return Err(bound.bearings.rank(peer).into()),
+            Err(Stop::Fault(broken)) => return Err(broken.into()),
         }
         bound.settle(executor.iterations(), &mut engine.links);
         if let Some(Staged { store, since }) = *staged {

@@ -14,8 +14,9 @@ use consort_transports::{Lent, MemoryLender, Shm};
 use super::offer::{Announcement, Note, Offer, Place};
 use super::peer_memory::{ANNOUNCED_MAX, MAPPED_MAX};
 use super::tests::{BYTES, COUNT, Side, memory};
-use super::{Run, Step, Stop};
+use super::{Run, Step};
 use crate::eager::row_of;
+use crate::engine::trouble::Fault;
 use crate::engine::packets::sides;
 use crate::engine::{Buffers, Progress, Request};
 use consort_types::call::Call;
@@ -71,7 +72,7 @@ fn go(
     run: &mut Run,
     reducer: &Reducer,
     buffers: Buffers<'_>,
-) -> std::result::Result<Step, Stop> {
+) -> std::result::Result<Step, Fault> {
     for _ in 0..200 {
         let step = side.advance(run, reducer, buffers)?;
         if step == Step::Declined || step == Step::Progress(Progress::Done) || !run.is_importing() {
@@ -113,15 +114,15 @@ fn notes(stage: &Stage, input: &Input, seen: &mut Seen) {
                 }
                 run.end(&mut side.memory);
             }
-            Err(Stop::Mismatch(peer)) => {
+            Err(Fault::Mismatch { peer }) => {
                 assert_eq!(peer, 1);
                 return seen.note((call.kind, "mismatch"));
             }
-            Err(Stop::Broken(broken)) => {
+            Err(Fault::Broken(broken)) => {
                 assert_eq!(broken.peer, 1);
                 return seen.note_text(&broken.error.to_string());
             }
-            Err(Stop::Failed(error)) => return seen.note_text(&error.to_string()),
+            Err(Fault::Failed(error)) => return seen.note_text(&error.to_string()),
         }
         let known = &side.memory.known[1];
         assert!(known.announced.len() <= ANNOUNCED_MAX && known.mapped.len() <= MAPPED_MAX);

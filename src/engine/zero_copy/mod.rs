@@ -19,9 +19,7 @@ mod tests;
 
 use crate::Rank;
 use crate::engine::Progress;
-use crate::engine::bound::Broken;
 use consort_types::call::Call;
-use consort_types::error::Error;
 
 pub(crate) use peer_memory::PeerMemory;
 pub(crate) use run::Run;
@@ -32,27 +30,6 @@ pub(crate) enum Step {
     Progress(Progress),
     /// Some buffer cannot be mapped, or none may be: the operation goes the planned way.
     Declined,
-}
-
-/// Why a run cannot go on.
-pub(crate) enum Stop {
-    /// A rank is in another operation.
-    Mismatch(Rank),
-    /// What a rank offers cannot be had, as when that rank is gone.
-    Broken(Broken),
-    Failed(Error),
-}
-
-impl From<Error> for Stop {
-    fn from(error: Error) -> Self {
-        Stop::Failed(error)
-    }
-}
-
-impl From<Rank> for Stop {
-    fn from(peer: Rank) -> Self {
-        Stop::Mismatch(peer)
-    }
 }
 
 /// Whether others touch the input and the output of a rank.

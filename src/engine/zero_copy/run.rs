@@ -24,16 +24,17 @@ use consort_transports::{Fetch, MemoryLender, TransportError};
 use super::folds::{Folds, Unmapped};
 use super::offer::{Announcement, Note};
 use super::peer_memory::{Exports, PeerMemory};
-use super::{Step, Stop, touched};
+use super::{Step, touched};
 use crate::Rank;
 use crate::engine::bound::Broken;
 use crate::engine::packets::{Board, Round, Wanted};
+use crate::engine::trouble::Fault;
 use crate::engine::{Buffers, Progress, Request};
 use consort_control::membership::group::Group;
 use consort_types::call::Call;
 use consort_types::error::Error;
 
-type Result<T> = std::result::Result<T, Stop>;
+type Result<T> = std::result::Result<T, Fault>;
 
 /// What others may write to.
 pub(super) struct Exposed {
@@ -112,7 +113,7 @@ impl Run {
         buffers: Buffers<'_>,
         sample: u64,
     ) -> Run {
-        let Request { call, sequence, history, .. } = request;
+        let call = &request.call;
         let size = board.ranks() as usize;
         memory.known.resize_with(size, Default::default);
         let lends = shm.filter(|_| call.scalar.is_none());
@@ -122,7 +123,7 @@ impl Run {
         notes.clear();
         notes.resize(size, Note::default());
         notes[me as usize] = Note { offer, sample };
-        let mark = call.descriptor().digest(*sequence, *history);
+        let mark = request.mark(me, 0);
         let round = Round::begin(board, Note::BYTES, marked(mark, Rounds::Offer as u64));
         Run { call: *call, me, mark, notes, exposed, stage: Stage::Offer { round, exports } }
     }
@@ -135,7 +136,7 @@ impl Run {
     /// Goes on as far as possible, or to the end of a turn.
     ///
     /// # Errors
-    /// See [`Stop`]; not to be called again then.
+    /// Why it cannot go on; not to be called again then.
     // Inlined it makes every other kind of operation's turn longer.
     #[inline(never)]
     pub(crate) fn advance(
@@ -269,7 +270,7 @@ impl Run {
             }
             Ok(folds) => Ok(Stage::Fold(folds)),
             // The others do not know that it was asked for.
-            Err(broken) => Err(Stop::Broken(broken)),
+            Err(broken) => Err(broken.into()),
         }
     }
 

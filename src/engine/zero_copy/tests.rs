@@ -10,7 +10,9 @@ use consort_transports::{Lent, MemoryLender, Shm};
 use super::offer::{Announcement, Note, Offer, Place};
 use super::peer_memory::{ANNOUNCED_MAX, Export, Known, MAPPED_MAX};
 use super::*;
+use crate::engine::bound::Broken;
 use crate::engine::packets::{Board, sides};
+use crate::engine::trouble::Fault;
 use crate::engine::{Buffers, Request};
 use consort_types::call::Kind;
 
@@ -40,7 +42,7 @@ impl Side {
         run: &mut Run,
         reducer: &Reducer,
         buffers: Buffers<'_>,
-    ) -> std::result::Result<Step, Stop> {
+    ) -> std::result::Result<Step, Fault> {
         let Side { memory, board, shm } = self;
         run.advance(memory, board, Some(shm), reducer, buffers)
     }
@@ -96,11 +98,11 @@ impl Pair {
                         declined += 1;
                         run.end(&mut self.sides[me].memory);
                     }
-                    Err(Stop::Failed(error)) => failed.push(error.to_string()),
-                    Err(Stop::Broken(Broken { peer, error })) => {
+                    Err(Fault::Failed(error)) => failed.push(error.to_string()),
+                    Err(Fault::Broken(Broken { peer, error })) => {
                         failed.push(format!("rank {me} has no memory of rank {peer}: {error}"));
                     }
-                    Err(Stop::Mismatch(peer)) => failed.push(format!("a mismatch with {peer}")),
+                    Err(Fault::Mismatch { peer }) => failed.push(format!("a mismatch with {peer}")),
                 }
                 if self.withholds {
                     self.sides[1].memory.exports.iter_mut().for_each(|export| export.lent = None);
