@@ -10,17 +10,17 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use consort_transports::{
-    Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, MemoryLender, PeerState,
+    Address, Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, MemoryLender, PeerState,
     TransportError,
 };
 
 use super::bound::Broken;
-use super::packets::letters::Letters;
+use super::packets::{self, letters::Letters};
 use super::readiness::Readiness;
 use super::routes::Routes;
 use crate::Rank;
 use crate::eager;
-use crate::planner::mailbox_bytes;
+use crate::planner;
 use consort_control::membership::group::Group;
 use consort_control::membership::wire::Message;
 use consort_control::report::evidence::Want;
@@ -67,7 +67,16 @@ pub struct Links {
 
 struct Slot {
     key: Key,
+    mailbox_bytes: usize,
     state: State,
+}
+
+/// Bytes of each side's mailbox on a channel between two of `ranks` ranks.
+fn mailbox_bytes(channel: u16, ranks: u32) -> usize {
+    match channel {
+        eager::COLLECTIVES_CHANNEL => packets::mailbox_bytes(ranks),
+        _ => planner::mailbox_bytes(channel),
+    }
 }
 
 enum State {
@@ -76,7 +85,7 @@ enum State {
     /// Both halves are there. With the time at which somebody first looked at how long that takes.
     Connecting(Box<dyn Connecting>, Option<Instant>),
     Up(Up),
-    /// Being replaced, or it failed.
+    /// Being replaced, forgotten, or it failed.
     Gone,
 }
 
@@ -130,14 +139,9 @@ impl Links {
         let mut links = Links::new(routes);
         for (number, (key, connection)) in all.into_iter().enumerate() {
             links.index.insert(key, number);
-            links.slots.push(Slot { key, state: State::Up(Up::new(connection)) });
+            links.slots.push(Slot { key, mailbox_bytes: 0, state: State::Up(Up::new(connection)) });
         }
         links
-    }
-
-    /// The ways to other ranks.
-    pub(crate) fn routes(&mut self) -> &mut dyn Routes {
-        &mut *self.routes
     }
 
     /// As [`Routes::memory`].
@@ -182,19 +186,41 @@ impl Links {
             let transport = self.routes.transport(group, key.0)?;
             // As the control link was made, which has come through.
             let calls = group.members[key.0 as usize] < group.member.rank;
-            let layout = Layout::new(mailbox_bytes(key.1)).on(group.member.node()).calling(calls);
+            let mailbox_bytes = mailbox_bytes(key.1, group.size());
+            let layout = Layout::new(mailbox_bytes).on(group.member.node()).calling(calls);
             let endpoint =
                 transport.endpoint(layout).map_err(|error| link_error(group.rank, key.0, error))?;
             let address = endpoint.address().clone();
             group.send(key.0, Message::Address { channel: key.1, address });
             self.index.insert(*key, self.slots.len());
             numbers.push(self.slots.len());
-            self.slots.push(Slot { key: *key, state: State::Waiting(endpoint) });
+            self.slots.push(Slot { key: *key, mailbox_bytes, state: State::Waiting(endpoint) });
         }
         Ok(numbers)
     }
 
-    /// Goes on connecting. Ready when every one of `numbers` is up; otherwise a peer that is waited for.
+    /// This rank's half of each is of no use: the peers have none.
+    pub(crate) fn forget(&mut self, numbers: &[usize]) {
+        for number in numbers {
+            self.index.remove(&self.slots[*number].key);
+            self.slots[*number].state = State::Gone;
+        }
+    }
+
+    /// Begins to connect to a peer's half, once.
+    pub(crate) fn connect(&mut self, number: usize, address: &Address) -> std::result::Result<(), Broken> {
+        let slot = &mut self.slots[number];
+        slot.state = match std::mem::replace(&mut slot.state, State::Gone) {
+            State::Waiting(endpoint) => {
+                let connecting = endpoint.connect(address);
+                State::Connecting(connecting.map_err(|error| Broken { peer: slot.key.0, error })?, None)
+            }
+            state => state,
+        };
+        Ok(())
+    }
+
+    /// Goes on connecting. Ready when every one of `numbers` is up.
     pub(crate) fn poll_up(
         &mut self,
         numbers: &[usize],
@@ -202,19 +228,17 @@ impl Links {
     ) -> std::result::Result<Poll<()>, Broken> {
         let mut all = true;
         for number in numbers {
-            let slot = &mut self.slots[*number];
-            let (rank, channel) = slot.key;
-            if let State::Waiting(_) = slot.state
+            let (rank, channel) = self.slots[*number].key;
+            if let State::Waiting(_) = self.slots[*number].state
                 && let Some(address) = group.take_address(rank, channel)
-                && let State::Waiting(endpoint) = std::mem::replace(&mut slot.state, State::Gone)
             {
-                let connecting = endpoint.connect(&address).map_err(|error| Broken { peer: rank, error })?;
-                slot.state = State::Connecting(connecting, None);
+                self.connect(*number, &address)?;
             }
+            let slot = &mut self.slots[*number];
             if let State::Connecting(connecting, _) = &mut slot.state {
                 match connecting.poll().map_err(|error| Broken { peer: rank, error })? {
                     Poll::Ready(connection) => {
-                        if connection.remote().bytes != mailbox_bytes(channel) {
+                        if connection.remote().bytes != slot.mailbox_bytes {
                             let what = "its mailbox has another size than agreed";
                             let error = TransportError::Protocol { transport: connection.transport(), what };
                             return Err(Broken { peer: rank, error });
@@ -270,7 +294,7 @@ impl Links {
     /// A peer whose half has been there for longer than `limit` without the connection coming up.
     pub(crate) fn overdue(&mut self, numbers: &[usize], now: Instant, limit: Duration) -> Option<Overdue> {
         numbers.iter().find_map(|number| match &mut self.slots[*number] {
-            Slot { key, state: State::Connecting(connecting, since) } => {
+            Slot { key, state: State::Connecting(connecting, since), .. } => {
                 let since = *since.get_or_insert(now);
                 let is_overdue = now.saturating_duration_since(since) >= limit;
                 is_overdue.then(|| Overdue { peer: key.0, waits_for: connecting.waits_for() })
@@ -343,7 +367,7 @@ impl Links {
     }
 
     fn progress_at(&mut self, number: usize) -> std::result::Result<(), Broken> {
-        let Slot { key: (peer, _), state: State::Up(up) } = &mut self.slots[number] else { return Ok(()) };
+        let Slot { key: (peer, _), state: State::Up(up), .. } = &mut self.slots[number] else { return Ok(()) };
         if up.closed {
             return Ok(());
         }
@@ -420,7 +444,8 @@ impl Links {
     pub(crate) fn memory_bytes(&self) -> usize {
         let bytes = |slot: &Slot| match &slot.state {
             State::Up(up) => up.connection.mailbox().len() + up.bounce.capacity(),
-            _ => mailbox_bytes(slot.key.1),
+            State::Gone => 0,
+            _ => slot.mailbox_bytes,
         };
         self.slots.iter().map(bytes).sum()
     }

@@ -323,7 +323,7 @@ impl Task {
     pub(crate) fn connecting_for(
         &self,
         links: &mut Links,
-        packets: &mut Packets,
+        packets: &Packets,
         now: Instant,
         limit: Duration,
     ) -> Option<Overdue> {

@@ -113,7 +113,7 @@ fn messages(planner: &Planner, input: &Input, seen: &mut Seen) {
     let me = first(1) as u32 % size;
     let (mut board, mut others) = sides::board(me, size);
     let mut outs: Vec<_> =
-        others.iter().map(|other| other.as_deref().map(|other| sides::outboxes(other, size))).collect();
+        others.iter().map(|ends| ends.as_ref().map(|[other, _]| sides::outboxes(&**other, size))).collect();
     let mut pieces = input.iter().skip(1);
     for operation in 1..=OPERATIONS {
         let kind = KINDS[first(1 + operation) % KINDS.len()];
@@ -167,7 +167,7 @@ fn messages(planner: &Planner, input: &Input, seen: &mut Seen) {
             let Some(piece) = pieces.next() else { break };
             let mut rest = &piece[..];
             let peer = usize::from(byte(&mut rest)) % size as usize;
-            if let (Some(other), Some(out)) = (&mut others[peer], &mut outs[peer]) {
+            if let (Some([other, _]), Some(out)) = (&mut others[peer], &mut outs[peer]) {
                 act(other, out, operation as u64, mark, rest);
             }
             outcome = step(&mut board);
@@ -213,13 +213,8 @@ fn letters(input: &Input, seen: &mut Seen) {
         |at: usize| input.first().and_then(|piece| piece.get(at)).map_or(0, |byte| usize::from(*byte));
     let [own, mut other] = sides::connected(point_to_point::MAILBOX_BYTES);
     let mut mine = Letters::over(&*own).expect("as long as agreed");
-    let mut out: Vec<Outbox> = Vec::new();
-    let mut offset = 0;
-    for (slots, payload_bytes) in point_to_point::SLOTS.into_iter().zip(point_to_point::PAYLOADS) {
-        let [_, theirs] = other.rows(offset, slots, payload_bytes).expect("as long as agreed");
-        offset += Row::bytes(slots, payload_bytes);
-        out.push(Outbox::new(theirs));
-    }
+    let (slots, payloads) = (point_to_point::SLOTS, point_to_point::PAYLOADS);
+    let (mut out, _) = super::rows(&*other, slots, payloads).expect("as long as agreed");
     let mut pieces = input.iter().skip(1);
     for operation in 0..2 * OPERATIONS {
         let length = LENGTHS[first(1 + operation) % LENGTHS.len()];

@@ -48,16 +48,10 @@ pub(crate) struct Letters {
 impl Letters {
     /// Over an established connection; none where its mailboxes are not as long as agreed.
     pub(crate) fn over(connection: &dyn Connection) -> Option<Self> {
-        let mut offset = 0;
-        let mut both = Vec::with_capacity(ROWS);
-        for (slots, payload_bytes) in SLOTS.into_iter().zip(PAYLOADS) {
-            both.push(connection.rows(offset, slots, payload_bytes)?);
-            offset += Row::bytes(slots, payload_bytes);
-        }
-        let rows = |side: usize| std::array::from_fn::<Row, ROWS, _>(|row| both[row][side].clone());
+        let (out, inboxes) = super::rows(connection, SLOTS, PAYLOADS)?;
         Some(Letters {
-            out: rows(1).map(Outbox::new),
-            inboxes: rows(0).map(Inbox::new),
+            out,
+            inboxes,
             bell: Bell::new(connection.rows(SLOTS_BYTES, 1, Row::LINE_PAYLOAD_BYTES)?),
             tuner: PieceTuner::default(),
             sent: 0,

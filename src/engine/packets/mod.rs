@@ -21,16 +21,14 @@ pub(crate) mod sides;
 mod tests;
 
 use std::task::Poll;
-use std::time::{Duration, Instant};
 
 use consort_kernels::Store;
 use consort_memory::access_epoch::{self, AccessEpoch};
 use consort_memory::{Bell, Counter, Inbox, Outbox, Row};
-use consort_transports::{Address, Connecting, Connection, CounterKind, Endpoint, Layout, TransportError};
+use consort_transports::{Address, Connection, CounterKind, TransportError};
 
 use super::bound::Broken;
-use super::links::link_error;
-use super::routes::Routes;
+use super::links::{Key, Links};
 use super::store_tuner::Trial;
 use super::trouble::Fault;
 use crate::Rank;
@@ -66,7 +64,7 @@ fn layout(ranks: u32) -> [usize; 3] {
 }
 
 /// The bytes of a mailbox.
-fn mailbox_bytes(ranks: u32) -> usize {
+pub(super) fn mailbox_bytes(ranks: u32) -> usize {
     layout(ranks)[2]
 }
 
@@ -88,8 +86,6 @@ struct Peer {
     /// Whether it touches this rank's memory, and this rank touches its.
     epoch: AccessEpoch,
     bell: Bell,
-    /// Keeps the memory, and tells the peer when it goes.
-    _connection: Box<dyn Connection>,
 }
 
 /// The messages of a communicator, once all of its ranks have them.
@@ -126,22 +122,6 @@ impl Board {
     pub(crate) fn note_exchange(&mut self, exchange: &Exchange, ticks: Option<u64>) {
         self.note(&exchange.underway, ticks);
     }
-
-    /// Bytes of the memory that peers fill.
-    fn memory_bytes(&self) -> usize {
-        let peers = self.peers.iter().flatten().count();
-        peers * mailbox_bytes(self.ranks()) + self.peers.capacity() * size_of::<Option<Peer>>()
-    }
-}
-
-/// The half of a peer's connection that is not up.
-enum Half {
-    Own,
-    Waiting(Box<dyn Endpoint>),
-    /// Its address has come.
-    Told(Box<dyn Endpoint>, Address),
-    Connecting(Box<dyn Connecting>),
-    Up(Box<dyn Connection>),
 }
 
 /// A board, from when it is first wanted.
@@ -158,12 +138,10 @@ pub(crate) enum Packets {
 
 /// Ranks on their way to a board.
 pub(crate) struct Meeting {
-    halves: Vec<Half>,
-    /// Whose answers have come; and whether somebody said no.
-    told: Vec<bool>,
-    refused: bool,
-    /// When all had told, as far as somebody looked.
-    since: Option<Instant>,
+    /// The links to the others; empty where this rank cannot store to some other's memory.
+    links: Vec<usize>,
+    /// By rank, what it has said: where its half of the link is, or that it has none.
+    said: Vec<Option<Address>>,
 }
 
 impl Packets {
@@ -171,12 +149,12 @@ impl Packets {
     pub(crate) fn poll(
         &mut self,
         group: &Group,
-        routes: &mut dyn Routes,
+        links: &mut Links,
     ) -> std::result::Result<Poll<bool>, Fault> {
         loop {
             match self {
-                Packets::Unasked => *self = Packets::Asking(Meeting::begin(group, routes)?),
-                Packets::Asking(meeting) => match meeting.poll(group)? {
+                Packets::Unasked => *self = Packets::Asking(Meeting::begin(group, links)?),
+                Packets::Asking(meeting) => match meeting.poll(group, links)? {
                     Poll::Pending => return Ok(Poll::Pending),
                     Poll::Ready(None) => *self = Packets::Refused,
                     Poll::Ready(Some(board)) => *self = Packets::Up(board),
@@ -205,124 +183,105 @@ impl Packets {
     }
 
     /// The first rank that the meeting waits for, and for what.
-    pub(crate) fn missing(&self) -> Option<(Rank, Want)> {
-        let Packets::Asking(meeting) = self else { return None };
-        let unheard = meeting.told.iter().position(|told| !told);
-        let unconnected = || meeting.halves.iter().position(|half| matches!(half, Half::Connecting(_)));
-        let rank = |at: usize| at as Rank;
-        unheard
-            .map(|at| (rank(at), Want::Link))
-            .or_else(|| unconnected().map(|at| (rank(at), Want::Connection)))
+    pub(crate) fn missing(&self, links: &Links) -> Option<(Rank, Want)> {
+        let Packets::Asking(Meeting { links: numbers, said }) = self else { return None };
+        let unheard = said.iter().position(Option::is_none).map(|rank| (rank as Rank, Want::Link));
+        unheard.or_else(|| links.missing(numbers))
     }
 
-    /// A peer that a connection has been on its way to for longer than `limit`.
-    pub(crate) fn overdue(&mut self, now: Instant, limit: Duration) -> Option<Rank> {
-        let Packets::Asking(meeting) = self else { return None };
-        let peer = meeting.halves.iter().position(|half| matches!(half, Half::Connecting(_)))?;
-        let since = *meeting.since.get_or_insert(now);
-        (now.saturating_duration_since(since) >= limit).then_some(peer as Rank)
+    /// The links on which the meeting waits.
+    pub(crate) fn links(&self) -> &[usize] {
+        match self {
+            Packets::Asking(meeting) => &meeting.links,
+            _ => &[],
+        }
     }
 
-    /// Bytes of memory here.
+    /// Bytes of the tables.
     pub(crate) fn memory_bytes(&self) -> usize {
         match self {
-            Packets::Up(board) => board.memory_bytes(),
-            Packets::Asking(meeting) => {
-                let ranks = meeting.halves.len() as u32;
-                meeting.halves.len() * mailbox_bytes(ranks)
-            }
-            Packets::Unasked | Packets::Refused => 0,
+            Packets::Up(board) => board.peers.capacity() * size_of::<Option<Peer>>(),
+            _ => 0,
         }
     }
 }
 
 impl Meeting {
     /// Makes this rank's halves and tells the others of them, or that there are none.
-    fn begin(group: &Group, routes: &mut dyn Routes) -> Result<Self> {
-        let ranks = 0..group.size();
-        let mapped = ranks.clone().all(|rank| rank == group.rank || routes.is_mapped(group, rank));
-        let half = |rank: Rank| -> Result<Half> {
-            if rank == group.rank {
-                return Ok(Half::Own);
-            }
-            let nobody = Address { transport: NO_BOARD.into(), bytes: Vec::new() };
-            let (half, address) = if mapped {
-                let endpoint = routes
-                    .transport(group, rank)?
-                    .endpoint(Layout::new(mailbox_bytes(group.size())).on(group.member.node()))
-                    .map_err(|error| link_error(group.rank, rank, error))?;
-                let address = endpoint.address().clone();
-                (Half::Waiting(endpoint), address)
-            } else {
-                (Half::Own, nobody)
-            };
-            group.send(rank, Message::Address { channel: COLLECTIVES_CHANNEL, address });
-            Ok(half)
-        };
-        let halves = ranks.clone().map(half).collect::<Result<Vec<Half>>>()?;
-        let told = ranks.map(|rank| rank == group.rank).collect();
-        Ok(Meeting { halves, told, refused: !mapped, since: None })
+    fn begin(group: &Group, links: &mut Links) -> Result<Self> {
+        let none = || Address { transport: NO_BOARD.into(), bytes: Vec::new() };
+        let others = || (0..group.size()).filter(|rank| *rank != group.rank);
+        let said = (0..group.size()).map(|rank| (rank == group.rank).then(none)).collect();
+        if others().all(|rank| links.is_mapped(group, rank)) {
+            let keys: Vec<Key> = others().map(|rank| (rank, COLLECTIVES_CHANNEL)).collect();
+            return Ok(Meeting { links: links.request(&keys, group)?, said });
+        }
+        let refusal = || Message::Address { channel: COLLECTIVES_CHANNEL, address: none() };
+        others().for_each(|rank| group.send(rank, refusal()));
+        Ok(Meeting { links: Vec::new(), said })
     }
 
     /// Ready with a board, or without one.
-    fn poll(&mut self, group: &Group) -> std::result::Result<Poll<Option<Board>>, Broken> {
-        for (rank, (half, told)) in (0..).zip(self.halves.iter_mut().zip(&mut self.told)) {
-            if *told {
-                continue;
-            }
-            let Some(address) = group.take_address(rank, COLLECTIVES_CHANNEL) else { continue };
-            *told = true;
-            if address.transport == NO_BOARD {
-                self.refused = true;
-            } else if let Half::Waiting(endpoint) = std::mem::replace(half, Half::Own) {
-                *half = Half::Told(endpoint, address);
-            }
+    fn poll(
+        &mut self,
+        group: &Group,
+        links: &mut Links,
+    ) -> std::result::Result<Poll<Option<Board>>, Broken> {
+        for (rank, said) in (0..).zip(&mut self.said).filter(|(_, said)| said.is_none()) {
+            *said = group.take_address(rank, COLLECTIVES_CHANNEL);
         }
-        // Nobody connects before all are known to: who was refused would be waited for.
-        if self.told.iter().any(|told| !told) {
+        // No rank connects before all are known to: who was refused would be waited for.
+        if self.said.iter().any(Option::is_none) {
             return Ok(Poll::Pending);
         }
-        if self.refused {
+        let refuses = |number: &usize| {
+            let said = &self.said[links.peer(*number) as usize];
+            said.as_ref().is_none_or(|address| address.transport == NO_BOARD)
+        };
+        if self.links.is_empty() || self.links.iter().any(refuses) {
+            links.forget(&self.links);
             return Ok(Poll::Ready(None));
         }
-        let mut all = true;
-        for (peer, half) in (0..).zip(&mut self.halves) {
-            let broken = |error| Broken { peer, error };
-            *half = match std::mem::replace(half, Half::Own) {
-                Half::Told(endpoint, address) => {
-                    Half::Connecting(endpoint.connect(&address).map_err(broken)?)
-                }
-                half => half,
-            };
-            if let Half::Connecting(connecting) = half {
-                match connecting.poll().map_err(broken)? {
-                    Poll::Ready(connection) => *half = Half::Up(connection),
-                    Poll::Pending => all = false,
-                }
+        for number in &self.links {
+            if let Some(address) = &self.said[links.peer(*number) as usize] {
+                links.connect(*number, address)?;
             }
         }
-        if !all {
+        if links.poll_up(&self.links, group)?.is_pending() {
             return Ok(Poll::Pending);
         }
-        let mut peers = Vec::with_capacity(self.halves.len());
-        for (peer, half) in (0..).zip(self.halves.drain(..)) {
-            let broken = |error| Broken { peer, error };
-            peers.push(match half {
-                Half::Up(connection) => Some(Peer::over(connection, group.size()).map_err(broken)?),
-                _ => None,
-            });
+        let mut peers: Vec<Option<Peer>> = self.said.iter().map(|_| None).collect();
+        for number in &self.links {
+            let peer = links.peer(*number);
+            let over = Peer::over(&*links.up(*number).connection, group.size());
+            peers[peer as usize] = Some(over.map_err(|error| Broken { peer, error })?);
         }
-        Ok(Poll::Ready(Some(Board {
-            me: group.rank,
-            peers,
-            operations: 0,
-            long: Trial::default(),
-            store: Store::Cached,
-        })))
+        Ok(Poll::Ready(Some(Board::new(group.rank, peers))))
     }
 }
 
+/// The slots of all rows at the beginning of a connection's mailboxes, the peer's and the own ones; none where those are
+/// shorter.
+fn rows(
+    connection: &dyn Connection,
+    slots: [usize; ROWS],
+    payloads: [usize; ROWS],
+) -> Option<([Outbox; ROWS], [Inbox; ROWS])> {
+    let mut offset = 0;
+    let mut both = Vec::with_capacity(ROWS);
+    for (slots, payload_bytes) in slots.into_iter().zip(payloads) {
+        both.push(connection.rows(offset, slots, payload_bytes)?);
+        offset += Row::bytes(slots, payload_bytes);
+    }
+    let side = |side: usize| std::array::from_fn::<Row, ROWS, _>(|row| both[row][side].clone());
+    Some((side(1).map(Outbox::new), side(0).map(Inbox::new)))
+}
+
 impl Board {
+    fn new(me: Rank, peers: Vec<Option<Peer>>) -> Self {
+        Board { me, peers, operations: 0, long: Trial::default(), store: Store::Cached }
+    }
+
     /// How many ranks there are.
     pub(crate) fn ranks(&self) -> u32 {
         self.peers.len() as u32
@@ -376,15 +335,10 @@ impl Board {
 }
 
 impl Peer {
-    fn over(connection: Box<dyn Connection>, ranks: u32) -> std::result::Result<Self, TransportError> {
+    fn over(connection: &dyn Connection, ranks: u32) -> std::result::Result<Self, TransportError> {
         let what = "its mailbox for messages is not as long as agreed";
         let wrong = || TransportError::Protocol { transport: connection.transport(), what };
-        let mut offset = 0;
-        let mut both = Vec::with_capacity(ROWS);
-        for (slots, payload_bytes) in slots(ranks).into_iter().zip(PAYLOADS) {
-            both.push(connection.rows(offset, slots, payload_bytes).ok_or_else(wrong)?);
-            offset += Row::bytes(slots, payload_bytes);
-        }
+        let (out, inboxes) = rows(connection, slots(ranks), PAYLOADS).ok_or_else(wrong)?;
         let [epoch_at, bell_at, _] = layout(ranks);
         let line = |at: usize| connection.rows(at, 1, Row::LINE_PAYLOAD_BYTES).ok_or_else(wrong);
         let [own, theirs] = line(epoch_at)?;
@@ -393,17 +347,15 @@ impl Peer {
         let there = connection.peer_counter(CounterKind::Ready).ok_or_else(wrong)?.clone();
         let here = connection.counter(CounterKind::Ready).clone();
         let credit = connection.counter(CounterKind::Credit).clone();
-        let rows = |side: usize| std::array::from_fn::<Row, ROWS, _>(|row| both[row][side].clone());
         Ok(Peer {
-            out: rows(1).map(Outbox::new),
-            inboxes: rows(0).map(Inbox::new),
+            out,
+            inboxes,
             through: 0,
             credit,
             peer_credit,
             unanswered: 0,
             bell,
             epoch: AccessEpoch::new(here, there, Outbox::new(theirs), Inbox::new(own)),
-            _connection: connection,
         })
     }
 

@@ -5,7 +5,7 @@ use std::task::Poll;
 use consort_memory::Outbox;
 use consort_transports::{Connection, Layout, Loopback, Transport};
 
-use super::{Board, PAYLOADS, Peer, Store, Trial, mailbox_bytes, slots};
+use super::{Board, PAYLOADS, Peer, mailbox_bytes, rows, slots};
 use crate::Rank;
 use crate::eager::ROWS;
 
@@ -28,47 +28,30 @@ pub(crate) fn connected(mailbox_bytes: usize) -> [Box<dyn Connection>; 2] {
 
 /// The boards of two ranks.
 pub(crate) fn boards() -> [Board; 2] {
-    let mut ends = connected(mailbox_bytes(2)).into_iter();
-    [0, 1].map(|me| of(me, 2, |_| ends.next().expect("two ends")))
+    let ends = connected(mailbox_bytes(2));
+    [0, 1].map(|me| of(me, 2, |_| &*ends[me as usize]))
 }
 
-/// The board of one rank of `size`, and the other ends of its connections, by rank.
-pub(super) fn board(me: Rank, size: u32) -> (Board, Vec<Option<Box<dyn Connection>>>) {
-    let mut others: Vec<Option<Box<dyn Connection>>> = (0..size).map(|_| None).collect();
-    let board = of(me, size, |peer| {
-        let [own, other] = connected(mailbox_bytes(size));
-        others[peer as usize] = Some(other);
-        own
-    });
-    (board, others)
+/// The board of one rank of `size`, and its connections by rank: the other ends, and the own ones.
+pub(super) fn board(me: Rank, size: u32) -> (Board, Vec<Option<[Box<dyn Connection>; 2]>>) {
+    let end = |rank: Rank| (rank != me).then(|| connected(mailbox_bytes(size)));
+    let ends: Vec<Option<[Box<dyn Connection>; 2]>> = (0..size).map(end).collect();
+    let own = |peer: Rank| ends[peer as usize].as_ref().map(|[_, own]| &**own).expect("another rank");
+    (of(me, size, own), ends)
 }
 
-fn of(me: Rank, size: u32, mut end: impl FnMut(Rank) -> Box<dyn Connection>) -> Board {
-    let mut peer = |rank: Rank| {
-        (rank != me).then(|| Peer::over(end(rank), size).expect("its mailbox is as long as agreed"))
-    };
-    Board {
-        me,
-        peers: (0..size).map(&mut peer).collect(),
-        operations: 0,
-        long: Trial::default(),
-        store: Store::Cached,
-    }
+fn of<'a>(me: Rank, size: u32, end: impl Fn(Rank) -> &'a dyn Connection) -> Board {
+    let over = |rank| Peer::over(end(rank), size).expect("its mailbox is as long as agreed");
+    Board::new(me, (0..size).map(|rank| (rank != me).then(|| over(rank))).collect())
 }
 
 /// Where the other end of a connection fills the rows of a board of `size` ranks.
 pub(crate) fn outboxes(other: &dyn Connection, size: u32) -> [Outbox; ROWS] {
-    let mut offset = 0;
-    std::array::from_fn(|row| {
-        let (slots, payload_bytes) = (slots(size)[row], PAYLOADS[row]);
-        let [_, theirs] = other.rows(offset, slots, payload_bytes).expect("it is as long as agreed");
-        offset += consort_memory::Row::bytes(slots, payload_bytes);
-        Outbox::new(theirs)
-    })
+    rows(other, slots(size), PAYLOADS).expect("it is as long as agreed").0
 }
 
-/// The other end of a connection, for a board of two ranks of which rank 0 is tested.
-pub(crate) fn against() -> (Board, Box<dyn Connection>) {
-    let (board, mut others) = board(0, 2);
-    (board, others.pop().flatten().expect("the end of rank 1"))
+/// Both ends of a connection, the other one first, for a board of two ranks of which rank 0 is tested.
+pub(crate) fn against() -> (Board, [Box<dyn Connection>; 2]) {
+    let (board, mut ends) = board(0, 2);
+    (board, ends.pop().flatten().expect("the ends of rank 1"))
 }

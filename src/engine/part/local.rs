@@ -56,8 +56,8 @@ impl Meet {
     pub(super) fn turn(&mut self, context: &mut Context<'_>) -> TurnResult {
         let (choice, request) = (self.choice, context.request);
         let Engine { packets, peer_memory, links, group, tuner, .. } = &mut *context.engine;
-        if packets.poll(group, links.routes())?.is_pending() {
-            self.waits_for = packets.missing();
+        if packets.poll(group, links)?.is_pending() {
+            self.waits_for = packets.missing(links);
             return Ok(Turn::Stays(Progress::Blocked));
         }
         let Some(board) = packets.board() else { return context.find_plan(choice, None) };

@@ -240,14 +240,14 @@ impl Part {
     pub(super) fn connecting_for(
         &self,
         links: &mut Links,
-        packets: &mut Packets,
+        packets: &Packets,
         now: Instant,
         limit: Duration,
     ) -> Option<Overdue> {
         match &self.phase {
             Phase::Link(linking) => links.overdue(&linking.numbers, now, limit),
             Phase::LetterLink(numbers) => links.overdue(numbers, now, limit),
-            Phase::Meet(_) => packets.overdue(now, limit).map(|peer| Overdue { peer, waits_for: None }),
+            Phase::Meet(_) => links.overdue(packets.links(), now, limit),
             _ => None,
         }
     }

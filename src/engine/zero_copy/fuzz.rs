@@ -88,7 +88,7 @@ fn go(
 /// The first piece chooses the operations; each other is a message: for which round, what it is marked with, its bytes.
 fn notes(stage: &Stage, input: &Input, seen: &mut Seen) {
     let first = |at: usize| input.first().and_then(|piece| piece.get(at)).copied().unwrap_or(0);
-    let (board, other) = sides::against();
+    let (board, [other, _own]) = sides::against();
     let (mut side, mut out) = (Side::new(board), sides::outboxes(&*other, 2));
     let mut pieces = input.iter().skip(1);
     for operation in 1..=OPERATIONS {
