@@ -11,7 +11,7 @@ use consort_kernels::{Reducer, Source, Store, Target, copy};
 use consort_memory::{Counter, Span, SpanMut};
 use consort_transports::{Capabilities, Connection, CounterKind, PeerState, Property, TransportError};
 
-use super::executor::{Blockage, Io, Piece, Ready};
+use super::executor::{Blockage, Io, Piece, Ready, each};
 use super::links::{Key, Links, kind, link_error};
 use crate::Rank;
 use crate::planner::has_one_length;
@@ -425,30 +425,14 @@ impl Io for RealIo<'_> {
 
     #[inline]
     fn fold(&mut self, targets: &[Piece], sources: &[Piece], bytes: usize, finish: bool) {
-        let source = |piece: Piece| Source { span: self.source(piece, bytes), raw: piece.raw };
-        match (targets, sources) {
-            ([target], [first, second]) => {
-                let target = self.target(*target, bytes);
-                self.reducer.fold(&[target], &[source(*first), source(*second)], finish);
-            }
-            ([target, other], [first, second]) => {
-                let targets = [self.target(*target, bytes), self.target(*other, bytes)];
-                self.reducer.fold(&targets, &[source(*first), source(*second)], finish);
-            }
-            ([target], [only]) => self.reducer.fold(&[self.target(*target, bytes)], &[source(*only)], finish),
-            ([target, other], [only]) => {
-                let targets = [self.target(*target, bytes), self.target(*other, bytes)];
-                self.reducer.fold(&targets, &[source(*only)], finish);
-            }
-            ([target, others @ ..], [first, more @ ..]) => {
-                let mut to = [self.target(*target, bytes); Step::PLACES_MAX];
-                let mut from = [source(*first); Step::PLACES_MAX];
-                to[1..].iter_mut().zip(others).for_each(|(to, piece)| *to = self.target(*piece, bytes));
-                from[1..].iter_mut().zip(more).for_each(|(from, piece)| *from = source(*piece));
-                self.reducer.fold(&to[..targets.len()], &from[..sources.len()], finish);
-            }
-            _ => unreachable!("plans with steps that move nothing are refused when they are bound"),
-        }
+        let source = |_, piece: &Piece| Source { span: self.source(*piece, bytes), raw: piece.raw };
+        each(
+            targets,
+            |_, piece| self.target(*piece, bytes),
+            |to| {
+                each(sources, source, |from| self.reducer.fold(to, from, finish));
+            },
+        );
     }
 
     fn put(

@@ -400,24 +400,13 @@ impl Executor {
         let source = |at: usize, operand: &Operand| {
             self.piece(plan, operand, at < 32 && step.raw >> at & 1 != 0, iteration, sizes)
         };
-        match (plan.targets(step), plan.sources(step)) {
-            ([to], [from]) => io.fold(&[target(to)], &[source(0, from)], bytes, finish),
-            ([to], [one, two]) => io.fold(&[target(to)], &[source(0, one), source(1, two)], bytes, finish),
-            ([to, also], [from]) => io.fold(&[target(to), target(also)], &[source(0, from)], bytes, finish),
-            ([to, also], [one, two]) => {
-                io.fold(&[target(to), target(also)], &[source(0, one), source(1, two)], bytes, finish);
-            }
-            (targets, sources) => {
-                let (mut to, mut from) =
-                    ([Piece::default(); Step::PLACES_MAX], [Piece::default(); Step::PLACES_MAX]);
-                to.iter_mut().zip(targets).for_each(|(piece, operand)| *piece = target(operand));
-                from.iter_mut()
-                    .zip(sources)
-                    .enumerate()
-                    .for_each(|(at, (piece, operand))| *piece = source(at, operand));
-                io.fold(&to[..targets.len()], &from[..sources.len()], bytes, finish);
-            }
-        }
+        each(
+            plan.targets(step),
+            |_, operand| target(operand),
+            |to| {
+                each(plan.sources(step), source, |from| io.fold(to, from, bytes, finish));
+            },
+        );
     }
 
     #[inline]
@@ -437,6 +426,25 @@ impl Executor {
             Position::Table(_) => unreachable!("the planner binds no plan with a table"),
         };
         Piece { region: operand.region, raw, offset }
+    }
+}
+
+/// Gives `then` what each of a step's places is. One and two take no table.
+#[inline]
+pub(super) fn each<T, U: Copy, R>(
+    places: &[T],
+    of: impl Fn(usize, &T) -> U,
+    then: impl FnOnce(&[U]) -> R,
+) -> R {
+    match places {
+        [] => then(&[]),
+        [only] => then(&[of(0, only)]),
+        [first, second] => then(&[of(0, first), of(1, second)]),
+        [first, ..] => {
+            let mut all = [of(0, first); Step::PLACES_MAX];
+            all.iter_mut().zip(places).enumerate().for_each(|(at, (each, place))| *each = of(at, place));
+            then(&all[..places.len()])
+        }
     }
 }
 

@@ -367,7 +367,9 @@ impl Links {
     }
 
     fn progress_at(&mut self, number: usize) -> std::result::Result<(), Broken> {
-        let Slot { key: (peer, _), state: State::Up(up), .. } = &mut self.slots[number] else { return Ok(()) };
+        let Slot { key: (peer, _), state: State::Up(up), .. } = &mut self.slots[number] else {
+            return Ok(());
+        };
         if up.closed {
             return Ok(());
         }

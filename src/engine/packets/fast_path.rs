@@ -10,8 +10,8 @@ use std::time::Duration;
 use consort_kernels::Store;
 use consort_memory::{Arrival, Row};
 
-use super::exchange::{Exchange, Messages, Underway};
 use super::Packets;
+use super::exchange::{Exchange, Messages, Underway};
 use crate::engine::task::as_send;
 use crate::engine::{Buffers, Engine, Progress, Request, Task};
 use consort_control::recorder::{Recorder, this_thread};

@@ -11,8 +11,8 @@ use consort_transports::{Connection, CounterKind};
 
 use crate::eager::point_to_point::{PAYLOADS, SLOTS, SLOTS_BYTES};
 use crate::eager::{LONG, ROWS, row_of};
-use crate::engine::{Buffers, Progress};
 use crate::engine::store_tuner::{Pace, PieceTuner, output_store};
+use crate::engine::{Buffers, Progress};
 use consort_types::call::{Call, Kind};
 
 /// Messages up to this length go in pieces of half a slot, so that they overlap with themselves.

@@ -222,11 +222,7 @@ impl Meeting {
     }
 
     /// Ready with a board, or without one.
-    fn poll(
-        &mut self,
-        group: &Group,
-        links: &mut Links,
-    ) -> std::result::Result<Poll<Option<Board>>, Broken> {
+    fn poll(&mut self, group: &Group, links: &mut Links) -> std::result::Result<Poll<Option<Board>>, Broken> {
         for (rank, said) in (0..).zip(&mut self.said).filter(|(_, said)| said.is_none()) {
             *said = group.take_address(rank, COLLECTIVES_CHANNEL);
         }

@@ -16,8 +16,8 @@ use super::peer_memory::{ANNOUNCED_MAX, MAPPED_MAX};
 use super::tests::{BYTES, COUNT, Side, memory};
 use super::{Run, Step};
 use crate::eager::row_of;
-use crate::engine::trouble::Fault;
 use crate::engine::packets::sides;
+use crate::engine::trouble::Fault;
 use crate::engine::{Buffers, Progress, Request};
 use consort_types::call::Call;
 
