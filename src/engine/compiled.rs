@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use consort_algorithms::Plan;
 use consort_algorithms::catalogue::Algorithm;
 use consort_kernels::Reducer;
 
@@ -15,7 +16,7 @@ use super::bound::Bound;
 use super::packets::{Direct, Leg};
 use crate::Rank;
 use crate::eager::{LONG, Use, row_of};
-use crate::planner::{Choice, Planning};
+use crate::planner::{Choice, Planner, Planning};
 use consort_types::call::Call;
 use consort_types::error::Result;
 
@@ -89,6 +90,8 @@ pub(crate) struct Compiled {
     shape: Shape,
     pub(crate) choice: Choice,
     pub(crate) program: Program,
+    /// The plan on buffers that all ranks have mapped, once all of some call were.
+    mapped: Option<Arc<Plan>>,
     /// How its values are folded; a pre-multiplied sum by the scalar of some operation.
     pub(crate) reducer: Reducer,
     /// The last call of the shape.
@@ -232,7 +235,8 @@ impl Operations {
             let set = shape.set();
             self.latest = set * WAYS + self.next[set] as usize % WAYS;
             self.next[set] = self.next[set].wrapping_add(1);
-            let mut compiled = Compiled { shape, choice, program: Program::Unmade, reducer, last };
+            let mut compiled =
+                Compiled { shape, choice, program: Program::Unmade, mapped: None, reducer, last };
             compiled.program = self.alike(&compiled);
             self.entries[self.latest] = None;
             return Ok(self.entries[self.latest].insert(Box::new(compiled)));
@@ -256,6 +260,21 @@ impl Operations {
             .map(|known| &**known)
             .find(same)
             .map_or(Program::Unmade, |known| known.program.clone())
+    }
+
+    /// The plan of a call's shape on buffers that all ranks have mapped.
+    ///
+    /// # Errors
+    /// As [`Planner::mapped`].
+    pub(crate) fn mapped(&mut self, call: &Call, planner: &Planner) -> Result<Arc<Plan>> {
+        let (me, ranks) = (self.me, self.ranks);
+        let compiled = self.compile(call)?;
+        if let Some(plan) = &compiled.mapped {
+            return Ok(plan.clone());
+        }
+        let relative = (me + ranks - call.root) % ranks;
+        let plan = planner.mapped(call.kind.collective(), ranks, relative, call.first_folded(ranks))?;
+        Ok(compiled.mapped.insert(plan).clone())
     }
 
     /// What runs the calls of this call's shape from now on.

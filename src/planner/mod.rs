@@ -15,11 +15,13 @@ mod tests;
 mod work;
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use consort_algorithms::catalogue::Algorithm;
 use consort_algorithms::{
-    Collective, LowerOptions, Plan, Regular, lower_all, lower_one, passes, verify, verify_regular,
+    Collective, LowerOptions, Plan, Regular, lower_all, lower_one, mapped, mapped_reduce, passes, verify,
+    verify_regular,
 };
 use consort_memory::sync::{AtomicBool, Ordering};
 
@@ -45,16 +47,25 @@ pub(crate) struct Program {
     pub(crate) algorithm: Algorithm,
 }
 
-/// The proved plans of all ranks of a process.
+/// The memory of a process: what is proved, for all of its ranks.
 #[derive(Default)]
 pub struct Planner {
-    proved: Mutex<HashMap<Key, Proved>>,
-    /// The moves of all ranks of programs that are direct exchanges, of proved schedules too.
-    direct: Mutex<HashMap<Program, Arc<[Moves]>>>,
+    proofs: Mutex<Proofs>,
     /// What the process's communicators choose by, shared by those that are alike.
     plannings: Mutex<HashMap<u64, Weak<Planning>>>,
     /// Whether the process has many ranks of a job: then each proof is kept for all of them.
     many: AtomicBool,
+}
+
+/// What is proved, by what it was made from.
+#[derive(Default)]
+struct Proofs {
+    /// The plans of ranks.
+    plans: HashMap<Key, Proved>,
+    /// The moves of all ranks of programs that are direct exchanges.
+    moves: HashMap<Program, Arc<[Moves]>>,
+    /// The plans of all ranks on buffers that all have mapped, by collective, ranks and where a reduce begins.
+    mapped: HashMap<(Collective, u32, u32), Arc<[Arc<Plan>]>>,
 }
 
 /// A program, the rank (relative to the root), and whether each rank's mailbox can be stored to from there.
@@ -90,17 +101,18 @@ impl Planner {
 
     /// Bytes of all proved plans.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let bytes = |proved: &Proved| {
-            let Plan { steps, operands, regions, counters, .. } = &*proved.plan;
+        let bytes = |plan: &Arc<Plan>| {
+            let Plan { steps, operands, regions, counters, .. } = &**plan;
             size_of::<Plan>()
                 + size_of_val(&**steps)
                 + size_of_val(&**operands)
                 + size_of_val(&**regions)
                 + size_of_val(&**counters)
         };
-        let direct = self.direct.lock().unwrap_or_else(PoisonError::into_inner);
-        let moves = direct.values().map(|moves| moves.iter().map(Moves::memory_bytes).sum::<usize>());
-        self.proved().values().map(bytes).sum::<usize>() + moves.sum::<usize>()
+        let Proofs { plans, moves, mapped } = &*self.proofs();
+        let plans = plans.values().map(|proved| &proved.plan).chain(mapped.values().flat_map(|all| &**all));
+        let moves = moves.values().flat_map(|moves| &**moves).map(Moves::memory_bytes);
+        plans.map(bytes).chain(moves).sum()
     }
 
     /// The process has many ranks of one job.
@@ -121,96 +133,124 @@ impl Planner {
         planning
     }
 
-    fn proved(&self) -> MutexGuard<'_, HashMap<Key, Proved>> {
-        self.proved.lock().unwrap_or_else(PoisonError::into_inner)
+    fn proofs(&self) -> MutexGuard<'_, Proofs> {
+        self.proofs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is in a map of proofs, or is made and put there.
+    fn known<K: Eq + Hash, V: Clone>(
+        &self,
+        map: impl Fn(&mut Proofs) -> &mut HashMap<K, V>,
+        key: K,
+        make: impl FnOnce(&K) -> Result<V>,
+    ) -> Result<V> {
+        if let Some(known) = map(&mut self.proofs()).get(&key) {
+            return Ok(known.clone());
+        }
+        let made = make(&key)?;
+        map(&mut self.proofs()).insert(key, made.clone());
+        Ok(made)
     }
 
     /// The proved plan of `rank` (relative to the root) for a program. `mapped` says for every relative rank
     /// whether its mailbox can be stored to from here.
     pub(crate) fn plan(&self, program: Program, rank: u32, mapped: Vec<bool>) -> Result<Proved> {
-        let key = (program, rank, mapped);
-        if let Some(proved) = self.proved().get(&key) {
-            return Ok(proved.clone());
-        }
-        let refused = |what: String| {
-            Error::internal(format!("the plan for {} was refused: {what}", program.collective))
-        };
+        let refused =
+            |what| Error::internal(format!("the plan for {} was refused: {what}", program.collective));
+        let make = |(program, rank, mapped): &Key| self.prove(*program, *rank, mapped).map_err(refused);
+        self.known(|proofs| &mut proofs.plans, (program, rank, mapped), make)
+    }
+
+    fn prove(&self, program: Program, rank: u32, mapped: &[bool]) -> std::result::Result<Proved, String> {
         // A rank has no link to itself.
-        let mut others = (0..).zip(&key.2).filter(|(peer, _)| *peer != rank).map(|(_, mapped)| *mapped);
+        let mut others = (0..).zip(mapped).filter(|(peer, _)| *peer != rank).map(|(_, mapped)| *mapped);
         let to_others = others.next().unwrap_or(true);
         let uniform = others.all(|mapped| mapped == to_others);
         if program.ranks > PROVED_WHOLE_MAX
             && uniform
             && let Some(regular) = program.algorithm.regular(program.collective, program.ranks)
         {
-            let proved = Self::plan_of_one(&*regular, rank, to_others).map_err(refused)?;
-            self.proved().insert(key, proved.clone());
-            return Ok(proved);
+            return Self::plan_of_one(&*regular, rank, to_others);
         }
         let schedule = program.algorithm.schedule(program.collective, program.ranks);
-        let lowered = lower_all(&schedule, &LowerOptions { slots: SLOTS })
-            .map_err(|error| refused(error.to_string()))?;
-        let unfused = verify(&lowered).map_err(|refusal| refused(refusal.to_string()))?;
+        let lowered = lower_all(&schedule, &LowerOptions { slots: SLOTS }).map_err(text)?;
+        let unfused = verify(&lowered).map_err(text)?;
         // Every rank fuses where its own links allow; proved with all of them fused the way this rank's are.
         let fused: Vec<Plan> =
-            lowered.iter().map(|plan| passes::fuse(plan, &|peer| key.2[peer.index()])).collect();
-        let proof = verify(&fused).map_err(|refusal| refused(refusal.to_string()))?;
-        if proof.fold_hash != unfused.fold_hash {
-            return Err(refused("fusing changed what is computed".into()));
-        }
-        let fold_hash = proof.fold_hash;
+            lowered.iter().map(|plan| passes::fuse(plan, &|peer| mapped[peer.index()])).collect();
+        let proof = verify(&fused).map_err(text)?;
+        let fold_hash = same_fold(unfused.fold_hash, proof.fold_hash)?;
         let lanes_max = fused.iter().map(|plan| plan.lanes.len()).max().unwrap_or(0);
         let mailboxes_max = fused.iter().map(Plan::mailboxes_max).max().unwrap_or(0);
         let proved = |plan: Plan| Proved { plan: Arc::new(plan), fold_hash, lanes_max, mailboxes_max };
         let plan = fused.get(rank as usize).cloned().map(proved);
-        let Some(plan) = plan else { return Err(refused(format!("rank {rank} has no plan"))) };
+        let plan = plan.ok_or_else(|| format!("rank {rank} has no plan"))?;
         let Proved { plan: chosen, .. } = &plan;
         tracing::debug!(name = chosen.name, steps = chosen.steps.len(), proved = proof.steps, "plan proved");
         if uniform && self.many.load(Ordering::Relaxed) {
-            let mut known = self.proved();
-            for (rank, plan) in (0..).zip(fused) {
-                known.insert((program, rank, key.2.clone()), proved(plan));
-            }
-        } else {
-            self.proved().insert(key, plan.clone());
+            let all = (0..).zip(fused).map(|(rank, plan)| ((program, rank, mapped.to_vec()), proved(plan)));
+            self.proofs().plans.extend(all);
         }
         Ok(plan)
+    }
+
+    /// The plan of one among many ranks that are alike, proved by that.
+    fn plan_of_one(regular: &dyn Regular, rank: u32, mapped: bool) -> std::result::Result<Proved, String> {
+        let options = LowerOptions { slots: SLOTS };
+        let lowered = lower_one(regular, consort_algorithms::Rank(rank), &options).map_err(text)?;
+        let unfused = verify_regular(regular, &lowered).map_err(text)?;
+        let fused = passes::fuse(&lowered, &|_| mapped);
+        let proof = verify_regular(regular, &fused).map_err(text)?;
+        let fold_hash = same_fold(unfused.fold_hash, proof.fold_hash)?;
+        tracing::debug!(name = fused.name, steps = fused.steps.len(), "plan proved by symmetry");
+        // Ranks that are alike have as many.
+        let (lanes_max, mailboxes_max) = (fused.lanes.len(), fused.mailboxes_max());
+        Ok(Proved { plan: Arc::new(fused), fold_hash, lanes_max, mailboxes_max })
     }
 
     /// The moves of the ranks of a program that is a direct exchange, from the root on: those of its schedule, which is
     /// proved first.
     pub(crate) fn direct(&self, program: Program) -> Result<Arc<[Moves]>> {
-        let known = || self.direct.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(moves) = known().get(&program) {
-            return Ok(moves.clone());
-        }
-        let refused = |what: String| {
-            let Program { collective, algorithm, .. } = program;
+        let Program { collective, algorithm, ranks } = program;
+        let prove = || {
+            let schedule = algorithm.schedule(collective, ranks);
+            verify(&lower_all(&schedule, &LowerOptions { slots: SLOTS }).map_err(text)?).map_err(text)?;
+            Moves::of(&schedule).ok_or_else(|| "its schedule is none".to_owned())
+        };
+        let refused = |what| {
             Error::internal(format!("the direct exchange of {collective} by {algorithm} was refused: {what}"))
         };
-        let schedule = program.algorithm.schedule(program.collective, program.ranks);
-        let lowered = lower_all(&schedule, &LowerOptions { slots: SLOTS })
-            .map_err(|error| refused(error.to_string()))?;
-        verify(&lowered).map_err(|refusal| refused(refusal.to_string()))?;
-        let moves = Moves::of(&schedule).ok_or_else(|| refused("its schedule is none".into()))?;
-        let moves: Arc<[Moves]> = moves.into();
-        known().insert(program, moves.clone());
-        Ok(moves)
+        self.known(|proofs| &mut proofs.moves, program, |_| prove().map(Arc::from).map_err(refused))
     }
 
-    /// The plan of one among many ranks that are alike, proved by that.
-    fn plan_of_one(regular: &dyn Regular, rank: u32, mapped: bool) -> std::result::Result<Proved, String> {
-        let lowered = lower_one(regular, consort_algorithms::Rank(rank), &LowerOptions { slots: SLOTS })
-            .map_err(|error| error.to_string())?;
-        let unfused = verify_regular(regular, &lowered).map_err(|refusal| refusal.to_string())?;
-        let fused = passes::fuse(&lowered, &|_| mapped);
-        let proof = verify_regular(regular, &fused).map_err(|refusal| refusal.to_string())?;
-        if proof.fold_hash != unfused.fold_hash {
-            return Err("fusing changed what is computed".into());
-        }
-        tracing::debug!(name = fused.name, steps = fused.steps.len(), "plan proved by symmetry");
-        // Ranks that are alike have as many.
-        let (lanes_max, mailboxes_max) = (fused.lanes.len(), fused.mailboxes_max());
-        Ok(Proved { plan: Arc::new(fused), fold_hash: proof.fold_hash, lanes_max, mailboxes_max })
+    /// The plan of `rank` (relative to the root) on buffers that all ranks have mapped; `first` is where a reduce begins.
+    pub(crate) fn mapped(
+        &self,
+        collective: Collective,
+        ranks: u32,
+        rank: u32,
+        first: u32,
+    ) -> Result<Arc<Plan>> {
+        let prove = || {
+            let plans = if first == 0 { mapped(collective, ranks) } else { mapped_reduce(ranks, first) };
+            let plans = plans.ok_or_else(|| format!("there is none for {ranks} ranks"))?;
+            verify(&plans).map_err(text)?;
+            Ok(plans.into_iter().map(Arc::new).collect())
+        };
+        let refused = |what: String| Error::internal(format!("the mapped plan of {collective}: {what}"));
+        let plans = self.known(
+            |proofs| &mut proofs.mapped,
+            (collective, ranks, first),
+            |_| prove().map_err(refused),
+        )?;
+        plans.get(rank as usize).cloned().ok_or_else(|| refused(format!("no rank {rank}")))
     }
+}
+
+fn text(error: impl ToString) -> String {
+    error.to_string()
+}
+
+fn same_fold(lowered: u64, fused: u64) -> std::result::Result<u64, String> {
+    if lowered == fused { Ok(fused) } else { Err("fusing changed what is computed".into()) }
 }

@@ -49,16 +49,17 @@ pub struct Planning {
     on_own_cores: bool,
     /// The collectives for which the restriction is known to leave an algorithm.
     admitted: [OnceLock<()>; Collective::ALL.len()],
+    /// What messages take on the topology, once a price asks for it.
+    messages: OnceLock<price::Messages>,
     memory: Mutex<Memory>,
 }
 
-/// What was worked out before.
+/// What was worked out before, as simulations and proofs are dear: a part of the process's memory, as communicators that are
+/// alike share their [`Planning`].
 #[derive(Debug, Default)]
 struct Memory {
     chosen: HashMap<(Collective, u64), Result<Chosen>>,
     folds: HashMap<(Collective, Algorithm), Option<u64>>,
-    messages: Option<price::Messages>,
-    crossings: HashMap<(Collective, Algorithm), f64>,
 }
 
 /// An algorithm and the length of its slots.
@@ -100,6 +101,7 @@ impl Planning {
             tuning: None,
             on_own_cores,
             admitted: Default::default(),
+            messages: OnceLock::new(),
             memory: Mutex::default(),
         };
         if let Some(table) = &planning.preferences.tuning {

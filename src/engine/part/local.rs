@@ -134,9 +134,10 @@ impl Letter {
 impl Mapped {
     pub(super) fn turn(&mut self, context: &mut Context<'_>) -> TurnResult {
         let Mapped { run, reducer, choice, wanted } = self;
-        let Engine { packets, peer_memory, links, tuner, .. } = &mut *context.engine;
+        let Engine { packets, peer_memory, links, tuner, operations, planner, .. } = &mut *context.engine;
         let board = packets.up()?;
-        let step = run.advance(peer_memory, board, links.memory(), reducer, context.buffers)?;
+        let plan = &mut || operations.mapped(&context.request.call, planner);
+        let step = run.advance(peer_memory, board, links.memory(), plan, reducer, context.buffers)?;
         if let Step::Progress(progress @ (Progress::Moved | Progress::Blocked)) = step {
             *wanted = run.wanted(board);
             return Ok(Turn::Stays(progress));

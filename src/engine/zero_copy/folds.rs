@@ -50,19 +50,18 @@ fn wrong() -> Error {
 }
 
 impl Folds {
-    /// The folds of rank `me` of a call on the buffers that all have offered, or what it has not mapped of them.
+    /// The folds of rank `me` of a call, by its plan, on the buffers that all have offered, or what it has not mapped of them.
     ///
     /// # Errors
-    /// A plan that cannot be made, or an offer of memory outside its area.
+    /// An offer of memory outside its area.
     pub(super) fn bind(
         memory: &mut PeerMemory,
         call: &Call,
         me: Rank,
         notes: &[Note],
+        plan: Arc<Plan>,
     ) -> Result<std::result::Result<Folds, Unmapped>> {
         let (size, collective) = (notes.len() as u32, call.kind.collective());
-        let first = call.first_folded(size);
-        let plan = memory.plan(collective, size, (me + size - call.root) % size, first)?;
         let bearings = Bearings::Rotated { root: call.root, size };
         let (mut homes, mut unmapped) = (std::mem::take(&mut memory.idle_homes), Unmapped::new());
         homes.clear();

@@ -3,10 +3,9 @@
 //!
 //! Invariant: a rank and its peers forget announcements at the same time; how many mappings there are is bounded.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-use consort_algorithms::{Collective, Plan, mapped, mapped_reduce, verify};
 use consort_memory::Mapping;
 use consort_memory::areas::{self, Area};
 use consort_transports::{Lent, MemoryLender};
@@ -18,7 +17,6 @@ use super::touched;
 use crate::Rank;
 use crate::engine::Buffers;
 use consort_types::call::Call;
-use consort_types::error::{Error, Result};
 
 /// How many of a rank's areas others know of; one more, and the one that was announced first is forgotten by all.
 pub(super) const ANNOUNCED_MAX: usize = 128;
@@ -93,7 +91,6 @@ pub(crate) struct PeerMemory {
     /// This rank's areas that were found last, as of an epoch.
     recent: Vec<Arc<Area>>,
     epoch: u64,
-    plans: BTreeMap<(Collective, u32, u32, Rank), Arc<Plan>>,
     /// Vectors of operations that are over.
     pub(super) idle_notes: Vec<Note>,
     pub(super) idle_homes: Vec<Home>,
@@ -173,38 +170,14 @@ impl PeerMemory {
         self.exports.iter_mut().filter(of_it).for_each(|export| export.is_refused = true);
     }
 
-    /// A rank's plan of a collective; `first` is where a reduce begins.
-    pub(super) fn plan(
-        &mut self,
-        collective: Collective,
-        ranks: u32,
-        rank: Rank,
-        first: u32,
-    ) -> Result<Arc<Plan>> {
-        let key = (collective, ranks, first, rank);
-        if let Some(plan) = self.plans.get(&key) {
-            return Ok(plan.clone());
-        }
-        let plans = if first == 0 { mapped(collective, ranks) } else { mapped_reduce(ranks, first) };
-        let refused = |what: String| Error::internal(format!("the mapped plan of {collective}: {what}"));
-        let plans = plans.ok_or_else(|| refused(format!("there is none for {ranks} ranks")))?;
-        verify(&plans).map_err(|refusal| refused(refusal.to_string()))?;
-        let plan = plans.into_iter().nth(rank as usize).ok_or_else(|| refused(format!("no rank {rank}")))?;
-        let plan = Arc::new(plan);
-        self.plans.insert(key, plan.clone());
-        Ok(plan)
-    }
-
     /// Bytes of the tables; mappings are of memory that is others'.
     pub(crate) fn memory_bytes(&self) -> usize {
         let of_known = |known: &Known| {
             known.announced.capacity() * size_of::<Announcement>()
                 + known.mapped.capacity() * size_of::<(u64, Arc<Mapping>)>()
         };
-        let plans = self.plans.values().map(|plan| size_of::<Plan>() + size_of_val(&*plan.steps));
         self.known.iter().map(of_known).sum::<usize>()
             + self.exports.capacity() * size_of::<Export>()
-            + plans.sum::<usize>()
             + self.idle_notes.capacity() * size_of::<Note>()
             + self.idle_homes.capacity() * size_of::<Home>()
     }

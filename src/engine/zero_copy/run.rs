@@ -16,6 +16,7 @@
 use std::sync::Arc;
 use std::task::Poll;
 
+use consort_algorithms::Plan;
 use consort_kernels::Reducer;
 use consort_memory::areas::Area;
 use consort_memory::{Span, SpanMut};
@@ -35,6 +36,8 @@ use consort_types::call::Call;
 use consort_types::error::Error;
 
 type Result<T> = std::result::Result<T, Fault>;
+/// Finds the plan of the operation's shape, which is asked for once all ranks have offered their buffers.
+type FindPlan<'a> = &'a mut dyn FnMut() -> consort_types::error::Result<Arc<Plan>>;
 
 /// What others may write to.
 pub(super) struct Exposed {
@@ -144,6 +147,7 @@ impl Run {
         memory: &mut PeerMemory,
         board: &mut Board,
         shm: Option<&dyn MemoryLender>,
+        plan: FindPlan<'_>,
         reducer: &Reducer,
         buffers: Buffers<'_>,
     ) -> Result<Step> {
@@ -154,7 +158,7 @@ impl Run {
                 Progress::Moved => return Ok(Step::Progress(Progress::Moved)),
                 Progress::Blocked => return Ok(Step::Progress(moved)),
             }
-            let Some(next) = self.next(memory, board, shm)? else { return Ok(Step::Declined) };
+            let Some(next) = self.next(memory, board, shm, plan)? else { return Ok(Step::Declined) };
             (self.stage, moved) = (next, Progress::Moved);
         }
         Ok(Step::Progress(Progress::Done))
@@ -209,6 +213,7 @@ impl Run {
         memory: &mut PeerMemory,
         board: &mut Board,
         shm: Option<&dyn MemoryLender>,
+        plan: FindPlan<'_>,
     ) -> Result<Option<Stage>> {
         Ok(Some(match std::mem::replace(&mut self.stage, Stage::Done) {
             Stage::Offer { .. } if !self.is_offered() => return Ok(None),
@@ -221,7 +226,7 @@ impl Run {
             }
             Stage::Import { failed: Some(broken), .. } => self.negotiated(board, Err(broken))?,
             Stage::Offer { .. } | Stage::Announce { .. } | Stage::Import { .. } => {
-                self.bind(memory, board, shm)?
+                self.bind(memory, board, shm, plan()?)?
             }
             Stage::Verdict { folds: Some(folds), all: true, .. } => Stage::Fold(folds),
             Stage::Verdict { .. } => {
@@ -251,8 +256,9 @@ impl Run {
         memory: &mut PeerMemory,
         board: &mut Board,
         shm: Option<&dyn MemoryLender>,
+        plan: Arc<Plan>,
     ) -> Result<Stage> {
-        match Folds::bind(memory, &self.call, self.me, &self.notes)? {
+        match Folds::bind(memory, &self.call, self.me, &self.notes, plan)? {
             Ok(folds) => self.negotiated(board, Ok(folds)),
             Err(unmapped) => match Import::begin(memory, shm, &unmapped) {
                 Ok(imports) => Ok(Stage::Import { imports, failed: None }),

@@ -14,6 +14,7 @@ use crate::engine::bound::Broken;
 use crate::engine::packets::{Board, sides};
 use crate::engine::trouble::Fault;
 use crate::engine::{Buffers, Request};
+use crate::planner::Planner;
 use consort_types::call::Kind;
 
 /// Elements of the calls here.
@@ -25,15 +26,20 @@ pub(super) struct Side {
     pub(super) memory: PeerMemory,
     pub(super) board: Board,
     pub(super) shm: Shm,
+    planner: Planner,
+    /// What was begun last, and by which rank.
+    begun: Option<(Call, Rank)>,
 }
 
 impl Side {
     pub(super) fn new(board: Board) -> Self {
-        Side { memory: PeerMemory::default(), board, shm: Shm::new().expect("a desk") }
+        let (memory, shm) = (PeerMemory::default(), Shm::new().expect("a desk"));
+        Side { memory, board, shm, planner: Planner::default(), begun: None }
     }
 
     pub(super) fn begin(&mut self, me: Rank, request: &Request, buffers: Buffers<'_>) -> Run {
-        let Side { memory, board, shm } = self;
+        let Side { memory, board, shm, begun, .. } = self;
+        *begun = Some((request.call, me));
         Run::begin(memory, board, Some(shm), request, me, buffers, 0)
     }
 
@@ -43,8 +49,12 @@ impl Side {
         reducer: &Reducer,
         buffers: Buffers<'_>,
     ) -> std::result::Result<Step, Fault> {
-        let Side { memory, board, shm } = self;
-        run.advance(memory, board, Some(shm), reducer, buffers)
+        let Side { memory, board, shm, planner, begun } = self;
+        let (call, me) = begun.expect("it was begun");
+        let size = board.ranks();
+        let relative = (me + size - call.root) % size;
+        let mut plan = || planner.mapped(call.kind.collective(), size, relative, call.first_folded(size));
+        run.advance(memory, board, Some(shm), &mut plan, reducer, buffers)
     }
 
     /// The keys of what the other rank has announced, and of what of it is mapped here.
@@ -300,7 +310,7 @@ fn ranks_offer_exactly_what_plans_touch() {
         let call = Call::new(kind, DataType::Int32, None, 0, COUNT);
         let mut named = vec![[false; 2]; size as usize];
         for me in 0..size {
-            let plan = PeerMemory::default().plan(kind.collective(), size, me, 0).expect("a plan");
+            let plan = Planner::default().mapped(kind.collective(), size, me, 0).expect("a plan");
             for region in &plan.regions {
                 let (rank, which) = match region.region {
                     Region::Input(rank) => (rank.0, 0),

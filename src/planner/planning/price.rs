@@ -111,29 +111,24 @@ impl Planning {
 
     /// What an algorithm sends out of a box, in units of the largest buffer of a rank.
     fn crossing(&self, algorithm: Algorithm, collective: Collective) -> f64 {
-        let key = (collective, algorithm);
-        if let Some(known) = self.memory().crossings.get(&key) {
-            return *known;
-        }
         let (ranks, sharing) =
             (self.ranks_of(collective), self.topology.boxes().iter().map(Vec::len).max().unwrap_or(1) as u32);
         let known = catalogue::crossing(algorithm, collective, ranks, sharing).unwrap_or(0.0);
         // Where neighbours are on different hosts, all that a rank sends may leave its host.
-        let crossing = match catalogue::formula(algorithm, collective, ranks) {
+        match catalogue::formula(algorithm, collective, ranks) {
             Some(formula) if !self.machine.host_of.is_sorted() => {
                 known.max(formula.volume() * f64::from(sharing.min(ranks.saturating_sub(sharing))))
             }
             _ => known,
-        };
-        self.memory().crossings.insert(key, crossing);
-        crossing
+        }
     }
 
     /// What messages take on this machine.
     fn messages(&self) -> Messages {
-        if let Some(known) = self.memory().messages {
-            return known;
-        }
+        *self.messages.get_or_init(|| self.simulate_messages())
+    }
+
+    fn simulate_messages(&self) -> Messages {
         let ranks = self.machine.ranks;
         // A message from each of some ranks, to another one each.
         let messages = |pairs: &[(Rank, Rank)], bytes: usize| {
@@ -163,8 +158,6 @@ impl Planning {
         let inside = largest.get(1).map_or(between, |near| message(&[(first, *near)]));
         let pairs: Vec<(Rank, Rank)> = largest.iter().copied().zip(outside.iter().copied().cycle()).collect();
         let crossing = if pairs.len() > 1 { message(&pairs).1 / pairs.len() as f64 } else { between.1 };
-        let known = Messages { inside, between, crossing };
-        self.memory().messages = Some(known);
-        known
+        Messages { inside, between, crossing }
     }
 }
