@@ -18,6 +18,7 @@ use crate::Rank;
 use crate::eager::{LONG, Moves, RANKS_MAX, Use, row_of};
 use crate::engine::store_tuner::{store_of, word_of};
 use crate::engine::{Buffers, Progress};
+use consort_control::report::evidence::Want;
 use consort_types::call::{Call, Kind};
 
 /// The direct exchange of one shape of call, on this rank.
@@ -258,13 +259,6 @@ pub(super) struct Underway {
     said: Option<Store>,
 }
 
-/// What an exchange waits for: of whom, and whether for a message or for a slot.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Wanted {
-    pub(crate) peer: Rank,
-    pub(crate) room: bool,
-}
-
 impl Underway {
     pub(super) fn new(messages: Messages, sent: usize) -> Self {
         Underway { messages, sent, here: 0, said: None }
@@ -378,10 +372,10 @@ impl Exchange {
         self.underway.advance(&self.direct, &mut board.peers, &self.reducer, &buffers)
     }
 
-    /// What it waits for.
-    pub(crate) fn wanted(&self) -> Option<Wanted> {
-        let Exchange { direct, underway: Underway { sent, here, .. }, .. } = self;
-        let room = *sent < direct.legs.len();
-        direct.legs.get(if room { *sent } else { *here }).map(|leg| Wanted { peer: leg.peer, room })
+    /// The rank that it waits for, and for what.
+    pub(crate) fn wanted(&self) -> Option<(Rank, Want)> {
+        let (legs, Underway { sent, here, .. }) = (&self.direct.legs, &self.underway);
+        let next = legs.get(*sent).map(|leg| (leg.peer, Want::Room));
+        next.or_else(|| legs.get(*here).map(|leg| (leg.peer, Want::Data)))
     }
 }

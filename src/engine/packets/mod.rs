@@ -39,7 +39,7 @@ use consort_control::report::evidence::Want;
 use consort_types::error::Result;
 
 use exchange::Underway;
-pub(crate) use exchange::{Direct, Exchange, Leg, Wanted};
+pub(crate) use exchange::{Direct, Exchange, Leg};
 pub(crate) use fast_path::AtOnce;
 pub(crate) use round::Round;
 

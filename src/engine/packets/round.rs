@@ -4,10 +4,11 @@
 
 use consort_memory::{Arrival, Span};
 
-use super::{Board, PAYLOADS, Wanted};
+use super::{Board, PAYLOADS};
 use crate::Rank;
 use crate::eager::row_of;
 use crate::engine::Progress;
+use consort_control::report::evidence::Want;
 
 /// A round under way.
 #[derive(Clone, Copy, Debug)]
@@ -77,12 +78,12 @@ impl Round {
         Ok(Progress::Done)
     }
 
-    /// What it waits for.
-    pub(crate) fn wanted(&self, board: &Board) -> Option<Wanted> {
+    /// The rank that it waits for, and for what.
+    pub(crate) fn wanted(&self, board: &Board) -> Option<(Rank, Want)> {
         let ranks = board.ranks();
         if self.sent < ranks {
-            return Some(Wanted { peer: self.sent, room: true });
+            return Some((self.sent, Want::Room));
         }
-        (self.here < ranks).then_some(Wanted { peer: self.here, room: false })
+        (self.here < ranks).then_some((self.here, Want::Data))
     }
 }

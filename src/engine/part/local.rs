@@ -10,7 +10,7 @@ use crate::eager;
 use crate::engine::Engine;
 use crate::engine::compiled::Program;
 use crate::engine::executor::Progress;
-use crate::engine::packets::{Direct, Exchange, Wanted};
+use crate::engine::packets::{Direct, Exchange};
 use crate::engine::zero_copy::{Run, Step};
 use crate::planner::Choice;
 use consort_control::report::evidence::Want;
@@ -28,7 +28,7 @@ pub(super) struct Exchanging {
     exchange: Exchange,
     /// When it began; none where the fast path has begun it.
     since: Option<u64>,
-    pub(super) wanted: Option<Wanted>,
+    pub(super) wanted: Option<(Rank, Want)>,
 }
 
 /// A message between two ranks.
@@ -36,7 +36,7 @@ pub(super) struct Exchanging {
 pub(super) struct Letter {
     /// Bytes of it that have gone.
     pub(super) done: usize,
-    pub(super) wanted: Option<Wanted>,
+    pub(super) wanted: Option<(Rank, Want)>,
 }
 
 /// A collective on mapped buffers.
@@ -44,7 +44,7 @@ pub(super) struct Mapped {
     choice: Choice,
     run: Run,
     reducer: Reducer,
-    pub(super) wanted: Option<Wanted>,
+    pub(super) wanted: Option<(Rank, Want)>,
 }
 
 impl Meet {
@@ -124,7 +124,7 @@ impl Letter {
         match letters.go_on(call.kind, mark, buffers, &mut self.done).map_err(|_| peer)? {
             Progress::Done => Ok(Turn::Over),
             progress => {
-                self.wanted = Some(Wanted { peer, room: call.kind == Kind::Send });
+                self.wanted = Some((peer, if call.kind == Kind::Send { Want::Room } else { Want::Data }));
                 Ok(Turn::Stays(progress))
             }
         }

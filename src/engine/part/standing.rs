@@ -5,22 +5,60 @@
 use std::time::Duration;
 
 use super::super::executor::Blockage;
-use super::super::links::{Links, Wanted as WantedLink};
-use super::super::packets::Wanted;
+use super::super::links::{Links, Wanted};
 use super::super::task::Blocked;
 use super::local::{Exchanging, Letter, Mapped};
 use super::planned::Running;
-use super::{Engine, Part, Phase, Stream};
+use super::{Engine, Part, Phase};
+use crate::Rank;
+use crate::engine::watched::Standing;
 use consort_control::report::evidence::{Stuck, Traffic, Want};
 
+/// What a part waits for.
+enum Waits {
+    /// Something of a rank, which is there once it can be seen.
+    Peer(Rank, Want),
+    Link {
+        link: usize,
+        want: Want,
+        /// Whether it has something to send there.
+        sends: bool,
+    },
+}
+
+impl Waits {
+    fn of(running: &Running, blockage: Blockage) -> Option<Self> {
+        let (bound, sends) = (&running.bound, !matches!(blockage, Blockage::Wait { .. }));
+        Some(Waits::Link { link: bound.link_of(blockage)?, want: bound.want(blockage), sends })
+    }
+}
+
 impl Part {
+    /// Everything that it waits for, where no stream has it.
+    fn waits(&self, links: &Links, mut each: impl FnMut(Waits)) {
+        let by = |(peer, want): (Rank, Want)| Waits::Peer(peer, want);
+        match &self.phase {
+            Phase::Meet(meet) => meet.waits_for.map(by).into_iter().for_each(each),
+            Phase::Exchange(Exchanging { wanted, .. })
+            | Phase::Letter(Letter { wanted, .. })
+            | Phase::Mapped(Mapped { wanted, .. }) => wanted.map(by).into_iter().for_each(each),
+            Phase::Link(linking) => links.missing(&linking.numbers).map(by).into_iter().for_each(each),
+            Phase::LetterLink(numbers) => links.missing(numbers).map(by).into_iter().for_each(each),
+            Phase::Run(Running { is_drained: false, draining, .. }) => {
+                draining.iter().for_each(|link| {
+                    each(Waits::Link { link: *link, want: Want::Room, sends: false });
+                });
+            }
+            Phase::Run(running) => {
+                let blockages = self.executor.blockages(&running.bound.plan);
+                blockages.filter_map(|blockage| Waits::of(running, blockage)).for_each(each);
+            }
+            Phase::Find | Phase::Done => {}
+        }
+    }
+
     /// Adds whom it waits for.
     pub(in crate::engine) fn blocked(&self, links: &Links, all: &mut Vec<Blocked>) {
-        let on = |link: usize| {
-            let up = links.up(link);
-            let drained = !up.connection.capabilities().needs_progress || up.closed;
-            Blocked { peer: links.peer(link), drained }
-        };
         let by = |peer| Blocked { peer, drained: true };
         if let Some(stream) = self.away() {
             if !self.is_done() {
@@ -28,39 +66,23 @@ impl Part {
             }
             return;
         }
-        match &self.phase {
-            Phase::Meet(meet) => all.extend(meet.waits_for.map(|(peer, _)| by(peer))),
-            Phase::Exchange(Exchanging { wanted, .. })
-            | Phase::Letter(Letter { wanted, .. })
-            | Phase::Mapped(Mapped { wanted, .. }) => all.extend(wanted.map(|wanted| by(wanted.peer))),
-            Phase::Link(linking) => all.extend(links.missing(&linking.numbers).map(|(peer, _)| by(peer))),
-            Phase::LetterLink(numbers) => all.extend(links.missing(numbers).map(|(peer, _)| by(peer))),
-            Phase::Run(Running { is_drained: false, draining, .. }) => all.extend(draining.map(on)),
-            Phase::Run(Running { bound, .. }) => {
-                let blockages = self.executor.blockages(&bound.plan);
-                all.extend(blockages.filter_map(|blockage| bound.link_of(blockage)).map(on));
+        self.waits(links, |waits| match waits {
+            Waits::Peer(peer, _) => all.push(by(peer)),
+            Waits::Link { link, .. } => {
+                let up = links.up(link);
+                let drained = !up.connection.capabilities().needs_progress || up.closed;
+                all.push(Blocked { peer: links.peer(link), drained });
             }
-            Phase::Find | Phase::Done => {}
-        }
+        });
     }
 
     /// Adds the links that it waits for and that move nothing unless asked to. Whether it waits for nothing else.
-    pub(in crate::engine) fn wants(&self, links: &Links, all: &mut Vec<WantedLink>) -> bool {
-        let mut only = true;
-        let mut add = |link: Option<usize>, sends: bool| match link {
-            Some(link) if links.is_asked(link) => all.push(WantedLink { link, sends }),
+    pub(in crate::engine) fn wants(&self, links: &Links, all: &mut Vec<Wanted>) -> bool {
+        let mut only = matches!(self.phase, Phase::Run(_) | Phase::Done);
+        self.waits(links, |waits| match waits {
+            Waits::Link { link, sends, .. } if links.is_asked(link) => all.push(Wanted { link, sends }),
             _ => only = false,
-        };
-        match &self.phase {
-            Phase::Done => {}
-            Phase::Run(Running { is_drained: false, draining, .. }) => add(*draining, false),
-            Phase::Run(Running { bound, .. }) => {
-                for blockage in self.executor.blockages(&bound.plan) {
-                    add(bound.link_of(blockage), !matches!(blockage, Blockage::Wait { .. }));
-                }
-            }
-            _ => only = false,
-        }
+        });
         only
     }
 
@@ -69,71 +91,40 @@ impl Part {
         if self.is_done() {
             return None;
         }
+        let (links, member) = (&engine.links, &engine.group.member);
+        let at = |want: Want, standing: Standing, algorithm: &str, traffic: Vec<Traffic>| {
+            let Standing { peer, step, steps, slice, slices } = standing;
+            let peer_process = member.table[engine.group.members[peer as usize] as usize].process;
+            let (algorithm, age) = (algorithm.to_owned(), Duration::ZERO);
+            let stuck = Stuck { want, peer, peer_process, step, steps, slice, slices, algorithm, age };
+            Some((self.request.record, stuck, traffic))
+        };
         if let Some(stream) = self.away() {
-            return stream.standing(engine, self.request.record);
+            let operation = &stream.operation;
+            return at(Want::Data, operation.standing()?, operation.algorithm(), Vec::new());
         }
-        let links = &engine.links;
-        let of_wanted = |wanted: Option<Wanted>| {
-            let Wanted { peer, room } = wanted?;
-            Some((peer, if room { Want::Room } else { Want::Data }))
+        let mut first = None;
+        if let Phase::Run(running @ Running { is_drained: true, .. }) = &self.phase {
+            // The lane whose standing it is.
+            first = Waits::of(running, self.executor.blockage()?);
+        } else {
+            self.waits(links, |waits| _ = first.get_or_insert(waits));
+        }
+        let (peer, want) = match first? {
+            Waits::Peer(peer, want) => (peer, want),
+            Waits::Link { link, want, .. } => (links.peer(link), want),
         };
-        let mut plan = None;
-        let ((peer, want), algorithm) = match &self.phase {
-            Phase::Meet(meet) => (meet.waits_for?, "?"),
-            Phase::Exchange(exchanging) => (of_wanted(exchanging.wanted)?, "direct, in packets"),
-            Phase::Letter(letter) => (of_wanted(letter.wanted)?, "letter"),
-            Phase::Mapped(mapped) => {
-                (of_wanted(mapped.wanted)?, if mapped.is_entering() { "?" } else { "mapped" })
+        let nowhere = Standing { peer, step: 0, steps: 0, slice: 0, slices: 0 };
+        match &self.phase {
+            Phase::Exchange(_) => at(want, nowhere, "direct, in packets", Vec::new()),
+            Phase::Letter(_) => at(want, nowhere, "letter", Vec::new()),
+            Phase::Mapped(mapped) if !mapped.is_entering() => at(want, nowhere, "mapped", Vec::new()),
+            Phase::Run(Running { bound, .. }) => {
+                let (step, steps, slice, slices) = self.executor.standing(&bound.plan);
+                let traffic = bound.traffic(links, |counter| self.executor.raised(counter));
+                at(want, Standing { peer, step, steps, slice, slices }, &bound.plan.name, traffic)
             }
-            Phase::Link(linking) => (links.missing(&linking.numbers)?, "?"),
-            Phase::LetterLink(numbers) => (links.missing(numbers)?, "?"),
-            Phase::Run(Running { bound, is_drained, draining, .. }) => {
-                plan = Some(bound);
-                let waits_for = if *is_drained {
-                    let blockage = self.executor.blockage()?;
-                    (links.peer(bound.link_of(blockage)?), bound.want(blockage))
-                } else {
-                    (links.peer((*draining)?), Want::Room)
-                };
-                (waits_for, bound.plan.name.as_str())
-            }
-            Phase::Find | Phase::Done => return None,
-        };
-        let (step, steps, slice, slices) =
-            plan.map_or((0, 0, 0, 0), |bound| self.executor.standing(&bound.plan));
-        let traffic = plan.map(|bound| bound.traffic(links, |counter| self.executor.raised(counter)));
-        let member = &engine.group.member;
-        let stuck = Stuck {
-            want,
-            peer,
-            peer_process: member.table[engine.group.members[peer as usize] as usize].process,
-            step,
-            steps,
-            slice,
-            slices,
-            algorithm: algorithm.to_owned(),
-            age: Duration::ZERO,
-        };
-        Some((self.request.record, stuck, traffic.unwrap_or_default()))
-    }
-}
-
-impl Stream {
-    /// The same of an operation in a stream.
-    fn standing(&self, engine: &Engine, record: u64) -> Option<(u64, Stuck, Vec<Traffic>)> {
-        let standing = self.operation.standing()?;
-        let member = &engine.group.member;
-        let stuck = Stuck {
-            want: Want::Data,
-            peer: standing.peer,
-            peer_process: member.table[engine.group.members[standing.peer as usize] as usize].process,
-            step: standing.step,
-            steps: standing.steps,
-            slice: standing.slice,
-            slices: standing.slices,
-            algorithm: self.operation.algorithm().to_owned(),
-            age: Duration::ZERO,
-        };
-        Some((record, stuck, Vec::new()))
+            _ => at(want, nowhere, "?", Vec::new()),
+        }
     }
 }

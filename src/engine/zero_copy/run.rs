@@ -28,10 +28,11 @@ use super::peer_memory::{Exports, PeerMemory};
 use super::{Step, touched};
 use crate::Rank;
 use crate::engine::bound::Broken;
-use crate::engine::packets::{Board, Round, Wanted};
+use crate::engine::packets::{Board, Round};
 use crate::engine::trouble::Fault;
 use crate::engine::{Buffers, Progress, Request};
 use consort_control::membership::group::Group;
+use consort_control::report::evidence::Want;
 use consort_types::call::Call;
 use consort_types::error::Error;
 
@@ -303,16 +304,14 @@ impl Run {
         self.notes.iter().map(|note| note.sample)
     }
 
-    /// What it waits for.
-    pub(crate) fn wanted(&self, board: &Board) -> Option<Wanted> {
+    /// The rank that it waits for, and for what.
+    pub(crate) fn wanted(&self, board: &Board) -> Option<(Rank, Want)> {
         match &self.stage {
             Stage::Offer { round, .. }
             | Stage::Announce { round, .. }
             | Stage::Verdict { round, .. }
             | Stage::Exit(round) => round.wanted(board),
-            Stage::Import { imports, .. } => {
-                imports.first().map(|import| Wanted { peer: import.peer, room: false })
-            }
+            Stage::Import { imports, .. } => imports.first().map(|import| (import.peer, Want::Data)),
             Stage::Fold(_) | Stage::Done => None,
         }
     }
