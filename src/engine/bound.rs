@@ -9,14 +9,14 @@ use std::task::Poll;
 use consort_algorithms::plan::{Action, CounterRole, Plan, Position, Region, Step};
 use consort_kernels::{Reducer, Source, Store, Target, copy};
 use consort_memory::{Counter, Span, SpanMut};
-use consort_transports::{Capabilities, Connection, CounterKind, PeerState, Property, TransportError};
+use consort_transports::{Capabilities, CounterKind, PeerState, Property, TransportError};
 
-use super::executor::{Blockage, Io, Piece, Ready, each};
+use super::executor::{Blockage, Io, Piece, each};
 use super::links::{Key, Links, kind, link_error};
 use crate::Rank;
-use crate::planner::has_one_length;
+use crate::planner::{Choice, Proved, has_one_length};
 use consort_control::report::evidence::{Traffic, Want};
-use consort_settings::options::SLOTS;
+use consort_settings::options::{SLOTS, digest};
 use consort_types::error::{Error, Result};
 
 /// A transport may defer a credit: a writer must have slots left to go on with.
@@ -53,8 +53,6 @@ pub(crate) struct Bound {
     pub(crate) slot_bytes: usize,
     pub(crate) bearings: Bearings,
     streaming: bool,
-    /// How values are folded; a pre-multiplied sum by the scalar of the operation it was bound for.
-    pub(crate) reducer: Reducer,
     memory: Vec<Memory>,
     counters: Vec<BoundCounter>,
     /// Links whose deferred credits are flushed when an operation ends: those on which messages come and none go, where no credit
@@ -102,14 +100,16 @@ pub(crate) fn links_of(plan: &Plan, bearings: Bearings, channel_base: u16) -> Ve
 impl Bound {
     /// Binds a plan to links that are up; `numbers` are theirs, in the order of [`links_of`].
     pub(crate) fn new(
-        plan: Arc<Plan>,
-        path: u64,
-        shape: Shape,
+        proved: &Proved,
+        choice: &Choice,
+        bearings: Bearings,
         links: &Links,
         keys: &[Key],
         numbers: &[usize],
     ) -> Result<Self> {
-        let Shape { reducer, slot_bytes, streaming, bearings, channel_base } = shape;
+        let (plan, Choice { slot_bytes, streaming, channel_base, .. }) = (proved.plan.clone(), *choice);
+        // Ranks that took different paths must notice, also where nothing is folded.
+        let path = proved.fold_hash ^ digest(&plan.name);
         let foreign =
             |what: &str| Error::internal(format!("a plan with {what} cannot be bound by this version"));
         let link = |peer: consort_algorithms::Rank, channel: consort_algorithms::Channel| -> Result<usize> {
@@ -155,7 +155,7 @@ impl Bound {
             _ => None,
         });
         let flushed = flushed.collect();
-        let bound = Bound { plan, path, slot_bytes, bearings, streaming, reducer, memory, counters, flushed };
+        let bound = Bound { plan, path, slot_bytes, bearings, streaming, memory, counters, flushed };
         bound.check().map_err(foreign)?;
         if let Some((link, property)) = bound.lacking(links) {
             let (from, to) = (bearings.rank(bound.plan.rank), links.peer(link));
@@ -327,20 +327,10 @@ impl Bound {
     }
 }
 
-/// What binding depends on besides the plan.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
-    pub(crate) reducer: Reducer,
-    pub(crate) slot_bytes: usize,
-    pub(crate) streaming: bool,
-    pub(crate) bearings: Bearings,
-    pub(crate) channel_base: u16,
-}
-
 /// The real memory and the real links of one operation.
 pub(crate) struct RealIo<'a> {
     pub(crate) bound: &'a Bound,
-    /// The plan's, with the scalar of this operation.
+    /// With the scalar of this operation.
     pub(crate) reducer: &'a Reducer,
     pub(crate) links: &'a mut Links,
     pub(crate) input: Span<'a>,
@@ -355,40 +345,6 @@ pub(crate) struct RealIo<'a> {
 pub struct Broken {
     pub(crate) peer: Rank,
     pub(crate) error: TransportError,
-}
-
-impl RealIo<'_> {
-    #[inline]
-    fn source(&self, piece: Piece, bytes: usize) -> Span<'_> {
-        match self.bound.memory[piece.region as usize] {
-            Memory::Input => self.input.slice(piece.offset, bytes),
-            Memory::Output => self.output.read().slice(piece.offset, bytes),
-            Memory::Scratch => self.scratch.read().slice(piece.offset, bytes),
-            Memory::Mailbox(link) => {
-                self.links.up(link).connection.mailbox().read().slice(piece.offset, bytes)
-            }
-            Memory::Remote(_) => unreachable!("bound plans read no peer's memory"),
-        }
-    }
-
-    #[inline]
-    fn target(&self, piece: Piece, bytes: usize) -> Target<'_> {
-        let cached = |span| Target { span, store: Store::Cached };
-        match self.bound.memory[piece.region as usize] {
-            Memory::Output => Target {
-                span: self.output.slice(piece.offset, bytes),
-                store: if self.bound.streaming { Store::Streaming } else { Store::Cached },
-            },
-            Memory::Scratch => cached(self.scratch.slice(piece.offset, bytes)),
-            Memory::Remote(link) => match self.links.up(link).connection.remote().mapped {
-                Some(window) => Target { span: window.slice(piece.offset, bytes), store: self.staged },
-                None => unreachable!("stores to unmapped links are refused when a plan is bound"),
-            },
-            Memory::Input | Memory::Mailbox(_) => {
-                unreachable!("bound plans write neither input nor own mailbox")
-            }
-        }
-    }
 }
 
 impl Io for RealIo<'_> {
@@ -450,20 +406,58 @@ impl Io for RealIo<'_> {
         &mut self,
         target: Piece,
         source: Piece,
-        (bytes, finish): (usize, bool),
-        ready: Ready,
+        what: (usize, bool),
+        (counter, value, tag): (u32, u64, u64),
         done: &mut usize,
     ) -> std::result::Result<Poll<()>, Broken> {
-        let is_stored = self.bound.counters[ready.counter as usize].peer.is_some();
-        let with = (!is_stored).then_some((ready.value, ready.tag));
-        if self.send(target, source, (bytes, finish), with, done)?.is_pending() {
-            return Ok(Poll::Pending);
-        }
-        if is_stored { self.signal(ready.counter, ready.value, ready.tag) } else { Ok(Poll::Ready(())) }
+        let is_stored = self.bound.counters[counter as usize].peer.is_some();
+        let sent = self.send(target, source, what, (!is_stored).then_some((value, tag)), done)?;
+        if is_stored && sent.is_ready() { self.signal(counter, value, tag) } else { Ok(sent) }
     }
 }
 
-impl RealIo<'_> {
+impl<'a> RealIo<'a> {
+    /// What is read of the own buffers.
+    #[inline]
+    fn own(&self, piece: Piece, bytes: usize) -> Span<'a> {
+        let buffer = match self.bound.memory[piece.region as usize] {
+            Memory::Input => self.input,
+            Memory::Output => self.output.read(),
+            Memory::Scratch => self.scratch.read(),
+            Memory::Mailbox(_) | Memory::Remote(_) => {
+                unreachable!("bound plans read no peer's memory, and put from the own buffers")
+            }
+        };
+        buffer.slice(piece.offset, bytes)
+    }
+
+    #[inline]
+    fn source(&self, piece: Piece, bytes: usize) -> Span<'_> {
+        match self.bound.memory[piece.region as usize] {
+            Memory::Mailbox(link) => {
+                self.links.up(link).connection.mailbox().read().slice(piece.offset, bytes)
+            }
+            _ => self.own(piece, bytes),
+        }
+    }
+
+    #[inline]
+    fn target(&self, piece: Piece, bytes: usize) -> Target<'_> {
+        let (buffer, store) = match self.bound.memory[piece.region as usize] {
+            Memory::Output if self.bound.streaming => (self.output, Store::Streaming),
+            Memory::Output => (self.output, Store::Cached),
+            Memory::Scratch => (self.scratch, Store::Cached),
+            Memory::Remote(link) => match self.links.up(link).connection.remote().mapped {
+                Some(window) => (window, self.staged),
+                None => unreachable!("stores to unmapped links are refused when a plan is bound"),
+            },
+            Memory::Input | Memory::Mailbox(_) => {
+                unreachable!("bound plans write neither input nor own mailbox")
+            }
+        };
+        Target { span: buffer.slice(piece.offset, bytes), store }
+    }
+
     /// Puts, and signals with it where that is not a store.
     fn send(
         &mut self,
@@ -477,50 +471,33 @@ impl RealIo<'_> {
             unreachable!("a put goes to a peer's mailbox")
         };
         let peer = self.links.peer(link);
-        let broken = |error| Broken { peer, error };
-        if !source.raw && !finish {
-            let span = match self.bound.memory[source.region as usize] {
-                Memory::Input => self.input.slice(source.offset, bytes),
-                Memory::Output => self.output.read().slice(source.offset, bytes),
-                Memory::Scratch => self.scratch.read().slice(source.offset, bytes),
-                _ => unreachable!("a put comes from the own buffers"),
-            };
-            let up = self.links.up_mut(link);
-            let is_mapped = up.connection.remote().mapped.is_some();
-            // Asked of mapped connections alone: there it is a load.
-            let is_open = is_mapped && matches!(up.connection.progress(), Ok(PeerState::Open));
-            if let (true, Some(window)) = (is_open, up.connection.remote().mapped) {
-                let window = window.slice(target.offset, bytes);
-                copy(&[Target { span: window, store: self.staged }], span);
-                *done = bytes;
-                return Ok(Poll::Ready(()));
-            }
-            let connection = &mut self.links.up_mut(link).connection;
-            return hand_over(&mut **connection, target.offset, span, ready, done).map_err(broken);
-        }
         let mut bounce = std::mem::take(&mut self.links.up_mut(link).bounce);
-        bounce.resize(bounce.len().max(bytes), 0);
-        if *done == 0 {
-            let from = Source { span: self.source(source, bytes), raw: source.raw };
-            let to = Target { span: SpanMut::of(&mut bounce[..bytes]), store: Store::Cached };
-            self.reducer.fold(&[to], &[from], finish);
-        }
+        let from = if source.raw || finish {
+            bounce.resize(bounce.len().max(bytes), 0);
+            if *done == 0 {
+                let from = Source { span: self.source(source, bytes), raw: source.raw };
+                let to = Target { span: SpanMut::of(&mut bounce[..bytes]), store: Store::Cached };
+                self.reducer.fold(&[to], &[from], finish);
+            }
+            Span::of(&bounce[..bytes])
+        } else {
+            self.own(source, bytes)
+        };
         let up = self.links.up_mut(link);
-        let sent = hand_over(&mut *up.connection, target.offset, Span::of(&bounce[..bytes]), ready, done);
+        // Asked of mapped connections alone: there it is a load.
+        let is_open = up.connection.remote().mapped.is_some()
+            && matches!(up.connection.progress(), Ok(PeerState::Open));
+        let sent = match (up.connection.remote().mapped.filter(|_| is_open), ready) {
+            (Some(window), _) => {
+                let span = window.slice(target.offset, bytes);
+                copy(&[Target { span, store: self.staged }], from);
+                *done = bytes;
+                Ok(Poll::Ready(()))
+            }
+            (None, Some(ready)) => up.connection.fill(target.offset, from, ready, done),
+            (None, None) => up.connection.put(target.offset, from, done),
+        };
         up.bounce = bounce;
-        sent.map_err(broken)
-    }
-}
-
-fn hand_over(
-    connection: &mut dyn Connection,
-    offset: usize,
-    bytes: Span<'_>,
-    ready: Option<(u64, u64)>,
-    done: &mut usize,
-) -> std::result::Result<Poll<()>, TransportError> {
-    match ready {
-        Some(ready) => connection.fill(offset, bytes, ready, done),
-        None => connection.put(offset, bytes, done),
+        sent.map_err(|error| Broken { peer, error })
     }
 }

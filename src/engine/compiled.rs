@@ -155,6 +155,11 @@ impl Compiled {
         }
     }
 
+    /// How a call of the shape folds its values.
+    pub(crate) fn reducer_for(&self, call: &Call) -> Reducer {
+        call.scalar.map_or(self.reducer, |scalar| self.reducer.with_scalar(scalar))
+    }
+
     /// Whether the buffers are what the last call needs, as [`Call::check`] finds it.
     #[inline(always)]
     pub(crate) fn fits(&self, buffers: &Buffers<'_>) -> bool {

@@ -36,28 +36,20 @@ pub(crate) trait Io {
         done: &mut usize,
     ) -> Result<Poll<()>, Self::Fault>;
 
-    /// The same, and then the signal that says so, which a link may send at once.
+    /// The same, and then the [signal](Io::signal) that publishes it, which a link may send with it.
     fn fill(
         &mut self,
         target: Piece,
         source: Piece,
         (bytes, finish): (usize, bool),
-        ready: Ready,
+        (counter, value, tag): (u32, u64, u64),
         done: &mut usize,
     ) -> Result<Poll<()>, Self::Fault> {
         if self.put(target, source, bytes, finish, done)?.is_pending() {
             return Ok(Poll::Pending);
         }
-        self.signal(ready.counter, ready.value, ready.tag)
+        self.signal(counter, value, tag)
     }
-}
-
-/// The signal that publishes what was put.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ready {
-    pub(crate) counter: u32,
-    pub(crate) value: u64,
-    pub(crate) tag: u64,
 }
 
 /// A part of a region.
@@ -371,7 +363,7 @@ impl Executor {
         let (taken, steps) = match signal {
             Some(signal) => {
                 let value = self.raised[signal.counter as usize] + signal.value as u64;
-                let ready = Ready { counter: signal.counter, value, tag: sizes.tag };
+                let ready = (signal.counter, value, sizes.tag);
                 let taken = io.fill(target, source, (bytes, finish), ready, done).map_err(Stop::Fault)?;
                 if taken.is_ready() {
                     self.raised[signal.counter as usize] = value;

@@ -55,7 +55,7 @@ impl Meet {
     /// Where there are mailboxes the exchange begins, or the meeting; otherwise the plan is looked for.
     pub(super) fn turn(&mut self, context: &mut Context<'_>) -> TurnResult {
         let (choice, request) = (self.choice, context.request);
-        let Engine { packets, peer_memory, links, group, tuner, .. } = &mut *context.engine;
+        let Engine { packets, peer_memory, links, group, tuner, operations, .. } = &mut *context.engine;
         if packets.poll(group, links)?.is_pending() {
             self.waits_for = packets.missing(links);
             return Ok(Turn::Stays(Progress::Blocked));
@@ -64,10 +64,10 @@ impl Meet {
         if !choice.meets {
             return context.begin_exchange(choice);
         }
+        let reducer = operations.compile(&request.call)?.reducer_for(&request.call);
         let sample = tuner.sample(&request.call);
         let lender = links.memory().filter(|_| choice.mapped);
         let run = Run::begin(peer_memory, board, lender, request, group.rank, context.buffers, sample);
-        let reducer = request.call.reducer(group.size());
         Ok(Turn::Next(Phase::Mapped(Mapped { choice, run, reducer, wanted: None })))
     }
 }
@@ -77,8 +77,9 @@ impl Context<'_> {
     fn begin_exchange(&mut self, choice: Choice) -> TurnResult {
         let call = &self.request.call;
         let Engine { operations, packets, planner, group, .. } = &mut *self.engine;
-        let reducer = call.reducer(group.size());
-        let direct = match operations.compile(call)?.program.direct() {
+        let compiled = operations.compile(call)?;
+        let reducer = compiled.reducer_for(call);
+        let direct = match compiled.program.direct() {
             Some(direct) => direct.clone(),
             None => {
                 let moves = planner.direct(choice.program)?;

@@ -4,17 +4,16 @@
 use std::sync::Arc;
 
 use consort_algorithms::Rank as Relative;
-use consort_kernels::Store;
+use consort_kernels::{Reducer, Store};
 use consort_memory::{SpanMut, ticks};
 
 use super::{Context, Phase, Turn, TurnResult};
 use crate::engine::Buffers;
-use crate::engine::bound::{Bearings, Bound, RealIo, Shape, links_of};
+use crate::engine::bound::{Bearings, Bound, RealIo, links_of};
 use crate::engine::compiled::Program;
 use crate::engine::executor::{Executor, Progress, Sizes, Stop};
 use crate::engine::links::Key;
 use crate::planner::{Choice, Proved};
-use consort_settings::options::digest;
 use consort_types::call::Kind;
 use consort_types::error::Result;
 
@@ -43,6 +42,7 @@ pub(super) struct Linking {
 pub(super) struct Running {
     pub(super) bound: Arc<Bound>,
     sizes: Sizes<'static>,
+    reducer: Reducer,
     staged: Option<Staged>,
     /// Whether mailboxes at peers have slots of the plan's length; the link of one that is not empty yet.
     pub(super) is_drained: bool,
@@ -53,9 +53,10 @@ impl Context<'_> {
     /// Goes on with the plan of the chosen program: bound before, or once its links are made.
     pub(super) fn find_plan(&mut self, choice: Choice, staged: Option<Staged>) -> TurnResult {
         let (call, engine) = (&self.request.call, &mut *self.engine);
-        if let Program::Plan(bound) = &engine.operations.compile(call)?.program {
-            let bound = bound.clone();
-            return Ok(self.start(bound, staged));
+        let compiled = engine.operations.compile(call)?;
+        if let Program::Plan(bound) = &compiled.program {
+            let (bound, reducer) = (bound.clone(), compiled.reducer_for(call));
+            return Ok(self.start(bound, reducer, staged));
         }
         let (me, size) = (engine.group.rank, engine.group.size());
         let (bearings, relative) = match call.kind {
@@ -73,7 +74,7 @@ impl Context<'_> {
     }
 
     /// Goes on with a bound plan.
-    fn start(&mut self, bound: Arc<Bound>, staged: Option<Staged>) -> Turn {
+    fn start(&mut self, bound: Arc<Bound>, reducer: Reducer, staged: Option<Staged>) -> Turn {
         let (request, links) = (self.request, &self.engine.links);
         let (call, group) = (&request.call, &self.engine.group);
         let sizes = Sizes {
@@ -87,7 +88,7 @@ impl Context<'_> {
             |counter| bound.counter_base(counter, links),
             |region| bound.slot_base(region, links),
         );
-        Turn::Next(Phase::Run(Running { bound, sizes, staged, is_drained: false, draining: None }))
+        Turn::Next(Phase::Run(Running { bound, sizes, reducer, staged, is_drained: false, draining: None }))
     }
 }
 
@@ -98,7 +99,9 @@ impl Linking {
             return Ok(Turn::Stays(Progress::Blocked));
         }
         let bound = self.bind(context)?;
-        Ok(context.start(bound, self.staged))
+        let reducer =
+            context.engine.operations.compile(&context.request.call)?.reducer_for(&context.request.call);
+        Ok(context.start(bound, reducer, self.staged))
     }
 
     fn bind(&self, context: &mut Context<'_>) -> Result<Arc<Bound>> {
@@ -107,16 +110,7 @@ impl Linking {
         let span = tracing::debug_span!("bind", rank = engine.group.rank, call = %call.descriptor());
         let _entered = span.enter();
         let Linking { choice, proved, bearings, keys, numbers, .. } = self;
-        let shape = Shape {
-            reducer: call.reducer(engine.group.size()),
-            slot_bytes: choice.slot_bytes,
-            streaming: choice.streaming,
-            bearings: *bearings,
-            channel_base: choice.channel_base,
-        };
-        // Ranks that took different paths must notice, also where nothing is folded.
-        let path = proved.fold_hash ^ digest(&proved.plan.name);
-        let bound = Arc::new(Bound::new(proved.plan.clone(), path, shape, &engine.links, keys, numbers)?);
+        let bound = Arc::new(Bound::new(proved, choice, *bearings, &engine.links, keys, numbers)?);
         let scratch_bytes = bound.scratch_bytes();
         if engine.scratch.len() < scratch_bytes {
             engine.scratch.resize(scratch_bytes, 0);
@@ -142,7 +136,7 @@ impl Running {
     }
 
     pub(super) fn turn(&mut self, context: &mut Context<'_>) -> TurnResult {
-        let Running { bound, sizes: equal, staged, is_drained, draining } = self;
+        let Running { bound, sizes: equal, reducer, staged, is_drained, draining } = self;
         if !*is_drained {
             *draining = bound.undrained(&mut context.engine.links);
             if draining.is_some() {
@@ -158,8 +152,6 @@ impl Running {
             varying = Sizes { extents: equal.extents.of_blocks(blocks, engine.group.rank), ..*equal };
             &varying
         };
-        let scaled = request.call.scalar.map(|scalar| bound.reducer.with_scalar(scalar));
-        let reducer = scaled.as_ref().unwrap_or(&bound.reducer);
         let scratch = SpanMut::of(engine.scratch.as_mut_slice());
         let store = staged.map_or(Store::Cached, |staged| staged.store);
         let (input, output, links) = (*input, *output, &mut engine.links);

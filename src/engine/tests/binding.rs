@@ -5,18 +5,17 @@ use std::task::Poll;
 
 use consort_algorithms::Collective;
 use consort_algorithms::catalogue::Algorithm;
-use consort_kernels::{DataType, ReduceOp, Reducer};
 use consort_memory::{Counter, Span, SpanMut};
 use consort_transports::{
     Capabilities, Connection, CounterKind, PeerState, RemoteRegion, Transport, TransportError,
 };
 
-use super::super::bound::{Bearings, Bound, Shape, links_of};
+use super::super::bound::{Bearings, Bound, links_of};
 use super::super::links::Links;
 use super::super::packets::sides::connected;
 use super::super::routes::Routes;
 use crate::Rank;
-use crate::planner::{Planner, Program};
+use crate::planner::{Choice, Planner, Program};
 use consort_control::membership::group::Group;
 use consort_types::error::{Error, Result};
 
@@ -91,22 +90,24 @@ impl Routes for NoRoutes {
 fn bind(claims: Capabilities, mapped: bool) -> Option<Error> {
     let algorithm = Algorithm::Ring { channels: 1, bidirectional: false };
     let program = Program { collective: Collective::AllReduce, ranks: 2, algorithm };
-    let plan = Planner::default().plan(program, 0, vec![mapped; 2]).expect("a proved plan").plan;
+    let proved = Planner::default().plan(program, 0, vec![mapped; 2]).expect("a proved plan");
     let bearings = Bearings::Rotated { root: 0, size: 2 };
-    let keys = links_of(&plan, bearings, 0);
+    let keys = links_of(&proved.plan, bearings, 0);
     let end = || -> Box<dyn Connection> {
         Box::new(Claiming(connected(4096).into_iter().next().expect("two"), claims))
     };
     let links = Links::established(Box::new(NoRoutes), keys.iter().map(|key| (*key, end())).collect());
-    let shape = Shape {
-        reducer: Reducer::new(DataType::Uint64, ReduceOp::Sum, 2),
+    let choice = Choice {
+        program,
         slot_bytes: 512,
         streaming: false,
-        bearings,
         channel_base: 0,
+        packets: false,
+        meets: false,
+        mapped: false,
     };
     let numbers: Vec<usize> = (0..keys.len()).collect();
-    Bound::new(plan, 0, shape, &links, &keys, &numbers).err()
+    Bound::new(&proved, &choice, bearings, &links, &keys, &numbers).err()
 }
 
 #[test]
