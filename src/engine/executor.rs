@@ -112,10 +112,6 @@ pub(crate) struct Executor {
     /// Per region: mailbox slots used before the operation started.
     slot_base: Vec<u64>,
     iterations: u32,
-    /// What the last blocked lane cannot do.
-    blockage: Option<Blockage>,
-    /// Which lane that is.
-    blocked_lane: usize,
     /// Steps of a lane in one turn, at most; 0 for no limit.
     steps_max: u32,
 }
@@ -156,7 +152,6 @@ impl Executor {
         let longest = sizes.extents.longest();
         let slices = (longest + sizes.slot_bytes - 1) >> sizes.slot_bytes.trailing_zeros();
         self.iterations = if plan.sliced { slices.max(1) as u32 } else { 1 };
-        self.blockage = None;
     }
 
     /// Bytes of its tables.
@@ -176,17 +171,12 @@ impl Executor {
         self.lanes.iter().map(done).min().unwrap_or(self.iterations)
     }
 
-    /// What the last turn could not do.
-    pub(crate) fn blockage(&self) -> Option<Blockage> {
-        self.blockage
-    }
-
-    /// The plan's counter or region that each lane waits for which could not go on in the last turn.
-    pub(crate) fn blockages(&self, plan: &Plan) -> impl Iterator<Item = Blockage> {
-        let step = |lane: &LaneState| plan.steps.get(lane.at as usize);
-        self.lanes.iter().filter(|lane| lane.blocked && !lane.done).filter_map(move |lane| {
-            let (step, counter) = (step(lane)?, step(lane)?.counter);
-            match step.action {
+    /// What each lane could not do that could not go on in the last turn.
+    pub(crate) fn blockages(&self, plan: &Plan) -> impl DoubleEndedIterator<Item = Blockage> {
+        self.lanes.iter().filter(|lane| lane.blocked).filter_map(move |lane| {
+            let step = plan.steps.get(lane.at as usize)?;
+            let Step { action, counter, .. } = *step;
+            match action {
                 Action::Wait => {
                     Some(Blockage::Wait { counter, value: self.threshold(plan, step, lane.iteration) })
                 }
@@ -204,14 +194,12 @@ impl Executor {
         (self.counter_base[step.counter as usize] + turns).wrapping_add_signed(step.value as i64)
     }
 
-    /// Where the blocked lane stands: its step and how many it has, its iteration and how many there are.
+    /// Where the last blocked lane stands: its step and how many it has, its iteration and how many there are.
     pub(crate) fn standing(&self, plan: &Plan) -> (u32, u32, u32, u32) {
-        let (Some(lane), Some(state)) =
-            (plan.lanes.get(self.blocked_lane), self.lanes.get(self.blocked_lane))
-        else {
-            return (0, 0, 0, 0);
-        };
-        (state.at - lane.start, lane.end - lane.start, state.iteration, self.iterations)
+        let mut lanes = plan.lanes.iter().zip(&self.lanes).filter(|(_, state)| state.blocked);
+        lanes.next_back().map_or((0, 0, 0, 0), |(lane, state)| {
+            (state.at - lane.start, lane.end - lane.start, state.iteration, self.iterations)
+        })
     }
 
     /// What this rank has raised a counter of the plan to.
@@ -220,8 +208,8 @@ impl Executor {
     }
 
     /// When there is but one lane: the plan's number of the counter that it waits for, and the value.
-    pub(crate) fn awaited(&self) -> Option<(u32, u64)> {
-        match self.blockage {
+    pub(crate) fn awaited(&self, plan: &Plan) -> Option<(u32, u64)> {
+        match self.blockages(plan).next() {
             Some(Blockage::Wait { counter, value }) if self.lanes.len() == 1 => Some((counter, value)),
             _ => None,
         }
@@ -241,7 +229,6 @@ impl Executor {
     ) -> Result<Progress, Stop<I::Fault>> {
         let mut moved = false;
         let mut done = true;
-        self.blockage = None;
         for index in 0..self.lanes.len() {
             let mut lane = self.lanes[index];
             if lane.done {
@@ -256,7 +243,6 @@ impl Executor {
                 let taken = match self.step(plan, ahead, lane.iteration, &mut lane.put_done, sizes, io) {
                     Ok(Poll::Ready(taken)) => taken,
                     Ok(Poll::Pending) => {
-                        self.blocked_lane = index;
                         lane.blocked = true;
                         break Ok(());
                     }
@@ -310,7 +296,6 @@ impl Executor {
                 // A threshold before the counter's beginning is no threshold.
                 if target as i64 > 0 {
                     if !io.reached(step.counter, target) {
-                        self.blockage = Some(Blockage::Wait { counter: step.counter, value: target });
                         return Ok(Poll::Pending);
                     }
                     if counter.id.role == CounterRole::Ready && io.tag(step.counter, target) != sizes.tag {
@@ -323,9 +308,8 @@ impl Executor {
                 // Exactly one lane raises a counter, so the value it reaches is known here.
                 let value = self.raised[step.counter as usize] + step.value as u64;
                 let sent = io.signal(step.counter, value, sizes.tag).map_err(Stop::Fault)?;
-                match sent {
-                    Poll::Ready(()) => self.raised[step.counter as usize] = value,
-                    Poll::Pending => self.blockage = Some(Blockage::Signal { counter: step.counter }),
+                if sent.is_ready() {
+                    self.raised[step.counter as usize] = value;
                 }
                 Ok(sent.map(|()| 1))
             }
@@ -372,9 +356,6 @@ impl Executor {
             }
             None => (io.put(target, source, bytes, finish, done).map_err(Stop::Fault)?, 1),
         };
-        if taken.is_pending() {
-            self.blockage = Some(Blockage::Put { region: target.region });
-        }
         Ok(taken.map(|()| steps))
     }
 

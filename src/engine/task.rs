@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::executor::Progress;
 use super::links::{Links, Overdue, Wanted};
-use super::packets::{Exchange, Packets};
+use super::packets::Packets;
 use super::part::Part;
 use super::trouble::{self, Ending, Trouble, Watch};
 use super::watched::Watched;
@@ -114,6 +114,11 @@ impl Task {
 
     /// One more request; `blocks` are those of a call whose blocks differ.
     pub fn push(&mut self, request: Request, blocks: Option<Blocks<'_>>) {
+        self.add(request, blocks);
+    }
+
+    /// The same, for more to be said of it.
+    pub(super) fn add(&mut self, request: Request, blocks: Option<Blocks<'_>>) -> &mut Part {
         let lane = lane(&request.call);
         if self.tails.len() <= lane {
             self.tails.resize(lane + 1, 0);
@@ -126,18 +131,7 @@ impl Task {
         self.live.push(self.count as u32);
         self.count += 1;
         self.tails[lane] = self.count as u32;
-    }
-
-    /// A request whose messages are on their way.
-    pub(crate) fn push_begun(&mut self, request: Request, exchange: Exchange) {
-        self.push(request, None);
-        self.parts[self.count - 1].adopt(exchange);
-    }
-
-    /// A message of which so many bytes have gone.
-    pub(crate) fn push_message(&mut self, request: Request, done: usize) {
-        self.push(request, None);
-        self.parts[self.count - 1].adopt_message(done);
+        &mut self.parts[self.count - 1]
     }
 
     /// One more request, which runs in a stream.
@@ -147,8 +141,7 @@ impl Task {
         blocks: Option<Blocks<'_>>,
         watched: Box<dyn Watched>,
     ) {
-        self.push(request, blocks);
-        let part = &mut self.parts[self.count - 1];
+        let part = self.add(request, blocks);
         if !watched.uses_links() {
             // What comes after what is the stream's.
             part.after = None;

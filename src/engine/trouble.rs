@@ -17,7 +17,7 @@ use crate::Rank;
 use consort_control::membership::inquiry::Inquiry;
 use consort_control::recorder::Snapshot;
 use consort_control::report::analyse;
-use consort_control::report::evidence::Stuck;
+use consort_control::report::evidence::{Evidence, Stuck};
 use consort_types::call::Descriptor;
 use consort_types::call::Kind;
 use consort_types::error::{Error, Operation, list, seconds};
@@ -232,13 +232,14 @@ pub(crate) fn look(task: &mut Task, engine: &mut Engine, now: Instant) -> Result
         engine.group.stand(record, since, stuck, traffic);
     }
     let (timeout, waited, lead) = (task.watch.timeout, task.watch.waited(now), task.watch.lead());
-    if waited + lead >= timeout && task.watch.expiry.is_none() {
-        task.watch.expiry = Some(Inquiry::start(&engine.group, now + lead));
-    }
-    // Looked at before the deadline too: that is when chains of waits are followed through other processes.
-    let explained = task.watch.expiry.as_mut().is_some_and(|inquiry| inquiry.is_over(&engine.group, now));
-    if waited >= timeout && explained {
-        return Err(expired(task, engine, waited));
+    if waited + lead >= timeout {
+        let (asked_about, group) = (asked_about(task), &engine.group);
+        let inquiry = task.watch.expiry.get_or_insert_with(|| Inquiry::start(group, now + lead));
+        // Looked at before the deadline too: that is when chains of waits are followed through other processes.
+        if inquiry.is_over(group, now) && waited >= timeout {
+            let evidence = inquiry.evidence(group, asked_about, waited);
+            return Err(expired(task, engine, &evidence, waited).into());
+        }
     }
     early_report(task, engine, now, waited);
     if !blocked.is_empty() {
@@ -302,19 +303,16 @@ fn asked_about(task: &Task) -> Option<(u64, Descriptor)> {
 }
 
 /// The deadline has passed: the report, and the error that carries its verdict to all ranks.
-fn expired(task: &mut Task, engine: &Engine, waited: Duration) -> Trouble {
+fn expired(task: &Task, engine: &Engine, evidence: &Evidence, waited: Duration) -> Error {
     let group = &engine.group;
-    let Some(inquiry) = &task.watch.expiry else {
-        return Error::internal("a deadline nobody asked for").into();
-    };
     let said = group.last_words();
     if let Some(error) = task.requests().find_map(|request| difference(request, group.rank, &said)) {
-        return error.into();
+        return error;
     }
-    let report = analyse(&inquiry.evidence(group, asked_about(task), waited));
+    let report = analyse(evidence);
     let error = Error::Timeout { operation: task.operation(), waited, verdict: report.verdict.clone() };
     group.fail_with(error.clone(), Some(Arc::new(report)));
-    error.into()
+    error
 }
 
 /// Something went wrong: the first step towards the error.

@@ -12,6 +12,7 @@ use consort_memory::{Arrival, Row};
 
 use super::Packets;
 use super::exchange::{Exchange, Messages, Underway};
+use crate::engine::part::Part;
 use crate::engine::task::as_send;
 use crate::engine::{Buffers, Engine, Progress, Request, Task};
 use consort_control::recorder::{Recorder, this_thread};
@@ -128,9 +129,17 @@ impl Engine {
             return AtOnce::Done;
         }
         let exchange = Exchange::begun(direct, &compiled.reducer, underway);
+        let request = Request { call, sequence, history: before, record };
+        self.begun(timeout, request, |part| part.adopt(exchange))
+    }
+}
+
+impl Engine {
+    /// The rest of a request that was begun.
+    fn begun(&mut self, timeout: Duration, request: Request, adopt: impl FnOnce(&mut Part)) -> AtOnce {
         let mut task = self.take_task();
         task.prepare(timeout);
-        task.push_begun(Request { call, sequence, history: before, record }, exchange);
+        adopt(task.add(request, None));
         AtOnce::Begun(task)
     }
 }
@@ -228,9 +237,6 @@ impl Engine {
             return AtOnce::Done;
         }
         let request = Request { call: *call, sequence: number, history: 0, record };
-        let mut task = self.take_task();
-        task.prepare(timeout);
-        task.push_message(request, letter.done);
-        AtOnce::Begun(task)
+        self.begun(timeout, request, |part| part.adopt_message(letter.done))
     }
 }

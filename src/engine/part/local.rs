@@ -3,10 +3,9 @@
 use consort_kernels::Reducer;
 use consort_memory::ticks;
 
-use super::planned::Staged;
+use super::planned::{Linking, Staged};
 use super::{Context, Phase, Turn, TurnResult};
 use crate::Rank;
-use crate::eager;
 use crate::engine::Engine;
 use crate::engine::compiled::Program;
 use crate::engine::executor::Progress;
@@ -118,8 +117,7 @@ impl Letter {
         let Context { request, engine, buffers, .. } = context;
         let (call, peer) = (&request.call, request.call.root);
         let Some(letters) = engine.links.letters(peer) else {
-            let numbers = engine.links.request(&[(peer, eager::MESSAGES_CHANNEL)], &engine.group)?;
-            return Ok(Turn::Next(Phase::LetterLink(numbers)));
+            return Ok(Turn::Next(Phase::Link(Linking::of_messages(engine, peer)?)));
         };
         let mark = request.mark(engine.group.rank, 0);
         match letters.go_on(call.kind, mark, buffers, &mut self.done).map_err(|_| peer)? {

@@ -1,8 +1,8 @@
 //! One request of a task on its way.
 //!
 //! ```text
-//!        a message, where memory is shared          ┌─► LetterLink ─┐
-//!      ┌───────────────────────────────────────► Letter ◄───────────┘ ────────────────────────► Done
+//!        a message, where memory is shared             ┌─► Link ─┐
+//!      ┌───────────────────────────────────────► Letter ◄─┴────────┘ ─────────────────────────► Done
 //!      │ short, or worth a meeting
 //! Find ┼──────────────────────────────► Meet ┬──────────────────────────────► Exchange ───────► Done
 //!      │                                     ├─► Mapped ┬─ declined, short ─► Exchange
@@ -20,7 +20,6 @@ mod local;
 mod planned;
 mod standing;
 
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use consort_algorithms::Block;
@@ -71,14 +70,12 @@ enum Phase {
     Meet(Meet),
     /// They do.
     Exchange(Exchanging),
-    /// The connection for messages to or from a rank whose memory is reached is made: the numbers of its links.
-    LetterLink(Vec<usize>),
     /// A message goes over it.
     Letter(Letter),
     /// On buffers that all have mapped, or how else it goes is found out.
     Mapped(Mapped),
-    /// The links of the plan are made.
-    Link(Box<Linking>),
+    /// The links of the plan, or of the message, are made.
+    Link(Linking),
     /// The plan runs, once mailboxes at peers that have slots of another length are empty.
     Run(Running),
     Done,
@@ -246,7 +243,6 @@ impl Part {
     ) -> Option<Overdue> {
         match &self.phase {
             Phase::Link(linking) => links.overdue(&linking.numbers, now, limit),
-            Phase::LetterLink(numbers) => links.overdue(numbers, now, limit),
             Phase::Meet(_) => links.overdue(packets.links(), now, limit),
             _ => None,
         }
@@ -296,10 +292,6 @@ impl Part {
                 Phase::Find => context.find()?,
                 Phase::Meet(meet) => meet.turn(&mut context)?,
                 Phase::Exchange(exchanging) => exchanging.turn(&mut context)?,
-                Phase::LetterLink(numbers) => match engine.links.poll_up(numbers, &engine.group)? {
-                    Poll::Ready(()) => Turn::Next(Phase::Letter(Letter::default())),
-                    Poll::Pending => Turn::Stays(Progress::Blocked),
-                },
                 Phase::Letter(letter) => letter.turn(&mut context)?,
                 Phase::Mapped(mapped) => mapped.turn(&mut context)?,
                 Phase::Link(linking) => linking.turn(&mut context)?,

@@ -7,12 +7,15 @@ use consort_algorithms::Rank as Relative;
 use consort_kernels::{Reducer, Store};
 use consort_memory::{SpanMut, ticks};
 
+use super::local::Letter;
 use super::{Context, Phase, Turn, TurnResult};
-use crate::engine::Buffers;
+use crate::Rank;
+use crate::eager;
 use crate::engine::bound::{Bearings, Bound, RealIo, links_of};
 use crate::engine::compiled::Program;
 use crate::engine::executor::{Executor, Progress, Sizes, Stop};
 use crate::engine::links::Key;
+use crate::engine::{Buffers, Engine};
 use crate::planner::{Choice, Proved};
 use consort_types::call::Kind;
 use consort_types::error::Result;
@@ -27,15 +30,19 @@ pub(super) struct Staged {
     pub(super) since: u64,
 }
 
-/// A plan whose links are made.
+/// Links on their way, and the plan that is bound to them; a message needs none.
 pub(super) struct Linking {
+    pub(super) numbers: Vec<usize>,
+    plan: Option<Box<Unbound>>,
+}
+
+/// A plan, with the keys of its links in the order of their numbers.
+struct Unbound {
     choice: Choice,
     staged: Option<Staged>,
     proved: Proved,
     bearings: Bearings,
     keys: Vec<Key>,
-    /// The links' numbers, in the order of the keys.
-    pub(super) numbers: Vec<usize>,
 }
 
 /// A bound plan that runs.
@@ -69,8 +76,8 @@ impl Context<'_> {
         let proved = engine.planner.plan(choice.program, relative, mapped)?;
         let keys = links_of(&proved.plan, bearings, choice.channel_base);
         let numbers = engine.links.request(&keys, &engine.group)?;
-        let linking = Linking { choice, staged, proved, bearings, keys, numbers };
-        Ok(Turn::Next(Phase::Link(Box::new(linking))))
+        let plan = Some(Box::new(Unbound { choice, staged, proved, bearings, keys }));
+        Ok(Turn::Next(Phase::Link(Linking { numbers, plan })))
     }
 
     /// Goes on with a bound plan.
@@ -93,23 +100,32 @@ impl Context<'_> {
 }
 
 impl Linking {
-    /// Binds the plan once all links are up.
+    /// For a message to or from a rank.
+    pub(super) fn of_messages(engine: &mut Engine, peer: Rank) -> Result<Self> {
+        let numbers = engine.links.request(&[(peer, eager::MESSAGES_CHANNEL)], &engine.group)?;
+        Ok(Linking { numbers, plan: None })
+    }
+
+    /// Once all links are up the message goes, or the plan is bound.
     pub(super) fn turn(&mut self, context: &mut Context<'_>) -> TurnResult {
         if context.engine.links.poll_up(&self.numbers, &context.engine.group)?.is_pending() {
             return Ok(Turn::Stays(Progress::Blocked));
         }
-        let bound = self.bind(context)?;
+        let Some(plan) = &self.plan else { return Ok(Turn::Next(Phase::Letter(Letter::default()))) };
+        let bound = plan.bind(context, &self.numbers)?;
         let reducer =
             context.engine.operations.compile(&context.request.call)?.reducer_for(&context.request.call);
-        Ok(context.start(bound, reducer, self.staged))
+        Ok(context.start(bound, reducer, plan.staged))
     }
+}
 
-    fn bind(&self, context: &mut Context<'_>) -> Result<Arc<Bound>> {
+impl Unbound {
+    fn bind(&self, context: &mut Context<'_>, numbers: &[usize]) -> Result<Arc<Bound>> {
         let Context { request, engine, .. } = context;
         let call = &request.call;
         let span = tracing::debug_span!("bind", rank = engine.group.rank, call = %call.descriptor());
         let _entered = span.enter();
-        let Linking { choice, proved, bearings, keys, numbers, .. } = self;
+        let Unbound { choice, proved, bearings, keys, .. } = self;
         let bound = Arc::new(Bound::new(proved, choice, *bearings, &engine.links, keys, numbers)?);
         let scratch_bytes = bound.scratch_bytes();
         if engine.scratch.len() < scratch_bytes {
@@ -124,7 +140,7 @@ impl Running {
     /// Looks a few times at the one counter that it waits for.
     pub(super) fn glance(&self, executor: &Executor) {
         if self.is_drained
-            && let Some((counter, value)) = executor.awaited()
+            && let Some((counter, value)) = executor.awaited(&self.bound.plan)
             && let Some(counter) = self.bound.own_counter(counter)
         {
             for _ in 0..GLANCES {

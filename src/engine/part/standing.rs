@@ -43,7 +43,6 @@ impl Part {
             | Phase::Letter(Letter { wanted, .. })
             | Phase::Mapped(Mapped { wanted, .. }) => wanted.map(by).into_iter().for_each(each),
             Phase::Link(linking) => links.missing(&linking.numbers).map(by).into_iter().for_each(each),
-            Phase::LetterLink(numbers) => links.missing(numbers).map(by).into_iter().for_each(each),
             Phase::Run(Running { is_drained: false, draining, .. }) => {
                 draining.iter().for_each(|link| {
                     each(Waits::Link { link: *link, want: Want::Room, sends: false });
@@ -105,8 +104,9 @@ impl Part {
         }
         let mut first = None;
         if let Phase::Run(running @ Running { is_drained: true, .. }) = &self.phase {
-            // The lane whose standing it is.
-            first = Waits::of(running, self.executor.blockage()?);
+            // Of the lane whose standing it is.
+            let last = self.executor.blockages(&running.bound.plan).next_back();
+            first = last.and_then(|blockage| Waits::of(running, blockage));
         } else {
             self.waits(links, |waits| _ = first.get_or_insert(waits));
         }

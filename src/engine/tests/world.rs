@@ -300,7 +300,11 @@ impl World {
     }
 
     fn blocked(&self) -> Vec<(usize, Option<Blockage>)> {
-        self.members.iter().map(|member| (member.at, member.executors[0].blockage())).collect()
+        let last = |member: &Member| {
+            let part = member.turns.get(member.at)?.first()?;
+            member.executors[0].blockages(&part.plan).next_back()
+        };
+        self.members.iter().map(|member| (member.at, last(member))).collect()
     }
 
     /// The parts of a rank's turn, for a look at the results.
@@ -386,7 +390,10 @@ impl World {
                 }
                 Err(Stop::Fault(never)) => match never {},
             };
-            assert!(progress != Progress::Blocked || executor.blockage().is_some(), "blocked by nothing");
+            assert!(
+                progress != Progress::Blocked || executor.blockages(&plan).next().is_some(),
+                "blocked by nothing"
+            );
             moved |= progress != Progress::Blocked;
             if progress == Progress::Done {
                 settle(part, executor.iterations(), ways);
