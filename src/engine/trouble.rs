@@ -368,8 +368,11 @@ pub(crate) fn step(engine: &Engine, ending: &mut Ending, now: Instant) -> Option
                     *again = now + ASK_AGAIN;
                 }
             } else {
-                let error = found.unwrap_or_else(|| unknown_difference(group.rank, request, *peer));
-                group.fail(error);
+                let (me, mine) = (group.rank, request.call.descriptor());
+                let unknown =
+                    || format!("rank {me} is in {mine}, and rank {peer} sent data of another operation");
+                let sequence = request.sequence;
+                group.fail(found.unwrap_or_else(|| Error::Mismatch { sequence, difference: unknown() }));
             }
         }
         Ending::Listening { until, request, broken } => {
@@ -377,37 +380,17 @@ pub(crate) fn step(engine: &Engine, ending: &mut Ending, now: Instant) -> Option
             let finished = request.as_ref().is_some_and(|request| left_after(engine, broken.peer, request));
             // Whoever finished another call and left has closed links that it did not need; its last words tell.
             let differs = |mine: &Request| difference(mine, group.rank, &group.last_words());
-            let error = if let Some(error) = request.as_ref().filter(|_| has_left).and_then(differs) {
-                Some(error)
-            } else if has_left && !finished {
-                Some(left(engine, broken.peer, operation_of(request.as_ref())))
-            } else if has_left || now >= *until {
-                let error = &broken.error;
-                Some(Error::Link {
-                    from: group.rank,
-                    to: broken.peer,
-                    transport: error.transport().into(),
-                    cause: error.to_string(),
-                })
-            } else {
-                None
-            };
-            if let Some(error) = error {
+            if let Some(error) = request.as_ref().filter(|_| has_left).and_then(differs) {
                 group.fail(error);
+            } else if has_left && !finished {
+                group.fail(left(engine, broken.peer, operation_of(request.as_ref())));
+            } else if has_left || now >= *until {
+                let (transport, cause) = (broken.error.transport().into(), broken.error.to_string());
+                group.fail(Error::Link { from: group.rank, to: broken.peer, transport, cause });
             }
         }
     }
     None
-}
-
-fn unknown_difference(me: Rank, request: &Request, peer: Rank) -> Error {
-    Error::Mismatch {
-        sequence: request.sequence,
-        difference: format!(
-            "rank {me} is in {}, and rank {peer} sent data of another operation",
-            request.call.descriptor()
-        ),
-    }
 }
 
 /// The first mismatch that the answers show, if they show one: in this operation, or in one before it that
@@ -418,8 +401,8 @@ fn difference(request: &Request, me: Rank, said: &[Option<Snapshot>]) -> Option<
         return difference_in_messages(request, me, said);
     }
     let own = said.get(me as usize)?.as_ref()?.collectives();
-    own.filter(|told| told.sequence <= request.sequence)
-        .find_map(|told| difference_in(told.sequence, &told.descriptor, said))
+    own.filter(|call| call.sequence <= request.sequence)
+        .find_map(|call| difference_in(call.sequence, &call.descriptor, said))
         // An operation started long before others is no longer among the last ones here.
         .or_else(|| difference_in(request.sequence, &mine, said))
 }
@@ -430,10 +413,10 @@ fn difference_in_messages(request: &Request, me: Rank, said: &[Option<Snapshot>]
     let (kind, peer) = (request.call.kind, request.call.root);
     let messages = |rank: Rank, kind: Kind, with: Rank| {
         let recent = said.get(rank as usize).and_then(Option::as_ref).map(|snapshot| &snapshot.recent);
-        let told = recent.into_iter().flatten();
-        told.filter(move |told| told.descriptor.kind == kind && told.descriptor.root == with)
+        let calls = recent.into_iter().flatten();
+        calls.filter(move |call| call.descriptor.kind == kind && call.descriptor.root == with)
     };
-    let mine = messages(me, kind, peer).filter(|told| told.sequence <= request.sequence);
+    let mine = messages(me, kind, peer).filter(|call| call.sequence <= request.sequence);
     let mut pairs = mine.filter_map(|mine| {
         let theirs = messages(peer, kind.opposite(), me).find(|theirs| theirs.sequence == mine.sequence)?;
         Some((mine.sequence, mine.descriptor, theirs.descriptor))

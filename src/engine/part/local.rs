@@ -10,7 +10,7 @@ use crate::engine::Engine;
 use crate::engine::compiled::Program;
 use crate::engine::executor::Progress;
 use crate::engine::packets::{Direct, Exchange};
-use crate::engine::zero_copy::{Run, Step};
+use crate::engine::zero_copy::{Reach, Run, Step};
 use crate::planner::Choice;
 use consort_control::report::evidence::Want;
 use consort_types::call::Kind;
@@ -54,7 +54,8 @@ impl Meet {
     /// Where there are mailboxes the exchange begins, or the meeting; otherwise the plan is looked for.
     pub(super) fn turn(&mut self, context: &mut Context<'_>) -> TurnResult {
         let (choice, request) = (self.choice, context.request);
-        let Engine { packets, peer_memory, links, group, tuner, operations, .. } = &mut *context.engine;
+        let Engine { packets, peer_memory, links, group, tuner, operations, planner, .. } =
+            &mut *context.engine;
         if packets.poll(group, links)?.is_pending() {
             self.waits_for = packets.missing(links);
             return Ok(Turn::Stays(Progress::Blocked));
@@ -66,7 +67,9 @@ impl Meet {
         let reducer = operations.compile(&request.call)?.reducer_for(&request.call);
         let sample = tuner.sample(&request.call);
         let lender = links.memory().filter(|_| choice.mapped);
-        let run = Run::begin(peer_memory, board, lender, request, group.rank, context.buffers, sample);
+        let plan = &mut || operations.mapped(&request.call, planner);
+        let reach = Reach { memory: peer_memory, board, lender, plan };
+        let run = Run::begin(reach, request, group.rank, context.buffers, sample);
         Ok(Turn::Next(Phase::Mapped(Mapped { choice, run, reducer, wanted: None })))
     }
 }
@@ -136,7 +139,8 @@ impl Mapped {
         let Engine { packets, peer_memory, links, tuner, operations, planner, .. } = &mut *context.engine;
         let board = packets.up()?;
         let plan = &mut || operations.mapped(&context.request.call, planner);
-        let step = run.advance(peer_memory, board, links.memory(), plan, reducer, context.buffers)?;
+        let reach = Reach { memory: peer_memory, board, lender: links.memory(), plan };
+        let step = run.advance(reach, reducer, context.buffers)?;
         if let Step::Progress(progress @ (Progress::Moved | Progress::Blocked)) = step {
             *wanted = run.wanted(board);
             return Ok(Turn::Stays(progress));

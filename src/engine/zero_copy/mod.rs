@@ -22,7 +22,7 @@ use crate::engine::Progress;
 use consort_types::call::Call;
 
 pub(crate) use peer_memory::PeerMemory;
-pub(crate) use run::Run;
+pub(crate) use run::{Reach, Run};
 
 /// What a turn came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

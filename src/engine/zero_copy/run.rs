@@ -37,8 +37,16 @@ use consort_types::call::Call;
 use consort_types::error::Error;
 
 type Result<T> = std::result::Result<T, Fault>;
-/// Finds the plan of the operation's shape, which is asked for once all ranks have offered their buffers.
-type FindPlan<'a> = &'a mut dyn FnMut() -> consort_types::error::Result<Arc<Plan>>;
+
+/// What a run works with.
+pub(crate) struct Reach<'a> {
+    pub(crate) memory: &'a mut PeerMemory,
+    pub(crate) board: &'a mut Board,
+    /// Where memory is lent to other processes, if it is.
+    pub(crate) lender: Option<&'a dyn MemoryLender>,
+    /// Finds the plan of the operation's shape, which is asked for once all ranks have offered their buffers.
+    pub(crate) plan: &'a mut dyn FnMut() -> consort_types::error::Result<Arc<Plan>>,
+}
 
 /// What others may write to.
 pub(super) struct Exposed {
@@ -107,29 +115,27 @@ pub(crate) struct Run {
 
 impl Run {
     /// Begins an operation of rank `me`, with a [sample](crate::engine::store_tuner) for the others. Nothing is offered where
-    /// there is no `shm` to lend memory by, or none may be lent for this call.
+    /// there is no lender, or memory may not be lent for this call.
     pub(crate) fn begin(
-        memory: &mut PeerMemory,
-        board: &mut Board,
-        shm: Option<&dyn MemoryLender>,
+        reach: Reach<'_>,
         request: &Request,
         me: Rank,
         buffers: Buffers<'_>,
         sample: u64,
     ) -> Run {
-        let call = &request.call;
-        let size = board.ranks() as usize;
+        let Reach { memory, board, lender, .. } = reach;
+        let (call, size) = (request.call, board.ranks() as usize);
         memory.known.resize_with(size, Default::default);
-        let lends = shm.filter(|_| call.scalar.is_none());
-        let (offer, exports, exposed) =
-            lends.and_then(|shm| memory.offer(call, me, shm, buffers)).unwrap_or_default();
+        let lender = lender.filter(|_| call.scalar.is_none());
+        let offered = lender.and_then(|lender| memory.offer(&call, me, lender, buffers));
+        let (offer, exports, exposed) = offered.unwrap_or_default();
         let mut notes = std::mem::take(&mut memory.idle_notes);
         notes.clear();
         notes.resize(size, Note::default());
         notes[me as usize] = Note { offer, sample };
         let mark = request.mark(me, 0);
         let round = Round::begin(board, Note::BYTES, marked(mark, Rounds::Offer as u64));
-        Run { call: *call, me, mark, notes, exposed, stage: Stage::Offer { round, exports } }
+        Run { call, me, mark, notes, exposed, stage: Stage::Offer { round, exports } }
     }
 
     /// Keeps the tables of a run that is over.
@@ -145,35 +151,26 @@ impl Run {
     #[inline(never)]
     pub(crate) fn advance(
         &mut self,
-        memory: &mut PeerMemory,
-        board: &mut Board,
-        shm: Option<&dyn MemoryLender>,
-        plan: FindPlan<'_>,
+        mut reach: Reach<'_>,
         reducer: &Reducer,
         buffers: Buffers<'_>,
     ) -> Result<Step> {
         let mut moved = Progress::Blocked;
         while !matches!(self.stage, Stage::Done) {
-            match self.turn(memory, board, reducer, buffers)? {
+            match self.turn(&mut reach, reducer, buffers)? {
                 Progress::Done => {}
                 Progress::Moved => return Ok(Step::Progress(Progress::Moved)),
                 Progress::Blocked => return Ok(Step::Progress(moved)),
             }
-            let Some(next) = self.next(memory, board, shm, plan)? else { return Ok(Step::Declined) };
+            let Some(next) = self.next(&mut reach)? else { return Ok(Step::Declined) };
             (self.stage, moved) = (next, Progress::Moved);
         }
         Ok(Step::Progress(Progress::Done))
     }
 
     /// A turn of the present stage.
-    fn turn(
-        &mut self,
-        memory: &mut PeerMemory,
-        board: &mut Board,
-        reducer: &Reducer,
-        buffers: Buffers<'_>,
-    ) -> Result<Progress> {
-        let notes = &mut self.notes;
+    fn turn(&mut self, reach: &mut Reach<'_>, reducer: &Reducer, buffers: Buffers<'_>) -> Result<Progress> {
+        let (notes, Reach { memory, board, .. }) = (&mut self.notes, reach);
         Ok(match &mut self.stage {
             Stage::Offer { round, .. } => {
                 let own = notes[self.me as usize].encode();
@@ -209,13 +206,8 @@ impl Run {
     }
 
     /// What follows the present stage, which is over; none if the operation is declined.
-    fn next(
-        &mut self,
-        memory: &mut PeerMemory,
-        board: &mut Board,
-        shm: Option<&dyn MemoryLender>,
-        plan: FindPlan<'_>,
-    ) -> Result<Option<Stage>> {
+    fn next(&mut self, reach: &mut Reach<'_>) -> Result<Option<Stage>> {
+        let Reach { memory, board, .. } = reach;
         Ok(Some(match std::mem::replace(&mut self.stage, Stage::Done) {
             Stage::Offer { .. } if !self.is_offered() => return Ok(None),
             Stage::Offer { exports, .. } if self.is_announced() => {
@@ -226,9 +218,7 @@ impl Run {
                 Stage::Announce { round, note }
             }
             Stage::Import { failed: Some(broken), .. } => self.negotiated(board, Err(broken))?,
-            Stage::Offer { .. } | Stage::Announce { .. } | Stage::Import { .. } => {
-                self.bind(memory, board, shm, plan()?)?
-            }
+            Stage::Offer { .. } | Stage::Announce { .. } | Stage::Import { .. } => self.bind(reach)?,
             Stage::Verdict { folds: Some(folds), all: true, .. } => Stage::Fold(folds),
             Stage::Verdict { .. } => {
                 memory.refuse(&self.notes[self.me as usize].offer);
@@ -252,16 +242,11 @@ impl Run {
     }
 
     /// Takes what is mapped, or begins to import what is not.
-    fn bind(
-        &self,
-        memory: &mut PeerMemory,
-        board: &mut Board,
-        shm: Option<&dyn MemoryLender>,
-        plan: Arc<Plan>,
-    ) -> Result<Stage> {
-        match Folds::bind(memory, &self.call, self.me, &self.notes, plan)? {
+    fn bind(&self, reach: &mut Reach<'_>) -> Result<Stage> {
+        let Reach { memory, board, lender, plan } = reach;
+        match Folds::bind(memory, &self.call, self.me, &self.notes, plan()?)? {
             Ok(folds) => self.negotiated(board, Ok(folds)),
-            Err(unmapped) => match Import::begin(memory, shm, &unmapped) {
+            Err(unmapped) => match Import::begin(memory, *lender, &unmapped) {
                 Ok(imports) => Ok(Stage::Import { imports, failed: None }),
                 Err(broken) => self.negotiated(board, Err(broken)),
             },
@@ -370,17 +355,18 @@ impl Import {
     /// Begins to fetch areas of other ranks.
     fn begin(
         memory: &PeerMemory,
-        shm: Option<&dyn MemoryLender>,
+        lender: Option<&dyn MemoryLender>,
         unmapped: &Unmapped,
     ) -> std::result::Result<Vec<Import>, Broken> {
         let begin = |(peer, key): &(Rank, u64)| {
-            let (Some(announced), Some(shm)) = (memory.known[*peer as usize].announcement(*key), shm) else {
+            let announced = memory.known[*peer as usize].announcement(*key);
+            let (Some(announced), Some(lender)) = (announced, lender) else {
                 let what = "it offered memory that it has not announced";
                 let error = TransportError::Protocol { transport: "shm", what };
                 return Err(Broken { peer: *peer, error });
             };
             let (offset, bytes) = (announced.file_offset as usize, announced.bytes as usize);
-            Ok(Import { peer: *peer, key: *key, fetch: Fetch::new(shm, &announced.lent, offset, bytes) })
+            Ok(Import { peer: *peer, key: *key, fetch: Fetch::new(lender, &announced.lent, offset, bytes) })
         };
         unmapped.iter().map(begin).collect()
     }

@@ -38,9 +38,8 @@ impl Side {
     }
 
     pub(super) fn begin(&mut self, me: Rank, request: &Request, buffers: Buffers<'_>) -> Run {
-        let Side { memory, board, shm, begun, .. } = self;
-        *begun = Some((request.call, me));
-        Run::begin(memory, board, Some(shm), request, me, buffers, 0)
+        self.begun = Some((request.call, me));
+        self.reaching(|reach| Run::begin(reach, request, me, buffers, 0))
     }
 
     pub(super) fn advance(
@@ -49,12 +48,16 @@ impl Side {
         reducer: &Reducer,
         buffers: Buffers<'_>,
     ) -> std::result::Result<Step, Fault> {
+        self.reaching(|reach| run.advance(reach, reducer, buffers))
+    }
+
+    fn reaching<R>(&mut self, then: impl FnOnce(Reach<'_>) -> R) -> R {
         let Side { memory, board, shm, planner, begun } = self;
         let (call, me) = begun.expect("it was begun");
         let size = board.ranks();
         let relative = (me + size - call.root) % size;
-        let mut plan = || planner.mapped(call.kind.collective(), size, relative, call.first_folded(size));
-        run.advance(memory, board, Some(shm), &mut plan, reducer, buffers)
+        let plan = &mut || planner.mapped(call.kind.collective(), size, relative, call.first_folded(size));
+        then(Reach { memory, board, lender: Some(shm), plan })
     }
 
     /// The keys of what the other rank has announced, and of what of it is mapped here.
