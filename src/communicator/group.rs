@@ -11,7 +11,7 @@ use consort_kernels::{DataType, Element, ReduceOp};
 use consort_memory::{Span, SpanMut};
 
 use super::Communicator;
-use super::surface::collectives;
+use super::surface::{collectives, method};
 use super::together::{Bundle, Entry, run};
 use super::typed::block;
 use crate::Rank;
@@ -95,109 +95,33 @@ pub fn group<'env, R>(body: impl FnOnce(&Group<'env>) -> Result<R>) -> Result<R>
     Ok(value)
 }
 
-/// Collectives from one buffer to another, written down.
+/// Collectives that are written down.
 macro_rules! in_groups {
-    ($($(#[$about:meta])* $noun:literal $name:ident($($argument:ident: $type:ty),*)
-        |$size:ident, $in:ident, $out:ident| $call:expr;)*) => {
-        impl<'env> Group<'env> {
-            $(#[doc = concat!("As [`Communicator::", stringify!($name), "`].")]
+    ($(#[$about:meta])* into $noun:literal reduce_into $($row:tt)*) => {};
+    ($(#[$about:meta])* into $noun:literal broadcast_into $($row:tt)*) => {};
+    ($(#[$about:meta])* $form:ident $noun:literal $name:ident $($row:tt)*) => {
+        method! { {
+            (&self, comm: &'env Communicator) &'env [T], &'env mut [T], () [] 'env of comm.size() => Result<()>;
+            apart |call, input, output| {
+                self.execute(comm, &self.noting(call)?, Span::of(input), SpanMut::of(output))
+            };
+            in_place |call, buffer| {
+                let both = SpanMut::of(buffer);
+                self.execute(comm, &call, both.read(), both)
+            };
+            varying |call, input, output| self.execute_v(comm, &call, Span::of(input), SpanMut::of(output));
+        }
+            #[doc = concat!("As [`Communicator::", stringify!($name), "`].")]
             ///
             /// # Errors
-            /// As [`Group::all_reduce`].
-            pub fn $name<T: Element>(
-                &self, comm: &'env Communicator, input: &'env [T], output: &'env mut [T], $($argument: $type),*
-            ) -> Result<()> {
-                let call = |$size, $in: &[T], $out: &[T]| Result::Ok($call);
-                let call = self.noting(call(comm.size(), input, output))?;
-                self.execute(comm, &call, Span::of(input), SpanMut::of(output))
-            })*
+            /// What can be seen at once; the group is then refused, whatever its body returns.
+            $form $noun $name $($row)*
         }
     };
 }
 
-collectives!(in_groups);
-in_groups! {
-    "an all-reduce" all_reduce_into(op: ReduceOp) |_size, input, _output|
-        Call::all_reduce(T::DATA_TYPE, op, input.len());
-}
-
 impl<'env> Group<'env> {
-    /// As [`Communicator::all_reduce`].
-    ///
-    /// # Errors
-    /// What can be seen at once; the group is then refused, whatever its body returns.
-    pub fn all_reduce<T: Element>(
-        &self,
-        comm: &'env Communicator,
-        buffer: &'env mut [T],
-        op: ReduceOp,
-    ) -> Result<()> {
-        let call = Call::all_reduce(T::DATA_TYPE, op, buffer.len());
-        let both = SpanMut::of(buffer);
-        self.execute(comm, &call, both.read(), both)
-    }
-
-    /// As [`Communicator::reduce`].
-    ///
-    /// # Errors
-    /// As [`Group::all_reduce`].
-    pub fn reduce<T: Element>(
-        &self,
-        comm: &'env Communicator,
-        buffer: &'env mut [T],
-        op: ReduceOp,
-        root: Rank,
-    ) -> Result<()> {
-        let call = Call::reduce(T::DATA_TYPE, op, buffer.len(), root);
-        let both = SpanMut::of(buffer);
-        self.execute(comm, &call, both.read(), both)
-    }
-
-    /// As [`Communicator::broadcast`].
-    ///
-    /// # Errors
-    /// As [`Group::all_reduce`].
-    pub fn broadcast<T: Element>(
-        &self,
-        comm: &'env Communicator,
-        buffer: &'env mut [T],
-        root: Rank,
-    ) -> Result<()> {
-        let call = Call::broadcast(T::DATA_TYPE, buffer.len(), root);
-        let both = SpanMut::of(buffer);
-        self.execute(comm, &call, both.read(), both)
-    }
-
-    /// As [`Communicator::all_gather_v`].
-    ///
-    /// # Errors
-    /// As [`Group::all_reduce`].
-    pub fn all_gather_v<T: Element>(
-        &self,
-        comm: &'env Communicator,
-        input: &'env [T],
-        output: &'env mut [T],
-        blocks: impl Into<Blocks<'env>>,
-    ) -> Result<()> {
-        let call = CallV::all_gather(T::DATA_TYPE, blocks.into());
-        self.execute_v(comm, &call, Span::of(input), SpanMut::of(output))
-    }
-
-    /// As [`Communicator::reduce_scatter_v`].
-    ///
-    /// # Errors
-    /// As [`Group::all_reduce`].
-    pub fn reduce_scatter_v<T: Element>(
-        &self,
-        comm: &'env Communicator,
-        input: &'env [T],
-        output: &'env mut [T],
-        blocks: impl Into<Blocks<'env>>,
-        op: ReduceOp,
-    ) -> Result<()> {
-        let call = CallV::reduce_scatter(T::DATA_TYPE, op, blocks.into());
-        self.execute_v(comm, &call, Span::of(input), SpanMut::of(output))
-    }
+    collectives!(in_groups);
 
     /// As [`Communicator::send`]; a rank may send to itself what it receives in the same group.
     ///

@@ -17,11 +17,11 @@ mod scope;
 pub(crate) mod shrink;
 pub(crate) mod split;
 pub(crate) mod streams;
-mod surface;
+pub(crate) mod surface;
 #[cfg(test)]
 mod tests;
 mod together;
-mod typed;
+pub(crate) mod typed;
 mod vectors;
 mod work;
 

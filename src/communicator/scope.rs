@@ -6,15 +6,16 @@ use std::sync::Arc;
 use consort_kernels::{Element, ReduceOp};
 use consort_memory::{Held, Lender, lend};
 
-use super::surface::collectives;
+use super::surface::{collectives, method};
 use super::typed::block;
 use super::{Communicator, Core};
 use crate::Rank;
 use crate::engine::Source;
 use crate::ticket::Ticket;
 use consort_types::blocks::Blocks;
-use consort_types::call::{Call, Kind};
+use consort_types::call::Call;
 use consort_types::error::{Error, Result};
+use consort_types::varying::CallV;
 
 /// Starts operations on borrowed buffers; made by [`Communicator::scope`].
 pub struct Scope<'a, 'scope, 'env: 'scope> {
@@ -99,75 +100,31 @@ impl Drop for End<'_> {
     }
 }
 
-/// Collectives from one buffer to another, started.
+/// Collectives that are started.
 macro_rules! in_scopes {
-    ($($(#[$about:meta])* $noun:literal $name:ident($($argument:ident: $type:ty),*)
-        |$size:ident, $in:ident, $out:ident| $call:expr;)*) => {
-        impl<'a, 'env> Scope<'a, '_, 'env> {
-            $(#[doc = concat!("Starts ", $noun, ".")]
+    ($(#[$about:meta])* into $($row:tt)*) => {};
+    ($(#[$about:meta])* in_place $noun:literal reduce $($row:tt)*) => {};
+    ($(#[$about:meta])* $form:ident $noun:literal $($row:tt)*) => {
+        method! { {
+            (&'a self) &'env [T], &'env mut [T], () ['b] 'b of self.core.group.size() => Result<ScopedWork<'a>>;
+            apart |call, input, output| self.apart(call?, None, input, output);
+            in_place |call, buffer| self.in_place(call, buffer);
+            varying |call, input, output| match call.planned() {
+                Some((call, blocks)) => self.apart(call, Some(blocks), input, output),
+                None => Err(Error::internal("a collective of messages in a scope")),
+            };
+        }
+            #[doc = concat!("Starts ", $noun, ".")]
             ///
             /// # Errors
-            /// As [`Scope::all_reduce`].
-            pub fn $name<T: Element>(
-                &'a self, input: &'env [T], output: &'env mut [T], $($argument: $type),*
-            ) -> Result<ScopedWork<'a>> {
-                let ($size, $in, $out) = (self.core.group.size(), input, &*output);
-                let call = $call;
-                self.apart(call, None, input, output)
-            })*
+            /// What can be seen at once; the rest comes when it is waited for.
+            $form $noun $($row)*
         }
     };
 }
 
-collectives!(in_scopes);
-
 impl<'a, 'env> Scope<'a, '_, 'env> {
-    /// Starts an all-reduce in place.
-    ///
-    /// # Errors
-    /// What can be seen at once; the rest comes when it is waited for.
-    pub fn all_reduce<T: Element>(&'a self, buffer: &'env mut [T], op: ReduceOp) -> Result<ScopedWork<'a>> {
-        self.in_place(Call::all_reduce(T::DATA_TYPE, op, buffer.len()), buffer)
-    }
-
-    /// Starts a broadcast in place.
-    ///
-    /// # Errors
-    /// As [`Scope::all_reduce`].
-    pub fn broadcast<T: Element>(&'a self, buffer: &'env mut [T], root: Rank) -> Result<ScopedWork<'a>> {
-        self.in_place(Call::broadcast(T::DATA_TYPE, buffer.len(), root), buffer)
-    }
-
-    /// Starts an all-gather of blocks that differ in length.
-    ///
-    /// # Errors
-    /// As [`Scope::all_reduce`].
-    pub fn all_gather_v<'b, T: Element>(
-        &'a self,
-        input: &'env [T],
-        output: &'env mut [T],
-        blocks: impl Into<Blocks<'b>>,
-    ) -> Result<ScopedWork<'a>> {
-        let blocks = blocks.into();
-        let call = Call::varying(Kind::AllGatherV, T::DATA_TYPE, None, &blocks);
-        self.apart(call, Some(blocks), input, output)
-    }
-
-    /// Starts a reduce-scatter of blocks that differ in length.
-    ///
-    /// # Errors
-    /// As [`Scope::all_reduce`].
-    pub fn reduce_scatter_v<'b, T: Element>(
-        &'a self,
-        input: &'env [T],
-        output: &'env mut [T],
-        blocks: impl Into<Blocks<'b>>,
-        op: ReduceOp,
-    ) -> Result<ScopedWork<'a>> {
-        let blocks = blocks.into();
-        let call = Call::varying(Kind::ReduceScatterV, T::DATA_TYPE, Some(op), &blocks);
-        self.apart(call, Some(blocks), input, output)
-    }
+    collectives!(in_scopes);
 
     fn in_place<T: Element>(&'a self, call: Call, buffer: &'env mut [T]) -> Result<ScopedWork<'a>> {
         let bytes = size_of_val(buffer);

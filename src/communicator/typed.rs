@@ -4,98 +4,32 @@ use consort_kernels::{Element, ReduceOp};
 use consort_memory::{Lease, Span, SpanMut};
 
 use super::Communicator;
-use super::surface::collectives;
+use super::surface::{collectives, method};
 use crate::Rank;
 use crate::communicator::Work;
 use crate::engine::Source;
+use consort_types::blocks::Blocks;
 use consort_types::call::Call;
 use consort_types::error::{Error, Result};
+use consort_types::varying::CallV;
 
-/// Collectives from one buffer to another, which the caller waits for.
+/// Collectives that the caller waits for.
 macro_rules! on_communicators {
-    ($($(#[$about:meta])* $noun:literal $name:ident($($argument:ident: $type:ty),*)
-        |$size:ident, $in:ident, $out:ident| $call:expr;)*) => {
-        impl Communicator {
-            $($(#[$about])*
-            pub fn $name<T: Element>(&self, input: &[T], output: &mut [T], $($argument: $type),*) -> Result<()> {
-                let ($size, $in, $out) = (self.size(), input, &*output);
-                let call = $call;
-                self.execute(&call, Span::of(input), SpanMut::of(output))
-            })*
-        }
+    ($($row:tt)*) => {
+        method! { {
+            (&self) &[T], &mut [T], () ['a] 'a of self.size() => Result<()>;
+            apart |call, input, output| self.execute(&call?, Span::of(input), SpanMut::of(output));
+            in_place |call, buffer| {
+                let both = SpanMut::of(buffer);
+                self.execute(&call, both.read(), both)
+            };
+            varying |call, input, output| self.execute_v(&call, Span::of(input), SpanMut::of(output));
+        } $($row)* }
     };
 }
 
-collectives!(on_communicators);
-on_communicators! {
-    /// Folds `input` over all ranks into every rank's `output`.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] when the lengths differ; otherwise as [`Communicator::all_reduce`].
-    "an all-reduce" all_reduce_into(op: ReduceOp) |_size, input, _output|
-        Call::all_reduce(T::DATA_TYPE, op, input.len());
-
-    /// Folds `input` over all ranks into `output` of `root`; the others may pass an empty `output`.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] when the root's lengths differ; otherwise as [`Communicator::all_reduce`].
-    "a reduce" reduce_into(op: ReduceOp, root: Rank) |_size, input, _output|
-        Call::reduce(T::DATA_TYPE, op, input.len(), root);
-
-    /// Every rank's `output` becomes `root`'s `input`; the others may pass an empty `input`.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] when the root's lengths differ; otherwise as [`Communicator::all_reduce`].
-    "a broadcast" broadcast_into(root: Rank) |_size, _input, output|
-        Call::broadcast(T::DATA_TYPE, output.len(), root);
-}
-
 impl Communicator {
-    /// Folds `buffer` over all ranks; every rank's buffer holds the result, the same bits everywhere.
-    ///
-    /// ```
-    /// use consort::{Communicator, ReduceOp};
-    ///
-    /// let ranks = Communicator::local(2)?;
-    /// std::thread::scope(|threads| {
-    ///     for comm in &ranks {
-    ///         threads.spawn(move || {
-    ///             let mut buffer = vec![comm.rank() as f32 + 1.0; 1000];
-    ///             comm.all_reduce(&mut buffer, ReduceOp::Sum).expect("both ranks call it");
-    ///             assert!(buffer.iter().all(|value| *value == 3.0));
-    ///         });
-    ///     }
-    /// });
-    /// # consort::Result::Ok(())
-    /// ```
-    ///
-    /// # Errors
-    /// See [`Error`]; this and every collective may return any of its variants.
-    pub fn all_reduce<T: Element>(&self, buffer: &mut [T], op: ReduceOp) -> Result<()> {
-        let call = Call::all_reduce(T::DATA_TYPE, op, buffer.len());
-        let both = SpanMut::of(buffer);
-        self.execute(&call, both.read(), both)
-    }
-
-    /// Folds `buffer` over all ranks into `root`'s; the others' buffers stay as they are.
-    ///
-    /// # Errors
-    /// As [`Communicator::all_reduce`].
-    pub fn reduce<T: Element>(&self, buffer: &mut [T], op: ReduceOp, root: Rank) -> Result<()> {
-        let call = Call::reduce(T::DATA_TYPE, op, buffer.len(), root);
-        let both = SpanMut::of(buffer);
-        self.execute(&call, both.read(), both)
-    }
-
-    /// Every rank's `buffer` becomes `root`'s.
-    ///
-    /// # Errors
-    /// As [`Communicator::all_reduce`].
-    pub fn broadcast<T: Element>(&self, buffer: &mut [T], root: Rank) -> Result<()> {
-        let call = Call::broadcast(T::DATA_TYPE, buffer.len(), root);
-        let both = SpanMut::of(buffer);
-        self.execute(&call, both.read(), both)
-    }
+    collectives!(on_communicators);
 
     /// As [`Communicator::all_gather`]; the input is this rank's block of `buffer`.
     ///
@@ -221,7 +155,7 @@ impl Communicator {
 }
 
 /// Elements of each of `size` equal blocks.
-pub(super) fn block(elements: usize, size: u32) -> Result<usize> {
+pub(crate) fn block(elements: usize, size: u32) -> Result<usize> {
     if !elements.is_multiple_of(size as usize) {
         return Err(Error::invalid(
             format!("a buffer of {elements} elements has no {size} equal blocks"),

@@ -16,43 +16,6 @@ use consort_types::error::Result;
 use consort_types::varying::CallV;
 
 impl Communicator {
-    /// Every rank's `output` becomes all ranks' `input`, of which rank `r`'s has `blocks`' count `r`. Every rank must
-    /// pass the same counts; displacements are its own.
-    ///
-    /// ```
-    /// let ranks = consort::Communicator::local(2)?;
-    /// std::thread::scope(|threads| {
-    ///     for comm in &ranks {
-    ///         threads.spawn(move || {
-    ///             let input = vec![comm.rank(); 1 + comm.rank() as usize];
-    ///             let mut output = [9; 3];
-    ///             comm.all_gather_v(&input, &mut output, &[1, 2]).expect("both ranks call it");
-    ///             assert_eq!(output, [0, 1, 1]);
-    ///         });
-    ///     }
-    /// });
-    ///
-    /// // The block lies where the displacement says.
-    /// let comm = consort::Communicator::local(1)?.remove(0);
-    /// let mut output = [0u32; 5];
-    /// comm.all_gather_v(&[7, 8], &mut output, consort::Blocks::at(&[2], &[3]))?;
-    /// assert_eq!(output, [0, 0, 0, 7, 8]);
-    /// # consort::Result::Ok(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when the lengths do not fit; [`Error::Mismatch`](crate::Error::Mismatch) when ranks pass other counts;
-    /// otherwise as [`Communicator::all_reduce`].
-    pub fn all_gather_v<'a, T: Element>(
-        &self,
-        input: &[T],
-        output: &mut [T],
-        blocks: impl Into<Blocks<'a>>,
-    ) -> Result<()> {
-        let call = CallV::all_gather(T::DATA_TYPE, blocks.into());
-        self.execute_v(&call, Span::of(input), SpanMut::of(output))
-    }
-
     /// As [`Communicator::all_gather_v`]; the input is this rank's block of `buffer`.
     ///
     /// # Errors
@@ -67,22 +30,6 @@ impl Communicator {
         let all = SpanMut::of(buffer);
         blocks.check(call.kind.name(), "output", self.size(), size_of::<T>(), all.len(), true)?;
         self.execute_blocks(call, blocks, self.own(blocks, all, size_of::<T>()).read(), all)
-    }
-
-    /// Folds the blocks of `input` over all ranks; `output` receives this rank's. Every rank must pass the same
-    /// counts; displacements are its own.
-    ///
-    /// # Errors
-    /// As [`Communicator::all_gather_v`].
-    pub fn reduce_scatter_v<'a, T: Element>(
-        &self,
-        input: &[T],
-        output: &mut [T],
-        blocks: impl Into<Blocks<'a>>,
-        op: ReduceOp,
-    ) -> Result<()> {
-        let call = CallV::reduce_scatter(T::DATA_TYPE, op, blocks.into());
-        self.execute_v(&call, Span::of(input), SpanMut::of(output))
     }
 
     /// As [`Communicator::reduce_scatter_v`]; the output is this rank's block of `buffer`. The other blocks are

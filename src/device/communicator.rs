@@ -16,6 +16,8 @@ use super::placement::{Entry, Placement, issue};
 use super::table::Path;
 use crate::Rank;
 use crate::communicator::Communicator;
+use crate::communicator::surface::{collectives, method};
+use crate::communicator::typed::block;
 use crate::planner::DeviceExplanation;
 use consort_types::blocks::Blocks;
 use consort_types::call::{Call, Kind};
@@ -175,66 +177,45 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// Calls of [`DeviceCommunicator`] and of [`DeviceGroup`] alike.
-macro_rules! calls {
-    ($($(#[$about:meta])* $name:ident($($argument:ident: $type:ty),*) |$rank:ident, $in:ident, $out:ident| $call:expr;)*) => {
-        impl DeviceCommunicator {
-            $($(#[$about])*
-            ///
-            /// # Errors
-            /// [`Error::InvalidArgument`] when lengths do not fit; [`Error::Device`]; otherwise as the call of the same
-            /// name of [`Communicator`].
-            pub fn $name<T: Element>(
-                &self, input: &DeviceBuffer<T>, output: &DeviceBuffer<T>, $($argument: $type,)* stream: &Stream,
-            ) -> Result<()> {
-                let ($rank, $in, $out) = (self, input, output);
-                let call = $call;
-                run(vec![Asked::new(self, call, Some(input), Some(output), stream)?])
-            })*
+/// Collectives that are put into a stream, alone.
+macro_rules! on_devices {
+    ($(#[$about:meta])* into $noun:literal $name:ident $($row:tt)*) => {
+        on_devices! { $(#[$about])* apart $noun $($row)* }
+    };
+    ($(#[$about:meta])* apart $($row:tt)*) => {
+        method! { {
+            (&self) &DeviceBuffer<T>, &DeviceBuffer<T>, (stream: &Stream) of self.communicator.size() => Result<()>;
+            apart |call, input, output| run(vec![Asked::new(self, call?, Some(input), Some(output), stream)?]);
         }
+            $(#[$about])*
+            /// [`Error::Device`]. The buffers may overlap where the collective may run in place.
+            apart $($row)*
+        }
+    };
+    ($($row:tt)*) => {};
+}
 
-        impl<'env> DeviceGroup<'env> {
-            $($(#[$about])*
+/// The same in groups.
+macro_rules! in_groups {
+    ($(#[$about:meta])* into $noun:literal $name:ident $($row:tt)*) => {
+        in_groups! { $(#[$about])* apart $noun $($row)* }
+    };
+    ($(#[$about:meta])* apart $noun:literal $name:ident $($row:tt)*) => {
+        method! { {
+            (&self, on: &'env DeviceCommunicator) &DeviceBuffer<T>, &DeviceBuffer<T>, (stream: &'env Stream)
+                of on.communicator.size() => Result<()>;
+            apart |call, input, output| {
+                self.add(call.and_then(|call| Asked::new(on, call, Some(input), Some(output), stream)))
+            };
+        }
+            #[doc = concat!("As [`DeviceCommunicator::", stringify!($name), "`].")]
             ///
             /// # Errors
             /// What can be seen at once; the group is then refused, whatever its body returns.
-            pub fn $name<T: Element>(
-                &self, on: &'env DeviceCommunicator, input: &DeviceBuffer<T>, output: &DeviceBuffer<T>,
-                $($argument: $type,)* stream: &'env Stream,
-            ) -> Result<()> {
-                let ($rank, $in, $out) = (on, input, output);
-                let call = $call;
-                self.add(Asked::new(on, call, Some(input), Some(output), stream))
-            })*
+            apart $noun $name $($row)*
         }
     };
-}
-
-calls! {
-    /// All-reduce: both buffers have the same number of elements and may be the same.
-    all_reduce(op: ReduceOp) |_rank, input, _output| Call::all_reduce(T::DATA_TYPE, op, input.len());
-
-    /// Reduce: as [`DeviceCommunicator::all_reduce`], but only `root` gets the result.
-    reduce(op: ReduceOp, root: Rank) |_rank, input, _output| Call::reduce(T::DATA_TYPE, op, input.len(), root);
-
-    /// Broadcast: everybody's output becomes the input of `root`.
-    broadcast(root: Rank) |_rank, _input, output| Call::broadcast(T::DATA_TYPE, output.len(), root);
-
-    /// All-gather: the output has a block for each rank, as long as the input.
-    all_gather() |_rank, input, _output| Call::all_gather(T::DATA_TYPE, input.len());
-
-    /// Reduce-scatter: the input has a block for each rank, as long as the output.
-    reduce_scatter(op: ReduceOp) |_rank, _input, output| Call::reduce_scatter(T::DATA_TYPE, op, output.len());
-
-    /// All-to-all: both have a block for each rank.
-    all_to_all() |rank, input, _output|
-        Call::all_to_all(T::DATA_TYPE, rank.communicator.block(input.len())?);
-
-    /// Gather: the output of `root` has a block for each rank, as long as the input.
-    gather(root: Rank) |_rank, input, _output| Call::gather(T::DATA_TYPE, input.len(), root);
-
-    /// Scatter: the input of `root` has a block for each rank, as long as the output.
-    scatter(root: Rank) |_rank, _input, output| Call::scatter(T::DATA_TYPE, output.len(), root);
+    ($($row:tt)*) => {};
 }
 
 /// Calls whose blocks differ, planned or as messages.
@@ -271,6 +252,8 @@ fn varying<'a, T: Element>(
 }
 
 impl DeviceCommunicator {
+    collectives!(on_devices);
+
     /// As [`Communicator::execute`]: what `call` says, of elements of its data type, whatever that of the buffers is.
     ///
     /// # Errors
@@ -317,6 +300,8 @@ impl DeviceCommunicator {
 }
 
 impl<'env> DeviceGroup<'env> {
+    collectives!(in_groups);
+
     /// As [`DeviceCommunicator::execute`].
     ///
     /// # Errors
