@@ -12,9 +12,17 @@ use consort_nccl::{Code, Failure, Progress, Result, group, last_failure, log, re
 
 use crate::handles;
 
-/// Defines functions of NCCL under both their names. The strong one, with a `p`, has the body: who interposes the other
-/// calls it.
+/// Defines functions of C: those of NCCL under both their names, of which the strong one, with a `p`, has the body, as who
+/// interposes the other calls it; those of this library under their only one.
 macro_rules! exported {
+    ($(
+        $(#[$documentation:meta])*
+        fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty $body:block
+    )*) => {$(
+        $(#[$documentation])*
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> $result $body
+    )*};
     ($(
         $(#[$documentation:meta])*
         fn $name:ident = $twin:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block

@@ -6,7 +6,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use consort::{Call, DataType, ReduceOp, Span, SpanMut};
+use consort::{Call, Communicator, DataType, ReduceOp, Span, SpanMut};
 use consort_nccl::operation::{How, Operation, What};
 use consort_nccl::{Comm, Failure, Progress, Result, device, group, log, thread};
 
@@ -191,6 +191,62 @@ fn quick_message(
     Some((comm, element, peer, bytes))
 }
 
+/// A message that C called: one that this rank sends, or one that it receives.
+///
+/// # Safety
+/// `buffer` must hold `count` elements, which are read or written until the call is over.
+#[inline(always)]
+unsafe fn message(
+    (name, sends): (&str, bool),
+    (buffer, count, element): (*mut c_void, usize, c_int),
+    peer: c_int,
+    comm: *mut c_void,
+    stream: *mut c_void,
+) -> c_int {
+    let both = |bytes| match sends {
+        true => ((buffer.cast_const(), bytes), NOTHING_WRITTEN),
+        false => (NOTHING_READ, (buffer, bytes)),
+    };
+    let run =
+        |communicator: &Communicator, element, (input, output): (Span<'_>, SpanMut<'_>), peer| match sends {
+            true => communicator.send_bytes(element, input, peer),
+            false => communicator.receive_bytes(element, output, peer),
+        };
+    call_in_group(name, comm, || {
+        if let Some((comm, element, peer, bytes)) = quick_message(buffer, count, element, peer, comm, stream)
+            && let Some(communicator) = comm.inline()
+        {
+            let (read, written) = if sends { (bytes, 0) } else { (0, bytes) };
+            // SAFETY: this function's own contract; not null unless empty, and inside the address space.
+            let buffers =
+                unsafe { (Span::from_raw(buffer.cast(), read), SpanMut::from_raw(buffer.cast(), written)) };
+            run(communicator, element, buffers, peer)?;
+            return Ok(Progress::Done);
+        }
+        let (comm, element, peer) = (handles::comm(comm)?, data_type(element)?, rank(peer)?);
+        let (input, output) = both(count.checked_mul(element.size()));
+        let at_once = comm.placement().is_none() && handles::stream(stream)?.is_none();
+        let plain = thread::is_plain();
+        if at_once
+            && (plain || !group::is_open())
+            && let Some(communicator) = comm.inline()
+        {
+            // SAFETY: this function's own contract; the other buffer is empty.
+            let buffers = unsafe { lent(&comm, input, output)? };
+            match if plain { comm.timeout() } else { timeout::now(&comm) } {
+                None => run(communicator, element, buffers, peer)?,
+                Some(timeout) => run(&communicator.with_timeout(timeout), element, buffers, peer)?,
+            }
+            return Ok(Progress::Done);
+        }
+        // SAFETY: as above.
+        let (buffers, stream) = unsafe { buffers::passed(&comm, Given { input, output, stream })? };
+        let what = if sends { What::Send(element, peer) } else { What::Receive(element, peer) };
+        let how = How { timeout: thread::timeout(), algorithm: None };
+        comm.issue(Operation { what, how, buffers }, stream.as_ref())
+    })
+}
+
 /// Defines a collective plain and with a config.
 macro_rules! collectives {
     ($(
@@ -298,34 +354,8 @@ exported! {
     fn ncclSend = pncclSend(
         input: *const c_void, count: usize, element: c_int, peer: c_int, comm: *mut c_void, stream: *mut c_void
     ) -> c_int {
-        call_in_group("ncclSend", comm, || {
-            if let Some((comm, element, peer, bytes)) = quick_message(input, count, element, peer, comm, stream)
-                && let Some(communicator) = comm.inline()
-            {
-                // SAFETY: this function's own contract; not null unless empty, and inside the address space.
-                communicator.send_bytes(element, unsafe { Span::from_raw(input.cast(), bytes) }, peer)?;
-                return Ok(Progress::Done);
-            }
-            let (comm, element, peer) = (handles::comm(comm)?, data_type(element)?, rank(peer)?);
-            let bytes = count.checked_mul(element.size());
-            let at_once = comm.placement().is_none() && handles::stream(stream)?.is_none();
-            let plain = thread::is_plain();
-            if at_once && (plain || !group::is_open()) && let Some(communicator) = comm.inline() {
-                // SAFETY: this function's own contract.
-                let (input, _) = unsafe { lent(&comm, (input, bytes), NOTHING_WRITTEN)? };
-                match if plain { comm.timeout() } else { timeout::now(&comm) } {
-                    None => communicator.send_bytes(element, input, peer)?,
-                    Some(timeout) => communicator.with_timeout(timeout).send_bytes(element, input, peer)?,
-                }
-                return Ok(Progress::Done);
-            }
-            // SAFETY: this function's own contract; nothing is received.
-            let given = Given { input: (input, bytes), output: NOTHING_WRITTEN, stream };
-            // SAFETY: as above.
-            let (buffers, stream) = unsafe { buffers::passed(&comm, given)? };
-            let (what, how) = (What::Send(element, peer), How { timeout: thread::timeout(), algorithm: None });
-            comm.issue(Operation { what, how, buffers }, stream.as_ref())
-        })
+        // SAFETY: this function's own contract; what is sent is not written.
+        unsafe { message(("ncclSend", true), (input.cast_mut(), count, element), peer, comm, stream) }
     }
 
     /// Receives what a rank sends.
@@ -335,33 +365,7 @@ exported! {
     fn ncclRecv = pncclRecv(
         output: *mut c_void, count: usize, element: c_int, peer: c_int, comm: *mut c_void, stream: *mut c_void
     ) -> c_int {
-        call_in_group("ncclRecv", comm, || {
-            if let Some((comm, element, peer, bytes)) = quick_message(output, count, element, peer, comm, stream)
-                && let Some(communicator) = comm.inline()
-            {
-                // SAFETY: as in `ncclSend`.
-                communicator.receive_bytes(element, unsafe { SpanMut::from_raw(output.cast(), bytes) }, peer)?;
-                return Ok(Progress::Done);
-            }
-            let (comm, element, peer) = (handles::comm(comm)?, data_type(element)?, rank(peer)?);
-            let bytes = count.checked_mul(element.size());
-            let at_once = comm.placement().is_none() && handles::stream(stream)?.is_none();
-            let plain = thread::is_plain();
-            if at_once && (plain || !group::is_open()) && let Some(communicator) = comm.inline() {
-                // SAFETY: this function's own contract.
-                let (_, output) = unsafe { lent(&comm, NOTHING_READ, (output, bytes))? };
-                match if plain { comm.timeout() } else { timeout::now(&comm) } {
-                    None => communicator.receive_bytes(element, output, peer)?,
-                    Some(timeout) => communicator.with_timeout(timeout).receive_bytes(element, output, peer)?,
-                }
-                return Ok(Progress::Done);
-            }
-            // SAFETY: this function's own contract; nothing is sent.
-            let given = Given { input: NOTHING_READ, output: (output, bytes), stream };
-            // SAFETY: as above.
-            let (buffers, stream) = unsafe { buffers::passed(&comm, given)? };
-            let (what, how) = (What::Receive(element, peer), How { timeout: thread::timeout(), algorithm: None });
-            comm.issue(Operation { what, how, buffers }, stream.as_ref())
-        })
+        // SAFETY: this function's own contract.
+        unsafe { message(("ncclRecv", false), (output, count, element), peer, comm, stream) }
     }
 }

@@ -2,12 +2,13 @@
 //! sees of it. The header is their contract; here is what it does not need to say.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::fmt::Display;
 
-use consort::planning::Collective;
-use consort::{Communicator, Error, Report};
+use consort::planning::{Collective, Explanation};
+use consort::{Communicator, Error, FlightRecord, Report, Stragglers};
 use consort_nccl::{Comm, Failure, Result};
 
-use crate::boundary::{plain, store, string};
+use crate::boundary::{exported, plain, store, string};
 use crate::{handles, timeout};
 
 /// `consortFormat_t`.
@@ -26,10 +27,12 @@ fn format(code: c_int) -> Result<Format> {
     })
 }
 
-fn written(report: &Report, format: Format) -> String {
-    match format {
-        Format::Text => report.to_string(),
-        Format::Json => report.to_json(),
+impl Format {
+    fn of<T: Display>(self, what: &T, json: fn(&T) -> String) -> String {
+        match self {
+            Format::Text => what.to_string(),
+            Format::Json => json(what),
+        }
     }
 }
 
@@ -59,16 +62,6 @@ fn of_this_process(handle: &Comm) -> Result<&Communicator> {
         Err(error @ Error::Forked) => Err(error.into()),
         _ => Ok(communicator),
     }
-}
-
-/// The report of a communicator: made now, or the last that was made by itself (empty where there is none).
-fn report(handle: &Comm, code: c_int, is_last: bool) -> Result<String> {
-    let format = format(code)?;
-    if is_last {
-        let last = of_this_process(handle)?.last_report();
-        return Ok(last.map_or(String::new(), |last| written(&last, format)));
-    }
-    Ok(written(&handle.communicator()?.report()?, format))
 }
 
 /// Writes a text, ended by a zero, as far as the buffer goes; never half a character.
@@ -124,131 +117,80 @@ fn allocate_text(text: &str) -> Result<*mut c_char> {
     Ok(start.cast())
 }
 
-/// The hang report, made now.
-///
-/// # Safety
-/// `buffer` must be null or have `capacity` writable bytes, `needed` be null or writable.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn consortCommReport(
-    comm: *mut c_void,
-    format: c_int,
-    buffer: *mut c_char,
-    capacity: usize,
-    needed: *mut usize,
-) -> c_int {
-    // SAFETY: this function's own contract.
-    plain("consortCommReport", comm, || unsafe {
-        let handle = handles::comm(comm)?;
-        write_text(buffer, capacity, needed, || report(&handle, format, false))
-    })
-}
-
-/// The hang report, made now, in memory that [`consortFree`] takes back.
-///
-/// # Safety
-/// `text` must be null or writable.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn consortCommReportAlloc(
-    comm: *mut c_void,
-    format: c_int,
-    text: *mut *mut c_char,
-) -> c_int {
-    // SAFETY: this function's own contract.
-    plain("consortCommReportAlloc", comm, || unsafe {
-        let handle = handles::comm(comm)?;
-        store(text, "text", || allocate_text(&report(&handle, format, false)?))
-    })
-}
-
-/// The hang report that was made last by itself.
-///
-/// # Safety
-/// As [`consortCommReport`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn consortCommLastReport(
-    comm: *mut c_void,
-    format: c_int,
-    buffer: *mut c_char,
-    capacity: usize,
-    needed: *mut usize,
-) -> c_int {
-    // SAFETY: this function's own contract.
-    plain("consortCommLastReport", comm, || unsafe {
-        let handle = handles::comm(comm)?;
-        write_text(buffer, capacity, needed, || report(&handle, format, true))
-    })
-}
-
-/// The last operations of this rank on the communicator.
-///
-/// # Safety
-/// As [`consortCommReport`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn consortCommFlightRecord(
-    comm: *mut c_void,
-    format: c_int,
-    buffer: *mut c_char,
-    capacity: usize,
-    needed: *mut usize,
-) -> c_int {
-    // SAFETY: this function's own contract.
-    plain("consortCommFlightRecord", comm, || unsafe {
-        let (handle, format) = (handles::comm(comm)?, self::format(format)?);
-        write_text(buffer, capacity, needed, || {
-            let record = handle.communicator()?.flight_record()?;
-            Ok(if format == Format::Json { record.to_json() } else { record.to_string() })
-        })
-    })
-}
-
-/// Who arrives last at the collectives, and by how much.
-///
-/// # Safety
-/// As [`consortCommReport`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn consortCommStragglers(
-    comm: *mut c_void,
-    format: c_int,
-    buffer: *mut c_char,
-    capacity: usize,
-    needed: *mut usize,
-) -> c_int {
-    // SAFETY: this function's own contract.
-    plain("consortCommStragglers", comm, || unsafe {
-        let (handle, format) = (handles::comm(comm)?, self::format(format)?);
-        write_text(buffer, capacity, needed, || {
-            let stragglers = handle.communicator()?.stragglers()?;
-            Ok(if format == Format::Json { stragglers.to_json() } else { stragglers.to_string() })
-        })
-    })
-}
-
-/// Why a collective on blocks of so many bytes runs as it does.
-///
-/// # Safety
-/// As [`consortCommReport`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn consortCommExplain(
-    comm: *mut c_void,
-    collective: c_int,
-    bytes: usize,
-    format: c_int,
-    buffer: *mut c_char,
-    capacity: usize,
-    needed: *mut usize,
-) -> c_int {
-    // SAFETY: this function's own contract.
-    plain("consortCommExplain", comm, || unsafe {
-        let (handle, format) = (handles::comm(comm)?, self::format(format)?);
-        let collective = self::collective(collective)?;
-        write_text(buffer, capacity, needed, || {
-            let explanation = of_this_process(&handle)?.explain(collective, bytes as u64)?;
-            Ok(match format {
-                Format::Json => explanation.to_json(),
-                Format::Text => explanation.to_string().trim_end().to_owned(),
+/// Defines functions that write a text about a communicator into the caller's buffer.
+macro_rules! texts {
+    ($(
+        $(#[$documentation:meta])*
+        fn $name:ident($($argument:ident: $type:ty),*) |$comm:ident| $text:expr;
+    )*) => {exported! {$(
+        $(#[$documentation])*
+        ///
+        /// # Safety
+        /// `buffer` must be null or have `capacity` writable bytes, `needed` be null or writable.
+        fn $name(
+            comm: *mut c_void, $($argument: $type,)* buffer: *mut c_char, capacity: usize, needed: *mut usize
+        ) -> c_int {
+            plain(stringify!($name), comm, || {
+                let $comm = handles::comm(comm)?;
+                // SAFETY: this function's own contract.
+                unsafe { write_text(buffer, capacity, needed, || $text) }
             })
+        }
+    )*}};
+}
+
+texts! {
+    /// The hang report, made now.
+    fn consortCommReport(format: c_int) |comm| {
+        Ok(self::format(format)?.of(&comm.communicator()?.report()?, Report::to_json))
+    };
+
+    /// The hang report that was made last by itself; empty where there is none.
+    fn consortCommLastReport(format: c_int) |comm| {
+        let format = self::format(format)?;
+        Ok(of_this_process(&comm)?.last_report().map_or(String::new(), |last| format.of(&last, Report::to_json)))
+    };
+
+    /// The last operations of this rank on the communicator.
+    fn consortCommFlightRecord(format: c_int) |comm| {
+        Ok(self::format(format)?.of(&comm.communicator()?.flight_record()?, FlightRecord::to_json))
+    };
+
+    /// Who arrives last at the collectives, and by how much.
+    fn consortCommStragglers(format: c_int) |comm| {
+        Ok(self::format(format)?.of(&comm.communicator()?.stragglers()?, Stragglers::to_json))
+    };
+
+    /// Why a collective on blocks of so many bytes runs as it does.
+    fn consortCommExplain(collective: c_int, bytes: usize, format: c_int) |comm| {
+        let (format, collective) = (self::format(format)?, self::collective(collective)?);
+        let explanation = of_this_process(&comm)?.explain(collective, bytes as u64)?;
+        Ok(format.of(&explanation, Explanation::to_json).trim_end().to_owned())
+    };
+
+    /// What ended the communicator, in words; empty while it works.
+    fn consortCommStatus() |comm| {
+        let failure = comm.communicator()?.status().err().map(Failure::from);
+        Ok(failure.map_or(String::new(), |failure| failure.text))
+    };
+}
+
+exported! {
+    /// The hang report, made now, in memory that [`consortFree`] takes back.
+    ///
+    /// # Safety
+    /// `text` must be null or writable.
+    fn consortCommReportAlloc(comm: *mut c_void, format: c_int, text: *mut *mut c_char) -> c_int {
+        plain("consortCommReportAlloc", comm, || {
+            let handle = handles::comm(comm)?;
+            let make = || {
+                let format = self::format(format)?;
+                allocate_text(&format.of(&handle.communicator()?.report()?, Report::to_json))
+            };
+            // SAFETY: this function's own contract.
+            unsafe { store(text, "text", make) }
         })
-    })
+    }
 }
 
 /// Frees what this library allocated for the caller; null is fine.
@@ -261,96 +203,70 @@ pub unsafe extern "C" fn consortFree(memory: *mut c_void) {
     unsafe { libc::free(memory) };
 }
 
-/// What ended the communicator, in words; empty while it works.
-///
-/// # Safety
-/// As [`consortCommReport`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn consortCommStatus(
-    comm: *mut c_void,
-    buffer: *mut c_char,
-    capacity: usize,
-    needed: *mut usize,
-) -> c_int {
-    // SAFETY: this function's own contract.
-    plain("consortCommStatus", comm, || unsafe {
-        let handle = handles::comm(comm)?;
-        let text = || {
-            let failure = handle.communicator()?.status().err().map(Failure::from);
-            Ok(failure.map_or(String::new(), |failure| failure.text))
-        };
-        write_text(buffer, capacity, needed, text)
-    })
-}
-
 /// Sets the deadline of later calls on a communicator.
 #[unsafe(no_mangle)]
 pub extern "C" fn consortCommSetTimeout(comm: *mut c_void, seconds: f64) -> c_int {
     plain("consortCommSetTimeout", comm, || timeout::set_of_comm(&*handles::comm(comm)?, seconds))
 }
 
-/// Writes the deadline of later calls on a communicator.
-///
-/// # Safety
-/// `seconds` must be null or writable.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn consortCommGetTimeout(comm: *mut c_void, seconds: *mut f64) -> c_int {
-    // SAFETY: this function's own contract.
-    plain("consortCommGetTimeout", comm, || unsafe {
-        let handle = handles::comm(comm)?;
-        store(seconds, "seconds", || timeout::seconds(&handle))
-    })
+exported! {
+    /// Writes the deadline of later calls on a communicator.
+    ///
+    /// # Safety
+    /// `seconds` must be null or writable.
+    fn consortCommGetTimeout(comm: *mut c_void, seconds: *mut f64) -> c_int {
+        plain("consortCommGetTimeout", comm, || {
+            let handle = handles::comm(comm)?;
+            // SAFETY: this function's own contract.
+            unsafe { store(seconds, "seconds", || timeout::seconds(&handle)) }
+        })
+    }
+
+    /// Sets the deadline of this thread's later calls and writes the one before.
+    ///
+    /// # Safety
+    /// `previous` must be null or writable.
+    fn consortThreadSetTimeout(seconds: f64, previous: *mut f64) -> c_int {
+        plain("consortThreadSetTimeout", std::ptr::null_mut(), || {
+            let before = timeout::set_of_thread(seconds)?;
+            if !previous.is_null() {
+                // SAFETY: checked for null; otherwise this function's own contract.
+                unsafe { previous.write(before) };
+            }
+            Ok(())
+        })
+    }
 }
 
-/// Sets the deadline of this thread's later calls and writes the one before.
+/// Ends a communicator, by `end`, unless this process is a fork of the one that has it.
 ///
 /// # Safety
-/// `previous` must be null or writable.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn consortThreadSetTimeout(seconds: f64, previous: *mut f64) -> c_int {
-    plain("consortThreadSetTimeout", std::ptr::null_mut(), || {
-        let before = timeout::set_of_thread(seconds)?;
-        if !previous.is_null() {
-            // SAFETY: checked for null; otherwise this function's own contract.
-            unsafe { previous.write(before) };
-        }
+/// `reason` must be null or a string that ends with a zero.
+unsafe fn end(name: &str, comm: *mut c_void, reason: *const c_char, end: fn(&Communicator, &str)) -> c_int {
+    plain(name, comm, || {
+        // SAFETY: this function's own contract.
+        let reason = unsafe { string(reason) }.unwrap_or_else(|| "no reason was given".to_owned());
+        end(of_this_process(&*handles::comm(comm)?)?, &reason);
         Ok(())
     })
 }
 
-/// Ends a communicator, by `end`, unless this process is a fork of the one that has it.
-fn end(comm: *mut c_void, end: impl FnOnce(&Communicator)) -> Result<()> {
-    let handle = handles::comm(comm)?;
-    end(of_this_process(&handle)?);
-    Ok(())
-}
-
-fn no_reason() -> String {
-    "no reason was given".to_owned()
-}
-
-/// Ends a communicator on all ranks, for good.
-///
-/// # Safety
-/// `reason` must be null or a string that ends with a zero.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn consortCommAbort(comm: *mut c_void, reason: *const c_char) -> c_int {
-    plain("consortCommAbort", comm, || {
+exported! {
+    /// Ends a communicator on all ranks, for good.
+    ///
+    /// # Safety
+    /// `reason` must be null or a string that ends with a zero.
+    fn consortCommAbort(comm: *mut c_void, reason: *const c_char) -> c_int {
         // SAFETY: this function's own contract.
-        let reason = unsafe { string(reason) }.unwrap_or_else(no_reason);
-        end(comm, |communicator| communicator.abort(&reason))
-    })
-}
+        unsafe { end("consortCommAbort", comm, reason, Communicator::abort) }
+    }
 
-/// Ends a communicator's operations on all ranks.
-///
-/// # Safety
-/// As [`consortCommAbort`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn consortCommRevoke(comm: *mut c_void, reason: *const c_char) -> c_int {
-    plain("consortCommRevoke", comm, || {
+    /// Ends a communicator's operations on all ranks.
+    ///
+    /// # Safety
+    /// As [`consortCommAbort`].
+    fn consortCommRevoke(comm: *mut c_void, reason: *const c_char) -> c_int {
         // SAFETY: this function's own contract.
-        let reason = unsafe { string(reason) }.unwrap_or_else(no_reason);
-        end(comm, |communicator| communicator.revoke(&reason))
-    })
+        unsafe { end("consortCommRevoke", comm, reason, Communicator::revoke) }
+    }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use consort::{Error, MemoryError, Registered};
 use consort_nccl::{Failure, Result};
 
-use crate::boundary::{plain, store};
+use crate::boundary::{exported, plain, store};
 use crate::handles::REGISTRATIONS;
 
 /// What C is told of memory that is not taken.
@@ -45,24 +45,21 @@ unsafe fn register(base: *mut c_void, bytes: usize, fd: c_int, offset: u64) -> R
     unsafe { Registered::new(base.cast(), bytes, file, offset) }.map_err(refused)
 }
 
-/// Lets the ranks beside this one map memory that the caller has mapped from a memory file.
-///
-/// # Safety
-/// As the header says: mapped from there until it is deregistered. `handle` must be null or writable.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn consortMemRegisterFd(
-    base: *mut c_void,
-    bytes: usize,
-    fd: c_int,
-    offset: u64,
-    handle: *mut *mut c_void,
-) -> c_int {
-    plain("consortMemRegisterFd", std::ptr::null_mut(), || {
-        // SAFETY: this function's own contract.
-        unsafe {
-            store(handle, "handle", || REGISTRATIONS.insert(Arc::new(register(base, bytes, fd, offset)?)))
-        }
-    })
+exported! {
+    /// Lets the ranks beside this one map memory that the caller has mapped from a memory file.
+    ///
+    /// # Safety
+    /// As the header says: mapped from there until it is deregistered. `handle` must be null or writable.
+    fn consortMemRegisterFd(
+        base: *mut c_void, bytes: usize, fd: c_int, offset: u64, handle: *mut *mut c_void
+    ) -> c_int {
+        plain("consortMemRegisterFd", std::ptr::null_mut(), || {
+            // SAFETY: this function's own contract.
+            unsafe {
+                store(handle, "handle", || REGISTRATIONS.insert(Arc::new(register(base, bytes, fd, offset)?)))
+            }
+        })
+    }
 }
 
 /// Undoes [`consortMemRegisterFd`]; a null handle is fine.

@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_void};
 use consort_nccl::operation::{How, Operation, What};
 use consort_nccl::{Comm, Counts, Failure, Result, Varying, thread};
 
-use crate::boundary::call_in_group;
+use crate::boundary::{call_in_group, exported};
 use crate::buffers::{self, Given};
 use crate::collectives::{Passed, data_type, rank};
 use crate::handles;
@@ -69,84 +69,6 @@ unsafe fn varying(name: &str, passed: Passed, what: impl FnOnce(&Comm, u32) -> R
     })
 }
 
-/// All-gather: all get the blocks of all, of which rank `r`'s has `counts[r]` elements.
-///
-/// # Safety
-/// The buffers must hold what the call reads and writes, and be used by nobody else until it is over; `counts` and
-/// `displacements` must be null or have an entry for each rank.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn consortAllGatherV(
-    input: *const c_void,
-    output: *mut c_void,
-    counts: *const usize,
-    displacements: *const usize,
-    element: c_int,
-    comm: *mut c_void,
-    stream: *mut c_void,
-) -> c_int {
-    let passed = Passed { input, output, comm, stream, config: std::ptr::null() };
-    // SAFETY: this function's own contract.
-    unsafe {
-        varying("consortAllGatherV", passed, |_, ranks| {
-            let blocks = self::counts("counts", counts, displacements, ranks)?;
-            Ok(Varying::AllGather(data_type(element)?, blocks))
-        })
-    }
-}
-
-/// Reduce-scatter: of what is folded, rank `r` gets its block of `counts[r]` elements.
-///
-/// # Safety
-/// As [`consortAllGatherV`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn consortReduceScatterV(
-    input: *const c_void,
-    output: *mut c_void,
-    counts: *const usize,
-    displacements: *const usize,
-    element: c_int,
-    op: c_int,
-    comm: *mut c_void,
-    stream: *mut c_void,
-) -> c_int {
-    let passed = Passed { input, output, comm, stream, config: std::ptr::null() };
-    // SAFETY: this function's own contract.
-    unsafe {
-        varying("consortReduceScatterV", passed, |comm, ranks| {
-            let blocks = self::counts("counts", counts, displacements, ranks)?;
-            let element = data_type(element)?;
-            Ok(Varying::ReduceScatter(element, comm.reduction(op, element)?, blocks))
-        })
-    }
-}
-
-/// All-to-all: rank `r` gets `sent[r]` elements, and `received[r]` come from it.
-///
-/// # Safety
-/// As [`consortAllGatherV`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn consortAllToAllV(
-    input: *const c_void,
-    output: *mut c_void,
-    sent: *const usize,
-    sent_from: *const usize,
-    received: *const usize,
-    received_at: *const usize,
-    element: c_int,
-    comm: *mut c_void,
-    stream: *mut c_void,
-) -> c_int {
-    let passed = Passed { input, output, comm, stream, config: std::ptr::null() };
-    // SAFETY: this function's own contract.
-    unsafe {
-        varying("consortAllToAllV", passed, |_, ranks| {
-            let sent = counts("sendcounts", sent, sent_from, ranks)?;
-            let received = counts("recvcounts", received, received_at, ranks)?;
-            Ok(Varying::AllToAll(data_type(element)?, sent, received))
-        })
-    }
-}
-
 /// The blocks of the root; those that other ranks pass are not looked at.
 ///
 /// # Safety
@@ -165,56 +87,80 @@ unsafe fn of_root(
     unsafe { self::counts(what, counts, displacements, ranks) }
 }
 
-/// Gather: `root` gets the blocks of all.
-///
-/// # Safety
-/// As [`consortAllGatherV`]; on ranks other than the root, `output`, `counts` and `displacements` may be anything.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn consortGatherV(
-    input: *const c_void,
-    output: *mut c_void,
-    count: usize,
-    counts: *const usize,
-    displacements: *const usize,
-    element: c_int,
-    root: c_int,
-    comm: *mut c_void,
-    stream: *mut c_void,
-) -> c_int {
-    let passed = Passed { input, output, comm, stream, config: std::ptr::null() };
-    // SAFETY: this function's own contract.
-    unsafe {
-        varying("consortGatherV", passed, |comm, ranks| {
-            let (element, root) = (data_type(element)?, rank(root)?);
-            let blocks = of_root((root, comm), "recvcounts", counts, displacements, ranks)?;
-            Ok(Varying::Gather(element, count, blocks, root))
-        })
-    }
+/// Defines collectives of blocks: what each takes between its buffers and its communicator, and what it is, given that and the
+/// number of ranks.
+macro_rules! collectives {
+    ($(
+        $(#[$documentation:meta])*
+        fn $name:ident($($argument:ident: $type:ty),*) |$comm:ident, $ranks:ident| $what:expr;
+    )*) => {exported! {$(
+        $(#[$documentation])*
+        fn $name(
+            input: *const c_void, output: *mut c_void, $($argument: $type,)* comm: *mut c_void, stream: *mut c_void
+        ) -> c_int {
+            let passed = Passed { input, output, comm, stream, config: std::ptr::null() };
+            // SAFETY: this function's own contract, also of the arrays that `what` reads.
+            unsafe { varying(stringify!($name), passed, |$comm, $ranks| $what) }
+        }
+    )*}};
 }
 
-/// Scatter: every rank gets its block of the root's.
-///
-/// # Safety
-/// As [`consortAllGatherV`]; on ranks other than the root, `input`, `counts` and `displacements` may be anything.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn consortScatterV(
-    input: *const c_void,
-    output: *mut c_void,
-    counts: *const usize,
-    displacements: *const usize,
-    count: usize,
-    element: c_int,
-    root: c_int,
-    comm: *mut c_void,
-    stream: *mut c_void,
-) -> c_int {
-    let passed = Passed { input, output, comm, stream, config: std::ptr::null() };
-    // SAFETY: this function's own contract.
-    unsafe {
-        varying("consortScatterV", passed, |comm, ranks| {
-            let (element, root) = (data_type(element)?, rank(root)?);
-            let blocks = of_root((root, comm), "sendcounts", counts, displacements, ranks)?;
-            Ok(Varying::Scatter(element, blocks, count, root))
-        })
-    }
+collectives! {
+    /// All-gather: all get the blocks of all, of which rank `r`'s has `counts[r]` elements.
+    ///
+    /// # Safety
+    /// The buffers must hold what the call reads and writes, and be used by nobody else until it is over; `counts` and
+    /// `displacements` must be null or have an entry for each rank.
+    fn consortAllGatherV(counts: *const usize, displacements: *const usize, element: c_int) |_comm, ranks| {
+        let blocks = self::counts("counts", counts, displacements, ranks)?;
+        Ok(Varying::AllGather(data_type(element)?, blocks))
+    };
+
+    /// Reduce-scatter: of what is folded, rank `r` gets its block of `counts[r]` elements.
+    ///
+    /// # Safety
+    /// As [`consortAllGatherV`].
+    fn consortReduceScatterV(
+        counts: *const usize, displacements: *const usize, element: c_int, op: c_int
+    ) |comm, ranks| {
+        let blocks = self::counts("counts", counts, displacements, ranks)?;
+        let element = data_type(element)?;
+        Ok(Varying::ReduceScatter(element, comm.reduction(op, element)?, blocks))
+    };
+
+    /// All-to-all: rank `r` gets `sent[r]` elements, and `received[r]` come from it.
+    ///
+    /// # Safety
+    /// As [`consortAllGatherV`].
+    fn consortAllToAllV(
+        sent: *const usize, sent_from: *const usize, received: *const usize, received_at: *const usize, element: c_int
+    ) |_comm, ranks| {
+        let sent = counts("sendcounts", sent, sent_from, ranks)?;
+        let received = counts("recvcounts", received, received_at, ranks)?;
+        Ok(Varying::AllToAll(data_type(element)?, sent, received))
+    };
+
+    /// Gather: `root` gets the blocks of all.
+    ///
+    /// # Safety
+    /// As [`consortAllGatherV`]; on ranks other than the root, `output`, `counts` and `displacements` may be anything.
+    fn consortGatherV(
+        count: usize, counts: *const usize, displacements: *const usize, element: c_int, root: c_int
+    ) |comm, ranks| {
+        let (element, root) = (data_type(element)?, rank(root)?);
+        let blocks = of_root((root, comm), "recvcounts", counts, displacements, ranks)?;
+        Ok(Varying::Gather(element, count, blocks, root))
+    };
+
+    /// Scatter: every rank gets its block of the root's.
+    ///
+    /// # Safety
+    /// As [`consortAllGatherV`]; on ranks other than the root, `input`, `counts` and `displacements` may be anything.
+    fn consortScatterV(
+        counts: *const usize, displacements: *const usize, count: usize, element: c_int, root: c_int
+    ) |comm, ranks| {
+        let (element, root) = (data_type(element)?, rank(root)?);
+        let blocks = of_root((root, comm), "sendcounts", counts, displacements, ranks)?;
+        Ok(Varying::Scatter(element, blocks, count, root))
+    };
 }
