@@ -97,7 +97,6 @@ pub use consort_types::varying::CallV;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod testing {
-    pub use crate::communicator::core::split_call;
     pub use crate::communicator::shrink::rest;
     pub use crate::communicator::split::part;
     pub use crate::engine::routes::Routes;

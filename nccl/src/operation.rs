@@ -206,19 +206,8 @@ fn run_away(entries: &[Entry], views: &[Communicator]) -> Result<()> {
         match &operation.what {
             What::Collective(call) => calls.push(entry(*call, None, input, output)),
             What::Varying(varying) => {
-                let call = varying.call();
-                if let Some((call, blocks)) = call.planned() {
-                    calls.push(entry(call, Some(blocks), input, output));
-                    continue;
-                }
-                let (sent, received) = call.messages(view.rank(), input, output);
-                for (to, block) in sent {
-                    let message = view.message(Kind::Send, call.data_type(), block.len(), to)?;
-                    calls.push(entry(message, None, block, nothing));
-                }
-                for (from, block) in received {
-                    let message = view.message(Kind::Receive, call.data_type(), block.len(), from)?;
-                    calls.push(entry(message, None, nothing, block));
+                for (call, blocks, input, output) in view.parts(&varying.call(), input, output)? {
+                    calls.push(entry(call, blocks, input, output));
                 }
             }
             What::Send(data_type, to) => {

@@ -582,8 +582,3 @@ impl Unattended for Core {
 pub(super) fn barrier_call() -> Call {
     Call::new(Kind::Barrier, consort_kernels::DataType::Uint8, Some(consort_kernels::ReduceOp::Max), 0, 1)
 }
-
-/// What two ranks must agree on in a split, before the data.
-pub fn split_call() -> Call {
-    Call::new(Kind::Split, consort_kernels::DataType::Int64, None, 0, 3)
-}

@@ -171,15 +171,8 @@ impl<'env> Group<'env> {
         output: SpanMut<'env>,
     ) -> Result<()> {
         self.noting(call.check(comm.rank(), comm.size(), input, output))?;
-        if let Some((call, blocks)) = call.planned() {
-            return self.add(comm, Entry { call, blocks: Some(blocks), buffers: Buffers { input, output } });
-        }
-        let (sent, received) = call.messages(comm.rank(), input, output);
-        for (to, block) in sent {
-            self.send_bytes(comm, call.data_type(), block, to)?;
-        }
-        for (from, block) in received {
-            self.receive_bytes(comm, call.data_type(), block, from)?;
+        for (call, blocks, input, output) in self.noting(comm.parts(call, input, output))? {
+            self.add(comm, Entry { call, blocks, buffers: Buffers { input, output } })?;
         }
         Ok(())
     }

@@ -1,15 +1,12 @@
 //! Communicators with ranks that come later.
 
-use consort_kernels::DataType;
 use consort_memory::sync::AtomicBool;
-use consort_memory::{Span, SpanMut};
 
 use super::Communicator;
 use crate::Rank;
-use crate::engine::Buffers;
 use consort_control::bootstrap::{UniqueId, veil};
 use consort_control::membership::process::random;
-use consort_types::call::{Call, Kind};
+use consort_types::call::Kind;
 use consort_types::error::{Error, Result, list};
 
 /// Whether it has an id, the size, a nonce, the id under that.
@@ -88,10 +85,7 @@ impl Communicator {
             let (head, sealed) = mine.split_at_mut(ID_AT);
             veil(key, "grow", &head[NONCE_AT..], sealed);
         }
-        let mut all = vec![0u8; WORD_BYTES * self.size() as usize];
-        let buffers = Buffers { input: Span::of(&mine), output: SpanMut::of(&mut all) };
-        let call = Call::new(Kind::Grow, DataType::Uint8, None, 0, WORD_BYTES);
-        self.core().collective(call, None, self.timeout(), buffers)?;
+        let (_, all) = self.all_say(Kind::Grow, &mine)?;
         let rank = chosen(&all, size)?;
         let id = match id {
             Some(id) => id.clone(),

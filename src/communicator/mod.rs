@@ -32,6 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use consort_algorithms::catalogue::Algorithm;
+use consort_kernels::Element;
 use consort_memory::{Span, SpanMut};
 
 pub(crate) use self::core::Core;
@@ -45,7 +46,7 @@ pub use work::Work;
 use crate::Rank;
 use crate::engine::Buffers;
 use consort_control::membership::process::Process;
-use consort_types::call::Call;
+use consort_types::call::{Call, Kind};
 use consort_types::error::{Error, Result};
 
 /// A group of ranks, as one of them sees it.
@@ -207,7 +208,20 @@ impl Communicator {
     }
 }
 
-/// Closes the communicator when nobody has it any more.
+impl Communicator {
+    /// What each rank says, of equal length, in the order of the ranks: an all-gather of the library's own, of this kind, on
+    /// a communicator that works. With its number, which is the same on all ranks.
+    pub(crate) fn all_say<T: Element>(&self, kind: Kind, mine: &[T]) -> Result<(u64, Vec<T>)> {
+        self.core.check()?;
+        let mut all = mine.repeat(self.size() as usize);
+        let call = Call::new(kind, T::DATA_TYPE, None, 0, mine.len());
+        let buffers = Buffers { input: Span::of(mine), output: SpanMut::of(&mut all) };
+        let number = self.core.collective(call, None, self.timeout, buffers)?;
+        Ok((number, all))
+    }
+}
+
+/// Closes the communicator with its last owner.
 struct Owner {
     core: Arc<Core>,
     /// What is under way at the end may still need the control thread, to connect.

@@ -6,8 +6,11 @@ use consort_memory::{Span, SpanMut};
 use super::Communicator;
 use crate::Rank;
 use crate::engine::Buffers;
+use consort_types::blocks::Blocks;
 use consort_types::call::{Call, Kind};
 use consort_types::error::{Error, Result};
+use consort_types::stretch::Stretch;
+use consort_types::varying::CallV;
 
 impl Communicator {
     /// Sends `input` to rank `to`, which must [`receive`](Communicator::receive) as many elements of the same
@@ -167,5 +170,28 @@ impl Communicator {
             ));
         }
         Ok(Call::new(kind, data_type, None, peer, bytes / data_type.size()))
+    }
+
+    /// What a call of blocks that differ is made of, with its buffers, which have been checked: one planned call with its
+    /// blocks, or messages, of which one of the buffers is empty.
+    #[doc(hidden)]
+    pub fn parts<'a, I: Stretch, O: Stretch>(
+        &self,
+        call: &CallV<'a>,
+        input: I,
+        output: O,
+    ) -> Result<Vec<(Call, Option<Blocks<'a>>, I, O)>> {
+        if let Some((call, blocks)) = call.planned() {
+            return Ok(vec![(call, Some(blocks), input, output)]);
+        }
+        let message = |kind, bytes, peer| self.message(kind, call.data_type(), bytes, peer);
+        let (no_input, no_output) = (input.part(0, 0), output.part(0, 0));
+        let (sent, received) = call.messages(self.rank(), input, output);
+        let sends =
+            sent.into_iter().map(|(to, of)| Ok((message(Kind::Send, of.bytes(), to)?, None, of, no_output)));
+        let receives = received
+            .into_iter()
+            .map(|(from, of)| Ok((message(Kind::Receive, of.bytes(), from)?, None, no_input, of)));
+        sends.chain(receives).collect()
     }
 }

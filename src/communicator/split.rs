@@ -2,15 +2,12 @@
 
 use std::time::Instant;
 
-use consort_memory::{Span, SpanMut};
-
 use super::agree::{Agreed, Purpose, Unless};
-use super::core::split_call;
 use super::{Communicator, Core};
 use crate::Rank;
-use crate::engine::Buffers;
 use consort_control::bootstrap;
 use consort_control::membership::group::Group;
+use consort_types::call::Kind;
 use consort_types::error::{Error, Result};
 
 impl Communicator {
@@ -40,9 +37,7 @@ impl Communicator {
         let mine = [i64::from(color.is_some()), i64::from(color.unwrap_or(0)), key];
         let (label, number, all) = match self.core().check() {
             Ok(()) => {
-                let mut all = vec![0i64; 3 * self.size() as usize];
-                let buffers = Buffers { input: Span::of(&mine), output: SpanMut::of(&mut all) };
-                let number = self.core().collective(split_call(), None, self.timeout(), buffers)?;
+                let (number, all) = self.all_say(Kind::Split, &mine)?;
                 ("split", number, all)
             }
             // Its operations are over, but its ranks still hear each other.

@@ -230,25 +230,11 @@ fn varying<'a, T: Element>(
     let (from, to) = (input.span(), output.span());
     call.check(rank, size, from, to)?;
     let kept: Vec<Arc<dyn Any + Send + Sync>> = vec![input.keeper(), output.keeper()];
-    let asked = |call: Call, blocks, input, output| {
+    let asked = |(call, blocks, input, output)| {
         let call = on.communicator.with_own_algorithm(call);
         Asked { on, call, blocks, input, output, stream, kept: kept.clone() }
     };
-    if let Some((call, blocks)) = call.planned() {
-        return Ok(vec![asked(call, Some(blocks), from, to)]);
-    }
-    let (sent, received) = call.messages(rank, from, to);
-    let mut all = Vec::with_capacity(sent.len() + received.len());
-    let nothing = DeviceSpan::empty();
-    for (to, block) in sent {
-        let call = on.communicator.message(Kind::Send, call.data_type(), block.len(), to)?;
-        all.push(asked(call, None, block, nothing));
-    }
-    for (from, block) in received {
-        let call = on.communicator.message(Kind::Receive, call.data_type(), block.len(), from)?;
-        all.push(asked(call, None, nothing, block));
-    }
-    Ok(all)
+    Ok(on.communicator.parts(call, from, to)?.into_iter().map(asked).collect())
 }
 
 impl DeviceCommunicator {

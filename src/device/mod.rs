@@ -43,7 +43,6 @@ mod shared;
 mod slots;
 mod submission;
 mod table;
-mod told;
 mod trouble;
 
 pub use communicator::{DeviceCommunicator, DeviceGroup, group};

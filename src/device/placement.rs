@@ -18,7 +18,6 @@ use super::p2p;
 use super::shared::{KernelsCall, OneShotCall, Order, Shared, StreamsCall, message_blocks};
 use super::submission::{self, Ordered, Submissions};
 use super::table::{self, Path, RECORD_BYTES, Record};
-use super::told::tell_all;
 use super::trouble::failed;
 use crate::Rank;
 use crate::communicator::Communicator;
@@ -399,7 +398,7 @@ impl Entry<'_> {
 
 /// All ranks' records.
 fn exchange(communicator: &Communicator, mine: &Record) -> Result<Vec<Record>> {
-    let all = tell_all(communicator, &mine.to_bytes())?;
+    let (_, all) = communicator.all_say(Kind::Devices, &mine.to_bytes())?;
     let records = all.as_chunks::<RECORD_BYTES>().0.iter().map(Record::from_bytes);
     let records: Option<Vec<Record>> = records.collect();
     records.ok_or_else(|| Error::internal("a rank's record of its device makes no sense"))

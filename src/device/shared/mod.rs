@@ -36,7 +36,6 @@ use upload::Programs;
 
 use super::fused::reducer;
 use super::gpu::{Gpu, Pooled};
-use super::told::tell_all;
 use super::trouble::failed;
 use crate::Rank;
 use crate::communicator::Communicator;
@@ -240,9 +239,9 @@ impl Shared {
             written = written.and_then(|()| ended().map_err(|error| failed(peer, error)));
         }
         // In any case: the others wait here.
-        let told = tell_all(communicator, &[1]);
+        let said = communicator.all_say(Kind::Devices, &[1u8]);
         written?;
-        told.map_err(|error| Failed { error, hangs: false })?;
+        said.map_err(|error| Failed { error, hangs: false })?;
         let until = Instant::now().checked_add(limit);
         for (peer, _) in (0u32..).zip(&self.peers).filter(|(_, of)| of.is_some()) {
             let place = self.own.arena().span().slice(peer as usize * PROBE_BYTES, PROBE_BYTES);
@@ -492,7 +491,7 @@ fn prepare(gpu: &Gpu, shm: &dyn MemoryLender, rank: Rank, ranks: u32, stride: us
 
 /// Whether all ranks have something: theirs, or nothing on all of them.
 fn agree<T>(communicator: &Communicator, mine: Option<T>) -> Result<Option<T>> {
-    let all = tell_all(communicator, &[u8::from(mine.is_some())])?;
+    let (_, all) = communicator.all_say(Kind::Devices, &[u8::from(mine.is_some())])?;
     Ok(mine.filter(|_| all.iter().all(|said| *said == 1)))
 }
 
@@ -505,7 +504,7 @@ fn exchange(communicator: &Communicator, arena: &[u8], words: &[u8]) -> Result<V
         return Err(Error::internal("an offer of device memory is too long"));
     }
     mine.resize(OFFER_BYTES, 0);
-    let all = tell_all(communicator, &mine)?;
+    let (_, all) = communicator.all_say(Kind::Devices, &mine)?;
     let offers = all.as_chunks::<OFFER_BYTES>().0.iter().map(|offer| {
         let (first, second) = (usize::from(offer[0]), usize::from(offer[1]));
         let arena = offer.get(2..2 + first)?;

@@ -327,7 +327,7 @@ impl Running {
             Item::Split { ref colors } => {
                 let color = colors[rank as usize];
                 let words = [1, i64::from(color), 0];
-                let call = consort::testing::split_call();
+                let call = Call::new(Kind::Split, DataType::Int64, None, 0, words.len());
                 let all = colors.iter().flat_map(|color| [1, i64::from(*color), 0]);
                 let share = Share {
                     call,
