@@ -1,22 +1,33 @@
-//! How a party that waits for another one sleeps, and is woken: a futex in memory that both have mapped.
+//! How a party that waits for another one sleeps, and is woken: a word in memory that both have mapped.
 //!
-//! The sleeper arms its bell, passes a fence, looks once more, and sleeps; the bell stays armed until somebody rings. The other party sends, and rings if it sees
-//! that the bell is armed: one load of a line that is written only when somebody goes to sleep.
+//! ```text
+//!           ┌── arm ──► ON_FUTEX ──┐
+//!   AWAKE ──┤                      ├── ring: by FUTEX_WAKE, or a datagram to the waker; or disarm ──► AWAKE
+//!           └─ arm_at ► a waker ───┘
+//! ```
+//!
+//! The sleeper arms its bell, passes a fence, looks once more, and sleeps: on the word, or, where it waits for descriptors too,
+//! on its [`Waker`]. The bell stays armed until the other party rings, which sends, and rings if it sees that the bell
+//! is armed: one load of a line that is written only around a sleep.
 //!
 //! Invariant: where the one who rings has [passed](crate::access_epoch::fence) a fence between sending and looking, a sleeper is
 //! always woken; where not, as in the shortest calls, a ring may be missed in the nanoseconds in which a store is on its
-//! way, and the sleeper's own limit ends the sleep. Absent: what is waited for.
+//! way, and the sleeper's own limit ends the sleep. A party that is killed rings no more; its sleeping peer hears of it from the control
+//! link. Absent: what is waited for.
 
 #[cfg(not(loom))]
 use std::time::Duration;
 
 use crate::Row;
 use crate::sync::{AtomicU64, Ordering, fence};
+#[cfg(not(loom))]
+use crate::waker::{NAME_MIN, Waker};
 
-const ARMED: u64 = 1;
+const AWAKE: u64 = 0;
+const ON_FUTEX: u64 = 1;
 
-/// Both sides' bells, as one side has them.
-#[derive(Debug)]
+/// Both sides' bells, as one side has them. Clones are of the same two.
+#[derive(Clone, Debug)]
 pub struct Bell {
     own: Row,
     theirs: Row,
@@ -33,19 +44,43 @@ impl Bell {
         row.flag(0)
     }
 
-    /// This side is about to sleep. Then it looks once more for what it waits for, and if that is not there it
-    /// [sleeps](Bell::sleep).
+    /// This side is about to [sleep](Bell::sleep). Before that it looks once more for what it waits for.
     pub fn arm(&self) {
+        Self::arm_all([self], ON_FUTEX);
+    }
+
+    /// This side is about to sleep on a waker of this name, for the other sides of all of these. Before that it looks once more.
+    #[cfg(not(loom))]
+    pub fn arm_at<'a>(bells: impl IntoIterator<Item = &'a Bell>, waker: &Waker) {
+        Self::arm_all(bells, waker.name());
+    }
+
+    fn arm_all<'a>(bells: impl IntoIterator<Item = &'a Bell>, place: u64) {
         // Relaxed: ordered before the look that follows by the fence.
-        Self::word(&self.own).store(ARMED, Ordering::Relaxed);
+        bells.into_iter().for_each(|bell| Self::word(&bell.own).store(place, Ordering::Relaxed));
         // SeqCst: with the one between sending and ringing, at least one side sees the other.
         fence(Ordering::SeqCst);
     }
 
-    /// Whether this side's bell is armed: nobody has rung since.
+    /// Whether its bell is armed: the other side has not rung since.
     pub fn is_armed(&self) -> bool {
         // Relaxed: what came with it is looked at by its own flags.
-        Self::word(&self.own).load(Ordering::Relaxed) == ARMED
+        Self::word(&self.own).load(Ordering::Relaxed) != AWAKE
+    }
+
+    /// Whether it is armed at this waker.
+    #[cfg(not(loom))]
+    pub fn is_armed_at(&self, waker: &Waker) -> bool {
+        // Relaxed: as above.
+        Self::word(&self.own).load(Ordering::Relaxed) == waker.name()
+    }
+
+    /// This side sleeps no more: the other need not ring.
+    pub fn disarm(&self) {
+        if self.is_armed() {
+            // Relaxed: a ring on its way is one that nothing waits for.
+            Self::word(&self.own).store(AWAKE, Ordering::Relaxed);
+        }
     }
 
     /// Sleeps until the other side rings, but at most `limit`; at once if it has rung. Whether the system can.
@@ -57,7 +92,13 @@ impl Bell {
         };
         // SAFETY: the word is in memory that the row keeps, and the timespec lives until the call returns.
         let slept = unsafe {
-            libc::syscall(libc::SYS_futex, half(&self.own), libc::FUTEX_WAIT, ARMED as u32, &raw const limit)
+            libc::syscall(
+                libc::SYS_futex,
+                half(&self.own),
+                libc::FUTEX_WAIT,
+                ON_FUTEX as u32,
+                &raw const limit,
+            )
         };
         // Woken, rung before, too late, or a signal: all the same. Anything else is a system without futexes.
         slept == 0
@@ -71,7 +112,7 @@ impl Bell {
     #[inline]
     pub fn ring(&self) {
         // Relaxed: see the invariant of the module.
-        if Self::word(&self.theirs).load(Ordering::Relaxed) == ARMED {
+        if Self::word(&self.theirs).load(Ordering::Relaxed) != AWAKE {
             self.wake();
         }
     }
@@ -79,12 +120,17 @@ impl Bell {
     #[cold]
     #[inline(never)]
     fn wake(&self) {
-        // Relaxed: the sleeper looks at what it waits for, which has its own flags.
-        Self::word(&self.theirs).store(0, Ordering::Relaxed);
+        // Relaxed: the sleeper looks at what it waits for, which has its own flags. In one step: where it sleeps now is where it is
+        // woken.
+        let _place = Self::word(&self.theirs).swap(AWAKE, Ordering::Relaxed);
         #[cfg(not(loom))]
-        // SAFETY: the word is in memory that the row keeps.
-        unsafe {
-            libc::syscall(libc::SYS_futex, half(&self.theirs), libc::FUTEX_WAKE, 1);
+        match _place {
+            // SAFETY: the word is in memory that the row keeps.
+            ON_FUTEX => unsafe {
+                _ = libc::syscall(libc::SYS_futex, half(&self.theirs), libc::FUTEX_WAKE, 1)
+            },
+            NAME_MIN.. => Waker::ring(_place),
+            _ => {}
         }
     }
 }
@@ -126,5 +172,29 @@ mod tests {
         other.ring();
         assert!(sleeper.sleep(Duration::from_secs(60)) && began.elapsed() < Duration::from_secs(30));
         assert!(!other.is_armed(), "its own bell is another");
+        sleeper.arm();
+        sleeper.disarm();
+        assert!(!sleeper.is_armed());
+    }
+
+    /// Who sleeps on descriptors, for several others, is woken by any of them, and a futex is none of its places.
+    #[test]
+    fn a_sleeper_on_descriptors_is_woken_by_its_waker() {
+        let [[one, first], [two, second]] = [both(), both()];
+        let waker = Waker::new().expect("a socket");
+        for rings in [[&first, &second], [&second, &first]] {
+            Bell::arm_at([&one, &two], &waker);
+            assert!(one.is_armed() && two.is_armed());
+            assert!(one.sleep(Duration::from_secs(600)), "not on the word, which says another place");
+            rings[0].ring();
+            let mut polled =
+                [nix::poll::PollFd::new(std::os::fd::AsFd::as_fd(&waker), nix::poll::PollFlags::POLLIN)];
+            assert_eq!(nix::poll::poll(&mut polled, 60_000u16), Ok(1), "it was rung");
+            waker.clear();
+            assert!(one.is_armed() != two.is_armed());
+            [&one, &two].into_iter().for_each(Bell::disarm);
+            rings[1].ring();
+            assert_eq!(nix::poll::poll(&mut polled, 0u16), Ok(0), "it sleeps no more");
+        }
     }
 }

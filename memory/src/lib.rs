@@ -24,6 +24,8 @@ mod span;
 pub mod sync;
 #[cfg(not(loom))]
 mod ticks;
+#[cfg(not(loom))]
+mod waker;
 
 #[cfg(not(loom))]
 pub use areas::{SharedBuffer, SharedMemory};
@@ -40,3 +42,5 @@ pub use packets::{Arrival, Inbox, Outbox, Row};
 pub use span::{Plain, Span, SpanMut};
 #[cfg(not(loom))]
 pub use ticks::{duration, ticks};
+#[cfg(not(loom))]
+pub use waker::Waker;

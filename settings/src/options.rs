@@ -29,7 +29,7 @@ pub const SLOT_BYTES_MAX: usize = 512 << 10;
 /// The shortest slot, in bytes.
 pub const SLOT_BYTES_MIN: usize = 16 << 10;
 /// Changes with every change of what travels between ranks.
-pub const WIRE_VERSION: u32 = 11;
+pub const WIRE_VERSION: u32 = 12;
 /// Changes with every change of what the planner chooses for the same call.
 pub const PLANNER_VERSION: u32 = 6;
 

@@ -41,7 +41,7 @@ pub(crate) struct Core {
     /// Operations in the engine's queue.
     queued: AtomicUsize,
     /// Whether what is queued waits for links that move nothing unless asked to.
-    waits_for_links: AtomicBool,
+    is_woken: AtomicBool,
     /// What ends that.
     readiness: Arc<Readiness>,
     /// How often this rank's program has aborted it.
@@ -107,7 +107,7 @@ impl Core {
             in_call: AtomicBool::new(false),
             waiters: AtomicU32::new(0),
             queued: AtomicUsize::new(0),
-            waits_for_links: AtomicBool::new(false),
+            is_woken: AtomicBool::new(false),
             aborts: AtomicU64::new(0),
             policy,
         })
@@ -209,6 +209,17 @@ impl Core {
     #[cfg(test)]
     pub(crate) fn policy(&self) -> Policy {
         self.policy
+    }
+
+    #[cfg(test)]
+    pub(crate) fn readiness(&self) -> &Readiness {
+        &self.readiness
+    }
+
+    /// Other ways to the ranks, before the first call.
+    #[cfg(test)]
+    pub(crate) fn reroute(&self, routes: Box<dyn crate::engine::routes::Routes>) {
+        self.engine.try_acquire().expect("it is idle").links.reroute(routes);
     }
 
     /// A waiter for whoever drives this communicator.
@@ -383,22 +394,26 @@ impl Core {
     fn advance_or_pause(&self, waiter: &mut Waiter) {
         let turn = self.engine.try_acquire().map(|mut engine| {
             let progress = self.advance_queue(&mut engine);
-            (progress, engine.looks_are_calls())
+            (progress, engine.is_woken())
         });
         match turn {
             Some((Progress::Moved, _)) => waiter.moved(),
-            Some((_, true)) => _ = waiter.pause_between_calls(|limit| _ = self.readiness.sleep(limit)),
+            Some((Progress::Blocked, true)) => _ = waiter.pause_between_calls(|limit| self.sleep(limit)),
             _ => _ = waiter.pause(),
+        }
+    }
+
+    /// Sleeps while the first queued operation is blocked, without the engine.
+    fn sleep(&self, limit: Duration) {
+        let is_prepared = self.engine.try_acquire().is_none_or(|mut engine| engine.prepare_sleep());
+        if is_prepared {
+            self.readiness.sleep(limit);
         }
     }
 
     pub(super) fn advance_queue(&self, engine: &mut Engine) -> Progress {
         let progress = engine.advance_queue();
-        let waits_for_links = progress == Progress::Blocked && engine.looks_are_calls();
-        if waits_for_links {
-            engine.watch_room();
-        }
-        self.waits_for_links.store(waits_for_links, Ordering::Relaxed);
+        self.is_woken.store(progress == Progress::Blocked && engine.is_woken(), Ordering::Relaxed);
         self.queued.store(engine.queued(), Ordering::Relaxed);
         progress
     }
@@ -549,8 +564,14 @@ impl Unattended for Core {
     fn wake(&self) -> Option<BorrowedFd<'_>> {
         // Another thread is at it: it takes what comes.
         let is_busy = self.waiters.load(Ordering::Relaxed) != 0 || self.in_call.load(Ordering::Relaxed);
-        let waits = !is_busy && self.waits_for_links.load(Ordering::Relaxed);
-        self.readiness.descriptor().filter(|_| waits)
+        if is_busy || !self.is_woken.load(Ordering::Relaxed) {
+            return None;
+        }
+        if self.engine.try_acquire().is_some_and(|mut engine| !engine.prepare_sleep()) {
+            // The look that has to follow.
+            self.readiness.wake();
+        }
+        self.readiness.descriptor()
     }
 
     fn advance(&self) -> Advance {
@@ -561,6 +582,7 @@ impl Unattended for Core {
             return Advance::Blocked;
         }
         let Some(mut engine) = self.engine.try_acquire() else { return Advance::Blocked };
+        self.readiness.clear();
         // A defect must not take the control thread with it: it answers for other communicators too.
         let turn = catch_unwind(AssertUnwindSafe(|| self.advance_queue(&mut engine)));
         let progress = turn.unwrap_or_else(|_| {

@@ -4,3 +4,4 @@ mod calls;
 mod leaving;
 mod placement;
 mod records;
+mod waiting;

@@ -11,11 +11,8 @@ use super::{ROWS, payloads};
 pub(crate) const PAYLOADS: [usize; ROWS] = payloads(16 << 10);
 pub(crate) const SLOTS: [usize; ROWS] = [16, 8, 64];
 
-/// Bytes of each side's slots, and of its bell.
-pub(crate) const MAILBOX_BYTES: usize = SLOTS_BYTES + Row::bytes(1, Row::LINE_PAYLOAD_BYTES);
-
-/// Bytes of the slots of all rows.
-pub(crate) const SLOTS_BYTES: usize = {
+/// Bytes of each side's slots, of all rows.
+pub(crate) const MAILBOX_BYTES: usize = {
     let (mut row, mut bytes) = (0, 0);
     while row < ROWS {
         bytes += Row::bytes(SLOTS[row], PAYLOADS[row]);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use consort_memory::Bell;
 use consort_transports::{
     Address, Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, MemoryLender, PeerState,
     TransportError,
@@ -49,6 +50,16 @@ pub(crate) struct Wanted {
     pub(crate) sends: bool,
 }
 
+/// What ends the sleep of a blocked operation; the later ones include the earlier.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub(crate) enum WokenBy {
+    Sockets,
+    Doorbells,
+    /// Nothing but its limit, for some of what it waits for.
+    #[default]
+    Limit,
+}
+
 /// All connections of a communicator.
 pub struct Links {
     index: HashMap<Key, usize>,
@@ -61,6 +72,8 @@ pub struct Links {
     looks: u32,
     /// Whether nothing came in the last sleep, on the links that it was on.
     slept_through: bool,
+    /// The doorbells of the links whose peers store, and the ranks there.
+    bells: Vec<(Rank, Bell)>,
     /// Short messages, by the other rank.
     letters: Vec<Option<Box<Letters>>>,
 }
@@ -129,6 +142,7 @@ impl Links {
             readiness: Arc::default(),
             looks: 0,
             slept_through: false,
+            bells: Vec::new(),
             letters: Vec::new(),
         }
     }
@@ -142,6 +156,11 @@ impl Links {
             links.slots.push(Slot { key, mailbox_bytes: 0, state: State::Up(Up::new(connection)) });
         }
         links
+    }
+
+    #[cfg(test)]
+    pub(crate) fn reroute(&mut self, routes: Box<dyn Routes>) {
+        self.routes = routes;
     }
 
     /// As [`Routes::memory`].
@@ -161,6 +180,7 @@ impl Links {
         self.index.clear();
         self.slots.clear();
         self.messages.clear();
+        self.bells.clear();
         self.letters.clear();
     }
 
@@ -170,9 +190,16 @@ impl Links {
         self.letters.get_mut(rank as usize)?.as_deref_mut()
     }
 
-    /// Wakes whoever sleeps while it waits for a message.
-    pub(crate) fn ring(&self) {
-        self.letters.iter().flatten().for_each(|letters| letters.bell().ring());
+    /// The doorbells of all links that have one.
+    pub(crate) fn bells(&self) -> impl Iterator<Item = &Bell> {
+        self.bells.iter().map(|(_, bell)| bell)
+    }
+
+    /// A doorbell of the links to a rank: of their messages, if they have exchanged any.
+    pub(crate) fn bell(&self, rank: Rank) -> Option<&Bell> {
+        let letters =
+            self.letters.get(rank as usize).and_then(|letters| letters.as_deref()).map(Letters::bell);
+        letters.or_else(|| self.bells.iter().find_map(|(peer, bell)| (*peer == rank).then_some(bell)))
     }
 
     /// Makes sure that there is at least half a connection to each; returns their numbers.
@@ -253,6 +280,7 @@ impl Links {
                             self.letters.resize_with(self.letters.len().max(at + 1), || None);
                             self.letters[at] = Some(Box::new(letters));
                         }
+                        self.bells.extend(connection.bell().map(|bell| (rank, bell)));
                         if connection.capabilities().needs_progress {
                             self.messages.push(*number);
                             let wake = connection.wake();
@@ -421,7 +449,7 @@ impl Links {
         &self.readiness
     }
 
-    /// Makes ready for a sleep: room to send wakes where something is to be sent.
+    /// Room to send wakes where something is to be sent.
     pub(crate) fn watch_room(&mut self, wanted: &[Wanted]) {
         let Links { messages, slots, readiness, .. } = self;
         for number in messages {
@@ -436,9 +464,8 @@ impl Links {
         }
     }
 
-    /// Sleeps until something can be done on some link, but not longer than `limit`.
-    pub(crate) fn sleep(&mut self, wanted: &[Wanted], limit: Duration) {
-        self.watch_room(wanted);
+    /// Sleeps until something can be done on some link or a doorbell at the waker rings, but not longer than `limit`.
+    pub(crate) fn sleep(&mut self, limit: Duration) {
         self.slept_through = !self.readiness.sleep(limit);
     }
 

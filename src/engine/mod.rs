@@ -47,7 +47,7 @@ use consort_control::membership::group::Group;
 use consort_settings::options::Settings;
 use consort_types::call::{Call, Kind};
 use consort_types::error::{Error, Result};
-use links::{Links, Wanted};
+use links::{Links, Wanted, WokenBy};
 use packets::Packets;
 use routes::Routes;
 use store_tuner::StoreTuner;
@@ -83,9 +83,9 @@ pub struct Engine {
     /// The task of the call that somebody waits for, kept so that its tables are reused.
     foreground: Option<Box<Task>>,
     queue: VecDeque<Queued>,
-    /// The links that the task of the last turn is blocked on, and whether by nothing else.
+    /// The links that the task of the last turn is blocked on, and what wakes it, where some link needs progress.
     wanted: Vec<Wanted>,
-    wants_links_alone: bool,
+    woken_by: WokenBy,
 }
 
 /// An operation that was started and is not finished.
@@ -193,7 +193,7 @@ impl Engine {
             foreground: None,
             queue: VecDeque::new(),
             wanted: Vec::new(),
-            wants_links_alone: false,
+            woken_by: WokenBy::default(),
         }
     }
 
@@ -292,7 +292,7 @@ impl Engine {
     /// Moves what is under way on links that need help. Whether what the task is blocked on may have come.
     fn progress(&mut self, task: &Task) -> std::result::Result<bool, Broken> {
         self.wanted.clear();
-        self.wants_links_alone = task.wants(&self.links, &mut self.wanted);
+        self.woken_by = task.wants(&self.links, &mut self.wanted);
         self.links.progress_for(&self.wanted)
     }
 
@@ -305,23 +305,31 @@ impl Engine {
     fn bell(&mut self, task: &Task) -> Option<&Bell> {
         let peer = task.blocked(&self.links).first()?.peer;
         let is_message = task.request().is_some_and(|request| request.call.kind.is_message());
-        if is_message && let Some(letters) = self.links.letters(peer) {
-            return Some(letters.bell());
-        }
-        self.packets.board()?.bell(peer)
+        let of_board =
+            if is_message { None } else { self.packets.board().and_then(|board| board.bell(peer)) };
+        of_board.or_else(|| self.links.bell(peer))
+    }
+
+    /// All doorbells of this rank.
+    fn bells(&self) -> impl Iterator<Item = &Bell> {
+        self.links.bells().chain(self.packets.bells())
     }
 
     /// Sleeps while a task is blocked, but not longer than `limit`; or returns at once and is to be called again if
     /// nothing has moved until then.
     pub(crate) fn sleep(&mut self, task: &Task, limit: Duration) {
-        if !self.wanted.is_empty() {
+        if self.links.needs_progress() {
             // Peers may wait for deferred credits; they are sent after a first short sleep.
             if limit > NAP_MIN {
                 self.links.flush_credits();
             }
-            // What comes another way ends no such sleep.
-            let limit = if self.wants_links_alone { limit * BELL_NAPS } else { limit };
-            return self.links.sleep(&self.wanted, limit);
+            if self.prepare_sleep() {
+                // What wakes nothing is looked at after a short sleep.
+                let naps = if self.woken_by == WokenBy::Limit { 1 } else { BELL_NAPS };
+                self.links.sleep(limit * naps);
+                self.bells().for_each(Bell::disarm);
+            }
+            return;
         }
         match self.bell(task) {
             Some(bell) if !bell.is_armed() => bell.arm(),
@@ -330,9 +338,27 @@ impl Engine {
         }
     }
 
-    /// Makes ready for a sleep, on [`Links::readiness`], of a thread that does not own the engine then.
-    pub(crate) fn watch_room(&mut self) {
+    /// Makes ready for a sleep on [`Links::readiness`], of whatever thread: all that wakes ends it. Whether the task may sleep now;
+    /// if not, it is to look once more, as what came before the doorbells were armed has rung none.
+    pub(crate) fn prepare_sleep(&mut self) -> bool {
         self.links.watch_room(&self.wanted);
+        if self.woken_by != WokenBy::Doorbells {
+            return true;
+        }
+        let Some(waker) = self.links.readiness().waker() else {
+            self.woken_by = WokenBy::Limit;
+            return true;
+        };
+        let is_armed = self.bells().all(|bell| bell.is_armed_at(waker));
+        if !is_armed {
+            Bell::arm_at(self.bells(), waker);
+        }
+        is_armed
+    }
+
+    /// Whether [`Links::readiness`] wakes the blocked task of the last turn.
+    pub(crate) fn is_woken(&self) -> bool {
+        self.links.needs_progress() && (self.looks_are_calls() || self.woken_by == WokenBy::Doorbells)
     }
 
     /// The same while the first queued operation is blocked.
@@ -350,10 +376,7 @@ impl Engine {
     pub(crate) fn ring(&mut self) {
         // Between what was sent and what is looked at.
         access_epoch::fence();
-        self.links.ring();
-        if let Some(board) = self.packets.board() {
-            board.ring();
-        }
+        self.bells().for_each(Bell::ring);
     }
 
     /// Whether some queued operation is in a stream.
@@ -409,6 +432,9 @@ impl Engine {
             // The buffers go back before the ticket says so.
             give_back(task, memory);
             ticket.finish(result);
+        }
+        if moved {
+            self.ring();
         }
         Progress::Done
     }

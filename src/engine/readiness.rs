@@ -1,19 +1,22 @@
-//! What wakes a rank whose peers send messages: one set of descriptors a communicator, which its connections give.
+//! What wakes a rank whose peers send messages: one set of descriptors a communicator, which its connections give, with the waker
+//! at which its doorbells are armed.
 //!
 //! ```text
 //!  connection up, with a descriptor ──► watched: readable ◄── has to send / has sent ──► watched: readable or writable
 //!                                          └── closed, by either side ──► forgotten
+//!  waker: made for the first sleep on sockets and doorbells ──► watched ──► rung ──► cleared after the sleep, before a look
 //! ```
 //!
 //! Invariant: whatever moves nothing by itself and has a descriptor is in the set from its making to its end, so a sleeper
 //! needs no list of what it waits for, and one that does not own the engine can sleep too. Doorbells in shared memory
-//! ([`consort_memory::Bell`]) are futexes, which no descriptor stands for: a rank that waits for both looks at them between
-//! short sleeps here. Absent: which connections these are; completion queues, whose channels have descriptors too.
+//! ([`consort_memory::Bell`]) ring the waker while a rank sleeps here. A rank that has no sockets sleeps on a doorbell's futex, and not
+//! here. Absent: which connections these are; completion queues, whose channels have descriptors too.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use consort_memory::Waker;
 use consort_transports::Connection;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
@@ -24,6 +27,21 @@ use nix::sys::time::TimeSpec;
 pub(crate) struct Readiness {
     /// Made with the first connection that has one.
     set: OnceLock<Option<Epoll>>,
+    waker: OnceLock<Option<Waker>>,
+    #[cfg(test)]
+    counts: [std::sync::atomic::AtomicUsize; 3],
+}
+
+/// What tests count.
+#[cfg(test)]
+#[derive(Clone, Copy)]
+pub(crate) enum Count {
+    /// Sleeps that were begun.
+    Slept,
+    /// Looks behind rings.
+    Rung,
+    /// Rings of this rank's own.
+    Woken,
 }
 
 fn events(sends: bool) -> EpollEvent {
@@ -57,20 +75,62 @@ impl Readiness {
         }
     }
 
-    /// Becomes readable when some connection is ready.
+    /// Where doorbells are armed during a sleep here; none where the system has no descriptor for it.
+    pub(crate) fn waker(&self) -> Option<&Waker> {
+        let make = || {
+            let waker = Waker::new().ok()?;
+            self.set()?.add(&waker, events(false)).ok()?;
+            Some(waker)
+        };
+        self.waker.get_or_init(make).as_ref()
+    }
+
+    /// Ends a sleep from another thread, or the next one.
+    pub(crate) fn wake(&self) {
+        self.waker.get().into_iter().flatten().for_each(|waker| Waker::ring(waker.name()));
+        #[cfg(test)]
+        self.note(Count::Woken);
+    }
+
+    /// Takes what has rung, before what it is about is looked at.
+    pub(crate) fn clear(&self) {
+        let _is_rung = self.waker.get().into_iter().flatten().any(Waker::clear);
+        #[cfg(test)]
+        _is_rung.then(|| self.note(Count::Rung));
+    }
+
+    /// Becomes readable when some connection is ready or a doorbell has rung.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.set().map(|set| set.0.as_fd())
     }
 
-    /// Sleeps until some connection is ready, but not longer than `limit`. Whether one is. From any thread.
+    /// Sleeps until some connection is ready or a doorbell at the waker rings, but not longer than `limit`. Whether one did. From any
+    /// thread.
     pub(crate) fn sleep(&self, limit: Duration) -> bool {
         let Some(descriptor) = self.descriptor() else {
             std::thread::sleep(limit);
             return false;
         };
+        #[cfg(test)]
+        self.note(Count::Slept);
         let mut polled = [PollFd::new(descriptor, PollFlags::POLLIN)];
         // An error is a sleep that ended early.
-        ppoll(&mut polled, Some(TimeSpec::from_duration(limit)), None) != Ok(0)
+        let is_ready = ppoll(&mut polled, Some(TimeSpec::from_duration(limit)), None) != Ok(0);
+        if is_ready {
+            self.clear();
+        }
+        is_ready
+    }
+}
+
+#[cfg(test)]
+impl Readiness {
+    fn note(&self, count: Count) {
+        self.counts[count as usize].fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+    }
+
+    pub(crate) fn count(&self, count: Count) -> usize {
+        self.counts[count as usize].load(std::sync::atomic::Ordering::SeqCst)
     }
 }
 

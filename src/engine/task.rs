@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::executor::Progress;
-use super::links::{Links, Overdue, Wanted};
+use super::links::{Links, Overdue, Wanted, WokenBy};
 use super::packets::Packets;
 use super::part::Part;
 use super::trouble::{self, Ending, Trouble, Watch};
@@ -278,11 +278,10 @@ impl Task {
         all
     }
 
-    /// Adds the links that it waits for and that move nothing unless asked to. Whether it waits for nothing else.
-    pub(crate) fn wants(&self, links: &Links, all: &mut Vec<Wanted>) -> bool {
-        let mut only = true;
-        self.parts[..self.count].iter().for_each(|part| only &= part.wants(links, all));
-        only
+    /// Adds the links that it waits for and that move nothing unless asked to. What wakes it.
+    pub(crate) fn wants(&self, links: &Links, all: &mut Vec<Wanted>) -> WokenBy {
+        let wants = self.parts[..self.count].iter().map(|part| part.wants(links, all));
+        wants.fold(WokenBy::Sockets, WokenBy::max)
     }
 
     /// The calls in which it waits for a peer of which everything that it sent has been looked at.

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::task::Poll;
 
-use consort_memory::{Counter, ForkStamp, Row, Span, SpanMut};
+use consort_memory::{Bell, Counter, ForkStamp, Row, Span, SpanMut};
 
 use crate::segment::Segment;
 use crate::{Capabilities, Connection, CounterKind, PeerState, RemoteRegion, TransportError};
@@ -90,6 +90,10 @@ impl Connection for MappedConnection {
         let end = offset.checked_add(Row::bytes(slots, payload_bytes))?;
         let fits = both.iter().all(|segment| end <= segment.mailbox_bytes());
         fits.then(|| both.map(|segment| segment.row(offset, slots, payload_bytes)))
+    }
+
+    fn bell(&self) -> Option<Bell> {
+        Some(Bell::new([&self.own.segment, &self.peer].map(Segment::bell)))
     }
 
     #[inline]

@@ -37,9 +37,11 @@ const HEADER_BYTES: usize = NONCE_OFFSET + NONCE_BYTES;
 const CLOSED_OFFSET: usize = 64;
 const READY_OFFSET: usize = 128;
 const CREDIT_OFFSET: usize = 192;
+/// The line on which the owner sleeps.
+const BELL_OFFSET: usize = 256;
 const MAILBOX_OFFSET: usize = 4096;
 
-/// One side's memory: a header, three counters and the mailbox that the other side fills.
+/// One side's memory: a header, three counters, a doorbell and the mailbox that the other side fills.
 #[derive(Debug)]
 pub(crate) struct Segment {
     mapping: Arc<Mapping>,
@@ -106,6 +108,11 @@ impl Segment {
     /// If they are not inside it.
     pub(crate) fn row(&self, offset: usize, slots: usize, payload_bytes: usize) -> Row {
         Row::in_mapping(Arc::clone(&self.mapping), MAILBOX_OFFSET + offset, slots, payload_bytes)
+    }
+
+    /// Where its owner sleeps.
+    pub(crate) fn bell(&self) -> Row {
+        Row::in_mapping(Arc::clone(&self.mapping), BELL_OFFSET, 1, Row::LINE_PAYLOAD_BYTES)
     }
 
     #[inline]

@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::Poll;
 
-use consort_memory::{Counter, Row, Span, SpanMut};
+use consort_memory::{Bell, Counter, Row, Span, SpanMut};
 
 use crate::TransportError;
 
@@ -250,9 +250,15 @@ pub trait Connection: Send {
     fn progress(&mut self) -> Result<PeerState, TransportError>;
 
     /// A descriptor that becomes readable when [`Connection::progress`] has something to take in, for a waiter
-    /// that goes to sleep. None for mapped connections: there the peer's store tells nobody. A `Pending` put or
+    /// that goes to sleep. None for mapped connections, which have a [`Connection::bell`]. A `Pending` put or
     /// signal waits for the same descriptor to become writable.
     fn wake(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// The doorbells of both sides, where the peer's stores move everything ([`Capabilities::load_store`]): a waiter sleeps on
+    /// its own, and who has stored rings the other.
+    fn bell(&self) -> Option<Bell> {
         None
     }
 }

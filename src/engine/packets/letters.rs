@@ -6,10 +6,10 @@
 //! many pieces it has taken; nothing else is sent back. Absent: waiting.
 
 use consort_kernels::{Target, copy};
-use consort_memory::{Arrival, Bell, Counter, Inbox, Outbox, Row, Span, SpanMut};
+use consort_memory::{Arrival, Bell, Counter, Inbox, Outbox, Span, SpanMut};
 use consort_transports::{Connection, CounterKind};
 
-use crate::eager::point_to_point::{PAYLOADS, SLOTS, SLOTS_BYTES};
+use crate::eager::point_to_point::{PAYLOADS, SLOTS};
 use crate::eager::{LONG, ROWS, row_of};
 use crate::engine::store_tuner::{Pace, PieceTuner, output_store};
 use crate::engine::{Buffers, Progress};
@@ -52,7 +52,7 @@ impl Letters {
         Some(Letters {
             out,
             inboxes,
-            bell: Bell::new(connection.rows(SLOTS_BYTES, 1, Row::LINE_PAYLOAD_BYTES)?),
+            bell: connection.bell()?,
             tuner: PieceTuner::default(),
             sent: 0,
             seen: 0,

@@ -55,17 +55,12 @@ fn slots(ranks: u32) -> [usize; ROWS] {
     [16, 8, 1 << long.ilog2()]
 }
 
-/// Where in a mailbox a rank takes back what it let another one touch, of one slot, as it is never taken back twice, and
-/// where its bell is; and the bytes of a mailbox.
-fn layout(ranks: u32) -> [usize; 3] {
+/// The bytes of a mailbox: its rows, and behind them where a rank takes back what it let another one touch, of one slot, as it
+/// is never taken back twice.
+pub(super) fn mailbox_bytes(ranks: u32) -> usize {
     let rows = slots(ranks).into_iter().zip(PAYLOADS);
     let messages: usize = rows.map(|(slots, payload_bytes)| Row::bytes(slots, payload_bytes)).sum();
-    [0, 1, 2].map(|lines| messages + lines * Row::bytes(1, Row::LINE_PAYLOAD_BYTES))
-}
-
-/// The bytes of a mailbox.
-pub(super) fn mailbox_bytes(ranks: u32) -> usize {
-    layout(ranks)[2]
+    messages + Row::bytes(1, Row::LINE_PAYLOAD_BYTES)
 }
 
 /// What a rank says that has none: the name of no transport.
@@ -172,6 +167,12 @@ impl Packets {
             Packets::Up(board) => Some(board),
             _ => None,
         }
+    }
+
+    /// The doorbells of its ranks.
+    pub(crate) fn bells(&self) -> impl Iterator<Item = &Bell> {
+        let peers = if let Packets::Up(board) = self { &board.peers[..] } else { &[] };
+        peers.iter().flatten().map(|peer| &peer.bell)
     }
 
     /// The board, for an operation that runs over it.
@@ -288,7 +289,7 @@ impl Board {
         self.peers.get(rank as usize)?.as_ref().map(|peer| &peer.bell)
     }
 
-    /// Wakes whoever sleeps.
+    /// Wakes the ranks that sleep.
     #[inline]
     pub(crate) fn ring(&self) {
         self.peers.iter().flatten().for_each(|peer| peer.bell.ring());
@@ -335,10 +336,9 @@ impl Peer {
         let what = "its mailbox for messages is not as long as agreed";
         let wrong = || TransportError::Protocol { transport: connection.transport(), what };
         let (out, inboxes) = rows(connection, slots(ranks), PAYLOADS).ok_or_else(wrong)?;
-        let [epoch_at, bell_at, _] = layout(ranks);
-        let line = |at: usize| connection.rows(at, 1, Row::LINE_PAYLOAD_BYTES).ok_or_else(wrong);
-        let [own, theirs] = line(epoch_at)?;
-        let bell = Bell::new(line(bell_at)?);
+        let epoch_at = mailbox_bytes(ranks) - Row::bytes(1, Row::LINE_PAYLOAD_BYTES);
+        let [own, theirs] = connection.rows(epoch_at, 1, Row::LINE_PAYLOAD_BYTES).ok_or_else(wrong)?;
+        let bell = connection.bell().ok_or_else(wrong)?;
         let peer_credit = connection.peer_counter(CounterKind::Credit).ok_or_else(wrong)?.clone();
         let there = connection.peer_counter(CounterKind::Ready).ok_or_else(wrong)?.clone();
         let here = connection.counter(CounterKind::Ready).clone();

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::super::executor::Blockage;
-use super::super::links::{Links, Wanted};
+use super::super::links::{Links, Wanted, WokenBy};
 use super::super::task::Blocked;
 use super::local::{Exchanging, Letter, Mapped};
 use super::planned::Running;
@@ -75,14 +75,24 @@ impl Part {
         });
     }
 
-    /// Adds the links that it waits for and that move nothing unless asked to. Whether it waits for nothing else.
-    pub(in crate::engine) fn wants(&self, links: &Links, all: &mut Vec<Wanted>) -> bool {
-        let mut only = matches!(self.phase, Phase::Run(_) | Phase::Done);
-        self.waits(links, |waits| match waits {
-            Waits::Link { link, sends, .. } if links.is_asked(link) => all.push(Wanted { link, sends }),
-            _ => only = false,
+    /// Adds the links that it waits for and that move nothing unless asked to. What wakes it.
+    pub(in crate::engine) fn wants(&self, links: &Links, all: &mut Vec<Wanted>) -> WokenBy {
+        let mut of_links = None;
+        self.waits(links, |waits| {
+            let Waits::Link { link, sends, .. } = waits else { return };
+            let is_asked = links.is_asked(link);
+            if is_asked {
+                all.push(Wanted { link, sends });
+            }
+            let by = if is_asked { WokenBy::Sockets } else { WokenBy::Doorbells };
+            of_links = of_links.max(Some(by));
         });
-        only
+        match &self.phase {
+            Phase::Done => WokenBy::Sockets,
+            Phase::Exchange(_) | Phase::Letter(_) | Phase::Mapped(_) => WokenBy::Doorbells,
+            Phase::Run(_) => of_links.unwrap_or(WokenBy::Limit),
+            Phase::Meet(_) | Phase::Find | Phase::Link(_) => WokenBy::Limit,
+        }
     }
 
     /// Where it does not go on: which record, what it waits for, what has travelled.

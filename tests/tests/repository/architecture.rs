@@ -159,6 +159,7 @@ const FLOORS: [(&str, &[&str]); 13] = [
             "access_epoch",
             "maps",
             "areas",
+            "waker",
             "bell",
             "fork",
             "held",

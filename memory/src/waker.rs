@@ -1,0 +1,108 @@
+//! How a thread that sleeps on descriptors is woken from memory: a socket whose name fits into a word.
+//!
+//! A sleeper on sockets cannot wait for a futex as well. It writes the name of its waker into its [doorbells](crate::Bell)
+//! instead, and a peer that rings one sends an empty datagram there.
+//!
+//! Invariant: ringing never blocks and keeps no descriptor. A name reaches nothing but a waker, whatever the word says, in the
+//! abstract namespace of the network namespace, where processes that share memory are. A waker that is gone, alone or with its
+//! process, is rung in vain; one that was rung stays readable until it is cleared. Another user of the host who reads a name
+//! can end sleeps early, and nothing else. Absent: what a sleeper looks at.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// Becomes readable when it is rung.
+#[derive(Debug)]
+pub struct Waker {
+    socket: UnixDatagram,
+    name: u64,
+}
+
+/// The smallest name; words below it mean something else to a doorbell.
+pub(crate) const NAME_MIN: u64 = 1 << 32;
+const ATTEMPTS_MAX: u32 = 8;
+
+fn address(name: u64) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("consort-waker-{name:016x}"))
+}
+
+impl Waker {
+    /// A waker with a name of its own.
+    ///
+    /// # Errors
+    /// The system's, when it has no descriptor left.
+    pub fn new() -> io::Result<Self> {
+        let mut attempts = 0;
+        let (socket, name) = loop {
+            // A parent and its forked child draw the same numbers, one after the other.
+            let name = RandomState::new().hash_one(()) | NAME_MIN;
+            match UnixDatagram::bind_addr(&address(name)?) {
+                Ok(socket) => break (socket, name),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && attempts < ATTEMPTS_MAX => {
+                    attempts += 1
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        socket.set_nonblocking(true)?;
+        Ok(Self { socket, name })
+    }
+
+    /// What it is rung by.
+    pub fn name(&self) -> u64 {
+        self.name
+    }
+
+    /// Rings the waker of this name. From any process of the network namespace.
+    pub fn ring(name: u64) {
+        let ring = || {
+            let socket = UnixDatagram::unbound()?;
+            socket.set_nonblocking(true)?;
+            socket.send_to_addr(&[], &address(name)?)
+        };
+        // A full queue is readable. Whoever is gone does not sleep; a ring that the system has no descriptor for is one that is
+        // missed, which the sleeper's own limit makes up for.
+        let _ = ring();
+    }
+
+    /// Takes the rings so far. Whether there were any; what they are about is to be looked at afterwards.
+    pub fn clear(&self) -> bool {
+        let mut is_rung = false;
+        while self.socket.recv(&mut []).is_ok() {
+            is_rung = true;
+        }
+        is_rung
+    }
+}
+
+impl AsFd for Waker {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+    fn is_rung(waker: &Waker) -> bool {
+        poll(&mut [PollFd::new(waker.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) == Ok(1)
+    }
+
+    #[test]
+    fn a_ring_stays_until_it_is_cleared() {
+        let [waker, other] = [(); 2].map(|()| Waker::new().expect("a socket"));
+        assert!(!is_rung(&waker) && waker.name() != other.name());
+        // More rings than a queue holds: none of them waits.
+        (0..10_000).for_each(|_| Waker::ring(waker.name()));
+        assert!(is_rung(&waker) && !is_rung(&other));
+        assert!(waker.clear() && !is_rung(&waker) && !waker.clear());
+        let gone = other.name();
+        drop(other);
+        Waker::ring(gone);
+    }
+}
