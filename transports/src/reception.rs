@@ -1,10 +1,11 @@
 //! A listener and the callers who have not said yet what they want.
 //!
-//! Invariant: serving never blocks, and strangers cost a bounded amount: at most [`CLIENTS_MAX`] wait (the oldest
-//! goes when another comes), each for at most [`PATIENCE`], each having sent at most one request. Absent: what a
-//! request means.
+//! Invariant: serving never blocks, and strangers cost a bounded amount: at most [`CLIENTS_MAX`] wait, each for at most
+//! [`PATIENCE`], each having sent at most one request. When another comes, the oldest of the address that most of them call from
+//! goes, so a crowd from one address pushes out its own. Absent: what a request means.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
-use nix::sys::socket::{MsgFlags, SockFlag, accept4, recv};
+use nix::sys::socket::{MsgFlags, SockFlag, SockaddrStorage, accept4, getpeername, recv};
 use nix::sys::stat::Mode;
 
 use crate::TransportError;
@@ -40,6 +41,8 @@ pub(crate) struct Reception {
 #[derive(Debug)]
 struct Client {
     socket: OwnedFd,
+    /// None of a Unix socket: of this host.
+    from: Option<IpAddr>,
     request: Vec<u8>,
     since: Instant,
 }
@@ -77,12 +80,16 @@ impl Reception {
                 continue;
             }
             if self.clients.len() == CLIENTS_MAX {
-                tracing::debug!(transport = self.transport, "turned the oldest caller away: too many wait");
-                self.turn_away(0);
+                tracing::debug!(
+                    transport = self.transport,
+                    "turned the oldest of a crowd away: too many wait"
+                );
+                self.turn_away(self.oldest_of_crowd());
             }
             if watch(&self.epoll, &socket).is_ok() {
                 let request = Vec::with_capacity(self.request_bytes);
-                self.clients.push_back(Client { socket, request, since: Instant::now() });
+                let from = address_of(&socket);
+                self.clients.push_back(Client { socket, from, request, since: Instant::now() });
             }
         }
         let mut index = 0;
@@ -105,6 +112,14 @@ impl Reception {
                 }
             }
         }
+    }
+
+    /// The caller that has waited longest of those from the address that most call from.
+    fn oldest_of_crowd(&self) -> usize {
+        let mut crowds = HashMap::new();
+        self.clients.iter().for_each(|client| *crowds.entry(client.from).or_insert(0) += 1);
+        let most = crowds.values().max().copied();
+        self.clients.iter().position(|client| crowds.get(&client.from).copied() == most).unwrap_or(0)
     }
 
     fn turn_away(&mut self, index: usize) -> Option<Client> {
@@ -146,6 +161,13 @@ impl Reception {
 
 fn spare() -> Option<OwnedFd> {
     open("/dev/null", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).ok()
+}
+
+/// Where a caller calls from, but for the port.
+fn address_of(socket: &OwnedFd) -> Option<IpAddr> {
+    let peer: SockaddrStorage = getpeername(socket.as_raw_fd()).ok()?;
+    let v4 = peer.as_sockaddr_in().map(|peer| IpAddr::V4(peer.ip()));
+    v4.or_else(|| peer.as_sockaddr_in6().map(|peer| IpAddr::V6(peer.ip())))
 }
 
 fn watch(epoll: &Epoll, socket: &OwnedFd) -> Result<(), Errno> {

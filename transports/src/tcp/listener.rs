@@ -1,10 +1,11 @@
 //! The listening socket of a process at one of its addresses.
 //!
 //! Invariant: one listener serves any number of jobs; a caller says which job it means and proves that it knows that job's key,
-//! and is passed to the endpoint that it named. Who names no job of this listener is hung up on, without a word. Absent:
-//! what becomes of a caller ([`super::TcpConnecting`]).
+//! and is passed to the endpoint that it named. An answer is only for callers that have proved the key, so strangers do not learn which
+//! jobs are here: a caller of a job whose transports have gone hears so, by that job's key, which is kept for a while; a caller of any
+//! other job is hung up on, without a word. Absent: what becomes of a caller ([`super::TcpConnecting`]).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -27,11 +28,16 @@ pub struct Listener {
     lingering: Mutex<Lingering>,
 }
 
+/// Jobs that have gone and whose late callers hear so.
+const DISMISSED_MAX: usize = 64;
+
 #[derive(Debug)]
 pub(super) struct Desk {
     reception: Reception,
-    /// Keys of the jobs here, with how many transports have each.
+    /// Keys of the jobs here, with how many transports have each; none has those of `dismissed`.
     jobs: HashMap<JobName, (Key, usize)>,
+    /// The last that went, in order; one that came again may still be among them.
+    dismissed: VecDeque<JobName>,
     /// Endpoints whose connection is not there yet; with the caller, when it came before they asked for it.
     pub(super) expected: HashMap<Nonce, Expected>,
 }
@@ -68,7 +74,12 @@ impl Listener {
         listen(&listener, Backlog::MAXCONN).map_err(|error| system("listen", error))?;
         let reception = Reception::new(NAME, listener.into(), HELLO_BYTES)?;
         let service = reception.service()?;
-        let desk = Mutex::new(Desk { reception, jobs: HashMap::new(), expected: HashMap::new() });
+        let desk = Mutex::new(Desk {
+            reception,
+            jobs: HashMap::new(),
+            dismissed: VecDeque::new(),
+            expected: HashMap::new(),
+        });
         Ok(Self { here, service, desk, lingering: Mutex::default() })
     }
 
@@ -87,12 +98,18 @@ impl Listener {
 
     /// One transport of the job less.
     pub(super) fn dismiss(&self, key: &Key) {
-        let jobs = &mut self.desk().jobs;
-        if let Some((_, transports)) = jobs.get_mut(&key.job) {
-            *transports -= 1;
-            if *transports == 0 {
-                jobs.remove(&key.job);
-            }
+        let Desk { jobs, dismissed, .. } = &mut *self.desk();
+        let Some((_, transports)) = jobs.get_mut(&key.job) else { return };
+        *transports -= 1;
+        if *transports == 0 {
+            dismissed.retain(|job| *job != key.job);
+            dismissed.push_back(key.job);
+        }
+        if dismissed.len() > DISMISSED_MAX
+            && let Some(job) = dismissed.pop_front()
+            && jobs.get(&job).is_some_and(|(_, transports)| *transports == 0)
+        {
+            jobs.remove(&job);
         }
     }
 }
@@ -106,7 +123,7 @@ impl Service for Listener {
         self.lingering().tidy();
         // Whoever holds it is serving already, or is about to be done.
         let Ok(mut desk) = self.desk.try_lock() else { return };
-        let Desk { reception, jobs, expected } = &mut *desk;
+        let Desk { reception, jobs, expected, .. } = &mut *desk;
         reception.serve(
             |_| true,
             |socket, hello| {

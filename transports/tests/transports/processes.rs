@@ -2,7 +2,8 @@
 //! their process has, have one to themselves.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Child, ChildStdout, Stdio};
 use std::sync::Arc;
 use std::task::Poll;
@@ -13,6 +14,9 @@ use consort_transports::{
     Address, Connection, CounterKind, Endpoint, Layout, Listener, Loopback, PeerState, Shm, Tcp, Transport,
     TransportError,
 };
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, socket};
 
 use crate::child::{name_of, program_for, ran_alone};
 
@@ -333,8 +337,8 @@ fn a_connection_may_be_moved_between_threads() {
     sends::<dyn Endpoint>();
 }
 
-/// Jobs share a listener: each finds its own peers, a job that has gone is not there for who calls late, and a stranger is
-/// hung up on.
+/// Jobs share a listener: each finds its own peers, a late caller of a job that has gone hears so, and a caller of a job that was never
+/// here hears nothing.
 #[test]
 fn jobs_share_a_listener() {
     let listener = || Arc::new(Listener::new(Ipv4Addr::LOCALHOST.into()).expect("a listener"));
@@ -375,7 +379,42 @@ fn jobs_share_a_listener() {
         })
     };
     let error = outcome(&mut late);
+    assert!(matches!(error, TransportError::PeerClosed { .. }), "{error}");
+    // Its address says where the listener is, and another job's key does not open it.
+    let stranger = Tcp::new(near.clone(), [10; 32]).expect("tcp");
+    let stranger = stranger.endpoint(LAYOUT.calling(true)).expect("endpoint");
+    let error = outcome(&mut stranger.connect(&there).expect("connect"));
     assert!(matches!(error, TransportError::Unauthorised { .. }), "{error}");
     let error = outcome(&mut asked);
     assert!(matches!(error, TransportError::PeerClosed { .. }), "{error}");
+}
+
+/// A crowd of silent strangers from one address pushes out its own: a peer that is slow to speak stays, and another gets in.
+#[test]
+fn a_silent_crowd_pushes_out_its_own() {
+    let listener = |last| Arc::new(Listener::new(Ipv4Addr::new(127, 0, 0, last).into()).expect("a listener"));
+    let (near, far) = (listener(2), listener(3));
+    let side =
+        |at: &Arc<Listener>| -> Arc<dyn Transport> { Arc::new(Tcp::new(at.clone(), KEY).expect("tcp")) };
+    let sides = (side(&near), side(&far));
+    let probe = sides.1.endpoint(LAYOUT).expect("endpoint");
+    // As addresses are written: four bytes of IPv4, the port, and more.
+    let [a, b, c, d, low, high] = *probe.address().bytes.first_chunk().expect("an address");
+    let there = SocketAddrV4::new(Ipv4Addr::new(a, b, c, d), u16::from_le_bytes([low, high]));
+    let crowd = |count: usize| -> Vec<TcpStream> {
+        let stranger = |_| {
+            let stranger = TcpStream::connect(there).expect("a listener");
+            serve(&*sides.1);
+            stranger
+        };
+        (0..count).map(stranger).collect()
+    };
+    let _before = crowd(100);
+    let slow = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).expect("a socket");
+    bind(slow.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 2, 0)).expect("another address than the crowd's");
+    nix::sys::socket::connect(slow.as_raw_fd(), &SockaddrIn::from(there)).expect("a listener");
+    let _after = crowd(300);
+    let mut polled = [PollFd::new(slow.as_fd(), PollFlags::POLLIN)];
+    assert_eq!(poll(&mut polled, PollTimeout::ZERO), Ok(0), "the slow one was turned away");
+    connect(&sides, [64; 2]);
 }
