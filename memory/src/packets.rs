@@ -16,11 +16,10 @@ use std::sync::Arc;
 
 #[cfg(not(loom))]
 use crate::Mapping;
+use crate::span::LINE_BYTES;
 use crate::sync::{AtomicU64, Ordering};
 use crate::{Span, SpanMut};
 
-/// A cache line in bytes.
-const LINE_BYTES: usize = 64;
 /// The words of a line before its flag.
 const WORDS: usize = Row::LINE_PAYLOAD_BYTES / 8;
 
@@ -340,6 +339,18 @@ impl Inbox {
     #[inline]
     pub fn take(&mut self) {
         self.taken = self.taken.wrapping_add(1);
+    }
+
+    /// As [`Inbox::take`], and leaves the `bytes` bytes of the payload that were read as the other side writes them cheapest.
+    #[inline]
+    pub fn take_read(&mut self, bytes: usize) {
+        let next = self.taken.wrapping_add(1);
+        self.row.payload(next).slice(0, bytes).touch();
+        if self.row.payload_at != 0 {
+            // Relaxed: published with the news that the slot is empty. The first word is the writer's.
+            self.row.line(next).payload[1].store(0, Ordering::Relaxed);
+        }
+        self.take();
     }
 
     /// How many were taken, modulo 2^32.

@@ -11,6 +11,8 @@
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
+#[cfg(target_arch = "x86_64")]
+use std::sync::OnceLock;
 
 /// Plain old data: every bit pattern of the type's size is a value, and it has no padding.
 ///
@@ -165,6 +167,42 @@ impl<'a> SpanMut<'a> {
         // SAFETY: both ranges are valid for their lengths by construction; `copy` allows overlap.
         unsafe { std::ptr::copy(from.as_ptr(), self.start.as_ptr(), self.bytes) }
     }
+
+    /// Makes the lines of these bytes, which this core has just read, modified in its cache: stores into each line a byte that it
+    /// holds already. A store of another core to a modified line fetches the line with the right to write it; to a line that is
+    /// clean here it waits for that right on its own (ADR-2 has the figures). Does nothing where [`touch_pays`] says so.
+    #[inline]
+    pub fn touch(&self) {
+        if !touch_pays() {
+            return;
+        }
+        for at in (0..self.bytes).step_by(LINE_BYTES) {
+            // SAFETY: inside the span; volatile, as the compiler would drop a store of what is there.
+            unsafe {
+                let byte = self.start.as_ptr().add(at);
+                byte.write_volatile(byte.read_volatile());
+            }
+        }
+    }
+}
+
+/// A cache line in bytes.
+pub(crate) const LINE_BYTES: usize = 64;
+
+/// Whether [`SpanMut::touch`] makes the next store of another core cheaper: measured on AMD's processors, where the read of a
+/// modified line moves it together with the right to write it. On others the read may leave the line shared, and a touch
+/// would be one more transaction.
+fn touch_pays() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        static PAYS: OnceLock<bool> = OnceLock::new();
+        *PAYS.get_or_init(|| {
+            let vendor = std::arch::x86_64::__cpuid(0);
+            [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).concat() == b"AuthenticAMD"
+        })
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }
 
 /// Apart, so that what it says costs those nothing that stay inside.
@@ -187,5 +225,14 @@ mod tests {
         assert!(std::panic::catch_unwind(|| Span::of(&[0u8; 4]).slice(3, 2)).is_err());
         assert!(std::panic::catch_unwind(|| Span::of(&[0u8; 4]).slice(usize::MAX, 2)).is_err());
         assert_eq!(data, [4, 2, 3, 4]);
+    }
+
+    #[test]
+    fn a_touch_changes_nothing() {
+        let mut data: Vec<u8> = (0..=255).collect();
+        let before = data.clone();
+        let span = SpanMut::of(&mut data);
+        [(0, 0), (0, 1), (1, 64), (3, 65), (0, 256)].map(|(at, bytes)| span.slice(at, bytes).touch());
+        assert_eq!(data, before);
     }
 }

@@ -389,6 +389,9 @@ impl Io for RealIo<'_> {
                 each(sources, source, |from| self.reducer.fold(to, from, finish));
             },
         );
+        if self.staged == Store::Cached {
+            sources.iter().for_each(|piece| self.touch(*piece, bytes));
+        }
     }
 
     fn put(
@@ -438,6 +441,17 @@ impl<'a> RealIo<'a> {
                 self.links.up(link).connection.mailbox().read().slice(piece.offset, bytes)
             }
             _ => self.own(piece, bytes),
+        }
+    }
+
+    /// Leaves what was read of the own mailbox as the peer writes it cheapest, before the credit for it goes.
+    #[inline]
+    fn touch(&self, piece: Piece, bytes: usize) {
+        if let Memory::Mailbox(link) = self.bound.memory[piece.region as usize] {
+            let connection = &self.links.up(link).connection;
+            if connection.remote().mapped.is_some() {
+                connection.mailbox().slice(piece.offset, bytes).touch();
+            }
         }
     }
 

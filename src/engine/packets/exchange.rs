@@ -139,7 +139,7 @@ impl Direct {
         let theirs = peer.inboxes[of.row].payload().slice(0, of.bytes);
         let (left, right) = if leg.is_first { (theirs, own) } else { (own, theirs) };
         reducer.fold_two(buffers.output.slice(0, of.bytes), left, right);
-        peer.take(of.row, of.operation);
+        peer.take(of.row, of.bytes, of.operation);
     }
 
     /// Everything is here: folds it into the output, which may be the own contribution.
@@ -165,7 +165,7 @@ impl Direct {
         } else {
             reducer.fold_in_turn(&[Target { span: target, store: Store::Cached }], sources, true);
         }
-        peers.iter_mut().flatten().for_each(|peer| peer.take(of.row, of.operation));
+        peers.iter_mut().flatten().for_each(|peer| peer.take(of.row, of.bytes, of.operation));
     }
 }
 
@@ -222,7 +222,7 @@ impl Leg {
             let from = peer.inboxes[of.row].payload().slice(0, of.bytes);
             buffers.output.slice(block as usize * of.bytes, of.bytes).copy_from(from);
         }
-        peer.take(of.row, of.operation);
+        peer.take(of.row, of.bytes, of.operation);
     }
 }
 

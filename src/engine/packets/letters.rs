@@ -9,14 +9,19 @@ use consort_kernels::{Target, copy};
 use consort_memory::{Arrival, Bell, Counter, Inbox, Outbox, Span, SpanMut};
 use consort_transports::{Connection, CounterKind};
 
+use super::give_back;
 use crate::eager::point_to_point::{PAYLOADS, SLOTS};
 use crate::eager::{LONG, ROWS, row_of};
-use crate::engine::store_tuner::{Pace, PieceTuner, output_store};
+use crate::engine::store_tuner::{Pace, PieceTuner, output_store, word_of};
 use crate::engine::{Buffers, Progress};
 use consort_types::call::{Call, Kind};
 
 /// Messages up to this length go in pieces of half a slot, so that they overlap with themselves.
 const HALVES_BYTES_MAX: usize = 32 << 10;
+
+/// The slots of a longer message leave the second cache before they are written again, and are then as cheap to write as
+/// touched ones (`docs/measurements/host.md`).
+const TOUCHED_BYTES_MAX: usize = SLOTS[LONG] * PAYLOADS[LONG] / 2;
 
 /// How many long pieces are sent between two looks at what the peer says.
 const LISTENS: u64 = 16;
@@ -109,7 +114,13 @@ impl Letters {
                 out.put_line(piece);
             } else {
                 let span = out.payload().slice(0, bytes);
-                self.tuner.write(bytes, |store| copy(&[Target { span, store }], piece));
+                let store = self.tuner.write(bytes, |store| {
+                    copy(&[Target { span, store }], piece);
+                    store
+                });
+                if row == LONG {
+                    out.put_word(word_of(store));
+                }
             }
             self.sent += 1;
             out.send(self.sent, mark);
@@ -160,7 +171,11 @@ impl Letters {
                     (Target { span: piece, store: output_store(to.len()) }, inbox.payload().slice(0, bytes));
                 self.reads.time(bytes, || copy(&[target], from));
             }
-            inbox.take();
+            if to.len() <= TOUCHED_BYTES_MAX {
+                give_back(inbox, row, bytes)
+            } else {
+                inbox.take()
+            }
             self.taken += 1;
             self.unanswered += 1;
             if self.unanswered >= inbox.slots() / 2 {

@@ -29,10 +29,10 @@ use consort_transports::{Address, Connection, CounterKind, TransportError};
 
 use super::bound::Broken;
 use super::links::{Key, Links};
-use super::store_tuner::Trial;
+use super::store_tuner::{Trial, store_of};
 use super::trouble::Fault;
 use crate::Rank;
-use crate::eager::{COLLECTIVES_CHANNEL, MESSAGE_BYTES_MAX, ROWS, payloads};
+use crate::eager::{COLLECTIVES_CHANNEL, LONG, MESSAGE_BYTES_MAX, ROWS, payloads};
 use consort_control::membership::group::Group;
 use consort_control::membership::wire::Message;
 use consort_control::report::evidence::Want;
@@ -366,8 +366,8 @@ impl Peer {
 
     /// The next message was emptied in `operation`.
     #[inline(always)]
-    fn take(&mut self, row: usize, operation: u64) {
-        self.inboxes[row].take();
+    fn take(&mut self, row: usize, bytes: usize, operation: u64) {
+        give_back(&mut self.inboxes[row], row, bytes);
         self.through = self.through.max(operation - 1);
         self.unanswered += 1;
         // Well before it needs to know.
@@ -375,5 +375,16 @@ impl Peer {
             self.unanswered = 0;
             self.peer_credit.raise(operation, 0);
         }
+    }
+}
+
+/// The next message, of `bytes` bytes, was read. Its lines are left as its writer stores to them cheapest, unless they are
+/// stored past the caches.
+#[inline(always)]
+fn give_back(inbox: &mut Inbox, row: usize, bytes: usize) {
+    match row {
+        0 => inbox.take(),
+        LONG if store_of(inbox.word()) == Store::Streaming => inbox.take(),
+        _ => inbox.take_read(bytes),
     }
 }

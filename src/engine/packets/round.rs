@@ -71,7 +71,7 @@ impl Round {
                     Arrival::None => return stopped((self.sent, self.here)),
                 }
                 hand_over(self.here, peer.inboxes[self.row].payload());
-                peer.take(self.row, self.operation);
+                peer.take(self.row, note.map_or(0, <[u8]>::len), self.operation);
             }
             self.here += 1;
         }
