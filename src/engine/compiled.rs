@@ -116,7 +116,7 @@ pub(crate) struct Last {
 
 impl Last {
     fn of(call: &Call, direct: Option<&Arc<Direct>>, me: Rank, ranks: u32) -> Self {
-        let is_meeting = direct.is_some_and(|direct| direct.purpose() == Use::Meet);
+        let is_meeting = direct.is_some_and(|direct| direct.purpose == Use::Meet);
         let bytes = if is_meeting { 0 } else { call.count * call.data_type.size() };
         let row = row_of(bytes);
         let leg = direct.and_then(|direct| direct.only_leg()).filter(|_| row < LONG);

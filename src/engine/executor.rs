@@ -154,12 +154,6 @@ impl Executor {
         self.iterations = if plan.sliced { slices.max(1) as u32 } else { 1 };
     }
 
-    /// Bytes of its tables.
-    pub(crate) fn memory_bytes(&self) -> usize {
-        let words = self.counter_base.capacity() + self.raised.capacity() + self.slot_base.capacity();
-        self.lanes.capacity() * size_of::<LaneState>() + words * size_of::<u64>()
-    }
-
     /// How often the body runs.
     pub(crate) fn iterations(&self) -> u32 {
         self.iterations

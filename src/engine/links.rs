@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use consort_algorithms::plan::CounterRole;
 use consort_memory::Bell;
 use consort_transports::{
     Address, Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, MemoryLender, PeerState,
@@ -261,49 +262,43 @@ impl Links {
             {
                 self.connect(*number, &address)?;
             }
-            let slot = &mut self.slots[*number];
-            if let State::Connecting(connecting, _) = &mut slot.state {
-                match connecting.poll().map_err(|error| Broken { peer: rank, error })? {
-                    Poll::Ready(connection) => {
-                        if connection.remote().bytes != slot.mailbox_bytes {
-                            let what = "its mailbox has another size than agreed";
-                            let error = TransportError::Protocol { transport: connection.transport(), what };
-                            return Err(Broken { peer: rank, error });
-                        }
-                        if channel == eager::MESSAGES_CHANNEL {
-                            let what = "its mailbox for messages is not as long as agreed";
-                            let transport = connection.transport();
-                            let wrong = TransportError::Protocol { transport, what };
-                            let letters = Letters::over(&*connection);
-                            let letters = letters.ok_or(Broken { peer: rank, error: wrong })?;
-                            let at = rank as usize;
-                            self.letters.resize_with(self.letters.len().max(at + 1), || None);
-                            self.letters[at] = Some(Box::new(letters));
-                        }
-                        self.bells.extend(connection.bell().map(|bell| (rank, bell)));
-                        if connection.capabilities().needs_progress {
-                            self.messages.push(*number);
-                            let wake = connection.wake();
-                            wake.into_iter().for_each(|wake| self.readiness.watch(wake));
-                        }
-                        slot.state = State::Up(Up::new(connection));
-                    }
-                    Poll::Pending => {}
-                }
-            }
-            match slot.state {
-                State::Up(_) => {}
+            let polled = match &mut self.slots[*number].state {
+                State::Up(_) => continue,
+                State::Waiting(_) => Ok(Poll::Pending),
+                State::Connecting(connecting, _) => connecting.poll(),
                 // The first attempt failed, and the communicator with it.
-                State::Gone => {
-                    return Err(Broken {
-                        peer: rank,
-                        error: TransportError::PeerClosed { transport: "data" },
-                    });
-                }
-                _ => all = false,
+                State::Gone => Err(TransportError::PeerClosed { transport: "data" }),
+            };
+            match polled.map_err(|error| Broken { peer: rank, error })? {
+                Poll::Ready(connection) => self.establish(*number, connection)?,
+                Poll::Pending => all = false,
             }
         }
         Ok(if all { Poll::Ready(()) } else { Poll::Pending })
+    }
+
+    fn establish(
+        &mut self,
+        number: usize,
+        connection: Box<dyn Connection>,
+    ) -> std::result::Result<(), Broken> {
+        let Slot { key: (rank, channel), mailbox_bytes, .. } = self.slots[number];
+        if connection.remote().bytes != mailbox_bytes {
+            return Err(wrong_mailbox(rank, &*connection));
+        }
+        if channel == eager::MESSAGES_CHANNEL {
+            let letters = Letters::over(&*connection).ok_or_else(|| wrong_mailbox(rank, &*connection))?;
+            let at = rank as usize;
+            self.letters.resize_with(self.letters.len().max(at + 1), || None);
+            self.letters[at] = Some(Box::new(letters));
+        }
+        self.bells.extend(connection.bell().map(|bell| (rank, bell)));
+        if connection.capabilities().needs_progress {
+            self.messages.push(number);
+            connection.wake().into_iter().for_each(|wake| self.readiness.watch(wake));
+        }
+        self.slots[number].state = State::Up(Up::new(connection));
+        Ok(())
     }
 
     /// The first of `numbers` that is not up, and what it waits for.
@@ -487,12 +482,18 @@ impl Links {
     }
 }
 
+/// A peer whose mailbox has not the size or the parts that both have agreed.
+pub(crate) fn wrong_mailbox(peer: Rank, connection: &dyn Connection) -> Broken {
+    let (transport, what) = (connection.transport(), "its mailbox has another size than agreed");
+    Broken { peer, error: TransportError::Protocol { transport, what } }
+}
+
 /// The counter's kind in a transport's words.
-pub(crate) fn kind(role: consort_algorithms::plan::CounterRole) -> Option<CounterKind> {
+pub(crate) fn kind(role: CounterRole) -> Option<CounterKind> {
     match role {
-        consort_algorithms::plan::CounterRole::Ready => Some(CounterKind::Ready),
-        consort_algorithms::plan::CounterRole::Credit => Some(CounterKind::Credit),
-        consort_algorithms::plan::CounterRole::Flag(_) => None,
+        CounterRole::Ready => Some(CounterKind::Ready),
+        CounterRole::Credit => Some(CounterKind::Credit),
+        CounterRole::Flag(_) => None,
     }
 }
 

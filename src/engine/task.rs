@@ -185,11 +185,9 @@ impl Task {
         self.parts[..self.count].iter_mut().for_each(|part| part.leave(engine));
     }
 
-    /// Bytes of its tables.
+    /// Bytes of its parts.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let words = (self.live.capacity() + self.tails.capacity()) * size_of::<u32>();
-        let unused = (self.parts.capacity() - self.parts.len()) * size_of::<Part>();
-        words + unused + self.parts.iter().map(Part::memory_bytes).sum::<usize>()
+        self.parts.capacity() * size_of::<Part>()
     }
 
     /// The first request that is not over; the first of all where they are.

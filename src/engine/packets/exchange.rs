@@ -24,7 +24,8 @@ use consort_types::call::{Call, Kind};
 /// The direct exchange of one shape of call, on this rank.
 #[derive(Debug)]
 pub(crate) struct Direct {
-    pub(super) purpose: Use,
+    /// What becomes of what arrives.
+    pub(crate) purpose: Use,
     /// What goes to and comes from each other rank that something goes to or comes from, the next rank first.
     pub(super) legs: Box<[Leg]>,
     /// The block of this rank's input that is part of its own output, and the block that it becomes.
@@ -87,11 +88,6 @@ impl Direct {
             scales: is_fold && reducer.is_pre_mul_sum(),
             is_plain: is_fold && !reducer.scales_or_divides(),
         }
-    }
-
-    /// What becomes of what arrives.
-    pub(crate) fn purpose(&self) -> Use {
-        self.purpose
     }
 
     /// The only leg of an exchange that moves at most one block each way and has nothing to scale or to divide.
@@ -171,7 +167,7 @@ impl Direct {
 
 /// The messages of one operation.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Messages {
+pub(crate) struct Messages {
     /// Bytes of a block.
     pub(super) bytes: usize,
     pub(super) row: usize,
@@ -250,23 +246,18 @@ fn stage(out: &Outbox, from: Span<'_>, is_long: bool, store: Store, scaled_by: O
 
 /// One operation, as far as it has come.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Underway {
+pub(crate) struct Underway {
     pub(super) messages: Messages,
     /// Of how many legs the message is sent, and of how many it is here.
     pub(super) sent: usize,
     here: usize,
     /// What rank 0 says of how the next messages are staged, if it sent a long one.
-    said: Option<Store>,
+    pub(super) said: Option<Store>,
 }
 
 impl Underway {
     pub(super) fn new(messages: Messages, sent: usize) -> Self {
         Underway { messages, sent, here: 0, said: None }
-    }
-
-    /// How its messages were staged, if they were long; and what rank 0 said of the next ones, if it sent one.
-    pub(super) fn staged(&self) -> (Option<Store>, Option<Store>) {
-        ((self.messages.row == LONG).then_some(self.messages.store), self.said)
     }
 
     /// Sends to all for whom there is a slot, up to the first for whom there is none. Whether all have been sent to.
@@ -338,9 +329,9 @@ impl Underway {
 /// An operation of a task.
 #[derive(Clone, Debug)]
 pub(crate) struct Exchange {
-    direct: Arc<Direct>,
-    reducer: Reducer,
-    pub(super) underway: Underway,
+    pub(super) direct: Arc<Direct>,
+    pub(super) reducer: Reducer,
+    pub(crate) underway: Underway,
 }
 
 impl Exchange {
@@ -357,11 +348,6 @@ impl Exchange {
         let (operation, store) = (board.operations, board.store());
         let messages = Messages { bytes, row: row_of(bytes), mark, operation, store };
         Exchange { direct, reducer, underway: Underway::new(messages, 0) }
-    }
-
-    /// One that has begun.
-    pub(super) fn begun(direct: &Arc<Direct>, reducer: &Reducer, underway: Underway) -> Self {
-        Exchange { direct: direct.clone(), reducer: *reducer, underway }
     }
 
     /// Goes on as far as possible.

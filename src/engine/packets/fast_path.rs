@@ -33,14 +33,6 @@ pub(crate) enum AtOnce {
     Begun(Box<Task>),
 }
 
-/// A collective that has a number.
-#[derive(Clone, Copy)]
-struct Numbered {
-    sequence: u64,
-    /// A word for the collectives before it.
-    before: u64,
-}
-
 impl Engine {
     /// Whether a call is compiled to something that runs without a task; the next [`Engine::at_once`] finds it then.
     pub(crate) fn recalls(&mut self, call: &Call) -> bool {
@@ -71,13 +63,14 @@ impl Engine {
         let last = &compiled.last;
         *sequence += 1;
         board.operations += 1;
-        let numbered = Numbered { sequence: *sequence, before: *history };
+        let (sequence, before) = (*sequence, *history);
         let (operation, count) = (board.operations, call.count as u64);
-        let mark = digest_of(last.packed, count, numbered.sequence, numbered.before);
+        let mark = digest_of(last.packed, count, sequence, before);
         *history = mark;
+        let request = || Request { call: *call, sequence, history: before, record: 0 };
         let messages = Messages { bytes: last.bytes, row: last.row, mark, operation, store: Store::Cached };
         let Some(leg) = &last.leg else {
-            return self.at_once_waits(numbered, Underway::new(messages, 0), timeout, buffers, looks);
+            return self.at_once_waits(request(), Underway::new(messages, 0), timeout, buffers, looks);
         };
         let Some(Some(peer)) = board.peers.get_mut(leg.peer as usize) else {
             unreachable!("a board has all peers")
@@ -85,12 +78,12 @@ impl Engine {
         let has_sent = leg.send(None, messages, peer, buffers);
         if !has_sent || leg.look(messages, peer) != Arrival::Here {
             let underway = Underway::new(messages, usize::from(has_sent));
-            return self.at_once_waits(numbered, underway, timeout, buffers, looks);
+            return self.at_once_waits(request(), underway, timeout, buffers, looks);
         }
         let recorder = &group.recorder;
         let now = recorder.ticks();
         direct.finish_pair(leg, messages, peer, &compiled.reducer, buffers);
-        recorder.pass(numbered.sequence, (last.packed, count), false, this_thread(), now);
+        recorder.pass(sequence, (last.packed, count), false, this_thread(), now);
         peer.bell.ring();
         AtOnce::Done
     }
@@ -100,7 +93,7 @@ impl Engine {
     #[inline(never)]
     fn at_once_waits(
         &mut self,
-        numbered: Numbered,
+        mut request: Request,
         mut underway: Underway,
         timeout: Duration,
         buffers: &Buffers<'_>,
@@ -110,26 +103,24 @@ impl Engine {
         // They were there a moment ago.
         let Some(compiled) = operations.latest() else { return AtOnce::No };
         let Some(direct) = compiled.program.direct() else { return AtOnce::No };
-        let (recorder, Numbered { sequence, before }) = (&group.recorder, numbered);
-        let (call, row) = (compiled.last.call, underway.messages.row);
+        let (recorder, row) = (&group.recorder, underway.messages.row);
         underway.messages.store = board.store();
         if row == 0 {
             // What the others wait for comes before the record; longer messages take long enough to be recorded from their start.
             underway.send(direct, &mut board.peers, &compiled.reducer, buffers);
         }
         let entered = recorder.ticks();
-        let what = (compiled.last.packed, call.count as u64);
-        let record = recorder.enter_at(sequence, what, false, this_thread(), entered);
+        let what = (compiled.last.packed, request.call.count as u64);
+        request.record = recorder.enter_at(request.sequence, what, false, this_thread(), entered);
         let go_on = || underway.advance(direct, &mut board.peers, &compiled.reducer, buffers);
         if let Some(now) = look(recorder, looks, entered, go_on) {
             let ended = if row == 0 { now } else { recorder.ticks() };
-            recorder.finish_at(record, sequence, false, ended);
+            recorder.finish_at(request.record, request.sequence, false, ended);
             board.note(&underway, Some(ended.saturating_sub(entered)));
             board.ring();
             return AtOnce::Done;
         }
-        let exchange = Exchange::begun(direct, &compiled.reducer, underway);
-        let request = Request { call, sequence, history: before, record };
+        let exchange = Exchange { direct: direct.clone(), reducer: compiled.reducer, underway };
         self.begun(timeout, request, |part| part.adopt(exchange))
     }
 }
@@ -142,15 +133,6 @@ impl Engine {
         adopt(task.add(request, None));
         AtOnce::Begun(task)
     }
-}
-
-/// A message that has a number.
-#[derive(Clone, Copy)]
-struct Letter {
-    number: u64,
-    mark: u64,
-    /// Bytes that have gone.
-    done: usize,
 }
 
 /// Goes on with an operation until it is over, or moves nothing `looks` times in a row, or meets a rank in another operation:
@@ -197,12 +179,12 @@ impl Engine {
         let number = if call.kind == Kind::Send { to } else { from };
         *number += 1;
         let (number, count) = (*number, call.count as u64);
-        let mark = digest_of(as_send(call, group.rank).packed(), count, number, 0);
-        let mut letter = Letter { number, mark, done: 0 };
+        let (mark, mut done) = (digest_of(as_send(call, group.rank).packed(), count, number, 0), 0);
         // What the other one waits for comes before the record.
-        let progress = letters.go_on(call.kind, mark, buffers, &mut letter.done);
+        let progress = letters.go_on(call.kind, mark, buffers, &mut done);
         if !matches!(progress, Ok(Progress::Done)) {
-            return self.message_waits(call, letter, timeout, buffers, looks);
+            let request = Request { call: *call, sequence: number, history: 0, record: 0 };
+            return self.message_waits(request, mark, done, timeout, buffers, looks);
         }
         let recorder = &group.recorder;
         recorder.pass(number, (call.packed(), count), true, this_thread(), recorder.ticks());
@@ -214,29 +196,28 @@ impl Engine {
     #[inline(never)]
     fn message_waits(
         &mut self,
-        call: &Call,
-        mut letter: Letter,
+        mut request: Request,
+        mark: u64,
+        mut done: usize,
         timeout: Duration,
         buffers: &Buffers<'_>,
         looks: u32,
     ) -> AtOnce {
         let Engine { links, group, .. } = self;
+        let (call, number, recorder) = (request.call, request.sequence, &group.recorder);
         // They were there a moment ago.
         let Some(letters) = links.letters(call.root) else { return AtOnce::No };
-        let (kind, number) = (call.kind, letter.number);
-        let recorder = &group.recorder;
         let entered = recorder.ticks();
         let what = (call.packed(), call.count as u64);
-        let record = recorder.enter_at(number, what, true, this_thread(), entered);
-        let go_on = || letters.go_on(kind, letter.mark, buffers, &mut letter.done);
+        request.record = recorder.enter_at(number, what, true, this_thread(), entered);
+        let go_on = || letters.go_on(call.kind, mark, buffers, &mut done);
         if let Some(now) = look(recorder, looks, entered, go_on) {
             let is_short = call.count * call.data_type.size() <= Row::LINE_PAYLOAD_BYTES;
             let ended = if is_short { now } else { recorder.ticks() };
-            recorder.finish_at(record, number, true, ended);
+            recorder.finish_at(request.record, number, true, ended);
             letters.bell().ring();
             return AtOnce::Done;
         }
-        let request = Request { call: *call, sequence: number, history: 0, record };
-        self.begun(timeout, request, |part| part.adopt_message(letter.done))
+        self.begun(timeout, request, |part| part.adopt_message(done))
     }
 }

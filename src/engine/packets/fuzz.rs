@@ -145,7 +145,7 @@ fn messages(planner: &Planner, input: &Input, seen: &mut Seen) {
             (Some(exchange), _) => {
                 let progress = exchange.advance(board, buffers);
                 if progress == Ok(Progress::Done) {
-                    board.note_exchange(exchange, Some(5));
+                    board.note(&exchange.underway, Some(5));
                 }
                 (progress, exchange.wanted())
             }

@@ -25,10 +25,10 @@ use std::task::Poll;
 use consort_kernels::Store;
 use consort_memory::access_epoch::{self, AccessEpoch};
 use consort_memory::{Bell, Counter, Inbox, Outbox, Row};
-use consort_transports::{Address, Connection, CounterKind, TransportError};
+use consort_transports::{Address, Connection, CounterKind};
 
 use super::bound::Broken;
-use super::links::{Key, Links};
+use super::links::{Key, Links, wrong_mailbox};
 use super::store_tuner::{Trial, store_of};
 use super::trouble::Fault;
 use crate::Rank;
@@ -104,18 +104,15 @@ impl Board {
 
     /// An exchange is over; it took `ticks` ticks, if that is known.
     #[inline]
-    fn note(&mut self, underway: &Underway, ticks: Option<u64>) {
-        let (Some(store), said) = underway.staged() else { return };
+    pub(crate) fn note(&mut self, Underway { messages, said, .. }: &Underway, ticks: Option<u64>) {
+        if messages.row != LONG {
+            return;
+        }
         self.store = said.unwrap_or(self.store);
         if let Some(ticks) = ticks {
             // Calls of a class differ in length.
-            self.long.note(store, (ticks << 12) / underway.messages.bytes.max(1) as u64);
+            self.long.note(messages.store, (ticks << 12) / messages.bytes.max(1) as u64);
         }
-    }
-
-    /// The same of an exchange of a task.
-    pub(crate) fn note_exchange(&mut self, exchange: &Exchange, ticks: Option<u64>) {
-        self.note(&exchange.underway, ticks);
     }
 }
 
@@ -177,10 +174,10 @@ impl Packets {
 
     /// The board, for an operation that runs over it.
     ///
-    /// # Errors
-    /// [`Error::Internal`](crate::Error) where it was given back with operations under way.
-    pub(crate) fn up(&mut self) -> Result<&mut Board> {
-        self.board().ok_or_else(|| crate::Error::internal("messages without a board"))
+    /// # Panics
+    /// If there is none; it is given back by an idle engine only.
+    pub(crate) fn up(&mut self) -> &mut Board {
+        self.board().unwrap_or_else(|| unreachable!("an operation in messages has a board"))
     }
 
     /// The first rank that the meeting waits for, and for what.
@@ -250,8 +247,9 @@ impl Meeting {
         let mut peers: Vec<Option<Peer>> = self.said.iter().map(|_| None).collect();
         for number in &self.links {
             let peer = links.peer(*number);
-            let over = Peer::over(&*links.up(*number).connection, group.size());
-            peers[peer as usize] = Some(over.map_err(|error| Broken { peer, error })?);
+            let connection = &*links.up(*number).connection;
+            let over = Peer::over(connection, group.size());
+            peers[peer as usize] = Some(over.ok_or_else(|| wrong_mailbox(peer, connection))?);
         }
         Ok(Poll::Ready(Some(Board::new(group.rank, peers))))
     }
@@ -332,25 +330,21 @@ impl Board {
 }
 
 impl Peer {
-    fn over(connection: &dyn Connection, ranks: u32) -> std::result::Result<Self, TransportError> {
-        let what = "its mailbox for messages is not as long as agreed";
-        let wrong = || TransportError::Protocol { transport: connection.transport(), what };
-        let (out, inboxes) = rows(connection, slots(ranks), PAYLOADS).ok_or_else(wrong)?;
+    /// Over an established connection; none where its mailboxes are not as long as agreed.
+    fn over(connection: &dyn Connection, ranks: u32) -> Option<Self> {
+        let (out, inboxes) = rows(connection, slots(ranks), PAYLOADS)?;
         let epoch_at = mailbox_bytes(ranks) - Row::bytes(1, Row::LINE_PAYLOAD_BYTES);
-        let [own, theirs] = connection.rows(epoch_at, 1, Row::LINE_PAYLOAD_BYTES).ok_or_else(wrong)?;
-        let bell = connection.bell().ok_or_else(wrong)?;
-        let peer_credit = connection.peer_counter(CounterKind::Credit).ok_or_else(wrong)?.clone();
-        let there = connection.peer_counter(CounterKind::Ready).ok_or_else(wrong)?.clone();
+        let [own, theirs] = connection.rows(epoch_at, 1, Row::LINE_PAYLOAD_BYTES)?;
+        let there = connection.peer_counter(CounterKind::Ready)?.clone();
         let here = connection.counter(CounterKind::Ready).clone();
-        let credit = connection.counter(CounterKind::Credit).clone();
-        Ok(Peer {
+        Some(Peer {
             out,
             inboxes,
             through: 0,
-            credit,
-            peer_credit,
+            credit: connection.counter(CounterKind::Credit).clone(),
+            peer_credit: connection.peer_counter(CounterKind::Credit)?.clone(),
             unanswered: 0,
-            bell,
+            bell: connection.bell()?,
             epoch: AccessEpoch::new(here, there, Outbox::new(theirs), Inbox::new(own)),
         })
     }

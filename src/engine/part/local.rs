@@ -92,7 +92,7 @@ impl Context<'_> {
         };
         let mark = self.request.mark(group.rank, 0);
         let bytes = call.count * call.data_type.size();
-        let exchange = Exchange::begin(packets.up()?, direct, reducer, bytes, mark);
+        let exchange = Exchange::begin(packets.up(), direct, reducer, bytes, mark);
         Ok(Turn::Next(Phase::Exchange(Exchanging::new(exchange, Some(ticks())))))
     }
 }
@@ -103,14 +103,14 @@ impl Exchanging {
     }
 
     pub(super) fn turn(&mut self, context: &mut Context<'_>) -> TurnResult {
-        let board = context.engine.packets.up()?;
+        let board = context.engine.packets.up();
         let progress = self.exchange.advance(board, context.buffers)?;
         if progress != Progress::Done {
             self.wanted = self.exchange.wanted();
             return Ok(Turn::Stays(progress));
         }
         let took = self.since.map(|since| ticks().saturating_sub(since));
-        board.note_exchange(&self.exchange, took);
+        board.note(&self.exchange.underway, took);
         Ok(Turn::Over)
     }
 }
@@ -137,7 +137,7 @@ impl Mapped {
     pub(super) fn turn(&mut self, context: &mut Context<'_>) -> TurnResult {
         let Mapped { run, reducer, choice, wanted } = self;
         let Engine { packets, peer_memory, links, tuner, operations, planner, .. } = &mut *context.engine;
-        let board = packets.up()?;
+        let board = packets.up();
         let plan = &mut || operations.mapped(&context.request.call, planner);
         let reach = Reach { memory: peer_memory, board, lender: links.memory(), plan };
         let step = run.advance(reach, reducer, context.buffers)?;

@@ -256,11 +256,6 @@ impl Part {
         }
     }
 
-    /// Bytes of its tables.
-    pub(super) fn memory_bytes(&self) -> usize {
-        size_of::<Self>() + self.blocks.capacity() * size_of::<Block>() + self.executor.memory_bytes()
-    }
-
     /// Goes on as far as possible.
     pub(super) fn advance(
         &mut self,

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use consort_algorithms::plan::{Action, Operand, Plan, Position, Region, Step as PlanStep};
 use consort_algorithms::{Extents, lengths};
 use consort_kernels::{Reducer, Source, Store, Target};
-use consort_memory::{Mapping, Span, SpanMut};
+use consort_memory::{Mapping, SpanMut};
 
 use super::offer::Note;
 use super::peer_memory::PeerMemory;
 use crate::Rank;
 use crate::engine::bound::Bearings;
+use crate::engine::executor::each;
 use crate::engine::packets::Board;
 use crate::engine::store_tuner::output_store;
 use crate::engine::{Buffers, Progress};
@@ -45,10 +46,6 @@ pub(super) struct Folds {
     at: (usize, usize),
 }
 
-fn wrong() -> Error {
-    Error::internal("a mapped plan of other memory than the callers'")
-}
-
 impl Folds {
     /// The folds of rank `me` of a call, by its plan, on the buffers that all have offered, or what it has not mapped of them.
     ///
@@ -69,7 +66,7 @@ impl Folds {
             let (rank, which) = match region.region {
                 Region::Input(rank) => (bearings.rank(rank), 0),
                 Region::Output(rank) => (bearings.rank(rank), 1),
-                _ => return Err(wrong()),
+                _ => unreachable!("mapped plans are of the callers' buffers"),
             };
             if rank == me {
                 homes.push(if which == 0 { Home::Input } else { Home::Output });
@@ -105,15 +102,10 @@ impl Folds {
     }
 
     /// Folds up to a turn's bytes.
-    pub(super) fn turn(
-        &mut self,
-        board: &mut Board,
-        reducer: &Reducer,
-        buffers: Buffers<'_>,
-    ) -> Result<Progress> {
+    pub(super) fn turn(&mut self, board: &mut Board, reducer: &Reducer, buffers: Buffers<'_>) -> Progress {
         if self.at == (0, 0) && !board.begin_access() {
             // Some rank has failed, and this one is about to hear of it.
-            return Ok(Progress::Blocked);
+            return Progress::Blocked;
         }
         let mut room = TURN_BYTES;
         while let Some(step) = self.plan.steps.get(self.at.0) {
@@ -124,7 +116,7 @@ impl Folds {
             // Whole lines, so that all pieces but the first are aligned as that is.
             let piece = (bytes - self.at.1).min(room);
             if piece != 0 {
-                self.fold(step, piece, reducer, buffers)?;
+                self.fold(step, piece, reducer, buffers);
                 self.at.1 += piece;
                 room -= piece;
             }
@@ -132,44 +124,43 @@ impl Folds {
                 self.at = (self.at.0 + 1, 0);
             }
             if room == 0 {
-                return Ok(Progress::Moved);
+                return Progress::Moved;
             }
         }
         // What was read of a rank whose call has failed by now may be anything.
         if board.is_forbidden() {
-            return Ok(Progress::Blocked);
+            return Progress::Blocked;
         }
         board.end_access();
-        Ok(Progress::Done)
+        Progress::Done
     }
 
     /// The next `bytes` bytes of a step.
-    fn fold(&self, step: &PlanStep, bytes: usize, reducer: &Reducer, buffers: Buffers<'_>) -> Result<()> {
+    fn fold(&self, step: &PlanStep, bytes: usize, reducer: &Reducer, buffers: Buffers<'_>) {
         let store = self.store;
-        let mut sources = [Source { span: Span::empty(), raw: false }; PlanStep::PLACES_MAX];
-        let (from, to) = (self.plan.sources(step), self.plan.targets(step));
-        for (nth, (source, operand)) in sources.iter_mut().zip(from).enumerate() {
+        let source = |nth: usize, operand: &Operand| {
             let span = match self.home(operand) {
-                Home::Input => buffers.input.slice(self.start(operand)?, bytes),
-                _ => self.target(operand, bytes, buffers)?.read(),
+                Home::Input => buffers.input.slice(self.start(operand), bytes),
+                _ => self.target(operand, bytes, buffers).read(),
             };
-            *source = Source { span, raw: step.raw >> nth & 1 != 0 };
-        }
-        let mut targets = [Target { span: SpanMut::empty(), store }; PlanStep::PLACES_MAX];
-        let mut count = 0;
-        for operand in to {
-            let span = self.target(operand, bytes, buffers)?;
-            // In place: it is there.
-            let is_there = from.len() == 1 && span.as_mut_ptr().cast_const() == sources[0].span.as_ptr();
-            if !is_there {
-                targets[count] = Target { span, store };
-                count += 1;
+            Source { span, raw: step.raw >> nth & 1 != 0 }
+        };
+        each(self.plan.sources(step), source, |from| {
+            let mut targets = [Target { span: SpanMut::empty(), store }; PlanStep::PLACES_MAX];
+            let mut count = 0;
+            for operand in self.plan.targets(step) {
+                let span = self.target(operand, bytes, buffers);
+                // In place: it is there.
+                let is_there = from.len() == 1 && span.as_mut_ptr().cast_const() == from[0].span.as_ptr();
+                if !is_there {
+                    targets[count] = Target { span, store };
+                    count += 1;
+                }
             }
-        }
-        if count != 0 {
-            reducer.fold_in_turn(&targets[..count], &sources[..from.len()], step.has(PlanStep::FINISH));
-        }
-        Ok(())
+            if count != 0 {
+                reducer.fold_in_turn(&targets[..count], from, step.has(PlanStep::FINISH));
+            }
+        });
     }
 
     fn home(&self, operand: &Operand) -> &Home {
@@ -177,20 +168,20 @@ impl Folds {
     }
 
     /// How far from the beginning of its buffer an operand begins, after what is done of its step.
-    fn start(&self, operand: &Operand) -> Result<usize> {
-        let Position::Chunk(chunk) = operand.position else { return Err(wrong()) };
+    fn start(&self, operand: &Operand) -> usize {
+        let Position::Chunk(chunk) = operand.position else { unreachable!("mapped plans have no slots") };
         let is_output = matches!(self.plan.regions[operand.region as usize].region, Region::Output(_));
         let holds_all = || lengths::holds_all(self.plan.collective, is_output);
-        Ok(self.extents.offset_of(chunk, holds_all) + self.at.1)
+        self.extents.offset_of(chunk, holds_all) + self.at.1
     }
 
     /// Memory that may be written: this rank's output, or another rank's buffer.
-    fn target<'a>(&'a self, operand: &Operand, bytes: usize, buffers: Buffers<'a>) -> Result<SpanMut<'a>> {
-        let start = self.start(operand)?;
+    fn target<'a>(&'a self, operand: &Operand, bytes: usize, buffers: Buffers<'a>) -> SpanMut<'a> {
+        let start = self.start(operand);
         match self.home(operand) {
-            Home::Output => Ok(buffers.output.slice(start, bytes)),
-            Home::Peer(mapping, first) => Ok(mapping.span(first + start, bytes)),
-            Home::Input => Err(wrong()),
+            Home::Output => buffers.output.slice(start, bytes),
+            Home::Peer(mapping, first) => mapping.span(first + start, bytes),
+            Home::Input => unreachable!("mapped plans write to no input of their own"),
         }
     }
 }

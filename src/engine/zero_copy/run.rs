@@ -199,7 +199,7 @@ impl Run {
                 };
                 round.advance(board, Some(&own), |_| true, hear)?
             }
-            Stage::Fold(folds) => folds.turn(board, reducer, buffers)?,
+            Stage::Fold(folds) => folds.turn(board, reducer, buffers),
             Stage::Exit(round) => round.advance(board, Some(&[]), |_| true, |_, _| ())?,
             Stage::Done => Progress::Done,
         })
