@@ -1,15 +1,15 @@
 //! Where the blocks of the ranks are in one buffer, for calls whose blocks differ in length.
 //!
-//! Invariant: checked against the buffer before an operation uses it; nothing here is kept beyond a call.
-//! Absent: whose counts must agree with whose. That differs between calls, and each says it.
+//! Invariant: blocks are checked against the buffer before an operation uses them, and are not kept beyond a call.
+//! Absent: which counts of two ranks must agree. That differs between calls, and each call documents it.
 
 use consort_algorithms::Block;
 
 use crate::Rank;
 use crate::error::{Error, Result};
 
-/// How many elements each rank's block of a buffer has, and where it begins. Made of counts alone, the blocks lie
-/// one after the other in rank order; [`Blocks::at`] places them.
+/// How many elements each rank's block of a buffer has, and where it begins. Blocks made of counts alone lie one
+/// after the other in rank order; [`Blocks::at`] places them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Blocks<'a> {
     counts: &'a [usize],
@@ -47,7 +47,7 @@ impl<'a> Blocks<'a> {
         }
     }
 
-    /// A word that differs when the counts do, up to collisions of a 32-bit mix.
+    /// A word that differs where the counts differ, up to collisions of a 32-bit mix.
     pub fn digest(&self) -> u32 {
         let mix = |word: u64, count: &usize| {
             let word = (word ^ *count as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -63,7 +63,7 @@ impl<'a> Blocks<'a> {
         self.counts.iter().enumerate().map(move |(rank, count)| {
             let start = match self.starts {
                 None => next,
-                // Where a block without elements is was not checked.
+                // The place of a block without elements was not checked.
                 Some(_) if *count == 0 => 0,
                 Some(starts) => starts[rank],
             };
@@ -72,8 +72,8 @@ impl<'a> Blocks<'a> {
         })
     }
 
-    /// Whether there is a block for each of `size` ranks inside of the `what` of `bytes` bytes of `name`; where it is
-    /// `written`, whether no two of them share an element.
+    /// Checks that each of `size` ranks has a block inside the buffer `what` of `bytes` bytes of the call `name`.
+    /// Where the buffer is `written`, no two blocks may share an element.
     pub fn check(
         &self,
         name: &str,

@@ -1,4 +1,4 @@
-//! One operation as the caller asks for it: what, on how many elements of which type, and the checks that
+//! One operation as the caller asks for it (kind, number and type of elements, operator, root), and the checks that
 //! need no peer.
 
 mod descriptor;
@@ -17,7 +17,7 @@ pub use descriptor::{Descriptor, Named, digest_of};
 pub use semantics::Extent;
 use semantics::InPlace;
 
-/// What an operation is called. The discriminants travel in digests.
+/// The kind of an operation. The discriminants travel in digests.
 #[expect(missing_docs, reason = "each kind is the call of its name")]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
@@ -66,29 +66,29 @@ impl Kind {
         Kind::ALL.into_iter().find(|kind| *kind as u8 == code)
     }
 
-    /// Whether it is a message between two ranks, numbered per pair.
+    /// Whether it is a message between two ranks; messages are numbered per pair of ranks.
     #[inline]
     pub fn is_message(self) -> bool {
         matches!(self, Kind::Send | Kind::Receive)
     }
 
-    /// Whether one rank is named: the root, or the other end of a message.
+    /// Whether the call names a rank: the root, or the other end of a message.
     pub fn is_rooted(self) -> bool {
         self.semantics().is_rooted
     }
 
-    /// Whether blocks differ in length, as all ranks must know.
+    /// Whether blocks differ in length, so that every rank must know all lengths.
     pub fn varies(self) -> bool {
         matches!(self, Kind::AllGatherV | Kind::ReduceScatterV)
     }
 
-    /// Whether the library makes it for its own ends: settings that name algorithms for the program's calls do not
-    /// concern it.
+    /// Whether the library makes this call for itself. Settings that name algorithms for the program's calls do not
+    /// apply to it.
     pub fn is_own(self) -> bool {
         matches!(self, Kind::Barrier | Kind::Split | Kind::Grow | Kind::Devices)
     }
 
-    /// The other end of a message; itself otherwise.
+    /// The other end of a message (send and receive); the kind itself for collectives.
     pub fn opposite(self) -> Self {
         match self {
             Kind::Send => Kind::Receive,
@@ -119,7 +119,7 @@ impl Kind {
         }
     }
 
-    /// The collective whose plan does it.
+    /// The collective whose plan carries the call out.
     pub fn collective(self) -> Collective {
         match self {
             Kind::AllReduce | Kind::Barrier => Collective::AllReduce,
@@ -137,8 +137,8 @@ impl Kind {
     }
 }
 
-/// What values are folded with, as ranks compare it. The scalars of a pre-multiplied sum may differ between ranks, so
-/// they are no part of it.
+/// The operator as ranks compare it. The scalars of a pre-multiplied sum may differ between ranks, so they are not
+/// part of it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Operator {
     /// One of the built-in operators.
@@ -183,19 +183,19 @@ impl Operator {
 pub struct Call {
     /// Which collective or message.
     pub kind: Kind,
-    /// Of the elements.
+    /// Type of the elements.
     pub data_type: DataType,
     /// How contributions are folded, for reductions.
     pub op: Option<ReduceOp>,
-    /// What this rank's contribution is multiplied by first.
+    /// The scalar that this rank's contribution is multiplied by first.
     pub scalar: Option<Scalar>,
     /// The root of a rooted collective, the other rank of a message; 0 for others.
     pub root: Rank,
-    /// Of blocks that differ, the longest.
+    /// Elements of a block; where blocks differ, of the longest.
     pub count: usize,
-    /// A word for all blocks' lengths where they differ; 0 otherwise.
+    /// A digest of all blocks' lengths where they differ; 0 otherwise.
     pub counts: u32,
-    /// What must run it, where the caller says so.
+    /// The algorithm that must run the call, where the caller names one.
     pub algorithm: Option<Algorithm>,
 }
 
@@ -256,7 +256,7 @@ impl Call {
         Call::new(Kind::Scatter, data_type, None, root, count)
     }
 
-    /// The collective that it is.
+    /// The collective of this call.
     pub fn collective(&self) -> Collective {
         self.kind.collective()
     }
@@ -271,7 +271,7 @@ impl Call {
         Call { scalar: Some(scalar), ..self }
     }
 
-    /// What it folds with, if it folds.
+    /// The operator, for calls that fold.
     pub fn operator(&self) -> Option<Operator> {
         match self.scalar {
             Some(_) => Some(Operator::PreMulSum),
@@ -292,7 +292,7 @@ impl Call {
         Descriptor { kind, data_type, op, root, count: self.count as u64, named }.packed()
     }
 
-    /// What must be equal on all ranks.
+    /// The part of the call that must be equal on all ranks.
     pub fn descriptor(&self) -> Descriptor {
         Descriptor {
             kind: self.kind,
@@ -304,7 +304,7 @@ impl Call {
         }
     }
 
-    /// Everything about the call and its buffers that this rank can check alone.
+    /// Checks everything about the call and its buffers that needs no other rank.
     pub fn check(&self, rank: Rank, size: u32, input: impl Stretch, output: impl Stretch) -> Result<()> {
         let name = self.kind.name();
         self.check_scalar(name)?;
@@ -339,7 +339,7 @@ impl Call {
         Ok(())
     }
 
-    /// As [`Call::check`] for blocks that differ.
+    /// As [`Call::check`], for blocks that differ.
     pub fn check_blocks(
         &self,
         rank: Rank,
@@ -368,7 +368,7 @@ impl Call {
         }
     }
 
-    /// Whether the root is a rank; `name` is what errors call the operation.
+    /// Checks that the root is a rank; `name` is what errors call the operation.
     pub fn check_root(&self, name: &str, size: u32) -> Result<()> {
         if !self.kind.is_rooted() && self.root != 0 {
             return Err(Error::invalid(
@@ -385,7 +385,7 @@ impl Call {
         ))
     }
 
-    /// Only sums are scaled, by elements of their type.
+    /// Checks the scalar: only sums are scaled, by a scalar of the elements' type.
     pub fn check_scalar(&self, name: &str) -> Result<()> {
         let Some(scalar) = self.scalar else { return Ok(()) };
         let data_type = self.data_type;
@@ -408,8 +408,8 @@ impl Call {
         Ok(())
     }
 
-    /// The two buffers must be apart or stand as the in-place form wants it, in which this rank's block begins
-    /// `block` bytes behind the start of the buffer of all.
+    /// Checks that the two buffers are apart, or overlap as in the in-place form. There this rank's block begins
+    /// `block` bytes behind the start of the buffer that holds all blocks.
     pub fn check_overlap(
         &self,
         name: &str,

@@ -1,4 +1,4 @@
-//! What can go wrong, said so that one knows what, where, whose, and what to try.
+//! How a call can fail. Each error says what is wrong, where, on which rank, and what to try.
 
 use std::fmt;
 use std::io;
@@ -40,7 +40,7 @@ pub enum Error {
         /// What to do about it.
         hint: String,
     },
-    /// Ranks called different things at the same place.
+    /// Ranks made different calls at the same place of their sequences.
     #[error(
         "ranks disagree about operation #{sequence}: {difference}; every rank must make the same calls in the same order \
          with the same count, data type, operator and root"
@@ -48,7 +48,7 @@ pub enum Error {
     Mismatch {
         /// The operation's number.
         sequence: u64,
-        /// Who called what: `rank 1: all_reduce of 8 float (sum), ranks 0, 2: all_reduce of 9 float (sum)`.
+        /// Which rank called what: `rank 1: all_reduce of 8 float (sum), ranks 0, 2: all_reduce of 9 float (sum)`.
         difference: String,
     },
     /// Ranks were configured or built differently.
@@ -59,28 +59,28 @@ pub enum Error {
         /// Which setting, which ranks, which values.
         difference: String,
     },
-    /// Not all ranks came.
+    /// Some ranks did not join in time.
     #[error(
         "{} of {size} ranks did not join within {}: missing rank{} {}; check that they were started with this job's id, \
          that they can reach {address}, and their own error messages",
         missing.len(), seconds(*waited), if missing.len() == 1 { "" } else { "s" }, list(missing)
     )]
     MissingRanks {
-        /// Who did not come.
+        /// The ranks that did not join.
         missing: Vec<Rank>,
-        /// How many were expected.
+        /// Number of ranks of the communicator.
         size: u32,
-        /// For how long they were waited for.
+        /// How long the others waited for them.
         waited: Duration,
-        /// Where they should have come.
+        /// Where they should have joined.
         address: String,
     },
     /// Joining was refused or could not be done.
     #[error("rank {rank} could not join: {cause}; {hint}")]
     Join {
-        /// Who could not.
+        /// The rank that could not join.
         rank: Rank,
-        /// Why.
+        /// The reason.
         cause: String,
         /// What to try.
         hint: String,
@@ -90,7 +90,7 @@ pub enum Error {
         it may have been out of memory",
         operation.as_ref().map(|o| format!(" during {o}")).unwrap_or_default())]
     PeerLost {
-        /// Who.
+        /// The rank that was lost.
         rank: Rank,
         /// Where it ran: host and process.
         place: String,
@@ -105,39 +105,39 @@ pub enum Error {
          or dropped its communicator early: let all ranks make the same calls"
     )]
     PeerLeft {
-        /// Who.
+        /// The rank that closed its communicator.
         rank: Rank,
         /// Where it ran: host and process.
         place: String,
-        /// What was under way here.
+        /// The operation of this rank that needs it.
         operation: Operation,
     },
     /// An operation did not finish in time.
     #[error("{}", timed_out(operation, *waited, verdict, &Names::RUST))]
     Timeout {
-        /// What was under way.
+        /// The operation under way.
         operation: Operation,
-        /// For how long.
+        /// How long this rank waited.
         waited: Duration,
-        /// Who is waited for, and what it was last seen doing.
+        /// The rank that is waited for, and its last known state.
         verdict: String,
     },
-    /// Somebody called `abort`.
+    /// A rank called `abort`.
     #[error(
         "the communicator was aborted by rank {rank}: {reason}; that rank's program decided so, look at its own output first"
     )]
     Aborted {
-        /// Who.
+        /// The rank that called it.
         rank: Rank,
-        /// What it said.
+        /// The text that it passed.
         reason: String,
     },
-    /// Somebody called `revoke`.
+    /// A rank called `revoke`.
     #[error("{}", revoked(*rank, reason, &Names::RUST))]
     Revoked {
-        /// Who.
+        /// The rank that called it.
         rank: Rank,
-        /// What it said.
+        /// The text that it passed.
         reason: String,
     },
     /// Two threads made data calls on one communicator at the same time.
@@ -146,7 +146,7 @@ pub enum Error {
          the calls"
     )]
     ConcurrentUse,
-    /// The communicator was made in a process of which this one is a fork.
+    /// This process is a fork of the one that made the communicator.
     #[error(
         "this communicator belongs to the parent process; a forked child cannot use it: make a new communicator in the \
          child, or fork before the first one is made"
@@ -158,11 +158,11 @@ pub enum Error {
          fewer ranks per host"
     )]
     OutOfMemory {
-        /// Who.
+        /// The rank that needed memory.
         rank: Rank,
         /// How much was needed, in bytes.
         needed_bytes: u64,
-        /// What for.
+        /// What the memory was for.
         what: String,
         /// What the system said.
         cause: String,
@@ -173,24 +173,24 @@ pub enum Error {
          with compute-sanitizer or CUDA_LAUNCH_BLOCKING=1, and look at the kernel's log for Xid messages"
     )]
     Device {
-        /// Who.
+        /// The rank of the device.
         rank: Rank,
-        /// What was wanted of it.
+        /// The operation that the device or driver was asked for.
         what: String,
         /// What the driver said.
         cause: String,
     },
-    /// A link broke in a way that does not tell whether the rank is alive.
+    /// A link broke in a way that does not show whether the other rank is alive.
     #[error(
         "the {transport} link between rank {from} and rank {to} failed: {cause}; check the network between their hosts and \
          the output of both"
     )]
     Link {
-        /// Who noticed it.
+        /// The rank that noticed it.
         from: Rank,
-        /// The other end.
+        /// The rank at the other end.
         to: Rank,
-        /// Over what.
+        /// The transport of the link.
         transport: String,
         /// What the transport said.
         cause: String,
@@ -200,18 +200,18 @@ pub enum Error {
     System {
         /// Which call, and for what.
         call: String,
-        /// What it said.
+        /// The system's error.
         source: Arc<io::Error>,
     },
     /// A defect of this library, found before it could do harm.
     #[error("internal error: {what}; please report this with the output of the run")]
     Internal {
-        /// What was found.
+        /// What the library found.
         what: String,
     },
 }
 
-/// What an interface calls the calls that errors recommend.
+/// The names that an interface has for the calls that errors recommend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Names {
     /// The call that returns the last hang report.
@@ -232,7 +232,7 @@ impl Names {
         split: "`split`",
         shrink: "`shrink`",
     };
-    /// No interface: for a text that travels to ranks, each with an interface of its own.
+    /// No interface: for a text that travels to ranks whose interfaces differ.
     pub const NEUTRAL: Names = Names {
         last_report: "the last report",
         with_timeout: "the communicator's timeout",
@@ -264,7 +264,7 @@ pub enum ErrorKind {
     Argument,
     /// The call makes no sense here or now, or ranks disagree about it.
     Usage,
-    /// Another rank, or the way to it, is gone.
+    /// Another rank is gone, or the connection to it is.
     Remote,
     /// A deadline passed.
     Timeout,
@@ -279,7 +279,7 @@ pub enum ErrorKind {
 impl Error {
     /// What kind of failure this is.
     ///
-    /// An abort is [`ErrorKind::Remote`] although no process need be gone: it ends the communicator on all ranks.
+    /// An abort is [`ErrorKind::Remote`] although every process may still run: it ends the communicator on all ranks.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Error::InvalidArgument { .. } => ErrorKind::Argument,
@@ -322,7 +322,7 @@ impl Error {
         )
     }
 
-    /// A call that is wrong: what of it, with the values, and what to do.
+    /// A call that is wrong: `what` with the values, and a hint what to do.
     pub fn invalid(what: impl Into<String>, hint: impl Into<String>) -> Self {
         Error::InvalidArgument { what: what.into(), hint: hint.into() }
     }
@@ -338,7 +338,7 @@ impl Error {
     }
 }
 
-/// What one can do about what the system refused.
+/// What a user can do about an error of the system.
 fn remedy(source: &io::Error) -> &'static str {
     use nix::errno::Errno;
     match Errno::from_raw(source.raw_os_error().unwrap_or(0)) {
@@ -363,7 +363,7 @@ fn remedy(source: &io::Error) -> &'static str {
     }
 }
 
-/// A duration as a person says it.
+/// A duration as users read it.
 pub fn seconds(duration: Duration) -> String {
     if duration >= Duration::from_secs(1) {
         format!("{:.1} s", duration.as_secs_f64())

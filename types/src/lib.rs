@@ -1,5 +1,5 @@
-//! The nouns of the library: what is asked of a communicator ([`call`], [`varying`], [`blocks`]) and how it can end
-//! ([`error`]).
+//! The nouns of the library: what is asked of a communicator ([`call`], [`varying`], [`blocks`]) and how a call can
+//! fail ([`error`]).
 //!
 //! Invariant: pure; what is checked here needs no other rank. Absent: how a call is carried out, and settings.
 

@@ -1,6 +1,6 @@
-//! Memory as far as a call's checks are concerned: where it begins and how long it is, on the host or on a device.
+//! The memory of a call as its checks see it: where it begins and how long it is, on the host or on a device.
 //!
-//! Invariant: nothing here reads or writes memory. Absent: whose memory it is.
+//! Invariant: nothing here reads or writes memory. Absent: whether it is host or device memory.
 
 use consort_cuda::DeviceSpan;
 use consort_memory::{Span, SpanMut};

@@ -1,7 +1,8 @@
 //! Collectives whose blocks differ in length, as bindings ask for them.
 //!
-//! Invariant: what a call reads and writes is checked here, before anything moves. Two of them are plans, of which
-//! every rank must know every count; the others are messages, of which a rank knows its own. Absent: running them.
+//! Invariant: reads and writes of a call are checked here, before anything moves. Two of these collectives run plans,
+//! so every rank must know every count; the others are messages, where a rank knows its own counts. Absent: running
+//! them.
 
 use consort_kernels::{DataType, ReduceOp, Scalar};
 
@@ -15,15 +16,16 @@ use crate::stretch::Stretch;
 /// counterpart of [`Call`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallV<'a> {
-    /// Of those that are messages: that of equal blocks, with the count of this rank's only block.
+    /// The call. Where the collective runs as messages, it is the call of equal blocks, with the count of this rank's
+    /// only block.
     call: Call,
-    /// Those of the input, where it has one for each rank.
+    /// The blocks of the input, where it has one for each rank.
     sent: Blocks<'a>,
-    /// Those of the output, where it has one for each rank.
+    /// The blocks of the output, where it has one for each rank.
     received: Blocks<'a>,
 }
 
-/// What goes to ranks, or comes from them.
+/// Pairs of a peer and what goes to it or comes from it.
 pub type Peers<S> = Vec<(Rank, S)>;
 
 impl<'a> CallV<'a> {
@@ -46,24 +48,22 @@ impl<'a> CallV<'a> {
         CallV::new(Call::all_to_all(data_type, 0), sent, received)
     }
 
-    /// As `Communicator::gather_v`: this rank sends `count` elements; `blocks` are
-    /// looked at on the root alone.
+    /// As `Communicator::gather_v`: this rank sends `count` elements. `blocks` matters on the root alone.
     pub fn gather(data_type: DataType, count: usize, blocks: Blocks<'a>, root: Rank) -> Self {
         CallV::new(Call::gather(data_type, count, root), Blocks::NONE, blocks)
     }
 
-    /// As `Communicator::scatter_v`: this rank receives `count` elements; `blocks`
-    /// are looked at on the root alone.
+    /// As `Communicator::scatter_v`: this rank receives `count` elements. `blocks` matters on the root alone.
     pub fn scatter(data_type: DataType, blocks: Blocks<'a>, count: usize, root: Rank) -> Self {
         CallV::new(Call::scatter(data_type, count, root), blocks, Blocks::NONE)
     }
 
-    /// The same sum of contributions that are first multiplied: see [`Call::scaled_by`].
+    /// The same call as a sum of contributions that are first multiplied by a scalar: see [`Call::scaled_by`].
     pub fn scaled_by(self, scalar: Scalar) -> Self {
         CallV { call: self.call.scaled_by(scalar), ..self }
     }
 
-    /// The call and its blocks, where it is a plan as for equal blocks, of the longest.
+    /// The call and its blocks where it runs a plan; the call's count is that of the longest block.
     pub fn planned(&self) -> Option<(Call, Blocks<'a>)> {
         match self.call.kind {
             Kind::AllGatherV => Some((self.call, self.received)),
@@ -98,7 +98,7 @@ impl<'a> CallV<'a> {
         self.bytes_of(self.call.kind.semantics().writes(rank, self.call.root), rank, self.received)
     }
 
-    /// Bytes of a buffer of rank `rank`, of which `blocks` are those where it has one for each rank.
+    /// Bytes of a buffer of rank `rank`; `blocks` are those of a buffer that has one for each rank.
     fn bytes_of(&self, extent: Extent, rank: Rank, blocks: Blocks<'_>) -> usize {
         let elements = match (extent, self.planned()) {
             (Extent::Nothing, _) => 0,
@@ -109,7 +109,7 @@ impl<'a> CallV<'a> {
         elements.saturating_mul(self.call.data_type.size())
     }
 
-    /// Everything about the call and its buffers that this rank can check alone.
+    /// Checks everything about the call and its buffers that needs no other rank.
     pub fn check(&self, rank: Rank, size: u32, input: impl Stretch, output: impl Stretch) -> Result<()> {
         if let Some((call, blocks)) = self.planned() {
             return call.check_blocks(rank, size, blocks, input, output);
@@ -156,7 +156,7 @@ impl<'a> CallV<'a> {
         }
     }
 
-    /// Whether the only block of a buffer is as long as a count says.
+    /// Checks that the only block of a buffer is as long as the count says.
     fn check_own(&self, what: &str, rank: Rank, bytes: usize, count: usize) -> Result<()> {
         let needed = count.saturating_mul(self.call.data_type.size());
         if bytes == needed {
@@ -168,8 +168,8 @@ impl<'a> CallV<'a> {
         ))
     }
 
-    /// The messages of a call that is no plan and has been checked: what goes where, and what comes from where. A
-    /// block that is where it is to be is none.
+    /// The messages of a checked call that runs no plan: what goes to which rank, and what comes from which. A block
+    /// that is in place already is no message.
     pub fn messages<I: Stretch, O: Stretch>(&self, rank: Rank, input: I, output: O) -> (Peers<I>, Peers<O>) {
         let (root, element) = (self.call.root, self.call.data_type.size());
         let of_input = || {

@@ -1,7 +1,7 @@
-//! What must be equal on all ranks that take part in an operation, and a word for it.
+//! The descriptor of a call: what must be equal on all ranks that take part in an operation, and its digest.
 //!
-//! Invariant: equal calls have equal words; the words of two different ones differ but by chance. Absent: whether ranks
-//! agree.
+//! Invariant: equal descriptors have equal digests; two different ones have different digests but for chance. Absent:
+//! whether ranks agree.
 
 use consort_algorithms::catalogue::Algorithm;
 use consort_kernels::DataType;
@@ -14,11 +14,11 @@ use crate::Rank;
 pub struct Descriptor {
     /// Which collective or message.
     pub kind: Kind,
-    /// Of the elements.
+    /// Type of the elements.
     pub data_type: DataType,
     /// How contributions are folded, for reductions.
     pub op: Option<Operator>,
-    /// The root, or for point-to-point the peer; where blocks differ a word for their lengths; 0 otherwise.
+    /// The root, or for point-to-point the peer. Where blocks differ, the digest of their lengths. 0 otherwise.
     pub root: Rank,
     /// Elements, as the call counts them.
     pub count: u64,
@@ -31,25 +31,25 @@ pub struct Descriptor {
 pub struct Named(u16);
 
 impl Named {
-    /// Of none: the planner chooses.
+    /// No algorithm is named: the planner chooses.
     pub const NONE: Named = Named(0);
     const BITS: u32 = 12;
 
-    /// A word for an algorithm.
+    /// The word of an algorithm.
     pub fn new(algorithm: Algorithm) -> Self {
         Named(algorithm.word())
     }
 }
 
 impl Descriptor {
-    /// The fields that fit into one word.
+    /// The fields other than the count, packed into one word.
     pub fn packed(&self) -> u64 {
         let op = self.op.map_or(0xf, |op| op.code() as u64);
         let how = op | (self.named.0 as u64) << 4;
         (self.kind as u64) | (self.data_type.code() as u64) << 8 | how << 16 | (self.root as u64) << 32
     }
 
-    /// The inverse of [`Descriptor::packed`]; `None` when a peer sent nonsense.
+    /// The inverse of [`Descriptor::packed`]; `None` where a peer sent an invalid word.
     pub fn unpack(packed: u64, count: u64) -> Option<Self> {
         Some(Descriptor {
             kind: Kind::from_code(packed as u8)?,
@@ -64,14 +64,14 @@ impl Descriptor {
         })
     }
 
-    /// A word that differs when the descriptors do (up to collisions of a 64-bit mix), salted with the
-    /// operation's number and whatever else must agree.
+    /// A word that differs when the descriptors do (up to collisions of a 64-bit mix). It is salted with the
+    /// operation's number and with what else must agree.
     pub fn digest(&self, sequence: u64, salt: u64) -> u64 {
         digest_of(self.packed(), self.count, sequence, salt)
     }
 }
 
-/// As [`Descriptor::digest`], of a packed descriptor and its count.
+/// As [`Descriptor::digest`], from a packed descriptor and its count.
 #[inline]
 pub fn digest_of(packed: u64, count: u64, sequence: u64, salt: u64) -> u64 {
     let mut word = packed ^ salt;
@@ -98,7 +98,7 @@ impl std::fmt::Display for Descriptor {
             kind if kind.varies() => write!(f, " at most, counts #{:08x}", self.root),
             _ => Ok(()),
         }?;
-        // None when no algorithm is named, or a peer sent nonsense.
+        // There is no text where no algorithm is named, or where a peer sent an invalid word.
         Algorithm::text_of_word(self.named.0).map_or(Ok(()), |by| write!(f, " by {by}"))
     }
 }

@@ -1,7 +1,7 @@
-//! What each kind of call reads and writes: the one table from which lengths of buffers, the in-place form, the order of
-//! folds and the place of blocks follow.
+//! What each kind of call reads and writes: the one table that determines lengths of buffers, the in-place form, the
+//! order of folds and the place of blocks.
 //!
-//! Invariant: the table says of a collective what the schedules of all of its algorithms do; the tests compare them.
+//! Invariant: the table agrees with the schedules of all algorithms of a collective; the tests compare them.
 
 use consort_algorithms::{Extents, Partition};
 use consort_kernels::{ReduceOp, Reducer};
@@ -17,7 +17,7 @@ pub(super) enum Who {
     None,
 }
 
-/// How much of it a call reads or writes.
+/// How much of a buffer a call reads or writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Extent {
     /// No byte.
@@ -37,17 +37,17 @@ pub enum InPlace {
     InputWithin,
     /// The output is this rank's block of the input.
     OutputWithin,
-    /// There is none.
+    /// There is no in-place form.
     Apart,
 }
 
-/// A row of the table.
+/// A row of the table: the meaning of one kind of call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Semantics {
     input: (Who, Extent),
     output: (Who, Extent),
     pub in_place: InPlace,
-    /// Whether a rank is named: the root, or the other end of a message.
+    /// Whether the call names a rank: the root, or the other end of a message.
     pub is_rooted: bool,
     /// Whether the output is a fold of the contributions of all ranks.
     pub folds: bool,
@@ -98,8 +98,8 @@ impl Semantics {
         if has { extent } else { Extent::Nothing }
     }
 
-    /// Where the output lies from the input in the in-place form, modulo the address space, where this rank's block begins
-    /// `block` bytes behind the start of the buffer of all; none where there is no such form.
+    /// The distance from input to output in the in-place form, modulo the address space. This rank's block begins
+    /// `block` bytes behind the start of the buffer that holds all blocks. `None` where there is no in-place form.
     pub fn in_place_offset(&self, block: usize) -> Option<usize> {
         match self.in_place {
             InPlace::Same => Some(0),
@@ -109,8 +109,9 @@ impl Semantics {
         }
     }
 
-    /// Whether other ranks read a rank's input and write its output where all ranks have mapped all buffers: a rank folds
-    /// or fetches what has one place for all, and puts what is a block of its own where that belongs.
+    /// Whether other ranks read this rank's input, and whether they write its output, in the zero-copy form. There a
+    /// rank folds or fetches data that has one place for all ranks, and stores a block that belongs to one rank in
+    /// that rank's output.
     pub fn is_touched(&self, rank: Rank, root: Rank) -> [bool; 2] {
         let (reads, writes) = (self.reads(rank, root), self.writes(rank, root));
         let fetched = matches!(self.in_place, InPlace::Same | InPlace::OutputWithin);
@@ -140,14 +141,14 @@ impl Call {
         blocks.saturating_mul(self.count).saturating_mul(self.data_type.size())
     }
 
-    /// Where the output lies from the input when rank `rank` calls in place, modulo the address space; none where there is
-    /// no such form.
+    /// The distance from input to output where rank `rank` calls in place, modulo the address space. `None` where
+    /// there is no in-place form.
     pub fn in_place(&self, rank: Rank) -> Option<usize> {
         self.kind.semantics().in_place_offset(self.count * self.data_type.size() * rank as usize)
     }
 
-    /// The lengths and places of a plan's chunks in the buffers of `size` ranks, of blocks that are equal. Ranks of a plan
-    /// are counted from the root, and so are its blocks.
+    /// The lengths and places of a plan's chunks in the buffers of `size` ranks, for equal blocks. A plan counts ranks and
+    /// blocks from the root.
     pub fn extents(&self, partition: Partition, size: u32) -> Extents<'static> {
         let equal = partition.extents(self.count, self.data_type.size());
         let Semantics { input, output, is_rooted, .. } = self.kind.semantics();
@@ -155,13 +156,14 @@ impl Call {
         if is_rooted && is_whole { equal.from_root(self.root, size) } else { equal }
     }
 
-    /// The rank of a plan, counted from the root, at which a fold begins: rank 0 of the communicator, whichever is the root.
+    /// The rank of a plan, counted from the root, at which a fold begins. That is rank 0 of the communicator,
+    /// whichever rank is the root.
     pub fn first_folded(&self, size: u32) -> u32 {
         let Semantics { is_rooted, folds, .. } = self.kind.semantics();
         if is_rooted && folds { (size - self.root) % size } else { 0 }
     }
 
-    /// How its values are folded.
+    /// The reducer that folds the call's values.
     pub fn reducer(&self, size: u32) -> Reducer {
         match self.scalar {
             Some(scalar) => Reducer::pre_mul_sum(scalar),
@@ -181,7 +183,7 @@ mod tests {
 
     use super::*;
 
-    /// Kinds whose schedules are of equal blocks, and the root of messages apart.
+    /// The kinds whose schedules have equal blocks, without the root and without messages.
     const KINDS: [Kind; 8] = [
         Kind::AllReduce,
         Kind::Reduce,
