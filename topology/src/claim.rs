@@ -1,28 +1,28 @@
 //! Which cores a rank may run on, in few bytes, and whether ranks share cores.
 //!
-//! Invariant: what it says of ranks that were bound one by one is right; where ranks may run on overlapping sets of a host
-//! of more than 64 cores, only equal sets are seen to overlap. Absent: what waiting ranks do about it.
+//! Invariant: the answer for ranks that were bound one by one is right. On a host of more than 64 cores, overlapping
+//! sets of cores are seen to overlap only where they are equal. Absent: how waiting ranks use the answer.
 
 use super::Cores;
 
 /// Cores that have a bit of their own.
 const BITS: u32 = u64::BITS;
 
-/// The cores of a rank, as it tells the others; all zeros where they are unknown.
+/// The cores of a rank, as it sends them to the others; all zeros where they are unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Claim {
-    /// A hash of their numbers.
+    /// A hash of the cores' numbers.
     pub digest: u64,
-    /// Bit by bit; 0 where one has no bit.
+    /// One bit for each core; 0 where the rank has a core beyond `BITS`.
     pub bits: u64,
-    /// How many cores.
+    /// Number of cores.
     pub cores: u32,
     /// How many threads of these cores run at once: fewer where a control group has a quota.
     pub quota: u32,
 }
 
 impl Claim {
-    /// Of a thread that may run on `allowed`, and no more than `quota` at once.
+    /// The claim of a thread that may run on `allowed`, on at most `quota` cores at once.
     pub fn of(allowed: &Cores, quota: usize) -> Self {
         let hash = |hash: u64, core: &u32| (hash ^ u64::from(*core)).wrapping_mul(0x0100_0000_01b3);
         let has_bits = allowed.iter().all(|core| *core < BITS);
@@ -38,8 +38,8 @@ impl Claim {
         self.digest == other.digest || self.bits & other.bits != 0
     }
 
-    /// Whether a rank of these cores has to share them with others of its host, of whom `all` are the claims, its own
-    /// among them.
+    /// Whether a rank of these cores has to share them with others of its host. `all` are the claims of the host's
+    /// ranks, this one among them.
     pub fn is_shared_among(&self, all: impl Iterator<Item = Claim>) -> bool {
         let (mut ranks, mut bits, mut all_bits) = (0u32, 0u64, true);
         for rival in all.filter(|other| self.overlaps(other)) {
@@ -71,14 +71,14 @@ mod tests {
         assert_eq!(shares(&[claim([0]), claim([1]), claim([1])]), [false, true, true]);
         assert_eq!(shares(&[claim(0..2), claim(0..2)]), [false, false]);
         assert_eq!(shares(&[claim(0..2), claim(0..2), claim(0..2)]), [true; 3]);
-        // One bound, the other not.
+        // One is bound, the other is not.
         assert_eq!(shares(&[claim(0..2), claim([0])]), [false, false]);
-        // Who may go elsewhere is expected to.
+        // A rank that may run elsewhere is expected to.
         assert_eq!(shares(&[claim([0]), claim([0, 1]), claim([1])]), [false, true, false]);
-        // Beyond the bits.
+        // Cores beyond the bits.
         assert_eq!(shares(&[claim([100]), claim([200]), claim([200])]), [false, true, true]);
         assert_eq!(shares(&[claim(64..96), claim(96..128)]), [false, false]);
-        // Two threads at once, whatever cores there are.
+        // Two threads at once, whatever the number of cores.
         let quota = Claim::of(&Cores::from_iter(0..8), 2);
         assert_eq!(shares(&[quota; 2]), [false, false]);
         assert_eq!(shares(&[quota; 3]), [true; 3]);

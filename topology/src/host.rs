@@ -1,7 +1,7 @@
 //! What the kernel says of the cores of a host, below a given root: `/sys/devices/system` or a test's.
 //!
-//! Invariant: pure but for reading; the same files give the same host. A core whose files are missing, malformed or
-//! contradict each other has no cache or no node. Absent: what may run where.
+//! Invariant: pure but for reading; the same files give the same host. A core has no cache or no node where its files
+//! are missing, malformed or contradict each other. Absent: which ranks may run where.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use std::path::Path;
 
 use super::{Cores, Place};
 
-/// Numbers of cores above this one are taken for nonsense.
+/// A number of a core above this one is taken for an error of the file.
 const CORE_MAX: u32 = 1 << 16;
 /// Caches of a core that are looked at; there are four or five.
 const CACHES_MAX: usize = 16;
@@ -28,18 +28,18 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// What there is about `cores` below `root`, but for their threads.
+    /// The caches and nodes of `cores` below `root`, without threads.
     pub(crate) fn read(root: &Path, cores: &Cores) -> Self {
         let mut host = Host { nodes: nodes(&root.join("node")), ..Host::default() };
         for &core in cores {
-            // What one core of a group says holds for all of them.
+            // What the files of one core of a group say holds for the whole group.
             let place = root.join(format!("cpu/cpu{core}/cache"));
             note(&mut host.caches, core, || shared_cache(&place));
         }
         host
     }
 
-    /// The same with threads.
+    /// The same host with threads.
     pub(super) fn with_threads(mut self, root: &Path, cores: &Cores) -> Self {
         for &core in cores {
             let place = root.join(format!("cpu/cpu{core}/topology/thread_siblings_list"));
@@ -65,7 +65,7 @@ impl Host {
         self.threads.get(&core).copied().unwrap_or(core)
     }
 
-    /// Where somebody is who may run on these cores alone.
+    /// The place of a rank that may run on these cores alone.
     pub(crate) fn place(&self, allowed: &Cores) -> Place {
         let common = |of: &dyn Fn(u32) -> Option<u32>| {
             let mut all = allowed.iter().map(|core| of(*core));
@@ -80,14 +80,14 @@ impl Host {
     }
 }
 
-/// Every core of the group that `group` finds for `core` is known by the lowest one from now on.
+/// From now on the lowest core of the group that `group` finds for `core` stands for every core of it.
 fn note(known: &mut BTreeMap<u32, u32>, core: u32, group: impl FnOnce() -> Option<Cores>) {
     if known.contains_key(&core) {
         return;
     }
     let Some(cores) = group().filter(|cores| cores.contains(&core)) else { return };
     let Some(&lowest) = cores.first() else { return };
-    // Groups that overlap make no sense.
+    // Overlapping groups contradict each other.
     if cores.iter().any(|core| known.contains_key(core)) {
         return;
     }
@@ -103,7 +103,7 @@ fn shared_cache(place: &Path) -> Option<Cores> {
         let place = place.join(format!("index{index}"));
         let is_last = word(&place, "level")? == LAST_LEVEL;
         let of_data = word(&place, "type").is_none_or(|kind| kind != "Instruction");
-        // Its `id` would do as well, but is not there on every kernel and machine.
+        // The cache's `id` would do as well, but not every kernel and machine has it.
         if is_last && of_data { list(&place.join("shared_cpu_list")) } else { None }
     })
 }

@@ -1,8 +1,8 @@
 //! Where in its host a rank runs: which last-level cache and which memory node its cores belong to, and pinning.
 //!
-//! Invariant: what cannot be read, or makes no sense, is unknown and never an error; a host that tells nothing is one
-//! flat machine, as it was before. Nothing is changed in the process unless [`pin`] was asked for. Absent: distances,
-//! which are the planner's prices, and devices.
+//! Invariant: what cannot be read, or contradicts itself, is unknown and never an error; a host of unknown caches and
+//! nodes counts as flat. Nothing in the process changes unless [`pin`] was asked for. Absent: distances, which are
+//! the planner's prices, and devices.
 
 mod claim;
 mod host;
@@ -22,15 +22,15 @@ use host::Host;
 /// Numbers of cores, as the kernel has them.
 pub type Cores = BTreeSet<u32>;
 
-/// Where in its host a rank runs, as it tells the others.
+/// Where in its host a rank runs, as it sends it to the others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Place {
-    /// The last-level cache in which all cores lie that it may run on: its lowest core. Unknown where there is none, or
-    /// several.
+    /// The last-level cache in which all cores lie that the rank may run on, by its lowest core. Unknown where there
+    /// is none, or where there are several.
     pub cache: Option<u32>,
-    /// The same of the memory node, on a host that has several.
+    /// The memory node in which all of these cores lie, on a host that has several nodes.
     pub node: Option<u32>,
-    /// The cores.
+    /// The cores that the rank may run on.
     pub claim: Claim,
 }
 
@@ -48,17 +48,18 @@ impl Place {
     }
 }
 
-/// Where the kernel tells of its cores and nodes.
+/// Where the kernel describes its cores and nodes.
 const SYSTEM: &str = "/sys/devices/system";
 
-/// The cores on which the calling thread may run; none where the kernel does not tell.
+/// The cores on which the calling thread may run; none where the kernel does not say.
 pub fn allowed() -> Cores {
     let set = sched_getaffinity(Pid::from_raw(0)).unwrap_or_default();
     (0..CpuSet::count()).filter(|core| set.is_set(*core).unwrap_or(false)).map(|core| core as u32).collect()
 }
 
-/// How many ranks share each domain, by the places of all of them in the order of ranks: the ranks of a last-level cache,
-/// or else those of a memory node, if they come domain by domain, equally many, at least two of at least two; otherwise 1.
+/// How many ranks share each domain, by the places of all ranks in the order of ranks. The domains are last-level
+/// caches, or else memory nodes. The ranks must come domain by domain, equally many in each, at least two of at least
+/// two; otherwise the answer is 1.
 pub fn per_domain(places: &[Place]) -> u32 {
     let kinds: [fn(&Place) -> Option<u32>; 2] = [|place| place.cache, |place| place.node];
     let even = kinds.iter().find_map(|kind| {

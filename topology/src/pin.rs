@@ -2,9 +2,9 @@
 //!
 //! Invariant: a rank never gets a core that its thread was not allowed before, so what a launcher, a control group or
 //! `taskset` has decided holds. Ranks of one host get different cores as long as there are enough, and neighbours get
-//! neighbouring ones, so that a domain holds a row of ranks. What is refused is said once and changes nothing. Absent:
-//! threads of the library (the control thread is there before its maker is pinned), and undoing: a thread that has
-//! joined stays where it is until it ends, unless joining failed.
+//! neighbouring ones, so that a domain holds ranks of successive numbers. A pin that the system refuses is one
+//! warning and changes nothing. Absent: threads of the library (the control thread starts before the rank's thread is
+//! pinned), and undoing: a thread that has joined stays where it is until it ends, unless joining failed.
 
 use std::path::Path;
 use std::sync::Once;
@@ -18,14 +18,14 @@ use consort_settings::options::Pinning;
 /// The number of a rank among those of its host, and how many there are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Local {
-    /// Among the ranks of the host.
+    /// The number among the ranks of the host.
     pub rank: u32,
-    /// How many these are.
+    /// Number of ranks on the host.
     pub size: u32,
 }
 
 impl Local {
-    /// As a launcher says, or else as if all ranks were on this host.
+    /// What the launcher says (`said`), or else as if all ranks were on this host.
     pub fn or_all(rank: u32, size: u32, said: (Option<u32>, Option<u32>)) -> Self {
         match said {
             (Some(rank), Some(size)) if rank < size => Local { rank, size },
@@ -49,14 +49,15 @@ pub(super) fn cores_for(host: &Host, allowed: &Cores, pinning: Pinning, local: L
     }
 }
 
-/// A thread that was pinned to join; as before when dropped, unless it is [kept](Pinned::keep).
+/// A thread that is pinned in order to join. Dropping this restores its old cores, unless it was
+/// [kept](Pinned::keep).
 #[must_use]
 pub struct Pinned {
     before: Option<CpuSet>,
 }
 
 impl Pinned {
-    /// Pins the calling thread as was asked.
+    /// Pins the calling thread according to the option.
     pub fn thread(pinning: Pinning, local: Local) -> Self {
         if pinning == Pinning::None {
             return Pinned { before: None };
@@ -98,13 +99,14 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
-            // What was allowed a moment ago is at most no longer allowed.
+            // Dropping returns no error: these cores were allowed a moment ago.
             let _ = sched_setaffinity(Pid::from_raw(0), before);
         }
     }
 }
 
-/// Said once in a process, whatever it is about: who pins 64 ranks does not want 64 warnings.
+/// A warning that is given once in a process, whatever its text: a program that pins 64 ranks needs one warning, not
+/// 64.
 pub fn complain(text: &str) {
     static SAID: Once = Once::new();
     SAID.call_once(|| consort_settings::notice::warn(text));

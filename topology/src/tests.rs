@@ -27,7 +27,7 @@ impl Fixture {
         fs::write(path, format!("{text}\n")).expect("a file");
     }
 
-    /// Cores that share a cache of this level, as each of them tells.
+    /// Cores that share a cache of this level, written for each of them.
     fn cache(&self, index: u32, level: u32, kind: &str, cores: &str) {
         for core in parse_list(cores).expect("a list") {
             let place = format!("cpu/cpu{core}/cache/index{index}");
@@ -37,7 +37,7 @@ impl Fixture {
         }
     }
 
-    /// Cores of one core each in the first two levels, as on every machine.
+    /// A cache of its own for each core in the first two levels, as on every machine.
     fn own_caches(&self, cores: u32) {
         for core in 0..cores {
             for (index, (level, kind)) in [(1, "Data"), (1, "Instruction"), (2, "Unified")].iter().enumerate()
@@ -83,7 +83,7 @@ fn two_sockets() -> Fixture {
     }
     fixture.node(0, "0-15");
     fixture.node(1, "16-31");
-    // What is no node.
+    // An entry that is no node.
     fixture.write("node/has_cpu", "0-1");
     fixture.write("node/nodes/cpulist", "0-31");
     fixture
@@ -130,7 +130,7 @@ fn two_sockets_whose_caches_are_cut_into_nodes() {
     let place = |core: u32| Host::read(&fixture.0, &Cores::from([core])).place(&Cores::from([core]));
     // Bound to nodes, two ranks each: a socket's four ranks share a cache.
     assert_eq!(per_domain(&[0, 1, 2, 3, 4, 5, 6, 7].map(place)), 4);
-    // On one socket, the nodes are what tells them apart.
+    // On one socket only the nodes separate them.
     assert_eq!(per_domain(&[0, 1, 2, 3].map(place)), 2);
 }
 
@@ -158,7 +158,7 @@ fn odd_files_are_unknown() {
     for core in ["0", "4", "8", "12"] {
         assert_eq!(fixture.place(core), (None, Some(0)), "core {core}");
     }
-    // Two lists that overlap: the first is believed.
+    // Two lists that overlap: the first one holds.
     fixture.write("cpu/cpu20/cache/index3/shared_cpu_list", "16-20");
     assert_eq!(fixture.place("16,20"), (None, Some(1)));
     // An index that is missing hides none of those behind it.
@@ -191,7 +191,7 @@ fn domains_are_even_and_in_order_or_are_not() {
     assert_eq!(caches(&[0, 0, 4, 4, 0, 0]), 1, "one comes twice");
     assert_eq!(caches(&[]), 1);
     assert_eq!(caches(&[7]), 1);
-    // Where each has a cache of its own, nodes tell; and where somebody may run in several caches.
+    // Where each rank has a cache of its own, nodes decide; so they do where a rank may run in several caches.
     let (a, b) = ((Some(0), Some(0)), (Some(4), Some(0)));
     let (c, d) = ((Some(8), Some(1)), (Some(12), Some(1)));
     assert_eq!(per_domain(&places(&[a, b, c, d])), 2);
@@ -262,7 +262,7 @@ fn a_launchers_numbers_come_first() {
 
 #[test]
 fn a_thread_is_pinned_when_asked_and_free_again_unless_it_is_kept() {
-    // A thread of its own: others are not to be disturbed.
+    // A thread of its own, so that other tests keep their cores.
     let test = || {
         let before = allowed();
         let Some(&last) = before.last() else {
@@ -278,7 +278,7 @@ fn a_thread_is_pinned_when_asked_and_free_again_unless_it_is_kept() {
         Pinned::thread(Pinning::Cores, Local { rank: size - 1, size }).keep();
         let kept = allowed();
         assert_eq!(kept.len(), 1);
-        // Whatever is asked for later, it has one core.
+        // A later pin leaves it this one core.
         Pinned::thread(Pinning::Domains, Local { rank: 0, size: 3 }).keep();
         assert_eq!(allowed(), kept);
         assert!(before.contains(&last) && kept.is_subset(&before));
