@@ -1,13 +1,14 @@
-//! Where a setting's value comes from: variables of the environment, and files that stand in for those that are not set.
+//! Where a setting's value comes from: variables of the environment, and files that stand in for those that are not
+//! set.
 //!
 //! Precedence: the call, then `CONSORT_*`, then `NCCL_*` in the environment, then the config struct or
-//! [`Options`](crate::Options), then a file, then what was tuned, then the default. A file comes after the config
-//! struct, as it is the weakest of what a person wrote; NCCL puts files before it, because it copies them into the
+//! [`Options`](crate::Options), then a file, then the tuning table, then the default. A file comes after the config
+//! struct because a program's own setting should hold; NCCL puts files before it, because it copies them into the
 //! environment.
 //!
-//! Invariant: the environment is read when a communicator is made and is never changed; a file is read again only when it
-//! has changed. Absent: which settings there are (`options`), and what each variable of NCCL's does
-//! (the crate `consort-nccl`).
+//! Invariant: the environment is read when a communicator is made and is never changed; a file is read again only
+//! when it has changed. Absent: which settings there are (`options`), and what each variable of NCCL's does (the
+//! crate `consort-nccl`).
 
 mod file;
 mod ours;
@@ -38,7 +39,7 @@ pub enum Origin {
     File(PathBuf),
     /// A table of measurements.
     Tuned,
-    /// No variable, option or file says anything.
+    /// No variable, option or file sets the value.
     Default,
 }
 
@@ -62,11 +63,11 @@ pub struct Resolved<T> {
     pub value: T,
     /// Where it came from.
     pub origin: Origin,
-    /// The variable that said it, for [`Origin::Consort`], [`Origin::Nccl`] and [`Origin::File`].
+    /// The variable that set it, for [`Origin::Consort`], [`Origin::Nccl`] and [`Origin::File`].
     pub variable: Option<&'static str>,
 }
 
-/// One way of saying a setting: a variable, and what its text means; nothing where the text leaves it open.
+/// One variable that can set a setting, and the meaning of its text; `None` where the text leaves the setting open.
 pub type Spelling<'s, T> = (&'static str, &'s dyn Fn(&str) -> Result<Option<T>>);
 
 /// What a variable is set to.
@@ -86,20 +87,20 @@ impl fmt::Debug for Environment<'_> {
 }
 
 impl Environment<'static> {
-    /// This process's, as it is now, with the file that `NCCL_CONF_FILE` names (or else `~/.nccl.conf`) and
-    /// `/etc/nccl.conf`.
+    /// This process's variables as they are now, with the file that `NCCL_CONF_FILE` names (or else `~/.nccl.conf`)
+    /// and `/etc/nccl.conf`.
     pub fn of_process() -> Self {
         Self::from_lookup(|name| std::env::var(name).ok()).with_files()
     }
 }
 
 impl<'a> Environment<'a> {
-    /// What `lookup` gives, and no files.
+    /// The variables that `lookup` returns, and no files.
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<String> + 'a) -> Self {
         Environment { set: Box::new(lookup), files: Vec::new(), trouble: None }
     }
 
-    /// With the files that its variables lead to.
+    /// Adds the files that its variables name.
     pub fn with_files(mut self) -> Self {
         (self.files, self.trouble) = file::all(&self.set);
         self
@@ -112,7 +113,7 @@ impl<'a> Environment<'a> {
         set.or_else(|| self.in_files(name))
     }
 
-    /// Why the file that was asked for is not read.
+    /// Why the file that `NCCL_CONF_FILE` names is not read.
     pub fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()
     }
@@ -121,10 +122,9 @@ impl<'a> Environment<'a> {
         self.files.iter().find_map(|file| Some((file.get(name)?.to_owned(), Origin::File(file.path.clone()))))
     }
 
-    /// The value that counts: the first spelling that the environment has, then the option, then the files.
+    /// The value that holds: that of the first spelling that the environment has, then the option, then the files.
     ///
-    /// # Errors
-    /// What reading the text or the option says.
+    /// # Errors The error of reading the text or the option.
     pub fn find<T>(
         &self,
         spellings: &[Spelling<'_, T>],
@@ -149,7 +149,7 @@ impl<'a> Environment<'a> {
         Ok(None)
     }
 
-    /// A whole number of a variable of NCCL's. As there, a text that is none counts as not said.
+    /// A whole number of one of NCCL's variables. As in NCCL, a text that is no number counts as unset.
     pub fn integer(&self, name: &'static str) -> Option<i64> {
         self.text(name).and_then(|(text, _)| integer(&text))
     }
@@ -179,23 +179,23 @@ pub fn whole(text: &str) -> Option<i128> {
     Some(if negative { -number } else { number })
 }
 
-/// Names separated by commas, with `^` in front to leave these out, as many of NCCL's variables have them.
+/// Names separated by commas. `^` in front excludes them instead, as in many of NCCL's variables.
 pub fn names(text: &str) -> (bool, impl Iterator<Item = &str>) {
     let text = text.trim();
     let (exclude, list) = text.strip_prefix('^').map_or((false, text), |list| (true, list));
     (exclude, list.split(',').map(str::trim).filter(|name| !name.is_empty()))
 }
 
-/// A setting as it would be for a communicator made now.
+/// A setting as a communicator made now would have it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Setting {
     /// Its variable.
     pub name: &'static str,
-    /// Its value, for people.
+    /// The value as text.
     pub value: String,
     /// Where the value came from.
     pub origin: Origin,
-    /// The variable that said it, if one did.
+    /// The variable that set it, if one did.
     pub variable: Option<&'static str>,
 }
 

@@ -1,5 +1,5 @@
-//! Which settings there are ([`options`]), where the value of each comes from ([`environment`]), and what is said of them
-//! ([`notice`]).
+//! The settings ([`options`]), where the value of each comes from ([`environment`]), and warnings and information
+//! about them ([`notice`]).
 //!
 //! Invariant: the environment is read and never changed. Absent: what a setting does.
 

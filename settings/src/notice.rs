@@ -1,4 +1,4 @@
-//! Sentences for people: warnings and information, for subscribers of `tracing` and for NCCL's log.
+//! Messages for users: warnings and information, for subscribers of `tracing` and for NCCL's log.
 //!
 //! Invariant: no subscriber is installed. Absent: errors, which calls return, and the hang report.
 
@@ -7,24 +7,24 @@ use std::sync::OnceLock;
 
 use consort_types::Rank;
 
-/// What a log does with sentences for people.
+/// The functions by which a log takes messages.
 #[derive(Clone, Copy)]
 pub struct Listener {
-    /// Of the rank that warns, the text and the place in the source. Returns whether the log shows warnings.
+    /// Takes the rank that warns, the text and the place in the source. Returns whether the log shows warnings.
     pub warning: fn(Option<Rank>, &str, &Location<'_>) -> bool,
-    /// Of the text.
+    /// Takes the text.
     pub information: fn(&str),
 }
 
 static LISTENER: OnceLock<Listener> = OnceLock::new();
 
-/// From now on `listener` gets what is said; the first one stays.
+/// Sends messages to `listener` from now on. Only the first call has an effect.
 pub fn listen(listener: Listener) {
-    // Whoever comes second finds the same listener there: there is one log.
+    // A second call passes the same listener: there is one log.
     let _ = LISTENER.set(listener);
 }
 
-/// Something that explains how the library does what it does.
+/// Logs information about how the library works.
 pub fn inform(text: &str) {
     tracing::info!("{text}");
     if let Some(listener) = LISTENER.get() {
@@ -32,7 +32,7 @@ pub fn inform(text: &str) {
     }
 }
 
-/// Something that people should know and that is no error.
+/// Logs a warning: something that users should know and that is no error.
 #[track_caller]
 pub fn warn(text: &str) {
     aloud(None, text);
@@ -54,7 +54,7 @@ pub fn aloud(rank: Option<Rank>, text: &str) {
     }
 }
 
-/// A warning that is said again where it matters; says whether people were told by a log.
+/// A warning that also reaches users in another way. Returns whether a log took it.
 #[track_caller]
 pub fn warn_of(rank: Option<Rank>, text: &str) -> bool {
     tracing::warn!(rank, "{text}");

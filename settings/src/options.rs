@@ -1,4 +1,4 @@
-//! What a communicator can be told, and where each value came from.
+//! The settings of a communicator, and where each value came from.
 //!
 //! Precedence: `CONSORT_*` in the environment, then `NCCL_*`, then [`Options`], then a file of variables, then the
 //! default (see `settings`). The environment is read when the communicator is made, and never changed.
@@ -28,12 +28,12 @@ pub const SLOTS: u32 = 4;
 pub const SLOT_BYTES_MAX: usize = 512 << 10;
 /// The shortest slot, in bytes.
 pub const SLOT_BYTES_MIN: usize = 16 << 10;
-/// Changes with every change of what travels between ranks.
+/// The version of everything that travels between ranks; raised with every change of it.
 pub const WIRE_VERSION: u32 = 12;
-/// Changes with every change of what the planner chooses for the same call.
+/// The version of the planner's choices; raised where it chooses otherwise for the same call.
 pub const PLANNER_VERSION: u32 = 6;
 
-/// As good as never, and still a time that can be added to any other.
+/// A deadline that never comes, and that can still be added to any other time.
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// How ranks may be linked.
@@ -42,14 +42,14 @@ pub enum TransportChoice {
     /// In-process memory, shared memory on a host, TCP between hosts.
     #[default]
     Auto,
-    /// Only memory: fails where two ranks share no host.
+    /// Only memory: joining fails where two ranks share no host.
     SharedMemory,
     /// TCP between all ranks, also on one host.
     Tcp,
 }
 
 impl TransportChoice {
-    /// The name in variables and texts.
+    /// The name in variables and error texts.
     pub fn name(self) -> &'static str {
         match self {
             TransportChoice::Auto => "auto",
@@ -65,10 +65,10 @@ impl TransportChoice {
     }
 }
 
-/// To which cores the thread that joins as a rank is pinned.
+/// The cores to which the thread that joins as a rank is pinned.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Pinning {
-    /// None: it runs where it may.
+    /// No pinning: the thread runs where it may.
     #[default]
     None,
     /// One core a rank.
@@ -78,7 +78,7 @@ pub enum Pinning {
 }
 
 impl Pinning {
-    /// The name in variables and texts.
+    /// The name in variables and error texts.
     pub fn name(self) -> &'static str {
         match self {
             Pinning::None => "none",
@@ -92,7 +92,7 @@ impl Pinning {
     }
 }
 
-/// Settings of a communicator. What is not set keeps its default.
+/// Settings of a communicator. A setting that is not set has its default.
 ///
 /// ```
 /// use std::time::Duration;
@@ -121,7 +121,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Whether this rank wants to use a device, for bindings that find one by themselves.
+    /// Whether this rank may use a device, for bindings that look for one by themselves.
     pub fn devices(mut self, wanted: bool) -> Self {
         self.devices = wanted;
         self
@@ -148,8 +148,7 @@ impl Options {
     }
 
     /// After how long an operation that does not end is reported, once, as a warning and in
-    /// `Communicator::last_report`, long before it fails
-    /// (`CONSORT_REPORT_AFTER`, seconds; default 60 s).
+    /// `Communicator::last_report`, long before it fails (`CONSORT_REPORT_AFTER`, seconds; default 60 s).
     pub fn report_after(mut self, time: Duration) -> Self {
         self.report_after = Some(time);
         self
@@ -162,57 +161,61 @@ impl Options {
     }
 
     /// Whether the thread that joins is pinned (`CONSORT_PIN`: `none`, `cores` or `domains`; default
-    /// [`Pinning::None`]). It gets its share of the cores that it may run on already, by its number among the ranks of
-    /// its host (which the launcher tells; without one all ranks are taken to be on this host), so that neighbours are
-    /// near each other. It stays pinned until it ends or pins itself anew, whatever becomes of the communicator: nobody
-    /// else knows when it is through. Threads that it starts later are pinned as it is. If joining fails it is as
-    /// before; if the system refuses, that is a warning. Ranks that are made together by
-    /// `Communicator::local` are not pinned: their threads are not there yet.
+    /// [`Pinning::None`]).
+    ///
+    /// The thread gets its share of the cores that it may run on already, by its number among the ranks of its host,
+    /// so that neighbouring ranks are near each other. The launcher sets that number; without a launcher all ranks
+    /// count as being on this host. The thread stays pinned until it ends or pins itself anew, also where the
+    /// communicator is dropped: the library does not know when the thread no longer needs it. Threads that it starts
+    /// later inherit its cores. If joining fails, the thread gets its old cores back; if the system refuses, that is
+    /// a warning. Ranks that are made together by `Communicator::local` are not pinned, as their threads do not exist
+    /// yet.
     pub fn pin(mut self, pinning: Pinning) -> Self {
         self.pinning = Some(pinning);
         self
     }
 
-    /// Streams side by side between neighbours (`CONSORT_CHANNELS`, 1 to 16; default 1). Must be equal on all
+    /// The number of channels between neighbours (`CONSORT_CHANNELS`, 1 to 16; default 1). Must be equal on all
     /// ranks.
     pub fn channels(mut self, channels: u16) -> Self {
         self.channels = Some(channels);
         self
     }
 
-    /// The least and the most streams side by side, where nobody says how many exactly (`NCCL_MIN_CTAS`,
-    /// `NCCL_MAX_CTAS` and their older names; default 1 and 16). What is beyond 16 counts as 16; the most wins over
-    /// the least. Must be equal on all ranks.
+    /// The least and the most channels, where their number is not set (`NCCL_MIN_CTAS`, `NCCL_MAX_CTAS` and their
+    /// older names; default 1 and 16). A number above 16 counts as 16, and the most wins over the least. Must be
+    /// equal on all ranks.
     pub fn channels_within(mut self, least: Option<u32>, most: Option<u32>) -> Self {
         (self.channels_min, self.channels_max) = (least, most);
         self
     }
 
-    /// The network between hosts (`NCCL_NET`): `socket`, in any case, is the only one there is. Another name is an
-    /// error when the communicator is made.
+    /// The network between hosts (`NCCL_NET`). Only `socket` exists, in upper or lower case. Another name is an error
+    /// when the communicator is made.
     pub fn network(mut self, name: impl Into<String>) -> Self {
         self.network = Some(name.into());
         self
     }
 
-    /// Whether half of the data goes round the ring the other way (`CONSORT_BIDIRECTIONAL`, 0 or 1; default
+    /// Whether half of the data goes round the ring in the other direction (`CONSORT_BIDIRECTIONAL`, 0 or 1; default
     /// 0). Must be equal on all ranks.
     pub fn bidirectional(mut self, on: bool) -> Self {
         self.bidirectional = Some(on);
         self
     }
 
-    /// Bytes of one slot of the staging pipeline (`CONSORT_SLOT_BYTES`, a power of two from 16 KiB to 512 KiB;
-    /// default by size). Must be equal on all ranks.
+    /// Bytes of one slot of the mailboxes (`CONSORT_SLOT_BYTES`, a power of two from 16 KiB to 512 KiB; default by
+    /// size). Must be equal on all ranks.
     pub fn slot_bytes(mut self, bytes: usize) -> Self {
         self.slot_bytes = Some(bytes);
         self
     }
 
     /// A directory to which a communicator that fails writes its flight record, as
-    /// `consort-<communicator>-rank<r>.json`, with the error's text and, if there is one, the report that explains
-    /// it (`CONSORT_FLIGHT_RECORD`; default none). It holds 4096 operations at most, and is written once, by the first call that returns the failure
-    /// or else when the communicator is closed; what cannot be written is a warning.
+    /// `consort-<communicator>-rank<r>.json`, with the error's text and, if there is one, the hang report
+    /// (`CONSORT_FLIGHT_RECORD`; default none). The file holds 4096 operations at most. It is written once, by the
+    /// first call that returns the failure or else when the communicator is closed; a file that cannot be written is
+    /// a warning.
     pub fn flight_record(mut self, directory: impl Into<PathBuf>) -> Self {
         self.flight_record = Some(directory.into());
         self
@@ -226,9 +229,9 @@ impl Options {
         self
     }
 
-    /// How many operations of a communicator are kept for the trace and the flight record, rounded up to a power
-    /// of two, at 48 bytes each (`CONSORT_TRACE_EVENTS`, 1 to 4194304, 128 at least; default 65536 with a trace,
-    /// 128 without).
+    /// How many operations of a communicator are kept for the trace and the flight record (`CONSORT_TRACE_EVENTS`, 1
+    /// to 4194304; default 65536 with a trace, 128 without). The number is rounded up to a power of two and is at
+    /// least 128; an operation takes 48 bytes.
     pub fn trace_events(mut self, events: usize) -> Self {
         self.trace_events = Some(events);
         self
@@ -236,25 +239,25 @@ impl Options {
 }
 
 impl Options {
-    /// Which algorithms may be chosen (`CONSORT_ALGO`, or `NCCL_ALGO` with NCCL's names; default all):
+    /// The algorithms that may be chosen (`CONSORT_ALGO`, or `NCCL_ALGO` with NCCL's names; default all):
     /// `ring,tree`, `^tree`, `all_reduce:tree;broadcast:ring`. A call for which none is left is
-    /// [`Error::InvalidArgument`] and lists what is possible. Must be equal on all ranks.
+    /// [`Error::InvalidArgument`], which lists the possible ones. Must be equal on all ranks.
     pub fn algorithms(mut self, names: impl Into<String>) -> Self {
         self.planner.algorithms = Some(names.into());
         self
     }
 
-    /// A schedule as data, which becomes a candidate for its collective on communicators of its number of ranks, beside the
-    /// algorithms of the catalogue: it has a price, and `CONSORT_ALGO`, tuning tables and calls can name it. Its name is
-    /// [`Schedule::name`] and means this schedule from then on in the whole process, which keeps it. Ranks of rooted collectives
-    /// are relative to the root. Must be equal on all ranks, also in the order of the calls.
+    /// A schedule as data. It becomes a candidate for its collective on communicators of its number of ranks, beside
+    /// the algorithms of the catalogue: it has a price, and `CONSORT_ALGO`, tuning tables and calls can name it. From
+    /// then on [`Schedule::name`] means this schedule in the whole process, which keeps it. Ranks of rooted
+    /// collectives are relative to the root. Must be equal on all ranks, also in the order of the calls.
     ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] with the reason where the verifier refuses the schedule, and where the name has another meaning.
+    /// # Errors [`Error::InvalidArgument`] where the verifier refuses the schedule, with the reason, and where the
+    /// name has another meaning.
     pub fn schedule(mut self, schedule: Schedule) -> Result<Self> {
         let imported = Imported::new(schedule, &LowerOptions { slots: SLOTS })
             .map_err(|refused| Error::invalid(refused.to_string(), "correct the schedule or its name"))?;
-        // Ranks compare the words of what their calls name.
+        // Ranks compare the words of the algorithms that their calls name.
         let word = |of: Imported| Algorithm::Imported(of).word();
         if let Some(other) = self.planner.schedules.iter().find(|of| word(**of) == word(imported)) {
             if *other == imported {
@@ -278,16 +281,16 @@ impl Options {
         self
     }
 
-    /// The machine on which algorithms are priced (`CONSORT_TOPOLOGY`): a profile such as `dgx-h100:2`, or a
-    /// file; default what the ranks say of their hosts. Used where it has as many ranks as the communicator. Must
-    /// be equal on all ranks.
+    /// The machine on which algorithms are priced (`CONSORT_TOPOLOGY`): a profile such as `dgx-h100:2`, or a file.
+    /// The default is made of the ranks' table of hosts. It is used where it has as many ranks as the communicator.
+    /// Must be equal on all ranks.
     pub fn topology(mut self, name: impl Into<String>) -> Self {
         self.planner.topology = Some(name.into());
         self
     }
 
-    /// A table of measurements that `collbench tune` wrote (`CONSORT_TUNING`; default the file beside the
-    /// topology's, with `.tuning` appended). What it says is preferred to prices; a table of another version or
+    /// A table of measurements that `collbench tune` wrote (`CONSORT_TUNING`; default the file beside the topology's,
+    /// with `.tuning` appended). The planner prefers its measurements to prices; a table of another version or
     /// machine is ignored with a warning. Must be equal on all ranks.
     pub fn tuning(mut self, file: impl Into<PathBuf>) -> Self {
         self.planner.tuning = Some(file.into());

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 const SYSTEM: &str = "/etc/nccl.conf";
-/// The longest file that is read: whatever is longer is no list of variables.
+/// The longest file that is read: a longer one is no list of variables.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// A file as it was when it was read.
+/// A file as it was when it was last read.
 #[derive(Debug)]
 pub(super) struct File {
     pub(super) path: PathBuf,
@@ -35,12 +35,12 @@ impl File {
     }
 }
 
-/// What tells whether a file has changed: when, and how long it is.
+/// The file's time of modification and length: a change of either shows that the file has changed.
 type Stamp = (Option<SystemTime>, u64);
 
 static READ: Mutex<Vec<(Stamp, Arc<File>)>> = Mutex::new(Vec::new());
 
-/// The files that there are, first things first, and why the one that was named is not among them.
+/// The files that exist, in order of precedence, and why the file that a variable names is not among them.
 pub(super) fn all(set: &dyn Fn(&str) -> Option<String>) -> (Vec<Arc<File>>, Option<String>) {
     let named = set("NCCL_CONF_FILE").filter(|path| !path.trim().is_empty());
     let mut trouble = None;
@@ -54,7 +54,7 @@ pub(super) fn all(set: &dyn Fn(&str) -> Option<String>) -> (Vec<Arc<File>>, Opti
         },
         None => set("HOME").and_then(|home| read(&Path::new(&home).join(".nccl.conf")).ok()),
     };
-    // Most hosts have none.
+    // Most hosts have no such file.
     let system = read(Path::new(SYSTEM)).ok();
     (own.into_iter().chain(system).collect(), trouble)
 }

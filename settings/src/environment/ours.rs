@@ -1,13 +1,13 @@
 //! This library's own variables.
 //!
-//! Invariant: every one that a communicator's settings know is here. Absent: those that only tests read.
+//! Invariant: every variable that a communicator's settings have is here. Absent: variables that only tests read.
 
 /// A variable of this library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ours {
     /// Its name.
     pub name: &'static str,
-    /// What counts where it is not set.
+    /// The value where it is not set.
     pub default: &'static str,
     /// What it does.
     pub meaning: &'static str,
@@ -34,7 +34,7 @@ const OURS: [Ours; 29] = [
     variable(
         "CONSORT_PIN",
         "none",
-        "to what the thread that joins as a rank is pinned, of the cores that it may use: `cores` (one of them), \
+        "the cores, among those that it may use, to which the thread that joins as a rank is pinned: `cores` (one of them), \
          `domains` (those of one last-level cache or memory node) or `none`",
     ),
     variable(
@@ -56,7 +56,7 @@ const OURS: [Ours; 29] = [
     variable(
         "CONSORT_NCCL_VERSION",
         "2.32.3",
-        "the version that `ncclGetVersion` tells, for clients that must see another (`2.27.3` or `22703`)",
+        "the version that `ncclGetVersion` returns, for clients that must see another (`2.27.3` or `22703`)",
     ),
     variable("CONSORT_CHANNELS", "1", "streams side by side between neighbours, 1 to 16; equal on all ranks"),
     variable(
@@ -99,7 +99,7 @@ const OURS: [Ours; 29] = [
         "CONSORT_HOSTID",
         "",
         "ranks with the same text count as being on one host; unset, those of one user, kernel and network namespace; \
-         what they cannot share is found out and goes by TCP",
+         data goes by TCP where memory cannot be shared",
     ),
     variable("CONSORT_BIND", "", "ip addresses on which a unique id's rendezvous listens"),
 ];

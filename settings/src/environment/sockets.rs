@@ -1,4 +1,4 @@
-//! Which interfaces ranks meet and connect at: `NCCL_SOCKET_IFNAME` and `NCCL_SOCKET_FAMILY`.
+//! The interfaces at which ranks meet and connect: `NCCL_SOCKET_IFNAME` and `NCCL_SOCKET_FAMILY`.
 //!
 //! Invariant: a pure choice among names and addresses. Absent: listing them (`bootstrap::interfaces`).
 
@@ -13,26 +13,26 @@ pub(crate) enum Family {
     V6,
 }
 
-/// Which interfaces were asked for.
+/// The interfaces that a variable names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Interfaces {
-    /// As it was written, for people.
+    /// The variable's text, for errors.
     text: String,
     exclude: bool,
-    /// Names are whole, not beginnings.
+    /// Whether names are whole, not prefixes.
     exact: bool,
     names: Vec<String>,
     family: Option<Family>,
 }
 
 impl Interfaces {
-    /// What the environment asks for; nothing if it does not.
+    /// The interfaces that the environment names; `None` where it names none.
     pub fn asked(environment: &Environment<'_>) -> Option<Self> {
         let set = |name| environment.text(name).map(|(text, _)| text.trim().to_owned());
         let family = set("NCCL_SOCKET_FAMILY").and_then(|text| match text.as_str() {
             "AF_INET" => Some(Family::V4),
             "AF_INET6" => Some(Family::V6),
-            // As in NCCL, anything else leaves it open.
+            // As in NCCL, any other text leaves it open.
             _ => None,
         });
         let named = set("NCCL_SOCKET_IFNAME").unwrap_or_default();
@@ -74,7 +74,7 @@ impl Interfaces {
         family && (self.names.is_empty() || listed != self.exclude)
     }
 
-    /// What was written.
+    /// The variable's text.
     pub fn text(&self) -> &str {
         &self.text
     }

@@ -1,7 +1,7 @@
-//! What people tell the planner: which algorithms, which bits, which machine, which measurements.
+//! The planner's settings: which algorithms, which bits, which machine, which measurements.
 //!
-//! Invariant: read once, when a communicator is made; compared between the ranks when they join. A tuning table
-//! that cannot be used is a warning, not an error: the planner's own prices are always there. Absent: prices.
+//! Invariant: they are read once, when a communicator is made, and ranks compare them when they join. A tuning table
+//! that cannot be used is a warning, not an error: the planner has prices of its own. Absent: prices.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use consort_types::error::{Error, Result};
 /// What the bits of a result may depend on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Determinism {
-    /// The call (type, operator, count, root), the number of ranks, the settings, the machine's shape and its
-    /// tuning table. The same call gives the same bits in every run and on every rank.
+    /// The call (type, operator, count, root), the number of ranks, the settings, the machine's shape and its tuning
+    /// table. The same call gives the same bits in every run and on every rank.
     #[default]
     Run,
-    /// Type, operator, root's values and the number of ranks alone: contributions are folded from rank 0 to the
-    /// last, whatever the size, the channels, the algorithms allowed and the machine.
+    /// Type, operator, the root's values and the number of ranks alone. Contributions are folded from rank 0 to the
+    /// last, whatever the size, the channels, the allowed algorithms and the machine.
     Invariant,
 }
 
 impl Determinism {
-    /// As `CONSORT_DETERMINISM` has it.
+    /// The value of `CONSORT_DETERMINISM`.
     pub const fn name(self) -> &'static str {
         match self {
             Determinism::Run => "run",
@@ -39,20 +39,19 @@ impl Determinism {
 /// The planner's part of a communicator's settings.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Preferences {
-    /// Which algorithms may be chosen.
+    /// The algorithms that may be chosen.
     pub restriction: Restriction,
-    /// Which bits are wanted.
+    /// What bits may depend on.
     pub determinism: Determinism,
-    /// The machine, where it is not to be taken from the table of ranks: the text of a topology.
-    /// As `CONSORT_TOPOLOGY`.
+    /// The text of a topology (`CONSORT_TOPOLOGY`), where the machine is not to be taken from the table of ranks.
     pub topology: Option<Arc<str>>,
     /// Measurements to choose by.
     pub tuning: Option<Arc<Tuning>>,
-    /// Schedules that are candidates besides those of the catalogue, in the order that settles ties.
+    /// Schedules that are candidates besides those of the catalogue. Their order settles ties.
     pub schedules: Vec<Imported>,
 }
 
-/// The same as options.
+/// The planner's settings as [`Options`](super::Options) hold them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Wishes {
     /// As `CONSORT_ALGO`.
@@ -68,10 +67,10 @@ pub struct Wishes {
 }
 
 impl Preferences {
-    /// The preferences, and each by name with its origin.
+    /// The preferences, and a [`Setting`] with its origin for each.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for names that are not known and files that were asked for and are not there.
+    /// [`Error::InvalidArgument`] for unknown names, and for files that a setting names and that do not exist.
     pub fn resolve(wishes: &Wishes, environment: &Environment<'_>) -> Result<(Self, Vec<Setting>)> {
         let text = |name: &'static str, option: Option<String>| {
             let said = |text: &str| Ok(Some(text.trim().to_owned()).filter(|text| !text.is_empty()));
@@ -115,7 +114,7 @@ impl Preferences {
         ];
         let named = named.map(|found| found.value);
         let topology = named.as_deref().map(|name| Ok::<_, Error>(read_topology(name)?.to_string().into()));
-        // A path of the options need not be text.
+        // A path in the options need not be text.
         let path = table.map(|found| match (found.origin, &wishes.tuning) {
             (Origin::Config, Some(path)) => path.clone(),
             _ => PathBuf::from(found.value),
@@ -142,13 +141,14 @@ impl Preferences {
         Ok((preferences, settings))
     }
 
-    /// Which algorithms may be chosen; what is imported with its hash, as names may mean different things on other ranks.
+    /// The algorithms that may be chosen; imported schedules with their hash, as a name may mean another schedule on
+    /// another rank.
     fn algorithms(&self) -> String {
         let imported = self.schedules.iter().map(|of| format!(", {}#{:016x}", of.name(), of.hash()));
         self.restriction.text() + &imported.collect::<String>()
     }
 
-    /// What must be equal on all ranks, by name.
+    /// The settings that must be equal on all ranks, by name.
     pub fn agreed(&self) -> [(&'static str, String); 4] {
         let hash = |text: &str| format!("{:016x}", digest(text));
         [
@@ -163,7 +163,7 @@ impl Preferences {
 /// A topology by name (`dgx-h100:2`) or from a file.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] when it is neither, with the line of the file that cannot be read.
+/// [`Error::InvalidArgument`] where it is neither, with the line of the file that cannot be read.
 pub fn read_topology(name: &str) -> Result<Topology> {
     let profile = match topology::profile(name) {
         Ok(profile) => return Ok(profile),
@@ -201,7 +201,7 @@ fn parse(path: &Path, text: &str) -> Option<Tuning> {
     }
 }
 
-/// FNV-1a, the same everywhere.
+/// FNV-1a, which gives the same value on every machine.
 pub fn digest(text: &str) -> u64 {
     text.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))

@@ -1,12 +1,12 @@
-//! What people restrict the choice of algorithms to: `CONSORT_ALGO`, `NCCL_ALGO`, `NCCL_PROTO`.
+//! The setting that restricts the choice of algorithms: `CONSORT_ALGO`, `NCCL_ALGO`, `NCCL_PROTO`.
 //!
-//! The text is NCCL's: names separated by commas, `^` in front of them to exclude instead, and several such
-//! lists for collectives by name, separated by semicolons: `ring,tree`, `^tree`,
-//! `all_reduce:tree;broadcast:ring`. The last list that speaks of a collective holds for it.
+//! The text is NCCL's: names separated by commas, `^` in front of them to exclude instead, and several such lists for
+//! collectives by name, separated by semicolons: `ring,tree`, `^tree`, `all_reduce:tree;broadcast:ring`. The last
+//! list that names a collective holds for it.
 //!
-//! Invariant: a list without a collective's name says nothing of collectives for which none of its algorithms
-//! exists at all (`tree` leaves all-to-all alone); a list with the name binds. Absent: which algorithms are
-//! possible for a number of ranks, which the planner knows.
+//! Invariant: a list without a collective's name does not apply to collectives that have none of its algorithms
+//! (`tree` leaves all-to-all alone); a list with the name always applies. Absent: which algorithms are possible for a
+//! number of ranks, which the planner knows.
 
 use consort_algorithms::Collective;
 use consort_algorithms::catalogue::Family;
@@ -14,10 +14,10 @@ use consort_algorithms::catalogue::Family;
 use crate::environment::{Environment, Resolved};
 use consort_types::error::{Error, Result};
 
-/// What a name stands for.
+/// The algorithms that a name stands for.
 type Families = std::result::Result<Vec<Family>, Box<dyn std::error::Error>>;
 
-/// Which algorithms may be chosen.
+/// The algorithms that may be chosen.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Restriction {
     /// The variable (or option) and its text.
@@ -33,10 +33,9 @@ struct Rule {
 }
 
 impl Restriction {
-    /// What the environment says, or else the option, or else a file.
+    /// The restriction of the environment, or else of the option, or else of a file.
     ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] with what is known, for names that are not; and for NCCL's algorithms and
+    /// # Errors [`Error::InvalidArgument`] for unknown names, with the known ones, and for NCCL's algorithms and
     /// protocols that need hardware which these ranks do not use.
     pub fn resolve(option: Option<&str>, environment: &Environment<'_>) -> Result<Option<Resolved<Self>>> {
         protocols(environment.text("NCCL_PROTO").map(|(text, _)| text).as_deref())?;
@@ -85,12 +84,12 @@ impl Restriction {
             }
             rules.push(Rule { collective, families, exclude });
         }
-        // As if nothing had been said, to the other ranks too.
+        // The ranks compare it as if nothing had been set.
         let origin = (!rules.is_empty()).then(|| (variable.to_owned(), text.trim().to_owned()));
         Ok(Restriction { origin, rules })
     }
 
-    /// Whether there is any.
+    /// Whether no algorithm is excluded.
     pub fn is_none(&self) -> bool {
         self.rules.is_empty()
     }
@@ -105,7 +104,7 @@ impl Restriction {
         last.is_none_or(|rule| rule.families.contains(&family) != rule.exclude)
     }
 
-    /// For people, and for the other ranks to compare.
+    /// The restriction as text, for users and for comparison between ranks.
     pub fn text(&self) -> String {
         self.origin.as_ref().map_or_else(|| "all".to_owned(), |(_, text)| text.clone())
     }
@@ -120,7 +119,7 @@ fn collective(name: &str) -> std::result::Result<Collective, String> {
     })
 }
 
-/// The algorithms of ours that NCCL's name stands for.
+/// The algorithms of this library that NCCL's name stands for.
 fn nccl_name(name: &str) -> Families {
     let families: &[Family] = match name.to_ascii_lowercase().as_str() {
         "ring" => &[Family::Ring],

@@ -1,7 +1,7 @@
 //! Options and variables become settings.
 //!
-//! Invariant: what comes out is complete and allowed, and every value knows who said it. Absent: what a call says for
-//! itself.
+//! Invariant: the settings are complete and within their limits, and every value has its origin. Absent: settings of
+//! a single call.
 
 use std::path::PathBuf;
 use std::sync::Once;
@@ -14,9 +14,9 @@ use super::{
 use crate::environment::{Environment, Origin, Resolved, Setting, Spelling, integer};
 use consort_types::error::{Error, Result};
 
-/// How many operations a rank remembers. A power of two.
+/// Operations in a flight record by default. A power of two.
 pub const RECORDS: usize = 128;
-/// Operations that the flight record holds when a trace is wanted, and the most that can be asked for.
+/// Operations in a flight record with a trace, and the most that can be set.
 pub(super) const RECORDS_FOR_TRACE: usize = 1 << 16;
 const TRACE_RECORDS_MAX: usize = 1 << 22;
 
@@ -33,25 +33,25 @@ pub struct Settings {
     pub report_after: Duration,
     /// Operations that the flight record holds.
     pub records: usize,
-    /// How bytes travel; equal on all ranks.
+    /// The transports; equal on all ranks.
     pub transport: TransportChoice,
-    /// Of the thread that joins; ranks may differ.
+    /// Pinning of the thread that joins; ranks may differ.
     pub pinning: Pinning,
-    /// Channels of a plan, at most.
+    /// The most channels of a plan.
     pub channels: u16,
     /// The fewest and the most thread blocks of a launch on a device, for one rank.
     pub thread_blocks: (u32, u32),
-    /// Whether this rank wants to use a device.
+    /// Whether this rank may use a device.
     pub devices: bool,
-    /// Whether rings run both ways.
+    /// Whether rings run in both directions.
     pub bidirectional: bool,
-    /// Bytes of a slot of a mailbox; none where the planner chooses.
+    /// Bytes of a slot of a mailbox; `None` where the planner chooses.
     pub slot_bytes: Option<usize>,
     /// The directory for flight records.
     pub flight_record: Option<PathBuf>,
     /// The file for the trace.
     pub trace: Option<PathBuf>,
-    /// What is asked of the planner.
+    /// The planner's settings.
     pub preferences: Preferences,
 }
 
@@ -69,13 +69,13 @@ impl Settings {
         Ok(Self::resolve_in(options, &environment)?.0)
     }
 
-    /// The same from variables that `lookup` gives.
+    /// The same, from variables that `lookup` returns.
     #[cfg(any(test, feature = "testing"))]
     pub fn resolve_from(options: &Options, lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         Ok(Self::resolve_in(options, &Environment::from_lookup(lookup))?.0)
     }
 
-    /// The settings, and each by name with its origin.
+    /// The settings, and a [`Setting`] with its origin for each.
     pub fn resolve_in(options: &Options, environment: &Environment<'_>) -> Result<(Self, Vec<Setting>)> {
         let mut read = Read { environment, settings: Vec::new() };
         network(options, environment)?;
@@ -174,7 +174,7 @@ impl Settings {
         Ok((settings, read.settings))
     }
 
-    /// What must be equal on all ranks, by name.
+    /// The settings that must be equal on all ranks, by name.
     pub fn agreed(&self) -> Vec<(String, String)> {
         let setting = |name: &str, value: String| (name.to_owned(), value);
         let mut agreed = vec![
@@ -201,7 +201,7 @@ struct Read<'e> {
 }
 
 impl Read<'_> {
-    /// The setting that is called as the first spelling is.
+    /// The setting that the first spelling names.
     fn value<T>(
         &mut self,
         spellings: &[Spelling<'_, T>],
@@ -227,7 +227,7 @@ impl Read<'_> {
         let read = |text: &str| {
             let seconds = text.trim().parse::<f64>().ok();
             let sensible = seconds.filter(|seconds| *seconds > 0.0 && *seconds < TIMEOUT_MAX.as_secs_f64());
-            // Less than a nanosecond is nothing.
+            // A time that rounds to 0 ns counts as none.
             let time = sensible.map(Duration::from_secs_f64).filter(|time| !time.is_zero());
             let time = time.map(|time| time.max(Duration::from_millis(1)));
             time.map(Some).ok_or_else(|| bad(name, text, "a number of seconds greater than 0"))
@@ -237,7 +237,7 @@ impl Read<'_> {
     }
 
     fn path(&mut self, name: &'static str, option: &Option<PathBuf>) -> Result<Option<PathBuf>> {
-        // Of use although the program changes its directory. An empty value is as good as none.
+        // An absolute path holds although the program changes its directory. An empty value counts as unset.
         let absolute = |path: PathBuf| {
             Some(path)
                 .filter(|path| !path.as_os_str().is_empty())
@@ -251,16 +251,15 @@ impl Read<'_> {
     }
 }
 
-/// How many streams: as said, or else one, within what was asked for.
-///
-/// With the fewest and the most thread blocks of a launch on a device.
+/// The number of channels: as set, or else one, within the least and the most; and the least and the most thread
+/// blocks of a launch on a device.
 fn channels(read: &mut Read<'_>, options: &Options) -> Result<(u16, (u32, u32))> {
     let parse = |text: &str| {
         let number = text.trim().parse();
         number.map(Some).map_err(|_| bad("CONSORT_CHANNELS", text, CHANNELS_RULE))
     };
     let said = read.value(&[("CONSORT_CHANNELS", &parse)], options.channels, 0, u16::to_string)?;
-    // As in NCCL, what is not a number above 0 is as good as nothing.
+    // As in NCCL, a text that is not a number above 0 counts as unset.
     let count = |text: &str| Ok(integer(text).filter(|count| *count > 0));
     let bound = |names: [&'static str; 3], option: Option<u32>| {
         let spellings = names.map(|name| (name, &count as &dyn Fn(&str) -> Result<Option<i64>>));
@@ -289,14 +288,14 @@ fn channels(read: &mut Read<'_>, options: &Options) -> Result<(u16, (u32, u32))>
     Ok((channels, thread_blocks))
 }
 
-/// The slots of a staging buffer of so many bytes; none where it is as long as the longest slots make it.
+/// The slot length for a staging buffer of `buffer_bytes`; `None` where the longest slots fit.
 fn slots_within(buffer_bytes: i64) -> Option<usize> {
     let slot = usize::try_from(buffer_bytes).ok().filter(|bytes| *bytes > 0)? / SLOTS as usize;
     let power = slot.checked_ilog2().map_or(0, |log| 1 << log);
     (power < SLOT_BYTES_MAX).then_some(power.max(SLOT_BYTES_MIN))
 }
 
-/// NCCL fails where a network that was named is not there, and so does this.
+/// As in NCCL, a named network that does not exist is an error.
 fn network(options: &Options, environment: &Environment<'_>) -> Result<()> {
     let named = |text: &str| Ok(Some(text.trim().to_owned()).filter(|name| !name.is_empty()));
     let Some(found) = environment.find(&[("NCCL_NET", &named)], || Ok(options.network.clone()))? else {
@@ -312,7 +311,7 @@ fn network(options: &Options, environment: &Environment<'_>) -> Result<()> {
     ))
 }
 
-/// A variable that is set, of those of earlier versions that are accepted and do nothing; and why.
+/// A variable of an earlier version that is set, accepted and without effect, and the reason.
 fn without_effect(environment: &Environment<'_>) -> Option<(&'static str, &'static str)> {
     let why = "ranks read no other rank's memory through the system (process_vm_readv) any more";
     environment.text("CONSORT_CMA").map(|_| ("CONSORT_CMA", why))

@@ -1,4 +1,4 @@
-//! What wins over what, and what is refused.
+//! Precedence of settings, and settings that are refused.
 
 use super::settings::{RECORDS, RECORDS_FOR_TRACE};
 use super::*;

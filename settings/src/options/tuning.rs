@@ -8,10 +8,10 @@
 //! all_reduce 4 4096 doubling 16384 1f00c0ffee0badd5 3250
 //! ```
 //!
-//! Invariant: a table is text that reads back as the same table; lines hold for sizes of at most `bytes` (of
-//! one block), down to the line before. Whoever loads it compares the planner's version and the machine; the
-//! fold hash of each line is compared with that of the plan when the line is used, so that a table never
-//! changes bits behind the back of whoever measured it. Absent: files.
+//! Invariant: a table is text that reads back as the same table. A line holds for sizes of at most `bytes` (of one
+//! block), down to the line before. The reader compares the planner's version and the machine when it loads a table.
+//! The fold hash of each line is compared with that of the plan when the line is used, so that a table never changes
+//! bits without notice. Absent: files.
 
 use std::fmt;
 
@@ -26,15 +26,15 @@ const FORMAT: u32 = 1;
 /// The fastest algorithm that was measured for one collective, number of ranks and size.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TuningLine {
-    /// What was measured.
+    /// The collective that was measured.
     pub collective: Collective,
-    /// On how many ranks.
+    /// The number of ranks.
     pub ranks: u32,
     /// The largest block (in bytes) that the line holds for.
     pub bytes: u64,
-    /// What was the fastest.
+    /// The fastest algorithm.
     pub algorithm: Algorithm,
-    /// With slots of this many bytes; 0 for the planner's own rule.
+    /// Bytes of a slot; 0 for the planner's own rule.
     pub slot_bytes: usize,
     /// The hash of the order in which the algorithm folds; 0 where nothing is folded.
     pub fold_hash: u64,
@@ -45,13 +45,13 @@ pub struct TuningLine {
 /// A tuning table.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Tuning {
-    /// What it was measured on; see `Planning::machine`.
+    /// The machine on which it was measured; see `Planning::machine`.
     pub machine: String,
     /// In any order.
     pub lines: Vec<TuningLine>,
 }
 
-/// Why a text is no tuning table.
+/// Why a text is not a tuning table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TuningError {
     /// The line, from 1.
@@ -72,7 +72,7 @@ impl Tuning {
     /// Reads a table.
     ///
     /// # Errors
-    /// [`TuningError`] with the line: another format or planner version, or something that cannot be read.
+    /// [`TuningError`] with the line: another format or planner version, or a line that cannot be read.
     pub fn parse(text: &str) -> Result<Self, TuningError> {
         let mut table = Tuning::default();
         let mut head = 0;

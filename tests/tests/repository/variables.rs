@@ -9,10 +9,11 @@ use consort_tests::compiler::root;
 const HEAD: &str = "\
 # Variables
 
-What counts, first things first: the call itself, `CONSORT_*` in the environment, `NCCL_*` in the environment, the
-config struct (`ncclConfig_t`) or `Options`, a file, what was tuned, the default.
+Precedence, highest first: the call itself, `CONSORT_*` in the environment, `NCCL_*` in the environment, the
+config struct (`ncclConfig_t`) or `Options`, a file, the tuning table, the default.
 
-A file holds lines `NAME=value`, blank lines, and comments that begin with `#`; the first line that sets a name holds. It is the
+A file holds lines `NAME=value`, blank lines, and comments that begin with `#`; the first line that sets a name holds. The
+file is the one that `NCCL_CONF_FILE` names or else `~/.nccl.conf`, and then `/etc/nccl.conf`.
 one that `NCCL_CONF_FILE` names or else `~/.nccl.conf`, and then `/etc/nccl.conf`. NCCL puts files before the config
 struct, because it copies them into the environment; here they come after it.
 
