@@ -13,9 +13,8 @@ Precedence, highest first: the call itself, `CONSORT_*` in the environment, `NCC
 config struct (`ncclConfig_t`) or `Options`, a file, the tuning table, the default.
 
 A file holds lines `NAME=value`, blank lines, and comments that begin with `#`; the first line that sets a name holds. The
-file is the one that `NCCL_CONF_FILE` names or else `~/.nccl.conf`, and then `/etc/nccl.conf`.
-one that `NCCL_CONF_FILE` names or else `~/.nccl.conf`, and then `/etc/nccl.conf`. NCCL puts files before the config
-struct, because it copies them into the environment; here they come after it.
+file is the one that `NCCL_CONF_FILE` names or else `~/.nccl.conf`, and then `/etc/nccl.conf`. NCCL puts files before
+the config struct, because it copies them into the environment; here they come after it.
 
 Variables are read when a communicator is made; those of the log (`NCCL_DEBUG*`) when its first line is due, and again
 after `ncclResetDebugInit`. `collbench env` shows every value now and where it came from, and which of NCCL's variables
