@@ -10,13 +10,13 @@ use consort_kernels::{DataType, Level, ReduceOp, Reducer, Source, Store, Target,
 use consort_memory::SpanMut;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
-/// Bytes of one buffer of a call in the first, second and third cache, and in none.
+/// Bytes of one buffer, so that the buffers of a call fit into the first, second or third cache, or into none.
 const CLASSES: [(&str, usize); 4] =
     [("first cache", 8 << 10), ("second cache", 128 << 10), ("third cache", 4 << 20), ("memory", 64 << 20)];
 
 const STORES: [Store; 2] = [Store::Cached, Store::Streaming];
 
-/// What collectives of training move.
+/// The data types that training moves.
 const TYPES: [DataType; 8] = [
     DataType::Float32,
     DataType::Bfloat16,
@@ -37,7 +37,7 @@ fn buffer(bytes: usize) -> &'static mut [u8] {
     &mut memory[lead..lead + bytes]
 }
 
-/// Five buffers of the largest class, of which every benchmark takes the beginnings.
+/// Five buffers of the largest class; every benchmark takes their beginnings.
 #[derive(Clone, Copy)]
 struct Buffers([SpanMut<'static>; 5]);
 
@@ -55,7 +55,7 @@ impl Buffers {
     }
 }
 
-/// Two sources, one target, at the best level: every data type in every size class, past the cache too where it is left.
+/// Two sources, one target, at the best level: every data type in every size class, also with streaming stores.
 fn size_classes(criterion: &mut Criterion, buffers: Buffers) {
     for (class, bytes) in CLASSES {
         let mut group = criterion.benchmark_group(format!("sum in {class}"));
@@ -76,7 +76,7 @@ fn size_classes(criterion: &mut Criterion, buffers: Buffers) {
     }
 }
 
-/// Three sources: rounded once, and after each.
+/// Three sources, rounded once, and rounded after each.
 fn in_turn(criterion: &mut Criterion, buffers: Buffers) {
     let mut group = criterion.benchmark_group("three sources");
     for (class, bytes) in [CLASSES[1], CLASSES[3]] {
@@ -124,7 +124,7 @@ fn operators(criterion: &mut Criterion, buffers: Buffers) {
     }
 }
 
-/// A handful of elements, where the call is the work.
+/// A handful of elements, where the call itself takes most of the time.
 fn tiny(criterion: &mut Criterion, buffers: Buffers) {
     let mut group = criterion.benchmark_group("tiny");
     for (data_type, elements) in [
@@ -150,7 +150,7 @@ fn tiny(criterion: &mut Criterion, buffers: Buffers) {
     }
 }
 
-/// Copies through the cache and past it, to one target and two.
+/// Copies with cached and with streaming stores, to one target and to two.
 fn copies(criterion: &mut Criterion, buffers: Buffers) {
     for (class, bytes) in CLASSES {
         let mut group = criterion.benchmark_group(format!("copy in {class}"));

@@ -1,4 +1,4 @@
-//! What a rank multiplies its contribution by in a pre-multiplied sum.
+//! The scalar that a rank multiplies its contribution by in a pre-multiplied sum.
 //!
 //! Invariant: a [`Scalar`] is one element of its data type, bit for bit; every number of that type can be one, also
 //! infinities and NaN. Absent: the multiplication (`number`).
@@ -11,11 +11,11 @@ use half::{bf16, f16};
 use crate::number::{Factors, Number};
 use crate::{DataType, Element, F8E4m3, F8E5m2};
 
-/// One element, known at run time alone: the factor of a pre-multiplied sum.
+/// One element that is known only at run time: the factor of a pre-multiplied sum.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Scalar {
     data_type: DataType,
-    /// The element's bits; above them zeros.
+    /// The element's bits; the bits above are zero.
     bits: u64,
 }
 
@@ -30,8 +30,7 @@ impl Scalar {
 
     /// The element whose bytes in memory are `bytes`.
     ///
-    /// # Errors
-    /// [`ScalarSizeError`] when they are not as many as an element of `data_type` has.
+    /// # Errors [`ScalarSizeError`] where their number is not the size of an element of `data_type`.
     pub fn from_bytes(data_type: DataType, bytes: &[u8]) -> Result<Self, ScalarSizeError> {
         if bytes.len() != data_type.size() {
             return Err(ScalarSizeError { data_type, bytes: bytes.len() });
@@ -81,7 +80,7 @@ impl fmt::Debug for Scalar {
     }
 }
 
-/// Bytes that are no element of the data type.
+/// Bytes whose number is not the size of an element of the data type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScalarSizeError {
     data_type: DataType,

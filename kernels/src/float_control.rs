@@ -33,8 +33,8 @@ impl Drop for DefaultControls {
     }
 }
 
-// The blocks below do not say `nomem`: loads and stores of the kernels must not move across them, and with them
-// stays the arithmetic in between.
+// The blocks below are not `nomem`: loads and stores of the kernels must not move across them, and so neither does
+// the arithmetic in between.
 #[cfg(target_arch = "x86_64")]
 mod register {
     use std::arch::asm;

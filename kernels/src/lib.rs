@@ -1,18 +1,18 @@
 //! How values combine: data types, reduction operators, and the kernels that fold and copy memory.
 //!
-//! Invariant: the bytes that [`Reducer::fold`] writes are a function of the bytes it reads, the operator and
-//! the order of the sources, and of nothing else. Not of the processor's instruction set, the [`Level`], the
-//! length, the alignment, the kind of store, or the caller's floating-point control register. Every level is
-//! held to the scalar reference bit for bit.
+//! Invariant: the bytes that [`Reducer::fold`] writes are a function of the bytes it reads, the operator and the
+//! order of the sources alone. They do not depend on the processor's instruction set, the [`Level`], the length, the
+//! alignment, the kind of store, or the caller's floating-point control register. Tests compare every level with the
+//! scalar reference bit for bit.
 //!
-//! Everything is decided when a [`Reducer`] is made; a fold is a check of the lengths and one indirect call.
-//! No kernel allocates, locks, or enters the operating system.
+//! All choices are made when a [`Reducer`] is made; a fold is a check of the lengths and one indirect call. No kernel
+//! allocates, locks, or enters the operating system.
 //!
-//! Deliberately absent: peers, schedules, threads, and any judgement of which bytes may be touched when.
+//! Deliberately absent: peers, schedules, threads, and rules for which bytes may be touched when.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `data_type`, `reduce_op`, `named` | what the wire calls them |
+//! `data_type`, `reduce_op`, `named` | types and operators with their codes and names |
 //! | `float8`, `convert` | formats of fewer than 32 bits |
 //! | `number` | arithmetic on one element, which defines all results |
 //! | `factor` | the scalar of a pre-multiplied sum |
@@ -22,7 +22,7 @@
 //! | `portable`, `x86` | what a register is and does at each level |
 //! | `float_control` | MXCSR and FPCR |
 //! | `reducer` | lengths, choice of kernel, the public calls |
-//! | `cuda` | the kernels of GPUs: what they are given, and their images |
+//! `cuda` | the kernels of GPUs: their launch records, and their images |
 
 mod convert;
 pub mod cuda;

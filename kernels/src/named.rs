@@ -1,4 +1,4 @@
-//! What types have in common whose values have names: how they print, and what is said of a text that names none.
+//! What types with named values have in common: how they print, and the error for a text that is no name.
 
 /// `Display` by name, and the error of a text that is no name.
 macro_rules! named {

@@ -11,7 +11,7 @@ use crate::convert::{Binary16, E4m3, E5m2, NAN_F32, NAN_F64, decode, decode_bf16
 use crate::reduce_op::{Combination, Op};
 use crate::{Element, F8E4m3, F8E5m2};
 
-/// What contributions are multiplied by, in every type of arithmetic, and what sums are divided by.
+/// The factor of contributions, in every type of arithmetic, and the divisor of sums.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Factors {
     /// For floats of up to 32 bits.
@@ -31,16 +31,16 @@ impl Factors {
 
 /// An element that can be folded.
 pub(crate) trait Number: Element {
-    /// What it is folded in.
+    /// The type of its arithmetic.
     type Wide: Copy;
-    /// The factor of a contribution that is not to be scaled.
+    /// The factor of a contribution that is not scaled.
     const ONE: Self::Wide;
 
     fn widen(self) -> Self::Wide;
     /// Rounds; NaN becomes the type's canonical NaN.
     fn narrow(wide: Self::Wide) -> Self;
     fn combine<O: Op>(left: Self::Wide, right: Self::Wide) -> Self::Wide;
-    /// The one of this type's arithmetic.
+    /// The factor in this type's arithmetic.
     fn factor(factors: &Factors) -> Self::Wide;
     /// Multiplies by `factor`; integers wrap.
     fn scale(wide: Self::Wide, factor: Self::Wide) -> Self::Wide;
@@ -81,7 +81,7 @@ macro_rules! integers {
             }
             #[inline(always)]
             fn divide(wide: $element, divisor: u32) -> $element {
-                // In a type that holds both exactly; the quotient is no larger than the dividend.
+                // Divided in a type that holds both exactly; the quotient is no larger than the dividend.
                 (<$exact>::from(wide) / <$exact>::from(divisor)) as $element
             }
         }

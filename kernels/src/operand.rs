@@ -1,6 +1,6 @@
-//! What a fold reads and writes.
+//! The memory that a fold reads and writes.
 //!
-//! Invariant: plain data; who checks lengths is `reducer`. Absent: arithmetic.
+//! Invariant: plain data; `reducer` checks lengths. Absent: arithmetic.
 
 use consort_memory::{Span, SpanMut};
 
@@ -33,7 +33,7 @@ pub struct Target<'a> {
 pub enum Store {
     /// Through the cache, for a reader that comes soon.
     Cached,
-    /// Past the cache where that pays: the aligned main part of a range of at least 1 KiB. Of two such targets
-    /// of different alignment the first one is served. All stores are ordered before the call returns.
+    /// Past the cache where that pays: the aligned main part of a range of at least 1 KiB. Of two such targets of
+    /// different alignment only the first is streamed. All stores are ordered before the call returns.
     Streaming,
 }

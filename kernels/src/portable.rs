@@ -1,4 +1,4 @@
-//! The level without intrinsics: arrays of 64 bytes that the compiler maps to whatever registers the target has.
+//! The level without intrinsics: arrays of 64 bytes, which the compiler maps to the registers of the target.
 //!
 //! Invariant: the arithmetic is that of `number`, lane by lane. Absent: streaming stores.
 

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use crate::named::named;
 
-/// How two values become one. The discriminants are NCCL's `ncclRedOp_t`.
+/// How two values are combined. The discriminants are NCCL's `ncclRedOp_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum ReduceOp {
@@ -63,7 +63,7 @@ impl FromStr for ReduceOp {
     }
 }
 
-/// How two elements become one.
+/// How two elements are combined.
 #[derive(Clone, Copy)]
 pub(crate) enum Combination {
     Add,
@@ -79,7 +79,7 @@ pub(crate) trait Op: Copy + 'static {
     const SCALES: bool;
     /// Whether the result is divided by the number of contributions.
     const DIVIDES: bool;
-    /// Whether the result is the sum of the sources, and no more.
+    /// Whether the result is the sum of the sources without a factor or a divisor.
     const IS_PLAIN_SUM: bool = matches!(Self::COMBINES, Combination::Add) && !Self::SCALES && !Self::DIVIDES;
 }
 

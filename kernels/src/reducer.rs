@@ -1,7 +1,7 @@
-//! The public calls: lengths are checked, a kernel was chosen beforehand, and here it runs.
+//! The public calls: a call checks lengths and runs the kernel that was chosen when the reducer was made.
 //!
-//! Invariant: kernels see only jobs whose spans all have one length, a multiple of the element size, and run
-//! only at levels that the processor has.
+//! Invariant: kernels see only jobs whose spans all have one length, a multiple of the element size, and run only at
+//! levels that the processor has.
 //!
 //! Absent: arithmetic (`number`), loops (`scalar`, `vector`).
 
@@ -23,7 +23,7 @@ use crate::{DataType, F8E4m3, F8E5m2, ReduceOp, Scalar, Source, Store, Target, s
 pub enum Level {
     /// The reference: one element at a time.
     Scalar,
-    /// Whatever the compiler may assume of every processor of the architecture.
+    /// The instructions that the compiler may assume of every processor of the architecture.
     Portable,
     /// x86-64 with AVX2 and F16C: 256-bit registers.
     Avx2,
@@ -62,20 +62,20 @@ impl Level {
     }
 }
 
-/// Bytes that are folded in turn before the next: they stay in the first cache.
+/// [`Reducer::fold_in_turn`] folds this many bytes of all sources before the next ones: they stay in the first cache.
 const TILE_BYTES: usize = 4096;
 
-/// So many elements are folded one by one: a register would take longer to fill.
+/// Up to this many elements are folded one by one: filling a register would take longer.
 const TINY_ELEMENTS: usize = 4;
 
-/// One operator on one data type.
+/// The kernels of one operator on one data type.
 #[derive(Clone, Copy)]
 struct Kernels {
-    /// At the reducer's level.
+    /// The kernel at the reducer's level.
     vector: Kernel,
-    /// At the scalar level, for [`TINY_ELEMENTS`] or fewer.
+    /// The kernel at the scalar level, for [`TINY_ELEMENTS`] or fewer.
     tiny: Kernel,
-    /// As `tiny`, of two sources.
+    /// As `tiny`, for two sources.
     pair: Pair,
 }
 
@@ -86,20 +86,20 @@ impl Kernels {
     }
 }
 
-/// A fold of one data type by one operator, decided once.
+/// A fold of one data type by one operator, with its kernels chosen.
 #[derive(Clone, Copy)]
 pub struct Reducer {
-    /// For all folds but those that need `whole`.
+    /// The kernels for all folds but those that need `whole`.
     plain: Kernels,
-    /// What the operator does, of which `plain` is a part.
+    /// The kernels of the whole operator, with its factor and divisor.
     whole: Kernels,
-    /// Which folds need `whole`.
+    /// What the operator does, which decides the folds that need `whole`.
     formula: Formula,
-    /// Bytes, as they are.
+    /// The kernel that copies bytes.
     copy: Kernel,
     factors: Factors,
     data_type: DataType,
-    /// Its size, and whether its elements are floats.
+    /// The element's size, and whether it is a float.
     element: u8,
     is_float: bool,
     op: ReduceOp,
@@ -201,17 +201,17 @@ impl Reducer {
         self.formula == Formula::ScaledSum && self.op == ReduceOp::Sum
     }
 
-    /// Whether `raw` means anything: sources that are raw are multiplied by a factor.
+    /// Whether the operator multiplies raw sources by a factor, so that `raw` has an effect.
     pub fn scales(&self) -> bool {
         self.formula == Formula::ScaledSum
     }
 
-    /// Whether `finish` means anything: it divides sums of integers.
+    /// Whether the operator divides sums of integers, so that `finish` has an effect.
     pub fn divides(&self) -> bool {
         self.formula == Formula::DividedSum
     }
 
-    /// What it multiplies and divides by.
+    /// The factors and the divisor.
     pub(crate) fn factors(&self) -> Factors {
         self.factors
     }
@@ -241,8 +241,8 @@ impl Reducer {
     /// * **Denormals** are honoured and rounding is to nearest whatever the calling thread's floating-point
     ///   controls say; they are put back before the call returns. Exception flags are not part of the contract.
     ///
-    /// A target may be exactly the range of a source; apart from that, ranges that are written overlap no
-    /// other. (If they do, the bytes written are unspecified.) Alignment is of no consequence but speed.
+    /// A target may be exactly the range of a source; apart from that, a range that is written overlaps no other
+    /// range. (If it does, the bytes written are unspecified.) Alignment affects nothing but speed.
     ///
     /// # Panics
     /// If there is no source, if lengths differ, or if the length is no multiple of the element size.
@@ -265,7 +265,7 @@ impl Reducer {
         let kernels = if is_whole { &self.whole } else { &self.plain };
         let is_tiny = bytes <= TINY_ELEMENTS * self.data_type.size();
         let kernel = if is_tiny { kernels.tiny } else { kernels.vector };
-        // The guard cannot be passed by the arithmetic: that is behind a call through a pointer.
+        // The arithmetic cannot move across the guard: it is behind a call through a pointer.
         let _controls = self.data_type.is_float().then(DefaultControls::enter);
         // SAFETY: `job` was checked, and the level is one that the processor has.
         unsafe { kernel(&job) }
@@ -278,8 +278,8 @@ impl Reducer {
         self.scales() || self.divides()
     }
 
-    /// As [`Reducer::fold`], rounded to the data type after each source: what folds of two give, one after the other. They
-    /// differ for floats of fewer than 32 bits, of three sources or more.
+    /// As [`Reducer::fold`], rounded to the data type after each source, as a chain of folds of two sources rounds.
+    /// The results differ for floats of fewer than 32 bits and three sources or more.
     ///
     /// # Panics
     /// As [`Reducer::fold`].
@@ -310,8 +310,8 @@ impl Reducer {
         }
     }
 
-    /// `left ∘ right` into `target`, as [`Reducer::fold`] of two sources that are not raw with nothing to finish; for short
-    /// ranges, of which the checks are a good part of the work.
+    /// `left ∘ right` into `target`, as [`Reducer::fold`] of two sources that are not raw, with nothing to finish. It
+    /// is for short ranges, where the checks of a fold would take a good part of the time.
     ///
     /// # Panics
     /// If lengths differ, or if the length is no multiple of the element size.
@@ -329,7 +329,7 @@ impl Reducer {
         }
         let _controls = self.is_float.then(DefaultControls::enter);
         let elements = bytes >> element.trailing_zeros();
-        // SAFETY: all three have so many bytes; which may overlap is as for every fold.
+        // SAFETY: all three have this many bytes; they may overlap as in every fold.
         unsafe { (self.plain.pair)(target.as_mut_ptr(), left.as_ptr(), right.as_ptr(), elements) }
     }
 
@@ -378,12 +378,12 @@ pub fn copy(targets: &[Target<'_>], source: Span<'_>) {
     unsafe { run_copy(kernel, &job) }
 }
 
-/// # Safety
-/// `job` is as [`Job`] says and has one source; the processor has the level of `kernel`, which copies bytes.
+/// # Safety `job` is as [`Job`] requires and has one source; the processor has the level of `kernel`, which copies
+/// bytes.
 #[inline]
 unsafe fn run_copy(kernel: Kernel, job: &Job<'_>) {
     let source = job.sources[0].span;
-    // In place nothing is written: a store past the caches to where the bytes are would cost what any other costs.
+    // A copy onto itself writes nothing: a streaming store to the bytes' own place would cost as much as any other.
     let is_there = |target: &Target<'_>| target.span.as_mut_ptr().cast_const() == source.as_ptr();
     let targets = match job.targets {
         [first, others @ ..] if is_there(first) => others,
@@ -423,7 +423,8 @@ fn refuse(targets: &[Target<'_>], sources: &[Source<'_>], data_type: DataType) -
     );
 }
 
-/// Those of Avg: 1/n, rounded to nearest. The black boxes keep the divisions between the changes of the controls.
+/// The factors of Avg: 1/n, rounded to nearest. The black boxes keep the divisions between the changes of the
+/// controls.
 fn mean(contributions: u32) -> Factors {
     let _controls = DefaultControls::enter();
     let count = std::hint::black_box(contributions);
@@ -453,7 +454,7 @@ macro_rules! choose {
     (@integer $formula:expr, $element:ty, $($path:tt)+) => {
         choose!(@ $formula, $element, DividedSum, $($path)+)
     };
-    // The mean of floats is a scaled sum: nothing divides them.
+    // The mean of floats is a scaled sum, without a division.
     (@float $formula:expr, $element:ty, $($path:tt)+) => {
         choose!(@ $formula, $element, Sum, $($path)+)
     };

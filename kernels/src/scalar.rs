@@ -1,7 +1,7 @@
-//! The reference: one element at a time, as one would say it.
+//! The reference: one element at a time.
 //!
-//! Invariant: an element's sources are all read before any target is written, so that a target may be a source.
-//! The other levels are tested against this one and use it for a handful of elements.
+//! Invariant: an element's sources are all read before any target is written, so that a target may be a source. The
+//! other levels are tested against this one and use it for a handful of elements.
 //!
 //! Absent: speed.
 
@@ -33,20 +33,20 @@ pub(crate) unsafe fn run<T: Number, O: Op>(job: &Job<'_>) {
     }
 }
 
-/// A fold of two sources that are not scaled into one target, compiled: to where, from where, and how many elements.
+/// A compiled fold of two sources that are not scaled into one target. Its arguments are the target, the sources and
+/// the number of elements.
 ///
-/// Calling it is sound if all three have so many elements, at any alignment, and the target is one of the sources or apart
-/// from both.
+/// Calling it is sound if all three have that many elements, at any alignment, and the target is one of the sources
+/// or apart from both.
 pub(crate) type Pair = unsafe fn(*mut u8, *const u8, *const u8, usize);
 
 /// As [`run`], for a handful of elements, without the loops over targets and sources.
 ///
-/// # Safety
-/// As [`Pair`] says.
+/// # Safety As for [`Pair`].
 pub(crate) unsafe fn pair<T: Number, O: Op>(to: *mut u8, left: *const u8, right: *const u8, elements: usize) {
     let (to, left, right) = (to.cast::<T>(), left.cast::<T>(), right.cast::<T>());
     for at in 0..elements {
-        // SAFETY: all three have so many elements (caller's promise); any alignment is allowed.
+        // SAFETY: all three have this many elements (caller's promise); any alignment is allowed.
         unsafe {
             let (left, right) = (left.add(at).read_unaligned(), right.add(at).read_unaligned());
             to.add(at).write_unaligned(T::narrow(T::combine::<O>(left.widen(), right.widen())));
@@ -64,6 +64,6 @@ unsafe fn contribution<T: Number, O: Op>(job: &Job<'_>, source: &Source<'_>, at:
         return element.widen();
     }
     let scaled = T::scale(element.widen(), source.factor::<T>(&job.factors));
-    // Rounded at once, as it is when it travels first: every rank then folds the same bits.
+    // Rounded at once, as a contribution is that travels first: every rank then folds the same bits.
     if source.raw && size_of::<T>() < size_of::<T::Wide>() { T::narrow(scaled).widen() } else { scaled }
 }

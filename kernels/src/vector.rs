@@ -1,10 +1,10 @@
 //! The loop that all SIMD levels share: registers, blocks, alignment, streaming stores, and the ends.
 //!
-//! Invariant: whatever a store overwrites has been read before, so that a target may be a source. The ends of
-//! the range are folded first, kept in registers and stored last; the blocks between them read a block of
-//! every source before they write it. The ends may overlap a block: both then hold the same result.
+//! Invariant: the bytes that a store overwrites have been read before, so that a target may be a source. The ends of
+//! the range are folded first, kept in registers and stored last; the blocks between them read a block of every
+//! source before they write it. The ends may overlap a block: both then hold the same result.
 //!
-//! A level says what a register is ([`Isa`]) and how it holds each element type ([`Lanes`]).
+//! A level defines its register ([`Isa`]) and how the register holds each element type ([`Lanes`]).
 //!
 //! Absent: arithmetic, and the choice of a level (`reducer`).
 
@@ -23,7 +23,7 @@ pub(crate) struct Job<'a> {
 
 /// A compiled fold.
 ///
-/// Calling it is sound if the job is as [`Job`] says and the processor has the features of the kernel's level.
+/// Calling it is sound if the job is as [`Job`] requires and the processor has the features of the kernel's level.
 pub(crate) type Kernel = unsafe fn(&Job<'_>);
 
 /// The registers of a level.
@@ -68,7 +68,7 @@ pub(crate) trait Lanes<T: Number>: Isa {
     /// [`Number::divide`]
     unsafe fn divide(vector: Self::Vector, divisor: u32) -> Self::Vector;
 
-    /// Whether the sum of two registers has a shorter way than `unpack`, `combine` and `pack`.
+    /// Whether the sum of two registers has a shorter form than `unpack`, `combine` and `pack`.
     const HAS_SUM_OF_TWO: bool = false;
     /// `pack` of the sum of both, unpacked.
     #[inline(always)]
@@ -92,8 +92,8 @@ const REGISTER_MAX_BYTES: usize = 64;
 
 /// Folds all of `job` with the registers of level `L`.
 ///
-/// # Safety
-/// `job` is as [`Job`] says, and the processor has the features of `L`, with which the caller is compiled.
+/// # Safety `job` is as [`Job`] requires, and the processor has the features of `L`, with which the caller is
+/// compiled.
 #[inline(always)]
 pub(crate) unsafe fn fold<L: Lanes<T>, T: Number, O: Op>(job: &Job<'_>) {
     // SAFETY: the caller's promises are those of each of these.
@@ -102,11 +102,11 @@ pub(crate) unsafe fn fold<L: Lanes<T>, T: Number, O: Op>(job: &Job<'_>) {
             return short::<L, T, O>(job);
         }
         if const { L::HAS_SUM_OF_TWO && O::IS_PLAIN_SUM } && job.sources.len() == 2 {
-            // Whole cache lines: halves, which is what registers of AVX2 are, that are streamed to two targets in turn reach
-            // memory as halves.
+            // Whole cache lines a block: halves of lines (registers of AVX2) that are streamed to two targets in turn
+            // reach memory as halves.
             return long::<L, T, O, 4, true>(job);
         }
-        // As many registers a block as keep their accumulators within the register file.
+        // As many registers a block as leave its accumulators within the register file.
         match size_of::<T::Wide>() / size_of::<T>() {
             4 => long::<L, T, O, 1, false>(job),
             2 => long::<L, T, O, 2, false>(job),
@@ -171,8 +171,9 @@ unsafe fn long<L: Lanes<T>, T: Number, O: Op, const BLOCK: usize, const SUM_OF_T
         if let Some(first) = first {
             put::<L, 1>(job, 0, first, false);
         }
-        // Where nothing overlaps it goes past the caches as the others do: mostly it ends a line, and half a line each way
-        // costs far more. (It may begin one, and the first register and one that overlaps are stored through the caches.)
+        // Where the last register overlaps no block it is streamed like the others: mostly it completes a line, and
+        // half a line by each kind of store costs far more. (It may begin a line; the first register, and a last one
+        // that overlaps, are stored through the caches.)
         put::<L, 1>(job, last_at, [last], at == last_at);
         if L::STREAMS && job.targets.iter().any(|target| target.store == Store::Streaming) {
             L::fence();
@@ -287,7 +288,7 @@ unsafe fn scaled<L: Lanes<T>, T: Number, O: Op>(
             return vector;
         }
         let scaled = L::scale(vector, source.factor::<T>(&job.factors));
-        // Rounded at once, as it is when it travels first: every rank then folds the same bits.
+        // Rounded at once, as a contribution is that travels first: every rank then folds the same bits.
         if source.raw && size_of::<T>() < size_of::<T::Wide>() { L::unpack(L::pack(scaled)) } else { scaled }
     }
 }

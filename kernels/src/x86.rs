@@ -1,7 +1,7 @@
-//! The levels of x86-64. Each file says what its registers are and how they hold each element type.
+//! The levels of x86-64. Each file defines a level's registers and how they hold each element type.
 //!
-//! Invariant: functions here are compiled with their level's features, or into functions that are, and called only where the
-//! processor has them; `Level::is_available` is the only judge of that.
+//! Invariant: functions here are compiled with their level's features, or into functions that are, and called only
+//! where the processor has them; `Level::is_available` alone decides that.
 //!
 //! Absent: AVX512-BF16 and AVX512-FP16, whose conversions and sums flush denormals or round more often than
 //! once.

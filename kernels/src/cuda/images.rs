@@ -1,7 +1,7 @@
-//! The images of the device kernels: one of PTX and one of machine code for each architecture, of every type.
+//! The images of the device kernels: for every type one of PTX and one of machine code for each architecture.
 //!
-//! Invariant: the images are the files that `kernels/cuda/generate` has made, as its manifest has them; they lie compressed
-//! in the program, and are decompressed by [`Image::bytes`] alone. Absent: what is done with them.
+//! Invariant: the images are the files that `kernels/cuda/generate` has made, as its manifest lists them. They are
+//! embedded compressed, and [`Image::bytes`] alone decompresses them. Absent: loading.
 
 use std::fmt;
 
@@ -9,18 +9,18 @@ use miniz_oxide::inflate::decompress_to_vec_zlib_with_limit;
 
 use crate::DataType;
 
-/// What the driver loads.
+/// A compressed file that the driver loads.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Image {
     /// A zlib stream (RFC 1950).
     compressed: &'static [u8],
-    /// How the bytes are meant.
+    /// Whether it is text or machine code.
     pub form: Form,
-    /// The file it was before it was compressed, for messages: for example `f32.sm_90.cubin`.
+    /// The name of the file before compression, for messages: for example `f32.sm_90.cubin`.
     pub name: &'static str,
 }
 
-/// How an image is written.
+/// The form of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// PTX, which the driver compiles.
@@ -29,19 +29,18 @@ pub enum Form {
     Binary,
 }
 
-/// A compressed image that does not give an image.
+/// A file that does not decompress to an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the compressed image {0} is damaged")]
 pub struct Damaged(pub &'static str);
 
-/// No image is longer; `generate` sees to it.
+/// The longest image; `generate` refuses a longer one.
 const IMAGE_BYTES_MAX: usize = 1 << 20;
 
 impl Image {
     /// The image itself, for the driver: a cubin, or text without a zero at its end.
     ///
-    /// # Errors
-    /// If the compressed bytes have changed since they were made, as far as their checksum tells.
+    /// # Errors If the compressed bytes have changed since they were made, by their checksum.
     pub fn bytes(&self) -> Result<Vec<u8>, Damaged> {
         decompress_to_vec_zlib_with_limit(self.compressed, IMAGE_BYTES_MAX).map_err(|_| Damaged(self.name))
     }
@@ -57,7 +56,7 @@ impl fmt::Debug for Image {
     }
 }
 
-/// The compute capabilities (major, minor) that there is machine code for.
+/// The compute capabilities (major, minor) with machine code.
 const ARCHITECTURES: [(u32, u32); 4] = [(8, 0), (9, 0), (10, 0), (12, 0)];
 
 /// The images of one type.
@@ -91,7 +90,7 @@ macro_rules! images {
     };
 }
 
-/// In the order of the types' numbers; the kernels that reduce nothing come last.
+/// In the order of the types' numbers; the image of the kernels that only copy comes last.
 static IMAGES: [Images; 13] =
     images!["i8" "u8" "i32" "u32" "i64" "u64" "f16" "f32" "f64" "bf16" "f8e4m3" "f8e5m2" "copy"];
 
@@ -99,17 +98,17 @@ fn images(data_type: Option<DataType>) -> &'static Images {
     &IMAGES[data_type.map_or(IMAGES.len() - 1, |data_type| data_type.code() as usize)]
 }
 
-/// The best image with the kernels of a type, or with those that reduce nothing, for a device of this compute
-/// capability (major, minor): machine code if there is some that runs there, else PTX. Below [`super::MIN_CAPABILITY`] the
-/// driver refuses it.
+/// The best image with the kernels of a type, or with those that only copy, for a device of this compute capability
+/// (major, minor): machine code that runs on the device if there is any, else PTX. Below [`super::MIN_CAPABILITY`]
+/// the driver refuses it.
 pub fn image(data_type: Option<DataType>, capability: (u32, u32)) -> Image {
-    // Machine code runs on devices of the same major capability and no smaller a minor one.
+    // Machine code runs on devices of the same major capability and an equal or higher minor one.
     let runs = |made: &(u32, u32)| made.0 == capability.0 && made.1 <= capability.1;
     let images = images(data_type);
     ARCHITECTURES.iter().position(runs).map_or(images.text, |at| images.binaries[at])
 }
 
-/// The same kernels as text.
+/// The same kernels as PTX.
 pub fn ptx(data_type: Option<DataType>) -> Image {
     images(data_type).text
 }
@@ -225,7 +224,7 @@ mod tests {
                 );
             }
         }
-        // A stream that gives more than any image has.
+        // A stream that decompresses to more than the longest image.
         let endless = miniz_oxide::deflate::compress_to_vec_zlib(&vec![0; IMAGE_BYTES_MAX + 1], 6);
         let image = Image { compressed: endless.leak(), ..ptx(None) };
         assert_eq!(image.bytes(), Err(Damaged("copy.ptx")));

@@ -1,7 +1,7 @@
 //! Kernels on a context: loaded once, when they are first needed or before, and launched on spans.
 //!
-//! Invariant: what a launch is given has been checked against the lengths of its spans, so a kernel touches nothing
-//! outside of them. Absent: what is folded with what, and when.
+//! Invariant: a launch checks its spans' lengths before, so a kernel touches nothing outside of them. Absent: which
+//! spans are folded, and when.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -16,26 +16,26 @@ use super::{FOLD_COPY, Form, Kernel, MAX_BLOCK_THREADS, RUN_COPY, RUN_SHARED_BYT
 use super::{function_name, image};
 use crate::{DataType, ReduceOp, Reducer};
 
-/// Bytes of a job that are worth a block of their own.
+/// Bytes of a job for which a block of its own pays.
 const BLOCK_BYTES: usize = 32 << 10;
 
-/// What a kernel writes when it is over.
+/// What a kernel writes when it ends.
 #[derive(Clone, Copy, Debug)]
 pub struct End {
-    /// Eight bytes of pinned memory, which become `sequence`.
+    /// Eight bytes of pinned memory, which the kernel sets to `sequence`.
     pub done: DeviceSpan,
-    /// Four bytes of device memory, zero before and after.
+    /// Four bytes of device memory, zero before and after the launch.
     pub left: DeviceSpan,
-    /// What it writes.
+    /// The value that it writes.
     pub sequence: u64,
 }
 
 /// One fold: every target becomes the left fold of the sources. All spans have one length.
 #[derive(Clone, Copy, Debug)]
 pub struct FoldJob<'a> {
-    /// What is written; at most 16, together with the sources at most 32.
+    /// The spans that are written; at most 16, together with the sources at most 32.
     pub targets: &'a [DeviceSpan],
-    /// What is read, in the order of the fold.
+    /// The spans that are read, in the order of the fold.
     pub sources: &'a [DeviceSpan],
     /// Bit `i`: source `i` is a rank's own contribution, not yet scaled.
     pub raw: u32,
@@ -43,23 +43,24 @@ pub struct FoldJob<'a> {
     pub finish: bool,
 }
 
-/// Which kernel: for which type, if it folds, and with which operator.
+/// The key of a kernel: its kind, its type if it folds, and its operator.
 type Which = (Kernel, Option<DataType>, ReduceOp);
 
-/// Which types' kernels.
+/// The types whose kernels are loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Types {
-    /// Those that have machine code for the device: all types, on devices that the images are made for. None any
-    /// more once the driver has refused machine code, so that it does not compile all types at once.
+    /// The types with machine code for the device: all types, on devices that the images are made for. None once the
+    /// driver has refused machine code, so that it does not compile all types at once.
     Assembled,
-    /// All; the driver compiles those of which there is none, which takes seconds where its cache does not have them.
+    /// All types. The driver compiles those without machine code, which takes seconds where its cache does not have
+    /// them.
     All,
 }
 
 /// The kernels of one context.
 ///
-/// Each image is loaded once, whoever asks: to unload a second one the driver would wait for the device. Whoever
-/// launches what is loaded already waits for nobody who loads.
+/// Each image is loaded once, by whichever thread needs it first: to unload a second one the driver would wait for
+/// the device. A launch of a kernel that is loaded waits for no load.
 pub struct Kernels {
     context: Context,
     loader: Loader,
@@ -72,22 +73,21 @@ pub struct Kernels {
 #[derive(Clone)]
 struct Launchable {
     function: Arc<Function>,
-    /// The most threads that a block may have for each multiprocessor to have room for one block, whatever its dynamic
-    /// shared memory.
+    /// The most threads of a block with which each multiprocessor has room for one block, whatever its dynamic shared
+    /// memory.
     threads_max: u32,
 }
 
-/// A record of what a launch is given, in memory that the device reads.
+/// A launch record, in memory that the device reads.
 #[derive(Clone, Debug)]
 pub struct Table {
     memory: Arc<PinnedMemory>,
 }
 
 impl Table {
-    /// A table of `bytes` bytes.
+    /// A record of `bytes` bytes.
     ///
-    /// # Errors
-    /// The driver's.
+    /// # Errors The driver's.
     pub fn new(context: &Context, bytes: usize) -> Result<Self, CudaError> {
         Ok(Table { memory: Arc::new(context.allocate_host(bytes)?) })
     }
@@ -97,12 +97,12 @@ impl Table {
         self.memory.span().len()
     }
 
-    /// Whether it holds nothing.
+    /// Whether its length is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Where the device reads it.
+    /// The device's view of it.
     pub fn device_span(&self) -> DeviceSpan {
         self.memory.device_span()
     }
@@ -126,13 +126,14 @@ impl Table {
 }
 
 impl Kernels {
-    /// Those of a context; nothing is loaded yet. The listener gets what becomes of every image.
+    /// The kernels of a context, none of them loaded. The listener is called for every image that is loaded or
+    /// refused.
     pub fn new(context: &Context, listener: Listener) -> Self {
         let (context, loader) = (context.clone(), Loader::new(listener));
         Kernels { context, loader, functions: Mutex::default(), modules: Mutex::default() }
     }
 
-    /// Where they run.
+    /// The context of the kernels.
     pub fn context(&self) -> &Context {
         &self.context
     }
@@ -142,20 +143,18 @@ impl Kernels {
         self.loader.loaded()
     }
 
-    /// Whether a launch of these jobs needs a [`Table`], and of how many bytes.
+    /// The bytes of the [`Table`] that a launch of these jobs needs; `None` where it needs none.
     pub fn table_bytes(jobs: usize) -> Option<usize> {
         (jobs > MAX_INLINE_JOBS).then_some(jobs * size_of::<Job>())
     }
 
-    /// Launches one kernel that does all jobs, in no order. `reducer` is none where nothing is folded; `table` holds
-    /// the jobs where they are more than a launch takes ([`Kernels::table_bytes`]) and stays as it is until the kernel
-    /// is over. The caller has entered the context. At most `blocks_max` blocks take part.
+    /// Launches one kernel that does all jobs, in no order. `reducer` is `None` where nothing is folded. `table`
+    /// holds the jobs where they are more than a launch record takes ([`Kernels::table_bytes`]); it must not change
+    /// until the kernel has ended. The caller has entered the context. At most `blocks_max` blocks take part.
     ///
-    /// # Errors
-    /// The driver's; for jobs that are none.
+    /// # Errors The driver's.
     ///
-    /// # Panics
-    /// If a table is needed and not there, or too small; if the lengths of a job's spans differ.
+    /// # Panics If a table is needed and missing or too small; if the lengths of a job's spans differ.
     pub fn fold(
         &self,
         stream: &StreamRef,
@@ -191,8 +190,8 @@ impl Kernels {
         }
         let threads = threads_for(longest.div_ceil(blocks_per_job as usize)).min(threads_max);
         let params = [(&raw const folds).cast::<c_void>()];
-        // SAFETY: the kernel takes one `Folds` by value. Its jobs stay within spans that were checked to have the job's
-        // length, and whoever made the spans promised that they stay.
+        // SAFETY: the kernel takes one `Folds` by value. Its jobs stay within spans that were checked to have the
+        // job's length, and the maker of each span promised that its memory stays.
         unsafe { stream.launch(&function, count * blocks_per_job, threads, 0, &params) }
     }
 
@@ -201,8 +200,7 @@ impl Kernels {
     /// # Errors
     /// The driver's.
     ///
-    /// # Panics
-    /// If the launch record or the shared memory has not the length that it must have.
+    /// # Panics If the launch record or the shared memory does not have the required length.
     pub fn run(
         &self,
         stream: &StreamRef,
@@ -249,7 +247,7 @@ impl Kernels {
     /// Loads a kernel for many types and all operators.
     ///
     /// # Errors
-    /// The driver's first; what could be loaded is.
+    /// # Errors The driver's first; all other kernels are loaded.
     pub fn prepare_all(&self, kernel: Kernel, types: Types) -> Result<(), CudaError> {
         let mut outcome = Ok(());
         if matches!(kernel, Kernel::Fold | Kernel::Run) {
@@ -261,7 +259,7 @@ impl Kernels {
                 || image(Some(*of), capability).form == Form::Binary && !self.loader.has_refused();
             types == Types::All || is_assembled()
         };
-        // Asked when it is a type's turn: by then the driver may have refused one before.
+        // Checked for each type in turn: the driver may have refused machine code of an earlier one.
         for data_type in DataType::ALL.into_iter().filter(is_wanted) {
             for op in ReduceOp::ALL {
                 outcome = outcome.and(self.named((kernel, Some(data_type), op)).map(drop));
@@ -294,7 +292,7 @@ impl Kernels {
                 module
             }
         };
-        // Two that ask at the same time get handles of the same kernel.
+        // Two threads that come here at the same time get handles of the same kernel.
         let function = Arc::new(module.function(name)?);
         drop(modules);
         let shared_bytes = if kernel == Kernel::Run { RUN_SHARED_BYTES_MAX } else { 0 };
@@ -327,7 +325,7 @@ pub struct RunShape {
     pub shared_bytes: u32,
 }
 
-/// Threads that are worth having for so many bytes of a block.
+/// The number of threads for a block that handles so many bytes.
 pub fn threads_for(bytes: usize) -> u32 {
     let wanted = bytes.div_ceil(16).min(MAX_BLOCK_THREADS as usize) as u32;
     wanted.next_multiple_of(WARP_THREADS).clamp(WARP_THREADS, MAX_BLOCK_THREADS)
@@ -337,7 +335,7 @@ fn one_shot_threads(bytes: usize) -> u32 {
     threads_for(2 * bytes)
 }
 
-/// Blocks that a one-shot all-reduce of `bytes` bytes is worth, eight bytes a thread.
+/// The number of blocks for a one-shot all-reduce of `bytes` bytes, at eight bytes a thread.
 pub fn one_shot_blocks(bytes: usize) -> u32 {
     bytes.div_ceil(8 * one_shot_threads(bytes) as usize).max(1) as u32
 }

@@ -1,24 +1,24 @@
-//! What the host hands to device kernels, byte for byte.
+//! The records that the host passes to device kernels, byte for byte.
 //!
-//! Invariant: little-endian, every type 8-byte aligned and without padding, the same as `kernels/cuda/plan.h`; a
-//! test compiles that header and compares sizes and offsets. Addresses are 64-bit numbers that the device can use;
+//! Invariant: little-endian, every type 8-byte aligned and without padding, the same as `kernels/cuda/plan.h`; a test
+//! compiles that header and compares sizes and offsets. Addresses are 64-bit numbers that the device can use;
 //! strides, offsets and lengths are in bytes.
 //!
-//! Absent: who fills these in, and any check: a kernel believes what it is given.
+//! Absent: filling the records in, and any check of them: a kernel trusts its record.
 
 use consort_memory::Plain;
 
 use crate::Reducer;
 
-/// Parts of a range begin at multiples of so many bytes: a whole number of elements of every type.
+/// Parts of a range begin at multiples of this number of bytes: a whole number of elements of every type.
 pub const GRAIN: u64 = 128;
-/// Targets and sources of one fold together, at most.
+/// The most targets and sources of one fold together.
 pub const MAX_PLACES: usize = 32;
-/// Ranks of a [`OneShot`] or [`TwoShot`], at most.
+/// The most ranks of a [`OneShot`] or [`TwoShot`].
 pub const MAX_RANKS: usize = 16;
-/// Programs of a [`Launch`], at most.
+/// The most programs of a [`Launch`].
 pub const MAX_PROGRAMS: usize = 64;
-/// Jobs that travel in [`Folds`] themselves, at most.
+/// The most jobs that [`Folds`] itself holds.
 pub const MAX_INLINE_JOBS: usize = 8;
 /// [`Step::action`]: fold sources into targets.
 pub const ACTION_FOLD: u8 = 0;
@@ -48,7 +48,7 @@ macro_rules! records {
             $($(#[$field_about])* pub $field: $type,)*
         }
 
-        // The fields fill it: there is no padding.
+        // The fields leave no padding.
         const _: () = assert!(size_of::<$name>() == 0 $(+ size_of::<$type>())*);
 
         // SAFETY: integers, floats, and records and arrays of these, without padding (just asserted); every bit
@@ -117,11 +117,12 @@ records! {
 
     /// Memory that operands lie in.
     Region {
-        /// Where it begins.
+        /// Its first byte.
         address: u64,
-        /// From an instance's part to the next one's; 0 for buffers, of which chunks are shared out instead.
+        /// Distance from an instance's part to the next one's; 0 for buffers, where instances share the chunks
+        /// instead.
         instance_stride: u64,
-        /// From a slot or scratch place to the next.
+        /// Distance from a slot or scratch place to the next.
         slot_stride: u64,
         /// Slots of an instance, a power of two; 0 for buffers and scratch.
         slots: u32,
@@ -129,15 +130,15 @@ records! {
         slots_per_iteration: u32,
     }
 
-    /// A 64-bit word for each instance by which one rank tells another how far it is.
+    /// A 64-bit word for each instance by which one rank signals another.
     Counter {
-        /// Awaited here; 0 if it is not.
+        /// The word that this rank waits for; 0 if it does not wait.
         own: u64,
-        /// Raised from here, as mapped here; 0 if it is not. One lane alone raises it.
+        /// The peer's word that this rank raises, as mapped here; 0 if it raises none. Only one lane raises it.
         peer: u64,
-        /// From an instance's word to the next one's.
+        /// Distance from an instance's word to the next one's.
         instance_stride: u64,
-        /// What a slice adds.
+        /// The amount that a slice adds.
         per_iteration: u32,
         /// 0.
         reserved: u32,
@@ -153,7 +154,7 @@ records! {
         bytes: u64,
     }
 
-    /// What raw sources are multiplied by, in every type of arithmetic, and what sums of integers are divided by.
+    /// The factor of raw sources, in every type of arithmetic, and the divisor of sums of integers.
     Factors {
         /// For binary64.
         double_: f64,
@@ -161,13 +162,13 @@ records! {
         whole: u64,
         /// For floats of up to 32 bits.
         single: f32,
-        /// Of folds that finish: at least 1. 1 where nothing is divided.
+        /// The divisor of folds that finish, at least 1; 1 where nothing is divided.
         divisor: u32,
     }
 
-    /// What a block says of itself when a wait has lasted a while.
+    /// The state that a block publishes when a wait has lasted a while.
     Status {
-        /// Of the program that it belongs to; stored last.
+        /// The sequence of the block's program; stored last.
         sequence: u64,
         /// Index of the step, with [`STATUS_WAITING`] while it waits.
         step: u32,
@@ -185,29 +186,30 @@ records! {
         operands: u64,
         /// Device memory: `Lane[lane_count]`.
         lanes: u64,
-        /// A 64-bit word that becomes `sequence` when all blocks of the program's [`Entry`] are through with it, also those
-        /// without a part in it, aborted or not: none of them reads its record any more;
-        /// 0 for none.
+        /// A 64-bit word that becomes `sequence` when all blocks of the program's [`Entry`] have passed the program,
+        /// also those without a part in it, and also where it is aborted. From then on no block reads its record. 0
+        /// for none.
         done: u64,
         /// `Status[lane_count * instances]`, host-mapped: that of a lane's instance is at
         /// `lane * instances + instance`; 0 for none.
         status: u64,
-        /// A 32-bit word in device memory that is 0 between calls: blocks that have ended. Needed if `done` is.
+        /// A 32-bit word in device memory that is 0 between calls: the number of blocks that have ended. Needed if
+        /// `done` is set.
         left: u64,
         /// Number of the call.
         sequence: u64,
-        /// A 32-bit host-mapped word: not 0 makes the program's blocks leave at their next wait. 0 for none.
+        /// A 32-bit host-mapped word. Where it is not 0, the program's blocks leave at their next wait. 0 for none.
         abort: u64,
-        /// Address of the record of the program that the same blocks run after this one: one that goes on with its
+        /// Address of the record of the program that the same blocks run after this one, which continues its
         /// counters. 0 for none.
         next: u64,
-        /// [`Program::record_bytes`] of that.
+        /// [`Program::record_bytes`] of that record.
         next_bytes: u64,
-        /// What a slice handles of an instance's part of a chunk; a multiple of [`GRAIN`].
+        /// Bytes of an instance's part of a chunk in one slice; a multiple of [`GRAIN`].
         slot_bytes: u64,
         /// Lanes.
         lane_count: u32,
-        /// Blocks a lane has, each with its part of every chunk; at least 1.
+        /// Blocks of a lane, each with its part of every chunk; at least 1.
         instances: u32,
         /// Slices; 1 if not sliced.
         iterations: u32,
@@ -219,9 +221,9 @@ records! {
         counter_count: u32,
         /// Chunks.
         chunk_count: u32,
-        /// Of the whole record; a multiple of 8.
+        /// Length of the whole record; a multiple of 8.
         record_bytes: u32,
-        /// Of the call.
+        /// The call's factors.
         factors: Factors,
     }
 
@@ -236,14 +238,14 @@ records! {
         record_bytes: u32,
     }
 
-    /// What one launch of the interpreter runs: the blocks of all programs, one program after the other. Programs may be
-    /// of several communicators, each with its own abort word.
+    /// The parameter of one launch of the interpreter: the blocks of all programs, one program after the other.
+    /// Programs may belong to several communicators, each with its own abort word.
     Launch {
         /// Entries, at most [`MAX_PROGRAMS`].
         programs: u32,
         /// 0.
         reserved: u32,
-        /// Those, in the order of their blocks.
+        /// The entries, in the order of their blocks.
         program: [Entry; MAX_PROGRAMS],
     }
 
@@ -279,14 +281,14 @@ records! {
         left: u64,
         /// As [`Program::sequence`].
         sequence: u64,
-        /// Of all jobs.
+        /// Factors of all jobs.
         factors: Factors,
-        /// At most [`MAX_INLINE_JOBS`].
+        /// The jobs, where there are at most [`MAX_INLINE_JOBS`].
         inline_jobs: [Job; MAX_INLINE_JOBS],
     }
 
-    /// Parameter of the one-shot all-reduce: every rank sends all it has to all others as packets of four bytes of
-    /// data and four of `flag`, and folds what comes, in the order of ranks.
+    /// Parameter of the one-shot all-reduce: every rank sends its whole contribution to all others, as packets of
+    /// four bytes of data and four of `flag`, and folds what arrives, in the order of ranks.
     OneShot {
         /// This rank's contribution.
         input: u64,
@@ -304,7 +306,7 @@ records! {
         sequence: u64,
         /// Ranks, at most [`MAX_RANKS`].
         ranks: u32,
-        /// This one.
+        /// This rank.
         rank: u32,
         /// Differs from those of all former calls that used the same packets, and from 0. Calls take turns with
         /// two sets of packets: a rank may be one call ahead of another.
@@ -315,13 +317,13 @@ records! {
         finish: u32,
         /// 0.
         reserved: u32,
-        /// What peers write into: an area for each rank.
+        /// The packets that peers write: an area for each rank.
         packets: u64,
-        /// From an area to the next; at least twice `bytes`, rounded up to 16, and a multiple of 16.
+        /// Distance from an area to the next; at least twice `bytes`, rounded up to 16, and a multiple of 16.
         packet_stride: u64,
-        /// What `packets` of each rank is mapped to here.
+        /// The `packets` of each rank, as mapped here.
         peers: [u64; MAX_RANKS],
-        /// Of this rank.
+        /// This rank's factors.
         factors: Factors,
     }
 
@@ -347,9 +349,9 @@ records! {
         raw: u32,
         /// 1: the result is divided by [`Factors::divisor`].
         finish: u32,
-        /// Of each rank, as mapped here.
+        /// The input of each rank, as mapped here.
         inputs: [u64; MAX_RANKS],
-        /// Of each rank, as mapped here; may be the inputs.
+        /// The output of each rank, as mapped here; may be its input.
         outputs: [u64; MAX_RANKS],
         /// Peer r's counters for this rank: one 64-bit word for each block.
         counters: [u64; MAX_RANKS],
@@ -357,22 +359,22 @@ records! {
         own: [u64; MAX_RANKS],
         /// From a block's counter to the next one's.
         counter_stride: u64,
-        /// What all counters are before the call. The call raises each by [`TWO_SHOT_RISE`].
+        /// The value of all counters before the call. The call raises each by [`TWO_SHOT_RISE`].
         base: u64,
-        /// Of the call.
+        /// The call's factors.
         factors: Factors,
     }
 }
 
-/// What a two-shot all-reduce adds to every counter.
+/// The amount that a two-shot all-reduce adds to every counter.
 pub const TWO_SHOT_RISE: u64 = 2;
 
 impl Factors {
     /// Nothing is scaled or divided.
     pub const ONE: Factors = Factors { double_: 1.0, whole: 1, single: 1.0, divisor: 1 };
 
-    /// Those of a reducer. `raw` and `finish` are given to a kernel only where [`Reducer::scales`] and
-    /// [`Reducer::divides`] say so.
+    /// The factors of a reducer. A kernel gets `raw` and `finish` only where [`Reducer::scales`] and
+    /// [`Reducer::divides`] return `true`.
     pub fn of(reducer: &Reducer) -> Self {
         let factors = reducer.factors();
         Self {
@@ -403,7 +405,7 @@ mod tests {
         const FIELDS: &'static [(&'static str, usize)];
     }
 
-    /// The lines that the C++ program prints for `T`, and what prints them.
+    /// The line that the C++ program prints for each field of `T`, and the code that prints it.
     fn describe<T: Layout>(expected: &mut String, program: &mut String) {
         let name = T::NAME;
         writeln!(expected, "{name} {}", size_of::<T>()).unwrap();

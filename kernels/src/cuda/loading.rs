@@ -1,7 +1,8 @@
-//! How images get into a context: machine code where the driver takes it, else PTX, and what a listener gets of it.
+//! Images on their way into a context: machine code where the driver takes it, else PTX, with a call of the listener
+//! for each.
 //!
-//! Invariant: no image is taken in the place of another without a word to the listener, once an image and context. Absent:
-//! what a listener does with it, and which images are wanted.
+//! Invariant: an image that is loaded in the place of another is reported to the listener, once an image and context.
+//! Absent: what the listener does, and which images are loaded.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -16,39 +17,39 @@ use crate::DataType;
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Loaded {
-    /// For example `f32.sm_90.cubin`.
+    /// The file's name, for example `f32.sm_90.cubin`.
     pub name: &'static str,
-    /// Machine code, or text that the driver has compiled or taken from its cache.
+    /// Machine code, or PTX that the driver has compiled or taken from its cache.
     pub form: Form,
-    /// From its decompression to the driver's answer.
+    /// The time from its decompression to the driver's answer.
     pub took: Duration,
 }
 
-/// What becomes of an image.
+/// An event of loading an image.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Loading<'a> {
-    /// The machine code is not in the context; the driver is about to compile the text, which may take seconds.
+    /// The driver refused the machine code and is about to compile the PTX, which may take seconds.
     Refused {
         /// The machine code.
         binary: &'static str,
         /// What is loaded in its place.
         text: &'static str,
-        /// Why.
+        /// The driver's error.
         error: &'a CudaError,
     },
-    /// It is in the context.
+    /// The image is in the context.
     Done(&'a Loaded),
 }
 
-/// Called while an image is loaded: it must not load or launch.
+/// A function that is called while an image is loaded: it must not load or launch.
 pub type Listener = fn(&Device, &Loading<'_>);
 
 /// Loads images into one context.
 pub(super) struct Loader {
     listener: Listener,
     loaded: Mutex<Vec<Loaded>>,
-    /// Machine code whose refusal the listener has.
+    /// The machine code whose refusal was reported to the listener.
     refused: Mutex<BTreeSet<&'static str>>,
 }
 
@@ -57,7 +58,7 @@ impl Loader {
         Loader { listener, loaded: Mutex::default(), refused: Mutex::default() }
     }
 
-    /// What is there, in the order in which it came.
+    /// The images in the context, in the order in which they were loaded.
     pub(super) fn loaded(&self) -> Vec<Loaded> {
         self.loaded.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,10 +1,10 @@
-//! The kernels of GPUs, as the host sees them: what they are given (`layout`), their images (`images`), how these get into
-//! a context (`loading`), their names, their launch.
+//! The kernels of GPUs, as the host sees them: their launch records (`layout`), their images (`images`), how these
+//! get into a context (`loading`), their names, their launch.
 //!
 //! Invariant: a device fold writes the bytes that [`crate::Reducer::fold`] would, whatever the number of blocks and
 //! threads. The images were made of the sources in `kernels/cuda` by `kernels/cuda/generate`; a test compares hashes.
 //!
-//! Absent: what is folded with what, and when.
+//! Absent: which spans are folded, and when.
 
 use std::ffi::CStr;
 
@@ -21,14 +21,15 @@ pub use loading::{Listener, Loaded, Loading};
 
 /// The oldest devices that an image runs on, as major and minor compute capability.
 pub const MIN_CAPABILITY: (u32, u32) = (8, 0);
-/// Threads of a block, at most; and a multiple of [`WARP_THREADS`].
+/// The most threads of a block; a multiple of [`WARP_THREADS`].
 pub const MAX_BLOCK_THREADS: u32 = 512;
-/// What the threads of a block are a multiple of.
+/// The number of threads of a block is a multiple of this.
 pub const WARP_THREADS: u32 = 32;
 
-/// Bytes of static shared memory of a kernel, at most. A launch gets 48 KiB less its static shared memory without asking.
+/// The most bytes of static shared memory of a kernel. A launch may use 48 KiB in all without asking the driver for
+/// more.
 pub const STATIC_SHARED_BYTES_MAX: u32 = 1 << 10;
-/// The most dynamic shared memory of a block of [`Kernel::Run`], in bytes, that it has without asking.
+/// The most dynamic shared memory of a block of [`Kernel::Run`], in bytes, without asking the driver for more.
 pub const RUN_SHARED_BYTES_MAX: u32 = (48 << 10) - STATIC_SHARED_BYTES_MAX;
 
 /// Dynamic shared memory, in bytes, that a launch of [`Kernel::Run`] needs: the largest of its programs'.
@@ -87,13 +88,14 @@ const fn name(text: &'static str) -> &'static CStr {
 static NAMES: [[[&CStr; 4]; 4]; 12] =
     names!("i8", "u8", "i32", "u32", "i64", "u64", "f16", "f32", "f64", "bf16", "f8e4m3", "f8e5m2");
 
-/// The name of a kernel in [`image`]. The mean is a sum: contributions that are raw, or a fold that finishes.
+/// The name of a kernel in [`image`]. The mean has the names of the sum: it is a sum of raw contributions, or a sum
+/// whose fold finishes.
 pub fn function_name(kernel: Kernel, data_type: DataType, op: ReduceOp) -> &'static CStr {
     let op = if op == ReduceOp::Avg { ReduceOp::Sum } else { op };
     NAMES[data_type.code() as usize][kernel as usize][op.code() as usize]
 }
 
-/// The name of the interpreter in the image of those that reduce nothing.
+/// The name of the interpreter in the image of the kernels that only copy.
 pub const RUN_COPY: &CStr = c"consort_run_copy";
-/// The name of the fold kernel in the image of those that reduce nothing: every target gets the first source.
+/// The name of the fold kernel in the image of the kernels that only copy: every target gets the first source.
 pub const FOLD_COPY: &CStr = c"consort_fold_copy";

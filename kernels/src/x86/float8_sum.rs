@@ -11,11 +11,11 @@
 //!    depends on how far `b` is below the last code of `a`'s exponent, and on nothing else (`aligned`). What falls off its end is
 //!    kept as a one in the last place. From `REACH` on it is less than the rounding can see.
 //! 3. Their sum, or twice their difference, has a leading one in the place of twice `a`'s, of `a`'s, or (a difference of codes
-//!    that are nearly equal, which is exact) below. In the first case it is halved. Its upper places are the significand, or tell
-//!    it; its last three round it, to nearest with ties to even.
-//! 4. Back from the renumbered codes (`restored`); no more than the largest; the sign.
+//!    that are nearly equal, which is exact) below. In the first case it is halved. Its upper places are the
+//! significand, or determine it; its last three round it, to nearest with ties to even.
+//! 4. Undo the renumbering (`restored`), limit to the largest code, and set the sign.
 //!
-//! A register with an infinity or NaN takes the general way. What a level does with its registers is a [`ByteRegister`].
+//! A register with an infinity or NaN takes the general form. A level implements [`ByteRegister`] for its registers.
 //!
 //! Absent: more than two sources, which are added in binary32 and rounded once, and all other operators.
 
@@ -235,7 +235,7 @@ pub(super) unsafe fn sum_of_two<R: ByteRegister, F: Format>(
 
         let last_of_exponent = larger.or(last);
         let above = smaller.subtract_to_zero(last_of_exponent);
-        // Sixteen entries a table, of which bits 4 and 5 choose.
+        // Sixteen entries a table; bits 4 and 5 choose the table.
         let [first, second, third] = &tables.aligned;
         let mut aligned = above.choose::<4>(above.look_up(first), above.look_up(second));
         if const { Numbers::<F>::REACH >= 32 } {

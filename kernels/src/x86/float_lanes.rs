@@ -30,8 +30,8 @@ pub(super) unsafe fn combine<O: Op, R: FloatRegister, const N: usize>(
 ) -> [R; N] {
     for (left, &b) in left.iter_mut().zip(&right) {
         let a = *left;
-        // SAFETY: caller's promise. Larger and smaller are asked both ways round, which differs only for NaN
-        // and zeros of different sign; of the latter AND gives +0 and OR −0.
+        // SAFETY: caller's promise. Larger and smaller are computed in both orders, which differ only for NaN and
+        // zeros of different sign; of the latter AND gives +0 and OR −0.
         *left = unsafe {
             match O::COMBINES {
                 Combination::Add => a.add(b),
@@ -124,7 +124,7 @@ macro_rules! float_register {
 pub(super) use float_register;
 
 /// Implements `Lanes` for a float type held in `$count` registers, given its conversions and, where it has one, the
-/// shorter way to the sum of two, which is told the longer one too.
+/// shorter form of the sum of two, which also gets the general one.
 macro_rules! float_lanes {
     (
         $level:ty, $features:literal, $element:ty, [$register:ty; $count:literal],

@@ -1,9 +1,9 @@
-//! The fold kernels on whatever `libcuda.so.1` the loader finds: NVIDIA's on a GPU, or the stand-in (`standins/cuda`) by
-//! `LD_LIBRARY_PATH`. Every type and operator, bit for bit against [`Reducer`].
+//! The fold kernels on the `libcuda.so.1` that the loader finds: NVIDIA's on a GPU, or the stand-in (`standins/cuda`)
+//! by `LD_LIBRARY_PATH`. Every type and operator, bit for bit against [`Reducer`].
 //!
-//! Random bytes, so that NaNs, infinities and subnormals are among them; of 8- and 16-bit floats every pair of values.
-//! `CONSORT_TEST_SEED` sets the seed. Where there is no driver, each test says so and does nothing.
-//! Absent: waits, plans (the collectives' own tests).
+//! The bytes are random, so that NaNs, infinities and subnormals are among them; of 8- and 16-bit floats there is
+//! every pair of values. `CONSORT_TEST_SEED` sets the seed. Where there is no driver, each test prints that and does
+//! nothing. Absent: waits, plans (the collectives' own tests).
 
 use std::io::Write;
 
@@ -13,7 +13,7 @@ use consort_kernels::{DataType, ReduceOp, Reducer, Source, Store, Target};
 use consort_memory::{Span, SpanMut};
 use consort_testing::Random;
 
-/// What a device that was not written has.
+/// The content of device memory that was not written.
 const POISON: u8 = 0xee;
 
 /// The device with its kernels and a stream.
@@ -40,7 +40,8 @@ impl Device {
         self.context.allocate(bytes.max(1)).expect("memory of the device")
     }
 
-    /// What the kernel makes of the sources, at these distances from alignment; the last is the target's.
+    /// The result of the kernel for these sources, at these distances from alignment; the last distance is the
+    /// target's.
     fn fold(&self, case: &Case<'_>, sources: &[Vec<u8>], skews: &[usize], blocks: u32) -> Vec<u8> {
         let length = sources[0].len();
         let memories: Vec<DeviceMemory> = skews.iter().map(|skew| self.memory(skew + length + 64)).collect();
@@ -66,7 +67,7 @@ impl Device {
     }
 }
 
-/// One fold: which sources are raw, whether it finishes.
+/// One fold: which sources are raw, and whether it finishes.
 struct Case<'a> {
     reducer: &'a Reducer,
     raw: u32,
@@ -133,7 +134,7 @@ fn device_folds_have_the_bits_of_the_host() {
     }
 }
 
-/// All pairs of 8-bit floats; of 16-bit floats all values with some.
+/// All pairs of 8-bit floats; of 16-bit floats all values with some partners.
 #[test]
 fn device_folds_of_narrow_floats_have_the_bits_of_the_host_for_all_values() {
     let Some(device) = Device::any() else { return };

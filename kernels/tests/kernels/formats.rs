@@ -10,7 +10,7 @@ fn all_levels() -> Vec<Level> {
     std::iter::once(Level::Scalar).chain(fast_levels()).collect()
 }
 
-/// An 8-bit format as its specification's table has it.
+/// An 8-bit format as the specification's table defines it.
 struct Table {
     values: Vec<f32>,
     largest: u8,
@@ -46,7 +46,7 @@ impl Table {
         Self::new(5, 15, 0x7b, 0x7e, Some(0x7c))
     }
 
-    /// By search: the nearest finite code, of two equally near the even one.
+    /// By search: the nearest finite code; of two equally near codes the even one.
     fn nearest(&self, value: f32) -> u8 {
         if value.is_nan() {
             return self.nan;
@@ -181,14 +181,14 @@ fn float8_all_pairs() {
     }
 }
 
-/// Every pair of numbers without a NaN or an infinity nearby, for which kernels have a way of their own; in two orders, so that
-/// neighbours are alike and are not; and then with some that are none.
+/// Every pair of numbers without a NaN or an infinity nearby, for which kernels have a form of their own; in two
+/// orders, so that neighbours are alike in one and differ in the other; and then with some NaNs and infinities.
 #[test]
 fn float8_sums_of_numbers() {
     for (data_type, table) in [(DataType::Float8E4m3, Table::e4m3()), (DataType::Float8E5m2, Table::e5m2())] {
         let numbers: Vec<u8> = (0..=255).filter(|code| code & 0x7f <= table.largest).collect();
         let near: Vec<_> = numbers.iter().flat_map(|&a| numbers.iter().map(move |&b| (a, b))).collect();
-        // A step that has no divisor in common with either count of pairs.
+        // A step without a common divisor with either number of pairs.
         let far: Vec<_> = (0..near.len()).map(|at| near[at * 10_007 % near.len()]).collect();
         let mut mixed = far.clone();
         for pair in mixed.iter_mut().step_by(97) {
@@ -328,7 +328,7 @@ fn every_code_survives_decoding_and_encoding() {
 fn half_widths(data_type: DataType, to_f32: fn(u16) -> f32, from_f32: fn(f32) -> u16, nan: u16) {
     let mut random = Random(seed());
     let left: Vec<u16> = (0..4).flat_map(|_| 0..=u16::MAX).collect();
-    // Half of the partners near, so that sums cancel and round; half anywhere.
+    // Half of the partners are near, so that sums cancel and round; half are anywhere.
     let right: Vec<u16> = left
         .iter()
         .map(|&code| match random.draw() {

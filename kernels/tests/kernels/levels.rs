@@ -195,11 +195,12 @@ fn copies() {
 
 #[test]
 fn what_is_there_is_not_written_again() {
-    // On pages that cannot be written.
+    // Read-only pages.
     static CONTENT: [u8; 70_001] = [7; 70_001];
     for store in [Store::Cached, Store::Streaming] {
         let mut bytes = vec![0; CONTENT.len()];
-        // SAFETY: nobody writes there, which is what is tested; whoever does ends this process.
+        // SAFETY: the pages cannot be written, and the test is that no kernel writes there; a write would end this
+        // process.
         let there = unsafe { SpanMut::from_raw(CONTENT.as_ptr().cast_mut(), CONTENT.len()) };
         let [there, other] = [there, SpanMut::of(&mut bytes)].map(|span| Target { span, store });
         for targets in [&[there][..], &[there, other], &[other, there]] {

@@ -1,4 +1,5 @@
-//! The kernels from outside: what a fold means, that every level gives the same bits, the formats, and folds of devices.
+//! The kernels from outside: the definition of a fold, the same bits at every level, the formats, and folds of
+//! devices.
 
 mod support;
 

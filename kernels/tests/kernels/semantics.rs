@@ -1,5 +1,5 @@
-//! What a fold means: wrapping, averaging, order, NaN, zeros, denormals, the caller's floating-point controls,
-//! and what is refused. Each on every level.
+//! The definition of a fold: wrapping, averaging, order, NaN, zeros, denormals, the caller's floating-point controls,
+//! and calls that are refused. Each on every level.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -114,7 +114,7 @@ fn scaled_at<T: Element>(level: Level, scalar: T, finish: bool, sources: &[(&[T]
     result
 }
 
-/// What `scalar * a + b` is, where `a` is raw and `b` is not; and `a` alone.
+/// The expected `scalar * a + b`, where `a` is raw and `b` is not; and the expected fold of `a` alone.
 fn expect_scaled<T: Element + PartialEq + std::fmt::Debug>(scalar: T, a: T, b: T, sum: T, alone: T) {
     everywhere(|level, count| {
         let (raw, partial) = (vec![a; count], vec![b; count]);
@@ -376,7 +376,7 @@ fn what_is_refused() {
 fn nothing_writes_nothing() {
     let source = [1u8; 128];
     let mut memory = [7u8; 128];
-    // With elements before and behind, as nothing in the middle of a buffer has them.
+    // A slice of length 0 with elements before and behind it.
     let nothing = SpanMut::of(&mut memory).slice(64, 0);
     for store in [Store::Cached, Store::Streaming] {
         let target = Target { span: nothing, store };
