@@ -1,4 +1,4 @@
-// All kernels of a type (-DCONSORT_TYPE=f32), or those that reduce nothing, in one translation unit.
+// All kernels of a type (-DCONSORT_TYPE=f32), or the kernels that only copy, in one translation unit.
 
 #include "fold.cu"
 #include "run.cu"

@@ -17,7 +17,7 @@ CONSORT_FN u32 bits_of_single(f32 value) { return __builtin_bit_cast(u32, value)
 CONSORT_FN f64 double_of_bits(u64 bits) { return __builtin_bit_cast(f64, bits); }
 CONSORT_FN u64 bits_of_double(f64 value) { return __builtin_bit_cast(u64, value); }
 
-// Bits is the element as it lies in memory, Element gives it a sign, Wide is what wraps, Exact holds Element and u32.
+// Bits is the element in memory, Element its signed type, Wide the type that wraps; Exact holds Element and u32.
 template <class Bits_, class Element, class Wide_, class Exact> struct Integer {
     typedef Bits_ Bits;
     typedef Wide_ Wide;
@@ -33,7 +33,7 @@ template <class Bits_, class Element, class Wide_, class Exact> struct Integer {
     CONSORT_FN Wide divide(Wide wide, u32 divisor) { return Wide(Exact(Element(wide)) / Exact(divisor)); }
 };
 
-// What floats folded in binary32 share.
+// The common part of floats that are folded in binary32.
 struct Single {
     typedef f32 Wide;
     enum : bool { divides = false };
@@ -175,7 +175,7 @@ template <class T> CONSORT_FN typename T::Wide scaled(typename T::Wide wide, typ
     return T::widen(T::narrow(T::multiply(wide, factor)));
 }
 
-// For programs that reduce nothing.
+// For programs that only copy.
 struct Bytes {
     typedef u8 Bits;
 };

@@ -19,7 +19,7 @@
 
 namespace consort {
 
-// What the threads of a block share, whatever the kernel.
+// The shared memory of a block, the same for every kernel.
 struct Shared {
     // Two sets that take turns: while some threads still read one, others may fill the next.
     u64 place[2][max_places];
@@ -38,7 +38,7 @@ struct Part {
     u64 bytes;
 };
 
-// In grains, of which there are fewer than 2^32: a 64-bit division is long.
+// In grains, fewer than 2^32: a 64-bit division is long.
 CONSORT_FN Part part_of(u64 bytes, u32 index, u32 count) {
     u32 grains = u32((bytes + grain - 1) / grain);
     u64 unit = u64((grains + count - 1) / count) * grain;
@@ -58,11 +58,11 @@ struct Ranges {
     bool finish;
 };
 
-// How the addresses of all ranges agree in their low bits.
+// The low bits in which the addresses of all ranges agree.
 struct Alignment {
-    // Bits in which some two of them differ.
+    // Bits in which any two of them differ.
     u64 differing;
-    // Bits that some of them has.
+    // Bits that any of them has.
     u64 present;
 };
 
@@ -83,12 +83,12 @@ CONSORT_FN u64 smaller_of(u64 left, u64 right) { return left < right ? left : ri
 template <u32 bytes, u32 depth> struct Tiles {
     enum : u32 { row = warp_threads * bytes, tile = row * depth };
 
-    // Where this thread's first word lies, of a range that begins at 0, and how far it is to its next tile.
+    // Position of this thread's first word in a range that begins at 0, and distance to its next tile.
     CONSORT_FN u64 first() { return u64(thread() / warp_threads) * tile + thread() % warp_threads * bytes; }
     CONSORT_FN u64 step() { return u64(threads() / warp_threads) * tile; }
 };
 
-// Where whole tiles of aligned words begin and end in a range.
+// Begin and end of the whole tiles of aligned words in a range.
 struct Cut {
     u64 head;
     u64 tail;
@@ -163,7 +163,7 @@ template <class T, u32 bytes> CONSORT_FN void put_element(Word<bytes> &word, u32
     }
 }
 
-// A word, at any address where it is not said to be aligned.
+// A word, at any address unless it is marked as aligned.
 template <u32 bytes, bool is_aligned> CONSORT_FN void load_word(u64 address, Word<bytes> &word) {
     if (is_aligned || (address & (bytes - 1)) == 0) {
         load(address, word);
@@ -189,8 +189,8 @@ template <u32 bytes, bool is_aligned> CONSORT_FN void store_word(u64 address, co
     }
 }
 
-// Folds `start..end` of the sources into all targets, in whole tiles. While one source is folded the next one may be on
-// its way.
+// Folds `start..end` of the sources into all targets, in whole tiles. Loads of the next source may be under way while
+// one is folded.
 template <class T, class Op, u32 bytes, u32 depth, bool is_aligned, bool is_ahead, bool may_finish>
 CONSORT_FN void fold_tiles(const Ranges &ranges, const Factors &factors, u64 start, u64 end) {
     typedef typename T::Wide Wide;
@@ -208,7 +208,7 @@ CONSORT_FN void fold_tiles(const Ranges &ranges, const Factors &factors, u64 sta
                 load_word<bytes, is_aligned>(source + d * Tiles::row, next[d]);
             }
         }
-        // Not known to be the first one, lest the compiler writes the loop's body twice.
+        // The index is opaque to the compiler, which would otherwise write the loop's body twice.
         const u32 first = opaque(0);
         CONSORT_ROLLED
         for (u32 s = 0; s < ranges.sources; s++) {
@@ -274,8 +274,8 @@ template <class T, class Op> CONSORT_FN void fold_range(const Ranges &ranges, co
         copy_range(ranges);
     } else {
         constexpr u32 size = sizeof(typename T::Bits);
-        // Words of a thread at a time; with those of the next source there are twice as many on their way. Floats of
-        // eight bits have more arithmetic than traffic.
+        // Words of a thread at a time; with the loads of the next source twice as many are under way. Floats of eight
+        // bits have more arithmetic than traffic.
         constexpr u32 depth = size == 1 && !T::divides ? 1 : 2;
         constexpr bool may_finish = Op::is_sum && T::divides;
         bool finish = may_finish && ranges.finish;
@@ -285,7 +285,7 @@ template <class T, class Op> CONSORT_FN void fold_range(const Ranges &ranges, co
         }
         Alignment alignment = alignment_of(ranges);
         Cut cut = {0, 0};
-        // A division takes much code, and nobody is in a hurry with means of integers.
+        // A division takes much code, and means of integers need no speed.
         if (!finish && (alignment.present & (size - 1)) == 0) {
             if ((alignment.differing & 15) == 0) {
                 cut = Cut::of<16, depth>(ranges.place[0], ranges.bytes);
@@ -304,14 +304,14 @@ template <class T, class Op> CONSORT_FN void fold_range(const Ranges &ranges, co
     }
 }
 
-// How many looks at a counter there are between two looks at the abort word.
+// Number of looks at a counter between two looks at the abort word.
 constexpr u32 looks_between_polls = 64;
 
 CONSORT_FN bool has_reached(u64 counter, u64 value) { return i64(load_acquire(counter) - value) >= 0; }
 
 CONSORT_FN bool is_aborted(u64 abort) { return abort != 0 && load_relaxed(abort) != 0; }
 
-// The block's threads have ended; called by all. The last block of `count` says so to the host.
+// Ends a kernel; called by all threads of the block. The last block of `count` signals the end to the host.
 CONSORT_FN void end_block(u64 left, u64 done, u64 sequence, u32 count) {
     barrier();
     if (thread() == 0 && done != 0 && fetch_add(left, 1) == count - 1) {

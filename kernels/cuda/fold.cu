@@ -1,4 +1,4 @@
-// Folds that do not depend on each other: no block waits for anything.
+// Folds that do not depend on each other: no block waits.
 //
 // Invariant: block b works on part `b % blocks_per_job` of job `b / blocks_per_job`. Absent: counters, ranks.
 

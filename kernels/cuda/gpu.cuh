@@ -1,4 +1,4 @@
-// What a thread of a GPU can do, in inline PTX: who it is, loads and stores, flags, the barrier of its block.
+// The primitives of a GPU's thread, in inline PTX: its index, loads and stores, flags, the barrier of its block.
 //
 // Invariant: every access is to global memory at a 64-bit address and stays where the text has it. Flags are loads
 // with acquire and stores with release at system scope, never a fence beside a relaxed access. The same names are in
@@ -19,7 +19,7 @@
 
 namespace consort {
 
-// Threads that run in step, and whose accesses are one if they lie side by side.
+// Threads that run in step; their accesses to adjacent addresses become one.
 constexpr u32 warp_threads = 32;
 
 #define CONSORT_REGISTER(name, special)                                                                             \
@@ -34,16 +34,16 @@ CONSORT_REGISTER(block, "ctaid.x")
 CONSORT_REGISTER(blocks, "nctaid.x")
 #undef CONSORT_REGISTER
 
-// All threads of the block meet; what each did before, all see after.
+// Barrier of the block: all threads see what each did before it.
 CONSORT_FN void barrier() { asm volatile("bar.sync 0;" ::: "memory"); }
 
-// A value that the compiler does not see through.
+// A value that is opaque to the compiler.
 CONSORT_FN u32 opaque(u32 value) {
     asm("mov.u32 %0, %1;" : "=r"(value) : "r"(value));
     return value;
 }
 
-// Between two looks at a flag.
+// Pause between two looks at a flag.
 CONSORT_FN void relax() {}
 
 CONSORT_FN u64 load_acquire(u64 address) {
@@ -66,7 +66,7 @@ CONSORT_FN void store_relaxed(u64 address, u64 value) {
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
 }
 
-// Adds to a word that blocks of this device share, and says what it was.
+// Adds to a word that blocks of this device share, and returns its old value.
 CONSORT_FN u32 fetch_add(u64 address, u32 value) {
     u32 before;
     asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(address), "r"(value) : "memory");

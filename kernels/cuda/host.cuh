@@ -1,8 +1,8 @@
 // The names of `gpu.cuh` for the host's compiler: a thread of the system is a thread of a block.
 //
-// Invariant: flags are atomics with the order that the device's have, everything else is plain accesses, so that
-// ThreadSanitizer sees what the device's memory model would call a race. With -DCONSORT_RELAXED_FLAGS flags order
-// nothing: then it must. Absent: starting threads (`tests/cuda`), speed.
+// Invariant: flags are atomics with the order of the device's, and everything else is plain accesses, so that
+// ThreadSanitizer reports what the device's memory model calls a race. With -DCONSORT_RELAXED_FLAGS flags order
+// nothing, and ThreadSanitizer must report races. Absent: starting threads (`tests/cuda`), speed.
 
 #ifndef CONSORT_HOST_CUH
 #define CONSORT_HOST_CUH
@@ -21,16 +21,17 @@
 
 namespace consort {
 
-// Few, so that small blocks have several.
+// Few threads, so that small blocks have several warps.
 constexpr u32 warp_threads = 4;
 
-// Who a thread is. Set before it calls a kernel.
+// The index of a thread, set before it calls a kernel.
 struct Context {
     u32 thread;
     u32 threads;
     u32 block;
     u32 blocks;
-    // Not std::barrier: its waiters share words with those of other barriers, which orders what nothing else does.
+    // Not std::barrier: its waiters share words with those of other barriers, which orders accesses that nothing else
+    // orders.
     pthread_barrier_t *meeting;
     void *shared;
     u64 *dynamic;
@@ -64,7 +65,7 @@ CONSORT_FN void store_relaxed(u64 address, u64 value) {
 CONSORT_FN u32 fetch_add(u64 address, u32 value) {
     return __atomic_fetch_add(at_address<u32>(address), value, __ATOMIC_ACQ_REL);
 }
-// Either word first, and time for somebody to see it alone.
+// Stores the words in either order, with time between them for another thread to see one alone.
 CONSORT_FN void store_pair(u64 address, u64 first, u64 second) {
     bool is_swapped = (address >> 4 & 1) != 0;
     store_relaxed(is_swapped ? address + 8 : address, is_swapped ? second : first);

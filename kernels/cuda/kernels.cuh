@@ -1,4 +1,4 @@
-// Which kernels a translation unit has: all operators on the type that is CONSORT_TYPE, or those that reduce nothing.
+// The kernels of a translation unit: all operators on the type CONSORT_TYPE, or the kernels that only copy.
 //
 // `CONSORT_KERNELS(KERNEL)` expands KERNEL(type, op) for each. Absent: the kernels.
 

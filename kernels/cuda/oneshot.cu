@@ -1,14 +1,15 @@
-// One-shot all-reduce in packets (protocol LL): everybody sends everything to everybody and folds what comes.
+// One-shot all-reduce in packets (protocol LL): every rank sends its contribution to all others and folds what
+// arrives.
 //
-// Invariant: a packet is eight bytes, four of data and four of flag, stored and loaded in one piece: whoever sees the
-// flag of this call has the data, without a fence or a counter. Contributions are folded in the order of ranks, so all
-// ranks have the same bits. Absent: which set of packets a call uses; calls take turns with two.
+// Invariant: a packet is eight bytes, four of data and four of flag, stored and loaded in one piece. A thread that
+// reads the flag of this call has the data, without a fence or a counter. Contributions are folded in the order of
+// ranks, so all ranks have the same bits. Absent: which set of packets a call uses; calls take turns with two.
 
 #include "kernels.cuh"
 
 namespace consort {
 
-// What a thread handles at a time: eight bytes of data, in two packets.
+// Bytes that a thread handles at a time, in two packets.
 constexpr u32 unit_bytes = 8;
 
 // At most `count` bytes at any address; the others are zero.
@@ -43,7 +44,7 @@ CONSORT_FN void store_unit(u64 address, u32 count, u64 unit) {
     }
 }
 
-// The two packets at an address, once they are this call's; false when it is aborted.
+// Loads the two packets at an address when both have this call's flag; false when the call is aborted.
 CONSORT_FN bool receive(u64 address, u32 flag, u64 abort, u64 &unit) {
     u64 first;
     u64 second;
@@ -68,7 +69,7 @@ template <class T> CONSORT_FN typename T::Bits element_of(u64 unit, u32 index) {
     return typename T::Bits(unit >> (index * sizeof(typename T::Bits) * 8));
 }
 
-// This rank's contribution as it travels.
+// This rank's contribution as it is sent.
 template <class T, class Op> CONSORT_FN u64 contribution(const OneShot &call, u64 unit) {
     constexpr u32 size = sizeof(typename T::Bits);
     if (!Op::is_sum || (call.raw >> call.rank & 1) == 0) {
@@ -123,7 +124,7 @@ template <class T, class Op> CONSORT_FN void all_reduce_once(const OneShot &call
                 folded[e] = rank == 0 ? wide : Op::template combine<T>(folded[e], wide);
             }
         }
-        // One rank's own contribution stays as it is, unless something is done to it.
+        // The contribution of a job with one rank is copied bit for bit, unless it is scaled or divided.
         bool is_copy = call.ranks == 1 && !(may_finish && call.finish != 0);
         if (!is_copy) {
             unit = 0;

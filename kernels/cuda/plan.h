@@ -1,4 +1,5 @@
-// What the host hands to kernels: tables of a plan, the record of a call, parameters of the kernels without a plan.
+// The records that the host passes to kernels: tables of a plan, the record of a call, parameters of the kernels
+// without a plan.
 //
 // Invariant: little-endian, no padding, the same as `kernels/src/cuda/layout.rs`, where every field is explained; a
 // test there compares sizes and offsets. Absent: any include, so that every compiler of device code takes it.
@@ -19,7 +20,7 @@ typedef double f64;
 
 static_assert(sizeof(u16) == 2 && sizeof(u32) == 4 && sizeof(u64) == 8, "widths");
 
-// Parts of a range begin at multiples of so many bytes: a whole number of elements of every type.
+// Parts of a range begin at multiples of this number of bytes: a whole number of elements of every type.
 constexpr u64 grain = 128;
 // Targets and sources of one fold together.
 constexpr u32 max_places = 32;
@@ -30,7 +31,7 @@ constexpr u32 max_inline_jobs = 8;
 enum Action : u8 { action_fold = 0, action_signal = 1, action_wait = 2 };
 enum StepFlag : u8 { step_finish = 1 };
 enum Position : u16 { position_input = 0, position_output = 1, position_slot = 2, position_scratch = 3 };
-// In Status::step while the wait lasts.
+// Set in Status::step while the wait lasts.
 constexpr u32 status_waiting = 0x80000000u;
 
 struct alignas(8) Step {

@@ -1,15 +1,15 @@
 // The interpreter of plans: every block runs one lane of one rank's program on its part of every chunk.
 //
 // Invariant: steps are done strictly in order, slice after slice, by all threads of the block; what a step wrote is
-// there before the next one begins and before a counter is raised. Signals and waits happen also where the range is
-// empty, so that counts do not depend on lengths. A lane alone raises its counters, and keeps what it has raised
-// itself. Absent: any judgement of the plan, which was verified.
+// visible before the next one begins and before a counter is raised. Signals and waits happen also where the range is
+// empty, so that counts do not depend on lengths. Only one lane raises a counter, and it remembers by how much.
+// Absent: checks of the plan, which was verified.
 
 #include "kernels.cuh"
 
 namespace consort {
 
-// Looks at a counter before the block says in its status what it waits for; about a tenth of a second.
+// Looks at a counter before the block publishes in its status what it waits for; about a tenth of a second.
 #ifndef CONSORT_PATIENCE
 #define CONSORT_PATIENCE 131072
 #endif
@@ -23,7 +23,7 @@ CONSORT_FN u64 load_u64(u64 address) {
 // The address of a field of a struct at an address.
 #define CONSORT_FIELD(address, Type, field) reinterpret_cast<u64>(&reinterpret_cast<const Type *>(address)->field)
 
-// The record as it lies in shared memory, and what belongs to this block.
+// The record in shared memory, and the state of this block.
 struct Block {
     const Program *program;
     const Region *regions;
@@ -31,7 +31,7 @@ struct Block {
     const Counter *counters;
     const u64 *base;
     Chunk *chunks;
-    // Behind the record: what this lane has raised each counter to.
+    // Behind the record: the value to which this lane has raised each counter.
     u64 *raised;
     u64 abort;
     u64 status;
@@ -63,7 +63,7 @@ CONSORT_FN void report(const Block &block, u32 step, u32 slice) {
     store_release(block.status, block.program->sequence);
 }
 
-// Waits alone; whether the counter got there, and not an abort.
+// Waits for a counter, in one thread; false when the call was aborted first.
 CONSORT_FN bool await_counter(const Block &block, u32 counter_index, i32 value, u32 step, u32 slice) {
     const Counter &counter = block.counters[counter_index];
     u64 base = block.base[counter_index * block.program->instances + block.instance];
@@ -170,7 +170,7 @@ template <class T, class Op> CONSORT_FN void run_record(u64 *record, u32 words, 
     for (u32 i = thread(); i < program.counter_count; i += threads()) {
         block.raised[i] = block.base[i * instances + block.instance];
     }
-    // From here on chunks are this instance's part of them.
+    // From here on a chunk is this instance's part of it.
     CONSORT_ROLLED
     for (u32 i = thread(); i < program.chunk_count; i += threads()) {
         Part part = part_of(block.chunks[i].bytes, block.instance, instances);
@@ -189,7 +189,7 @@ template <class T, class Op> CONSORT_FN void run_program(u64 launch, u64 *record
         consort_shared.program = 0;
     }
     barrier();
-    // The record lies in the host's memory: threads look at entries side by side, not one after the other.
+    // The record lies in host memory: threads look at entries side by side, not one after the other.
     CONSORT_ROLLED
     for (u32 i = thread(); i < programs; i += threads()) {
         u64 shape = load_u64(CONSORT_FIELD(launch, Launch, program[i].end_block));
@@ -219,8 +219,8 @@ template <class T, class Op> CONSORT_FN void run_program(u64 launch, u64 *record
         if (own < program.lane_count * program.instances) {
             run_record<T, Op>(record, words, own);
         }
-        // All blocks of the entry end the program, also those that have no part in it: the host may write over its record
-        // when it is over. Behind the barrier in here nothing of the record is read.
+        // All blocks of the entry pass the end of the program, also those without a part in it, since the host may
+        // write over its record after that. Behind the barrier in here no thread reads the record.
         end_block(program.left, program.done, program.sequence, consort_shared.blocks);
     }
 }

@@ -1,15 +1,15 @@
 // Two-shot all-reduce over memory that all ranks have mapped (protocol Simple): every rank folds its shard of all
 // inputs into all outputs.
 //
-// Invariant: a block reads inputs after the same block of every rank has begun, and ends after the same block of every
-// rank has written; a rank alone touches its shard, so outputs may be inputs. All ranks launch equal grids. Absent:
-// scalars that differ between ranks: here contributions are scaled by whoever folds them.
+// Invariant: a block reads inputs after the same block of every rank has begun, and ends after the same block of
+// every rank has written. Only one rank touches a shard, so outputs may be inputs. All ranks launch equal grids.
+// Absent: scalars that differ between ranks: here the rank that folds a shard scales all contributions to it.
 
 #include "kernels.cuh"
 
 namespace consort {
 
-// Tells every rank that this block is `steps` far and waits until theirs are; false when the call is aborted.
+// Signals to every rank that this block has done `steps` steps and waits for theirs; false when the call is aborted.
 CONSORT_FN bool meet(const TwoShot &call, u32 steps) {
     u64 value = call.base + steps;
     u64 offset = block() * call.counter_stride;

@@ -12,7 +12,7 @@
 //!    kept as a one in the last place. From `REACH` on it is less than the rounding can see.
 //! 3. Their sum, or twice their difference, has a leading one in the place of twice `a`'s, of `a`'s, or (a difference of codes
 //!    that are nearly equal, which is exact) below. In the first case it is halved. Its upper places are the
-//! significand, or determine it; its last three round it, to nearest with ties to even.
+//!    significand, or determine it; its last three round it, to nearest with ties to even.
 //! 4. Undo the renumbering (`restored`), limit to the largest code, and set the sign.
 //!
 //! A register with an infinity or NaN takes the general form. A level implements [`ByteRegister`] for its registers.
