@@ -1,6 +1,6 @@
-//! How long the verifier takes to prove what runs: the fused plans of all ranks, and one plan of a regular schedule.
+//! Time of the verifier's proofs: the fused plans of all ranks, and one plan of a regular schedule.
 //!
-//! A case is an algorithm with the number of its ranks. The throughput counts the steps that a proof goes through.
+//! A case is an algorithm with its number of ranks. The throughput counts the steps of the plans that are proved.
 
 use std::hint::black_box;
 use std::time::Duration;

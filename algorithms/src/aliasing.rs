@@ -1,6 +1,6 @@
 //! Where input and output are the same memory when a caller works in place, as NCCL defines it.
 //!
-//! Invariant: the one place that knows; the fusion pass and the verifier both ask here.
+//! Invariant: this is the only definition; the fusion pass and the verifier both use it.
 
 use crate::{Chunk, Collective, Partition, Rank};
 

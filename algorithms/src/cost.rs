@@ -1,8 +1,8 @@
-//! What a schedule costs, counted from its transfers.
+//! The cost of a schedule, counted from its transfers.
 //!
-//! Invariant: every figure is counted, none is taken from a formula; tests hold the counts against the formulas
-//! that the builders state. Pieces count as equally long. Deliberately absent: nanoseconds and bytes, which
-//! need prices and sizes and are the planner's, and what lowering adds (waves, slots, scratch).
+//! Invariant: every figure is counted, none is taken from a formula; tests compare the counts with the formulas that
+//! the builders state. All pieces count as equally long. Deliberately absent: nanoseconds and bytes, which need
+//! prices and sizes and are the planner's, and what lowering adds (waves, slots, scratch).
 
 use std::collections::HashMap;
 
@@ -11,23 +11,23 @@ use crate::{Place, Rank, Schedule};
 /// The counts of a [`Schedule`]. Local copies are free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Cost {
-    /// Rounds in which something travels.
+    /// Rounds with a transfer between ranks.
     pub rounds: u32,
-    /// The longest chain of messages each of which carries (or is folded into) what the one before brought.
-    /// Pipelined trees are measured by it, because their rounds only order what a rank does.
+    /// The longest chain of messages in which each carries (or is folded into) data of the one before. It is the
+    /// measure of pipelined trees, whose rounds only order the transfers of a rank.
     pub depth: u32,
     /// Transfers between different ranks.
     pub messages: usize,
-    /// Pieces that the rank that sends most sends.
+    /// Pieces sent by the rank that sends most.
     pub out_pieces: u32,
-    /// Pieces that the rank that receives most receives.
+    /// Pieces received by the rank that receives most.
     pub into_pieces: u32,
     /// Pieces of the largest buffer of a rank: the `M` of the cost tables.
     pub largest_pieces: u32,
 }
 
 impl Schedule {
-    /// What it costs. Ports are those of ranks; a switch forwards for free.
+    /// The cost. Ports are those of ranks; a switch forwards for free.
     pub fn cost(&self) -> Cost {
         let ports = (self.ranks + self.switches) as usize;
         let (mut out, mut into) = (vec![0; ports], vec![0; ports]);
@@ -38,7 +38,7 @@ impl Schedule {
                 .max(self.partition.output_chunks(self.collective, self.ranks)),
             ..Cost::default()
         };
-        // How many messages long the chain is that ends in a place; what nobody wrote came by none.
+        // The length in messages of the chain that ends in a place; a place that no transfer wrote has length 0.
         let mut depths: HashMap<(Rank, Place), u32> = HashMap::new();
         for round in &self.rounds {
             let depth = |rank: Rank, place: Place| depths.get(&(rank, place)).copied().unwrap_or(0);

@@ -1,9 +1,9 @@
 //! Which pieces of the callers' buffers are equally long when blocks differ.
 //!
-//! Invariant: in collectives whose blocks may differ in length (gather and scatter kinds), a piece is named by
-//! the side that holds all blocks: chunk `c` of a buffer of one block is piece `rank * parts + c`. In all other
-//! collectives every block is equally long and only the piece within the block matters. The one place that
-//! knows; lowering, verifier and executor ask here. Absent: bytes.
+//! Invariant: in collectives whose blocks may differ in length (gather and scatter kinds), a piece is named by the
+//! side that holds all blocks: chunk `c` of a buffer of one block is piece `rank * parts + c`. In all other
+//! collectives every block is equally long and only the piece within the block matters. This is the only definition;
+//! lowering, verifier and executor use it. Absent: bytes.
 
 use crate::{Chunk, Collective, Partition, Place, Rank};
 
@@ -22,7 +22,7 @@ pub const fn holds_all(collective: Collective, output: bool) -> bool {
     }
 }
 
-/// The piece that a place of `rank` is as long as; none for scratch.
+/// The piece whose length a place of `rank` has; `None` for scratch.
 pub(crate) fn of(collective: Collective, partition: Partition, rank: Rank, place: Place) -> Option<Chunk> {
     let (chunk, output) = match place {
         Place::Input(chunk) => (chunk, false),
@@ -35,12 +35,12 @@ pub(crate) fn of(collective: Collective, partition: Partition, rank: Rank, place
     Some(chunk)
 }
 
-/// How many pieces there are that have names.
+/// The number of named pieces.
 pub(crate) fn count(collective: Collective, partition: Partition, ranks: u32) -> u32 {
     partition.input_chunks(collective, ranks).max(partition.output_chunks(collective, ranks))
 }
 
-/// Equal for pieces that are equally long whatever the blocks' lengths.
+/// The length class of a piece: equal for pieces that are equally long for any lengths of blocks.
 pub(crate) fn class(collective: Collective, partition: Partition, piece: Chunk) -> u32 {
     if may_differ(collective) { piece.0 } else { piece.0 % partition.parts.max(1) }
 }

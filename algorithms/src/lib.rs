@@ -1,11 +1,11 @@
 //! Collectives as plain data.
 //!
-//! A [`Schedule`] says symbolically who moves or folds which chunk to whom; a [`Plan`] is one rank's lowered
-//! program of one-sided steps. Builders make schedules, passes rewrite them, [`lower`](lower()) turns them into plans,
-//! and [`verify`](verify()) proves a set of plans before any of them runs.
+//! A [`Schedule`] says symbolically which rank moves or folds which chunk to which other; a [`Plan`] is one rank's
+//! lowered program of one-sided steps. Builders make schedules, passes rewrite them, [`lower`](lower()) turns them
+//! into plans, and [`verify`](verify()) proves a set of plans before any of them runs.
 //!
-//! Invariant: this crate is pure. It knows no clock, no thread, no byte and no `unsafe`; everything it makes
-//! can be printed, compared and hashed, and the same arguments give the same result on every rank.
+//! Invariant: this crate is pure. It has no clocks, threads, bytes or `unsafe`. Its values can be printed, compared
+//! and hashed, and the same arguments give the same result on every rank.
 
 #![forbid(unsafe_code)]
 

@@ -1,13 +1,12 @@
 //! From a schedule to one rank's plan: send and receive through slots.
 //!
-//! Invariant: every channel is run by one lane, and channels of a rank between which a value passes by the same
-//! lane; every transfer between two ranks is one slot of the mailbox that the receiver owns and the sender
-//! fills. The sender waits for a credit, puts, and signals *ready*; the receiver waits for *ready*, copies or
-//! folds, and gives the credit back. Steps keep the order of the rounds; within a round a lane sends, then
-//! copies locally, then receives. Where values are folded, the rounds say in which order a rank takes what
-//! arrives, and its sends of its own input do not wait for that. Deliberately absent: fusion (a pass), packets,
-//! mapped buffers, groups: those are other lowerings ([`mapped()`] buffers, [`lower_switch`] for groups) or
-//! plans written by hand.
+//! Invariant: every channel is run by one lane, and channels of a rank between which a value passes by the same lane;
+//! every transfer between two ranks is one slot of the mailbox that the receiver owns and the sender fills. The
+//! sender waits for a credit, puts, and signals *ready*; the receiver waits for *ready*, copies or folds, and gives
+//! the credit back. Steps keep the order of the rounds; within a round a lane sends, then copies locally, then
+//! receives. Where values are folded, the rounds determine the order in which a rank takes arrivals, and its sends of
+//! its own input do not wait for them. Deliberately absent: fusion (a pass), packets, mapped buffers, groups: those
+//! are other lowerings ([`mapped()`] buffers, [`lower_switch`] for groups) or plans written by hand.
 
 mod lanes;
 mod mapped;
@@ -24,7 +23,7 @@ use steps::Lowering;
 pub(crate) use steps::length_of;
 pub use switch::lower_switch;
 
-/// What a lowering may choose.
+/// The options of a lowering.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LowerOptions {
     /// Slots of every mailbox; at least 1. A cyclic schedule needs 2 once it is fused.
@@ -34,9 +33,9 @@ pub struct LowerOptions {
 /// Why a schedule cannot be lowered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LowerError {
-    /// There is no mailbox without a slot, and thresholds must fit 31 bits.
+    /// The number of slots is 0, or so large that thresholds do not fit 31 bits.
     Slots {
-        /// What was asked for.
+        /// The number that was asked for.
         slots: u32,
     },
     /// The schedule has fewer ranks.
@@ -47,52 +46,53 @@ pub enum LowerError {
     /// Mailboxes lie between ranks; a schedule over one aggregating switch has a lowering of its own
     /// ([`lower_switch`]), one over several has none.
     Switches {
-        /// How many it has.
+        /// The number of its switches.
         switches: u32,
     },
-    /// A transfer over a switch that is no part of: all inputs folded in the order of ranks, sent to everybody.
+    /// A transfer over a switch that is not part of the only form that is lowered: all inputs folded in the order of
+    /// ranks and multicast to all outputs.
     NotOfGroup {
         /// The round of the transfer.
         round: u32,
     },
     /// The result does not reach every rank's output once.
     NotMulticast {
-        /// Which piece.
+        /// The piece.
         chunk: Chunk,
     },
     /// The place does not exist on the rank.
     NoSuchPlace {
-        /// Where.
+        /// The rank.
         rank: Rank,
-        /// What.
+        /// The place.
         place: Place,
     },
-    /// Inputs are never written.
+    /// A transfer writes an input.
     InputWritten {
-        /// Where.
+        /// The rank.
         rank: Rank,
-        /// What.
+        /// The place.
         place: Place,
     },
     /// A scratch place is read before the lane wrote it.
     ScratchUnwritten {
-        /// Where.
+        /// The rank.
         rank: Rank,
-        /// On which lane.
+        /// The lane.
         lane: u32,
         /// The number of the place in the schedule.
         place: u32,
     },
-    /// Two channels use the same scratch place, whose order nothing fixes.
+    /// Two channels use the same scratch place without a fixed order.
     ScratchShared {
-        /// Where.
+        /// The rank.
         rank: Rank,
         /// The number of the place in the schedule.
         place: u32,
     },
     /// More regions than an operand can name.
     TooManyRegions {
-        /// Where.
+        /// The rank.
         rank: Rank,
     },
 }
@@ -132,9 +132,8 @@ impl Error for LowerError {}
 ///
 /// # Errors
 ///
-/// [`LowerError`] when the schedule names ranks or places that do not exist, writes an input, or reads a
-/// scratch place in another order than it was written. What is lowered is not yet proved: that is
-/// [`verify`](crate::verify())'s.
+/// [`LowerError`] when the schedule names ranks or places that do not exist, writes an input, or reads a scratch
+/// place in another order than it was written. The plan is not proved yet: [`verify`](crate::verify()) does that.
 pub fn lower(schedule: &Schedule, rank: Rank, options: &LowerOptions) -> Result<Plan, LowerError> {
     check(schedule, options)?;
     no_switches(schedule)?;
@@ -169,7 +168,7 @@ pub fn lower_all(schedule: &Schedule, options: &LowerOptions) -> Result<Vec<Plan
     (0..).zip(&by_rank).map(plan).collect()
 }
 
-/// The plan of one rank of a regular schedule, in time and memory of this plan alone. It is the one that
+/// The plan of one rank of a regular schedule, in time and memory of this plan alone. It equals the plan that
 /// [`lower`] makes of the whole schedule.
 ///
 /// # Errors
@@ -249,8 +248,8 @@ fn check_transfer(schedule: &Schedule, transfer: &Transfer) -> Result<(), LowerE
     }
 }
 
-/// For every round and transfer: whether its result is the complete fold for the first time on its path. It
-/// counts contributions only; that each is there once is the verifier's to prove.
+/// For every round and transfer: whether its result is the complete fold for the first time on its path. This counts
+/// contributions only; the verifier proves that each is folded once.
 fn completing(schedule: &Schedule) -> Vec<Vec<bool>> {
     if !schedule.collective.reduces() {
         return schedule.rounds.iter().map(|round| vec![false; round.transfers.len()]).collect();

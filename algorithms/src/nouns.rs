@@ -1,4 +1,4 @@
-//! The field's nouns as types: a rank is not a chunk is not a channel.
+//! The field's nouns as types, so that a rank cannot be passed as a chunk or a channel.
 
 use std::fmt;
 
@@ -46,8 +46,8 @@ noun!(
     "ch"
 );
 
-/// What is computed. The variants fix which buffers exist and what each output chunk must hold in the end;
-/// `n` is the number of ranks and `count` the caller's element count.
+/// The kind of a collective. It determines which buffers exist and what each output chunk must hold in the end; `n`
+/// is the number of ranks and `count` the caller's element count.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Collective {
     /// Input and output: `count` elements on every rank; output = the fold of all inputs.
@@ -71,7 +71,7 @@ pub enum Collective {
 }
 
 impl Collective {
-    /// Every collective there is.
+    /// Every collective.
     pub const ALL: [Collective; 9] = [
         Collective::AllReduce,
         Collective::Reduce,
@@ -84,7 +84,7 @@ impl Collective {
         Collective::Scatter,
     ];
 
-    /// The name in NCCL's log and in ours, for example `all_reduce`.
+    /// The name in NCCL's log and in this library, for example `all_reduce`.
     pub const fn name(self) -> &'static str {
         match self {
             Collective::AllReduce => "all_reduce",

@@ -1,12 +1,12 @@
 //! Tables from names to numbers.
 //!
-//! Invariant: what is in a table does not depend on the hash, and nobody walks one in its own order. Names come
-//! from plans and schedules of this library, so the hash is quick instead of safe against chosen names.
+//! Invariant: the content of a table does not depend on the hash, and no code iterates over one in the table's order.
+//! Names come from plans and schedules of this library, so the hash is quick instead of safe against chosen names.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Numbers (or what is known) of things with longer names.
+/// Numbers, or other facts, by name.
 pub(crate) type Numbers<K, V = u32> = HashMap<K, V, BuildHasherDefault<Mixer>>;
 
 /// One multiplication for each word.

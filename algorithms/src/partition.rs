@@ -27,7 +27,7 @@ impl Partition {
         collective.output_blocks(ranks) * self.parts
     }
 
-    /// The byte ranges for blocks of `count` elements of `element_bytes` each.
+    /// The chunks' byte ranges for blocks of `count` elements of `element_bytes` each.
     pub fn extents(self, count: usize, element_bytes: usize) -> Extents<'static> {
         let block_bytes = count * element_bytes;
         let piece_bytes = piece_bytes(block_bytes, self.parts);
@@ -45,8 +45,8 @@ pub struct Block {
 }
 
 /// A [`Partition`] in bytes. Blocks are equally long and in rank order, unless [`Extents::from_root`] or
-/// [`Extents::of_blocks`] says otherwise; then the side that holds one block is cut differently from the side
-/// that holds all ([`Extents::offset_of`]).
+/// [`Extents::of_blocks`] changes that; then the side that holds one block is cut differently from the side that
+/// holds all ([`Extents::offset_of`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extents<'a> {
     parts: u32,
@@ -56,7 +56,7 @@ pub struct Extents<'a> {
     placing: Placing<'a>,
 }
 
-/// Where the blocks of the side that holds all of them are.
+/// The places of the blocks on the side that holds all of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Placing<'a> {
     InOrder,
@@ -65,7 +65,7 @@ enum Placing<'a> {
         root: u32,
         ranks: u32,
     },
-    /// Each as the table says; the side that holds one block holds this rank's.
+    /// Each block is where the table has it; the side that holds one block holds this rank's.
     Table {
         blocks: &'a [Block],
         own: u32,
@@ -80,22 +80,22 @@ fn piece_bytes(block_bytes: usize, parts: u32) -> usize {
 }
 
 impl<'a> Extents<'a> {
-    /// The same for a plan whose rank 0 is rank `root` of `ranks`: its block `b` is block `(b + root) % ranks`
-    /// of the buffer.
+    /// The same extents for a plan whose rank 0 is rank `root` of `ranks`: its block `b` is block `(b + root) %
+    /// ranks` of the buffer.
     pub fn from_root(self, root: u32, ranks: u32) -> Self {
         if root == 0 { self } else { Extents { placing: Placing::FromRoot { root, ranks }, ..self } }
     }
 
-    /// The same for blocks that differ, one for each rank; none is longer than the block that these extents were
-    /// made for. `own` is this rank.
+    /// The same extents for blocks that differ, one for each rank; none is longer than the block that these extents
+    /// were made for. `own` is this rank.
     pub fn of_blocks<'b>(self, blocks: &'b [Block], own: u32) -> Extents<'b> {
         let Extents { parts, block_bytes, piece_bytes, .. } = self;
         debug_assert!(blocks.iter().all(|block| block.bytes <= block_bytes));
         Extents { parts, block_bytes, piece_bytes, placing: Placing::Table { blocks, own } }
     }
 
-    /// Offset of `chunk` from the start of its buffer, in bytes; `whole` says whether the buffer holds the blocks
-    /// of all ranks, and is only asked where that matters.
+    /// Offset of `chunk` from the start of its buffer, in bytes; `whole` returns whether the buffer holds the blocks
+    /// of all ranks, and is only called where that matters.
     #[inline]
     pub fn offset_of(&self, chunk: Chunk, whole: impl FnOnce() -> bool) -> usize {
         match self.placing {
@@ -135,8 +135,8 @@ impl<'a> Extents<'a> {
         }
     }
 
-    /// Length of `chunk` in bytes; the last pieces of a block may be short or empty. Where blocks differ it is named
-    /// as a piece of the side that holds all.
+    /// Length of `chunk` in bytes; the last pieces of a block may be short or empty. Where blocks differ, the chunk
+    /// is named as a piece of the side that holds all blocks.
     #[inline]
     pub fn length(&self, chunk: Chunk) -> usize {
         let piece = if chunk.0 < self.parts { chunk.0 } else { chunk.0 % self.parts };

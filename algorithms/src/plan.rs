@@ -1,10 +1,10 @@
-//! The lowered form: one rank's flat list of one-sided steps over named regions, the thing that runs.
+//! The lowered form: one rank's flat list of one-sided steps over named regions. Plans are what runs.
 //!
 //! Invariant: a plan holds no address, no size and no branch. Regions are bound to memory, extents to byte
 //! counts and counters to cache lines when an operation starts; which step comes next never depends on data.
-//! Therefore what [`verify`](crate::verify()) proves of the plan holds of every run of it.
+//! Therefore a proof of the plan by [`verify`](crate::verify()) holds for every run of it.
 //!
-//! The names of the design map onto [`Action`] so: `put` and `get` are [`Action::Put`] and [`Action::Get`]
+//! The field's names correspond to [`Action`] as follows: `put` and `get` are [`Action::Put`] and [`Action::Get`]
 //! (the transport moves the bytes); `copy`, `reduce`, `read_reduce` are [`Action::Copy`] and
 //! [`Action::Reduce`] whose operands may lie in a peer's mapped region (the processor moves them);
 //! `multicast` and `multimem` forms are the same with a [`Region::Group`] operand; data-with-flag (LL) is
@@ -18,13 +18,13 @@ use crate::{Channel, Chunk, Collective, Partition, Rank};
 pub struct Plan {
     /// The name of the schedule it was lowered from.
     pub name: String,
-    /// What is computed.
+    /// The collective.
     pub collective: Collective,
-    /// How many ranks take part.
+    /// Number of ranks.
     pub ranks: u32,
-    /// Whose program this is.
+    /// The rank that runs it.
     pub rank: Rank,
-    /// How the caller's buffers are cut.
+    /// The cut of the caller's buffers.
     pub partition: Partition,
     /// Slots of every mailbox.
     pub slots: u32,
@@ -33,9 +33,9 @@ pub struct Plan {
     pub sliced: bool,
     /// Local scratch places, each one slice (or chunk) long.
     pub scratch: u32,
-    /// What operands name.
+    /// The regions that operands name.
     pub regions: Vec<RegionUse>,
-    /// What signals and waits name.
+    /// The counters that signals and waits name.
     pub counters: Vec<CounterUse>,
     /// Groups that [`Region::Group`] names.
     pub groups: Vec<Vec<Rank>>,
@@ -54,11 +54,11 @@ pub struct Lane {
     pub start: u32,
     /// One past the last step.
     pub end: u32,
-    /// What executes it.
+    /// The engine that executes it.
     pub engine: Engine,
 }
 
-/// What can execute a lane.
+/// An engine that can execute a lane.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Engine {
     /// Loads, stores and arithmetic: a thread of the host or a block of a GPU.
@@ -72,19 +72,19 @@ pub enum Engine {
 /// A piece of memory that operands refer to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Region {
-    /// The input of a rank: one's own, or a peer's where a link can reach it.
+    /// The input of a rank: the own one, or a peer's where a link can reach it.
     Input(Rank),
     /// The output of a rank, likewise.
     Output(Rank),
-    /// One's own scratch.
+    /// The own scratch.
     Scratch,
     /// The ring of slots in `owner`'s memory that `writer` fills.
     Mailbox {
-        /// In whose memory the slots are.
+        /// The rank whose memory holds the slots.
         owner: Rank,
-        /// Who fills them.
+        /// The rank that fills them.
         writer: Rank,
-        /// On which channel.
+        /// The channel.
         channel: Channel,
     },
     /// The same buffer of all ranks of a group at once: a load folds the members' bytes in the order of the
@@ -97,7 +97,7 @@ pub enum Region {
     },
 }
 
-/// A region with what the loop needs to know of it.
+/// A region with the loop's numbers for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RegionUse {
     /// Which memory.
@@ -109,11 +109,11 @@ pub struct RegionUse {
 /// A counter that only grows, owned by the rank that waits for it, raised by exactly one other rank.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CounterId {
-    /// Who waits.
+    /// The rank that waits.
     pub owner: Rank,
-    /// Who raises it.
+    /// The rank that raises it.
     pub writer: Rank,
-    /// On which channel.
+    /// The channel.
     pub channel: Channel,
     /// What it counts.
     pub role: CounterRole,
@@ -123,7 +123,7 @@ impl CounterId {
     /// The mailbox whose slots it counts, as its owner, writer and channel.
     pub fn mailbox(&self) -> (Rank, Rank, Channel) {
         match self.role {
-            // Who waits for a credit fills what the other rank owns.
+            // The rank that waits for a credit fills the mailbox that the other rank owns.
             CounterRole::Credit => (self.writer, self.owner, self.channel),
             CounterRole::Ready | CounterRole::Flag(_) => (self.owner, self.writer, self.channel),
         }
@@ -137,11 +137,11 @@ pub enum CounterRole {
     Ready,
     /// Slots that the writer has emptied in its own mailbox, which the owner fills.
     Credit,
-    /// Anything else a plan needs: entry and exit of peers' buffers, arrival in one slot.
+    /// Any other event of a plan: entry to and exit from peers' buffers, arrival in one slot.
     Flag(u16),
 }
 
-/// A counter with what the loop needs to know of it.
+/// A counter with the loop's numbers for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CounterUse {
     /// Which counter.
@@ -150,7 +150,7 @@ pub struct CounterUse {
     pub per_iteration: u32,
 }
 
-/// What a step does.
+/// The action of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Action {
@@ -173,7 +173,7 @@ pub enum Action {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct Step {
-    /// What is done.
+    /// The action.
     pub action: Action,
     /// [`Step::FINISH`], [`Step::PACKET`], [`Step::COUNTED`].
     pub flags: u8,
@@ -185,7 +185,7 @@ pub struct Step {
     pub raw: u32,
     /// Index of the first operand.
     pub operands: u32,
-    /// Whose length the operands have.
+    /// The length of the operands.
     pub extent: Extent,
     /// Index of the counter (signals, waits and counted puts).
     pub counter: u32,
@@ -201,7 +201,7 @@ impl Step {
     /// The transport raises [`Step::counter`] by [`Step::value`] at the target when the bytes have arrived;
     /// different puts may arrive in any order.
     pub const COUNTED: u8 = 4;
-    /// How many targets, and how many sources, executors take in one step: they keep them on the stack.
+    /// The most targets, and the most sources, of a step: executors keep them on the stack.
     pub const PLACES_MAX: usize = 16;
 
     /// Whether all bits of `flag` are set.
@@ -212,8 +212,8 @@ impl Step {
 
 const _: () = assert!(size_of::<Step>() <= 32);
 
-/// Whose length a step has: a chunk of the partition, or an entry of a table that is filled when the
-/// operation starts (or by the device while it runs).
+/// The length of a step: that of a chunk of the partition, or an entry of a table that is filled when the operation
+/// starts (or by the device while it runs).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Extent(u32);
 
@@ -232,7 +232,7 @@ impl Extent {
         Extent(index | Self::TABLE)
     }
 
-    /// The chunk, unless it is a table's entry or nothing.
+    /// The chunk; `None` for a table's entry and for [`Extent::NONE`].
     pub const fn as_chunk(self) -> Option<Chunk> {
         if self.0 & Self::TABLE == 0 { Some(Chunk(self.0)) } else { None }
     }
@@ -243,16 +243,16 @@ impl Extent {
     }
 }
 
-/// One operand: a region and where in it.
+/// One operand: a region and a position in it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Operand {
     /// Index into [`Plan::regions`].
     pub region: u16,
-    /// Where in the region.
+    /// The position in the region.
     pub position: Position,
 }
 
-/// Where in a region.
+/// A position in a region.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Position {
     /// A chunk of a caller's buffer; in a sliced plan the slice of the present iteration.

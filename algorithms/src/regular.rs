@@ -1,9 +1,9 @@
-//! Schedules that a rank can make its own part of, without the others'.
+//! Schedules that let a rank make its own part without the others'.
 //!
-//! Invariant: a regular schedule is a function of the rank. [`whole`] puts the parts of all ranks together, so
-//! the symbolic form that people read and the plan of a rank among thousands have one source. What is claimed
-//! of symmetry is only a claim: [`verify_regular`](crate::verify_regular) checks it. Absent: irregular
-//! schedules, and rooted ones, whose ranks have different parts to play; those go through the schedule of all.
+//! Invariant: a regular schedule is a function of the rank. [`whole`] puts the parts of all ranks together, so the
+//! symbolic form that users read and the plan of a rank among thousands have one source. The symmetry is only a
+//! claim: [`verify_regular`](crate::verify_regular) checks it. Absent: irregular schedules, and rooted ones, whose
+//! ranks have different roles; those go through the schedule of all ranks.
 
 use crate::{Rank, Round, Schedule, Transfer};
 
@@ -12,7 +12,7 @@ use crate::{Rank, Round, Schedule, Transfer};
 pub struct Own {
     /// Index of the round.
     pub round: u32,
-    /// What travels; the rank is one of its ends.
+    /// The transfer; the rank is one of its ends.
     pub transfer: Transfer,
     /// Whether its result is the complete fold for the first time on its path.
     pub complete: bool,
@@ -23,26 +23,26 @@ pub trait Regular {
     /// The schedule without its rounds.
     fn head(&self) -> Schedule;
 
-    /// What `rank` takes part in, round after round, each transfer once. Two ranks that exchange several
+    /// Passes the transfers of `rank` to `take`, round after round, each once. Two ranks that exchange several
     /// transfers in a round on one channel name them in the same order.
     fn own(&self, rank: Rank, take: &mut dyn FnMut(Own));
 
-    /// How the ranks are alike; none when they are not.
+    /// The symmetry of the ranks; `None` where there is none.
     fn symmetry(&self) -> Option<Symmetry>;
 
-    /// What piece `piece` of an all-reduce becomes when the ranks move so that rank 0 comes to where `by` was.
-    /// Blocks of other collectives move with the ranks they belong to.
+    /// The piece of an all-reduce that piece `piece` becomes when the ranks move so that rank 0 comes to the place of
+    /// `by`. Blocks of other collectives move with the ranks they belong to.
     fn piece(&self, by: Rank, piece: u32) -> u32;
 }
 
-/// A claim: moving all ranks by the same way along the dimensions turns every rank's part of the schedule into
-/// that of the rank it moves to.
+/// A claim: a move of all ranks by the same distance along the dimensions turns every rank's part of the schedule
+/// into that of the rank it moves to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Symmetry {
     /// Lengths, the first dimension fastest, as ranks are numbered. Their product is the number of ranks.
     pub dimensions: Vec<u32>,
-    /// Whether of two ranks that meet the value of the lower one comes first, instead of in the order that
-    /// moves along. All dimensions are 2 long then.
+    /// Whether, where two ranks meet, the value of the lower one comes first. Otherwise the order moves along with
+    /// the ranks. All dimensions are 2 long then.
     pub lower_first: bool,
 }
 
@@ -61,7 +61,7 @@ pub fn whole(regular: &dyn Regular) -> Schedule {
         });
     }
     for round in &mut schedule.rounds {
-        // As people read it: channel by channel, what is copied locally last.
+        // In the order for readers: channel by channel, local copies last.
         round.transfers.sort_by_key(|transfer| (transfer.channel, transfer.from == transfer.to));
     }
     schedule

@@ -185,7 +185,7 @@ fn domains_are_even_and_in_order_or_are_not() {
     assert_eq!(caches(&[0, 0, 0, 0, 4, 4, 4, 4]), 4);
     assert_eq!(caches(&[9, 9, 3, 3, 6, 6]), 2, "in any order of domains");
     assert_eq!(caches(&[0, 0, 0, 0]), 1, "one domain is none");
-    assert_eq!(caches(&[0, 1, 2, 3]), 1, "nobody shares one");
+    assert_eq!(caches(&[0, 1, 2, 3]), 1, "each has one of its own");
     assert_eq!(caches(&[0, 4, 0, 4]), 1, "in turns");
     assert_eq!(caches(&[0, 0, 4, 4, 4]), 1, "uneven");
     assert_eq!(caches(&[0, 0, 4, 4, 0, 0]), 1, "one comes twice");

@@ -16,17 +16,16 @@
 //! Fold order: the left fold over ranks `0, 1, …, n-1`, for every chunk and in both forms: the bits are the
 //! same whichever form runs, and the same as those of a direct reduce-scatter or reduce.
 //!
-//! Streams: a one-shot has one, because in place a rank must not store the result before it has sent its
-//! input, which only the order of one lane can promise. In a two-shot what a rank overwrites in place comes
-//! from the rank that has already used it; it has the streams of a direct reduce-scatter and as many for the
-//! all-gather, so that neither what a rank sends of its input nor what it folds waits for the results of
-//! others.
+//! Channels: a one-shot has one, because in place a rank must not store the result before it has sent its input, and
+//! only the order of one lane guarantees that. In a two-shot the data that overwrites a rank's buffer in place comes
+//! from the rank that has already used that buffer. It has the channels of a direct reduce-scatter and as many for
+//! the all-gather, so that neither a rank's sends of its input nor its folds wait for the results of others.
 
 use super::direct::{OrderedFold, fold_step, stream, streams, to_all};
 use super::moves::{alone, copy, schedule};
 use crate::{Chunk, Collective, Place, Round, Schedule};
 
-/// The all-reduce in which every rank sends its whole input to every other, and everybody folds everything.
+/// The all-reduce in which every rank sends its whole input to every other, and every rank folds all inputs.
 ///
 /// # Panics
 ///
@@ -36,7 +35,7 @@ pub fn one_shot(ranks: u32) -> Schedule {
     finished("one-shot", ranks, 1, rounds)
 }
 
-/// The all-reduce in which rank `r` folds piece `r` of everybody and sends the result to everybody.
+/// The all-reduce in which rank `r` folds piece `r` of all inputs and sends the result to all others.
 ///
 /// # Panics
 ///
@@ -90,7 +89,7 @@ mod tests {
         }
     }
 
-    /// The streams of a two-shot make its proof cost more than that of others over as many ranks.
+    /// The channels of a two-shot make its proof cost more than that of others over as many ranks.
     #[test]
     #[ignore = "long: .ci/soak runs it"]
     fn large_two_shots_fold_as_one_shots() {
@@ -117,7 +116,7 @@ mod tests {
         }
     }
 
-    /// More messages to one peer than its mailbox has slots: those beyond wait for their round.
+    /// More messages to one peer than its mailbox has slots: the rest waits for a later wave.
     #[test]
     fn no_more_goes_ahead_than_a_mailbox_takes() {
         for depth in [2, 3, 9] {
@@ -140,8 +139,8 @@ mod tests {
         }
     }
 
-    /// What is sent first does not wait for what is folded: the first steps of a one-shot are its sends, and
-    /// in a two-shot no lane that sends the input receives.
+    /// Sends of the input do not wait for folds: the first steps of a one-shot are its sends, and in a two-shot no
+    /// lane that sends the input receives.
     #[test]
     fn sends_of_the_input_wait_for_no_arrival() {
         for ranks in [2, 5, 8] {

@@ -1,4 +1,4 @@
-//! The binomial tree: in every round the ranks that have something (or still want it) double.
+//! The binomial tree: in every round the number of ranks that have data (or still need it) doubles.
 //!
 //! Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in
 //! MPICH", IJHPCA 19 (2005), sections 4.2 and 4.5.
@@ -18,7 +18,7 @@
 //! where `s` is the size of the largest subtree below the root: `max(n - 2^(k-1), 2^(k-2))`, which is `n/2` for
 //! powers of two, and 1 for two ranks. Two ranks need no scratch. Defined for every number of ranks.
 //!
-//! Fold order: of two that meet the lower rank's value comes first, so a reduce is the balanced tree over ranks
+//! Fold order: where two ranks meet, the lower rank's value comes first, so a reduce is the balanced tree over ranks
 //! `0, 1, …, n-1`, the same as recursive doubling's for powers of two.
 
 use super::moves::{alone, bits, copy, own_part, schedule};
@@ -36,7 +36,7 @@ pub const fn binomial_is_defined(collective: Collective) -> bool {
 ///
 /// # Panics
 ///
-/// When [`binomial_is_defined`] says no, or `ranks` is 0.
+/// When the collective has no binomial tree ([`binomial_is_defined`]), or `ranks` is 0.
 pub fn binomial(collective: Collective, ranks: u32) -> Schedule {
     assert!(binomial_is_defined(collective), "there is no binomial tree for {collective}");
     assert!(ranks > 0, "a tree needs a rank");
@@ -88,7 +88,7 @@ fn broadcast(Edge { parent, child }: Edge) -> Transfer {
 
 fn reduced(Edge { parent, child }: Edge, ranks: u32) -> Transfer {
     let (input, partial) = (Place::Input(Chunk(0)), Place::Scratch(Chunk(0)));
-    // A rank has folded something before its edge of bit `b` when a child of a lower bit exists.
+    // A rank has folded a contribution before its edge of bit `b` when it has a child of a lower bit.
     let bit = (child - parent).ilog2();
     let source = if bit > 0 && child + 1 < ranks { partial } else { input };
     let own = if bit > 0 { partial } else { input };
@@ -118,7 +118,7 @@ mod tests {
     const ALL: [Collective; 4] =
         [Collective::Broadcast, Collective::Reduce, Collective::Gather, Collective::Scatter];
 
-    /// The largest number of ranks below and at one child of the root, counted.
+    /// The largest number of ranks at and below one child of the root, counted.
     fn largest_subtree(ranks: u32) -> u32 {
         let below_root = (0..bits(ranks)).flat_map(|bit| edges(ranks, bit)).filter(|edge| edge.parent == 0);
         below_root.map(|edge| edge.subtree(ranks).len() as u32).max().unwrap_or(0)

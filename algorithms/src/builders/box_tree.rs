@@ -23,7 +23,7 @@
 
 use crate::{Channel, Chunk, Collective, Partition, Place, Rank, Round, Schedule, Transfer};
 
-/// The tree is an all-reduce; its roots are not the caller's to choose.
+/// The tree is defined for all-reduce alone: the caller cannot choose its roots.
 pub fn box_tree_is_defined(collective: Collective) -> bool {
     collective == Collective::AllReduce
 }
@@ -53,7 +53,7 @@ pub fn box_tree(boxes: u32, per_box: u32) -> Schedule {
     }
 }
 
-/// The parent of `node` in the tree of that number over `nodes` nodes; none for the root.
+/// The parent of `node` in tree number `tree` over `nodes` nodes; `None` for the root.
 ///
 /// The first is the in-order tree: a node with `z` trailing zeros is `z` levels above the leaves, and node 0
 /// is the root above them all. The second is its mirror image, or where the number of nodes is odd the same
@@ -83,9 +83,9 @@ struct Tree {
     /// Children of every box, in ascending order.
     children: Vec<Vec<u32>>,
     root: u32,
-    /// Where every rank has what it has folded so far.
+    /// The place of the partial sum of every rank.
     held: Vec<Place>,
-    /// With their rounds.
+    /// Transfers with their rounds.
     transfers: Vec<(u32, Transfer)>,
 }
 
@@ -121,7 +121,7 @@ impl Tree {
         self.transfers
     }
 
-    /// The boxes below `node` are folded into its leader; the round in which the sum is there.
+    /// Folds the boxes below `node` into its leader; returns the round in which the sum is complete.
     fn reduce(&mut self, node: u32) -> u32 {
         let mut ready = self.per_box - 1;
         for child in self.children[node as usize].clone() {
@@ -132,7 +132,7 @@ impl Tree {
         ready
     }
 
-    /// The leader of `node` has the result in `round` and sends it on.
+    /// Sends the result on, which the leader of `node` has in `round`.
     fn broadcast(&mut self, node: u32, round: u32) {
         let (leader, output) = (node * self.per_box, Place::Output(self.chunk));
         for child in self.children[node as usize].clone() {
@@ -225,7 +225,7 @@ mod tests {
         for boxes in 2..=65 {
             let inner = |tree| (0..boxes).filter_map(|node| parent(tree, node, boxes)).collect::<Vec<u32>>();
             let both: Vec<u32> = inner(0).into_iter().filter(|node| inner(1).contains(node)).collect();
-            // The trees are not whole, so that one or two have a child in both.
+            // The two trees are not mirror images over all boxes, so one or two boxes may have a child in both.
             assert!(both.len() <= 2, "{boxes}: {both:?}");
         }
     }

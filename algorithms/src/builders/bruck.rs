@@ -1,12 +1,12 @@
-//! Bruck's exchanges: blocks travel together, around the ring of ranks in strides, so few messages do.
+//! Bruck's exchanges: blocks travel together around the ring of ranks in strides, so there are few messages.
 //!
 //! Source: J. Bruck, C.-T. Ho, S. Kipnis, E. Upfal and D. Weathersby, "Efficient algorithms for all-to-all
 //! communications in multiport message-passing systems", IEEE TPDS 8 (1997), for one port.
 //!
 //! All-gather: in round `t` rank `r` sends the first `2^t` blocks from its own one on (or as many as are
 //! missing) to rank `r - 2^t`. All-to-all with radix `x`: a block has a way of `d` ranks to go; for each digit
-//! of `d` to base `x`, lowest first, and each value `z` of the digit in turn, all blocks with that value make a
-//! hop of `z x^t`. Where the paper rotates buffers, here every block is a piece with a place of its own.
+//! of `d` to base `x`, lowest first, and each value `z` of the digit in turn, all blocks with that value make a hop
+//! of `z x^t`. The paper rotates buffers; here every block is a piece with a place of its own.
 //!
 //! Cost over any `n >= 2` ranks, with `M` the bytes of the largest buffer of a rank, the same out of and into
 //! every port:
@@ -18,8 +18,8 @@
 //! | all-to-all, radix `x`, `n = x^k` | `(x-1) k` | `(x-1)/x k M` | `k` |
 //! | all-to-all, radix `x`, any `n` | the sum over `t` of `min(x-1, floor((n-1)/x^t))` | `1/n M` for each digit that is not 0 of each of `0..n` | the most such digits of one number |
 //!
-//! Scratch: none for all-gather. All-to-all keeps the blocks that have made a hop and have another to make; the
-//! places are as many as there are of them after the round after which there are most, fewer than `n` and none
+//! Scratch: none for all-gather. All-to-all keeps the blocks that have made a hop and have another one to make. It
+//! needs as many places as there are such blocks after the round that leaves most of them: fewer than `n`, and none
 //! with a radix of `n`.
 
 use super::common::own_blocks;
@@ -72,7 +72,7 @@ pub fn bruck_all_to_all(ranks: u32, radix: u32) -> Schedule {
             (0..ranks).map(move |from| {
                 let origin = (from + ranks - way % stride) % ranks;
                 let (first, last) = (way % stride == 0, way / stride < radix);
-                // Each rank holds one block with `way` to go in all.
+                // Among all ranks' blocks a rank holds one with `way` still to go.
                 let between = Place::Scratch(Chunk(way));
                 Transfer {
                     from: Rank(from),

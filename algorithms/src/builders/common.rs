@@ -1,13 +1,13 @@
 //! What several builders share: own blocks, and the power of two within any number of ranks.
 //!
-//! Invariant: nothing here is an algorithm; each builder states its own rounds and cost. Absent: channels other
+//! Invariant: this module holds no algorithm; each builder states its own rounds and cost. Absent: channels other
 //! than the first.
 
 use std::ops::Range;
 
 use crate::{Channel, Chunk, Collective, Place, Rank, Round, Transfer};
 
-/// Each of `owners` copies its input to its own block of the output. Blocks have one piece.
+/// A copy of its input to its own block of the output on each of `owners`. Blocks have one piece.
 pub(super) fn own_blocks(collective: Collective, ranks: u32, owners: Range<u32>) -> Vec<Transfer> {
     let own = |rank: u32, blocks: u32| Chunk(if blocks > 1 { rank } else { 0 });
     let copy = |rank: u32| Transfer {
@@ -26,18 +26,18 @@ pub(super) fn own_blocks(collective: Collective, ranks: u32, owners: Range<u32>)
 pub(super) struct Core {
     /// `k`.
     pub(super) bits: u32,
-    /// Ranks that do not exchange: the odd ones of so many pairs at the front.
+    /// Number of pairs at the front; the odd rank of each pair does not exchange.
     pub(super) pairs: u32,
 }
 
 impl Core {
-    /// Of at least 1 rank.
+    /// The core of `ranks` ranks; `None` for 0 ranks.
     pub(super) fn new(ranks: u32) -> Option<Self> {
         let bits = ranks.checked_ilog2()?;
         Some(Core { bits, pairs: ranks - (1 << bits) })
     }
 
-    /// How many exchange.
+    /// Number of ranks that exchange.
     pub(super) fn members(&self) -> u32 {
         1 << self.bits
     }
@@ -52,7 +52,7 @@ impl Core {
         member < self.pairs
     }
 
-    /// The round in which the odd ranks hand in chunk `c` for `c` in `0..chunks`; none with a power of two.
+    /// The round in which the odd ranks hand in chunks `0..chunks`; `None` with a power of two.
     pub(super) fn hand_in(&self, chunks: u32, target: impl Fn(Chunk) -> Place) -> Option<Round> {
         let transfers = self.hand(chunks, |even, chunk| Transfer {
             from: Rank(even.0 + 1),
@@ -66,7 +66,7 @@ impl Core {
         (self.pairs > 0).then_some(Round { transfers })
     }
 
-    /// The round in which they get the result.
+    /// The round in which the odd ranks get the result.
     pub(super) fn hand_out(&self, chunks: u32) -> Option<Round> {
         let transfers = self.hand(chunks, |even, chunk| Transfer {
             from: even,

@@ -1,10 +1,9 @@
 //! Schedules made of schedules: an inner one over some of the ranks becomes rounds of an outer one.
 //!
-//! Invariant: an inner transfer becomes one outer transfer for each outer piece that its piece stands for, in
-//! the same round, between the ranks that the inner ones stand for; nothing else is made and only what would
-//! copy a place onto itself is left out. Phases are rounds after rounds (`concat`); groups that do not meet
-//! run in the same rounds ([`beside`]). Deliberately absent: which phases compute what; that is the caller's.
-
+//! Invariant: an inner transfer becomes one outer transfer for each outer piece that its piece stands for, in the
+//! same round, between the ranks that the inner ones stand for. Only transfers that would copy a place onto itself
+//! are left out. Phases are rounds after rounds (`concat`); groups without common ranks run in the same rounds
+//! ([`beside`]). Deliberately absent: what the phases compute, which the caller decides.
 use crate::{Channel, Chunk, Place, Rank, Round, Schedule, Transfer};
 
 /// What the ranks, pieces and channels of an inner schedule are in the outer one.
@@ -15,8 +14,8 @@ use crate::{Channel, Chunk, Place, Rank, Round, Schedule, Transfer};
 pub struct Embedding<'a> {
     /// The outer rank of each inner one; the first is the inner root.
     pub ranks: &'a [Rank],
-    /// Where a chunk of an inner rank's input is. When phases follow each other this is where the phase before
-    /// left its result.
+    /// The place of a chunk of an inner rank's input. When phases follow each other, this is the place of the result
+    /// of the phase before.
     pub input: &'a dyn Fn(Rank, Chunk) -> Vec<Place>,
     /// Where a chunk of an inner rank's output goes.
     pub output: &'a dyn Fn(Rank, Chunk) -> Vec<Place>,
@@ -66,7 +65,7 @@ fn embed_one(transfer: &Transfer, embedding: &Embedding<'_>) -> Vec<Transfer> {
     sources.into_iter().zip(targets).enumerate().map(piece).filter(moves).collect()
 }
 
-/// Rounds of several groups of ranks that do not meet: all first rounds together, and so on.
+/// Rounds of several groups without common ranks: all first rounds together, and so on.
 pub fn beside(groups: impl IntoIterator<Item = Vec<Round>>) -> Vec<Round> {
     let mut result: Vec<Round> = Vec::new();
     for group in groups {

@@ -19,20 +19,20 @@
 //! Two ranks need no scratch. Defined for every number of ranks. One mailbox holds one message of an iteration,
 //! so one slot is enough, fused or not.
 //!
-//! Fold order: the left fold over ranks `0, 1, …, n-1`, the same for every block; a reduce may start at another
-//! rank and wrap around. An own contribution that is first or second in the order is folded with an arrival;
-//! else the first arrival is kept until the second comes, and the own one is folded in its turn.
+//! Fold order: the left fold over ranks `0, 1, …, n-1`, the same for every block; a reduce may start at another rank
+//! and wrap around. An own contribution that is first or second in the order is folded with an arrival; otherwise the
+//! first arrival is kept until the second comes, and the own contribution is folded in its turn.
 //!
-//! Streams: a message travels on the stream that is named by the lowest bit in which the two ranks differ and
-//! by the sender's value of it: `2 ⌈log2 n⌉` in all. No rank sends and receives on one stream, so what a rank
-//! sends of its own waits for no arrival.
+//! Channels: a message travels on the channel that is named by the lowest bit in which the two ranks differ and by
+//! the sender's value of it, one of `2 ⌈log2 n⌉`. No rank sends and receives on one channel, so a rank's sends of its
+//! own data wait for no arrival.
 
 use super::moves::{alone, bits, copy, own_part, schedule};
 use crate::{Chunk, Collective, Place, Round, Schedule, Transfer};
 
-/// Whether there is a direct exchange of that name: for every collective but all-reduce, whose direct forms are
-/// [`one_shot`](super::one_shot()) and [`two_shot`](super::two_shot()), all-to-all, which is
-/// [`spread_out`](super::spread_out()), and point-to-point.
+/// Whether there is a direct exchange for the collective. There is one for every collective but all-reduce, whose
+/// direct forms are [`one_shot`](super::one_shot()) and [`two_shot`](super::two_shot()), all-to-all, whose direct
+/// form is [`spread_out`](super::spread_out()), and point-to-point.
 pub const fn direct_is_defined(collective: Collective) -> bool {
     !matches!(collective, Collective::AllReduce | Collective::AllToAll | Collective::SendReceive)
 }
@@ -42,7 +42,7 @@ pub const fn direct_is_defined(collective: Collective) -> bool {
 ///
 /// # Panics
 ///
-/// When [`direct_is_defined`] says no, or `ranks` is 0.
+/// When the collective has none ([`direct_is_defined`]), or `ranks` is 0.
 pub fn direct(collective: Collective, ranks: u32) -> Schedule {
     assert!(direct_is_defined(collective), "there is no direct {collective}");
     assert!(ranks > 0, "a direct exchange needs a rank");
@@ -80,9 +80,9 @@ pub fn direct(collective: Collective, ranks: u32) -> Schedule {
     schedule("direct", collective, ranks, 1, rounds)
 }
 
-/// The direct reduce over `ranks` ranks whose fold starts at (relative) rank `first`: the left fold over
-/// `first, first+1, …`, wrapping around. With the relative rank of absolute rank 0, the order over absolute
-/// ranks is `0, 1, …` whichever is the root.
+/// The direct reduce over `ranks` ranks whose fold starts at (relative) rank `first`: the left fold over `first,
+/// first+1, …`, wrapping around. Where `first` is the relative rank of absolute rank 0, the order over absolute ranks
+/// is `0, 1, …`, whichever rank is the root.
 ///
 /// # Panics
 ///
@@ -106,19 +106,18 @@ pub fn direct_reduce(ranks: u32, first: u32) -> Schedule {
     schedule(name, Collective::Reduce, ranks, 1, (0..ranks).map(round).collect())
 }
 
-/// The stream of a message.
+/// The channel of a message.
 pub(super) const fn stream(from: u32, to: u32) -> u16 {
     let bit = (from ^ to).trailing_zeros();
     (2 * bit + (from >> bit & 1)) as u16
 }
 
-/// How many streams there are.
+/// The number of channels.
 pub(super) const fn streams(ranks: u32) -> u16 {
     2 * bits(ranks) as u16
 }
 
-/// One message from everybody to everybody else, nearest successors first, so that no rank is everybody's
-/// first.
+/// One message from every rank to every other, nearest successors first, so that no rank is the first target of all.
 pub(super) fn to_all(ranks: u32, message: impl Fn(u32, u32) -> Transfer) -> Round {
     let hops = (1..ranks).flat_map(|hop| (0..ranks).map(move |from| (from, (from + hop) % ranks)));
     Round { transfers: hops.map(|(from, to)| message(from, to)).collect() }
@@ -127,19 +126,19 @@ pub(super) fn to_all(ranks: u32, message: impl Fn(u32, u32) -> Transfer) -> Roun
 /// The fold of one contribution of every rank on the rank that owns the result, one contribution a step.
 pub(super) struct OrderedFold {
     pub(super) ranks: u32,
-    /// Whose contribution comes first.
+    /// The rank whose contribution comes first.
     pub(super) first: u32,
     pub(super) owner: u32,
-    /// Where a rank has its contribution.
+    /// The place of a rank's contribution.
     pub(super) source: Place,
-    /// Where the owner keeps what it has so far.
+    /// The place of the owner's partial sum.
     pub(super) partial: Place,
-    /// Where the result goes.
+    /// The place of the result.
     pub(super) target: Place,
 }
 
 impl OrderedFold {
-    /// Takes the `step`-th contribution. An owner that is one of the first two folds both in step 1.
+    /// The transfer of the `step`-th contribution. An owner that is one of the first two folds both in step 1.
     pub(super) fn step(&self, step: u32, stream: impl Fn(u32, u32) -> u16) -> Option<Transfer> {
         let OrderedFold { ranks, first, owner, source, partial, target } = *self;
         let contributor = |step: u32| (first + step) % ranks;
@@ -150,7 +149,7 @@ impl OrderedFold {
             1 if own_step <= 1 => (contributor(1 - own_step), Some(source)),
             _ => (contributor(step), Some(partial)),
         };
-        // The own contribution goes with the arrival before it, so that folds stay in one stream's order.
+        // The own contribution goes with the arrival before it, so that folds stay in one channel's order.
         let channel = stream(if from == owner { contributor(step - 1) } else { from }, owner);
         let own_first = step > 0 && !(step == 1 && own_step == 1);
         let target = if step == ranks - 1 { target } else { partial };
@@ -223,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reduce_starts_where_it_is_told() {
+    fn a_reduce_starts_at_the_named_rank() {
         for ranks in 1..=9u32 {
             for first in 0..ranks {
                 let schedule = direct_reduce(ranks, first);

@@ -13,7 +13,7 @@
 //! | `n = 2^k` | `k` | `k M` |
 //! | all others | `k + 2` | `(k+1) M`: one more out in the last round and one more in in the first |
 //!
-//! With a power of two it has the fewest rounds that an all-reduce can have when a rank talks to one other at a
+//! With a power of two it has the fewest rounds that an all-reduce can have when a rank exchanges with one other at a
 //! time.
 //!
 //! Scratch: 1 place on ranks that fold more than once, none on the others.
@@ -42,7 +42,7 @@ pub struct Doubling {
 }
 
 impl Doubling {
-    /// As [`doubling`], without making it.
+    /// As [`doubling`], without making the schedule of all ranks.
     ///
     /// # Panics
     ///

@@ -4,8 +4,8 @@
 //! MPICH", IJHPCA 19 (2005), section 4.3 (pairwise exchange for long messages, posted all at once for medium
 //! ones).
 //!
-//! Cost over `n` ranks, with `M` the bytes of one rank's send buffer; no message waits for what another
-//! brought, so in both forms the depth is 1:
+//! Cost over `n` ranks, with `M` the bytes of one rank's send buffer. No message waits for an earlier one's data, so
+//! in both forms the depth is 1:
 //!
 //! | form | rounds | bytes out of and into every port |
 //! |---|---|---|
@@ -15,8 +15,8 @@
 //! Both are defined for every number of ranks and need no scratch. One mailbox holds one message of an
 //! iteration, so one slot is enough.
 //!
-//! In a pairwise exchange a rank goes on when its partner's block has come, so every port carries one block at
-//! a time, each way. Spread out, nothing waits and the network arbitrates; the streams are those of the direct
+//! In a pairwise exchange a rank goes on when its partner's block has come, so every port carries one block at a
+//! time, each way. Spread out, no message waits and the network arbitrates; the channels are those of the direct
 //! exchanges.
 
 use super::direct::{stream, to_all};
@@ -43,7 +43,7 @@ pub fn pairwise(ranks: u32) -> Schedule {
     schedule("pairwise", Collective::AllToAll, ranks, 1, rounds)
 }
 
-/// The all-to-all in one round: rank `r` sends to `r + 1, r + 2, …` and takes what comes.
+/// The all-to-all in one round: rank `r` sends to `r + 1, r + 2, …` and receives in any order.
 ///
 /// # Panics
 ///

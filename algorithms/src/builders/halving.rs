@@ -5,8 +5,8 @@
 //! R. Rabenseifner's, "Optimization of collective reduction operations", ICCS 2004.
 //!
 //! For reduce-scatter and all-gather there must be `n = 2^k` ranks. All-reduce takes any number: of `n` ranks,
-//! `p = 2^k` (the largest power of two) exchange; the other `n - p` are the odd ones among the first `2(n-p)`,
-//! each of which hands its input to the rank before it and gets the result from there in the end.
+//! `p = 2^k` (the largest power of two) exchange; the other `n - p` are the odd ones among the first `2(n-p)`: each
+//! hands its input to the rank before it and gets the result from there in the end.
 //!
 //! Cost, with `M` the bytes of the largest buffer of a rank:
 //!
@@ -27,13 +27,13 @@
 use super::common::{Core, own_blocks};
 use crate::{Channel, Chunk, Collective, Partition, Place, Round, Schedule, Transfer};
 
-/// Which partners a rank meets first; an all-reduce meets them the other way round while it doubles.
+/// Which partners a rank meets first. An all-reduce meets them in the opposite order while it doubles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PartnerOrder {
-    /// Half of the ranks away at first: the pieces of a message lie side by side. When halving, the far partner
-    /// gets the largest message; when all-gathering, the smallest.
+    /// Half of the ranks away first: the pieces of a message lie side by side. When halving, the far partner gets the
+    /// largest message; when all-gathering, the smallest.
     FarFirst,
-    /// The neighbour at first.
+    /// The neighbour first.
     NearFirst,
 }
 
@@ -51,7 +51,7 @@ pub const fn halving_doubling_is_defined(collective: Collective, ranks: u32) -> 
 ///
 /// # Panics
 ///
-/// When there is none ([`halving_doubling_is_defined`]).
+/// When it is not defined ([`halving_doubling_is_defined`]).
 pub fn halving_doubling(collective: Collective, ranks: u32, order: PartnerOrder) -> Schedule {
     assert!(
         halving_doubling_is_defined(collective, ranks),
@@ -109,14 +109,14 @@ impl Exchange {
         rounds
     }
 
-    /// In the end piece `m` is complete on member `m`.
+    /// After the last round piece `m` is complete on member `m`.
     fn halve(&self) -> Vec<Round> {
         let mut settled = 0;
         let mut rounds = Vec::with_capacity(self.bits.len());
         for &bit in &self.bits {
             let before = settled;
             settled |= bit;
-            // The partner keeps what agrees with it in all bits so far.
+            // The partner keeps the pieces that agree with it in all bits so far.
             rounds.push(self.round(bit, |member, piece| {
                 let other = member ^ bit;
                 ((piece ^ other) & settled == 0).then(|| {
@@ -131,7 +131,7 @@ impl Exchange {
         rounds
     }
 
-    /// Where a member keeps its partial sum of a piece.
+    /// The place of a member's partial sum of a piece.
     fn sum(&self, member: u32, piece: u32) -> Place {
         match self.collective {
             Collective::AllReduce => Place::Output(Chunk(piece)),
@@ -140,12 +140,12 @@ impl Exchange {
         }
     }
 
-    /// Piece `m` starts on member `m` and reaches everybody.
+    /// Piece `m` starts on member `m` and reaches all ranks.
     fn double(&self) -> Vec<Round> {
         let mut missing = self.core.members() - 1;
         let mut rounds = Vec::with_capacity(self.bits.len());
         for (index, &bit) in self.bits.iter().enumerate() {
-            // A member has what agrees with it in all bits that it has not met yet.
+            // A member has the pieces that agree with it in all bits in which it has not met a partner yet.
             rounds.push(self.round(bit, |member, piece| {
                 ((piece ^ member) & missing == 0).then(|| {
                     let own = index == 0 && self.collective == Collective::AllGather;
@@ -158,8 +158,8 @@ impl Exchange {
         rounds
     }
 
-    /// Every member sends its partner at distance `bit` what `what` says of (member, piece), from where, to
-    /// where and folded with what.
+    /// Every member sends to its partner at distance `bit` the pieces for which `what(member, piece)` returns a
+    /// source, a target and the place to fold with.
     fn round(&self, bit: u32, what: impl Fn(u32, u32) -> Option<(Place, Place, Option<Place>)>) -> Round {
         let members = self.core.members();
         let transfer = |member: u32, piece: u32| {

@@ -33,14 +33,14 @@
 //! |---|---|
 //! | all-reduce | `n / (p_1 … p_i)`, where `i` is the first dimension longer than 2; 0 when there is none |
 //! | reduce-scatter | `n / p_1` (the blocks of the rail); over one dimension a ring's |
-//! | all-gather, broadcast | 0; what a phase leaves lies in the output |
+//! all-gather, broadcast | 0; the result of a phase lies in the output |
 //! | reduce | 1 |
-//! | all-to-all | `(g-1) b`, the blocks of the others of the box; 0 over one dimension |
+//! all-to-all | `(g-1) b`, the blocks of the other ranks of the box; 0 over one dimension |
 //!
 //! Fold order: that of the inner schedules, one inside the other: the values of a box are folded first.
 //!
-//! Invariant: an inner schedule runs in place on what the phase before it left, as it is proved to.
-//! Deliberately absent: overlap of the phases; a slice goes through all phases before the next one starts,
+//! Invariant: an inner schedule runs in place on the result of the phase before it, in the form in which it is
+//! proved. Deliberately absent: overlap of the phases; a slice goes through all phases before the next one starts,
 //! unless several such schedules run side by side.
 
 use super::compose::{Embedding, beside, embed};
@@ -48,7 +48,7 @@ use super::ring::{RingOptions, ring};
 use super::two_level::two_level_exchange;
 use crate::{Channel, Chunk, Collective, Partition, Place, Rank, Round, Schedule, Transfer, lengths};
 
-/// Makes the schedule of a collective over so many ranks, at least 2.
+/// Makes the schedule of a collective over that many ranks, at least 2.
 pub type Builder<'a> = &'a dyn Fn(Collective, u32) -> Schedule;
 
 /// The collectives that run along dimensions.
@@ -61,14 +61,14 @@ pub fn blueconnect_is_defined(collective: Collective) -> bool {
     matches!(collective, Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather)
 }
 
-/// `collective` over `boxes` boxes of `per_box` ranks. `inside` is asked for the collective itself, for
-/// all-reduce over several boxes for reduce-scatter and all-gather; `between` for the collective itself. Neither
-/// is asked for a schedule over one rank.
+/// `collective` over `boxes` boxes of `per_box` ranks. For all-reduce over several boxes, `inside` makes the
+/// reduce-scatter and the all-gather and `between` the all-reduce; otherwise both make the collective itself. Neither
+/// is called for a schedule over one rank.
 ///
 /// # Panics
 ///
-/// When [`hierarchical_is_defined`] says no, a number is 0, or a builder panics or makes another collective or
-/// number of ranks than it was asked for.
+/// When the collective is not defined ([`hierarchical_is_defined`]), a number is 0, or a builder panics or makes
+/// another collective or number of ranks than it is called for.
 pub fn hierarchical(
     collective: Collective,
     boxes: u32,
@@ -86,7 +86,7 @@ pub fn hierarchical(
 ///
 /// # Panics
 ///
-/// When [`blueconnect_is_defined`] says no, or there is no dimension or one of length 0.
+/// When the collective is not defined ([`blueconnect_is_defined`]), or there is no dimension or one of length 0.
 pub fn blueconnect(collective: Collective, dimensions: &[u32]) -> Schedule {
     assert!(blueconnect_is_defined(collective), "BlueConnect has no {collective}");
     let build = |collective, ranks| ring(collective, ranks, RingOptions::default());
@@ -126,7 +126,7 @@ fn along(collective: Collective, levels: &[(u32, Builder<'_>)]) -> (Schedule, Ve
     (Schedule { name: "along".into(), collective, ranks, switches: 0, partition, rounds }, names)
 }
 
-/// What the only rank does.
+/// The schedule of a rank that is alone.
 pub(super) fn one_rank(collective: Collective) -> Schedule {
     let (rank, chunk) = (Rank(0), Chunk(0));
     let (source, target) = (Place::Input(chunk), Place::Output(chunk));
@@ -171,7 +171,7 @@ struct Grid {
     collective: Collective,
     ranks: u32,
     parts: u32,
-    /// Pieces that have names: the modulus of scratch numbers.
+    /// Number of named pieces: the modulus of scratch numbers.
     count: u32,
     /// Ranks of each level, and how far apart neighbours of a level are.
     lengths: Vec<u32>,
@@ -190,7 +190,7 @@ impl Grid {
     }
 
     fn rounds(&self, phases: &[Phase]) -> Vec<Round> {
-        // Where a phase leaves a piece for the next one. Scratch numbers below `count` are for that.
+        // The place in which a phase leaves a piece for the next one. Scratch numbers below `count` are for that.
         let in_output =
             matches!(self.collective, Collective::AllReduce | Collective::AllGather | Collective::Broadcast);
         let held = |piece: Chunk| if in_output { Place::Output(piece) } else { Place::Scratch(piece) };
@@ -268,7 +268,7 @@ impl Grid {
                 blocks.flat_map(of_block).collect()
             }
             _ => {
-                // All-reduce: what the levels below have left of the buffer. Rooted: the whole buffer.
+                // All-reduce: the part of the buffer that the levels below have left. Rooted: the whole buffer.
                 let mut span = self.parts;
                 let mut start = 0;
                 if self.collective == Collective::AllReduce {
@@ -284,7 +284,7 @@ impl Grid {
     }
 }
 
-/// Into how many pieces blocks are cut so that every piece of every inner schedule is a whole number of them.
+/// Number of pieces of a block, so that every piece of every inner schedule is a whole number of them.
 fn parts(collective: Collective, levels: usize, phases: &[Phase]) -> u32 {
     let of_level = |level: usize| {
         let inner = phases.iter().filter(move |phase| phase.level == level).map(|phase| &phase.inner);
@@ -300,7 +300,7 @@ fn parts(collective: Collective, levels: usize, phases: &[Phase]) -> u32 {
     }
 }
 
-/// How many whole sets of scratch numbers a schedule uses.
+/// Number of whole sets of scratch numbers that a schedule uses.
 pub(super) fn scratch_levels(schedule: &Schedule) -> u32 {
     let count = lengths::count(schedule.collective, schedule.partition, schedule.ranks);
     let places = schedule.rounds.iter().flat_map(|round| &round.transfers);

@@ -1,11 +1,11 @@
 //! The transfers that builders are made of.
 //!
-//! Invariant: one constructor for each kind of transfer, so that a builder says what moves and not how a
-//! [`Transfer`] is written. Absent: any algorithm.
+//! Invariant: one constructor for each kind of transfer, so that a builder names what moves and not the fields of a
+//! [`Transfer`]. Absent: any algorithm.
 
 use crate::{Channel, Chunk, Collective, Partition, Place, Rank, Round, Schedule, Transfer};
 
-/// The value at `source` to `target`, unchanged.
+/// A copy of the value at `source` to `target`.
 pub(super) fn copy(from: u32, to: u32, channel: u16, source: Place, target: Place) -> Transfer {
     Transfer {
         from: Rank(from),
@@ -18,8 +18,7 @@ pub(super) fn copy(from: u32, to: u32, channel: u16, source: Place, target: Plac
     }
 }
 
-/// What lies between a rank's input and its own part of its output, in schedules of one piece per block: that
-/// part of the input, copied there.
+/// A copy of a rank's own part from its input to its output, in schedules of one piece per block.
 pub(super) fn own_part(collective: Collective, rank: u32, channel: u16) -> Transfer {
     let all_in = collective == Collective::AllToAll;
     let all_out = all_in || collective == Collective::AllGather;
@@ -34,7 +33,7 @@ pub(super) fn alone(name: impl Into<String>, collective: Collective) -> Schedule
     schedule(name, collective, 1, 1, vec![round])
 }
 
-/// A schedule without switches. Rounds in which nothing happens are left out.
+/// A schedule without switches. Rounds without transfers are left out.
 pub(super) fn schedule(
     name: impl Into<String>,
     collective: Collective,
@@ -47,7 +46,7 @@ pub(super) fn schedule(
     Schedule { name, collective, ranks, switches: 0, partition, rounds }
 }
 
-/// The least `k` with `2^k >= ranks`: how many bits name a rank.
+/// The least `k` with `2^k >= ranks`: the number of bits of a rank's number.
 pub(super) const fn bits(ranks: u32) -> u32 {
     ranks.next_power_of_two().ilog2()
 }

@@ -1,11 +1,11 @@
 //! One message between two ranks.
 //!
-//! Cost: 1 round, 1 message, the whole input over one port. There is nothing to choose; the schedule exists so
-//! that point-to-point calls run through the same plan, verifier and executors as collectives.
+//! Cost: 1 round, 1 message, the whole input over one port. There are no options; the schedule exists so that
+//! point-to-point calls run through the same plan, verifier and executors as collectives.
 
 use crate::{Channel, Chunk, Collective, Partition, Place, Rank, Round, Schedule, Transfer};
 
-/// The input of rank 0 to the output of rank 1.
+/// A copy of the input of rank 0 to the output of rank 1.
 pub fn pair() -> Schedule {
     let transfer = Transfer {
         from: Rank(0),

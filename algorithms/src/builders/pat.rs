@@ -8,7 +8,7 @@
 //! every rank sends one block and receives one. With `k = ceil(log2 n)` and at most `a = 2^j` blocks in a step:
 //! the `j` farthest hops go first, each as one step with all blocks held so far, up to `a/2`. That makes `a`
 //! subtrees of each tree, which are then walked in step, far and deep first, with a block for each. The
-//! reduce-scatter is the same backwards, with partial sums.
+//! reduce-scatter is the same in reverse order, with partial sums.
 //!
 //! Cost over any `n >= 2` ranks, with `M` the bytes of the largest buffer of a rank:
 //!
@@ -27,7 +27,7 @@
 use super::common::own_blocks;
 use crate::{Channel, Chunk, Collective, Partition, Place, Rank, Round, Schedule, Transfer};
 
-/// Whether there are such trees for `collective`; then for any number of ranks.
+/// Whether `collective` has such trees. It then has them for any number of ranks.
 pub const fn pat_is_defined(collective: Collective) -> bool {
     matches!(collective, Collective::AllGather | Collective::ReduceScatter)
 }
@@ -39,7 +39,7 @@ pub const fn pat_is_defined(collective: Collective) -> bool {
 ///
 /// # Panics
 ///
-/// When there are no such trees for the collective ([`pat_is_defined`]), or `ranks` is 0.
+/// When the collective has no such trees ([`pat_is_defined`]), or `ranks` is 0.
 pub fn pat(collective: Collective, ranks: u32, aggregation: u32) -> Schedule {
     assert!(pat_is_defined(collective), "there are no aggregated trees for {collective}");
     assert!(ranks > 0, "a tree needs a rank");
@@ -142,7 +142,7 @@ impl Trees {
     }
 }
 
-/// Without the lowest bit.
+/// The offset without its lowest bit.
 fn parent(offset: u32) -> u32 {
     offset & (offset - 1)
 }

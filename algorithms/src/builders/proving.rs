@@ -1,4 +1,4 @@
-//! What the builders' tests share: a schedule counted, and proved in every form it runs in.
+//! Helpers of the builders' tests: the counts of a schedule, and its proof in every form in which it runs.
 //!
 //! Invariant: counts are taken from the transfers alone, never from a builder's arguments.
 
@@ -7,12 +7,12 @@ use std::collections::HashMap;
 use crate::passes::fuse;
 use crate::{LowerOptions, Place, Plan, Rank, Schedule, lower_all, verify};
 
-/// A schedule in numbers.
+/// The counts of a schedule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Tally {
-    /// Rounds in which something travels.
+    /// Rounds with a transfer between ranks.
     pub(super) rounds: u32,
-    /// The longest chain of messages of which each carries what the one before brought.
+    /// The longest chain of messages in which each carries data of the one before.
     pub(super) depth: u32,
     pub(super) messages: u32,
     /// Pieces out of the rank that sends most.
@@ -58,8 +58,8 @@ pub(super) fn tally(schedule: &Schedule) -> Tally {
     }
 }
 
-/// The numbers of ranks over which a family is proved: all up to 64 and those in `beyond` if `CONSORT_PROOFS` is `all`;
-/// usually all up to 24, two powers of two, the neighbours of one, and one that is odd and no prime.
+/// The numbers of ranks over which a family is proved. With `CONSORT_PROOFS=all`: all up to 64 and those in `beyond`.
+/// By default: all up to 24, two powers of two, the neighbours of one, and an odd number that is not a prime.
 pub(super) fn sizes(beyond: &[u32]) -> Vec<u32> {
     match std::env::var_os("CONSORT_PROOFS").is_some_and(|value| value == "all") {
         true => (1..=64).chain(beyond.iter().copied()).collect(),
@@ -84,12 +84,12 @@ pub(super) fn proved(schedule: &Schedule, slots: u32) -> (Vec<Plan>, u64) {
     (plans, plain)
 }
 
-/// The most scratch places that one of the ranks needs.
+/// The most scratch places of any rank.
 pub(super) fn scratch(plans: &[Plan]) -> u32 {
     plans.iter().map(|plan| plan.scratch).max().unwrap_or(0)
 }
 
-/// The folds that all outputs hold in the end, as text over the ranks, by running the rounds.
+/// The folds in all outputs after the last round, as text over the ranks, by running the rounds.
 pub(super) fn brackets(schedule: &Schedule) -> Vec<String> {
     let mut held: HashMap<(Rank, Place), String> = HashMap::new();
     for round in &schedule.rounds {

@@ -5,26 +5,26 @@
 //! the same tokens on all its ranks).
 //!
 //! `n` ranks form `n/L` groups of `L` members, rank = group * `L` + member. The inputs of a group are equal: `n/L`
-//! blocks, block `B` for group `B`. Every output of group `B` shall hold in block `A` what group `A` has for it. A
-//! member exchanges only its own `L`-th of every block, with the members of the same number; then each group
+//! blocks, block `B` for group `B`. Every output of group `B` shall hold in block `A` the data of group `A` for group
+//! `B`. A member exchanges only its own `L`-th of every block, with the members of the same number; then each group
 //! gathers.
 //!
 //! Cost, with `M` the bytes of an input, pairwise exchange and a ring: `(n/L - 1) + (L - 1)` rounds in place of
 //! `n - 1`; `(n/L - 1)/(n/L) M/L` bytes out of (and into) a port between groups, `(L-1)/L M` inside a group.
 //!
-//! Scratch: what the two schedules take, times the pieces that one of theirs stands for; none with pairwise
+//! Scratch: that of the two schedules, times the pieces that one of their pieces stands for; none with pairwise
 //! exchange and a ring. Nothing is folded.
 //!
-//! Invariant: no [`Collective`] says that inputs are equal, so the whole is no [`Schedule`] and the verifier does
-//! not see it. What is proved: the two schedules, each by the verifier; that their embedded rounds leave in
-//! every output what belongs there, by a symbolic run in this module's test. A caller who runs the two one after
-//! the other, each over its own ranks, needs no more. Deliberately absent: a check that replicas are equal.
+//! Invariant: no [`Collective`] requires equal inputs, so the whole is no [`Schedule`] and the verifier does not see
+//! it. The verifier proves each of the two schedules. A symbolic run in this module's test proves that their embedded
+//! rounds leave the right data in every output. A caller who runs the two one after the other, each over its own
+//! ranks, needs no more. Deliberately absent: a check that replicas are equal.
 
 use super::compose::{Embedding, beside, embed};
 use super::hierarchical::{Builder, lcm, one_rank, scratch_levels};
 use crate::{Chunk, Collective, Partition, Place, Rank, Round, Schedule, lengths};
 
-/// The two schedules, and how they lie in the whole.
+/// The two schedules, and their place in the whole.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReplicatedExchange {
     /// Groups of equal inputs.
@@ -33,20 +33,20 @@ pub struct ReplicatedExchange {
     pub members: u32,
     /// The all-to-all over the ranks of one number, one of each group, whose blocks are `L`-ths of blocks.
     pub exchange: Schedule,
-    /// The all-gather over the ranks of a group; what a member passes is its `L`-th of every block.
+    /// The all-gather over the ranks of a group; a member contributes its `L`-th of every block.
     pub gather: Schedule,
-    /// How a block of the whole is cut: first into the members' parts.
+    /// The cut of a block of the whole: first into the members' parts.
     pub partition: Partition,
-    /// Both, over all ranks: chunk `block * parts + piece` of inputs and outputs of one block for each group.
+    /// Both over all ranks: chunk `block * parts + piece` of inputs and outputs of one block for each group.
     pub rounds: Vec<Round>,
 }
 
-/// The exchange between `groups` groups of `members` ranks. `exchange` is asked for an all-to-all over the groups,
-/// `gather` for an all-gather over the members; neither for one over a single rank.
+/// The exchange between `groups` groups of `members` ranks. `exchange` makes the all-to-all over the groups, `gather`
+/// the all-gather over the members. Neither is called for a single rank.
 ///
 /// # Panics
 ///
-/// When a number is 0, or a builder panics or makes another collective or number of ranks than it was asked for.
+/// When a number is 0, or a builder panics or makes another collective or number of ranks than it is called for.
 pub fn replicated_exchange(
     groups: u32,
     members: u32,
@@ -95,7 +95,7 @@ pub fn replicated_exchange(
     ReplicatedExchange { groups, members, exchange, gather, partition, rounds }
 }
 
-/// The pieces of the whole: blocks of `parts` pieces, of which every member has `part`.
+/// The pieces of the whole: blocks of `parts` pieces; every member has `part` of them.
 struct Whole {
     groups: u32,
     part: u32,
@@ -103,7 +103,7 @@ struct Whole {
 }
 
 impl Whole {
-    /// What a chunk of the exchange is: pieces of a member's part of one block.
+    /// The pieces of the whole that a chunk of the exchange stands for: pieces of a member's part of one block.
     fn exchanged(&self, exchange: &Schedule, member: u32, chunk: Chunk) -> impl Iterator<Item = Chunk> {
         let width = self.part / exchange.partition.parts;
         let (block, at) = (chunk.0 / exchange.partition.parts, chunk.0 % exchange.partition.parts);
@@ -111,7 +111,8 @@ impl Whole {
         (first..first + width).map(Chunk)
     }
 
-    /// What a chunk of the gathered output is: pieces of a member's part of all blocks.
+    /// The pieces of the whole that a chunk of the gathered output stands for: pieces of a member's part of all
+    /// blocks.
     fn gathered(&self, gather: &Schedule, chunk: Chunk) -> impl Iterator<Item = Chunk> {
         let width = self.part / gather.partition.parts;
         let (parts, first) = (self.parts, chunk.0 * width);
@@ -119,7 +120,7 @@ impl Whole {
             .flat_map(move |block| (first..first + width).map(move |at| Chunk(block * parts + at)))
     }
 
-    /// The numbers of an inner scratch place, above those of `level` schedules before.
+    /// The numbers of an inner scratch place, above those of the `level` schedules before.
     fn numbers<I: Iterator<Item = Chunk>>(
         &self,
         inner: &Schedule,
@@ -145,7 +146,7 @@ mod tests {
         ring(collective, ranks, RingOptions::default())
     }
 
-    /// Everybody to everybody, in round `t` to the rank `t` away.
+    /// A message from every rank to every other, in round `t` to the rank `t` away.
     fn pairwise(collective: Collective, ranks: u32) -> Schedule {
         let transfer = |from: u32, step: u32| {
             let to = (from + step) % ranks;
@@ -160,10 +161,10 @@ mod tests {
         Schedule { name, collective, ranks, switches: 0, partition, rounds }
     }
 
-    /// (group that has it, group that it is for, piece of the block)
+    /// (source group, target group, piece of the block)
     type Value = (u32, u32, u32);
 
-    /// Runs the rounds on symbols; the first output that is wrong.
+    /// Runs the rounds on symbols; an error names the first wrong output.
     fn symbolic(whole: &ReplicatedExchange) -> Result<(), String> {
         let ReplicatedExchange { groups, members, partition: Partition { parts }, .. } = *whole;
         let ranks = groups * members;

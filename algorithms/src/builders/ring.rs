@@ -27,8 +27,8 @@ use crate::{
 pub struct RingOptions {
     /// Independent rings side by side, each with its own pieces; at least 1 (0 is read as 1).
     pub channels: u16,
-    /// Whether the odd pieces travel the other way round, on channels of their own: both directions of every
-    /// link carry half of the bytes. Doubles the channels.
+    /// Whether the odd pieces travel in the other direction, on channels of their own: both directions of every link
+    /// carry half of the bytes. Doubles the channels.
     pub bidirectional: bool,
 }
 
@@ -38,7 +38,7 @@ impl Default for RingOptions {
     }
 }
 
-/// Whether there is a ring for `collective`; then for any number of ranks.
+/// Whether `collective` has a ring. It then has one for any number of ranks.
 pub const fn ring_is_defined(collective: Collective) -> bool {
     use Collective::{AllGather, AllReduce, Broadcast, Reduce, ReduceScatter};
     matches!(collective, AllReduce | ReduceScatter | AllGather | Broadcast | Reduce)
@@ -48,8 +48,7 @@ pub const fn ring_is_defined(collective: Collective) -> bool {
 ///
 /// # Panics
 ///
-/// When there is no ring for the collective ([`ring_is_defined`]), `ranks` is 0, or there would be more than
-/// 65,535 channels.
+/// When the collective has no ring ([`ring_is_defined`]), `ranks` is 0, or there would be more than 65,535 channels.
 pub fn ring(collective: Collective, ranks: u32, options: RingOptions) -> Schedule {
     whole(&Ring::new(collective, ranks, options))
 }
@@ -59,20 +58,20 @@ pub fn ring(collective: Collective, ranks: u32, options: RingOptions) -> Schedul
 pub struct Ring {
     collective: Collective,
     ranks: u32,
-    /// Rings one way.
+    /// Rings in one direction.
     channels: u16,
-    /// 2 when as many go the other way, else 1.
+    /// 2 when as many rings run in the other direction, else 1.
     directions: u16,
 }
 
-/// The ring of which the others are copies and mirror images: one channel, ranks and blocks in their order.
+/// The ring from which all others are copied or mirrored: one channel, ranks and blocks in their order.
 struct Plain {
     collective: Collective,
     ranks: u32,
 }
 
 impl Ring {
-    /// As [`ring`], without making it.
+    /// As [`ring`], without making the schedule of all ranks.
     ///
     /// # Panics
     ///
@@ -89,12 +88,12 @@ impl Ring {
         u32::from(self.channels) * u32::from(self.directions)
     }
 
-    /// Whose part of the plain ring a rank plays; its own inverse.
+    /// The rank of the plain ring whose part a rank plays; its own inverse.
     fn mirror(&self, reversed: bool, rank: u32) -> u32 {
         if reversed { (self.ranks - rank) % self.ranks } else { rank }
     }
 
-    /// A transfer of the plain ring as that of a channel. Blocks that belong to ranks follow them.
+    /// The transfer of a channel that corresponds to one of the plain ring. Blocks that belong to ranks follow them.
     fn on_channel(&self, channel: u16, own: Own) -> Own {
         let reversed = channel % self.directions == 1;
         let stream = u32::from(channel % self.directions * self.channels + channel / self.directions);
@@ -169,7 +168,7 @@ impl Plain {
         (base + 2 * self.ranks - steps) % self.ranks
     }
 
-    /// What a rank does in a round: its send, its receive, what it copies.
+    /// The transfers of a rank in a round: its send, its receive, its copy.
     fn own(&self, round: u32, rank: Rank, take: &mut dyn FnMut(Own)) {
         if self.ranks > 1 {
             for from in [rank.0, self.back(rank.0, 1)] {
@@ -211,8 +210,8 @@ impl Plain {
         }
     }
 
-    /// What `from` sends to its successor in a round, if anything: source, target, what the successor folds it
-    /// with, and whether that is complete then.
+    /// The transfer from `from` to its successor in a round, if there is one: source, target, the place that the
+    /// successor folds it with, and whether the result is then complete.
     fn hop(&self, round: u32, from: u32) -> Option<(Place, Place, Option<Place>, bool)> {
         let last = self.ranks - 2;
         match self.collective {
@@ -247,7 +246,7 @@ impl Plain {
         (source, target, Some(Place::Input(block)), complete)
     }
 
-    /// Block `r` starts on rank `r` and visits everybody.
+    /// Block `r` starts on rank `r` and visits all ranks.
     fn gather(&self, round: u32, from: u32) -> (Place, Place, Option<Place>, bool) {
         let from_input = self.collective == Collective::AllGather && round == 0;
         let block = Chunk(self.back(from, round));

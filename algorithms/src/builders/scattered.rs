@@ -8,7 +8,7 @@
 //! busiest port (the root's) and `M` into every port but the root's: a piece that the scatter has left on a
 //! rank is not sent there again. No scratch. Defined for every number of ranks.
 //!
-//! In the scatter a rank keeps the pieces of its whole subtree in its output, where they belong anyhow.
+//! In the scatter a rank keeps the pieces of its whole subtree in its output, their final place.
 
 use super::binomial::{Edge, edges};
 use super::moves::{alone, bits, copy, schedule};
@@ -39,7 +39,7 @@ pub fn scatter_all_gather(ranks: u32) -> Schedule {
             (!has_after_scatter(to, piece)).then(|| hop(from, to, piece))
         };
         let mut transfers: Vec<Transfer> = (0..ranks).filter_map(passed).collect();
-        // The root copies a piece when it sends it; piece 1 it has sent in the scatter.
+        // The root copies a piece when it sends it; it has sent piece 1 in the scatter.
         let kept = |piece: &u32| (ranks - piece) % ranks == step || (*piece == 1 && step == ranks - 2);
         transfers.extend((0..ranks).filter(kept).map(|piece| hop(0, 0, piece)));
         Round { transfers }
@@ -48,7 +48,7 @@ pub fn scatter_all_gather(ranks: u32) -> Schedule {
     schedule(name, Collective::Broadcast, ranks, ranks, rounds)
 }
 
-/// Whether the scatter leaves a piece on a rank: pieces of its subtree, and on the root all.
+/// Whether the scatter leaves a piece on a rank: a piece of its subtree, or on the root any piece.
 fn has_after_scatter(rank: u32, piece: u32) -> bool {
     rank == 0 || (piece >= rank && piece - rank < 1 << rank.trailing_zeros())
 }

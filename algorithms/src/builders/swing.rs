@@ -3,12 +3,12 @@
 //! Source: D. De Sensi, T. Bonato, D. Saam and T. Hoefler, "Swing: Short-cutting rings for higher bandwidth
 //! allreduce", NSDI 2024.
 //!
-//! In step `s` a rank at an even position of a ring exchanges with the one `(1 - (-2)^(s+1)) / 3` positions on,
-//! a rank at an odd position with the one as far back: 1 on, 1 back, 3 on, 5 back, … where recursive doubling
-//! would go 1, 2, 4, 8. On a torus the steps go through the dimensions in turn.
+//! In step `s` a rank at an even position of a ring exchanges with the one `(1 - (-2)^(s+1)) / 3` positions on, a
+//! rank at an odd position with the one as far back: 1 on, 1 back, 3 on, 5 back, … where recursive doubling goes 1,
+//! 2, 4, 8. On a torus the steps go through the dimensions in turn.
 //!
-//! An all-gather goes through the steps from the last to the first and sends all that the partner does not yet
-//! have; the data that goes far is small. A reduce-scatter is its reversal, an all-reduce the one after the
+//! An all-gather goes through the steps from the last to the first and sends everything that the partner does not
+//! have yet; the data that goes far is small. A reduce-scatter is its reversal, an all-reduce the one after the
 //! other. Cost over `n` ranks, with `M` the bytes of the largest buffer of a rank and `k` the sum of
 //! `⌈log2 d⌉` over the dimensions `d`, which is `log2 n` for powers of two:
 //!
@@ -18,16 +18,15 @@
 //! | all-gather | `k` | `(n-1)/n M` | 0 |
 //! | all-reduce | `2k` | `2(n-1)/n M` | `n/2` |
 //!
-//! Two ranks need no scratch, and no more than `n/2` places are needed where `n` is no power of two. Two slots
-//! are enough, fused or not. Defined for rings and tori whose dimensions are even (or 1); where a dimension is
-//! no power of two, two ways may lead to one rank, and only the first is used.
+//! Two ranks need no scratch, and no more than `n/2` places are needed where `n` is not a power of two. Two slots are
+//! enough, fused or not. Defined for rings and tori whose dimensions are even (or 1). Where a dimension is not a
+//! power of two, two paths may lead to one rank, and only the first is used.
 //!
 //! Fold order: own contribution first, then the arrivals in the order of the steps.
 //!
-//! Deliberately absent: the latency-optimal form, in which partners exchange all they have. On 8 ranks, rank 0
-//! has then folded ranks 0, 1, 6, 7 after two steps and rank 1 ranks 0, 1, 2, 3: whatever the order of two
-//! values, ranks bracket differently and their bits differ. Absent too: the use of several ports of a torus at
-//! the same time.
+//! Deliberately absent: the latency-optimal form, in which partners exchange all they have. On 8 ranks, rank 0 has
+//! then folded ranks 0, 1, 6, 7 after two steps and rank 1 ranks 0, 1, 2, 3: in either order of two values, ranks
+//! bracket differently and their bits differ. Absent too: the use of several ports of a torus at the same time.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -35,7 +34,7 @@ use std::collections::HashMap;
 use super::moves::{alone, bits, copy, own_part, schedule};
 use crate::{Chunk, Collective, Place, Round, Schedule, Transfer};
 
-/// Whether there is a Swing of `collective` on a torus of those dimensions (one for a ring): reduce-scatter,
+/// Whether there is a Swing of `collective` on a torus of these dimensions (one for a ring): reduce-scatter,
 /// all-gather and all-reduce, where every dimension is 1 or even.
 pub fn swing_is_defined(collective: Collective, dimensions: &[u32]) -> bool {
     matches!(collective, Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather)
@@ -48,7 +47,7 @@ pub fn swing_is_defined(collective: Collective, dimensions: &[u32]) -> bool {
 ///
 /// # Panics
 ///
-/// When [`swing_is_defined`] says no.
+/// When the collective is not defined on these dimensions ([`swing_is_defined`]).
 pub fn swing(collective: Collective, dimensions: &[u32]) -> Schedule {
     assert!(
         swing_is_defined(collective, dimensions),
@@ -84,7 +83,7 @@ struct Hop {
     block: u32,
 }
 
-/// Who a rank exchanges with in one step: a dimension and a step within it.
+/// One step of a rank: the dimension of its partner and the step within it.
 struct Step {
     stride: u32,
     length: u32,
@@ -136,8 +135,8 @@ fn spread(ranks: u32, dimensions: &[u32]) -> Vec<Vec<Hop>> {
     rounds
 }
 
-/// Lets a rank send what came last first. In the order in which blocks come, fusion would join every arrival with
-/// its next hop, and two partners would each wait for more slots than the other has; so it joins one.
+/// Makes a rank send the last arrival first. In the order of arrival, fusion would join every arrival with its next
+/// hop, and two partners would each wait for more slots than the other has; in this order it joins one.
 fn newest_first(rounds: &mut [Vec<Hop>]) {
     let mut arrived = 0u64;
     let mut arrivals: HashMap<(u32, u32), u64> = HashMap::new();
@@ -165,7 +164,8 @@ fn gather_rounds(collective: Collective, ranks: u32, away: &[Vec<Hop>]) -> Vec<R
     rounds
 }
 
-/// The way back: every rank's contributions to the rank that owns the block, folded where they meet.
+/// The reduce-scatter: every rank's contributions travel to the rank that owns the block and are folded where they
+/// meet.
 fn scatter_rounds(collective: Collective, back: &[Vec<Hop>]) -> Vec<Round> {
     let mut partial: HashMap<(u32, u32), Place> = HashMap::new();
     let mut rounds = Vec::new();

@@ -5,22 +5,22 @@
 //! SHARP); R. L. Graham et al., "Scalable hierarchical aggregation protocol (SHARP): a hardware architecture for
 //! efficient data reduction", COMHPC 2016 (a tree of switches).
 //!
-//! Cost over `n` ranks, with `M` the bytes of the buffer. A step is a way to a switch and back, two messages one
-//! after the other:
+//! Cost over `n` ranks, with `M` the bytes of the buffer. A step goes to a switch and back: two messages, one after
+//! the other.
 //!
 //! | form | longest chain of messages | bytes out of (and into) every rank's port |
 //! |---|---|---|
-//! | one shot: everybody sends, the switch multicasts | 2 | `M` |
-//! | two steps: rank `r` loads piece `r` folded, stores it multicast | 4 | `(1 + 1/n) M` |
+//! one shot: every rank sends, the switch multicasts | 2 | `M` |
+//! two steps: rank `r` loads piece `r` folded, stores it by multicast | 4 | `(1 + 1/n) M` |
 //! | tree of two levels of switches | 4 | `M`; on the links between switches `M` too |
 //!
 //! A switch has a place for every piece of every port and folds them by transfers to itself in rounds of their
 //! own, which cost no message. Ranks need no scratch for one shot and tree, one piece for two steps.
 //!
-//! Fold order: a switch folds its ports from the left in their order: ranks in the order of their numbers, a
-//! tree's leaf switches likewise.
+//! Fold order: a switch folds its ports from the left in their order. Ranks are in the order of their numbers, and so
+//! are a tree's leaf switches.
 //!
-//! Invariant: a switch has scratch places only. Deliberately absent: what a real switch limits (groups, operators,
+//! Invariant: a switch has scratch places only. Deliberately absent: the limits of a real switch (groups, operators,
 //! element types), and collectives other than all-reduce.
 
 use super::compose::beside;
@@ -30,14 +30,14 @@ use crate::{Channel, Chunk, Collective, Partition, Place, Rank, Round, Schedule,
 /// How one switch is used.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SwitchForm {
-    /// Everybody sends everything; the switch folds it and sends it to everybody.
+    /// Every rank sends its whole input; the switch folds all of them and multicasts the result.
     OneShot,
-    /// Every rank loads its own piece folded by the switch and stores it through the switch to everybody, as
-    /// NVLS does.
+    /// Every rank loads its own piece, folded by the switch, and stores it through the switch to all ranks, as NVLS
+    /// does.
     TwoStep,
 }
 
-/// There are switches for all-reduce.
+/// Whether switches serve the collective: all-reduce alone.
 pub fn switch_is_defined(collective: Collective) -> bool {
     collective == Collective::AllReduce
 }
@@ -112,7 +112,7 @@ fn schedule(name: String, ranks: u32, switches: u32, parts: u32, rounds: Vec<Rou
     Schedule { name, collective, ranks, switches, partition: Partition { parts }, rounds }
 }
 
-/// A switch. What port `p` brings of piece `c` has number `p * parts + c`; port 0's place takes the sum.
+/// A switch. Piece `c` of port `p` has the place `p * parts + c`; port 0's place takes the sum.
 #[derive(Clone, Copy)]
 struct Node {
     rank: Rank,
@@ -134,7 +134,7 @@ impl Node {
         Transfer { from: self.rank, to, channel: Channel(0), source, target, fold: None, own_first: false }
     }
 
-    /// All pieces of the ports after the first are added to its, port after port.
+    /// Adds all pieces of the other ports to those of port 0, port after port.
     fn folds(&self, ports: u32) -> Vec<Round> {
         let fold = |port: u32, piece: Chunk| {
             let added = self.takes(self.rank, self.place(port, piece), 0, piece);

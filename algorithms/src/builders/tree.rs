@@ -12,7 +12,7 @@
 //! reduce the two trees lie in the same way over the other ranks, and rank 0 is the parent of both roots.
 //!
 //! Cost over `n >= 2` ranks, with `M` the bytes of the largest buffer of a rank and `h(m) = floor(log2 m)`. The
-//! measure of time is the depth, since the loop over slices pipelines; rounds are up to twice as many, for a
+//! measure of time is the depth, since the loop over slices pipelines; there are up to twice as many rounds, since a
 //! rank takes its children one after the other.
 //!
 //! | schedule | depth | bytes out of the busiest port | bytes into the busiest port |
@@ -26,17 +26,17 @@
 //!
 //! The `2M` of the double tree are `1.5M` as an inner rank and `0.5M` as a leaf, in each direction.
 //!
-//! Scratch: for each tree 1 place on its inner ranks, but none where the sum ends; none for broadcast.
-//! Channels: 1 for each tree and phase, so that sums and results of different slices pass each other.
+//! Scratch: for each tree 1 place on its inner ranks, but none where the sum ends; none for broadcast. Channels: 1
+//! for each tree and phase, so that sums and results of different slices do not wait for each other.
 //!
-//! Fold order: left subtree, own value, right subtree: the order of positions. What rank 0 holds above two
+//! Fold order: left subtree, own value, right subtree: the order of positions. The contribution of a rank 0 above two
 //! trees comes last.
 
 use super::common::own_blocks;
 use crate::passes::interleave;
 use crate::{Channel, Chunk, Collective, Partition, Place, Rank, Round, Schedule, Transfer};
 
-/// Whether there are trees for `collective`; then for any number of ranks.
+/// Whether `collective` has trees. It then has them for any number of ranks.
 pub const fn tree_is_defined(collective: Collective) -> bool {
     matches!(collective, Collective::AllReduce | Collective::Broadcast | Collective::Reduce)
 }
@@ -45,7 +45,7 @@ pub const fn tree_is_defined(collective: Collective) -> bool {
 ///
 /// # Panics
 ///
-/// When there is no tree for the collective ([`tree_is_defined`]), or `ranks` is 0.
+/// When the collective has no tree ([`tree_is_defined`]), or `ranks` is 0.
 pub fn tree(collective: Collective, ranks: u32) -> Schedule {
     let root = 1 << ranks.checked_ilog2().expect("a tree needs a rank");
     let mut nodes = Nodes::new(ranks);
@@ -61,7 +61,7 @@ pub fn tree(collective: Collective, ranks: u32) -> Schedule {
 /// As [`tree`].
 pub fn double_tree(collective: Collective, ranks: u32) -> Schedule {
     assert!(ranks > 0, "a tree needs a rank");
-    // Ranks above the trees, which span the others.
+    // The number of ranks above the trees, which span the others.
     let above = if collective == Collective::AllReduce || ranks == 1 { 0 } else { 1 };
     let spanned = ranks - above;
     let both = [false, true].map(|second| {
@@ -86,7 +86,7 @@ pub fn double_tree(collective: Collective, ranks: u32) -> Schedule {
 
 /// A tree by ranks, and the rounds that are made of it.
 struct Nodes {
-    /// Of each rank: left, right.
+    /// The left and the right child of each rank.
     children: Vec<[Option<u32>; 2]>,
     rounds: Vec<Round>,
 }
@@ -130,7 +130,7 @@ impl Nodes {
         Schedule { name, collective, ranks, switches: 0, partition, rounds: self.rounds }
     }
 
-    /// Sums the subtree of `rank`; returns the first round that finds the sum there.
+    /// Sums the subtree of `rank`; returns the first round after the sum is complete there.
     fn sum(&mut self, rank: u32, top: u32) -> u32 {
         let sum = if rank == top { Place::Output(WHOLE) } else { Place::Scratch(WHOLE) };
         let mut ready = 0;
@@ -148,7 +148,7 @@ impl Nodes {
         ready
     }
 
-    /// Sends what `rank` has in `source` down its subtree, from `round` on.
+    /// Sends the data that `rank` has in `source` down its subtree, from `round` on.
     fn pass_on(&mut self, rank: u32, round: u32, channel: Channel, source: Place) {
         for child in self.children[rank as usize].into_iter().flatten() {
             self.transfer(round, channel, [rank, child], [source, Place::Output(WHOLE)]);

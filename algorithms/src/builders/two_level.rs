@@ -4,28 +4,28 @@
 //! (2DH all-to-all). Between boxes there are `b-1` messages of `g` blocks for each rank in place of `(b-1) g`
 //! of one.
 //!
-//! Invariant: after the first phase rank (box `s`, local `j`) holds every block that goes from box `s` to a rank
-//! of local number `j`: its own ones in its input, the others in scratch. Absent: transposes; a block has a
-//! place of its own everywhere, so nothing is moved within a rank but the block that stays.
+//! Invariant: after the first phase rank (box `s`, local `j`) holds every block that goes from box `s` to a rank of
+//! local number `j`: its own ones in its input, the others in scratch. Absent: transposes; a block has a place of its
+//! own on every rank, so a rank moves nothing within itself but its own block.
 
 use super::compose::{Embedding, beside, embed};
 use super::hierarchical::{lcm, scratch_levels};
 use crate::{Chunk, Place, Rank, Round, Schedule};
 
-/// Pieces of a block and rounds of the all-to-all over `between.ranks` boxes of `inside.ranks` ranks, of which
+/// The pieces of a block and the rounds of the all-to-all over `between.ranks` boxes of `inside.ranks` ranks.
 /// `inside` and `between` are the all-to-alls over the ranks of a box and of a rail.
 pub(super) fn two_level_exchange(inside: &Schedule, between: &Schedule) -> (u32, Vec<Round>) {
     let (per_box, boxes) = (inside.ranks, between.ranks);
     let parts = lcm(inside.partition.parts, between.partition.parts);
     let count = per_box * boxes * parts;
-    // The pieces of blocks `first, first + stride, …` that are one piece of a block of an inner schedule.
+    // The pieces of blocks `first, first + stride, …` for which one piece of an inner schedule's block stands.
     let pieces = |inner: &Schedule, chunk: Chunk, blocks: &dyn Fn(u32) -> Vec<u32>| -> Vec<u32> {
         let (block, part) = (chunk.0 / inner.partition.parts, chunk.0 % inner.partition.parts);
         let width = parts / inner.partition.parts;
         let of_block = |block: u32| (0..width).map(move |at| block * parts + part * width + at);
         blocks(block).into_iter().flat_map(of_block).collect()
     };
-    // Where rank `local` of a box holds, between the phases, what goes from `from` of its box to box `to`.
+    // The place on rank `local` of a box, between the phases, of the data from rank `from` of its box to box `to`.
     let from_input = keeps_own_block(inside);
     let held = |local: u32, from: u32, to: u32, part: u32| {
         if from_input && from == local {
@@ -44,7 +44,7 @@ pub(super) fn two_level_exchange(inside: &Schedule, between: &Schedule) -> (u32,
         let hold = |rank: Rank, chunk: Chunk| {
             let from = chunk.0 / inside.partition.parts;
             let place = |piece: u32| held(rank.0, from, piece / parts / per_box, piece % parts);
-            // Box after box, as in the input of the sender.
+            // Box after box, the order of the sender's input.
             pieces(inside, chunk, &rail).into_iter().map(place).collect()
         };
         let embedding = Embedding {
@@ -89,7 +89,7 @@ pub(super) fn two_level_exchange(inside: &Schedule, between: &Schedule) -> (u32,
     (parts, rounds)
 }
 
-/// Whether what a rank sends to itself goes straight from its input to its output, if it is moved at all.
+/// Whether a rank's own block goes straight from its input to its output, if it is moved at all.
 fn keeps_own_block(exchange: &Schedule) -> bool {
     let parts = exchange.partition.parts;
     exchange.rounds.iter().flat_map(|round| &round.transfers).all(|transfer| match transfer.target {

@@ -1,12 +1,12 @@
-//! Which algorithms are worth a price.
+//! The candidates: the algorithms that a planner prices.
 //!
-//! Invariant: all of them are defined for what was asked, none twice, in an order that settles ties: fewer
-//! assumptions first. Absent: prices.
+//! Invariant: every candidate is defined for the collective and the number of ranks, and appears once. Their order
+//! settles ties: fewer assumptions first. Absent: prices.
 
 use super::{Algorithm, Shape};
 use crate::Collective;
 
-/// Above so many ranks nobody sends to everybody at once: memory for connections grows with the ranks.
+/// Above this number of ranks no rank sends to all others at once: memory for connections grows with the ranks.
 const ALL_PAIRS_RANKS_MAX: u32 = 64;
 
 /// The algorithms that a planner should price for `collective` over `ranks` ranks.
@@ -31,7 +31,7 @@ pub fn candidates(collective: Collective, ranks: u32, shape: &Shape) -> Vec<Algo
     if ranks > 4 {
         all.push(Algorithm::Bruck { radix: 4 });
     }
-    // Plans of rooted collectives count ranks from the root, whose box need not begin with it.
+    // Plans of rooted collectives count ranks from the root, which need not be the first rank of its box.
     let rooted = matches!(collective, Collective::Broadcast | Collective::Reduce);
     if per_box > 1 && ranks > per_box && !rooted {
         all.extend([

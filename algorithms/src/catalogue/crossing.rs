@@ -1,14 +1,14 @@
-//! What the ranks of a box send out of it, or take into it, together: they share its wires.
+//! The bytes that the ranks of a box send out of it, or take into it, together: they share its wires.
 //!
-//! Invariant: what is said is what the schedule does wherever boxes and ranks are powers of two; elsewhere nothing that
-//! moves less than half, and nothing that moves more than twice as much (a test counts). Absent: seconds, and how many
-//! wires a box has.
+//! Invariant: the result is exact for the schedule wherever boxes and ranks are powers of two; elsewhere it is
+//! between half and twice the exact one (a test counts). Absent: seconds, and how many wires a box has.
 
 use super::Algorithm;
 use crate::{Collective, Schedule};
 
-/// Bytes over the busier direction of the busiest box's wires, in units of the largest buffer of a rank, where ranks are
-/// grouped in boxes of `per_box`, in order. 0 where one box holds all; none where the algorithm is not defined.
+/// Bytes over the busier direction of the busiest box's wires, in units of the largest buffer of a rank, where ranks
+/// are grouped in boxes of `per_box`, in order. 0 where one box holds all ranks; `None` where the algorithm is not
+/// defined.
 pub fn crossing(algorithm: Algorithm, collective: Collective, ranks: u32, per_box: u32) -> Option<f64> {
     use Collective::{AllGather, AllReduce, Broadcast, Gather, Reduce, ReduceScatter, Scatter};
     if !algorithm.is_defined(collective, ranks) {
@@ -20,9 +20,9 @@ pub fn crossing(algorithm: Algorithm, collective: Collective, ranks: u32, per_bo
     let (n, p) = (f64::from(ranks), f64::from(per_box));
     let phases = if collective == AllReduce { 2.0 } else { 1.0 };
     let share = (n - 1.0) / n;
-    // Every rank has something for every other.
+    // Every rank has `each` for every other.
     let everywhere = |each: f64| each * p * (n - p);
-    // Of a box, the ranks whose partner is outside it, in a round whose partners are this far away.
+    // The ranks of a box whose partner is outside it, in a round whose partners are this far away.
     let outside = |distance: u32| f64::from(distance.min(per_box).min(ranks - distance));
     let aligned = |distance: u32| {
         // Partners differ in one bit: a box of a power of two holds both or none.
@@ -57,7 +57,7 @@ pub fn crossing(algorithm: Algorithm, collective: Collective, ranks: u32, per_bo
             let radix = u32::from(radix);
             let powers = std::iter::successors(Some(1u32), |power| power.checked_mul(radix));
             let powers = powers.take_while(|power| *power < ranks);
-            // A block for the rank `away` goes as far as each of its digits says.
+            // A block for the rank `away` makes a hop for each of its digits.
             let of = |power: u32| {
                 let hops = (1..ranks).map(move |away| away / power % radix * power).filter(|hop| *hop > 0);
                 hops.map(outside).sum::<f64>() / n
@@ -68,7 +68,7 @@ pub fn crossing(algorithm: Algorithm, collective: Collective, ranks: u32, per_bo
             distances().map(|distance| outside(distance) * f64::from(distance) / n).sum()
         }
         (Algorithm::Pat, _) => {
-            // The other way round: what goes far is small.
+            // In the opposite order: the data that goes far is small.
             let volume = |distance: u32| f64::from(ranks.next_power_of_two() / (2 * distance)) / n;
             distances().map(|distance| outside(distance) * volume(distance)).sum()
         }
@@ -102,7 +102,7 @@ pub fn crossing(algorithm: Algorithm, collective: Collective, ranks: u32, per_bo
             }
             phases * all
         }
-        // As many as may be.
+        // As many as there can be.
         (_, Broadcast | Reduce) => p.min(n - p),
         (_, Collective::AllToAll) => everywhere(1.0 / n),
         _ => phases * share * p,

@@ -1,10 +1,10 @@
-//! What a planner has to know of an algorithm besides its schedule, and the word that ranks compare.
+//! The properties of an algorithm that a planner needs besides its schedule, and the word that ranks compare.
 //!
-//! Invariant: outside of the catalogue nothing asks which algorithm it is. Absent: sizes.
+//! Invariant: outside of the catalogue no code distinguishes algorithms by name. Absent: sizes.
 
 use super::{Algorithm, Family};
 
-/// The most ranks whose two-shot the verifier follows: more signals are under way than it can.
+/// The most ranks whose two-shot the verifier can follow: with more, too many signals are under way.
 const TWO_SHOT_PROVED_MAX: u32 = 128;
 /// The same for trees, whose order comes about through third ranks.
 const TREE_PROVED_MAX: u32 = 1024;
@@ -13,7 +13,7 @@ const TREE_PROVED_MAX: u32 = 1024;
 const PARAMETER_BITS: u32 = 7;
 
 impl Algorithm {
-    /// One ring, one way round.
+    /// One ring in one direction.
     pub const RING: Algorithm = Algorithm::Ring { channels: 1, bidirectional: false };
 
     /// Whether it is the message between two ranks.
@@ -21,12 +21,12 @@ impl Algorithm {
         matches!(self, Algorithm::Pair)
     }
 
-    /// Whether it is a schedule that came as data.
+    /// Whether it is an imported schedule.
     pub const fn is_imported(self) -> bool {
         matches!(self, Algorithm::Imported(_))
     }
 
-    /// Whether it is one exchange in which each message goes straight from its source to its end.
+    /// Whether it is one exchange in which each message goes straight from its source to its target.
     pub const fn is_direct(self) -> bool {
         matches!(self, Algorithm::Direct { .. } | Algorithm::Spread)
     }
@@ -49,12 +49,12 @@ impl Algorithm {
         matches!(self, Algorithm::HalvingDoubling | Algorithm::Swing)
     }
 
-    /// Whether a rank exchanges with many others, so that its connections had better be small.
+    /// Whether a rank exchanges with many others, so that its connections should be small.
     pub const fn has_many_peers(self) -> bool {
         !matches!(self, Algorithm::Ring { .. } | Algorithm::Pair)
     }
 
-    /// The most ranks whose plans the verifier follows; memory may be a closer limit.
+    /// The most ranks whose plans the verifier can follow; memory may be a closer limit.
     pub const fn proved_ranks_max(self) -> u32 {
         match self {
             Algorithm::TwoShot => TWO_SHOT_PROVED_MAX,
@@ -63,8 +63,8 @@ impl Algorithm {
         }
     }
 
-    /// The same algorithm where the fold begins with the contribution of `first`, relative to the root, unless the algorithm
-    /// says itself where it begins or its fold has an order of its own.
+    /// The same algorithm with a fold that begins with the contribution of `first`, relative to the root. It is
+    /// unchanged where the algorithm names its own beginning or its fold has an order of its own.
     pub const fn beginning_at(self, first: u32) -> Self {
         match self {
             Algorithm::Direct { first: 0 } => Algorithm::Direct { first },
@@ -72,8 +72,8 @@ impl Algorithm {
         }
     }
 
-    /// Its family, counted from 1, and seven bits for its parameters, which tell small ones apart: twelve bits, never 0. What was
-    /// imported is one family, with seven bits of its hash.
+    /// Its family, counted from 1, and seven bits for its parameters, which are exact where they are small: twelve
+    /// bits, never 0. All imported schedules are one family, with seven bits of their hash.
     pub fn word(self) -> u16 {
         let mut parameters = match self {
             Algorithm::Ring { channels, bidirectional } => {
@@ -99,7 +99,7 @@ impl Algorithm {
         (at as u16 + 1) << PARAMETER_BITS | parameters as u16
     }
 
-    /// What a [word](Algorithm::word) says, for people; none where it is no algorithm's.
+    /// The meaning of a [word](Algorithm::word) as text; `None` where no algorithm has the word.
     pub fn text_of_word(word: u16) -> Option<String> {
         let (at, parameters) = (word >> PARAMETER_BITS, word & ((1 << PARAMETER_BITS) - 1));
         let at = usize::from(at).checked_sub(1)?;

@@ -1,9 +1,9 @@
-//! What the algorithms cost by their formulas, for rank counts whose schedules are too long to build.
+//! The cost of algorithms by formulas, for numbers of ranks whose schedules are too long to build.
 //!
-//! Invariant: steps and bytes are those of the schedule wherever one is built (a test compares them); between
-//! powers of two they are the next power's where the exact value has no short form. Algorithms that know boxes
-//! say what they do inside and between them; all others are taken to cross boxes at every step. Absent:
-//! contention, which is the simulator's, and [`crossing`](super::crossing())'s.
+//! Invariant: steps and bytes are those of the schedule wherever one is built (a test compares them). Between powers
+//! of two they are the next power's where the exact value has no short form. Algorithms that know boxes have figures
+//! inside and between them; all others count as crossing boxes at every step. Absent: contention, which the simulator
+//! and [`crossing`](super::crossing()) have.
 
 use super::Algorithm;
 use crate::Collective;
@@ -24,7 +24,7 @@ pub struct Formula {
     pub inside: Level,
     /// Between boxes, or between any ranks where an algorithm knows no boxes.
     pub between: Level,
-    /// Messages that the busiest rank sends or receives besides the steps: they cost its own time.
+    /// Messages that the busiest rank sends or receives besides the steps; each costs time of that rank.
     pub besides: f64,
 }
 
@@ -59,7 +59,7 @@ fn log2(ranks: f64) -> f64 {
     f64::from(u32::BITS - ((ranks as u32).max(1) - 1).leading_zeros())
 }
 
-/// The formula of `algorithm`; none where it is not defined.
+/// The formula of `algorithm`; `None` where it is not defined.
 pub fn formula(algorithm: Algorithm, collective: Collective, ranks: u32) -> Option<Formula> {
     use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter};
     if !algorithm.is_defined(collective, ranks) {
@@ -79,7 +79,7 @@ pub fn formula(algorithm: Algorithm, collective: Collective, ranks: u32) -> Opti
         (Algorithm::HalvingDoubling | Algorithm::Swing, _) => flat(phases * log, phases * share),
         (Algorithm::Bruck { radix }, AllToAll) => {
             let base = f64::from(radix);
-            // Whole numbers: a logarithm may differ from machine to machine.
+            // In whole numbers: a logarithm may differ from machine to machine.
             let powers = std::iter::successors(Some(1u64), |power| Some(power * u64::from(radix)));
             let digits = powers.take_while(|&power| power < u64::from(ranks)).count() as f64;
             flat((base - 1.0) * digits, (base - 1.0) / base * digits)

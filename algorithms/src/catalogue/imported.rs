@@ -1,8 +1,8 @@
 //! Schedules that come as data, from outside of the catalogue, as algorithms with a name.
 //!
-//! Invariant: what is here was proved; a name means one schedule for as long as the process lives, so that an
-//! [`Imported`] is a number. Numbers differ between processes: what ranks compare is the [hash](Imported::hash).
-//! Absent: files, and which communicator may use what.
+//! Invariant: every schedule here was proved. A name means one schedule for as long as the process lives, so an
+//! [`Imported`] is a number. Numbers differ between processes: ranks compare the [hash](Imported::hash). Absent:
+//! files, and which communicator may use which schedule.
 
 use std::error::Error;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::{Collective, LowerOptions, Plan, Schedule, lower_all, passes, verify}
 
 /// The longest name.
 const NAME_MAX: usize = 48;
-/// The most ranks for which the order of folding is compared with that of the ranks.
+/// The most ranks for which the order of folding is compared with the order of ranks.
 const COMPARED_RANKS_MAX: u32 = 64;
 
 /// A proved schedule for one collective and one number of ranks.
@@ -26,7 +26,7 @@ struct Entry {
     in_rank_order: bool,
 }
 
-/// Entries are kept for ever: an algorithm is a small value that is copied everywhere.
+/// Entries are never freed: an algorithm is a small value that is copied everywhere.
 static KNOWN: RwLock<Vec<&'static Entry>> = RwLock::new(Vec::new());
 
 /// Why a schedule cannot be imported.
@@ -47,11 +47,12 @@ impl fmt::Display for Refused {
 impl Error for Refused {}
 
 impl Imported {
-    /// Proves a schedule and makes it known by its name, for this process. The same schedule twice is one.
+    /// Proves a schedule and registers it by its name, for this process. A second import of an equal schedule returns
+    /// the first.
     ///
     /// # Errors
-    /// [`Refused`] where the name cannot be written in a list or is another algorithm's, and where the schedule cannot be lowered
-    /// or the verifier refuses it, before or after fusing.
+    /// [`Refused`] where the name cannot be written in a list or belongs to another algorithm, and where the schedule
+    /// cannot be lowered or the verifier refuses it, before or after fusing.
     pub fn new(schedule: Schedule, options: &LowerOptions) -> Result<Self, Refused> {
         let name = schedule.name.clone();
         let refused = |why: String| Refused { name: name.clone(), why };
@@ -76,14 +77,14 @@ impl Imported {
             return if known.hash() == hash { Ok(known) } else { Err(other()) };
         }
         let fold_hash = prove(&schedule, options).map_err(refused)?;
-        // Which rank is the first of a rooted collective is the call's.
+        // The call decides which rank is the first of a rooted collective.
         let by_ranks = matches!(schedule.collective, Collective::AllReduce | Collective::ReduceScatter)
             && schedule.ranks <= COMPARED_RANKS_MAX;
         let direct = || Algorithm::Direct { first: 0 }.schedule(schedule.collective, schedule.ranks);
         let in_rank_order = by_ranks && prove(&direct(), options) == Ok(fold_hash);
         let entry = Entry { schedule, hash, in_rank_order };
         let mut all = KNOWN.write().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have been faster.
+        // Another thread may have added it meanwhile.
         if let Some(at) = all.iter().position(|known| known.schedule.name == name) {
             return if all[at].hash == hash { Ok(Imported(at as u32)) } else { Err(other()) };
         }
@@ -91,7 +92,7 @@ impl Imported {
         Ok(Imported(all.len() as u32 - 1))
     }
 
-    /// The one of this name.
+    /// The schedule of this name.
     pub(super) fn named(name: &str) -> Option<Self> {
         let all = KNOWN.read().unwrap_or_else(PoisonError::into_inner);
         all.iter().position(|known| known.schedule.name == name).map(|at| Imported(at as u32))
@@ -106,12 +107,12 @@ impl Imported {
         &self.entry().schedule.name
     }
 
-    /// What it is.
+    /// The schedule.
     pub fn schedule(self) -> &'static Schedule {
         &self.entry().schedule
     }
 
-    /// A word for name and contents, the same in every process of a build.
+    /// A word for name and contents, the same in every process of one build.
     pub fn hash(self) -> u64 {
         self.entry().hash
     }
@@ -122,7 +123,8 @@ impl Imported {
     }
 }
 
-/// Proves what communicators run: the plans of all ranks, also fused. The hash of the order in which they fold.
+/// Proves the plans that communicators run, of all ranks, also fused. Returns the hash of the order in which they
+/// fold.
 fn prove(schedule: &Schedule, options: &LowerOptions) -> Result<u64, String> {
     let plans = lower_all(schedule, options).map_err(|error| error.to_string())?;
     let proof = verify(&plans).map_err(|refusal| refusal.to_string())?;
@@ -177,7 +179,7 @@ mod tests {
         assert!(
             Algorithm::text_of_word(ring.word()).is_some_and(|text| text.starts_with("an imported schedule"))
         );
-        // What is counted from a schedule is what is said of its algorithm.
+        // Counts of a schedule equal those of its algorithm's formula.
         let of = |algorithm| super::super::formula(algorithm, Collective::AllReduce, 3).expect("defined");
         assert_eq!((of(algorithm).steps(), of(algorithm).volume()), (1.0, 2.0));
     }

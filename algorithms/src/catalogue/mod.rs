@@ -1,4 +1,5 @@
-//! Every classical algorithm by name, and schedules imported under one: which collectives and rank counts it is defined for, and its schedule.
+//! Every classical algorithm by name, and imported schedules: the collectives and numbers of ranks it is defined for,
+//! and its schedule.
 //!
 //! Invariant: an [`Algorithm`] is a small value with parameters; its text form reads back as the same value;
 //! [`Algorithm::schedule`] succeeds wherever [`Algorithm::is_defined`] says so. Deliberately absent: sizes and
@@ -30,7 +31,7 @@ pub enum Algorithm {
     Ring {
         /// Rings side by side.
         channels: u16,
-        /// Half of the bytes the other way round.
+        /// Whether half of the bytes travel in the other direction.
         bidirectional: bool,
     },
     /// Two binary trees, each with half of the bytes.
@@ -46,7 +47,7 @@ pub enum Algorithm {
     },
     /// Parallel aggregated trees.
     Pat,
-    /// Everybody sends to everybody (or to the root): one step, folded in rank order.
+    /// Every rank sends to all others (or to the root): one step, folded in rank order.
     Direct {
         /// For reduce: the rank, relative to the root, whose contribution comes first.
         first: u32,
@@ -83,15 +84,15 @@ pub enum Algorithm {
         /// Ranks of a box.
         per_box: u32,
     },
-    /// A schedule that came as data.
+    /// An imported schedule.
     Imported(Imported),
 }
 
-/// Rings side by side, at most.
+/// The most rings side by side.
 pub const CHANNELS_MAX: u16 = 16;
 
 impl Algorithm {
-    /// Whether there is a schedule for `collective` over `ranks` ranks (at least 1).
+    /// Whether the algorithm has a schedule for `collective` over `ranks` ranks (at least 1).
     pub fn is_defined(self, collective: Collective, ranks: u32) -> bool {
         use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Reduce, ReduceScatter, SendReceive};
         let divides = |per_box: u32| per_box > 0 && ranks.is_multiple_of(per_box);
@@ -193,7 +194,7 @@ impl Algorithm {
         }
     }
 
-    /// The schedule by ranks, where it has a symmetry to be proved by.
+    /// The schedule by ranks, where it has a symmetry by which it can be proved.
     ///
     /// # Panics
     ///
@@ -255,7 +256,7 @@ impl Algorithm {
 }
 
 impl Family {
-    /// Whether there is such an algorithm for `collective` at all, for some number of ranks.
+    /// Whether the algorithm serves `collective` for some number of ranks.
     pub fn serves(self, collective: Collective) -> bool {
         if let Family::Imported(of) = self {
             return of.schedule().collective == collective;
@@ -271,17 +272,17 @@ impl Family {
     }
 }
 
-/// What candidates depend on besides collective and ranks.
+/// The inputs of the choice of candidates besides collective and ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Shape {
-    /// Ranks of a box where ranks are grouped box by box, boxes being equal; 1 where they are not.
+    /// Ranks of a box where ranks are grouped box by box in equal boxes; otherwise 1.
     pub per_box: u32,
     /// Rings side by side.
     pub channels: u16,
-    /// Whether rings run both ways.
+    /// Whether rings run in both directions.
     pub bidirectional: bool,
-    /// Whether everybody may exchange with everybody whatever that takes: for orders of folding that nothing
-    /// else has.
+    /// Whether exchanges of every rank with every other are candidates at any number of ranks: for orders of folding
+    /// that no other algorithm has.
     pub all_pairs: bool,
 }
 
@@ -304,7 +305,7 @@ mod tests {
                     let what = format!("{algorithm} of {collective} over {ranks}");
                     assert_eq!(schedule.collective, collective, "{what}");
                     assert_eq!(algorithm.parts(collective, ranks), schedule.partition.parts, "{what}");
-                    // The short forms are exact where ranks are a power of two.
+                    // The short forms are exact where the number of ranks is a power of two.
                     let Some(formula) = formula(algorithm, collective, ranks) else { continue };
                     let inexact = match algorithm {
                         Algorithm::Ring { .. } => true,

@@ -1,7 +1,7 @@
 //! Algorithms as text: `ring`, `ring(channels=2,bidirectional)`, `bruck(radix=4)`, `blueconnect(2x4)`.
 //!
-//! Invariant: what is written reads back as the same value. The part before the parenthesis is the family,
-//! which is what people restrict the choice to. Absent: whether an algorithm is defined for anything.
+//! Invariant: a written name reads back as the same value. The part before the parenthesis is the family, by which
+//! users restrict the choice. Absent: whether an algorithm is defined.
 
 use std::error::Error;
 use std::fmt;
@@ -35,7 +35,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// Every family of the catalogue, in its order; those that were imported are not in it.
+    /// Every family of the catalogue, in its order, without imported schedules.
     pub const ALL: [Family; 18] = [
         Family::Pair,
         Family::Ring,
@@ -84,7 +84,7 @@ impl Family {
 }
 
 impl Family {
-    /// The one of the catalogue that a text names.
+    /// The family of the catalogue that a text names.
     pub(super) fn of_catalogue(text: &str) -> Option<Self> {
         let plain = |text: &str| text.trim().to_ascii_lowercase().replace(['-', '_'], "");
         Family::ALL.into_iter().find(|family| plain(family.name()) == plain(text))
@@ -100,7 +100,8 @@ impl fmt::Display for Family {
 impl FromStr for Family {
     type Err = UnknownAlgorithm;
 
-    /// The name in lower or upper case, with `-`, `_` or nothing between words; or exactly that of what was imported.
+    /// The name in lower or upper case, with `-`, `_` or nothing between words; or exactly the name of an imported
+    /// schedule.
     fn from_str(text: &str) -> Result<Self, UnknownAlgorithm> {
         let imported = || Imported::named(text.trim()).map(Family::Imported);
         let known = Family::of_catalogue(text).or_else(imported);
@@ -113,7 +114,7 @@ impl FromStr for Family {
 pub struct UnknownAlgorithm {
     /// The text.
     pub text: String,
-    /// What a known family lacks or does not understand.
+    /// The known family whose parameters are missing or unknown.
     pub family: Option<Family>,
 }
 
@@ -165,7 +166,7 @@ impl Algorithm {
         }
     }
 
-    /// What stands in the parentheses.
+    /// The text in the parentheses.
     fn parameters(self) -> String {
         match self {
             Algorithm::Ring { channels: 1, bidirectional: false } | Algorithm::Direct { first: 0 } => {
@@ -253,7 +254,7 @@ impl FromStr for Algorithm {
             Family::TwoLevel => Algorithm::TwoLevel { per_box: per_box()? },
             Family::Imported(of) => Algorithm::Imported(of),
         };
-        // Whatever was not understood is not silently dropped.
+        // A part that is not understood makes the text unknown.
         let same = |text: &str| text.to_ascii_lowercase().replace([' ', '-', '_'], "");
         let defaults = words.is_empty() || same(&algorithm.to_string()) == same(text);
         if defaults { Ok(algorithm) } else { Err(unknown()) }

@@ -1,21 +1,21 @@
 //! A sheet of SVG: its elements, its colours, and the rules that keep a text safe in it.
 //!
-//! Invariant: what is drawn depends on the calls alone; coordinates have one decimal at most; every text is
-//! escaped. The sheet brings its own light ground, so that it reads the same on light and on dark pages.
-//! Deliberately absent: scripts, external fonts and images, and the real width of a text, which only the viewer
-//! knows: [`text_width`] is an upper estimate.
+//! Invariant: the drawing depends on the calls alone; coordinates have one decimal at most; every text is escaped.
+//! The sheet has its own light ground, so that it looks the same on light and on dark pages. Deliberately absent:
+//! scripts, external fonts and images, and the real width of a text, which only the viewer knows: [`text_width`] is
+//! an upper estimate.
 
 use std::fmt::Write;
 
-/// The ground, and what keeps a label legible where a line passes under it.
+/// The ground, which also keeps a label legible where a line passes under it.
 pub(super) const GROUND: &str = "#fdfdfb";
 pub(super) const INK: &str = "#24292f";
 pub(super) const FAINT: &str = "#d8dce1";
 pub(super) const BAND: &str = "#f3f4f2";
 pub(super) const QUIET: &str = "#626b75";
 
-/// Colours that most people tell apart and that are legible on the ground, after the palette of M. Okabe and
-/// K. Ito, "Color Universal Design" (2008), darkened where white is near.
+/// Colours that most readers can distinguish and that are legible on the ground, after the palette of M. Okabe and K.
+/// Ito, "Color Universal Design" (2008), darkened where white is near.
 const HUES: [&str; 8] =
     ["#0072b2", "#d55e00", "#008561", "#b0508a", "#8a6d00", "#2f97c7", "#7a3fb0", "#5b5b5b"];
 
@@ -24,15 +24,15 @@ pub(super) fn hue(index: usize) -> &'static str {
     HUES[index % HUES.len()]
 }
 
-/// How many series in order have colours of their own.
+/// The number of series, in order, with colours of their own.
 pub(super) const HUES_COUNT: usize = HUES.len();
 
-/// How wide a text of this size is at most, in the fonts that viewers take for `sans-serif`.
+/// An upper bound of the width of a text of this size, in the fonts that viewers take for `sans-serif`.
 pub(super) fn text_width(text: &str, size: f64) -> f64 {
     text.chars().count() as f64 * size * 0.62
 }
 
-/// Where a text stands in relation to its point.
+/// The position of a text relative to its point.
 #[derive(Clone, Copy)]
 pub(super) enum Anchor {
     Start,
@@ -62,7 +62,7 @@ impl Canvas {
         self.element(&format!("<circle cx=\"{x}\" cy=\"{y}\" r=\"{radius}\" {style}/>"));
     }
 
-    /// Straight from point to point.
+    /// Straight lines from point to point.
     pub(super) fn path(&mut self, points: &[[f64; 2]], style: &str) {
         self.element(&format!("<path d=\"M{}\" {style}/>", joined(points)));
     }
@@ -84,7 +84,7 @@ impl Canvas {
         self.element(&format!("<text x=\"{x}\" y=\"{y}\" font-size=\"{size}\"{anchor}{style}>{text}</text>"));
     }
 
-    /// Opens a group that viewers show `title` for when they are pointed at it.
+    /// Opens a group; viewers show `title` where the pointer is on it.
     pub(super) fn open(&mut self, title: &str, style: &str) {
         self.element(&format!("<g {style}><title>{}</title>", escaped(title)));
     }
@@ -98,7 +98,7 @@ impl Canvas {
         self.body.push('\n');
     }
 
-    /// The whole file. `title` is for those who cannot see the picture.
+    /// The whole file. `title` is for readers who cannot see the picture.
     pub(super) fn finish(self, title: &str, width: f64, height: f64) -> String {
         let (width, height, title) = (short(width), short(height), escaped(title));
         let mut text = String::new();

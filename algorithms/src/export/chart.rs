@@ -1,13 +1,13 @@
 //! Curves over two logarithmic axes, as a picture.
 //!
-//! Invariant: points are drawn where their logarithms say, in the order given; one without a logarithm (zero,
-//! negative, no number) is left out and counted below the picture. The axes end on ticks and hold all points.
-//! Deliberately absent: linear axes, fits and statistics; who makes the series decides what they say.
+//! Invariant: points are drawn at their logarithms, in the order given; one without a logarithm (zero, negative, not
+//! a number) is left out and counted below the picture. The axes end on ticks and hold all points. Deliberately
+//! absent: linear axes, fits and statistics, and the meaning of the series.
 
 use super::canvas::{Anchor, Canvas, FAINT, HUES_COUNT, INK, QUIET, hue, text_width};
 use super::figures::counted;
 
-/// What an axis counts, which fixes its ticks and how they are written.
+/// The unit of an axis, which determines its ticks and how they are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
     /// Bytes: ticks at powers of 2, written `64 KiB`.
@@ -21,18 +21,18 @@ pub enum Unit {
 /// One axis.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Axis {
-    /// What is measured: `message size`.
+    /// The quantity: `message size`.
     pub label: String,
-    /// In what.
+    /// Its unit.
     pub unit: Unit,
 }
 
 /// How a series is drawn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mark {
-    /// A line from point to point: what is predicted.
+    /// A line from point to point: a prediction.
     Line,
-    /// A mark at every point: what was measured.
+    /// A mark at every point: a measurement.
     Points,
     /// Both.
     LineAndPoints,
@@ -41,7 +41,7 @@ pub enum Mark {
 /// One curve.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Series {
-    /// What the legend calls it.
+    /// The name in the legend.
     pub name: String,
     /// How it is drawn.
     pub mark: Mark,
@@ -54,13 +54,13 @@ pub struct Series {
 /// Curves with their axes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Chart {
-    /// Above the picture.
+    /// The text above the picture.
     pub title: String,
     /// The axis to the right.
     pub x: Axis,
     /// The axis upwards.
     pub y: Axis,
-    /// What is drawn, the later above the earlier.
+    /// The curves, the later above the earlier.
     pub series: Vec<Series>,
 }
 
@@ -116,12 +116,12 @@ pub fn chart_svg(chart: &Chart) -> String {
 const TOP: f64 = 72.0;
 const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 340.0;
-/// More steps than this between the labels of one axis, and they would touch.
+/// The most steps between the labels of one axis; with more they would touch.
 const STEPS_MAX: usize = 9;
 const LINE: &str = "fill=\"none\" stroke-width=\"1.8\" stroke-linejoin=\"round\"";
 const DOT: &str = "stroke=\"none\"";
 
-/// Series whose colours repeat are dashed, the more often the finer.
+/// Series whose colours repeat are dashed, more finely at each repetition.
 fn style(series: &Series) -> String {
     let color = hue(series.color);
     let dashes = match series.color / HUES_COUNT {
@@ -131,7 +131,7 @@ fn style(series: &Series) -> String {
     format!("stroke=\"{color}\" fill=\"{color}\"{dashes}")
 }
 
-/// To the base of the unit's ticks.
+/// The logarithm to the base of the unit's ticks.
 fn logarithm(unit: Unit, value: f64) -> f64 {
     if unit == Unit::Bytes { value.log2() } else { value.log10() }
 }
@@ -146,7 +146,7 @@ struct Scale {
     /// The ends, as logarithms.
     first: f64,
     last: f64,
-    /// Those with a label.
+    /// The ticks with a label.
     ticks: Vec<Tick>,
 }
 
@@ -164,10 +164,10 @@ impl Scale {
         let (low, high) = values
             .map(|value| logarithm(unit, value))
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), at| (low.min(at), high.max(at)));
-        // Without a point: one step, so that there is something to look at.
+        // Without a point the axis has one step, so that there is a picture.
         let (low, high) = if low > high { (0.0, 1.0) } else { (low, high) };
         let base = if unit == Unit::Bytes { 2.0f64 } else { 10.0 };
-        // Within two decades, decades alone say too little.
+        // Within two decades, ticks at decades alone are too few.
         let mantissas: &[u32] = if unit == Unit::Bytes || high - low > 2.0 { &[1] } else { &[1, 2, 5] };
         let exponents = low.floor() as i32 - 1..=high.ceil() as i32 + 1;
         let tick = |exponent: i32, mantissa: u32| Tick {

@@ -1,7 +1,7 @@
-//! What a schedule amounts to: its nodes, its cost, and what its chunks are called in drawings.
+//! The figures of a schedule: its nodes, its cost, and the names of its chunks in drawings.
 //!
-//! Invariant: counted from the transfers, never from a formula, and exact for equal chunks. Deliberately
-//! absent: time; a price needs a machine.
+//! Invariant: counted from the transfers, never from a formula, and exact for equal chunks. Deliberately absent:
+//! time; a price needs a machine.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -39,11 +39,11 @@ pub(super) fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Which piece of the data each transfer of each round carries: `c3`, or `s3` where the scratch place 3 was
-/// filled by nobody.
+/// The piece of the data that each transfer of each round carries: `c3`, or `s3` where no transfer filled the scratch
+/// place 3.
 ///
-/// A piece is called by its number in the largest buffer: in the output where blocks are gathered, in the input
-/// where they are scattered (an all-to-all's, too). Scratch places are followed.
+/// A piece is named by its number in the largest buffer: in the output where blocks are gathered, in the input where
+/// they are scattered (also in an all-to-all). Scratch places are followed.
 pub(super) fn labels(schedule: &Schedule) -> Vec<Vec<String>> {
     let parts = schedule.partition.parts.max(1);
     let block =
@@ -61,7 +61,7 @@ pub(super) fn labels(schedule: &Schedule) -> Vec<Vec<String>> {
         };
         let carried = |transfer: &Transfer| {
             let Transfer { from, to, source, target, fold, .. } = *transfer;
-            // What the target held before says nothing of what arrives, unless the two are folded.
+            // The old content of the target is not part of the arrival, unless the two are folded.
             let target = Some(target).filter(|place| !matches!(place, Place::Scratch(_)));
             let places = [(Some(source), from), (fold, to), (target, to)];
             places.into_iter().find_map(|(place, rank)| piece(place?, rank))
@@ -85,7 +85,7 @@ pub(super) fn labels(schedule: &Schedule) -> Vec<Vec<String>> {
     labels
 }
 
-/// What the transfers of a schedule add up to.
+/// The totals of a schedule's transfers.
 pub(super) struct Figures {
     pub(super) rounds: usize,
     pub(super) messages: usize,
@@ -99,7 +99,7 @@ impl Figures {
     pub(super) fn of(schedule: &Schedule) -> Figures {
         let mut out = vec![0u64; schedule.ranks as usize];
         let mut into = out.clone();
-        // Switches are not ranks: what passes their ports is not counted.
+        // Switches are not ranks: bytes through their ports are not counted.
         let count = |moved: &mut Vec<u64>, node: Rank| {
             if let Some(chunks) = moved.get_mut(node.index()) {
                 *chunks += 1;

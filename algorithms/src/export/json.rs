@@ -1,8 +1,8 @@
-//! Schedules and plans for programs.
+//! Schedules and plans as JSON, for programs.
 //!
-//! Invariant: one JSON object; keys are the names of the fields and stand in a fixed order, a place is an
-//! object with one key (`{"input": 2}`), a choice is its name in `snake_case`. One transfer or step a line, so
-//! that two files can be compared line by line. Deliberately absent: a parser, and what follows from the steps.
+//! Invariant: one JSON object; keys are the names of the fields and stand in a fixed order, a place is an object with
+//! one key (`{"input": 2}`), a choice is its name in `snake_case`. One transfer or step a line, so that two files can
+//! be compared line by line. Deliberately absent: a parser, and facts that follow from the steps.
 
 use super::figures::nodes;
 use crate::plan::{
@@ -33,7 +33,7 @@ pub fn schedule_json(schedule: &Schedule) -> String {
 ///
 /// # Panics
 ///
-/// When the plan's tables do not hold what its steps and lanes name; [`verify`](crate::verify()) refuses such
+/// When the plan's tables lack an entry that its steps and lanes name; [`verify`](crate::verify()) refuses such
 /// plans.
 pub fn plan_json(plan: &Plan) -> String {
     let groups = plan.groups.iter().map(|group| array(group.iter().map(|rank| rank.0.to_string())));
@@ -168,7 +168,7 @@ fn operand(operand: &Operand, raw: bool) -> String {
     object(&fields)
 }
 
-/// An object over several lines, with the line's end.
+/// An object over several lines, with the final newline.
 fn document(fields: &[(&str, String)]) -> String {
     let fields: Vec<String> =
         fields.iter().map(|(name, value)| format!("  {}: {value}", string(name))).collect();

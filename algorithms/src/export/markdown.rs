@@ -1,9 +1,8 @@
 //! The document that draws schedules, and the pictures that it shows.
 //!
-//! Invariant: its text follows from the schedules alone; every figure is counted from the transfers. A
-//! schedule's picture is a file beside the document, because viewers of Markdown show no SVG within it; the
-//! table of text says the same where there are no pictures. Deliberately absent: which schedules there are;
-//! the caller has the list.
+//! Invariant: the document follows from the schedules alone; every figure is counted from the transfers. A schedule's
+//! picture is a file beside the document, because viewers of Markdown show no SVG within it; the table of text has
+//! the same content where pictures are not shown. Deliberately absent: the list of schedules, which the caller has.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -86,13 +85,13 @@ fn title(schedule: &Schedule) -> String {
     format!("{}: {}", schedule.name, what_over_whom(schedule))
 }
 
-/// For a cell of a table, whose edge is a bar.
+/// Text for a cell of a table, whose edge is a bar.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }
 
-/// The path of a schedule's picture from the document's folder. Builders name themselves with their
-/// parameters, so equal paths mean equal schedules.
+/// The path of a schedule's picture from the document's folder. Builders put their parameters into names, so equal
+/// paths mean equal schedules.
 fn picture(schedule: &Schedule) -> String {
     let words = title(schedule).to_lowercase();
     let words = words.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| !word.is_empty());

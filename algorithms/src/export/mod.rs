@@ -1,7 +1,7 @@
-//! Schedules and plans as people and other programs read them.
+//! Schedules and plans as text for readers and for programs.
 //!
-//! Invariant: a pure function of its argument; in text, one line a transfer or a step, in order. Absent: what
-//! the tables say about an iteration (it follows from the steps), and a parser.
+//! Invariant: a pure function of its argument; in text, one line a transfer or a step, in order. Absent: what the
+//! tables contain about an iteration (it follows from the steps), and a parser.
 
 mod canvas;
 mod chart;

@@ -1,4 +1,4 @@
-//! How places and counters are called, in listings and in refusals alike.
+//! The names of places and counters, in listings and in refusals alike.
 
 use std::fmt;
 

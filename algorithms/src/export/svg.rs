@@ -3,15 +3,15 @@
 //! Invariant: one arrow a message, in its channel's colour, from the sender's line to the receiver's; messages
 //! of one rank in one round leave and arrive in the order of the list, one below the other. A copy ends in a
 //! head, a fold in a head before a plus; a copy within a rank is a loop. A chunk's name stands on an arrow
-//! where it covers neither another name nor an end of an arrow. What a limit leaves out is said below.
-//! Deliberately absent: durations; rounds are as high as what they show.
+//! where it covers neither another name nor an end of an arrow. A line below the picture says what a limit leaves
+//! out. Deliberately absent: durations; a round is as high as its arrows need.
 
 use super::canvas::{Anchor, BAND, Canvas, GROUND, HUES_COUNT, INK, QUIET, hue, text_width};
 use super::figures::{counted, labels, node_name, nodes, what_over_whom};
 use super::text::Shown;
 use crate::{Rank, Round, Schedule, Transfer};
 
-/// More lines than this would touch each other.
+/// The most ranks and switches; more of their lines would touch each other.
 const NODES_MAX: u32 = 64;
 const ROUNDS_MAX: usize = 128;
 /// Transfers after which no further round begins: a picture of almost a megabyte.
@@ -75,17 +75,17 @@ fn bounded(rounds: &[Round]) -> impl Iterator<Item = &Round> {
     })
 }
 
-/// How much room things have.
+/// The distances of a drawing.
 #[derive(Clone, Copy)]
 struct Scale {
     column: f64,
     labels: bool,
-    /// The lowest slope of arrows, and what a column of their mean length adds.
+    /// The lowest slope of arrows, and the height that a column of their mean length adds.
     rise: f64,
     slope: f64,
-    /// Between the tails (or heads) of one rank in a round.
+    /// Distance between the tails (or heads) of one rank in a round.
     stagger: f64,
-    /// Of the mark of a fold.
+    /// Radius of the mark of a fold.
     radius: f64,
     pad: f64,
 }
@@ -110,12 +110,12 @@ impl Scale {
         FIRST_COLUMN + f64::from(node) * self.column
     }
 
-    /// Where the tails of a round begin: loops stand above them.
+    /// The height at which the tails of a round begin: loops stand above them.
     fn tails(&self, round: &Lines) -> f64 {
         self.pad + self.stagger * round.loop_rows as f64
     }
 
-    /// How far below its tail an arrow's head is. Long arrows need more room to stay apart, and a rank's heads
+    /// The height of an arrow's head below its tail. Long arrows need more room to stay apart, and a rank's heads
     /// stand below its tails.
     fn rise(&self, round: &Lines) -> f64 {
         let apart = (self.rise + self.slope * round.span).min(2.5 * self.rise);
@@ -143,7 +143,7 @@ struct Lines<'a> {
 }
 
 impl<'a> Lines<'a> {
-    /// Without what touches nodes that are not shown.
+    /// The lines of a round, without transfers of nodes that are not shown.
     fn of(round: &'a Round, names: &'a [String], nodes: u32) -> Lines<'a> {
         let mut lines = Lines { arrows: Vec::new(), loops: Vec::new(), rows: 0, loop_rows: 0, span: 0.0 };
         let mut used = vec![[0usize; 3]; nodes as usize];
@@ -203,7 +203,7 @@ impl Drawing<'_> {
             let style = format!("stroke=\"{QUIET}\"{dashes}");
             self.canvas.line([x, FIRST_ROUND - 5.0], [x, bottom + 5.0], &style);
             self.canvas.text([x, FIRST_ROUND - 10.0], size, Anchor::Middle, "", &name);
-            // Who has scrolled down sees them, too.
+            // Repeated below, for readers who have scrolled down.
             if bottom > 500.0 {
                 self.canvas.text([x, bottom + 17.0], size, Anchor::Middle, "", &name);
             }
@@ -292,11 +292,11 @@ impl Drawing<'_> {
             let half = [text_width(arrow.name, LABEL_SIZE) / 2.0 + 1.0, 6.0];
             let others = || arrows.iter().enumerate().filter(|(other, _)| *other != index);
             let crossed = |area: &Area| others().filter(|(_, other)| area.is_crossed_by(other)).count();
-            // Near the sender first: there the arrows of one rank are still apart from those of others.
+            // Places near the sender come first: there the arrows of one rank are still apart from those of others.
             let places = [0.28, 0.72, 0.35, 0.65, 0.22, 0.78, 0.42, 0.58, 0.5, 0.16, 0.84];
             let free = places.map(|part| Area { middle: arrow.at(part), half });
             let free = free.into_iter().filter(|area| !taken.iter().any(|other| area.meets(other)));
-            // The first of those that the fewest arrows cross, off the ranks' lines if it can be.
+            // The place that the fewest arrows cross, off the ranks' lines if possible.
             let columns =
                 |area: &Area| (0..self.shown).filter(|&node| area.spans(self.scale.column(node))).count();
             let cost = |area: &Area| (crossed(area), columns(area));
@@ -305,7 +305,7 @@ impl Drawing<'_> {
             else {
                 continue;
             };
-            // On a thicket a name says nothing any more; the viewer shows it when pointed at the arrow.
+            // Where many arrows cross, a name is not legible; the viewer shows it when pointed at the arrow.
             if crossings > 2 {
                 continue;
             }

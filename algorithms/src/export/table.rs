@@ -1,14 +1,13 @@
 //! A schedule as a table of text: a row for each round, a column for each rank.
 //!
-//! Invariant: every cell says what its rank sends (`c0→r1`), receives (`c3←r7`, `+c3←r7` where it folds) and
-//! copies within itself (`c0↺`, `+c0↺`), in the order of the list; channels but the first are named
-//! (`c1→r2/1`). What a limit leaves out is said below the table. Deliberately absent: places; the listing
-//! has them.
+//! Invariant: a cell lists what its rank sends (`c0→r1`), receives (`c3←r7`, `+c3←r7` where it folds) and copies
+//! within itself (`c0↺`, `+c0↺`), in the order of the list; channels but the first are named (`c1→r2/1`). A line
+//! below the table says what a limit leaves out. Deliberately absent: places; the listing has them.
 
 use super::figures::{labels, node_name, nodes};
 use crate::{Rank, Schedule, Transfer};
 
-/// Wider tables are wider than a page.
+/// The most columns that fit on a page.
 const NODES_MAX: u32 = 12;
 const LINES_MAX: usize = 48;
 
@@ -43,14 +42,14 @@ pub fn schedule_table(schedule: &Schedule) -> String {
     text
 }
 
-/// What one rank does in one round.
+/// The transfers of one rank in one round.
 struct Cell {
     sends: Vec<String>,
     arrivals: Vec<String>,
 }
 
 impl Cell {
-    /// Copies within the rank stand with what arrives: they change what it holds.
+    /// A copy within the rank stands with the arrivals: it changes the rank's memory.
     fn of(schedule: &Schedule, transfers: &[Transfer], names: &[String], node: Rank) -> Cell {
         let channel = |transfer: &Transfer| match transfer.channel.0 {
             0 => String::new(),
@@ -74,7 +73,7 @@ impl Cell {
         self.sends.len().max(self.arrivals.len())
     }
 
-    /// The `line`-th message each way.
+    /// The `line`-th message in each direction.
     fn line(&self, line: usize) -> String {
         let both = [self.sends.get(line), self.arrivals.get(line)];
         both.into_iter().flatten().map(String::as_str).collect::<Vec<_>>().join(" ")

@@ -26,7 +26,7 @@ pub fn schedule_text(schedule: &Schedule) -> String {
 ///
 /// # Panics
 ///
-/// When the plan's tables do not hold what its steps name; [`verify`](crate::verify()) refuses such plans.
+/// When the plan's tables lack an entry that its steps name; [`verify`](crate::verify()) refuses such plans.
 pub fn plan_text(plan: &Plan) -> String {
     let mut lines = vec![format!(
         "plan {}: {}, rank {} of {}, {} parts, {} slots, {} scratch, {}",

@@ -1,6 +1,6 @@
-//! What a rank does side by side and what one after the other.
+//! The lanes of a rank: which transfers run side by side and which one after the other.
 //!
-//! Invariant: whatever passes from one channel to another on a rank does so within one lane, and a value from
+//! Invariant: a value that passes from one channel to another on a rank does so within one lane, and a value from
 //! before a round is read before the round overwrites it. Absent: steps.
 
 use std::collections::BTreeMap;
@@ -18,8 +18,8 @@ pub(super) struct Mine<'a> {
     pub(super) ahead: bool,
 }
 
-/// For each channel of a rank its lane. Channels between which a value passes on this rank (one writes a place
-/// that another touches) share a lane, so that the order of the rounds holds; all others run side by side.
+/// The lane of each channel of a rank. Channels between which a value passes on this rank (one writes a place that
+/// another touches) share a lane, so that the order of the rounds holds; all others run side by side.
 pub(super) fn lanes(own: &[Own], rank: Rank) -> BTreeMap<Channel, usize> {
     let mut leader: BTreeMap<Channel, Channel> = BTreeMap::new();
     for of in own {
@@ -77,9 +77,9 @@ pub(super) fn waves(round: &[Mine<'_>], rank: Rank, window: u32) -> Vec<u32> {
     round.iter().map(wave).collect()
 }
 
-/// Whether a transfer of a lane, asked in their order, is a send that the lane does before everything else: of
-/// the own input, which is there from the start. At most `window` to one peer, so that the first wave of the
-/// rest finds free slots too, and none past another send to it.
+/// Whether a transfer of a lane, asked in the order of transfers, is a send that the lane does before everything
+/// else. It is a send of the own input, which is complete from the start. At most `window` of them go to one peer, so
+/// that the first wave of the rest finds free slots too, and none overtakes another send to that peer.
 pub(super) fn goes_ahead(rank: Rank, window: u32) -> impl FnMut(&Own) -> bool {
     let mut sent: Numbers<(Rank, Channel)> = Numbers::default();
     move |own| {
@@ -93,8 +93,8 @@ pub(super) fn goes_ahead(rank: Rank, window: u32) -> impl FnMut(&Own) -> bool {
     }
 }
 
-/// Whether a place is written in one wave and its value from before the round read in a later one, in place or
-/// not.
+/// Whether a place is written in one wave and its value from before the round read in a later one, in place or out of
+/// place.
 pub(super) fn overwrites_early(schedule: &Schedule, round: &[Mine<'_>], waves: &[u32], rank: Rank) -> bool {
     let alias = |place: Place| match place {
         Place::Input(chunk) => {
@@ -106,7 +106,7 @@ pub(super) fn overwrites_early(schedule: &Schedule, round: &[Mine<'_>], waves: &
     let mut written: Numbers<(Place, bool)> = Numbers::default();
     for (mine, &wave) in round.iter().zip(waves).filter(|(mine, _)| mine.own.transfer.to == rank) {
         let Transfer { from, source, target, fold, .. } = mine.own.transfer;
-        // A copy of a piece to where it is in place changes nothing.
+        // A copy of a piece onto itself in place changes nothing.
         let stays = from == rank && fold.is_none() && alias(source) == Some(target);
         for in_place in [Some(false), (!stays).then_some(true)].into_iter().flatten() {
             let first = written.entry((target, in_place)).or_insert(wave);

@@ -1,17 +1,17 @@
 //! The direct exchange of a collective, lowered to buffers that every rank can load and store.
 //!
-//! Invariant: a plan is *entry*, *folds*, *exit*, on one lane. In the entry a rank says that its buffers are ready
-//! ([`CounterRole::Flag`] 0) to those that touch them and waits for those whose buffers it touches; in the exit it
-//! says that it has done with them (flag 1), and waits for those that touch its own. Nobody waits for anybody
-//! between the folds. Over all ranks, every chunk of every output is written by one step, and every chunk of
+//! Invariant: a plan is *entry*, *folds*, *exit*, on one lane. In the entry a rank signals that its buffers are ready
+//! ([`CounterRole::Flag`] 0) to the ranks that touch them, and waits for the ranks whose buffers it touches. In the
+//! exit it signals that it no longer touches theirs (flag 1), and waits for the ranks that touch its own. No rank
+//! waits between the folds. Over all ranks, every chunk of every output is written by one step, and every chunk of
 //! every input is read by one step. The folds are those of the direct exchange, in its order, so the bits are the
 //! same.
 //!
-//! In place is safe, whichever ranks work in place: what is both input and output of a rank is read and written by
-//! the same step, at the same place in it, and a step reads an element of all its sources before it writes that
-//! element.
+//! In place is safe, whichever ranks work in place: memory that is both input and output of a rank is read and
+//! written by the same step, at the same place in it, and a step reads an element of all its sources before it writes
+//! that element.
 //!
-//! The work is shared by all ranks: a fold belongs to the rank that has the block, and where there is one block (of
+//! The work is shared by all ranks: a fold belongs to the rank that has the block. Where there is one block (of
 //! all-reduce, reduce, broadcast, a message) it is cut into one piece for each rank. Absent: slots, scratch, slices,
 //! and other memory than the callers'.
 
@@ -26,43 +26,43 @@ use crate::{Channel, Chunk, Collective, Partition, Place, Rank, Schedule, length
 
 /// The flag of the entry: the writer's buffers are ready.
 const ENTRY: u16 = 0;
-/// The flag of the exit: the writer has done with the owner's buffers.
+/// The flag of the exit: the writer no longer touches the owner's buffers.
 const EXIT: u16 = 1;
 
-/// The plans of all ranks, in their order, of `collective` over buffers that all ranks can load and store; rank 0
-/// is the root. None when there are more ranks than places in a step ([`Step::PLACES_MAX`]), or none, or, for send
-/// and receive, other than two.
+/// The plans of all ranks, in their order, of `collective` over buffers that all ranks can load and store; rank 0 is
+/// the root. `None` when there are more ranks than places in a step ([`Step::PLACES_MAX`]) or no rank, and for send
+/// and receive when there are not two.
 ///
-/// A reduce folds in the order of ranks, from the root; [`mapped_reduce`] starts where it is told.
+/// A reduce folds in the order of ranks, from the root; [`mapped_reduce`] starts at any rank.
 pub fn mapped(collective: Collective, ranks: u32) -> Option<Vec<Plan>> {
     plans(collective, ranks, 0)
 }
 
 /// The plans of all ranks of a reduce over mapped buffers whose fold starts at (relative) rank `first` and wraps
-/// around, as [`direct_reduce`](crate::builders::direct_reduce) does. None as of [`mapped`], and when there is no
-/// rank `first`.
+/// around, as [`direct_reduce`](crate::builders::direct_reduce) does. `None` where [`mapped`] is, and when there is
+/// no rank `first`.
 pub fn mapped_reduce(ranks: u32, first: u32) -> Option<Vec<Plan>> {
     if first < ranks { plans(Collective::Reduce, ranks, first) } else { None }
 }
 
-/// The steps between entry and exit, if `plan` is of the form that [`mapped`] makes: one lane that is no loop;
-/// first signals and waits for flag 0 alone, then copies and folds of chunks of callers' buffers, then
-/// signals and waits for flag 1 alone; and no step of it, in place or not, touches what another one of it writes.
+/// The steps between entry and exit, if `plan` has the form that [`mapped`] makes: one lane that is no loop; first
+/// signals and waits for flag 0 alone, then copies and folds of chunks of callers' buffers, then signals and waits
+/// for flag 1 alone; and none of its steps, in place or not, touches memory that another one writes.
 ///
-/// Whoever has all ranks in one place can run the folds of all ranks at once, in any order and in any pieces,
-/// between two boundaries (a launch of a kernel after all ranks' streams and before all that follows in them)
-/// and leave out the flags: it is the same program, for a set of plans of which each has this form and which
-/// [`verify`](crate::verify()) has proved. For:
+/// A process that has all ranks can run the folds of all ranks at once, in any order and in any pieces, between two
+/// boundaries (a launch of a kernel after all ranks' streams and before all that follows in them) and leave out the
+/// flags. It runs the same program if every plan of the set has this form and [`verify`](crate::verify()) has proved
+/// the set. The reasons:
 ///
-/// - The run in which all ranks are through their entries before any fold begins, and all folds are done
-///   before any exit begins, is one of the runs of the set: no entry waits for what an exit signals, as the flags
-///   differ. The proof covers all runs.
-/// - Nothing orders a fold of one rank before a fold of another: between them there would have to be a signal behind
-///   the one and a wait before the other, of the same flag. The proof says that nothing unordered conflicts.
-///   So no fold touches what another rank's fold writes; of one rank's folds the same is found out here. Their
-///   order does not matter.
-/// - Nor do pieces: elements of a chunk do not depend on each other, and where a step writes what it reads
-///   (in place), both are the same chunk, element by element.
+/// - The run in which all ranks have passed their entries before any fold begins, and all folds are complete before
+///   any exit begins, is one of the runs of the set: no entry waits for a signal of an exit, as the flags differ. The
+///   proof covers all runs.
+/// - Nothing orders a fold of one rank before a fold of another: that would take a signal after the one and a wait
+///   before the other, of the same flag. The proof says that unordered steps do not conflict. So no fold touches
+///   memory that another rank's fold writes; between folds of one rank this function checks it. Their order does not
+///   matter.
+/// - Nor do pieces: elements of a chunk do not depend on each other, and where a step writes what it reads (in
+///   place), both are the same chunk, element by element.
 /// - The boundaries order more than the flags do, never less.
 ///
 /// # Panics
@@ -85,7 +85,7 @@ pub fn folds(plan: &Plan) -> Option<&[Step]> {
     has_form.then_some(folds)
 }
 
-/// Whether all are copies and folds between callers' buffers, and none touches what another one writes.
+/// Whether all are copies and folds between callers' buffers, and none touches memory that another one writes.
 fn are_independent(plan: &Plan, folds: &[Step]) -> bool {
     let mut written = BTreeMap::new();
     for (index, step) in folds.iter().enumerate() {
@@ -105,7 +105,7 @@ fn are_independent(plan: &Plan, folds: &[Step]) -> bool {
     })
 }
 
-/// What an operand names: a chunk of a rank's output, or of its input where that is other memory in place.
+/// The memory of an operand: a chunk of a rank's output, or of its input where in place that is other memory.
 fn memory(plan: &Plan, operand: &Operand) -> Option<(Rank, bool, Chunk)> {
     let Position::Chunk(chunk) = operand.position else { return None };
     match plan.regions[usize::from(operand.region)].region {
@@ -124,13 +124,13 @@ struct Fold {
     sources: Vec<(u32, u32)>,
 }
 
-/// Everybody, `first` first.
+/// All ranks, from `first` on.
 fn from(first: u32, ranks: u32) -> impl Iterator<Item = u32> {
     (0..ranks).map(move |hop| (first + hop) % ranks)
 }
 
-/// What `rank` does. Stores begin at its own buffers and go on with its successors', so that no rank is
-/// everybody's first.
+/// The folds of `rank`. Its stores begin at its own buffers and go on with its successors', so that no rank is the
+/// first target of all.
 fn folds_of(collective: Collective, ranks: u32, rank: u32, first: u32) -> Vec<Fold> {
     let at_all = |chunk: u32| from(rank, ranks).map(move |peer| (peer, chunk)).collect();
     let of_all = |chunk: u32| from(first, ranks).map(move |peer| (peer, chunk)).collect();
@@ -172,7 +172,7 @@ fn plans(collective: Collective, ranks: u32, first: u32) -> Option<Vec<Plan>> {
     Some((0..ranks).map(|rank| plan(&head, rank, &folds[rank as usize], &touched)).collect())
 }
 
-/// The plan of one rank; `touched` says whose buffers each rank touches.
+/// The plan of one rank; `touched` has for each rank the ranks whose buffers it touches.
 fn plan(head: &Schedule, rank: u32, folds: &[Fold], touched: &[BTreeSet<u32>]) -> Plan {
     let flag = |owner: u32, writer: u32, number: u16| CounterId {
         owner: Rank(owner),

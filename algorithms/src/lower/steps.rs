@@ -55,7 +55,7 @@ impl<'a> Lowering<'a> {
             let of_lane: Vec<Mine<'_>> =
                 own.iter().filter(in_lane).map(|own| Mine { own, ahead: ahead(own) }).collect();
             of_lane.iter().filter(|mine| mine.ahead).for_each(|mine| self.send(&mine.own.transfer));
-            // What went ahead still counts in the waves of its round.
+            // Sends that went ahead still count in the waves of their round.
             for round in of_lane.chunk_by(|a, b| a.own.round == b.own.round) {
                 self.round(round);
             }
@@ -86,8 +86,8 @@ impl<'a> Lowering<'a> {
         self.plan.operands.reserve_exact(operands);
     }
 
-    /// What a lane does in one round: sends, local copies, receives. Where more messages go to one peer than
-    /// its mailbox takes, in waves: some sends, as many receives, the next sends.
+    /// The steps of a lane in one round: sends, local copies, receives. Where more messages go to one peer than its
+    /// mailbox has slots, they come in waves: some sends, as many receives, the next sends.
     fn round(&mut self, round: &[Mine<'_>]) {
         let rank = self.plan.rank;
         let mut waves = waves(round, rank, (self.plan.slots / 2).max(1));
@@ -140,12 +140,13 @@ impl<'a> Lowering<'a> {
         self.combine(transfer, complete, source);
     }
 
-    /// The arriving value, folded with an own one when the transfer says so, to its target.
+    /// The arriving value to its target, folded with an own one when the transfer names one.
     fn combine(&mut self, transfer: &Transfer, complete: bool, arriving: (Operand, bool)) {
         let (target, extent) = (self.place(transfer.target), self.extent(transfer));
         match transfer.fold {
             None => {
-                // What arrives complete was finished where it became complete; only an own input is fresh.
+                // A value that arrives complete was finished where it became complete; only an own input is not
+                // finished yet.
                 let finish = complete && arriving.1;
                 self.act(Action::Copy, extent, finish, &[target], &[arriving]);
             }
@@ -192,7 +193,7 @@ impl<'a> Lowering<'a> {
         (Operand { region, position: Position::Slot(use_index) }, use_index)
     }
 
-    /// A signal or a wait. Both ends of a slot meet each of its two counters once.
+    /// A signal or a wait. Each end of a slot uses each of the slot's two counters once.
     pub(super) fn meet(&mut self, action: Action, id: CounterId, value: i32) {
         let counters = &mut self.plan.counters;
         let counter = *self.counters.entry(id).or_insert_with(|| {
@@ -231,8 +232,8 @@ impl<'a> Lowering<'a> {
     }
 }
 
-/// The chunk whose length a transfer has: one of a caller's buffer when it names one, else the scratch place's
-/// number as one.
+/// The chunk whose length a transfer has: that of a caller's buffer when the transfer names one, else the scratch
+/// place's number taken as a chunk.
 pub(crate) fn length_of(schedule: &Schedule, transfer: &Transfer) -> Chunk {
     let Schedule { collective, ranks, partition, .. } = *schedule;
     let places = [

@@ -1,11 +1,11 @@
 //! From an all-reduce over one aggregating switch to plans over a group.
 //!
-//! Invariant: what the switch folds and sends to everybody is one step: a copy from the group's inputs to the
-//! group's outputs, done by the rank that asked for it (to which the switch sent the result, and who sent it back),
-//! else by rank 0. Nobody's input is read before its owner has entered, and nobody returns before the last step
-//! that touches its buffers. The switch's folds must be the group's: over all ranks, in their order. Deliberately
-//! absent: slots, scratch and slices; the group's memory is the callers'. How long a step takes is not
-//! the schedule's: a rank asks, and the switch pulls.
+//! Invariant: a fold and multicast of the switch is one step: a copy from the group's inputs to the group's outputs.
+//! The rank that asked for it runs the step (the rank to which the switch sent the result and which sent it back), or
+//! else rank 0. No input is read before its owner has entered, and no rank returns before the last step that touches
+//! its buffers. The switch's folds must be the group's: over all ranks, in their order. Deliberately absent: slots,
+//! scratch and slices, since the group's memory is the callers'; and the order of requests, since in the schedule a
+//! rank asks and the switch pulls.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -13,8 +13,8 @@ use super::{LowerError, LowerOptions, Lowering, check, lower};
 use crate::plan::{Action, CounterId, CounterRole, Engine, Extent, Lane, Operand, Plan, Position, Region};
 use crate::{Channel, Chunk, Collective, Place, Rank, Schedule, Transfer};
 
-/// The plan of one rank of an all-reduce over one switch. A schedule without a switch (that of one rank) is
-/// [`lower`]'s, with one slot.
+/// The plan of one rank of an all-reduce over one switch. A schedule without a switch (that of one rank) is lowered
+/// by [`lower`], with one slot.
 ///
 /// # Errors
 ///
@@ -32,7 +32,7 @@ pub fn lower_switch(schedule: &Schedule, rank: Rank) -> Result<Plan, LowerError>
     }
     let askers = askers(schedule)?;
     let asking: BTreeSet<Rank> = askers.iter().copied().collect();
-    let everybody = || (0..schedule.ranks).map(Rank).filter(|&peer| peer != rank);
+    let others = || (0..schedule.ranks).map(Rank).filter(|&peer| peer != rank);
     let flag = |owner: Rank, writer: Rank, number: u16| CounterId {
         owner,
         writer,
@@ -47,7 +47,7 @@ pub fn lower_switch(schedule: &Schedule, rank: Rank) -> Result<Plan, LowerError>
         lowering.meet(Action::Signal, flag(asker, rank, 0), 1);
     }
     if asking.contains(&rank) {
-        everybody().for_each(|peer| lowering.meet(Action::Wait, flag(rank, peer, 0), 1));
+        others().for_each(|peer| lowering.meet(Action::Wait, flag(rank, peer, 0), 1));
         for (chunk, _) in (0..).map(Chunk).zip(&askers).filter(|(_, asker)| **asker == rank) {
             let mut part = |output: bool| {
                 let region = lowering.region(Region::Group { group: 0, output });
@@ -56,7 +56,7 @@ pub fn lower_switch(schedule: &Schedule, rank: Rank) -> Result<Plan, LowerError>
             let (target, source) = (part(true), part(false));
             lowering.act(Action::Copy, Extent::chunk(chunk), true, &[target], &[(source, true)]);
         }
-        everybody().for_each(|peer| lowering.meet(Action::Signal, flag(peer, rank, 1), 1));
+        others().for_each(|peer| lowering.meet(Action::Signal, flag(peer, rank, 1), 1));
     }
     for &asker in asking.iter().filter(|&&asker| asker != rank) {
         lowering.meet(Action::Wait, flag(rank, asker, 1), 1);
@@ -66,18 +66,18 @@ pub fn lower_switch(schedule: &Schedule, rank: Rank) -> Result<Plan, LowerError>
     Ok(lowering.plan)
 }
 
-/// The left fold of a piece of the inputs of some ranks that follow each other.
+/// The left fold of a piece of the inputs of consecutive ranks.
 #[derive(Clone, Copy)]
 struct Sum {
     chunk: Chunk,
     first: u32,
     ranks: u32,
-    /// The rank that had it from the switch and sent it back.
+    /// The rank that received it from the switch and sent it back.
     asker: Option<Rank>,
 }
 
 impl Sum {
-    /// `self (+) right`, where that is one more rank.
+    /// `self (+) right`, where `right` is the input of the next rank.
     fn then(self, right: Sum) -> Option<Sum> {
         let follows = self.chunk == right.chunk && self.first + self.ranks == right.first && right.ranks == 1;
         follows.then_some(Sum { ranks: self.ranks + 1, ..self })
@@ -116,7 +116,7 @@ fn askers(schedule: &Schedule) -> Result<Vec<Rank>, LowerError> {
     missing.map_or(Ok(askers), |piece| Err(LowerError::NotMulticast { chunk: Chunk(piece as u32) }))
 }
 
-/// What a transfer leaves in its target; none when it is no transfer over the switch.
+/// The value that a transfer leaves in its target; `None` when it is no transfer over the switch.
 fn after(transfer: &Transfer, switch: Rank, held: &HashMap<(Rank, Place), Sum>) -> Option<Sum> {
     let value = |rank: Rank, place: Place| match place {
         Place::Input(chunk) => Some(Sum { chunk, first: rank.0, ranks: 1, asker: None }),
@@ -127,7 +127,7 @@ fn after(transfer: &Transfer, switch: Rank, held: &HashMap<(Rank, Place), Sum>) 
     }
     let arriving = value(transfer.from, transfer.source)?;
     let Some(fold) = transfer.fold else {
-        // What a rank sends back is a sum that it asked for.
+        // A rank sends back only a sum that it asked for.
         let back = transfer.from != switch && !matches!(transfer.source, Place::Input(_));
         return Some(if back { Sum { asker: Some(transfer.from), ..arriving } } else { arriving });
     };

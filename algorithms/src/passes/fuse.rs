@@ -1,23 +1,23 @@
 //! Joins steps that would read the same value twice.
 //!
-//! Invariant: the result stores the same values in the same places in the same order on every mailbox; only
-//! values that nobody reads any more are no longer stored, and a lane may wait for a credit earlier than
-//! before. NCCL's `recvReduceSend`, `recvCopySend` and `copySend` come out of this pass.
+//! Invariant: the result stores the same values in the same places in the same order on every mailbox. Only values
+//! that no step reads any more are no longer stored, and a lane may wait for a credit earlier than before. NCCL's
+//! `recvReduceSend`, `recvCopySend` and `copySend` come out of this pass.
 //!
 //! Three rewrites, all within one lane:
 //! - A put into a mapped peer's mailbox becomes a [`Action::Copy`] (its raw bit and flags stay: a raw source is
 //!   scaled on the way, so no one-source `Reduce` is needed).
-//! - What arrives and is then sent on from where it was put is stored in both places by one step:
-//!   `wait ready, wait credit', work -> [place, slot'], signal ready', signal credit`; the place is dropped
-//!   when it is scratch that nobody reads afterwards.
+//! - A value that arrives and is then sent on from where it was put is stored in both places by one step: `wait
+//!   ready, wait credit', work -> [place, slot'], signal ready', signal credit`; the place is dropped when it is
+//!   scratch that no step reads afterwards.
 //! - A local copy and a send of the same value become one step with two targets.
 //!
-//! Because the credit of the next hop is awaited while the arrived slot is still held, a cycle of ranks needs
-//! one slot more than before (a ring: 2). The pass sees one rank only and cannot tell; the verifier does.
-//! A send that the lane does only after it has received (a later wave of a round) stays behind those receives.
+//! Because a lane waits for the credit of the next hop while it still holds the arrived slot, a cycle of ranks needs
+//! one slot more than before (a ring: 2). The pass sees one rank only and cannot detect a lack of slots; the verifier
+//! does. A send that the lane does only after it has received (a later wave of a round) stays behind those receives.
 //! Deliberately absent: reordering of sends on one mailbox, and anything across steps it does not recognise.
 //!
-//! Takes time and memory in proportion to the steps: what a group may join is looked up by place and mailbox.
+//! Takes time and memory in proportion to the steps: candidates for a group are looked up by place and mailbox.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -28,7 +28,8 @@ use crate::numbers::Numbers;
 use crate::passes::scratch;
 use crate::plan::{Action, CounterId, CounterRole, Extent, Lane, Operand, Plan, Position, Region, Step};
 
-/// Fuses the steps of one rank's plan; `mapped` says whose mailboxes the processor can store to directly.
+/// Fuses the steps of one rank's plan; `mapped` returns whether the processor can store directly to a rank's
+/// mailboxes.
 ///
 /// Plans that were not made by [`lower`](crate::lower()) come back unchanged wherever the pass does not
 /// recognise a send, a receive or a local copy.
@@ -57,7 +58,7 @@ pub fn fuse(plan: &Plan, mapped: &dyn Fn(Rank) -> bool) -> Plan {
         fusion.emit(&dead, &mut result.steps, &mut result.operands);
         fused.end = result.steps.len() as u32;
     }
-    // A plan that uses scratch in a way of its own (across lanes or iterations) keeps its numbers.
+    // A plan that keeps scratch across lanes or iterations keeps its numbers.
     let _renamed = scratch::assign(&mut result);
     result
 }
@@ -72,14 +73,14 @@ enum Kind {
     Receive,
     /// Work without counters.
     Local,
-    /// Nothing moves across it.
+    /// No step moves across it.
     Opaque,
 }
 
 /// No group.
 const NONE: u32 = u32::MAX;
 
-/// As many as a step may have.
+/// The most targets of a step.
 const TARGETS_MAX: u32 = Step::PLACES_MAX as u32;
 
 /// Steps that stay together: wait, work and signal, or one step.
@@ -88,13 +89,13 @@ struct Group {
     kind: Kind,
     /// Whether a wait comes before the work and a signal behind it.
     whole: bool,
-    /// Whether it joined another.
+    /// Whether it has joined another group.
     taken: bool,
-    /// The step that works, in the plan.
+    /// The index in the plan of the step that works.
     work: u32,
-    /// For a send: it joins nothing before this. A rank that exchanges more than mailboxes take does it in waves
-    /// of half of the slots. If the sends of later waves went first, ranks would wait for each other to
-    /// receive; so no more than a wave of a mailbox moves past the same arrival.
+    /// For a send: the first step that it may join. A rank that exchanges more messages than its mailboxes have slots
+    /// does it in waves of half of the slots. If the sends of later waves went first, ranks would wait for each other
+    /// to receive; so no more than one wave of a mailbox moves past the same arrival.
     behind: u32,
     /// The first and last groups that joined it, and the next that joined the same as this one.
     first: u32,
@@ -189,7 +190,7 @@ fn kind_of(
     }
 }
 
-/// What a copy and a send have in common when they move the same value.
+/// The operands, length and flags that a copy and a send share when they move the same value.
 type Moved = (Operand, u32, u8, Extent);
 
 /// One lane's groups.
@@ -227,8 +228,8 @@ impl Fusion<'_> {
         }
     }
 
-    /// Receives (and local work) take the later sends of what they store along, up to where somebody writes it
-    /// again. A send does not overtake another on its mailbox.
+    /// Joins later sends of a received (or locally computed) value to its group, up to the step that overwrites the
+    /// value. A send does not overtake another on its mailbox.
     fn join_arrivals(&mut self) {
         let followers = Followers::new(self);
         let mut mailboxes = Mailboxes::new(self);
@@ -270,9 +271,9 @@ impl Fusion<'_> {
         }
     }
 
-    /// A local copy joins the nearest earlier send of the same value, unless something between touches what it
-    /// writes or writes what it reads. (The other order is `join_arrivals`' only when the send reads the copy;
-    /// here it reads the original.)
+    /// Joins a local copy to the nearest earlier send of the same value, unless a step between touches what the copy
+    /// writes or writes what it reads. (`join_arrivals` handles the other order where the send reads the copy; here
+    /// the send reads the original.)
     fn join_local_copies(&mut self) {
         let is_copy =
             |fusion: &Self, at| fusion.kind(at) == Kind::Local && fusion.work(at).action == Action::Copy;
@@ -309,7 +310,7 @@ impl Fusion<'_> {
         }
     }
 
-    /// The groups that joined, in the order in which they did.
+    /// The groups that joined this one, in the order in which they did.
     fn joined(&self, at: u32) -> impl DoubleEndedIterator<Item = u32> {
         let mut joined = Vec::new();
         let mut next = self.groups[at as usize].first;
@@ -320,7 +321,7 @@ impl Fusion<'_> {
         joined.into_iter()
     }
 
-    /// All targets of a group: what was copied locally comes before what was sent.
+    /// All targets of a group: those of local copies come before those of sends.
     fn targets(&self, at: u32) -> impl Iterator<Item = Operand> {
         let of = |at: u32| self.plan.targets(self.work(at)).iter().copied();
         let copies = self.joined(at).rev().filter(|&other| self.kind(other) == Kind::Local);
@@ -328,7 +329,7 @@ impl Fusion<'_> {
         copies.flat_map(of).chain(of(at)).chain(sends.flat_map(of))
     }
 
-    /// For each group the targets that nobody reads: bit `i` is the `i`-th. A group keeps at least one.
+    /// For each group the targets that no step reads: bit `i` is the `i`-th. A group keeps at least one.
     fn dead_scratch(&self) -> Vec<u32> {
         let mut dead = vec![0; self.groups.len()];
         if self.groups.iter().any(|group| group.kind == Kind::Opaque) {
@@ -379,11 +380,11 @@ impl Fusion<'_> {
     }
 }
 
-/// For each target of each group: the sends that read it next, up to where it is written again.
+/// For each target of each group: the sends that read it next, up to the step that overwrites it.
 struct Followers {
-    /// First target of each group.
+    /// The first target of each group.
     starts: Vec<u32>,
-    /// The first such send and where they end.
+    /// The first such send, and the end of the list.
     sends: Vec<(u32, u32)>,
     /// For each send the next one with the same source.
     next: Vec<u32>,
@@ -400,7 +401,7 @@ impl Followers {
         starts.push(count);
         let mut sends = vec![(NONE, NONE); count as usize];
         let mut next = vec![NONE; fusion.groups.len()];
-        // Of each place, looking back: the next send that reads it and the next write.
+        // For each place, looking back: the next send that reads it and the next write.
         let mut later: Numbers<Operand, (u32, u32)> = Numbers::default();
         let mut opaque = NONE;
         for at in fusion.all().rev() {
@@ -464,10 +465,10 @@ impl Mailboxes {
     }
 }
 
-/// Memory as a caller who works in place has it.
+/// Memory as the in-place form has it.
 type Spot = (Option<Region>, Position);
 
-/// Where in the lane memory was last touched.
+/// The steps of the lane that touched each place last.
 #[derive(Default)]
 struct Touched {
     read: Numbers<Spot, u32>,
@@ -485,7 +486,7 @@ impl Touched {
         sources.iter().for_each(|source| put(&mut self.read, source));
     }
 
-    /// Whether a copy may be done as early as `earlier`.
+    /// Whether a copy may move up to `earlier`.
     fn lets_through(&self, plan: &Plan, targets: &[Operand], sources: &[Operand], earlier: u32) -> bool {
         let before = |places: &Numbers<Spot, u32>, operand: &Operand| {
             places.get(&spot(plan, operand)).is_none_or(|&last| last <= earlier)

@@ -1,7 +1,7 @@
 //! Rewrites of schedules and plans that leave every fold's bracketing alone.
 //!
-//! Invariant: what a pass makes computes what its argument computed; the verifier is run again after it all
-//! the same. Deliberately absent: any knowledge of sizes, prices or machines; who calls a pass decides.
+//! Invariant: the result of a pass computes the same values as its argument; the verifier still runs again after it.
+//! Deliberately absent: sizes, prices and machines; the caller decides which pass to run.
 
 mod fuse;
 mod pipeline;

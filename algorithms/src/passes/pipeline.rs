@@ -1,4 +1,4 @@
-//! Software pipelining: while one piece is in flight, the next one is worked on.
+//! Software pipelining: a rank works on the next piece while one is in flight.
 //!
 //! Invariant: a round of the result moves `depth` pieces one after the other on the same channel, so a rank
 //! first sends all of them and then receives them in the same order. Until piece `d` has arrived, pieces

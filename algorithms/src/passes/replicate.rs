@@ -42,10 +42,10 @@ pub fn interleave(schedules: &[Schedule]) -> Schedule {
     result
 }
 
-/// The mirror image: rank `r` becomes rank `n - r`, the root stays. Blocks that belong to ranks follow them.
+/// The mirror image: rank `r` becomes rank `n - r`; the root stays. Blocks that belong to ranks follow them.
 pub fn reverse(schedule: &Schedule) -> Schedule {
     if schedule.collective == Collective::SendReceive {
-        // Its two ranks have different parts to play.
+        // Its two ranks have different roles.
         return schedule.clone();
     }
     let (ranks, parts) = (schedule.ranks, schedule.partition.parts);

@@ -1,4 +1,4 @@
-//! Scratch places by liveness.
+//! Assigns scratch places by liveness.
 //!
 //! Invariant: within a lane, a place is held from the step that writes it to the last step that reads it, and
 //! the lowest free place is taken, so a lane uses as few places as are ever alive at once; no two lanes share
@@ -11,10 +11,10 @@ use std::ops::Range;
 use crate::numbers::Numbers;
 use crate::plan::{Plan, Position, Region};
 
-/// Why places cannot be given out.
+/// Why places cannot be assigned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ScratchFault {
-    /// A lane reads a place before it wrote it.
+    /// A lane reads a place before it writes it.
     Unwritten { lane: usize, place: u32 },
     /// Two lanes name the same place.
     Shared { place: u32 },
@@ -72,7 +72,7 @@ struct Use {
     read_later: bool,
 }
 
-/// What the steps read and write, each step's reads before its writes.
+/// The scratch places that the steps read and write, each step's reads before its writes.
 fn uses(plan: &Plan, steps: Range<u32>) -> Vec<Use> {
     let mut uses = Vec::new();
     for number in steps {
@@ -92,7 +92,7 @@ fn uses(plan: &Plan, steps: Range<u32>) -> Vec<Use> {
 }
 
 fn mark_last(uses: &mut [Use]) {
-    // Whether what a place holds is read by a step further on.
+    // Whether a later step reads the place's value.
     let mut alive: Numbers<u32, bool> = Numbers::default();
     for of_step in uses.chunk_by_mut(|a, b| a.step == b.step).rev() {
         for used in of_step.iter_mut() {

@@ -1,7 +1,6 @@
 //! A timeline as a picture: time to the right, a row for each sender and channel, a bar for each message.
 //!
-//! Invariant: a pure function of the outcome, in whole pixels. Absent: receivers' work and waiting, which are
-//! what is left white.
+//! Invariant: a pure function of the outcome, in whole pixels. Absent: receivers' work and waiting, which stay white.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

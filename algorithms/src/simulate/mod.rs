@@ -1,21 +1,20 @@
-//! What a schedule costs on a machine, in virtual time.
+//! The time of a schedule on a machine, in virtual time.
 //!
-//! The schedule is run as its lowered plans would be: a rank has one lane for each channel, or for several
-//! channels that touch the same written place; a lane takes its transfers in the order of the rounds, sends,
-//! then local copies, then receives, and starts again for the next slice. Transfers of one round between the
-//! same ranks on the same channel are one message, which takes one slot. The sends of a round leave together
-//! and the lane goes on when the last byte of them has left. Messages share the links of their routes
-//! max-min fairly, each of a switch's copies for itself; the receiver's copies and folds queue for its one
-//! processor. Since a message waits only for what comes earlier in the order of slices and rounds, every
-//! schedule ends, even with one slot; whether its plans do, which have a slot for each transfer, is the
-//! verifier's to say.
+//! The schedule runs as its lowered plans would: a rank has one lane for each channel, or for several channels that
+//! touch the same written place. A lane takes its transfers in the order of the rounds, sends, then local copies,
+//! then receives, and starts again for the next slice. Transfers of one round between the same ranks on the same
+//! channel are one message, which takes one slot. The sends of a round leave together, and the lane goes on when the
+//! last byte of them has left. Messages share the links of their routes max-min fairly, each of a switch's copies for
+//! itself. The receiver's copies and folds queue for its one processor. A message waits only for earlier messages in
+//! the order of slices and rounds, so every schedule ends, even with one slot. Whether its plans end, which have a
+//! slot for each transfer, is for the verifier to prove.
 //!
-//! Invariant: pure and exact. Time is whole picoseconds, ties are resolved by numbers, rates are computed in
-//! one fixed order: the same arguments give the same outcome everywhere. Deliberately absent: packets, loss,
-//! congestion control, fusion of an arrival with its next hop, and everything that is random.
+//! Invariant: pure and exact. Time is whole picoseconds, ties are resolved by numbers, rates are computed in one
+//! fixed order: the same arguments give the same outcome on every machine. Deliberately absent: packets, loss,
+//! congestion control, fusion of an arrival with its next hop, and randomness.
 //!
-//! A long message on a large machine is not run to its end: at most [`Options::messages_max`] messages (but
-//! two slices) are run, and the time of the second half of these slices is continued in a straight line.
+//! A long message on a large machine is not run to its end: at most [`Options::messages_max`] messages (but two
+//! slices) are run, and the time of the second half of these slices is continued in a straight line.
 
 mod draw;
 pub mod nccl_model;
@@ -33,18 +32,18 @@ pub use outcome::{Outcome, Span};
 use crate::topology::Topology;
 use crate::{Rank, Schedule};
 
-/// The size of the call and the sizes of the machinery.
+/// The size of the call, of the slots and of the simulation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
     /// Bytes of one block: the caller's count times the size of an element.
     pub block_bytes: usize,
     /// Bytes of a slot; longer chunks travel in slices of it. At least 1.
     pub slot_bytes: usize,
-    /// Slots of every mailbox, that is credits of a sender; at least 1.
+    /// Slots of every mailbox, which are the credits of its sender; at least 1.
     pub slots: u32,
     /// Whether copies and folds take the receiver's time.
     pub work: bool,
-    /// How many messages are run before the rest is extrapolated.
+    /// The number of messages that are run before the rest is extrapolated.
     pub messages_max: u64,
     /// Whether the outcome lists every message.
     pub timeline: bool,
@@ -64,7 +63,7 @@ impl Options {
     }
 }
 
-/// Why a schedule has no time on a machine.
+/// Why a schedule cannot be timed on a machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SimulateError {
     /// A rank or switch of the schedule is not in the topology.
@@ -72,11 +71,11 @@ pub enum SimulateError {
         /// Its number in the schedule.
         rank: Rank,
     },
-    /// No route leads from one to the other.
+    /// No route leads from one node to the other.
     NoRoute {
-        /// Where bytes are.
+        /// The node that has the bytes.
         from: Rank,
-        /// Where they should be.
+        /// The node that they should reach.
         to: Rank,
     },
     /// No slots, or slots of no bytes.
@@ -95,7 +94,7 @@ impl fmt::Display for SimulateError {
 
 impl Error for SimulateError {}
 
-/// Runs `schedule` on `topology`. Rank `i` is the topology's rank `i`; what the schedule numbers above its
+/// Runs `schedule` on `topology`. Rank `i` is the topology's rank `i`; nodes that the schedule numbers above its
 /// ranks are the topology's aggregating switches, in their order.
 ///
 /// # Errors

@@ -1,16 +1,16 @@
-//! What NCCL expects of itself: the model by which it chooses among its algorithms and protocols.
+//! NCCL's own model of its time, by which it chooses among its algorithms and protocols.
 //!
-//! Source: NVIDIA, NCCL, `src/graph/tuning.cc` at commit 5067397c: constants and formulas. Time =
-//! latency(collective, algorithm, protocol) + bytes / bandwidth. What its graph search finds on a machine
-//! (channels and the bandwidth of each) is an argument here, with the usual results as profiles. Reduce and
-//! broadcast are taken as on machines where all channels run alike.
+//! Source: NVIDIA, NCCL, `src/graph/tuning.cc` at commit 5067397c: constants and formulas. Time = latency(collective,
+//! algorithm, protocol) + bytes / bandwidth. The result of its graph search on a machine (channels and the bandwidth
+//! of each) is an argument here, with the usual results as profiles. Reduce and broadcast are taken as on machines
+//! where all channels run alike.
 //!
-//! Invariant: independent of the simulator, so that each can be held against the other. Deliberately absent:
+//! Invariant: independent of the simulator, so that each can be compared with the other. Deliberately absent:
 //! CollNet, PCIe machines, POWER, the batching of several operations, and the refusal of protocols on unsafe paths.
 
 use crate::Collective;
 
-/// How NCCL moves bytes.
+/// NCCL's algorithms.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Algorithm {
     /// One ring over all ranks a channel.
@@ -26,12 +26,12 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// Every algorithm there is.
+    /// Every algorithm.
     pub const ALL: [Algorithm; 5] =
         [Algorithm::Ring, Algorithm::Tree, Algorithm::Nvls, Algorithm::NvlsTree, Algorithm::Pat];
 }
 
-/// How NCCL signals that bytes are there.
+/// NCCL's protocols: how a receiver learns that bytes have arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Protocol {
     /// A flag with every 4 bytes.
@@ -43,7 +43,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Every protocol there is.
+    /// Every protocol.
     pub const ALL: [Protocol; 3] = [Protocol::LowLatency, Protocol::LowLatency128, Protocol::Simple];
 }
 
@@ -58,29 +58,29 @@ pub enum Generation {
     Blackwell,
 }
 
-/// What the graph search finds for an algorithm.
+/// The result of the graph search for an algorithm.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Graph {
     /// Channels.
     pub channels: u32,
-    /// A channel inside the box, GB/s.
+    /// Bandwidth of a channel inside the box, GB/s.
     pub intra_gb_s: f64,
-    /// A channel between boxes, GB/s.
+    /// Bandwidth of a channel between boxes, GB/s.
     pub inter_gb_s: f64,
 }
 
-/// A machine as the model sees it. NVLink inside the boxes.
+/// The machine's parameters in the model. NVLink inside the boxes.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Machine {
     /// Its GPUs.
     pub generation: Generation,
     /// Whether the hosts' processors are AMD's.
     pub amd: bool,
-    /// What the network adds to each of its hops, microseconds.
+    /// The time that the network adds to each of its hops, microseconds.
     pub net_us: f64,
     /// For rings, trees and PAT.
     pub ring: Graph,
-    /// For NVLS and its trees; none without an aggregating switch.
+    /// For NVLS and its trees; `None` without an aggregating switch.
     pub nvls: Option<Graph>,
 }
 
@@ -100,7 +100,7 @@ impl Machine {
         Machine { generation: Generation::Hopper, amd: false, net_us: 0.0, ring, nvls: Some(nvls) }
     }
 
-    /// Either direction by `factor`, for machines with fewer links.
+    /// The same machine with either bandwidth multiplied by `factor`, for machines with fewer links.
     #[must_use]
     pub fn scaled(self, factor: f64) -> Machine {
         let scale = |graph: Graph| Graph {
@@ -123,20 +123,20 @@ fn graph(channels: u32, gb_s: f64) -> Graph {
     Graph { channels, intra_gb_s: gb_s, inter_gb_s: gb_s }
 }
 
-/// What is to be done. The bytes are those of the largest buffer of a rank.
+/// A call. The bytes are those of the largest buffer of a rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Call {
-    /// What is computed.
+    /// The collective.
     pub collective: Collective,
-    /// How many ranks there are.
+    /// Number of ranks.
     pub ranks: u32,
-    /// In how many boxes, the same number in each.
+    /// Number of boxes, with the same number of ranks in each.
     pub nodes: u32,
     /// The buffer.
     pub bytes: u64,
 }
 
-/// The time that the model gives, microseconds; none where NCCL has no such combination.
+/// The model's time in microseconds; `None` where NCCL has no such combination.
 pub fn predict_us(machine: &Machine, call: &Call, algorithm: Algorithm, protocol: Protocol) -> Option<f64> {
     if call.ranks < 2 || call.nodes == 0 || !exists(call, algorithm, protocol) {
         return None;
@@ -161,7 +161,7 @@ pub fn predict_us(machine: &Machine, call: &Call, algorithm: Algorithm, protocol
     Some(latency_us + call.bytes as f64 / (1000.0 * gb_s))
 }
 
-/// What NCCL would choose: the combination with the least time.
+/// NCCL's choice: the combination with the least time.
 pub fn choose(machine: &Machine, call: &Call) -> Option<(Algorithm, Protocol, f64)> {
     let all = Algorithm::ALL.into_iter().flat_map(|a| Protocol::ALL.into_iter().map(move |p| (a, p)));
     let times = all.filter_map(|(a, p)| predict_us(machine, call, a, p).map(|time_us| (a, p, time_us)));
@@ -190,7 +190,7 @@ fn steps(call: &Call) -> u32 {
     }
 }
 
-/// Of the buffer, not of the bus. `None` when nothing is left.
+/// The bandwidth of the buffer, not of the bus; `None` when nothing is left.
 fn bandwidth_gb_s(
     machine: &Machine,
     call: &Call,
@@ -255,7 +255,7 @@ fn latency_us(machine: &Machine, call: &Call, algorithm: Algorithm, protocol: Pr
         Algorithm::Pat => ([8.0; 3], [0.0, 0.0, 4.0], [0.0, 0.0, 14.0]),
     };
     let (base, intra) = (base[column], intra[column]);
-    // With one rank a box nothing hides a hop of the network.
+    // With one rank a box no time hides a hop of the network.
     let net = if call.ranks == call.nodes { TREE_NET } else { net };
     let inter = net[column] + machine.net_us * if simple { 2.0 } else { 1.0 };
     let (nodes, steps) = (call.nodes, steps(call));
@@ -279,7 +279,7 @@ fn latency_us(machine: &Machine, call: &Call, algorithm: Algorithm, protocol: Pr
 
 const TREE_NET: [f64; 3] = [5.0, 8.5, 14.0];
 
-/// What a channel of a generation can carry in so many boxes, GB/s.
+/// The bandwidth of a channel of a generation, for this number of boxes, GB/s.
 struct Caps {
     nvls_efficiency: f64,
     ll_one_box: f64,
@@ -328,7 +328,7 @@ fn column(protocol: Protocol) -> usize {
     }
 }
 
-/// By how much trees fall short of their bandwidth, by the logarithm of the size in units of 64 bytes.
+/// The factor by which trees fall short of their bandwidth, by the logarithm of the size in units of 64 bytes.
 const TREE_CORRECTION: [[f64; 24]; 3] = [
     [
         1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0,
@@ -352,7 +352,7 @@ mod tests {
         Call { collective: Collective::AllReduce, ranks, nodes, bytes }
     }
 
-    /// Microseconds by hand: latency and GB/s of the buffer.
+    /// The expected time is computed by hand from latency in microseconds and GB/s of the buffer.
     fn close(time_us: Option<f64>, latency_us: f64, bytes: u64, gb_s: f64) {
         let expected = latency_us + bytes as f64 / (1000.0 * gb_s);
         let time_us = time_us.expect("the combination exists");

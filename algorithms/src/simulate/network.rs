@@ -1,9 +1,9 @@
-//! Who gets how much of which link: max-min fair shares of the messages on their way.
+//! The shares of links: max-min fair shares of the messages under way.
 //!
-//! Invariant: at every moment between changes, no message could be faster without making one slower that is not
-//! faster than it; that is, each has a bottleneck, a full limit on its way where none is faster than it. These
-//! shares are unique, so they are computed anew only around a change, and further out only as long as somebody
-//! there has no bottleneck. Links that cannot fill up, whatever travels, are counted but never solved for.
+//! Invariant: at every moment between changes, no message could be faster without slowing down one that is not faster
+//! than it. That is, each message has a bottleneck: a full limit on its path where no other is faster than it. These
+//! shares are unique, so they are computed anew only around a change, and further out only as long as a message there
+//! has no bottleneck. Links that cannot fill up, whatever travels, are counted but never solved for.
 
 use std::collections::HashMap;
 
@@ -12,13 +12,13 @@ use super::program::Program;
 use crate::Rank;
 use crate::topology::{LinkId, NodeId, NodeKind, Routes, Topology};
 
-/// The way between two nodes.
+/// The path between two nodes.
 #[derive(Debug)]
 struct Path {
     latency_ps: u64,
     /// All links of the topology on it.
     links: Vec<LinkId>,
-    /// The limits that matter: links, injection and ejection.
+    /// The limits that can bind: links, injection and ejection.
     limits: Vec<u32>,
 }
 
@@ -27,9 +27,9 @@ struct Flow {
     remaining: f64,
     /// Bytes a picosecond; 0 before the first share.
     rate: f64,
-    /// When `remaining` was true.
+    /// The time at which `remaining` was exact.
     since_ps: u64,
-    /// Counts the ends that were announced; only the last announcement is valid.
+    /// The number of announced ends; only the last announcement is valid.
     version: u32,
 }
 
@@ -39,40 +39,40 @@ const SAME: f64 = 1e-9;
 /// How well sums of such rates must agree.
 const CLOSE: f64 = 1e-6;
 
-/// Whose shares are computed together, and the limits that they use.
+/// The flows whose shares are computed together, and the limits that they use.
 #[derive(Debug, Default)]
 struct Region {
     flows: Vec<u32>,
     limits: Vec<u32>,
 }
 
-/// The messages on their way, at most one a connection.
+/// The messages under way, at most one a connection.
 #[derive(Debug)]
 pub(super) struct Network {
     paths: Vec<Path>,
-    /// Per connection.
+    /// The path of each connection.
     path_of: Vec<u32>,
     flows: Vec<Flow>,
-    /// Per limit: what it lets pass, bytes a picosecond, and who passes.
+    /// For each limit: its capacity, bytes a picosecond, and its users.
     capacity: Vec<f64>,
     active: Vec<Vec<u32>>,
-    /// Limits whose users changed since the last shares.
+    /// Limits whose users changed since the last shares were computed.
     changed: Vec<u32>,
-    /// Marks of a region: the last search that took in a limit or a flow.
+    /// Marks of a region: the last search that included a limit or a flow.
     search: u32,
     seen_limit: Vec<u32>,
     seen_flow: Vec<u32>,
-    /// Per flow: its share by the last solution that had it, and which one that was.
+    /// For each flow: its share in the last solution that included it, and the number of that solution.
     wanted: Vec<f64>,
     solved_flow: Vec<u32>,
     solution: u32,
-    /// Per limit: the last solution that was added up, its sum and its fastest.
+    /// For each limit: the last solution that was summed up, its sum and its fastest flow.
     levels: Vec<(u32, f64, f64)>,
-    /// Working memory: who has to be taken in.
+    /// Working memory: the flows to be included.
     unsettled: Vec<u32>,
-    /// Per limit: what is left and for how many, while shares are computed.
+    /// For each limit, while shares are computed: what is left, and for how many flows.
     left: Vec<(f64, u32)>,
-    /// Per link: users, since when it has had some, and how long it had before.
+    /// For each link: its users, the time since which it has any, and the time for which it had some before.
     users: Vec<u32>,
     busy_since_ps: Vec<u64>,
     busy_ps: Vec<u64>,
@@ -205,13 +205,13 @@ impl Network {
         self.seen_flow[flow as usize] == self.search
     }
 
-    /// The rate a message has, or gets when what was solved last stands.
+    /// The rate of a message: the present one, or the one of the last solution.
     fn rate(&self, flow: u32) -> f64 {
         if self.is_inside(flow) { self.wanted[flow as usize] } else { self.flows[flow as usize].rate }
     }
 
-    /// Water-filling among those inside, with what those outside leave: the tightest limit gives its users equal
-    /// parts; they are done; and again.
+    /// Water-filling among the flows inside the region, with what those outside leave: the tightest limit gives its
+    /// users equal parts and they are done; then the next one.
     fn solve(&mut self, region: &Region) {
         for &limit in &region.limits {
             let (mut left, mut open) = (self.capacity[limit as usize], 0);
@@ -254,8 +254,8 @@ impl Network {
         }
     }
 
-    /// Takes in those outside that got room or lost their bottleneck, and those whose speed is what keeps one
-    /// inside slow.
+    /// Includes the flows outside that got room or lost their bottleneck, and those whose speed keeps a flow inside
+    /// slow.
     fn take_unsettled(&mut self, region: &mut Region) {
         for index in 0..region.limits.len() {
             let limit = region.limits[index];
@@ -285,7 +285,7 @@ impl Network {
         }
     }
 
-    /// Whether a limit on the way is full and nobody there is faster.
+    /// Whether a limit on the path is full and no other flow there is faster.
     fn has_bottleneck(&mut self, flow: u32) -> bool {
         let rate = self.rate(flow);
         let path = self.path_of[flow as usize] as usize;
@@ -297,7 +297,7 @@ impl Network {
         })
     }
 
-    /// What passes a limit and the fastest of its users, by the last solution; added up once for each.
+    /// The sum of a limit's users and the fastest of them, in the last solution; summed up once for each.
     fn level(&mut self, limit: usize) -> (f64, f64) {
         if self.levels[limit].0 != self.solution {
             let rates = self.active[limit].iter().map(|&flow| self.rate(flow));
@@ -324,13 +324,13 @@ impl Network {
         flow.remaining = (flow.remaining - passed).max(0.0);
         (flow.rate, flow.since_ps) = (rate, now_ps);
         flow.version = flow.version.wrapping_add(1);
-        // A picosecond is the least that anything takes.
+        // Every transfer takes at least a picosecond.
         let needed_ps = (flow.remaining / rate).ceil().max(1.0) as u64;
         announce(now_ps + needed_ps, connection, flow.version);
     }
 
-    /// Removes from the paths the limits that never bind because all their feeders, or all that they feed,
-    /// together let less pass. What is kept for this reason stays.
+    /// Removes from the paths the limits that never bind, because all limits before them, or all behind them,
+    /// together let less pass. A limit that makes another one slack stays.
     fn leave_out_slack(&mut self) {
         let mut before: Vec<(u32, Option<u32>)> = Vec::new();
         let mut after: Vec<(u32, Option<u32>)> = Vec::new();
@@ -392,7 +392,7 @@ fn capacities(topology: &Topology) -> Vec<f64> {
     links.chain(limits(false)).chain(limits(true)).collect()
 }
 
-/// One path for each two nodes that talk, and which one each connection takes.
+/// One path for each pair of nodes that exchange, and the path of each connection.
 fn paths(program: &Program, topology: &Topology, ranks: u32) -> Result<(Vec<Path>, Vec<u32>), SimulateError> {
     let aggregators: Vec<NodeId> = topology.aggregators().collect();
     let node = |rank: Rank| {

@@ -1,4 +1,4 @@
-//! What a simulation found.
+//! The outcome of a simulation.
 
 use crate::topology::LinkId;
 use crate::{Channel, Rank};
@@ -6,11 +6,11 @@ use crate::{Channel, Rank};
 /// One message of the timeline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
-    /// Who sent it.
+    /// The sender.
     pub from: Rank,
-    /// Who got it.
+    /// The receiver.
     pub to: Rank,
-    /// On which channel.
+    /// The channel.
     pub channel: Channel,
     /// Its length.
     pub bytes: u64,
@@ -20,28 +20,30 @@ pub struct Span {
     pub end_ps: u64,
 }
 
-/// The time of a collective and where it went.
+/// The time of a collective and its parts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
-    /// From the start of all ranks to the end of the last.
+    /// From the start of all ranks to the end of the last one.
     pub time_ps: u64,
     /// Messages of all slices.
     pub messages: u64,
-    /// Into how many slices the longest chunk is cut.
+    /// The number of slices into which the longest chunk is cut.
     pub slices: u64,
-    /// How many of them were run; when it is fewer, time and busy times are continued in a straight line.
+    /// The number of slices that were run; when it is less than `slices`, time and busy times are continued in a
+    /// straight line.
     pub slices_run: u64,
     /// Bytes over each link of the topology, by its number.
     pub link_bytes: Vec<u64>,
-    /// How long at least one message was on each link, by its number.
+    /// The time for which at least one message was on each link, by the link's number.
     pub link_busy_ps: Vec<u64>,
-    /// The link that needs the most time for its bytes; none when nothing travels.
+    /// The link that needs the most time for its bytes; `None` when nothing travels.
     pub busiest_link: Option<LinkId>,
-    /// Bytes that leave the rank that sends most.
+    /// Bytes sent by the rank that sends most.
     pub port_out_bytes: u64,
-    /// Bytes that enter the rank that receives most.
+    /// Bytes received by the rank that receives most.
     pub port_in_bytes: u64,
-    /// The messages that were run, in the order of their ends; empty unless it was asked for.
+    /// The messages that were run, in the order of their ends; empty unless
+    /// [`Options::timeline`](super::Options::timeline) is set.
     pub timeline: Vec<Span>,
 }
 

@@ -1,7 +1,7 @@
 //! A schedule as lanes of sends and receives.
 //!
-//! Invariant: as lowering would order them; nothing here depends on the machine. Absent: places, which have
-//! done their work once the lanes are known.
+//! Invariant: the order is that of lowering; nothing here depends on the machine. Absent: places, which are needed
+//! only to find the lanes.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use super::Options;
 use crate::lower::length_of;
 use crate::{Channel, Place, Rank, Schedule, Transfer};
 
-/// What a lane does next.
+/// The next operation of a lane.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Op {
     /// Posts a message. After the last of a round it waits until all have left.
@@ -28,7 +28,7 @@ pub(super) struct Lane {
     round: u32,
 }
 
-/// A mailbox: who fills it, who empties it.
+/// A mailbox: the rank that fills it and the rank that empties it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Connection {
     pub(super) from: Rank,
@@ -89,7 +89,7 @@ impl Program {
             for (index, transfer) in round.transfers.iter().enumerate().filter(|(_, t)| t.from != t.to) {
                 by_message.push((build.connection(transfer), index, piece(transfer)));
             }
-            // Messages in the order of their first transfers; the transfers of one side by side.
+            // Messages in the order of their first transfers, each with its transfers side by side.
             let mut first: HashMap<u32, usize> = HashMap::new();
             for (connection, index, _) in &by_message {
                 first.entry(*connection).or_insert(*index);
@@ -132,7 +132,7 @@ impl Program {
         })
     }
 
-    /// Bytes of a local copy or fold in a slice, likewise.
+    /// Bytes of a local transfer in a slice: (copied, folded).
     pub(super) fn local_bytes(&self, piece: u32, slice: u64) -> (u64, u64) {
         let piece = self.pieces[piece as usize];
         let bytes = self.slice_of(piece, slice);
@@ -144,7 +144,7 @@ impl Program {
         self.pieces_of(message).iter().map(|piece| piece.length).sum()
     }
 
-    /// Into how many slices the longest piece is cut.
+    /// The number of slices into which the longest piece is cut.
     pub(super) fn slices(&self) -> u64 {
         self.longest.div_ceil(self.slot_bytes).max(1)
     }
@@ -186,7 +186,8 @@ impl Build {
         program.pieces.len() as u32 - 1
     }
 
-    /// To the last message when it is of this round (from `first` on) and connection, else to a new one.
+    /// Adds a piece to the last message when that is of this round (from `first` on) and connection, else to a new
+    /// one.
     fn add(&mut self, connection: u32, piece: Piece, first: usize) {
         let at = self.piece(piece);
         let messages = &mut self.program.messages;
@@ -200,7 +201,7 @@ impl Build {
     fn operations(&mut self, first: usize, round: u32) {
         for message in first..self.program.messages.len() {
             let sender = self.program.connections[self.program.messages[message].connection as usize].sender;
-            // The one before is not the last any more.
+            // The send before is not the last any more.
             let lane = &mut self.program.lanes[sender as usize];
             if let Some(Op::Send { last, .. }) = lane.ops.last_mut().filter(|_| lane.round == round) {
                 *last = false;
@@ -216,7 +217,7 @@ impl Build {
     }
 }
 
-/// For channels of a rank that run in the lane of a lower channel: which one. Channels share a lane when one
+/// For channels of a rank that run in the lane of a lower channel: that channel. Channels share a lane when one
 /// writes a place of the output or of scratch that the other touches.
 fn lanes(schedule: &Schedule) -> HashMap<(Rank, Channel), Channel> {
     let mut joined: HashMap<(Rank, Channel), Channel> = HashMap::new();

@@ -1,8 +1,8 @@
 //! The run itself: lanes, credits, arrivals, and a queue of events in virtual time.
 //!
-//! Invariant: a lane runs ahead of the clock while nothing it does can be changed by others, and waits for an
-//! event where it takes something shared: links when a message starts, the processor when an arrival costs
-//! work. Events of one moment are taken in the order of their kinds and numbers; then shares are computed once.
+//! Invariant: a lane runs ahead of the clock while no other lane can change its result, and waits for an event where
+//! it uses something shared: links when a message starts, the processor when an arrival costs work. Events of one
+//! moment are processed in the order of their kinds and numbers; then shares are computed once.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -13,7 +13,7 @@ use super::outcome::{Outcome, Span};
 use super::program::{Op, Program};
 use crate::topology::{LinkId, Topology};
 
-/// Ends come before starts, so that who leaves makes room first.
+/// Ends come before starts, so that a message that ends makes room first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Event {
     /// The last byte of a connection's message has left, if the version is still the announced one.
@@ -42,19 +42,19 @@ struct Lane {
     op: u32,
     slice: u64,
     clock_ps: u64,
-    /// Messages that it has posted and that have not left.
+    /// Messages that it has posted and that have not left yet.
     leaving: u32,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Mailbox {
     sent: u64,
-    /// Bytes of the message that is about to leave or leaving, and since when.
+    /// Bytes of the message that is about to leave or under way, and since when.
     bytes: u64,
     start_ps: u64,
-    /// When messages arrive that were not yet taken.
+    /// Times of arrival of messages that were not taken yet.
     arrivals: VecDeque<u64>,
-    /// When credits come back that were not yet used.
+    /// Times of return of credits that were not used yet.
     credits: VecDeque<u64>,
     sender_waits: bool,
     receiver_waits: bool,
@@ -65,16 +65,16 @@ pub(super) struct Run<'a> {
     topology: &'a Topology,
     options: &'a Options,
     network: Network,
-    /// How many slices are run.
+    /// The number of slices that are run.
     limit: u64,
     lanes: Vec<Lane>,
     mailboxes: Vec<Mailbox>,
-    /// Per rank: when its processor is free.
+    /// For each rank: the time from which its processor is free.
     free_ps: Vec<u64>,
     events: BinaryHeap<Reverse<(u64, Event)>>,
     /// Lanes that became ready at this moment.
     ready: VecDeque<u32>,
-    /// Per slice: when the last lane was through.
+    /// For each slice: the time at which the last lane ended it.
     ended_ps: Vec<u64>,
     timeline: Vec<Span>,
     ranks: u32,
@@ -271,7 +271,7 @@ impl<'a> Run<'a> {
         self.lanes[index as usize].clock_ps = end_ps;
         let mailbox = &mut self.mailboxes[connection as usize];
         mailbox.arrivals.pop_front();
-        // The credit takes as long as the first byte of a message.
+        // The credit takes as long on its way as the first byte of a message.
         mailbox.credits.push_back(end_ps + self.network.latency_ps(connection));
         if std::mem::take(&mut mailbox.sender_waits) {
             self.ready.push_back(self.program.connections[connection as usize].sender);
@@ -279,8 +279,9 @@ impl<'a> Run<'a> {
         true
     }
 
-    /// When the processor of the lane's rank is through with (copied, folded) bytes that are there at `at_ps`.
-    /// Nothing when that is later than now: the lane is woken then, so that the processor serves in order.
+    /// The time at which the processor of the lane's rank has handled (copied, folded) bytes that arrived at `at_ps`.
+    /// `None` when that is later than now: the lane is then woken at that time, so that the processor serves in
+    /// order.
     fn work(&mut self, index: u32, bytes: (u64, u64), at_ps: u64, now_ps: u64) -> Option<u64> {
         let rank = self.program.lanes[index as usize].rank;
         let costs = &self.topology.costs;
@@ -304,7 +305,7 @@ impl<'a> Run<'a> {
         let run_ps = self.ended_ps[limit - 1];
         let mut time_ps = run_ps;
         if (limit as u64) < slices {
-            // The last slice may be short: what is left is counted in whole and broken slices.
+            // The last slice may be short: the rest is counted in whole and broken slices.
             let left = self.program.longest as f64 / self.options.slot_bytes as f64 - limit as f64;
             let half = limit / 2;
             let a_slice_ps = (run_ps - self.ended_ps[half - 1]) as f64 / (limit - half) as f64;

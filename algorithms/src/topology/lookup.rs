@@ -1,13 +1,13 @@
 //! Profiles by name, for command lines and configuration: `dgx-h100:2`, `tcp:4x2`, `torus:4x4`.
 //!
-//! Invariant: what is found prints itself with the name that found it. Absent: files (see the text form).
+//! Invariant: a profile's topology has the name by which it was found. Absent: files (see the text form).
 
 use std::error::Error;
 use std::fmt;
 
 use super::{Topology, dgx_a100, dgx_h100, dgx_h200, host, host_of_cores, host_of_domains, pcie, tcp, torus};
 
-/// A name, what its numbers mean, how many there are, and what it makes of them.
+/// A name, the meaning of its numbers, how many there are, and the function that makes its topology.
 struct Profile {
     name: &'static str,
     numbers: &'static str,
@@ -38,13 +38,13 @@ fn make_domains(numbers: &[u32]) -> Topology {
     host_of_domains(numbers[0], numbers[1], cores)
 }
 
-/// More ranks than any profile is made for: what is larger is a slip of the pen.
+/// More ranks than any profile has; a larger number is taken for a typing error.
 const RANKS_MAX: u64 = 1 << 17;
 
-/// No profile is called that, or not with these numbers.
+/// No profile has this name, or not with these numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NoSuchProfile {
-    /// What was asked for.
+    /// The name that was asked for.
     pub name: String,
 }
 
@@ -61,7 +61,7 @@ impl Error for NoSuchProfile {}
 ///
 /// # Errors
 ///
-/// [`NoSuchProfile`], which lists what there is.
+/// [`NoSuchProfile`], which lists the profiles.
 pub fn profile(name: &str) -> Result<Topology, NoSuchProfile> {
     let fault = || NoSuchProfile { name: name.to_owned() };
     let (word, numbers) = name.split_once(':').ok_or_else(fault)?;

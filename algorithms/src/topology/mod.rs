@@ -1,8 +1,8 @@
 //! The machine as a graph: ranks, switches and the directed links between them.
 //!
-//! Invariant: a topology is data. Nodes `0..ranks` are the ranks, in order; the others are switches, network
-//! adapters and bridges. A link goes one way; two rank pairs share a link when both routes pass it. Routes are
-//! the shortest by latency, then by hops, then by the lowest link numbers, so they are the same everywhere.
+//! Invariant: a topology is data. Nodes `0..ranks` are the ranks, in order; the others are switches, network adapters
+//! and bridges. A link has one direction; two pairs of ranks share a link when both routes pass it. Routes are the
+//! shortest by latency, then by hops, then by the lowest link numbers, so they are the same on every rank.
 //! Deliberately absent: probing (it makes a topology), load (the simulator has it) and multipath.
 
 mod dot;
@@ -40,20 +40,20 @@ impl From<Rank> for NodeId {
     }
 }
 
-/// What a node is.
+/// The kind of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NodeKind {
     /// A member of the communicator.
     Rank {
-        /// In which box it is, counted from 0: a host of several, or the ranks of one host that share a cache or a
-        /// memory node.
+        /// The number of its box, counted from 0. A box is a host of several, or the ranks of one host that share a
+        /// cache or a memory node.
         in_box: u32,
         /// The most that leaves it over all its links, bytes a second.
         inject_bytes_s: Option<u64>,
         /// The most that enters it over all its links, bytes a second.
         eject_bytes_s: Option<u64>,
     },
-    /// A network adapter or a bridge: on the way, never an end.
+    /// A network adapter or a bridge: on the path, never an end.
     Port,
     /// A switch.
     Switch {
@@ -65,31 +65,31 @@ pub enum NodeKind {
 /// A vertex of the graph.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Node {
-    /// For people; one word.
+    /// Its name for users; one word.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: NodeKind,
 }
 
 /// A directed edge of the graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Link {
-    /// Where bytes enter.
+    /// The node where bytes enter.
     pub from: NodeId,
-    /// Where they leave.
+    /// The node where they leave.
     pub to: NodeId,
     /// The time of the first byte from end to end.
     pub latency_ns: u64,
-    /// How many bytes pass in a second; above 0.
+    /// Bytes that pass in a second; above 0.
     pub bandwidth_bytes_s: u64,
 }
 
-/// What messages and bytes cost a rank itself.
+/// What messages and bytes cost a rank itself, in time.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Costs {
     /// The sender's work for a message, whatever its length.
     pub send_ns: u64,
-    /// The receiver's.
+    /// The receiver's work for a message, whatever its length.
     pub receive_ns: u64,
     /// The receiver's work to fold an arriving byte.
     pub reduce_ns_per_byte: f64,
@@ -100,11 +100,11 @@ pub struct Costs {
 /// A machine.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Topology {
-    /// For people; one word, for example `dgx-h100:2`.
+    /// Its name for users; one word, for example `dgx-h100:2`.
     pub name: String,
     /// What messages cost the ranks.
     pub costs: Costs,
-    /// Whether ranks pass on what is not for them, as routers of a torus do.
+    /// Whether ranks forward messages for others, as routers of a torus do.
     pub relay: bool,
     nodes: Vec<Node>,
     links: Vec<Link>,
@@ -123,7 +123,7 @@ impl Topology {
     ///
     /// # Panics
     ///
-    /// When it is a rank and a node that is none was added before.
+    /// When it is a rank and another kind of node was added before.
     pub fn add_node(&mut self, name: impl Into<String>, kind: NodeKind) -> NodeId {
         let id = NodeId(self.nodes.len() as u32);
         if let NodeKind::Rank { .. } = kind {
@@ -139,7 +139,7 @@ impl Topology {
     ///
     /// # Panics
     ///
-    /// When an end does not exist, both are the same, or nothing would pass.
+    /// When an end does not exist, both are the same, or the bandwidth is 0.
     pub fn add_link(&mut self, link: Link) -> LinkId {
         let exist = link.from.index().max(link.to.index()) < self.nodes.len();
         assert!(exist && link.from != link.to, "no such link: {link:?}");
@@ -160,7 +160,7 @@ impl Topology {
         self.add_link(Link { from: other, to: one, latency_ns, bandwidth_bytes_s });
     }
 
-    /// The same machine with every link replaced by what `change` makes of it.
+    /// The same machine with every link replaced by the result of `change`.
     ///
     /// # Panics
     ///
@@ -175,7 +175,7 @@ impl Topology {
         result
     }
 
-    /// How many ranks there are.
+    /// Number of ranks.
     pub fn ranks(&self) -> u32 {
         self.ranks
     }

@@ -1,21 +1,21 @@
 //! Machines by their data sheets, each with the source of its figures.
 //!
-//! Invariant: bandwidths are nominal, per direction; what protocols take away is not in them. Latencies and
-//! message costs are round figures, to be replaced by what a probe measures.
+//! Invariant: bandwidths are nominal, per direction, without the share that protocols take. Latencies and message
+//! costs are round figures, to be replaced by what a probe measures.
 
 use super::{Costs, Link, NodeId, NodeKind, Topology};
 
 const GB: u64 = 1_000_000_000;
 
-/// A turn of a rank that finds nothing to do, on a core that it shares.
+/// A turn of a rank that finds nothing ready, on a core that it shares.
 const TURN_NS: u64 = 800;
 
 const HOST_COSTS: Costs =
     Costs { send_ns: 150, receive_ns: 150, reduce_ns_per_byte: 0.1, copy_ns_per_byte: 0.05 };
 
-/// A dependent cache line from one core to another.
+/// Time of a dependent cache line from one core to another.
 const NEAR_LINE_NS: u64 = 140;
-/// The bytes a second that one core reads which another wrote.
+/// The bytes a second that one core reads and another wrote.
 const NEAR_BYTES_S: u64 = 10 * GB;
 
 /// Ranks on one host that exchange bytes through shared memory.
@@ -35,7 +35,7 @@ pub fn host(ranks: u32) -> Topology {
 
 /// As [`host`], with fewer cores than ranks: `ranks / cores` of them take turns on each core.
 ///
-/// Source: `docs/measurements/schedules.md`: what a rank waits for comes when its peer's turn comes; a turn of a
+/// Source: `docs/measurements/schedules.md`: data that a rank waits for comes when its peer has its turn; a turn of a
 /// rank that only looks is about 0.8 µs. Copies and folds of ranks on one core follow each other.
 ///
 /// # Panics
@@ -48,11 +48,11 @@ pub fn host_of_cores(ranks: u32, cores: u32) -> Topology {
     }
 }
 
-/// What a dependent line takes longer between domains of a host than within one.
+/// The additional time of a dependent line between domains of a host.
 const FAR_LINE_NS: u64 = 180;
-/// The bytes a second that a core reads which one of another domain wrote: half as many as within a domain.
+/// The bytes a second that a core reads and one of another domain wrote: half as many as within a domain.
 const FAR_BYTES_S: u64 = 5 * GB;
-/// The bytes a second that leave a domain, of all of its ranks together; as many enter it.
+/// The bytes a second that leave a domain, for all of its ranks together; as many enter it.
 const DOMAIN_BYTES_S: u64 = 25 * GB;
 
 /// Ranks on one host in `domains` domains of `ranks_per_domain`, numbered domain by domain: the ranks of a domain
@@ -74,7 +74,7 @@ pub fn host_of_domains(domains: u32, ranks_per_domain: u32, cores: u32) -> Topol
     let name = format!("domains:{domains}x{ranks_per_domain}");
     assert!(ranks > 0, "{name} has no rank");
     let mut topology = Topology::new(name.clone(), HOST_COSTS);
-    // Near and far together are no more than a core can do.
+    // A core moves near and far bytes together no faster than near ones alone.
     let most = Some(NEAR_BYTES_S / u64::from(turns));
     for rank in 0..ranks {
         let in_box = rank / ranks_per_domain;
@@ -100,10 +100,10 @@ pub fn host_of_domains(domains: u32, ranks_per_domain: u32, cores: u32) -> Topol
     }
 }
 
-/// The same where so many ranks take turns on each core.
+/// The same machine where `turns` ranks take turns on each core.
 fn in_turns(plain: Topology, turns: u32, name: String) -> Topology {
     let mut shared = plain.map_links(|topology, link| {
-        // What lies between domains has no core that could be shared.
+        // A link between domains has no core that ranks could share.
         if link.from.0.min(link.to.0) >= topology.ranks() {
             return link;
         }
@@ -124,9 +124,9 @@ fn in_turns(plain: Topology, turns: u32, name: String) -> Topology {
 /// DGX A100: 8 GPUs on NVSwitch, 300 GB/s each way a GPU; 8 adapters of 25 GB/s, one a GPU, on 8 rails.
 ///
 /// Source: NVIDIA, DGX A100 System User Guide (third-generation NVLink, 12 links of 25 GB/s; 8 ConnectX-6 of
-/// 200 Gb/s). A hop costs 3 µs over NVLink and about 5 µs over a rail, within what NCCL's tuning model has for
-/// its protocols (`src/graph/tuning.cc`: 0.6 to 3.4 µs and 2.7 to 14 µs); how it divides into latency and work
-/// of the ends is a guess.
+/// 200 Gb/s). A hop costs 3 µs over NVLink and about 5 µs over a rail, within the figures of NCCL's tuning model for
+/// its protocols (`src/graph/tuning.cc`: 0.6 to 3.4 µs and 2.7 to 14 µs); the division into latency and work of the
+/// ends is a guess.
 ///
 /// # Panics
 ///
@@ -158,8 +158,8 @@ pub fn dgx_h200(boxes: u32) -> Topology {
 
 /// 8 GPUs a box without NVLink: two sockets, two PCIe switches each with two GPUs and one uplink, one adapter.
 ///
-/// Source: PCI Express 4.0 x16, 32 GB/s a direction of which about 24 GB/s are payload; 24 GB/s between the
-/// sockets; one adapter of 100 Gb/s on the first socket.
+/// Source: PCI Express 4.0 x16, 32 GB/s a direction, about 24 GB/s of it payload; 24 GB/s between the sockets; one
+/// adapter of 100 Gb/s on the first socket.
 ///
 /// # Panics
 ///
@@ -187,9 +187,9 @@ pub fn pcie(boxes: u32) -> Topology {
     topology
 }
 
-/// What an adapter of 25 Gb/s moves.
+/// The bytes a second of an adapter of 25 Gb/s.
 const ADAPTER_BYTES_S: u64 = 31 * GB / 10;
-/// What a core has to do for a message through the kernel, at each end, which others on that core wait for.
+/// A core's work for a message through the kernel, at each end; other ranks on that core wait for it.
 const SOCKET_NS: u64 = 2500;
 
 /// Hosts with sockets between them; the ranks of a host share its adapter and exchange through memory.
@@ -205,7 +205,7 @@ pub fn tcp(hosts: u32, ranks_per_host: u32) -> Topology {
     tcp_hosts(&host_of, Inside::Memory, None, 1)
 }
 
-/// How the ranks of a host exchange.
+/// How the ranks of a host exchange data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Inside {
     /// Through shared memory, as [`host`].
@@ -214,8 +214,8 @@ pub enum Inside {
     Sockets,
 }
 
-/// As [`tcp`], with the host of each rank, counted from 0 without gaps, what is inside the hosts, adapters of `adapter_bytes_s` bytes a
-/// second where that is known, and `turns` ranks that take turns on each core.
+/// As [`tcp`], with the host of each rank (`host_of`, counted from 0 without gaps), the connections inside a host,
+/// adapters of `adapter_bytes_s` bytes a second where that is known, and `turns` ranks that take turns on each core.
 ///
 /// Source: as [`tcp`]; a message through the kernel is some 5 µs of a core (`docs/measurements/hosts.md`).
 ///
@@ -264,7 +264,7 @@ pub fn tcp_hosts(host_of: &[u32], inside: Inside, adapter_bytes_s: Option<u64>, 
     }
     let mut shared = in_turns(topology, turns, name);
     if inside == Inside::Sockets || all.iter().all(|ranks| ranks.len() == 1) {
-        // No message goes another way.
+        // All messages go through sockets.
         shared.costs.send_ns += u64::from(turns - 1) * SOCKET_NS;
         shared.costs.receive_ns += u64::from(turns - 1) * SOCKET_NS;
     }
@@ -273,8 +273,8 @@ pub fn tcp_hosts(host_of: &[u32], inside: Inside, adapter_bytes_s: Option<u64>, 
 
 /// A torus of single ranks: in every dimension a link to each of the two neighbours, one where they are the same.
 ///
-/// Source: links of 50 GB/s a direction and 500 ns, of the order of N. Jouppi et al., "TPU v4", ISCA 2023
-/// (six links of 50 GB/s). Ranks pass on what is not for them. The last dimension is the fastest to change.
+/// Source: links of 50 GB/s a direction and 500 ns, of the order of N. Jouppi et al., "TPU v4", ISCA 2023 (six links
+/// of 50 GB/s). Ranks forward messages for others. The last dimension is the fastest to change.
 ///
 /// # Panics
 ///

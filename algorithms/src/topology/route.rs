@@ -19,7 +19,7 @@ impl LinkId {
     }
 }
 
-/// Finds routes; keeps its working memory from one search to the next.
+/// Finds routes; reuses its working memory from one search to the next.
 #[derive(Debug)]
 pub struct Routes<'a> {
     topology: &'a Topology,
@@ -30,14 +30,14 @@ pub struct Routes<'a> {
 }
 
 impl<'a> Routes<'a> {
-    /// For the routes of `topology`.
+    /// Routes of `topology`.
     pub fn new(topology: &'a Topology) -> Self {
         let nodes = topology.nodes().len();
         Routes { topology, best: vec![(0, 0, LinkId(0)); nodes], written: vec![0; nodes], search: 0 }
     }
 
-    /// The route to each of `targets`, in their order: links from the first to the last. `None` where there is
-    /// no way; empty from a node to itself.
+    /// The route to each of `targets`, in their order: links from the first to the last. `None` where there is no
+    /// path; empty from a node to itself.
     pub fn from(&mut self, source: NodeId, targets: &[NodeId]) -> Vec<Option<Vec<LinkId>>> {
         self.search += 1;
         let search = self.search;

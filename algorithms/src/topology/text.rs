@@ -1,6 +1,6 @@
 //! A topology as lines of text, out and in.
 //!
-//! Invariant: `parse(topology.to_string())` is the topology; a line that is not understood is named. Blank
+//! Invariant: `parse(topology.to_string())` is the topology; an error names the line that is not understood. Blank
 //! lines and everything after `#` are skipped; a latency is at most 4 seconds. Absent: units other than nanoseconds
 //! and bytes a second.
 
@@ -14,9 +14,9 @@ use super::{Costs, Link, NodeId, NodeKind, Topology};
 /// A line that is no part of a topology.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ParseError {
-    /// Which line, counted from 1.
+    /// The number of the line, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The fault of the line.
     pub fault: String,
 }
 
@@ -75,7 +75,7 @@ pub(super) fn topology_text(topology: &Topology) -> String {
 ///
 /// # Errors
 ///
-/// The first line that is not understood, names what does not exist, or repeats a name.
+/// The first line that is not understood, names a node that does not exist, or repeats a name.
 pub fn parse(text: &str) -> Result<Topology, ParseError> {
     let mut topology = Topology::default();
     let mut names: std::collections::HashMap<String, NodeId> = std::collections::HashMap::new();

@@ -1,18 +1,18 @@
 //! The tables against the steps: what an iteration raises, awaits, fills and empties.
 //!
-//! Invariant: after these checks, both ends of every counter and mailbox list it with the same numbers, and
-//! the numbers are those of the steps. Absent: order.
+//! Invariant: after these checks, both ends of every counter and mailbox list it with the same numbers, and the steps
+//! use exactly these numbers. Absent: order.
 
 use super::program::{Mailbox, NO_MAILBOX, Program};
 use super::refusal::{Memory, Refusal};
 use crate::Rank;
 use crate::plan::Action;
 
-/// Every counter is raised by one lane, by what its owner and its writer expect.
+/// Every counter is raised by one lane, by the amount that its owner and its writer list.
 pub(super) fn check_counters(program: &mut Program) -> Result<(), Refusal> {
-    const NOBODY: u32 = u32::MAX;
-    let mut raised = vec![(0i64, NOBODY, false); program.counters.len()];
-    let mut waits = vec![NOBODY; program.counters.len()];
+    const NO_LANE: u32 = u32::MAX;
+    let mut raised = vec![(0i64, NO_LANE, false); program.counters.len()];
+    let mut waits = vec![NO_LANE; program.counters.len()];
     for (lane, compiled) in program.lanes.iter().enumerate() {
         let lane = lane as u32;
         for op in &compiled.ops {
@@ -24,10 +24,10 @@ pub(super) fn check_counters(program: &mut Program) -> Result<(), Refusal> {
                     why,
                 };
                 let (sum, by, counted) = &mut raised[index];
-                if *by != NOBODY && *by != lane {
+                if *by != NO_LANE && *by != lane {
                     return Err(bad("two lanes raise it"));
                 }
-                if *by != NOBODY && *counted != op.counted {
+                if *by != NO_LANE && *counted != op.counted {
                     return Err(bad("signals and arrivals raise it"));
                 }
                 (*sum, *by, *counted) = (*sum + op.value, lane, op.counted);

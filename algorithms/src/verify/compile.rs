@@ -1,8 +1,8 @@
 //! The structural half of the proof: tables and single steps.
 //!
-//! Invariant: refuses whatever a plan can get wrong without looking at the order of steps: indices, operand
-//! counts, who may touch which region, what an engine can do, who raises and awaits which counter and by how
-//! much, how many slots an iteration fills and empties. Never panics, whatever it is given.
+//! Invariant: refuses every fault of a plan that can be found without the order of steps: indices, operand counts,
+//! which ranks may touch which region, the actions of an engine, which ranks raise and await which counter and by how
+//! much, the number of slots that an iteration fills and empties. Never panics, for any plan.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ use crate::numbers::Numbers;
 use crate::plan::{Action, CounterRole, Engine, Extent, Operand, Plan, Position, Region, Step};
 use crate::{Chunk, Collective, Place, Rank, lengths};
 
-/// Above these the verifier says so instead of running for minutes.
+/// Limits above which the verifier refuses instead of running for minutes.
 const SLOTS_MAX: u32 = 4096;
 const CHUNKS_MAX: u64 = 1 << 20;
 const CELLS_MAX: u64 = 1 << 23;
@@ -235,7 +235,7 @@ fn declare_counters(program: &mut Program, plan: &Plan) -> Result<Vec<u32>, Refu
     Ok(numbers)
 }
 
-/// How many rounds to run and where every cell is.
+/// The number of rounds to run, and the place of every cell.
 fn lay_out(program: &mut Program, plans: &[Plan]) -> Result<(), Refusal> {
     let least = program.mailboxes.iter().map(|m| m.per_iteration).filter(|&slots| slots > 0).min();
     program.rounds = least.map_or(2, |least| (2 * program.slots + 1).div_ceil(least)).max(2);
@@ -493,7 +493,7 @@ impl StepCompiler<'_> {
         }
     }
 
-    /// Appends what the operand names.
+    /// Appends the cells of the operand.
     fn push_cells(&mut self, step: &Step, operand: &Operand) -> Result<(), Why> {
         let plan = self.plan;
         match (self.region(operand)?, operand.position) {

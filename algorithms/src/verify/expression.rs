@@ -1,15 +1,15 @@
-//! What a piece of memory holds, as a fold expression over the ranks' contributions.
+//! The content of a piece of memory, as a fold expression over the ranks' contributions.
 //!
-//! Invariant: equal expressions have equal ids (they are hash-consed), and an expression's hash depends on
-//! nothing but its structure: not on the order in which expressions were made, nor on the machine. Absent:
-//! algebra. `a + b` and `b + a` are different expressions, because floating point says so.
+//! Invariant: equal expressions have equal ids (they are hash-consed), and an expression's hash depends on its
+//! structure alone: not on the order in which expressions were made, nor on the machine. Absent: algebra. `a + b` and
+//! `b + a` are different expressions, as in floating point.
 
 use std::fmt::Write;
 
 /// Index of an expression in its [`Expressions`].
 pub(super) type Id = u32;
 
-/// Memory that nobody filled, or a mixture that is no value of this operation.
+/// Memory that no step filled, or a mixture that is no value of this operation.
 pub(super) const UNDEFINED: Id = 0;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,15 +20,15 @@ pub(super) enum Node {
         rank: u32,
         chunk: u32,
     },
-    /// Multiplied for `avg`.
+    /// A contribution multiplied for `avg`.
     Scaled(Id),
     Fold(Id, Id),
-    /// The last step of `avg` over integers.
+    /// A sum after the division of `avg` over integers.
     Finished(Id),
 }
 
 /// The order in which contributions are folded, whatever the chunk: the shape, with ranks counted round from the
-/// first contribution, and that one. Moving all ranks round moves the first one only.
+/// first contribution, and that contribution's rank. A move of all ranks changes only the latter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Bracket {
     pub(super) shape: u64,
@@ -160,7 +160,7 @@ impl Expressions {
     ///
     /// # Errors
     ///
-    /// What is wrong, for people.
+    /// The fault, as text.
     pub(super) fn check_fold(&self, id: Id, ranks: u32, chunk: u32) -> Result<(), &'static str> {
         let Node::Finished(inner) = self.nodes[id as usize] else {
             return Err("it was not finished last");

@@ -1,9 +1,9 @@
 //! One rank of many that all do the same step at the same time.
 //!
-//! Invariant: what is let through is right for every interleaving; [`symmetry`](super::symmetry) says why. A
-//! mailbox stands for all mailboxes the same way off: this rank fills the one and empties the other, and what it
-//! takes out is what it put in, moved back by the way. Absent: the claim of symmetry, which is checked on the
-//! schedule, and rounds after the first.
+//! Invariant: a run that is not refused is right for every interleaving; [`symmetry`](super::symmetry) has the
+//! argument. A mailbox stands for all mailboxes between ranks of the same distance: this rank fills one of them and
+//! empties another, and the value that it takes out is the value that it put in, moved back by the distance. Absent:
+//! the claim of symmetry, which is checked on the schedule, and rounds after the first.
 
 use std::collections::VecDeque;
 
@@ -19,7 +19,7 @@ use crate::plan::{Action, CounterRole, Engine, Extent, Operand, Plan, Position, 
 use crate::{Channel, Chunk, Collective, Place, Rank, lengths};
 
 /// No lane.
-const NOBODY: u32 = u32::MAX;
+const NO_LANE: u32 = u32::MAX;
 /// More than one lane.
 const SEVERAL: u32 = u32::MAX - 1;
 
@@ -32,33 +32,33 @@ struct Value {
 
 const SPOILT: Value = Value { holds: Moved::UNDEFINED, chunk: 0, length: u32::MAX };
 
-/// Own memory: what it holds and which lanes touch it.
+/// Own memory: its value, and the lanes that touch it.
 #[derive(Clone, Copy)]
 struct Cell {
     value: Value,
     writer: u32,
     reader: u32,
-    /// For outputs: who reads the input that is the same memory in place.
+    /// For outputs: the lane that reads the input that is the same memory in place.
     input_reader: u32,
 }
 
-const FRESH: Cell = Cell { value: SPOILT, writer: NOBODY, reader: NOBODY, input_reader: NOBODY };
+const FRESH: Cell = Cell { value: SPOILT, writer: NO_LANE, reader: NO_LANE, input_reader: NO_LANE };
 
-/// A lane that does something alone.
+/// Records `lane`, and returns whether it is the only lane.
 fn alone(who: &mut u32, lane: u32) -> bool {
-    if *who == NOBODY {
+    if *who == NO_LANE {
         *who = lane;
     }
     *who == lane
 }
 
-/// All mailboxes the same way off.
+/// All mailboxes between ranks of the same distance.
 struct Mailbox {
-    /// The way from the writer to the owner.
+    /// The distance from the writer to the owner.
     way: u32,
     channel: Channel,
     per_iteration: u32,
-    /// Whether the tables have it as owner's and as writer's, with its counters: ready and credit, raised and
+    /// Whether the tables list it as owner's and as writer's, with its counters: ready and credit, raised and
     /// awaited.
     regions: [bool; 2],
     counters: [[bool; 2]; 2],
@@ -77,7 +77,7 @@ struct Mailbox {
     awaited: [i64; 2],
 }
 
-/// What a region of the plan is.
+/// The memory of a region of the plan.
 #[derive(Clone, Copy)]
 enum Seat {
     Input,
@@ -144,7 +144,7 @@ impl<'a> Lockstep<'a> {
         Ok(made)
     }
 
-    /// Finds the mailboxes and what names them.
+    /// Finds the mailboxes, and the regions and counters that name them.
     fn tables(&mut self) -> Result<(), Refusal> {
         let (plan, me) = (self.plan, self.plan.rank);
         let mut numbers: Numbers<(u32, Channel)> = Numbers::default();
@@ -267,7 +267,7 @@ impl<'a> Lockstep<'a> {
         }
     }
 
-    /// Does one step, or says what it waits for.
+    /// Does one step, or returns what it waits for.
     fn step(&mut self, at: At, engine: Engine) -> Result<Option<Awaited>, Refusal> {
         let plan = self.plan;
         let step = &plan.steps[at.step as usize];
@@ -354,7 +354,8 @@ impl<'a> Lockstep<'a> {
         plan.targets(step).iter().try_for_each(|operand| self.store(at, step, operand, value))
     }
 
-    /// Two values in the order of the sources; `between` is the way between the ranks that meet, or 0.
+    /// The fold of two values in the order of the sources; `between` is the distance between the ranks that meet, or
+    /// 0.
     fn fold(&mut self, left: Value, right: Value, between: u32) -> Value {
         if left.chunk != right.chunk {
             return SPOILT;
@@ -366,7 +367,7 @@ impl<'a> Lockstep<'a> {
         Value { holds, ..left }
     }
 
-    /// The value of a source, and the way that it came (0 for own memory).
+    /// The value of a source, and the distance that it travelled (0 for own memory).
     fn load(&mut self, at: At, operand: &Operand, length: u32) -> Result<(Value, u32), Refusal> {
         let bad = |why| Refusal::BadStep { at, why };
         let seat = self.seats.get(usize::from(operand.region)).ok_or(bad("there is no such region"))?;
@@ -380,7 +381,7 @@ impl<'a> Lockstep<'a> {
                 let is_output = matches!(seat, Seat::Output);
                 let cells = if is_output { &mut self.outputs } else { &mut self.scratch };
                 let cell = cells.get_mut(index as usize).ok_or(bad("the buffer has no such place"))?;
-                let same = cell.writer == NOBODY || cell.writer == at.lane;
+                let same = cell.writer == NO_LANE || cell.writer == at.lane;
                 cell.reader = if alone(&mut cell.reader, at.lane) { at.lane } else { SEVERAL };
                 let value = cell.value;
                 if !same {
@@ -403,7 +404,7 @@ impl<'a> Lockstep<'a> {
         if value.length == SPOILT.length {
             return value;
         }
-        // What a chunk of an input is called by the rank it came from.
+        // The name of an input's chunk at the rank from which it came.
         let chunk = self.moves.chunk(value.chunk, false, by);
         Value {
             holds: self.shapes.moved(value.holds, by),
@@ -426,8 +427,8 @@ impl<'a> Lockstep<'a> {
                 }
                 let cells = if is_output { &mut self.outputs } else { &mut self.scratch };
                 let cell = cells.get_mut(index as usize).ok_or(bad("the buffer has no such place"))?;
-                let same = alone(&mut cell.writer, at.lane) && [NOBODY, at.lane].contains(&cell.reader);
-                let same_in_place = [NOBODY, at.lane].contains(&cell.input_reader);
+                let same = alone(&mut cell.writer, at.lane) && [NO_LANE, at.lane].contains(&cell.reader);
+                let same_in_place = [NO_LANE, at.lane].contains(&cell.input_reader);
                 cell.value = value;
                 if !same {
                     return Err(self.race(at, is_output, index));
@@ -458,7 +459,7 @@ impl<'a> Lockstep<'a> {
         let Some(output) = output_of_input(collective, partition, rank, chunk) else { return };
         let Some(cell) = self.outputs.get_mut(output.index()) else { return };
         cell.input_reader = if alone(&mut cell.input_reader, at.lane) { at.lane } else { SEVERAL };
-        let untouched = cell.writer == NOBODY || (cell.writer == at.lane && cell.value == value);
+        let untouched = cell.writer == NO_LANE || (cell.writer == at.lane && cell.value == value);
         if !untouched {
             self.fault_in_place(at, output.0);
         }
@@ -472,7 +473,7 @@ impl<'a> Lockstep<'a> {
 
     fn race(&self, at: At, is_output: bool, index: u32) -> Refusal {
         let memory = if is_output { Memory::Output(at.rank, index) } else { Memory::Scratch(at.rank, index) };
-        // The other is any step of another lane; the caller stands for it.
+        // The other access may be any step of another lane; the refusal names the caller instead.
         Refusal::Race { first: Actor::Caller(at.rank), second: Actor::Step(at), memory, in_place: false }
     }
 
@@ -526,8 +527,8 @@ impl Mailbox {
             per_iteration,
             regions: [false; 2],
             counters: [[false; 2]; 2],
-            writer: NOBODY,
-            reader: NOBODY,
+            writer: NO_LANE,
+            reader: NO_LANE,
             put: vec![false; per_iteration as usize],
             read: vec![false; per_iteration as usize],
             put_all: 0,

@@ -1,12 +1,12 @@
-//! What every cell holds and who touched it last.
+//! The value of every cell, and the steps that touched it last.
 //!
-//! Invariant: an access is let through only when it happens after every access it conflicts with, so what a
-//! cell holds at an access is the same in every run. Absent: bytes.
+//! Invariant: an access is accepted only when it happens after every access it conflicts with, so the value of a cell
+//! at an access is the same in every run. Absent: bytes.
 
 use super::expression::{Id, UNDEFINED};
 use super::order::{Cause, Clocks, Epoch};
 
-/// What a place holds out of place and in place; both the same for most of a plan.
+/// The value of a place out of place and in place; both are the same for most of a plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Both {
     pub(super) apart: Id,
@@ -20,7 +20,7 @@ impl Both {
         Both { apart: expression, in_place: expression }
     }
 
-    /// The image of both, found once when they are the same.
+    /// The image of both values, computed once when they are the same.
     pub(super) fn map(self, mut image: impl FnMut(Id) -> Id) -> Self {
         let apart = image(self.apart);
         let in_place = if self.in_place == self.apart { apart } else { image(self.in_place) };
@@ -36,7 +36,7 @@ impl Both {
     }
 }
 
-/// A value: expressions, of which iteration, and of which length.
+/// A value: its expressions, its iteration, and its length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Value {
     pub(super) holds: Both,
@@ -54,7 +54,7 @@ pub(super) struct Cell<S> {
     pub(super) number: u32,
     /// Written and not read since.
     pub(super) unread: bool,
-    /// The use of the mailbox whose packet is here, and what its writer knew.
+    /// The use of the mailbox whose packet is here, and the writer's clock.
     pub(super) packet: Option<(u32, S)>,
 }
 
@@ -90,7 +90,8 @@ impl<S> Cell<S> {
         Ok(self.value)
     }
 
-    /// Whether somebody read what the use of that number left here, as far as `lane` knows, or it is gone.
+    /// Whether a lane has read the value that the use `number` left here, as far as `lane` knows, or the value is
+    /// gone.
     pub(super) fn is_emptied(&self, clocks: &impl Clocks, lane: u32, number: u32) -> bool {
         let known = || [self.read].iter().chain(&self.more_reads).all(|&read| clocks.knows(lane, read));
         self.write != Epoch::NEVER

@@ -2,19 +2,19 @@
 //!
 //! What is proved, out of place and in the in-place form that NCCL defines:
 //! - the plans are well formed and fit together, and agree about every counter and mailbox;
-//! - every output chunk is the fold of exactly the right contributions, once each, scaled once each and
-//!   finished once when the collective reduces, and all ranks of an all-reduce fold in the same order;
-//! - no two accesses to the same memory, one of which writes, are unordered: by other lanes, other ranks,
-//!   the next iteration, the operation before, or the caller once its call has returned;
-//! - no deadlock with the given slots; nothing stays unread in a mailbox.
+//! - every output chunk is the fold of exactly the right contributions, once each, scaled once each and finished once
+//!   when the collective reduces, and all ranks of an all-reduce fold in the same order;
+//! - no two accesses to the same memory, one of them a write, are unordered: by other lanes, other ranks, the next
+//!   iteration, the operation before, or the caller once its call has returned;
+//! - no deadlock with the given slots; every slot that is filled is read.
 //!
-//! How: by one symbolic run ([`mod@run`] says why one suffices) over so many rounds that every mailbox goes twice
-//! round its slots. What holds then holds for any number of rounds, because a plan's later rounds repeat the
-//! same steps with the same distances.
+//! Method: one symbolic run ([`mod@run`] has the reason why one suffices) over as many rounds as it takes for every
+//! mailbox to use each of its slots twice. The result holds for any number of rounds, because a plan's later rounds
+//! repeat the same steps with the same distances.
 //!
-//! Invariant: never panics and always ends, whatever the plans are. Deliberately absent: sizes and speed; that
-//! the executors do what the steps say; that an entry of a table is disjoint from the others and has the same
-//! length on both ranks that name it (it is filled when the plan runs).
+//! Invariant: never panics and always ends, for any plans. Deliberately absent: sizes and speed; that the executors
+//! do what the steps say; that an entry of a table is disjoint from the others and has the same length on both ranks
+//! that name it (it is filled when the plan runs).
 
 mod balance;
 mod compile;
@@ -39,12 +39,12 @@ pub use symmetry::verify_regular;
 
 use crate::{Collective, Plan};
 
-/// That a set of plans is right.
+/// The proof that a set of plans is right.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Proof {
-    /// Hash of the bracketing: of the one that all output chunks have, or of the partition and every chunk's.
-    /// Plans of one collective with equal hashes give the same bits; what only moves values has one hash. It is
-    /// the same on all machines.
+    /// Hash of the bracketing: of the one that all output chunks have, or of the partition and every chunk's. Plans
+    /// of one collective with equal hashes give the same bits; all plans that fold nothing have one hash. It is the
+    /// same on all machines.
     pub fold_hash: u64,
     /// Steps of all plans together.
     pub steps: usize,
@@ -54,7 +54,7 @@ pub struct Proof {
 ///
 /// # Errors
 ///
-/// [`Refusal`] with the first thing that is wrong, and where.
+/// [`Refusal`] with the first fault and its place.
 pub fn verify(plans: &[Plan]) -> Result<Proof, Refusal> {
     let program = compile::compile(plans)?;
     let proof = match run::<Neighbours>(&program) {
@@ -74,13 +74,13 @@ fn fold_hash(program: &Program, expressions: &Expressions, outputs: &[Id]) -> u6
     // All ranks of an all-reduce have the same outputs.
     let ranks = if program.collective == Collective::AllReduce { 1 } else { program.ranks };
     let outputs = &outputs[..(ranks * program.output_chunks) as usize];
-    // What nobody has an output of is undefined on that rank.
+    // An output that does not exist on a rank is undefined there.
     let brackets = outputs.iter().filter(|&&output| output != UNDEFINED).map(|&o| expressions.bracket(o));
     let parts = if program.tables { u64::MAX } else { program.partition.parts.into() };
     hash_of_brackets(program.collective, program.ranks, parts, brackets)
 }
 
-/// Of the brackets of all outputs, rank after rank and chunk after chunk.
+/// The hash of the brackets of all outputs, rank after rank and chunk after chunk.
 fn hash_of_brackets(
     collective: Collective,
     ranks: u32,

@@ -1,19 +1,19 @@
-//! What happens before what.
+//! The order of events: which one happens before which.
 //!
-//! Invariant: what [`Clocks::knows`] affirms is so. [`Vectors`] (vector clocks over lanes) affirm everything that
-//! is so: event `e` of lane `l` happened before the present of lane `m` exactly when `m`'s clock has at least
-//! `e`'s count at `l`. [`Neighbours`] keep only what a lane heard from the lane that did it, which takes memory
-//! for each pair that talks and not for each pair. Less knowledge can only make the run refuse more, so a run
-//! that completes with [`Neighbours`] is a proof, and a refusal is looked at again with [`Vectors`].
+//! Invariant: an order that [`Clocks::knows`] affirms exists. [`Vectors`] (vector clocks over lanes) affirm every
+//! order that exists: event `e` of lane `l` happened before the present of lane `m` exactly when `m`'s clock has at
+//! least `e`'s count at `l`. [`Neighbours`] keep only what a lane heard from the lane that did it, which takes memory
+//! for each pair of lanes that exchange and not for each pair. Less knowledge can only make the run refuse more, so a
+//! run that completes with [`Neighbours`] is a proof, and a refusal is checked again with [`Vectors`].
 //!
-//! Besides the lanes there is one component for every counted arrival, because nothing a lane does later is
-//! ordered after an arrival merely because it comes later in the lane.
+//! Besides the lanes there is one component for every counted arrival, because a later event of a lane is not ordered
+//! after an arrival merely because it comes later in the lane.
 
 use std::ops::Range;
 
 use super::refusal::Refusal;
 
-/// An event: who, when, and at which step.
+/// An event: its lane, its time, and its step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Epoch {
     pub(super) lane: u32,
@@ -23,7 +23,7 @@ pub(super) struct Epoch {
 }
 
 impl Epoch {
-    /// Before everything; everybody knows it.
+    /// Before all events; every lane knows it.
     pub(super) const NEVER: Epoch = Epoch { lane: 0, clock: 0, cause: Cause { by: 0, op: Cause::CALLER } };
 }
 
@@ -39,7 +39,7 @@ impl Cause {
     pub(super) const CALLER: u32 = u32::MAX;
 }
 
-/// Words that all snapshots together may have; beyond it the verifier gives up.
+/// The words that all snapshots together may have; beyond that the verifier gives up.
 const POOL_MAX: usize = 1 << 28;
 
 /// The clocks of all lanes and the snapshots that signals carry.
@@ -55,26 +55,26 @@ pub(super) trait Clocks: Sized {
     /// Whether `epoch` happened before the present of `lane`.
     fn knows(&self, lane: u32, epoch: Epoch) -> bool;
 
-    /// What comes later in the lane is not part of what was released before.
+    /// Moves the lane on: its later events are not part of the snapshots before.
     fn tick(&mut self, lane: u32);
 
-    /// The present of `lane`, to be joined by others.
+    /// A snapshot of the present of `lane`, to be joined by others.
     fn release(&mut self, lane: u32) -> Result<Self::Snapshot, Refusal>;
 
-    /// `lane` learns what the snapshot knows.
+    /// `lane` learns everything that the snapshot knows.
     fn join(&mut self, lane: u32, snapshot: Self::Snapshot);
 
     /// `lane` learns that the arrival with this component happened.
     fn learn(&mut self, lane: u32, component: u32);
 
-    /// Nobody joins the snapshot any more.
+    /// No lane joins the snapshot any more.
     fn forget(&mut self, snapshot: Self::Snapshot);
 
-    /// All of `lanes` learn what any of them did; then the first moves on, which the others know too.
+    /// All of `lanes` learn the events of each of them; then the first moves on, which the others know too.
     fn meet(&mut self, lanes: Range<u32>);
 }
 
-/// What every lane heard directly.
+/// The events that every lane heard directly.
 pub(super) struct Neighbours {
     now: Vec<u32>,
     /// For each lane: others and their latest known clock, in the order of lanes.

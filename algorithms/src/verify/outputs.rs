@@ -1,7 +1,7 @@
-//! What the callers find in their outputs, against what the collective says.
+//! The content of the callers' outputs, compared with the collective's definition.
 //!
-//! Invariant: out of place and in place are judged apart, each with a ledger of its own, because a plan may fold
-//! in another order in one of them. A fault of the in-place form alone does not end the run.
+//! Invariant: out of place and in place are checked apart, each with a ledger of its own, because a plan may fold in
+//! another order in one of them. A fault of the in-place form alone does not end the run.
 
 use super::expression::{Expressions, Id, UNDEFINED};
 use super::order::Clocks;
@@ -10,7 +10,7 @@ use super::refusal::Refusal;
 use super::run::Run;
 use crate::{Collective, Rank};
 
-/// What an output chunk must hold: the input chunk of one rank, or of all ranks folded.
+/// The definition of an output chunk: the input chunk of one rank, or of all ranks folded.
 pub(super) fn expected(collective: Collective, parts: u32, rank: u32, chunk: u32) -> (Option<u32>, u32) {
     let (block, piece) = (chunk / parts, chunk % parts);
     let own = rank * parts + piece;
@@ -24,11 +24,11 @@ pub(super) fn expected(collective: Collective, parts: u32, rank: u32, chunk: u32
     }
 }
 
-/// What outputs held the first time.
+/// The outputs of the first operation.
 pub(super) struct Ledger {
     /// For each rank and output chunk.
     outputs: Vec<Option<Id>>,
-    /// For each output chunk: an expression already found right for an input chunk.
+    /// For each output chunk: an expression that was already found right for an input chunk.
     proved: Vec<(Id, u32)>,
 }
 
@@ -40,7 +40,7 @@ impl Ledger {
         }
     }
 
-    /// For each rank and output chunk, what it held.
+    /// The content of each rank's output chunks.
     pub(super) fn into_outputs(self) -> Vec<Id> {
         self.outputs.into_iter().map(|output| output.unwrap_or(UNDEFINED)).collect()
     }
@@ -75,7 +75,7 @@ impl Ledger {
 }
 
 impl<C: Clocks> Run<'_, C> {
-    /// Every chunk of the rank's output holds what the collective says.
+    /// Checks that every chunk of the rank's output is what the collective defines.
     pub(super) fn check_outputs(&mut self, rank: u32) -> Result<(), Refusal> {
         let program = self.program;
         if !program.collective.has_output(Rank(rank)) {

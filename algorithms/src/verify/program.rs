@@ -1,7 +1,7 @@
-//! The plans as the symbolic run needs them: names resolved to numbers, once.
+//! The plans in the form of the symbolic run: names resolved to numbers, once.
 //!
-//! Invariant: whatever a compiled program names exists; everything that plans can get wrong in their tables and
-//! in a single step was refused while compiling. Absent: time. Nothing here depends on an order of steps.
+//! Invariant: everything that a compiled program names exists; the faults of tables and of single steps were refused
+//! while compiling. Absent: time. Nothing here depends on an order of steps.
 //!
 //! Memory is cut into *cells*, the extents that operands name: chunks (of one iteration), slots, scratch
 //! places. Two operands overlap exactly when they name the same cell, because extents of a partition are
@@ -50,7 +50,7 @@ pub(super) struct Op {
     pub(super) sources: Range<u32>,
     pub(super) counter: u32,
     pub(super) value: i64,
-    /// Names the length: the piece of the partition or the table's entry.
+    /// The length, by number: the piece of the partition or the table's entry.
     pub(super) length: u32,
     /// Index of the step in its plan.
     pub(super) step: u32,
@@ -83,7 +83,7 @@ pub(super) struct Mailbox {
     pub(super) writer: u32,
     pub(super) channel: Channel,
     pub(super) per_iteration: u32,
-    /// Has a credit counter, so that other plans may have used it before.
+    /// Whether it has a credit counter, so that other plans may have used it before.
     pub(super) credited: bool,
     /// First cell; slots follow each other.
     pub(super) base: u32,
@@ -98,9 +98,9 @@ pub(super) struct Program {
     pub(super) partition: Partition,
     pub(super) slots: u32,
     pub(super) sliced: bool,
-    /// Callers' buffers are addressed by table entries.
+    /// Whether callers' buffers are addressed by table entries.
     pub(super) tables: bool,
-    /// Iterations (or, for plans that are no loop, operations) that are run.
+    /// Number of iterations (or, for plans that are no loop, operations) that are run.
     pub(super) rounds: u32,
     pub(super) lanes: Vec<LaneProgram>,
     pub(super) counters: Vec<Counter>,
@@ -145,14 +145,14 @@ impl Program {
         output_of_input(self.collective, self.partition, Rank(rank), Chunk(chunk)).map(|chunk| chunk.0)
     }
 
-    /// Names the length of a chunk of a rank's input.
+    /// The number that names the length of a chunk of a rank's input.
     pub(super) fn length_of_input(&self, rank: u32, chunk: u32) -> u32 {
         let Program { collective, partition, .. } = *self;
         let piece = lengths::of(collective, partition, Rank(rank), Place::Input(Chunk(chunk)));
         piece.map_or(0, |piece| lengths::class(collective, partition, piece))
     }
 
-    /// Whether there is an in-place form that differs.
+    /// Whether there is an in-place form that differs from the other.
     pub(super) fn has_in_place_form(&self) -> bool {
         !matches!(self.collective, Collective::SendReceive | Collective::AllToAll)
     }
@@ -172,7 +172,7 @@ impl Program {
         At { rank: Rank(program.rank), lane: program.lane, step: op.step }
     }
 
-    /// What a cell is called.
+    /// The name of a cell.
     pub(super) fn memory(&self, cell: u32) -> Memory {
         if cell < self.user_cells() {
             let in_iteration = cell % self.user_stride();
@@ -207,7 +207,7 @@ impl Program {
     }
 }
 
-/// The engine's limits on what it is given.
+/// Whether the engine can execute the action.
 pub(super) fn may(engine: Engine, action: Action) -> bool {
     match engine {
         Engine::Processor => true,
@@ -216,7 +216,7 @@ pub(super) fn may(engine: Engine, action: Action) -> bool {
     }
 }
 
-/// The range that `plan`'s step names of its operands, if it exists.
+/// Whether the operands that `plan`'s step names exist.
 pub(super) fn operands_exist(plan: &Plan, step: &crate::plan::Step) -> bool {
     let end = u64::from(step.operands) + u64::from(step.targets) + u64::from(step.sources);
     end <= plan.operands.len() as u64

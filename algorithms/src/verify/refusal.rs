@@ -1,4 +1,4 @@
-//! Why a set of plans is refused, with the place where it was found.
+//! Why a set of plans is refused, and at which place of the plans.
 
 use std::error::Error;
 use std::fmt;
@@ -9,7 +9,7 @@ use crate::{Channel, Rank};
 /// A step of a plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct At {
-    /// Whose plan.
+    /// The rank of the plan.
     pub rank: Rank,
     /// Index into [`Plan::lanes`](crate::Plan::lanes).
     pub lane: u32,
@@ -17,7 +17,7 @@ pub struct At {
     pub step: u32,
 }
 
-/// Who touched memory.
+/// The step or caller that touched memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Actor {
     /// A step of a plan.
@@ -39,13 +39,13 @@ pub enum Memory {
     Scratch(Rank, u32),
     /// A slot of a mailbox.
     Slot {
-        /// In whose memory.
+        /// The rank whose memory holds the slots.
         owner: Rank,
-        /// Who fills it.
+        /// The rank that fills them.
         writer: Rank,
-        /// On which channel.
+        /// The channel.
         channel: Channel,
-        /// Which slot.
+        /// The number of the slot.
         slot: u32,
     },
 }
@@ -53,7 +53,7 @@ pub enum Memory {
 /// A lane that cannot go on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Waiting {
-    /// Where it stands.
+    /// Its present step.
     pub at: At,
     /// What it waits for.
     pub awaits: Awaited,
@@ -64,11 +64,11 @@ pub struct Waiting {
 pub enum Awaited {
     /// A counter, counted from the first operation's start.
     Counter {
-        /// Which.
+        /// The counter.
         id: CounterId,
         /// The value it must reach.
         needed: i64,
-        /// The value it has in the end.
+        /// The value it has when the run ends.
         reached: i64,
     },
     /// A slot that carries its own flag.
@@ -82,76 +82,76 @@ pub enum Refusal {
     Mismatch {
         /// The first rank whose plan does not fit.
         rank: Rank,
-        /// What it disagrees about.
+        /// The fact on which the plans disagree.
         what: &'static str,
     },
     /// A regular schedule is not as symmetric as it claims.
     Asymmetric {
-        /// Whose part shows it.
+        /// The rank whose part shows it.
         rank: Rank,
-        /// What is wrong.
+        /// The fault.
         why: &'static str,
     },
-    /// More than the verifier is willing to run.
+    /// The plans are larger than the verifier runs.
     TooLarge {
-        /// What there is too much of.
+        /// The quantity that is too large.
         what: &'static str,
     },
     /// A table of a plan is broken.
     Malformed {
-        /// Whose plan.
+        /// The rank of the plan.
         rank: Rank,
         /// Index into the table.
         index: u32,
-        /// What is wrong.
+        /// The fault.
         why: &'static str,
     },
     /// A step that cannot be executed or is not allowed.
     BadStep {
-        /// Which.
+        /// The step.
         at: At,
-        /// What is wrong.
+        /// The fault.
         why: &'static str,
     },
-    /// A counter is not what the tables say.
+    /// The steps use a counter in another way than the tables say.
     BadCounter {
-        /// Whose plan says so.
+        /// The rank of the plan.
         rank: Rank,
-        /// Which counter.
+        /// The counter.
         id: CounterId,
-        /// What is wrong.
+        /// The fault.
         why: &'static str,
     },
-    /// A mailbox is not what the tables say.
+    /// The steps use a mailbox in another way than the tables say.
     BadMailbox {
-        /// Whose plan says so.
+        /// The rank of the plan.
         rank: Rank,
         /// Its first slot.
         mailbox: Memory,
-        /// What is wrong.
+        /// The fault.
         why: &'static str,
     },
-    /// Lanes wait for what never comes.
+    /// Lanes wait for an event that never comes.
     Stuck {
-        /// All that wait, in the order of ranks and lanes.
+        /// All lanes that wait, in the order of ranks and lanes.
         waiting: Vec<Waiting>,
     },
-    /// Two accesses that nothing orders, at least one of which writes.
+    /// Two unordered accesses, at least one of them a write.
     Race {
-        /// Found first.
+        /// The one that was found first.
         first: Actor,
-        /// Found second.
+        /// The one that was found second.
         second: Actor,
-        /// What they touch.
+        /// The memory that both touch.
         memory: Memory,
-        /// Whether only the in-place form is at fault.
+        /// Whether the race exists in the in-place form alone.
         in_place: bool,
     },
-    /// A slot is filled again before anybody read it.
+    /// A slot is filled again before any step has read it.
     Overwritten {
-        /// By which step.
+        /// The step that fills it again.
         at: At,
-        /// Which slot.
+        /// The slot.
         memory: Memory,
     },
     /// A wait on counted writes that a later write can satisfy in place of the awaited one.
@@ -161,26 +161,26 @@ pub enum Refusal {
         /// The counter.
         id: CounterId,
     },
-    /// An output does not hold what the collective says.
+    /// An output does not hold what the collective defines.
     WrongOutput {
-        /// Whose output and which chunk.
+        /// The output chunk.
         output: Memory,
-        /// What it holds, in brackets; `'` is scaled, `[ ]` finished, `?` undefined.
+        /// Its content in brackets; `'` is scaled, `[ ]` finished, `?` undefined.
         holds: String,
-        /// What is wrong with it.
+        /// The fault.
         why: &'static str,
-        /// Whether only the in-place form is at fault.
+        /// Whether the fault exists in the in-place form alone.
         in_place: bool,
     },
     /// A mailbox's slot was filled and never read.
     Unread {
-        /// Which slot.
+        /// The slot.
         memory: Memory,
     },
 }
 
 impl Refusal {
-    /// Whether more knowledge of what happens before what could have changed it.
+    /// Whether more knowledge of the order of events could have changed it.
     pub(super) fn is_of_order(&self) -> bool {
         use Refusal::{AmbiguousCount, BadStep, Race};
         matches!(self, Race { .. } | AmbiguousCount { .. } | BadStep { .. })

@@ -1,20 +1,20 @@
 //! The symbolic run: every step once per round, in some order that the waits allow.
 //!
-//! One run decides, because no step chooses and counters only grow: a lane that may go on now may go on in
-//! every later state, so two lanes that can both go on can do so in either order with the same result, and
-//! any two maximal runs contain the same steps. If one run gets stuck, all do; if one completes, all do.
-//! (A packet's flag is not a counter: the next packet replaces it. But a packet that is replaced before it was
-//! read is a race, and races are refused.) Which run was taken does not matter for races either: happens-before
-//! is made of lane order and of what waits prove, not of the order of this run.
+//! One run decides, because no step chooses and counters only grow: a lane that may go on now may go on in every
+//! later state. So two lanes that can both go on can do so in either order with the same result, and any two maximal
+//! runs contain the same steps. If one run gets stuck, all do; if one completes, all do. (A packet's flag is not a
+//! counter: the next packet replaces it. But a packet that is replaced before it was read is a race, and races are
+//! refused.) The choice of the run does not matter for races either: happens-before follows from lane order and from
+//! what waits prove, not from the order of this run.
 //!
-//! What is modelled around the plans: each caller writes both its buffers before its operation starts and
-//! again when it has returned; an operation starts on a rank when the one before has returned there; an
-//! earlier operation may not have emptied the slots of any mailbox that has a credit counter. A mailbox
-//! without one belongs to this plan alone and has only seen earlier operations of it, which are run.
+//! The model of the plans' surroundings: each caller writes both its buffers before its operation starts and again
+//! when it has returned; an operation starts on a rank when the one before has returned there; an earlier operation
+//! may not have emptied the slots of any mailbox that has a credit counter. A mailbox without one belongs to this
+//! plan alone and has only seen earlier operations of it, which are run.
 
 //!
 //! Which step comes next does not depend on whether a caller works in place, so one run decides for both forms:
-//! what in place is the same memory has a cell of its own that both its names touch ([`InPlace`]).
+//! memory that is shared in place has a cell of its own, which both of its names touch ([`InPlace`]).
 
 use std::collections::VecDeque;
 
@@ -33,37 +33,37 @@ pub(super) struct Lane {
     /// Between two operations, or at the end.
     parked: bool,
     pub(super) awaits: Option<Awaited>,
-    /// Who waits for the same, or [`NOBODY`].
+    /// The next lane that waits for the same, or [`NO_LANE`].
     next_waiting: u32,
 }
 
 /// No lane.
-const NOBODY: u32 = u32::MAX;
+const NO_LANE: u32 = u32::MAX;
 
-/// `lane` joins those that wait.
+/// Adds `lane` to the lanes that wait.
 pub(super) fn enqueue(waiting: &mut u32, lanes: &mut [Lane], lane: u32) {
     lanes[lane as usize].next_waiting = std::mem::replace(waiting, lane);
 }
 
-/// Those that wait can go on.
+/// Makes the lanes that wait runnable.
 pub(super) fn wake(waiting: &mut u32, lanes: &mut [Lane], runnable: &mut Vec<u32>) {
-    while *waiting != NOBODY {
+    while *waiting != NO_LANE {
         runnable.push(*waiting);
-        *waiting = std::mem::replace(&mut lanes[*waiting as usize].next_waiting, NOBODY);
+        *waiting = std::mem::replace(&mut lanes[*waiting as usize].next_waiting, NO_LANE);
     }
 }
 
-/// A counter with the signals that somebody may still have to learn of.
+/// A counter with the signals that a lane may still have to learn of.
 pub(super) struct Counter<S> {
     pub(super) total: i64,
     signals: VecDeque<(i64, S)>,
-    /// The value up to which the only waiting lane knows everything.
+    /// The value up to which the only waiting lane knows all signals.
     forgotten: i64,
-    /// For counted writes: increment, component, what the writer knew.
+    /// For counted writes: increment, component, the writer's clock.
     pub(super) arrivals: Vec<(i64, u32, S)>,
     /// Waits that rely on no further write being under way.
     pub(super) relied: Vec<Epoch>,
-    /// The first lane that waits, or [`NOBODY`]; each names the next.
+    /// The first lane that waits, or [`NO_LANE`]; each names the next.
     pub(super) waiting: u32,
 }
 
@@ -71,7 +71,7 @@ pub(super) struct Counter<S> {
 pub(super) struct Mailbox {
     /// Credits that a lane has seen of an earlier operation: (lane, threshold at most 0).
     pub(super) credits: Vec<(u32, i64)>,
-    /// The first lane that waits, or [`NOBODY`]; each names the next.
+    /// The first lane that waits, or [`NO_LANE`]; each names the next.
     pub(super) waiting: u32,
 }
 
@@ -90,7 +90,7 @@ pub(super) struct Run<'a, C: Clocks> {
     /// Lanes of each rank that have not finished the present operation.
     busy: Vec<u32>,
     pub(super) runnable: Vec<u32>,
-    /// What the outputs held, out of place and in place.
+    /// The content of the outputs, out of place and in place.
     pub(super) ledgers: [Ledger; 2],
 }
 
@@ -107,14 +107,14 @@ impl<'a, C: Clocks> Run<'a, C> {
         for rank in 0..program.ranks as usize {
             rank_lanes[rank + 1] += rank_lanes[rank];
         }
-        let fresh_lane = || Lane { op: 0, round: 0, parked: false, awaits: None, next_waiting: NOBODY };
+        let fresh_lane = || Lane { op: 0, round: 0, parked: false, awaits: None, next_waiting: NO_LANE };
         let fresh_counter = || Counter {
             total: 0,
             signals: VecDeque::new(),
             forgotten: 0,
             arrivals: Vec::new(),
             relied: Vec::new(),
-            waiting: NOBODY,
+            waiting: NO_LANE,
         };
         let in_place = InPlace::new(program);
         let cell_count = program.cell_count + in_place.cell_count(program);
@@ -127,7 +127,7 @@ impl<'a, C: Clocks> Run<'a, C> {
             next_arrival: lanes as u32,
             lanes: (0..lanes).map(|_| fresh_lane()).collect(),
             counters: program.counters.iter().map(|_| fresh_counter()).collect(),
-            mailboxes: vec![Mailbox { credits: Vec::new(), waiting: NOBODY }; program.mailboxes.len()],
+            mailboxes: vec![Mailbox { credits: Vec::new(), waiting: NO_LANE }; program.mailboxes.len()],
             rank_lanes,
             busy,
             runnable: (0..lanes as u32).rev().collect(),
@@ -139,7 +139,7 @@ impl<'a, C: Clocks> Run<'a, C> {
         Ok(run)
     }
 
-    /// Runs to the end and returns, for each rank and output chunk, the fold it holds.
+    /// Runs to the end and returns the fold in each output chunk of each rank.
     pub(super) fn finish(mut self) -> Result<Vec<Id>, Refusal> {
         while let Some(lane) = self.runnable.pop() {
             self.advance(lane)?;
@@ -206,7 +206,7 @@ impl<'a, C: Clocks> Run<'a, C> {
         }
     }
 
-    /// Does one step; false when it has to wait.
+    /// Does one step; returns false when it has to wait.
     fn step(&mut self, lane: u32, op: &Op) -> Result<bool, Refusal> {
         match op.action {
             Action::Wait => self.wait(lane, op),
@@ -220,7 +220,7 @@ impl<'a, C: Clocks> Run<'a, C> {
         let compiled = &self.program.counters[op.counter as usize];
         let counter = &mut self.counters[op.counter as usize];
         if let Some(mailbox) = self.program.mailboxes.get(compiled.mailbox as usize) {
-            // Later operations, of other plans too, trust a credit.
+            // Later operations, also of other plans, rely on a credit.
             let slots = i64::from(self.program.slots);
             let emptied = (counter.total..counter.total + op.value).take(slots as usize + 1).all(|number| {
                 let cell = &self.cells[mailbox.base as usize + (number % slots) as usize];
@@ -273,7 +273,7 @@ impl<'a, C: Clocks> Run<'a, C> {
         Ok(true)
     }
 
-    /// A write has arrived for certain when all others together would not be enough.
+    /// A write has certainly arrived when all others together would not reach the threshold.
     fn learn_arrivals(&mut self, lane: u32, index: u32, needed: i64) {
         let counter = &mut self.counters[index as usize];
         let only_waiter = self.program.counters[index as usize].waiting_lanes == 1;
@@ -299,7 +299,7 @@ impl<'a, C: Clocks> Run<'a, C> {
         }
     }
 
-    /// One of a rank's lanes is through with the operation; the last one ends it.
+    /// Ends the operation on one of a rank's lanes; the last lane ends it on the rank.
     fn lane_returned(&mut self, rank: u32) -> Result<(), Refusal> {
         self.busy[rank as usize] -= 1;
         if self.busy[rank as usize] > 0 {
@@ -319,8 +319,8 @@ impl<'a, C: Clocks> Run<'a, C> {
         Ok(())
     }
 
-    /// What lies between two operations on a rank: all its lanes have returned, the caller does what it
-    /// likes with its buffers, and all lanes start again.
+    /// The time between two operations on a rank: all its lanes have returned, the caller does what it likes with its
+    /// buffers, and all lanes start again.
     fn start_operation(&mut self, rank: u32, round: u32) -> Result<(), Refusal> {
         let lanes = self.rank_lanes[rank as usize]..self.rank_lanes[rank as usize + 1];
         self.clocks.meet(lanes.clone());

@@ -1,21 +1,21 @@
 //! Fold expressions up to moving all ranks along the dimensions of a symmetric schedule.
 //!
-//! Invariant: a value is a shape and where it starts; equal pairs are equal expressions, and moving a value moves
-//! its start only. (Where a shape looks the same after a move along a dimension of length 2, its start is the
-//! lowest.) Brackets are those that the full verifier gives the same expressions. Absent: chunks; a fold has
-//! the contributions of one chunk only.
+//! Invariant: a value is a shape and its start; equal pairs are equal expressions, and a move of a value changes its
+//! start only. (Where a shape looks the same after a move along a dimension of length 2, its start is the lowest.)
+//! Brackets are those that the full verifier gives the same expressions. Absent: chunks; a fold has the contributions
+//! of one chunk only.
 
 use super::expression::Bracket;
 use crate::numbers::Numbers;
 
-/// Ranks as points along dimensions, the first one fastest; they move round.
+/// Ranks as points along dimensions, the first one fastest; moves wrap around.
 pub(super) struct Group {
     dimensions: Vec<u32>,
     pub(super) ranks: u32,
 }
 
 impl Group {
-    /// None unless every dimension has a rank and together they have `ranks`.
+    /// `None` unless every dimension has a rank and together they have `ranks`.
     pub(super) fn new(dimensions: Vec<u32>, ranks: u32) -> Option<Self> {
         let product = dimensions.iter().try_fold(1u32, |product, &length| product.checked_mul(length))?;
         (product == ranks && ranks > 0).then_some(Group { dimensions, ranks })
@@ -58,7 +58,7 @@ enum Node {
     Undefined,
     Input,
     Scaled(u32),
-    /// The right operand starts `by` further on than the left one.
+    /// The right operand starts at a distance of `by` from the left one.
     Fold {
         left: u32,
         right: u32,
@@ -87,7 +87,7 @@ impl Moved {
 pub(super) struct Shapes {
     pub(super) group: Group,
     nodes: Vec<Node>,
-    /// For each shape: the dimensions (of length 2) along which moving changes nothing, as their strides' sum.
+    /// For each shape: the dimensions (of length 2) along which a move changes nothing, as the sum of their strides.
     free: Vec<u32>,
     /// For each shape its bracket when it starts at rank 0; the same wherever there is one dimension.
     brackets: Vec<Bracket>,
@@ -140,7 +140,7 @@ impl Shapes {
         Moved { shape: 1, first: rank }
     }
 
-    /// Whether it is a contribution as it came, and of whom.
+    /// The rank of a contribution that is neither scaled nor folded; `None` for any other value.
     pub(super) fn as_input(&self, of: Moved) -> Option<u32> {
         (self.nodes[of.shape as usize] == Node::Input).then_some(of.first)
     }
@@ -170,8 +170,8 @@ impl Shapes {
         Moved { shape, first: left.first }
     }
 
-    /// The fold of two values whose order moves with them: the ranks that meet differ by `between` and so do the
-    /// starts in the highest dimension in which they do. Undefined where that is not so.
+    /// The fold of two values whose order moves with them: the ranks that meet differ by `between`, and so do the
+    /// starts in the highest dimension in which they differ. Undefined otherwise.
     pub(super) fn fold_lower_first(&mut self, left: Moved, right: Moved, between: u32) -> Moved {
         let apart = left.first ^ right.first;
         let same_side = apart.checked_ilog2() == between.checked_ilog2();
@@ -186,7 +186,7 @@ impl Shapes {
         Moved { shape, first: left.first & !free }
     }
 
-    /// The same with all ranks moved.
+    /// The same value with all ranks moved.
     pub(super) fn moved(&self, of: Moved, by: u32) -> Moved {
         if of == Moved::UNDEFINED {
             return of;
@@ -198,7 +198,7 @@ impl Shapes {
     ///
     /// # Errors
     ///
-    /// What is wrong, for people.
+    /// The fault, as text.
     pub(super) fn check_fold(&mut self, of: Moved) -> Result<(), &'static str> {
         if self.proved[of.shape as usize] {
             return Ok(());
@@ -239,7 +239,7 @@ impl Shapes {
         if let Some(&bracket) = self.known.get(&of) {
             return bracket;
         }
-        // Down the left operands, which are many, and up again.
+        // Down the left operands, which form a long chain, and up again.
         let mut spine = vec![of.shape];
         loop {
             match self.nodes[spine[spine.len() - 1] as usize] {

@@ -1,29 +1,29 @@
 //! Proves the plans of all ranks of a symmetric schedule from one of them.
 //!
-//! Moving all ranks the same way along the dimensions turns each rank's plan into that of the rank it moves to.
-//! So there is a run in which all ranks do the same step at the same time, and what a rank finds in a mailbox is
-//! what it put itself in the mailbox the same way off, moved back. Following one rank through that run shows what
-//! all do, and one run decides ([`run`](mod@super::run) says why).
+//! A move of all ranks by the same distance along the dimensions turns each rank's plan into that of the rank it
+//! moves to. So there is a run in which all ranks do the same step at the same time, and a rank finds in a mailbox
+//! the value that it put itself in the mailbox at the same distance, moved back. Following one rank through that run
+//! shows the steps of all, and one run decides ([`run`](mod@super::run) has the reason).
 //!
-//! What is shown, with a mailbox standing for all that are the same way off:
+//! What is shown, with a mailbox standing for all between ranks of the same distance:
 //! - Deadlock: all ranks wait at the same time or none, so the run ends exactly if the one rank's lanes do.
-//! - Slots: a put waits for a credit that covers its use, a credit is raised behind the reads of the uses it
-//!   covers, a read waits for a *ready* that covers its use, and that is raised behind the puts. Then a slot is
-//!   filled again only after it was read, and read only after it was filled, by whatever interleaving; and
-//!   this holds for slots that an earlier operation filled. No cell of a rank but its mailboxes is touched by
-//!   others, and none that is written by two lanes.
+//! - Slots: a put waits for a credit that covers its use, a credit is raised behind the reads of the uses it covers,
+//!   a read waits for a *ready* that covers its use, and that is raised behind the puts. Then a slot is filled again
+//!   only after it was read, and read only after it was filled, in every interleaving; and this holds for slots that
+//!   an earlier operation filled. Of a rank's cells, other ranks touch its mailboxes alone, and no cell is written by
+//!   two lanes.
 //! - One iteration decides for all: at its end every mailbox was filled, emptied and credited by as much as its
 //!   tables say, so that the next one starts in the same state, with all counts higher by the same.
 //! - Outputs: the rank's own, and for an all-reduce that moving them gives the outputs of the neighbours.
 //!
 //! The claim of symmetry is checked on the schedule: that the parts of the ranks one step off, of all peers and of
-//! one far away are this rank's part, moved. A job all of whose ranks are satisfied has checked every pair that
-//! talks. Lowering and passes do the same on all ranks; the premise is that they are told the same
-//! (`mapped` must move along too).
+//! one far away are this rank's part, moved. A job whose ranks all pass has checked every pair that exchanges.
+//! Lowering and passes do the same on all ranks, provided that they get the same arguments (`mapped` must move along
+//! too).
 //!
-//! Invariant: refuses what the full verifier refuses. It also refuses some that the full verifier proves: what
-//! uses other memory than the own and mailboxes, other counters than *ready* and *credit*, packets, counted
-//! writes and groups, and an order that only a third rank makes. Time and memory are those of one plan.
+//! Invariant: refuses every plan that the full verifier refuses. It also refuses some that the full verifier proves:
+//! plans with memory other than the own and mailboxes, with counters other than *ready* and *credit*, with packets,
+//! counted writes or groups, and with an order that only a third rank makes. Time and memory are those of one plan.
 
 use super::expression::Bracket;
 use super::lockstep::Lockstep;
@@ -35,13 +35,12 @@ use crate::{
     Chunk, Collective, Own, Place, Plan, Rank, Regular, Schedule, Symmetry, Transfer, lengths, lower,
 };
 
-/// Proves the plans of all ranks of a regular schedule, given that of one, in time and memory of this one. The
-/// plans of the others are made as this one was.
+/// Proves the plans of all ranks of a regular schedule from that of one, in time and memory of this one. The plans of
+/// the others must be made as this one was.
 ///
 /// # Errors
 ///
-/// [`Refusal`] with the first thing that is wrong with the plan, or that the schedule is not as symmetric as it
-/// claims.
+/// [`Refusal`] with the first fault of the plan, or where the schedule is not as symmetric as it claims.
 pub fn verify_regular(regular: &dyn Regular, plan: &Plan) -> Result<Proof, Refusal> {
     let rank = plan.rank;
     let refuse = |why| Refusal::Asymmetric { rank, why };
@@ -82,7 +81,7 @@ pub fn verify_regular(regular: &dyn Regular, plan: &Plan) -> Result<Proof, Refus
     Ok(Proof { fold_hash, steps: plan.steps.len() * head.ranks as usize })
 }
 
-/// What becomes of names when all ranks move.
+/// The new names of places when all ranks move.
 pub(super) struct Moves<'a> {
     regular: &'a dyn Regular,
     pub(super) head: &'a Schedule,
@@ -112,7 +111,7 @@ impl Moves<'_> {
         self.group.plus(chunk / parts, by) * parts + chunk % parts
     }
 
-    /// What names a length.
+    /// The number that names a length.
     pub(super) fn length(&self, class: u32, by: u32) -> u32 {
         if lengths::may_differ(self.head.collective) {
             return self.block(class, by);
@@ -124,12 +123,12 @@ impl Moves<'_> {
     }
 }
 
-/// Whether the ranks one step off, all peers and one far away do what `rank` does, moved.
+/// Whether the parts of the ranks one step off, of all peers and of one far away are that of `rank`, moved.
 fn check_claim(moves: &Moves<'_>, claim: &Symmetry, rank: Rank) -> Result<(), Refusal> {
     let group = moves.group;
     let mut own = Vec::new();
     moves.regular.own(rank, &mut |of| own.push(of));
-    // A rank that differs from one to the other, but by arithmetic only.
+    // A rank that looks random from one rank to the next, by arithmetic alone.
     let far = rank.0.wrapping_mul(0x9e37_79b9).wrapping_add(0x7f4a_7c15) % group.ranks;
     let mut others: Vec<u32> = group.generators().chain([far]).collect();
     others.extend(
@@ -152,8 +151,8 @@ fn check_claim(moves: &Moves<'_>, claim: &Symmetry, rank: Rank) -> Result<(), Re
     Ok(())
 }
 
-/// Compares transfers with those of another rank, moved. The numbers of scratch places may be any, as long as
-/// one stands for one.
+/// Compares transfers with those of another rank, moved. Scratch places may have other numbers, as long as the
+/// renaming is one to one.
 struct Image<'a> {
     moves: &'a Moves<'a>,
     claim: &'a Symmetry,
@@ -182,13 +181,13 @@ impl Image<'_> {
             }
     }
 
-    /// Names how long what travels is.
+    /// The number that names the length of the transfer.
     fn length(&self, transfer: &Transfer) -> u32 {
         let head = self.moves.head;
         lengths::class(head.collective, head.partition, lower::length_of(head, transfer))
     }
 
-    /// Whether the second is the first, moved to `rank`.
+    /// Whether the second place is the first, moved to `rank`.
     fn place(&mut self, rank: Rank, mine: Place, other: Place) -> bool {
         match (mine, other) {
             (Place::Input(a), Place::Input(b)) => Chunk(self.moves.chunk(a.0, false, self.by)) == b,

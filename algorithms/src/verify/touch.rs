@@ -1,4 +1,4 @@
-//! What single steps and callers do to memory in the symbolic run.
+//! The effect of single steps and callers on memory in the symbolic run.
 //!
 //! Invariant: every access is checked against the accesses before it, out of place and, where input and output
 //! are the same memory in place, in the in-place form as well. A fault of the in-place form alone does not end
@@ -18,7 +18,7 @@ const NOWHERE: u32 = u32::MAX;
 
 /// The memory that is both input and output in the in-place form.
 pub(super) struct InPlace {
-    /// For each cell of a caller in iteration 0: which of the shared ones it is, or [`NOWHERE`].
+    /// For each cell of a caller in iteration 0: its shared cell, or [`NOWHERE`].
     shared: Vec<u32>,
     /// For each shared cell: the output's cell in iteration 0.
     outputs: Vec<u32>,
@@ -69,7 +69,7 @@ impl InPlace {
     }
 }
 
-/// Where an operand is, and where it is in place when that is other memory.
+/// The cell of an operand, and its other cell in place where that differs.
 #[derive(Clone, Copy)]
 struct Where {
     apart: u32,
@@ -90,7 +90,7 @@ impl<C: Clocks> Run<'_, C> {
         Where { apart: cell.base + cell.stride * iteration, in_place }
     }
 
-    /// How often the mailbox was used before.
+    /// The number of earlier uses of the mailbox.
     fn use_of(&self, cell: CellRef, round: u32) -> u32 {
         round * self.program.mailboxes[cell.mailbox as usize].per_iteration + cell.slot
     }
@@ -168,7 +168,7 @@ impl<C: Clocks> Run<'_, C> {
             counter.arrivals.push((op.value, epoch.lane, snapshot));
             wake(&mut counter.waiting, &mut self.lanes, &mut self.runnable);
         }
-        // What the lane does next is not in what it has just given away.
+        // The lane's next events are not part of the snapshot that it has just released.
         if op.packet || op.counted {
             self.clocks.tick(lane);
         }
@@ -189,7 +189,7 @@ impl<C: Clocks> Run<'_, C> {
             && let Some((number, snapshot)) = self.cells[at as usize].packet
         {
             if number != self.use_of(from, round) {
-                // The one that was awaited is gone.
+                // The awaited packet is gone.
                 let memory = self.program.memory(at);
                 return Err(Refusal::Overwritten { at: self.program.at(lane, op), memory });
             }
@@ -258,8 +258,8 @@ impl<C: Clocks> Run<'_, C> {
         Ok(())
     }
 
-    /// Whether `lane` knows that an earlier operation has emptied the slot that is filled by this use: it saw
-    /// the credit, or it knows that the owner is in this operation.
+    /// Whether `lane` knows that an earlier operation has emptied the slot that is filled by this use: it saw the
+    /// credit, or it knows that the owner is in this operation.
     fn earlier_use_is_over(&self, lane: u32, mailbox: u32, number: u32) -> bool {
         let needed = i64::from(number) + 1 - i64::from(self.program.slots);
         let owner = self.program.mailboxes[mailbox as usize].owner as usize;
@@ -269,7 +269,7 @@ impl<C: Clocks> Run<'_, C> {
                 .any(|other| self.clocks.knows(lane, Epoch { lane: other, clock: 1, ..Epoch::NEVER }))
     }
 
-    /// The caller fills its input and spoils its output, as it may whenever no operation is under way.
+    /// The caller fills its input and overwrites its output, as it may whenever no operation is under way.
     pub(super) fn caller_writes(&mut self, rank: u32, round: u32) -> Result<(), Refusal> {
         let program = self.program;
         let lane = self.rank_lanes[rank as usize];
@@ -304,7 +304,7 @@ impl<C: Clocks> Run<'_, C> {
         Ok(())
     }
 
-    /// What a caller finds in a cell of iteration 0, in another iteration.
+    /// The value that a caller finds in a cell of iteration 0, in another iteration.
     pub(super) fn found(&self, cell: u32, iteration: u32, round: u32) -> Both {
         let held = |at: u32| {
             let value = self.cells[at as usize].value;

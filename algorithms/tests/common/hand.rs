@@ -112,7 +112,7 @@ impl Hand {
         self.meet(Action::Signal, id, 1);
     }
 
-    /// A step with operands; `raw` says which sources are contributions.
+    /// A step with operands; `raw` marks the sources that are contributions.
     pub(crate) fn act(
         &mut self,
         action: Action,
@@ -140,7 +140,7 @@ impl Hand {
         (step.counter, step.value) = (counter, 1);
     }
 
-    /// Signal a flag to everybody and wait for everybody's.
+    /// Signals a flag to every other rank and waits for theirs.
     pub(crate) fn barrier(&mut self, number: u16) {
         let (me, ranks) = (self.plan.rank.0, self.plan.ranks);
         let peers = || (0..ranks).filter(move |&peer| peer != me);
@@ -149,7 +149,7 @@ impl Hand {
     }
 }
 
-/// Fills in what the tables say about one iteration, the same at both ends.
+/// Fills in the tables' numbers for one iteration, the same at both ends.
 pub(crate) fn settle(hands: Vec<Hand>) -> Vec<Plan> {
     let mut plans: Vec<Plan> = hands.into_iter().map(|hand| hand.plan).collect();
     let raised = |plans: &[Plan], id: CounterId| -> u32 {

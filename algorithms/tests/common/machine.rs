@@ -1,5 +1,5 @@
-//! An executor that knows nothing of the verifier: it runs plans on real numbers in real slots under random interleavings
-//! and looks at the results.
+//! An executor that shares no code with the verifier: it runs plans on real numbers in real slots under random
+//! interleavings and checks the results.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use consort_testing::{Random, mix};
 const SCALE: u64 = 0x1000_0000_01b3;
 const FINISH: (u64, u64) = (0x9e37_79b9_7f4a_7c15, 77);
 
-/// One run of a set of plans: `Err` says what went wrong.
+/// One run of a set of plans; an error says what went wrong.
 pub(crate) fn execute(plans: &[Plan], in_place: bool, rounds: u32, seed: u64) -> Result<(), String> {
     Machine::new(plans, in_place, rounds, seed).run()
 }
@@ -31,7 +31,7 @@ pub(crate) fn execute_often(plans: &[Plan], rounds: u32, seeds: u64) -> Result<(
     Ok(())
 }
 
-/// Where a lane stands between the two halves of a step.
+/// The state of a lane between the two halves of a step.
 struct Half {
     values: Vec<u64>,
     step: Step,
@@ -57,7 +57,7 @@ type Key = (u32, u32, u16);
 
 struct Slots {
     key: Key,
-    /// The counters that tell the writer of emptied slots.
+    /// The counters that signal emptied slots to the writer.
     credits: Vec<usize>,
     memory: Vec<Vec<u64>>,
     packets: Vec<Option<u64>>,
@@ -66,7 +66,7 @@ struct Slots {
     left: i64,
 }
 
-/// Where a rank's plan finds what its tables name, among all mailboxes and counters.
+/// The places of a rank's regions and counters among all mailboxes and counters.
 struct Places {
     boxes: Vec<usize>,
     counters: Vec<usize>,
@@ -85,10 +85,10 @@ struct Machine<'a> {
     scratch: Vec<Vec<Vec<u64>>>,
     /// In the order of their keys.
     boxes: Vec<Slots>,
-    /// How many of them have something left.
+    /// How many of them still hold a value of an earlier operation.
     unemptied: usize,
     counters: Vec<i64>,
-    /// Of each rank.
+    /// The places of each rank.
     places: Vec<Places>,
     lanes: Vec<Lane<'a>>,
     arrivals: Vec<Arrival>,
@@ -149,8 +149,8 @@ impl<'a> Machine<'a> {
         machine
     }
 
-    /// Makes the mailboxes and the counters of all plans. Where an earlier operation may have left something in a mailbox, it
-    /// has left all slots full, and nothing of its credit is there yet.
+    /// Makes the mailboxes and the counters of all plans. A mailbox that an earlier operation may have used is full,
+    /// and the credit of that operation has not arrived.
     fn lay_out(&mut self) {
         let (mut boxes, mut ids) = (BTreeMap::new(), BTreeMap::new());
         for plan in self.plans {
@@ -198,7 +198,7 @@ impl<'a> Machine<'a> {
         self.boxes.binary_search_by_key(&key, |slots| slots.key).ok()
     }
 
-    /// The mailbox that a region is; of no use where it is another.
+    /// The mailbox of a region; without meaning for other regions.
     fn box_of(&self, region: Region) -> usize {
         let Region::Mailbox { owner, writer, channel } = region else { return usize::MAX };
         self.box_at((owner.0, writer.0, channel.0)).expect("all were made")
@@ -262,7 +262,7 @@ impl<'a> Machine<'a> {
         mix(self.salt ^ (u64::from(rank) << 40) ^ (u64::from(round) << 20) ^ element as u64)
     }
 
-    /// The caller's work before an operation: new inputs, everything else spoilt.
+    /// The caller's work before an operation: new inputs, and garbage everywhere else.
     fn fill(&mut self, rank: usize, round: u32) {
         let sliced = self.plans[0].sliced;
         let spoil = self.random.draw();
@@ -284,7 +284,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// What `element` of the output must be, or nothing when it is not one.
+    /// Compares the rank's output, if it has one, with the expected values.
     fn check(&self, rank: usize, round: u32) -> Result<(), String> {
         let collective = self.plans[0].collective;
         let me = rank as u32;
@@ -398,7 +398,7 @@ impl<'a> Machine<'a> {
         self.boxes.get(self.places[rank].boxes[usize::from(operand.region)])
     }
 
-    /// Empties a slot of one of those mailboxes in which something is left.
+    /// Empties a slot of a mailbox that still holds a value of an earlier operation.
     fn empty_leftover(&mut self, which: usize) -> Result<(), String> {
         let slots =
             self.boxes.iter_mut().filter(|slots| slots.left < 0).nth(which).expect("there are as many");

@@ -1,4 +1,4 @@
-//! What the tests share: a seeded generator, committed files, and an executor that knows nothing of the verifier.
+//! What the tests share: a seeded generator, committed files, and an executor that shares no code with the verifier.
 #![allow(dead_code, unused_imports, reason = "each test binary uses a part")]
 
 pub(crate) mod hand;
@@ -17,8 +17,8 @@ pub(crate) fn seed(own: u64) -> u64 {
     seed
 }
 
-/// The numbers of ranks over which a family is proved: all up to 64 and those in `beyond` if `CONSORT_PROOFS` is `all`;
-/// usually all up to 24, two powers of two, the neighbours of one, and one that is odd and no prime.
+/// The numbers of ranks over which a family is proved. With `CONSORT_PROOFS=all`: all up to 64 and those in `beyond`.
+/// By default: all up to 24, two powers of two, the neighbours of one, and an odd number that is not a prime.
 pub(crate) fn sizes(beyond: &[u32]) -> Vec<u32> {
     match std::env::var_os("CONSORT_PROOFS").is_some_and(|value| value == "all") {
         true => (1..=64).chain(beyond.iter().copied()).collect(),
@@ -26,7 +26,8 @@ pub(crate) fn sizes(beyond: &[u32]) -> Vec<u32> {
     }
 }
 
-/// Compares with the committed file of that name in `tests/snapshots`; writes it first if `CONSORT_SNAPSHOTS` says so.
+/// Compares with the committed file of that name in `tests/snapshots`; writes it first where `CONSORT_SNAPSHOTS` is
+/// `write`.
 #[track_caller]
 pub(crate) fn snapshot(name: &str, text: &str) {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots").join(name);

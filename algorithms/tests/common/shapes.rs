@@ -67,9 +67,9 @@ pub(crate) fn hierarchical(boxes: u32, in_box: u32) -> Schedule {
     all_reduce(format!("hierarchical({boxes}x{in_box})"), ranks, ranks, rounds.collect())
 }
 
-/// Two trees over the boxes, each for half of the buffer, with a chain in every box; the second tree is the
-/// first with the boxes renamed, so that who is a leaf in one is not in the other. Up on one channel, down on
-/// the next, `copies` times side by side.
+/// Two trees over the boxes, each for half of the buffer, with a chain in every box. The second tree is the first
+/// with the boxes renamed, so that a leaf of one is not a leaf of the other. Up on one channel, down on the next,
+/// `copies` times side by side.
 ///
 /// Source: P. Sanders, J. Speck and J. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and
 /// scan", Parallel Computing 35 (2009).
@@ -129,7 +129,7 @@ pub(crate) fn double_tree(boxes: u32, in_box: u32, copies: u16) -> Schedule {
     all_reduce(format!("double_tree({boxes}x{in_box}, {copies})"), ranks, u32::from(2 * copies), rounds)
 }
 
-/// The parent in the tree over `0..count` in which a number is above those it agrees with but for low bits.
+/// The parent of a number in a tree over `0..count`: the number that equals it but for low bits.
 fn tree_parent(number: u32, count: u32) -> Option<u32> {
     if number == 0 {
         return None;

@@ -1,5 +1,5 @@
-//! What takes seconds: damage to plans, random plans, every pair of schedules in one another, the simulator beside published
-//! measurements, and measurements at scale (ignored unless asked for).
+//! Tests that take seconds: damage to plans, random plans, every pair of schedules in one another, the simulator
+//! beside published measurements, and measurements at scale (ignored by default).
 
 #[path = "../common/mod.rs"]
 mod common;

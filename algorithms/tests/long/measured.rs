@@ -1,7 +1,7 @@
-//! Both models against what people measured and published. `docs/measurements/simulator.md` has the table.
+//! Both models against published measurements. `docs/measurements/simulator.md` has the table.
 //!
-//! Rows with an even number were used to fit the four parameters of [`FITTED`]; the others were not looked at
-//! for it. NCCL's model is taken as it is. The test holds the errors as they are, large ones too.
+//! The four parameters of [`FITTED`] were fitted to the rows with an even number; the other rows were not used for
+//! it. NCCL's model is unchanged. The test pins the errors as they are, large ones too.
 
 use consort_algorithms::builders::{RingOptions, pair, ring};
 use consort_algorithms::simulate::nccl_model::{
@@ -13,16 +13,16 @@ use consort_algorithms::{Collective, Schedule, Topology};
 
 use crate::common::shapes::{double_tree, rotated_rings, two_shot};
 
-/// What data sheets do not say.
+/// The parameters that data sheets do not give.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Parameters {
-    /// Of NVLink's nominal bandwidth.
+    /// Share of NVLink's nominal bandwidth.
     nvlink_share: f64,
-    /// Of the network's.
+    /// Share of the network's nominal bandwidth.
     net_share: f64,
     /// Work for a message at each of its ends.
     message_ns: u64,
-    /// What the network adds to a route.
+    /// The time that the network adds to a route.
     net_ns: u64,
 }
 
@@ -52,12 +52,12 @@ struct Row {
     nodes: u32,
     in_box: u32,
     bytes: u64,
-    /// Made of the boxes of the profile of data sheets, then changed.
+    /// The topology by its data sheet, made of a number of boxes, before the parameters are applied.
     nominal: fn(u32) -> Topology,
     how: How,
-    /// For NCCL's model; none where it has no say.
+    /// The machine in NCCL's model; `None` where the model does not apply.
     machine: Option<Machine>,
-    /// Only these; NCCL chooses when none is named.
+    /// The only algorithm; where it is `None`, NCCL chooses.
     algorithm: Option<Algorithm>,
 }
 
@@ -102,7 +102,7 @@ fn name(topology: &Topology, node: NodeId) -> &str {
     &topology.nodes()[node.index()].name
 }
 
-/// Behind the adapter.
+/// Whether a link lies behind the adapter.
 fn is_net(topology: &Topology, link: &Link) -> bool {
     name(topology, link.from).starts_with("rail") || name(topology, link.to).starts_with("rail")
 }
@@ -229,7 +229,7 @@ fn simulated_us(row: &Row, parameters: &Parameters) -> f64 {
         How::Ring => rotated_rings(row.nodes, row.in_box),
         How::Tree => double_tree(row.nodes, row.in_box, 8),
         How::Switch => two_shot(row.in_box, 16),
-        // From a box to the other.
+        // From one box to the other.
         How::Pair => {
             let mut schedule = pair();
             schedule.ranks = 9;

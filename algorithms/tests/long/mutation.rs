@@ -1,9 +1,8 @@
-//! Small damage to every builder's plans: whatever the verifier still lets through must run correctly.
+//! Small damage to every builder's plans: a damaged plan that the verifier accepts must run correctly.
 //!
-//! The bar is that of the design: every single-step mutant that is not refused is shown to be a correct
-//! program by an executor that shares no code with the verifier. Larger sets are sampled, with a printed
-//! seed; `CONSORT_MUTANTS=all cargo test --release -p consort-algorithms --test long mutation::` takes every
-//! mutant of every rank, for much longer.
+//! Every single-step mutant that is not refused is shown to be a correct program by an executor that shares no code
+//! with the verifier. Larger sets are sampled, with a printed seed; `CONSORT_MUTANTS=all cargo test --release -p
+//! consort-algorithms --test long mutation::` takes every mutant of every rank, for much longer.
 
 use std::collections::BTreeMap;
 use std::fmt::Arguments;
@@ -23,7 +22,7 @@ use consort_algorithms::{
 
 use crate::common::{Random, execute_often, seed};
 
-/// The damages to one plan that are drawn; what is not drawn is not made.
+/// The damages to one plan that are drawn; the others are not made.
 struct Drawn<'a> {
     plan: &'a Plan,
     odds: usize,
@@ -45,7 +44,7 @@ impl Drawn<'_> {
         }
     }
 
-    /// Damage to the steps of the lane, which may be fewer or more then.
+    /// Damage to the steps of the lane, whose number may change.
     fn steps(&mut self, what: Arguments<'_>, damage: impl FnOnce(&mut Vec<Step>)) {
         let lane = self.at.0;
         self.plan(what, |plan| {
@@ -138,7 +137,7 @@ fn operand_mutants(drawn: &mut Drawn<'_>, step: &Step) {
         for position in positions.into_iter().filter(|&position| position != old.position) {
             let what = format_args!("operand {which}: {position:?}");
             drawn.plan(what, |mutant| mutant.operands[operand].position = position);
-            // The same with the length that goes with it.
+            // The same with the chunk's length.
             if let Position::Chunk(chunk) = position {
                 let index = plan.steps.iter().position(|other| other == step).unwrap_or(0);
                 drawn.plan(format_args!("operand {which}: {position:?} and extent"), |mutant| {
@@ -171,7 +170,7 @@ fn operand_mutants(drawn: &mut Drawn<'_>, step: &Step) {
 struct Tally {
     made: usize,
     let_through: usize,
-    /// What was let through, by the kind of damage.
+    /// The mutants that were accepted, by the kind of damage.
     kinds: BTreeMap<String, usize>,
 }
 
@@ -244,7 +243,7 @@ fn schedules() -> Vec<Schedule> {
     made
 }
 
-/// What runs along one dimension.
+/// The schedule along one dimension.
 fn inner(collective: Collective, ranks: u32) -> Schedule {
     match collective {
         Collective::AllToAll => pairwise(ranks),

@@ -8,7 +8,7 @@ use consort_algorithms::builders::{
 use consort_algorithms::passes::fuse;
 use consort_algorithms::{Collective, LowerOptions, Plan, Schedule, lower_all, verify};
 
-/// A builder, and what it is defined for.
+/// A builder, and whether it is defined for a collective and a number of ranks.
 type Inner = (fn(Collective, u32) -> Schedule, fn(Collective, u32) -> bool);
 
 fn has_ring(collective: Collective, _: u32) -> bool {

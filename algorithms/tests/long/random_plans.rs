@@ -1,9 +1,9 @@
 //! Random plans, lawful and broken: the verifier and an independent executor must agree.
 //!
-//! Every rank sends each piece of its input to every other in an order of its own and receives in another, so
-//! with few slots many sets deadlock. Whatever is refused as stuck must get stuck under every interleaving
-//! tried, whatever is proved must run correctly under all of them. Broken sets lose a wait or deliver to the
-//! wrong place; what execution then finds wrong must have been refused.
+//! Every rank sends each piece of its input to every other in an order of its own and receives in another, so with
+//! few slots many sets deadlock. A set that is refused as stuck must get stuck under every interleaving tried; a set
+//! that is proved must run correctly under all of them. Broken sets lose a wait or deliver to the wrong place; where
+//! their execution is wrong, the verifier must have refused them.
 
 use consort_algorithms::plan::{Action, CounterRole, Engine, Extent};
 use consort_algorithms::{Chunk, Collective, LowerOptions, Plan, Refusal, lower_all, verify};
@@ -182,7 +182,7 @@ fn what_execution_finds_broken_was_refused() {
             let plan = &mut plans[rank];
             let waits: Vec<usize> =
                 (0..plan.steps.len()).filter(|&at| plan.steps[at].action == Action::Wait).collect();
-            // A wait that is over at once is a wait that is not there.
+            // A wait that is over at once has no effect.
             plan.steps[waits[random.below(waits.len())]].value = -1000;
         }
         let verdict = verify(&plans);

@@ -1,4 +1,5 @@
-//! What one rank among 16,384 pays for its plan and its proof. Nothing is asserted but that regular ones are proved.
+//! The cost of the plan and the proof for one rank among 16,384. The only assertion is that regular schedules are
+//! proved.
 //!
 //! `cargo test --release -p consort-algorithms --test long scale:: -- --ignored --nocapture` prints the figures. Each case
 //! runs in a process of its own, whose peak of resident memory the kernel keeps.
@@ -39,7 +40,7 @@ const CASES: [&str; 6] = [
     "double tree, all-reduce",
 ];
 
-/// Trees have few transfers, so that a rank can make the schedule of all.
+/// Trees have few transfers, so a rank can make the schedule of all ranks.
 fn trees(case: &str) -> Schedule {
     let broadcast = case == "double tree, broadcast";
     double_tree(if broadcast { Collective::Broadcast } else { Collective::AllReduce }, RANKS)
@@ -116,7 +117,7 @@ fn what_a_rank_among_16384_costs() {
     );
     println!("|---|---:|---:|---:|---:|---:|---:|---:|---|");
     let myself = std::env::current_exe().expect("a test has a program");
-    // As the harness has it: without the program's own name.
+    // The test's name in the harness: without the program's own name.
     let name = concat!(module_path!(), "::what_a_rank_among_16384_costs");
     let (_, name) = name.split_once("::").expect("a path");
     for case in CASES {

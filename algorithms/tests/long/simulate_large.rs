@@ -1,4 +1,4 @@
-//! How long the simulator takes for 1,024 ranks, and that the schedules it is timed with are right.
+//! The simulator's time for 1,024 ranks, and a check that the schedules used are right.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! Schedules along the dimensions of a machine: proved, and what they cost.
+//! Schedules along the dimensions of a machine: their proof and their cost.
 
 use consort_algorithms::builders::{
     RingOptions, blueconnect, blueconnect_is_defined, doubling, hierarchical, hierarchical_is_defined, ring,
@@ -186,8 +186,8 @@ fn places(collective: Collective, dimensions: &[u32]) -> u32 {
     }
 }
 
-/// The ways to write every number up to 64 over which families are proved as a product of at most four factors above 1 (1
-/// itself as 1).
+/// The ways to write every number up to 64 over which families are proved as a product of at most four factors above
+/// 1 (1 is the product of itself).
 fn factorisations() -> Vec<Vec<u32>> {
     let (sizes, most) = (sizes(&[]), 64);
     let mut found = vec![vec![1]];

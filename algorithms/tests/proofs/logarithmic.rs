@@ -45,7 +45,7 @@ fn prove(schedule: &Schedule) -> (Vec<Plan>, u64) {
     (plans, hash)
 }
 
-/// How chunk `chunk` of the output of `rank` is folded, in brackets.
+/// The bracketing of chunk `chunk` of the output of `rank`.
 fn folded(schedule: &Schedule, rank: u32, chunk: u32) -> String {
     let mut held: HashMap<(Rank, Place), String> = HashMap::new();
     for round in &schedule.rounds {
@@ -68,7 +68,7 @@ fn defined(is_defined: impl Fn(Collective) -> bool) -> impl Iterator<Item = Coll
     Collective::ALL.into_iter().filter(move |&collective| is_defined(collective))
 }
 
-/// Where rank `index` of `ranks` is in the two trees of a double tree.
+/// The positions of rank `index` of `ranks` in the two trees of a double tree.
 fn positions(index: u32, ranks: u32) -> [u32; 2] {
     let second = match ranks % 2 {
         0 => ranks - index,
@@ -158,7 +158,7 @@ fn bruck_all_gather_is_proved() {
     }
 }
 
-/// Blocks that have made a hop and have another to make, after the round after which there are most.
+/// The largest number of blocks after any round that have made a hop and have another one to make.
 fn most_under_way(ranks: u32, radix: u32) -> u32 {
     let mut most = 0;
     let mut stride = 1;

@@ -1,5 +1,5 @@
-//! Schedules, plans, topologies, the simulator and the exporters, from outside: all that takes no time worth speaking of.
-//! What does is in `tests/long`. `CONSORT_SNAPSHOTS=write cargo test -p consort-algorithms --test proofs` writes the
+//! Schedules, plans, topologies, the simulator and the exporters, from outside: the tests that take little time. The
+//! others are in `tests/long`. `CONSORT_SNAPSHOTS=write cargo test -p consort-algorithms --test proofs` writes the
 //! committed files of `tests/snapshots` and `docs/SCHEDULES.md` anew.
 
 #[path = "../common/mod.rs"]

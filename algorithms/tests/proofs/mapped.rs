@@ -16,7 +16,7 @@ use crate::common::{Random, execute_often, seed, snapshot};
 
 const RANKS_MAX: u32 = 16;
 
-/// Every set of plans there is, with a name, up to so many ranks.
+/// All sets of plans over up to `ranks_max` ranks, each with a name.
 fn all(ranks_max: u32) -> Vec<(String, Vec<Plan>)> {
     let mut made = Vec::new();
     for ranks in 1..=ranks_max {
@@ -53,8 +53,8 @@ fn they_exist_for_as_many_ranks_as_a_step_has_places() {
     assert_eq!(RANKS_MAX as usize, Step::PLACES_MAX);
 }
 
-/// Also the form: one lane without slots, scratch, slices; each chunk of an output written and each of an
-/// input read by one step of one rank; nobody has more to do than another where pieces allow it.
+/// Also the form: one lane without slots, scratch, slices; each chunk of an output written and each of an input read
+/// by one step of one rank; all ranks have equally many steps where pieces allow it.
 #[test]
 fn every_collective_is_proved() {
     for (what, plans) in all(RANKS_MAX) {
@@ -120,7 +120,7 @@ fn their_bits_are_those_of_the_direct_exchange() {
             );
         }
     }
-    // Where the order matters it is in the hash.
+    // Where the order matters, the hash depends on it.
     assert_ne!(own(mapped_reduce(4, 1)), own(mapped_reduce(4, 0)));
 }
 
@@ -139,7 +139,7 @@ fn without(plans: &[Plan], rank: usize, step: usize) -> Vec<Plan> {
     plans
 }
 
-/// No step is decoration.
+/// Every step is needed.
 #[test]
 fn without_one_step_they_are_refused() {
     let mut dropped = 0;
@@ -148,7 +148,7 @@ fn without_one_step_they_are_refused() {
             for (at, step) in plans[rank].steps.iter().enumerate() {
                 let refused = verify(&without(&plans, rank, at));
                 let expected = match step.action {
-                    // Somebody's bytes are touched too early or too late, or looked at too early.
+                    // Without this wait some rank's bytes are read or written too early.
                     Action::Wait => {
                         matches!(refused, Err(Refusal::Race { .. } | Refusal::WrongOutput { .. }))
                     }
@@ -212,15 +212,15 @@ fn another_order_of_sources_is_another_fold() {
 struct Buffers {
     values: Vec<u64>,
     places: HashMap<(Region, u32), usize>,
-    /// What inputs held before.
+    /// The inputs' content before the run.
     inputs: HashMap<(u32, u32, usize), u64>,
 }
 
-/// Elements of a chunk; that they differ shows nothing more here, as every chunk is one of many.
+/// Elements of a chunk; more would show nothing new, as every chunk is one of many.
 const ELEMENTS: usize = 3;
 
 impl Buffers {
-    /// `in_place` says of each rank whether it works in place, as NCCL has it.
+    /// `in_place` has for each rank whether it works in place, as NCCL defines it.
     fn new(plan: &Plan, in_place: &[bool], random: &mut Random) -> Self {
         let Plan { collective, ranks, partition, .. } = *plan;
         let mut made = Buffers { values: Vec::new(), places: HashMap::new(), inputs: HashMap::new() };
@@ -294,8 +294,8 @@ fn fold(left: u64, right: u64) -> u64 {
     left.wrapping_mul(6_364_136_223_846_793_005).rotate_left(17) ^ right
 }
 
-/// What the fused path does: the folds of all ranks without any flag, element by element in any order,
-/// whichever ranks work in place.
+/// The fused path: the folds of all ranks without any flag, element by element in any order, whichever ranks work in
+/// place.
 #[test]
 fn folds_run_in_any_order_without_flags_and_in_place() {
     let mut random = Random(seed(20_261_122));
@@ -390,7 +390,8 @@ fn folds_of_one_rank_that_depend_on_each_other_are_none() {
     };
     let plans = two_folds([0, 1], fine);
     verify(&plans).expect("it is right");
-    // In place, the first copy writes what the second one reads (the same bytes, but that is not looked at).
+    // In place, the first copy writes the memory that the second one reads (the bytes are the same, but the check
+    // does not compare bytes).
     assert!(plans.iter().all(|plan| folds(plan).is_none()));
 
     let from_what_is_written = two_folds([0, 1], |hand| {

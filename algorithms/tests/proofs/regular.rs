@@ -178,7 +178,7 @@ fn damaged_schedules_are_refused_by_both() {
                     let what = format!("{}, {damage:?}, fused: {fused}", name(&*regular));
                     let order = matches!(damage, Damage::OtherOrder(_)) && full.is_ok();
                     if order && matches!(one, Err(Refusal::Asymmetric { .. })) {
-                        // Of two ranks that meet, the higher one's value comes first now, against the claim.
+                        // Where two ranks meet, the higher one's value now comes first, against the claim.
                         continue;
                     }
                     assert_eq!(full.is_ok(), one.is_ok(), "{what}: {full:?} and {one:?}");

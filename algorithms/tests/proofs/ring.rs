@@ -52,7 +52,7 @@ fn every_ring_up_to_64_ranks_is_proved() {
     assert_eq!(proved(&plans, "pair"), proved(&fused(&plans), "pair, fused"));
 }
 
-/// By the first, a middle and the last rank's own plan; the claim of symmetry makes them stand for all.
+/// The plans of the first, a middle and the last rank alone; by the claim of symmetry they stand for all.
 #[test]
 fn large_rings_are_proved_by_one_rank() {
     for ranks in [128, 256, 1024] {
@@ -95,7 +95,7 @@ fn slots_and_pipelining_leave_the_hash_alone_and_brackets_do_not() {
         assert_eq!(one, proved(&fused(&lowered(&schedule, 2)), "fused"));
         let deep = pipeline(&schedule, 3);
         let deep_hash = proved(&lowered(&deep, 3), "pipelined");
-        // Where each block has a bracketing of its own, what is folded how depends on the partition.
+        // Where each block has a bracketing of its own, the order of folds depends on the partition.
         let by_block = matches!(collective, Collective::AllReduce | Collective::ReduceScatter);
         assert_eq!(one != deep_hash, by_block, "{collective}");
         assert_eq!(deep_hash, proved(&fused(&lowered(&deep, 4)), "pipelined and fused"));
@@ -123,7 +123,7 @@ fn fusion_saves_the_memory_traffic_it_promises() {
     assert_eq!((unmapped.steps.len(), unmapped.scratch), (plan.steps.len(), 1));
 }
 
-/// `cargo test --release -- --ignored --nocapture` prints what the verifier costs; nothing is asserted.
+/// `cargo test --release -- --ignored --nocapture` prints the cost of the verifier; nothing is asserted.
 #[test]
 #[ignore = "a measurement"]
 fn what_the_verifier_costs() {

@@ -1,4 +1,4 @@
-//! `docs/SCHEDULES.md` and its pictures are those of the catalogue: every family, drawn by the exporter.
+//! `docs/SCHEDULES.md` and its pictures show the catalogue: every family, drawn by the exporter.
 //!
 //! `CONSORT_SNAPSHOTS=write cargo test -p consort-algorithms --test proofs schedules::` writes them anew.
 
@@ -33,11 +33,11 @@ fn drawn() -> Vec<(&'static str, Algorithm, Collective, u32)> {
         ("Dissemination", Algorithm::Bruck { radix: 4 }, AllToAll, 8),
         ("Dissemination", Algorithm::Pat, AllGather, 7),
         ("Dissemination", Algorithm::Pat, ReduceScatter, 7),
-        ("Everybody with everybody", direct, AllReduce, 4),
-        ("Everybody with everybody", Algorithm::TwoShot, AllReduce, 4),
-        ("Everybody with everybody", direct, Scatter, 5),
-        ("Everybody with everybody", Algorithm::Pairwise, AllToAll, 5),
-        ("Everybody with everybody", Algorithm::Spread, AllToAll, 4),
+        ("Direct exchanges", direct, AllReduce, 4),
+        ("Direct exchanges", Algorithm::TwoShot, AllReduce, 4),
+        ("Direct exchanges", direct, Scatter, 5),
+        ("Direct exchanges", Algorithm::Pairwise, AllToAll, 5),
+        ("Direct exchanges", Algorithm::Spread, AllToAll, 4),
         ("Boxes, grids and rails", Algorithm::Hierarchical { per_box: 2 }, AllReduce, 4),
         ("Boxes, grids and rails", Algorithm::BlueConnect { dimensions: [2, 3, 1, 1] }, ReduceScatter, 6),
         ("Boxes, grids and rails", Algorithm::BoxTree { per_box: 2 }, AllReduce, 6),

@@ -273,7 +273,7 @@ fn a_torus_passes_on_and_shares() {
     let ring16 = ring(Collective::AllReduce, 16, RingOptions::default());
     let outcome = run(&ring16, &topology, whole(16 << 20));
     let neighbours = run(&ring16, &mesh16(), whole(16 << 20));
-    // The step from the end of a row to the start of the next is two hops, on links nobody else uses.
+    // The step from the end of a row to the start of the next is two hops, on links that no other step uses.
     assert!(outcome.time_ps > neighbours.time_ps);
     assert_eq!(outcome.port_out_bytes, 30 << 20);
     // From one corner to the opposite one it is 2 + 2 hops of 500 ns, 500 ns at each end, 20 ps a byte, and
@@ -300,7 +300,7 @@ fn shared_uplinks_and_rails_are_shared() {
     assert!((uplink - 12.0).abs() < 0.02, "{uplink}");
     let alone = gigabytes_s(seconds(&pcie(1), &[(0, 2, 0)]));
     assert!((alone - 24.0).abs() < 0.02, "{alone}");
-    // Eight rails at once: none is in the way of another; to one GPU they share its adapter.
+    // Eight rails at once do not share links; messages to one GPU share its adapter.
     let rails: Vec<(u32, u32, u16)> = (0..8).map(|rank| (rank, rank + 8, 0)).collect();
     let rails = gigabytes_s(seconds(&dgx_a100(2), &rails));
     assert!((rails - 25.0).abs() < 0.05, "{rails}");

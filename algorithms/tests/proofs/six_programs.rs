@@ -12,7 +12,7 @@ fn len(chunk: u32) -> Extent {
     Extent::chunk(Chunk(chunk))
 }
 
-fn everybody(ranks: u32, program: impl Fn(u32) -> Hand) -> Vec<Plan> {
+fn every_rank(ranks: u32, program: impl Fn(u32) -> Hand) -> Vec<Plan> {
     settle((0..ranks).map(program).collect())
 }
 
@@ -42,9 +42,9 @@ fn refuse_race(plans: &[Plan]) {
     }
 }
 
-/// Everybody reads everybody's input where it is: no slots, no copies.
+/// Every rank reads all inputs in place: no slots, no copies.
 fn mapped(ranks: u32) -> Vec<Plan> {
-    everybody(ranks, |me| {
+    every_rank(ranks, |me| {
         let mut hand = Hand::new("mapped", Collective::AllReduce, me, ranks, ranks, 1);
         hand.lane(Engine::Processor);
         hand.barrier(0);
@@ -70,9 +70,9 @@ fn mapped_buffer_host_all_reduce() {
     refuse_race(&without(&plans, 0, 2));
 }
 
-/// Every rank stores its input with flags into a slot of each peer, and folds what it gets.
+/// Every rank stores its input with flags into a slot of each peer, and folds what arrives.
 fn packets(ranks: u32, slots: u32) -> Vec<Plan> {
-    everybody(ranks, |me| {
+    every_rank(ranks, |me| {
         let mut hand = Hand::new("ll one-shot", Collective::AllReduce, me, ranks, 1, slots);
         hand.lane(Engine::Processor);
         let mailboxes: Vec<Spot> =
@@ -93,9 +93,9 @@ fn ll_one_shot() {
     assert!(matches!(verify(&packets(3, 1)), Err(Refusal::Overwritten { .. } | Refusal::Race { .. })));
 }
 
-/// Each rank lets the switch fold its part and store the result everywhere.
+/// Each rank lets the switch fold its part and stores the result to all.
 fn multimem(ranks: u32) -> Vec<Plan> {
-    everybody(ranks, |me| {
+    every_rank(ranks, |me| {
         let mut hand = Hand::new("nvls two-shot", Collective::AllReduce, me, ranks, ranks, 1);
         hand.plan.groups = vec![(0..ranks).map(Rank).collect()];
         hand.lane(Engine::Processor);
@@ -117,9 +117,9 @@ fn nvls_two_shot() {
     assert!(matches!(verify(&unscaled), Err(Refusal::WrongOutput { .. })));
 }
 
-/// Stream-ordered waits, copies and writes; nobody computes.
+/// Stream-ordered waits, copies and writes; no processor takes part.
 fn copy_engine(ranks: u32) -> Vec<Plan> {
-    everybody(ranks, |me| {
+    every_rank(ranks, |me| {
         let mut hand = Hand::new("copy engine", Collective::AllGather, me, ranks, 1, 1);
         hand.lane(Engine::CopyEngine);
         hand.barrier(0);
@@ -144,7 +144,7 @@ fn copy_engine_all_gather() {
 /// A ring reduce-scatter over writes that arrive in any order: each slot has a flag of its own, and a scratch
 /// place in flight is not used again before its arrival is known.
 fn counted(ranks: u32) -> Vec<Plan> {
-    everybody(ranks, |me| {
+    every_rank(ranks, |me| {
         let hops = ranks - 1;
         let (next, before) = ((me + 1) % ranks, (me + ranks - 1) % ranks);
         let mut hand = Hand::new("counted ring", Collective::ReduceScatter, me, ranks, 1, hops);
@@ -213,7 +213,7 @@ fn ring_over_counted_writes() {
 
 /// Every pair's bytes are an entry of a table that the devices fill.
 fn table(ranks: u32) -> Vec<Plan> {
-    everybody(ranks, |me| {
+    every_rank(ranks, |me| {
         let mut hand = Hand::new("table all-to-all", Collective::AllToAll, me, ranks, 1, 1);
         hand.lane(Engine::Processor);
         hand.barrier(0);

@@ -1,4 +1,4 @@
-//! All-reduce over aggregating switches: what they compute and cost, and the plans over groups.
+//! All-reduce over aggregating switches: their results and costs, and the plans over groups.
 
 use std::collections::HashMap;
 
@@ -13,8 +13,8 @@ use crate::common::{execute_often, sizes};
 
 const FORMS: [SwitchForm; 2] = [SwitchForm::OneShot, SwitchForm::TwoStep];
 
-/// Runs the rounds on symbols: what every rank's output holds, chunk by chunk. A switch has nothing but scratch,
-/// and no place is written twice in a round.
+/// Runs the rounds on symbols: the content of every rank's output, chunk by chunk. A switch has scratch alone, and no
+/// place is written twice in a round.
 fn outputs(schedule: &Schedule) -> Vec<Vec<String>> {
     let mut held: HashMap<(Rank, Place), String> = HashMap::new();
     for round in &schedule.rounds {
@@ -116,7 +116,7 @@ fn the_plans_over_a_group_are_proved() {
             let plans =
                 plans(&switch(ranks, form)).unwrap_or_else(|error| panic!("{ranks} {form:?}: {error}"));
             assert!(plans.iter().all(|plan| plan.scratch == 0));
-            // A group's step is none that fusion knows.
+            // A group's step has no form that fusion joins.
             assert!(plans.iter().all(|plan| ranks == 1 || fuse(plan, &|_| true) == *plan));
             if ranks <= 5 {
                 execute_often(&plans, 4, 20).unwrap_or_else(|fault| panic!("{ranks} {form:?}: {fault}"));
@@ -126,9 +126,9 @@ fn the_plans_over_a_group_are_proved() {
         assert_eq!(hashes[0], hashes[1], "{ranks}");
     }
     let two_step = plans(&switch(4, SwitchForm::TwoStep)).expect("it lowers");
-    // Everybody: signal and await three, one copy, signal and await three.
+    // Every rank: signal and await three, one copy, signal and await three.
     assert!(two_step.iter().all(|plan| plan.steps.len() == 13));
-    // One shot: rank 0 does it; the others say that they are there and wait for it.
+    // One shot: rank 0 runs the copy; the others signal that they have entered and wait for it.
     let one_shot = plans(&switch(4, SwitchForm::OneShot)).expect("it lowers");
     assert_eq!(one_shot.iter().map(|plan| plan.steps.len()).collect::<Vec<_>>(), [7, 2, 2, 2]);
 }
@@ -168,7 +168,7 @@ fn what_a_group_cannot_do_is_not_lowered() {
     let mut early = one_shot.clone();
     early.rounds.remove(3);
     assert_eq!(plans(&early), Err(LowerError::NotOfGroup { round: 3 }));
-    // Ranks that talk without the switch, and places that a switch does not have.
+    // Ranks that exchange without the switch, and places that a switch does not have.
     let mut beside = one_shot.clone();
     beside.rounds[0]
         .transfers

@@ -325,7 +325,7 @@ pub struct RunShape {
     pub shared_bytes: u32,
 }
 
-/// The number of threads for a block that handles so many bytes.
+/// The number of threads for a block that handles `bytes` bytes.
 pub fn threads_for(bytes: usize) -> u32 {
     let wanted = bytes.div_ceil(16).min(MAX_BLOCK_THREADS as usize) as u32;
     wanted.next_multiple_of(WARP_THREADS).clamp(WARP_THREADS, MAX_BLOCK_THREADS)

@@ -76,7 +76,7 @@ impl Preferences {
             let said = |text: &str| Ok(Some(text.trim().to_owned()).filter(|text| !text.is_empty()));
             environment.find(&[(name, &said)], || Ok(option))
         };
-        let told = |name: &'static str, found: &Option<Resolved<String>>, default: &str| match found {
+        let setting_of = |name: &'static str, found: &Option<Resolved<String>>, default: &str| match found {
             None => Setting { name, value: default.to_owned(), origin: Origin::Default, variable: None },
             Some(Resolved { value, origin, variable }) => {
                 Setting { name, value: value.clone(), origin: origin.clone(), variable: *variable }
@@ -100,7 +100,7 @@ impl Preferences {
             text("CONSORT_TUNING", wishes.tuning.as_ref().map(|path| path.to_string_lossy().into_owned()))?;
         let mut settings = vec![
             algorithms.as_ref().map_or_else(
-                || told("CONSORT_ALGO", &None, "all"),
+                || setting_of("CONSORT_ALGO", &None, "all"),
                 |found| Setting {
                     name: "CONSORT_ALGO",
                     value: found.value.text(),
@@ -108,9 +108,9 @@ impl Preferences {
                     variable: found.variable,
                 },
             ),
-            told("CONSORT_DETERMINISM", &wanted, determinism.name()),
-            told("CONSORT_TOPOLOGY", &named, ""),
-            told("CONSORT_TUNING", &table, ""),
+            setting_of("CONSORT_DETERMINISM", &wanted, determinism.name()),
+            setting_of("CONSORT_TOPOLOGY", &named, ""),
+            setting_of("CONSORT_TUNING", &table, ""),
         ];
         let named = named.map(|found| found.value);
         let topology = named.as_deref().map(|name| Ok::<_, Error>(read_topology(name)?.to_string().into()));

@@ -24,10 +24,10 @@ fn settings(set: &[(&str, &str)], options: &Options) -> Result<(Settings, Vec<Se
 #[test]
 fn ncclss_variables_come_after_ours_and_before_options() {
     let transport = |set: &[(&str, &str)], options: Options| {
-        let (settings, told) = settings(set, &options).expect("settings");
-        let told = told.into_iter().find(|told| told.name == "CONSORT_TRANSPORT").expect("a setting");
-        assert_eq!(told.value, settings.transport.name());
-        (settings.transport, told.origin, told.variable)
+        let (settings, listed) = settings(set, &options).expect("settings");
+        let listed = listed.into_iter().find(|listed| listed.name == "CONSORT_TRANSPORT").expect("a setting");
+        assert_eq!(listed.value, settings.transport.name());
+        (settings.transport, listed.origin, listed.variable)
     };
     let shared = Options::default().transport(TransportChoice::SharedMemory);
     let nccl = ("NCCL_SHM_DISABLE", "1");
@@ -52,10 +52,10 @@ fn ncclss_variables_come_after_ours_and_before_options() {
 #[test]
 fn pinning_is_asked_for() {
     let pinning = |set: &[(&str, &str)], options: Options| {
-        let (settings, told) = settings(set, &options).expect("settings");
-        let told = told.into_iter().find(|told| told.name == "CONSORT_PIN").expect("a setting");
-        assert_eq!(told.value, settings.pinning.name());
-        (settings.pinning, told.origin)
+        let (settings, listed) = settings(set, &options).expect("settings");
+        let listed = listed.into_iter().find(|listed| listed.name == "CONSORT_PIN").expect("a setting");
+        assert_eq!(listed.value, settings.pinning.name());
+        (settings.pinning, listed.origin)
     };
     let asked = Options::default().pin(Pinning::Domains);
     assert_eq!(pinning(&[], Options::default()), (Pinning::None, Origin::Default));
@@ -79,9 +79,9 @@ fn ctas_bound_the_streams() {
     assert_eq!(streams(&[("NCCL_MIN_CTAS", "4")], none().channels(2)), 2);
     assert_eq!(streams(&[], none().channels_within(Some(3), None)), 3);
     assert_eq!(streams(&[("NCCL_MAX_CTAS", "2")], none().channels_within(Some(3), Some(5))), 2);
-    let (_, told) = settings(&[("NCCL_MIN_CTAS", "4")], &none()).expect("settings");
-    let told = told.iter().find(|told| told.name == "CONSORT_CHANNELS").expect("a setting");
-    assert_eq!((told.value.as_str(), told.variable), ("4", Some("NCCL_MIN_CTAS")));
+    let (_, listed) = settings(&[("NCCL_MIN_CTAS", "4")], &none()).expect("settings");
+    let listed = listed.iter().find(|listed| listed.name == "CONSORT_CHANNELS").expect("a setting");
+    assert_eq!((listed.value.as_str(), listed.variable), ("4", Some("NCCL_MIN_CTAS")));
 }
 
 #[test]

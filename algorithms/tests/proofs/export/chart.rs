@@ -1,4 +1,4 @@
-//! Charts: read as XML, with points that have no place, and with any numbers at all.
+//! Charts, read as XML: also with points that have no place, and with random numbers.
 
 use consort_algorithms::export::{Axis, Chart, Mark, Series, Unit, chart_svg};
 

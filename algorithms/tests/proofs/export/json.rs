@@ -311,7 +311,7 @@ fn same_plan(plan: &Plan) {
 fn a_lowered_plan_is_read_back() {
     let mut read = 0;
     for schedule in schedules().iter().filter(|schedule| schedule.ranks <= 8) {
-        // What has a switch cannot be lowered to ranks alone.
+        // A schedule with a switch cannot be lowered to ranks alone.
         for plan in lower_all(schedule, &LowerOptions { slots: 4 }).unwrap_or_default() {
             same_plan(&plan);
             same_plan(&fuse(&plan, &|_| true));
@@ -321,7 +321,7 @@ fn a_lowered_plan_is_read_back() {
     assert!(read > 100, "only {read} plans");
 }
 
-/// Groups, tables, flags, packets, counted puts, every engine: what no lowering makes.
+/// Groups, tables, flags, packets, counted puts, every engine: parts that no lowering makes.
 #[test]
 fn a_plan_by_hand_is_read_back() {
     let mut hand = Hand::new("by \"hand\"", Collective::AllReduce, 1, 4, 2, 3);

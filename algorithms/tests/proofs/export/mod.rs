@@ -1,4 +1,4 @@
-//! What the exporters write: against committed files, and read back by readers that know nothing of the
+//! The exporters' output: compared with committed files, and read back by readers that share no code with the
 //! writers. `CONSORT_SNAPSHOTS=write cargo test` writes the files anew.
 
 mod chart;

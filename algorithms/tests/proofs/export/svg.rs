@@ -1,4 +1,4 @@
-//! Pictures of schedules, read as XML: nothing is missing, nothing covers a name, nothing leaves the sheet.
+//! Pictures of schedules, read as XML: no message is missing, no line covers a name, everything is on the sheet.
 
 use consort_algorithms::builders::{RingOptions, doubling, pair, ring};
 use consort_algorithms::export::schedule_svg;
@@ -61,7 +61,7 @@ fn no_name_covers_another() {
     }
 }
 
-/// Where the pictures of the document come from, every message has its name.
+/// In the pictures of the document every message has its name.
 #[test]
 fn small_pictures_name_every_message() {
     let rings = (2..=16).map(|ranks| ring(Collective::AllReduce, ranks, RingOptions::default()));
@@ -101,7 +101,7 @@ fn names_cannot_break_the_picture() {
     schedule.name = "</text>\"<&>'\u{1}\u{ffff}\n".into();
     let elements = elements(&schedule_svg(&schedule));
     assert!(elements.iter().any(|element| element.text == "</text>\"<&>'\u{fffd}\u{fffd} "));
-    // A transfer to a rank far outside, which the verifier refuses, is drawn as far as it goes.
+    // A transfer to a rank that does not exist, which the verifier refuses, is drawn up to the edge.
     schedule.rounds[0].transfers[0].to = Rank(1000);
     assert!(schedule_svg(&schedule).contains("Only the first 64 of 1001 ranks and switches are drawn."));
 }
