@@ -1,7 +1,7 @@
-//! Memory that clients get from the library, and buffers that they tell it of.
+//! Memory that clients get from the library, and buffers that they register.
 //!
-//! Invariant: what was given is kept until it is freed, by its address; an address that was not given is refused.
-//! Absent: how ranks find each other's memory (`engine::mapped`).
+//! Invariant: memory from `allocate` is kept by its address until it is freed; any other address is refused. Absent:
+//! how ranks find each other's memory (`engine::mapped`).
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -14,20 +14,19 @@ use super::device;
 use super::result::{Failure, Result};
 use consort_types::error::Error;
 
-/// What was given and not freed, by address.
+/// Memory from `allocate` that is not freed, by address.
 static GIVEN: Mutex<BTreeMap<usize, Given>> = Mutex::new(BTreeMap::new());
 
-/// Whose memory was given.
+/// The kind of the memory.
 enum Given {
     Host(#[expect(dead_code, reason = "kept, not used")] SharedMemory),
     Device(#[expect(dead_code, reason = "kept, not used")] DeviceMemory),
 }
 
-/// The address of `bytes` bytes, 0 for none: of the device that is current on the calling thread, or, without one, of
-/// zeroed host memory, aligned to a page, which the ranks beside this one can map.
+/// Allocates `bytes` bytes and returns their address, 0 for none. The memory is of the device that is current on the
+/// calling thread, or, without one, zeroed host memory, aligned to a page, which the ranks of this host can map.
 ///
-/// # Errors
-/// When the memory is not to be had.
+/// # Errors Where there is not enough memory.
 pub fn allocate(bytes: usize) -> Result<usize> {
     if bytes == 0 {
         return Ok(0);
@@ -46,10 +45,10 @@ pub fn allocate(bytes: usize) -> Result<usize> {
     Ok(start)
 }
 
-/// Frees what [`allocate`] gave; 0 is fine.
+/// Frees memory of [`allocate`]; 0 is allowed.
 ///
 /// # Errors
-/// For an address that was not given, or is free already.
+/// For an address that [`allocate`] did not return, or that is free already.
 pub fn free(start: usize) -> Result<()> {
     if start == 0 {
         return Ok(());
@@ -68,10 +67,9 @@ pub fn free(start: usize) -> Result<()> {
 }
 
 impl Comm {
-    /// Notes a buffer of this rank; its number, never 0.
+    /// Records a buffer of this rank and returns its number, never 0.
     ///
-    /// # Errors
-    /// For a buffer that is none; as [`Comm::communicator`].
+    /// # Errors For a range that is no buffer; as [`Comm::communicator`].
     pub fn register(&self, start: usize, bytes: usize) -> Result<usize> {
         self.communicator()?;
         if start == 0 || bytes == 0 || start.checked_add(bytes).is_none() {
@@ -83,10 +81,10 @@ impl Comm {
         Ok(self.registrations.note(start, bytes))
     }
 
-    /// Forgets a buffer; number 0 is fine.
+    /// Removes a buffer; number 0 is allowed.
     ///
     /// # Errors
-    /// For a number that stands for no buffer of this communicator.
+    /// For a number of no buffer of this communicator.
     pub fn deregister(&self, number: usize) -> Result<()> {
         if number == 0 || self.registrations.forget(number) {
             return Ok(());
@@ -97,11 +95,10 @@ impl Comm {
         ))
     }
 
-    /// A counter of `ncclCommMemStat_t`, in bytes, of what the communicator holds beside the caller's buffers: host memory
-    /// here. In use, nearly all of it can be suspended; what is left then persists.
+    /// A counter of `ncclCommMemStat_t`, in bytes, of the communicator's own memory beside the caller's buffers: host
+    /// memory here. While in use, nearly all of it can be suspended; the rest persists.
     ///
-    /// # Errors
-    /// For numbers that are no counters; as [`Communicator::memory_bytes`](consort::Communicator::memory_bytes).
+    /// # Errors For an unknown counter; as [`Communicator::memory_bytes`](consort::Communicator::memory_bytes).
     pub fn memory_statistic(&self, statistic: i32) -> Result<u64> {
         let on_device = self.placement().map_or(0, |placement| placement.device_bytes());
         let held = || Ok((self.communicator()?.memory_bytes()? + on_device) as u64);

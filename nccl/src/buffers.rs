@@ -1,7 +1,8 @@
-//! Whose memory the buffers of a call are.
+//! Host or device memory: which of them the buffers of a call are.
 //!
-//! Invariant: where the CUDA driver is asked, a call on memory that the driver calls a device's runs in the caller's stream
-//! or is refused with a sentence; the host does not touch it. Where it is not asked, a call pays one load. Absent: whether the driver is asked (`device`), and pointers, which are numbers here.
+//! Invariant: where the CUDA driver is asked, a call on memory of a device runs in the caller's stream or is refused
+//! with an error text; the host does not touch that memory. Where the driver is not asked, a call pays one load.
+//! Absent: whether the driver is asked (`device`), and pointers, which are numbers here.
 
 use consort_cuda::{CudaError, DeviceSpan, Driver, MemoryKind};
 use consort_kernels::{DataType, Scalar};
@@ -11,19 +12,19 @@ use super::device::{REMEDY, VARIABLE, asks, refused_by_driver};
 use super::result::{Code, Failure, Result};
 use consort_types::error::Error;
 
-/// Whose the buffers of a call are.
+/// What moves the buffers of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whose {
-    /// The host may touch them.
+    /// The host, which may touch them.
     Host,
-    /// A stream of a device is to move them.
+    /// A stream of a device.
     Device,
 }
 
-/// Whose the buffers of a call are, which begin at these addresses unless they are empty.
+/// What moves the buffers of a call, by the addresses at which they begin; an empty one has none.
 ///
-/// # Errors
-/// For buffers that do not go together or that the communicator does not reach, and when the driver cannot say.
+/// # Errors For buffers of different kinds or that the communicator does not reach, and where the driver does not
+/// answer.
 #[inline]
 pub fn whose(comm: &Comm, send: Option<usize>, receive: Option<usize>) -> Result<Whose> {
     if !asks() {
@@ -32,15 +33,14 @@ pub fn whose(comm: &Comm, send: Option<usize>, receive: Option<usize>) -> Result
     ask(comm, [("send buffer", send), ("receive buffer", receive)])
 }
 
-/// Whether the factor of an operator is the host's to touch.
+/// Whether the scalar of an operator is in host memory.
 ///
-/// # Errors
-/// When the driver cannot say.
+/// # Errors Where the driver does not answer.
 pub fn is_scalar_of_host(start: usize) -> Result<bool> {
     Ok(!asks() || kind("scalar", start)? != MemoryKind::Device)
 }
 
-/// The element that a scalar on a device is now, after all work of that device.
+/// The present value of a scalar on a device, after all work of that device.
 ///
 /// # Errors
 /// The driver's, and on a communicator without a device.
@@ -57,7 +57,7 @@ pub fn read_scalar(comm: &Comm, at: DeviceSpan, data_type: DataType) -> Result<S
     Scalar::from_bytes(data_type, &bytes).map_err(|error| Error::internal(error.to_string()).into())
 }
 
-/// Buffers with what they are called and where they begin; nothing for one that is empty.
+/// The buffers with their names and first addresses; `None` for an empty one.
 type Buffers = [(&'static str, Option<usize>); 2];
 
 #[inline(never)]
@@ -72,8 +72,8 @@ fn ask(comm: &Comm, buffers: Buffers) -> Result<Whose> {
     if has(MemoryKind::Device) && (plain || !is_placed) {
         return Err(refused(buffers, kinds, comm));
     }
-    // A communicator on devices takes what its devices reach in the order of its streams. Of buffers that are all
-    // empty the path does not matter.
+    // A communicator on devices takes memory that its devices reach in the order of its streams. For buffers that are
+    // all empty the path does not matter.
     Ok(if is_placed && !plain { Whose::Device } else { Whose::Host })
 }
 
@@ -93,7 +93,7 @@ fn unknown(what: &str, start: usize, error: &CudaError) -> Failure {
     }
 }
 
-/// The failure of a call of whose buffers at least one is a device's.
+/// The error of a call with at least one buffer of a device.
 #[cold]
 fn refused(buffers: Buffers, kinds: [Option<MemoryKind>; 2], comm: &Comm) -> Failure {
     let text = refusal(buffers, kinds, comm.placement().is_some());

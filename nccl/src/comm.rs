@@ -1,7 +1,7 @@
-//! A communicator as C sees it: one that may still be on its way, may be busy in the background, may be over.
+//! A communicator as C sees it: it may be joining, ready, busy in the background, or over.
 //!
-//! Invariant: whoever holds it may ask for its state at any time and does not wait; the communicator within is there
-//! from the moment it was joined to the end. Absent: handles (`ffi/`), and how operations run (`operation`).
+//! Invariant: any thread may ask for its state at any time and does not wait. The communicator within exists from the
+//! moment it was joined to the end. Absent: handles (`ffi/`), and how operations run (`operation`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -25,10 +25,10 @@ use consort_settings::Options;
 use consort_types::Rank;
 use consort_types::error::Error;
 
-/// As good as never: what a deadline is through C unless somebody sets one.
+/// A deadline that never comes: the default through C.
 pub const NEVER: Duration = consort_settings::options::TIMEOUT_MAX;
 
-/// Where a communicator is in its life.
+/// The phase of a communicator's life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Phase {
@@ -37,13 +37,13 @@ pub(super) enum Phase {
     Ready = 1,
     /// No memory until it is resumed.
     Suspended = 2,
-    /// Only to be split, shrunk or closed.
+    /// It can only be split, shrunk or closed.
     Revoked = 3,
-    /// Only to be closed.
+    /// It can only be closed.
     Finalized = 4,
-    /// It never came to be.
+    /// Joining failed.
     Stillborn = 5,
-    /// Given up.
+    /// It was aborted.
     Aborted = 6,
 }
 
@@ -59,18 +59,18 @@ impl Phase {
     ];
 }
 
-/// What runs in the background.
+/// The kind of work in the background.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Work {
-    /// What makes, changes or ends a communicator.
+    /// A task that makes, changes or ends a communicator.
     Task,
-    /// Data calls whose end is asked for.
+    /// Data calls that a caller polls.
     Operations,
-    /// Data calls in a stream, which is asked for their end: the communicator is free for the next call.
+    /// Data calls in a stream, whose end is asked from the stream: the communicator is free for the next call.
     Queued,
 }
 
-/// While it lives, its communicator is at work.
+/// Marks its communicator as busy while it lives.
 pub(super) struct AtWork {
     comm: Arc<Comm>,
     work: Work,
@@ -78,7 +78,7 @@ pub(super) struct AtWork {
 
 impl AtWork {
     pub(super) fn new(comm: &Arc<Comm>, work: Work) -> Self {
-        // Relaxed, twice: the same thread looks, or one that this one told.
+        // Relaxed, twice: the reader is the same thread, or one that synchronised with it.
         comm.busy.fetch_add(1, Ordering::Relaxed);
         comm.changing.fetch_add(usize::from(work == Work::Task), Ordering::Relaxed);
         AtWork { comm: comm.clone(), work }
@@ -87,7 +87,7 @@ impl AtWork {
 
 impl Drop for AtWork {
     fn drop(&mut self) {
-        // Release, twice: pairs with the Acquire in `ready` and `async_error`; what the work wrote is there.
+        // Release, twice: pairs with the Acquire in `ready` and `async_error`, which makes the work's writes visible.
         self.comm.changing.fetch_sub(usize::from(self.work == Work::Task), Ordering::Release);
         self.comm.busy.fetch_sub(1, Ordering::Release);
     }
@@ -95,7 +95,7 @@ impl Drop for AtWork {
 
 /// A communicator of the C interface.
 pub struct Comm {
-    /// Unlike that of any other in this process.
+    /// A number that no other communicator of this process has.
     pub(super) serial: u64,
     config: Config,
     rank: AtomicU32,
@@ -106,35 +106,36 @@ pub struct Comm {
     pub(super) operators: Operators,
     /// The process that made it.
     maker: u32,
-    /// Nanoseconds; 0 where the communicator's own deadline holds.
+    /// Nanoseconds; 0 where the deadline of the communicator holds.
     timeout: AtomicU64,
     /// Set to end a join under way.
     cancelled: AtomicBool,
     /// Jobs in the background that are not over.
     busy: AtomicUsize,
-    /// Of these, those that make, change or end communicators.
+    /// The number of these that make, change or end communicators.
     changing: AtomicUsize,
     pub(super) last: Last,
     lane: Mutex<Option<Lane>>,
     pub(super) registrations: Registrations,
     /// The device of this rank, if it has one.
     pub(super) context: Option<Context>,
-    /// Where its ranks are, if all have a device.
+    /// The place of its ranks on devices, if all have one.
     placement: OnceLock<Arc<Placement>>,
     /// Whether calls wait; looked up once, as it may come from the environment.
     blocking: bool,
-    /// What went wrong in the background, or in joining.
+    /// The failure of work in the background, or of joining.
     failure: Mutex<Option<Failure>>,
-    /// Whether its ranks made another one of it in the background after it had failed.
+    /// Whether its ranks made a new communicator of it in the background after it had failed.
     is_answered: AtomicBool,
 }
 
 impl Comm {
-    /// One that is about to be joined. `device` is what `ncclCommCuDevice` is to say of a rank without one.
+    /// A communicator that is about to be joined. `device` is the answer of `ncclCommCuDevice` for a rank without a
+    /// device.
     pub fn new(config: Config, device: i32, context: Option<Context>) -> Arc<Self> {
         static SERIAL: AtomicU64 = AtomicU64::new(1);
         Arc::new(Comm {
-            // Relaxed: only has to be unlike all others.
+            // Relaxed: the number only has to differ from all others.
             serial: SERIAL.fetch_add(1, Ordering::Relaxed),
             blocking: config.blocking(),
             config,
@@ -159,17 +160,17 @@ impl Comm {
         })
     }
 
-    /// Whether calls wait for what they ask for.
+    /// Whether calls wait for their end.
     pub fn is_blocking(&self) -> bool {
         self.blocking
     }
 
-    /// What it was made with.
+    /// The config it was made with.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// A number that all its ranks have, and hardly any other communicator.
+    /// A number that all its ranks have, and almost surely no other communicator.
     ///
     /// # Errors
     /// As [`Comm::communicator`].
@@ -177,10 +178,9 @@ impl Comm {
         self.communicator().map(|communicator| communicator.hash())
     }
 
-    /// What joins it is told: the config's options, and no deadline for operations unless one is set.
+    /// The options with which it joins: those of the config, and no deadline for operations unless one is set.
     ///
-    /// # Errors
-    /// For a config that makes no sense.
+    /// # Errors For a config with an invalid value.
     pub(super) fn options(&self) -> Result<Options> {
         Ok(self.config.to_options()?.timeout(NEVER).devices(self.context.is_some()))
     }
@@ -200,36 +200,36 @@ impl Comm {
         self.phase.store(phase as u8, Ordering::Release);
     }
 
-    /// Goes from one phase to another, if it is in that one.
+    /// Moves from phase `from` to phase `to`; false where it is in another phase.
     pub(super) fn advance(&self, from: Phase, to: Phase) -> bool {
         self.phase.compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// The rank and the size that it is to have.
+    /// Sets the rank and the size that it will have.
     pub(super) fn expect_shape(&self, rank: Rank, size: u32) {
         // Relaxed: read by the same thread, or after `phase` was.
         self.rank.store(rank, Ordering::Relaxed);
         self.size.store(size, Ordering::Relaxed);
     }
 
-    /// Where its ranks are on devices, if they are.
+    /// The place of its ranks on devices, if they have one.
     #[inline]
     pub fn placement(&self) -> Option<&Arc<Placement>> {
         self.placement.get()
     }
 
-    /// The communicator has come to be; its ranks find their places on devices, if they have any.
+    /// Stores the communicator after joining; its ranks take their places on devices, if they have any.
     ///
     /// # Errors
     /// As [`place`].
     pub(super) fn joined(&self, communicator: Communicator) -> Result<()> {
         if let Some(placement) = place(&communicator, self.context.as_ref())? {
-            // Only whoever joins it sets it, once.
+            // Only the thread that joins sets it, once.
             let _ = self.placement.set(placement);
         }
         self.expect_shape(communicator.rank(), communicator.size());
         let hash = communicator.hash();
-        // Only whoever joins it sets it, once.
+        // Only the thread that joins sets it, once.
         let _ = self.communicator.set(communicator);
         let rank = i32::try_from(self.rank.load(Ordering::Relaxed)).unwrap_or(log::NO_DEVICE);
         log::info(Subsystem::Init, rank, format_args!("{} joined, commId {hash:#x}", self.label()));
@@ -237,32 +237,32 @@ impl Comm {
         Ok(())
     }
 
-    /// It will never come to be.
+    /// Marks it as one whose joining failed.
     pub(super) fn stillborn(&self, failure: &Failure) {
         self.note(failure);
         self.advance(Phase::Joining, Phase::Stillborn);
     }
 
-    /// Keeps what went wrong where nobody waited for it; the first counts.
+    /// Keeps a failure for which no call waited; only the first is kept.
     pub(super) fn note(&self, failure: &Failure) {
         remember(&failure.text);
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| failure.clone());
     }
 
-    /// A shrink has come of it: its end is what whoever polls asks for, as with NCCL, and no longer why it was made. Data
-    /// calls are told that by the communicator within.
+    /// Records that a shrink was made of it. A poll then returns the result of the shrink, as in NCCL, and no longer
+    /// the failure before it. Data calls get that failure from the communicator within.
     pub(super) fn answer(&self) {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
         // Relaxed: the Release in `AtWork` and the Acquire in `async_error` come between.
         self.is_answered.store(true, Ordering::Relaxed);
     }
 
-    /// What went wrong where nobody waited for it.
+    /// The failure for which no call waited.
     pub fn failure(&self) -> Option<Failure> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The communicator, for what may be asked at any time once it has been joined.
+    /// The communicator, for questions that are allowed at any time after joining.
     ///
     /// # Errors
     /// While it is being joined, and when that failed.
@@ -279,11 +279,11 @@ impl Comm {
         ))
     }
 
-    /// The communicator, where a call may go straight to it: there, healthy by all that is known here, nothing in the
-    /// background, and the caller is to wait.
+    /// The communicator, if a call may go straight to it: it is joined, has no known failure and nothing in the
+    /// background, and the caller waits.
     #[inline(always)]
     pub fn inline(&self) -> Option<&Communicator> {
-        // Relaxed: whoever submitted a job that this thread must come after did so in an order with this call.
+        // Relaxed: a job that must come before this call was submitted in an order with this thread.
         let idle = self.busy.load(Ordering::Relaxed) == 0;
         // Acquire: as in `phase`.
         let is_ready = self.phase.load(Ordering::Acquire) == Phase::Ready as u8;
@@ -296,7 +296,7 @@ impl Comm {
     /// The communicator, for a data call.
     ///
     /// # Errors
-    /// As its phase has it; while something is in the background on a non-blocking communicator.
+    /// According to its phase; while there is work in the background on a non-blocking communicator.
     pub(super) fn for_data(&self) -> Result<&Communicator> {
         self.ready()?;
         let communicator = self.communicator()?;
@@ -310,7 +310,7 @@ impl Comm {
                 "make all calls before ncclCommFinalize; only ncclCommDestroy or ncclCommAbort may follow it",
             )),
             Phase::Aborted => Err(Failure::usage("the communicator was aborted", "make a new one")),
-            // Its own status says by whom and why.
+            // The communicator's own status has the rank and the reason.
             Phase::Revoked => match communicator.status() {
                 Err(error) => Err(error.into()),
                 Ok(()) => Err(Failure::usage("the communicator was revoked", "split or shrink it")),
@@ -321,10 +321,9 @@ impl Comm {
         }
     }
 
-    /// What every call but a few asks of a non-blocking communicator: is the one before over.
+    /// Checks that the call before is over, for nearly all calls on a non-blocking communicator.
     ///
-    /// # Errors
-    /// If not; what failed in the background.
+    /// # Errors While it is not over; the failure of work in the background.
     pub(super) fn ready(&self) -> Result<()> {
         if self.is_blocking() {
             return Ok(());
@@ -352,7 +351,7 @@ impl Comm {
         self.communicator().map(|_| self.rank.load(Ordering::Relaxed))
     }
 
-    /// How many ranks there are.
+    /// Number of ranks.
     ///
     /// # Errors
     /// As [`Comm::communicator`].
@@ -360,12 +359,12 @@ impl Comm {
         self.communicator().map(|_| self.size.load(Ordering::Relaxed))
     }
 
-    /// What `ncclCommCuDevice` says. On host memory it is a number that the maker chose, 0 by default.
+    /// The answer of `ncclCommCuDevice`. On host memory it is a number that the maker chose, 0 by default.
     pub fn device(&self) -> i32 {
         self.device
     }
 
-    /// How messages name it: `rank 1 of 4 of "name"`.
+    /// Its name in messages: `rank 1 of 4 of "name"`.
     pub fn label(&self) -> String {
         let (rank, size) = (self.rank.load(Ordering::Relaxed), self.size.load(Ordering::Relaxed));
         match &self.config.comm_name {
@@ -374,26 +373,26 @@ impl Comm {
         }
     }
 
-    /// Sets the deadline of all later calls; `None` for the communicator's own.
+    /// Sets the deadline of all later calls; `None` restores the communicator's own.
     pub fn set_timeout(&self, timeout: Option<Duration>) {
-        // What exceeds 64 bits is no deadline.
+        // A time of more than 64 bits is no deadline.
         let nanoseconds = timeout.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         self.timeout.store(nanoseconds, Ordering::Relaxed);
     }
 
-    /// What [`Comm::set_timeout`] set.
+    /// The deadline that [`Comm::set_timeout`] set.
     #[inline]
     pub fn timeout(&self) -> Option<Duration> {
         Some(self.timeout.load(Ordering::Relaxed)).filter(|set| *set != 0).map(Duration::from_nanos)
     }
 
-    /// What `ncclCommGetAsyncError` says: success, in progress, or what ended it. Does not wait.
+    /// The answer of `ncclCommGetAsyncError`: success, in progress, or the failure that ended it. Does not wait.
     pub fn async_error(&self) -> (Code, Option<Failure>) {
         if self.is_forked() {
             let failure = Failure::from(Error::Forked);
             return (failure.code, Some(failure));
         }
-        // What is being made of it comes before what became of it: a shrink follows a failure.
+        // Work that makes a new communicator of it comes before its failure: a shrink follows a failure.
         if !self.is_blocking() && self.changing.load(Ordering::Acquire) != 0 {
             return (Code::InProgress, None);
         }
@@ -405,7 +404,7 @@ impl Comm {
             return (Code::InProgress, None);
         }
         match self.communicator.get().map(Communicator::status) {
-            // The caller did it and knows.
+            // The caller revoked it and knows that.
             Some(Err(Error::Revoked { .. })) if phase == Phase::Revoked => (Code::Success, None),
             Some(Err(_)) if self.is_answered.load(Ordering::Relaxed) => (Code::Success, None),
             Some(Err(error)) => {
@@ -424,8 +423,8 @@ impl Comm {
         Ok(lane)
     }
 
-    /// Runs `body` in the background, after what was put there before for any of `comms`, of which this is one. Each is
-    /// busy until it is over, and keeps its failure.
+    /// Runs `body` in the background, after all earlier work in the background of any of `comms`; this communicator
+    /// is one of them. Each is busy until `body` is over, and keeps its failure.
     pub(super) fn in_background(
         self: &Arc<Self>,
         comms: &[Arc<Comm>],
@@ -442,7 +441,8 @@ impl Comm {
         submitted.map(drop)
     }
 
-    /// `body`, for a lane. `comms` are busy until it is over, but for those that do not block and a stream that has it.
+    /// `body` as a job of a lane. `comms` are busy until it is over, except where a stream has the job and the
+    /// communicator does not block.
     pub(super) fn attended(
         comms: Vec<Arc<Comm>>,
         work: Work,
@@ -454,7 +454,7 @@ impl Comm {
             .map(|comm| AtWork::new(comm, work))
             .collect();
         Box::new(move || {
-            // A panic is told as a failure too: a communicator must not stay in progress for ever.
+            // A panic becomes a failure too: a communicator must not stay in progress for ever.
             let result = catch_unwind(AssertUnwindSafe(body))
                 .unwrap_or_else(|_| Err(Error::internal("a panic in work in the background").into()));
             let result = result.map_err(|failure| match &comms[..] {
@@ -462,10 +462,11 @@ impl Comm {
                 _ => failure,
             });
             if let Err(failure) = &result {
-                // What was ended on purpose, here or by another rank, has not failed it: its status says so while it lasts.
+                // An end on purpose, by this or another rank, is no failure of the communicator: its status has it
+                // while it lasts.
                 let is_news = |comm: &Comm| work == Work::Task || !comm.is_revoked();
-                let told = comms.iter().filter(|comm| !comm.is_blocking() && is_news(comm));
-                told.for_each(|comm| comm.note(failure));
+                let failed = comms.iter().filter(|comm| !comm.is_blocking() && is_news(comm));
+                failed.for_each(|comm| comm.note(failure));
             }
             drop(at_work);
             drop(comms);
@@ -473,18 +474,18 @@ impl Comm {
         })
     }
 
-    /// Whether its operations were ended on purpose, by whichever rank.
+    /// Whether a rank ended its operations on purpose.
     fn is_revoked(&self) -> bool {
         let status = self.communicator.get().map(Communicator::status);
         self.phase() == Phase::Revoked || matches!(status, Some(Err(Error::Revoked { .. })))
     }
 
-    /// Whether anything is in the background, or somebody waits for what makes, changes or ends it.
+    /// Whether there is work in the background, or a call waits for a task that makes, changes or ends it.
     pub(super) fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Acquire) != 0
     }
 
-    /// Ends what is under way on all ranks, for a call that is not to wait for it.
+    /// Ends everything under way on all ranks, for a call that must not wait for it.
     pub(super) fn interrupt(&self, reason: &str) {
         if let Some(communicator) = self.communicator.get() {
             self.advance(Phase::Ready, Phase::Revoked);
@@ -496,16 +497,15 @@ impl Comm {
         self.maker != std::process::id()
     }
 
-    /// Waits until everything that was put into the background for it is over.
+    /// Waits until all its work in the background is over.
     pub(super) fn drain(&self) {
         while let Some(end) = self.unfinished() {
-            // Whoever started it is told.
+            // The thread that started the work gets its failure.
             let _ = end.wait();
         }
     }
 
-    /// The end of what was put into the background last, unless it is over, or goes on in the process that this one is a
-    /// fork of.
+    /// The end of the last work in the background, unless it is over, or runs in the process that forked this one.
     pub(super) fn unfinished(&self) -> Option<Arc<End>> {
         self.last.unfinished().filter(|_| !self.is_forked())
     }
@@ -522,7 +522,8 @@ impl std::fmt::Debug for Comm {
 }
 
 impl Failure {
-    /// The same, with who says it in front: of what happens where no call of that communicator is told.
+    /// The same failure with the communicator's label in front, for failures that no call of that communicator
+    /// returns.
     pub(super) fn said_by(self, comm: &Comm) -> Self {
         Failure { text: format!("{}: {}", comm.label(), self.text), ..self }
     }

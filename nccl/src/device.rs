@@ -1,8 +1,8 @@
-//! Whether the C interface moves memory of devices, and of which.
+//! Whether the C interface moves memory of devices, and the devices of its communicators.
 //!
-//! Invariant: the first communicator of a process decides whether the CUDA driver is asked; each communicator, when it is
-//! made, whether its ranks have devices. Absent: whose memory the buffers of a call are (`buffers`), and how operations on
-//! devices run ([`consort::device`]).
+//! Invariant: the first communicator of a process decides whether the CUDA driver is asked; each communicator
+//! decides, when it is made, whether its ranks have devices. Absent: whether the buffers of a call are host or device
+//! memory (`buffers`), and how operations on devices run ([`consort::device`]).
 
 use std::sync::{Arc, Once};
 
@@ -23,14 +23,14 @@ pub(super) const REMEDY: &str = "make the communicator on a thread that has chos
 /// Whether the driver is asked about buffers.
 static ASKS: AtomicBool = AtomicBool::new(false);
 
-/// What [`VARIABLE`] asks for.
+/// The value of [`VARIABLE`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mode {
-    /// Uses a device where the thread that makes a communicator has one current.
+    /// A device is used where one is current on the thread that makes a communicator.
     Auto,
-    /// All memory is the host's; whoever says so is believed.
+    /// All memory counts as host memory, without a check.
     Host,
-    /// Every rank has a device, the first one unless another is current.
+    /// Every rank has a device, device 0 unless another is current.
     Cuda,
 }
 
@@ -52,7 +52,7 @@ impl Mode {
         Mode::parse(text.as_deref())
     }
 
-    /// Looks for a driver if that is wanted, and says what came of it.
+    /// Opens the driver where the mode needs it, and logs the result.
     fn settle(self) {
         let tell = |why: &str| log::info(Subsystem::Init, log::NO_DEVICE, format_args!("{why}"));
         if self == Mode::Host {
@@ -73,7 +73,7 @@ impl Mode {
 /// Decides whether the driver is asked, when a communicator is made.
 ///
 /// # Errors
-/// For a `CONSORT_DEVICE` that means nothing, and for `cuda` without a driver.
+/// For an unknown value of `CONSORT_DEVICE`, and for `cuda` without a driver.
 pub fn check_mode() -> Result<()> {
     static SETTLED: Once = Once::new();
     super::began(super::version::TEXT);
@@ -90,8 +90,8 @@ pub fn check_mode() -> Result<()> {
     Ok(())
 }
 
-/// The device of a rank whose communicator the calling thread makes: that of the current context, or else the one that
-/// `usual` names; where devices are demanded the first, if neither is there.
+/// The device of a rank whose communicator the calling thread makes: that of the current context, or else the one
+/// that `usual` returns, or else, where devices are demanded, device 0.
 ///
 /// # Errors
 /// The driver's, where devices are demanded.
@@ -118,9 +118,9 @@ pub fn current() -> Result<Option<Context>> {
     }
 }
 
-/// The device of a thread without a context, as CUDA's runtime has it: the thread's current device, which is device 0
-/// unless the thread has named another. A program that never touched a device is not given a context for the question:
-/// one is made only for a device that the thread has named, and otherwise device 0 must have one already.
+/// The device of a thread without a context, as CUDA's runtime chooses it: the thread's current device, which is
+/// device 0 unless the thread has named another. The library makes no context for a program that has used no device:
+/// it makes one only for a device that the thread has named, and otherwise device 0 must have one already.
 fn usual() -> std::result::Result<Option<Context>, CudaError> {
     match runtime_device() {
         Some(named) if named > 0 => Context::primary(named).map(Some),
@@ -131,14 +131,14 @@ fn usual() -> std::result::Result<Option<Context>, CudaError> {
 /// The devices of ranks that one thread makes, by their numbers.
 ///
 /// # Errors
-/// The driver's: there is no such device.
+/// The driver's, for a device that does not exist.
 pub fn numbered(devices: Option<&[i32]>, ranks: u32) -> Result<Vec<Option<Context>>> {
     if !asks() {
         return Ok((0..ranks).map(|_| None).collect());
     }
     let known = Driver::of_process().map_or(0, Driver::devices);
     let number = |rank: u32| devices.map_or(rank, |devices| devices[rank as usize].max(0) as u32);
-    // Ranks that are to be on devices that are not there are on host memory, as without a driver.
+    // Ranks whose devices do not exist are on host memory, as without a driver.
     if (0..ranks).any(|rank| number(rank) >= known) && Mode::of_process()? != Mode::Cuda {
         return Ok((0..ranks).map(|_| None).collect());
     }
@@ -153,7 +153,7 @@ pub(super) fn refused_by_driver(error: &CudaError) -> Failure {
     }
 }
 
-/// Puts a new communicator on its ranks' devices, together with all of them; none if some rank has none.
+/// Puts a new communicator on its ranks' devices, together with all of them; `None` if some rank has no device.
 ///
 /// # Errors
 /// As [`Communicator::on_device`].

@@ -1,7 +1,7 @@
 //! Groups as C has them: calls between a start and an end, on one thread, that are issued together at the outermost
 //! end.
 //!
-//! Invariant: nothing of a group is issued before its outermost end, and nothing at all if a call in it was refused.
+//! Invariant: no call of a group is issued before its outermost end, and none at all if one of them was refused.
 //! First communicators are made, then data moves, then communicators end. Absent: what the calls do.
 
 use std::cell::RefCell;
@@ -15,31 +15,32 @@ use super::stream::Stream;
 use super::thread;
 use consort_types::error::Error;
 
-/// What a task does; or, told why its group was not issued, what it leaves behind then.
+/// The work of a task. Where its group was not issued it gets the reason, and leaves behind what the task must leave
+/// then.
 pub(super) type Act = Box<dyn FnOnce(Option<&Failure>) -> Result<()> + Send>;
 
-/// When a task comes.
+/// The turn of a task within its group.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// After what is under way on its communicator, before the data of its group.
+    /// After all operations under way on its communicator, before the data calls of its group.
     Begin,
-    /// The same, but what is under way is ended first, as it may wait for a rank that never comes: a shrink.
+    /// The same, but it ends the operations under way first, as they may wait for a rank that never comes: a shrink.
     Interrupt,
-    /// After the data of its group: it ends the communicator, and does so even where the group is not issued, as its
-    /// handle is gone.
+    /// After the data calls of its group: it ends the communicator, and does so even where the group is not issued,
+    /// as the handle is gone.
     End,
 }
 
-/// Something that is to happen to a communicator.
+/// A task that makes, changes or ends a communicator.
 pub(super) struct Task {
-    /// Whose background it may run in; that of the parent, where a new one is made of an old one.
+    /// The communicator in whose background it may run; the parent, where a new one is made of an old one.
     pub(super) comm: Arc<Comm>,
     pub(super) act: Act,
     pub(super) turn: Turn,
 }
 
 impl Task {
-    /// To be called before anybody waits for what is under way.
+    /// Called before any thread waits for operations under way.
     fn prepare(&self) {
         if self.turn == Turn::Interrupt {
             self.comm.interrupt("ncclCommShrink was called with NCCL_SHRINK_ABORT");
@@ -49,7 +50,7 @@ impl Task {
     fn run(self) -> Result<()> {
         self.prepare();
         self.comm.drain();
-        // So that an abort by another thread knows of it.
+        // Marks the communicator as busy, for an abort by another thread.
         let _at_work = AtWork::new(&self.comm, Work::Task);
         (self.act)(None)
     }
@@ -58,7 +59,7 @@ impl Task {
         if self.turn == Turn::End {
             self.comm.drain();
         }
-        // What it says is `why`.
+        // The failure is `why`.
         let _ = (self.act)(Some(why));
     }
 }
@@ -68,11 +69,11 @@ struct Open {
     tasks: Vec<Task>,
     entries: Vec<Entry>,
     streams: Vec<Arc<Stream>>,
-    /// Whether a data call in it has no stream, and so is to be over at the end.
+    /// Whether it has a data call without a stream, which must be over at the end.
     is_awaited: bool,
-    /// Whether its communicators block; they all do or none.
+    /// Whether its communicators block; all of them do or none.
     blocking: Option<bool>,
-    /// What the first refused call was told.
+    /// The failure of the first refused call.
     refused: Option<Failure>,
 }
 
@@ -80,7 +81,7 @@ thread_local! {
     static OPEN: Thread = Thread::default();
 }
 
-/// A thread's open group. If the thread ends with it, what was called in it is told that it will not be issued.
+/// A thread's open group. If the thread ends with it, its calls get the failure that they will not be issued.
 #[derive(Default)]
 struct Thread(RefCell<Open>);
 
@@ -99,15 +100,15 @@ pub fn is_open() -> bool {
     thread::depth() != 0
 }
 
-/// Opens a group, or one within.
+/// Opens a group, or an inner one.
 pub fn start() {
     thread::set_depth(thread::depth().saturating_add(1));
 }
 
-/// Closes a group; the outermost issues what was written down and, unless its communicators do not block, waits for it.
+/// Closes a group. The outermost end issues the recorded calls and, unless its communicators do not block, waits for
+/// them.
 ///
-/// # Errors
-/// Without a group; what a call in it was refused for; the first failure of what it issued.
+/// # Errors Without a group; the failure of a call that was refused in it; the first failure of an issued call.
 pub fn end() -> Result<Progress> {
     match close()? {
         None => Ok(Progress::Done),
@@ -115,11 +116,10 @@ pub fn end() -> Result<Progress> {
     }
 }
 
-/// Closes a group without issuing it; its data calls' time by the planner's prices, in microseconds. Nothing is said of a
-/// group within another, which its outermost end will issue or not.
+/// Closes a group without issuing it and returns the time of its data calls by the planner's prices, in microseconds.
+/// An inner group has no time: its outermost end will issue it or not.
 ///
-/// # Errors
-/// As [`end`], and when a price is not to be had.
+/// # Errors As [`end`], and where a call has no price.
 pub fn simulate_end() -> Result<Option<f64>> {
     let Some(open) = close()? else { return Ok(None) };
     let Open { tasks, entries, refused, .. } = open;
@@ -136,7 +136,7 @@ pub fn simulate_end() -> Result<Option<f64>> {
     Ok(Some(seconds * 1e6))
 }
 
-/// One level up; what was written down if that was the outermost.
+/// Closes one level; returns the recorded calls if that was the outermost.
 fn close() -> Result<Option<Open>> {
     let depth = thread::depth();
     if depth == 0 {
@@ -173,7 +173,7 @@ fn with_open<T>(change: impl FnOnce(&mut Open) -> Result<T>) -> Result<T> {
         .unwrap_or_else(|_| Err(Error::internal("a group on a thread that ends").into()))
 }
 
-/// Writes a data call down.
+/// Records a data call.
 pub(super) fn add(entry: Entry, stream: Option<Arc<Stream>>) -> Result<()> {
     with_open(|open| {
         open.mix(&entry.comm)?;
@@ -189,16 +189,15 @@ pub(super) fn add(entry: Entry, stream: Option<Arc<Stream>>) -> Result<()> {
 }
 
 impl Comm {
-    /// Makes a data call: written down if a group is open on this thread; otherwise put into the stream, or run by the
-    /// caller, or, on a non-blocking communicator, in the background.
+    /// Makes a data call. It is recorded if a group is open on this thread; otherwise it is put into the stream, or
+    /// run by the caller, or, on a non-blocking communicator, in the background.
     ///
-    /// # Errors
-    /// What can be seen at once, which also fails an open group; without one, what the operation ended with.
+    /// # Errors An error that is found at once also fails an open group; without a group, the operation's failure.
     pub fn issue(self: &Arc<Self>, operation: Operation, stream: Option<&Arc<Stream>>) -> Result<Progress> {
         noting(|| {
             let communicator = self.for_data()?;
             operation.check(communicator)?;
-            // Of a communicator that is over, the caller is told here and not by its stream or group.
+            // The caller gets the failure of a communicator that is over here, and not from its stream or group.
             communicator.status()?;
             let entry = Entry { comm: self.clone(), operation };
             if is_open() {
@@ -209,10 +208,10 @@ impl Comm {
     }
 }
 
-/// Writes a task down if a group is open; otherwise runs it, in the background if its communicator does not block.
+/// Records a task if a group is open; otherwise runs it, in the background if its communicator does not block.
 pub(super) fn task(task: Task) -> Result<Progress> {
     if is_open() {
-        // An end comes in any case: its handle is gone.
+        // A task that ends a communicator is never refused: its handle is gone.
         if task.turn != Turn::End
             && let Err(failure) = with_open(|open| open.mix(&task.comm))
         {
@@ -230,13 +229,13 @@ pub(super) fn task(task: Task) -> Result<Progress> {
     in_background(vec![task])
 }
 
-/// Tells the tasks of a group why it was not issued.
+/// Passes the tasks of a group the reason why it was not issued.
 fn not_issued(tasks: Vec<Task>, why: Failure) -> Failure {
     tasks.into_iter().for_each(|task| task.refuse(&why));
     why
 }
 
-/// The communicator of all entries, if they are of one.
+/// The communicator of all entries, if they have the same one.
 fn only_comm(entries: &[Entry]) -> Option<Arc<Comm>> {
     let first = &entries.first()?.comm;
     entries.iter().all(|entry| Arc::ptr_eq(&entry.comm, first)).then(|| first.clone())
@@ -265,10 +264,10 @@ impl Open {
         let only = only_comm(&entries).filter(|comm| comm.is_blocking() && streams.is_empty());
         let moved = begun.and_then(|begun| {
             let moved = start_operations(entries, streams, is_awaited);
-            // In the background it is said there.
+            // A failure in the background gets its communicator's label there.
             Ok([begun, moved.map_err(|failure| only.iter().fold(failure, |it, comm| it.said_by(comm)))?])
         });
-        // Whatever became of the rest, who wants to end them has no other way.
+        // Runs in any case: the caller has no other way to end these communicators.
         let ended = side_by_side(ends);
         let progress = moved?;
         let _ = ended?;
@@ -276,8 +275,8 @@ impl Open {
     }
 }
 
-/// Runs tasks of blocking communicators: those of one in their order, each communicator's on a thread of its own, as
-/// their ranks may wait for each other.
+/// Runs tasks of blocking communicators. Tasks of one communicator run in their order; each communicator has a thread
+/// of its own, as its ranks may wait for each other.
 fn side_by_side(tasks: Vec<Task>) -> Result<Progress> {
     let mut chains: Vec<Vec<Task>> = Vec::new();
     for task in tasks {
@@ -286,7 +285,7 @@ fn side_by_side(tasks: Vec<Task>) -> Result<Progress> {
             None => chains.push(vec![task]),
         }
     }
-    // All of a chain run, whatever becomes of the first: the other ranks call them too.
+    // All tasks of a chain run, also after a failure: the other ranks call them too.
     let run = |chain: Vec<Task>| chain.into_iter().map(Task::run).fold(Ok(()), Result::and);
     if chains.len() <= 1 {
         return chains.into_iter().try_for_each(run).map(|()| Progress::Done);

@@ -1,8 +1,8 @@
 //! Work in the background: one thread per lane, which runs jobs in the order in which they were submitted.
 //!
-//! Invariant: a job begins when everything it comes after is over. What comes after what is written down under one lock
-//! for the whole process ([`in_order`]), always with what was submitted before, so jobs cannot wait for each other in a
-//! circle. A lane's thread ends with the lane. Absent: what jobs do.
+//! Invariant: a job begins when every job before it is over. The jobs before it are recorded under one lock for the
+//! whole process ([`in_order`]), and were always submitted earlier, so jobs cannot wait for each other in a circle. A
+//! lane's thread ends with the lane. Absent: what jobs do.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Sender, channel};
@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use super::result::{Failure, Result};
 use consort_types::error::Error;
 
-/// The end of a job, which others may wait for.
+/// The end of a job, for which others may wait.
 #[derive(Default)]
 pub(crate) struct End {
     result: Mutex<Option<Result<()>>>,
@@ -25,7 +25,7 @@ impl End {
         self.reached.notify_all();
     }
 
-    /// Whether it is over; its result.
+    /// The job's result; `None` while it runs.
     pub(super) fn result(&self) -> Option<Result<()>> {
         self.result.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -42,7 +42,7 @@ impl End {
     }
 }
 
-/// The job that was submitted last to something that keeps an order.
+/// The last job that was submitted to a communicator or stream.
 #[derive(Default)]
 pub(crate) struct Last(Mutex<Option<Arc<End>>>);
 
@@ -61,7 +61,7 @@ impl Last {
     }
 }
 
-/// What a job does.
+/// The function of a job.
 pub(crate) type Body = Box<dyn FnOnce() -> Result<()> + Send>;
 
 struct Job {
@@ -74,7 +74,7 @@ struct Job {
 pub(crate) struct Lane {
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
-    /// A forked child has no such thread.
+    /// A forked child does not have this thread.
     maker: u32,
 }
 
@@ -98,16 +98,14 @@ impl Lane {
         std::process::id() != self.maker
     }
 
-    /// # Errors
-    /// [`Error::Forked`] in a process that has no such thread.
+    /// # Errors [`Error::Forked`] in a process that does not have the thread.
     pub(super) fn check(&self) -> Result<()> {
         if self.is_forked() { Err(Error::Forked.into()) } else { Ok(()) }
     }
 
-    /// Runs `body` after everything that `keepers` had before, and makes it the last of each.
+    /// Runs `body` after all earlier jobs of `keepers`, and makes it the last job of each.
     ///
-    /// # Errors
-    /// [`Error::Forked`]; when the lane's thread is gone, which only a defect explains.
+    /// # Errors [`Error::Forked`]; where the lane's thread is gone, which is a defect.
     pub(super) fn submit<'a>(
         &self,
         _order: &Order,
@@ -130,7 +128,7 @@ impl Lane {
 
 impl Job {
     fn run(self) {
-        // How the earlier ones ended is theirs to tell.
+        // The results of earlier jobs go to their own callers.
         self.after.iter().for_each(|end| drop(end.wait()));
         let result = catch_unwind(AssertUnwindSafe(self.body));
         self.end.reach(
@@ -146,16 +144,16 @@ impl Drop for Lane {
             && thread.thread().id() != std::thread::current().id()
             && !self.is_forked()
         {
-            // A panic of a job was caught in it.
+            // A panic of a job was caught in the job.
             let _ = thread.join();
         }
     }
 }
 
-/// The right to say what comes after what.
+/// The lock under which the order of jobs is recorded.
 pub(crate) struct Order(#[expect(dead_code, reason = "held, not read")] MutexGuard<'static, ()>);
 
-/// Waits for the right.
+/// Takes the lock.
 pub(crate) fn in_order() -> Order {
     static ORDER: Mutex<()> = Mutex::new(());
     Order(ORDER.lock().unwrap_or_else(PoisonError::into_inner))

@@ -1,4 +1,4 @@
-//! NCCL's contract on top of this library: what its C interface promises and the Rust interface has no use for.
+//! NCCL's contract on top of this library: the part of its C interface that the Rust interface does not have.
 //!
 //! Invariant: everything here is safe Rust on values that `ffi/` has taken from C; nothing here sees a raw pointer.
 //! Absent: C types, exported names, handles (`ffi/`).
@@ -38,9 +38,9 @@ pub use varying::{Counts, Varying};
 
 pub use consort::Shrink;
 
-/// To be called when the library is first used through the C interface, with the version that it goes by: tells the log
-/// the version and which variables are set, and lets warnings of the whole library reach the log. Once a process; later
-/// calls do nothing.
+/// Begins the use through the C interface. It logs the version and the variables that are set, and lets warnings of
+/// the whole library reach the log. `version` is the version that the library reports. Only the first call in a
+/// process has an effect.
 pub fn began(version: &str) {
     static BEGAN: std::sync::Once = std::sync::Once::new();
     BEGAN.call_once(|| {

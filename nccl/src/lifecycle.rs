@@ -1,7 +1,7 @@
-//! How communicators of the C interface come to be, change, and end.
+//! How communicators of the C interface are made, change, and end.
 //!
-//! Invariant: a new communicator is handed over once, when it is there or when it is known that it never will be; an
-//! end waits for what is in the background, and for nobody else. Absent: handles.
+//! Invariant: a new communicator is handed over once, when it is ready or when joining has failed; an end waits for
+//! work in the background, and for no other rank. Absent: handles.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,11 +20,11 @@ use consort_settings::options::Options;
 use consort_types::Rank;
 use consort_types::error::Error;
 
-/// The ids that this process made and that not all of their ranks have joined by: their rendezvous lives as long as they
-/// do, whichever thread asked.
+/// The ids that this process made and by which not all ranks have joined. Their rendezvous lives as long as they do,
+/// whichever thread made them.
 static CREATED: Mutex<Vec<UniqueId>> = Mutex::new(Vec::new());
 
-/// Makes an id, whose rendezvous this process keeps: `ncclGetUniqueId`.
+/// Makes an id and keeps its rendezvous in this process: `ncclGetUniqueId`.
 ///
 /// # Errors
 /// As [`unique_id`].
@@ -40,36 +40,36 @@ fn keep(created: &UniqueId) {
     forget_joined();
 }
 
-/// The id with its rendezvous, if this process made it: whoever joins by it can end it. C passes on bytes alone.
+/// The id with its rendezvous, if this process made it, so that a failed join can end it. C passes only bytes.
 fn with_root(id: &UniqueId) -> UniqueId {
     let bytes = id.to_bytes();
     let ids = CREATED.lock().unwrap_or_else(PoisonError::into_inner);
     ids.iter().find(|created| created.to_bytes() == bytes).unwrap_or(id).clone()
 }
 
-/// Lets go of the ids that nobody needs any more: of those that a rank has just joined by, so that neither their threads
-/// nor their descriptors outlive the calls of this process's ranks.
+/// Drops ids that are no longer needed: those by which a rank has just joined. Their threads and descriptors then do
+/// not outlive the calls of this process's ranks.
 fn forget_joined() {
     let over: Vec<UniqueId> = {
         let mut ids = CREATED.lock().unwrap_or_else(PoisonError::into_inner);
         ids.extract_if(.., |id| id.is_over()).collect()
     };
-    // The last of a root joins its thread, which is not to be waited for under the lock.
+    // Dropping the last one joins a thread, which must not be waited for under the lock.
     drop(over);
 }
 
-/// Takes a new communicator where the caller wants it; `None` for a rank that has none, and after a failure.
+/// Takes a new communicator to the caller; `None` for a rank that has none, and after a failure.
 pub type Deliver = Box<dyn FnOnce(Option<Arc<Comm>>) -> Result<()> + Send>;
 
 /// `NCCL_SPLIT_NOCOLOR`.
 const NO_COLOR: i32 = -1;
 
-/// Runs `make`, and hands over what it made.
+/// Runs `make`, and delivers the communicator that it makes.
 fn delivering(deliver: Deliver, make: impl FnOnce() -> Result<Option<Arc<Comm>>> + Send + 'static) -> Act {
     Box::new(move |refused| match refused.map_or_else(make, |why| Err(why.clone())) {
         Ok(made) => deliver(made),
         Err(failure) => {
-            // The place holds null already.
+            // The place already holds null.
             deliver(None)?;
             Err(failure)
         }
@@ -77,11 +77,10 @@ fn delivering(deliver: Deliver, make: impl FnOnce() -> Result<Option<Arc<Comm>>>
 }
 
 impl Comm {
-    /// Joins it: `ncclCommInitRank` and the like. Of a communicator that does not block, the failure stays in it;
+    /// Joins it: `ncclCommInitRank` and similar calls. The failure of a non-blocking communicator stays in it;
     /// otherwise `failed` is called.
     ///
-    /// # Errors
-    /// As [`Communicator::join_scalable`], and for numbers that are no ranks.
+    /// # Errors As [`Communicator::join_scalable`], and for numbers that are no ranks.
     pub fn join(
         self: &Arc<Self>,
         rank: i32,
@@ -108,11 +107,11 @@ impl Comm {
                     return Err(why.clone());
                 }
                 let options = comm.options()?;
-                // Kept until all have come, if it runs here.
+                // The id is kept until all have joined, if its rendezvous runs here.
                 let ids = ids.iter().map(|id| root_if_agreed(rank, &with_root(id)));
                 let ids = ids.collect::<consort_types::Result<Vec<_>>>()?;
                 let joined = Communicator::join_unless(rank, size, &ids, &options, Some(comm.cancelled()));
-                // Whatever came of it: C does not drop ids.
+                // In any case: C does not drop ids.
                 ids.iter().skip(1).for_each(UniqueId::retire);
                 comm.joined(joined?)
             };
@@ -151,7 +150,7 @@ impl Comm {
         if !placed {
             return made.map(of).collect();
         }
-        // Finding places is a collective.
+        // Placement is a collective.
         std::thread::scope(|threads| {
             let started: Vec<_> = made.map(|rank| threads.spawn(move || of(rank))).collect();
             let panicked = |_| Err(Error::internal("a panic while ranks found their places").into());
@@ -159,7 +158,7 @@ impl Comm {
         })
     }
 
-    /// One that is there.
+    /// A communicator that is already joined.
     fn of(
         communicator: Communicator,
         config: Config,
@@ -171,8 +170,8 @@ impl Comm {
         Ok(comm)
     }
 
-    /// Starts what makes a new communicator of this one. Its config must make sense; its channels and its network are this
-    /// one's all the same.
+    /// Starts the making of a new communicator from this one. The new config must be valid, but channels and network
+    /// are those of this communicator.
     fn offspring(
         self: &Arc<Self>,
         config: Config,
@@ -218,8 +217,8 @@ impl Comm {
         })
     }
 
-    /// `ncclCommShrink`: the ranks that are not `excluded` form a new one; `how` says what becomes of operations under
-    /// way.
+    /// `ncclCommShrink`: the ranks that are not `excluded` form a new communicator; `how` decides what happens to
+    /// operations under way.
     ///
     /// # Errors
     /// As [`Communicator::shrink`].
@@ -262,7 +261,8 @@ impl Comm {
         })
     }
 
-    /// `ncclCommGrow` on a rank that is in it already; one rank passes the id that [`Comm::growth_id`] made.
+    /// `ncclCommGrow` on a rank that is in the communicator already; one rank passes the id that [`Comm::growth_id`]
+    /// made.
     ///
     /// # Errors
     /// As [`Communicator::grow`].
@@ -286,7 +286,7 @@ impl Comm {
         })
     }
 
-    /// What new ranks join by when this one grows: `ncclCommGetUniqueId`.
+    /// The id by which new ranks join when this communicator grows: `ncclCommGetUniqueId`.
     ///
     /// # Errors
     /// As [`Communicator::grow_id`].
@@ -297,7 +297,7 @@ impl Comm {
         Ok(id)
     }
 
-    /// Whether a new one may be made of it.
+    /// Whether a new communicator may be made of it.
     fn open_for(&self, what: &str) -> Result<()> {
         self.ready()?;
         self.communicator()?;
@@ -314,7 +314,7 @@ impl Comm {
         }
     }
 
-    /// `ncclCommFinalize`: waits for what is under way; after it only an end may come.
+    /// `ncclCommFinalize`: waits for operations under way; after it only an end is allowed.
     ///
     /// # Errors
     /// The second time, and after a revocation.
@@ -335,14 +335,14 @@ impl Comm {
                     ),
                 });
             }
-            // What is under way goes first by itself: a task comes after it.
+            // Operations under way end first: a task comes after them.
             let comm = self.clone();
             let act = move |refused: Option<&Failure>| {
                 if refused.is_some() {
                     comm.advance(Phase::Finalized, before);
                     return Ok(());
                 }
-                // What is in streams of a device, too.
+                // Also waits for operations in streams of a device.
                 let communicator = comm.communicator()?;
                 if comm.placement().is_some() && communicator.status().is_ok() {
                     communicator.finish_streams(super::comm::NEVER)?;
@@ -353,8 +353,8 @@ impl Comm {
         })
     }
 
-    /// `ncclCommDestroy`, when its handle is gone: waits for what is under way and closes it. A forked child only frees
-    /// its copy.
+    /// `ncclCommDestroy`, after its handle was freed: waits for operations under way and closes it. A forked child
+    /// only frees its copy.
     ///
     /// # Errors
     /// None now; a group that is open may have failed before.
@@ -368,16 +368,16 @@ impl Comm {
         group::task(Task { comm: self, act: Box::new(act), turn: Turn::End }).map(drop)
     }
 
-    /// `ncclCommAbort`, when its handle is gone: ends what this rank has under way, on all ranks, a join too, and closes
-    /// it. Any thread may do it at any time. A forked child only frees its copy.
+    /// `ncclCommAbort`, after its handle was freed: ends this rank's operations under way on all ranks, also a join,
+    /// and closes it. Any thread may call it at any time. A forked child only frees its copy.
     ///
     /// # Errors
     /// As [`Comm::destroy`].
     pub fn abort(self: Arc<Self>) -> Result<()> {
-        // Relaxed: whoever joins looks at it again and again.
+        // Relaxed: a thread that joins loads it again and again.
         self.cancelled().store(true, std::sync::atomic::Ordering::Relaxed);
-        // A rank that has nothing under way only leaves, as a client that aborts where others destroy expects: ranks that
-        // are finishing what it has finished are not to fail.
+        // A rank that has nothing under way only leaves, which clients expect that abort where others destroy: ranks
+        // that still finish a call that this rank has finished must not fail.
         if let Ok(communicator) = self.communicator()
             && (self.is_busy() || communicator.is_in_use())
         {
@@ -387,10 +387,10 @@ impl Comm {
         self.destroy()
     }
 
-    /// `ncclCommRevoke`: ends what is under way on all ranks; the communicator can then be split, shrunk or closed.
+    /// `ncclCommRevoke`: ends operations under way on all ranks; the communicator can then be split, shrunk or
+    /// closed.
     ///
-    /// # Errors
-    /// For flags that are not known; while it is being joined.
+    /// # Errors For unknown flags; while it is being joined.
     pub fn revoke(&self, flags: i32) -> Result<()> {
         if flags != 0 {
             return Err(Failure::argument(
@@ -409,11 +409,10 @@ impl Comm {
         Ok(())
     }
 
-    /// `ncclCommSuspend`, on all ranks: gives the memory of its connections back; until [`Comm::resume`] it takes no
+    /// `ncclCommSuspend`, on all ranks: frees the memory of its connections; until [`Comm::resume`] it takes no
     /// calls.
     ///
-    /// # Errors
-    /// For flags that are not known, and when it is not idle; as [`Communicator::suspend`].
+    /// # Errors For unknown flags, and where it is not idle; as [`Communicator::suspend`].
     pub fn suspend(self: &Arc<Self>, flags: i32) -> Result<Progress> {
         const SUSPEND_MEM: i32 = 1;
         group::noting(|| {

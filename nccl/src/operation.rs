@@ -1,7 +1,7 @@
 //! Data calls: checked when they are made, run now, in a stream, or in the background.
 //!
-//! Invariant: what an operation needs of its communicator's operators and of the calling thread is taken when the call
-//! is made; its buffers are the caller's promise. Absent: groups (`group`), and pointers.
+//! Invariant: an operation takes what it needs of its communicator's operators and of the calling thread when the
+//! call is made; its buffers are the caller's promise. Absent: groups (`group`), and pointers.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -25,7 +25,7 @@ use consort_types::call::{Call, Kind};
 use consort_types::error::Error;
 use consort_types::stretch::Stretch;
 
-/// What an operation does.
+/// The kind of an operation.
 #[derive(Clone, Debug)]
 pub enum What {
     /// A collective.
@@ -38,10 +38,10 @@ pub enum What {
     Receive(DataType, Rank),
 }
 
-/// How this call differs from what its communicator does.
+/// The options of a call that override its communicator's.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct How {
-    /// Another deadline.
+    /// The deadline.
     pub timeout: Option<Duration>,
     /// The algorithm.
     pub algorithm: Option<Algorithm>,
@@ -50,70 +50,70 @@ pub struct How {
 /// A data call.
 #[derive(Clone, Debug)]
 pub struct Operation {
-    /// What it does.
+    /// Its kind.
     pub what: What,
-    /// How.
+    /// Its options.
     pub how: How,
-    /// What it reads and writes.
+    /// Its buffers.
     pub buffers: Buffers,
 }
 
-/// What a data call reads and writes; empty where it does not.
+/// The buffers of a data call; empty where it reads or writes nothing.
 #[derive(Clone, Debug)]
 pub enum Buffers {
     /// Memory that the host moves.
     Host {
-        /// What is read.
+        /// The memory that is read.
         input: HeldRead,
-        /// What is written.
+        /// The memory that is written.
         output: Held,
     },
     /// Memory that is moved in a stream of a device.
     Device {
-        /// What is read.
+        /// The memory that is read.
         input: DeviceSpan,
-        /// What is written.
+        /// The memory that is written.
         output: DeviceSpan,
         /// The caller's stream.
         stream: RawStream,
     },
 }
 
-/// An operation and whose it is.
+/// An operation and its communicator.
 pub(super) struct Entry {
     pub(super) comm: Arc<Comm>,
     pub(super) operation: Operation,
 }
 
 impl Comm {
-    /// The reduction that a number of `ncclRedOp_t` names here.
+    /// The reduction of a number of `ncclRedOp_t` on this communicator.
     ///
     /// # Errors
-    /// For numbers that name none, and operators of another data type.
+    /// For unknown numbers, and operators of another data type.
     pub fn reduction(&self, number: i32, data_type: DataType) -> Result<Reduction> {
         self.operators.find(number, data_type)
     }
 
-    /// Makes an operator that multiplies contributions of a type before it sums them; its number.
+    /// Makes an operator that multiplies contributions of a type before it sums them, and returns its number.
     ///
     /// # Errors
-    /// When there are too many.
+    /// Where there are too many operators.
     pub fn create_operator(&self, data_type: DataType, scale: Scale) -> Result<i32> {
         self.communicator()?;
         self.operators.create(self.serial, data_type, scale)
     }
 
-    /// Forgets an operator; operations that were issued with it are not touched.
+    /// Destroys an operator; operations that were issued with it go on.
     ///
     /// # Errors
-    /// For numbers that are no such operator's.
+    /// For numbers of no such operator.
     pub fn destroy_operator(&self, number: i32) -> Result<()> {
         self.operators.destroy(number)
     }
 }
 
-/// Runs operations together: in the first stream, or in the background, or now. In a stream nobody waits for them unless
-/// it `is_awaited`.
+/// Runs operations together: in the first stream, or in the background, or now. In a stream the caller waits for them
+/// only if `is_awaited` is set.
 pub(super) fn start(entries: Vec<Entry>, streams: Vec<Arc<Stream>>, is_awaited: bool) -> Result<Progress> {
     let Some(first) = entries.first() else { return Ok(Progress::Done) };
     let first = first.comm.clone();
@@ -189,7 +189,7 @@ fn run(entries: &[Entry]) -> Result<()> {
     together.map_err(Failure::from)
 }
 
-/// Puts those on memory of devices into their streams.
+/// Puts operations on device memory into their streams.
 fn run_away(entries: &[Entry], views: &[Communicator]) -> Result<()> {
     let mut calls: Vec<device::Entry<'_>> = Vec::with_capacity(entries.len());
     for (view, Entry { comm, operation }) in views.iter().zip(entries) {
@@ -224,15 +224,15 @@ fn run_away(entries: &[Entry], views: &[Communicator]) -> Result<()> {
 }
 
 impl How {
-    /// The communicator, as this call wants it.
+    /// The communicator with this call's options.
     fn view(self, communicator: &Communicator, timeout: Option<Duration>) -> Communicator {
         communicator.view_with(self.timeout.or(timeout), self.algorithm)
     }
 }
 
 impl Entry {
-    /// What it takes by the planner's prices, in seconds; of a message, whichever the two ranks; nothing for what is made of
-    /// messages.
+    /// Its time by the planner's prices, in seconds. The price of a message does not depend on the two ranks; a
+    /// collective that is made of messages has none.
     pub(super) fn price(&self) -> Result<f64> {
         let operation = &self.operation;
         let of_call = |call: Call| (call.kind.collective(), call.count * call.data_type.size());
@@ -254,7 +254,7 @@ impl Entry {
 }
 
 impl Buffers {
-    /// Bytes that are read and written.
+    /// Bytes read and bytes written.
     fn lengths(&self) -> (usize, usize) {
         match self {
             Buffers::Host { input, output } => (input.len(), output.len()),
@@ -264,7 +264,7 @@ impl Buffers {
 }
 
 impl Operation {
-    /// What can be checked before anything runs.
+    /// Checks everything that can be checked before the operation runs.
     pub(super) fn check(&self, communicator: &Communicator) -> Result<()> {
         match &self.buffers {
             Buffers::Host { input, output } => self.check_with(communicator, input.read(), output.span()),

@@ -1,7 +1,7 @@
 //! Reduction operators that C made: sums of contributions that each rank multiplies first.
 //!
-//! Invariant: the number of an operator says which communicator made it and which of its operators it is, so that one
-//! of another communicator, or one that was destroyed, is found out.
+//! Invariant: the number of an operator identifies its communicator and the operator, so that an operator of another
+//! communicator, or one that was destroyed, is refused.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,15 +13,15 @@ use super::result::{Failure, Result};
 /// The first number that is no built-in operator's.
 const FIRST: i32 = 5;
 const INDEX_BITS: u32 = 12;
-/// Numbers stay positive.
+/// Keeps numbers positive.
 const GENERATION_BITS: u32 = 18;
 
-/// What a rank multiplies its contributions by.
+/// The scalar of an operator.
 #[derive(Clone)]
 pub enum Scale {
-    /// Read when the operator was made.
+    /// Read when the operator is made.
     Now(Scalar),
-    /// To be read whenever a call is made with the operator.
+    /// Read whenever a call is made with the operator.
     Later(Arc<dyn Fn() -> Result<Scalar> + Send + Sync>),
 }
 
@@ -43,12 +43,12 @@ impl fmt::Debug for Scale {
     }
 }
 
-/// A reduction as a call names it.
+/// The reduction of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reduction {
     /// The operator.
     pub op: ReduceOp,
-    /// What every contribution of this rank is multiplied by first.
+    /// The factor of every contribution of this rank.
     pub scalar: Option<Scalar>,
 }
 
@@ -62,15 +62,14 @@ struct Slot {
 pub(super) struct Operators(Mutex<Vec<Slot>>);
 
 impl Operators {
-    /// Where the generations of a communicator's operators begin: far from those of others.
+    /// The first generation of a communicator's operators: far from those of others.
     fn base(serial: u64) -> u32 {
         (serial.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - GENERATION_BITS)) as u32
     }
 
-    /// Makes an operator; its number.
+    /// Makes an operator and returns its number.
     ///
-    /// # Errors
-    /// When the communicator has as many as there are numbers.
+    /// # Errors Where the communicator has used all numbers.
     pub(super) fn create(&self, serial: u64, data_type: DataType, scale: Scale) -> Result<i32> {
         let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let free = slots.iter().position(|slot| slot.made.is_none());
@@ -93,7 +92,7 @@ impl Operators {
         Ok(FIRST + ((slot.generation << INDEX_BITS) as i32 | index as i32))
     }
 
-    /// The slot that a number means, if it is one of these.
+    /// The slot of a number, if it is one of these operators.
     fn index(slots: &[Slot], number: i32) -> Option<usize> {
         let bits = u32::try_from(number.checked_sub(FIRST)?).ok()?;
         let index = (bits & ((1 << INDEX_BITS) - 1)) as usize;
@@ -101,7 +100,7 @@ impl Operators {
         (slot.generation == bits >> INDEX_BITS && slot.made.is_some()).then_some(index)
     }
 
-    /// Forgets an operator. Operations that were issued with it keep what they need.
+    /// Destroys an operator. Operations that were issued with it keep what they need.
     ///
     /// # Errors
     /// For a number that is not one of this communicator's operators.
@@ -118,10 +117,10 @@ impl Operators {
         }
     }
 
-    /// The reduction that a number names.
+    /// The reduction of a number.
     ///
     /// # Errors
-    /// For a number that means nothing here, and an operator of another data type.
+    /// For an unknown number, and an operator of another data type.
     pub(super) fn find(&self, number: i32, data_type: DataType) -> Result<Reduction> {
         if let Some(op) = u32::try_from(number).ok().and_then(ReduceOp::from_code) {
             return Ok(Reduction { op, scalar: None });
@@ -137,7 +136,7 @@ impl Operators {
                 "make one for each data type",
             ));
         }
-        // Read now: the operator may be destroyed, and its scalar with it, as soon as the call has returned.
+        // Read now: the caller may destroy the operator, and free its scalar, as soon as the call has returned.
         Ok(Reduction { op: ReduceOp::Sum, scalar: Some(scale.read()?) })
     }
 }

@@ -1,15 +1,15 @@
-//! Variables as numbers and texts, for those who ask by name (`ncclParam*`).
+//! Variables as numbers and texts, for clients that ask by name (`ncclParam*`).
 //!
-//! A value is the environment's, or else a file's, or else NCCL's default, whether it acts here or not.
+//! A value is the environment's, or else a file's, or else NCCL's default, whether it has an effect here or not.
 //!
-//! Invariant: a number is only given as a type that can hold it. Absent: handles and memory for C.
+//! Invariant: a number is returned only in a type that can hold it. Absent: handles and memory for C.
 
 use super::environment::{Kind, Variable, find, variables};
 use super::log;
 use consort_settings::environment::{Environment, Origin, Resolved, whole};
 use consort_types::error::{Error, Result};
 
-/// What NCCL says of a number that nobody has set and that the config decides.
+/// NCCL's value of an unset number that the config decides.
 const UNDEFINED: i128 = i32::MIN as i128;
 
 /// A variable of NCCL's by its name.
@@ -19,7 +19,7 @@ pub struct Parameter {
 }
 
 impl Parameter {
-    /// The parameter that is called so, for example `NCCL_ALGO`.
+    /// The parameter of this name, for example `NCCL_ALGO`.
     pub fn find(key: &str) -> Option<Self> {
         find(key).map(|variable| Parameter { variable })
     }
@@ -42,8 +42,8 @@ impl Parameter {
         }
     }
 
-    /// Its value now as a number: `i8` to `i64`, `u8` to `u64`. What only a config decides is -2147483648; a text that
-    /// is no number counts as not set, as it does in NCCL.
+    /// Its present value as a number: `i8` to `i64`, `u8` to `u64`. A value that only a config decides is
+    /// -2147483648; a text that is no number counts as unset, as in NCCL.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if it is no number or does not fit.

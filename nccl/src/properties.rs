@@ -1,7 +1,7 @@
-//! What `ncclCommQueryProperties` says of a communicator.
+//! The properties of a communicator for `ncclCommQueryProperties`.
 //!
-//! Invariant: nothing is written behind the size that the caller's structure says, nor a field that came after the
-//! version that it says, as padding of an older structure may stand there.
+//! Invariant: nothing is written beyond the size of the caller's structure, nor into a field that is newer than its
+//! version, as padding of an older structure may stand there.
 
 use super::comm::Comm;
 use super::result::{Failure, Result};
@@ -16,10 +16,11 @@ pub struct Properties {
 }
 
 impl Properties {
-    /// What every caller's structure begins with: size, magic, version.
+    /// Bytes of the head of every caller's structure: size, magic, version.
     pub const HEAD_BYTES: usize = 16;
 
-    /// Those of a communicator. The interface for devices, windows and one-sided writes report themselves as not there.
+    /// The properties of a communicator. The interface for devices, windows and one-sided writes report themselves as
+    /// absent.
     ///
     /// # Errors
     /// As [`Comm::communicator`].
@@ -58,10 +59,9 @@ impl Properties {
         })
     }
 
-    /// The fields that a structure of `size` bytes with this head has, with their offsets.
+    /// The fields of a structure of `size` bytes with this head, with their offsets.
     ///
-    /// # Errors
-    /// For a head that no initializer made.
+    /// # Errors For a head that no initializer made.
     pub fn written(self, size: usize, head: &[u8; Self::HEAD_BYTES]) -> Result<Vec<(usize, Vec<u8>)>> {
         let word = |at: usize| head[at..].first_chunk().copied().map_or(0, u32::from_ne_bytes);
         if size < Self::HEAD_BYTES || word(8) != MAGIC {

@@ -1,6 +1,6 @@
-//! The buffers that a communicator was told of.
+//! The buffers that are registered with a communicator.
 //!
-//! Invariant: a number stands for one buffer at most, and is given once. Absent: what a registration is good for.
+//! Invariant: a number stands for one buffer at most, and is used once. Absent: the effect of a registration.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -11,13 +11,13 @@ pub(super) struct Registrations(Mutex<Buffers>);
 
 #[derive(Default)]
 struct Buffers {
-    /// The last number that was given.
+    /// The last number that was used.
     last: usize,
     noted: BTreeMap<usize, (usize, usize)>,
 }
 
 impl Registrations {
-    /// The number of a buffer from now on, never 0.
+    /// Records a buffer and returns its number, never 0.
     pub(super) fn note(&self, start: usize, bytes: usize) -> usize {
         let mut buffers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         buffers.last += 1;
@@ -26,7 +26,7 @@ impl Registrations {
         number
     }
 
-    /// Whether the number stood for a buffer; it does not from now on.
+    /// Removes the buffer of a number; whether there was one.
     pub(super) fn forget(&self, number: usize) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).noted.remove(&number).is_some()
     }

@@ -1,6 +1,6 @@
 //! Result codes, and why a call failed.
 //!
-//! Invariant: every failure has a sentence that says what and what to do; a code alone never leaves this module.
+//! Invariant: every failure has a text that says what is wrong and what to do; a code alone never leaves this module.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -19,11 +19,11 @@ pub enum Code {
     System = 2,
     /// `ncclInternalError`.
     Internal = 3,
-    /// `ncclInvalidArgument`: the call is wrong, the communicator as it was.
+    /// `ncclInvalidArgument`: the call is wrong; the communicator is unchanged.
     InvalidArgument = 4,
     /// `ncclInvalidUsage`.
     InvalidUsage = 5,
-    /// `ncclRemoteError`: another rank or the way to it is gone.
+    /// `ncclRemoteError`: another rank or the connection to it is lost.
     Remote = 6,
     /// `ncclInProgress`: no error; ask again.
     InProgress = 7,
@@ -32,8 +32,8 @@ pub enum Code {
 }
 
 impl Code {
-    /// What C gets for an error. An abort is 6, which makes a client give up the communicator on all ranks; a revocation
-    /// is 5, as NCCL answers data calls on a revoked communicator.
+    /// The code of an error. An abort is 6, which makes a client abort the communicator on all ranks; a revocation is
+    /// 5, as NCCL returns for data calls on a revoked communicator.
     pub fn of(error: &Error) -> Self {
         match error.kind() {
             ErrorKind::Argument => Code::InvalidArgument,
@@ -46,7 +46,7 @@ impl Code {
         }
     }
 
-    /// The text of `ncclGetErrorString` for any number that C may pass, whether a result or not.
+    /// The text of `ncclGetErrorString` for any number, whether it is a result or not.
     pub fn text(code: i32) -> &'static std::ffi::CStr {
         match code {
             0 => c"no error",
@@ -66,9 +66,9 @@ impl Code {
 /// Why a call failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// What the call returns.
+    /// The code that the call returns.
     pub code: Code,
-    /// What, where, and what to do.
+    /// What is wrong, where, and what to do.
     pub text: String,
 }
 
@@ -81,13 +81,13 @@ impl Failure {
         Failure { code: Code::InvalidArgument, text: format!("invalid argument: {what}; {hint}") }
     }
 
-    /// A call that makes no sense here, or that this library has not: what, and what to do instead.
+    /// A call that is not allowed here, or that this library does not have: what it is, and what to do instead.
     pub fn usage(what: impl fmt::Display, hint: impl fmt::Display) -> Self {
         Failure { code: Code::InvalidUsage, text: format!("invalid usage: {what}; {hint}") }
     }
 }
 
-/// What C calls the calls that errors recommend.
+/// The C names of the calls that errors recommend.
 const NAMES: Names = Names {
     last_report: "consortCommLastReport",
     with_timeout: "consortThreadSetTimeout",
@@ -104,12 +104,12 @@ impl From<Error> for Failure {
 /// The last failure of this process.
 static LAST: Mutex<String> = Mutex::new(String::new());
 
-/// Keeps a failure's text for those who ask on another thread.
+/// Keeps a failure's text for other threads.
 pub fn remember(text: &str) {
     text.clone_into(&mut LAST.lock().unwrap_or_else(PoisonError::into_inner));
 }
 
-/// The text of the last failure of this process, on whichever thread; empty if there was none.
+/// The text of the last failure of this process, on any thread; empty if there was none.
 pub fn last_failure() -> String {
     LAST.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
@@ -120,11 +120,11 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Whether what a call asked for has happened.
+/// Whether a call's effect has happened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Progress {
-    /// It has, or the call was written down for the end of the group.
+    /// It has, or the call was recorded for the end of the group.
     Done,
     /// It goes on in the background: `ncclInProgress`.
     Pending,

@@ -1,7 +1,7 @@
-//! Host streams: what CUDA's streams are, for host memory.
+//! Host streams: the counterpart of CUDA's streams, for host memory.
 //!
-//! Invariant: what is put into a stream runs in its order, after what its communicators were given before. A failure
-//! stays until somebody asks the stream for it. Absent: events, kernels.
+//! Invariant: operations of a stream run in its order, after earlier operations of their communicators. A failure
+//! stays until a call asks the stream for it. Absent: events, kernels.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -22,7 +22,7 @@ impl Stream {
         Ok(Stream { lane: Lane::start("consort-stream")?, last: Last::default(), failure: Arc::default() })
     }
 
-    /// Where its operations leave their failure.
+    /// The place where its operations leave their failure.
     pub(super) fn failures(&self) -> Arc<Mutex<Option<Failure>>> {
         self.failure.clone()
     }
@@ -30,11 +30,11 @@ impl Stream {
     /// Waits until everything in it is over.
     ///
     /// # Errors
-    /// The first failure since it was asked last.
+    /// The first failure since the last such call.
     pub fn synchronize(&self) -> Result<()> {
         self.lane.check()?;
         while let Some(end) = self.last.unfinished() {
-            // Told below, once.
+            // Returned below, once.
             let _ = end.wait();
         }
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(Ok(()), Err)

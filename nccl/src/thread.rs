@@ -1,7 +1,6 @@
-//! What a thread has said that holds for its later calls: how deep it is in groups, and its deadline; and what its last
-//! collective was.
+//! A thread's state for its later calls: the depth of its groups, its deadline, and its last collective.
 //!
-//! Invariant: a call that none of these concerns finds that out by one look. Absent: what is in a group (`group`).
+//! Invariant: a call that none of these affects finds that out by one load. Absent: the calls of a group (`group`).
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -10,15 +9,15 @@ struct Said {
     depth: Cell<u32>,
     /// `None` where the communicator decides.
     timeout: Cell<Option<Duration>>,
-    /// The last collective that could run at once, as it was passed, and how long its buffers are.
+    /// The last collective that could run at once: its arguments, and the lengths of its buffers.
     passed: Cell<Passed>,
     lengths: Cell<(usize, usize)>,
 }
 
-/// A collective as C passes it, but for its buffers and its stream.
+/// A collective's arguments in C, without its buffers and its stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Passed {
-    /// The communicator's handle, which no other one has for long.
+    /// The communicator's handle, which no other communicator gets for a long time.
     pub comm: usize,
     /// The function's address.
     pub function: usize,
@@ -27,8 +26,8 @@ pub struct Passed {
 }
 
 impl Passed {
-    /// Whether it is the same, word by word: what was just written in words and is read in longer pieces has to wait until
-    /// all that was written before is out of this core, which the peer's line is not for long.
+    /// Whether it is the same, compared word by word: a longer load of freshly written words has to wait until all
+    /// earlier stores have left this core, and the peer's line is one of them.
     #[inline(always)]
     fn is(self, other: Passed) -> bool {
         let ([a, b, c, d], [e, f, g, h]) = (self.numbers, other.numbers);
@@ -48,8 +47,8 @@ thread_local! {
     };
 }
 
-/// How long the buffers of the last collective were, if this one is passed like it, no group is open on this thread and
-/// its deadline is the communicator's.
+/// The lengths of the last collective's buffers, if this one has the same arguments, no group is open on this thread
+/// and its deadline is the communicator's.
 #[inline(always)]
 pub fn repeated(passed: Passed) -> Option<(usize, usize)> {
     let like = |said: &Said| {
@@ -79,7 +78,7 @@ pub(super) fn depth() -> u32 {
     SAID.try_with(|said| said.depth.get()).unwrap_or(0)
 }
 
-/// Says so. A thread that ends opens no groups.
+/// Sets the depth. A thread that ends opens no groups.
 pub(super) fn set_depth(depth: u32) {
     let _ = SAID.try_with(|said| said.depth.set(depth));
 }
@@ -89,7 +88,7 @@ pub fn timeout() -> Option<Duration> {
     SAID.try_with(|said| said.timeout.get()).ok().flatten()
 }
 
-/// Sets it; the one before, or nothing on a thread that is ending.
+/// Sets it; returns the one before, or `None` on a thread that is ending.
 pub fn set_timeout(timeout: Option<Duration>) -> Option<Option<Duration>> {
     SAID.try_with(|said| said.timeout.replace(timeout)).ok()
 }

@@ -1,7 +1,7 @@
-//! Collectives whose blocks differ in length, as C calls them.
+//! Collectives whose blocks differ in length, as C passes them.
 //!
-//! Invariant: counts and displacements are the call's own, so that the caller may reuse its arrays at once. Absent:
-//! checking them, which [`CallV`] does.
+//! Invariant: counts and displacements are copied, so that the caller may reuse its arrays at once. Absent: checking
+//! them, which [`CallV`] does.
 
 use consort_kernels::DataType;
 
@@ -18,12 +18,12 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Counts and, unless the blocks lie one after the other, where each begins; in elements.
+    /// Counts and, unless the blocks lie one after the other, the place of each; in elements.
     pub fn new(counts: Vec<usize>, displacements: Option<Vec<usize>>) -> Self {
         Counts { counts, displacements }
     }
 
-    /// Those of a rank that has no use for any.
+    /// The blocks of a rank that has none.
     pub fn none() -> Self {
         Counts::new(Vec::new(), None)
     }
@@ -36,7 +36,7 @@ impl Counts {
     }
 }
 
-/// Which collective, on which blocks; see the functions of [`CallV`].
+/// The kind of collective with its blocks; see the functions of [`CallV`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Varying {
     /// All-gather into such blocks.
@@ -52,7 +52,7 @@ pub enum Varying {
 }
 
 impl Varying {
-    /// The call, on this one's blocks.
+    /// The call with these blocks.
     pub fn call(&self) -> CallV<'_> {
         match self {
             Varying::AllGather(element, blocks) => CallV::all_gather(*element, blocks.blocks()),

@@ -1,22 +1,21 @@
-//! Which version of NCCL's interface this library says it is.
+//! The version of NCCL's interface that this library reports.
 
 use super::result::{Failure, Result};
 
-/// `NCCL_VERSION_CODE` of the newest interface whose contract the tests of this library hold.
+/// `NCCL_VERSION_CODE` of the newest interface whose contract this library's tests hold.
 pub const CODE: i32 = 23_203;
-/// Names another version to clients that must see one.
+/// The variable that names another version, for clients that must see one.
 pub const VARIABLE: &str = "CONSORT_NCCL_VERSION";
 
-/// What tools that look into libraries for a version find.
+/// The text that tools look for to find a library's version.
 pub const BANNER: &str = concat!("\0NCCL version 2.32.3+consort", env!("CARGO_PKG_VERSION"), "\0");
-/// The version as the log has it: the interface's and this library's.
+/// The version in the log: the interface's and this library's.
 pub const TEXT: &str = concat!("2.32.3+consort", env!("CARGO_PKG_VERSION"));
 
-/// The version that clients are told: [`CODE`], or what `CONSORT_NCCL_VERSION` says, as a code (`22703`) or with dots
+/// The version for clients: [`CODE`], or the value of `CONSORT_NCCL_VERSION`, as a code (`22703`) or with dots
 /// (`2.27.3`).
 ///
-/// # Errors
-/// For text that is no version.
+/// # Errors For text that is not a version.
 pub fn reported() -> Result<i32> {
     match std::env::var(VARIABLE) {
         Ok(text) if !text.trim().is_empty() => parse(text.trim()).ok_or_else(|| {

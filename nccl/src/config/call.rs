@@ -1,7 +1,7 @@
-//! NCCL's config struct of one call (`ncclCollConfig_t`), and what of ours it can carry.
+//! NCCL's config struct of one call (`ncclCollConfig_t`), with this library's options in it.
 //!
-//! Its `ext` is a list of options of vendors, each a pair of numbers and a value. Ours are those of
-//! [`EXTENSION_VENDOR`]; NCCL and others pass over them, as this passes over theirs.
+//! Its `ext` is a list of options of vendors, each a pair of numbers and a value. This library's options have the
+//! vendor number [`EXTENSION_VENDOR`]; NCCL and others skip them, as this library skips theirs.
 //!
 //! Invariant: as for [`Config`](super::Config). Absent: walking the list, which is the caller's.
 
@@ -15,7 +15,7 @@ use consort_types::error::{Error, Result};
 
 /// Bytes of the newest struct that is known.
 pub const CALL_BYTES: usize = 72;
-/// Bytes of the first.
+/// Bytes of the first version of the struct.
 const CALL_BYTES_MIN: usize = 64;
 
 /// The number under which options of this library stand in `ext`: the letters `cst`.
@@ -28,7 +28,7 @@ pub const EXTENSION_ALGORITHM: i32 = 2;
 /// One element of `ext`: vendor, option, and the eight bytes of the value.
 pub type Extension = (i32, i32, u64);
 
-/// A client's wishes for one call. What it left undefined is `None`.
+/// A client's options for one call; `None` where a field is undefined.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CallConfig {
     /// `minCTAs`.
@@ -39,7 +39,7 @@ pub struct CallConfig {
     pub nvls_ctas: Option<i32>,
     /// `cgaClusterSize`.
     pub cga_cluster_size: Option<i32>,
-    /// `algSelection`, or our own option: what runs the call.
+    /// `algSelection`, or this library's option: the algorithm of the call.
     pub algorithm: Option<Algorithm>,
     /// `forceAlgSelection`: whether the call fails where the algorithm is not possible.
     pub forced: bool,
@@ -49,17 +49,16 @@ pub struct CallConfig {
     pub profiler_tag: u64,
     /// `launchCompletionEvent`, as an address; 0 for none.
     pub launch_completion_event: u64,
-    /// Our own option: how long the call may take.
+    /// This library's option: the deadline of the call.
     pub timeout: Option<Duration>,
 }
 
 impl CallConfig {
-    /// Reads a client's struct. `bytes` are its first `min(size, CALL_BYTES)` bytes, where `size` is its first
-    /// field; `extensions` what its `ext` leads to; `text` gives the C string at an address.
+    /// Reads a client's struct. `bytes` are its first `min(size, CALL_BYTES)` bytes, where `size` is its first field;
+    /// `extensions` are the entries of its `ext`; `text` returns the C string at an address.
     ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] naming the field: not initialised, a value that NCCL does not allow, an algorithm
-    /// that is forced and has no such name, an option of ours that there is not.
+    /// # Errors [`Error::InvalidArgument`] naming the field: not initialised, a value that NCCL does not allow, an
+    /// algorithm that is forced and has no such name, an unknown option of this library.
     pub fn decode(
         bytes: &[u8],
         extensions: &[Extension],
@@ -81,7 +80,7 @@ impl CallConfig {
             None => None,
             Some(Ok(algorithm)) => Some(algorithm),
             Some(Err(error)) if forced => return Err(error),
-            // A hint that is not understood is none.
+            // A hint that is not understood is ignored.
             Some(Err(_)) => None,
         };
         Ok(CallConfig {
@@ -98,16 +97,17 @@ impl CallConfig {
         })
     }
 
-    /// The algorithm that the call is to be told, on a communicator of `ranks` ranks: none where it was only a hint
-    /// and there is no such algorithm for the collective.
+    /// The algorithm for the call, on a communicator of `ranks` ranks. `None` where it was only a hint and is not
+    /// defined for the collective.
     ///
-    /// An algorithm that is forced and not possible is told all the same: the call says what is possible.
+    /// An algorithm that is forced is returned even where it is not possible: the call's error then lists the
+    /// possible ones.
     pub fn algorithm_for(&self, collective: consort_algorithms::Collective, ranks: u32) -> Option<Algorithm> {
         self.algorithm.filter(|algorithm| self.forced || algorithm.is_defined(collective, ranks))
     }
 }
 
-/// What `ext` says to us.
+/// This library's options in `ext`.
 fn ours(
     extensions: &[Extension],
     text: &mut dyn FnMut(usize) -> Option<String>,
@@ -116,7 +116,7 @@ fn ours(
     for &(vendor, option, value) in extensions {
         match (vendor, option) {
             (EXTENSION_VENDOR, EXTENSION_TIMEOUT_MS) => {
-                // The union's first member is an int; the bytes behind it are anybody's.
+                // The union's first member is an int; the bytes behind it are undefined.
                 let [a, b, c, d, ..] = value.to_ne_bytes();
                 let milliseconds = i32::from_ne_bytes([a, b, c, d]);
                 let allowed = u64::try_from(milliseconds).ok().filter(|milliseconds| *milliseconds > 0);
@@ -151,7 +151,7 @@ fn ours(
     Ok((timeout, named))
 }
 
-/// An algorithm by NCCL's name or ours.
+/// An algorithm by NCCL's name or this library's.
 fn algorithm(name: &str) -> Result<Algorithm> {
     let found = name.trim().parse();
     found.map_err(|error: consort_algorithms::catalogue::UnknownAlgorithm| {

@@ -1,11 +1,11 @@
 //! NCCL's config struct (`ncclConfig_t`) of clients of every version.
 //!
-//! The struct only grew. A client's `size` says how much of it there is and its `version` which fields it knows:
-//! both are needed, because some fields took the place of padding. What is newer than the client is as if unset;
-//! what is newer than this library is not looked at.
+//! The struct only grew. A client's `size` is the number of its bytes and its `version` determines its fields: both
+//! are needed, because some fields took the place of padding. A field that is newer than the client counts as unset;
+//! a field that is newer than this library is not read.
 //!
 //! Invariant: a [`Config`] holds only values that NCCL's rules allow; nothing in the bytes makes decoding panic.
-//! Absent: pointers (a field that is one is an address, which the caller turns into text).
+//! Absent: pointers (a field that is one is an address, from which the caller makes text).
 
 mod call;
 mod reader;
@@ -25,9 +25,9 @@ use reader::Reader;
 
 /// Bytes of the newest struct that is known.
 pub const CONFIG_BYTES: usize = 120;
-/// Bytes of the first struct that there was.
+/// Bytes of the first version of the struct.
 const CONFIG_BYTES_MIN: usize = 24;
-/// The last channel that the field may ask for.
+/// The largest value of `nChannelsPerNetPeer`.
 const CHANNELS_PER_NET_PEER_MAX: i32 = 64;
 
 /// `NCCL_VERSION(major, minor, patch)`.
@@ -39,10 +39,10 @@ const fn version(major: u32, minor: u32, patch: u32) -> u32 {
     }
 }
 
-/// A client's wishes for a communicator. What it left undefined is `None`.
+/// A client's options for a communicator; `None` where a field is undefined.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Config {
-    /// Whether calls return when they are done (`blocking`); see [`Config::blocking`].
+    /// Whether calls return only when they are done (`blocking`); see [`Config::blocking`].
     pub blocking: Option<bool>,
     /// `cgaClusterSize`.
     pub cga_cluster_size: Option<i32>,
@@ -56,7 +56,7 @@ pub struct Config {
     pub split_share: Option<bool>,
     /// `trafficClass`.
     pub traffic_class: Option<i32>,
-    /// `commName`: what people call the communicator.
+    /// `commName`: the name of the communicator in logs.
     pub comm_name: Option<String>,
     /// `collnetEnable`.
     pub collnet_enable: Option<bool>,
@@ -92,7 +92,7 @@ pub struct Config {
 
 impl Config {
     /// Reads a client's struct. `bytes` are its first `min(size, CONFIG_BYTES)` bytes, where `size` is its first
-    /// field; `text` gives the C string at an address.
+    /// field; `text` returns the C string at an address.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] naming the field: not initialised with `NCCL_CONFIG_INITIALIZER`, or a value that
@@ -110,7 +110,8 @@ impl Config {
         let (v2_17, v2_27) = (version(2, 17, 0), version(2, 27, 0));
         let (v2_28, v2_29) = (version(2, 28, 0), version(2, 29, 0));
         let v2_31 = version(2, 31, 0);
-        // The literal rule: with only a minimum set, the maximum is undefined, which is the least of numbers.
+        // NCCL's rule to the letter: with only a minimum set, the maximum is undefined, which is the least of
+        // numbers.
         let (min_ctas, max_ctas) = (read.raw(24, v2_17), read.raw(28, v2_17));
         if min_ctas > max_ctas {
             let shown =
@@ -152,12 +153,13 @@ impl Config {
         })
     }
 
-    /// The config of a communicator that is made of one with this config: the child's own, or else this one's.
+    /// The config of a communicator that is made of one with this config: the child's own where it has one, else this
+    /// one.
     pub fn inherit(&self, child: Option<Config>) -> Config {
         child.unwrap_or_else(|| self.clone())
     }
 
-    /// Whether calls return when they are done: `NCCL_COMM_BLOCKING`, else `blocking`, else a file, else yes.
+    /// Whether calls return only when they are done: `NCCL_COMM_BLOCKING`, else `blocking`, else a file, else yes.
     pub fn blocking(&self) -> bool {
         self.blocking_in(&Environment::of_process())
     }
@@ -167,7 +169,7 @@ impl Config {
             Ok(match integer(text) {
                 Some(0) => Some(false),
                 Some(1) => Some(true),
-                // As in NCCL, anything else is as good as nothing.
+                // As in NCCL, any other text counts as unset.
                 _ => None,
             })
         };
@@ -175,11 +177,10 @@ impl Config {
         found.ok().flatten().is_none_or(|found| found.value)
     }
 
-    /// What of it has a meaning here; the rest is told to the log (INIT) and changes nothing.
+    /// The options for which this library has a meaning. The log (INIT) lists the others, which change nothing.
     ///
-    /// # Errors
-    /// What making a communicator with these options would say of them now: [`Error::InvalidArgument`] for a network
-    /// that is not there, and for variables that make no sense.
+    /// # Errors The error that making a communicator with these options would return now: [`Error::InvalidArgument`]
+    /// for a network that does not exist, and for variables with invalid values.
     pub fn to_options(&self) -> Result<Options> {
         let channels = |ctas: Option<i32>| ctas.and_then(|ctas| u32::try_from(ctas).ok());
         let mut options =
@@ -196,7 +197,7 @@ impl Config {
         Ok(options)
     }
 
-    /// The fields that are set and do nothing here.
+    /// The fields that are set and have no effect here.
     fn without_meaning(&self) -> Vec<&'static str> {
         let set = [
             ("cgaClusterSize", self.cga_cluster_size.is_some()),
@@ -226,7 +227,7 @@ fn bad(name: &str, value: i32, rule: &str) -> Error {
     Error::invalid(format!("{name} is {value}"), format!("it must be {rule}, or be left undefined"))
 }
 
-/// The value, if it is one of those allowed.
+/// The value, if it is allowed.
 fn within(
     name: &str,
     value: Option<i32>,

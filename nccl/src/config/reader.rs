@@ -5,9 +5,9 @@
 
 use consort_types::error::{Error, Result};
 
-/// What NCCL's initialisers put into every int: nobody has said anything.
+/// The value of every int after NCCL's initialisers: unset.
 pub(super) const UNDEFINED: i32 = i32::MIN;
-/// In every struct that a client initialises itself.
+/// The magic number of every struct that a client initialises.
 pub(super) const MAGIC: u32 = 0xcafe_beef;
 /// Size, magic and version.
 const HEAD_BYTES: usize = 16;
@@ -19,7 +19,7 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Looks at size, magic and version of a struct that has been from `least` to `most` bytes long.
+    /// Checks size, magic and version of a struct that has from `least` to `most` bytes.
     pub(super) fn begin(
         name: &str,
         bytes: &'a [u8],
@@ -41,7 +41,7 @@ impl<'a> Reader<'a> {
             )));
         }
         if bytes.len() < size.min(most) {
-            return Err(refuse(format!("has a size of {size} bytes, of which only {} came", bytes.len())));
+            return Err(refuse(format!("has a size of {size} bytes, but only {} came", bytes.len())));
         }
         read.bytes = &bytes[..size.min(most)];
         let number = |at| read.word(at).map(u32::from_ne_bytes).unwrap_or_default();
@@ -56,24 +56,24 @@ impl<'a> Reader<'a> {
         self.bytes.get(at..)?.first_chunk().copied()
     }
 
-    /// The field of this offset that clients have had since `since`, undefined or not.
+    /// The field at offset `at`, which clients have since version `since`, defined or not.
     pub(super) fn raw(&self, at: usize, since: u32) -> i32 {
         let field = if self.version < since { None } else { self.word(at) };
         field.map_or(UNDEFINED, i32::from_ne_bytes)
     }
 
-    /// The same, where it is defined.
+    /// The same field; `None` where it is undefined.
     pub(super) fn int(&self, at: usize, since: u32) -> Option<i32> {
         Some(self.raw(at, since)).filter(|value| *value != UNDEFINED)
     }
 
-    /// Eight bytes as they are; 0 where there are none.
+    /// Eight bytes as they are; 0 where the struct lacks them.
     pub(super) fn long(&self, at: usize, since: u32) -> u64 {
         let field = if self.version < since { None } else { self.word(at) };
         field.map_or(0, u64::from_ne_bytes)
     }
 
-    /// The text to which the field points.
+    /// The text at the field's address.
     pub(super) fn text(&mut self, at: usize, since: u32) -> Option<String> {
         match usize::try_from(self.long(at, since)) {
             Ok(0) | Err(_) => None,

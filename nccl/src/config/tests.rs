@@ -1,8 +1,8 @@
-//! Structs of every version's clients, every rule, and bytes that are no struct.
+//! Structs of clients of every version, every rule, and random bytes.
 
 use super::*;
 
-/// A client's `ncclConfig_t`: its size, its version, everything undefined, then these ints.
+/// A client's `ncclConfig_t`: its size, its version, all fields undefined but these ints.
 fn struct_of(size: usize, code: u32, ints: &[(usize, i32)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.extend_from_slice(&size.to_ne_bytes());
@@ -44,7 +44,7 @@ fn decoded(bytes: &[u8]) -> Result<Config> {
 
 const LATEST: (usize, u32) = (CONFIG_BYTES, 23_203);
 
-/// What a header of each version made: version, size, and the last field with its offset.
+/// The header of each version: version, size, and the last field with its offset.
 const CLIENTS: [((u32, u32, u32), usize, usize); 12] = [
     ((2, 14, 3), 24, 16),
     ((2, 17, 1), 40, 28),
@@ -66,7 +66,7 @@ fn ones(size: usize) -> Vec<(usize, i32)> {
     (16..=last).step_by(4).filter(|at| !matches!(at, 32 | 36 | 48 | 52)).map(|at| (at, 1)).collect()
 }
 
-/// How many ints a config has.
+/// Number of ints that a config has.
 fn ints(config: &Config) -> usize {
     let flags = [
         config.blocking,
@@ -102,7 +102,7 @@ fn clients_of_every_version() {
         let code = version(major, minor, patch);
         let config = decoded(&struct_of(size, code, &[])).expect("the initialiser's struct");
         assert_eq!(config, Config::default(), "2.{minor}.{patch}");
-        // Every field up to the last is there, and nothing that its padding holds.
+        // Every field up to the last is read, and no padding.
         let config = decoded(&struct_of(size, code, &ones(size))).expect("allowed values");
         let expected = (16..=last).step_by(4).filter(|at| !matches!(at, 32 | 36 | 48 | 52)).count();
         assert_eq!(ints(&config), expected, "2.{minor}.{patch}: {config:?}");
@@ -137,7 +137,7 @@ fn larger_structs_are_cut_and_wrong_ones_refused() {
     let whole = struct_of(size, code, &[]);
     assert!(decoded(&whole[..40]).is_err(), "fewer bytes than it says");
     assert!(decoded(&[]).is_err() && decoded(&whole[..7]).is_err());
-    // A field that is cut in the middle is not there.
+    // A field that is cut in the middle is not read.
     let mut odd = struct_of(size, code, &[(24, 1), (28, 1)]);
     odd[..8].copy_from_slice(&30usize.to_ne_bytes());
     assert!(decoded(&odd).is_err(), "a minimum without a maximum");
@@ -212,7 +212,7 @@ fn children_and_blocking_and_options() {
     assert_eq!(Config { cta_policy: Some(1), ..Config::default() }.without_meaning(), ["CTAPolicy"]);
 }
 
-/// A client's `ncclCollConfig_t` with everything undefined, then these ints.
+/// A client's `ncclCollConfig_t` with all fields undefined but these ints.
 fn call_of(size: usize, ints: &[(usize, i32)]) -> Vec<u8> {
     let mut bytes = vec![0; size];
     bytes[..8].copy_from_slice(&size.to_ne_bytes());
@@ -274,7 +274,7 @@ fn algorithms_by_name_forced_or_as_a_hint() {
     let hint = named(0x5000, 0).expect("a hint");
     assert_eq!((hint.algorithm_for(AllReduce, 4), hint.algorithm_for(AllToAll, 4)), (None, Some(Pairwise)));
     assert!(named(0x4000, 1).expect_err("no such").to_string().contains("known: pair, ring"));
-    assert_eq!(named(0x4000, 0).expect("a hint nobody understands").algorithm, None);
+    assert_eq!(named(0x4000, 0).expect("an unknown hint").algorithm, None);
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn options_of_ours_in_ext() {
     let found = call(&bytes, &all).expect("options");
     assert_eq!(found.timeout, Some(std::time::Duration::from_millis(250)));
     assert!(found.forced && found.algorithm.is_some());
-    // Behind the int of a union is what was there before.
+    // The bytes behind the int of a union have undefined content.
     let mut dirty = [0xff; 8];
     dirty[..4].copy_from_slice(&7i32.to_ne_bytes());
     let found = call(&bytes, &[ours(EXTENSION_TIMEOUT_MS, u64::from_ne_bytes(dirty))]).expect("an int");
@@ -304,7 +304,7 @@ fn random_bytes_never_panic() {
     for _ in 0..20_000 {
         let length = (next() % 140) as usize;
         let mut bytes: Vec<u8> = (0..length).map(|_| next() as u8).collect();
-        // Most have a head that is believed, so that fields are looked at.
+        // Most structs have a valid head, so that fields are read.
         if length >= 16 && !next().is_multiple_of(8) {
             bytes[..8].copy_from_slice(&(next() as usize % 150).to_ne_bytes());
             bytes[8..12].copy_from_slice(&reader::MAGIC.to_ne_bytes());

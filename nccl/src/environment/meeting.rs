@@ -1,8 +1,8 @@
-//! Where ranks meet when the environment says so: `NCCL_COMM_ID`.
+//! The meeting point that the environment names: `NCCL_COMM_ID`.
 //!
-//! Every rank makes the same unique id of the text by itself, and rank 0 listens at its address when it joins. What
-//! proves that somebody belongs to the job is `CONSORT_SECRET` where it is set. Otherwise it is made of the text
-//! alone, which anybody can do who can reach the port; a warning says so.
+//! Every rank makes the same unique id of the text by itself, and rank 0 listens at its address when it joins. The
+//! proof of membership is `CONSORT_SECRET` where that is set. Otherwise it is made of the text alone, so any process
+//! that can reach the port can join; a warning says so.
 //!
 //! Invariant: the same text and secret give the same id in every process. Absent: the meeting itself (`bootstrap`).
 
@@ -13,7 +13,7 @@ use consort_control::bootstrap::UniqueId;
 use consort_types::Rank;
 use consort_types::error::{Error, Result};
 
-/// What `NCCL_COMM_ID` says.
+/// The value of `NCCL_COMM_ID`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CommId {
     /// The text, the same on all ranks.
@@ -22,7 +22,7 @@ pub struct CommId {
     pub addresses: Vec<SocketAddr>,
 }
 
-/// The meeting place that this process's environment names; nothing if it names none.
+/// The meeting point that this process's environment names; `None` if it names none.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if it is not `ipv4:port`, `[ipv6]:port` or `host:port`, or the host has no address.
@@ -46,7 +46,7 @@ fn comm_id_in(environment: &Environment<'_>) -> Result<Option<CommId>> {
         Ok(address) => vec![address],
         Err(_) => {
             let (host, port) = text.rsplit_once(':').ok_or_else(|| refuse("it has no port".into()))?;
-            // Colons that are left belong to an IPv6 address without brackets.
+            // Remaining colons belong to an IPv6 address without brackets.
             if host.is_empty() || host.contains([':', '[', ']']) || port.parse::<u16>().is_err() {
                 return Err(refuse("it is not written like an address with a port".into()));
             }
@@ -54,7 +54,7 @@ fn comm_id_in(environment: &Environment<'_>) -> Result<Option<CommId>> {
         }
     };
     if addresses.is_empty() || addresses.iter().any(|address| address.port() == 0) {
-        return Err(refuse("nobody can be found there".into()));
+        return Err(refuse("no rank can be reached there".into()));
     }
     Ok(Some(CommId { text: text.to_owned(), addresses }))
 }
@@ -74,20 +74,19 @@ fn unique_id_in(environment: &Environment<'_>) -> Result<UniqueId> {
         return UniqueId::at_any(&place.addresses, secret.as_bytes());
     }
     consort_settings::notice::warn(&format!(
-        "the job that meets at NCCL_COMM_ID={} is not protected: whoever reaches that port can join it; set CONSORT_SECRET \
+        "the job that meets at NCCL_COMM_ID={} is not protected: any process that reaches that port can join it; set CONSORT_SECRET \
          to the same random text of 16 bytes or more on every rank",
         place.text
     ));
-    // The text alone, in front of which something makes it long enough.
+    // The text alone, with a prefix that makes it long enough.
     UniqueId::at_any(&place.addresses, format!("unprotected NCCL_COMM_ID {}", place.text).as_bytes())
 }
 
-/// The id with which `rank` joins: for rank 0 of an [agreed](unique_id) place, one whose root runs here from now on; any
-/// other id as it is.
+/// The id with which `rank` joins. For rank 0 of an [agreed](unique_id) meeting point it is one whose root runs here
+/// from now on; any other id is returned unchanged.
 ///
-/// # Errors
-/// [`Error::InvalidArgument`] if none of the addresses is free and of this host; [`Error::System`] if there is no thread
-/// to be had.
+/// # Errors [`Error::InvalidArgument`] if none of the addresses is free and of this host; [`Error::System`] if no
+/// thread can be started.
 pub fn root_if_agreed(rank: Rank, id: &UniqueId) -> Result<UniqueId> {
     if rank == 0 && id.is_agreed_elsewhere() { id.clone().listening() } else { Ok(id.clone()) }
 }
@@ -137,7 +136,7 @@ mod tests {
 
     #[test]
     fn ranks_meet_at_the_agreed_place() {
-        // An address of this process's own, so that nobody else takes the port.
+        // An address of this process's own, so that no other process takes the port.
         let own = Ipv4Addr::from(std::process::id() | 0x7f80_0000);
         let free = TcpListener::bind((own, 0)).and_then(|l| l.local_addr()).expect("a port");
         let environment = of(&[("NCCL_COMM_ID", &free.to_string())]);

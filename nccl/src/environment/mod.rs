@@ -1,7 +1,7 @@
-//! NCCL's variables: what each of them does here.
+//! The effect of each of NCCL's variables.
 //!
-//! Invariant: a variable is called honoured only where the code does what its line in the table says. Absent: where a
-//! value comes from (`settings`), settings themselves (`options`), and what a call says for itself
+//! Invariant: a variable is listed as honoured only where the code does what its line in the table says. Absent:
+//! where a value comes from (`settings`), settings themselves (`options`), and options of a single call
 //! ([`super::CallConfig`]).
 
 mod meeting;
@@ -13,7 +13,7 @@ pub use consort_settings::environment::{Environment, Origin, Ours, Resolved, Set
 pub use meeting::{CommId, comm_id, root_if_agreed, unique_id};
 pub use table::{Kind, State, Variable, find, variables};
 
-/// Every setting of a communicator made with `options` now, in `environment`.
+/// The settings of a communicator that is made now with `options`, in `environment`.
 ///
 /// # Errors
 /// As making that communicator.

@@ -1,6 +1,6 @@
-//! Every variable of NCCL's, with what it does here: the reader of `variables.txt`.
+//! Every variable of NCCL's with its effect here: the reader of `variables.txt`.
 //!
-//! Invariant: no name twice; every variable has a reason, either how it acts or why it does not. Absent: the
+//! Invariant: no name appears twice; every variable has a text, either how it acts or why it does not. Absent: the
 //! values.
 
 /// How a variable's text is read.
@@ -10,29 +10,29 @@ pub enum Kind {
     Flag,
     /// A whole number.
     Integer,
-    /// Anything.
+    /// Any text.
     Text,
     /// Names separated by commas.
     List,
 }
 
-/// What a variable does here.
+/// The effect of a variable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// It acts.
+    /// It has an effect.
     Honoured {
-        /// What it does.
+        /// The effect.
         how: &'static str,
     },
-    /// It does nothing.
+    /// It has no effect.
     Ignored {
-        /// Why.
+        /// The reason.
         why: &'static str,
     },
 }
 
 impl State {
-    /// Why it does nothing, if that is so.
+    /// The reason why it has no effect; `None` where it has one.
     pub const fn reason(self) -> Option<&'static str> {
         match self {
             State::Honoured { .. } => None,
@@ -40,7 +40,7 @@ impl State {
         }
     }
 
-    /// How it acts, or why it does not.
+    /// Its effect, or the reason why it has none.
     pub const fn text(self) -> &'static str {
         match self {
             State::Honoured { how } => how,
@@ -56,16 +56,16 @@ pub struct Variable {
     pub name: &'static str,
     /// How its text is read.
     pub kind: Kind,
-    /// The value that counts where it is not set, as NCCL has it; empty for none.
+    /// NCCL's value where it is not set; empty for none.
     pub default: &'static str,
-    /// What it does here.
+    /// Its effect here.
     pub state: State,
 }
 
-/// The table; its first lines say how it is written.
+/// The table; its first lines explain its format.
 const TABLE: &str = include_str!("variables.txt");
 
-/// `[honoured] how` or `[ignored] why`: what the variables below it do.
+/// `[honoured] how` or `[ignored] why`: the effect of the variables below it.
 fn heading(line: &'static str) -> Option<State> {
     let how = line.strip_prefix("[honoured] ").map(|how| State::Honoured { how });
     how.or_else(|| line.strip_prefix("[ignored] ").map(|why| State::Ignored { why }))
@@ -85,7 +85,7 @@ fn variable(line: &'static str, state: State) -> Option<Variable> {
     Some(Variable { name, kind, default: default.trim().trim_matches('"'), state })
 }
 
-/// All of them: first those that act, then the others.
+/// All variables: first those that act, then the others.
 pub fn variables() -> impl Iterator<Item = Variable> {
     let mut state = None;
     TABLE.lines().filter(|line| !line.starts_with('#')).filter_map(move |line| {

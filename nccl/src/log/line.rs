@@ -1,13 +1,13 @@
-//! What stands before the text of a line.
+//! The head of a log line.
 //!
-//! Invariant: a text of several lines becomes as many whole lines, so that whoever reads lines understands each.
+//! Invariant: a text of several lines becomes as many whole lines, so that a reader of lines understands each.
 //! Absent: times (`stamp`).
 
 use std::fmt::{self, Write};
 
 use super::Level;
 
-/// The kind of a line, with what its kind tells besides the text.
+/// The kind of a line, with the facts of its kind besides the text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Line<'a> {
     /// The text alone.
@@ -33,7 +33,7 @@ impl Line<'_> {
         }
     }
 
-    /// `stamp` and `place` (`host:pid:tid`) in front, a line's end behind.
+    /// The line with `stamp` and `place` (`host:pid:tid`) in front and a newline at the end.
     pub(super) fn render(&self, stamp: &str, place: &str, text: &dyn fmt::Display) -> String {
         let head = match self {
             Line::Plain => String::new(),

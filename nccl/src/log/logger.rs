@@ -1,7 +1,7 @@
-//! What the variables ask for, and where the lines go.
+//! The logger: the variables' settings, and the file of the lines.
 //!
-//! Invariant: made once from variables, never changed. Absent: whether a line is wanted (the module above knows
-//! without asking).
+//! Invariant: made once from variables, never changed. Absent: whether a line is wanted (the module above knows that
+//! without the logger).
 
 use std::collections::HashSet;
 use std::fmt::Display;
@@ -18,7 +18,7 @@ const SUBSYSTEMS_DEFAULT: &str = "INIT,BOOTSTRAP,ENV";
 const STAMP_DEFAULT: &str = "[%F %T] ";
 const STAMPED_DEFAULT: &str = "WARN";
 
-/// Files that this process has begun: opened again, they go on where they were.
+/// Files that this process has begun: opened again, they are appended to.
 static BEGUN: Mutex<Option<HashSet<PathBuf>>> = Mutex::new(None);
 
 /// The log of one set of variables.
@@ -69,13 +69,13 @@ impl Logger {
         logger
     }
 
-    /// Writes the line, wanted or not.
+    /// Writes the line, whether its level is on or not.
     pub(super) fn write(&self, line: &Line<'_>, text: &dyn Display) {
         let stamped = self.stamped & 1 << line.level() as u32 != 0;
         let stamp = if stamped { stamp(&self.format, SystemTime::now()) } else { String::new() };
         let place = format!("{}:{}:{}", self.host, std::process::id(), nix::unistd::gettid());
         let rendered = line.render(&stamp, &place, text);
-        // A log that cannot be written is no reason to fail.
+        // A failure to write the log is ignored.
         let _ = match &self.file {
             Some(file) => (&mut &*file).write_all(rendered.as_bytes()),
             None => nix::unistd::write(std::io::stdout(), rendered.as_bytes()).map(drop).map_err(Into::into),
@@ -83,7 +83,7 @@ impl Logger {
     }
 }
 
-/// Bits of the names in a list; with `^` in front, of all others. As in NCCL, unknown names mean nothing.
+/// The bits of the names in a list; with `^` in front, of all others. As in NCCL, unknown names are ignored.
 fn mask(text: &str, known: &[&str]) -> u32 {
     let (exclude, list) = names(text);
     let bit = |name: &str| match known.iter().position(|known| known.eq_ignore_ascii_case(name)) {
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(of("ALL"), u32::MAX);
         assert_eq!(of("^COLL"), !Subsystem::Coll.bit());
         assert_eq!((of("^ALL"), of(""), of("^")), (0, 0, u32::MAX));
-        // NCCL's numbers, which plugins know.
+        // NCCL's numbers, which plugins use.
         assert_eq!((Subsystem::Call.bit(), Subsystem::Bootstrap.bit()), (0x200, 0x1000));
         assert_eq!(Subsystem::AllocHost.bit(), 0x20000);
     }

@@ -1,4 +1,4 @@
-//! What `NCCL_DEBUG` asks for, in the shape of NCCL's lines, which tools read.
+//! NCCL's log: `NCCL_DEBUG`, in the form of NCCL's lines, which tools read.
 //!
 //! ```text
 //! host:pid:tid [dev] NCCL INFO text
@@ -6,9 +6,9 @@
 //! host:pid:tid NCCL CALL text
 //! ```
 //!
-//! Invariant: one logger a process, made from the environment when the first line is due and again after
-//! [`reset`]; a line is one write, so lines of threads never mix; where a line cannot be written it is lost, and
-//! nobody is told. What is off costs one load. Absent: `tracing`, of which no subscriber is installed.
+//! Invariant: one logger a process, made from the environment when the first line is due and again after [`reset`]; a
+//! line is one write, so lines of threads never mix; a line that cannot be written is lost without an error. A level
+//! that is off costs one load. Absent: `tracing`, for which no subscriber is installed.
 
 mod line;
 mod logger;
@@ -26,18 +26,18 @@ use consort_types::Rank;
 use line::Line;
 use logger::Logger;
 
-/// How much is told; each level includes those before it.
+/// The level of the log; each level includes those before it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Level {
-    /// Nothing.
+    /// No line.
     None,
     /// The library's version.
     Version,
-    /// What is wrong.
+    /// Warnings.
     Warn,
-    /// What is done, of the subsystems asked for.
+    /// Information, for the chosen subsystems.
     Info,
-    /// The same.
+    /// The same as `Info`.
     Abort,
     /// Every call.
     Trace,
@@ -59,7 +59,7 @@ impl Level {
     }
 }
 
-/// The part of the library that a line is about: `NCCL_DEBUG_SUBSYS` chooses among them.
+/// The part of the library that a line is about; `NCCL_DEBUG_SUBSYS` chooses among them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs, reason = "the variants are NCCL's names")]
 pub enum Subsystem {
@@ -110,11 +110,11 @@ impl Subsystem {
     }
 }
 
-/// The number in brackets of a line that no rank of ours writes.
+/// The number in brackets of a line that is about no rank.
 pub const NO_DEVICE: i32 = -1;
 
 static LOGGER: RwLock<Option<Arc<Logger>>> = RwLock::new(None);
-/// What is on, as [`packed`] has it; 0 while there is no logger.
+/// The level and subsystems, as [`packed`] has them; 0 while there is no logger.
 static SWITCH: AtomicU64 = AtomicU64::new(0);
 
 fn packed(level: Level, mask: u32) -> u64 {
@@ -131,7 +131,7 @@ fn logger() -> Arc<Logger> {
 }
 
 fn install(logger: Logger) -> Arc<Logger> {
-    // Release: pairs with the Acquire in `enabled`; publishes nothing but itself, the logger is behind its lock.
+    // Release: pairs with the Acquire in `enabled`. It publishes only itself; the logger is behind its lock.
     SWITCH.store(packed(logger.level, logger.mask), Ordering::Release);
     Arc::new(logger)
 }
@@ -154,20 +154,20 @@ fn first_switch() -> u64 {
     packed(logger.level, logger.mask)
 }
 
-/// Forgets what was read: the next line reads the variables again and opens the file again.
+/// Discards the logger: the next line reads the variables and opens the file again.
 pub fn reset() {
     let mut slot = LOGGER.write().unwrap_or_else(PoisonError::into_inner);
     *slot = None;
     SWITCH.store(0, Ordering::Release);
 }
 
-/// Makes the logger of these variables instead of the process's, until [`reset`].
+/// Replaces the process's logger by one of these variables, until [`reset`].
 pub fn set_from(environment: &Environment<'_>) {
     let mut slot = LOGGER.write().unwrap_or_else(PoisonError::into_inner);
     *slot = Some(install(Logger::new(environment)));
 }
 
-/// Something is wrong; `device` is the rank or device that says so, or [`NO_DEVICE`].
+/// Writes a warning; `device` is the rank or device that it is about, or [`NO_DEVICE`].
 #[track_caller]
 pub fn warn(device: i32, text: impl fmt::Display) {
     warn_at(device, text, Location::caller());
@@ -184,21 +184,21 @@ fn warn_at(device: i32, text: impl fmt::Display, at: &Location<'_>) {
     }
 }
 
-/// Something is done.
+/// Writes information.
 pub fn info(subsystem: Subsystem, device: i32, text: impl fmt::Display) {
     if enabled(Level::Info, subsystem) {
         logger().write(&Line::Info { device }, &text);
     }
 }
 
-/// A call of the C interface, as `ncclAllReduce(...)` with its arguments.
+/// Writes a call of the C interface, as `ncclAllReduce(...)` with its arguments.
 pub fn call(text: impl fmt::Display) {
     if enabled(Level::Trace, Subsystem::Call) {
         logger().write(&Line::Call, &text);
     }
 }
 
-/// `NCCL version <version>`: alone on a line for those who asked for it, an INFO line for those who asked for more.
+/// `NCCL version <version>`: a line of its own at level VERSION, an INFO line at higher levels.
 pub fn version(version: &str) {
     if enabled(Level::Version, Subsystem::Init) {
         let logger = logger();
@@ -207,7 +207,7 @@ pub fn version(version: &str) {
     }
 }
 
-/// A text that was asked for in so many words: written as it is, whatever the level.
+/// Writes a text that the client asked for explicitly, whatever the level.
 pub(super) fn always(text: impl fmt::Display) {
     logger().write(&Line::Plain, &text);
 }
@@ -224,7 +224,7 @@ pub(super) fn listen() {
     });
 }
 
-/// Tells which variables are set, and which of them do nothing here and why.
+/// Logs the variables that are set, and which of them have no effect here and why.
 pub(super) fn announce(environment: &Environment<'_>) {
     if !enabled(Level::Info, Subsystem::Env) {
         return;

@@ -1,7 +1,4 @@
-//! Times in front of lines, written as strftime has them.
-//!
-//! Invariant: UTC, on every host; an unknown letter stays as it is. Absent: local time, which needs a table of
-//! zones, and names of days and months, which need a language.
+//! Times in front of lines, in the format of strftime.
 
 use std::fmt::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

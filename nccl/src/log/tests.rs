@@ -56,7 +56,7 @@ fn what_variables_ask_for() {
     assert!(of(&[("NCCL_WARN_ENABLE_DEBUG_INFO", "1")]).info_on_warning);
 }
 
-/// The part of a line behind the place, which differs from run to run.
+/// The part of a line behind the place, which differs between runs.
 fn texts(path: &PathBuf) -> Vec<String> {
     let all = std::fs::read_to_string(path).expect("the log");
     let pid = format!(":{}:", std::process::id());
@@ -96,7 +96,7 @@ fn the_one_logger_of_the_process() {
     assert!(whole.contains(" [1] nccl/src/log/tests.rs:"), "the place of the call: {whole}");
     assert!(enabled(Level::Warn, Subsystem::Net) && !enabled(Level::Info, Subsystem::Net));
 
-    // The same file goes on, as it was this process that began it.
+    // The same file is appended to, as this process began it.
     set("info", "^INIT,CALL", none);
     all();
     assert_eq!(texts(&written)[1..], ["NCCL INFO NCCL version 2.0", "NCCL WARN w", "NCCL INFO n"]);
@@ -121,7 +121,7 @@ fn the_one_logger_of_the_process() {
     info(Subsystem::Init, 0, "told");
     assert_eq!(texts(&written)[9..], ["NCCL WARN now", "NCCL INFO told"]);
 
-    // Lines of threads are whole.
+    // Lines of threads do not mix.
     set("INFO", "INIT", none);
     std::thread::scope(|threads| {
         for letter in ["a", "b"] {
@@ -143,7 +143,7 @@ fn the_one_logger_of_the_process() {
     listen();
     consort_settings::notice::warn("from the library\nin two lines");
     assert_eq!(texts(&written)[lines.len()..], ["NCCL WARN from the library", "NCCL WARN in two lines"]);
-    // What does nothing is said.
+    // A variable without effect is logged.
     set("INFO", "ENV", none);
     announce(&environment(&[("NCCL_ALGO", "ring"), ("NCCL_IB_HCA", "mlx5")]));
     let lines = texts(&written);
@@ -155,7 +155,7 @@ fn the_one_logger_of_the_process() {
     reset();
 }
 
-/// Standard output is a process's, so this is one of its own.
+/// Standard output belongs to a process, so this test has one of its own.
 #[test]
 fn what_a_file_does_not_take_goes_to_standard_output_and_is_no_error() {
     const CHILD: &str = "CONSORT_TEST_OF_THE_LOG";
