@@ -9,13 +9,13 @@ fn main() {
     if of_target("OS") != "linux" {
         return;
     }
-    // What programs that were linked with NCCL ask the loader for.
+    // The name for which programs that were linked with NCCL ask the loader.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libnccl.so.2");
-    // Threads of ours, and destructors of thread-local values, may outlive a dlclose.
+    // Threads of the library, and destructors of thread-local values, may outlive a dlclose.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     if of_target("ENV") == "gnu" {
-        // The unwinder, so that panics are caught without libgcc_s.so.1. All of it: the linker sees it before the
-        // standard library, which is what asks for it. Once it is there, `-lgcc_s` has nothing to add.
+        // The unwinder, so that panics are caught without libgcc_s.so.1. The whole archive: the linker sees it before
+        // the standard library, whose code refers to it. With it in place, `-lgcc_s` adds nothing.
         println!("cargo:rustc-link-lib=static:-bundle,+whole-archive=gcc_eh");
     }
 }

@@ -2,10 +2,10 @@
  * consort.h - what this library's `libnccl.so.2` has beyond NCCL, for C99 and C++: what happens when something
  * breaks and what one sees of it, why a call runs as it does, collectives of blocks that differ in length, streams
  * for host memory, host memory that other ranks can map, and options of single calls. NCCL's own calls are in
- * <nccl.h>, which this header includes unless the program has included one before, ours or NVIDIA's.
+ * <nccl.h>, which this header includes unless the program has included one before, this library's or NVIDIA's.
  *
- * Handles.    A communicator is a number dressed as a pointer. One that is NULL, was freed or never was one is
- *             refused with ncclInvalidArgument; nothing is dereferenced.
+ * Handles.    A communicator is a number in the form of a pointer. One that is NULL, was freed or never was one
+ *             is refused with ncclInvalidArgument; nothing is dereferenced.
  * Threads.    Data calls on one communicator must not overlap in time (ncclInvalidUsage); different communicators
  *             may be used at the same time. All other calls here, and ncclCommAbort, ncclCommRevoke and
  *             ncclCommGetAsyncError, may be made by any thread at any time, also while another thread waits in a
@@ -13,17 +13,17 @@
  * Completion. <nccl.h> says when a data call has completed; after that no rank touches its buffers any more, with
  *             or without an error.
  * Failure.    The first failure ends the communicator on all ranks, and every later data call returns it again.
- *             Not so ncclInvalidArgument and the two cases marked (*) below, after which all is as it was.
+ *             ncclInvalidArgument and the two cases marked (*) below do not: they change nothing.
  *
  *   result                   when
  *   2 ncclSystemError        the operating system refused something, or there was not enough memory
  *   3 ncclInternalError      a defect of this library
  *   4 ncclInvalidArgument    the call itself is wrong
  *   5 ncclInvalidUsage       ranks called different things, or were started with different settings; two threads
- *                            in one communicator (*); a forked child uses its parent's communicator (*); somebody
+ *                            in one communicator (*); a forked child uses its parent's communicator (*); a rank
  *                            revoked the communicator
  *   6 ncclRemoteError        a rank or a link was lost, a rank left early or did not come within the join timeout,
- *                            the id leads nowhere; somebody aborted the communicator
+ *                            the id leads nowhere; a rank aborted the communicator
  *   8 ncclTimeout            an operation's deadline passed
  *
  * The text of an error names rank, cause and what to try: see consortGetLastError and consortCommStatus.
@@ -50,7 +50,7 @@ typedef ncclResult_t consortResult_t;
 #define CONSORT_RESULT_TIMEOUT 8
 
 typedef enum {
-  CONSORT_TEXT = 0, /* for people: several lines, no newline after the last */
+  CONSORT_TEXT = 0, /* for users: several lines, no newline after the last */
   CONSORT_JSON = 1  /* for programs: one object; durations are seconds in keys that end in _s */
 } consortFormat_t;
 
@@ -63,7 +63,7 @@ typedef enum {
  */
 
 /*
- * What every rank is doing, and whose fault it is that an operation does not end. Made when asked for: it takes up
+ * What every rank does, and which rank keeps an operation from ending. Each call makes a new report: it takes up
  * to half a second when ranks do not answer, and may be longer the next time (so ask for a size and add to it, or
  * let consortCommReportAlloc find the memory). After a deadline has passed it is the one report that all ranks share.
  * Result: ncclInvalidArgument for a wrong handle, format or buffer; ncclInvalidUsage in a forked child.
@@ -78,8 +78,9 @@ consortResult_t consortCommReport(consortComm_t comm, consortFormat_t format, ch
 consortResult_t consortCommReportAlloc(consortComm_t comm, consortFormat_t format, char** text);
 
 /*
- * The report that was made last by itself: when an operation had lasted CONSORT_REPORT_AFTER seconds (60 unless
- * set), or when its deadline passed. Empty ("" and *needed == 1) where there was none. Asks nobody and does not wait.
+ * The last report that the library made by itself: when an operation had lasted CONSORT_REPORT_AFTER seconds (60
+ * unless set), or when its deadline passed. Empty ("" and *needed == 1) where there was none. Asks no other rank and
+ * does not wait.
  * Result: as consortCommReport.
  */
 consortResult_t consortCommLastReport(consortComm_t comm, consortFormat_t format, char* buffer, size_t capacity,
@@ -87,7 +88,7 @@ consortResult_t consortCommLastReport(consortComm_t comm, consortFormat_t format
 
 /*
  * The flight record: the last operations of this rank on the communicator, with when each was entered, how long it
- * took, and whether it is finished, open or failed. Any thread, at any time; asks nobody and does not wait.
+ * took, and whether it is finished, open or failed. Any thread, at any time; asks no other rank and does not wait.
  * Result: as consortCommReport.
  */
 consortResult_t consortCommFlightRecord(consortComm_t comm, consortFormat_t format, char* buffer, size_t capacity,
@@ -113,32 +114,32 @@ typedef enum {
 } consortCollective_t;
 
 /*
- * Why a collective would run as it does on this communicator: the algorithm that is chosen and where the choice comes
- * from, and every other that was considered, with its price. `bytes` is what the call's count comes to: count times
- * the size of an element (with blocks that differ, the longest count). Asks nobody and moves nothing. Settings of a
- * single call are not known to it.
- * Result: as consortCommReport, and ncclInvalidArgument for what is no collective, or when CONSORT_ALGO or NCCL_ALGO
- * leaves no algorithm for it; the text then lists what is possible.
+ * The choice of the algorithm for a collective on this communicator: the algorithm that is chosen, the reason, and
+ * every other candidate with its price. `bytes` is the call's count times the size of an element (with blocks that
+ * differ, the longest count). Asks no other rank and moves nothing. It does not take settings of a single call into
+ * account.
+ * Result: as consortCommReport, and ncclInvalidArgument for an unknown collective, or when CONSORT_ALGO or NCCL_ALGO
+ * leaves no algorithm for it; the text then lists the possible ones.
  */
 consortResult_t consortCommExplain(consortComm_t comm, consortCollective_t collective, size_t bytes,
                                    consortFormat_t format, char* buffer, size_t capacity, size_t* needed);
 
-/* Frees what a call here says the caller is to free. NULL is fine. */
+/* Frees memory that a call here documents as the caller's to free. NULL is allowed. */
 void consortFree(void* memory);
 
 /*
  * The text of the error that ended the communicator, "" while it works. Does not wait, so that within a moment of
- * the first failure another may be named, nearer to the cause. ncclCommGetAsyncError says it as a result.
+ * the first failure another may be named, nearer to the cause. ncclCommGetAsyncError returns it as a result.
  * Result: ncclInvalidArgument for a wrong handle or buffer.
  */
 consortResult_t consortCommStatus(consortComm_t comm, char* buffer, size_t capacity, size_t* needed);
 
 /*
- * The text of the calling thread's last failed call with this communicator as an argument; where there was none, what
- * ended the communicator, and "" while it works.
- * A call that succeeds leaves it. With NULL, of the thread's last failed call at all. Never NULL.
+ * The text of the calling thread's last failed call with this communicator as an argument; where there was none, the
+ * failure that ended the communicator, and "" while it works.
+ * A call that succeeds does not change it. With NULL, the text of the thread's last failed call. Never NULL.
  * The library owns the text; it stays until the same thread's next failing call with that communicator (with NULL,
- * or once the communicator is freed: its next failing call at all), or until the thread ends.
+ * or once the communicator is freed: its next failing call), or until the thread ends.
  */
 const char* consortGetLastError(consortComm_t comm);
 
@@ -155,24 +156,24 @@ const char* consortGetLastError(consortComm_t comm);
  * In seconds greater than 0 (shorter than a millisecond is taken for one; 100 years and more for no deadline), or:
  */
 #define CONSORT_TIMEOUT_NONE (-1.0)    /* no deadline */
-#define CONSORT_TIMEOUT_INHERIT (-2.0) /* what the next wider scope says */
+#define CONSORT_TIMEOUT_INHERIT (-2.0) /* that of the next wider scope */
 
 /*
- * Of all later data calls on this communicator that this process makes; a call under way keeps its own. Other ranks
- * are not told.
+ * Sets the deadline of all later data calls on this communicator by this process; a call under way keeps its own. Other
+ * ranks keep theirs.
  * Result: ncclInvalidArgument for a wrong handle, 0, NaN and other negative numbers; then nothing is changed.
  */
 consortResult_t consortCommSetTimeout(consortComm_t comm, double seconds);
 
 /*
- * What holds for a data call by a thread that has set nothing: never CONSORT_TIMEOUT_INHERIT.
+ * Writes the deadline of a data call by a thread that has set none: never CONSORT_TIMEOUT_INHERIT.
  * Result: ncclInvalidArgument for a wrong handle or NULL.
  */
 consortResult_t consortCommGetTimeout(consortComm_t comm, double* seconds);
 
 /*
- * Of all later data calls that this thread makes, on any communicator, until it is set again; joining has a deadline
- * of its own (CONSORT_JOIN_TIMEOUT, 300 s unless set). `*previous` (unless NULL) becomes what was set before.
+ * Sets the deadline of all later data calls by this thread, on any communicator, until it is set again; joining has one
+ * of its own (CONSORT_JOIN_TIMEOUT, 300 s unless set). `*previous` (unless NULL) becomes the deadline set before.
  * A deadline of one call:
  *
  *   double outer;
@@ -180,9 +181,9 @@ consortResult_t consortCommGetTimeout(consortComm_t comm, double* seconds);
  *   result = ncclAllReduce(...);
  *   consortThreadSetTimeout(outer, NULL);
  *
- * It is of the thread so that calls keep NCCL's signatures and code in between, which makes the calls, need not know;
- * one that held for the next call alone would stay behind where that call is never made; and what is put back by
- * value nests without a depth that could be miscounted.
+ * It belongs to the thread so that calls keep NCCL's signatures, and code in between, which makes the calls, need not know
+ * of it. A deadline for the next call alone would stay behind where that call is never made. Restoring by value nests
+ * without a depth that could be miscounted.
  * Result: ncclInvalidArgument as consortCommSetTimeout; then neither is changed.
  */
 consortResult_t consortThreadSetTimeout(double seconds, double* previous);
@@ -190,14 +191,14 @@ consortResult_t consortThreadSetTimeout(double seconds, double* previous);
 /*
  * Ends the communicator on all ranks: calls under way return ncclRemoteError, here at once and elsewhere within a
  * second, and so do all later ones. May be done more than once; the first reason stays. Does not free the handle:
- * ncclCommDestroy does, and does not wait for anybody then.
+ * ncclCommDestroy does, and then does not wait for other ranks.
  * `reason` is UTF-8 for the other ranks' error texts, copied before the call returns; NULL for none.
  * Result: ncclInvalidArgument for a wrong handle; ncclInvalidUsage in a forked child.
  */
 consortResult_t consortCommAbort(consortComm_t comm, const char* reason);
 
 /*
- * As consortCommAbort, but calls return ncclInvalidUsage, and the ranks are not given up: ncclCommSplit and
+ * As consortCommAbort, but calls return ncclInvalidUsage, and the ranks stay usable: ncclCommSplit and
  * ncclCommShrink are possible afterwards.
  */
 consortResult_t consortCommRevoke(consortComm_t comm, const char* reason);
@@ -205,12 +206,12 @@ consortResult_t consortCommRevoke(consortComm_t comm, const char* reason);
 /*
  * Collectives of blocks that differ in length. Counts and displacements are in elements, one for each rank in rank
  * order, and copied before the call returns. Without displacements (NULL) the blocks lie one after the other; with
- * them, block r begins displacements[r] elements behind the start of its buffer. What lies between blocks is left
- * alone. Blocks that are written must not overlap. The displacement of a block of no elements does not matter, nor
+ * them, block r begins displacements[r] elements behind the start of its buffer. Elements between blocks are not
+ * touched. Blocks that are written must not overlap. The displacement of a block of no elements does not matter, nor
  * does the address of a buffer of no elements.
  *
  * They are data calls like NCCL's: `stream`, groups, non-blocking communicators and deadlines are the same there and
- * here, and so is what <nccl.h> says about buffers. Input and output must be apart, or for all but consortAllToAllV
+ * here, and so are the rules of <nccl.h> for buffers. Input and output must be apart, or for all but consortAllToAllV
  * this rank's block may be where it is in the buffer of all blocks (in place).
  *
  * Result: as NCCL's calls; ncclInvalidArgument when counts that this rank needs are NULL, when blocks overlap that may
@@ -218,8 +219,8 @@ consortResult_t consortCommRevoke(consortComm_t comm, const char* reason);
  */
 
 /*
- * All ranks get the blocks of all: rank r passes counts[r] elements in `sendbuff`, which become block r of everybody's
- * `recvbuff`. All ranks pass the same counts (otherwise ncclInvalidUsage, and which ranks differ); displacements are
+ * All ranks get the blocks of all: rank r passes counts[r] elements in `sendbuff`, which become block r of every
+ * rank's `recvbuff`. All ranks pass the same counts (otherwise ncclInvalidUsage, and which ranks differ); displacements are
  * each rank's own. In place: sendbuff is this rank's block of recvbuff.
  */
 consortResult_t consortAllGatherV(const void* sendbuff, void* recvbuff, const size_t counts[],
@@ -229,7 +230,7 @@ consortResult_t consortAllGatherV(const void* sendbuff, void* recvbuff, const si
 /*
  * Block r of `sendbuff` is folded over all ranks into the `recvbuff` of rank r, which has counts[r] elements. Counts
  * and displacements as above, but of sendbuff. `op` may be one that ncclRedOpCreatePreMulSum made. In place: recvbuff
- * is this rank's block of sendbuff, of which the other blocks are unspecified afterwards.
+ * is this rank's block of sendbuff; the other blocks of sendbuff are unspecified afterwards.
  */
 consortResult_t consortReduceScatterV(const void* sendbuff, void* recvbuff, const size_t counts[],
                                       const size_t displacements[], ncclDataType_t datatype, ncclRedOp_t op,
@@ -265,24 +266,25 @@ consortResult_t consortScatterV(const void* sendbuff, void* recvbuff, const size
  * Host streams: queues of data calls on host memory, each with a thread of this library that makes them. A host stream
  * is passed where a cudaStream_t is expected; CUDA itself does not know it, and a call on memory of a device refuses it.
  *
- * A data call with one returns once it is in the queue, and its buffers must stay, untouched, until the stream has got
- * past it. What can be seen to be wrong with the call is still told at once, and it is then not in the queue. It runs
- * after everything that was put into this stream before, and after what its communicator was given before, in
- * whatever stream. A call on that communicator with stream NULL waits for all of that too, and is complete when it
+ * A data call with one returns once it is in the queue, and its buffers must stay, untouched, until the stream has
+ * run it. An error that can be found at once is still returned at once, and the call is then not in the queue. It runs
+ * after all earlier calls of this stream, and after all earlier calls on its communicator, in any
+ * stream. A call on that communicator with stream NULL waits for all of that too, and is complete when it
  * returns; so is one with any other stream that is none of this library's, such as CUDA's. Deadlines count from when
- * the call runs, and are those of when it was made (of a thread or a single call) or of then (of the communicator).
+ * the call runs. Deadlines of a thread or a single call are those of the time when the call is made, the
+ * communicator's is that of the time when it runs.
  *
- * A group is one entry: its calls run together. Where they are in several streams, it starts after what is in all of
- * them, and what is put into any of them later comes after it. If one of its calls is in no host stream, ncclGroupEnd
- * waits for all of them.
+ * A group is one entry: its calls run together. Where they are in several streams, it starts after the calls that are
+ * in any of them, and before calls that are put into any of them later. If one of its calls is in no host stream,
+ * ncclGroupEnd waits for all of them.
  *
- * A call that fails ends its communicator as ever, and its result comes from the next consortStreamSynchronize,
+ * A call that fails ends its communicator as always, and its result comes from the next consortStreamSynchronize,
  * consortStreamQuery or consortStreamDestroy: the first failure since the last of these, once. Later calls in the
- * queue are still made. On a non-blocking communicator ncclCommGetAsyncError says it as well, and ncclInProgress until
+ * queue are still made. On a non-blocking communicator ncclCommGetAsyncError returns it as well, and ncclInProgress until
  * its call is over; only then may the next be made.
  *
- * ncclCommDestroy and ncclCommAbort (which ends what runs) wait until the communicator's calls are over: those in
- * the queue too, and what is in front of them, of other communicators as well.
+ * ncclCommDestroy and ncclCommAbort (which ends operations under way) wait until the communicator's calls are over:
+ * also those in the queue, and the calls in front of them, on other communicators too.
  */
 typedef cudaStream_t consortStream_t;
 
@@ -290,7 +292,7 @@ typedef cudaStream_t consortStream_t;
 consortResult_t consortStreamCreate(consortStream_t* stream);
 
 /*
- * Waits until the queue is empty. Any thread may.
+ * Waits until the queue is empty. Any thread may call it.
  * Result: that of the first call that failed; ncclInvalidArgument for a stream that is NULL, destroyed or foreign;
  * ncclInvalidUsage in a forked child.
  */
@@ -300,7 +302,7 @@ consortResult_t consortStreamSynchronize(consortStream_t stream);
 consortResult_t consortStreamQuery(consortStream_t stream);
 
 /*
- * Waits as consortStreamSynchronize does and frees the stream, also with a failure. NULL is fine. A stream that was
+ * Waits as consortStreamSynchronize does and frees the stream, also with a failure. NULL is allowed. A stream that was
  * destroyed is refused from then on, by data calls too (ncclInvalidArgument).
  * Result: as consortStreamSynchronize.
  */
@@ -308,9 +310,9 @@ consortResult_t consortStreamDestroy(consortStream_t stream);
 
 /*
  * Host memory that the other ranks of the host can map. Collectives on such buffers are not staged: ranks read and
- * write each other's buffers where they are. ncclMemAlloc gives such memory; the calls here make it of memory that the
- * program has mapped itself, from a memory file. They change how long a collective takes and never its result, and any
- * other memory works as it is.
+ * write each other's buffers where they are. ncclMemAlloc returns such memory; the calls here register memory that the
+ * program has mapped itself, from a memory file. Registration changes how long a collective takes and never its result,
+ * and any other memory works unregistered.
  *
  *   int fd = memfd_create("gradients", MFD_CLOEXEC | MFD_ALLOW_SEALING);
  *   ftruncate(fd, bytes);
@@ -322,15 +324,16 @@ consortResult_t consortStreamDestroy(consortStream_t stream);
  *   result = consortMemDeregister(handle);
  *   munmap(base, bytes);
  *
- * All ranks of this user on this host may map and write the whole file, during a collective and later. So that they
- * cannot fault, it must not become shorter: that is what the seal is for.
+ * All ranks of this user on this host may map and write the whole file, during a collective and later. The seal keeps
+ * the file from becoming shorter, so that they cannot fault.
  */
 
 /*
  * Registers `bytes` bytes at `base`, which are mapped from `fd` at `offset`, shared, readable and writable, and stay so
  * until they are deregistered; address, length and offset are whole pages (4096 bytes). The descriptor may be closed
- * afterwards; the library keeps one of its own. `*handle` becomes a number for consortMemDeregister. It is of the
- * process, not of a communicator, and of nobody else: each rank registers its own memory or does not.
+ * afterwards; the library keeps one of its own. `*handle` becomes a number for consortMemDeregister. The
+ * registration belongs to this process, not to a communicator or another rank: each rank decides whether to register
+ * its own memory.
  *
  * When a collective fails while a rank that does not answer may still write to a registered output, the library puts
  * other pages in the place of the output's, with the same bytes: the addresses stay the caller's own, and are no

@@ -86,7 +86,7 @@ typedef struct ncclWindow_vidmem* ncclWindow_t;
 /* A setting, for the ncclParam* calls. */
 typedef struct ncclParamHandle* ncclParamHandle_t;
 
-/* Where the ranks of a communicator find each other. Secret: who has it can join. */
+/* Where the ranks of a communicator find each other. Secret: a process that has it can join. */
 #define NCCL_UNIQUE_ID_BYTES 128
 typedef struct {
   char internal[NCCL_UNIQUE_ID_BYTES];
@@ -353,7 +353,7 @@ void ncclResetDebugInit(void);
    any call, though. */
 ncclResult_t ncclMemAlloc(void** ptr, size_t size);
 
-/* Frees what ncclMemAlloc gave. */
+/* Frees memory of ncclMemAlloc. */
 ncclResult_t ncclMemFree(void* ptr);
 
 /* ---- Communicators --------------------------------------------------------------------------------------- */
@@ -401,7 +401,8 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm);
 /* Frees the communicator, finalizing it where that was not done. NULL is fine. */
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 
-/* Ends what this rank has under way, on all ranks, from any thread and without waiting for anybody, and frees. A rank that
+/* Ends what this rank has under way, on all ranks, from any thread and without waiting for other ranks, and frees. A rank
+   that has nothing under way only leaves: calls that the others are finishing do not fail. NULL is allowed. */
    has nothing under way only leaves: what the others are finishing does not fail. NULL is fine. */
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 
@@ -425,7 +426,7 @@ ncclResult_t ncclSetEncryption(const ncclEncryptionConfig_t* config);
 
 /* ---- Registered memory ----------------------------------------------------------------------------------- */
 
-/* Tells the library of a buffer that will be used often. `*handle` may become NULL, where that has no advantage. */
+/* Registers a buffer that will be used often. `*handle` may become NULL, where that has no advantage. */
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buff, size_t size, void** handle);
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle);
 
@@ -520,18 +521,18 @@ ncclResult_t ncclPutSignal(const void* localbuff, size_t count, ncclDataType_t d
 /* Signals alone. */
 ncclResult_t ncclSignal(int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm, cudaStream_t stream);
 
-/* Waits for so many signals, and uses them up. */
+/* Waits for that many signals, and uses them up. */
 ncclResult_t ncclWaitSignal(int nDesc, ncclWaitSignalDesc_t* signalDescs, ncclComm_t comm, cudaStream_t stream);
 
 /* ---- Groups ---------------------------------------------------------------------------------------------- */
 
-/* From here to ncclGroupEnd this thread's calls are only taken down. Groups nest; the outermost end counts. */
+/* From here to ncclGroupEnd this thread's calls are only recorded. Groups nest; the outermost end issues them. */
 ncclResult_t ncclGroupStart(void);
 
-/* Makes them, all at once; a call that was refused in the group fails all of it. */
+/* Issues the group's calls, all at once; a call that was refused in the group fails all of them. */
 ncclResult_t ncclGroupEnd(void);
 
-/* Makes none of them, and writes how long they would take. NULL is fine. */
+/* Issues none of them, and writes how long they would take. NULL is allowed. */
 ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* simInfo);
 
 /* ---- Settings -------------------------------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
-//! What the C interface costs on top of the Rust one: 8-byte all-reduces through both, of the shared library as it was
-//! built and of the crate that it is made of, in one process.
+//! The cost of the C interface on top of the Rust one: 8-byte all-reduces through both, of the built shared library
+//! and of the crate in it, in one process.
 //!
 //! ```text
 //! cargo build --release -p consort-ffi --lib --example call_cost
@@ -9,7 +9,7 @@
 //! done
 //! ```
 //!
-//! With one rank nobody waits for anybody, so the difference of two counts is exact. `NCCL_LIB` names another library.
+//! With one rank no call waits, so the difference of two counts is exact. `NCCL_LIB` names another library.
 
 use std::ffi::{CString, c_int, c_void};
 use std::ptr::{null, null_mut};
@@ -79,7 +79,7 @@ impl Library {
         let comm = std::ptr::with_exposed_provenance_mut(self.comms[rank]);
         for _ in 0..calls {
             let place = std::ptr::from_mut(&mut buffer).cast();
-            // SAFETY: the buffer has two numbers, and nobody else uses it; in place.
+            // SAFETY: the buffer has two numbers, and no other thread uses it; in place.
             let code = unsafe { (self.all_reduce)(place, place, 2, FLOAT32, MAX, comm, null_mut()) };
             assert_eq!(code, 0);
         }
@@ -102,7 +102,7 @@ fn batch(comm: &Communicator, calls: u32) {
     }
 }
 
-/// Runs the same on every rank, one thread each; what rank 0 made.
+/// Runs the same on every rank, one thread each; returns the result of rank 0.
 fn on_ranks<R>(ranks: u32, run: impl Fn(usize) -> R + Sync) -> R {
     std::thread::scope(|threads| {
         for rank in 1..ranks as usize {

@@ -1,6 +1,6 @@
 //! The boundary itself: results, the text of the last error, places to write to, and strings.
 //!
-//! Invariant: nothing panics across it, and a text that was handed out stays until the time that its function names.
+//! Invariant: no panic crosses it, and a text that was returned stays until the time that its function documents.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -44,25 +44,26 @@ macro_rules! exported {
 }
 pub(crate) use exported;
 
-/// What a thread knows of its failed calls.
+/// The errors of a thread's failed calls.
 #[derive(Default)]
 struct LastErrors {
     any: CString,
-    /// By handle; of live handles and, for a while, of those that were freed, perhaps during the call.
+    /// The text by handle, of live handles and, for a while, of handles that were freed, perhaps during the call.
     of: BTreeMap<usize, CString>,
 }
 
-/// From so many texts on, those of freed handles are dropped first.
+/// From this number of texts on, those of freed handles are dropped first.
 const TEXTS_KEPT: usize = 64;
 
 thread_local! {
     static LAST_ERRORS: RefCell<LastErrors> = RefCell::default();
 }
 
-/// Texts that a client was given, in memory that is never freed: a client may read a text late, as NCCL's is one buffer for
-/// ever. The oldest gives way; a longer text is cut. A thread's are its own, so that nobody writes what it is reading.
+/// Texts that a client has, in memory that is never freed: a client may read a text late, since NCCL's is one
+/// permanent buffer. A new text replaces the oldest; a longer text is cut. Each thread has its own, so that no thread
+/// writes a text that another reads.
 struct HandedOut {
-    /// Whether a thread has it.
+    /// Whether a thread owns it.
     taken: AtomicBool,
     next: AtomicUsize,
     texts: [[AtomicU8; TEXT_BYTES]; TEXTS],
@@ -70,7 +71,7 @@ struct HandedOut {
 
 const TEXTS: usize = 32;
 const TEXT_BYTES: usize = 4096;
-/// So many threads at a time have texts of their own; all others share the last.
+/// The number of threads at a time that have texts of their own; all others share the last.
 const OWNERS: usize = 64;
 
 static HANDED_OUT: [HandedOut; OWNERS + 1] = [const {
@@ -81,7 +82,7 @@ static HANDED_OUT: [HandedOut; OWNERS + 1] = [const {
     }
 }; OWNERS + 1];
 
-/// A thread's place among those texts, until it ends.
+/// A thread's place among those texts, until the thread ends.
 struct Own(&'static HandedOut);
 
 impl Own {
@@ -101,10 +102,11 @@ thread_local! {
     static OWN_TEXTS: Own = Own::take();
 }
 
-/// Copies a text to where it can be read for ever, or until this thread has been handed out as many others.
+/// Copies a text to memory where it can always be read; the text stays until this thread has copied as many others as
+/// the memory holds.
 fn hand_out(text: &str) -> *const c_char {
-    // Relaxed throughout: what is read by the thread that asked was written by it; others see some text, ended by a zero.
-    // A thread that ends has none of its own any more.
+    // Relaxed throughout: the thread that asks wrote the text that it reads; other threads see some text, ended by a
+    // zero. A thread that ends has no place of its own any more.
     let texts = OWN_TEXTS.try_with(|own| own.0).unwrap_or(&HANDED_OUT[OWNERS]);
     let mut end = text.len().min(TEXT_BYTES - 1);
     while !text.is_char_boundary(end) {
@@ -124,7 +126,7 @@ fn c_string(text: &str) -> CString {
 fn keep(handle: *mut c_void, text: &str) {
     remember(text);
     let text = c_string(text);
-    // A thread that ends has none any more.
+    // A thread that ends has no errors any more.
     let _ = LAST_ERRORS.try_with(|last| {
         let mut last = last.borrow_mut();
         if handles::was_made(handle) {
@@ -137,8 +139,8 @@ fn keep(handle: *mut c_void, text: &str) {
     });
 }
 
-/// Runs the body of the function `name`, which is about `comm` (null for none). A failure becomes a result and the last
-/// error's text, with the function and the rank in front; a panic an internal error.
+/// Runs the body of the function `name`, which is about `comm` (null for none). A failure becomes a result and the
+/// last error's text, with the function and the rank in front; a panic becomes an internal error.
 #[inline]
 pub(crate) fn call(name: &str, comm: *mut c_void, body: impl FnOnce() -> Result<Progress>) -> c_int {
     fenced(body, |failure| failed(name, comm, failure))
@@ -150,16 +152,16 @@ pub(crate) fn call_in_group(name: &str, comm: *mut c_void, body: impl FnOnce() -
     fenced(body, |failure| refused(name, comm, failure))
 }
 
-/// Runs `body`; `told` makes a result of a failure.
+/// Runs `body`; `result_of` makes a result of a failure.
 #[inline]
-fn fenced(body: impl FnOnce() -> Result<Progress>, told: impl Fn(&Failure) -> c_int) -> c_int {
-    // Within, so that what a call that succeeds has to carry out of it is a number.
+fn fenced(body: impl FnOnce() -> Result<Progress>, result_of: impl Fn(&Failure) -> c_int) -> c_int {
+    // Formed inside, so that a call that succeeds returns only a number from it.
     let result = catch_unwind(AssertUnwindSafe(|| match body() {
         Ok(Progress::Done) => Code::Success as c_int,
         Ok(Progress::Pending) => Code::InProgress as c_int,
-        Err(failure) => told(&failure),
+        Err(failure) => result_of(&failure),
     }));
-    result.unwrap_or_else(|_| told(&panicked()))
+    result.unwrap_or_else(|_| result_of(&panicked()))
 }
 
 #[cold]
@@ -176,14 +178,14 @@ fn panicked() -> Failure {
     }
 }
 
-/// As [`call`], of a function that is over when it returns.
+/// As [`call`], for a function that is over when it returns.
 pub(crate) fn plain(name: &str, comm: *mut c_void, body: impl FnOnce() -> Result<()>) -> c_int {
     call(name, comm, || body().map(|()| Progress::Done))
 }
 
 #[cold]
 fn failed(name: &str, comm: *mut c_void, failure: &Failure) -> c_int {
-    // Telling must not fail either.
+    // Recording the failure must not fail either.
     let _ = catch_unwind(AssertUnwindSafe(|| {
         let label = handles::find(comm).map(|comm| format!(" on {}", comm.label())).unwrap_or_default();
         let text = format!("{name}{label}: {failure}");
@@ -200,7 +202,7 @@ pub(crate) fn unsupported(what: &str, instead: &str) -> Failure {
     Failure::usage(format!("{what} is not part of this library"), instead)
 }
 
-/// Writes to where a caller wants something.
+/// Writes a value to the caller's place.
 ///
 /// # Safety
 /// `place` must be null or writable.
@@ -226,18 +228,18 @@ pub(crate) unsafe fn string(text: *const c_char) -> Option<String> {
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
 }
 
-/// What the background knows of a communicator's failure.
+/// The failure of a communicator in the background.
 fn failure_of(comm: *mut c_void) -> Option<String> {
     Some(handles::find(comm)?.async_error().1?.text)
 }
 
 exported! {
-    /// Why `comm` failed in the background or for good; else the text of this thread's last failed call, whatever the
-    /// communicator; else the last failure of any thread. The text stays, but for its words: they give way to another's when
-    /// this thread has asked 32 times more; after its end, and of more than 64 threads that ask at a time, others count with it.
+    /// The failure of `comm` in the background, or the failure that ended it; else the text of this thread's last
+    /// failed call, whatever its communicator; else the last failure of any thread. The returned memory always stays
+    /// valid. Its text is replaced when this thread has asked 32 times more. After the thread's end, and where more
+    /// than 64 threads ask at a time, calls of other threads count too.
     ///
-    /// # Safety
-    /// None is needed: any `comm` will do.
+    /// # Safety None is needed: any `comm` is allowed.
     fn ncclGetLastError = pncclGetLastError(comm: *mut c_void) -> *const c_char {
         let text = catch_unwind(|| {
             let own = LAST_ERRORS.try_with(|last| last.borrow().any.to_string_lossy().into_owned());
@@ -249,16 +251,15 @@ exported! {
 
     /// A static text for a result; never null.
     ///
-    /// # Safety
-    /// None is needed: any number will do.
+    /// # Safety None is needed: any number is allowed.
     fn ncclGetErrorString = pncclGetErrorString(result: c_int) -> *const c_char {
         Code::text(result).as_ptr()
     }
 }
 
-/// The text of this thread's last error on a communicator, where it had none what ended the communicator; or of its last
-/// one at all where `comm` is null. Valid until this thread's next failing call on it, once freed until its next failing
-/// call at all.
+/// The text of this thread's last error on a communicator; where it had none, the failure that ended the
+/// communicator; where `comm` is null, this thread's last error. Valid until this thread's next failing call on the
+/// communicator, or, where that is freed, until its next failing call.
 #[unsafe(no_mangle)]
 pub extern "C" fn consortGetLastError(comm: *mut c_void) -> *const c_char {
     let text = catch_unwind(|| {
@@ -274,7 +275,7 @@ pub extern "C" fn consortGetLastError(comm: *mut c_void) -> *const c_char {
             return c"invalid argument: the communicator handle is freed or foreign".as_ptr();
         }
         if let Some(text) = failure_of(comm) {
-            // Kept as long as one of its own would be.
+            // Kept as long as an error of its own would be.
             let _ = LAST_ERRORS.try_with(|last| last.borrow_mut().of.insert(comm as usize, c_string(&text)));
         }
         known().ok().flatten().unwrap_or(c"".as_ptr())
@@ -295,7 +296,7 @@ mod tests {
         assert_eq!(read(first), "first text");
         assert_eq!(read(cut).len(), TEXT_BYTES - 2);
         let others = || (0..2 * TEXTS).for_each(|_| _ = hand_out("another"));
-        // More of them than have places of their own.
+        // More threads than have places of their own.
         std::thread::scope(|threads| (0..2 * OWNERS).for_each(|_| drop(threads.spawn(others))));
         assert_eq!(read(first), "first text");
         others();

@@ -1,7 +1,7 @@
 //! The buffers that C passes.
 //!
-//! Invariant: any address and any length are told from a buffer, and memory of a device from the host's, before
-//! anything is made of them. Absent: whether the memory is there, which C promises.
+//! Invariant: an address and a length are checked to be a possible buffer, and device memory is distinguished from
+//! host memory, before a span is made of them. Absent: whether the memory exists, which C promises.
 
 use std::ffi::c_void;
 
@@ -15,7 +15,8 @@ use consort_nccl::{Comm, Failure, Result, Stream};
 
 use crate::handles;
 
-/// The length of a buffer that C passed, in bytes, if it can be one. Of an empty buffer the address does not matter.
+/// The length of a buffer that C passed, in bytes, if such a buffer is possible. The address of an empty buffer does
+/// not matter.
 #[inline]
 fn length(what: &str, start: *const c_void, bytes: Option<usize>) -> Result<usize> {
     match bytes {
@@ -31,7 +32,7 @@ fn length(what: &str, start: *const c_void, bytes: Option<usize>) -> Result<usiz
     }
 }
 
-/// Why it cannot be one.
+/// Why it is not possible.
 #[cold]
 fn no_buffer(what: &str, start: *const c_void, bytes: Option<usize>) -> Failure {
     let Some(bytes) = bytes.filter(|bytes| *bytes <= isize::MAX as usize) else {
@@ -52,19 +53,19 @@ fn no_buffer(what: &str, start: *const c_void, bytes: Option<usize>) -> Failure 
     )
 }
 
-/// Where a buffer begins and how many bytes it has; no number where that is more than there can be.
+/// The start of a buffer and the number of its bytes; `None` where the number overflows.
 pub(crate) type Buffer<P> = (P, Option<usize>);
 
-/// Of a call that reads nothing.
+/// The input of a call that reads nothing.
 pub(crate) const NOTHING_READ: Buffer<*const c_void> = (std::ptr::null(), Some(0));
-/// Of a call that writes nothing.
+/// The output of a call that writes nothing.
 pub(crate) const NOTHING_WRITTEN: Buffer<*mut c_void> = (std::ptr::null_mut(), Some(0));
 
-/// The lengths of what a call on `comm` reads and writes.
+/// The lengths of the memory that a call on `comm` reads and writes.
 #[inline]
 fn lengths(comm: &Comm, input: Buffer<*const c_void>, output: Buffer<*mut c_void>) -> Result<(usize, usize)> {
     let (read, written) = (length("send", input.0, input.1)?, length("receive", output.0, output.1)?);
-    // Of a communicator on devices it was asked before.
+    // On a communicator on devices this was checked before.
     if comm.placement().is_none() {
         whose(comm, (input.0, read), (output.0, written))?;
     }
@@ -77,7 +78,7 @@ fn whose(comm: &Comm, input: (*const c_void, usize), output: (*mut c_void, usize
     buffers::whose(comm, start(input.0, input.1), start(output.0, output.1))
 }
 
-/// What a data call is given.
+/// The memory and the stream that C passes to a data call.
 #[derive(Clone, Copy)]
 pub(crate) struct Given {
     pub(crate) input: Buffer<*const c_void>,
@@ -85,10 +86,9 @@ pub(crate) struct Given {
     pub(crate) stream: *mut c_void,
 }
 
-/// The buffers of a call on a communicator on devices, unless they are the host's to touch.
+/// The buffers of a call on a communicator on devices; `None` where the host may touch them.
 ///
-/// # Safety
-/// As [`DeviceSpan::from_raw`], but any address and any number of bytes are told from a buffer first.
+/// # Safety As [`DeviceSpan::from_raw`], but impossible addresses and lengths are refused first.
 pub(crate) unsafe fn away(comm: &Comm, given: Given) -> Result<Option<Buffers>> {
     let Given { input, output, stream } = given;
     if comm.placement().is_none() {
@@ -114,7 +114,7 @@ pub(crate) unsafe fn away(comm: &Comm, given: Given) -> Result<Option<Buffers>> 
     Ok(Some(Buffers::Device { input, output, stream }))
 }
 
-/// The buffers of a call and the host stream that it is to be put into.
+/// The buffers of a call and the host stream into which it goes, if any.
 ///
 /// # Safety
 /// As [`away`] and [`kept`].
@@ -132,8 +132,7 @@ pub(crate) unsafe fn passed(comm: &Comm, given: Given) -> Result<(Buffers, Optio
 /// The buffers that a call on `comm` reads and writes before it returns.
 ///
 /// # Safety
-/// As [`Span::from_raw`] and [`SpanMut::from_raw`], but any address and any number of bytes are told from a buffer
-/// first.
+/// As [`Span::from_raw`] and [`SpanMut::from_raw`], but impossible addresses and lengths are refused first.
 #[inline]
 pub(crate) unsafe fn lent<'a>(
     comm: &Comm,
@@ -145,13 +144,13 @@ pub(crate) unsafe fn lent<'a>(
     Ok(unsafe { (Span::from_raw(input.0.cast(), read), SpanMut::from_raw(output.0.cast(), written)) })
 }
 
-/// Whether a buffer of so many bytes can be there.
+/// Whether a buffer of this length is possible.
 #[inline]
 pub(crate) fn is_buffer(start: usize, bytes: usize) -> bool {
     bytes == 0 || start != 0 && start.checked_add(bytes).is_some()
 }
 
-/// As [`lent`], of lengths that buffers of an earlier call had, and of memory of the host; none of what is no buffer.
+/// As [`lent`], for host memory and lengths that an earlier call's buffers had; `None` for impossible buffers.
 ///
 /// # Safety
 /// As [`lent`].
@@ -170,8 +169,7 @@ pub(crate) unsafe fn lent_again<'a>(
 /// The buffers that an operation on `comm` reads and writes, perhaps after the call returned.
 ///
 /// # Safety
-/// As [`HeldRead::from_raw`] and [`Held::from_raw`], but any address and any number of bytes are told from a buffer
-/// first.
+/// As [`HeldRead::from_raw`] and [`Held::from_raw`], but impossible addresses and lengths are refused first.
 unsafe fn kept(
     comm: &Comm,
     input: Buffer<*const c_void>,

@@ -1,7 +1,7 @@
 //! The collectives and the messages, plain and with a config of their own.
 //!
-//! Invariant: what can be seen to be wrong is refused before memory is touched. A call that may run at once on the
-//! caller's thread does, without a detour.
+//! Invariant: a call that can be seen to be wrong is refused before memory is touched. A call that may run at once
+//! runs on the caller's thread.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -27,18 +27,18 @@ pub(crate) fn rank(number: c_int) -> Result<u32> {
         .map_err(|_| Failure::argument(format!("rank {number} is negative"), "ranks count from 0"))
 }
 
-/// What C passes with every collective.
+/// The arguments that every collective has.
 #[derive(Clone, Copy)]
 pub(crate) struct Passed {
     pub(crate) input: *const c_void,
     pub(crate) output: *mut c_void,
     pub(crate) comm: *mut c_void,
     pub(crate) stream: *mut c_void,
-    /// Null where the function takes none.
+    /// Null where the function has no config.
     pub(crate) config: *const c_void,
 }
 
-/// A call as it was passed, but for its buffers and its stream.
+/// The arguments of a call without its buffers and its stream.
 #[inline(always)]
 fn as_passed<const N: usize>(function: *const (), comm: *mut c_void, numbers: [usize; N]) -> thread::Passed {
     let mut all = [0; 4];
@@ -46,9 +46,9 @@ fn as_passed<const N: usize>(function: *const (), comm: *mut c_void, numbers: [u
     thread::Passed { comm: comm as usize, function: function as usize, numbers: all }
 }
 
-/// Runs a collective that is passed like the last one of this thread, and may run at once as that did: its
-/// lengths are known. None where something is not as it was, which the long way finds out; what is wrong with the call itself
-/// is found here as there, by `execute`.
+/// Runs a collective with the same arguments as the last one of this thread, if it may run at once as that did: its
+/// lengths are known. `None` where something has changed; the long way then finds the change. `execute` finds errors
+/// of the call itself on both ways.
 ///
 /// # Safety
 /// As [`collective`].
@@ -77,7 +77,7 @@ unsafe fn again(
     })
 }
 
-/// A collective that C called: `op` is the number of its reduction, if it reduces, and `what` makes the call.
+/// A collective that C called: `op` is the number of its reduction, if it has one, and `what` makes the call.
 ///
 /// # Safety
 /// As the exported function `name`.
@@ -96,7 +96,7 @@ unsafe fn collective(
             return done;
         }
         let comm = handles::comm(passed.comm)?;
-        // An operator that a communicator was asked to make sums.
+        // An operator that a communicator made sums.
         let built_in = op.map_or(Some(ReduceOp::Sum), built_in);
         let call = what(built_in.unwrap_or(ReduceOp::Sum))?;
         if log::enabled(log::Level::Trace, log::Subsystem::Call) {
@@ -119,8 +119,9 @@ unsafe fn collective(
         {
             let (rank, size) = (communicator.rank(), communicator.size());
             let lengths = (call.input_bytes(rank, size), call.output_bytes(rank, size));
-            // SAFETY: the caller promises that the buffers are as long as NCCL's contract for the call says, which is
-            // what `input_bytes` and `output_bytes` compute, and that nobody else touches them meanwhile.
+            // SAFETY: the caller promises that the buffers are as long as NCCL's contract for the call requires,
+            // which is the result of `input_bytes` and `output_bytes`, and that no other thread touches them
+            // meanwhile.
             let (input, output) =
                 unsafe { lent(&comm, (passed.input, Some(lengths.0)), (passed.output, Some(lengths.1)))? };
             thread::remember(like, lengths);
@@ -135,13 +136,13 @@ unsafe fn collective(
     })
 }
 
-/// The operator that a number names on every communicator.
+/// The operator of a number that every communicator has.
 #[inline]
 fn built_in(op: c_int) -> Option<ReduceOp> {
     u32::try_from(op).ok().and_then(ReduceOp::from_code)
 }
 
-/// As the end of [`collective`], where it cannot run at once.
+/// The end of [`collective`] where it cannot run at once.
 ///
 /// # Safety
 /// As [`collective`]; the buffers, until the operation is over.
@@ -169,8 +170,8 @@ unsafe fn issue(comm: &Arc<Comm>, passed: Passed, call: Call, op: Option<c_int>)
     comm.issue(Operation { what, how, buffers }, stream.as_ref())
 }
 
-/// The communicator, the data type, the peer and the bytes of a message to or from memory of the host that may run at once,
-/// if its arguments are right; what is not is found out by the long way.
+/// The communicator, the data type, the peer and the bytes of a message to or from host memory that may run at once;
+/// `None` where an argument is wrong, which the long way reports.
 #[inline(always)]
 fn quick_message(
     start: *const c_void,
@@ -258,8 +259,8 @@ macro_rules! collectives {
         exported! {
             $(#[$documentation])*
             ///
-            /// # Safety
-            /// The buffers must hold what the call reads and writes, and be used by nobody else until it is over.
+            /// # Safety The buffers must hold the data that the call reads and writes, and no other thread may use
+            /// them until it is over.
             fn $name = $twin(
                 input: *const c_void, output: *mut c_void, $($argument: $type,)* comm: *mut c_void, stream: *mut c_void
             ) -> c_int {
@@ -270,10 +271,10 @@ macro_rules! collectives {
             }
 
             $(#[$documentation])*
-            /// `config` is null or says how this call is to run.
+            /// `config` is null or has the options of this call.
             ///
             /// # Safety
-            /// As the plain form; `config` must be null or an `ncclCollConfig_t` of the size that it says.
+            /// As the plain form; `config` must be null or an `ncclCollConfig_t` of the size in it.
             fn $with = $with_twin(
                 input: *const c_void, output: *mut c_void, $($argument: $type,)* comm: *mut c_void,
                 stream: *mut c_void, config: *const c_void
@@ -308,7 +309,7 @@ collectives! {
         count: usize, element: c_int
     ) |_op| Ok(Call::all_gather(data_type(element)?, count)), None;
 
-    /// Reduce-scatter: of what is folded, every rank gets its `count` elements.
+    /// Reduce-scatter: every rank gets its `count` elements of the fold.
     fn ncclReduceScatter = pncclReduceScatter, ncclReduceScatterConfig = pncclReduceScatterConfig(
         count: usize, element: c_int, op: c_int
     ) |op| Ok(Call::reduce_scatter(data_type(element)?, op, count)), Some(op);
@@ -350,7 +351,7 @@ exported! {
     /// Sends to a rank, which must receive it.
     ///
     /// # Safety
-    /// `input` must hold `count` elements that nobody writes until the call is over.
+    /// `input` must hold `count` elements that no thread writes until the call is over.
     fn ncclSend = pncclSend(
         input: *const c_void, count: usize, element: c_int, peer: c_int, comm: *mut c_void, stream: *mut c_void
     ) -> c_int {
@@ -361,7 +362,7 @@ exported! {
     /// Receives what a rank sends.
     ///
     /// # Safety
-    /// `output` must hold `count` elements that nobody else uses until the call is over.
+    /// `output` must hold `count` elements that no other thread uses until the call is over.
     fn ncclRecv = pncclRecv(
         output: *mut c_void, count: usize, element: c_int, peer: c_int, comm: *mut c_void, stream: *mut c_void
     ) -> c_int {

@@ -1,7 +1,6 @@
-//! The configs that clients pass, as far as reading their bytes goes; what the bytes mean is decided in
-//! `consort_nccl`.
+//! The configs of clients, as far as reading their bytes goes; `consort_nccl` decides what the bytes mean.
 //!
-//! Invariant: nothing is read behind the size that a config says, and nothing of one that is null.
+//! Invariant: no byte behind the size in a config is read, and none of a null config.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -11,17 +10,16 @@ use consort_nccl::{CALL_BYTES, CONFIG_BYTES, CallConfig, Config, Failure, Result
 
 use crate::boundary::string;
 
-/// Bytes of what every such structure begins with: size, magic, version.
+/// Bytes of the head of every such structure: size, magic, version.
 const HEAD_BYTES: usize = 16;
-/// Where a call's config has the list of options of vendors.
+/// Offset of the list of vendors' options in a call's config.
 const EXTENSIONS_AT: usize = 16;
 /// The most options that are read from a list, which might be a ring.
 const EXTENSIONS_MAX: usize = 1024;
 
-/// The bytes of a structure that begins with its size, as far as they are known.
+/// The known bytes of a structure that begins with its size.
 ///
-/// # Safety
-/// `start` must point to a `size_t` that says how many bytes can be read from there.
+/// # Safety `start` must point to a `size_t`, and as many bytes as it holds must be readable from there.
 unsafe fn bytes_of(start: *const c_void, known: usize, what: &str) -> Result<Vec<u8>> {
     // SAFETY: this function's own contract.
     let size = unsafe { start.cast::<usize>().read_unaligned() };
@@ -45,7 +43,7 @@ unsafe fn string_at(address: usize) -> Option<String> {
 /// The config of a communicator; `None` for null.
 ///
 /// # Safety
-/// `config` must be null or an `ncclConfig_t` of the size that it says, its strings null or ended by zeros.
+/// `config` must be null or an `ncclConfig_t` of the size in it, its strings null or ended by zeros.
 pub(crate) unsafe fn of_comm(config: *const c_void) -> Result<Option<Config>> {
     if config.is_null() {
         return Ok(None);
@@ -65,11 +63,10 @@ struct Extension {
     value: u64,
 }
 
-/// How a collective on so many ranks is to run; null for as always.
+/// The options of a collective on `ranks` ranks; null for the defaults.
 ///
-/// # Safety
-/// `config` must be null or an `ncclCollConfig_t` of the size that it says, its strings null or ended by zeros, its list
-/// of options null or ended by null.
+/// # Safety `config` must be null or an `ncclCollConfig_t` of the size in it, its strings null or ended by zeros, its
+/// list of options null or ended by null.
 pub(crate) unsafe fn of_call(config: *const c_void, call: &Call, ranks: u32) -> Result<How> {
     if config.is_null() {
         return Ok(How::default());

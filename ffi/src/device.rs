@@ -1,4 +1,4 @@
-//! The host side of the device interface: what a communicator offers, its teams, and refusals.
+//! The host side of the device interface: the properties of a communicator, its teams, and refusals.
 //!
 //! Invariant: a client that asks `ncclCommQueryProperties` first never meets a refusal. Absent: device code.
 
@@ -10,10 +10,10 @@ use crate::boundary::{exported, plain, unsupported};
 use crate::handles;
 use crate::types::{NcclTeam, Opaque};
 
-/// No team at all: what a function that cannot fail says of a communicator that is none.
+/// The empty team, which a function without an error result returns for an invalid communicator.
 const NO_TEAM: NcclTeam = NcclTeam { ranks: 0, rank: 0, stride: 0 };
 
-/// A team of a communicator; [`NO_TEAM`] where it is none, which is then this thread's last error.
+/// A team of a communicator; for an invalid one [`NO_TEAM`], with an error that is then this thread's last one.
 fn team(name: &str, comm: *mut c_void, make: impl FnOnce(c_int, c_int) -> NcclTeam) -> NcclTeam {
     let mut found = NO_TEAM;
     plain(name, comm, || {
@@ -24,12 +24,12 @@ fn team(name: &str, comm: *mut c_void, make: impl FnOnce(c_int, c_int) -> NcclTe
     found
 }
 
-/// A team that has this rank alone: no rank reaches the memory of another with loads and stores of a device.
+/// A team of this rank alone: no rank reaches the memory of another with loads and stores of a device.
 fn alone(_: c_int, _: c_int) -> NcclTeam {
     NcclTeam { ranks: 1, rank: 0, stride: 1 }
 }
 
-fn everybody(rank: c_int, size: c_int) -> NcclTeam {
+fn all_ranks(rank: c_int, size: c_int) -> NcclTeam {
     NcclTeam { ranks: size, rank, stride: 1 }
 }
 
@@ -42,20 +42,19 @@ fn no_device_interface(name: &str) -> c_int {
     })
 }
 
-/// Writes the properties that the caller's structure has room for and its version knows.
+/// Writes the properties for which the caller's structure has room and that its version knows.
 ///
-/// # Safety
-/// `place` must be null or an `ncclCommProperties_t` of the size that it says.
+/// # Safety `place` must be null or an `ncclCommProperties_t` of the size in it.
 unsafe fn write_properties(comm: &Comm, place: *mut c_void) -> Result<(), Failure> {
     if place.is_null() {
         return Err(Failure::argument("props is null", "pass an ncclCommProperties_t"));
     }
     let start = place.cast::<u8>();
-    // SAFETY: checked for null; its size stands first, and a magic and a version in what that covers.
+    // SAFETY: checked for null; its size stands first, and a magic and a version within that size.
     let size = unsafe { place.cast::<usize>().read_unaligned() };
     let mut head = [0u8; Properties::HEAD_BYTES];
     if size >= head.len() {
-        // SAFETY: it has as many bytes.
+        // SAFETY: it has that many bytes.
         unsafe { start.cast_const().copy_to_nonoverlapping(head.as_mut_ptr(), head.len()) };
     }
     for (offset, bytes) in Properties::of(comm)?.written(size, &head)? {
@@ -65,8 +64,8 @@ unsafe fn write_properties(comm: &Comm, place: *mut c_void) -> Result<(), Failur
     Ok(())
 }
 
-/// Defines the functions of the device interface under both their names, with the types of what they take, which nobody
-/// looks at: all are refused.
+/// Defines the functions of the device interface under both their names, with the types of their arguments, which are
+/// not used: all calls are refused.
 macro_rules! refused {
     ($($name:ident = $twin:ident($($type:ty),*);)*) => {$(
         refused!(@one $twin, $name, ($($type),*));
@@ -102,10 +101,9 @@ refused! {
 }
 
 exported! {
-    /// Writes what the communicator offers.
+    /// Writes the properties of the communicator.
     ///
-    /// # Safety
-    /// `place` must be null or an `ncclCommProperties_t` of the size that it says.
+    /// # Safety `place` must be null or an `ncclCommProperties_t` of the size in it.
     fn ncclCommQueryProperties = pncclCommQueryProperties(comm: *mut c_void, place: *mut c_void) -> c_int {
         plain("ncclCommQueryProperties", comm, || {
             let asked = handles::comm(comm)?;
@@ -114,7 +112,8 @@ exported! {
         })
     }
 
-    /// Slots of eight bytes for an all-to-all of so many elements of at most so many bytes; 0 for nonsense.
+    /// Slots of eight bytes for an all-to-all of `elements` elements of at most `element_bytes` bytes; 0 for invalid
+    /// numbers.
     ///
     /// # Safety
     /// None is needed.
@@ -132,7 +131,7 @@ exported! {
     /// # Safety
     /// None is needed.
     fn ncclTeamWorld = pncclTeamWorld(comm: *mut c_void) -> NcclTeam {
-        team("ncclTeamWorld", comm, everybody)
+        team("ncclTeamWorld", comm, all_ranks)
     }
 
     /// The ranks whose memory this one reaches with a device's loads and stores: itself.
@@ -143,15 +142,15 @@ exported! {
         team("ncclTeamLsa", comm, alone)
     }
 
-    /// The ranks that have the same place in their team of loads and stores: all.
+    /// The ranks with the same number in their team of loads and stores: all ranks.
     ///
     /// # Safety
     /// None is needed.
     fn ncclTeamRail = pncclTeamRail(comm: *mut c_void) -> NcclTeam {
-        team("ncclTeamRail", comm, everybody)
+        team("ncclTeamRail", comm, all_ranks)
     }
 
-    /// This rank: there is no such fabric.
+    /// This rank alone: the library knows no such fabric.
     ///
     /// # Safety
     /// None is needed.
@@ -159,7 +158,7 @@ exported! {
         team("ncclTeamCft", comm, alone)
     }
 
-    /// This rank: there is no such fabric.
+    /// This rank alone: the library knows no such fabric.
     ///
     /// # Safety
     /// None is needed.
@@ -167,16 +166,16 @@ exported! {
         team("ncclTeamCftMultimem", comm, alone)
     }
 
-    /// The number in the communicator of a team's rank; -1 for a communicator that is none.
+    /// The number in the communicator of a team's rank; -1 for an invalid communicator.
     ///
     /// # Safety
     /// None is needed.
     fn ncclTeamRankToWorld = pncclTeamRankToWorld(comm: *mut c_void, of: NcclTeam, rank: c_int) -> c_int {
-        renumbered("ncclTeamRankToWorld", comm, of, rank, everybody)
+        renumbered("ncclTeamRankToWorld", comm, of, rank, all_ranks)
     }
 
-    /// The number among the ranks that are reached by loads and stores of a team's rank; -1 for a communicator that is
-    /// none.
+    /// The number of a team's rank among the ranks that are reached by loads and stores; -1 for an invalid
+    /// communicator.
     ///
     /// # Safety
     /// None is needed.
@@ -185,7 +184,7 @@ exported! {
     }
 }
 
-/// The number within `to` of rank `rank` of the team `of`, which this rank is in too.
+/// The number within `to` of rank `rank` of the team `of`. This rank is in both teams.
 fn renumbered(
     name: &str,
     comm: *mut c_void,

@@ -1,5 +1,5 @@
-//! The calls of `include/consort.h` that NCCL does not have: what happens when something breaks, and what one
-//! sees of it. The header is their contract; here is what it does not need to say.
+//! The calls of `include/consort.h` that NCCL does not have: deadlines, ends of communicators, and reports. The
+//! header is their contract; the comments here have only the rest.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::fmt::Display;
@@ -15,7 +15,7 @@ use crate::{handles, timeout};
 #[repr(i32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Format {
-    /// `CONSORT_TEXT`: for people.
+    /// `CONSORT_TEXT`: for users.
     Text = 0,
     /// `CONSORT_JSON`: for programs.
     Json = 1,
@@ -54,8 +54,8 @@ fn collective(code: c_int) -> Result<Collective> {
     })
 }
 
-/// The communicator of a handle, unless this process is a fork of the one that has it: what the parent's threads may
-/// have been changing is neither read nor changed.
+/// The communicator of a handle, unless this process is a fork of the one that made it: threads of the parent may
+/// have been changing it, so it is neither read nor changed.
 fn of_this_process(handle: &Comm) -> Result<&Communicator> {
     let communicator = handle.communicator()?;
     match communicator.status() {
@@ -100,16 +100,16 @@ unsafe fn write_text(
     Ok(())
 }
 
-/// A text in memory of its own.
+/// A text in newly allocated memory.
 fn allocate_text(text: &str) -> Result<*mut c_char> {
     let text = text.replace('\0', " ");
-    // SAFETY: any size may be asked for; what comes back is checked.
+    // SAFETY: any size is allowed; the result is checked.
     let start = unsafe { libc::malloc(text.len() + 1) }.cast::<u8>();
     if start.is_null() {
         let source = std::io::Error::from_raw_os_error(libc::ENOMEM);
         return Err(Error::System { call: "malloc, for a report".to_owned(), source: source.into() }.into());
     }
-    // SAFETY: there are as many bytes and one more, and nobody else knows them.
+    // SAFETY: there are that many bytes and one more, and no other code knows them.
     unsafe {
         start.copy_from_nonoverlapping(text.as_ptr(), text.len());
         start.add(text.len()).write(0);
@@ -193,10 +193,9 @@ exported! {
     }
 }
 
-/// Frees what this library allocated for the caller; null is fine.
+/// Frees memory that this library allocated for the caller; null is allowed.
 ///
-/// # Safety
-/// `memory` must be null or come from a call of this library that says so, and not have been freed.
+/// # Safety `memory` must be null or come from a call of this library that documents it, and not have been freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn consortFree(memory: *mut c_void) {
     // SAFETY: all such memory is from `malloc`; otherwise this function's own contract.

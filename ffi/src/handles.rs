@@ -1,7 +1,7 @@
-//! Handles for C: numbers dressed as pointers.
+//! Handles for C: numbers in the form of pointers.
 //!
-//! Invariant: a handle is a kind, an index and a generation, never an address, so one that was freed, made up or of
-//! another kind is found out and nothing is dereferenced.
+//! Invariant: a handle is a kind, an index and a generation, never an address. So a handle that was freed, made up or
+//! of another kind is refused, and nothing is dereferenced.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,15 +10,15 @@ use std::sync::{Arc, PoisonError, RwLock};
 use consort::Registered;
 use consort_nccl::{Comm, Failure, Result, Stream};
 
-/// How many of a kind a process can have at once.
+/// The most handles of a kind that a process can have at once.
 pub(crate) const HANDLES_MAX: usize = 4096;
 const INDEX_BITS: u32 = 12;
 const GENERATION_BITS: u32 = 32;
-/// The kind is above these bits, as no address of a process has it.
+/// The kind is above these bits, which no address of a process has.
 const KIND_BIT: u32 = INDEX_BITS + GENERATION_BITS;
 
-/// Lines of its own (two, as processors fetch pairs): threads of one process have a communicator each, and look theirs up in
-/// every call.
+/// Aligned to two cache lines, as processors fetch pairs: threads of one process have a communicator each, and look
+/// it up in every call.
 #[repr(align(128))]
 struct Place<T>(RwLock<Slot<T>>);
 
@@ -27,10 +27,10 @@ struct Slot<T> {
     value: Option<Arc<T>>,
 }
 
-/// All handles of a kind. Zeros when it is new, so that a file of the library does not hold it.
+/// All handles of a kind. It begins as zeros, so that the library's file does not contain it.
 pub(crate) struct Slab<T: 'static, const KIND: usize> {
     slots: [Place<T>; HANDLES_MAX],
-    /// Below it all slots were taken when it was set; a hint.
+    /// All slots below it were taken when it was set; a hint.
     free: AtomicUsize,
 }
 
@@ -49,7 +49,7 @@ impl<T, const KIND: usize> Slab<T, KIND> {
     /// Keeps a value and makes its handle.
     ///
     /// # Errors
-    /// When there are too many.
+    /// Where all handles of the kind are in use.
     pub(crate) fn insert(&self, value: Arc<T>) -> Result<*mut c_void> {
         // Relaxed: a hint.
         let first = self.free.load(Ordering::Relaxed);
@@ -76,7 +76,7 @@ impl<T, const KIND: usize> Slab<T, KIND> {
         (bits >> KIND_BIT == KIND).then(|| (&self.slots[bits % HANDLES_MAX].0, generation))
     }
 
-    /// What a handle stands for, unless it was freed or never was one.
+    /// The value of a handle; `None` if it was freed or is not a handle.
     #[inline]
     pub(crate) fn find(&self, handle: *mut c_void) -> Option<Arc<T>> {
         let (slot, generation) = self.slot(handle)?;
@@ -84,21 +84,21 @@ impl<T, const KIND: usize> Slab<T, KIND> {
         if slot.generation == generation { slot.value.clone() } else { None }
     }
 
-    /// Frees a handle and hands out what it stood for.
+    /// Frees a handle and returns its value.
     pub(crate) fn remove(&self, handle: *mut c_void) -> Option<Arc<T>> {
         let (slot, generation) = self.slot(handle)?;
         let mut slot = slot.write().unwrap_or_else(PoisonError::into_inner);
         if slot.generation == generation { slot.value.take() } else { None }
     }
 
-    /// How many there are.
+    /// Number of handles in use.
     fn count(&self) -> usize {
         let is_taken =
             |place: &&Place<T>| place.0.read().unwrap_or_else(PoisonError::into_inner).value.is_some();
         self.slots.iter().filter(is_taken).count()
     }
 
-    /// Whether it is a handle that was made here, freed or not.
+    /// Whether the handle was made here, freed or not.
     fn was_made(&self, handle: *mut c_void) -> bool {
         self.slot(handle).is_some_and(|(slot, generation)| {
             let slot = slot.read().unwrap_or_else(PoisonError::into_inner);
@@ -107,17 +107,17 @@ impl<T, const KIND: usize> Slab<T, KIND> {
     }
 }
 
-/// How many handles of communicators and of streams there are, for tests of what is left behind.
+/// Numbers of handles of communicators and of streams in use, for tests of leaks.
 pub fn handles_in_use() -> (usize, usize) {
     (COMMS.count(), STREAMS.count())
 }
 
-/// The same of registered memory.
+/// The same for registered memory.
 pub fn registrations_in_use() -> usize {
     REGISTRATIONS.count()
 }
 
-/// The communicator that a handle stands for.
+/// The communicator of a handle.
 #[inline]
 pub(crate) fn find(handle: *mut c_void) -> Option<Arc<Comm>> {
     COMMS.find(handle)
@@ -128,10 +128,9 @@ pub(crate) fn was_made(handle: *mut c_void) -> bool {
     COMMS.was_made(handle)
 }
 
-/// The communicator that a handle stands for.
+/// The communicator of a handle.
 ///
-/// # Errors
-/// For what is no such handle, or no longer.
+/// # Errors For an invalid or freed handle.
 #[inline]
 pub(crate) fn comm(handle: *mut c_void) -> Result<Arc<Comm>> {
     find(handle).ok_or_else(|| {
@@ -142,11 +141,10 @@ pub(crate) fn comm(handle: *mut c_void) -> Result<Arc<Comm>> {
     })
 }
 
-/// The host stream that a call is to be put into; `None` for null and for what is no host stream, such as a stream of
-/// CUDA's, for which a call on host memory is complete when it returns.
+/// The host stream of a call; `None` for null and for any other stream, such as a stream of CUDA's. A call on host
+/// memory with such a stream is complete when it returns.
 ///
-/// # Errors
-/// For a host stream that was destroyed: no other stream has such a handle.
+/// # Errors For a host stream that was destroyed: no other stream has such a handle.
 #[inline]
 pub(crate) fn stream(handle: *mut c_void) -> Result<Option<Arc<Stream>>> {
     if handle.is_null() {

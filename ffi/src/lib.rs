@@ -1,7 +1,7 @@
-//! NCCL's C interface: every name that `libnccl.so.2` exports, and what this library adds (`consort*`).
+//! NCCL's C interface: every name that `libnccl.so.2` exports, and the additions of this library (`consort*`).
 //!
-//! Invariant: no panic crosses the boundary, a wrong handle is an error, and nothing but translation happens
-//! here: what the calls mean is in `consort_nccl`. `include/nccl.h` and `include/consort.h` declare all.
+//! Invariant: no panic crosses the boundary, a wrong handle is an error, and this crate only translates:
+//! `consort_nccl` decides what the calls do. `include/nccl.h` and `include/consort.h` declare all of them.
 
 mod boundary;
 mod buffers;

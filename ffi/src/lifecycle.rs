@@ -1,7 +1,7 @@
-//! Communicators: how they come to be, what they say of themselves, how they end.
+//! Communicators: how they are made, what they report of themselves, how they end.
 //!
-//! Invariant: a handle is written once, when its communicator is there or on its way; a handle that was freed is never
-//! written again.
+//! Invariant: a handle is written once, when its communicator is ready or being joined; a handle that was freed is
+//! never written again.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -14,17 +14,16 @@ use crate::configs;
 use crate::handles::{self, COMMS};
 use crate::types::NcclUniqueId;
 
-/// A place that a caller promised to keep until what is written there is there.
+/// A place that the caller promised to keep until the handle is written.
 struct Place(*mut *mut c_void);
 
-// SAFETY: an address; NCCL's contract for calls that go on in the background has the caller keep it.
+// SAFETY: an address; by NCCL's contract for calls that go on in the background the caller keeps it valid.
 unsafe impl Send for Place {}
 
 impl Place {
     /// A place for a new communicator, which holds null from now on.
     ///
-    /// # Safety
-    /// `place` must be null or writable until the communicator is there.
+    /// # Safety `place` must be null or writable until the communicator is ready.
     unsafe fn new(place: *mut *mut c_void) -> Result<Self> {
         // SAFETY: this function's own contract.
         unsafe { store(place, "newcomm", || Ok(std::ptr::null_mut()))? };
@@ -36,7 +35,7 @@ impl Place {
         unsafe { self.0.write_unaligned(handle) };
     }
 
-    /// Takes the communicator that a call makes.
+    /// A function that writes a new communicator to the place.
     fn deliver(self) -> Deliver {
         Box::new(move |made| match made.map(|comm| COMMS.insert(comm)) {
             Some(Ok(handle)) => {
@@ -55,8 +54,7 @@ fn id(id: &NcclUniqueId) -> Result<UniqueId> {
 
 /// Joins a communicator whose handle is written at once.
 ///
-/// # Safety
-/// `place` must be null or writable, until the communicator is there if it does not block; `config` as in
+/// # Safety `place` must be null or writable, until the communicator is ready if it does not block; `config` as in
 /// [`configs::of_comm`].
 unsafe fn join(
     name: &str,
@@ -87,7 +85,7 @@ unsafe fn join(
     })
 }
 
-/// A config for a new communicator; null for its parent's.
+/// The config of a new communicator; null for its parent's.
 ///
 /// # Safety
 /// As [`configs::of_comm`].
@@ -97,7 +95,7 @@ unsafe fn child(parent: &Comm, config: *const c_void) -> Result<Config> {
     Ok(parent.config().inherit(own))
 }
 
-/// As [`Comm::communicator`] for questions, whose answer C wants in a place.
+/// As [`Comm::communicator`] for questions whose answer is written to a place.
 ///
 /// # Safety
 /// `place` must be null or writable.
@@ -115,7 +113,7 @@ unsafe fn ask(
     })
 }
 
-/// Takes a communicator's handle away from C; `None` for null, which is fine.
+/// Takes a communicator's handle from C; `None` for null, which is allowed.
 fn take(comm: *mut c_void) -> Result<Option<Arc<Comm>>> {
     if comm.is_null() {
         return Ok(None);
@@ -151,9 +149,8 @@ exported! {
 
     /// Joins a communicator, with a config.
     ///
-    /// # Safety
-    /// `comm` must be null or writable, until the communicator is there if it does not block; `config` null or an
-    /// `ncclConfig_t` of the size that it says.
+    /// # Safety `comm` must be null or writable, until the communicator is ready if it does not block; `config` null
+    /// or an `ncclConfig_t` of the size in it.
     fn ncclCommInitRankConfig = pncclCommInitRankConfig(
         comm: *mut *mut c_void, size: c_int, id: NcclUniqueId, rank: c_int, config: *const c_void
     ) -> c_int {
@@ -176,7 +173,7 @@ exported! {
                     "pass from one id to as many as there are ranks",
                 ));
             }
-            // SAFETY: this function's own contract: as many as `number` says, which is positive.
+            // SAFETY: this function's own contract: there are `number` of them, which is positive.
             let ids = unsafe { std::slice::from_raw_parts(ids, number as usize) };
             ids.iter().map(self::id).collect()
         };
@@ -225,7 +222,7 @@ exported! {
     /// Divides a communicator by colour.
     ///
     /// # Safety
-    /// `place` must be null or writable until the new communicator is there; `config` as [`ncclCommInitRankConfig`].
+    /// `place` must be null or writable until the new communicator is ready; `config` as [`ncclCommInitRankConfig`].
     fn ncclCommSplit = pncclCommSplit(
         comm: *mut c_void, color: c_int, key: c_int, place: *mut *mut c_void, config: *const c_void
     ) -> c_int {
@@ -332,7 +329,7 @@ exported! {
         plain("ncclCommRevoke", comm, || handles::comm(comm)?.revoke(flags))
     }
 
-    /// Waits for what is under way; only an end may follow. Null is fine.
+    /// Waits for operations under way; after it only an end is allowed. Null is allowed.
     ///
     /// # Safety
     /// None is needed.
@@ -342,7 +339,7 @@ exported! {
         })
     }
 
-    /// Closes a communicator and frees its handle; null is fine.
+    /// Closes a communicator and frees its handle; null is allowed.
     ///
     /// # Safety
     /// None is needed.
@@ -350,8 +347,8 @@ exported! {
         plain("ncclCommDestroy", comm, || take(comm)?.map_or(Ok(()), Comm::destroy))
     }
 
-    /// Ends what this rank has under way on a communicator, on all ranks, and frees its handle; null is fine. A call under
-    /// way on another thread returns an error. A rank that has nothing under way only leaves.
+    /// Ends this rank's operations under way on a communicator, on all ranks, and frees its handle; null is allowed.
+    /// A call under way on another thread returns an error. A rank that has nothing under way only leaves.
     ///
     /// # Safety
     /// None is needed.
@@ -359,7 +356,7 @@ exported! {
         plain("ncclCommAbort", comm, || take(comm)?.map_or(Ok(()), Comm::abort))
     }
 
-    /// Writes what became of a communicator in the background: success, in progress, or what ended it.
+    /// Writes the state of a communicator in the background: success, in progress, or the failure that ended it.
     ///
     /// # Safety
     /// `result` must be null or writable.
@@ -379,7 +376,7 @@ exported! {
         unsafe { ask("ncclCommCount", comm, count, "count", |comm| Ok(comm.size()? as c_int)) }
     }
 
-    /// Writes the number of the device; of a communicator on host memory, what `ncclCommInitAll` was given, else 0.
+    /// Writes the number of the device; for a communicator on host memory the one that `ncclCommInitAll` got, else 0.
     ///
     /// # Safety
     /// `device` must be null or writable.
@@ -415,7 +412,7 @@ exported! {
         plain("ncclCommResume", comm, || handles::comm(comm)?.resume())
     }
 
-    /// Writes one of the memory counters, in bytes (or 0 and 1 for whether it is suspended).
+    /// Writes one of the memory counters, in bytes (for the counter of suspension 0 or 1).
     ///
     /// # Safety
     /// `value` must be null or writable.
@@ -427,7 +424,7 @@ exported! {
         })
     }
 
-    /// Opens a group, or one within.
+    /// Opens a group, or an inner one.
     ///
     /// # Safety
     /// None is needed.
@@ -436,10 +433,9 @@ exported! {
         Code::Success as c_int
     }
 
-    /// Closes a group; the outermost issues what was called in it.
+    /// Closes a group; the outermost end issues its calls.
     ///
-    /// # Safety
-    /// What the calls in the group were promised must still hold.
+    /// # Safety The promises of the calls in the group must still hold.
     fn ncclGroupEnd = pncclGroupEnd() -> c_int {
         crate::boundary::call("ncclGroupEnd", std::ptr::null_mut(), group::end)
     }

@@ -1,4 +1,4 @@
-//! Memory that clients get from this library or tell it of, operators, and what there is only to be refused.
+//! Memory that clients get from this library or register with it, operators, and calls that are always refused.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::collectives::data_type;
 use crate::handles;
 use crate::types::{API_MAGIC, NcclEncryptionConfig, NcclSimInfo};
 
-/// The address of an element that C promised to keep.
+/// The address of an element that C promised to keep valid.
 #[derive(Clone, Copy)]
 struct Kept(*const c_void);
 
-// SAFETY: an address that is only read, which C promised to keep.
+// SAFETY: an address that is only read, which C promised to keep valid.
 unsafe impl Send for Kept {}
 // SAFETY: as above.
 unsafe impl Sync for Kept {}
@@ -35,7 +35,7 @@ impl Kept {
     }
 }
 
-/// In the library's bytes, for tools that look for it there.
+/// Kept in the library's file, for tools that look for it there.
 #[used]
 static BANNER: &str = version::BANNER;
 
@@ -50,21 +50,21 @@ fn closes_group(info: *mut NcclSimInfo) -> Result<()> {
     if unsafe { info.cast::<usize>().read_unaligned() } < size_of::<NcclSimInfo>() {
         return Err(not_set_up());
     }
-    // SAFETY: it has as many bytes.
+    // SAFETY: it has that many bytes.
     let passed = unsafe { info.read_unaligned() };
     if passed.magic != NcclSimInfo::MAGIC {
         return Err(not_set_up());
     }
     if let Some(microseconds) = estimate {
-        let told = NcclSimInfo { estimated_time: microseconds as f32, ..passed };
+        let estimate = NcclSimInfo { estimated_time: microseconds as f32, ..passed };
         // SAFETY: as above.
-        unsafe { info.write_unaligned(told) };
+        unsafe { info.write_unaligned(estimate) };
     }
     Ok(())
 }
 
 exported! {
-    /// Writes the version whose contract is kept; see the symbol table in the documentation.
+    /// Writes the version whose contract the library keeps; see `docs/NCCL.md`.
     ///
     /// # Safety
     /// `version` must be null or writable.
@@ -83,7 +83,7 @@ exported! {
         log::reset();
     }
 
-    /// Memory of the device that is current on the calling thread; without one, of the host.
+    /// Allocates memory of the device that is current on the calling thread; without one, host memory.
     ///
     /// # Safety
     /// `place` must be null or writable.
@@ -98,15 +98,14 @@ exported! {
         })
     }
 
-    /// Frees what [`ncclMemAlloc`] gave; null is fine.
+    /// Frees memory of [`ncclMemAlloc`]; null is allowed.
     ///
-    /// # Safety
-    /// Nobody may use the memory any more.
+    /// # Safety No thread may use the memory any more.
     fn ncclMemFree = pncclMemFree(memory: *mut c_void) -> c_int {
         plain("ncclMemFree", std::ptr::null_mut(), || allocations::free(memory.expose_provenance()))
     }
 
-    /// Tells the library of a buffer. That is noted and changes nothing.
+    /// Registers a buffer. The library records it, without another effect.
     ///
     /// # Safety
     /// `handle` must be null or writable.
@@ -125,7 +124,7 @@ exported! {
         })
     }
 
-    /// Undoes [`ncclCommRegister`]; a null handle is fine.
+    /// Undoes [`ncclCommRegister`]; a null handle is allowed.
     ///
     /// # Safety
     /// None is needed.
@@ -133,8 +132,8 @@ exported! {
         plain("ncclCommDeregister", comm, || handles::comm(comm)?.deregister(handle.addr()))
     }
 
-    /// There are no windows on host memory: writes null, which is how a client learns that it is to use its buffers as
-    /// they are.
+    /// There are no windows on host memory: writes null, by which a client knows that it has to use its buffers
+    /// directly.
     ///
     /// # Safety
     /// `window` must be null or writable.
@@ -152,7 +151,7 @@ exported! {
         })
     }
 
-    /// Forgets a window; there is none but null.
+    /// Removes a window; only null is one.
     ///
     /// # Safety
     /// None is needed.
@@ -252,7 +251,7 @@ exported! {
         })
     }
 
-    /// Forgets an operator.
+    /// Destroys an operator.
     ///
     /// # Safety
     /// None is needed.
@@ -260,18 +259,16 @@ exported! {
         plain("ncclRedOpDestroy", comm, || handles::comm(comm)?.destroy_operator(op))
     }
 
-    /// Closes a group without issuing it and writes what its data calls would take, in microseconds.
+    /// Closes a group without issuing it and writes the expected time of its data calls, in microseconds.
     ///
-    /// # Safety
-    /// `info` must be null or an `ncclSimInfo_t` of the size that it says.
+    /// # Safety `info` must be null or an `ncclSimInfo_t` of the size in it.
     fn ncclGroupSimulateEnd = pncclGroupSimulateEnd(info: *mut NcclSimInfo) -> c_int {
         plain("ncclGroupSimulateEnd", std::ptr::null_mut(), || closes_group(info))
     }
 
-    /// Encryption of connections is not offered: asking for none is fine.
+    /// Encryption of connections is not offered; the mode without encryption is allowed.
     ///
-    /// # Safety
-    /// `config` must be null or an `ncclEncryptionConfig_t` of the size that it says.
+    /// # Safety `config` must be null or an `ncclEncryptionConfig_t` of the size in it.
     fn ncclSetEncryption = pncclSetEncryption(config: *const NcclEncryptionConfig) -> c_int {
         plain("ncclSetEncryption", std::ptr::null_mut(), || {
             if config.is_null() {
@@ -285,7 +282,7 @@ exported! {
                     "set it up with its initializer",
                 ));
             }
-            // SAFETY: it has as many bytes.
+            // SAFETY: it has that many bytes.
             let config = unsafe { config.read_unaligned() };
             // SAFETY: this function's own contract.
             let has_key = unsafe { string(config.psk) }.is_some();
@@ -305,7 +302,7 @@ exported! {
     }
 }
 
-/// As [`ncclResetDebugInit`]; NCCL exports this name too, in no header.
+/// As [`ncclResetDebugInit`]; NCCL exports this name too, without a declaration in a header.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclResetDebugInitInternal() {
     log::reset();

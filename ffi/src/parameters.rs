@@ -1,6 +1,6 @@
 //! NCCL's variables by name, for clients that ask.
 //!
-//! Invariant: a handle is a number of this library's table, never an address. What is handed out lives as long as its
+//! Invariant: a handle is a number of this library's table, never an address. A returned text lives as long as its
 //! thread, or until that thread's next question of the same kind.
 
 use std::cell::RefCell;
@@ -11,11 +11,11 @@ use consort_nccl::{Failure, Result};
 
 use crate::boundary::{exported, plain, store, string};
 
-/// Handles are multiples of this, which no address of a parameter's is.
+/// Handles are multiples of this, which no address of a parameter is.
 const HANDLE_BASE: usize = 0x0005_C003 << 44;
 
 thread_local! {
-    /// The text that was handed out last, and the table of names with what it points to.
+    /// The text that was returned last, and the table of names with the memory that it points to.
     static TEXT: RefCell<CString> = RefCell::default();
     static NAMES: RefCell<(Vec<CString>, Vec<*const c_char>)> = RefCell::default();
 }
@@ -39,7 +39,7 @@ fn by_handle(handle: *mut c_void) -> Result<Parameter> {
     })
 }
 
-/// Keeps a text for this thread; where it is.
+/// Keeps a text for this thread and returns its address.
 fn kept(text: &str) -> *const c_char {
     let text = CString::new(text).unwrap_or_default();
     TEXT.try_with(|last| {
@@ -93,7 +93,7 @@ exported! {
         })
     }
 
-    /// Writes where a parameter's text is, until this thread asks for another.
+    /// Writes the address of a parameter's text, which is valid until this thread asks for another.
     ///
     /// # Safety
     /// `place` must be null or writable.
@@ -127,7 +127,7 @@ exported! {
         })
     }
 
-    /// Writes where a parameter's text is, until this thread asks for another, and its length.
+    /// Writes the address and the length of a parameter's text, which is valid until this thread asks for another.
     ///
     /// # Safety
     /// `key` must be null or a string that ends with a zero, `value` and `length` null or writable.
@@ -147,7 +147,7 @@ exported! {
         })
     }
 
-    /// Writes where the names of all parameters are, for this thread, and how many there are.
+    /// Writes the address of the names of all parameters, for this thread, and their number.
     ///
     /// # Safety
     /// `table` and `length` must be null or writable.
@@ -179,7 +179,7 @@ exported! {
     /// # Safety
     /// None is needed.
     fn ncclParamDumpAll = pncclParamDumpAll() {
-        // A panic must not cross; there is nobody to tell.
+        // A panic must not cross the boundary, and the function returns no result.
         let _ = std::panic::catch_unwind(dump_all);
     }
 }
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn the_names_are_a_table() {
         let (mut table, mut length) = (null_mut(), 0);
-        // SAFETY: every place is writable; the table has as many names as it says.
+        // SAFETY: every place is writable; the table has the number of names that it reports.
         let names: Vec<&CStr> = unsafe {
             assert_eq!(ncclParamGetAllParameterKeys(&mut table, &mut length), 0);
             assert_eq!(ncclParamGetAllParameterKeys(null_mut(), &mut length), 4);

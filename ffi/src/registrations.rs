@@ -1,4 +1,4 @@
-//! Memory of the caller's own that the ranks beside this one may map, for C; `include/consort.h` is the contract.
+//! Memory of the caller's own that the ranks of this host may map, for C; `include/consort.h` is the contract.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::BorrowedFd;
@@ -10,7 +10,7 @@ use consort_nccl::{Failure, Result};
 use crate::boundary::{exported, plain, store};
 use crate::handles::REGISTRATIONS;
 
-/// What C is told of memory that is not taken.
+/// The failure for memory that is refused.
 fn refused(error: MemoryError) -> Failure {
     match error {
         MemoryError::NotRegistrable { start, bytes, what, hint } => {
@@ -26,17 +26,16 @@ fn refused(error: MemoryError) -> Failure {
     }
 }
 
-/// # Safety
-/// As [`Registered::new`], but any descriptor and any numbers are told from memory that is mapped first.
+/// # Safety As [`Registered::new`], but descriptors and numbers that are not such mapped memory are refused first.
 unsafe fn register(base: *mut c_void, bytes: usize, fd: c_int, offset: u64) -> Result<Registered> {
-    // SAFETY: asks for a number's flags; no number does harm.
+    // SAFETY: reads the flags of a descriptor; any number is allowed.
     if fd < 0 || unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
         return Err(Failure::argument(
             format!("descriptor {fd} is not open"),
             "pass the memory file that the memory is mapped from; it may be closed once this has returned",
         ));
     }
-    // SAFETY: it is open, and C promised that it stays so until the call returns.
+    // SAFETY: it is open, and C promised to keep it open until the call returns.
     let file = unsafe { BorrowedFd::borrow_raw(fd) };
     let offset = usize::try_from(offset).map_err(|_| {
         Failure::argument(format!("no file has an offset of {offset}"), "pass what mmap was given")
@@ -62,7 +61,7 @@ exported! {
     }
 }
 
-/// Undoes [`consortMemRegisterFd`]; a null handle is fine.
+/// Undoes [`consortMemRegisterFd`]; a null handle is allowed.
 #[unsafe(no_mangle)]
 pub extern "C" fn consortMemDeregister(handle: *mut c_void) -> c_int {
     plain("consortMemDeregister", std::ptr::null_mut(), || {

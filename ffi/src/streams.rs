@@ -41,7 +41,7 @@ pub extern "C" fn consortStreamQuery(handle: *mut c_void) -> c_int {
     call("consortStreamQuery", std::ptr::null_mut(), || stream(handle)?.query())
 }
 
-/// Waits until everything in a stream is over and frees it; null is fine.
+/// Waits until everything in a stream is over and frees it; null is allowed.
 #[unsafe(no_mangle)]
 pub extern "C" fn consortStreamDestroy(handle: *mut c_void) -> c_int {
     plain("consortStreamDestroy", std::ptr::null_mut(), || {
@@ -49,7 +49,7 @@ pub extern "C" fn consortStreamDestroy(handle: *mut c_void) -> c_int {
             return Ok(());
         }
         stream(handle)?;
-        // Somebody else may have been faster.
+        // Another thread may have freed it meanwhile.
         STREAMS.remove(handle).map_or(Ok(()), |stream| stream.synchronize())
     })
 }

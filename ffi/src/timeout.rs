@@ -1,4 +1,4 @@
-//! Deadlines as C says them: seconds in a double, with two values that are no times.
+//! Deadlines in C's form: seconds in a double, with two values that are no times.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use consort_nccl::{Comm, Failure, NEVER, Result, thread};
 
 /// `CONSORT_TIMEOUT_NONE`: no deadline.
 pub const NONE: f64 = -1.0;
-/// `CONSORT_TIMEOUT_INHERIT`: what the next wider scope says.
+/// `CONSORT_TIMEOUT_INHERIT`: the value of the next wider scope.
 pub const INHERIT: f64 = -2.0;
 
 /// The seconds that C passed; `None` to inherit.
@@ -40,12 +40,12 @@ pub(crate) fn set_of_comm(comm: &Comm, seconds: f64) -> Result<()> {
     Ok(())
 }
 
-/// What holds for calls on a communicator, of a thread that has set nothing.
+/// The deadline of calls on a communicator, for a thread that has set none.
 pub(crate) fn seconds(comm: &Comm) -> Result<f64> {
     Ok(show(Some(comm.timeout().unwrap_or(comm.communicator()?.timeout()))))
 }
 
-/// What holds for this thread's next call; `None` where it is the communicator's own.
+/// The deadline of this thread's next call; `None` where it is the communicator's own.
 #[inline]
 pub(crate) fn now(comm: &Comm) -> Option<Duration> {
     thread::timeout().or_else(|| comm.timeout())

@@ -1,6 +1,6 @@
-//! NCCL's types, as C lays them out; sizes and offsets are asserted against the header by the tests.
+//! NCCL's types in their layout in C; the tests compare sizes and offsets with the header.
 //!
-//! Absent: those that are only read by their bytes, where the client's version decides what is there
+//! Absent: structures that are only read by their bytes, where the client's version decides which fields they have
 //! (`consort_nccl::config`).
 
 use std::ffi::{c_int, c_uint, c_void};
@@ -22,7 +22,7 @@ pub struct NcclTeam {
     pub ranks: c_int,
     /// This rank within it.
     pub rank: c_int,
-    /// How far its ranks are apart in the communicator.
+    /// Distance of its ranks in the communicator.
     pub stride: c_int,
 }
 
@@ -41,7 +41,7 @@ pub struct NcclSimInfo {
 }
 
 impl NcclSimInfo {
-    /// What its initializer sets.
+    /// The value that its initializer sets.
     pub const MAGIC: c_uint = 0x7468_5283;
 }
 
@@ -57,12 +57,12 @@ pub struct NcclEncryptionConfig {
     pub version: c_uint,
     /// `ncclEncryptionMode_t`.
     pub mode: c_int,
-    /// The key that all share.
+    /// The key that all ranks share.
     pub psk: *const std::ffi::c_char,
 }
 
 /// `NCCL_API_MAGIC`.
 pub const API_MAGIC: c_uint = 0xcafe_beef;
 
-/// An opaque place of the device interface, which this library has not.
+/// An opaque place of the device interface, which this library does not have.
 pub(crate) type Opaque = *mut c_void;

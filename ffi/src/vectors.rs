@@ -1,6 +1,6 @@
 //! The collectives whose blocks differ in length; `include/consort.h` is their contract.
 //!
-//! Invariant: counts and displacements are copied before the call returns. How far a buffer reaches, they say.
+//! Invariant: counts and displacements are copied before the call returns. They determine how far a buffer reaches.
 
 use std::ffi::{c_int, c_void};
 
@@ -12,10 +12,9 @@ use crate::buffers::{self, Given};
 use crate::collectives::{Passed, data_type, rank};
 use crate::handles;
 
-/// One number for each rank that C passed.
+/// One number for each rank, which C passed.
 ///
-/// # Safety
-/// `start` must be null or have so many.
+/// # Safety `start` must be null or have that many numbers.
 unsafe fn numbers(start: *const usize, ranks: u32) -> Option<Vec<usize>> {
     // SAFETY: checked for null; otherwise this function's own contract.
     let number = |at: u32| unsafe { start.add(at as usize).read_unaligned() };
@@ -43,16 +42,16 @@ unsafe fn counts(
     Ok(Counts::new(counts, displacements))
 }
 
-/// A collective that C called: `what` says which, given its communicator and the number of ranks.
+/// A collective that C called: `what` makes it, from its communicator and the number of ranks.
 ///
-/// # Safety
-/// The buffers must hold what the call reads and writes, and be used by nobody else until it is over.
+/// # Safety The buffers must hold the data that the call reads and writes, and no other thread may use them until it
+/// is over.
 unsafe fn varying(name: &str, passed: Passed, what: impl FnOnce(&Comm, u32) -> Result<Varying>) -> c_int {
     call_in_group(name, passed.comm, || {
         let comm = handles::comm(passed.comm)?;
         let varying = what(&comm, comm.size()?)?;
         let (rank, call) = (comm.rank()?, varying.call());
-        // SAFETY: this function's own contract; how long they are, the counts say.
+        // SAFETY: this function's own contract; the counts determine their lengths.
         let (buffers, stream) = unsafe {
             buffers::passed(
                 &comm,

@@ -7,8 +7,8 @@ use std::sync::mpsc::channel;
 use super::nonblocking::{begin, begun};
 use super::*;
 
-/// A rank that has nothing under way only leaves: what it has finished, the others finish too, and they have not
-/// failed.
+/// A rank that has nothing under way only leaves: the others finish the calls that it has finished, without a
+/// failure.
 #[test]
 fn an_idle_rank_that_aborts_leaves_the_others_what_is_finished() {
     const ROUNDS: i32 = 20;
@@ -17,7 +17,7 @@ fn an_idle_rank_that_aborts_leaves_the_others_what_is_finished() {
     ranks(3, move |rank, comm| {
         for round in 0..ROUNDS {
             if rank == 2 {
-                // Still in broadcasts when the one that aborts has long finished them.
+                // Still in broadcasts when the rank that aborts has long finished them.
                 std::thread::sleep(Duration::from_millis(5));
             }
             let mut data = vec![if rank == 0 { round + 7 } else { -1 }; COUNT];
@@ -33,13 +33,13 @@ fn an_idle_rank_that_aborts_leaves_the_others_what_is_finished() {
         over.wait();
         if let Some((seen, why)) = seen {
             assert_eq!(seen, OK, "rank {rank}: {why}");
-            // Nothing comes of it without that rank.
+            // Cannot complete without that rank.
             failed(reduce(&mut [1], SUM, comm, NO_STREAM), REMOTE, "rank 1");
         }
     });
 }
 
-/// Rank 0 waits in `call` for rank 1, which calls nothing, until another thread of rank 0 aborts.
+/// Rank 0 waits in `call` for rank 1, which makes no call, until another thread of rank 0 aborts.
 fn ends(size: c_int, call: impl Fn(Comm) -> c_int + Send + Sync + 'static) {
     within(DEADLINE, move || {
         let comms = all(size);
@@ -78,7 +78,7 @@ fn an_abort_ends_a_split_that_the_other_rank_never_comes_to() {
     });
 }
 
-/// Of three ranks one is left out.
+/// One of three ranks is left out.
 fn ends_a_shrink(flags: c_int) {
     ends(3, move |comm| {
         let mut child = null_mut();
@@ -99,7 +99,7 @@ fn an_abort_ends_a_shrink_that_ends_operations() {
 }
 
 #[test]
-fn an_abort_ends_a_growth_that_nobody_comes_to() {
+fn an_abort_ends_a_growth_without_another_rank() {
     within(DEADLINE, || {
         let comm = begin(unique_id(), 0, 1);
         assert_eq!(settled(comm), OK, "{}", text(c!(ncclGetLastError(comm))));
@@ -108,7 +108,7 @@ fn an_abort_ends_a_growth_that_nobody_comes_to() {
         let mut grown = null_mut();
         begun(c!(ncclCommGrow(comm, 2, &id, -1, &mut grown, null())));
         std::thread::sleep(Duration::from_millis(50));
-        assert_eq!(state(comm), PENDING, "nobody has come");
+        assert_eq!(state(comm), PENDING, "no rank has come");
         let at = Instant::now();
         ok!(ncclCommAbort(comm));
         assert!(at.elapsed() < soon(), "{:?}", at.elapsed());
@@ -135,12 +135,12 @@ fn an_abort_frees_who_waits_for_a_growth() {
                 (status, Instant::now())
             });
             let place = std::path::Path::new("/proc").join(is_begun.recv().expect("it begins")).join("stat");
-            // Nothing but the call lets it sleep.
+            // The thread sleeps only inside the call.
             let sleeps = || std::fs::read_to_string(&place).is_ok_and(|stat| stat.contains(") S "));
             while !sleeps() {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            assert!(!blocked.is_finished(), "nobody has come");
+            assert!(!blocked.is_finished(), "no rank has come");
             let at = Instant::now();
             ok!(ncclCommAbort(comm.get()));
             let (status, returned) = blocked.join().expect("it returns");

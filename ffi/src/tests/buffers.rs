@@ -1,4 +1,4 @@
-//! Buffers: in place, empty, absent where a rank has no use for one, at odd addresses, overlapping.
+//! Buffers: in place, empty, absent where a rank needs none, at odd addresses, overlapping.
 
 use std::ptr::{null, null_mut};
 
@@ -84,7 +84,7 @@ fn every_form_from_one_buffer_to_another() {
 fn a_rank_without_use_for_a_buffer_may_pass_anything() {
     ranks(2, |rank, comm| {
         let (mut data, none) = ([rank + 1; 2], NO_STREAM);
-        // Null, and an address at which nothing is.
+        // Null, and an address without memory.
         for nothing in [0usize, 8] {
             let nothing = std::ptr::without_provenance_mut::<c_void>(nothing);
             let is_root = rank == 1;
@@ -136,7 +136,7 @@ fn no_elements_are_success() {
             assert_eq!(status, OK, "{name}: {}", last_error());
         }
         ok!(ncclGroupEnd());
-        // What is wrong is wrong of no elements too.
+        // An error is an error without elements too.
         refused(c!(ncclBroadcast(null(), null_mut(), 0, INT32, 2, comm, NO_STREAM)), "rank 2");
         refused(c!(ncclReduce(null(), null_mut(), 0, INT32, SUM, -1, comm, NO_STREAM)), "rank -1");
         refused(c!(ncclAllReduce(null(), null_mut(), 0, 12, SUM, comm, NO_STREAM)), "no data type 12");
@@ -147,9 +147,9 @@ fn no_elements_are_success() {
 }
 
 #[test]
-fn no_elements_wait_for_nobody() {
+fn calls_without_elements_do_not_wait() {
     within(DEADLINE, || {
-        // One thread calls for one rank after the other, without a group, as it may: nothing is launched.
+        // One thread calls for one rank after the other, without a group, which is allowed: no kernel is launched.
         let comms = all(2);
         for comm in &comms {
             assert_eq!(consortCommSetTimeout(*comm, 2.0), OK);

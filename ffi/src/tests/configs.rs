@@ -4,8 +4,8 @@ use std::ptr::{null, null_mut};
 
 use super::*;
 
-/// A client's `ncclConfig_t`: all undefined but these ints at these offsets; longer ones end in bytes that mean nothing
-/// here.
+/// A client's `ncclConfig_t`: all fields undefined but these ints at these offsets; longer ones end in bytes without
+/// a meaning here.
 pub(super) fn config(size: usize, version: u32, ints: &[(usize, i32)]) -> Vec<u64> {
     let mut words = vec![0u64; size.div_ceil(8).max(2)];
     let undefined = u64::from_ne_bytes([0, 0, 0, 0x80, 0, 0, 0, 0x80]);
@@ -47,7 +47,7 @@ fn clients_of_every_version_join() {
             (96, 23_007),
             (112, 23_102),
             (120, 23_203),
-            // Clients of versions to come.
+            // Clients of future versions.
             (128, 23_300),
             (400, 24_000),
         ];
@@ -73,7 +73,7 @@ fn padding_of_older_clients_is_not_looked_at() {
             assert_eq!(destroy(comm), OK);
         }
         assert_eq!(join_with(&config(96, 23_007, &[(92, 0x5a5a_5a5a)])).0, INVALID);
-        // A field that the client's version has not.
+        // A field that the client's version does not have.
         let (status, comm) = join_with(&config(120, 21_400, &[(56, 9)]));
         assert_eq!((status, destroy(comm)), (OK, OK));
     });
@@ -216,7 +216,7 @@ fn a_call_may_have_a_config() {
         let place = to(&mut sum);
         ok!(ncclAllReduceConfig(place, place, 1, INT32, SUM, comm, NO_STREAM, null()));
         assert_eq!(sum, [3]);
-        // An algorithm by name, one that there is not, as an order and as a wish.
+        // An algorithm by name, and one that does not exist, forced and as a hint.
         let ring = call_config(72, 23_203, c"ring".as_ptr(), 1);
         ok!(ncclAllReduceConfig(place, place, 1, INT32, SUM, comm, NO_STREAM, from(&ring)));
         let unknown = call_config(72, 23_203, c"no such thing".as_ptr(), 1);

@@ -1,4 +1,4 @@
-//! What a failed call leaves behind: results, and texts by thread and by communicator.
+//! The traces of a failed call: results, and texts by thread and by communicator.
 
 use std::ptr::null_mut;
 
@@ -47,11 +47,11 @@ fn a_thread_keeps_its_own_last_error() {
 }
 
 #[test]
-fn a_thread_without_one_is_told_of_another() {
+fn a_thread_without_one_gets_that_of_another() {
     within(DEADLINE, || {
         refused(c!(ncclCommDestroy(std::ptr::without_provenance_mut(77))), "foreign");
         std::thread::scope(|threads| {
-            // A client's watchdog prints why, and did not call itself.
+            // A client's watchdog prints the reason, and has made no call itself.
             threads.spawn(|| assert!(!last_error().is_empty()));
         });
     });
@@ -125,7 +125,7 @@ fn a_deadline_is_a_timeout() {
 }
 
 #[test]
-fn ranks_that_call_different_things_are_told() {
+fn ranks_that_call_different_things_get_an_error() {
     ranks(2, |rank, comm| {
         let mut data = [0i32; 8];
         let place = to(&mut data);

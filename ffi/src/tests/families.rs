@@ -112,7 +112,7 @@ fn wrong_shrinks_are_refused() {
         let list = excluded.as_mut_ptr();
         let other = c!(list.add(1 - rank as usize));
         let itself = c!(list.add(rank as usize));
-        let nobody = c!(list.add(2));
+        let outsider = c!(list.add(2));
         let negative = c!(list.add(3));
         let shrink = |comm, list, number, flags| c!(ncclCommShrink(comm, list, number, place, null(), flags));
         for flags in [0, 1] {
@@ -120,7 +120,7 @@ fn wrong_shrinks_are_refused() {
             assert_eq!(shrink(comm, other, 0, flags), INVALID);
             assert_eq!(shrink(comm, other, -1, flags), INVALID);
             assert_eq!(shrink(comm, itself, 1, flags), INVALID, "it excludes itself");
-            assert_eq!(shrink(comm, nobody, 1, flags), INVALID);
+            assert_eq!(shrink(comm, outsider, 1, flags), INVALID);
             assert_eq!(shrink(comm, negative, 1, flags), INVALID);
             assert_eq!(shrink(null_mut(), other, 1, flags), INVALID);
             let mut twice = [1 - rank; 2];
@@ -131,19 +131,20 @@ fn wrong_shrinks_are_refused() {
         }
         assert_eq!(c!(ncclCommShrink(comm, other, 1, null_mut(), null(), 0)), INVALID);
         assert!(child.is_null());
-        // None of it ended anything, not even with the flag that ends operations.
+        // None of it ended an operation, not even with the flag that does.
         works(rank, 2, comm);
     });
 }
 
-/// Two ranks wait for a third that stays away, in what `put` begins, perhaps in a thread of its own; they shrink without it.
+/// Two ranks wait for a third that stays away, in an operation that `put` begins, perhaps on a thread of its own;
+/// they shrink without it.
 fn shrinks_out_of(put: impl Fn(Comm, *mut i32) -> Option<JoinHandle<()>> + Send + Sync + 'static) {
     let (waiting, over) = (Barrier::new(2), Barrier::new(3));
     ranks(3, move |rank, comm| {
         if rank != 2 {
             let (mut data, mut child) = (Box::new([rank + 1]), null_mut());
             let caller = put(comm, data.as_mut_ptr());
-            // The first that shrinks ends the other's operation too.
+            // The first rank that shrinks ends the other's operation too.
             waiting.wait();
             let at = Instant::now();
             ok!(ncclCommShrink(comm, [2].as_mut_ptr(), 1, &mut child, null(), 1));
@@ -207,7 +208,7 @@ fn a_communicator_grows() {
                     }
                     MET.wait();
                     let passed = *ID.lock().expect("a lock");
-                    // Only who made it passes it.
+                    // Only the rank that made it passes it.
                     let passed = passed.filter(|_| rank == 1);
                     let passed = passed.as_ref().map_or(null(), std::ptr::from_ref);
                     let mut grown = null_mut();

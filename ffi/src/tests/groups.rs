@@ -1,4 +1,4 @@
-//! Groups: what is in them happens together at the outermost end, or not at all.
+//! Groups: their calls are issued together at the outermost end, or not at all.
 
 use std::ptr::null_mut;
 use std::sync::Barrier;
@@ -74,12 +74,12 @@ fn an_error_is_returned_at_once_and_by_the_end_and_nothing_is_launched() {
             c!(ncclAllReduce(from(&wrong), to(&mut wrong), 1, 12, SUM, comm, NO_STREAM)),
             "no data type 12",
         );
-        // Of a group within the end only counts.
+        // Only the end of the outer group issues calls.
         ok!(ncclGroupEnd());
         assert_eq!(reduce(&mut last, SUM, comm, NO_STREAM), OK, "it is too late, and no error of this call");
         refused(c!(ncclGroupEnd()), "no data type 12");
         assert_eq!((first, last), ([rank + 1], [rank + 1]));
-        // The next group knows nothing of it.
+        // The next group is not affected.
         ok!(ncclGroupStart());
         assert_eq!(reduce(&mut first, SUM, comm, NO_STREAM), OK);
         ok!(ncclGroupEnd());
@@ -169,7 +169,7 @@ fn messages_of_a_pair_match_in_order() {
 }
 
 #[test]
-fn everybody_sends_to_everybody() {
+fn every_rank_sends_to_every_rank() {
     let size = 4;
     ranks(size, move |rank, comm| {
         // Of different lengths, some of them none, as clients do for their all-to-alls of vectors.
@@ -197,7 +197,7 @@ fn everybody_sends_to_everybody() {
 fn collectives_messages_and_several_communicators_go_together() {
     ranks(3, |rank, comm| {
         let mut other = null_mut();
-        // The other has its ranks the other way round.
+        // The other communicator has its ranks in the opposite order.
         ok!(ncclCommSplit(comm, 0, -rank, &mut other, std::ptr::null()));
         assert_eq!(consortCommSetTimeout(other, 20.0), OK);
         let (mut here, mut there, mut gathered, mut received) = ([rank + 1], [rank as i64], [0u8; 3], [0i32]);
@@ -258,7 +258,7 @@ fn an_estimate_runs_nothing() {
         }
         ok!(ncclGroupSimulateEnd(&mut message));
         assert!(message.estimated_time > 0.0, "{message:?}");
-        // Nobody has to want to know, and what is no such structure is not written to.
+        // The structure is optional, and an invalid one is not written to.
         ok!(ncclGroupStart());
         ok!(ncclGroupSimulateEnd(null_mut()));
         for broken in [NcclSimInfo { magic: 1, ..info() }, NcclSimInfo { size: 8, ..info() }] {

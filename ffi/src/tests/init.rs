@@ -1,4 +1,4 @@
-//! How communicators come to be.
+//! How communicators are made.
 
 use std::process::Command;
 use std::ptr::{null, null_mut};
@@ -110,7 +110,7 @@ fn an_id_is_of_one_communicator_and_ids_differ() {
     });
 }
 
-/// What `the_variable_names_the_meeting` runs in a process of its own.
+/// The part of `the_variable_names_the_meeting` that runs in a process of its own.
 #[test]
 fn child_meets_by_variable() {
     if std::env::var_os("NCCL_COMM_ID").is_none() {
@@ -119,7 +119,7 @@ fn child_meets_by_variable() {
     within(DEADLINE, || {
         let ids: Vec<NcclUniqueId> = (0..3).map(|_| unique_id()).collect();
         std::thread::scope(|threads| {
-            // Each rank has asked for the id itself, as where it cannot be sent.
+            // Each rank makes the id itself, as where it cannot be sent.
             for (rank, id) in ids.into_iter().enumerate() {
                 threads.spawn(move || {
                     let comm = join(id, rank as c_int, 3);

@@ -47,8 +47,8 @@ const NO_STREAM: *mut c_void = null_mut();
 
 type Comm = *mut c_void;
 
-/// A call as C makes it. The tests keep what NCCL demands of its callers: places and buffers are there for as long as
-/// the call takes; or they break a rule whose breach must be refused.
+/// A call as C makes it. The tests keep NCCL's rules for callers: places and buffers are valid for as long as the
+/// call takes; or they break a rule whose breach must be refused.
 macro_rules! c {
     ($call:expr) => {{
         // SAFETY: as above.
@@ -147,13 +147,13 @@ fn last_error() -> String {
     text(c!(ncclGetLastError(null_mut())))
 }
 
-/// A call was refused, and its text says why.
+/// Asserts that a call was refused with a text that contains the reason.
 #[track_caller]
 fn refused(status: c_int, why: &str) {
     failed(status, INVALID, why);
 }
 
-/// A call failed with this code, and its text says why.
+/// Asserts that a call failed with this code and a text that contains the reason.
 #[track_caller]
 fn failed(status: c_int, code: c_int, why: &str) {
     assert_eq!(status, code, "{}", last_error());
@@ -177,7 +177,7 @@ fn destroy(comm: Comm) -> c_int {
     c!(ncclCommDestroy(comm))
 }
 
-/// The communicators of all ranks, in this thread's hands.
+/// The communicators of all ranks, on this thread.
 fn all(size: c_int) -> Vec<Comm> {
     let mut comms = vec![null_mut(); size as usize];
     ok!(ncclCommInitAll(comms.as_mut_ptr(), size, std::ptr::null()));
@@ -193,7 +193,7 @@ fn destroy_all(comms: &[Comm]) {
     }
 }
 
-/// What `ncclCommGetAsyncError` says.
+/// The state that `ncclCommGetAsyncError` returns.
 #[track_caller]
 fn state(comm: Comm) -> c_int {
     let mut state = -1;
@@ -213,7 +213,7 @@ fn settled(comm: Comm) -> c_int {
     }
 }
 
-/// Waits until a call of another thread has the communicator, or has ended what was on it.
+/// Waits until a call of another thread uses the communicator, or has ended its operations.
 #[track_caller]
 fn await_call(comm: Comm) {
     let (begun, mut bytes) = (Instant::now(), 0);
@@ -223,16 +223,17 @@ fn await_call(comm: Comm) {
     }
 }
 
-/// How soon an abort or a revocation ends calls: a second is the contract. Another is allowed as the host below may take a
-/// core, and three under `.ci/disturb`, which takes cores away from who ends them and from who is ended.
+/// The time within which an abort or a revocation ends calls. The contract is a second. The test allows another, as
+/// the host below may take a core, and three under `.ci/disturb`, which takes cores away from the thread that ends
+/// calls and from those that wait.
 fn soon() -> Duration {
     Duration::from_secs(if std::env::var_os("CONSORT_TEST_DISTURBED").is_some() { 4 } else { 2 })
 }
 
-/// How long a test may take on a busy machine.
+/// The time that a test may take on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Runs what must end, on a thread of its own.
+/// Runs a body that must end, on a thread of its own.
 fn within<T: Send + 'static>(limit: Duration, body: impl FnOnce() -> T + Send + 'static) -> T {
     let (over, wait) = channel::<()>();
     let thread = std::thread::spawn(move || {

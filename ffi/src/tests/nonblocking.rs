@@ -6,7 +6,7 @@ use std::sync::Barrier;
 use super::configs::config;
 use super::*;
 
-/// Begins to join without waiting.
+/// Begins to join, and returns.
 pub(super) fn begin(id: NcclUniqueId, rank: c_int, size: c_int) -> Comm {
     let (mut comm, config) = (null_mut(), config(120, 23_203, &[(16, 0)]));
     let status = c!(ncclCommInitRankConfig(&mut comm, size, id, rank, from(&config)));
@@ -36,7 +36,7 @@ fn ranks_at_once(size: c_int, rank_does: impl Fn(c_int, Comm) + Send + Sync + 's
     });
 }
 
-/// A call that may go on in the background has begun.
+/// Asserts that a call has begun and may go on in the background.
 #[track_caller]
 pub(super) fn begun(status: c_int) {
     assert!(status == OK || status == PENDING, "{status}: {}", last_error());
@@ -140,7 +140,7 @@ fn a_split_is_polled_on_its_parent() {
     ranks_at_once(4, |rank, comm| {
         static MET: Barrier = Barrier::new(4);
         if rank == 3 {
-            // The others' calls return all the same.
+            // The others' calls return nevertheless.
             MET.wait();
         }
         let mut child: Comm = std::ptr::without_provenance_mut(9);
@@ -184,7 +184,7 @@ fn finalizing_is_polled_and_done_once() {
 fn a_join_that_fails_says_so_and_can_be_ended() {
     within(DEADLINE, || {
         for end in [ncclCommAbort, ncclCommDestroy] {
-            // An id whose process's rendezvous is another's: two ranks that say they are the same.
+            // Two ranks with one number, by an id whose rendezvous another process runs.
             let id = unique_id();
             let comms = [begin(id, 0, 2), begin(id, 0, 2)];
             let states = comms.map(|comm| {
@@ -216,9 +216,9 @@ fn a_join_that_fails_says_so_and_can_be_ended() {
 }
 
 #[test]
-fn a_join_that_nobody_else_comes_to_is_aborted_within_a_second() {
+fn a_join_without_another_rank_is_aborted_within_a_second() {
     within(DEADLINE, || {
-        // The first rank, and one that is not, whose id's process is here and listens.
+        // The first rank and another one, by an id whose rendezvous this process runs.
         for rank in 0..2 {
             let comm = begin(unique_id(), rank, 2);
             std::thread::sleep(Duration::from_millis(100));
@@ -259,7 +259,7 @@ fn ended_by(end: impl Fn(c_int, Comm) + Send + Sync + 'static) {
         if rank != 2 {
             let mut data = [1];
             assert_eq!(reduce(&mut data, SUM, comm, NO_STREAM), PENDING);
-            // Nothing but a question is answered now.
+            // Only questions are answered now.
             assert_eq!(reduce(&mut [0], SUM, comm, NO_STREAM), INVALID);
             under_way.wait();
             std::thread::sleep(Duration::from_millis(20));
@@ -339,7 +339,7 @@ fn calls_that_returned_success_on_a_stream_may_follow_each_other() {
                 assert_eq!(settled(comm), OK, "it was put into the stream");
             }
         }
-        // What is in a stream is not in progress: this rank's part is done.
+        // A call in a stream is not in progress: this rank's part is done.
         assert_eq!(state(comm), OK);
         for mine in [2, 20, 200] {
             let mut sum = [mine];
@@ -351,7 +351,7 @@ fn calls_that_returned_success_on_a_stream_may_follow_each_other() {
     });
 }
 
-/// What `the_environment_goes_before_the_config` runs in a process of its own.
+/// The part of `the_environment_goes_before_the_config` that runs in a process of its own.
 #[test]
 fn child_does_not_block() {
     if std::env::var("NCCL_COMM_BLOCKING").as_deref() != Ok("0") {

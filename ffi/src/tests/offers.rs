@@ -1,10 +1,10 @@
-//! What the library offers beside moving data, and what it says it does not.
+//! The library's calls beside moving data, and the features that it reports as absent.
 
 use std::ptr::{null, null_mut};
 
 use super::*;
 
-/// An `ncclCommProperties_t`, with these first fields and otherwise full of a byte that nobody writes.
+/// An `ncclCommProperties_t` with these first fields, otherwise full of a byte that no test writes.
 fn properties(size: usize, magic: u32, version: u32) -> [u8; 160] {
     let mut bytes = [0x5a; 160];
     bytes[..8].copy_from_slice(&size.to_ne_bytes());
@@ -20,7 +20,8 @@ fn number(bytes: &[u8], at: usize) -> i32 {
 #[test]
 fn properties_are_written_as_the_client_knows_them() {
     ranks(3, |rank, comm| {
-        // The end of what a client of this version has: 2.29.2, 2.29.7, 2.30.3, 2.30.7, 2.31, 2.32, and later.
+        // The end of the structure in this version of a client: 2.29.2, 2.29.7, 2.30.3, 2.30.7, 2.31, 2.32, and
+        // later.
         let ends = [
             (22_902, 48),
             (22_907, 56),
@@ -92,7 +93,7 @@ fn what_is_not_offered_is_refused_and_leaves_the_communicator() {
     ranks(2, |rank, comm| {
         let (mut data, mut window) = ([0u8; 4096], std::ptr::without_provenance_mut(7));
         let place = to(&mut data);
-        // A window: null, which says that there is no advantage in one.
+        // A window: null, by which a client knows that it gains nothing from one.
         ok!(ncclCommWindowRegister(comm, place, 4096, &mut window, 1));
         assert!(window.is_null());
         ok!(ncclCommWindowDeregister(comm, null_mut()));
@@ -117,7 +118,7 @@ fn memory_is_given_and_taken_back() {
         let mut memory = null_mut();
         ok!(ncclMemAlloc(&mut memory, 10_000));
         assert!(!memory.is_null() && memory.addr().is_multiple_of(4096));
-        // SAFETY: so many bytes were given.
+        // SAFETY: the allocation has that many bytes.
         let bytes = unsafe { std::slice::from_raw_parts_mut(memory.cast::<u8>(), 10_000) };
         assert!(bytes.iter().all(|byte| *byte == 0));
         bytes.fill(7);
@@ -140,7 +141,7 @@ fn given_memory_is_a_buffer() {
     ranks(2, |rank, comm| {
         let mut memory = null_mut();
         ok!(ncclMemAlloc(&mut memory, 4_000_000));
-        // SAFETY: so many bytes were given, aligned to a page.
+        // SAFETY: the allocation has that many bytes, aligned to a page.
         let numbers = unsafe { std::slice::from_raw_parts_mut(memory.cast::<i32>(), 1_000_000) };
         numbers.fill(rank + 1);
         assert_eq!(reduce(numbers, SUM, comm, NO_STREAM), OK);

@@ -1,4 +1,4 @@
-//! Reduction operators: the five that there are, and those that a program makes.
+//! Reduction operators: the five built-in ones, and those that a program makes.
 
 use std::ptr::{null, null_mut};
 
@@ -112,13 +112,13 @@ fn one_may_be_destroyed_before_the_end_of_the_group() {
     ranks(2, |rank, comm| {
         let mut scalar = 2i32;
         let op = create(&mut scalar, HOST, comm);
-        // Read when it was made.
+        // Read when the operator is made.
         scalar = 100;
         let mut sum = [rank + scalar - 99];
         ok!(ncclGroupStart());
         assert_eq!(reduce(&mut sum, op, comm, NO_STREAM), OK);
         ok!(ncclRedOpDestroy(op, comm));
-        // Its number may be given again, which is no matter of the call before.
+        // Its number may be used again, which does not affect the call before.
         let next = create(&mut 50i32, HOST, comm);
         ok!(ncclGroupEnd());
         assert_eq!(sum, [6]);
@@ -141,7 +141,7 @@ fn a_scalar_that_stays_is_read_when_a_call_is_made() {
         sum = [1.0];
         assert_eq!(reduce(&mut sum, op, comm, NO_STREAM), OK);
         assert_eq!(sum, [20.0]);
-        // In a group too: the scalar may be gone before its end.
+        // The same in a group: the scalar may be freed before the group's end.
         sum = [1.0];
         ok!(ncclGroupStart());
         assert_eq!(reduce(&mut sum, op, comm, NO_STREAM), OK);

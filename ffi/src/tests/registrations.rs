@@ -1,5 +1,5 @@
-//! Memory of the caller's own that other ranks map: what is refused, what is reduced there, and that nothing is used that
-//! was taken back.
+//! Memory of the caller's own that other ranks map: memory that is refused, reductions in it, and no use of it after
+//! it was deregistered.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::null_mut;
@@ -8,7 +8,7 @@ use std::sync::Barrier;
 use super::*;
 
 const PAGE: usize = 4096;
-/// Long enough that buffers are mapped.
+/// Enough elements that buffers are mapped.
 const COUNT: usize = 64 << 10;
 const BYTES: usize = COUNT * 4;
 
@@ -21,7 +21,7 @@ impl File {
         // SAFETY: a name that ends with a zero.
         let fd = unsafe { libc::memfd_create(c"registered-test".as_ptr(), flags) };
         assert!(fd >= 0);
-        // SAFETY: it is open and nobody else's.
+        // SAFETY: it is open and belongs to this test alone.
         let file = File(unsafe { OwnedFd::from_raw_fd(fd) });
         // SAFETY: of an own file.
         assert_eq!(unsafe { libc::ftruncate(fd, bytes as i64) }, 0);
@@ -66,7 +66,7 @@ struct Pages {
 impl Pages {
     fn map(file: Option<&File>, bytes: usize, flags: c_int, access: c_int) -> Self {
         let fd = file.map_or(-1, File::fd);
-        // SAFETY: a new mapping where the kernel likes.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let start = unsafe { libc::mmap(null_mut(), bytes, access, flags, fd, 0) };
         assert_ne!(start, libc::MAP_FAILED);
         Pages { start, bytes }
@@ -86,7 +86,8 @@ impl Pages {
     }
 
     fn numbers(&mut self) -> &mut [i32] {
-        // SAFETY: so many bytes are mapped, readable and writable, for any bits; others write them during calls only.
+        // SAFETY: that many bytes are mapped, readable and writable, for any bits; other ranks write them during
+        // calls only.
         unsafe { std::slice::from_raw_parts_mut(self.start.cast(), self.bytes / 4) }
     }
 
@@ -174,7 +175,7 @@ fn memory_is_registered_once_and_deregistered_once() {
     refused(consortMemDeregister(first), "was deregistered");
     assert_eq!(consortMemDeregister(handle), OK);
     assert_eq!(consortMemDeregister(null_mut()), OK);
-    // What ncclMemAlloc gave is registered as it is.
+    // Memory of ncclMemAlloc is registered already.
     let mut given = null_mut();
     ok!(ncclMemAlloc(&mut given, PAGE));
     refused(c!(consortMemRegisterFd(given, PAGE, file.fd(), 0, &mut handle)), "something else than the file");
@@ -192,17 +193,17 @@ fn registered_memory_is_reduced_where_it_is() {
             assert_eq!(reduce(pages.numbers(), SUM, comm, NO_STREAM), OK, "{}", last_error());
             assert!(pages.numbers().iter().zip(0..).all(|(found, at)| *found == 3 * at + 2 * round));
         }
-        assert!(file.mappings() >= 2, "nobody else has mapped it");
+        assert!(file.mappings() >= 2, "no rank has mapped it");
         assert_eq!(consortMemDeregister(handle), OK);
-        // As any other memory now.
+        // From now on it is ordinary memory.
         pages.numbers().fill(rank);
         assert_eq!(reduce(pages.numbers(), SUM, comm, NO_STREAM), OK, "{}", last_error());
         assert!(pages.numbers().iter().all(|found| *found == 1));
     });
 }
 
-/// Other memory at the same addresses: nobody may still read and write what was there before. Both ranks have to be at
-/// the same place, as what was there before must hold what is wrong.
+/// Other memory at the same addresses: no rank may read or write the old memory any more. Both ranks must have it at
+/// the same addresses, as the old memory must hold wrong values.
 #[test]
 fn memory_at_the_same_addresses_is_not_taken_for_what_was_there() {
     let both = Barrier::new(2);
@@ -220,7 +221,7 @@ fn memory_at_the_same_addresses_is_not_taken_for_what_was_there() {
             pages.replace(&after);
             old.numbers().fill(1_000_000);
             pages.numbers().fill(rank + 5 + round);
-            // Registered as something else, or not at all.
+            // Registered as other memory, or not at all.
             let handle = if round % 2 == 0 { pages.register(&after) } else { null_mut() };
             both.wait();
             assert_eq!(reduce(pages.numbers(), SUM, comm, NO_STREAM), OK, "{}", last_error());
@@ -229,7 +230,7 @@ fn memory_at_the_same_addresses_is_not_taken_for_what_was_there() {
             both.wait();
             assert!(
                 old.numbers().iter().all(|found| *found == 1_000_000),
-                "somebody wrote there, round {round}"
+                "a rank wrote there, round {round}"
             );
             assert_eq!(consortMemDeregister(handle), OK);
             pages.replace(&before);

@@ -1,10 +1,10 @@
-//! Calls that are passed like the ones before them, of which less is asked.
+//! Calls with the arguments of the call before, which are checked less.
 
 use std::ptr::null;
 
 use super::*;
 
-/// Runs on the threads of ranks whose communicators have no deadline, as calls that repeat others must: `within` has.
+/// Runs on the threads of ranks whose communicators have no deadline, which repeated calls require: `within` has one.
 fn repeated(size: c_int, rank_does: impl Fn(c_int, Comm) + Send + Sync + 'static) {
     ranks(size, move |rank, comm| {
         assert_eq!(consortCommSetTimeout(comm, timeout::INHERIT), OK);
@@ -13,7 +13,7 @@ fn repeated(size: c_int, rank_does: impl Fn(c_int, Comm) + Send + Sync + 'static
 }
 
 #[test]
-fn functions_of_equal_numbers_are_told_apart() {
+fn functions_of_equal_numbers_are_distinguished() {
     repeated(2, |rank, comm| {
         for turn in 0..4 {
             let input = [10 * rank + turn, 10 * rank + turn + 100];
@@ -78,14 +78,14 @@ fn a_group_and_a_deadline_hold_for_calls_that_are_repeated() {
             assert_eq!(reduce(&mut [1, 2], SUM, comms[0], NO_STREAM), OK, "{}", last_error());
             assert_eq!(theirs.join().expect("no panic"), OK);
         }
-        // One thread has both ranks: neither may be waited for before the group ends.
+        // One thread has both ranks: neither may wait before the group ends.
         ok!(ncclGroupStart());
         for (sum, comm) in sums.iter_mut().zip(&comms) {
             assert_eq!(reduce(sum, SUM, *comm, NO_STREAM), OK, "{}", last_error());
         }
         ok!(ncclGroupEnd());
         assert_eq!(sums, [[4, 6]; 2]);
-        // The other rank does not come.
+        // The other rank makes no call.
         let mut before = 0.0;
         // SAFETY: the place is writable.
         assert_eq!(unsafe { extensions::consortThreadSetTimeout(0.2, &mut before) }, OK);
@@ -132,7 +132,7 @@ fn every_number_of_a_call_is_looked_at() {
                 ok!(ncclGather(from(&input), to(&mut output), 2, INT32, root, comm, NO_STREAM));
                 assert_eq!(output, if rank == root { [1, 1, 2, 2] } else { [-1; 4] });
             }
-            // An operator of one's own, after the sum whose place it takes in the call.
+            // An operator of the program, after the sum whose place it takes in the call.
             let (mut factor, mut op) = (3, 0);
             ok!(ncclRedOpCreatePreMulSum(&mut op, std::ptr::from_mut(&mut factor).cast(), INT32, 1, comm));
             ok!(ncclAllReduce(from(&input), place, 2, INT32, SUM, comm, NO_STREAM));

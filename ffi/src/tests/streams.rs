@@ -1,4 +1,4 @@
-//! Streams: those of this library, which calls are put into, and all others, which are not looked at.
+//! Streams: those of this library, into which calls are put, and all others, which are not used.
 
 use std::ptr::null_mut;
 use std::sync::mpsc::channel;
@@ -15,7 +15,7 @@ fn stream() -> *mut c_void {
 #[test]
 fn a_call_returns_after_it_was_put_into_the_stream() {
     within(DEADLINE, || {
-        // One thread, ranks one after the other and no group: calls that waited would never end.
+        // One thread, ranks one after the other and no group: calls that wait would never end.
         let comms = all(3);
         let streams = [stream(), stream(), stream()];
         let mut buffers = [[1i32; 1000], [2; 1000], [3; 1000]];
@@ -89,7 +89,7 @@ fn one_communicator_keeps_its_order_over_streams() {
         let place = to(&mut value);
         for round in 0..20 {
             let stream = streams[(round + rank as usize) % 2];
-            // Doubles what both have, after the first, which sums.
+            // Doubles the value of both ranks, after the first call, which sums.
             ok!(ncclAllReduce(place, place, 1, INT64, SUM, comm, stream));
         }
         // A call without a stream comes after all of them.
@@ -172,13 +172,13 @@ fn an_error_of_an_operation_waits_in_its_stream() {
         let comms = all(2);
         let stream = stream();
         let mut sum = [1];
-        // What can be seen at once is told at once and is not in the stream.
+        // An error that is found at once is returned at once and is not in the stream.
         refused(c!(ncclAllReduce(from(&sum), to(&mut sum), 1, 12, SUM, comms[0], stream)), "no data type 12");
         assert_eq!(consortStreamSynchronize(stream), OK);
         assert_eq!(reduce(&mut sum, SUM, comms[0], stream), OK);
         assert_eq!(destroy(comms[1]), OK);
         failed(consortStreamSynchronize(stream), REMOTE, "rank 1");
-        assert_eq!(consortStreamSynchronize(stream), OK, "told once");
+        assert_eq!(consortStreamSynchronize(stream), OK, "returned once");
         assert_eq!(state(comms[0]), REMOTE, "the communicator keeps it");
         assert_eq!(reduce(&mut sum, SUM, comms[0], stream), REMOTE);
         assert_eq!(consortStreamDestroy(stream), OK);
@@ -197,7 +197,7 @@ fn destroying_a_communicator_waits_for_its_streams() {
         let (comm, (begun, is_begun)) = (Sent(comms[0]), channel());
         std::thread::scope(|threads| {
             threads.spawn(move || {
-                begun.send(()).expect("somebody waits");
+                begun.send(()).expect("the main thread waits");
                 assert_eq!(destroy(comm.get()), OK);
             });
             is_begun.recv().expect("it begins");
