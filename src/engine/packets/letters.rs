@@ -19,10 +19,6 @@ use consort_types::call::{Call, Kind};
 /// Messages up to this length go in pieces of half a slot, so that they overlap with themselves.
 const HALVES_BYTES_MAX: usize = 32 << 10;
 
-/// The slots of a longer message leave the second cache before they are written again, and are then as cheap to write as
-/// touched ones (`docs/measurements/host.md`).
-const TOUCHED_BYTES_MAX: usize = SLOTS[LONG] * PAYLOADS[LONG] / 2;
-
 /// How many long pieces are sent between two looks at what the peer says.
 const LISTENS: u64 = 16;
 
