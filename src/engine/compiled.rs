@@ -56,42 +56,25 @@ impl Shape {
     }
 }
 
-/// What runs the calls of a shape.
-#[derive(Clone)]
-pub(crate) enum Program {
-    /// None of them has run, or how they run is found out for each.
-    Unmade,
-    /// Messages that carry their flag, sent directly: of calls that can be made without a task.
-    AtOnce(Arc<Direct>),
-    /// The same of calls whose ranks meet first, or that bring a scalar or name their algorithm.
-    Exchange(Arc<Direct>),
+/// What runs the calls of a shape: each way in which one has run.
+#[derive(Clone, Default)]
+pub(crate) struct Programs {
+    /// Messages that carry their flag, sent directly.
+    pub(crate) exchange: Option<Arc<Direct>>,
+    /// The same of calls that can be made without a task: not those whose ranks meet first, or that bring a scalar or name
+    /// their algorithm.
+    at_once: Option<Arc<Direct>>,
     /// A plan over links.
-    Plan(Arc<Bound>),
-}
-
-impl Program {
-    /// A direct exchange of calls like this one.
-    pub(crate) fn exchange(direct: Arc<Direct>, call: &Call, choice: &Choice) -> Self {
-        let has_more = call.scalar.is_some() || call.algorithm.is_some() || choice.meets;
-        if has_more { Program::Exchange(direct) } else { Program::AtOnce(direct) }
-    }
-
-    /// The direct exchange, if it is one.
-    pub(crate) fn direct(&self) -> Option<&Arc<Direct>> {
-        match self {
-            Program::AtOnce(direct) | Program::Exchange(direct) => Some(direct),
-            Program::Unmade | Program::Plan(_) => None,
-        }
-    }
+    pub(crate) plan: Option<Arc<Bound>>,
+    /// A plan on buffers that all ranks have mapped.
+    mapped: Option<Arc<Plan>>,
 }
 
 /// A shape of call, compiled.
 pub(crate) struct Compiled {
     shape: Shape,
     pub(crate) choice: Choice,
-    pub(crate) program: Program,
-    /// The plan on buffers that all ranks have mapped, once all of some call were.
-    mapped: Option<Arc<Plan>>,
+    pub(crate) programs: Programs,
     /// How its values are folded; a pre-multiplied sum by the scalar of some operation.
     pub(crate) reducer: Reducer,
     /// The last call of the shape.
@@ -138,21 +121,21 @@ impl Compiled {
     #[inline(always)]
     pub(crate) fn at_once(&self, call: &Call) -> Option<&Arc<Direct>> {
         let Call { kind, data_type, op, root, count, .. } = self.last.call;
-        match &self.program {
-            Program::AtOnce(direct)
-                if count == call.count
-                    && call.scalar.is_none()
-                    && call.algorithm.is_none()
-                    && call.counts == 0
-                    && kind == call.kind
-                    && data_type == call.data_type
-                    && op == call.op
-                    && root == call.root =>
-            {
-                Some(direct)
-            }
-            _ => None,
-        }
+        let is_alike = || {
+            count == call.count
+                && call.scalar.is_none()
+                && call.algorithm.is_none()
+                && call.counts == 0
+                && kind == call.kind
+                && data_type == call.data_type
+                && op == call.op
+                && root == call.root
+        };
+        self.programs.at_once.as_ref().filter(|_| is_alike())
+    }
+
+    fn has_run(&self) -> bool {
+        self.programs.exchange.is_some() || self.programs.plan.is_some()
     }
 
     /// How a call of the shape folds its values.
@@ -217,8 +200,7 @@ impl Operations {
             {
                 self.latest = at;
                 if compiled.last.call != *call {
-                    let Compiled { program, last, .. } = &mut **compiled;
-                    *last = Last::of(call, program.direct(), me, ranks);
+                    compiled.last = Last::of(call, compiled.programs.exchange.as_ref(), me, ranks);
                 }
                 return true;
             }
@@ -234,37 +216,25 @@ impl Operations {
         if !self.recall(call) {
             let choice = Choice::of(&self.planning, call)?;
             let (shape, reducer) = (Shape::of(call, self.ranks), call.reducer(self.ranks));
-            let last = Last::of(call, None, self.me, self.ranks);
             self.entries.resize_with(SETS * WAYS, || None);
             self.next.resize(SETS, 0);
             let set = shape.set();
             self.latest = set * WAYS + self.next[set] as usize % WAYS;
             self.next[set] = self.next[set].wrapping_add(1);
-            let mut compiled =
-                Compiled { shape, choice, program: Program::Unmade, mapped: None, reducer, last };
-            compiled.program = self.alike(&compiled);
-            self.entries[self.latest] = None;
+            // As of a shape that differs in its size class alone, where that changes nothing of what runs.
+            let is_alike = |known: &&Box<Compiled>| {
+                known.shape.without_class() == shape.without_class() && known.choice == choice
+            };
+            let alike = self.entries.iter().flatten().filter(is_alike).find(|known| known.has_run());
+            let programs = alike.map(|known| known.programs.clone()).unwrap_or_default();
+            let last = Last::of(call, programs.exchange.as_ref(), self.me, self.ranks);
+            let compiled = Compiled { shape, choice, programs, reducer, last };
             return Ok(self.entries[self.latest].insert(Box::new(compiled)));
         }
         match &mut self.entries[self.latest] {
             Some(compiled) => Ok(compiled),
             None => unreachable!("what is recalled is there"),
         }
-    }
-
-    /// The program of a shape that differs in its size class alone, where that changes nothing of it.
-    fn alike(&self, new: &Compiled) -> Program {
-        let same = |known: &&Compiled| {
-            known.shape.without_class() == new.shape.without_class()
-                && known.choice == new.choice
-                && !matches!(known.program, Program::Unmade)
-        };
-        self.entries
-            .iter()
-            .flatten()
-            .map(|known| &**known)
-            .find(same)
-            .map_or(Program::Unmade, |known| known.program.clone())
     }
 
     /// The plan of a call's shape on buffers that all ranks have mapped.
@@ -274,43 +244,39 @@ impl Operations {
     pub(crate) fn mapped(&mut self, call: &Call, planner: &Planner) -> Result<Arc<Plan>> {
         let (me, ranks) = (self.me, self.ranks);
         let compiled = self.compile(call)?;
-        if let Some(plan) = &compiled.mapped {
+        if let Some(plan) = &compiled.programs.mapped {
             return Ok(plan.clone());
         }
         let relative = (me + ranks - call.root) % ranks;
         let plan = planner.mapped(call.kind.collective(), ranks, relative, call.first_folded(ranks))?;
-        Ok(compiled.mapped.insert(plan).clone())
+        Ok(compiled.programs.mapped.insert(plan).clone())
     }
 
-    /// What runs the calls of this call's shape from now on.
+    /// The calls of this call's shape run by an exchange from now on.
     ///
     /// # Errors
     /// As [`Choice::of`].
-    pub(crate) fn keep(&mut self, call: &Call, program: Program) -> Result<()> {
+    pub(crate) fn keep(&mut self, call: &Call, direct: Arc<Direct>) -> Result<()> {
         let (me, ranks) = (self.me, self.ranks);
         let compiled = self.compile(call)?;
-        compiled.last = Last::of(call, program.direct(), me, ranks);
-        compiled.program = program;
+        compiled.last = Last::of(call, Some(&direct), me, ranks);
+        let has_more = call.scalar.is_some() || call.algorithm.is_some() || compiled.choice.meets;
+        compiled.programs.at_once = (!has_more).then(|| direct.clone());
+        compiled.programs.exchange = Some(direct);
         Ok(())
     }
 
     /// Bytes of the table and of what is in it.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let mut seen: Vec<*const Bound> = Vec::new();
-        let mut bytes = self.entries.capacity() * size_of::<Option<Box<Compiled>>>() + self.next.capacity();
-        for compiled in self.entries.iter().flatten() {
-            bytes += size_of::<Compiled>()
-                + match &compiled.program {
-                    Program::Unmade => 0,
-                    Program::AtOnce(direct) | Program::Exchange(direct) => direct.memory_bytes(),
-                    Program::Plan(bound) if seen.contains(&Arc::as_ptr(bound)) => 0,
-                    Program::Plan(bound) => {
-                        seen.push(Arc::as_ptr(bound));
-                        bound.memory_bytes()
-                    }
-                };
-        }
-        bytes
+        let of = |compiled: &Box<Compiled>| {
+            let Programs { exchange, plan, .. } = &compiled.programs;
+            let exchange = exchange.as_ref().map_or(0, |direct| direct.memory_bytes());
+            // Its share: shapes that differ in their class have the same.
+            let plan = plan.as_ref().map_or(0, |plan| plan.memory_bytes() / Arc::strong_count(plan));
+            size_of::<Compiled>() + exchange + plan
+        };
+        let tables = self.entries.capacity() * size_of::<Option<Box<Compiled>>>() + self.next.capacity();
+        tables + self.entries.iter().flatten().map(of).sum::<usize>()
     }
 }
 

@@ -121,8 +121,9 @@ pub(crate) struct Watch {
     asked: usize,
     /// How many answers had come when the calls were compared last.
     news: u64,
-    /// Where it stood at the last look, and since when.
-    standing: Option<(Standing, Instant)>,
+    /// What of where it stood at the last look must not change for it to count as stuck (record, peer, step and slice), and
+    /// since when.
+    standing: Option<((u64, Rank, u32, u32), Instant)>,
     /// The question whose answers will explain that the deadline passed.
     expiry: Option<Inquiry>,
     /// The question for the early report; none before it is due and after it was made.
@@ -130,15 +131,6 @@ pub(crate) struct Watch {
     reported: bool,
     /// Peers that had left when the task was looked at before, and when that was first seen.
     left: BTreeMap<Rank, Instant>,
-}
-
-/// What must not change for an operation to count as stuck.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Standing {
-    record: u64,
-    peer: Rank,
-    step: u32,
-    slice: u32,
 }
 
 impl Watch {
@@ -170,7 +162,7 @@ impl Watch {
 
     /// How long an operation has stood where it stands.
     fn stand(&mut self, record: u64, stuck: &Stuck, now: Instant) -> Instant {
-        let standing = Standing { record, peer: stuck.peer, step: stuck.step, slice: stuck.slice };
+        let standing = (record, stuck.peer, stuck.step, stuck.slice);
         match self.standing {
             Some((known, since)) if known == standing => since,
             _ => {

@@ -212,11 +212,7 @@ impl Planning {
     }
 
     fn impossible(&self, collective: Collective, all: &[Algorithm]) -> Error {
-        let possible = all.iter().filter(|algorithm| {
-            self.preferences.determinism == Determinism::Run
-                || !collective.reduces()
-                || algorithm.folds_in_rank_order()
-        });
+        let possible = all.iter().filter(|algorithm| !self.reorders(**algorithm, collective));
         let possible: Vec<String> = possible.map(|algorithm| algorithm.family().to_string()).collect();
         let invariant = (self.preferences.determinism == Determinism::Invariant)
             .then(|| "CONSORT_DETERMINISM is \"invariant\"".to_owned());
@@ -314,14 +310,17 @@ impl Planning {
         self.possible(algorithm, collective).map(|()| self.with_slots(algorithm, collective, bytes))
     }
 
-    /// Whether a call can name this algorithm.
-    fn possible(&self, algorithm: Algorithm, collective: Collective) -> Result<()> {
-        let invariant = self.preferences.determinism == Determinism::Invariant;
-        if invariant
+    /// Whether bits are to be invariant, and an algorithm folds in another order than that of the ranks.
+    fn reorders(&self, algorithm: Algorithm, collective: Collective) -> bool {
+        self.preferences.determinism == Determinism::Invariant
             && collective.reduces()
             && self.ranks_of(collective) > 1
             && !algorithm.folds_in_rank_order()
-        {
+    }
+
+    /// Whether a call can name this algorithm.
+    fn possible(&self, algorithm: Algorithm, collective: Collective) -> Result<()> {
+        if self.reorders(algorithm, collective) {
             return Err(Error::invalid(
                 format!(
                     "{algorithm} does not fold {collective} in the order of ranks, and bits are to be invariant"

@@ -102,7 +102,7 @@ impl Engine {
         let Engine { packets: Packets::Up(board), operations, group, .. } = self else { return AtOnce::No };
         // They were there a moment ago.
         let Some(compiled) = operations.latest() else { return AtOnce::No };
-        let Some(direct) = compiled.program.direct() else { return AtOnce::No };
+        let Some(direct) = &compiled.programs.exchange else { return AtOnce::No };
         let (recorder, row) = (&group.recorder, underway.messages.row);
         underway.messages.store = board.store();
         if row == 0 {

@@ -7,7 +7,6 @@ use super::planned::{Linking, Staged};
 use super::{Context, Phase, Turn, TurnResult};
 use crate::Rank;
 use crate::engine::Engine;
-use crate::engine::compiled::Program;
 use crate::engine::executor::Progress;
 use crate::engine::packets::{Direct, Exchange};
 use crate::engine::zero_copy::{Reach, Run, Step};
@@ -81,12 +80,12 @@ impl Context<'_> {
         let Engine { operations, packets, planner, group, .. } = &mut *self.engine;
         let compiled = operations.compile(call)?;
         let reducer = compiled.reducer_for(call);
-        let direct = match compiled.program.direct() {
+        let direct = match &compiled.programs.exchange {
             Some(direct) => direct.clone(),
             None => {
                 let moves = planner.direct(choice.program)?;
                 let direct = std::sync::Arc::new(Direct::new(call, &moves, &reducer, group.rank));
-                operations.keep(call, Program::exchange(direct.clone(), call, &choice))?;
+                operations.keep(call, direct.clone())?;
                 direct
             }
         };

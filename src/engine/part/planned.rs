@@ -12,7 +12,6 @@ use super::{Context, Phase, Turn, TurnResult};
 use crate::Rank;
 use crate::eager;
 use crate::engine::bound::{Bearings, Bound, RealIo, links_of};
-use crate::engine::compiled::Program;
 use crate::engine::executor::{Executor, Progress, Sizes, Stop};
 use crate::engine::links::Key;
 use crate::engine::{Buffers, Engine};
@@ -61,7 +60,7 @@ impl Context<'_> {
     pub(super) fn find_plan(&mut self, choice: Choice, staged: Option<Staged>) -> TurnResult {
         let (call, engine) = (&self.request.call, &mut *self.engine);
         let compiled = engine.operations.compile(call)?;
-        if let Program::Plan(bound) = &compiled.program {
+        if let Some(bound) = &compiled.programs.plan {
             let (bound, reducer) = (bound.clone(), compiled.reducer_for(call));
             return Ok(self.start(bound, reducer, staged));
         }
@@ -131,7 +130,7 @@ impl Unbound {
         if engine.scratch.len() < scratch_bytes {
             engine.scratch.resize(scratch_bytes, 0);
         }
-        engine.operations.keep(call, Program::Plan(bound.clone()))?;
+        engine.operations.compile(call)?.programs.plan = Some(bound.clone());
         Ok(bound)
     }
 }

@@ -6,7 +6,6 @@ use consort_algorithms::Collective;
 use consort_algorithms::catalogue::Algorithm;
 
 use super::{Planning, SIMULATED_RANKS_MAX};
-use consort_settings::options::Determinism;
 use consort_settings::options::SLOTS;
 
 /// Places of memory that a proof of all ranks together follows, at most.
@@ -21,9 +20,7 @@ impl Planning {
             let by = restriction.origin.as_ref().map_or("the settings", |(variable, _)| variable.as_str());
             return Some(format!("{by} leaves it out"));
         }
-        let invariant = self.preferences.determinism == Determinism::Invariant && collective.reduces();
-        let reorders = invariant && self.ranks_of(collective) > 1 && !algorithm.folds_in_rank_order();
-        reorders
+        self.reorders(algorithm, collective)
             .then(|| "bits are to be invariant, and it folds in another order than that of the ranks".into())
     }
 
