@@ -39,6 +39,8 @@ const LONG_WINDOW: [u32; 2] = [3, 0];
 const LONG_BYTES: usize = 4 << 20;
 /// How much slower, of 16, is plainly slower.
 const PLAINLY: u64 = 20;
+/// Windows before the first try, which is not for the first few calls of a program to pay.
+const FIRST: u32 = 4;
 /// Windows between two tries, at first and at most.
 const APART_MIN: u32 = 8;
 const APART_MAX: u32 = 256;
@@ -114,7 +116,7 @@ impl Default for Trial {
             least: u64::MAX,
             count: 0,
             known: 0,
-            left: 1,
+            left: FIRST,
             apart: APART_MIN,
         }
     }
@@ -357,6 +359,15 @@ mod tests {
     }
 
     #[test]
+    fn the_first_calls_try_nothing() {
+        for window in [WINDOW, LONG_WINDOW] {
+            let mut trial = Trial { window, ..Trial::default() };
+            assert_eq!(run(&mut trial, FIRST * window[0], [3000, 700]), [FIRST * window[0], 0], "{trial:?}");
+            assert_eq!(run(&mut trial, 1, [3000, 700]), [0, 1], "{trial:?}");
+        }
+    }
+
+    #[test]
     fn equals_are_not_changed() {
         let mut trial = Trial::default();
         let [cached, streaming] = run(&mut trial, 20_000, [1000, 950]);
@@ -386,7 +397,7 @@ mod tests {
         let mut tuner = StoreTuner::new(true);
         (0..8).for_each(|nth| _ = call(&mut tuner, &all_gather(1 << 16 << (nth / 7)), [20_000; 2]));
         let trial = tuner.trial(&all_gather(1 << 17));
-        assert_eq!((trial.is_settled, trial.left), (false, 1), "{trial:?}");
+        assert_eq!((trial.is_settled, trial.left), (false, FIRST), "{trial:?}");
     }
 
     #[test]
