@@ -369,7 +369,7 @@ impl Io for RealIo<'_> {
         }
         let link = counter.link;
         match self.links.up_mut(link).connection.signal(counter.kind, value, tag) {
-            // Who has closed its side fills no more slots, so it misses no credit. What it sent before is
+            // A peer that has closed its side fills no more slots, so it misses no credit. What it sent before is
             // still to be read.
             Err(TransportError::PeerClosed { .. }) if counter.kind == CounterKind::Credit => {
                 Ok(Poll::Ready(()))

@@ -209,7 +209,7 @@ impl Executor {
         }
     }
 
-    /// Lets a turn end after so many steps of each lane, for whoever has other things to do; 0 for no limit.
+    /// Lets a turn end after this many steps of each lane, for a thread that has other things to do; 0 for no limit.
     pub(crate) fn limit_turns(&mut self, steps_max: u32) {
         self.steps_max = steps_max;
     }

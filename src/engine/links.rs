@@ -96,7 +96,7 @@ fn mailbox_bytes(channel: u16, ranks: u32) -> usize {
 enum State {
     /// This side's half is made and its address sent; the peer's has not come.
     Waiting(Box<dyn Endpoint>),
-    /// Both halves are there. With the time at which somebody first looked at how long that takes.
+    /// Both halves are there. With the time of the first look at how long that takes.
     Connecting(Box<dyn Connecting>, Option<Instant>),
     Up(Up),
     /// Being replaced, forgotten, or it failed.
@@ -309,7 +309,7 @@ impl Links {
             State::Connecting(..) => Some(Want::Connection),
             State::Up(_) | State::Gone => None,
         };
-        // Who has not even come is the better answer.
+        // A rank that has not even come is the better answer.
         let missing = slots.filter_map(|slot| Some((slot.key.0, want(&slot.state)?)));
         missing.min_by_key(|(_, want)| *want == Want::Connection)
     }

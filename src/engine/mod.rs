@@ -1,4 +1,4 @@
-//! Runs operations: finds or makes the bound plan, drives the executor, keeps the queue of work that nobody
+//! Runs operations: finds or makes the bound plan, drives the executor, keeps the queue of work that no thread
 //! waits for.
 //!
 //! Invariant: one owner at a time ([`consort_memory::sync::Exclusive`]); operations of a communicator run in
@@ -62,7 +62,7 @@ pub struct Buffers<'a> {
     pub output: SpanMut<'a>,
 }
 
-/// The state that whoever drives a communicator owns.
+/// The state that the thread which drives a communicator owns.
 pub struct Engine {
     pub(crate) group: Arc<Group>,
     pub(crate) settings: Settings,
@@ -80,7 +80,7 @@ pub struct Engine {
     history: u64,
     /// Point-to-point operations so far, per peer: sent to, received from.
     pairs: Vec<(u64, u64)>,
-    /// The task of the call that somebody waits for, kept so that its tables are reused.
+    /// The task of the call that its thread waits for, kept so that its tables are reused.
     foreground: Option<Box<Task>>,
     queue: VecDeque<Queued>,
     /// The links that the task of the last turn is blocked on, and what wakes it, where some link needs progress.
@@ -114,7 +114,7 @@ impl Memory {
     }
 }
 
-/// A ticket that is finished in any case: whoever waits for it must not wait for ever because a driver
+/// A ticket that is finished in any case: the thread that waits for it must not wait for ever because a driver
 /// panicked.
 struct Owed(Arc<Ticket>);
 
@@ -142,9 +142,9 @@ pub(crate) fn give_back(mut task: Task, memory: Vec<Memory>) {
     }
 }
 
-/// A sleep that a peer ends may last as long as so many naps.
+/// A sleep that a peer ends may last as long as this many naps.
 const BELL_NAPS: u32 = 8;
-/// Steps of an operation that nobody waits for in one turn: at most some milliseconds of copying.
+/// Steps of an operation that no thread waits for in one turn: at most some milliseconds of copying.
 const UNATTENDED_STEPS: u32 = 64;
 
 /// Where a queued operation reads.
@@ -230,7 +230,7 @@ impl Engine {
         task.requests().for_each(|request| self.group.recorder.fail(request.record));
     }
 
-    /// A task for a call that somebody waits for; give it back with [`Engine::put_back`].
+    /// A task for a call that its thread waits for; give it back with [`Engine::put_back`].
     pub fn take_task(&mut self) -> Box<Task> {
         self.foreground.take().unwrap_or_default()
     }
@@ -439,7 +439,7 @@ impl Engine {
         Progress::Done
     }
 
-    /// Somebody waits for what is queued, this long.
+    /// A thread waits for what is queued, this long.
     pub(crate) fn hurry_queue(&mut self, timeout: Duration) {
         let now = self.group.clock().now();
         self.queue.iter_mut().for_each(|queued| queued.task.watch.hurry(timeout, now));

@@ -169,7 +169,7 @@ impl Task {
         self.parts[..self.count].iter_mut().for_each(Part::release);
     }
 
-    /// Lets a turn end after so many steps; 0 for no limit.
+    /// Lets a turn end after this many steps; 0 for no limit.
     pub(crate) fn limit_turns(&mut self, steps_max: u32) {
         self.parts.iter_mut().for_each(|part| part.limit_turns(steps_max));
     }
@@ -213,7 +213,7 @@ impl Task {
     }
 
     /// The error, once it is what all ranks say and no device touches the callers' memory any more, as far as a device
-    /// that is told to end can be waited for.
+    /// that is asked to end can be waited for.
     pub(crate) fn end(&mut self, engine: &mut Engine) -> Option<Error> {
         let now = engine.group.clock().now();
         let error = trouble::step(engine, &mut self.ending, now)?;
@@ -227,7 +227,7 @@ impl Task {
         (now >= by).then_some(error)
     }
 
-    /// It has failed. Whether no other rank writes to the callers' memory any more, of which `at_last` makes sure.
+    /// It has failed. Whether no other rank writes to the callers' memory any more; `at_last` makes sure of it.
     pub(crate) fn withdraw(&mut self, engine: &mut Engine, at_last: bool) -> bool {
         // Each of them, whatever becomes of the others.
         let parts = self.parts[..self.count].iter_mut();
@@ -282,7 +282,7 @@ impl Task {
         wants.fold(WokenBy::Sockets, WokenBy::max)
     }
 
-    /// The calls in which it waits for a peer of which everything that it sent has been looked at.
+    /// The calls in which it waits for a peer, everything that this one sent having been looked at.
     pub(crate) fn waits_for<'a>(&'a self, links: &'a Links, peer: Rank) -> impl Iterator<Item = &'a Request> {
         let waits = move |part: &&Part| {
             let mut all = Vec::new();
@@ -333,7 +333,7 @@ impl Task {
     }
 
     /// After a turn that did not finish it: has the communicator failed, and (when `look` is set, which costs a
-    /// clock) has it taken too long, and who is to blame. What is complete when a failure comes is complete: there
+    /// clock) has it taken too long, and which rank is to blame. What is complete when a failure comes is complete: there
     /// is a turn between the failure and giving up. Afterwards it may be [ending](Task::is_ending).
     pub fn tend(&mut self, engine: &mut Engine, look: bool) {
         if self.is_ending() {

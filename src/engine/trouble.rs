@@ -1,7 +1,7 @@
-//! What becomes of an operation that does not go on: who is asked, when it ends, with which error.
+//! What becomes of an operation that does not go on: which ranks are asked, when it ends, with which error.
 //!
 //! Invariant: runs only when a task has been blocked for a while or when something went wrong, never on the
-//! fast path; it reads a clock but never waits: whoever drives the task comes again.
+//! fast path; it reads a clock but never waits: the thread that drives the task comes again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -104,7 +104,7 @@ pub(crate) enum Ending {
     None,
     /// The communicator has failed; the reason is being settled.
     Settling,
-    /// Everybody is asked what they are in.
+    /// All ranks are asked what they are in.
     Comparing { inquiry: Inquiry, again: Instant, until: Instant, request: Request, peer: Rank },
     /// The control plane may know what became of the peer.
     Listening { until: Instant, request: Option<Request>, broken: Broken },
@@ -280,7 +280,7 @@ fn early_report(task: &mut Task, engine: &Engine, now: Instant, waited: Duration
     let report = analyse(&inquiry.evidence(group, operation, waited));
     task.watch.reported = true;
     task.watch.early = None;
-    // All who wait find the same; one of them says it aloud.
+    // All ranks that wait find the same; one of them says it aloud.
     let first = report.ranks.iter().find(|rank| rank.waiting.is_some()).map(|rank| rank.rank);
     if first.is_none_or(|first| first == group.rank) {
         consort_settings::notice::aloud(Some(group.rank), &report.to_string());
@@ -352,7 +352,7 @@ pub(crate) fn step(engine: &Engine, ending: &mut Ending, now: Instant) -> Option
                 return None;
             }
             let found = difference(request, group.rank, &group.last_words());
-            // Who has closed its communicator can no longer say what it called.
+            // A peer that has closed its communicator can no longer say what it called.
             if found.is_none() && now < *until && !group.has_left(*peer) {
                 // The other side has not entered yet what it sent for, or said so before it did.
                 if now >= *again {
@@ -370,7 +370,7 @@ pub(crate) fn step(engine: &Engine, ending: &mut Ending, now: Instant) -> Option
         Ending::Listening { until, request, broken } => {
             let has_left = group.has_left(broken.peer);
             let finished = request.as_ref().is_some_and(|request| left_after(engine, broken.peer, request));
-            // Whoever finished another call and left has closed links that it did not need; its last words tell.
+            // A peer that finished another call and left has closed links that it did not need; its last words tell.
             let differs = |mine: &Request| difference(mine, group.rank, &group.last_words());
             if let Some(error) = request.as_ref().filter(|_| has_left).and_then(differs) {
                 group.fail(error);

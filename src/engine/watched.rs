@@ -1,6 +1,6 @@
 //! Operations that run elsewhere, in a stream of a device, as the engine sees them.
 //!
-//! Invariant: whoever has the engine polls them like any other operation; polling is a load or two. Absent: devices.
+//! Invariant: the thread that has the engine polls them like any other operation; polling is a load or two. Absent: devices.
 
 pub(crate) use super::trouble::Fault;
 use crate::Rank;

@@ -36,7 +36,7 @@ use crate::eager::Moves;
 use consort_settings::options::{SLOTS, Settings};
 use consort_types::error::{Error, Result};
 
-/// Above so many ranks a rank makes its own plan alone where all ranks are alike.
+/// Above this many ranks a rank makes its own plan alone where all ranks are alike.
 const PROVED_WHOLE_MAX: u32 = 64;
 
 /// Which of a collective's programs, before sizes: everything that a [`Plan`] depends on.

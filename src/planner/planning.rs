@@ -22,7 +22,7 @@ use consort_settings::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, Settings,
 use consort_types::call::Call;
 use consort_types::error::{Error, Result};
 
-/// Above so many ranks candidates are priced by their formulas, and neither counted nor proved to be shown.
+/// Above this many ranks candidates are priced by their formulas, and neither counted nor proved to be shown.
 const SIMULATED_RANKS_MAX: u32 = 64;
 /// The longest slot of connections to many peers.
 pub(crate) const WIDE_SLOT_BYTES_MAX: usize = 128 << 10;
@@ -81,7 +81,7 @@ impl Planning {
     pub(crate) fn new(mut machine: Machine, settings: &Settings) -> Self {
         machine.sockets |= settings.transport == TransportChoice::Tcp;
         let preferences = settings.preferences.clone();
-        // Parts of a job run on a part of its machine, which nobody has named.
+        // Parts of a job run on a part of its machine, which no setting names.
         let named = preferences.topology.as_deref().and_then(|text| topology::parse(text).ok());
         let named = named.filter(|topology| topology.ranks() == machine.ranks);
         let on_own_cores =
@@ -118,7 +118,7 @@ impl Planning {
         planning
     }
 
-    /// A plan for `ranks` ranks on one host of so many cores, without a communicator.
+    /// A plan for `ranks` ranks on one host of `cores` cores, without a communicator.
     ///
     /// # Errors
     /// As joining with these options.

@@ -2,7 +2,7 @@
 //!
 //! Invariant: counted from the fused plans, the ones that run: every step has a price, and every byte that a step
 //! reads and writes, for the rank that does most, times the ranks that take turns on its core. The simulator
-//! knows when bytes arrive, but not that whoever waits on one lane works on another, nor what fusion saves.
+//! knows when bytes arrive, but not that a rank that waits on one lane works on another, nor what fusion saves.
 //! Absent: caches, and plans of many ranks, which take too long to make.
 
 use consort_algorithms::plan::Action;
@@ -10,7 +10,7 @@ use consort_algorithms::{LowerOptions, Place, Plan, Rank, Schedule, Transfer, lo
 
 use consort_settings::options::SLOTS;
 
-/// Above so many ranks nothing is counted.
+/// Above this many ranks nothing is counted.
 const RANKS_MAX: u32 = 16;
 /// A step: a look at a counter, a store to one, or the beginning of a copy.
 const STEP_S: f64 = 60e-9;

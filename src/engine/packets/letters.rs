@@ -38,7 +38,7 @@ pub(crate) struct Letters {
     sent: u64,
     seen: u64,
     credit: Counter,
-    /// Pieces taken, and where the peer is told of it.
+    /// Pieces taken, and where the peer reads that.
     taken: u64,
     peer_credit: Counter,
     /// Taken since then, and how fast.

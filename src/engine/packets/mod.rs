@@ -6,7 +6,7 @@
 //! way, and nothing else is waited for.
 //!
 //! Invariant: whether a communicator has a board is the same on all of its ranks: each says to all others whether it can
-//! store to everybody's memory, and there is one only if all can. What follows from the call (which calls take it, which
+//! store to all others' memory, and there is one only if all can. What follows from the call (which calls take it, which
 //! row) is the planner's choice, equal on all ranks. Absent: waiting, sizes beyond [`MESSAGE_BYTES_MAX`].
 
 mod exchange;
@@ -224,7 +224,7 @@ impl Meeting {
         for (rank, said) in (0..).zip(&mut self.said).filter(|(_, said)| said.is_none()) {
             *said = group.take_address(rank, COLLECTIVES_CHANNEL);
         }
-        // No rank connects before all are known to: who was refused would be waited for.
+        // No rank connects before all are known to: a rank would wait for one that has refused.
         if self.said.iter().any(Option::is_none) {
             return Ok(Poll::Pending);
         }

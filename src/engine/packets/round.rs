@@ -1,6 +1,6 @@
 //! One round of notes between all ranks: each may send the same few bytes to all others.
 //!
-//! Invariant: as of an [exchange](super::exchange); who sends is known to all ranks.
+//! Invariant: as of an [exchange](super::exchange); all ranks know which of them send.
 
 use consort_memory::{Arrival, Span};
 
@@ -35,7 +35,7 @@ impl Round {
     }
 
     /// Goes on as far as possible: sends `note`, if there is one, and hands over what others send, each once, in the
-    /// order of ranks. `sends` says who does.
+    /// order of ranks. `sends` says which ranks do.
     ///
     /// # Errors
     /// A rank that sent a message of another operation.

@@ -50,7 +50,7 @@ pub(crate) fn outboxes(other: &dyn Connection, size: u32) -> [Outbox; ROWS] {
     rows(other, slots(size), PAYLOADS).expect("it is as long as agreed").0
 }
 
-/// Both ends of a connection, the other one first, for a board of two ranks of which rank 0 is tested.
+/// Both ends of a connection, the other one first, for the board of rank 0 of two.
 pub(crate) fn against() -> (Board, [Box<dyn Connection>; 2]) {
     let (board, mut ends) = board(0, 2);
     (board, ends.pop().flatten().expect("the ends of rank 1"))

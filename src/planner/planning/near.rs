@@ -7,7 +7,7 @@ use super::Planning;
 use crate::eager;
 
 impl Planning {
-    /// Whether blocks of so many bytes travel in messages that carry their own flag.
+    /// Whether blocks of `block_bytes` bytes travel in messages that carry their own flag.
     pub(super) fn takes_packets(
         &self,
         algorithm: Algorithm,
@@ -21,7 +21,7 @@ impl Planning {
             && block_bytes <= eager::MESSAGE_BYTES_MAX as u64
     }
 
-    /// Whether blocks of so many bytes are worth a look at where the callers' buffers are; or, where the algorithm is given
+    /// Whether blocks of `block_bytes` bytes are worth a look at where the callers' buffers are; or, where the algorithm is given
     /// anyway, at how they cross fastest.
     pub(super) fn meets(&self, collective: Collective, block_bytes: u64) -> bool {
         let unasked = if self.is_free() { eager::UNASKED_BYTES_MAX } else { eager::MESSAGE_BYTES_MAX };

@@ -1,6 +1,6 @@
 //! What an algorithm costs on the machine, in virtual time.
 //!
-//! Invariant: a price is the same on all ranks. It knows who shares a wire, by simulation where the schedule can be built in
+//! Invariant: a price is the same on all ranks. It knows which ranks share a wire, by simulation where the schedule can be built in
 //! time and by what [crosses](catalogue::crossing()) a box where it cannot, and how many ranks take turns on a core. Absent:
 //! choosing.
 
@@ -35,7 +35,7 @@ pub(super) struct Messages {
 }
 
 impl Planning {
-    /// Seconds that an algorithm takes on the machine; infinite where it cannot be told.
+    /// Seconds that an algorithm takes on the machine; infinite where it is not known.
     ///
     /// # Panics
     /// Where the algorithm is not defined.
