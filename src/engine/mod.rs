@@ -310,11 +310,6 @@ impl Engine {
         of_board.or_else(|| self.links.bell(peer))
     }
 
-    /// All doorbells of this rank.
-    fn bells(&self) -> impl Iterator<Item = &Bell> {
-        self.links.bells().chain(self.packets.bells())
-    }
-
     /// Sleeps while a task is blocked, but not longer than `limit`; or returns at once and is to be called again if
     /// nothing has moved until then.
     pub(crate) fn sleep(&mut self, task: &Task, limit: Duration) {
@@ -327,7 +322,7 @@ impl Engine {
                 // What wakes nothing is looked at after a short sleep.
                 let naps = if self.woken_by == WokenBy::Limit { 1 } else { BELL_NAPS };
                 self.links.sleep(limit * naps);
-                self.bells().for_each(Bell::disarm);
+                self.links.bells().for_each(Bell::disarm);
             }
             return;
         }
@@ -349,9 +344,9 @@ impl Engine {
             self.woken_by = WokenBy::Limit;
             return true;
         };
-        let is_armed = self.bells().all(|bell| bell.is_armed_at(waker));
+        let is_armed = self.links.bells().all(|bell| bell.is_armed_at(waker));
         if !is_armed {
-            Bell::arm_at(self.bells(), waker);
+            Bell::arm_at(self.links.bells(), waker);
         }
         is_armed
     }
@@ -376,7 +371,7 @@ impl Engine {
     pub(crate) fn ring(&mut self) {
         // Between what was sent and what is looked at.
         access_epoch::fence();
-        self.bells().for_each(Bell::ring);
+        self.links.bells().for_each(Bell::ring);
     }
 
     /// Whether some queued operation is in a stream.

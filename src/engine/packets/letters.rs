@@ -1,8 +1,8 @@
 //! Messages between two ranks that share memory, in slots that carry their flag; long ones in pieces, so that one side
 //! fills slots while the other empties them.
 //!
-//! Invariant: the messages of two ranks in one direction use their slots in the order in which they are made; what a
-//! message is told from others by is the same on both sides, and so are its pieces. The reader says from time to time how
+//! Invariant: the messages of two ranks in one direction use their slots in the order in which they are made; the
+//! mark of a message is the same on both sides, and so are its pieces. The reader says from time to time how
 //! many pieces it has taken; nothing else is sent back. Absent: waiting.
 
 use consort_kernels::{Target, copy};

@@ -166,12 +166,6 @@ impl Packets {
         }
     }
 
-    /// The doorbells of its ranks.
-    pub(crate) fn bells(&self) -> impl Iterator<Item = &Bell> {
-        let peers = if let Packets::Up(board) = self { &board.peers[..] } else { &[] };
-        peers.iter().flatten().map(|peer| &peer.bell)
-    }
-
     /// The board, for an operation that runs over it.
     ///
     /// # Panics
