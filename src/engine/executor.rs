@@ -234,7 +234,8 @@ impl Executor {
             let before = (lane.at, lane.iteration, lane.put_done);
             let result = loop {
                 let ahead = &plan.steps[lane.at as usize..bounds.end as usize];
-                let taken = match self.step(plan, ahead, lane.iteration, &mut lane.put_done, sizes, io) {
+                let body = Body { plan, sizes, iteration: lane.iteration };
+                let taken = match self.step(body, ahead, &mut lane.put_done, io) {
                     Ok(Poll::Ready(taken)) => taken,
                     Ok(Poll::Pending) => {
                         lane.blocked = true;
@@ -273,16 +274,8 @@ impl Executor {
 
     /// Does the first of the steps `ahead`. How many it has done: a put and the signal behind it are one.
     #[inline]
-    fn step<I: Io>(
-        &mut self,
-        plan: &Plan,
-        ahead: &[Step],
-        iteration: u32,
-        put_done: &mut usize,
-        sizes: &Sizes<'_>,
-        io: &mut I,
-    ) -> Result<Poll<u32>, Stop<I::Fault>> {
-        let step = &ahead[0];
+    fn step<I: Io>(&mut self, body: Body<'_>, ahead: &[Step], done: &mut usize, io: &mut I) -> Taken<I> {
+        let (step, Body { plan, sizes, iteration }) = (&ahead[0], body);
         match step.action {
             Action::Wait => {
                 let counter = &plan.counters[step.counter as usize];
@@ -299,85 +292,69 @@ impl Executor {
                 Ok(Poll::Ready(1))
             }
             Action::Signal => {
-                // Exactly one lane raises a counter, so the value it reaches is known here.
-                let value = self.raised[step.counter as usize] + step.value as u64;
+                let value = self.raises_to(step);
                 let sent = io.signal(step.counter, value, sizes.tag).map_err(Stop::Fault)?;
-                if sent.is_ready() {
-                    self.raised[step.counter as usize] = value;
-                }
-                Ok(sent.map(|()| 1))
+                self.sent(sent, step, value, 1)
             }
             Action::Copy | Action::Reduce => {
-                let bytes = length(plan, step, iteration, sizes);
+                let bytes = body.length(step);
                 if bytes != 0 {
-                    self.fold(plan, step, iteration, bytes, sizes, io);
+                    let piece = |at, operand: &Operand| self.piece(body, operand, step.raw >> at & 1 != 0);
+                    each(
+                        plan.targets(step),
+                        |_, operand| self.piece(body, operand, false),
+                        |to| {
+                            each(plan.sources(step), piece, |from| {
+                                io.fold(to, from, bytes, step.has(Step::FINISH));
+                            });
+                        },
+                    );
                 }
                 Ok(Poll::Ready(1))
             }
-            Action::Put => self.put(plan, ahead, iteration, put_done, sizes, io),
+            Action::Put => self.put(body, ahead, done, io),
             // No link of this version reads a peer's memory, and the planner makes no such plan.
             Action::Get => unreachable!("the planner binds no plan with a get"),
         }
     }
 
-    fn put<I: Io>(
-        &mut self,
-        plan: &Plan,
-        ahead: &[Step],
-        iteration: u32,
-        done: &mut usize,
-        sizes: &Sizes<'_>,
-        io: &mut I,
-    ) -> Result<Poll<u32>, Stop<I::Fault>> {
-        let step = &ahead[0];
-        let bytes = length(plan, step, iteration, sizes);
+    fn put<I: Io>(&mut self, body: Body<'_>, ahead: &[Step], done: &mut usize, io: &mut I) -> Taken<I> {
+        let (step, Body { plan, sizes, .. }) = (&ahead[0], body);
+        let (bytes, finish) = (body.length(step), step.has(Step::FINISH));
         if bytes == 0 {
             return Ok(Poll::Ready(1));
         }
-        let (target, finish) = (&plan.targets(step)[0], step.has(Step::FINISH));
-        let source = self.piece(plan, &plan.sources(step)[0], step.raw & 1 != 0, iteration, sizes);
-        let signal = ahead.get(1).filter(|next| publishes(plan, next, target.region));
-        let target = self.piece(plan, target, false, iteration, sizes);
-        let (taken, steps) = match signal {
+        let (to, from) = (&plan.targets(step)[0], &plan.sources(step)[0]);
+        let (target, source) = (self.piece(body, to, false), self.piece(body, from, step.raw & 1 != 0));
+        match ahead.get(1).filter(|next| publishes(plan, next, to.region)) {
             Some(signal) => {
-                let value = self.raised[signal.counter as usize] + signal.value as u64;
+                let value = self.raises_to(signal);
                 let ready = (signal.counter, value, sizes.tag);
                 let taken = io.fill(target, source, (bytes, finish), ready, done).map_err(Stop::Fault)?;
-                if taken.is_ready() {
-                    self.raised[signal.counter as usize] = value;
-                }
-                (taken, 2)
+                self.sent(taken, signal, value, 2)
             }
-            None => (io.put(target, source, bytes, finish, done).map_err(Stop::Fault)?, 1),
-        };
+            None => Ok(io.put(target, source, bytes, finish, done).map_err(Stop::Fault)?.map(|()| 1)),
+        }
+    }
+
+    /// What a signal raises its counter to. Exactly one lane raises a counter, so that is known here.
+    #[inline]
+    fn raises_to(&self, signal: &Step) -> u64 {
+        self.raised[signal.counter as usize] + signal.value as u64
+    }
+
+    /// Whether a signal was taken, and with it this many steps.
+    #[inline]
+    fn sent<F>(&mut self, taken: Poll<()>, signal: &Step, value: u64, steps: u32) -> Result<Poll<u32>, F> {
+        if taken.is_ready() {
+            self.raised[signal.counter as usize] = value;
+        }
         Ok(taken.map(|()| steps))
     }
 
-    fn fold<I: Io>(
-        &self,
-        plan: &Plan,
-        step: &Step,
-        iteration: u32,
-        bytes: usize,
-        sizes: &Sizes<'_>,
-        io: &mut I,
-    ) {
-        let finish = step.has(Step::FINISH);
-        let target = |operand: &Operand| self.piece(plan, operand, false, iteration, sizes);
-        let source = |at: usize, operand: &Operand| {
-            self.piece(plan, operand, at < 32 && step.raw >> at & 1 != 0, iteration, sizes)
-        };
-        each(
-            plan.targets(step),
-            |_, operand| target(operand),
-            |to| {
-                each(plan.sources(step), source, |from| io.fold(to, from, bytes, finish));
-            },
-        );
-    }
-
     #[inline]
-    fn piece(&self, plan: &Plan, operand: &Operand, raw: bool, iteration: u32, sizes: &Sizes<'_>) -> Piece {
+    fn piece(&self, body: Body<'_>, operand: &Operand, raw: bool) -> Piece {
+        let Body { plan, sizes, iteration } = body;
         let offset = match operand.position {
             Position::Chunk(chunk) => {
                 let first = sizes.extents.offset_of(chunk, || holds_all(plan, operand.region));
@@ -393,6 +370,33 @@ impl Executor {
             Position::Table(_) => unreachable!("the planner binds no plan with a table"),
         };
         Piece { region: operand.region, raw, offset }
+    }
+}
+
+/// How many steps were done, if one was.
+type Taken<I> = Result<Poll<u32>, Stop<<I as Io>::Fault>>;
+
+/// An iteration of a plan's body, with the sizes of the operation.
+#[derive(Clone, Copy)]
+struct Body<'a> {
+    plan: &'a Plan,
+    sizes: &'a Sizes<'a>,
+    iteration: u32,
+}
+
+impl Body<'_> {
+    /// Bytes of a step.
+    #[inline]
+    fn length(self, step: &Step) -> usize {
+        let Body { plan, sizes: Sizes { extents, slot_bytes, .. }, iteration } = self;
+        let Some(chunk) = step.extent.as_chunk() else {
+            unreachable!("the planner binds no plan with a table")
+        };
+        let bytes = extents.length(chunk);
+        if !plan.sliced {
+            return bytes;
+        }
+        bytes.saturating_sub(iteration as usize * slot_bytes).min(*slot_bytes)
     }
 }
 
@@ -433,17 +437,5 @@ fn holds_all(plan: &Plan, region: u16) -> bool {
         Region::Input(_) => lengths::holds_all(plan.collective, false),
         Region::Output(_) => lengths::holds_all(plan.collective, true),
         _ => false,
-    }
-}
-
-/// Bytes of a step in this iteration.
-#[inline]
-fn length(plan: &Plan, step: &Step, iteration: u32, sizes: &Sizes<'_>) -> usize {
-    let Some(chunk) = step.extent.as_chunk() else { unreachable!("the planner binds no plan with a table") };
-    let bytes = sizes.extents.length(chunk);
-    if plan.sliced {
-        bytes.saturating_sub(iteration as usize * sizes.slot_bytes).min(sizes.slot_bytes)
-    } else {
-        bytes
     }
 }
