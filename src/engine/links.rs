@@ -10,7 +10,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use consort_algorithms::plan::CounterRole;
-use consort_memory::Bell;
+use consort_memory::{Bell, Waker};
 use consort_transports::{
     Address, Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, MemoryLender, PeerState,
     TransportError,
@@ -66,6 +66,8 @@ pub struct Links {
     index: HashMap<Key, usize>,
     slots: Vec<Slot>,
     routes: Box<dyn Routes>,
+    /// Whether there are links, made or on their way, to ranks whose memory is not reached.
+    has_sockets: bool,
     /// Numbers of the links that move nothing unless asked to.
     messages: Vec<usize>,
     readiness: Arc<Readiness>,
@@ -139,6 +141,7 @@ impl Links {
             index: HashMap::new(),
             slots: Vec::new(),
             routes,
+            has_sockets: false,
             messages: Vec::new(),
             readiness: Arc::default(),
             looks: 0,
@@ -178,6 +181,7 @@ impl Links {
     pub fn close(&mut self) {
         let up = self.messages.iter().map(|number| &*self.up(*number).connection);
         self.readiness.forget_all(up);
+        self.has_sockets = false;
         self.index.clear();
         self.slots.clear();
         self.messages.clear();
@@ -211,6 +215,7 @@ impl Links {
                 numbers.push(*number);
                 continue;
             }
+            self.has_sockets |= !self.routes.is_mapped(group, key.0);
             let transport = self.routes.transport(group, key.0)?;
             // As the control link was made, which has come through.
             let calls = group.members[key.0 as usize] < group.member.rank;
@@ -361,6 +366,11 @@ impl Links {
         self.up(number).connection.capabilities()
     }
 
+    /// Whether a rank that waits sleeps on [`Links::readiness`].
+    pub(crate) fn has_sockets(&self) -> bool {
+        self.has_sockets
+    }
+
     /// Whether some link needs [`Links::progress`] to move anything.
     pub fn needs_progress(&self) -> bool {
         !self.messages.is_empty()
@@ -442,6 +452,21 @@ impl Links {
     /// What wakes a rank that waits here.
     pub(crate) fn readiness(&self) -> &Arc<Readiness> {
         &self.readiness
+    }
+
+    /// Connections on their way wake too. Whether all of them do.
+    pub(crate) fn watch_connecting(&mut self, waker: &Waker) -> bool {
+        let mut all = true;
+        for slot in &mut self.slots {
+            if let State::Connecting(connecting, _) = &mut slot.state {
+                all &= connecting.ring_at(waker.name());
+                connecting
+                    .wake()
+                    .into_iter()
+                    .for_each(|(wake, sends)| self.readiness.watch_once(wake, sends));
+            }
+        }
+        all
     }
 
     /// Room to send wakes where something is to be sent.

@@ -278,7 +278,7 @@ impl Engine {
                 self.wanted.clear();
                 self.links.progress().map(|()| false)
             }
-            _ if self.links.needs_progress() => self.progress(task),
+            _ if self.links.has_sockets() => self.progress(task),
             _ => return Ok(progress),
         };
         match (moved, progress) {
@@ -313,7 +313,7 @@ impl Engine {
     /// Sleeps while a task is blocked, but not longer than `limit`; or returns at once and is to be called again if
     /// nothing has moved until then.
     pub(crate) fn sleep(&mut self, task: &Task, limit: Duration) {
-        if self.links.needs_progress() {
+        if self.links.has_sockets() {
             // Peers may wait for deferred credits; they are sent after a first short sleep.
             if limit > NAP_MIN {
                 self.links.flush_credits();
@@ -340,20 +340,24 @@ impl Engine {
         if self.woken_by != WokenBy::Doorbells {
             return true;
         }
-        let Some(waker) = self.links.readiness().waker() else {
+        let readiness = self.links.readiness().clone();
+        let Some(waker) = readiness.waker() else {
             self.woken_by = WokenBy::Limit;
             return true;
         };
+        if !self.links.watch_connecting(waker) {
+            self.woken_by = WokenBy::Limit;
+        }
         let is_armed = self.links.bells().all(|bell| bell.is_armed_at(waker));
         if !is_armed {
             Bell::arm_at(self.links.bells(), waker);
         }
-        is_armed
+        self.group.ring_at(waker) && is_armed
     }
 
     /// Whether [`Links::readiness`] wakes the blocked task of the last turn.
     pub(crate) fn is_woken(&self) -> bool {
-        self.links.needs_progress() && (self.looks_are_calls() || self.woken_by == WokenBy::Doorbells)
+        self.links.has_sockets() && (self.looks_are_calls() || self.woken_by == WokenBy::Doorbells)
     }
 
     /// The same while the first queued operation is blocked.

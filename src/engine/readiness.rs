@@ -2,6 +2,7 @@
 //! at which its doorbells are armed.
 //!
 //! ```text
+//!  connection on its way, while its rank sleeps ──► watched once
 //!  connection up, with a descriptor ──► watched: readable ◄── has to send / has sent ──► watched: readable or writable
 //!                                          └── closed, by either side ──► forgotten
 //!  waker: made for the first sleep on sockets and doorbells ──► watched ──► rung ──► cleared after the sleep, before a look
@@ -56,8 +57,18 @@ impl Readiness {
 
     /// Watches a connection from now on. What cannot be watched is looked at when a sleep is over.
     pub(super) fn watch(&self, wake: BorrowedFd<'_>) {
+        self.put(wake, events(false));
+    }
+
+    /// Watches a connection on its way, for one sleep: it may be given up for another, and is then in the set no more, or silent.
+    pub(super) fn watch_once(&self, wake: BorrowedFd<'_>, sends: bool) {
+        self.put(wake, EpollEvent::new(events(sends).events() | EpollFlags::EPOLLONESHOT, 0));
+    }
+
+    fn put(&self, wake: BorrowedFd<'_>, mut event: EpollEvent) {
         let set = self.set.get_or_init(|| Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).ok());
-        if set.as_ref().is_none_or(|set| set.add(wake, events(false)).is_err()) {
+        let put = |set: &Epoll| set.add(wake, event).is_ok() || set.modify(wake, &mut event).is_ok();
+        if !set.as_ref().is_some_and(put) {
             tracing::debug!("a connection cannot be slept on");
         }
     }
@@ -79,7 +90,7 @@ impl Readiness {
     pub(crate) fn waker(&self) -> Option<&Waker> {
         let make = || {
             let waker = Waker::new().ok()?;
-            self.set()?.add(&waker, events(false)).ok()?;
+            self.watch(waker.as_fd());
             Some(waker)
         };
         self.waker.get_or_init(make).as_ref()

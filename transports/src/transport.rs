@@ -2,7 +2,7 @@
 //!
 //! Invariant: nothing here blocks, allocates per message or knows a rank. An [`Endpoint`] is this side's half
 //! of a connection, with the memory that the peer will fill; its [`Address`] is carried to the peer by
-//! whoever knows both; [`Endpoint::connect`] turns it into a [`Connection`]. Deliberately absent: ranks,
+//! a party that knows both; [`Endpoint::connect`] turns it into a [`Connection`]. Deliberately absent: ranks,
 //! collectives, reduction, waiting.
 
 use std::os::fd::BorrowedFd;
@@ -24,7 +24,7 @@ pub trait Transport: Send + Sync {
     /// [`TransportError::OutOfMemory`] with the bytes that were needed, or the system's error.
     fn endpoint(&self, layout: Layout) -> Result<Box<dyn Endpoint>, TransportError>;
 
-    /// What answers peers that are connecting, where somebody must.
+    /// What answers peers that are connecting, where they call.
     fn service(&self) -> Option<Arc<dyn Service>> {
         None
     }
@@ -44,7 +44,7 @@ pub trait Service: Send + Sync {
 pub struct Layout {
     /// Bytes that the peer may fill before this side empties them.
     pub mailbox_bytes: usize,
-    /// The memory node of whoever reads it, if that is known and there are several: pages come from there if they can.
+    /// The memory node of its reader, if that is known and there are several: pages come from there if they can.
     /// The peer's may be another.
     pub node: Option<u32>,
     /// Whether this side calls the other, where one of them must; the other side says the opposite. Where neither says,
@@ -53,7 +53,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Mailboxes of so many bytes, wherever the kernel puts them.
+    /// Mailboxes of `mailbox_bytes` bytes, wherever the kernel puts them.
     pub const fn new(mailbox_bytes: usize) -> Self {
         Layout { mailbox_bytes, node: None, calls: None }
     }
@@ -77,7 +77,7 @@ pub trait Endpoint: Send {
     fn address(&self) -> &Address;
 
     /// Starts to connect. Both sides call it with each other's address. Neither side is established before the
-    /// other has taken part, so whoever has several on their way must poll them side by side, not one by one.
+    /// other has taken part, so a caller that has several on their way must poll them side by side, not one by one.
     ///
     /// # Errors
     /// [`TransportError::BadAddress`] when the address is not one of this transport's.
@@ -91,6 +91,17 @@ pub trait Connecting: Send {
     /// # Errors
     /// Whatever made it impossible; the attempt is then over.
     fn poll(&mut self) -> Result<Poll<Box<dyn Connection>>, TransportError>;
+
+    /// Says when it can go on: rings the waker of this name, or has a [`Connecting::wake`] that becomes ready. Whether it does; if not it
+    /// is to be polled now and then.
+    fn ring_at(&mut self, _waker: u64) -> bool {
+        false
+    }
+
+    /// A descriptor that becomes readable, or writable where `true` stands beside it, when it can go on.
+    fn wake(&self) -> Option<(BorrowedFd<'_>, bool)> {
+        None
+    }
 
     /// What it waits for, for people: which side calls, and where. None where no side does.
     fn waits_for(&self) -> Option<String> {
@@ -183,7 +194,7 @@ pub trait Connection: Send {
 
     /// The same slots at `offset` of both mailboxes, this side's and the peer's, for messages that carry their flag;
     /// none where the peer's mailbox cannot be stored to ([`Capabilities::load_store`]) or the slots do not fit into
-    /// both. Whoever takes them uses that part of the mailboxes for nothing else.
+    /// both. Their taker uses that part of the mailboxes for nothing else.
     fn rows(&self, _offset: usize, _slots: usize, _payload_bytes: usize) -> Option<[Row; 2]> {
         None
     }

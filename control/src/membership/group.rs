@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use consort_memory::Waker;
 use consort_memory::sync::{AtomicBool, AtomicU64, Ordering};
 use consort_transports::Address;
 
@@ -49,6 +50,8 @@ pub struct Group {
     state: Mutex<State>,
     /// Answers that have come, and ranks that have left.
     news: AtomicU64,
+    /// The name of the waker of a rank that sleeps; 0 before its first sleep.
+    waker: AtomicU64,
     stuck: Mutex<Option<Standing>>,
 }
 
@@ -101,6 +104,7 @@ impl Group {
             failing: AtomicBool::new(false),
             state: Mutex::new(State { answers: vec![None; members.len()], ..State::default() }),
             news: AtomicU64::new(0),
+            waker: AtomicU64::new(0),
             stuck: Mutex::new(None),
             members,
         });
@@ -128,6 +132,20 @@ impl Group {
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Rings this waker from now on when another rank has said something, or the communicator has failed. Whether it did so before; if
+    /// not, what came before is still to be looked at.
+    pub fn ring_at(&self, waker: &Waker) -> bool {
+        // SeqCst: with the look that follows; what is looked at is behind a lock.
+        self.waker.swap(waker.name(), Ordering::SeqCst) == waker.name()
+    }
+
+    fn ring(&self) {
+        match self.waker.load(Ordering::SeqCst) {
+            0 => {}
+            name => Waker::ring(name),
+        }
     }
 
     /// Whether the communicator has failed; one load.
@@ -228,6 +246,7 @@ impl Group {
             self.failing.store(true, Ordering::Release);
             first
         };
+        self.ring();
         if !first {
             return;
         }
@@ -291,6 +310,7 @@ impl Group {
             }
             Message::Gather { round, words } => self.state().rounds.hear(rank, round, words),
         }
+        self.ring();
     }
 
     /// A rank of the job is gone without having left: it ended, or (not `ended`) the link to it broke.

@@ -1,4 +1,4 @@
-//! How ranks that have links of both kinds sleep: two hosts of two ranks, by their routes, in one process.
+//! How ranks sleep that have sockets: two hosts, by their routes, in one process.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -9,19 +9,20 @@ use consort_control::membership::process::{Listening, Shared};
 use consort_kernels::ReduceOp;
 use consort_transports::{Tcp, Transport};
 
-use crate::engine::readiness::Count;
+use crate::engine::readiness::{Count, Readiness};
 use crate::engine::routes::Routes;
 use crate::{Communicator, Options, Rank, Result};
 
 /// Memory to the other rank of the host, sockets to the other host.
 struct Hosts {
+    ranks_per_host: Rank,
     shared: Arc<Shared>,
     tcp: Option<(Arc<Listening>, Arc<Tcp>)>,
 }
 
 impl Routes for Hosts {
     fn is_mapped(&self, group: &Group, rank: Rank) -> bool {
-        group.rank / 2 == rank / 2
+        group.rank / self.ranks_per_host == rank / self.ranks_per_host
     }
 
     fn transport(&mut self, group: &Group, rank: Rank) -> Result<Arc<dyn Transport>> {
@@ -40,23 +41,37 @@ impl Routes for Hosts {
     fn abandon(&mut self) {}
 }
 
-fn two_hosts_of_two() -> Vec<Communicator> {
+fn two_hosts_of(ranks_per_host: Rank) -> Vec<Communicator> {
     let options = Options::default().timeout(Duration::from_secs(60)).algorithms("ring");
-    let ranks = Communicator::local_with(4, &options).expect("four ranks");
+    let ranks = Communicator::local_with(2 * ranks_per_host, &options).expect("ranks in a process");
     for comm in &ranks {
-        comm.core().reroute(Box::new(Hosts { shared: comm.core().shared.clone(), tcp: None }));
+        let shared = comm.core().shared.clone();
+        comm.core().reroute(Box::new(Hosts { ranks_per_host, shared, tcp: None }));
     }
-    // The connections are made.
+    ranks
+}
+
+/// With their connections made.
+fn two_hosts_of_two() -> Vec<Communicator> {
+    let ranks = two_hosts_of(2);
     std::thread::scope(|threads| ranks.iter().for_each(|comm| _ = threads.spawn(|| reduce(comm, 1))));
     ranks
 }
 
-/// A rank on its own thread from now on makes `calls` of all-reduces, each right.
+/// Some all-reduces of a rank, each right.
 fn reduce(comm: &Communicator, calls: usize) {
+    let sum: u64 = (0..comm.size()).map(u64::from).sum();
     for _ in 0..calls {
         let mut values = [u64::from(comm.rank()); 1000];
         comm.all_reduce(&mut values, ReduceOp::Sum).expect("all ranks call it");
-        assert_eq!(values, [6; 1000]);
+        assert_eq!(values, [sum; 1000]);
+    }
+}
+
+fn until_it_has_slept(sleeper: &Readiness) {
+    let before = sleeper.count(Count::Slept);
+    while sleeper.count(Count::Slept) == before {
+        std::thread::yield_now();
     }
 }
 
@@ -72,10 +87,7 @@ fn a_rank_that_sleeps_on_sockets_is_woken_through_memory() {
             threads.spawn(move || reduce(comm, CALLS));
         }
         for _ in 0..CALLS {
-            let before = sleeper.count(Count::Slept);
-            while sleeper.count(Count::Slept) == before {
-                std::thread::yield_now();
-            }
+            until_it_has_slept(sleeper);
             reduce(&ranks[0], 1);
         }
     });
@@ -110,4 +122,23 @@ fn the_control_thread_is_woken_through_memory() {
     });
     let [woken, rung] = [Count::Woken, Count::Rung].map(|count| sleeper.count(count));
     assert!(rung > woken + CALLS / 2, "woken {woken} times by itself, rung {rung} times");
+}
+
+/// The first call of ranks that have no connection yet. One comes late: the other sleeps until its address comes, and rings.
+#[test]
+fn a_rank_that_waits_for_a_connection_is_woken() {
+    const JOBS: usize = 20;
+    let (mut slept, mut rung) = (0, 0);
+    for _ in 0..JOBS {
+        let ranks = two_hosts_of(1);
+        let sleeper = ranks[0].core().readiness();
+        std::thread::scope(|threads| {
+            threads.spawn(|| reduce(&ranks[0], 1));
+            until_it_has_slept(sleeper);
+            reduce(&ranks[1], 1);
+        });
+        slept += sleeper.count(Count::Slept);
+        rung += sleeper.count(Count::Rung);
+    }
+    assert!(rung > JOBS / 2, "{slept} sleeps, and {rung} rings");
 }

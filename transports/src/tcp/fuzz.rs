@@ -130,7 +130,7 @@ fn callers(input: &Input, seen: &mut Seen) {
                 call(&mut callers, &Key::new(KEY).hello(&nonce(0), &callee));
             }
             3 => drop(callers.pop()),
-            // An address that nobody gave. What is not there is the only thing that is called: port 1 of this machine.
+            // A made-up address. What is not there is the only thing that is called: port 1 of this machine.
             4 | 5 => {
                 let mut address = Address { transport: "tcp".into(), bytes: bytes.to_vec() };
                 let ip = address.bytes.len().checked_sub(26).filter(|ip| *ip >= 4);
@@ -145,7 +145,7 @@ fn callers(input: &Input, seen: &mut Seen) {
                         for _ in 0..3 {
                             match connecting.poll() {
                                 Ok(Poll::Pending) => {}
-                                Ok(Poll::Ready(_)) => panic!("connected to nobody"),
+                                Ok(Poll::Ready(_)) => panic!("connected without a peer"),
                                 Err(error) => {
                                     seen.note_text(&error.to_string());
                                     break;

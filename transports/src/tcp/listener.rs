@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use consort_memory::Waker;
 use nix::sys::socket::{Backlog, listen};
 
 use super::handshake::{HELLO_BYTES, JobName, Key, Verdict, job_of};
@@ -47,9 +48,11 @@ pub(super) struct Desk {
 pub(super) struct Expected {
     pub(super) job: JobName,
     pub(super) caller: Option<Caller>,
+    /// What is rung when it comes.
+    pub(super) waker: Option<u64>,
 }
 
-/// Somebody who proved to know the key.
+/// A caller that proved to know the key.
 #[derive(Debug)]
 pub(super) struct Caller {
     pub(super) nonce: Nonce,
@@ -60,7 +63,7 @@ impl Listener {
     /// Listens on `bind`, an address of this machine that the peers can reach, at a port the system picks.
     ///
     /// # Errors
-    /// [`TransportError::BadAddress`] when `bind` is unspecified (peers are told it), or the system's error.
+    /// [`TransportError::BadAddress`] when `bind` is unspecified (peers get it), or the system's error.
     pub fn new(bind: IpAddr) -> Result<Self, TransportError> {
         if bind.is_unspecified() {
             let reason = "the address to listen on must be one that peers can connect to";
@@ -121,7 +124,7 @@ impl Service for Listener {
 
     fn serve(&self) {
         self.lingering().tidy();
-        // Whoever holds it is serving already, or is about to be done.
+        // Its holder is serving already, or is about to be done.
         let Ok(mut desk) = self.desk.try_lock() else { return };
         let Desk { reception, jobs, expected, .. } = &mut *desk;
         reception.serve(
@@ -137,7 +140,10 @@ impl Service for Listener {
                 };
                 match expected.get_mut(&callee).filter(|expected| expected.job == key.job) {
                     // The latest counts: an earlier one of the same caller has been given up by it.
-                    Some(expected) => expected.caller = Some(Caller { nonce: caller, socket }),
+                    Some(expected) => {
+                        expected.caller = Some(Caller { nonce: caller, socket });
+                        expected.waker.into_iter().for_each(Waker::ring);
+                    }
                     None => {
                         tracing::debug!(transport = NAME, "turned a caller away: its peer has gone");
                         let _ = send_small(&socket, &key.answer(Verdict::Gone, &caller, &callee));

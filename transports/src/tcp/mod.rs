@@ -14,11 +14,11 @@ mod listener;
 mod stream;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::task::Poll;
 
-use consort_memory::{ForkStamp, Mapping};
+use consort_memory::{ForkStamp, Mapping, Waker};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
@@ -78,7 +78,7 @@ impl Transport for Tcp {
         let nonce = nonce(NAME)?;
         let mailbox =
             Mapping::anonymous(layout.mailbox_bytes).map_err(|error| TransportError::memory(NAME, error))?;
-        let expected = Expected { job: self.shared.key.job, caller: None };
+        let expected = Expected { job: self.shared.key.job, caller: None, waker: None };
         self.shared.listener.desk().expected.insert(nonce, expected);
         let place =
             Place { socket: self.shared.listener.here, nonce, mailbox_bytes: layout.mailbox_bytes as u64 };
@@ -247,6 +247,25 @@ impl Connecting for TcpConnecting {
         }
     }
 
+    fn ring_at(&mut self, waker: u64) -> bool {
+        let mut desk = self.shared().listener.desk();
+        if let Some(expected) = desk.expected.get_mut(&self.expectation.nonce) {
+            expected.waker = Some(waker);
+            if expected.caller.is_some() {
+                Waker::ring(waker);
+            }
+        }
+        true
+    }
+
+    fn wake(&self) -> Option<(BorrowedFd<'_>, bool)> {
+        match &self.stage {
+            Stage::Dialling(socket) => Some((socket.as_fd(), true)),
+            Stage::Asked(socket, _) => Some((socket.as_fd(), false)),
+            Stage::Calling | Stage::Expecting | Stage::Done => None,
+        }
+    }
+
     fn waits_for(&self) -> Option<String> {
         let (here, there) = (self.shared().listener.here, self.peer.socket);
         Some(match self.stage {
@@ -321,12 +340,12 @@ impl TcpConnecting {
             Some(Verdict::Gone) => Err(TransportError::PeerClosed { transport: NAME }),
             None => Err(TransportError::Unauthorised {
                 transport: NAME,
-                what: "whoever listens at the peer's address does not know the key",
+                what: "the listener at the peer's address does not know the key",
             }),
         }
     }
 
-    /// The peer's socket, if it called; it is told that it is welcome.
+    /// The peer's socket, if it called; it hears that it is welcome.
     fn take_caller(&self) -> Option<OwnedFd> {
         let caller =
             self.shared().listener.desk().expected.get_mut(&self.expectation.nonce)?.caller.take()?;
