@@ -1,7 +1,7 @@
 //! Contexts: what of a device belongs to this process.
 //!
 //! Invariant: a primary context is retained while a clone of its value lives, and who entered a context leaves it on
-//! the same thread, in reverse order. A context that somebody else made is borrowed: it stays as long as they let it,
+//! the same thread, in reverse order. A context of another maker is borrowed: it stays as long as that one lets it,
 //! and what is asked of it afterwards is the driver's error. Absent: making contexts of our own, and their limits.
 
 use std::marker::PhantomData;
@@ -73,7 +73,7 @@ impl Context {
     }
 
     /// The context that is current on this thread, if any: its device's primary one retained, another one borrowed
-    /// from whoever made it.
+    /// from its maker.
     ///
     /// # Errors
     /// That there is no driver, and what it says.
@@ -200,7 +200,7 @@ impl Driver {
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Some(stream) = self.own_stream.take() {
-            // SAFETY: made for this value. What the driver says, nobody can be told; a child does not ask.
+            // SAFETY: made for this value. What the driver says has no reader; a child does not ask.
             let _ = within(self.driver, self.raw, || unsafe { call!(self.driver, stream_destroy(stream.0)) });
         }
         if self.is_retained {

@@ -49,7 +49,7 @@ pub enum CudaErrorCause {
 impl CudaError {
     /// `CUDA_ERROR_INVALID_VALUE`: of an address, that it is none of CUDA's.
     pub(super) const INVALID_VALUE: i32 = CUresult::CUDA_ERROR_INVALID_VALUE as i32;
-    /// `CUDA_ERROR_NOT_INITIALIZED`: nobody in this process can have memory of CUDA's.
+    /// `CUDA_ERROR_NOT_INITIALIZED`: nothing in this process can have memory of CUDA's.
     pub(super) const NOT_INITIALIZED: i32 = CUresult::CUDA_ERROR_NOT_INITIALIZED as i32;
     /// `CUDA_ERROR_DEINITIALIZED`: the process is ending and its memory of CUDA's is gone.
     pub(super) const DEINITIALIZED: i32 = CUresult::CUDA_ERROR_DEINITIALIZED as i32;
@@ -139,7 +139,7 @@ pub enum NoDriver {
     #[error("the driver has no devices")]
     NoDevices,
     /// It would not be known of a forked child that it is one.
-    #[error("the process cannot be told from a fork of it: {reason}")]
+    #[error("the process cannot be distinguished from a fork of it: {reason}")]
     Unmarked {
         /// What the system said.
         reason: String,

@@ -64,7 +64,7 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         let Ok(_entered) = self.context.enter() else { return };
-        // SAFETY: made for this value. What the driver says, nobody can be told.
+        // SAFETY: made for this value. What the driver says has no reader.
         let _ = unsafe { call!(self.context.driver(), event_destroy(self.raw.0)) };
     }
 }

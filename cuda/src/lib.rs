@@ -68,7 +68,7 @@ pub enum MemoryKind {
     Host,
     /// The host's, which devices may reach too.
     Pinned,
-    /// The driver's, which moves it to whoever touches it, also the host.
+    /// The driver's, which moves it to where it is touched, also the host.
     Managed,
     /// A device's; the host must not touch it.
     Device,
@@ -134,7 +134,7 @@ impl Driver {
     /// its parent had of devices is not there.
     ///
     /// # Errors
-    /// What the driver says instead; also what an earlier call of somebody else's did to it.
+    /// What the driver says instead; also what an earlier call of another caller did to it.
     pub fn memory_kind(&self, address: usize) -> Result<MemoryKind> {
         const DEVICE: u64 = CUmemorytype::CU_MEMORYTYPE_DEVICE as u64;
         const HOST: u64 = CUmemorytype::CU_MEMORYTYPE_HOST as u64;

@@ -1,7 +1,7 @@
 //! Memory of a device, and of a peer's device through a handle that travels between processes.
 //!
 //! Invariant: what is allocated is freed once, what is opened is closed once, in the context it was made in. The
-//! copies here are over when they return, and wait for nobody else's work. Absent: memory that is shared through descriptors
+//! copies here are over when they return, and wait for no other work. Absent: memory that is shared through descriptors
 //! (`shared`), the host's (`pinned`), and how a handle travels.
 
 use std::ffi::c_char;
@@ -129,7 +129,7 @@ impl DeviceMemory {
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
         let Ok(_entered) = self.context.enter() else { return };
-        // SAFETY: allocated for this value. What the driver says, nobody can be told.
+        // SAFETY: allocated for this value. What the driver says has no reader.
         let _ = unsafe { call!(self.context.driver(), memory_free(self.address)) };
     }
 }
@@ -154,12 +154,12 @@ impl PeerMemory {
 impl Drop for PeerMemory {
     fn drop(&mut self) {
         let Ok(_entered) = self.context.enter() else { return };
-        // SAFETY: opened for this value. What the driver says, nobody can be told.
+        // SAFETY: opened for this value. What the driver says has no reader.
         let _ = unsafe { call!(self.context.driver(), ipc_close(self.address)) };
     }
 }
 
-/// Copies that are over when the call returns. They are in no order with the program's streams: whoever copies what a
+/// Copies that are over when the call returns. They are in no order with the program's streams: a caller that copies what a
 /// stream writes waits for that first.
 impl Context {
     /// Copies bytes of the host to where a device reaches.

@@ -70,7 +70,7 @@ impl Context {
     }
 }
 
-/// The image as the driver may read it, which is not told its length.
+/// The image as the driver may read it, which does not get its length.
 fn prepared(image: &[u8]) -> std::result::Result<Vec<u8>, &'static str> {
     if image.starts_with(b"\x7fELF") {
         return if is_whole(image) { Ok(image.to_vec()) } else { Err("the cubin is cut short") };
@@ -122,7 +122,7 @@ fn is_whole(image: &[u8]) -> bool {
 impl Drop for Inner {
     fn drop(&mut self) {
         let Ok(_entered) = self.context.enter() else { return };
-        // SAFETY: loaded for this value, and no function of it is left. What the driver says, nobody can be told.
+        // SAFETY: loaded for this value, and no function of it is left. What the driver says has no reader.
         let _ = unsafe { call!(self.context.driver(), module_unload(self.raw.0)) };
     }
 }
@@ -211,7 +211,7 @@ impl Function {
 mod tests {
     use super::*;
 
-    /// An ELF of a header, one section's table and that section's eight bytes, of which `claimed` are said to be.
+    /// An ELF of a header, one section's table and that section's eight bytes; it says that there are `claimed`.
     fn elf(claimed: u64) -> Vec<u8> {
         let mut image = vec![0; 64 + 64 + 8];
         image[..6].copy_from_slice(b"\x7fELF\x02\x01");

@@ -85,7 +85,7 @@ impl Context {
         };
         let origin = Origin::Allocated;
         let mut pinned = Pinned { context: self.clone(), start, bytes, device_address: 0, origin };
-        // SAFETY: just allocated with that many bytes, and nobody else's.
+        // SAFETY: just allocated with that many bytes, and of no other owner.
         unsafe { start.as_ptr().write_bytes(0, bytes) };
         pinned.device_address = self.address_of_host(start)?;
         Ok(PinnedMemory { pinned: Arc::new(pinned) })
@@ -149,7 +149,7 @@ impl Drop for Pinned {
     fn drop(&mut self) {
         let Ok(_entered) = self.context.enter() else { return };
         let (driver, start) = (self.context.driver(), self.start.as_ptr().cast());
-        // SAFETY: allocated, or registered, for this value. What the driver says, nobody can be told.
+        // SAFETY: allocated, or registered, for this value. What the driver says has no reader.
         let _ = unsafe {
             match &self.origin {
                 Origin::Allocated => call!(driver, host_free(start)),
@@ -245,7 +245,7 @@ impl PinnedMemory {
 }
 
 impl PinnedMemory {
-    /// The memory for operations of the host that outlive the call, and where devices see it. Nobody else reaches it
+    /// The memory for operations of the host that outlive the call, and where devices see it. Nothing else reaches it
     /// any more but through these two.
     pub fn into_held(self) -> (Held, DeviceSpan) {
         let span = self.device_span();

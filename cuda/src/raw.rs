@@ -24,12 +24,12 @@ impl<T> PartialEq for Raw<T> {
 
 impl<T> Eq for Raw<T> {}
 
-// SAFETY: a number to everybody but the driver, which locks its own state.
+// SAFETY: a number to all but the driver, which locks its own state.
 unsafe impl<T> Send for Raw<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Raw<T> {}
 
-/// A stream by the number that the driver, and CUDA's runtime, has for it. Whoever makes one out of a number says
+/// A stream by the number that the driver, and CUDA's runtime, has for it. The code that makes one out of a number says
 /// that it is such a number: the driver looks at what is there, as it does for every program that calls it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RawStream(pub u64);

@@ -157,7 +157,7 @@ impl SharedDeviceMemory {
             let call = driver.functions.shared_export.name;
             return Err(super::CudaError::unfit(call, "what came back is no descriptor"));
         }
-        // SAFETY: just made for us by the driver, and nobody else's.
+        // SAFETY: just made for us by the driver, and of no other owner.
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
     }
 }
@@ -165,7 +165,7 @@ impl SharedDeviceMemory {
 impl Drop for Mapped {
     fn drop(&mut self) {
         let Ok(_entered) = self.context.enter() else { return };
-        // SAFETY: mapped for this value, whole. What the driver says, nobody can be told.
+        // SAFETY: mapped for this value, whole. What the driver says has no reader.
         let _ = unsafe { call!(self.context.driver(), shared_unmap(self.address, self.bytes)) };
     }
 }

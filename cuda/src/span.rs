@@ -18,7 +18,7 @@ impl DeviceSpan {
     /// The range of `bytes` bytes from `address` on, for bindings that receive addresses.
     ///
     /// # Safety
-    /// The device that is given it may read and write these bytes, and they stay, with nobody else's data in them,
+    /// The device that is given it may read and write these bytes, and they stay, with no other data in them,
     /// until the work that was given the range is over. If they are the host's, no reference to them exists while
     /// the device writes them.
     ///

@@ -13,7 +13,7 @@ use cudarc::driver::sys::{CUstream_flags, CUstreamCaptureStatus, CUstreamWaitVal
 use super::capture::Relaxed;
 use super::{Context, CudaError, DeviceSpan, Event, Function, RawStream, Result};
 
-/// A stream that somebody else made, with its context, which it keeps.
+/// A stream of another maker, with its context, which it keeps.
 #[derive(Clone, Debug)]
 pub struct StreamRef {
     context: Context,
@@ -70,7 +70,7 @@ impl Drop for Stream {
     fn drop(&mut self) {
         let StreamRef { context, raw } = &self.stream;
         let Ok(_entered) = context.enter() else { return };
-        // SAFETY: made for this value. What the driver says, nobody can be told.
+        // SAFETY: made for this value. What the driver says has no reader.
         let _ = unsafe { call!(context.driver(), stream_destroy(raw.handle())) };
     }
 }
@@ -205,7 +205,7 @@ impl StreamRef {
     /// What the driver says, also of work that failed.
     pub fn synchronize(&self) -> Result<()> {
         let _relaxed = Relaxed::begin(self.context.driver());
-        // SAFETY: the stream's number is its own, as whoever made it says.
+        // SAFETY: the stream's number is its own, as its maker says.
         unsafe { call!(self.context.driver(), stream_synchronize(self.raw.handle())) }
     }
 

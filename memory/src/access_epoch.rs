@@ -8,7 +8,7 @@
 use crate::sync::{self, Ordering};
 use crate::{Arrival, Counter, Inbox, Outbox};
 
-/// One side of a pair, of which each may write to the other's memory.
+/// One side of a pair; each may write to the other's memory.
 #[derive(Debug)]
 pub struct AccessEpoch {
     /// Raised by the peer: odd while its epoch is open.
@@ -27,7 +27,7 @@ pub fn fence() {
 }
 
 impl AccessEpoch {
-    /// Over counters of which the peer raises `here`, and a slot on each side that is used for nothing else.
+    /// Over counters (the peer raises `here`) and a slot on each side that is used for nothing else.
     pub fn new(here: Counter, there: Counter, forbids: Outbox, forbidden: Inbox) -> Self {
         Self { here, there, count: 0, forbids, forbidden }
     }

@@ -79,12 +79,12 @@ impl Area {
     /// Whether it is no longer what peers see in its file.
     #[inline]
     pub fn is_spent(&self) -> bool {
-        // Relaxed: set by whoever uses the memory, between two uses of it.
+        // Relaxed: set by the user of the memory, between two uses of it.
         self.spent.load(Ordering::Relaxed)
     }
 
     /// Detaches this process's view of `bytes` bytes at `start` from what peers see: a peer that writes late writes to pages
-    /// that are nobody's. What is there stays. The area is spent afterwards: peers would see other memory. Nothing happens
+    /// that have no owner. What is there stays. The area is spent afterwards: peers would see other memory. Nothing happens
     /// to memory that was freed.
     ///
     /// Whatever shares the pages of these addresses is detached too. What another thread writes to them during the call
@@ -96,7 +96,7 @@ impl Area {
     /// # Panics
     /// If the addresses are not inside the area.
     pub fn detach(&self, start: usize, bytes: usize) -> Result<(), MemoryError> {
-        // While it is held nobody frees the memory: whoever does takes the area out first.
+        // While it is held the memory is not freed: the area is taken out first.
         let areas = areas();
         let is_mapped = areas.get(&self.start).is_some_and(|found| found.key == self.key);
         let end = start + bytes;
@@ -174,7 +174,7 @@ pub struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// So many bytes, in large pages where the system gives them to memory files.
+    /// `bytes` bytes, in large pages where the system gives them to memory files.
     ///
     /// # Errors
     /// [`MemoryError::OutOfMemory`] when the pages cannot all be had now; [`MemoryError::System`].
@@ -326,7 +326,7 @@ unsafe impl<T: Plain> Send for SharedBuffer<T> {}
 unsafe impl<T: Plain> Sync for SharedBuffer<T> {}
 
 impl<T: Plain> SharedBuffer<T> {
-    /// So many elements, all bytes zero.
+    /// `elements` elements, all bytes zero.
     ///
     /// # Errors
     /// As [`SharedMemory::new`].
@@ -345,7 +345,7 @@ impl<T: Plain> Deref for SharedBuffer<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: the mapping holds so many elements, aligned to a page; any bits are elements; nobody writes them
+        // SAFETY: the mapping holds that many elements, aligned to a page; any bits are elements; nothing writes them
         // while the slice is borrowed: peers do so only during a call that borrows it exclusively, and a call that
         // fails parts the memory from peers that may not have stopped.
         unsafe { std::slice::from_raw_parts(self.memory.span().as_mut_ptr().cast(), self.elements) }

@@ -157,7 +157,7 @@ mod tests {
         let [sleeper, other] = both();
         sleeper.arm();
         let began = Instant::now();
-        assert!(sleeper.sleep(Duration::from_millis(20)), "nobody rings");
+        assert!(sleeper.sleep(Duration::from_millis(20)), "no ring comes");
         assert!(began.elapsed() >= Duration::from_millis(20) && sleeper.is_armed());
 
         let began = Instant::now();

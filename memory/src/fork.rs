@@ -33,7 +33,7 @@ impl ForkStamp {
     pub fn new() -> Result<Self, MemoryError> {
         let page = Mapping::anonymous(4096)?;
         let start = NonNull::new(page.span(0, 4096).as_mut_ptr()).expect("mappings are not null");
-        // SAFETY: exactly the private anonymous page that was just mapped and is referred to by nobody.
+        // SAFETY: exactly the private anonymous page that was just mapped and is not referred to.
         let wiped = unsafe { libc::madvise(start.as_ptr().cast(), 4096, libc::MADV_WIPEONFORK) } == 0;
         let stamp = Self { word: start.cast(), _page: page, process: (!wiped).then(std::process::id) };
         // Relaxed: read by this process, to which program order or whatever handed the stamp over suffices.
@@ -52,7 +52,7 @@ impl ForkStamp {
     #[inline]
     pub fn is_forked_child(&self) -> bool {
         match self.process {
-            // Relaxed: the kernel clears the page before the child runs; nobody else writes it.
+            // Relaxed: the kernel clears the page before the child runs; nothing else writes it.
             None => self.word().load(Ordering::Relaxed) != PRESENT,
             Some(maker) => std::process::id() != maker,
         }

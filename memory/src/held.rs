@@ -1,7 +1,7 @@
 //! Memory that an operation may use after the call that started it returned.
 //!
-//! Invariant: while a [`Held`] or a [`HeldRead`] lives, the bytes it names are allocated and belong to whoever
-//! holds it. Two ways lead there in Rust, and forgetting a value can break neither; a third, `from_raw`, takes a C caller's word:
+//! Invariant: while a [`Held`] or a [`HeldRead`] lives, the bytes it names are allocated and belong to its
+//! holder. Two ways lead there in Rust, and forgetting a value can break neither; a third, `from_raw`, takes a C caller's word:
 //!
 //! - [`Lease`] owns a `Vec` jointly with what it handed out. Forgetting the lease leaks a count, so the
 //!   allocation is never freed; forgetting a `Held` likewise, and [`Lease::try_take`] then never succeeds.
@@ -89,7 +89,7 @@ impl Held {
         Held(HeldRead { start, bytes, _keep: Arc::clone(&self.0._keep) })
     }
 
-    /// Memory that `keep` keeps and that whoever made it has given up.
+    /// Memory that `keep` keeps and that its maker has given up.
     ///
     /// # Safety
     /// As [`SpanMut::from_raw`] for as long as `keep` lives.
@@ -107,7 +107,7 @@ impl Held {
     /// Memory of a caller who promises to keep it, as C callers do.
     ///
     /// # Safety
-    /// While the value or a clone of it lives, `bytes` bytes from `start` must stay writable, and be used by nobody else.
+    /// While the value or a clone of it lives, `bytes` bytes from `start` must stay writable, and have no other user.
     /// `start` may be null if `bytes` is 0.
     pub unsafe fn from_raw(start: *mut u8, bytes: usize) -> Self {
         // SAFETY: this function's own contract, which says more.
@@ -143,7 +143,7 @@ impl fmt::Debug for Held {
     }
 }
 
-/// Of memory that somebody else keeps, by a promise.
+/// Of memory that another party keeps, by a promise.
 struct Elsewhere;
 
 fn elsewhere() -> Arc<dyn Send + Sync> {
@@ -158,7 +158,7 @@ struct Allocation<T: Plain> {
     capacity: usize,
 }
 
-// SAFETY: it owns the allocation; elements are reached only through spans, or by whoever takes the vector back.
+// SAFETY: it owns the allocation; elements are reached only through spans, or by the party that takes the vector back.
 unsafe impl<T: Plain> Send for Allocation<T> {}
 // SAFETY: as above.
 unsafe impl<T: Plain> Sync for Allocation<T> {}
@@ -276,7 +276,7 @@ impl fmt::Debug for Lender<'_, '_> {
     }
 }
 
-/// Runs `f` with somebody who lends slices out, and returns when everything lent has come back: also when `f`
+/// Runs `f` with a [`Lender`] of slices, and returns when everything lent has come back: also when `f`
 /// panics. The slices outlive the call (`'env`), so nothing that was lent can dangle.
 ///
 /// A loan that is forgotten, or returned by `f` itself, never comes back: the call then waits for ever.

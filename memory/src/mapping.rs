@@ -1,7 +1,7 @@
 //! Mapped memory: private to the process, or shared with peers through a sealed memory file.
 //!
 //! Invariant: the range stays mapped as long as the value lives, and touching it cannot fault: files are
-//! allocated before anybody sees the mapping, and cannot be shrunk by whoever else has them. Deliberately absent: names in
+//! allocated before another process sees the mapping, and cannot be shrunk by it. Deliberately absent: names in
 //! the file system (nothing here outlives its processes), growing, remapping.
 
 use std::ffi::CStr;
@@ -69,7 +69,7 @@ impl Mapping {
         Self::memfd_on(name, bytes, None)
     }
 
-    /// As [`Mapping::memfd`], with pages from a memory node if that is possible, whoever maps and touches them: see
+    /// As [`Mapping::memfd`], with pages from a memory node if that is possible, whichever process maps and touches them: see
     /// [`Mapping::misplaced`].
     ///
     /// # Errors
@@ -177,7 +177,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: exactly what was mapped, and nobody can refer to it: spans borrow `self`, counters hold it.
+        // SAFETY: exactly what was mapped, and nothing can refer to it: spans borrow `self`, counters hold it.
         let unmapped = unsafe { munmap(self.start.cast(), self.mapped.get()) };
         debug_assert!(unmapped.is_ok(), "munmap of an own mapping failed: {unmapped:?}");
     }

@@ -18,7 +18,7 @@ const WORDS: usize = (NODES_MAX / WORD_BITS) as usize;
 /// A mask of nodes as the kernel takes it: words, lowest node first.
 type Mask = [c_ulong; WORDS];
 
-/// How many bits the kernel is told of: it takes one for granted, and would otherwise ignore the last node.
+/// How many bits the kernel is given: it takes one for granted, and would otherwise ignore the last node.
 const MASK_BITS: c_ulong = NODES_MAX as c_ulong + 1;
 
 /// The mask of one node; none for a number that no node has.

@@ -7,7 +7,7 @@
 //!
 //! Invariant: a flag names the message, so that nothing has to be cleared, and a slot is filled again only once its
 //! reader is known to have emptied it. The two parties go through the same numbered operations, one after the other:
-//! whoever has heard of a peer in operation `o` knows that it is through with all before `o`, and needs no other
+//! a party that has heard of its peer in operation `o` knows that it is through with all before `o`, and needs no other
 //! credit. Deliberately absent: waiting, peers, collectives.
 
 use std::fmt;
@@ -165,7 +165,7 @@ fn too_long(bytes: usize) -> ! {
     panic!("a line of {bytes} bytes");
 }
 
-/// Copies at most a line in words, of which the last may overlap the one before it.
+/// Copies at most a line in words; the last may overlap the one before it.
 ///
 /// # Safety
 /// As of `copy_nonoverlapping`.
@@ -210,7 +210,7 @@ pub enum Arrival {
 #[derive(Debug)]
 pub struct Outbox {
     row: Row,
-    /// Messages sent so far, of which the flag has the low half: slots are reused long before it wraps.
+    /// Messages sent so far; the flag has the low half of it: slots are reused long before it wraps.
     sent: u32,
     /// The operation in which each slot was filled last.
     filled: Box<[u64]>,
@@ -245,7 +245,7 @@ impl Outbox {
         if bytes > Row::LINE_PAYLOAD_BYTES || bytes > self.row.payload_bytes {
             too_long(bytes);
         }
-        // SAFETY: the payload has so many bytes; it is no part of the source, which the caller may not have shared.
+        // SAFETY: the payload has that many bytes; it is no part of the source, which the caller may not have shared.
         unsafe { copy_line(from.as_ptr(), self.payload().as_mut_ptr(), bytes) }
     }
 

@@ -63,7 +63,7 @@ impl<'a> Span<'a> {
     /// A view of `bytes` bytes at `start`, for bindings that receive addresses.
     ///
     /// # Safety
-    /// The range must be readable for `'a`, and nobody may write it during `'a` except through views that
+    /// The range must be readable for `'a`, and nothing may write it during `'a` except through views that
     /// the same operation was given. A null `start` is allowed only with `bytes == 0`.
     pub unsafe fn from_raw(start: *const u8, bytes: usize) -> Self {
         Self {
@@ -116,7 +116,7 @@ impl<'a> SpanMut<'a> {
     /// A view of `bytes` bytes at `start`, for bindings that receive addresses and for mappings.
     ///
     /// # Safety
-    /// The range must be readable and writable for `'a`, and nobody may touch it during `'a` except through
+    /// The range must be readable and writable for `'a`, and nothing may touch it during `'a` except through
     /// views that the same operation was given, or in the order a verified plan lays down. A null `start` is
     /// allowed only with `bytes == 0`.
     pub unsafe fn from_raw(start: *mut u8, bytes: usize) -> Self {

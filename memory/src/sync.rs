@@ -50,7 +50,7 @@ mod cell {
 #[cfg(loom)]
 use loom::cell;
 
-/// A value that one thread at a time owns; whoever comes second is told so at once.
+/// A value that one thread at a time owns; a second taker is refused at once.
 ///
 /// Taking it is one compare-and-swap and giving it back one store: no system call, no waiting, and no
 /// poisoning (a panic while it is owned releases it).
@@ -59,26 +59,26 @@ pub struct Exclusive<T> {
     value: cell::UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached only through the guard, of which `owned` admits one at a time; handing it from
+// SAFETY: the value is reached only through the guard, and `owned` admits one at a time; handing it from
 // thread to thread is what `T: Send` allows.
 unsafe impl<T: Send> Sync for Exclusive<T> {}
 // SAFETY: moving it moves the value.
 unsafe impl<T: Send> Send for Exclusive<T> {}
 
 impl<T: Send> Exclusive<T> {
-    /// A value that nobody owns yet.
+    /// A value without an owner.
     #[cfg(not(loom))]
     pub const fn new(value: T) -> Self {
         Self { owned: AtomicBool::new(false), value: cell::UnsafeCell::new(value) }
     }
 
-    /// A value that nobody owns yet.
+    /// A value without an owner.
     #[cfg(loom)]
     pub fn new(value: T) -> Self {
         Self { owned: AtomicBool::new(false), value: cell::UnsafeCell::new(value) }
     }
 
-    /// The value, unless somebody else has it.
+    /// The value, unless it is owned.
     #[inline]
     pub fn try_acquire(&self) -> Option<ExclusiveGuard<'_, T>> {
         // Acquire: pairs with the Release in ExclusiveGuard::drop; sees what the last owner wrote.
@@ -90,13 +90,13 @@ impl<T: Send> Exclusive<T> {
         })
     }
 
-    /// Whether somebody has it, as of a moment ago. For messages, not for decisions.
+    /// Whether it is owned, as of a moment ago. For messages, not for decisions.
     pub fn is_owned(&self) -> bool {
         // Relaxed: publishes nothing and is paired with nothing; the answer may be old anyway.
         self.owned.load(Ordering::Relaxed)
     }
 
-    /// The value, when nobody can refer to it any more.
+    /// The value, when nothing can refer to it any more.
     pub fn into_inner(self) -> T {
         self.value.into_inner()
     }

@@ -63,7 +63,7 @@ impl Waker {
             socket.set_nonblocking(true)?;
             socket.send_to_addr(&[], &address(name)?)
         };
-        // A full queue is readable. Whoever is gone does not sleep; a ring that the system has no descriptor for is one that is
+        // A full queue is readable. A rank that is gone does not sleep; a ring that the system has no descriptor for is one that is
         // missed, which the sleeper's own limit makes up for.
         let _ = ring();
     }

@@ -113,7 +113,7 @@ fn an_exclusive_has_one_owner_who_sees_the_last_ones_writes() {
             .collect();
         let times: u32 = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
         assert!(times >= 2, "each has it alone at least once");
-        assert_eq!(*shared.try_acquire().expect("everybody is done"), times);
+        assert_eq!(*shared.try_acquire().expect("all are done"), times);
     });
 }
 
@@ -196,7 +196,7 @@ fn letters_go_round_in_their_slots() {
     });
 }
 
-/// Two ranks that send to each other in every operation need no credits: whoever has heard of the peer in an operation
+/// Two ranks that send to each other in every operation need no credits: a rank that has heard of the peer in an operation
 /// knows that it is through with those before.
 #[test]
 fn who_answers_needs_no_credit() {
@@ -282,7 +282,7 @@ fn a_sleeper_is_woken_by_who_has_sent_and_rung() {
         });
         sleeper.arm();
         if inbox.look(0) == Arrival::None {
-            // Asleep for as long as nobody rings: for ever, if the ring was missed.
+            // Asleep for as long as no ring comes: for ever, if the ring was missed.
             while sleeper.is_armed() {
                 thread::yield_now();
             }

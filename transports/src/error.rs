@@ -48,7 +48,7 @@ pub enum TransportError {
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// Nobody listens there as seen from here; another transport may reach the peer.
+    /// Nothing listens there as seen from here; another transport may reach the peer.
     #[error(
         "{transport}: the peer at {address} cannot be reached from here ({source}); it is gone, or in another \
          network namespace or behind a firewall: another transport may still reach it"
@@ -102,7 +102,7 @@ pub enum TransportError {
         /// What it did.
         what: &'static str,
     },
-    /// Whoever is there could not prove to be the peer.
+    /// The process there could not prove to be the peer.
     #[error("{transport}: {what}; do all processes have the same secret and the same user?")]
     Unauthorised {
         /// [`crate::Transport::name`].

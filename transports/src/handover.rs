@@ -1,7 +1,7 @@
 //! Descriptors handed over between processes of one user on one machine, through Unix sockets.
 //!
 //! Invariant: a descriptor reaches exactly the processes that show its nonce and belong to this user. Nothing has a
-//! name in a file system, so a crash leaves nothing behind. Absent: what the descriptors are of (whoever fetches one
+//! name in a file system, so a crash leaves nothing behind. Absent: what the descriptors are of (the process that fetches one
 //! checks it), threads, and waiting.
 
 use std::collections::HashMap;
@@ -58,7 +58,7 @@ struct Offered {
 pub(crate) enum Takers {
     /// The first who shows the nonce.
     One,
-    /// Everybody who shows it, until it is withdrawn.
+    /// Every process that shows it, until it is withdrawn.
     Many,
 }
 
@@ -106,22 +106,22 @@ impl Desk {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives a descriptor to whoever shows the nonce of the result, until that is dropped.
+    /// Gives a descriptor to the callers that show the nonce of the result, until that is dropped.
     pub(crate) fn offer(&self, file: OwnedFd, takers: Takers) -> Result<Offer, TransportError> {
         let nonce = nonce(self.shared.transport)?;
         self.state().offered.insert(nonce, Offered { file, takers });
         Ok(Offer { desk: self.clone(), nonce })
     }
 
-    /// Answers whoever has come. Never waits.
+    /// Answers the callers that have come. Never waits.
     pub fn serve(&self) {
-        // Whoever holds it is serving already, or is about to be done.
+        // Its holder is serving already, or is about to be done.
         let Ok(mut state) = self.shared.state.try_lock() else { return };
         let State { reception, offered } = &mut *state;
         let transport = self.shared.transport;
         reception.serve(is_this_user, |caller, cookie| {
             let Some(found) = cookie.try_into().ok().and_then(|nonce: Nonce| offered.get(&nonce)) else {
-                tracing::debug!(transport, "turned a caller away: nobody here has that nonce");
+                tracing::debug!(transport, "turned a caller away: nothing here has that nonce");
                 return;
             };
             match hand_over(&caller, &found.file) {
@@ -265,7 +265,7 @@ impl Fetching {
     fn receive(&self, socket: &OwnedFd) -> Result<Answer, TransportError> {
         let mut greeting = [0; HANDOVER.len()];
         let mut parts = [IoSliceMut::new(&mut greeting)];
-        // For as many as one message can have: those for which there is no room are open all the same, and nobody's.
+        // For as many as one message can have: those for which there is no room are open all the same, and have no owner.
         let mut space = cmsg_space!([std::os::fd::RawFd; 253]);
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
         let mut files: Vec<OwnedFd> = Vec::new();
@@ -273,7 +273,7 @@ impl Fetching {
             Ok(message) => {
                 for control in message.cmsgs().map_err(|error| self.system("recvmsg", error))? {
                     if let ControlMessageOwned::ScmRights(rights) = control {
-                        // SAFETY: descriptors that the kernel just made for us and that nobody else knows.
+                        // SAFETY: descriptors that the kernel just made for us and that nothing else knows.
                         files.extend(rights.into_iter().map(|file| unsafe { OwnedFd::from_raw_fd(file) }));
                     }
                 }

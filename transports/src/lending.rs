@@ -1,6 +1,6 @@
 //! Memory files of one process, lent to the others of its user on the same machine.
 //!
-//! Invariant: what was lent is fetched by whoever was told of it, until the [`Lent`] is dropped; what is fetched is
+//! Invariant: what was lent is fetched by the processes that have its name, until the [`Lent`] is dropped; what is fetched is
 //! mapped only if it is sealed and as long as it was said to be. Absent: whose memory it is, and waiting.
 
 use std::os::fd::{AsFd, BorrowedFd};

@@ -20,7 +20,7 @@ impl PidFd {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor was just made and belongs to nobody else.
+        // SAFETY: the descriptor was just made and has no other owner.
         Ok(PidFd(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
     }
 }

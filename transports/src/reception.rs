@@ -132,7 +132,7 @@ impl Reception {
     fn accept(&mut self) -> Option<OwnedFd> {
         loop {
             match accept4(self.listener.as_raw_fd(), SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC) {
-                // SAFETY: a descriptor that was just made for us and that nobody else knows.
+                // SAFETY: a descriptor that was just made for us and that nothing else knows.
                 Ok(socket) => return Some(unsafe { OwnedFd::from_raw_fd(socket) }),
                 Err(Errno::EAGAIN) => return None,
                 Err(Errno::EINTR | Errno::ECONNABORTED) => {}
@@ -145,7 +145,7 @@ impl Reception {
                         drop(unsafe { OwnedFd::from_raw_fd(socket) });
                     }
                     self.reserve = spare();
-                    // Without a free descriptor the kernel does not say that nobody is there.
+                    // Without a free descriptor the kernel does not say that no caller is there.
                     if caller == Err(Errno::EAGAIN) {
                         return None;
                     }

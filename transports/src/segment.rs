@@ -10,7 +10,7 @@ use consort_memory::{Counter, Mapping, Row, SpanMut};
 
 use crate::{CounterKind, Layout, TransportError};
 
-/// What tells one endpoint from all others; whoever shows it was told it by the endpoint's owner.
+/// What tells one endpoint from all others; a process that shows it has it from the endpoint's owner.
 pub(crate) type Nonce = [u8; NONCE_BYTES];
 pub(crate) const NONCE_BYTES: usize = 16;
 

@@ -188,11 +188,11 @@ mod tests {
         let layout = Layout::new(4096);
         let free = shm.endpoint(layout).expect("an endpoint");
         assert!(!placed());
-        let told = shm.endpoint(layout.on(Some(0))).expect("an endpoint");
+        let on_node = shm.endpoint(layout.on(Some(0))).expect("an endpoint");
         assert!(placed());
         // A node that is not there does no harm.
         let wrong = shm.endpoint(layout.on(Some(1023))).expect("an endpoint");
-        drop((free, told, wrong));
+        drop((free, on_node, wrong));
         assert!(!placed());
     }
 }

@@ -307,7 +307,7 @@ fn copies_of_the_host_do_not_wait_for_the_programs_streams() {
             memory.copy_from_host(0, &pattern(4096, 4)).expect("copied");
             assert_eq!(contents(&memory), pattern(4096, 4));
             memory.fill(6).expect("filled");
-            done.send(()).expect("somebody waits");
+            done.send(()).expect("the other end waits");
         });
         let outcome = waits.recv_timeout(Duration::from_secs(10));
         assert_eq!(default.query(), Ok(false), "it still waits");

@@ -96,12 +96,12 @@ pub fn what_is_sent_by_one_who_goes_at_once_arrives(fixture: &dyn Fixture) {
     }
 }
 
-/// An endpoint whose peer was dropped before it connected is told so.
+/// An endpoint whose peer was dropped before it connected hears so.
 pub fn a_peer_that_gives_up_is_noticed(fixture: &dyn Fixture) {
     // Several, so that both orders of nonces occur. An accepting side is not called then and cannot tell; who calls is
-    // told by the first few looks.
+    // heard by the first few looks.
     const LOOKS: u32 = 2000;
-    let mut told = 0;
+    let mut heard = 0;
     for _ in 0..16 {
         let (near, far) = fixture.sides();
         let here = near.endpoint(Layout::new(64)).expect("endpoint");
@@ -112,7 +112,7 @@ pub fn a_peer_that_gives_up_is_noticed(fixture: &dyn Fixture) {
             for _ in 0..LOOKS {
                 serve(&*far);
                 if connecting.poll()?.is_ready() {
-                    panic!("connected to nobody");
+                    panic!("connected without a peer");
                 }
                 std::thread::yield_now();
             }
@@ -120,11 +120,11 @@ pub fn a_peer_that_gives_up_is_noticed(fixture: &dyn Fixture) {
         });
         match outcome {
             Ok(()) => {}
-            Err(TransportError::PeerClosed { .. }) => told += 1,
+            Err(TransportError::PeerClosed { .. }) => heard += 1,
             Err(error) => panic!("{error}"),
         }
     }
-    assert!(told > 0);
+    assert!(heard > 0);
 }
 
 /// Where messages travel, a sleeper can wait for one; and is not woken for nothing.
@@ -241,7 +241,7 @@ pub fn strangers_do_not_keep_the_peer_out(fixture: &dyn Fixture) {
     signal(&mut left, CounterKind::Ready, 1, 0);
     await_value(&mut right, CounterKind::Ready, 1);
     assert_eq!(read(&right, 0, 5), b"hello");
-    // Nobody told them anything.
+    // They got no answer.
     for stranger in &mut strangers {
         serve(&*sides.1);
         assert!(!matches!(stranger.read(&mut [0; 64]), Ok(1..)), "a stranger got an answer");

@@ -28,11 +28,11 @@ pub trait Fixture: Sync {
     /// A transport object for each side; may be the same one.
     fn sides(&self) -> (Arc<dyn Transport>, Arc<dyn Transport>);
 
-    /// Somebody who calls the listener behind an address without knowing anything; None when there is no listener.
+    /// A caller of the listener behind an address that knows nothing; None when there is no listener.
     fn stranger(&self, address: &Address) -> Option<Box<dyn Stranger>>;
 }
 
-/// Somebody who does not belong here.
+/// A caller that does not belong here.
 pub trait Stranger: std::io::Write + std::io::Read + Send {}
 impl<T: std::io::Write + std::io::Read + Send> Stranger for T {}
 

@@ -1,7 +1,7 @@
 //! An arena's offer as bytes.
 //!
 //! Invariant: a decoded offer is one that some version of this library could have written; whether it is true is for
-//! whoever opens it. All numbers are little-endian. Absent: opening.
+//! the process that opens it. All numbers are little-endian. Absent: opening.
 
 use consort_cuda::IpcHandle;
 

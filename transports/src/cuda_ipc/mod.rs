@@ -5,7 +5,7 @@
 //! an offer leads to one arena, and what it says is compared with what the driver says before anything is touched.
 //! That both sides really see the same bytes is for the self-test to show ([`write_pattern`], [`check_pattern`]): there
 //! are machines whose drivers say yes and whose buses lose what is written. Absent: what lies in an arena, waiting,
-//! ranks, and connections (counters and mailboxes inside an arena are laid out by whoever uses it).
+//! ranks, and connections (counters and mailboxes inside an arena are laid out by their user).
 //!
 //! So far this has run on the stand-in for a driver (`standins/cuda`) alone.
 
@@ -50,7 +50,7 @@ pub enum How<'s> {
 }
 
 /// Memory of one rank's device that its peers reach, zeroed. Freed when it and all [`PeerArena`]s of this process
-/// went; what other processes have of it then leads nowhere, so they are to be told before.
+/// went; what other processes have of it then leads nowhere, so they are to hear of it before.
 #[derive(Debug)]
 pub struct Arena {
     memory: Arc<Memory>,

@@ -134,7 +134,7 @@ impl Opening {
     /// Goes on as far as that is possible without waiting. Not to be called again after it was ready or failed.
     ///
     /// # Errors
-    /// As [`PeerArena::open`]; [`TransportError::Unreachable`] when nobody is at the peer's desk.
+    /// As [`PeerArena::open`]; [`TransportError::Unreachable`] when the peer's desk is empty.
     pub fn poll(&mut self) -> Result<Poll<PeerArena>, TransportError> {
         let reach = match std::mem::replace(&mut self.stage, Stage::Done) {
             Stage::Ready(reach) => reach,

@@ -76,7 +76,7 @@ impl Words {
     /// Word number `index`.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If `index` is none of its words.
     pub fn word(&self, index: u32) -> DeviceWord {
         assert!(index < self.words, "word {index} of {}", self.words);
         self.registered.word(index as usize * STRIDE)
@@ -118,7 +118,7 @@ impl PeerWords {
     /// Word number `index`.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If `index` is none of its words.
     pub fn word(&self, index: u32) -> DeviceWord {
         assert!(index < self.words, "word {index} of {}", self.words);
         self.registered.word(index as usize * STRIDE)
@@ -139,7 +139,7 @@ impl OpeningWords {
     /// Goes on as far as that is possible without waiting. Not to be called again after it was ready or failed.
     ///
     /// # Errors
-    /// [`TransportError::Unreachable`] when nobody is at the peer's desk; what mapping and registering say.
+    /// [`TransportError::Unreachable`] when the peer's desk is empty; what mapping and registering say.
     pub fn poll(&mut self) -> Result<Poll<PeerWords>, TransportError> {
         self.desk.serve();
         let Poll::Ready(file) = self.fetching.poll()? else { return Ok(Poll::Pending) };

@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn what_is_noted_leads_to_what_is_deep() {
-        // Six bytes, each of which counts only after the one before it.
+        // Six bytes; each counts only after the one before it.
         let secret = b"KEEPER";
         let deep = catch_unwind(|| {
             run(&TARGET, vec![vec![b"......".to_vec()]], 1, budget(2_000_000), |input, seen| {

@@ -162,7 +162,7 @@ fn answers(input: &Input, seen: &mut Seen) {
         let begun = Instant::now();
         for _ in 0..64 {
             match connecting.poll() {
-                Ok(Poll::Ready(_)) => panic!("connected although nobody fetched this side's memory"),
+                Ok(Poll::Ready(_)) => panic!("connected although this side's memory was not fetched"),
                 Err(error) => {
                     seen.note_text(&error.to_string());
                     break;

@@ -240,7 +240,7 @@ fn check_usable(
     }
 }
 
-/// Room for one more item, and bytes in it; notes that somebody waits where there is none.
+/// Room for one more item, and bytes in it; notes that the sender waits where there is none.
 fn room(world: &mut World, port: PortId) -> Option<usize> {
     let port = world.port_mut(port)?;
     let room = port.room();

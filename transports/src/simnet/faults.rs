@@ -20,7 +20,7 @@ impl Network {
     }
 
     /// Cuts the ways between `side` and all other nodes, known yet or not. What is under way or sent meanwhile is
-    /// held back, and nobody is told.
+    /// held back, and neither side hears of it.
     pub fn partition(&self, side: &[Node]) {
         let mut world = self.world();
         let side: std::collections::BTreeSet<Node> = side.iter().copied().collect();
@@ -51,7 +51,7 @@ impl Network {
         }
     }
 
-    /// From now on data connections deliver nothing in this direction, and nobody is told. Not ended by
+    /// From now on data connections deliver nothing in this direction, and neither side hears of it. Not ended by
     /// [`Network::heal`].
     pub fn blackhole_data(&self, from: Node, to: Node) {
         let mut world = self.world();
@@ -59,7 +59,7 @@ impl Network {
         world.routes[route].blackholes[direction(from, to)] = true;
     }
 
-    /// Breaks all streams and data connections between the two. What is under way is lost; both sides are told
+    /// Breaks all streams and data connections between the two. What is under way is lost; both sides hear it
     /// after the latency, also across a cut.
     pub fn reset(&self, a: Node, b: Node) {
         let mut world = self.world();

@@ -1,6 +1,6 @@
 //! A network of many processes inside one, in virtual time: data connections, byte streams, and what breaks them.
 //!
-//! Whoever tests makes a [`Network`] from a seed, gives each process that it plays a [`Node`], calls what these have
+//! A test makes a [`Network`] from a seed, gives each process that it plays a [`Node`], calls what these have
 //! to do, and lets the time go on with [`Network::advance`] to [`Network::next`]. Puts are cut into pieces that
 //! arrive in any order before the ready signal that publishes them; credits overtake data and data credits;
 //! connections overtake each other; streams are read and written in parts; windows fill up. So a credit publishes
@@ -78,7 +78,7 @@ impl Network {
         Self { world: Arc::new(Mutex::new(World::new(seed, false))) }
     }
 
-    /// A network that needs nobody to move the time on: every `poll`, `progress`, `accept` and `read` lets one thing
+    /// A network that moves its own time on: every `poll`, `progress`, `accept` and `read` lets one thing
     /// happen first. Connections then have descriptors to wait for ([`crate::Connection::wake`]; asking for one
     /// lets things happen until there is something to take in). For one thread as deterministic as the other kind.
     pub fn with_own_pace(seed: u64) -> Self {
@@ -97,7 +97,7 @@ impl Network {
         Duration::from_nanos(self.world().now)
     }
 
-    /// When something happens next. [`None`]: not unless somebody does something.
+    /// When something happens next. [`None`]: not unless a node does something.
     pub fn next(&self) -> Option<Duration> {
         self.world().next().map(Duration::from_nanos)
     }
@@ -117,12 +117,12 @@ impl Network {
         Arc::new(Simnet::new(self.clone(), node))
     }
 
-    /// Endpoints, connections and what is between, as long as somebody holds them.
+    /// Endpoints, connections and what is between, as long as they have a holder.
     pub fn open_endpoints(&self) -> usize {
         self.world().held[Kind::Data as usize]
     }
 
-    /// Streams, dialled, not accepted yet, or established, as long as somebody holds them.
+    /// Streams, dialled, not accepted yet, or established, as long as they have a holder.
     pub fn open_streams(&self) -> usize {
         self.world().held[Kind::Stream as usize]
     }
@@ -142,7 +142,7 @@ impl Network {
     }
 }
 
-/// Somebody's hold on a port; lets go of it on drop.
+/// A hold on a port; lets go of it on drop.
 #[derive(Debug)]
 struct Handle {
     network: Network,

@@ -114,7 +114,7 @@ pub(super) enum Ending {
     Closed,
     /// The connection broke.
     Reset,
-    /// There was nobody.
+    /// Nothing was there.
     Refused,
 }
 
@@ -133,11 +133,11 @@ pub(super) struct Port {
     pub(super) route: Option<usize>,
     pub(super) direction: usize,
     pub(super) peer: Option<PortId>,
-    /// Where a stream is to go, until somebody there took it.
+    /// Where a stream is to go, until it was taken there.
     pub(super) dialled: Option<SocketAddr>,
     pub(super) here: Option<SocketAddr>,
 
-    /// Somebody here holds it.
+    /// It has a holder here.
     pub(super) is_held: bool,
     /// Its process is gone.
     pub(super) is_dead: bool,
@@ -173,7 +173,7 @@ pub(super) struct Port {
     pub(super) used: Room,
     /// Taken by the peer; this side does not know it yet.
     pub(super) owed: Room,
-    /// Whoever holds it waits for room.
+    /// Its holder waits for room.
     pub(super) is_blocked: bool,
 
     /// Nothing is delivered before.
@@ -236,7 +236,7 @@ impl Port {
         (self.used.messages < self.window.messages).then(|| self.window.bytes.saturating_sub(self.used.bytes))
     }
 
-    /// Whether what arrives can still be taken by somebody.
+    /// Whether what arrives can still be taken.
     pub(super) fn takes(&self) -> bool {
         self.is_held && !self.is_dead && !self.is_mute
     }

@@ -13,7 +13,7 @@ use super::port::{Ending, Item, Kind, PIECE_BYTES_MAX, Room};
 use super::world::{Event, Place};
 use super::{Handle, Network, Node};
 
-/// What it takes to be refused where nobody has ever listened.
+/// What it takes to be refused where nothing has ever listened.
 const REFUSAL_NANOSECONDS: u64 = 50_000;
 const FIRST_PORT: u16 = 32_768;
 
@@ -26,7 +26,7 @@ impl Node {
 }
 
 impl Network {
-    /// The node listens at `address`, in place of whoever did before.
+    /// The node listens at `address`, in place of the node that did before.
     pub fn listen(&self, node: Node, address: SocketAddr) {
         let mut world = self.world();
         if !world.process(node).is_dead {
@@ -34,7 +34,7 @@ impl Network {
         }
     }
 
-    /// Nobody listens there any more; who was not accepted is turned away.
+    /// Nothing listens there any more; a stream that was not accepted is turned away.
     pub fn unlisten(&self, address: SocketAddr) {
         let mut world = self.world();
         let Some(place) = world.places.get_mut(&address) else { return };
@@ -47,7 +47,7 @@ impl Network {
         turned_away.into_iter().for_each(|id| world.release(id));
     }
 
-    /// The next stream that somebody dialled to this node: with the address it listens at, and where it comes from.
+    /// The next stream that was dialled to this node: with the address it listens at, and where it comes from.
     pub fn accept(&self, node: Node) -> Option<(Stream, SocketAddr, SocketAddr)> {
         let mut world = self.world();
         world.own_pace();
@@ -63,7 +63,7 @@ impl Network {
         Some((Stream { handle, peer_node }, here, from))
     }
 
-    /// Starts to connect to whoever listens at `address`.
+    /// Starts to connect to the node that listens at `address`.
     pub fn dial(&self, from: Node, address: SocketAddr) -> Dialling {
         let mut world = self.world();
         let port = world.open(Kind::Stream, from);
@@ -100,7 +100,7 @@ impl Dialling {
     /// Goes on; never blocks.
     ///
     /// # Errors
-    /// [`ErrorKind::ConnectionRefused`] when nobody listens there, [`ErrorKind::ConnectionReset`] when it broke, and
+    /// [`ErrorKind::ConnectionRefused`] when nothing listens there, [`ErrorKind::ConnectionReset`] when it broke, and
     /// [`ErrorKind::NotConnected`] when the process is dead or the stream was given already. The attempt is then
     /// over.
     pub fn poll(&mut self) -> Poll<io::Result<Stream>> {

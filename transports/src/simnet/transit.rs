@@ -2,7 +2,7 @@
 //!
 //! Invariant: an item is in its sender's port until its event delivers it; then it is in the receiver's inbox, or
 //! nowhere. Room in the sender's window is given back when the receiver takes it, not when it arrives. Absent: what
-//! the items mean to whoever takes them.
+//! the items mean to their taker.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -43,7 +43,7 @@ impl World {
         }
     }
 
-    /// Nobody holds it any more.
+    /// It has no holder any more.
     pub(super) fn release(&mut self, id: PortId) {
         self.close(id);
         let Some(port) = self.port_mut(id) else { return };
@@ -155,7 +155,7 @@ impl World {
     }
 
     pub(super) fn deliver(&mut self, from: PortId, number: u64) {
-        // The rest of it, of which the receiver hears now.
+        // The rest of it; the receiver hears of it now.
         let is_short = |item: &Item| item.len() <= WORD_BYTES;
         let is_short = self.port(from).and_then(|sender| sender.item(number)).is_some_and(is_short);
         self.land(from, number, |part| part == 0 || is_short);
@@ -237,7 +237,7 @@ impl World {
         }
     }
 
-    /// Somebody dials an address.
+    /// A node dials an address.
     fn ring(&mut self, from: PortId, address: Option<SocketAddr>) {
         let place = address.and_then(|address| self.places.get(&address)).copied();
         let Some(Place { node, is_open: true }) = place else {
@@ -256,7 +256,7 @@ impl World {
         self.touch(node);
     }
 
-    /// Nobody takes it: a stream is told, a data connection has been.
+    /// It is not taken: a stream hears so, a data connection has heard.
     fn refuse(&mut self, from: PortId, item: &Item) {
         if matches!(item, Item::Bytes { .. }) {
             self.answer_end(from, Ending::Reset);

@@ -37,7 +37,7 @@ pub(super) struct Process {
     pub(super) is_dead: bool,
     pub(super) is_frozen: bool,
     pub(super) ports: BTreeSet<PortId>,
-    /// Streams that nobody has accepted.
+    /// Streams that have not been accepted.
     pub(super) accepts: VecDeque<PortId>,
     /// Endpoints until one is denied.
     pub(super) denies_after: Option<u32>,
@@ -226,7 +226,7 @@ impl World {
         id
     }
 
-    /// Forgets a port that nobody holds and that has nothing under way.
+    /// Forgets a port that has no holder and nothing under way.
     pub(super) fn tidy(&mut self, id: PortId) {
         let Some(port) = self.port(id) else { return };
         if port.is_held || !port.has_nothing_under_way() {

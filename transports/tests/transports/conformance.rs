@@ -67,7 +67,7 @@ impl Fixture for TcpFixture {
     }
 }
 
-/// Two nodes of a network whose time goes on whenever somebody looks.
+/// Two nodes of a network whose time goes on with every look.
 struct SimnetFixture {
     seed: u64,
     profile: Profile,

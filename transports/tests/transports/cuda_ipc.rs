@@ -123,7 +123,7 @@ fn an_arena_of_the_same_process_is_reached_by_its_address() {
         let streams = [&here, &there].map(|context| context.create_stream().expect("a stream"));
         write_pattern(&streams[1], tested(peer.span()), 9).expect("written");
         check_pattern(&streams[0], tested(arena.span()), 9).expect("the pattern");
-        // The memory stays while a peer of this process has it, and nobody comes to it any more.
+        // The memory stays while a peer of this process has it, and no process comes to it any more.
         let offer = arena.offer();
         drop(arena);
         check_pattern(&streams[1], tested(peer.span()), 9).expect("the pattern");
@@ -141,7 +141,7 @@ fn a_pattern_that_is_not_there_is_a_lie() {
         Err(TransportError::SelfTest { at, expected, found, transport: "cuda-ipc" }) => (at, expected, found),
         other => panic!("{other:?}"),
     };
-    assert_eq!(lie(1).2, 0, "nobody wrote");
+    assert_eq!(lie(1).2, 0, "nothing was written");
     write_pattern(&stream, tested(arena.span()), 1).expect("written");
     check_pattern(&stream, tested(arena.span()), 1).expect("the pattern");
     lie(2);
@@ -162,14 +162,14 @@ fn what_is_no_offer_is_refused() {
         let error = PeerArena::open(&context, bytes, &shm).expect_err("no offer");
         assert!(matches!(error, TransportError::BadAddress { .. }), "{error}");
     }
-    // Another process's, as it looks from here; nobody sits at that desk, and the handle leads nowhere.
+    // Another process's, as it looks from here; that desk is empty, and the handle leads nowhere.
     for how in [How::Legacy, How::Shareable(&shm)] {
         let Some(arena) = arena(&context, how) else { continue };
         let mut offer = arena.offer();
         offer[4..20].fill(0x5a);
         let after = offer.len() - 40;
         offer[after..].iter_mut().for_each(|byte| *byte ^= 0x33);
-        let error = opened(&context, &offer, &shm).expect_err("nobody's");
+        let error = opened(&context, &offer, &shm).expect_err("it has no owner");
         println!("{error}");
     }
     let mut offer = arena(&context, How::Process).expect("memory").offer();
@@ -319,7 +319,7 @@ fn two_processes_write_to_each_others_arenas() {
     }
 }
 
-/// Whether the driver is the stand-in, of which misbehaviour can be ordered, with more than one device.
+/// Whether the driver is the stand-in, whose misbehaviour can be ordered, with more than one device.
 fn misbehaves_to_order() -> bool {
     let Some(context) = context(0) else { return false };
     if !context.device().name.contains("stand-in") || context.driver().devices() < 2 {

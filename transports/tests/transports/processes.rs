@@ -313,7 +313,7 @@ fn the_service_descriptor_tells_when_somebody_calls() {
         let mut connecting =
             [here.connect(&to_there), there.connect(&to_here)].map(|side| side.expect("connect"));
         // Only the sides' own polls and the descriptors: no unconditional serving.
-        eventually("somebody calls", || {
+        eventually("a call comes", || {
             let _ = connecting[0].poll().expect("poll");
             if name == "tcp" {
                 let _ = connecting[1].poll().expect("poll");
@@ -375,7 +375,7 @@ fn jobs_share_a_listener() {
     let outcome = |connecting: &mut Box<dyn consort_transports::Connecting>| {
         eventually("an answer", || {
             serve(&*again.1);
-            connecting.poll().map(|poll| assert!(poll.is_pending(), "connected to nobody")).err()
+            connecting.poll().map(|poll| assert!(poll.is_pending(), "connected without a peer")).err()
         })
     };
     let error = outcome(&mut late);

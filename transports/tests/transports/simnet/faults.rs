@@ -58,7 +58,7 @@ fn a_reset_is_reported_to_both_and_loses_what_is_under_way() {
     ready(&mut left, 2, 0);
     network.reset(A, B);
     assert_eq!(network.in_flight(), 0);
-    assert_eq!(left.progress().expect("not told yet"), PeerState::Open);
+    assert_eq!(left.progress().expect("not heard yet"), PeerState::Open);
     ready(&mut left, 3, 0);
     settle(&network);
     for side in [&mut left, &mut right] {

@@ -1,4 +1,4 @@
-//! Whole jobs: everybody sends to everybody, in slots with credits, and tells the first node something over a stream;
+//! Whole jobs: each node sends to each, in slots with credits, and tells the first node something over a stream;
 //! all look only when the network says so.
 
 use std::collections::BTreeMap;
@@ -272,7 +272,7 @@ fn job(seed: u64, shape: Shape, mut faults: Faults) -> Run {
     Run { trace: network.trace_hash(), took, broken }
 }
 
-/// Cuts, partitions, stops and lost links, each of which ends.
+/// Cuts, partitions, stops and lost links; each of them ends.
 fn random_faults(seed: u64, nodes: u32) -> Faults {
     let mut random = Random(seed ^ 0xfa17);
     let mut faults: Faults = BTreeMap::new();

@@ -84,7 +84,7 @@ fn one_sided_puts_land_torn_and_unseen_until_all_have() {
         ready(&mut left, 1, 3);
         while let Some(next) = network.next() {
             network.advance(next);
-            // Nobody took it in.
+            // It was not taken in.
             let there = read(&right, 0, BYTES);
             let words = || there.chunks(8).zip(data.chunks(8));
             let landed = words().filter(|(found, sent)| found == sent).count();

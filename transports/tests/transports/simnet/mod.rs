@@ -62,7 +62,7 @@ fn read(side: &Side, offset: usize, bytes: usize) -> Vec<u8> {
     copy
 }
 
-/// Bytes of which none is 0.
+/// Bytes, none of them 0.
 fn nonzero(seed: u64, bytes: usize) -> Vec<u8> {
     Random(seed).bytes(bytes).into_iter().map(|byte| byte | 1).collect()
 }

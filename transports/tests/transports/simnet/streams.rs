@@ -88,7 +88,7 @@ fn ends_are_read_after_the_bytes() {
     let (bytes, end) = drain(&mut left);
     assert_eq!((&bytes[..], end.is_ok()), (&b"bye"[..], true));
     drop(left);
-    // Whoever writes to somebody who is gone learns it after a round trip.
+    // A writer to a node that is gone learns it after a round trip.
     let (mut left, right) = streams(&network);
     drop(right);
     settle(&network);
@@ -111,7 +111,7 @@ fn ends_are_read_after_the_bytes() {
 fn who_dials_is_answered_or_not() {
     let network = Network::new(1);
     let refused = |dialling: &mut consort_transports::simnet::Dialling| match dialling.poll() {
-        Poll::Ready(outcome) => outcome.expect_err("nobody listens").kind() == ErrorKind::ConnectionRefused,
+        Poll::Ready(outcome) => outcome.expect_err("nothing listens").kind() == ErrorKind::ConnectionRefused,
         Poll::Pending => false,
     };
     let mut dialling = network.dial(A, address());
@@ -165,7 +165,7 @@ fn kills_and_resets_end_streams() {
     settle(&network);
     left.write_all(b"lost").expect("write");
     network.reset(A, B);
-    assert_eq!(kind(left.read(&mut [0])), ErrorKind::WouldBlock, "not told yet");
+    assert_eq!(kind(left.read(&mut [0])), ErrorKind::WouldBlock, "not heard yet");
     settle(&network);
     let (bytes, end) = drain(&mut right);
     assert_eq!((&bytes[..], kind(end)), (&b"arrived"[..], ErrorKind::ConnectionReset));
