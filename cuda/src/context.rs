@@ -11,7 +11,7 @@ use cudarc::driver::sys::{CUcontext, CUctx_st, CUstream, CUstream_flags, CUstrea
 
 use super::capture::Relaxed;
 use super::raw::Raw;
-use super::{CudaError, Device, Driver, RawStream, Result};
+use super::{CudaError, Device, Driver, Result};
 
 /// A context of a device; clones are of the same.
 #[derive(Clone, Debug)]
@@ -86,21 +86,6 @@ impl Context {
             return Ok(None);
         }
         Self::adopt(driver, raw).map(Some)
-    }
-
-    /// The context of a stream; of the default streams, the one that is current on this thread.
-    ///
-    /// # Errors
-    /// As [`Context::current`]; `CUDA_ERROR_INVALID_CONTEXT` for a default stream where none is current.
-    pub fn of_stream(stream: RawStream) -> Result<Context> {
-        let driver = Driver::of_process()?;
-        let mut raw: CUcontext = std::ptr::null_mut();
-        // SAFETY: the place is writable; the driver knows its streams and refuses other handles.
-        unsafe { call!(driver, stream_context(stream.handle(), &mut raw)) }?;
-        if raw.is_null() {
-            return Err(CudaError::unfit("cuCtxPushCurrent_v2", "the stream has no context"));
-        }
-        Self::adopt(driver, raw)
     }
 
     /// The context with this handle, which is valid now.

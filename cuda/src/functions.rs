@@ -7,10 +7,9 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use cudarc::driver::sys::{
-    CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUfunction_attribute,
-    CUipcMemHandle, CUjit_option, CUmemAccessDesc, CUmemAllocationGranularity_flags,
-    CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmodule,
-    CUpointer_attribute, CUstream, CUuuid,
+    CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUipcMemHandle, CUjit_option,
+    CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp,
+    CUmemGenericAllocationHandle, CUmodule, CUpointer_attribute, CUstream, CUuuid,
 };
 
 use super::library::Library;
@@ -118,22 +117,18 @@ functions! {
         c"cuModuleLoadDataEx"(*mut CUmodule, *const c_void, c_uint, *mut CUjit_option, *mut *mut c_void);
     module_unload = c"cuModuleUnload"(CUmodule);
     module_function = c"cuModuleGetFunction"(*mut CUfunction, CUmodule, *const c_char);
-    function_attribute = c"cuFuncGetAttribute"(*mut c_int, CUfunction_attribute, CUfunction);
-    function_set_attribute = c"cuFuncSetAttribute"(CUfunction, CUfunction_attribute, c_int);
     function_blocks =
         c"cuOccupancyMaxActiveBlocksPerMultiprocessor"(*mut c_int, CUfunction, c_int, usize);
 
     thread_capture_mode = c"cuThreadExchangeStreamCaptureMode"(*mut c_uint);
     stream_create = c"cuStreamCreate"(*mut CUstream, c_uint);
     stream_destroy = c"cuStreamDestroy_v2"(CUstream);
-    stream_context = c"cuStreamGetCtx"(CUstream, *mut CUcontext);
     stream_synchronize = c"cuStreamSynchronize"(CUstream);
     stream_query = c"cuStreamQuery"(CUstream);
     stream_capturing = c"cuStreamIsCapturing"(CUstream, *mut c_int);
     stream_wait_event = c"cuStreamWaitEvent"(CUstream, CUevent, c_uint);
     stream_wait_value = c"cuStreamWaitValue64_v2"(CUstream, CUdeviceptr, u64, c_uint);
     stream_write_value = c"cuStreamWriteValue64_v2"(CUstream, CUdeviceptr, u64, c_uint);
-    stream_host_function = c"cuLaunchHostFunc"(CUstream, extern "C" fn(*mut c_void), *mut c_void);
     launch = c"cuLaunchKernel"(
         CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream,
         *mut *mut c_void, *mut *mut c_void);

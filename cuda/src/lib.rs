@@ -160,17 +160,6 @@ impl Driver {
         }
     }
 
-    /// The ordinal of the device whose memory is at `address`; of pinned memory, the device in whose context it was
-    /// made.
-    ///
-    /// # Errors
-    /// What the driver says, `CUDA_ERROR_INVALID_VALUE` for an address that is none of CUDA's.
-    pub fn device_of(&self, address: u64) -> Result<i32> {
-        let ordinal = self.attribute(CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)?;
-        // Four bytes of it are written, the lower ones of a little-endian number.
-        Ok(ordinal as u32 as i32)
-    }
-
     /// Where the allocation begins in which `address` lies, and how many bytes it has.
     ///
     /// # Errors

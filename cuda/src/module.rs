@@ -6,9 +6,7 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
 
-use cudarc::driver::sys::{
-    CUfunc_st, CUfunction_attribute as Attribute, CUjit_option as JitOption, CUmod_st,
-};
+use cudarc::driver::sys::{CUfunc_st, CUjit_option as JitOption, CUmod_st};
 
 use super::raw::Raw;
 use super::{Context, CudaError, CudaErrorCause, Result};
@@ -152,18 +150,6 @@ impl Function {
         &self.module.context
     }
 
-    /// Lets a launch ask for up to that many bytes of shared memory beyond the function's own; without this, 48 KiB.
-    ///
-    /// # Errors
-    /// What the driver says; also that a multiprocessor has not that much.
-    pub fn set_dynamic_shared_bytes(&self, bytes: u32) -> Result<()> {
-        let attribute = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
-        let _entered = self.context().enter()?;
-        // SAFETY: a function that is loaded.
-        unsafe { call!(self.context().driver(), function_set_attribute(self.raw.0, attribute, bytes)) }
-    }
-
     /// How many blocks of that many threads, with that much shared memory each, are resident on one multiprocessor.
     ///
     /// # Errors
@@ -180,30 +166,6 @@ impl Function {
             )
         }?;
         Ok(u32::try_from(blocks).unwrap_or(0))
-    }
-
-    /// Registers of a thread.
-    ///
-    /// # Errors
-    /// What the driver says.
-    pub fn registers(&self) -> Result<u32> {
-        self.attribute(Attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)
-    }
-
-    /// Bytes of a thread's own memory, to which registers are spilled.
-    ///
-    /// # Errors
-    /// What the driver says.
-    pub fn local_bytes(&self) -> Result<u32> {
-        self.attribute(Attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)
-    }
-
-    fn attribute(&self, attribute: Attribute) -> Result<u32> {
-        let mut value = 0;
-        let _entered = self.context().enter()?;
-        // SAFETY: the place is writable and the function loaded.
-        unsafe { call!(self.context().driver(), function_attribute(&mut value, attribute, self.raw.0)) }?;
-        Ok(u32::try_from(value).unwrap_or(0))
     }
 }
 

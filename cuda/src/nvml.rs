@@ -128,11 +128,6 @@ impl NvLinks {
         }
         Ok(links)
     }
-
-    /// How many links lead straight to another device.
-    pub fn straight_to(&self, other: &Device) -> usize {
-        self.up.iter().filter(|link| link.remote_pci == other.pci).count()
-    }
 }
 
 impl PeerStatus {

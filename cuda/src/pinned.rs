@@ -228,15 +228,6 @@ impl PinnedMemory {
         self.half(offset).store(value, Ordering::Release);
     }
 
-    /// Loads the 32-bit word at `offset` with acquire order.
-    ///
-    /// # Panics
-    /// If it is not inside, or not at a multiple of four.
-    pub fn load_u32(&self, offset: usize) -> u32 {
-        // Acquire: pairs with the device's release.
-        self.half(offset).load(Ordering::Acquire)
-    }
-
     fn half(&self, offset: usize) -> &AtomicU32 {
         let (start, _) = self.pinned.place(offset, size_of::<u32>());
         // SAFETY: inside and aligned, as just checked; lives as long as `self`; no reference to it but atomics.

@@ -239,15 +239,4 @@ impl StreamRef {
             _ => CaptureStatus::None,
         })
     }
-
-    /// Queues a call of `function` on a thread of the driver's, which must not call the driver nor wait for the device.
-    /// It gets `argument` as the address that its parameter has. A captured call is made whenever the graph runs.
-    ///
-    /// # Errors
-    /// What the driver says, also of earlier work.
-    pub fn host_function(&self, function: extern "C" fn(*mut c_void), argument: usize) -> Result<()> {
-        let argument = std::ptr::without_provenance_mut(argument);
-        // SAFETY: a safe function, which may be called with anything, as often as the driver likes.
-        unsafe { call!(self.context.driver(), stream_host_function(self.raw.handle(), function, argument)) }
-    }
 }

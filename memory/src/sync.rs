@@ -90,12 +90,6 @@ impl<T: Send> Exclusive<T> {
         })
     }
 
-    /// Whether it is owned, as of a moment ago. For messages, not for decisions.
-    pub fn is_owned(&self) -> bool {
-        // Relaxed: publishes nothing and is paired with nothing; the answer may be old anyway.
-        self.owned.load(Ordering::Relaxed)
-    }
-
     /// The value, when nothing can refer to it any more.
     pub fn into_inner(self) -> T {
         self.value.into_inner()

@@ -5,7 +5,6 @@ use std::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use consort_cuda::{
@@ -133,13 +132,11 @@ fn contexts_are_entered_and_left() {
                 assert_eq!(Context::current().expect("an answer").as_ref(), Some(&context));
                 let _again = Context::primary(0).expect("again").enter().map(drop);
                 assert_eq!(driver.current_device(), Ok(Some(0)));
-                let of_default = Context::of_stream(RawStream::DEFAULT).expect("the current one");
-                assert_eq!((&of_default, of_default.device().ordinal), (&context, 0));
             }
             assert_eq!(driver.current_device(), Ok(None));
             let stream = context.create_stream().expect("a stream");
             assert_eq!(driver.current_device(), Ok(None), "left again");
-            assert_eq!(Context::of_stream(stream.raw()).as_ref(), Ok(&context));
+            drop(stream);
         });
     });
     context.enable_peer(&context).expect("of itself");
@@ -168,14 +165,12 @@ fn memory_of_the_device_holds_what_is_copied() {
     memory.fill(0xa5).expect("filled");
     assert_eq!(contents(&memory), [0xa5; 100_000]);
     assert_eq!(driver.memory_kind(memory.address() as usize), Ok(MemoryKind::Device));
-    assert_eq!(driver.device_of(memory.address()), Ok(0));
     let entered = context.enter().expect("entered");
     let (base, bytes) = driver.address_range(memory.address() + 77).expect("an allocation");
     assert!(base <= memory.address() && base + bytes >= memory.address() + 100_000);
     drop(entered);
     let local = 0u64;
     assert_eq!(driver.memory_kind((&raw const local).addr()), Ok(MemoryKind::Host));
-    assert!(driver.device_of((&raw const local).addr() as u64).is_err());
     assert!(std::panic::catch_unwind(|| memory.copy_from_host(99_999, &[0; 2])).is_err());
     let error = context.allocate(1 << 50).expect_err("a petabyte");
     assert!(error.is_out_of_memory(), "{error}");
@@ -200,8 +195,6 @@ fn pinned_and_registered_memory_is_seen_by_both() {
     assert_eq!(contents(&memory)[100..104], [1, 2, 3, 4]);
     assert_eq!(context.driver().memory_kind(pinned.address()), Ok(MemoryKind::Pinned));
 
-    pinned.store_u32(8, 0x1234_5678);
-    assert_eq!(pinned.load_u32(8), 0x1234_5678);
     let word = pinned.word(8);
     drop(pinned);
     word.store_release(5);
@@ -319,21 +312,12 @@ fn copies_of_the_host_do_not_wait_for_the_programs_streams() {
     assert_eq!(contents(&memory), [6; 4096]);
 }
 
-static CALLED_WITH: AtomicUsize = AtomicUsize::new(0);
-
-extern "C" fn called(argument: *mut c_void) {
-    CALLED_WITH.store(argument.addr(), Ordering::Release);
-}
-
 #[test]
-fn the_host_is_called_from_a_stream() {
+fn a_stream_says_whether_it_is_captured_and_over() {
     let Some(context) = context() else { return };
     let stream = context.create_stream().expect("a stream");
     let default = context.stream_ref(RawStream::LEGACY);
     let _entered = context.enter().expect("entered");
-    stream.host_function(called, 4711).expect("queued");
-    stream.synchronize().expect("over");
-    assert_eq!(CALLED_WITH.load(Ordering::Acquire), 4711);
     for stream in [&*stream, &default] {
         assert_eq!(stream.capture_status(), Ok(CaptureStatus::None));
         assert_eq!(stream.query(), Ok(true));
@@ -347,11 +331,8 @@ fn kernels_are_loaded_and_launched() {
     let module = context.load(PTX.as_bytes()).expect("the module");
     let function = module.function(c"numbers").expect("the function");
     drop(module);
-    println!("{:?} registers, {:?} local bytes", function.registers(), function.local_bytes());
-    assert_eq!(function.local_bytes(), Ok(0));
     let resident = function.blocks_per_multiprocessor(64, 0).expect("an answer");
     assert!((1..=64).contains(&resident), "{resident}");
-    function.set_dynamic_shared_bytes(16 << 10).expect("less than every device has");
     assert_eq!(function.context(), &context);
     let memory = context.allocate(4 * 256).expect("memory");
     let stream = context.create_stream().expect("a stream");
