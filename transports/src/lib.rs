@@ -9,6 +9,7 @@ mod arrival;
 pub mod conformance;
 pub mod cuda_ipc;
 mod error;
+mod fields;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod handover;

@@ -14,16 +14,15 @@ use std::task::Poll;
 
 use consort_memory::{ForkStamp, Mapping};
 
+use crate::fields::Fields;
 use crate::handover::{Desk, Fetching, Offer, Takers};
 use crate::mapped::{MappedConnection, OwnSegment};
-use crate::segment::{self, NONCE_BYTES, Nonce, Segment};
+use crate::segment::{self, Nonce, Segment};
 use crate::{
     Address, Connecting, Connection, Endpoint, Layout, MemoryLender, Service, Transport, TransportError,
 };
 
 const NAME: &str = "shm";
-/// Listener's name, endpoint's nonce, segment's size.
-const ADDRESS_BYTES: usize = 2 * NONCE_BYTES + 8;
 
 /// The transport between processes that share memory.
 #[derive(Clone, Debug)]
@@ -62,6 +61,7 @@ impl Transport for Shm {
         let file = mapping.take_fd().expect("a memory file was just made");
         let offer = self.desk.offer(file, Takers::One)?;
         let segment = Segment::create(mapping, offer.nonce());
+        // The listener's name, the endpoint's nonce, the segment's size.
         let address = [&self.desk.name()[..], offer.nonce(), &(bytes as u64).to_le_bytes()].concat();
         Ok(Box::new(ShmEndpoint {
             address: Address { transport: NAME.into(), bytes: address },
@@ -89,23 +89,22 @@ impl Endpoint for ShmEndpoint {
 
     fn connect(self: Box<Self>, peer: &Address) -> Result<Box<dyn Connecting>, TransportError> {
         let bad = |reason| TransportError::BadAddress { transport: NAME, reason };
-        let bytes: &[u8; ADDRESS_BYTES] =
-            peer.bytes_for(NAME)?.try_into().map_err(|_| bad("it has the wrong length"))?;
-        let (name, rest) = bytes.split_first_chunk::<NONCE_BYTES>().expect("longer than that");
-        let (nonce, size) = rest.split_first_chunk::<NONCE_BYTES>().expect("longer than that");
-        let size = u64::from_le_bytes(size.try_into().expect("the last eight bytes"));
-        if nonce == self.offer.nonce() {
+        let mut fields = Fields(peer.bytes_for(NAME)?);
+        let mut read = || Some((fields.take()?, fields.take()?, fields.u64()?));
+        let read = read().filter(|_| fields.0.is_empty());
+        let (name, nonce, size): (Nonce, Nonce, u64) = read.ok_or_else(|| bad("it has the wrong length"))?;
+        if nonce == *self.offer.nonce() {
             return Err(bad("it is this endpoint's own"));
         }
         let segment_bytes = usize::try_from(size)
             .ok()
             .filter(|&bytes| bytes >= Segment::bytes(Layout::new(0), NAME).unwrap_or(0));
         Ok(Box::new(ShmConnecting {
-            nonce: *nonce,
+            nonce,
             segment_bytes: segment_bytes.ok_or_else(|| bad("it names an impossible size"))?,
             offer: self.offer,
             own: Some(self.own),
-            stage: Stage::Fetching(Fetching::new(NAME, *name, *nonce)),
+            stage: Stage::Fetching(Fetching::new(NAME, name, nonce)),
         }))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use consort_control::membership::group::Group;
 use consort_control::membership::process::{Listening, Shared};
@@ -68,9 +68,11 @@ fn reduce(comm: &Communicator, calls: usize) {
     }
 }
 
-fn until_it_has_slept(sleeper: &Readiness) {
-    let before = sleeper.count(Count::Slept);
-    while sleeper.count(Count::Slept) == before {
+/// Until one more has been counted than `before`.
+fn until(sleeper: &Readiness, count: Count, before: usize) {
+    let began = Instant::now();
+    while sleeper.count(count) == before {
+        assert!(began.elapsed() < Duration::from_secs(60), "it never came to a sleep");
         std::thread::yield_now();
     }
 }
@@ -87,7 +89,7 @@ fn a_rank_that_sleeps_on_sockets_is_woken_through_memory() {
             threads.spawn(move || reduce(comm, CALLS));
         }
         for _ in 0..CALLS {
-            until_it_has_slept(sleeper);
+            until(sleeper, Count::Slept, sleeper.count(Count::Slept));
             reduce(&ranks[0], 1);
         }
     });
@@ -107,12 +109,10 @@ fn the_control_thread_is_woken_through_memory() {
             threads.spawn(move || reduce(comm, CALLS));
         }
         for _ in 0..CALLS {
+            let before = sleeper.count(Count::Woken);
             let work = ranks[1].start_all_reduce(vec![1u64; 1000], ReduceOp::Sum).expect("it is started");
             // It looks once more after it has armed its doorbells, and wakes itself for that.
-            let before = sleeper.count(Count::Woken);
-            while sleeper.count(Count::Woken) == before {
-                std::thread::yield_now();
-            }
+            until(sleeper, Count::Woken, before);
             reduce(&ranks[0], 1);
             while !work.is_done() {
                 std::thread::yield_now();
@@ -134,7 +134,7 @@ fn a_rank_that_waits_for_a_connection_is_woken() {
         let sleeper = ranks[0].core().readiness();
         std::thread::scope(|threads| {
             threads.spawn(|| reduce(&ranks[0], 1));
-            until_it_has_slept(sleeper);
+            until(sleeper, Count::Slept, sleeper.count(Count::Slept));
             reduce(&ranks[1], 1);
         });
         slept += sleeper.count(Count::Slept);

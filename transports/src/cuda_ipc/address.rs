@@ -7,7 +7,8 @@ use consort_cuda::IpcHandle;
 
 use super::NAME;
 use crate::TransportError;
-use crate::segment::{NONCE_BYTES, Nonce};
+use crate::fields::Fields;
+use crate::segment::Nonce;
 
 const MAGIC: [u8; 4] = *b"csa1";
 /// How other processes come to the memory, in one byte.
@@ -35,40 +36,18 @@ pub(super) enum Way {
     Shareable { desk: Nonce, nonce: Nonce, mapped_bytes: u64 },
 }
 
-/// Takes fields off the front.
-struct Fields<'a>(&'a [u8]);
-
-impl Fields<'_> {
-    fn take<const BYTES: usize>(&mut self) -> Option<[u8; BYTES]> {
-        let (field, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(*field)
-    }
-}
-
 impl OfferedArena {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(128);
-        bytes.extend(MAGIC);
-        bytes.extend(self.process);
-        bytes.extend(self.process_id.to_le_bytes());
-        bytes.extend(self.device);
-        bytes.extend(self.bytes.to_le_bytes());
-        bytes.extend(self.key.to_le_bytes());
-        match &self.way {
-            Way::Process => bytes.push(PROCESS),
-            Way::Legacy(handle) => {
-                bytes.push(LEGACY);
-                bytes.extend(handle.0);
-            }
+        let numbers = [self.bytes, self.key].map(u64::to_le_bytes);
+        let way = match &self.way {
+            Way::Process => vec![PROCESS],
+            Way::Legacy(handle) => [&[LEGACY], &handle.0[..]].concat(),
             Way::Shareable { desk, nonce, mapped_bytes } => {
-                bytes.push(SHAREABLE);
-                bytes.extend(desk);
-                bytes.extend(nonce);
-                bytes.extend(mapped_bytes.to_le_bytes());
+                [&[SHAREABLE], &desk[..], nonce, &mapped_bytes.to_le_bytes()].concat()
             }
-        }
-        bytes
+        };
+        let process_id = self.process_id.to_le_bytes();
+        [&MAGIC, &self.process[..], &process_id, &self.device, numbers.as_flattened(), &way].concat()
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, TransportError> {
@@ -79,25 +58,18 @@ impl OfferedArena {
         }
         let decoded = Self::fields(&mut fields).ok_or_else(|| bad("it has the wrong length"))?;
         let decoded = decoded.ok_or_else(|| bad("it names no way to the memory"))?;
-        if !fields.0.is_empty() {
-            return Err(bad("it has the wrong length"));
-        }
-        Ok(decoded)
+        fields.end().map(|()| decoded).ok_or_else(|| bad("it has the wrong length"))
     }
 
     /// `None`: too short. `Some(None)`: of another version.
     fn fields(fields: &mut Fields<'_>) -> Option<Option<Self>> {
-        let process = fields.take::<NONCE_BYTES>()?;
-        let process_id = u32::from_le_bytes(fields.take()?);
-        let device = fields.take()?;
-        let bytes = u64::from_le_bytes(fields.take()?);
-        let key = u64::from_le_bytes(fields.take()?);
+        let (process, process_id, device) = (fields.take()?, fields.u32()?, fields.take()?);
+        let (bytes, key) = (fields.u64()?, fields.u64()?);
         let way = match fields.take::<1>()? {
             [PROCESS] => Way::Process,
             [LEGACY] => Way::Legacy(IpcHandle(fields.take()?)),
             [SHAREABLE] => {
-                let (desk, nonce) = (fields.take()?, fields.take()?);
-                Way::Shareable { desk, nonce, mapped_bytes: u64::from_le_bytes(fields.take()?) }
+                Way::Shareable { desk: fields.take()?, nonce: fields.take()?, mapped_bytes: fields.u64()? }
             }
             _ => return Some(None),
         };

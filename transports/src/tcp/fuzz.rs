@@ -1,7 +1,7 @@
 //! What strangers and hostile peers may send to the TCP transport.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
@@ -133,11 +133,11 @@ fn callers(input: &Input, seen: &mut Seen) {
             // A made-up address. What is not there is the only thing that is called: port 1 of this machine.
             4 | 5 => {
                 let mut address = Address { transport: "tcp".into(), bytes: bytes.to_vec() };
-                let ip = address.bytes.len().checked_sub(26).filter(|ip| *ip >= 4);
-                if let Some(ip) = ip {
-                    let local = if ip == 16 { [&[0; 15][..], &[1]].concat() } else { vec![127, 0, 0, 1] };
-                    address.bytes[..local.len()].copy_from_slice(&local);
-                    address.bytes[ip..ip + 2].copy_from_slice(&1u16.to_le_bytes());
+                if let Some(place) = address.bytes.first_chunk_mut::<18>() {
+                    let v4 = Ipv4Addr::LOCALHOST.to_ipv6_mapped();
+                    let local = if place[0] % 2 == 0 { v4 } else { Ipv6Addr::LOCALHOST };
+                    place[..16].copy_from_slice(&local.octets());
+                    place[16..].copy_from_slice(&1u16.to_le_bytes());
                 }
                 match tcp.endpoint(layout).expect("endpoint").connect(&address) {
                     Err(error) => seen.note_text(&error.to_string()),

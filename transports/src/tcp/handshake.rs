@@ -3,6 +3,7 @@
 //! Invariant: a proof names its direction, its purpose and both endpoints' nonces, which are fresh for every
 //! connection; so none can be used for another connection, nor be sent back. Absent: sockets.
 
+use crate::fields::Fields;
 use crate::proof::{PROOF_BYTES, prove, proves};
 use crate::segment::{NONCE_BYTES, Nonce};
 
@@ -68,14 +69,14 @@ impl Key {
 
     /// Who calls whom, if the caller knows the key.
     pub(super) fn check_hello(&self, hello: &[u8]) -> Option<(Nonce, Nonce)> {
-        let (label, rest) = hello.split_first_chunk::<LABEL_BYTES>()?;
-        let (job, rest) = rest.split_first_chunk::<JOB_BYTES>()?;
-        let (caller, rest) = rest.split_first_chunk::<NONCE_BYTES>()?;
-        let (callee, proof) = rest.split_first_chunk::<NONCE_BYTES>()?;
+        let mut fields = Fields(hello);
+        let (label, job) = (fields.take::<LABEL_BYTES>()?, fields.take()?);
+        let (caller, callee, proof) = (fields.take()?, fields.take()?, fields.take()?);
+        fields.end()?;
         let proved = label == HELLO.as_bytes()
-            && *job == self.job
-            && proves(&self.secret, HELLO, &[caller, callee], proof.try_into().ok()?);
-        proved.then_some((*caller, *callee))
+            && self.job == job
+            && proves(&self.secret, HELLO, &[&caller, &callee], &proof);
+        proved.then_some((caller, callee))
     }
 
     pub(super) fn answer(&self, verdict: Verdict, caller: &Nonce, callee: &Nonce) -> Vec<u8> {
@@ -85,10 +86,11 @@ impl Key {
 
     /// What the callee says, if it knows the key.
     pub(super) fn check_answer(&self, answer: &[u8], caller: &Nonce, callee: &Nonce) -> Option<Verdict> {
-        let (label, proof) = answer.split_first_chunk::<LABEL_BYTES>()?;
+        let mut fields = Fields(answer);
+        let (label, proof) = (fields.take::<LABEL_BYTES>()?, fields.take()?);
+        fields.end()?;
         let verdict = Verdict::ALL.into_iter().find(|verdict| verdict.label().as_bytes() == label)?;
-        let proof = proof.try_into().ok()?;
-        proves(&self.secret, verdict.label(), &[caller, callee], proof).then_some(verdict)
+        proves(&self.secret, verdict.label(), &[caller, callee], &proof).then_some(verdict)
     }
 }
 

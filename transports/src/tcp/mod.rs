@@ -13,7 +13,7 @@ mod linger;
 mod listener;
 mod stream;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::task::Poll;
@@ -26,8 +26,9 @@ use nix::sys::socket::{
     setsockopt, socket, sockopt,
 };
 
+use crate::fields::Fields;
 use crate::reception::read_exactly;
-use crate::segment::{NONCE_BYTES, Nonce, nonce};
+use crate::segment::{Nonce, nonce};
 use crate::{Address, Connecting, Connection, Endpoint, Layout, Service, Transport, TransportError};
 
 use handshake::{ANSWER_BYTES, Key, Verdict};
@@ -113,28 +114,22 @@ struct Place {
 
 impl Place {
     fn encode(&self) -> Vec<u8> {
-        let mut bytes = match self.socket.ip() {
-            IpAddr::V4(ip) => ip.octets().to_vec(),
-            IpAddr::V6(ip) => ip.octets().to_vec(),
+        let ip = match self.socket.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
         };
-        bytes.extend_from_slice(&self.socket.port().to_le_bytes());
-        bytes.extend_from_slice(&self.nonce);
-        bytes.extend_from_slice(&self.mailbox_bytes.to_le_bytes());
-        bytes
+        let (port, bytes) = (self.socket.port().to_le_bytes(), self.mailbox_bytes.to_le_bytes());
+        [&ip.octets()[..], &port, &self.nonce, &bytes].concat()
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let (ip, rest) = bytes.split_at_checked(bytes.len().checked_sub(2 + NONCE_BYTES + 8)?)?;
-        let ip = match ip.len() {
-            4 => Ipv4Addr::from(<[u8; 4]>::try_from(ip).ok()?).into(),
-            16 => Ipv6Addr::from(<[u8; 16]>::try_from(ip).ok()?).into(),
-            _ => return None,
-        };
-        let (port, rest) = rest.split_first_chunk()?;
-        let (nonce, size) = rest.split_first_chunk::<NONCE_BYTES>()?;
-        let port = u16::from_le_bytes(*port);
-        let mailbox_bytes = u64::from_le_bytes(size.try_into().ok()?);
-        (port != 0).then_some(Self { socket: SocketAddr::new(ip, port), nonce: *nonce, mailbox_bytes })
+        let mut fields = Fields(bytes);
+        // IPv4 as IPv6 writes it.
+        let ip = Ipv6Addr::from(fields.take::<16>()?).to_canonical();
+        let port = u16::from_le_bytes(fields.take()?);
+        let (nonce, mailbox_bytes) = (fields.take()?, fields.u64()?);
+        fields.end()?;
+        (port != 0).then_some(Self { socket: SocketAddr::new(ip, port), nonce, mailbox_bytes })
     }
 }
 

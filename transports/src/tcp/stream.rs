@@ -14,6 +14,7 @@ use consort_memory::{Counter, Mapping, Span, SpanMut};
 use nix::errno::Errno;
 
 use super::{NAME, Shared, linger, system};
+use crate::fields::Fields;
 use crate::mapped::check_bounds;
 use crate::{Capabilities, Connection, CounterKind, PeerState, RemoteRegion, TransportError};
 
@@ -37,6 +38,24 @@ const IDLE_LOOKS: u32 = 2;
 const STAGING_BYTES: usize = 4096;
 /// Reads of one call of `progress`.
 const READS_MAX: usize = 16;
+
+/// What a frame begins with.
+struct Header {
+    kind: u32,
+    first: u64,
+    second: u64,
+}
+
+impl Header {
+    /// None where a frame does not begin so.
+    #[inline]
+    fn of(bytes: &[u8]) -> Option<Self> {
+        let mut fields = Fields(bytes);
+        let (magic, kind) = (fields.u32()?, fields.u32()?);
+        let (first, second, zero) = (fields.u64()?, fields.u64()?, fields.u64()?);
+        (magic == MAGIC && zero == 0).then_some(Header { kind, first, second })
+    }
+}
 
 fn header(kind: u32, first: u64, second: u64) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
@@ -331,14 +350,11 @@ impl TcpConnection {
                 self.staged = 0..self.staged.len();
                 return Ok(());
             }
-            let frame = &self.staging[self.staged.start..self.staged.start + HEADER_BYTES];
-            let word = |at: usize| u32::from_le_bytes(frame[at..at + 4].try_into().expect("four bytes"));
-            let long = |at: usize| u64::from_le_bytes(frame[at..at + 8].try_into().expect("eight bytes"));
-            let (magic, kind, first, second, zero) = (word(0), word(4), long(8), long(16), long(24));
+            let header = Header::of(&self.staging[self.staged.start..self.staged.start + HEADER_BYTES]);
             self.staged.start += HEADER_BYTES;
-            if magic != MAGIC || zero != 0 {
+            let Some(Header { kind, first, second }) = header else {
                 return Err("it sent what is not a frame");
-            }
+            };
             match kind {
                 KIND_PUT => self.incoming = self.accept_put(first, second)?,
                 KIND_READY => raise(&self.ready, first, second)?,

@@ -59,8 +59,7 @@ impl Fixture for TcpFixture {
     }
 
     fn stranger(&self, address: &Address) -> Option<Box<dyn Stranger>> {
-        let port = if self.here.is_ipv4() { 4 } else { 16 };
-        let port = u16::from_le_bytes([address.bytes[port], address.bytes[port + 1]]);
+        let port = u16::from_le_bytes([16, 17].map(|at| address.bytes[at]));
         let stream = TcpStream::connect(SocketAddr::new(self.here, port)).expect("a listener");
         stream.set_nonblocking(true).expect("nonblocking");
         Some(Box::new(stream))

@@ -398,9 +398,9 @@ fn a_silent_crowd_pushes_out_its_own() {
         |at: &Arc<Listener>| -> Arc<dyn Transport> { Arc::new(Tcp::new(at.clone(), KEY).expect("tcp")) };
     let sides = (side(&near), side(&far));
     let probe = sides.1.endpoint(LAYOUT).expect("endpoint");
-    // As addresses are written: four bytes of IPv4, the port, and more.
-    let [a, b, c, d, low, high] = *probe.address().bytes.first_chunk().expect("an address");
-    let there = SocketAddrV4::new(Ipv4Addr::new(a, b, c, d), u16::from_le_bytes([low, high]));
+    // As addresses are written: sixteen bytes of IP address, the port, and more.
+    let port = u16::from_le_bytes([16, 17].map(|at| probe.address().bytes[at]));
+    let there = SocketAddrV4::new(Ipv4Addr::new(127, 0, 0, 3), port);
     let crowd = |count: usize| -> Vec<TcpStream> {
         let stranger = |_| {
             let stranger = TcpStream::connect(there).expect("a listener");
