@@ -2,9 +2,9 @@
 //!
 //! `valgrind --tool=callgrind --fair-sched=yes target/release/examples/small_all_reduce 10000`
 //!
-//! With `late` as a second argument rank 0, on the main thread, naps before each call, so that it finds what the other
-//! sent and waits for nothing: with `--separate-threads=yes` its thread's count is that of the call, once the same with
-//! `nap`, where it only naps, is taken off.
+//! With `late` as a second argument rank 0, on the main thread, naps before each call, so that the other rank's
+//! message has arrived and it does not wait. With `--separate-threads=yes` its thread's count is then that of the
+//! calls, after the count of a run with `nap`, where it only naps, is subtracted.
 
 use std::time::Duration;
 

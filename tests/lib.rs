@@ -1,5 +1,5 @@
-//! Shared helpers of the tests: ranks as threads and as processes, each with a watchdog, and what a rank does that is a
-//! process (`rank`).
+//! Shared helpers of the tests: ranks as threads and as processes, each with a watchdog, and the program of a rank
+//! that is a process (`rank`).
 
 #[path = "support/bits.rs"]
 pub mod bits;
@@ -48,7 +48,7 @@ use std::time::Duration;
 
 use consort::{Communicator, Options, UniqueId};
 
-/// How the ranks of a test find each other.
+/// How the ranks of a test are linked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Links {
     /// [`Communicator::local`].
@@ -60,10 +60,10 @@ pub enum Links {
 /// The longest that ranks of a test may take; a hang becomes a failure.
 pub const WATCHDOG: Duration = Duration::from_secs(120);
 
-/// Waits until each of these ranks is in its call with this number (see [`consort::CallReport`]), as they say themselves.
+/// Waits until each of these ranks is in its call with this number (see [`consort::CallReport`]), by their own
+/// reports.
 ///
-/// # Panics
-/// If one does not come to it within [`WATCHDOG`], or the communicator cannot be asked.
+/// # Panics If a rank does not enter it within [`WATCHDOG`], or the communicator cannot be asked.
 pub fn await_call(comm: &Communicator, ranks: &[u32], name: &str, sequence: u64) {
     let is_in = |report: &consort::Report, rank: &u32| {
         let call = report.ranks[*rank as usize].waiting.as_ref().map(|waiting| &waiting.call);
@@ -90,7 +90,7 @@ where
     }
 }
 
-/// As [`on_ranks`], but hands out what each rank returned.
+/// As [`on_ranks`]; returns the result of each rank.
 ///
 /// # Panics
 /// If a rank panics or does not come back within [`WATCHDOG`].

@@ -1,5 +1,5 @@
-//! One rank of a test as a process of its own, whose allocations are counted. Each package of tests builds it, under a name
-//! of its own: cargo tells a test where the programs of its own package are, and no others.
+//! One rank of a test as a process of its own, whose allocations are counted. Each package of tests builds it under
+//! its own name: cargo gives a test the paths of its own package's programs, and of no others.
 
 use consort_tests::counting::Counting;
 

@@ -39,7 +39,7 @@ pub(crate) fn skipped(how: &str) -> Result<()> {
     Ok(())
 }
 
-/// Rank 2 calls something else than the others.
+/// Rank 2 makes another call than the others.
 pub(crate) fn differs(how: &str) -> Result<()> {
     const COUNT: usize = 409_600;
     let comm = join()?;

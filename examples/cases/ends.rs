@@ -42,7 +42,7 @@ pub(crate) fn joins() -> Result<()> {
     Ok(())
 }
 
-/// Rank 0 does something else before its barrier.
+/// Rank 0 is in its own code before its barrier.
 pub(crate) fn slow(how: &str, path: &str) -> Result<()> {
     let comm = join()?;
     tell(&comm, "step", || sum_ones(&comm, 1 << 20));
@@ -57,14 +57,14 @@ pub(crate) fn slow(how: &str, path: &str) -> Result<()> {
                 show_report(&comm);
             }
         }
-        // A loader that waits for data which nobody writes: the script ends it.
+        // A loader that waits for data that no process writes: the script ends it.
         "reads" if late => {
             say("reads a pipe that nobody fills");
             let read = std::fs::read(path);
             say(&format!("read {:?}", read.map(|bytes| bytes.len())));
         }
         "reads" => {
-            // Somebody who looks, while this rank waits.
+            // A thread that watches while this rank waits.
             std::thread::scope(|threads| {
                 let looks = threads.spawn(|| {
                     std::thread::sleep(Duration::from_secs_f64(1.0));

@@ -56,7 +56,7 @@ pub(crate) fn join() -> Result<Communicator> {
     Ok(comm)
 }
 
-/// Says how a call ended and after how long; rank 0 shows the report when a deadline passed.
+/// Prints how a call ended and after how long; rank 0 prints the report when a deadline passed.
 pub(crate) fn tell<T>(comm: &Communicator, what: &str, call: impl FnOnce() -> Result<T>) -> Option<T> {
     let began = Instant::now();
     let result = call();
@@ -91,7 +91,7 @@ pub(crate) fn sum_ones(comm: &Communicator, elements: usize) -> Result<Vec<f32>>
     Ok(buffer)
 }
 
-/// Stays in code that is not the library's until the communicator has failed: the deadline of the others has passed.
+/// Stays in the program's own code until the communicator has failed: the deadline of the others has passed.
 pub(crate) fn stay_until_failed(comm: &Communicator) {
     say("is busy elsewhere until the others give up");
     while comm.status().is_ok() {
@@ -99,7 +99,7 @@ pub(crate) fn stay_until_failed(comm: &Communicator) {
     }
 }
 
-/// Stays in code that is not the library's.
+/// Stays in the program's own code.
 pub(crate) fn stay(seconds: f64) {
     say(&format!("is busy elsewhere for {seconds} s"));
     std::thread::sleep(Duration::from_secs_f64(seconds));

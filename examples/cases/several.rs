@@ -56,7 +56,7 @@ pub(crate) fn several(how: &str, directory: &str) -> Result<()> {
     Ok(())
 }
 
-/// Aborts both, twice, and drops them; none of it may wait for anybody.
+/// Aborts both, twice, and drops them; none of it may wait for another rank.
 fn end(how: &str, world: Communicator, pair: Option<Communicator>) {
     let began = Instant::now();
     let abort = |comm: &Communicator| comm.abort("over");

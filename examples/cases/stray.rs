@@ -1,4 +1,4 @@
-//! A job at work, and strangers that talk to all of its ports.
+//! A running job, and strangers that connect to all of its ports.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ pub(crate) fn train() -> Result<()> {
     let comm = join()?;
     let (mut rounds, mut longest) = (0u32, Duration::ZERO);
     let began = Instant::now();
-    // Rank 0 says when it is over.
+    // Rank 0 decides when it ends.
     let mut more = [1.0f32];
     while more[0] > 0.0 {
         let call = Instant::now();
@@ -48,13 +48,13 @@ pub(crate) fn attack(words: &[String]) -> Result<()> {
                 tried += 1;
                 held.extend(stranger(port, kind));
             }
-            // A crowd that says nothing, once.
+            // Once, a crowd that sends nothing.
             if round == 0 {
                 held.extend((0..100).filter_map(|_| stranger(port, 2)));
                 tried += 100;
             }
         }
-        // Those who drip a byte at a time.
+        // Strangers that send a byte at a time.
         held.retain_mut(|stream| stream.write(b"c").is_ok());
         round += 1;
         std::thread::sleep(Duration::from_millis(100));
@@ -63,7 +63,7 @@ pub(crate) fn attack(words: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// One connection; it is given back if it should stay.
+/// One connection; it is returned if it should stay open.
 fn stranger(port: u16, kind: u32) -> Option<TcpStream> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_millis(200)).ok()?;
@@ -77,19 +77,19 @@ fn stranger(port: u16, kind: u32) -> Option<TcpStream> {
             setsockopt(&stream, Linger, &nix::libc::linger { l_onoff: 1, l_linger: 0 }).ok()?;
             return None;
         }
-        // Says nothing and stays.
+        // Sends nothing and stays open.
         2 => return Some(stream),
         // Asks for metrics and waits for the answer.
         3 => {
             stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").ok()?;
             let _ = stream.read(&mut [0; 64]);
         }
-        // Half a word.
+        // Sends half a word.
         4 => {
             stream.write_all(b"cn").ok()?;
             return Some(stream);
         }
-        // Garbage, as much as is taken.
+        // Sends garbage, as much as the port takes.
         _ => {
             let garbage: Vec<u8> =
                 (0..1u32 << 20).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();

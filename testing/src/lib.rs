@@ -1,17 +1,17 @@
-//! What the tests of all crates share: numbers that follow from a seed.
+//! Seeded numbers for the tests of all crates.
 //!
 //! Invariant: the same seed and the same calls draw the same numbers on every machine and in every version. Absent:
-//! secrecy, and anything of the library.
+//! secrecy, and any code of the library.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The seed that `CONSORT_TEST_SEED` gives, if it does.
+/// The seed in `CONSORT_TEST_SEED`, if that is set.
 pub fn given_seed() -> Option<u64> {
     std::env::var("CONSORT_TEST_SEED").ok()?.trim().parse().ok()
 }
 
-/// SplitMix64 (Steele, Lea and Flood, *Fast splittable pseudorandom number generators*, 2014). The field is the seed of what
-/// is still to be drawn.
+/// SplitMix64 (Steele, Lea and Flood, *Fast splittable pseudorandom number generators*, 2014). The field is the seed
+/// of the numbers that are still to be drawn.
 #[derive(Clone, Debug)]
 pub struct Random(pub u64);
 
@@ -21,7 +21,7 @@ impl Random {
         Random(seed)
     }
 
-    /// A sequence of the clock's, or of `CONSORT_TEST_SEED`'s where that is set; the seed is printed.
+    /// A sequence seeded by the clock, or by `CONSORT_TEST_SEED` where that is set; the seed is printed.
     pub fn announced(test: &str) -> Self {
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
         let seed = given_seed().unwrap_or_else(now);
@@ -29,7 +29,7 @@ impl Random {
         Random(seed)
     }
 
-    /// What repeats the sequence from here on.
+    /// The seed that repeats the sequence from here on.
     pub fn seed(&self) -> u64 {
         self.0
     }
@@ -40,7 +40,7 @@ impl Random {
         mix(self.0)
     }
 
-    /// A number below `bound`; 0 where there is none.
+    /// A number below `bound`; 0 where `bound` is 0.
     pub fn below(&mut self, bound: usize) -> usize {
         (self.draw() % bound.max(1) as u64) as usize
     }
@@ -52,8 +52,7 @@ impl Random {
 
     /// One of some values.
     ///
-    /// # Panics
-    /// If there is none.
+    /// # Panics If there is none.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())]
     }
@@ -65,7 +64,7 @@ impl Random {
         }
     }
 
-    /// Bytes that differ from place to place.
+    /// Random bytes.
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         let mut bytes = vec![0; count];
         for piece in bytes.chunks_mut(8) {
@@ -74,8 +73,8 @@ impl Random {
         bytes
     }
 
-    /// Elements of `size` bytes: any bits, or a sign and an exponent as of small numbers, so that sums of floats mean
-    /// something.
+    /// Elements of `size` bytes: random bits, or a sign and an exponent of small numbers, so that sums of floats are
+    /// finite.
     pub fn elements(&mut self, count: usize, size: usize) -> Vec<u8> {
         let mut all: Vec<u8> = (0..count * size).map(|_| (self.draw() >> 24) as u8).collect();
         for element in all.chunks_mut(size) {
@@ -93,7 +92,7 @@ impl Random {
     }
 }
 
-/// The finish of SplitMix64: one number to another, all bits of which depend on all bits.
+/// The finish of SplitMix64: each bit of the result depends on all bits of the argument.
 pub fn mix(word: u64) -> u64 {
     let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -107,7 +107,7 @@ pub(crate) fn exchange(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// What one of two ranks calls in a group and the other call by call, as `how` says.
+/// One of two ranks makes these calls in a group and the other one by one, as `how` chooses.
 pub(crate) fn uneven(context: &Context) -> Result<()> {
     let seats = seats(context)?;
     let (how, count) = (context.text("how"), context.number("count"));
@@ -118,7 +118,7 @@ pub(crate) fn uneven(context: &Context) -> Result<()> {
         let (first, second, third) = (first?, second?, third?);
         let peer = 1 - rank;
         match (how, rank) {
-            // Sums of two communicators, each order of which is the other's in one of the two.
+            // Sums of two communicators; one rank's order is the opposite of the other's.
             ("sums" | "sums-swapped", _) => {
                 let (one, two) = if how == "sums" { (&seat.comm, &other) } else { (&other, &seat.comm) };
                 let call = |comm: &DeviceCommunicator, buffer| {

@@ -23,7 +23,7 @@ fn join(context: &Context) -> Result<Vec<Communicator>> {
     each(&ranks, |rank| Communicator::join(*rank, context.size * here, &id)).into_iter().collect()
 }
 
-/// The same on devices; says by which path.
+/// The same on devices; prints the path.
 pub(super) fn seats(context: &Context) -> Result<Vec<Seat>> {
     let here = context.number("threads").max(1) as u32;
     let seats: Vec<Seat> =
@@ -32,13 +32,14 @@ pub(super) fn seats(context: &Context) -> Result<Vec<Seat>> {
     Ok(seats)
 }
 
-/// Runs `body` on each rank, a thread each. Who fails says so at once: others may wait for it until their deadline.
+/// Runs `body` on each rank, a thread each. A rank that fails prints that at once: others may wait for it until their
+/// deadline.
 pub(super) fn on_each(seats: &[Seat], body: impl Fn(&Seat) -> Result<()> + Sync) -> Result<()> {
     let told = |seat: &Seat| body(seat).inspect_err(|error| eprintln!("rank {}: {error}", seat.place().0));
     each(seats, told).into_iter().collect()
 }
 
-/// Says how a call of a rank ended.
+/// Prints how a call of a rank ended.
 fn report(rank: u32, result: &Result<()>) {
     match result {
         Ok(()) => println!("rank {rank} passed"),
@@ -48,7 +49,7 @@ fn report(rank: u32, result: &Result<()>) {
     }
 }
 
-/// Everything, by a thread a rank or in one thread by groups of so many calls (`together=N`).
+/// All calls, by a thread a rank or in one thread by groups of `together` calls.
 pub(crate) fn everything(context: &Context) -> Result<()> {
     let seats = seats(context)?;
     let (seed, one_of) = (context.text("seed").parse().expect("a seed"), context.number("one_of") as u64);
@@ -63,7 +64,7 @@ pub(crate) fn everything(context: &Context) -> Result<()> {
 /// Bytes of the calls of [`plans`]: for packets, for one exchange, and beyond.
 const PLAN_BYTES: [usize; 3] = [8 << 10, 64 << 10, 300 << 10];
 
-/// Every collective of every size class, and a message; says which plans ran on each rank of this process.
+/// Every collective of every size class, and a message; prints which plans ran on each rank of this process.
 pub(crate) fn plans(context: &Context) -> Result<()> {
     heard::listen();
     let seats = seats(context)?;
@@ -98,7 +99,7 @@ pub(crate) fn plans(context: &Context) -> Result<()> {
     })
 }
 
-/// A second communicator of its own id, on the same devices; says how often the driver loaded images for each.
+/// A second communicator of its own id, on the same devices; prints how often the driver loaded images for each.
 pub(crate) fn second(context: &Context) -> Result<()> {
     let log = std::env::var_os("CONSORT_STANDIN_LOG").expect("the stand-in's log");
     let loads = || {
@@ -109,7 +110,7 @@ pub(crate) fn second(context: &Context) -> Result<()> {
     first[0].host().barrier()?;
     let before = loads();
     let (rank, size) = first[0].place();
-    // Others meet where it listens as long as it lives.
+    // Other ranks meet where it listens, for as long as it lives.
     let created = (rank == 0).then(UniqueId::create).transpose()?;
     let mut id = created.as_ref().map_or([0; UniqueId::BYTES], UniqueId::to_bytes);
     first[0].host().broadcast(&mut id, 0)?;
@@ -121,12 +122,12 @@ pub(crate) fn second(context: &Context) -> Result<()> {
     first[0].host().barrier()
 }
 
-/// What rank `rank` has.
+/// The values of rank `rank`.
 pub(super) fn values(rank: u32, count: usize) -> Vec<i64> {
     (0..count).map(|at| (at as i64 + 1) * 1000 + i64::from(rank)).collect()
 }
 
-/// The typed calls, each once, against what must come of them.
+/// The typed calls, each once, compared with the expected results.
 pub(crate) fn typed(context: &Context) -> Result<()> {
     let all_seats = seats(context)?;
     on_each(&all_seats, |seat| {
@@ -200,7 +201,7 @@ fn both<T: Element + Default + PartialEq + std::fmt::Debug>(
 fn blocks(seat: &Seat, random: &mut Random, longest: u64) -> Result<()> {
     let (rank, size) = seat.place();
     let (own, all) = (rank as usize, size as usize);
-    // What every rank sends to every rank.
+    // The number of elements that each rank sends to each.
     let matrix: Vec<Vec<usize>> =
         (0..all).map(|_| (0..all).map(|_| (random.draw() % (longest + 1)) as usize).collect()).collect();
     let gap = (random.draw() % 4) as usize;
@@ -240,8 +241,8 @@ fn blocks(seat: &Seat, random: &mut Random, longest: u64) -> Result<()> {
     both(seat, &call, &values(rank, sent), &nothing(come))
 }
 
-/// Operations that need each other's results, in two streams and on two communicators, without a wait between them, and
-/// between them calls on the host.
+/// Operations that need each other's results, in two streams and on two communicators, without a wait between them,
+/// and with calls on the host between them.
 pub(crate) fn interleaved(context: &Context) -> Result<()> {
     let seats = seats(context)?;
     on_each(&seats, |seat| {
@@ -256,14 +257,14 @@ pub(crate) fn interleaved(context: &Context) -> Result<()> {
             let b = seat.device.buffer::<u64>(count)?;
             let comms: [&DeviceCommunicator; 2] = [&seat.comm, &other];
             let [first, second] = &seat.streams;
-            // Of one communicator in two streams: it sees to the order.
+            // One communicator in two streams: the communicator keeps the order.
             comms[0].all_reduce(&a, &b, ReduceOp::Sum, first)?;
             comms[0].all_reduce(&b, &a, ReduceOp::Sum, second)?;
             let mut on_host = [1u64; 100];
             seat.host().all_reduce(&mut on_host, ReduceOp::Sum)?;
             assert_eq!(on_host, [u64::from(size); 100]);
             comms[0].all_reduce(&a, &b, ReduceOp::Sum, first)?;
-            // Of others in the same stream: the stream does.
+            // Other communicators in the same stream: the stream keeps the order.
             comms[1].all_reduce(&b, &a, ReduceOp::Max, first)?;
             half_on.all_reduce(&a, &b, ReduceOp::Sum, first)?;
             let mut of_half = [u64::from(rank)];
@@ -280,8 +281,8 @@ pub(crate) fn interleaved(context: &Context) -> Result<()> {
     })
 }
 
-/// Pairs of ranks that need each other, each pair with a kernel of its own. Of two ranks that share a device the one of
-/// another pair is first on each device: who loads its kernel only then waits for the device, and so for the other pair,
+/// Pairs of ranks that need each other, each pair with a kernel of its own. On each device the first of two ranks
+/// belongs to another pair. A rank that loads its kernel only then waits for the device, and so for the other pair,
 /// which does the same.
 pub(crate) fn crossing(context: &Context) -> Result<()> {
     let seats = seats(context)?;
@@ -299,14 +300,14 @@ pub(crate) fn crossing(context: &Context) -> Result<()> {
         match (is_one_process, colour) {
             (true, 0) => cross(seat, &on, ReduceOp::Max, is_first, &first_is_in, [1.0f32, 2.0]),
             (true, _) => cross(seat, &on, ReduceOp::Min, is_first, &first_is_in, [1.0f32, 1.0]),
-            // Types that a driver has to compile.
+            // Types that the driver has to compile.
             (false, 0) => cross(seat, &on, ReduceOp::Max, is_first, &first_is_in, [1i32, 2]),
             (false, _) => cross(seat, &on, ReduceOp::Sum, is_first, &first_is_in, [1.5f64, 3.0]),
         }
     })
 }
 
-/// One of the calls of [`crossing`], on what a rank has and to what must come of it.
+/// One of the calls of [`crossing`], with a rank's values and the expected result.
 fn cross<T: Element + Default + PartialEq + std::fmt::Debug + std::ops::Add<Output = T>>(
     seat: &Seat,
     on: &DeviceCommunicator,
@@ -330,7 +331,7 @@ fn cross<T: Element + Default + PartialEq + std::fmt::Debug + std::ops::Add<Outp
     Ok(())
 }
 
-/// Many operations in streams before anybody waits, more than there are slots, events or hardware queues.
+/// Many operations in streams before any wait, more than there are slots, events or hardware queues.
 pub(crate) fn many(context: &Context) -> Result<()> {
     let seats = seats(context)?;
     on_each(&seats, |seat| {
@@ -374,7 +375,7 @@ fn differ_on(seat: &Seat, difference: Difference, deviant: bool) -> Result<()> {
     let longest = call.input_bytes(rank, size).max(call.output_bytes(rank, size));
     seat.comm.execute(&call, &bytes(longest)?, &bytes(longest)?, &seat.streams[0])?;
     seat.finish()?;
-    // Who called for nothing, or was through early, learns it now.
+    // A rank that called nothing, or was through early, gets the error here.
     seat.host().barrier()
 }
 
@@ -391,14 +392,14 @@ pub(crate) fn differ(context: &Context) -> Result<()> {
         let buffer = seat.device.copy_of(&[1.0f32; 4]).expect("memory");
         let again = seat.comm.all_reduce(&buffer, &buffer, ReduceOp::Sum, &seat.streams[0]);
         assert_eq!(format!("{again:?}"), format!("{result:?}"), "and stays the same");
-        // What was in the streams is over, whatever became of it.
+        // The streams end, whatever happened to their operations.
         seat.streams.iter().for_each(|stream| stream.synchronize().expect("a stream ends"));
     });
     context.listen();
     Ok(())
 }
 
-/// The last rank does not make the call (`how=absent`), aborts from another thread (`abort`), or goes (`leave`).
+/// The last rank does not make the call (`how=absent`), aborts from another thread (`abort`), or leaves (`leave`).
 pub(crate) fn without(context: &Context) -> Result<()> {
     let how = context.text("how");
     let mut seats = seats(context)?;
@@ -452,7 +453,7 @@ pub(crate) fn memory(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Says the path, or why there is none; the communicator stays as it was.
+/// Prints the path, or why there is none; the communicator stays as it was.
 pub(crate) fn path(context: &Context) -> Result<()> {
     let comms = join(context)?;
     let device = Device::open(0)?;
@@ -472,7 +473,7 @@ pub(crate) fn path(context: &Context) -> Result<()> {
     .collect()
 }
 
-/// Works through the host although copies between the devices do not end.
+/// Works through the host although copies between the devices never end.
 pub(crate) fn hang(context: &Context) -> Result<()> {
     let seats = seats(context)?;
     on_each(&seats, |seat| {
@@ -481,7 +482,7 @@ pub(crate) fn hang(context: &Context) -> Result<()> {
         seat.comm.all_reduce(&buffer, &buffer, ReduceOp::Max, &seat.streams[0])?;
         seat.finish()?;
         assert_eq!(buffer.to_vec()?, [size - 1; 1000]);
-        // To free memory of a device waits for all its copies, also for this one.
+        // Freeing device memory waits for all its copies, also for this one.
         std::mem::forget(buffer);
         Ok(())
     })

@@ -1,4 +1,4 @@
-//! What goes wrong, and what each rank is told.
+//! Faults, and the error that each rank gets.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ pub(crate) fn differ(context: &Context) -> Result<()> {
     let difference = Difference::parse(context.text("difference")).expect("a difference");
     let comm = context.join()?;
     println!("begin");
-    // Whoever is through the barrier first may fail while others are still in it.
+    // The first rank that has passed the barrier may fail while others are still in it.
     let result = comm.barrier().and_then(|()| difference.act(&comm, context.is("deviant")));
     report(&result);
     // The failure stays, and stays the same.
@@ -25,7 +25,7 @@ pub(crate) fn differ(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// One rank makes a call more than the others, which are content and busy elsewhere (`then=busy`) or leave.
+/// One rank makes a call more than the others, which are busy elsewhere (`then=busy`) or leave.
 pub(crate) fn extra(context: &Context) -> Result<()> {
     let comm = context.join()?;
     comm.barrier()?;
@@ -75,11 +75,11 @@ fn turn(comm: &Communicator, op: &str, buffer: &mut [f32]) -> Result<()> {
     }
 }
 
-/// One operation over and over until it fails. Then the buffer is the caller's: with `reuse=1` it is filled
-/// with a pattern, which must still be there when the test says `check`.
+/// One operation over and over until it fails. Then the buffer belongs to the caller: with `reuse=1` it is filled
+/// with a pattern, which must still be there when the test sends `check`.
 pub(crate) fn repeat_until_failure(context: &Context) -> Result<()> {
     if context.text("sigpipe") == "default" {
-        // SAFETY: no handler is installed, only the default disposition that C programs start with.
+        // SAFETY: installs no handler, only the default disposition with which C programs start.
         unsafe {
             nix::sys::signal::signal(nix::sys::signal::Signal::SIGPIPE, nix::sys::signal::SigHandler::SigDfl)
         }
@@ -151,7 +151,7 @@ pub(crate) fn leave(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Everybody but the last rank is in a call; `by` aborts from another thread.
+/// Every rank but the last is in a call; `by` aborts from another thread.
 pub(crate) fn abort(context: &Context) -> Result<()> {
     let comm = context.join()?;
     comm.barrier()?;
@@ -182,8 +182,8 @@ pub(crate) fn abort(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// One rank may not have more than 512 KiB of address space beyond what it has now, or no files longer than 1 MiB: the
-/// shortest area of a link's slots is too long for the one, the longest for the other.
+/// One rank may have only 512 KiB of address space more than now, or no files longer than 1 MiB: the shortest area of
+/// a link's slots is too long for the one, the longest for the other.
 pub(crate) fn too_little_memory(context: &Context) -> Result<()> {
     let comm = context.join()?;
     let mut buffer = vec![1.0f32; 1 << 20];

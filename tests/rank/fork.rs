@@ -1,4 +1,4 @@
-//! Forked children: what they may not do, and that they disturb nobody.
+//! Forked children: calls that they must not make, and that they do not disturb other processes.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use nix::unistd::{ForkResult, fork};
 
 use crate::rank::{Context, report};
 
-/// What a child does with its parent's communicator; the number of the first thing that is wrong.
+/// A child's calls on its parent's communicator; returns the number of the first wrong one.
 fn child(comm: Communicator) -> i32 {
     let began = Instant::now();
     let mut buffer = [1.0f32; 100];
@@ -29,7 +29,7 @@ fn child(comm: Communicator) -> i32 {
         return 4;
     }
     comm.abort("a child must not be able to");
-    // It waits for nobody, and so not for a deadline.
+    // It waits for no rank, and so not for a deadline.
     if began.elapsed() > Duration::from_secs(10) {
         return 5;
     }
@@ -56,7 +56,7 @@ fn child(comm: Communicator) -> i32 {
 pub(crate) fn fork_and_go_on(context: &Context) -> Result<()> {
     let comm = context.join()?;
     collectives::everything(&comm, 1000)?;
-    // Started before the fork and not waited for: the child's copy of it goes nowhere, the parent's goes on.
+    // Started before the fork and not waited for: the child's copy of it is not driven, the parent's goes on.
     let work = comm.start_all_reduce(vec![1u64; 10], ReduceOp::Sum)?;
     for _ in 0..2 {
         // SAFETY: no thread of this process but the control thread runs, and it holds no lock that the child's
@@ -100,7 +100,7 @@ pub(crate) fn fork_and_wait_to_die(context: &Context) -> Result<()> {
     let comm = context.join()?;
     collectives::everything(&comm, 10)?;
     if context.is("deviant") {
-        // SAFETY: as above; the child only waits for the end of what nobody says, which comes when the test lets the job go.
+        // SAFETY: as above; the child only reads a pipe that no process writes; it ends when the test drops the job.
         match unsafe { fork() }.expect("fork") {
             ForkResult::Child => {
                 while nix::unistd::read(std::io::stdin(), &mut [0]).is_ok_and(|bytes| bytes > 0) {}

@@ -1,4 +1,4 @@
-//! What a communicator leaves behind, and what a repeated call costs besides its work.
+//! Resources that a communicator leaves, and the cost of a repeated call besides its work.
 
 use std::time::{Duration, Instant};
 
@@ -35,15 +35,15 @@ pub(crate) fn allocations(context: &Context) -> Result<()> {
     comm.barrier()
 }
 
-/// Communicators whose first calls are counted, unless one before made do with what a call may allocate.
+/// Communicators whose first calls are counted, unless an earlier one stayed within the allowed number.
 const FRESH_MAX: u32 = 100;
 
-/// Allocations of this process in the first call of a size, after calls of another size of its class: the least of several
-/// communicators. A rank that waits because its peer has no core asks what the peer is doing, which allocates; so there are
-/// more of them until no rank had such a wait. What a call does by itself is in all of them.
+/// Allocations of this process in the first call of a size, after calls of another size of its class: the least of
+/// several communicators. A rank that waits because its peer has no core sends an inquiry, which allocates; so
+/// communicators are added until no rank had such a wait. The allocations of the call itself are in all of them.
 pub(crate) fn first_calls(context: &Context) -> Result<()> {
     let comm = context.join()?;
-    // 4-byte elements: packets, slots, and what is long enough for plans that cut it.
+    // 4-byte elements: packets, slots, and lengths whose plans cut them.
     for (warm, first) in [(9, 16), (600, 1000), (9_000, 16_384), (150_000, 250_001), (600_000, 1 << 20)] {
         let mut values = vec![1.0f32; first];
         let mut least = u64::MAX;
@@ -56,14 +56,14 @@ pub(crate) fn first_calls(context: &Context) -> Result<()> {
             least = least.min(counting::calls() - before);
             let mut most = [least];
             comm.all_reduce(&mut most, ReduceOp::Max)?;
-            // A short call is remembered in one.
+            // A short call is stored in one.
             if most[0] <= u64::from(first <= 1000) {
                 break;
             }
         }
         println!("first-{first} {least}");
     }
-    // And where something has to be planned.
+    // The same where a plan has to be made.
     let fresh = comm.split(Some(0), 0)?.expect("a part of it");
     let before = counting::calls();
     fresh.all_reduce(&mut [1.0f32; 1000], ReduceOp::Max)?;
@@ -76,15 +76,15 @@ fn core_lost() -> i64 {
     getrusage(UsageWho::RUSAGE_THREAD).expect("getrusage").involuntary_context_switches()
 }
 
-/// `stretches` of 1000 8-byte all-reduces, for a tracer that counts system calls. Each rank says for each whether it
-/// lost its core meanwhile: then its peer waited.
+/// `stretches` of 1000 8-byte all-reduces, for a tracer that counts system calls. For each, every rank prints whether
+/// it lost its core meanwhile: then its peer waited.
 pub(crate) fn count(context: &Context) -> Result<()> {
     let comm = context.join()?;
     let mut value = [1.0f32; 2];
     let mut calls = |many: u32| (0..many).try_for_each(|_| comm.all_reduce(&mut value, ReduceOp::Max));
     for _ in 0..context.number("stretches") {
         let before = core_lost();
-        // Not counted: they wake a peer that fell asleep while the traced rank wrote its line.
+        // Not counted: these calls wake a peer that fell asleep while the traced rank wrote its line.
         calls(100)?;
         // The two lines are for the tracer.
         if comm.rank() == 0 {
@@ -164,7 +164,7 @@ pub(crate) fn idle(context: &Context) -> Result<()> {
     comm.barrier()
 }
 
-/// All others wait for the last rank in calls of several kinds; what that costs them.
+/// All others wait for the last rank in calls of several kinds; prints the cost of the wait.
 pub(crate) fn wait(context: &Context) -> Result<()> {
     let comm = context.join()?;
     let last = comm.size() - 1;

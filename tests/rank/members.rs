@@ -1,4 +1,4 @@
-//! Ranks that go and come: communicators of those that are left, and of more.
+//! Ranks that leave and come: communicators of the remaining ranks, and of more.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ fn ranks(text: &str) -> Vec<Rank> {
     text.split(',').map(|rank| rank.parse().expect("a rank")).collect()
 }
 
-/// What must work among those that are left: everything, and a part of it.
+/// Calls that must work among the remaining ranks: all of them, and on a part.
 fn works(comm: &Communicator) -> Result<()> {
     collectives::everything(comm, 1000)?;
     let part = comm.split(Some(comm.rank() % 2), 0)?.expect("a colour was given");
@@ -23,8 +23,8 @@ fn say(what: &str, comm: &Communicator) {
     println!("{what} {} of {}", comm.rank(), comm.size());
 }
 
-/// Operations until one fails, within `deadline` seconds, because something happened to the `victims`; then those that stay
-/// go on without them, and after a line of the test without their last one too, which is the test's next victim.
+/// Operations until one fails, within `deadline` seconds, because of the `victims`; then the remaining ranks go on
+/// without them, and after a line of the test also without their last one, which is the test's next victim.
 pub(crate) fn shrink(context: &Context) -> Result<()> {
     let world = context.join()?;
     let comm = match context.text("of") {
@@ -51,7 +51,7 @@ pub(crate) fn shrink(context: &Context) -> Result<()> {
     drop(comm);
     say("left", &left);
     context.listen();
-    // What became of the victims since does not concern it.
+    // The later end of the victims does not concern it.
     works(&left)?;
     println!("still");
     let last = left.size() - 1;
@@ -73,8 +73,8 @@ pub(crate) fn shrink(context: &Context) -> Result<()> {
     fewer.barrier()
 }
 
-/// Those that stay leave the victims out while these are in their own code; both communicators work afterwards, as far
-/// as the victims live.
+/// The ranks that stay leave the victims out while these are in their own code; both communicators work afterwards,
+/// as far as the victims live.
 pub(crate) fn shrink_idle(context: &Context) -> Result<()> {
     let comm = context.join()?;
     works(&comm)?;
@@ -97,7 +97,7 @@ pub(crate) fn shrink_idle(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Rank `dies` of those that stay ends instead of shrinking; the others try until they know it.
+/// Rank `dies`, one of the ranks that stay, ends instead of shrinking; the others try until they know it.
 pub(crate) fn shrink_and_die(context: &Context) -> Result<()> {
     let comm = context.join()?;
     comm.barrier()?;
@@ -124,7 +124,7 @@ pub(crate) fn shrink_and_die(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// A part goes on after a rank died that is not of it.
+/// A part goes on after a rank died that is not in it.
 pub(crate) fn part_without(context: &Context) -> Result<()> {
     let comm = context.join()?;
     let of_victim = context.is("victims");
@@ -144,7 +144,7 @@ pub(crate) fn part_without(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// The first `old` ranks are joined by the others, by the id that rank `coordinator` says and the test passes on.
+/// The first `old` ranks are joined by the others, by the id that rank `coordinator` prints and the test passes on.
 pub(crate) fn grow(context: &Context) -> Result<()> {
     let old = context.number("old") as u32;
     if context.rank >= old {
@@ -174,7 +174,7 @@ pub(crate) fn grow(context: &Context) -> Result<()> {
     more.barrier()
 }
 
-/// Memory is given back and made again, over and over, by ranks that come at times of their own.
+/// Memory is freed and made again, over and over, by ranks that come at times of their own.
 pub(crate) fn suspend(context: &Context) -> Result<()> {
     let comm = context.join()?;
     let mut random = Random::new(context.number("seed") as u64 + u64::from(context.rank));

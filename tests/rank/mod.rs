@@ -1,5 +1,5 @@
 //! One rank as a process of its own: `rank SCENARIO RANK SIZE [name=value ...]`, with the job's unique id as the
-//! first 128 bytes of its input. It says on its output how far it is, and reads lines when it is to wait.
+//! first 128 bytes of its input. It prints its progress, and reads lines where it has to wait.
 
 mod device_groups;
 mod devices;
@@ -17,7 +17,7 @@ use std::io::{BufRead, Read};
 use crate::difference::variant;
 use consort::{Communicator, Error, Result, UniqueId};
 
-/// What this rank was told.
+/// The arguments of this rank.
 pub(crate) struct Context {
     pub(crate) rank: u32,
     pub(crate) size: u32,
@@ -58,7 +58,7 @@ impl Context {
     }
 }
 
-/// Says how a call ended, as the harness reads it.
+/// Prints how a call ended, in the form that the harness reads.
 pub(crate) fn report(result: &Result<()>) {
     match result {
         Ok(()) => println!("passed"),
@@ -66,12 +66,12 @@ pub(crate) fn report(result: &Result<()>) {
     }
 }
 
-/// The program `rank`: does what its arguments say.
+/// The program `rank`: runs the scenario of its arguments.
 ///
 /// # Panics
 /// If the arguments or the input are not those of a rank, or its scenario finds something wrong.
 pub fn main() {
-    // Whoever started this is gone: so is the reason for it.
+    // Ends with the process that started it.
     let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
     let words: Vec<String> = std::env::args().collect();
     let [_, scenario, rank, size, arguments @ ..] = &words[..] else {

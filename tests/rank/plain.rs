@@ -1,4 +1,4 @@
-//! What works: all collectives, all types, launchers, work that nobody waits for, split.
+//! Jobs without faults: all collectives, all types, launchers, work that no thread waits for, split.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ pub(crate) fn bits(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Joins as the launcher's variables say and adds what this job's argument says.
+/// Joins by the launcher's variables and sums this job's argument.
 pub(crate) fn launched(context: &Context) -> Result<()> {
     let comm = Communicator::from_launcher()?;
     assert_eq!((comm.rank(), comm.size()), (context.rank, context.size));
@@ -33,12 +33,12 @@ pub(crate) fn launched(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Starts an operation and looks away; then, with `wait=late`, fails in it as the test arranges.
+/// Starts an operation and does not drive it; then, with `wait=late`, fails in it as the test arranges.
 pub(crate) fn unattended(context: &Context) -> Result<()> {
     let comm = context.join()?;
     println!("started");
     let count = if context.is("deviant") { 1001 } else { 1000 };
-    // No barrier first: a rank that still is in it could be told of the others' failure there.
+    // No barrier first: a rank that is still in it could get the others' failure there.
     let work = comm.start_all_reduce(vec![1.0f32; count], ReduceOp::Sum)?;
     std::thread::sleep(Duration::from_millis(300));
     let until = Instant::now() + Duration::from_secs(10);
@@ -64,11 +64,11 @@ pub(crate) fn unattended(context: &Context) -> Result<()> {
 /// The first operation of all is started, and the communicator dropped: it still has to connect.
 pub(crate) fn dropped(context: &Context) -> Result<()> {
     let comm = context.join()?;
-    // The work would keep the process's thread.
+    // The work would keep the process's control thread.
     drop(comm.start_all_reduce(vec![1i64; 100_000], ReduceOp::Sum)?);
     let began = Instant::now();
     drop(comm);
-    // What does not finish is given up after ten seconds.
+    // Work that does not finish is dropped after ten seconds.
     assert!(began.elapsed() < Duration::from_secs(5), "dropped in {:?}", began.elapsed());
     Ok(())
 }
@@ -93,21 +93,21 @@ pub(crate) fn split(context: &Context) -> Result<()> {
     collectives::everything(&half, 100)
 }
 
-/// Blocks that differ in length, as the seed says.
+/// Blocks of different lengths, drawn by the seed.
 pub(crate) fn vectors(context: &Context) -> Result<()> {
     let comm = context.join()?;
     let longest = if comm.size() > 4 { 5_003 } else { 300_007 };
     vectors::everything(&comm, context.number("seed") as u64, 2, longest)
 }
 
-/// Floats that round; folded as the environment says.
+/// Floats that round, folded according to the environment.
 pub(crate) fn folds(context: &Context) -> Result<()> {
     let comm = context.join()?;
     let seed = context.text("seed").parse().expect("a seed");
     folds::everything(&comm, seed, &[8, 5000, 300_000])
 }
 
-/// What the planner chooses as the environment says, and how a call ends; all else works whatever it says.
+/// Prints the planner's choice under the environment, and how a call ends; all other calls work under any setting.
 pub(crate) fn planned(context: &Context) -> Result<()> {
     let comm = context.join()?;
     for collective in [Collective::AllReduce, Collective::AllGather] {

@@ -1,5 +1,5 @@
-//! One rank of a torture run: calls what the plan says until its end or until the communicator fails, and does to
-//! itself what the plan says it does.
+//! One rank of a torture run: makes the plan's calls until its end or until the communicator fails, and causes the
+//! plan's faults on itself.
 
 mod operations;
 
@@ -27,13 +27,13 @@ enum End {
     Leaves,
 }
 
-/// A line, as the harness reads it. Whoever ends at once afterwards has said it.
+/// Prints a line in the form that the harness reads; it is flushed, so that it is not lost where the process ends.
 fn say(line: &str) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-/// Whether the harness has said something.
+/// Whether the harness has sent a line.
 fn is_told() -> bool {
     let stdin = std::io::stdin();
     let mut fds = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
@@ -44,7 +44,7 @@ fn text(error: &Error) -> String {
     format!("{}: {}", variant(error), error.to_string().replace('\n', " "))
 }
 
-/// The communicator that was split last, and what was split wrong on it.
+/// The communicator that was split last, and the wrong results on it.
 #[derive(Default)]
 struct Child {
     comm: Option<Communicator>,
@@ -73,8 +73,8 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Calls until the end. A communicator that was split off may fail before the world does (its ranks have
-    /// deadlines of their own); then it is not used any more and the world's operations go on.
+    /// Calls until the end. A split communicator may fail before the world does (its ranks have deadlines of their
+    /// own); then it is not used any more and the world's operations go on.
     fn go(&mut self, world: &Communicator) -> End {
         std::thread::scope(|threads| {
             let mut number = 0;
@@ -106,7 +106,7 @@ impl Run<'_> {
         })
     }
 
-    /// What this rank's own thread does, or waits to be done to it.
+    /// The fault on this rank's own thread, or a wait for the harness's.
     fn strike(&self) {
         match self.plan.fault {
             Fault::Exit { code, by_thread: false } => {
@@ -156,7 +156,7 @@ impl Run<'_> {
         perform(Seat { comm: world, salt: 0 }, operation, &mut self.kept, panics).map(|()| false)
     }
 
-    /// All ranks that failed say so, keep their memory, and find the communicator as it was left.
+    /// The failed ranks print that, keep their memory, and find the communicator as the fault left it.
     fn failed(&mut self, world: Communicator, error: Error) {
         // The others may wait there for this rank, which will not come.
         self.child = Child::default();
@@ -177,7 +177,7 @@ impl Run<'_> {
         say(&format!("changed {}", self.kept.changed()));
     }
 
-    /// A revoked communicator can be split, and what comes of it works.
+    /// A revoked communicator can be split, and the new one works.
     fn recover(&mut self, world: &Communicator) {
         let comm = world.split(Some(0), 0).expect("a split after a revocation").expect("a colour was given");
         assert_eq!((comm.rank(), comm.size()), (world.rank(), world.size()));
@@ -191,7 +191,7 @@ impl Run<'_> {
     }
 }
 
-/// Ends the communicators beside the world, whatever ended it, unless all is well.
+/// Ends the communicators beside the world, whatever ended it, unless the run passed.
 struct Beside<'a> {
     comms: &'a [Communicator],
     is_well: bool,
@@ -205,8 +205,8 @@ impl Drop for Beside<'_> {
     }
 }
 
-/// What a thread of its own calls on a communicator beside the world: until that fails, or as many as are called there,
-/// or until rank 0 has been told. What it keeps.
+/// The calls of a thread of its own on a communicator beside the world: until it fails, or all its operations are
+/// done, or rank 0 has the harness's line. Returns the buffers that it keeps.
 fn beside(context: &Context, plan: &Plan, which: u32, comm: &Communicator, over: &AtomicBool) -> Kept {
     let mut kept = Kept::default();
     let mut calls = || -> Result<()> {
@@ -300,7 +300,7 @@ fn whole(context: &Context, plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// Everything, and that nothing is left in this process afterwards.
+/// All operations, and a check that nothing is left in this process afterwards.
 pub(crate) fn torture(context: &Context) -> Result<()> {
     let plan = Plan::new(context.text("seed").parse().expect("a seed"));
     let (descriptors, threads) = (system::descriptors(), system::threads());

@@ -1,4 +1,4 @@
-//! What ranks leave behind: traces, flight records, and who was late.
+//! Traces of ranks, flight records, and stragglers.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use consort::{ReduceOp, Result};
 
 use crate::rank::{Context, report};
 
-/// `calls` operations each on two communicators; with `then=fail` the last operation is one that `deviant` does
-/// not come to; it says when all others are there.
+/// `calls` operations each on two communicators; with `then=fail` `deviant` does not enter the last operation, and
+/// prints when all others are in it.
 pub(crate) fn traced(context: &Context) -> Result<()> {
     let comm = context.join()?;
     let half = comm.split(Some(comm.rank() % 2), 0)?.expect("a colour was given");
@@ -34,7 +34,7 @@ pub(crate) fn traced(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Rank `deviant` comes to each of `calls` operations `milliseconds` after all others have.
+/// Rank `deviant` enters each of `calls` operations `milliseconds` after all others.
 pub(crate) fn late(context: &Context) -> Result<()> {
     let comm = context.join()?;
     let others: Vec<u32> = (0..comm.size()).filter(|rank| *rank != comm.rank()).collect();

@@ -1,5 +1,5 @@
-//! All data types with all operators and scaled sums on arbitrary bits, reduced to a number for each that must be the same on
-//! every rank, in every run, over every transport.
+//! All data types with all operators and scaled sums on random bits, as one number for each; the numbers must be the
+//! same on every rank, in every run, over every transport.
 
 use consort::{Call, Communicator, DataType, ReduceOp, Result, Scalar, Span, SpanMut};
 
@@ -40,8 +40,7 @@ fn input(data_type: DataType, bytes: usize, rank: u32, tame: bool) -> Vec<u8> {
 
 /// The numbers, as `float/sum=0123456789abcdef` and so on. `offset` shifts all buffers away from their natural alignment.
 ///
-/// # Errors
-/// Whatever a call returns.
+/// # Errors Those of the calls.
 pub fn of_everything(comm: &Communicator, offset: usize) -> Result<Vec<String>> {
     let (rank, size) = (comm.rank(), comm.size() as usize);
     let mut all = Vec::new();
@@ -90,7 +89,7 @@ pub fn of_everything(comm: &Communicator, offset: usize) -> Result<Vec<String>> 
     Ok(all)
 }
 
-/// What differs between two lists of numbers.
+/// The numbers that differ between two lists.
 pub fn differences(one: &[String], other: &[String]) -> Vec<String> {
     let differs = |(one, other): (&String, &String)| (one != other).then(|| format!("{one} or {other}"));
     one.iter().zip(other).filter_map(differs).collect()

@@ -9,12 +9,12 @@ use consort::SharedBuffer;
 pub enum Bytes {
     /// Ordinary memory.
     Private(Vec<u8>),
-    /// What others can map.
+    /// Memory that others can map.
     Shared(SharedBuffer<u8>),
 }
 
 impl Bytes {
-    /// The same bytes, in memory that others can map if it is to be `shared`.
+    /// The same bytes, in memory that others can map where `shared` is set.
     ///
     /// # Panics
     /// When there is no memory.

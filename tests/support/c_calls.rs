@@ -1,4 +1,4 @@
-//! NCCL's functions as tests call them: handles, results that are checked, the config of a communicator that does not block.
+//! NCCL's functions as tests call them: handles, checked results, the config of a communicator that does not block.
 #![expect(clippy::not_unsafe_ptr_arg_deref, reason = "handles are numbers; any may be passed")]
 
 use std::ffi::{CStr, c_int, c_void};
@@ -97,7 +97,7 @@ pub fn join_by(ids: &[NcclUniqueId], rank: c_int, size: c_int, config: Option<&[
     comm
 }
 
-/// As [`join_by`], and as it came: the result and the handle.
+/// As [`join_by`], unchecked: the result and the handle.
 pub fn try_join(ids: &[NcclUniqueId], rank: c_int, size: c_int, config: Option<&[u64; 3]>) -> (c_int, Comm) {
     let mut comm = null_mut();
     let config = config.map_or(null(), |config| config.as_ptr().cast());

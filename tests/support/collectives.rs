@@ -1,4 +1,4 @@
-//! Every collective once, against sums done by hand.
+//! Every collective once, compared with sums computed directly.
 
 use consort::{Call, Communicator, DataType, ReduceOp, Result, Span, SpanMut};
 
@@ -16,7 +16,7 @@ pub fn sum(size: u32, index: usize) -> i64 {
     (0..size).map(|rank| input(rank, index)).sum()
 }
 
-/// What one rank multiplies its input by, so large that products wrap.
+/// A rank's scalar, so large that products wrap.
 pub fn scalar(rank: u32) -> i64 {
     (i64::from(rank) + 3).wrapping_mul(0x1f3a_9c55_7b21_e64d)
 }
@@ -28,8 +28,7 @@ pub fn scaled_sum(size: u32, index: usize) -> i64 {
 
 /// All collectives of one count on one communicator.
 ///
-/// # Errors
-/// Whatever a call returns.
+/// # Errors Those of the calls.
 ///
 /// # Panics
 /// If a result is wrong.
@@ -138,8 +137,7 @@ pub fn everything(comm: &Communicator, count: usize) -> Result<()> {
 
 /// Sums of 32-bit integers in buffers at every odd byte offset, untyped.
 ///
-/// # Errors
-/// Whatever a call returns.
+/// # Errors Those of the calls.
 ///
 /// # Panics
 /// If a result is wrong or a byte outside of the output was written.

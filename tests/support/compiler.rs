@@ -11,13 +11,12 @@ pub const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
 
 /// The workspace.
 ///
-/// # Panics
-/// Never, where the tests are in it.
+/// # Panics Never, where the tests are in it.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
 }
 
-/// Whether a compiler is there; says so if not.
+/// Whether a compiler is installed; prints that where it is not.
 pub fn has(compiler: &str) -> bool {
     let is_there =
         Command::new(compiler).arg("--version").output().is_ok_and(|output| output.status.success());
@@ -27,10 +26,9 @@ pub fn has(compiler: &str) -> bool {
     is_there
 }
 
-/// What a command prints.
+/// The output of a command.
 ///
-/// # Panics
-/// If it fails, with all it said.
+/// # Panics If it fails, with all its output.
 #[track_caller]
 pub fn succeeds(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -86,7 +84,7 @@ pub fn linked() -> [String; 4] {
 /// A program that finds the library by its own search path alone.
 pub fn program(path: &Path) -> Command {
     let mut command = Command::new(path);
-    // Cargo's would lead to what was built by itself, perhaps long ago.
+    // Cargo's value would lead to an older build.
     command.env_remove("LD_LIBRARY_PATH");
     command
 }
@@ -108,10 +106,9 @@ pub fn built(source: &str, compiler: &str, standard: &str) -> Option<PathBuf> {
     Some(program)
 }
 
-/// What a part of such a program prints, with these variables and none of ours beside them.
+/// The output of a part of such a program, with these variables and without other variables of this library.
 ///
-/// # Panics
-/// If it fails, or does not come to its end.
+/// # Panics If it fails, or does not reach its end.
 #[track_caller]
 pub fn prints(path: &Path, part: &str, variables: &[(&str, &str)]) -> String {
     let mut command = program(path);
@@ -124,7 +121,7 @@ pub fn prints(path: &Path, part: &str, variables: &[(&str, &str)]) -> String {
     text
 }
 
-/// The rest of the line that begins so.
+/// The rest of the line that begins with `begin`.
 ///
 /// # Panics
 /// If there is none.
@@ -133,7 +130,7 @@ pub fn line<'a>(text: &'a str, start: &str) -> &'a str {
     text.lines().find_map(|line| line.strip_prefix(start)).unwrap_or_else(|| panic!("no {start:?} in {text}"))
 }
 
-/// What the text has between two lines.
+/// The text between two lines.
 ///
 /// # Panics
 /// If they are not there.

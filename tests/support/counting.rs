@@ -1,4 +1,4 @@
-//! A global allocator that counts what it hands out.
+//! A global allocator that counts allocations.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -20,7 +20,7 @@ pub fn bytes() -> i64 {
     BYTES.load(Ordering::SeqCst)
 }
 
-// SAFETY: every call goes to the system's allocator unchanged; the counters are not memory of anybody.
+// SAFETY: every call goes to the system's allocator unchanged; the counters are not part of its memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         CALLS.fetch_add(1, Ordering::Relaxed);

@@ -1,9 +1,8 @@
 //! Ranks with devices: threads of one process, and every collective on a device against the
 //! same call on the host.
 //!
-//! Invariant: a case is made with the same bytes in memory of the host and of the device, guards included, and both
-//! must hold the same bytes afterwards, wherever the call says what they are. Absent: what ranks do when something
-//! fails.
+//! Invariant: a case has the same bytes in host memory and on the device, guards included, and both must hold the
+//! same bytes afterwards, wherever the call defines them. Absent: ranks after a failure.
 
 use std::ops::Range;
 
@@ -16,9 +15,9 @@ use crate::matrix::{call_of, collectives};
 use crate::pattern::Fold;
 use crate::system::Random;
 
-/// What no call may change.
+/// The content that no call may change.
 const GUARD: u8 = 0xa5;
-/// Bytes of it on either side.
+/// Bytes of guard on either side.
 const GUARDS: usize = 64;
 /// Elements: none, one, odd, several KiB.
 const COUNTS: [usize; 4] = [0, 1, 37, 1537];
@@ -34,12 +33,12 @@ pub struct Seat {
     pub streams: [Stream; 2],
     /// Whether no other rank of this process has the device: short all-reduces are a kernel in packets then.
     is_alone: bool,
-    /// What the rank joined with; dropping it closes the communicator, also on the device.
+    /// The communicator with which the rank joined; dropping it closes the communicator, also on the device.
     _joined: Communicator,
 }
 
 impl Seat {
-    /// Puts a rank, one of `here` of this process, on the device whose turn it is.
+    /// Puts a rank, one of `here` of this process, on the next device in turn.
     ///
     /// # Errors
     /// The library's.
@@ -60,17 +59,16 @@ impl Seat {
         (self.host().rank(), self.host().size())
     }
 
-    /// Waits for both streams; how the operations in them ended.
+    /// Waits for both streams; returns how their operations ended.
     ///
-    /// # Errors
-    /// What one ended with.
+    /// # Errors The failure of an operation.
     pub fn finish(&self) -> Result<()> {
         self.streams.iter().try_for_each(Stream::synchronize)?;
         self.comm.synchronize()
     }
 }
 
-/// Runs `body` on each of these, a thread each; what they return, in order.
+/// Runs `body` on each item, a thread each; returns the results in order.
 ///
 /// # Panics
 /// If one does.
@@ -98,7 +96,7 @@ pub struct Case {
     seed: u64,
 }
 
-/// Every collective with every type and operator, `one_of` so many of them, with sizes, roots, places and alignments that
+/// Every collective with every type and operator, one case in `one_of`, with sizes, roots, places and alignments that
 /// are drawn; the same on all ranks.
 pub fn cases(size: u32, seed: u64, one_of: u64) -> Vec<Case> {
     let mut random = Random::new(seed);
@@ -182,7 +180,7 @@ impl Case {
         folded
     }
 
-    /// What a rank brings, multiplied by its scalar if it has one.
+    /// A rank's contribution, multiplied by its scalar if it has one.
     fn contribution(&self, rank: u32, size: u32) -> Vec<u8> {
         let memory = self.memory(rank, size);
         let (of, range) = memory.input.clone();
@@ -198,7 +196,7 @@ impl Case {
         scaled
     }
 
-    /// Any bits, or of the larger floats every other time those of numbers of about one size, whose sums round.
+    /// Random bits; for the larger floats every other time numbers of about one size, whose sums round.
     fn bytes(&self, rank: u32, bytes: usize) -> Vec<u8> {
         let mut random = Random::new(self.seed ^ u64::from(rank) << 32);
         let tame = self.seed & 1 == 0;
@@ -252,18 +250,18 @@ impl Bytes {
     }
 }
 
-/// Of each buffer, which bytes of which memory it is.
+/// The bytes of each buffer, and the memory that holds them.
 struct Memory {
     all: Vec<Bytes>,
     input: (usize, Range<usize>),
     output: (usize, Range<usize>),
 }
 
-/// A case of which all is ready for the call on the device.
+/// A case that is ready for the call on the device.
 pub struct Ready {
     case: Case,
     call: Call,
-    /// What the host made of it.
+    /// The host's result.
     expected: Memory,
     on_device: Vec<DeviceBuffer<u8>>,
     input: DeviceBuffer<u8>,
@@ -271,7 +269,7 @@ pub struct Ready {
 }
 
 impl Ready {
-    /// Makes the call on the host, and puts what it was given on the device.
+    /// Makes the call on the host, and copies its arguments to the device.
     ///
     /// # Errors
     /// The library's.
@@ -331,19 +329,17 @@ impl Ready {
         seat.comm.execute(&self.call, &self.input, &self.output, &seat.streams[self.case.stream])
     }
 
-    /// What the device must have made of it.
+    /// Compares the device's result.
     ///
-    /// # Errors
-    /// The library's.
+    /// # Errors The library's.
     ///
-    /// # Panics
-    /// If that differs from what the host made.
+    /// # Panics If it differs from the host's.
     pub fn check(&self, seat: &Seat) -> Result<()> {
         seat.finish()?;
         let (case, (rank, size)) = (&self.case, seat.place());
         for (nth, (bytes, device)) in self.expected.all.iter().zip(&self.on_device).enumerate() {
             let mut found = device.to_vec()?;
-            // In place the other blocks may be used.
+            // In place the other blocks may be overwritten.
             if case.collective == Collective::ReduceScatter && case.in_place {
                 let (all, own) =
                     (bytes.within(&self.expected.input.1), bytes.within(&self.expected.output.1));
@@ -367,7 +363,7 @@ impl Ready {
     }
 }
 
-/// Makes these calls on a rank, which has a thread of its own.
+/// Makes these calls on one rank, which has a thread of its own.
 ///
 /// # Errors
 /// The library's.
@@ -383,7 +379,7 @@ pub fn check_alone(seat: &Seat, cases: &[Case]) -> Result<()> {
     Ok(())
 }
 
-/// Makes these calls on all ranks, which are these, in this thread: those of `together` cases in one group.
+/// Makes these calls on all of `seats` in this thread: those of `together` cases in one group.
 ///
 /// # Errors
 /// The library's.

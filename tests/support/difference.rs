@@ -1,4 +1,4 @@
-//! Ranks that do not do the same: the ways to differ, and what the error must say.
+//! Ranks with different calls: the ways to differ, and the words that the error must have.
 
 use consort::{Communicator, Error, ReduceOp, Result};
 
@@ -26,7 +26,7 @@ pub enum Difference {
 }
 
 impl Difference {
-    /// All of them.
+    /// All differences.
     pub const ALL: [Difference; 9] = [
         Difference::Count,
         Difference::LargeCount,
@@ -44,7 +44,7 @@ impl Difference {
         Self::ALL.into_iter().find(|difference| format!("{difference:?}") == name)
     }
 
-    /// What the error must contain besides the ranks: the two calls.
+    /// The words of the error besides the ranks: the two calls.
     pub fn texts(self) -> [&'static str; 2] {
         let usual = "all_reduce of 1000 float (sum)";
         match self {
@@ -60,10 +60,9 @@ impl Difference {
         }
     }
 
-    /// Calls as the rank is told to, then once more; the first error of the two.
+    /// Makes the rank's call, then the same again; returns the first error of the two.
     ///
-    /// # Errors
-    /// What is hoped for.
+    /// # Errors The expected one.
     pub fn act(self, comm: &Communicator, deviates: bool) -> Result<()> {
         let mut floats = vec![1.0f32; 1000];
         match (self, deviates) {

@@ -15,7 +15,7 @@ const TAG_SONAME: u64 = 14;
 const TAG_FLAGS_1: u64 = 0x6fff_fffb;
 const TAG_VERSIONS_DEFINED: u64 = 0x6fff_fffc;
 
-/// What a shared library says of itself.
+/// The dynamic part of a shared library.
 #[derive(Debug, Default)]
 pub struct Dynamic {
     /// Its name to the loader.

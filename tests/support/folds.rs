@@ -1,4 +1,4 @@
-//! Sums, scaled sums and means of floats that round, against the left fold over the ranks done by hand.
+//! Sums, scaled sums and means of floats that round, compared with the left fold over the ranks, computed directly.
 //!
 //! Invariant: an element depends on its rank, its type and its index alone, so the bits of a result can be compared
 //! whatever the length. Arithmetic here is of its own: values are rounded as 64-bit floats and encoded bit by bit.
@@ -84,14 +84,14 @@ fn value(random: &mut Random, mantissa: i32, (least, most): (i32, i32)) -> f64 {
     sign * digits as f64 * 2f64.powi(exponent - mantissa)
 }
 
-/// What rank `rank` has, until it repeats.
+/// The values of rank `rank`, until they repeat.
 fn values(data_type: DataType, seed: u64, rank: u32) -> Vec<f64> {
     let Format { mantissa, exponents, .. } = format(data_type);
     let mut random = random(data_type, seed, rank);
     (0..PERIOD).map(|_| value(&mut random, mantissa, exponents)).collect()
 }
 
-/// What rank `rank` multiplies it by in a scaled sum: not much, so that it fits.
+/// The scalar of rank `rank` in a scaled sum: small, so that the sum fits.
 fn factor(data_type: DataType, seed: u64, rank: u32) -> f64 {
     value(&mut random(data_type, !seed, rank), format(data_type).mantissa, (-2, 0))
 }
@@ -126,8 +126,7 @@ fn pattern(data_type: DataType, values: &[f64]) -> Pattern {
 /// Sums, scaled sums and means of every float, by every collective that folds and with every root, of vectors of these lengths in
 /// bytes.
 ///
-/// # Errors
-/// Whatever a call returns.
+/// # Errors Those of the calls.
 ///
 /// # Panics
 /// If a bit is another.
@@ -158,7 +157,7 @@ pub fn everything(comm: &Communicator, seed: u64, lengths: &[usize]) -> Result<(
                 SpanMut::of(&mut output),
             )?;
             holds(&output, 0, "all_reduce");
-            // A long vector has one root: that is tested often enough.
+            // A long vector has one root: more would take long.
             for root in if *bytes > 1 << 16 { size - 1..size } else { 0..size } {
                 output.fill(0);
                 let call = how(Call::reduce(data_type, op, count, root));

@@ -1,14 +1,13 @@
-//! Groups of calls that need each other, against what must come of them.
+//! Groups of calls that need each other, compared with the expected results.
 
 use consort::{Communicator, ReduceOp, Result, group};
 
 use crate::collectives::{sum, vector};
 
-/// Messages to and from everybody, this rank included, several between the same two ranks and of different lengths,
+/// Messages to and from all ranks, this rank included, several between the same two ranks and of different lengths,
 /// mixed with collectives.
 ///
-/// # Errors
-/// Whatever the group returns.
+/// # Errors The group's.
 ///
 /// # Panics
 /// If a result is wrong.
@@ -57,10 +56,9 @@ pub fn mixed(comm: &Communicator, count: usize, repeats: usize) -> Result<()> {
     Ok(())
 }
 
-/// Everybody sends to the next and receives from the one before, long and short.
+/// Every rank sends to the next and receives from the one before, long and short messages.
 ///
-/// # Errors
-/// Whatever the group returns.
+/// # Errors The group's.
 ///
 /// # Panics
 /// If a result is wrong.
@@ -76,10 +74,9 @@ pub fn ring(comm: &Communicator, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Two communicators, of which every other rank calls on the second first.
+/// Two communicators; every second rank calls on the second communicator first.
 ///
-/// # Errors
-/// Whatever the group returns.
+/// # Errors The group's.
 ///
 /// # Panics
 /// If a result is wrong.

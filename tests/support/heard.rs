@@ -1,4 +1,4 @@
-//! What the library's trace events say of the plans that ran.
+//! The library's trace events about the plans that ran.
 //!
 //! Invariant: installed once in a process of a test, which has no other subscriber. Absent: spans.
 
@@ -73,7 +73,7 @@ pub fn listen() {
     tracing::subscriber::set_global_default(Heard).expect("no other subscriber");
 }
 
-/// What has been heard of a rank since it was last asked.
+/// The algorithms in the events of a rank since the last question.
 pub fn of(rank: u32) -> Vec<String> {
     let mut heard = HEARD.lock().unwrap_or_else(PoisonError::into_inner);
     heard.extract_if(.., |(of, _)| *of == rank).map(|(_, algorithm)| algorithm).collect()

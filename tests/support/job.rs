@@ -1,4 +1,4 @@
-//! Ranks as processes: started together, listened to, stopped, killed, and never left behind.
+//! Ranks as processes: started together, read from, stopped, killed, and never left behind.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,12 +10,12 @@ use consort::UniqueId;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// The longest that a line or an end of a rank is waited for, unless the test says otherwise.
+/// The longest time that a line or the end of a rank is waited for, unless the test sets another.
 pub const PATIENCE: Duration = Duration::from_secs(40);
 
-/// What may pass beside the time that a contract allows: a second, as the host below may take a core; three under
-/// `.ci/disturb`, which takes cores from the rank that something happens to, from the threads that answer for it and from
-/// the test that reads the time, 150 ms at a time and several times in a row.
+/// The time that may pass beside the time that a contract allows: a second, as the host below may take a core; three
+/// under `.ci/disturb`, which takes cores from the rank of the fault, from the control threads and from the test that
+/// reads the time, 150 ms at a time and several times in a row.
 pub fn stolen() -> Duration {
     Duration::from_secs(if std::env::var_os("CONSORT_TEST_DISTURBED").is_some() { 3 } else { 1 })
 }
@@ -28,12 +28,12 @@ pub fn alone() -> RwLockWriteGuard<'static, ()> {
     CORES.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Those whose ranks wait for deadlines most of the time run beside each other.
+/// Tests whose ranks wait for deadlines most of the time run beside each other.
 pub fn waiting() -> RwLockReadGuard<'static, ()> {
     CORES.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is to be started.
+/// A job to be started.
 #[derive(Debug)]
 pub struct Start {
     program: &'static str,
@@ -107,7 +107,7 @@ impl Start {
         }
         let mut child = command.spawn().unwrap_or_else(|error| panic!("starting {words:?}: {error}"));
         let mut input = child.stdin.take().expect("piped");
-        // A rank that dies at once is found when it is asked for something.
+        // The next question to a rank finds that it died at once.
         let _ = input.write_all(&id.to_bytes()).and_then(|()| input.flush());
         let said = Log::of(child.stdout.take().expect("piped"));
         let complained = Log::of(child.stderr.take().expect("piped"));
@@ -115,7 +115,7 @@ impl Start {
     }
 }
 
-/// Lines as they come, with their times.
+/// Lines in their order of arrival, with their times.
 #[derive(Clone, Default, Debug)]
 struct Log(Arc<(Mutex<Lines>, Condvar)>);
 
@@ -155,7 +155,7 @@ struct Process {
     input: ChildStdin,
     said: Log,
     complained: Log,
-    /// Lines of `said` that were asked for already.
+    /// Number of lines of `said` that were returned already.
     read: usize,
     ended: Option<ExitStatus>,
 }
@@ -182,7 +182,7 @@ impl Job {
         self.processes.iter().map(|process| process.rank).collect()
     }
 
-    /// Everything that all ranks have said, for messages of tests that fail.
+    /// All lines of all ranks, for messages of tests that fail.
     pub fn output(&self) -> String {
         let text = |process: &Process| {
             let (said, complained) = (process.said.text(), process.complained.text());
@@ -191,7 +191,7 @@ impl Job {
         self.processes.iter().map(text).collect()
     }
 
-    /// The rest of the rank's next line that begins with `begin`, and when it came.
+    /// The rest of the rank's next line that begins with `begin`, and its time.
     ///
     /// # Panics
     /// If it does not come within [`PATIENCE`].
@@ -211,7 +211,7 @@ impl Job {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() || lines.over {
                 drop(lines);
-                // What it complained about may still be on its way.
+                // The rank's error output may still be on its way.
                 std::thread::sleep(Duration::from_millis(50));
                 panic!("rank {rank} did not say '{begin}':\n{}", self.output());
             }
@@ -227,7 +227,7 @@ impl Job {
         self.line_at(rank, begin).0
     }
 
-    /// The rest of every line that begins with `begin` and has been said so far, asked for or not, with its time.
+    /// The rest of every line that begins with `begin` so far, returned before or not, with its time.
     pub fn said(&mut self, rank: u32, begin: &str) -> Vec<(String, Instant)> {
         let lines = self.process(rank).said.clone();
         let lines = lines.lock();
@@ -235,7 +235,7 @@ impl Job {
         lines.lines.iter().filter_map(rest).collect()
     }
 
-    /// Gives the rank a line to read.
+    /// Sends the rank a line.
     pub fn say(&mut self, rank: u32, line: &str) {
         let input = &mut self.process(rank).input;
         let _ = writeln!(input, "{line}").and_then(|()| input.flush());
@@ -274,7 +274,7 @@ impl Job {
         }
     }
 
-    /// All ranks must end well.
+    /// Asserts that all ranks end well.
     ///
     /// # Panics
     /// If one does not.

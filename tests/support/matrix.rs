@@ -1,4 +1,4 @@
-//! Every collective by every algorithm there is for it, against what must come of it.
+//! Every collective by every algorithm that it has, compared with the expected result.
 //!
 //! Invariant: all ranks draw the same cases from the same seed, and every buffer lies between guard bytes. Absent:
 //! floats that round, whose bits depend on the algorithm (`folds`).
@@ -12,9 +12,9 @@ use consort::{Call, Communicator, DataType, ReduceOp, Result, SpanMut};
 use crate::pattern::{Fold, Pattern, is_exact, scalar_of};
 use crate::system::Random;
 
-/// What no call may change.
+/// The content that no call may change.
 const GUARD: u8 = 0xa5;
-/// Elements that fit a slot many times, and lengths that nothing divides.
+/// Numbers of elements that fit into a slot, and odd ones.
 const SMALL: [usize; 4] = [0, 1, 3, 1001];
 /// Elements of several slices of the shortest slot.
 pub const LONG: usize = 70_001;
@@ -65,17 +65,17 @@ pub fn algorithms(collective: Collective, ranks: u32) -> Vec<Algorithm> {
 /// One call.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Case {
-    /// What is computed.
+    /// The collective.
     pub collective: Collective,
-    /// By what.
+    /// The algorithm.
     pub algorithm: Algorithm,
-    /// Of which elements.
+    /// The type of the elements.
     pub data_type: DataType,
-    /// How they are folded, if they are.
+    /// The fold, for collectives that have one.
     pub fold: Fold,
-    /// How many there are in a block.
+    /// Elements of a block.
     pub count: usize,
-    /// Of rooted collectives.
+    /// The root of rooted collectives.
     pub root: u32,
     /// Whether input and output are the same memory.
     pub in_place: bool,
@@ -110,12 +110,12 @@ pub(crate) fn call_of(
     }
 }
 
-/// Which cases of all there are.
+/// The cases that are drawn.
 #[derive(Clone, Copy, Debug)]
 pub struct Draw {
-    /// What is drawn follows from it.
+    /// The seed of the draws.
     pub seed: u64,
-    /// Of so many algorithms one; 1 for all.
+    /// One algorithm in this many is drawn; 1 for all.
     pub one_of: u64,
     /// Whether every type comes with every count, operator and root, in place and not.
     pub all: bool,
@@ -178,7 +178,7 @@ fn longest(collective: Collective, data_type: DataType, ranks: u32) -> usize {
     pieces * FOUR_SLOTS / data_type.size()
 }
 
-/// Everything there is.
+/// Every case.
 fn every(collective: Collective, algorithm: Algorithm, ranks: u32) -> Vec<Case> {
     let mut cases = Vec::new();
     let has_root = matches!(
@@ -207,7 +207,7 @@ fn every(collective: Collective, algorithm: Algorithm, ranks: u32) -> Vec<Case> 
     cases
 }
 
-/// What one rank knows of all contents.
+/// One rank's knowledge of all contents.
 #[derive(Debug)]
 pub struct Known {
     key: u64,
@@ -235,14 +235,14 @@ impl Known {
         self.patterns.entry((data_type, Some(fold), None)).or_insert_with(make).clone()
     }
 
-    /// What goes into a case on `rank`.
+    /// The input of a case on `rank`.
     fn input(&mut self, case: &Case, rank: u32, size: u32) -> Vec<u8> {
         let fold = case.collective.reduces().then_some(case.fold);
         let elements = case.call(self.key, rank).input_bytes(rank, size) / case.data_type.size();
         self.of(case.data_type, fold, rank).buffer(elements)
     }
 
-    /// What must come out of it.
+    /// The expected output.
     fn output(&mut self, case: &Case, rank: u32, size: u32) -> Vec<u8> {
         let Case { collective, data_type, fold, count, root, .. } = *case;
         let (bytes, all) = (count * data_type.size(), count * size as usize);
@@ -271,7 +271,7 @@ struct Guarded {
 }
 
 impl Guarded {
-    /// `at` bytes from the beginning of what the allocator gives.
+    /// A copy `at` bytes from the beginning of the allocation.
     fn new(inside: &[u8], at: usize) -> Self {
         let mut bytes = vec![GUARD; at + inside.len() + 19];
         bytes[at..at + inside.len()].copy_from_slice(inside);
@@ -302,8 +302,7 @@ impl Guarded {
 
 /// Makes the call of a case.
 ///
-/// # Errors
-/// Whatever it returns.
+/// # Errors The call's.
 ///
 /// # Panics
 /// If a result is wrong, the input of a call that is not in place was written, or a byte around the buffers.
@@ -341,12 +340,12 @@ pub fn check(comm: &Communicator, known: &mut Known, case: &Case) -> Result<()> 
         _ => named.execute(&call, own_span.read(), span)?,
     }
     if case.collective == Collective::ReduceScatter {
-        // The other blocks may be used.
+        // The other blocks may be overwritten.
         assert!(both.inside()[own] == expected, "{what}");
         both.assert_guarded(&what);
         return Ok(());
     }
-    // What is not the result stays as it was.
+    // Bytes beside the result stay as they were.
     if expected.len() < input.len() {
         whole[own].copy_from_slice(&expected);
     } else {
@@ -358,8 +357,7 @@ pub fn check(comm: &Communicator, known: &mut Known, case: &Case) -> Result<()> 
 
 /// Makes the calls of these cases, whose contents follow from a number.
 ///
-/// # Errors
-/// Whatever a call returns.
+/// # Errors Those of the calls.
 ///
 /// # Panics
 /// As [`check`].
@@ -370,8 +368,7 @@ pub fn check_all(comm: &Communicator, key: u64, cases: &[Case]) -> Result<()> {
 
 /// All cases of a draw.
 ///
-/// # Errors
-/// Whatever a call returns.
+/// # Errors Those of the calls.
 ///
 /// # Panics
 /// As [`check`].

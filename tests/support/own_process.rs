@@ -1,4 +1,4 @@
-//! Tests that need a process to themselves: those that count its descriptors, threads or allocations, or that set its
+//! Tests that need a process of their own: those that count its descriptors, threads or allocations, or that set its
 //! environment.
 
 use std::process::Command;

@@ -1,22 +1,22 @@
-//! Buffers whose contents are known on every rank, of every type, and what they become when they are reduced.
+//! Buffers whose contents are known on every rank, of every type, and the results of their reduction.
 //!
-//! Contents repeat after a prime number of elements, so that long buffers are made and compared quickly and what
-//! is in the wrong place still differs. Reductions are exact: integers wrap, floats are whole numbers small enough
-//! that no order of additions rounds.
+//! Contents repeat after a prime number of elements, so that long buffers are made and compared quickly and data in
+//! the wrong place still differs. Reductions are exact: integers wrap, floats are whole numbers small enough that no
+//! order of additions rounds.
 
 use consort::{Call, DataType, ReduceOp, Scalar};
 
 use crate::system::Random;
 
-/// After so many elements the contents begin again.
+/// The number of elements after which the contents repeat.
 pub const PERIOD: usize = 1021;
 
-/// What becomes of the ranks' contributions.
+/// The reduction of the ranks' contributions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Fold {
-    /// As the operator says.
+    /// By the operator.
     Plain(ReduceOp),
-    /// Each is multiplied by its rank's scalar, then they are added.
+    /// Each is multiplied by its rank's scalar, then the products are added.
     Scaled,
 }
 
@@ -41,7 +41,7 @@ impl Fold {
     }
 }
 
-/// Who has the buffer, in which operation.
+/// The generator of a rank's buffer in an operation.
 fn random(key: u64, rank: u32) -> Random {
     Random::new(key ^ (u64::from(rank) + 1).wrapping_mul(0xd6e8_feb8_6659_fd93))
 }
@@ -73,7 +73,7 @@ fn encode(data_type: DataType, value: i64, into: &mut Vec<u8>) {
     }
 }
 
-/// A number as it is after it was stored and loaded again.
+/// A number after it was stored and loaded again.
 fn wrapped(data_type: DataType, value: i64) -> i64 {
     match data_type {
         DataType::Int8 => i64::from(value as i8),
@@ -112,7 +112,7 @@ fn contributions(data_type: DataType, fold: Fold, key: u64, rank: u32) -> Vec<i6
     (0..PERIOD).map(|_| value(random.draw())).collect()
 }
 
-/// What one rank's contributions to a scaled sum are multiplied by: any integer, or a small one where that is a float.
+/// A rank's factor in a scaled sum: any integer, or a small one where the type is a float.
 fn scalar(data_type: DataType, key: u64, rank: u32) -> i64 {
     match largest(data_type) {
         Some(_) => 1 + i64::from(rank % 2),
@@ -135,7 +135,7 @@ pub fn is_exact(data_type: DataType, fold: impl Into<Fold>) -> bool {
     fold.into() != Fold::Plain(ReduceOp::Avg) || largest(data_type).is_none()
 }
 
-/// The beginning of a buffer, as long as it takes until it repeats.
+/// The beginning of a buffer, up to where it repeats.
 #[derive(Debug)]
 pub struct Pattern {
     bytes: Vec<u8>,
@@ -143,7 +143,7 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// What one rank has in an operation that moves: any bits.
+    /// A rank's buffer in an operation that moves data: random bits.
     pub fn any(data_type: DataType, key: u64, rank: u32) -> Self {
         let mut random = random(key, rank);
         let element = data_type.size();
@@ -151,12 +151,12 @@ impl Pattern {
         Pattern { bytes: words.take(PERIOD * element).collect(), element }
     }
 
-    /// What one rank contributes to a reduction.
+    /// A rank's contribution to a reduction.
     pub fn contribution(data_type: DataType, fold: impl Into<Fold>, key: u64, rank: u32) -> Self {
         Self::of(data_type, &contributions(data_type, fold.into(), key, rank))
     }
 
-    /// What the contributions of so many ranks become.
+    /// The result of the contributions of `size` ranks.
     pub fn reduced(data_type: DataType, fold: impl Into<Fold>, key: u64, size: u32) -> Self {
         let fold = fold.into();
         let combine = |one: &i64, other: &i64| match fold.op() {
@@ -198,7 +198,7 @@ impl Pattern {
         Pattern { bytes, element: data_type.size() }
     }
 
-    /// A buffer of so many elements.
+    /// A buffer of `count` elements.
     pub fn buffer(&self, count: usize) -> Vec<u8> {
         let mut buffer = Vec::with_capacity(count * self.element + self.bytes.len());
         while buffer.len() < count * self.element {

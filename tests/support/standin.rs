@@ -1,8 +1,8 @@
 //! The stand-in for the CUDA driver (`standins/cuda`), where the loader of a program finds it.
 //!
-//! Invariant: it is the library that cargo has built beside the test that runs, under the names that NVIDIA's driver has;
-//! only what is started with its directory in `LD_LIBRARY_PATH` sees it. Absent: what it pretends; `standins/cuda/src/settings.rs` has the
-//! variables.
+//! Invariant: it is the library that cargo has built beside the test that runs, under the names of NVIDIA's driver;
+//! only a process with its directory in `LD_LIBRARY_PATH` finds it. Absent: its settings;
+//! `standins/cuda/src/settings.rs` has the variables.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -17,7 +17,7 @@ pub fn standin_library() -> PathBuf {
     built().unwrap_or_else(|| panic!("no libcuda.so beside this test"))
 }
 
-/// Whether it was built beside the test that runs. Tests that travel to a machine with a driver of its own have none.
+/// Whether it was built beside the test that runs. A test on another machine does not have it.
 pub fn is_built() -> bool {
     built().is_some()
 }

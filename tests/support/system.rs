@@ -1,4 +1,4 @@
-//! What the operating system says about a process: threads, descriptors, sockets, memory; and seeds.
+//! The operating system's view of a process: threads, descriptors, sockets, memory; and seeds.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ pub fn unix_sockets_left(inodes: &BTreeSet<String>) -> Vec<String> {
     left.map(str::to_owned).collect()
 }
 
-/// Names in /dev/shm that are ours.
+/// Names of this library in /dev/shm.
 pub fn shared_memory_names() -> Vec<String> {
     let entries = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -64,7 +64,7 @@ pub fn status(field: &str) -> u64 {
     line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-/// How long something is waited for that comes soon, if it comes at all.
+/// The time for which a test waits for an event that comes soon, if it comes at all.
 pub const SOON: Duration = Duration::from_secs(20);
 
 /// Waits until `found` is true, a bounded time.
@@ -79,7 +79,7 @@ pub fn eventually(within: Duration, mut found: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// Says aloud that something is not tested here: past the test harness, which hides what passing tests print.
+/// Prints that a thing is not tested here: past the test harness, which hides the output of passing tests.
 pub fn skip(reason: &str) {
     use std::io::Write;
     let _ = std::io::stderr().write_all(format!("SKIP: {reason}\n").as_bytes());
@@ -87,8 +87,7 @@ pub fn skip(reason: &str) {
 
 /// Time that the threads of this process have had a core.
 ///
-/// # Panics
-/// If the system does not say.
+/// # Panics If the system does not report it.
 pub fn cpu_time() -> Duration {
     let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF).expect("getrusage");
     let time =

@@ -1,6 +1,6 @@
-//! One run of the torture test as a function of its seed: who, over what, which operations, which fault, when.
-//! The test and all its ranks make the same plan. What a seed does not fix is time: a replayed run makes the same
-//! calls and has the same fault, a little earlier or later.
+//! One run of the torture test as a function of its seed: ranks, transport, operations, fault, and its time. The test
+//! and all its ranks make the same plan. A seed does not determine time: a replayed run makes the same calls and has
+//! the same fault, a little earlier or later.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use consort::{DataType, ReduceOp};
 use crate::pattern::is_exact;
 use crate::system::Random;
 
-/// What goes wrong, on each rank that the plan names.
+/// The fault, on each rank that the plan names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Fault {
     /// Nothing.
@@ -47,12 +47,12 @@ pub enum Fault {
     },
 }
 
-/// Until when the ranks go on.
+/// The end of the ranks' operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ends {
-    /// So many operations and a barrier.
+    /// After that many operations and a barrier.
     After(u64),
-    /// Rank 0 is told to end, and tells the others.
+    /// When rank 0 gets a line from the harness, and sends it to the others.
     Told,
     /// The communicator fails.
     Failure,
@@ -61,7 +61,7 @@ pub enum Ends {
 /// The plan of a run.
 #[derive(Debug)]
 pub struct Plan {
-    /// What repeats it.
+    /// The seed that repeats it.
     pub seed: u64,
     /// How many ranks.
     pub size: u32,
@@ -69,13 +69,13 @@ pub struct Plan {
     pub transport: &'static str,
     /// `CONSORT_TIMEOUT`.
     pub timeout: Duration,
-    /// What goes wrong.
+    /// The fault.
     pub fault: Fault,
-    /// Where: one rank, or two.
+    /// Its ranks: one, or two.
     pub victims: Vec<u32>,
-    /// Before which operation of the victims.
+    /// The operation of the victims before which it happens.
     pub at: u64,
-    /// How long after that; for a nap and a pause how long it lasts is `lasts`.
+    /// The time from there to the fault; a nap or a pause lasts for `lasts`.
     pub delay: Duration,
     /// See `delay`; between two kills the time from one to the other.
     pub lasts: Duration,
@@ -83,11 +83,11 @@ pub struct Plan {
     pub splits: bool,
     /// Communicators of all ranks beside the world, each used by a thread of its own at the same time.
     pub beside: u32,
-    /// Until when.
+    /// The end of the operations.
     pub ends: Ends,
 }
 
-/// What the ranks call.
+/// The kind of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// In place.
@@ -120,7 +120,7 @@ pub enum Kind {
     Scope,
     /// A new communicator instead of the one split before.
     Split,
-    /// Whether to end is asked of rank 0.
+    /// Asks rank 0 whether to end.
     Agree,
 }
 
@@ -129,11 +129,11 @@ pub enum Kind {
 pub struct Operation {
     /// Whether it is on the communicator split last; on the world otherwise.
     pub on_child: bool,
-    /// Which.
+    /// Its kind.
     pub kind: Kind,
-    /// Of what.
+    /// The data type.
     pub data_type: DataType,
-    /// Reduced how.
+    /// The operator.
     pub op: ReduceOp,
     /// Elements, as the call counts them.
     pub count: usize,
@@ -158,7 +158,7 @@ const KINDS: [Kind; 14] = [
     Kind::Scope,
 ];
 
-/// Every so many operations of a run that ends when it is told.
+/// The distance of such operations in a run that ends with a line from the harness.
 const AGREE_EVERY: u64 = 8;
 
 fn below(random: &mut Random, most: u64) -> u64 {
@@ -191,9 +191,9 @@ impl Plan {
         let transport = ["shm", "tcp"][below(random, 2) as usize];
         let fault = fault(random);
         let seconds = match fault {
-            // Where nothing may fail, a busy machine must not make it fail.
+            // Where no rank may fail, a busy machine must not make one fail.
             Fault::None | Fault::Pause | Fault::Nap => 10,
-            // A quarter of it is what the others have to answer in.
+            // A quarter of it is the time that the others have to answer.
             Fault::Stop | Fault::Away => 2,
             // Only a communicator that was half made waits for it.
             _ => 4 + below(random, 2),
@@ -278,13 +278,13 @@ impl Plan {
         Operation { on_child: false, kind, ..operation }
     }
 
-    /// Communicators are split at the beginning and now and then. A revoked communicator is split on purpose, and
-    /// whoever has not heard of that must not be at another split.
+    /// Communicators are split at the beginning and now and then. A revoked communicator is split on purpose, and a
+    /// rank that does not know of the revocation yet must not be in another split.
     fn splits_at(&self, number: u64, random: &mut Random) -> bool {
         number == 0 || (self.fault != Fault::Revoke && below(random, 12) == 0)
     }
 
-    /// Whether something goes wrong on this rank before this operation.
+    /// Whether this rank has the fault before this operation.
     pub fn strikes(&self, rank: u32, number: u64) -> bool {
         number == self.at && self.fault != Fault::None && self.victims.contains(&rank)
     }

@@ -1,11 +1,11 @@
-//! Calls whose blocks differ in length, against blocks made by hand.
+//! Calls whose blocks differ in length, compared with blocks computed directly.
 
 use consort::{Blocks, Communicator, ReduceOp, Result};
 
 use crate::collectives::{scalar, scaled_sum, sum, vector};
 use crate::system::Random;
 
-/// What stays where no block is.
+/// The content between blocks.
 const GAP: i64 = -7;
 
 /// How long the blocks of `size` ranks are, drawn at random: zeros, odd lengths, now and then `longest`.
@@ -29,7 +29,7 @@ fn starts(counts: &[usize], gap: usize) -> (Vec<usize>, usize) {
     (starts.collect(), next)
 }
 
-/// Blocks that lie side by side without gaps say no displacements.
+/// Blocks that lie side by side without gaps have no displacements.
 fn placed<'a>(counts: &'a [usize], starts: &'a [usize], gap: usize) -> Blocks<'a> {
     if gap == 0 { Blocks::from(counts) } else { Blocks::at(counts, starts) }
 }
@@ -39,10 +39,9 @@ fn laid(blocks: &[Vec<i64>], gap: usize) -> Vec<i64> {
     blocks.iter().flat_map(|block| std::iter::repeat_n(GAP, gap).chain(block.iter().copied())).collect()
 }
 
-/// The calls of which every rank knows all counts, side by side and with gaps, in place and not.
+/// The calls in which every rank knows all counts, side by side and with gaps, in place and not.
 ///
-/// # Errors
-/// Whatever a call returns.
+/// # Errors Those of the calls.
 ///
 /// # Panics
 /// If a result is wrong or an element between blocks was written.
@@ -83,11 +82,10 @@ pub fn known(comm: &Communicator, counts: &[usize]) -> Result<()> {
     Ok(())
 }
 
-/// The calls of which a rank knows its own counts alone. `counts` of rank `r` are what it sends: block `to` of them to
-/// rank `to`.
+/// The calls in which a rank knows its own counts alone. `counts` of rank `r` are the lengths that it sends: block
+/// `to` of them to rank `to`.
 ///
-/// # Errors
-/// Whatever a call returns.
+/// # Errors Those of the calls.
 ///
 /// # Panics
 /// If a result is wrong or an element between blocks was written.
@@ -133,8 +131,7 @@ pub fn own(comm: &Communicator, counts: &[Vec<usize>]) -> Result<()> {
 
 /// All of them, with lengths that follow from the seed; one length is of several slices.
 ///
-/// # Errors
-/// Whatever a call returns.
+/// # Errors Those of the calls.
 ///
 /// # Panics
 /// If a result is wrong.

@@ -1,8 +1,8 @@
-//! Threads in the C functions: a thread for each communicator while others ask after it, end it, make and free handles,
+//! Threads in the C functions: a thread for each communicator while others query it, end it, make and free handles,
 //! streams, operators and memory.
 //!
-//! What they find by themselves are wrong results, hangs and crashes; `.ci/races` runs them under ThreadSanitizer, which
-//! sees races that did no harm.
+//! By themselves these tests find wrong results, hangs and crashes; `.ci/races` runs them under ThreadSanitizer,
+//! which reports races that did no harm.
 
 use std::ffi::{CStr, c_int};
 use std::ptr::null_mut;
@@ -19,7 +19,7 @@ use nccl::extensions as ours;
 const ROUNDS: u64 = 6;
 const CALLS: usize = 200;
 
-/// Everything that any thread may ask of a communicator at any time. Returns what became of it.
+/// All queries that any thread may make of a communicator at any time. Returns its state.
 fn ask(comm: Comm) -> c_int {
     let (mut result, mut number, mut text) = (SUCCESS, 0, [0; 400]);
     // SAFETY: any handle; the places are writable and the texts are looked at before this thread fails again.
@@ -155,7 +155,7 @@ fn groups_streams_and_parts_on_threads_of_their_own() {
     });
 }
 
-/// Operations in a stream, each of which another thread waits for.
+/// Operations in a stream; another thread waits for each of them.
 #[test]
 fn one_stream_of_several_threads() {
     let mut stream = null_mut();
@@ -257,7 +257,7 @@ fn what_belongs_to_the_process_or_to_one_communicator_from_many_threads() {
                         ok(nccl::ncclRedOpDestroy(operator, comm.get()));
                         ok(nccl::ncclMemFree(memory));
                         ok(nccl::ncclParamGetParameter(c"NCCL_ALGO".as_ptr(), &mut word, null_mut()));
-                        // Its failure is told to the log, which another thread opens anew.
+                        // Its failure is logged, while another thread opens the log anew.
                         assert_ne!(nccl::ncclMemFree(memory.wrapping_byte_add(1)), SUCCESS);
                         if at == 0 && round % 10 == 0 {
                             nccl::ncclResetDebugInit();

@@ -12,7 +12,8 @@ pub(super) struct Seat<'a> {
     pub(super) salt: u64,
 }
 
-/// Buffers of operations that failed: the caller's again, and filled at once with what must stay in them.
+/// Buffers of operations that failed: they belong to the caller again, and are filled at once with bytes that must
+/// stay in them.
 #[derive(Default)]
 pub(super) struct Kept(Vec<Bytes>);
 
@@ -27,12 +28,12 @@ impl Kept {
         self.0.push(buffer);
     }
 
-    /// Those of another thread too.
+    /// Adds those of another thread.
     pub(super) fn take(&mut self, mut other: Kept) {
         self.0.append(&mut other.0);
     }
 
-    /// Bytes that somebody has written since.
+    /// Number of bytes that were written since.
     pub(super) fn changed(&self) -> usize {
         let changed = |buffer: &Bytes| {
             buffer.iter().enumerate().filter(|(index, byte)| **byte != remembered(*index)).count()
@@ -41,7 +42,7 @@ impl Kept {
     }
 }
 
-/// A result that is not what it must be ends the run, whatever else goes wrong in it.
+/// A wrong result ends the run, whatever other fault it has.
 fn wrong(what: &str) -> ! {
     println!("WRONG BITS {what}");
     std::process::exit(9);
@@ -73,7 +74,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Whether its buffers can be mapped by the others: of most operations those of all ranks or of none.
+    /// Whether its buffers can be mapped by the others: in most operations those of all ranks or of none.
     fn is_shared(&self) -> bool {
         match self.key >> 40 & 3 {
             0 => false,
@@ -95,7 +96,7 @@ impl Turn<'_> {
         }
     }
 
-    /// From one buffer into another of so many elements.
+    /// From one buffer into another of `count` elements.
     fn apart(&self, call: &Call, input: Vec<u8>, count: usize, kept: &mut Kept) -> Result<Bytes> {
         let input = Bytes::new(input, self.is_shared());
         let mut output = Bytes::new(vec![0xa5; count * self.operation.data_type.size()], self.is_shared());
@@ -187,7 +188,7 @@ impl Turn<'_> {
             let place = SpanMut::of(&mut output);
             (Some(from), self.comm.exchange(data_type, Span::of(&mine), to, place, from))
         } else {
-            // Which ranks are pairs differs from operation to operation; one may remain.
+            // The pairs of ranks differ from operation to operation; one rank may remain.
             let place = (self.rank + self.root()) % self.size;
             let neighbour = |by: u32| (self.rank + by) % self.size;
             if place.is_multiple_of(2) && place + 1 < self.size {
@@ -222,7 +223,7 @@ impl Turn<'_> {
         [turn(0), turn(1), turn(2)]
     }
 
-    /// The buffers before, and what they must be.
+    /// The buffers before, and the expected ones.
     fn several_buffers(&self) -> ([Vec<u8>; 3], usize) {
         let [sum, moved, gathered] = self.several();
         let count = self.operation.count;
@@ -294,7 +295,7 @@ impl Turn<'_> {
     }
 }
 
-/// Calls one operation and checks what came of it.
+/// Calls one operation and checks its result.
 pub(super) fn perform(seat: Seat<'_>, operation: Operation, kept: &mut Kept, panics: bool) -> Result<()> {
     let (rank, size) = (seat.comm.rank(), seat.comm.size());
     let turn = Turn { comm: seat.comm, rank, size, key: operation.key ^ seat.salt, operation };

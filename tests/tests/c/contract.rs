@@ -25,7 +25,7 @@ fn program() -> Option<&'static Path> {
     PROGRAM.get_or_init(compile).as_deref()
 }
 
-/// Runs `size` ranks of a scenario; `killed` is to die of SIGKILL, the others to come to their end.
+/// Runs `size` ranks of a scenario; `killed` must die of SIGKILL, the others must reach their end.
 fn runs(scenario: &str, size: usize, killed: Option<usize>) {
     let Some(program) = program() else { return };
     let name = format!("contract-{scenario}-{}", std::process::id());

@@ -1,7 +1,7 @@
 //! The text of the device kernels, built by the host's compiler and run with a thread of the system for a thread of a
 //! block: every type and operator against `Reducer`, bit for bit, and the protocols under ThreadSanitizer.
 //!
-//! No GPU has part in this: what a GPU's compiler makes of the text is not shown here.
+//! No GPU takes part: the code of a GPU's compiler is not tested here.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -25,7 +25,7 @@ const PLACES: usize = 32;
 const TYPES: [&str; 12] =
     ["i8", "u8", "i32", "u32", "i64", "u64", "f16", "f32", "f64", "bf16", "f8e4m3", "f8e5m2"];
 
-/// What the kernels do in a case.
+/// The work of the kernels in a case.
 struct Work {
     reducer: Reducer,
     /// Whether contributions are scaled, or the result divided, where the operator does that at all.
@@ -65,7 +65,7 @@ impl Work {
         result
     }
 
-    /// What all ranks have after a ring: a chunk goes round from its own rank on, rounded at each.
+    /// The result of all ranks after a ring: a chunk goes round from its own rank on, rounded at each.
     fn ring(&self, inputs: &[Vec<u8>]) -> Vec<u8> {
         let (ranks, length) = (inputs.len(), inputs[0].len());
         let unit = length.div_ceil(ranks).next_multiple_of(8);
@@ -83,12 +83,12 @@ impl Work {
     }
 }
 
-/// Cases for the program, and what their answers must be.
+/// Cases for the program, and the expected answers.
 #[derive(Default)]
 struct Cases {
     input: Vec<u8>,
     expected: Vec<u8>,
-    /// Where the answers of each case begin, and what it is.
+    /// The first answer of each case, and the name of the case.
     names: Vec<(usize, String)>,
 }
 
@@ -135,7 +135,7 @@ impl Cases {
     fn add(&mut self, work: &Work, shape: &Shape, random: &mut Random) {
         let data_type = work.reducer.data_type();
         let bytes = shape.elements * data_type.size();
-        // A fold's sources are raw or not as it happens; ranks' are all alike.
+        // Each source of a fold is raw or not at random; those of ranks are all alike.
         let mask = if shape.kind == FOLD { random.draw() as u32 } else { u32::MAX };
         let raw = if work.raw { mask & ((1 << shape.ranks) - 1) } else { 0 };
         let factors = Factors::of(&work.reducer);
@@ -190,7 +190,7 @@ impl Cases {
         }
     }
 
-    /// Runs them; what the program said if it failed.
+    /// Runs them; an error has the program's output.
     fn run(&self, program: &Path, name: &str) -> Result<(), Output> {
         let place = |end: &str| program.with_file_name(format!("{name}.{end}"));
         std::fs::write(place("in"), &self.input).expect("the cases");

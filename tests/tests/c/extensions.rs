@@ -1,4 +1,5 @@
-//! What `include/consort.h` adds to NCCL, by C and C++ programs on the built library; `interface` has what breaks.
+//! The additions of `include/consort.h` to NCCL, by C and C++ programs on the built library; `interface` has those
+//! about failures.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -9,7 +10,7 @@ use consort_tests::job::alone;
 use nccl::extensions::COLLECTIVES;
 use serde_json::Value;
 
-/// What a part of the program prints, in C and in C++; nothing of what has no compiler.
+/// The output of a part of the program, in C and in C++; without those that have no compiler.
 fn prints(part: &str) -> Vec<String> {
     static PROGRAMS: OnceLock<Vec<PathBuf>> = OnceLock::new();
     let languages = [("cc", "-std=c99"), ("c++", "-std=c++17")];

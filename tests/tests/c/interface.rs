@@ -12,7 +12,7 @@ use nccl::extensions::Format;
 use nccl::{NcclUniqueId, timeout};
 use serde_json::Value;
 
-/// What a part of the program prints, with these variables; `None` without a compiler.
+/// The output of a part of the program, with these variables; `None` without a compiler.
 fn prints(part: &str, variables: &[(&str, &str)]) -> Option<String> {
     static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
     let program = PROGRAM.get_or_init(|| compiler::built("report.c", "cc", "-std=c99")).as_ref()?;
@@ -22,7 +22,7 @@ fn prints(part: &str, variables: &[(&str, &str)]) -> Option<String> {
 #[test]
 fn the_header_is_c_and_cpp_by_itself_and_after_nccls() {
     let alone = "#include <consort.h>\n#include <consort.h>\n";
-    // What of NVIDIA's header this one refers to, in a version without ncclTimeout.
+    // The declarations of NVIDIA's header that this one uses, in a version without ncclTimeout.
     let nccl = "#define NCCL_MAJOR 2\ntypedef struct ncclComm* ncclComm_t;\n\
                 typedef enum { ncclSuccess = 0, ncclNumResults = 8 } ncclResult_t;\n\
                 typedef enum { ncclInt8 = 0 } ncclDataType_t;\n\

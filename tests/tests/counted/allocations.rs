@@ -9,8 +9,8 @@ use consort_tests::own_process::in_own_process;
 
 type Call = fn(&Communicator, &mut [f32]) -> Result<()>;
 
-/// The allocations of each call, the best of thirty rounds of so many: a rank without a core for long is asked what it
-/// is doing, which allocates.
+/// The allocations of each call, the best of thirty rounds of `repeats` calls: a rank without a core for long gets an
+/// inquiry, which allocates.
 fn allocations(size: u32, repeats: usize, calls: &[(&'static str, Call)]) -> Vec<(&'static str, u64)> {
     let ranks = Communicator::local(size).expect("ranks");
     let gate = Barrier::new(size as usize);

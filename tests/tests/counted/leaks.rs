@@ -19,7 +19,7 @@ const WARM_UP: usize = 9;
 const ROUNDS: usize = 84;
 /// Bytes that may be allocated more than after warming up: tables that have grown, and nothing for each communicator.
 const HEAP_MORE: i64 = 32 << 10;
-/// KiB that may be resident more; the allocator keeps what it once had in pieces.
+/// KiB that may be resident more; the allocator keeps freed memory in pieces.
 const RESIDENT_MORE: u64 = 4 << 10;
 
 /// Two threads join by an id; each uses its communicator and ends it.
@@ -46,7 +46,8 @@ fn by_id(config: Option<&[u64; 3]>, abort: bool) {
     });
 }
 
-/// Ids that nobody meets by: all but the first of several, also when ranks disagree about them, and of a rank that is alone.
+/// Ids by which no rank meets: all but the first of several, also when ranks disagree about them, and those of a
+/// single rank.
 fn by_ids_that_nobody_needs() {
     let [first, one, other] = [unique_id(), unique_id(), unique_id()];
     std::thread::scope(|threads| {
@@ -123,7 +124,7 @@ fn shared_mappings() -> Vec<String> {
         .collect()
 }
 
-/// Mappings of any kind; stacks of threads that nobody joined among them.
+/// Mappings of any kind; also stacks of threads that were not joined.
 fn mappings() -> usize {
     std::fs::read_to_string("/proc/self/maps").expect("procfs").lines().count()
 }
@@ -134,7 +135,7 @@ fn held() -> [usize; 5] {
     [descriptors().len(), shared_mappings().len(), shared_memory_names().len(), threads(), comms + streams]
 }
 
-/// What is held, once it is no more than `before`; after a while in any case.
+/// The resources that are held, once there are no more than `before`; after a while in any case.
 fn settled(before: [usize; 5]) -> [usize; 5] {
     eventually(SOON, || held().iter().zip(&before).all(|(now, before)| now <= before));
     held()

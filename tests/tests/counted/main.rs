@@ -1,4 +1,4 @@
-//! What is counted of a whole process: allocations, descriptors, threads, memory. Each test has a process of its own.
+//! Counts of a whole process: allocations, descriptors, threads, memory. Each test has a process of its own.
 
 mod allocations;
 mod leaks;

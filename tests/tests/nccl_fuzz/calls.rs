@@ -1,4 +1,4 @@
-//! One call of a program: its arguments out of bytes.
+//! One call of a program: its arguments are read from bytes.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
@@ -96,10 +96,10 @@ impl Function {
     }
 }
 
-/// Numbers at which callers are wrong.
+/// Numbers that wrong callers pass.
 const WILD: [i32; 12] = [-1, -2, i32::MIN, i32::MAX, 99, 255, 4096, 4097, 65_536, 1 << 30, 0x5c001, 7];
 
-/// What structures begin with after their size, and the version of the header.
+/// The word after the size in structures, and the version of the header.
 pub(crate) const MAGIC: u64 = 0xcafe_beef;
 const VERSION: u64 = 23_203;
 
@@ -199,7 +199,7 @@ fn element_bytes(element: c_int) -> usize {
     }
 }
 
-/// What a data call is passed.
+/// The arguments of a data call.
 struct Data {
     input: *mut c_void,
     output: *mut c_void,
@@ -357,7 +357,7 @@ pub(crate) fn call(world: &mut World, function: Function, arguments: &[u8]) -> c
 fn init_all(world: &mut World, arguments: &mut Arguments<'_>) -> c_int {
     let (number, kind) = (arguments.int(), arguments.byte());
     let (mut comms, devices) = ([null_mut(); 8], [3, 1, 4, 1, 5, 9, 2, 6]);
-    // One in four of all programs' communicators would have more than there is room for.
+    // One program in four would have more communicators than there is room for.
     let number = if number > 8 { 1 + number % 3 } else { number };
     let place = if kind & 15 == 15 { null_mut() } else { comms.as_mut_ptr() };
     let devices = if kind & 16 == 0 { null() } else { devices.as_ptr() };

@@ -1,10 +1,10 @@
 //! Hostile callers of the C functions: programs of calls with wild numbers, nulls, freed and foreign handles, in any
 //! order, in groups that are left open, on communicators that block and that do not.
 //!
-//! A piece of an input is a call: which one, and its arguments. What a caller must promise is kept (see `world`); after
-//! each input all is ended, and no handle, no thread's panic and no unbounded allocation may be left.
+//! A piece of an input is a call: its function and its arguments. The promises of a caller are kept (see `world`).
+//! After each input everything is ended, and no handle, no thread's panic and no unbounded allocation may be left.
 //!
-//! Invariant of what is tested: every call returns a result of `ncclResult_t` within its deadline. Absent: several
+//! Invariant under test: every call returns a result of `ncclResult_t` within its deadline. Absent: several
 //! threads (`nccl_races`), ranks in several processes, CUDA.
 
 mod calls;
@@ -55,7 +55,7 @@ fn handle(input: &Input, seen: &mut Seen) {
     assert_eq!(nccl::registrations_in_use(), 0, "memory is still registered");
 }
 
-/// The programs that others are made of, as they are printed by a failure; `#` begins a comment.
+/// The programs from which others are made, in the form that a failure prints; `#` begins a comment.
 fn originals() -> Vec<Input> {
     let text = include_str!("corpus.txt");
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());

@@ -9,7 +9,7 @@ use nccl::extensions as ours;
 use crate::calls::{Arguments, Function, MAGIC};
 use crate::world::{MappedFile, World};
 
-/// Writes a text of ours into a buffer of any size.
+/// Writes a text of the library into a buffer of any size.
 fn text(
     ask: unsafe extern "C" fn(*mut c_void, c_int, *mut c_char, usize, *mut usize) -> c_int,
     comm: Comm,
@@ -18,7 +18,7 @@ fn text(
     let (mut room, mut needed) = ([0 as c_char; 600], 0);
     let (format, capacity) = (arguments.int(), usize::from(arguments.byte()) * 2);
     let place = if arguments.byte() & 3 == 3 { null_mut() } else { room.as_mut_ptr() };
-    // SAFETY: there is room for twice what a byte can say.
+    // SAFETY: there is room for twice the largest byte.
     unsafe { ask(comm, format, place, capacity, &mut needed) }
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn small(world: &mut World, function: Function, arguments: &mut Argum
     }
 }
 
-/// Pages of the file that is mapped for as long as the process lives, or what is not so.
+/// Pages of the file that is mapped for as long as the process lives, or an invalid range.
 fn register(world: &mut World, arguments: &mut Arguments<'_>) -> c_int {
     const PAGE: usize = 4096;
     let file = MappedFile::get();
@@ -128,20 +128,20 @@ fn register(world: &mut World, arguments: &mut Arguments<'_>) -> c_int {
     let mut handle = null_mut();
     let place = if arguments.byte() & 31 == 31 { null_mut() } else { &raw mut handle };
     let base = std::ptr::with_exposed_provenance_mut(base);
-    // SAFETY: what is mapped from the file stays so, and of anything else it is not.
+    // SAFETY: pages of the file stay mapped, and other ranges are refused.
     let result = unsafe { nccl::consortMemRegisterFd(base, bytes, fd, offset as u64, place) };
     world.memories.extend((!handle.is_null()).then_some(handle));
     result
 }
 
-/// A stream; null for its place once there are many.
+/// Makes a stream; the place is null once there are many.
 fn ours_stream(streams: usize, place: &mut *mut c_void) -> c_int {
     let place = if streams < 8 { std::ptr::from_mut(place) } else { null_mut() };
     // SAFETY: null or writable.
     unsafe { nccl::consortStreamCreate(place) }
 }
 
-/// What is told, asked and refused.
+/// Settings, questions and refused calls.
 ///
 /// # Safety
 /// None is needed.
@@ -206,7 +206,7 @@ unsafe fn told(function: Function, comm: Comm, arguments: &mut Arguments<'_>, wo
                 0
             }
             Function::Texts => {
-                // This one stays until the next question only.
+                // This text is valid until the next question only.
                 assert!(std::ffi::CStr::from_ptr(nccl::ncclGetLastError(comm)).to_str().is_ok());
                 let texts = [
                     nccl::ncclGetErrorString(arguments.int()),
@@ -214,7 +214,7 @@ unsafe fn told(function: Function, comm: Comm, arguments: &mut Arguments<'_>, wo
                     nccl::consortGetLastError(null_mut()),
                     nccl::ncclGetLastError(null_mut()),
                 ];
-                // Each is still there after the others were asked for.
+                // Each text is still valid after the others were returned.
                 texts.iter().for_each(|text| assert!(std::ffi::CStr::from_ptr(*text).to_str().is_ok()));
                 0
             }

@@ -1,7 +1,8 @@
-//! What a program of calls works with: handles, memory, places.
+//! The memory, handles and places of a program of calls.
 //!
-//! Invariant: what NCCL's contract has a caller promise is kept. Memory that a call may read or write is in the arena, a
-//! part of its own for each call, and stays until all is ended; so do places that are written in the background.
+//! Invariant: the caller's promises in NCCL's contract are kept. Memory that a call may read or write is in the
+//! arena, a part of its own for each call, and stays until everything is ended; so do places that are written in the
+//! background.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -64,17 +65,17 @@ impl MappedFile {
     }
 }
 
-/// What there is.
+/// The state of a program.
 pub(crate) struct World {
-    /// All that there ever were, freed ones too.
+    /// All handles so far, freed ones too.
     pub(crate) comms: Vec<Comm>,
     pub(crate) streams: Vec<*mut c_void>,
     pub(crate) ids: Vec<NcclUniqueId>,
     pub(crate) operators: Vec<c_int>,
-    /// What `ncclMemAlloc` gave.
+    /// Memory of `ncclMemAlloc`.
     pub(crate) given: Vec<*mut c_void>,
     pub(crate) registered: Vec<*mut c_void>,
-    /// What `consortMemRegisterFd` wrote.
+    /// Handles of `consortMemRegisterFd`.
     pub(crate) memories: Vec<*mut c_void>,
     pub(crate) parameters: Vec<*mut c_void>,
     places: Vec<Place>,
@@ -102,7 +103,7 @@ impl World {
         }
     }
 
-    /// Memory that nobody else uses; null when there is no more.
+    /// Memory that no other call uses; null when there is no more.
     pub(crate) fn region(&mut self) -> *mut c_void {
         if self.used == REGIONS {
             return null_mut();
@@ -157,7 +158,7 @@ impl World {
             nccl::consortStreamDestroy(*stream);
         }
         for memory in &self.given {
-            // SAFETY: nobody uses it.
+            // SAFETY: no call uses it.
             unsafe { nccl::ncclMemFree(*memory) };
         }
     }

@@ -7,7 +7,7 @@ use std::process::Command;
 use consort_tests::compiler::root;
 use serde_json::Value;
 
-/// Who may depend on whom within the workspace, from the ground up.
+/// The packages on which each package may depend, from the ground up.
 const ARROWS: [(&str, &[&str]); 17] = [
     ("consort-algorithms", &[]),
     ("consort-memory", &[]),
@@ -59,13 +59,13 @@ const ARROWS: [(&str, &[&str]); 17] = [
     ("consort-ffi", &["consort", "consort-nccl"]),
     ("collbench", &["consort", "consort-nccl"]),
     ("trainer", &["consort"]),
-    // Of tests only, and they know nothing of the library.
+    // For tests only; they know nothing of the library.
     ("consort-standin-ptx", &[]),
     ("consort-standin-cuda", &["consort-standin-ptx"]),
     ("consort-testing", &[]),
 ];
 
-/// Simulated jobs see the inside of the library by the feature `testing`; what is shipped is built without it.
+/// Simulated jobs see the inside of the library by the feature `testing`; the shipped artefacts are built without it.
 #[test]
 fn what_is_shipped_has_no_door_for_tests() {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -105,7 +105,7 @@ fn arrows_point_one_way() {
     assert!(ours.len() >= 8, "the workspace has {ours:?}");
     for package in packages {
         let from = name(package);
-        // They see everything.
+        // They may depend on every package.
         if from.starts_with("consort-tests") {
             continue;
         }
@@ -114,7 +114,7 @@ fn arrows_point_one_way() {
         };
         for dependency in package["dependencies"].as_array().expect("dependencies") {
             let to = name(dependency);
-            // A package may use itself with a feature for its own tests, and tests use what is for tests.
+            // A package may use itself with a feature for its own tests, and tests may use packages for tests.
             let is_for_tests = dependency["kind"] == "dev" || dependency["optional"] == true;
             let inside = ours.contains(&to) && to != from && !(to == "consort-testing" && is_for_tests);
             assert!(!inside || allowed.contains(&to.as_str()), "{from} must not depend on {to}");
@@ -314,7 +314,7 @@ const FLOORS: [(&str, &[&str]); 13] = [
     ),
 ];
 
-/// What the names of a list in braces, or one name, begin with: `{a::B, c}` gives `a` and `c`.
+/// The first segments of a list in braces, or of one name: `{a::B, c}` gives `a` and `c`.
 fn heads(list: &str) -> impl Iterator<Item = &str> {
     let list = list.strip_prefix('{').map_or_else(
         || list.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default(),
@@ -343,7 +343,8 @@ fn root_names(lib: &str) -> BTreeMap<String, String> {
     names
 }
 
-/// What a file imports from its crate's root, tests apart, by `crate::` or by enough `super::`: the name and the line.
+/// The imports of a file from its crate's root, without tests, by `crate::` or by enough `super::`: the name and the
+/// line.
 fn imports(text: &str, depth: usize) -> Vec<(&str, usize)> {
     let above = "super::".repeat(depth);
     let mut found = Vec::new();
@@ -410,7 +411,7 @@ fn no_module_imports_from_a_floor_above() {
 }
 
 /// Files that git knows or would take, with their text.
-fn files() -> Vec<(String, String)> {
+pub(crate) fn files() -> Vec<(String, String)> {
     let output = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard", "-z"])
         .current_dir(root())
@@ -436,7 +437,7 @@ fn files_stay_short() {
     }
 }
 
-/// Whether a line of code has the word, comments apart.
+/// Whether a line of code has the word, without comments.
 fn has_word(line: &str, word: &str) -> bool {
     let code = line.split("//").next().unwrap_or_default();
     let boundary = |c: Option<char>| c.is_none_or(|c| !c.is_alphanumeric() && c != '_');
@@ -447,7 +448,7 @@ fn has_word(line: &str, word: &str) -> bool {
 
 #[test]
 fn unsafe_is_fenced() {
-    // A client of the C interface calls it, as anybody's program would.
+    // A client of the C interface calls it as any program would.
     let fence = ["cuda/", "memory/", "transports/", "kernels/", "ffi/", "standins/", "tests/", "clients/"];
     for (name, text) in files().iter().filter(|(name, _)| name.ends_with(".rs")) {
         if fence.iter().any(|place| name.starts_with(place)) {

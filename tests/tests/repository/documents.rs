@@ -1,4 +1,4 @@
-//! What can be printed or set is described: every error, every verdict, every variable.
+//! Everything that can be printed or set is described: every error, every verdict, every variable.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -54,7 +54,7 @@ fn every_variable_is_documented() {
     let words = |text: &str| -> BTreeSet<String> {
         let parts = text.split(|c: char| !(c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_'));
         let named = parts.filter(|word| word.starts_with("CONSORT_") && word.len() > "CONSORT_".len());
-        // By those a test's own processes know what they are.
+        // By these a test's own processes know their role.
         let named = named.filter(|word| !word.starts_with("CONSORT_TEST_"));
         named.map(str::to_owned).collect()
     };

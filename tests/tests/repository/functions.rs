@@ -1,5 +1,5 @@
-//! What every function of NCCL's does here: a table, the document made of it, and that the table does not lie about
-//! what is refused.
+//! The effect of every function of NCCL here: a table, the document made of it, and a check that the functions of the
+//! table that are refused are.
 //!
 //! `CONSORT_SNAPSHOTS=write cargo test -p consort-tests --test repository` writes the document anew.
 
@@ -82,7 +82,7 @@ fn what_is_refused_is_refused_and_nothing_else_is() {
     let (comm, null) = (comms[0], null_mut::<c_void>());
     // SAFETY: any communicator.
     let team = unsafe { nccl::ncclTeamWorld(comm) };
-    // SAFETY: none of them looks at what it is passed, but for the communicator.
+    // SAFETY: none of them reads its arguments but the communicator.
     let results = unsafe {
         [
             ("ncclPutSignal", nccl::ncclPutSignal(null, 0, 0, 0, null, 0, 0, 0, 0, comm, null)),

@@ -36,7 +36,7 @@ fn cuda() -> String {
     format!("-I{}", root().join("tests/c/cuda").display())
 }
 
-/// Where NVIDIA's headers are, and the arguments to use them: they do not compile without CUDA's, nor without
+/// The place of NVIDIA's headers, and the arguments to use them: they do not compile without CUDA's, nor without
 /// warnings.
 fn theirs() -> Option<Vec<String>> {
     static PLACE: OnceLock<Option<PathBuf>> = OnceLock::new();
@@ -60,7 +60,7 @@ fn theirs() -> Option<Vec<String>> {
     Some(vec!["-isystem".to_owned(), place.display().to_string(), cuda()])
 }
 
-/// The compilers that are there; those that are not are named once.
+/// The compilers that are installed; those that are not are named once.
 fn languages() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
     static PRESENT: OnceLock<Vec<(&str, &str, &str)>> = OnceLock::new();
     let find = || LANGUAGES.into_iter().filter(|(compiler, ..)| has(compiler)).collect();
@@ -79,7 +79,7 @@ fn reads(text: &str, name: &str, arguments: &[String]) {
     }
 }
 
-/// What the program prints for each compiler, compiled with these arguments.
+/// The program's output for each compiler, compiled with these arguments.
 fn prints(source: &str, name: &str, arguments: &[String], link: bool) -> BTreeSet<String> {
     let compile = |(compiler, standard, ending): (&str, &str, &str)| {
         let source = root().join("tests/c").join(format!("{source}.{ending}"));
@@ -186,7 +186,7 @@ fn the_headers_go_together_in_any_order() {
         }
     }
     let Some(theirs) = theirs() else { return };
-    // NVIDIA's, and of ours the one that goes with it.
+    // NVIDIA's headers, and the one of this library that goes with them.
     let consort = scratch("consort-alone");
     std::fs::create_dir_all(&consort).expect("a directory");
     std::fs::copy(root().join("include/consort.h"), consort.join("consort.h")).expect("a copy");
@@ -219,7 +219,7 @@ fn the_headers_declare_what_the_library_is_to_export() {
     let list = std::fs::read_to_string(root().join("tests/c/nccl-symbols.txt")).expect("the list");
     let mut listed: BTreeSet<String> = list.lines().map(str::to_owned).collect();
     let (host, device) = (declared("nccl.h"), declared("nccl_device/host.h"));
-    // What no header has, NVIDIA's neither: the twins of the device interface, and one more.
+    // Functions that no header has, NVIDIA's neither: the twins of the device interface, and one more.
     listed.remove("ncclResetDebugInitInternal");
     listed.retain(|name| !name.strip_prefix('p').is_some_and(|name| device.contains(name)));
     assert_eq!((host.len(), device.len()), (2 * 73, 23));

@@ -1,4 +1,4 @@
-//! What the repository says of itself: its map, its documents, its headers, what must not compile.
+//! The repository: its map, its documents and comments, its headers, and code that must not compile.
 
 mod architecture;
 mod documents;
@@ -7,3 +7,4 @@ mod header;
 mod misuse;
 mod symbols;
 mod variables;
+mod words;

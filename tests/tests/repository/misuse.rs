@@ -28,7 +28,7 @@ fn library(dependencies: &Path, name: &str) -> PathBuf {
     files.map(|entry| entry.path()).filter(fits).max_by_key(newest).unwrap_or_else(|| panic!("no {name}"))
 }
 
-/// What the compiler says of a program that must not compile, without what is the same for all of them.
+/// The compiler's output for a program that must not compile, without the lines that all of them have.
 ///
 /// # Panics
 /// If it compiles.
@@ -40,7 +40,8 @@ fn refusal(program: &Path) -> String {
     command.arg(Path::new(env!("CARGO_TARGET_TMPDIR")).join("misuse.rmeta"));
     command.arg("-L").arg(format!("dependency={}", dependencies.display()));
     let text = std::fs::read_to_string(program).expect("the program");
-    // One library for each program: where cargo has built both in several ways, the newest of each need not fit together.
+    // One library for each crate: where cargo has built both in several ways, the newest of each need not fit
+    // together.
     let used = |name: &&str| text.contains(&format!("{name}::"));
     for name in ["consort", "consort_transports"].into_iter().filter(used) {
         command.arg("--extern").arg(format!("{name}={}", library(dependencies, name).display()));
@@ -58,8 +59,8 @@ fn refusal(program: &Path) -> String {
     lines.join("\n").trim_end().to_owned() + "\n"
 }
 
-/// The text with the last part of each path of ours: whether the compiler shortens a path depends on what else the crate has
-/// under that name, and so on the features that it was built with.
+/// The text with the last part of each path of this workspace: whether the compiler shortens a path depends on the
+/// other names of the crate, and so on the features that it was built with.
 fn shortened(text: &str) -> String {
     let is_of_path = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == ':';
     let mut short = String::with_capacity(text.len());

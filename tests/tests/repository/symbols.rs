@@ -66,7 +66,7 @@ fn the_version_is_a_text_in_the_file() {
     assert!(file.windows(text.len()).any(|window| window == text), "tools look for it in the file");
 }
 
-/// A library that is linked as ours is, which panics where it is asked to.
+/// A library that is linked like this one, which panics where it is asked to.
 const PANICS: &str = r#"
 #[unsafe(no_mangle)]
 pub extern "C" fn ends_well(number: i32) -> i32 {

@@ -1,4 +1,4 @@
-//! `docs/ENVIRONMENT.md` says what the tables in the code say. `CONSORT_SNAPSHOTS=write cargo test -p consort-tests
+//! `docs/ENVIRONMENT.md` agrees with the tables in the code. `CONSORT_SNAPSHOTS=write cargo test -p consort-tests
 //! --test repository` writes it anew.
 
 use std::fmt::Write;

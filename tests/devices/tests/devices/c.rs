@@ -1,5 +1,5 @@
 //! Communicators on devices in the C interface, by a C program (`tests/c/device.c`) on the stand-in driver
-//! (`standins/cuda`): what is shown here holds for this library's own code, and says nothing about NVIDIA's driver or
+//! (`standins/cuda`). The results hold for this library's own code; they show nothing about NVIDIA's driver or
 //! devices.
 
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ fn built() -> Option<&'static PathBuf> {
     BUILT.get_or_init(compile).as_ref()
 }
 
-/// Where ranks are, the path that they ask for and the one that they must take.
+/// The place of the ranks, the path that they ask for and the one that they must take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
     ranks: u32,
@@ -69,7 +69,7 @@ impl Way {
         Way { ranks, ..self }
     }
 
-    /// Runs a part of the program to its end, and sees that the path was taken.
+    /// Runs a part of the program to its end, and checks that the path was taken.
     #[track_caller]
     fn passes(self, part: &str) {
         let _alone = alone();
@@ -82,7 +82,7 @@ impl Way {
         self.says(part, name, settings);
     }
 
-    /// The same; what it has printed, the library's log at level INFO among it. `None` without a compiler.
+    /// The same; returns its output, with the library's log at level INFO. `None` without a compiler.
     #[track_caller]
     pub(crate) fn says(self, part: &str, name: &str, settings: &[(&str, &str)]) -> Option<String> {
         let (text, _) = self.ends(part, name, settings)?;
@@ -91,8 +91,8 @@ impl Way {
         Some(text)
     }
 
-    /// Runs a part with these variables to its good end: what it said, and what was called of the stand-in. `None`
-    /// without a compiler.
+    /// Runs a part with these variables to a successful end; returns its output, and the calls of the stand-in.
+    /// `None` without a compiler.
     #[track_caller]
     fn ends(self, part: &str, name: &str, variables: &[(&str, &str)]) -> Option<(String, String)> {
         let mut command = compiler::program(built()?);
@@ -100,7 +100,7 @@ impl Way {
         for (name, _) in std::env::vars().filter(|(name, _)| ours.iter().any(|ours| name.starts_with(ours))) {
             command.env_remove(name);
         }
-        // The stand-in takes turns with all processes that have this directory, also of other tests.
+        // The stand-in runs one at a time of all processes that have this directory, also of other tests.
         let turns = std::env::temp_dir().join(format!("consort-c-devices-{}{name}", std::process::id()));
         std::fs::create_dir_all(&turns).expect("a directory");
         let log = turns.join("log");
@@ -241,7 +241,7 @@ fn an_abort_ends_a_call_that_waits_for_ranks_of_its_process() {
 #[test]
 fn a_deadline_ends_what_waits() {
     let _alone = alone();
-    // They wait side by side, and take no turns with each other.
+    // They wait side by side, without turns.
     std::thread::scope(|threads| {
         for (at, way) in PATHS.into_iter().chain([TOGETHER]).enumerate() {
             threads.spawn(move || way.runs("deadline", &format!("-{at}"), &[]));
@@ -287,7 +287,7 @@ fn a_capture_while_the_device_is_watched_ends_valid() {
     [STREAMS, KERNELS, TOGETHER].into_iter().for_each(|way| way.passes("captured-long"));
 }
 
-/// Whether a thread without a context makes a communicator of one rank on a device; what was called of the driver.
+/// Whether a thread without a context makes a communicator of one rank on a device; returns the calls of the driver.
 #[track_caller]
 fn on_fresh_thread(part: &str, runtime: &[(&str, &str)], is_on_device: bool) -> String {
     let _alone = alone();

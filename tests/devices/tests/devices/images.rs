@@ -1,5 +1,5 @@
-//! Which images of kernels the library loads, by its log at level INFO, and what it says when the driver refuses one; on
-//! the stand-in driver, which takes the machine code that consort ships.
+//! The images of kernels that the library loads, by its log at level INFO, and its warning when the driver refuses
+//! one; on the stand-in driver, which takes the machine code that consort ships.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +34,7 @@ fn loaded(text: &str) -> BTreeMap<(String, String), usize> {
     loaded
 }
 
-/// Runs every collective; what the log says of images.
+/// Runs every collective; returns the lines of the log about images.
 fn collectives(way: Way, variables: &[(&str, &str)]) -> Option<String> {
     let _alone = alone();
     way.says("collectives", "", variables)
@@ -48,7 +48,7 @@ fn machine_code_is_what_runs() {
         assert!(loaded.keys().all(|(name, _)| name.ends_with(".sm_80.cubin")), "{way:?}: {loaded:?}");
         assert!(loaded.values().all(|times| *times == 1), "{way:?}: {loaded:?}");
         let places: BTreeSet<&String> = loaded.keys().map(|(_, place)| place).collect();
-        // Ranks that wait for each other have all types before the first call, others those that calls ask for.
+        // Ranks that wait for each other have all types before the first call, others the types of their calls.
         let is_whole = loaded.len() == TYPES * places.len();
         assert!(is_whole || way.mode == "threads" && !loaded.is_empty(), "{way:?}: {loaded:?}");
         assert!(!text.contains("does not take the machine code"), "{text}");
@@ -82,7 +82,7 @@ fn machine_code_that_is_refused_is_a_warning() {
     }
 }
 
-/// A driver that takes no machine code compiles what calls need, not all types when a communicator is made.
+/// A driver that takes no machine code compiles the types of calls, not all types when a communicator is made.
 #[test]
 fn machine_code_that_is_refused_is_not_compiled_for_all_types() {
     for way in [STREAMS.of(2), KERNELS] {
@@ -106,9 +106,9 @@ fn images_are_listed_and_records_of_all_lengths_launched() {
         assert_eq!(images(), []);
         let (stream, table) = (context.create_stream().expect("a stream"), Table::new(&context, 4096));
         let table = table.expect("a table");
-        // No programs: the kernel ends at once.
+        // Without programs the kernel ends at once.
         table.write(0, &[layout::Launch::default()]);
-        // The kernel has static shared memory besides; together they need no more than every launch has.
+        // The kernel also has static shared memory; together they need no more than every launch may have.
         for shared_bytes in [0, RUN_SHARED_BYTES_MAX - 8, RUN_SHARED_BYTES_MAX] {
             let shape = RunShape { blocks: 1, threads: 32, shared_bytes };
             let _entered = context.enter().expect("the context");

@@ -1,5 +1,5 @@
-//! Ranks on devices, on the stand-in for the driver, and the kernels of devices in what runs them here: nothing of it
-//! says anything about NVIDIA's driver or devices.
+//! Ranks on devices, on the stand-in for the driver, and the kernels of devices in the interpreter: none of it shows
+//! anything about NVIDIA's driver or devices.
 
 mod c;
 mod images;

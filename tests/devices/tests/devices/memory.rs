@@ -1,7 +1,7 @@
-//! Memory of devices and communicators on host memory in the C interface, told apart by a CUDA driver: a pretend one
-//! (`tests/c/libcuda.c`), which has no contexts and shows what this library makes of a driver's answers, and nothing
-//! about NVIDIA's. One test asks the stand-in with contexts that are not current, and NVIDIA's own where it is there.
-//! `c` has communicators on devices.
+//! Device memory and communicators on host memory in the C interface, which a CUDA driver distinguishes: a pretend
+//! one (`tests/c/libcuda.c`), which has no contexts. It shows how this library uses a driver's answers, and nothing
+//! about NVIDIA's. One test asks the stand-in with contexts that are not current, and NVIDIA's own where it is
+//! installed. `c` has communicators on devices.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,10 +11,10 @@ use consort_tests::compiler::{self, STRICT, has, linked, root, succeeds};
 use consort_tests::standin::standin_cuda_dir;
 use consort_tests::system::skip;
 
-/// What a run has of a driver.
+/// The driver of a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Driver {
-    /// What the loader finds by itself.
+    /// The one that the loader finds by itself.
     Systems,
     Pretend,
     /// The one whose devices are host memory.
@@ -47,13 +47,13 @@ fn built() -> Option<&'static (PathBuf, PathBuf)> {
     BUILT.get_or_init(compile).as_ref()
 }
 
-/// What a part of the program printed, and what it called of the pretend driver.
+/// The output of a part of the program, and its calls of the pretend driver.
 struct Seen {
     text: String,
     calls: String,
 }
 
-/// Runs a part of the program with these variables; `name` is the run's own.
+/// Runs a part of the program with these variables; `name` belongs to this run alone.
 fn run(name: &str, part: &str, driver: Driver, variables: &[(&str, &str)]) -> Option<Seen> {
     let (program, place) = built()?;
     let log = scratch(name).with_extension("calls");
@@ -67,7 +67,7 @@ fn run(name: &str, part: &str, driver: Driver, variables: &[(&str, &str)]) -> Op
         Driver::Systems => {}
         Driver::Pretend => drop(command.env("LD_LIBRARY_PATH", place)),
         Driver::StandIn => {
-            // It takes turns with all processes that have this directory.
+            // It runs one at a time of all processes that have this directory.
             let turns = scratch(name).with_extension("turns");
             std::fs::create_dir_all(&turns).expect("a directory");
             command.env("LD_LIBRARY_PATH", standin_cuda_dir()).env("TMPDIR", turns);
@@ -92,7 +92,7 @@ impl Seen {
         (result, text)
     }
 
-    /// The call was refused as wrong usage; its text has all of this.
+    /// Asserts that the call was refused as wrong usage, with all of these texts.
     #[track_caller]
     fn refused(&self, what: &str, parts: &[&str]) {
         let (result, text) = self.told(what);
@@ -104,7 +104,7 @@ impl Seen {
         }
     }
 
-    /// What the log tells of the driver, once, before anything of a communicator.
+    /// The log's lines about the driver, once, before any line about a communicator.
     #[track_caller]
     fn mode(&self) -> &str {
         let told = |line: &'_ str| {
@@ -118,7 +118,7 @@ impl Seen {
     }
 }
 
-/// What every driver, real or not, must lead to.
+/// The results that every driver, real or not, must lead to.
 fn pointers_are_told_apart(seen: &Seen) {
     let places: Vec<&str> =
         seen.text.lines().find_map(|line| line.strip_prefix("device ")).expect("places").split(' ').collect();
@@ -282,7 +282,7 @@ fn a_driver_that_cannot_say_is_no_leave_to_touch() {
     for part in ["the send buffer at ", "CUDA_ERROR_ILLEGAL_ADDRESS (700)", "CONSORT_DEVICE=host"] {
         assert!(text.contains(part), "{text}");
     }
-    // What it says once it is shut down: nobody has memory of a device any more.
+    // Its answer after it was shut down: no address is device memory any more.
     let ended = run("ended", "host", Driver::Pretend, &[("PRETEND_CUDA_POINTER", "4")]).expect("as before");
     assert!(ended.calls.contains("cuPointerGetAttribute"));
 }

@@ -1,5 +1,5 @@
 //! The fold kernels as shipped, every type and operator, bit for bit against [`Reducer`]: their PTX runs in the
-//! interpreter of `standins/ptx`, no GPU has part in it.
+//! interpreter of `standins/ptx`; no GPU takes part.
 //!
 //! Sources are random bytes, so that NaNs, infinities and subnormals are among them; `CONSORT_TEST_SEED` sets the seed.
 

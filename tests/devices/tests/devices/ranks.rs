@@ -1,5 +1,5 @@
-//! Ranks on devices, end to end through the Rust interface, on the stand-in driver (`standins/cuda`): what is shown here
-//! holds for this library's own code, and says nothing about NVIDIA's driver or devices.
+//! Ranks on devices, end to end through the Rust interface, on the stand-in driver (`standins/cuda`). The results
+//! hold for this library's own code; they show nothing about NVIDIA's driver or devices.
 //!
 //! Ranks are processes that find the stand-in by `LD_LIBRARY_PATH`, each with one or several threads for ranks.
 
@@ -12,7 +12,7 @@ use consort_tests::system::{Random, skip};
 
 use crate::RANK;
 
-/// How many processes there are, with how many threads each, and the path that they name and take.
+/// The number of processes, of threads in each, and the path that they name and take.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     processes: u32,
@@ -46,19 +46,19 @@ impl Way {
         let start = Start::new(RANK, scenario, self.processes).with("threads", self.threads);
         let start = match is_built() {
             true => start.env("LD_LIBRARY_PATH", standin_cuda_dir().display()),
-            // Where the test has travelled, the loader finds whatever is there.
+            // On another machine the loader finds that machine's driver.
             false => start,
         };
         let start = start.env("CONSORT_STANDIN_QUIET", 1);
         let start = start.env("CONSORT_STANDIN_DEVICES", self.devices);
-        // The stand-in takes turns with all processes that have this directory, also of other tests.
+        // The stand-in runs one at a time of all processes that have this directory, also of other tests.
         let turns = std::env::temp_dir().join(format!("consort-devices-{}", std::process::id()));
         std::fs::create_dir_all(&turns).expect("a directory");
         let start = start.env("TMPDIR", turns.display());
         start.env("CONSORT_DEVICE_PATH", self.named).env("CONSORT_TIMEOUT", 30)
     }
 
-    /// Runs it to its good end.
+    /// Runs it to a successful end.
     fn passes(self, start: Start) {
         if !is_built() && self.devices > 1 {
             return skip(&format!("{self:?} needs the stand-in, whose devices are as many as one likes"));
@@ -70,7 +70,7 @@ impl Way {
     }
 }
 
-/// What the rank says as the `nth` about how its calls ended; its process may have other ranks, which say theirs between.
+/// The rank's `nth` line about how a call ended; its process may have other ranks, whose lines come between.
 #[track_caller]
 fn ending(job: &mut Job, way: Way, rank: u32, nth: usize) -> (String, Instant) {
     let (process, until) = (rank / way.threads, Instant::now() + PATIENCE);
@@ -83,7 +83,7 @@ fn ending(job: &mut Job, way: Way, rank: u32, nth: usize) -> (String, Instant) {
     }
 }
 
-/// What the rank says of how its first call failed, which must be like this.
+/// The rank's line about its first call, which must fail like this.
 #[track_caller]
 fn failure(job: &mut Job, way: Way, rank: u32, variant: &str) -> (String, Instant) {
     let (line, at) = ending(job, way, rank, 0);
@@ -146,7 +146,7 @@ fn every_collective_type_and_operator_in_streams_and_by_a_kernel_a_rank() {
     }
 }
 
-/// Ranks that share a device and wait for each other in kernels, which is taken where it is named.
+/// Ranks that share a device and wait for each other in kernels, a path that is taken only where it is named.
 #[test]
 fn kernels_of_ranks_that_share_a_device() {
     let seed = Random::announced("kernels_of_ranks_that_share_a_device").seed();
@@ -157,8 +157,8 @@ fn kernels_of_ranks_that_share_a_device() {
         if ranks < 8 {
             one.passes(start.with("together", 3));
         }
-        // Streams of each rank, as long as all have hardware queues of their own. None frees memory between calls, for
-        // which the driver waits for the device.
+        // Streams of each rank, as long as all have hardware queues of their own. No rank frees memory between calls,
+        // since the driver waits for the device then.
         if ranks <= 4 {
             one.passes(one.start("device-typed").env("CUDA_DEVICE_MAX_CONNECTIONS", 32));
             one.passes(one.start("device-ring").env("CUDA_DEVICE_MAX_CONNECTIONS", 32));
@@ -221,7 +221,7 @@ const STREAMS_3: Way = way(3, 1, "auto", "streams");
 
 #[test]
 fn groups_of_messages_longer_than_mailboxes() {
-    // Five slots of the one block that a message has then, and of a stream.
+    // Five slots of the only block that a message then has, and of a stream.
     for (way, count) in [(KERNELS_3, 5 * (64 << 10) / 8), (STREAMS_3, 5 * (1 << 20) / 8)] {
         let start = || way.start("device-exchange").with("count", count).env("NCCL_MAX_CTAS", 1);
         for messages in [1, 2] {
@@ -277,7 +277,7 @@ fn plans_that_run() {
                     if what == "message" {
                         continue;
                     }
-                    // Algorithms, where plans have their builders' names; and what is explained has rank 0 as its root.
+                    // Algorithms, where plans have their builders' names; the explained plan has rank 0 as its root.
                     let program = match ran {
                         "one-shot" => "direct",
                         "spread-out" => "spread",
@@ -364,7 +364,7 @@ fn ranks_that_do_not_do_the_same_are_told() {
                     assert!(text.contains(part), "{way:?} {difference:?}: no {part:?} in {text}");
                 }
                 let took = at.saturating_duration_since(began);
-                // Not by the deadline.
+                // The error comes before the deadline.
                 assert!(took < Duration::from_secs(10), "{way:?} {difference:?}: told after {took:?}");
             }
             job.ranks().into_iter().for_each(|process| job.say(process, "go"));
@@ -376,7 +376,7 @@ fn ranks_that_do_not_do_the_same_are_told() {
 #[test]
 fn a_rank_that_does_not_call_is_named() {
     let _alone = alone();
-    // The jobs wait for their deadlines side by side, and take no turns with each other.
+    // The jobs wait for their deadlines side by side, without turns.
     let start = |(at, way): (usize, Way)| {
         let place = std::env::temp_dir().join(format!("consort-devices-{}-{at}", std::process::id()));
         std::fs::create_dir_all(&place).expect("a directory");
@@ -453,7 +453,7 @@ fn too_little_memory_is_an_error_like_others() {
     }
 }
 
-/// Every rank is told the same, and the communicator serves memory of the host as before.
+/// Every rank gets the same error, and the communicator still works on host memory.
 fn path_is_refused(way: Way, rank_1: Option<&str>, variant: &str, parts: &[&str]) {
     let _alone = alone();
     let mut start = way.start("device-path");
@@ -498,13 +498,13 @@ fn ranks_whose_devices_may_not_share_memory_go_through_the_host() {
             way.passes(way.start("device-typed").env(name, value));
         }
     }
-    // Where NVML cannot say that they are linked, they are not.
+    // Ranks whose link NVML does not know count as not linked.
     through_host(processes).passes(processes.start("device-typed").env("NCCL_P2P_LEVEL", "NVL"));
-    // One rank is enough.
+    // One rank with the variable is enough.
     through_host(processes).passes(processes.start("device-typed").env_of(1, "NCCL_P2P_DISABLE", "1"));
     // One launch for all ranks of a process shares nothing between devices.
     FUSED.passes(FUSED.start("device-typed").env("NCCL_P2P_DISABLE", 1));
-    // What is named counts first.
+    // The named path comes first.
     let named = Way { named: "kernels", ..processes };
     named.passes(named.start("device-typed").env("NCCL_P2P_DISABLE", 1));
 }

@@ -1,4 +1,4 @@
-//! The public hang and misuse cases of `cases/`: every script must find everything printed that it expects.
+//! The public hang and misuse cases of `cases/`: every script must find all lines that it expects.
 
 use std::process::{Command, Stdio};
 
@@ -26,7 +26,7 @@ macro_rules! cases {
             run($script);
         })+
 
-        /// So that none is forgotten here.
+        /// The list of scripts, which a test compares with the directory.
         const SCRIPTS: &[&str] = &[$($script),+];
     };
 }

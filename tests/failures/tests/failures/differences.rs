@@ -1,4 +1,4 @@
-//! Ranks that do not do the same, or are not set the same: every rank learns who differs and how.
+//! Ranks with different calls or settings: every rank learns which rank differs and how.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use consort_tests::{Links, results_of_ranks};
 
 use crate::RANK;
 
-/// From the call to the error, on every rank: long before the deadline.
+/// The time from the call to the error, on every rank: long before the deadline.
 fn found_within() -> Duration {
     Duration::from_secs(2) + stolen()
 }
@@ -71,7 +71,7 @@ fn threads_differ_over_loopback() {
             let options = Options::default().timeout(Duration::from_secs(20));
             let results = results_of_ranks(size, Links::Local, &options, |comm| {
                 let began = Instant::now();
-                // Whoever is through the barrier first may fail while others are still in it.
+                // The first rank that has passed the barrier may fail while others are still in it.
                 let result = comm.barrier().and_then(|()| difference.act(comm, comm.rank() == deviant));
                 (result, began.elapsed())
             });
@@ -134,7 +134,7 @@ fn send_and_receive_of_different_lengths() {
     }
 }
 
-/// Every rank started says `failed Variant`; their texts.
+/// Asserts that every started rank prints `failed Variant`; returns their texts.
 fn refused(mut job: Job, variant: &str) -> Vec<String> {
     job.ranks().into_iter().map(|rank| job.failure(rank, variant)).collect()
 }
@@ -155,12 +155,12 @@ fn different_settings_are_named() {
 #[test]
 fn a_rank_that_never_joins_is_named() {
     let _waiting = waiting();
-    // Two seconds: those that come must all have come before the first gives up.
+    // Two seconds: all ranks that join must have begun before the first one fails.
     let start = Start::new(RANK, "only-join", 4).env("CONSORT_JOIN_TIMEOUT", 2).only(&[0, 1, 3]);
     let mut job = start.go();
     let took = |rank| job.line(rank, "took ").parse().expect("milliseconds");
     let longest = [0, 1, 3].map(took).into_iter().max().map(Duration::from_millis).expect("ranks");
-    // Whoever came first has waited so long, and has its answer a second later at most.
+    // The first rank has waited this long, and has its answer a second later at most.
     assert!(longest >= Duration::from_millis(1900), "{longest:?}");
     assert!(longest < Duration::from_secs(3) + stolen(), "{longest:?}");
     for rank in [0, 1, 3] {
@@ -172,7 +172,7 @@ fn a_rank_that_never_joins_is_named() {
 #[test]
 fn different_sizes_are_refused() {
     let _alone = alone();
-    // Ranks of three and one that believes in two.
+    // Ranks of a job of three, and one that expects two.
     let id = consort::UniqueId::create().expect("an id");
     let options = Options::default().join_timeout(Duration::from_secs(3));
     let results: Vec<_> = std::thread::scope(|threads| {
@@ -188,7 +188,7 @@ fn different_sizes_are_refused() {
     for text in told.clone().map(ToString::to_string) {
         assert!(text.contains("rank 1") && text.contains('2') && text.contains('3'), "{text}");
     }
-    // The third may come when the root has refused the others and is gone.
+    // The third may come when the root has refused the others and has ended.
     assert!(told.count() >= 2, "{errors:?}");
     assert!(errors.iter().all(|error| ["Settings", "Join"].contains(&variant(error).as_str())), "{errors:?}");
 }

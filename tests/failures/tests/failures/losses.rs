@@ -1,5 +1,5 @@
-//! Ranks that die, stop, stay away, leave or have no memory: everybody else is told who, in time, and keeps
-//! its own memory.
+//! Ranks that die, stop, stay away, leave or have no memory: every other rank gets the error that names them, in
+//! time, and keeps its own memory.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 
 use crate::RANK;
 
-/// From a rank's death to the error on every other rank: a second is the contract.
+/// The time from a rank's death to the error on every other rank: a second is the contract.
 fn told_within() -> Duration {
     Duration::from_secs(1) + stolen()
 }
@@ -70,7 +70,7 @@ fn a_killed_rank_over_tcp() {
     kill_one(2, "tcp", "send", 32, &mut random);
 }
 
-/// A job of three ranks, one of which does not go on.
+/// A job of three ranks; one of them does not go on.
 struct Stopped {
     job: Job,
     rank: u32,
@@ -122,7 +122,7 @@ impl Stopped {
     }
 }
 
-/// Jobs that wait for their deadline side by side, which costs no core: a job is started when those before it wait.
+/// Jobs that wait for their deadline side by side, which costs no core: each is started when those before it wait.
 fn stopped(mapped: bool, transport: &str, ops: &[&str], random: &mut Random) {
     let _alone = alone();
     let mut jobs: Vec<Stopped> = ops.iter().map(|op| stop_one(mapped, transport, op, random)).collect();
@@ -135,7 +135,7 @@ fn a_stopped_rank_over_shared_memory() {
     stopped(false, "shm", &["all_reduce", "all_gather", "broadcast"], &mut random);
 }
 
-/// Its late writes end in pages that are nobody's: the buffers are the callers' again.
+/// Its late writes end in pages that no buffer has any more: the buffers belong to the callers again.
 #[test]
 fn a_stopped_rank_that_writes_to_the_others_buffers() {
     let mut random = Random::announced("a_stopped_rank_that_writes_to_the_others_buffers");
@@ -167,7 +167,8 @@ fn a_rank_that_stays_away() {
         (transport, job)
     };
     for (transport, mut job) in ["shm", "tcp"].map(start) {
-        // A broadcast may be over on the root before the last has come; the barrier behind it is not.
+        // The root may return from a broadcast before the last rank has entered it, but not from the barrier behind
+        // it.
         for rank in [0, 1, 3] {
             let text = job.failure(rank, "Timeout");
             let named = text.contains("rank 2 (") && text.contains("its last call was all_reduce #1");

@@ -1,5 +1,5 @@
-//! Ranks that are processes and whose communicators change: without those that died, stopped or are not wanted, and with new
-//! ones.
+//! Ranks that are processes and whose communicators change: without ranks that died, stopped or are not wanted, and
+//! with new ones.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 
 use crate::RANK;
 
-/// Starts a job of `size` ranks, of which `victims` are to be left out.
+/// Starts a job of `size` ranks, from which `victims` will be left out.
 fn shrinking(scenario: &'static str, size: u32, victims: &[Rank], transport: &str) -> Start {
     let victims: Vec<String> = victims.iter().map(ToString::to_string).collect();
     let start = Start::new(RANK, scenario, size).with("victims", victims.join(","));
@@ -21,7 +21,7 @@ fn without(size: u32, victims: &[Rank]) -> Vec<Rank> {
     (0..size).filter(|rank| !victims.contains(rank)).collect()
 }
 
-/// A job some of whose ranks were killed or stopped in the midst of operations.
+/// A job in which some ranks were killed or stopped in the midst of operations.
 struct Struck {
     job: Job,
     at: Instant,
@@ -40,7 +40,7 @@ fn strike(
     signal: Signal,
     random: &mut Random,
 ) -> Struck {
-    // Of the call that the victims do not come to; whatever comes after it has time.
+    // The deadline of the call that the victims do not enter; later calls have time.
     let deadline = if signal == Signal::SIGSTOP { 2 } else { 20 };
     let start = shrinking("shrink", size, victims, transport).with("of", of).with("deadline", deadline);
     let mut job = start.env("CONSORT_TIMEOUT", 20).go();
@@ -51,7 +51,7 @@ fn strike(
 }
 
 impl Struck {
-    /// Those that stay go on, whatever becomes of the victims. Then one more is killed.
+    /// The ranks that stay go on, whatever happens to the victims. Then one more is killed.
     fn others_go_on(self) {
         let Struck { mut job, at, size, victims, of, transport, signal } = self;
         let stay = without(size, &victims);
@@ -69,7 +69,7 @@ impl Struck {
         }
         let took = last_at.saturating_duration_since(at);
         println!("{transport}, {size} ranks without {victims:?} ({signal}): {took:?}");
-        // Nobody has waited for the long deadline.
+        // No rank has waited for the long deadline.
         assert!(took < Duration::from_secs(15), "{took:?}");
         if signal == Signal::SIGSTOP {
             for rank in &victims {
@@ -110,7 +110,7 @@ fn processes_go_on_without_those_that_died() {
     }
 }
 
-/// The jobs wait for their deadlines side by side: one is started when those before it wait.
+/// The jobs wait for their deadlines side by side: each is started when those before it wait.
 #[test]
 fn processes_go_on_without_those_that_stopped() {
     let _alone = alone();

@@ -1,5 +1,5 @@
-//! Communicators whose ranks change: without those that died, stopped or are not wanted, and with new ones; among threads
-//! of one process. `members` has them among processes.
+//! Communicators whose ranks change: without ranks that died, stopped or are not wanted, and with new ones; among
+//! threads of one process. `members` has them among processes.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ fn local(size: u32) -> Vec<Communicator> {
     Communicator::local_with(size, &options(20.0)).expect("ranks")
 }
 
-/// What `act` says on each of these ranks, in threads of their own.
+/// The results of `act` on each of these ranks, in threads of their own.
 fn on<T: Send>(ranks: &[Communicator], which: &[Rank], act: impl Fn(&Communicator) -> T + Sync) -> Vec<T> {
     let act = &act;
     std::thread::scope(|threads| {
@@ -25,7 +25,8 @@ fn on<T: Send>(ranks: &[Communicator], which: &[Rank], act: impl Fn(&Communicato
     })
 }
 
-/// Those of `which`, shrunk by the others; everything works on them, and they have the right numbers.
+/// The ranks that are not `excluded`, after they shrank; all calls work on their new communicators, and they have the
+/// right numbers.
 fn shrunk(ranks: &[Communicator], excluded: &[Rank], how: Shrink) -> Vec<Communicator> {
     let which: Vec<Rank> = (0..ranks.len() as Rank).filter(|rank| !excluded.contains(rank)).collect();
     let left = on(ranks, &which, |comm| {
@@ -51,14 +52,14 @@ fn invalid<T: std::fmt::Debug>(result: Result<T>, words: &[&str]) {
 #[test]
 fn those_that_stay_need_nothing_of_the_others() {
     let world = local(5);
-    // The excluded ones do not even know.
+    // The excluded ranks do not notice.
     let left = shrunk(&world, &[3, 1], Shrink::Idle);
     on(&world, &[0, 1, 2, 3, 4], |comm| comm.barrier().expect("it goes on as it was"));
     let fewer = shrunk(&left, &[0], Shrink::Idle);
     on(&left, &[0, 1, 2], |comm| comm.barrier().expect("it goes on as it was"));
     let one = shrunk(&fewer, &[0], Shrink::Idle);
     assert_eq!(one.len(), 1);
-    // What becomes of those that were left out concerns nobody.
+    // The end of the excluded ranks does not concern the new communicator.
     world[1].abort("somebody else's");
     drop(world);
     drop(left);
@@ -105,7 +106,7 @@ fn lists_that_differ_are_named_on_all_ranks() {
     }
     let results = on(&world, &[0, 1, 2], |comm| match comm.rank() {
         0 => {
-            // The others have begun; otherwise they would be told of the end of the operations at once.
+            // The others have begun; otherwise they would get the end of the operations as an error at once.
             let are_in_it = || [1, 2].iter().all(|rank: &usize| world[*rank].memory_bytes().is_err());
             assert!(system::eventually(system::SOON, are_in_it));
             comm.shrink(&[3], Shrink::Abort)
@@ -148,7 +149,7 @@ fn a_rank_that_has_closed_it_is_named_at_once() {
         assert!(matches!(error, Error::PeerLeft { rank: 1, .. }), "{error}");
     }
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
-    // Who has closed it may be left out as well.
+    // A rank that has closed it may be left out as well.
     let pair = [world.remove(0), world.remove(0)];
     let left = on(&pair, &[0, 1], |comm| comm.shrink(&[1], Shrink::Abort).expect("both call it"));
     on(&left, &[0, 1], |comm| comm.barrier().expect("it works"));
@@ -173,7 +174,7 @@ fn an_idle_communicator_is_wanted_or_its_end() {
     assert!(matches!(&error, Error::Revoked { reason, .. } if reason.contains("without 1")), "{error}");
     let error = world[0].shrink(&[1], Shrink::Idle).expect_err("it has failed");
     assert!(matches!(error, Error::Revoked { .. }), "{error}");
-    // As often as one likes.
+    // Any number of times.
     shrunk(&world, &[0], Shrink::Abort);
 }
 
@@ -207,7 +208,7 @@ fn whatever_ended_it_those_that_stay_go_on() {
             })),
         }
         let left = shrunk(&world, &[2], Shrink::Abort);
-        // An abort of the old one is not one of the new one, nor does it keep ranks from shrinking again.
+        // An abort of the old communicator does not abort the new one, nor does it keep ranks from shrinking again.
         on(&world, &[0, 3], |comm| comm.abort("not any more"));
         on(&left, &[0, 1, 2], |comm| comm.barrier().expect(end));
         shrunk(&world, &[1, 2], Shrink::Abort);
@@ -235,7 +236,7 @@ fn an_abort_ends_a_shrink_of_the_same_rank() {
         // It has ended the operations, or has the communicator already.
         assert!(system::eventually(system::SOON, || world[0].memory_bytes().is_err()));
         std::thread::sleep(Duration::from_millis(100));
-        // Another rank's does not: it may have come first and follow with a shrink.
+        // Another rank's abort does not end them: it may have come first and precede a shrink.
         world[1].abort("for a start");
         std::thread::sleep(Duration::from_millis(100));
         assert!(!shrink.is_finished());
@@ -284,7 +285,7 @@ fn a_communicator_grows_and_goes_on_as_it_was() {
                 collectives::everything(comm, 100).expect("it works as before");
             });
         });
-        // It was for one use.
+        // The id was for one use.
         let late = Options::default().join_timeout(Duration::from_secs(2));
         let error = Communicator::join_with(2, 4, &id, &late).expect_err("all are together already");
         assert!(matches!(error, Error::Join { .. }), "{error}");
@@ -322,7 +323,7 @@ fn new_ranks_that_do_not_come_or_are_here_already_are_named() {
         let error = result.expect_err("nobody comes");
         assert!(matches!(&error, Error::MissingRanks { missing, .. } if missing[..] == [2, 3]), "{error}");
     }
-    // Two seconds, and one for the verdict to come.
+    // Two seconds, and one for the verdict to arrive.
     assert!(began.elapsed() < Duration::from_secs(3) + stolen(), "{:?}", began.elapsed());
     let id = old[0].grow_id().expect("an id");
     std::thread::scope(|threads| {

@@ -1,5 +1,5 @@
-//! Failures among ranks of one process: what other tests provoke between processes and under a seed, and what only
-//! shows with many ranks or many threads in one.
+//! Failures among ranks of one process: those that other tests provoke between processes and under a seed, and those
+//! that only appear with many ranks or many threads in one.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ fn options(seconds: f64) -> Options {
 
 #[test]
 fn many_ranks_of_one_process_fail_without_nesting() {
-    // A rank that passes a failure on would be as deep in the stack as there are ranks.
+    // A recursion over ranks would be as deep in the stack as there are ranks.
     let ranks = Communicator::local(300).expect("ranks");
     std::thread::scope(|threads| {
         let small = std::thread::Builder::new().stack_size(256 << 10);
@@ -46,7 +46,7 @@ fn an_abort_ends_a_split_after_a_revocation() {
 #[test]
 fn a_revoked_communicator_can_be_split() {
     let ranks = Communicator::local_with(4, &options(10.0)).expect("ranks");
-    // A rank may be out of a barrier before the others are, and they are not to be revoked in it.
+    // A rank may leave a barrier before the others do, and they must not be revoked in it.
     let out = &std::sync::Barrier::new(4);
     std::thread::scope(|threads| {
         for comm in &ranks {
@@ -84,7 +84,7 @@ fn a_deadline_of_a_call_covers_what_is_queued_before_it() {
 
 #[test]
 fn messages_are_compared_from_the_first_that_differs() {
-    // (elements sent, elements received) one after the other; the first that differs must be named.
+    // (elements sent, elements received) one after the other; the first difference must be named.
     for (messages, named) in
         [(vec![(100, 100), (100, 0), (50, 50)], "#2"), (vec![(0, 100)], "#1"), (vec![(7, 7), (7, 8)], "#2")]
     {
@@ -133,7 +133,7 @@ fn a_thread_that_serves_another_communicator_is_not_to_blame() {
         let parts: Vec<_> = world.iter().map(|comm| threads.spawn(move || split(comm))).collect();
         parts.into_iter().map(|part| part.join().expect("no panic")).collect()
     });
-    // Rank 1's main thread has called here, and is away from then on.
+    // Rank 1's main thread has made its call, and is away from then on.
     std::thread::scope(|both| {
         both.spawn(|| world[0].barrier().expect("both"));
         both.spawn(|| world[1].barrier().expect("both"));

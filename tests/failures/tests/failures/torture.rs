@@ -1,20 +1,20 @@
-//! Real processes, random operations, and one fault at a random moment: whoever lives is told the same, in time,
-//! and never gets wrong bits.
+//! Real processes, random operations, and one fault at a random moment: every rank that lives gets the same error, in
+//! time, and never gets wrong bits.
 //!
-//! `CONSORT_TORTURE_RUNS` says how many runs, or `CONSORT_TORTURE_SECONDS` for how long there are more,
-//! `CONSORT_TEST_SEED` where they begin; a run that fails prints the line that repeats it. The plan (see
+//! `CONSORT_TORTURE_RUNS` sets the number of runs, or `CONSORT_TORTURE_SECONDS` their duration, and
+//! `CONSORT_TEST_SEED` the first seed. A run that fails prints the line that repeats it. The plan (see
 //! `support/torture.rs`) is a function of the seed; only time differs.
 //!
-//! In runs with a fault that ends the communicator, the ranks call operations until it fails: nobody is through
-//! before the fault, so nobody may pass. What is allowed, and nothing else:
+//! In runs with a fault that ends the communicator, the ranks call operations until it fails: no rank is through
+//! before the fault, so no rank may pass. These results are allowed, and no others:
 //!
 //! | fault | the world's error on every rank that lives |
 //! |---|---|
 //! | none, a pause, a nap | none: all pass |
-//! | killed, exited | `PeerLost` that names a rank that is gone, and its process |
-//! | the same at the end of the operations | that, or to pass: a rank is through as soon as it needs nothing more |
-//! | left, panicked | `PeerLeft` that names the rank: its drop has told the others, whatever ended it |
-//! | stopped | `Timeout` that names the stopped ranks as not answering; the stopped rank gets it too. Of two, one may be named alone: in a message nobody asks ranks that have no part in it |
+//! killed, exited | `PeerLost` that names a rank that is lost, and its process |
+//! the same at the end of the operations | that, or to pass: a rank is through as soon as it needs no other |
+//! left, panicked | `PeerLeft` that names the rank: its drop has sent its leave to the others, whatever ended it |
+//! stopped | `Timeout` that names the stopped ranks as not answering; the stopped rank gets it too. Of two, one may be named alone: in a message no rank asks ranks without a part in it |
 //! | away | `Timeout` that names the rank as not in a call: its control thread answers; the rank gets it too |
 //! | aborted, revoked | `Aborted`, `Revoked` by a rank that did it |
 //!
@@ -24,9 +24,9 @@
 //! split may leave a communicator that some ranks have made and others have not and cannot drop: on those who have
 //! it, its deadline ends it, and they see the world's failure after that.
 //!
-//! In some runs there are communicators of all ranks beside the world, on each of which a thread of its own calls at the
-//! same time. They pass where the world must; otherwise they may fail as those that were split off do, or are aborted by a
-//! rank whose world has failed.
+//! In some runs there are communicators of all ranks beside the world; a thread of its own calls on each of them at
+//! the same time. They pass where the world must; otherwise they may fail as split communicators do, or are aborted
+//! by a rank whose world has failed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -39,19 +39,19 @@ use nix::sys::signal::Signal;
 
 use crate::RANK;
 
-/// From a fault, or from a deadline, to the error on every rank.
+/// The time from a fault, or from a deadline, to the error on every rank.
 const TOLD_WITHIN: Duration = Duration::from_secs(1);
-/// Up to eight ranks spin on two cores, beside the threads that answer for them and the harness that reads the
-/// time: so much may pass before the one that matters gets a core, where others take it too.
+/// Up to eight ranks spin on two cores, beside the control threads and the harness that reads the time: this much may
+/// pass before the thread that matters gets a core, where other programs take it too.
 fn scheduling() -> Duration {
     Duration::from_millis(500) + stolen()
 }
-/// What a deadline says of a communicator whose `split` failed on a rank.
+/// The text of a deadline on a communicator whose `split` failed on a rank.
 const HALF_MADE: &str = "has not made the communicator yet";
 /// Runs when `CONSORT_TORTURE_RUNS` is not set.
 const RUNS: u32 = 12;
 
-/// Says how to repeat a run that panics.
+/// Prints how to repeat a run that panics.
 struct Replay<'a>(&'a Plan);
 
 impl Drop for Replay<'_> {
@@ -100,7 +100,7 @@ impl Run<'_> {
         self.plan.victims.contains(&rank)
     }
 
-    /// Whether a victim lives on and fails as the others do.
+    /// Whether a victim stays alive and fails as the others do.
     fn all_live(&self) -> bool {
         matches!(
             self.plan.fault,
@@ -130,7 +130,7 @@ impl Run<'_> {
         }
     }
 
-    /// What the harness does to ranks. When, if it did.
+    /// The harness's part of the fault. Returns the time of the fault, if there was one.
     fn strike(&mut self) -> Option<Instant> {
         let plan = self.plan;
         if !matches!(plan.fault, Fault::Kill | Fault::Stop | Fault::Pause) {
@@ -158,14 +158,14 @@ impl Run<'_> {
         Some(struck)
     }
 
-    /// When the fault was, as the ranks say that did it to themselves.
+    /// The time of the fault, as printed by the ranks that caused it themselves.
     fn struck(&mut self) -> Option<Instant> {
         let victims = self.plan.victims.clone();
         victims.iter().filter_map(|victim| Some(self.job.said(*victim, "fault").first()?.1)).min()
     }
 
-    /// How long after the fault everybody must have failed. A deadline passes on the communicator that was split
-    /// off, and then on the world.
+    /// The time after the fault within which every rank must have failed. A deadline passes first on the split
+    /// communicator, and then on the world.
     fn limit(&mut self) -> Duration {
         let half_made = self
             .living()
@@ -216,7 +216,7 @@ impl Run<'_> {
         assert!(fits, "rank {rank} failed with {variant}: {text}\n{}", self.job.output());
     }
 
-    /// What became of communicators that were split off, and of those beside the world.
+    /// Checks the ends of split communicators, and of those beside the world.
     fn check_children(&mut self) {
         let allowed: &[&str] = match self.plan.fault {
             Fault::None | Fault::Pause | Fault::Nap => &[],
@@ -242,7 +242,7 @@ impl Run<'_> {
         }
     }
 
-    /// The report of a deadline: the same on all ranks, and it names who is to blame.
+    /// Checks the report of a deadline: the same on all ranks, and it names the guilty ranks.
     fn check_reports(&mut self) {
         let mut reports = Vec::new();
         for rank in self.living() {
@@ -284,7 +284,7 @@ impl Run<'_> {
             assert!(took < limit, "told after {took:?}, {limit:?} are allowed\n{}", self.job.output());
         }
         if blocked {
-            // Their memory is theirs before the others go on.
+            // Their memory belongs to them before the others go on.
             self.others().iter().for_each(|rank| drop(self.job.line(*rank, "filled")));
             let woken = Instant::now();
             for victim in &plan.victims {
@@ -334,7 +334,7 @@ impl Run<'_> {
         }
     }
 
-    /// Everybody goes; nothing stays.
+    /// Every rank ends; nothing is left.
     fn finish(&mut self, failed: &[u32]) {
         let plan = self.plan;
         for rank in failed {
@@ -365,7 +365,7 @@ impl Run<'_> {
     }
 }
 
-/// Processes of the program that ranks run: none, but of a job.
+/// Processes of the ranks' program that belong to no job.
 fn ranks_left() -> Vec<String> {
     let program = std::fs::canonicalize(RANK).expect("the program");
     let processes = std::fs::read_dir("/proc").expect("procfs").flatten();
@@ -374,7 +374,7 @@ fn ranks_left() -> Vec<String> {
     of_ranks.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// One run; what went wrong, and how long the ranks took to know.
+/// One run; returns its plan, and the time until the ranks knew.
 fn torture(seed: u64) -> (Plan, Duration) {
     let plan = Plan::new(seed);
     let replay = Replay(&plan);

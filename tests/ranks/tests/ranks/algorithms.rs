@@ -1,6 +1,6 @@
 //! Every collective by every algorithm, of every type, on threads and processes, over memory and TCP.
 //!
-//! What is too much for every run is drawn by a seed that is printed; `CONSORT_MATRIX=all` leaves nothing out.
+//! A sample is drawn by a seed that is printed; `CONSORT_MATRIX=all` takes every case.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use consort_tests::{Links, on_ranks, results_of_ranks};
 
 use crate::RANK;
 
-/// Whether nothing is to be left out.
+/// Whether every case is taken.
 fn all() -> bool {
     std::env::var("CONSORT_MATRIX").is_ok_and(|text| text == "all")
 }
@@ -23,7 +23,7 @@ fn draw(test: &str) -> Draw {
     Draw { seed: Random::announced(test).seed(), one_of: 1, all: all() }
 }
 
-/// Of one algorithm in so many some cases; of all algorithms if nothing is to be left out.
+/// Some cases of one algorithm in `one_of`; all cases of all algorithms with `CONSORT_MATRIX=all`.
 fn some(test: &str, one_of: u64) -> Draw {
     Draw { one_of: if all() { 1 } else { one_of }, all: false, ..draw(test) }
 }
@@ -115,7 +115,7 @@ fn ranks_that_name_different_algorithms_are_told() {
                     in_place: false,
                 };
                 let result = comm.barrier().and_then(|()| check_all(comm, 1, &[case]));
-                // Whoever had nothing to wait for learns it now.
+                // A rank that did not have to wait gets the error here.
                 (result.and_then(|()| comm.barrier()), began.elapsed())
             });
             for (rank, (result, took)) in results.into_iter().enumerate() {
@@ -130,7 +130,7 @@ fn ranks_that_name_different_algorithms_are_told() {
     }
 }
 
-/// A ring of so many channels.
+/// A ring of `channels` channels.
 fn ring(channels: u16) -> Algorithm {
     Algorithm::Ring { channels, bidirectional: false }
 }

@@ -1,4 +1,4 @@
-//! Every collective, over ranks that are threads, on every transport, against sums done by hand.
+//! Every collective, over ranks that are threads, on every transport, compared with sums computed directly.
 
 use consort::{Communicator, Options, ReduceOp, TransportChoice, UniqueId};
 use consort_tests::collectives::{at_odd_offsets, everything, sum, vector};

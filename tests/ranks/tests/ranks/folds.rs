@@ -7,7 +7,7 @@ use consort_tests::{Links, bits, folds, on_ranks, results_of_ranks};
 
 use crate::RANK;
 
-/// Of vectors, in bytes: every size class between them is another choice of slots at least.
+/// Lengths of vectors in bytes: at least every size class between them has other slots.
 const LENGTHS: [usize; 6] = [8, 500, 5000, 40_000, 300_000, 4 << 20];
 
 fn invariant() -> Options {
@@ -48,7 +48,7 @@ fn invariant_bits_are_the_same_among_processes() {
     }
 }
 
-/// The planner may choose what folds in another order, but always the same.
+/// The planner may choose an algorithm that folds in another order, but always the same.
 #[test]
 fn bits_are_the_same_in_every_run() {
     for size in [3, 8] {

@@ -1,5 +1,5 @@
-//! Groups: calls that need each other, on one thread or on many, on one communicator or several, and what becomes of
-//! them when something goes wrong.
+//! Groups: calls that need each other, on one thread or on many, on one communicator or several, and their end after
+//! a fault.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -130,7 +130,7 @@ fn a_group_that_is_refused_starts_nothing() {
             group.send(comm, &[1u32], 9)
         });
         assert!(matches!(result, Err(Error::InvalidArgument { .. })), "{result:?}");
-        // A body that looks away.
+        // A body that ignores an error.
         let result = group(|group| {
             let _ = group.send(comm, &[1u32], 9);
             group.all_reduce(comm, &mut buffer, ReduceOp::Sum)
@@ -242,7 +242,7 @@ fn a_report_names_the_call_of_a_group_that_does_not_go_on() {
     for result in results {
         let Err(Error::Timeout { operation, verdict, .. }) = result else { panic!("{result:?}") };
         assert_eq!(operation.to_string(), "receive #1");
-        // The others wait in the barrier for rank 2, which is one way to see it.
+        // The others wait in the barrier for rank 2, which a report may name instead.
         let words = ["waits in receive #1 for rank 0", "has not called send #1 to rank 2"];
         assert!(words.iter().any(|words| verdict.contains(words)), "{verdict}");
     }
@@ -274,7 +274,7 @@ fn a_failure_of_one_communicator_ends_the_group() {
     });
     let (result, took) = &results[0];
     assert!(matches!(result, Err(Error::Aborted { rank: 1, .. })), "{result:?}");
-    // Nobody waited for the deadline.
+    // No rank waited for the deadline.
     assert!(*took < Duration::from_secs(10), "{took:?}");
     for (result, _) in &results[1..] {
         let text = result.as_ref().err().map(ToString::to_string).unwrap_or_default();

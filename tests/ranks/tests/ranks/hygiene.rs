@@ -1,4 +1,4 @@
-//! What a communicator leaves behind and what a repeated call costs besides its work, seen from outside.
+//! Resources that a communicator leaves, and the cost of a repeated call besides its work, seen from outside.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -8,7 +8,7 @@ use consort_tests::job::{PATIENCE, Start, alone};
 
 use crate::RANK;
 
-/// How the library waits.
+/// The system calls by which the library waits.
 const WAITING: [&str; 3] = ["sched_yield", "clock_nanosleep", "futex"];
 
 #[test]
@@ -35,7 +35,7 @@ fn the_first_call_of_a_size_plans_nothing_after_another_size_of_its_class() {
     let mut job = Start::new(RANK, "first-calls", 2).env("CONSORT_TIMEOUT", 30).go();
     for rank in 0..2 {
         let allocations = |line: &str| -> u64 { line.parse().expect("a number") };
-        // One remembers the call itself, where it is short.
+        // One allocation stores the call itself, where it is short.
         for (size, most) in [(16, 1), (1000, 1), (16_384, 0), (250_001, 0), (1 << 20, 0)] {
             let count = allocations(&job.line(rank, &format!("first-{size} ")));
             assert!(count <= most, "{count} allocations in the first call of {size} elements, rank {rank}");
@@ -67,7 +67,7 @@ fn an_idle_communicator_is_small_and_says_so() {
 /// A stretch of 1000 all-reduces: the system calls of all threads of rank 0, by name.
 type Stretch = BTreeMap<String, u32>;
 
-/// What each of `stretches` called, and whether no rank lost its core to another thread meanwhile.
+/// The system calls of each of `stretches`, and whether no rank lost its core to another thread meanwhile.
 fn system_calls(stretches: usize, transport: &str) -> Vec<(Stretch, bool)> {
     let file = std::env::temp_dir().join(format!("consort-strace-{}", std::process::id()));
     let path = file.display().to_string();
@@ -84,7 +84,7 @@ fn system_calls(stretches: usize, transport: &str) -> Vec<(Stretch, bool)> {
         } else if line.contains("write(1, \"end") {
             done.extend(under_way.take());
         } else if let Some(stretch) = &mut under_way {
-            // `1234 futex(0x..., ...) = 0`; what was resumed was counted when it began.
+            // `1234 futex(0x..., ...) = 0`; a resumed call was counted when it began.
             let called = line.split_whitespace().nth(1).and_then(|call| call.split_once('('));
             if let Some((name, _)) = called {
                 *stretch.entry(name.to_owned()).or_insert(0) += 1;
@@ -98,7 +98,7 @@ fn system_calls(stretches: usize, transport: &str) -> Vec<(Stretch, bool)> {
     std::iter::zip(done, kept).collect()
 }
 
-/// Whether system calls can be counted; says so where they cannot.
+/// Whether system calls can be counted; prints that where they cannot.
 fn can_trace() -> bool {
     let tried = Command::new("strace").args(["-f", "-o", "/dev/null", "true"]).output();
     let can = tried.is_ok_and(|output| output.status.success());
@@ -116,7 +116,7 @@ fn a_small_call_over_tcp_sends_one_message() {
     }
     for (stretch, _) in system_calls(3, "tcp") {
         println!("{stretch:?}");
-        // Bytes, the signal that they are there and the credit for the last ones: once a call, whatever else happens.
+        // Bytes, their signal and the credit for the last ones: one message a call, in every case.
         let sent = stretch.get("sendmsg").copied().unwrap_or(0);
         assert!((1000..1010).contains(&sent), "1000 calls sent {sent} messages: {stretch:?}");
     }
@@ -132,8 +132,8 @@ fn a_repeated_small_call_makes_no_system_call() {
         consort_tests::system::skip("two ranks do not spin on one core");
         return;
     }
-    // A rank whose core is taken makes its peer wait, which calls the system. What is left tells of the calls alone.
-    // Where other programs have the cores nearly all the time it is tried again.
+    // A rank whose core is taken makes its peer wait, which calls the system. The other stretches show the calls
+    // alone. Where other programs have the cores nearly all the time the test tries again.
     let mut stretches = Vec::new();
     let until = Instant::now() + PATIENCE;
     while stretches.len() < 40 && Instant::now() < until {
@@ -149,8 +149,8 @@ fn a_repeated_small_call_makes_no_system_call() {
     assert!(stretches.len() >= 20, "both ranks kept their cores in {} stretches only", stretches.len());
     let work: u32 = all.iter().filter(|(name, _)| !WAITING.contains(&name.as_str())).map(|(_, n)| n).sum();
     assert!(work < 20, "system calls besides waiting: {all:?}");
-    // The host below may take a core too, and tells nobody. What calls do by themselves, be it one in four thousand, is in a
-    // quarter of the stretches and more.
+    // The host below may take a core too, without a trace. System calls that calls make by themselves, even one in
+    // four thousand, are in a quarter of the stretches and more.
     assert!(
         without > stretches.len() * 3 / 4,
         "calls make system calls: {without} of {} without",
@@ -174,9 +174,9 @@ fn a_rank_that_waits_long_inside_a_call_uses_hardly_any_core() {
                 println!(
                     "rank {rank} of {ranks} ({transport}), {kind}: {cpu_us} us of a core in {wall_us} us"
                 );
-                // It may come from the barrier later than the last, by whatever time its core was taken for.
+                // It may leave the barrier later than the last rank, by the time for which its core was taken.
                 assert!(wall_us > LATE_MS * 100, "it did not wait: {line}");
-                // 10 ms as it likes, and after that a twentieth.
+                // 10 ms without a limit, and a twentieth of the rest.
                 let allowed_us = 10_000 + (wall_us - 10_000) / 20;
                 assert!(cpu_us < allowed_us, "rank {rank} of {ranks}, {kind}: {cpu_us} us in {wall_us} us");
             }

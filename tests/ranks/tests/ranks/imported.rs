@@ -1,4 +1,4 @@
-//! Schedules that come as data: candidates, prices, names, bits, and what is refused.
+//! Schedules that come as data: candidates, prices, names, bits, and refusals.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use consort_tests::{Links, on_ranks};
 
 const DIRECT: Algorithm = Algorithm::Direct { first: 0 };
 
-/// What the catalogue has, under another name.
+/// A schedule of the catalogue under another name.
 fn named(name: &str, algorithm: Algorithm, collective: Collective) -> Schedule {
     Schedule { name: name.into(), ..algorithm.schedule(collective, 3) }
 }
@@ -46,13 +46,13 @@ fn a_schedule_as_data_is_a_candidate_like_others() {
             assert!(ours.fold_hash.is_some() && explained.to_string().contains("ours.gather"), "{explained}");
             Ok(())
         });
-        // By its name, whatever its price.
+        // Named, whatever its price.
         let only = with.clone().transport(transport).algorithms("all_gather:ours.gather;all_reduce:ours.sum");
         on_ranks(3, Links::Joined, &only, |comm| {
             let explained = comm.explain(Collective::AllGather, 1 << 20)?;
             assert_eq!(explained.chosen().map(|of| of.algorithm), Some(imported));
             assert_eq!(gather(comm, 5000)?, gathered(5000));
-            // The bits are those of the ring that it is.
+            // The bits are those of a ring, which it is.
             let scale = comm.rank() as f32 + 0.7;
             let own: Vec<f32> = (0..5000u16).map(|at| (f32::from(at) + 0.1) * scale).collect();
             let (mut by_name, mut by_ring) = (own.clone(), own);
@@ -70,7 +70,7 @@ fn a_schedule_that_is_wrong_or_not_agreed_on_is_refused() {
     lost.rounds.iter_mut().rev().find_map(|round| round.transfers.pop()).expect("a transfer");
     let text = Options::default().schedule(lost).expect_err("a block is lost").to_string();
     assert!(text.contains("the schedule \"ours.lost\" is refused: "), "{text}");
-    // Known to the process, and not to the communicator.
+    // Known to the process, but not to the communicator.
     let other = Options::default().schedule(named("ours.other", DIRECT, Collective::AllGather));
     assert!(other.is_ok(), "{other:?}");
     let imported: Algorithm = "ours.other".parse().expect("it is known");

@@ -1,4 +1,4 @@
-//! Jobs that a launcher started: its variables are enough on one host, and jobs do not meet each other.
+//! Jobs that a launcher started: its variables are enough on one host, and jobs do not interfere.
 
 use std::net::{Ipv4Addr, TcpListener};
 
@@ -33,7 +33,7 @@ fn launched_by(variables: &str) {
 
 #[test]
 fn torchrun() {
-    // torchrun's agent holds MASTER_PORT: it must not be needed.
+    // torchrun's agent holds MASTER_PORT: the ranks must not need it.
     let agent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = agent.local_addr().expect("bound").port();
     launched_by(&format!(
@@ -85,7 +85,7 @@ fn two_jobs_at_once_do_not_meet() {
 #[test]
 fn a_second_job_on_the_same_port() {
     let _alone = alone();
-    // An address of this process's own, so that nobody else takes the port.
+    // An address of this process's own, so that no other process takes the port.
     let own = Ipv4Addr::from(std::process::id() | 0x7f80_0000);
     let free = TcpListener::bind((own, 0)).and_then(|free| free.local_addr()).expect("a port");
     let start = |secret: &str, value, ranks: &[u32], timeout| {
@@ -93,14 +93,14 @@ fn a_second_job_on_the_same_port() {
         start.env("CONSORT_SECRET", secret).env("CONSORT_JOIN_TIMEOUT", timeout).only(ranks).go()
     };
     let first = start("the first job's own secret", 1, &[0], 30);
-    // Looked at only: who tries to bind it may keep the rank from it.
+    // Read only: an attempt to bind it could keep the rank from it.
     let entry = format!(" {:08X}:{:04X} 00000000:0000 0A ", u32::from_ne_bytes(own.octets()), free.port());
     let is_listening = || std::fs::read_to_string("/proc/net/tcp").is_ok_and(|text| text.contains(&entry));
     assert!(eventually(SOON, is_listening));
     let mut second = start("the second job's own secret", 100, &[0, 1], 2);
     let text = second.failure(0, "InvalidArgument");
     assert!(text.contains(&format!("{free} is in use")), "{text}");
-    // Its rank 1 talks to the first job's root, which it cannot satisfy and does not believe.
+    // Its rank 1 reaches the first job's root, whose key it does not have.
     let line = second.line(1, "failed ");
     assert!(line.starts_with("Join:") || line.starts_with("MissingRanks:"), "{line}");
     let rest = start("the first job's own secret", 1, &[1], 30);

@@ -1,4 +1,4 @@
-//! How many sockets a process listens on.
+//! The number of sockets on which a process listens.
 
 use std::collections::BTreeSet;
 use std::fs::{read_dir, read_link, read_to_string};
@@ -24,7 +24,8 @@ fn listening() -> usize {
     sockets.iter().flat_map(|text| text.lines()).filter(mine).count()
 }
 
-/// The same once it is `expected`, or what it still is after ten seconds: where ranks joined closes soon after they have.
+/// The same once it is `expected`, or its value after ten seconds: the socket of a rendezvous closes soon after its
+/// ranks have joined.
 fn listening_soon(expected: usize) -> usize {
     let until = Instant::now() + Duration::from_secs(10);
     loop {
@@ -63,7 +64,7 @@ fn communicators_share_the_listeners_of_their_process() {
             });
             seen.into_inner().expect("no panic")
         };
-        // That of the control links, and one for data.
+        // The socket of the control links, and one for data.
         let one = run(0, &Barrier::new(2));
         assert_eq!((one, listening_soon(0)), (2, 0));
         assert_eq!((run(19, &Barrier::new(2)), listening_soon(0)), (one, 0), "one job's communicators");

@@ -1,4 +1,4 @@
-//! Ranks as threads and as processes that do what they are asked to.
+//! Ranks as threads and as processes, in jobs without faults.
 
 mod algorithms;
 mod collectives;

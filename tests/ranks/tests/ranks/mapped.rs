@@ -1,4 +1,5 @@
-//! Buffers that the ranks of a host map: the same bits as of any other memory, whoever has which, wherever they begin.
+//! Buffers that the ranks of a host map: the same bits as with any other memory, for any mix of memory, at any
+//! offset.
 
 use consort::planning::Algorithm;
 use consort::{Call, Communicator, DataType, Determinism, Options, Rank, ReduceOp, Span, SpanMut};
@@ -26,7 +27,7 @@ fn content(seed: u64, rank: Rank, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| if at % 2 == 1 { 0x3c } else { random.draw() as u8 & 0x7f }).collect()
 }
 
-/// How a rank calls: what memory it has, how far from its beginning the buffers are.
+/// The memory of a rank's call: its kind, and the buffers' distance from its beginning.
 #[derive(Clone, Copy, Debug)]
 struct How {
     shared: [bool; 2],
@@ -34,7 +35,7 @@ struct How {
     in_place: bool,
 }
 
-/// What is in the output, and in the input, after a call.
+/// The content of the output, and of the input, after a call.
 fn outcome(comm: &Communicator, name: &str, call: &Call, how: How, seed: u64) -> (Vec<u8>, Vec<u8>) {
     const MARGIN: usize = 64;
     let (rank, size) = (comm.rank(), comm.size());
@@ -71,11 +72,11 @@ fn outcome(comm: &Communicator, name: &str, call: &Call, how: How, seed: u64) ->
     (output[how.shift..][..written].to_vec(), input[how.shift..][..read].to_vec())
 }
 
-/// Against the same calls on ordinary memory with folds in the order of ranks.
+/// Compares with the same calls on ordinary memory with folds in the order of ranks.
 fn compare(size: u32, counts: &[usize], types: &[(DataType, ReduceOp)], seed: u64) {
     let invariant = Options::default().determinism(Determinism::Invariant);
     let plain = How { shared: [false; 2], shift: 0, in_place: false };
-    // Where some rank has other memory the planned way is taken, which may fold in another order.
+    // Where some rank has other memory, plans run, which may fold in another order.
     let hows = |random: &mut Random, rank: Rank, is_exact: bool| {
         let all = !random.draw().is_multiple_of(4) || !is_exact;
         let mixed = random.draw() >> (rank % 60) & 1 == 1;
@@ -96,7 +97,7 @@ fn compare(size: u32, counts: &[usize], types: &[(DataType, ReduceOp)], seed: u6
                 let how = How { in_place: random.draw().is_multiple_of(2), ..how };
                 let salt = random.draw();
                 let how = if is_plain { plain } else { how };
-                // Short ones are no matter of memory, and fold as the planner likes.
+                // Short calls do not depend on memory, and fold in the planner's order.
                 if !is_exact && count * data_type.size() <= 16 << 10 {
                     continue;
                 }
@@ -128,7 +129,7 @@ fn every_collective_gives_the_bits_of_ordinary_memory() {
         (DataType::Int8, ReduceOp::Avg),
     ];
     for size in [2, 3, 4, 7] {
-        // On both sides of where messages end, and where stores go past the caches.
+        // On both sides of the longest message, and of the first streaming store.
         compare(size, &[1, 7, 4096, 16_384, 16_385, 70_001], &types, random.draw());
     }
     compare(2, &[3 << 20], &types[1..3], random.draw());

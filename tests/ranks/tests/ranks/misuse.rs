@@ -1,4 +1,4 @@
-//! Calls that are wrong by themselves: refused before anything happens, and the communicator goes on.
+//! Invalid calls: refused before anything is sent, and the communicator goes on.
 
 use std::sync::Barrier;
 use std::time::Duration;
@@ -12,7 +12,7 @@ fn options() -> Options {
     Options::default().timeout(Duration::from_secs(20))
 }
 
-/// The call is refused, in these words, and the communicator still works.
+/// Asserts that the call is refused with these words, and that the communicator still works.
 #[track_caller]
 fn assert_refused(comm: &Communicator, result: Result<()>, words: &[&str]) {
     match result {
@@ -202,7 +202,7 @@ fn two_threads_on_one_communicator() {
         }
         std::thread::scope(|threads| {
             let first = threads.spawn(|| assert_works(comm));
-            // The first call waits for rank 1, which waits for this. Asking for memory draws no number.
+            // The first call waits for rank 1, which waits for this. `memory_bytes` draws no sequence number.
             assert!(eventually(SOON, || comm.memory_bytes().is_err()), "it does not begin");
             let refused = comm.all_reduce(&mut [0u8; 3], ReduceOp::Sum);
             assert!(matches!(refused, Err(Error::ConcurrentUse)), "{refused:?}");
@@ -217,7 +217,7 @@ fn two_threads_on_one_communicator() {
     });
 }
 
-/// `CONSORT_CMA` acted in earlier versions.
+/// `CONSORT_CMA` had an effect in earlier versions.
 #[test]
 fn a_variable_that_no_longer_acts_is_said_once_a_process() {
     let file = std::env::temp_dir().join(format!("consort-without-effect-{}", std::process::id()));

@@ -1,4 +1,4 @@
-//! What people tell the planner: restrictions, tables of measurements, and what happens when ranks disagree.
+//! Settings of the planner: restrictions, tables of measurements, and ranks that disagree about them.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use consort_tests::{Links, on_ranks};
 
 use crate::RANK;
 
-/// An all-reduce of 4096 bytes, by whatever the communicator chooses.
+/// An all-reduce of 4096 bytes, by the communicator's choice.
 fn sum(comm: &Communicator) -> consort::Result<()> {
     let mut values = vec![1i64; 512];
     comm.all_reduce(&mut values, ReduceOp::Sum)?;
@@ -17,7 +17,7 @@ fn sum(comm: &Communicator) -> consort::Result<()> {
     Ok(())
 }
 
-/// What runs all-reduces of 4096 bytes, and why.
+/// The algorithm of all-reduces of 4096 bytes, and the reason.
 fn chosen(comm: &Communicator) -> (Algorithm, Origin) {
     let explanation = comm.explain(Collective::AllReduce, 4096).expect("an explanation");
     (explanation.chosen().expect("one is chosen").algorithm, explanation.origin)
@@ -33,7 +33,7 @@ fn options_restrict_the_choice() {
         let options = Options::default().algorithms(text);
         on_ranks(4, Links::Local, &options, |comm| {
             assert_eq!(chosen(comm), (wanted, Origin::Priced), "{text}");
-            // What the list does not speak of goes on.
+            // A collective that the list does not name works.
             let mut all = [0u8; 4];
             comm.all_to_all(&[comm.rank() as u8; 4], &mut all)?;
             assert_eq!(all, [0, 1, 2, 3]);
@@ -87,7 +87,7 @@ fn a_named_algorithm_that_is_not_defined_is_refused_with_what_is_possible() {
             let words = [&name, "all_reduce over 3 ranks", "possible: ", "ring", "doubling"];
             assert!(matches!(error, Error::InvalidArgument { .. }), "{error:?}");
             assert!(words.iter().all(|word| text.contains(word)), "{words:?} must be in: {text}");
-            // Whichever way it is called.
+            // In every form of the call.
             assert!(named.start_all_reduce(vec![1u32], ReduceOp::Max).is_err());
             assert!(named.scope(|scope| scope.all_reduce(&mut values, ReduceOp::Max).map(drop)).is_err());
             let mut grouped = [1u32];
@@ -101,7 +101,7 @@ fn a_named_algorithm_that_is_not_defined_is_refused_with_what_is_possible() {
     });
 }
 
-/// What two ranks that are processes say of their all-reduce, and nothing went wrong besides.
+/// The lines of two ranks that are processes about their all-reduce; asserts that nothing failed besides.
 fn said(job: &mut Job, begin: &str) -> String {
     let said = [0, 1].map(|rank| job.line(rank, begin));
     assert_eq!(said[0], said[1], "{}", job.output());
@@ -155,7 +155,7 @@ fn nonsense_in_the_environment_is_refused_before_anything_starts() {
     }
 }
 
-/// A file that goes when the test is over.
+/// A file that is deleted when the test is over.
 struct File(PathBuf);
 
 impl File {
@@ -177,7 +177,7 @@ impl Drop for File {
     }
 }
 
-/// A table for two ranks on this machine, which says of small all-reduces what prices do not.
+/// A table for two ranks on this machine, which differs from prices for small all-reduces.
 fn table(algorithm: Algorithm) -> Tuning {
     let comm = Communicator::local(2).expect("two ranks").remove(0);
     let line = TuningLine {
@@ -192,7 +192,7 @@ fn table(algorithm: Algorithm) -> Tuning {
     Tuning { machine: comm.planning().machine(), lines: vec![line] }
 }
 
-/// Something that prices do not choose for 4096 bytes on two ranks.
+/// An algorithm that prices do not choose for 4096 bytes on two ranks.
 fn unlikely() -> Algorithm {
     let comm = Communicator::local(2).expect("two ranks").remove(0);
     let priced = chosen(&comm).0;
@@ -206,13 +206,13 @@ fn a_table_is_preferred_to_prices() {
     let file = File::new("good", &table(algorithm).to_string());
     on_ranks(2, Links::Local, &Options::default().tuning(file.path()), |comm| {
         assert_eq!(chosen(comm), (algorithm, Origin::Tuned));
-        // Other ranks are not in the table, and a named algorithm is what it is.
+        // Other numbers of ranks are not in the table, and a named algorithm stays the same.
         let alone = comm.split(Some(comm.rank()), 0)?.expect("a colour was given");
         assert_eq!(chosen(&alone).1, Origin::Priced);
         sum(&comm.with_algorithm(Algorithm::TwoShot))?;
         sum(comm)
     });
-    // A restriction is stronger.
+    // A restriction is stronger than the table.
     let options = Options::default().tuning(file.path()).algorithms("all_reduce:two-shot");
     on_ranks(2, Links::Local, &options, |comm| {
         assert_eq!(chosen(comm), (Algorithm::TwoShot, Origin::Priced));
@@ -251,7 +251,7 @@ fn a_table_of_something_else_is_ignored_aloud() {
             "{name}: {says} must be in: {output}"
         );
     }
-    // And the same table as it is.
+    // And the same table unchanged.
     let _alone = alone();
     let file = File::new("env", &text);
     let start = Start::new(RANK, "planned", 2).env("CONSORT_TUNING", file.path());

@@ -1,4 +1,4 @@
-//! Ranks that are processes: every collective, every type, work that nobody waits for, split.
+//! Ranks that are processes: every collective, every type, work that no thread waits for, split.
 
 use consort::{Determinism, Options, TransportChoice};
 use consort_tests::job::{Start, alone};
@@ -43,7 +43,7 @@ fn every_collective_over_tcp() {
     everything(3, "tcp", "0,1,3,97,4099,70001");
 }
 
-/// What every rank says: buffers aligned, and not.
+/// The lines of every rank: for aligned buffers, and for others.
 type Bits = [Vec<String>; 2];
 
 #[track_caller]
@@ -87,7 +87,7 @@ fn bits_are_the_same_on_every_rank_in_every_run_over_every_transport() {
     for size in sizes.iter().copied() {
         let tcp = Options::default().transport(TransportChoice::Tcp);
         let local = |options: &Options| bits_of_threads(size, Links::Local, options);
-        // The same machine: the same choices, whether ranks are threads or processes.
+        // The same machine: the same choices for threads and for processes.
         let of_memory = [local(&Options::default()), bits_of_processes(size, "shm", "run")];
         let of_tcp = [bits_of_threads(size, Links::Joined, &tcp), bits_of_processes(size, "tcp", "run")];
         let invariant = |options: Options| options.determinism(Determinism::Invariant);

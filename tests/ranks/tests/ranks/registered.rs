@@ -1,5 +1,5 @@
-//! Memory that a C program has mapped itself and registered: two processes reduce on it where it is, and on what takes
-//! its place.
+//! Memory that a C program has mapped itself and registered: two processes reduce on it in place, and on the pages
+//! that replace it.
 
 use std::sync::OnceLock;
 

@@ -1,5 +1,5 @@
-//! Sums of contributions that are multiplied first: what is refused, groups, scalars that change between calls, and
-//! products that wrap. The collectives themselves are with the others (`collectives`, `vectors`, `algorithms`, `folds`).
+//! Sums of contributions that are multiplied first: refusals, groups, scalars that change between calls, and products
+//! that wrap. The collectives themselves are with the others (`collectives`, `vectors`, `algorithms`, `folds`).
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn all_reduce(comm: &Communicator, scalar: Scalar, buffer: &mut [u8]) -> Result<
     comm.execute(&call, both.read(), both)
 }
 
-/// The plan of a shape is bound once, whatever the scalar of its first call was.
+/// The plan of a shape is bound once, whichever scalar its first call has.
 #[test]
 fn every_call_takes_its_own_scalar() {
     for (links, transport) in [(Links::Local, TransportChoice::Auto), (Links::Joined, TransportChoice::Tcp)] {
@@ -104,7 +104,7 @@ fn what_cannot_be_scaled_is_refused_and_nothing_happens() {
     });
 }
 
-/// A plain sum among scaled ones is found, and the name says which is which; scalars may differ.
+/// A plain sum among scaled ones is found, and the error names which rank has which; scalars may differ.
 #[test]
 fn a_rank_that_does_not_scale_is_named() {
     for (links, transport) in [(Links::Local, TransportChoice::Auto), (Links::Joined, TransportChoice::Tcp)] {

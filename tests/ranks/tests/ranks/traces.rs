@@ -1,5 +1,4 @@
-//! What ranks leave behind: one trace of all of them, flight records after a failure, and the name of a rank that
-//! is late.
+//! Traces of all ranks in one file, flight records after a failure, and the name of a straggler.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -12,7 +11,7 @@ use serde_json::Value;
 
 use crate::RANK;
 
-/// A directory of a test's own, gone afterwards.
+/// A directory of a test's own, which is deleted afterwards.
 struct Place(PathBuf);
 
 impl Place {
@@ -91,7 +90,8 @@ fn processes_write_one_trace() {
     }
 }
 
-/// On one clock nobody leaves an all-reduce before the last has entered it, but for so many microseconds.
+/// On one clock no rank leaves an all-reduce before the last has entered it, within the error of the clock in
+/// microseconds.
 #[track_caller]
 fn one_clock(operations: &[&Value], error: f64) {
     for sequence in 2..32 {
@@ -104,7 +104,7 @@ fn one_clock(operations: &[&Value], error: f64) {
         let last = of_all.iter().map(|(start, _)| *start).fold(0.0, f64::max);
         let first_out = of_all.iter().map(|(start, took)| start + took).fold(f64::MAX, f64::min);
         assert!(first_out + error >= last, "#{sequence}: {of_all:?}");
-        // Nobody was in it for seconds.
+        // No rank was in it for seconds.
         assert!(last - first_out < 5e6, "#{sequence}: {of_all:?}");
     }
 }
@@ -133,7 +133,7 @@ fn a_rank_with_another_clock_is_aligned() {
         worst = worst.max(error);
     }
     assert_eq!(offsets, 8, "two communicators of four ranks");
-    // So good that the other clock is no mistake.
+    // Small enough that the other rank's clock was really used.
     assert!(worst < 1e11, "{worst} ns");
     one_clock(&with(&events, "ph", "X"), 2.0 * worst / 1e3 + 1.0);
 }
@@ -170,7 +170,7 @@ fn a_late_rank_is_named() {
         assert_eq!((&found["latest"], &found["collectives"]), (&Value::from(2), &Value::from(20)), "{found}");
         let rank = &found["ranks"][2];
         assert_eq!(rank["last"], 20, "{found}");
-        // The least of it: whoever takes its core makes it later still.
+        // A lower bound: a program that takes its core makes it later still.
         let late = rank["mean_s"].as_f64().expect("seconds");
         assert!(late > 0.010 && found["error_s"].as_f64() < Some(late), "{found}");
     }
@@ -192,7 +192,7 @@ fn a_late_thread_is_named_from_another_one_at_any_time() {
         assert!(stragglers.ranks[1].last == 20 && stragglers.silent.is_empty(), "{stragglers}");
         comm.barrier()
     });
-    // While somebody waits in a call, and after a failure.
+    // While another thread waits in a call, and after a failure.
     let ranks = Communicator::local(2).expect("two ranks");
     std::thread::scope(|threads| {
         threads.spawn(|| ranks[0].all_reduce(&mut [1.0f32; 8], ReduceOp::Sum));
@@ -221,7 +221,7 @@ fn a_killed_rank_leaves_the_others_records_on_disk() {
     job.signal(1, Signal::SIGKILL);
     for rank in [0, 2] {
         let (text, at) = job.failure_at(rank, "PeerLost");
-        // A second is the contract, and writing does not take long.
+        // A second is the contract, and writing takes little time.
         let took = at.saturating_duration_since(killed);
         assert!(took < Duration::from_secs(2) + stolen(), "told after {took:?}");
         assert!(job.end(rank).success(), "{}", job.output());
@@ -254,7 +254,7 @@ fn a_deadline_s_record_holds_the_report() {
     assert!(name.ends_with("-rank0.json"), "{name}");
     assert_eq!(record["error"], error.to_string());
     assert_eq!(record["report"]["guilty"]["kind"], "ranks", "{record:#}");
-    // Rank 1 makes no call any more: its record is written when it closes.
+    // Rank 1 makes no further call: its record is written when it closes.
     assert_eq!(place.names().len(), 1);
     drop(ranks);
     assert_eq!(place.names().len(), 2);
@@ -276,7 +276,7 @@ fn what_cannot_be_written_does_not_change_the_error() {
     let place = Place::new("unwritable");
     let file = place.join("file");
     std::fs::write(&file, "a letter").expect("written");
-    // Below a file there can be no directory; the file itself is no trace.
+    // Below a file there can be no directory; the file itself is not a trace.
     let options = Options::default().flight_record(file.join("below")).trace(&file);
     let ranks = Communicator::local_with(2, &options).expect("two ranks");
     ranks[1].abort("the test says so");
@@ -302,7 +302,7 @@ fn a_forked_child_writes_nothing() {
     let start = Start::new(RANK, "fork", 2).env("CONSORT_TIMEOUT", 20).env("CONSORT_TRACE", trace.display());
     let mut job = start.env("CONSORT_FLIGHT_RECORD", place.join("records").display()).go();
     job.all_end_well();
-    // The children's own communicators are there; the parents' are once.
+    // The children's own communicators are listed; the parents' are listed once.
     let mut rows: Vec<String> =
         with(&events(&trace), "name", "thread_name").iter().map(ToString::to_string).collect();
     let all = rows.len();

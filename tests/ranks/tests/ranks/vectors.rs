@@ -1,4 +1,4 @@
-//! Blocks that differ in length: threads and processes, gaps and none, and counts that do not agree.
+//! Blocks that differ in length: threads and processes, gaps and none, and counts that disagree.
 
 use std::time::{Duration, Instant};
 
@@ -54,7 +54,7 @@ fn blocks_that_differ_among_processes() {
     }
 }
 
-/// Every rank gets a mismatch, in these words, well before the deadline of 20 s.
+/// Every rank gets a mismatch, with these words, well before the deadline of 20 s.
 #[track_caller]
 fn all_mismatch(results: Vec<(Result<()>, Duration)>, words: &[&str]) {
     for (rank, (result, took)) in results.into_iter().enumerate() {
@@ -76,7 +76,7 @@ fn act(size: u32, body: impl Fn(&Communicator) -> Result<()> + Send + Sync) -> V
 
 #[test]
 fn counts_that_do_not_agree_are_found() {
-    // The sum and the longest are the same; rank 2 alone has another order.
+    // The sum and the longest are equal; only rank 2 has another order.
     let results = act(3, |comm| {
         let counts = if comm.rank() == 2 { [50, 100, 100] } else { [100, 50, 100] };
         let input = vec![1.0f32; counts[comm.rank() as usize]];
@@ -96,7 +96,7 @@ fn counts_that_do_not_agree_are_found() {
         comm.reduce_scatter_v(&input, &mut output, &counts, ReduceOp::Sum)
     });
     all_mismatch(results, &["rank 1: reduce_scatter_v of 10 float (sum) at most", ": reduce_scatter_v of 9"]);
-    // One has nothing to do and finds out at the next call.
+    // One rank has nothing to exchange and gets the error at the next call.
     let results = act(2, |comm| {
         let counts = if comm.rank() == 1 { [0, 0] } else { [0, 3] };
         let mut output = vec![0u8; counts.iter().sum()];
@@ -118,7 +118,7 @@ fn a_pair_that_does_not_agree_is_named() {
             }
             let (input, mut output) = (vec![1.0f32; out.iter().sum()], vec![0.0; back.iter().sum()]);
             comm.all_to_all_v(&input, &out, &mut output, &back)?;
-            // What nobody receives is found by the next message.
+            // The next message finds data that no rank receives.
             comm.all_to_all_v(&[1.0f32; 4], &[1; 4], &mut [0.0; 4], &[1; 4])
         });
         let words = [
@@ -154,7 +154,7 @@ fn blocks_that_do_not_fit_are_refused() {
         refused(comm.gather_v(&own, &mut data, &[3, 3], me), "40 bytes and must have 24");
         refused(comm.scatter_v(&data, &[3, 3], &mut [0; 3], me), "40 bytes and must have 24");
         refused(comm.gather_v(&own, &mut data, &[3, 3], 2), "rank 2 does not exist");
-        // Another own block than the root's count says.
+        // An own block of another length than the root's count.
         let mut counts = [5, 5];
         counts[me as usize] = 4;
         refused(comm.gather_v(&[0u32; 5], &mut data[..9], &counts, me), "has 20 bytes and must have 16");
@@ -169,7 +169,7 @@ fn blocks_of_other_ranks_than_the_root_are_not_looked_at() {
         for comm in &world {
             threads.spawn(move || {
                 let root = comm.rank() == 0;
-                // Counts without displacements: nonsense, on a rank that has no use for either.
+                // Counts without displacements: invalid, on a rank that needs neither.
                 let blocks = if root { Blocks::from(&[1, 1]) } else { Blocks::at(&[1, 1], &[]) };
                 let mut all = [0u32; 2];
                 let own = [comm.rank() + 5];

@@ -1,18 +1,18 @@
-//! The same bits whichever way a call goes: in messages, on mapped buffers, by plan through slots, by plan over TCP.
+//! The same bits on every path of a call: in messages, on mapped buffers, by plan through slots, by plan over TCP.
 //!
-//! Between two ranks always, whatever the bits; among more where folds are asked to be in the order of ranks.
+//! Between two ranks always, for any bits; among more where folds are set to the order of ranks.
 
 use consort::{Call, Communicator, DataType, Determinism, Options, ReduceOp, Span, SpanMut, TransportChoice};
 use consort_tests::bytes::Bytes;
 use consort_tests::system::Random;
 use consort_tests::{Links, results_of_ranks};
 
-/// Bytes of a block: on both sides of a line, and of where buffers are asked after.
+/// Bytes of a block: on both sides of a line, and of the shortest buffer that is offered.
 const SHORT: [usize; 5] = [8, 56, 64, 1040, 16_384];
-/// Of where messages end; and slices.
+/// Bytes of a block: on both sides of the longest message; and slices.
 const LONG: [usize; 3] = [16_400, 66_000, 300_000];
 
-/// The way of a job, as far as it has a choice.
+/// The path of a job, as far as it can be chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     /// Messages, or slots.
@@ -28,7 +28,7 @@ fn content(seed: u64, rank: u32, bytes: usize) -> Vec<u8> {
     words.take(bytes).collect()
 }
 
-/// How many times the file is mapped in which this buffer lies.
+/// How many times the file of this buffer is mapped.
 fn mappings_of(buffer: &[u8]) -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("procfs");
     let inode_of = |line: &str| line.split_ascii_whitespace().nth(4).map(str::to_owned);
@@ -41,7 +41,7 @@ fn mappings_of(buffer: &[u8]) -> usize {
     maps.lines().filter(|line| inode.is_some() && inode_of(line) == inode).count()
 }
 
-/// What every fold of these lengths gives on this rank.
+/// The result of every fold of these lengths on this rank.
 fn folds(
     comm: &Communicator,
     way: Way,
@@ -73,12 +73,12 @@ fn folds(
             }
         }
     }
-    // Nobody goes while others look at what is mapped.
+    // No rank leaves while others count mappings.
     comm.barrier().expect("all call it");
     all
 }
 
-/// Calls go by plan through slots first, then the other ways, each with its options.
+/// Calls by plan through slots first, then by the other paths, each with its options.
 fn agree(size: u32, ways: &[(Way, Options)], types: &[DataType], lengths: &[usize], seed: u64) {
     let run = |(way, options): &(Way, Options)| {
         let (options, links) = match way {
@@ -109,7 +109,7 @@ fn two_ranks_have_the_same_bits_every_way() {
     agree(2, &ways, &[DataType::Bfloat16], &[5 << 20], random.draw());
 }
 
-/// Mapped buffers are folded in the order of ranks as they are; where that is asked for, all goes by plan.
+/// Mapped buffers are folded in the order of ranks; where `invariant` is set, plans run instead.
 #[test]
 fn more_ranks_have_the_same_bits_every_way_if_folds_are_invariant() {
     let mut random = Random::announced("more_ranks_have_the_same_bits_every_way");

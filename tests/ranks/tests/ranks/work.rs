@@ -1,4 +1,4 @@
-//! Operations that go on by themselves: owned buffers, scopes, and what happens when nobody is there to wait.
+//! Operations that go on by themselves: owned buffers, scopes, and work that no thread waits for.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Barrier;
@@ -238,7 +238,7 @@ fn split_colours_keys_and_none() {
 
 #[test]
 fn communicators_come_and_go_without_end() {
-    // More than messages are kept for communicators to come: what closed ones are still told must not count.
+    // More than the number of messages that are kept for future communicators: those to closed ones must not count.
     on_ranks(2, Links::Local, &Options::default(), |comm| {
         for _ in 0..4500 {
             let child = comm.split(Some(0), 0)?.expect("a colour");
@@ -276,7 +276,7 @@ fn a_timeout_may_be_as_good_as_never() {
 #[test]
 fn a_difference_far_back_in_the_queue_is_found() {
     let results = results_of_ranks(2, Links::Local, &Options::default(), |comm| {
-        // On different sides of the line between two algorithms, so that they meet in no mailbox.
+        // On different sides of the limit between two algorithms, so that they use no mailbox together.
         let first = if comm.rank() == 0 { 4096 } else { 4097 };
         let counts = std::iter::once(first).chain(std::iter::repeat_n(8, 40));
         let works: Vec<_> =
@@ -293,7 +293,7 @@ fn a_difference_far_back_in_the_queue_is_found() {
 fn a_peer_that_leaves_a_full_mailbox_is_named() {
     let results = results_of_ranks(2, Links::Local, &Options::default(), |comm| {
         if comm.rank() == 1 {
-            // Makes the link, then leaves with a mailbox full of what nobody received.
+            // Makes the link, then leaves with a mailbox full of data that no rank has received.
             let mut one = [0u8];
             comm.receive(&mut one, 0)?;
             std::thread::sleep(Duration::from_millis(100));

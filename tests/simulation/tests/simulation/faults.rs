@@ -1,4 +1,4 @@
-//! What goes wrong in a simulated job.
+//! The faults of a simulated job.
 
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ pub(super) enum Fault {
         rank: Rank,
         item: usize,
     },
-    /// A rank calls something else.
+    /// A rank makes another call.
     Deviate {
         rank: Rank,
         item: usize,
@@ -134,7 +134,7 @@ impl Fault {
         }
         let rank = random.below(ranks as usize) as Rank;
         let other = (rank + 1 + random.below(ranks as usize - 1) as Rank) % ranks;
-        // Most jobs take some milliseconds, of which joining takes the first.
+        // Most jobs take some milliseconds; joining takes the first of them.
         let when = Duration::from_micros(1 << random.below(15));
         let moment = if random.once_in(2) { Moment::At(when) } else { Moment::Turn(1 << random.below(9)) };
         let short = timeout / (4 + random.below(8) as u32);
@@ -143,7 +143,7 @@ impl Fault {
             let collectives = items
                 .iter()
                 .enumerate()
-                // Of a barrier nothing can be called differently.
+                // A barrier has no parameter that could differ.
                 .filter(|(_, item)| {
                     matches!(item, Item::Collective { count, kind, .. } if *count > 0 && *kind != Kind::Barrier)
                 });

@@ -1,7 +1,7 @@
 //! Whether every rank of a simulated job ended as it must.
 //!
-//! Invariant: an error is right only if it names what the fault broke ([`fits`]), or a rank that gave up before because
-//! of an error that is right itself ([`follows`]).
+//! Invariant: an error is right only if it names what the fault broke ([`fits`]), or a rank that failed before with
+//! an error that is right itself ([`follows`]).
 
 mod fits;
 mod follows;
@@ -20,12 +20,13 @@ use super::world::World;
 use consort_types::Rank;
 use consort_types::error::Error;
 
-/// After its deadline an operation's error may take so long: the looks at the clock and the word of all others.
+/// The time that an operation's error may take after its deadline: the looks at the clock and the failures of all
+/// others.
 const SLACK: Duration = Duration::from_millis(700);
 /// A failure to join takes no longer.
 const JOINING_MAX: Duration = Duration::from_secs(4);
 
-/// What a job came to, in words; or what is wrong.
+/// The outcome of a job as text; an error says what is wrong.
 pub(super) fn judge(world: &mut World) -> Result<String, String> {
     let job = Job::of(world)?;
     verdict(&job).map_err(|wrong| format!("{wrong}\n    {}", all(&job)))?;
@@ -37,7 +38,7 @@ pub(super) fn judge(world: &mut World) -> Result<String, String> {
     Ok(format!("{fault}: {}", if kinds.is_empty() { "completed".into() } else { kinds.join(", ") }))
 }
 
-/// What is wrong with a job's ends, if something is.
+/// An error says what is wrong with a job's ends.
 fn verdict(job: &Job) -> Result<(), String> {
     for (rank, failed) in job.failed() {
         in_time(job, rank, failed)?;
@@ -52,7 +53,7 @@ fn verdict(job: &Job) -> Result<(), String> {
 
 fn in_time(job: &Job, rank: Rank, failed: &Failed) -> Result<(), String> {
     let may_be_late = match job.fault {
-        // Who is slow itself may be late, and who waits for its word a little.
+        // A slow rank itself may be late, and a rank that waits for its message a little.
         Fault::Slow { .. } => true,
         Fault::Freeze { rank: stopped, .. } => stopped == rank,
         _ => false,
@@ -65,7 +66,7 @@ fn in_time(job: &Job, rank: Rank, failed: &Failed) -> Result<(), String> {
     Ok(())
 }
 
-/// All ends, for people.
+/// All ends, for messages of the test.
 fn all(job: &Job) -> String {
     let mut text = format!("completed {:?}", job.completed());
     for (rank, failed) in job.failed() {
@@ -97,7 +98,7 @@ fn kind(failed: &Failed) -> String {
 /// After everything is dropped, nothing is left in the network.
 pub(super) fn nothing_left(mut world: World) -> Result<(), String> {
     let network = world.network.clone();
-    // Whom nobody accepted is the system's to close.
+    // The system closes a connection that no rank accepted.
     for rank in 0..world.ranks {
         network.kill(consort_transports::simnet::Node(rank));
     }

@@ -1,12 +1,12 @@
 //! Whole jobs in one thread under a seed, in virtual time: the real bootstrap, control links, engine and failure
 //! code over [`consort_transports::simnet`] and loopback memory.
 //!
-//! A seed decides how many ranks there are and on which hosts, what they call, how long everything takes, and
-//! what goes wrong: see [`faults::Fault`]. After it [`judge`] looks at every rank: the right bits or the right
-//! error, in time; the caller's memory untouched after a call has returned; nothing left behind; the verdict
-//! names what the seed broke, or whoever gave up before because of it.
+//! A seed determines the number of ranks and their hosts, their calls, all durations, and the fault: see
+//! [`faults::Fault`]. After the run [`judge`] checks every rank: the right bits or the right error, in time; the
+//! caller's memory untouched after a call has returned; nothing left behind; the verdict names what the seed broke,
+//! or a rank that failed before because of it.
 //!
-//! `CONSORT_SIMULATIONS` is how many seeds are run (300 by default), from `CONSORT_TEST_SEED` on. To run one
+//! `CONSORT_SIMULATIONS` is the number of seeds (300 by default), from `CONSORT_TEST_SEED` on. To run one
 //! seed again:
 //! `CONSORT_TEST_SEED=<seed> CONSORT_SIMULATIONS=1 cargo test -p consort-tests-simulation seeds -- --nocapture`
 
@@ -40,13 +40,13 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// Runs a seed: what its ranks came to, and the hash of everything that travelled.
+/// Runs a seed: returns the outcome of its ranks, and the hash of all data that travelled.
 fn run(seed: u64) -> Result<(String, u64), String> {
     run_in(World::new(seed))
 }
 
 fn run_in(mut world: World) -> Result<(String, u64), String> {
-    // Thousands of jobs warn of what their seeds break.
+    // Thousands of jobs warn about their seeds' faults.
     consort_settings::notice::QUIET.store(true, Ordering::Relaxed);
     let name = world.describe();
     let ended = catch_unwind(AssertUnwindSafe(|| {
@@ -66,8 +66,8 @@ fn seeds() {
     run_all(&(first..first + count).collect::<Vec<_>>());
 }
 
-/// Every collective and every way to send, in many sizes, between ranks on wires that keep no order. Ranks compare what
-/// they get with what the definition says, bit by bit.
+/// Every collective and every way to send, in many sizes, between ranks on wires that keep no order. Ranks compare
+/// their results with the definition, bit by bit.
 #[test]
 fn one_sided_wires_carry_every_collective() {
     const COUNTS: [usize; 7] = [0, 1, 3, 64, 700, 5_000, 20_000];
@@ -103,20 +103,20 @@ fn one_sided_wires_carry_every_collective() {
     }
 }
 
-/// What a seed stands for changes with what is drawn from it; then these are some
-/// more seeds.
+/// Seeds of faults that were judged wrong once. A change of the draws changes the meaning of a seed; these are then
+/// ordinary ones.
 #[test]
 fn endings_that_were_told_wrongly_once() {
-    // Ranks that were still joining were blamed, and not the one that had stopped, or those on the other side.
+    // Ranks that were still joining were named, and not the one that had stopped, or those on the other side.
     let joining = [6575, 7693, 8068];
-    // A rank that had finished what was lost on the way was said to have made fewer calls.
+    // A rank that had finished the call was named as having made fewer calls, where data was lost on the way.
     let left = [6690];
-    // A rank that had called something else and left was said to have lost what it sent.
+    // A rank that had made another call and left was named as having lost its data.
     let differs = [6544];
-    // The same where the link to it, which it had closed, was said to be broken.
+    // The same where the link to it, which it had closed, was named as broken.
     let closed = [4417];
-    // Of ranks that waited for connections the lowest was named, and not those between which the network was cut: in the
-    // last one an end had heard of the other and not the other way round.
+    // Among ranks that waited for connections the lowest was named, and not those between which the network was cut:
+    // in the last seed one end knew of the other and not the other way round.
     let connections = [2064, 3191, 8564, 9010];
     run_all(&[joining.as_slice(), &left, &differs, &closed, &connections].concat());
 }

@@ -1,8 +1,8 @@
 //! One rank of a simulated job: the real bootstrap, control links, engine and failure code, turn by turn.
 //!
-//! Invariant: a turn does what a process would do between two system calls that wait, and never waits itself.
-//! What a thread of the library does (`communicator::core`, `control::thread`) is done here in small: asking the
-//! engine for turns, and reading control links.
+//! Invariant: a turn is the work of a process between two system calls that wait, and never waits itself. It has a
+//! short form of the library's threads (`communicator::core`, `control::thread`): it asks the engine for turns, and
+//! reads control links.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
@@ -33,7 +33,7 @@ use consort_types::error::{Error, Result};
 /// The process number of rank 0; those of the others follow.
 pub(super) const FIRST_PROCESS: u32 = 100;
 
-/// What all processes of a job share, and what sets one apart.
+/// The state that all processes of a job share, and each one's own.
 #[derive(Clone)]
 pub(super) struct Origin {
     pub(super) network: Network,
@@ -45,7 +45,7 @@ pub(super) struct Origin {
     /// By rank: ranks of one host store into each other's memory.
     pub(super) hosts: Arc<Vec<u32>>,
     pub(super) program: Arc<Program>,
-    /// Who dies: the others go on without it.
+    /// The rank that dies; the others go on without it.
     pub(super) doomed: Option<Rank>,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Origin {
 pub(super) enum Outcome {
     /// Every result was right.
     Completed,
-    /// It closed its communicators, as it was told to.
+    /// It closed its communicators, as its program has it.
     Left,
     Failed(Failed),
 }
@@ -72,7 +72,7 @@ pub(super) struct Failed {
     pub(super) ended: Instant,
     /// The caller's buffer when the call had returned.
     pub(super) buffer: Vec<u8>,
-    /// What came of going on without the rank that died, if that was tried.
+    /// The outcome of going on without the rank that died, if that was tried.
     pub(super) went_on: Option<std::result::Result<(), String>>,
 }
 
@@ -111,13 +111,13 @@ pub(super) struct Process {
     began: Instant,
     member: Option<Arc<Member>>,
     links: Vec<Arc<RemoteLink>>,
-    /// Who called, by the address where.
+    /// Peers that connected, by the address that they used.
     callers: Vec<(SocketAddr, Line, SocketAddr)>,
-    /// Streams that have not said which rank they come from.
+    /// Streams whose rank is not known yet.
     strangers: Vec<(Line, Vec<u8>)>,
     /// Leaves the job as soon as its communicators are closed.
     exits: bool,
-    /// Until when it waits for the others to see that.
+    /// Until when it waits for the others to notice that.
     parting: Option<Instant>,
 }
 
@@ -192,7 +192,7 @@ impl Process {
     fn finish(&mut self, outcome: Outcome) {
         self.outcome = Some((outcome, self.now()));
         self.stage = match std::mem::replace(&mut self.stage, Stage::Over) {
-            // Its buffers are looked at once more at the end.
+            // Its buffers are compared once more at the end.
             Stage::Run(running) if !self.exits => Stage::Run(running),
             _ => Stage::Over,
         };
@@ -203,7 +203,7 @@ impl Process {
         }
     }
 
-    /// Who has left the job stays until all have seen it, or not much longer.
+    /// A process that has left the job stays until all have noticed it, or a little longer.
     fn part(&mut self) -> Next {
         let Some(until) = self.parting else { return Next::Woken };
         let left = until.saturating_duration_since(self.now());
@@ -228,7 +228,7 @@ impl Process {
         }
     }
 
-    /// What the caller's buffer of a failed call holds now.
+    /// The present content of a failed call's buffer.
     pub(super) fn buffer(&self) -> Option<Vec<u8>> {
         match &self.stage {
             Stage::Run(running) => running.buffer(),
@@ -243,7 +243,7 @@ impl Process {
         }
     }
 
-    /// Does what can be done now.
+    /// Does all work that can be done now.
     pub(super) fn turn(&mut self) -> Next {
         self.turns += 1;
         // The control thread runs beside the program's: not always when it does.
@@ -321,7 +321,7 @@ impl Process {
             member.set_link(peer, Link::Remote(link.clone()));
             self.links.push(link);
         }
-        // Nothing comes while it looks: without waiting, by the real clock.
+        // No message arrives meanwhile: the call does not wait, by the real clock.
         let missing: Vec<Rank> = match member.wait_for_links(Instant::now().into()) {
             Ok(()) => Vec::new(),
             Err(missing) => missing,
@@ -356,7 +356,7 @@ impl Process {
         next
     }
 
-    /// Those who called at an address of this node.
+    /// The peers that connected to an address of this node.
     pub(super) fn take_callers(&mut self, address: SocketAddr) -> Vec<(Line, SocketAddr)> {
         self.accept();
         let callers = self.callers.extract_if(.., |(here, ..)| *here == address);
@@ -369,7 +369,7 @@ impl Process {
         }
     }
 
-    /// What the control thread does: takes in who calls, reads what was said, sends what was kept.
+    /// The control thread's work: accepts connections, reads messages, sends those that were kept.
     fn serve_links(&mut self) {
         let callers = self.take_callers(control_address(self.rank));
         self.strangers.extend(callers.into_iter().map(|(line, _)| (line, Vec::new())));

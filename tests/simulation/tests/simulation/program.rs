@@ -1,7 +1,7 @@
-//! What the ranks of a simulated job do, and what must come of it.
+//! The program of the ranks of a simulated job, and its expected results.
 //!
-//! Invariant: everything follows from the seed; what is expected is computed from the definition of each
-//! collective, element by element, never from a plan.
+//! Invariant: everything follows from the seed; expected results are computed from the definition of each collective,
+//! element by element, never from a plan.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -28,14 +28,14 @@ pub(super) const KINDS: [Kind; 10] = [
     Kind::Scatter,
 ];
 
-/// One thing that ranks do together.
+/// One step that ranks do together.
 #[derive(Clone, Debug)]
 pub(super) enum Item {
     /// A collective of a communicator; started and waited for later when `started`.
     Collective { on: usize, kind: Kind, op: ReduceOp, root: Rank, count: usize, started: bool },
     /// Every rank sends to the one `by` further and receives from the one `by` before, at the same time.
     Shift { on: usize, by: u32, count: usize },
-    /// A group: every rank sends to every other `messages` times, in the midst of which all reduce.
+    /// A group: every rank sends to every other `messages` times, with an all-reduce in between.
     Group { on: usize, count: usize, messages: usize },
     /// One message.
     Message { on: usize, from: Rank, to: Rank, count: usize },
@@ -125,7 +125,7 @@ pub(super) fn message(kind: Kind, peer: Rank, count: usize) -> Call {
     Call::new(kind, DATA_TYPE, None, peer, count)
 }
 
-/// What a rank (of the job) puts in at `index` of item `item`.
+/// The contribution of a rank (of the job) at `index` of item `item`.
 pub(super) fn contribution(item: usize, rank: Rank, index: usize) -> u64 {
     hash((item as u64) << 48 ^ u64::from(rank) << 32 ^ index as u64)
 }
@@ -134,7 +134,7 @@ pub(super) fn filled(item: usize, rank: Rank, elements: usize) -> Vec<u8> {
     (0..elements).flat_map(|index| contribution(item, rank, index).to_le_bytes()).collect()
 }
 
-/// What the rank `me` of `members` must have put out. Barriers carry nothing: one looks like another.
+/// The expected output of rank `me` of `members`. Barriers carry no data: one looks like another.
 pub(super) fn expected(item: usize, call: &Call, members: &[Rank], me: usize) -> Vec<u8> {
     let at = |rank: Rank, index: usize| contribution(item, members[rank as usize], index);
     let fold = |index: usize| {

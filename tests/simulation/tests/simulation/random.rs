@@ -2,7 +2,7 @@
 
 pub(crate) use consort_testing::mix as hash;
 
-/// What a simulated job draws.
+/// The draws of a simulated job.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(consort_testing::Random);
 

@@ -1,6 +1,6 @@
 //! A rank that has joined: it works off its program on the real engine.
 //!
-//! Invariant: every result is compared with what it must be as soon as its call returns.
+//! Invariant: every result is compared with the expected one as soon as its call returns.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,11 +24,11 @@ use consort_types::Rank;
 use consort_types::call::{Call, Kind};
 use consort_types::error::Error;
 
-/// What those that go on after a death reduce: a number that no item of a program has.
+/// The item that remaining ranks reduce after a death: a number that no item of a program has.
 const LAST_ITEM: usize = 4_000;
 
-/// Keeps what a communicator chooses by for later jobs. It is the same in all jobs whose machine and settings are
-/// alike, and working out the prices again takes a tenth of their time.
+/// Keeps a communicator's prices for later jobs. They are the same in all jobs with equal machines and settings, and
+/// computing them again takes a tenth of their time.
 fn keep(planning: Arc<Planning>) {
     static KEPT: Mutex<BTreeMap<usize, Arc<Planning>>> = Mutex::new(BTreeMap::new());
     let place = Arc::as_ptr(&planning).addr();
@@ -54,7 +54,7 @@ struct Operation {
     splits: Option<u32>,
 }
 
-/// One call with its memory and what it must put out.
+/// One call with its memory and its expected output.
 struct Share {
     call: Call,
     input: Vec<u8>,
@@ -90,12 +90,12 @@ struct Started {
     ticket: Arc<Ticket>,
     lease: Lease<u8>,
     expected: Vec<u8>,
-    /// Where in the lease the output is.
+    /// The place of the output in the lease.
     output: std::ops::Range<usize>,
     began: Instant,
 }
 
-/// What one rank does differently.
+/// The deviations of one rank.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ways {
     pub(super) skip: Option<usize>,
@@ -112,11 +112,11 @@ pub(super) struct Running {
     communicators: Vec<Communicator>,
     pub(super) ways: Ways,
     at: usize,
-    /// What is still to be called of the present item.
+    /// Calls of the present item that are still to be made.
     steps: VecDeque<Operation>,
     operation: Option<Operation>,
     started: Vec<Started>,
-    /// In its own code until then.
+    /// The time until which it is in its own code.
     computes: Option<Instant>,
     closing: Option<Instant>,
     failed: Option<Operation>,
@@ -165,10 +165,10 @@ impl Running {
         self.origin.clock.now()
     }
 
-    /// One turn: when the next is wanted, whether data moved, and how the rank ended if it has.
+    /// One turn: returns when the next is wanted, whether data moved, and how the rank ended if it has.
     pub(super) fn turn(&mut self, random: &mut Random) -> (Next, bool, Option<Outcome>) {
         let soon = |random: &mut Random| Next::After(Duration::from_nanos(200 + random.next() % 8_000));
-        // What nobody waits for goes on by itself.
+        // Work that no call waits for goes on by itself.
         let mut moved = false;
         for communicator in &mut self.communicators {
             moved |=
@@ -224,7 +224,7 @@ impl Running {
     /// The next item of the program.
     fn begin(&mut self, random: &mut Random) -> Begun {
         let program = self.origin.program.clone();
-        // What was started is waited for before the item after it, and at the end.
+        // Started operations are waited for before the item after them, and at the end.
         let due = self.started.len() > 2 || self.at >= program.items.len();
         if due && !self.started.is_empty() {
             if !self.started[0].ticket.is_done() {
@@ -301,7 +301,7 @@ impl Running {
                 let me = self.communicators[on].group.rank;
                 let mut calls = Vec::new();
                 for nth in 0..messages {
-                    // Lengths that differ, so that none is taken for another.
+                    // Lengths that differ, so that no message is taken for another.
                     let long = |kind, peer| (message(kind, peer, (count + nth) * (nth % 2 + 1)), nth);
                     let others = || (0..size).filter(|other| *other != me);
                     calls.extend(others().map(|to| long(Kind::Send, to)));
@@ -390,7 +390,7 @@ impl Running {
         self.steps.push_back(Operation::new(on, shares, self.now()));
     }
 
-    /// What `Core::collective` and `Core::exchange` do, up to where they would wait.
+    /// The work of `Core::collective` and `Core::exchange`, up to where they would wait.
     fn advance(&mut self, operation: &mut Operation) -> consort_types::Result<Progress> {
         let now = self.now();
         let timeout = self.origin.settings.timeout;

@@ -1,6 +1,6 @@
-//! What ranks do after one of them died: they agree to go on without it, as `Communicator::shrink` does.
+//! The end of a rank's death: the others agree to go on without it, as `Communicator::shrink` does.
 //!
-//! Invariant: never waits; the rank's outcome is the failure, with what came of going on.
+//! Invariant: never waits; the rank's outcome is the failure, with the result of going on.
 
 use std::task::Poll;
 use std::time::Instant;
@@ -27,7 +27,7 @@ impl Shrinking {
         Shrinking { stay, agreement: Some(agreement), failed }
     }
 
-    /// The new communicator's name and ranks once they agree, nothing after that; or why they do not.
+    /// The new communicator's name and ranks once they agree, `None` after that; or why they do not agree.
     pub(super) fn poll(&mut self, group: &Group, now: Instant) -> Poll<Result<Option<Shrunk>, String>> {
         let Some(agreement) = &mut self.agreement else { return Poll::Ready(Ok(None)) };
         match agreement.poll(group, now) {

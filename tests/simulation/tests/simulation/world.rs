@@ -1,4 +1,4 @@
-//! A simulated job: its network, its processes, what goes wrong, and whose turn it is.
+//! A simulated job: its network, its processes, its fault, and the order of turns.
 //!
 //! Invariant: one thread, virtual time, and everything random follows from the seed, so that a seed is always the
 //! same run. A process that died keeps its memory until the end, as its peers' mappings of it would.
@@ -36,7 +36,7 @@ pub(super) fn job_number(seed: u64) -> u64 {
     seed ^ 0x5555_5555_5555_5555
 }
 
-/// What a job is, before chance comes in.
+/// A job before random draws.
 pub(super) struct Job {
     pub(super) ranks: u32,
     pub(super) hosts: Vec<u32>,
@@ -88,7 +88,7 @@ impl World {
         let timeout = Duration::from_millis([400, 1000, 3000][random.below(3)]);
         let mut program = Program::random(ranks, &mut random);
         let fault = Fault::random(ranks, timeout, &mut program, &mut random);
-        // What breaks in the network breaks nothing between ranks of one host.
+        // A fault of the network breaks nothing between ranks of one host.
         let needs_network =
             matches!(fault, Fault::Deny { .. } | Fault::Blackhole { .. } | Fault::Remake { .. });
         let hosts = if needs_network { (0..ranks).collect() } else { hosts };
@@ -172,8 +172,7 @@ impl World {
 
     /// Runs until every rank that can has ended.
     ///
-    /// # Errors
-    /// Somebody has not, by the latest time at which everybody must have.
+    /// # Errors A rank has not ended by the latest time at which all must have.
     pub(super) fn run(&mut self) -> Result<(), String> {
         let computes = self.program.items.iter().map(|item| match item {
             Item::Compute { most } => *most,
@@ -206,7 +205,7 @@ impl World {
         let absent = |rank: usize| matches!(self.fault, Fault::NeverJoin { rank: r } if r as usize == rank);
         let ended = |rank: usize| {
             self.processes[rank].is_over() || self.dead[rank] || absent(rank) ||
-            // One that stays frozen; one that will go on must end too.
+            // A rank that stays frozen; one that will go on must end too.
             (self.frozen[rank] && self.pauses.is_none())
         };
         (0..self.ranks as usize).all(ended)
@@ -248,7 +247,7 @@ impl World {
         }
     }
 
-    /// A rank that does something else than its program says is told so once it has joined.
+    /// Sets the deviation of a rank from its program once it has joined.
     fn lead_astray(&mut self, rank: usize) {
         let is = |other: Rank| other as usize == rank;
         let mut ways = Ways::default();
@@ -268,7 +267,7 @@ impl World {
         }
     }
 
-    /// Memory tells nobody: ranks of the host poll.
+    /// A store to memory wakes no rank: ranks of the host poll.
     fn wake_host(&mut self, rank: usize, now: Duration) {
         for other in 0..self.ranks as usize {
             if other != rank && self.hosts[other] == self.hosts[rank] && !self.processes[other].is_over() {
@@ -278,7 +277,7 @@ impl World {
         }
     }
 
-    /// What the thread of `bootstrap::root::service` does.
+    /// The work of the thread of `bootstrap::root::service`.
     fn serve_root(&mut self) {
         let now = self.clock.now();
         let callers = self.processes[0].take_callers(self.root_address);
@@ -337,7 +336,7 @@ impl World {
         self.struck.is_none() && whose as usize == rank && self.processes[rank].turns >= turn
     }
 
-    /// The fault happens, or its end does.
+    /// The fault begins, or ends.
     fn strike(&mut self) {
         if self.struck.is_some() {
             return self.relent();
@@ -408,7 +407,7 @@ fn settings(timeout: Duration, fault: &Fault, random: &mut Random) -> Settings {
         .connect_timeout(timeout * 3)
         .channels(1 + random.below(3) as u16)
         .bidirectional(random.once_in(3));
-    // What two ranks send each other must not fit on the way.
+    // The data of two ranks that both send must not fit on the way.
     if random.once_in(2) || matches!(fault, Fault::BothSend { .. }) {
         options = options.slot_bytes(16 << 10);
     }

@@ -1,4 +1,4 @@
-//! Whether an error is one that the fault may cause, and names what the fault broke.
+//! Whether the fault may cause an error, and whether the error names what the fault broke.
 
 use super::follows::follows;
 use super::job::{End, Told};
@@ -39,7 +39,7 @@ fn fits_joining(told: &Told<'_>) -> bool {
         End::Failed(failed) if failed.on.is_none() => keeps_away(&Told { job, rank, failed }),
         _ => false,
     };
-    // Who has no table of ranks makes no links either, and those that have one cannot know why.
+    // A rank without the table of ranks makes no links either, and those that have the table cannot know why.
     let misses_them = match told.error() {
         Error::MissingRanks { missing, .. } => {
             !missing.is_empty() && missing.iter().all(|rank| kept_away(*rank))
@@ -54,19 +54,19 @@ fn keeps_away(told: &Told<'_>) -> bool {
     let missing = |of_job: Rank| match told.error() {
         Error::MissingRanks { .. } => told.misses(|rank| rank == of_job),
         Error::PeerLost { rank, .. } => *rank == of_job,
-        // The root lives with rank 0, and a rank that it did not hear in time cannot tell more.
+        // The root is in rank 0's process, and a rank that it did not hear in time cannot know more.
         Error::Join { rank: named, .. } => of_job == 0 || *named == of_job || told.rank == of_job,
         _ => false,
     };
     match &told.job.fault {
-        // Nobody is waited for as long as it takes: a single try may fail.
+        // A single try to connect may fail: it is not waited for until the end of the cut.
         Fault::Cut { one, other, pause: Some(_), .. } => {
             matches!(told.error(), Error::Join { .. }) && (missing(*one) || missing(*other))
         }
         Fault::Freeze { pause: Some(pause), .. } if *pause < told.job.timeout / 2 => false,
         Fault::Kill { rank, .. } | Fault::NeverJoin { rank } => missing(*rank),
-        // A rank that was stopped and goes on has missed all the others. With rank 0 the root was stopped, which has heard
-        // of no rank meanwhile.
+        // A rank that was stopped and goes on has missed all the others. With rank 0 the root was stopped, which has
+        // heard of no rank meanwhile.
         Fault::Freeze { rank: stopped, .. } => {
             let was_deaf = told.rank == *stopped || *stopped == 0;
             missing(*stopped)
@@ -94,14 +94,14 @@ fn across<'a>(told: &'a Told<'_>, side: &'a [Rank]) -> impl Iterator<Item = Rank
 /// The errors of a process or a network that does not go on.
 fn of_network(told: &Told<'_>) -> bool {
     let error = told.error();
-    // It is gone, or did not come to all in the first place.
+    // It is lost, or never joined.
     let gone = |rank: Rank| told.lost(rank) || told.misses(|missing| missing == rank);
     let link = |one: Rank, other: Rank| {
         matches!(error, Error::Link { from, to, .. }
             if told.is(*from, one) && told.is(*to, other) || told.is(*from, other) && told.is(*to, one))
     };
     match &told.job.fault {
-        // One rank alone cannot tell a reset by a dead process from one on the way.
+        // A single rank cannot distinguish a reset by a dead process from one on the network.
         Fault::Kill { rank: dead, .. } => {
             let reset =
                 matches!(error, Error::Link { from, to, .. } if told.is(*from, *dead) || told.is(*to, *dead));
@@ -116,7 +116,7 @@ fn of_network(told: &Told<'_>) -> bool {
             // In a large job the report does not come by detours.
             let bare = told.is_timeout() && told.failed.report.is_none() && told.job.ranks() > 32;
             let named = bare || told.blames(|rank| rank == *one || rank == *other);
-            // Who gives up closes its data connections too, and its reason does not get through.
+            // A rank that fails closes its data connections too, and its reason does not get through.
             named || told.misses(|rank| rank == *one || rank == *other) || link(*one, *other)
         }
         Fault::Partition { side, .. } => {
@@ -128,14 +128,14 @@ fn of_network(told: &Told<'_>) -> bool {
         Fault::Blackhole { from, to, .. } => {
             let direct = matches!(told.guilty(), Some(Guilty::Link { from: f, to: t })
                 if told.is(*f, *from) && told.is(*t, *to));
-            // Seen from a communicator that has not both ends.
+            // Seen from a communicator that does not have both ends.
             let abroad = matches!(told.guilty(), Some(Guilty::Elsewhere { .. }))
                 && told.blames(|rank| rank == *from || rank == *to);
             told.is_timeout() && (direct || abroad)
         }
         Fault::Reset { one, other, .. } => {
             let named = told.blames(|rank| rank == *one || rank == *other);
-            // One of them could not join after all.
+            // One of them could not join in the end.
             link(*one, *other) || gone(*one) || gone(*other) || named
         }
         Fault::Deny { rank: poor, .. } => {
@@ -156,7 +156,7 @@ fn of_program(told: &Told<'_>) -> bool {
         Fault::Deviate { rank: other, .. } => told.differs(*other) || told.left(*other),
         Fault::Sleep { rank: late, .. } => told.blames(|rank| rank == *late),
         Fault::Swap { rank: other, .. } => cycle.iter().any(|step| step.contains(other)),
-        // It is on the first communicator, wherever other ranks wait for them.
+        // The messages are on the first communicator, wherever other ranks wait for these two.
         Fault::BothSend { one, other } => {
             !cycle.is_empty() && cycle.iter().all(|step| step == &[*one] || step == &[*other])
         }
@@ -164,11 +164,11 @@ fn of_program(told: &Told<'_>) -> bool {
     }
 }
 
-/// The errors of a rank that wanted it so.
+/// The errors of a rank that ended on purpose.
 fn of_will(told: &Told<'_>) -> bool {
     let aborted = |by: Rank| matches!(told.error(), Error::Aborted { rank, .. } if told.is(*rank, by));
     match &told.job.fault {
-        // What it had started is not finished any more.
+        // Operations that it had started are not finished any more.
         Fault::Leave { rank: gone, .. } => told.left(*gone) || aborted(*gone),
         Fault::Abort { rank: by, .. } => aborted(*by),
         Fault::Revoke { rank: by, .. } => {

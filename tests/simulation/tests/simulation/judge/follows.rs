@@ -1,8 +1,8 @@
 //! Errors that follow from another rank's error: a rank that sees one closes all its communicators, and others wait on
 //! them.
 //!
-//! Invariant: such an error names a rank that gave up, which must have done so before, and for a reason that is not this
-//! error's own. That reason is judged in its turn, so a chain of them ends at what the fault broke. Absent: which
+//! Invariant: such an error names a rank that failed or left, which must have done so before, and for a reason other
+//! than this error. That reason is judged in its turn, so a chain of them ends at what the fault broke. Absent: which
 //! errors the fault itself may cause.
 
 use super::job::{End, Told};
@@ -10,10 +10,10 @@ use crate::faults::Fault;
 use consort_types::Rank;
 use consort_types::error::Error;
 
-/// What a report says of ranks that have given up: they closed the communicator, or will never make it.
+/// The words of a report for ranks that have failed or left: they closed the communicator, or will never make it.
 const GIVEN_UP: [&str; 2] = ["closed the", "not made the communicator yet"];
 
-/// Whether an error names ranks that had given up before, and no other.
+/// Whether an error names ranks that had failed or left before, and no other.
 pub(super) fn follows(told: &Told<'_>) -> bool {
     let named = named(told);
     let is_said_to_be_dead = matches!(told.error(), Error::PeerLost { .. });
@@ -21,8 +21,8 @@ pub(super) fn follows(told: &Told<'_>) -> bool {
     !named.is_empty() && named.into_iter().all(explains)
 }
 
-/// Whether a rank that gave up could say so: it left in order, or no wire and no process broke on the way. What a rank never
-/// made it does not close: a split that has failed there may have succeeded here.
+/// Whether a rank that failed could send its leave: it left in order, or no wire and no process broke on the way. A
+/// rank does not close a communicator that it never made: a split that has failed there may have succeeded here.
 fn took_its_leave(told: &Told<'_>, rank: Rank) -> bool {
     let never_made = |end: &End| matches!(end, End::Failed(other) if !other.has_part);
     if told.failed.on == Some(1) && told.job.ends.get(rank as usize).is_some_and(never_made) {
@@ -40,7 +40,7 @@ fn took_its_leave(told: &Told<'_>, rank: Rank) -> bool {
     matches!(told.job.ends.get(rank as usize), Some(End::Left(_))) || !breaks
 }
 
-/// Who gave up, as an error says it.
+/// The ranks that failed or left, as an error names them.
 fn named(told: &Told<'_>) -> Vec<Rank> {
     match told.error() {
         Error::PeerLeft { rank, .. } | Error::PeerLost { rank, .. } | Error::Aborted { rank, .. } => {
@@ -53,8 +53,9 @@ fn named(told: &Told<'_>) -> Vec<Rank> {
     }
 }
 
-/// Whether a rank of the job had failed on another communicator before, or left as it was told to. The word of it takes
-/// longer than the virtual clock's nanosecond, so of two failures at the same moment neither follows from the other.
+/// Whether a rank of the job had failed on another communicator before, or left as its program has it. The message of
+/// it takes longer than the virtual clock's nanosecond, so of two failures at the same moment neither follows from
+/// the other.
 pub(super) fn gave_up(told: &Told<'_>, rank: Rank) -> bool {
     let Told { job, failed, .. } = told;
     match job.ends.get(rank as usize) {

@@ -29,7 +29,7 @@ pub(super) enum End {
     /// It is dead, or stays stopped, or has not begun.
     Never,
     Completed,
-    /// It closed its communicators, as it was told to.
+    /// It closed its communicators, as its program has it.
     Left(Instant),
     Failed(Failed),
 }
@@ -46,10 +46,9 @@ pub(super) enum Communicator {
 }
 
 impl Job {
-    /// What a world came to, whose processes do not tell it again.
+    /// The outcome of a world; its processes do not report it a second time.
     ///
-    /// # Errors
-    /// A call wrote into its caller's buffer after it had returned.
+    /// # Errors A call wrote into its caller's buffer after it had returned.
     pub(super) fn of(world: &mut World) -> Result<Self, String> {
         let mut ends = Vec::new();
         for rank in 0..world.ranks {
@@ -104,7 +103,7 @@ impl Job {
     }
 }
 
-/// A failure with the rank whose it is. What it names by numbers of its communicator is read as ranks of the job.
+/// A failure with its rank. Numbers of its communicator that it names are read as ranks of the job.
 #[derive(Clone, Copy)]
 pub(super) struct Told<'a> {
     pub(super) job: &'a Job,
@@ -155,8 +154,8 @@ impl Told<'_> {
         }
     }
 
-    /// Whether a deadline has passed, and the report names some of these ranks of the job, and others only if they have
-    /// given up since, or could not join themselves and so never answer.
+    /// Whether a deadline has passed, and the report names some of these ranks of the job, and others only if they
+    /// have failed since, or could not join themselves and so never answer.
     pub(super) fn blames(&self, may_be: impl Fn(Rank) -> bool) -> bool {
         let blamed = self.blamed();
         let (right, others): (Vec<Rank>, Vec<Rank>) = blamed.into_iter().partition(|rank| may_be(*rank));
@@ -189,7 +188,7 @@ impl Told<'_> {
         steps.iter().map(ranks).collect()
     }
 
-    /// Whether ranks are said to disagree, and this one of the job differs from all others.
+    /// Whether an error says that ranks disagree, and this one of the job differs from all others.
     pub(super) fn differs(&self, of_job: Rank) -> bool {
         let Error::Mismatch { difference, .. } = self.error() else { return false };
         // `rank 3: all_reduce of ...; ranks 0-2: ...`, or `rank 3 is in ..., and rank 0 sent ...`.
@@ -201,17 +200,18 @@ impl Told<'_> {
         parts.filter_map(alone).any(|rank| self.is(rank, of_job))
     }
 
-    /// A rank of the job is said to be lost.
+    /// Whether an error names the rank of the job as lost.
     pub(super) fn lost(&self, of_job: Rank) -> bool {
         matches!(self.error(), Error::PeerLost { rank, .. } if self.is(*rank, of_job))
     }
 
-    /// A rank of the job is said to have left.
+    /// Whether an error names the rank of the job as having left.
     pub(super) fn left(&self, of_job: Rank) -> bool {
         matches!(self.error(), Error::PeerLeft { rank, .. } if self.is(*rank, of_job))
     }
 
-    /// Some of these ranks of the job are said not to have come, and others only if they could not join themselves.
+    /// Whether an error names some of these ranks of the job as missing, and others only if they could not join
+    /// themselves.
     pub(super) fn misses(&self, may_be: impl Fn(Rank) -> bool) -> bool {
         let Error::MissingRanks { missing, .. } = self.error() else { return false };
         let failed_to_join = |rank: &Rank| matches!(&self.job.ends[*rank as usize], End::Failed(failed) if failed.on.is_none());

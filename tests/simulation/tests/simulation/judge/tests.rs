@@ -1,4 +1,4 @@
-//! Made-up jobs: what names the cause is accepted, and what names another rank is refused.
+//! Made-up jobs: an error that names the cause is accepted, and one that names another rank is refused.
 
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -118,7 +118,7 @@ impl Job {
     }
 }
 
-/// Rank 3 died; rank 2 heard of it on the communicator of all, after 10 ms.
+/// Rank 3 died; rank 2 learned of it on the communicator of all, after 10 ms.
 fn heard_by_two() -> Job {
     job(kill(3)).dead(3).fails(2, 0, 10, lost(3))
 }
@@ -152,13 +152,13 @@ fn a_rank_that_did_not_give_up_is_no_reason() {
     }
     for named in [0, 2, 3] {
         for error in following(named) {
-            // The rank itself, and ranks that its part does not have. By their numbers in the job two gave up.
+            // The rank itself, and ranks that its part does not have. By their numbers in the job two have failed.
             heard_by_two().fails(0, 1, 11, error).wrong(CANNOT);
         }
     }
     for named in [0, 1] {
         for error in following(named) {
-            // By its number on the part rank 2 would be meant, which is another rank here.
+            // By its number on the part rank 2 would be named, which is another rank here.
             heard_by_two().fails(1, 0, 11, error).wrong("rank 1: this fault cannot cause");
         }
     }
@@ -177,7 +177,7 @@ fn a_rank_that_never_made_its_part_cannot_say_that_it_leaves_it() {
         )
     };
     told(false).right();
-    // Who made it has closed it, and its process ended after that.
+    // The rank that made it has closed it, and its process ended after that.
     told(true).wrong(CANNOT);
 }
 
@@ -214,7 +214,7 @@ fn a_chain_ends_at_what_the_fault_broke() {
     chain(lost(1)).right();
     // The others' errors follow, but the first one names its own rank.
     chain(lost(0)).wrong("rank 1: this fault cannot cause");
-    // The one in the middle completed: what the last one says of it is not true.
+    // The one in the middle completed: the last one's error about it is wrong.
     let mut broken = chain(lost(1));
     broken.ends[2] = End::Completed;
     broken.wrong("rank 0: this fault cannot cause");
@@ -229,7 +229,7 @@ fn a_rank_that_left_as_it_was_told_to_is_a_reason_from_then_on() {
     };
     leaves(10).right();
     leaves(20).wrong(CANNOT);
-    // It could say that it leaves, and is not dead.
+    // It could send its leave, and is not dead.
     let mut job = job(Fault::Sleep { rank: 3, item: 0, time: millis(5000) });
     job.ends[2] = End::Left(at(10));
     job.fails(0, 1, 20, lost(1)).wrong(CANNOT);
@@ -310,10 +310,10 @@ fn beside_the_cause_a_report_may_name_who_gave_up_since() {
     let names = |job: Job, ranks: &[Rank]| job.times_out(0, 0, 1000, "late", Guilty::Ranks(ranks.to_vec()));
     let two = || late().times_out(1, 1, 990, "late", Guilty::Ranks(vec![1]));
     names(two(), &[3, 1]).right();
-    // Rank 2 goes on, and rank 1 would have had to give up before.
+    // Rank 2 goes on, and rank 1 would have to fail before.
     names(two(), &[3, 2]).wrong(CANNOT);
     names(late().times_out(1, 1, 1000, "late", Guilty::Ranks(vec![1])), &[3, 1]).wrong(CANNOT);
-    // Rank 1 could not join after all, which takes longer; that it did not is told in its own right.
+    // Rank 1 could not join in the end, which takes longer; its own error says so.
     let cut = || job(Fault::Partition { side: vec![2, 3], when: millis(1) });
     let missing = |named: Rank| Error::MissingRanks {
         missing: vec![named],
@@ -324,7 +324,7 @@ fn beside_the_cause_a_report_may_name_who_gave_up_since() {
     names(cut().fails_so(1, failed(None, 2000, missing(3))), &[1, 2]).right();
     names(cut().fails_so(1, failed(None, 2000, missing(0))), &[1, 2]).wrong("rank 1: this fault");
     names(cut(), &[1, 2]).wrong(CANNOT);
-    // Whoever gave up is not the cause.
+    // A rank that failed is not the cause.
     names(two(), &[1]).wrong(CANNOT);
 }
 
@@ -445,7 +445,7 @@ fn all_have_the_same_error_and_in_time() {
     heard_by_two().fails(0, 0, 12, lost(3)).right();
     heard_by_two().fails(0, 0, 12, link(0, 3)).wrong("ranks 0 and 2 have different errors");
     heard_by_two().fails(0, 1, 1701, left(1)).wrong("rank 0 failed only after 1.701s");
-    // Of two that abort each says so; who hears of it does.
+    // Where two ranks abort, each reports its own; a rank that learns of both reports one.
     let closed = |other: Error| {
         job(kill(3)).dead(3).fails(1, 1, 10, lost(1)).fails(0, 0, 20, aborted(1)).fails(2, 0, 20, other)
     };

@@ -7,7 +7,7 @@ use crate::program::Item;
 use consort::{Guilty, Rank};
 use consort_types::error::Error;
 
-/// All that can reach each other have the same error, and the same report.
+/// All ranks that can reach each other have the same error, and the same report.
 pub(super) fn same(job: &Job) -> Result<(), String> {
     let apart = |a: Rank, b: Rank| match &job.fault {
         Fault::Cut { one, other, .. } | Fault::Reset { one, other, .. } => {
@@ -19,7 +19,7 @@ pub(super) fn same(job: &Job) -> Result<(), String> {
     for (a, one) in job.failed().filter(|(_, failed)| failed.on.is_some()) {
         for (b, other) in job.failed().filter(|(b, _)| a < *b) {
             let together = job.communicator(a, one) == job.communicator(b, other);
-            // Two who abort at the same time each say so.
+            // Two ranks that abort at the same time each report their own.
             let wills = [one, other].iter().all(|failed| matches!(failed.error, Error::Aborted { .. }));
             if !together || wills || apart(a, b) {
                 continue;
@@ -58,7 +58,7 @@ pub(super) fn must_have_failed(job: &Job) -> Result<(), String> {
         matches!(failed.report.as_ref().map(|report| &report.guilty), Some(Guilty::Cycle(_)))
     };
     match &job.fault {
-        // A collective that one rank calls differently, and others need too.
+        // A collective that one rank calls differently, and that other ranks are in too.
         Fault::Deviate { rank, item, .. } => {
             let on = if let Item::Collective { on, .. } = job.program.items[*item] { on } else { 0 };
             let alone = job.program.members(on, *rank, job.ranks()).len() == 1;
