@@ -7,7 +7,7 @@ try() {
     variant "rank 2: $1"
     for rank in 0 1 2 3; do start $rank 4 differs "$1"; done
     ended
-    # Who has not come to the call yet when the difference is found is not in the list.
+    # A rank that has not entered the call when the difference is found is not in the list.
     expect "0 1 2 3" "Mismatch after * ranks disagree about operation #2: " "rank 2: $2;" "rank* *: ${3:-$same};"
     never "0 1 2 3" "gradients: done" "barrier: done"
 }

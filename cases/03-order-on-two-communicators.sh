@@ -13,10 +13,10 @@ ended
 job 1
 expect "0 1" "Timeout after *deadlock: rank * waits in all_reduce #1 of communicator * for rank *, which waits in all_reduce #1 of communicator * for rank *: make the calls in the same order on all ranks"
 job 2
-# Those whose deadline passes first; what they then give up may let the others go on.
+# The ranks whose deadline passes first; the communicators that they then close may let the others go on.
 expect_any "0 1 2 3" "Timeout after *deadlock: rank * waits in barrier #1 of communicator * for rank *, which*waits in barrier #1 of communicator * for rank *, which*waits in barrier #1 of communicator * for rank *, which*waits in barrier #1 of communicator * for rank *: make the calls in the same order on all ranks"
 
-variant "the same order of starts, but nobody waits before both are started"
+variant "the same order of starts, but no rank waits before both are started"
 for rank in 0 1; do start $rank 2 order started; done
 ended
 expect "0 1" "both are done"

@@ -29,15 +29,15 @@ name="1 again" start 1 3 joins
 ended
 expect "0" "Join: rank 1 could not join: two claim to be rank 1: host *, process * and host *, process *"
 
-# The second to come finds the difference, and all hear of those that were there then.
-variant "rank 1 was told 2 ranks, rank 0 3; rank 2 has not come"
+# The second rank that joins finds the difference, and all learn which ranks had joined.
+variant "rank 1 has size 2, rank 0 size 3; rank 2 has not come"
 start 0 3 joins
 start 1 2 joins
 ended
 expect "0 1" "Settings: ranks cannot form a communicator: number of ranks: rank 0 says 3; rank 1 says 2"
 
 # In whichever order they come.
-variant "rank 1 was told 2 ranks, the others 3"
+variant "rank 1 has size 2, the others 3"
 start 0 3 joins
 start 1 2 joins
 start 2 3 joins

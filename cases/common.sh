@@ -1,15 +1,15 @@
-# Starts ranks, shows what they say, and checks it. The scripts beside it source this file.
+# Starts ranks, prints their output, and checks it. The scripts beside it source this file.
 #
-#   variant NAME            a new job, which everything is about until the next one
-#   job NUMBER              everything is about this job again, the first, second, ... of the script
+#   variant NAME            a new job; the commands below are about it until the next one
+#   job NUMBER              the commands are about this job again, the first, second, ... of the script
 #   start RANK SIZE WORDS   a rank of it
-#   await RANK TEXT         until the rank has said it
-#   ended                   until all ranks of all jobs have ended
+#   await RANK TEXT         waits until the rank has printed it
+#   ended                   waits until all ranks of all jobs have ended
 #   pid RANK                its process
 #   kill_rank RANK          with kill -9
-#   expect RANKS TEXTS      what these ranks must have said
-#   expect_any RANKS TEXT   what one of them must have said
-#   never RANKS TEXTS       what they must not have said
+#   expect RANKS TEXTS      texts that these ranks must have printed
+#   expect_any RANKS TEXT   a text that one of them must have printed
+#   never RANKS TEXTS       texts that they must not have printed
 #   verdict                 ends the script: 0 if everything was as expected
 #
 # CASES_BIN names the program (`examples/cases`); without it, cargo builds it.

@@ -15,7 +15,7 @@ import ranks
 
 
 class Bfloat16:
-    """What numpy lacks: the upper halves of float32."""
+    """A type that numpy lacks: the upper halves of float32."""
 
     @staticmethod
     def encode(values):
@@ -49,7 +49,7 @@ FLOAT, SUM, NO_STREAM = nccl.NCCL_FLOAT32, nccl.NCCL_SUM, 0
 
 
 def values(number, count, kind):
-    """What a rank has: small numbers, of which every fold is exact in every type but for the rounding of avg."""
+    """A rank's values: small numbers, so that every fold is exact in every type but for the rounding of avg."""
     index = numpy.arange(count, dtype=numpy.int64)
     return (index * 7 + number * 3) % 5 - (0 if kind.startswith("u") else 2)
 
@@ -229,7 +229,7 @@ def parts(rank, comm):
 
 
 def stopped(rank, comm):
-    """A call that waits for somebody who never comes, ended by another thread."""
+    """A call that waits for a rank that never comes, ended by another thread."""
     buffer, seen = numpy.ones(3, dtype=numpy.float32), []
 
     def wait():

@@ -2,8 +2,8 @@
 
 Its low-level half (`nccl.bindings`) is generated from NVIDIA's header and needs no CUDA: structures have NVIDIA's
 layout, and every `ncclResult_t` but success and in-progress is an exception. Every part is a job of its own, so that
-one that fails does not hide the others. What needs a device (device communicators, pointers for kernels) is only asked
-to say no.
+one that fails does not hide the others. Calls that need a device (device communicators, pointers for kernels) are only checked
+to be refused.
 """
 
 import ctypes
@@ -71,7 +71,7 @@ def works(rank, comm, what, size=None):
 
 
 def wait_until_ready(rank, comm, what):
-    """Asks for the state until it is no longer "in progress"."""
+    """Polls the state until it is no longer "in progress"."""
     ends = time.monotonic() + 20
     while (state := nccl.comm_get_async_error(comm)) == nccl.Result.InProgress and time.monotonic() < ends:
         time.sleep(0.001)
@@ -252,7 +252,7 @@ def memory(rank):
 
 
 def one_sided(rank):
-    """Not offered, which the properties say; who asks all the same is told, and nothing is harmed."""
+    """Not offered, which the properties report; a call returns an error, without harm."""
     comm = join(rank)
     rank.check("the properties", not nccl.comm_query_properties(comm).host_rma_support)
     window, address = nccl.Window(0), at(floats(10, 1))
@@ -332,10 +332,10 @@ def progress(rank):
 
 
 def endings(rank):
-    """Revoked, aborted, and shrunk although somebody is gone."""
+    """Revoked, aborted, and shrunk although a rank is gone."""
     comm = join(rank)
     works(rank, comm, "a sum")
-    # Who is through early must not end the sums of the others.
+    # A rank that is through early must not end the sums of the others.
     rank.meet()
     nccl.comm_revoke(comm, DEFAULT)
     error = rank.raises("a sum on a revoked communicator", nccl.NCCLError, lambda: works(rank, comm, "no sum"))

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# PyTorch on our library: torch-import.sh PYTHON LIBNCCL, where PYTHON is that of an environment with torch that
-# nobody else uses (a file in it is replaced for a moment).
+# PyTorch on our library: torch-import.sh PYTHON LIBNCCL, where PYTHON belongs to an environment with torch that
+# no other process uses (a file in it is replaced for a moment).
 #
 # torch's DT_RPATH goes before LD_LIBRARY_PATH, so there are two ways: LD_PRELOAD, where the loader takes our file for
 # libnccl.so.2 by its SONAME, and our file in the place of NVIDIA's. Both are shown.
@@ -20,7 +20,7 @@ trap clean_up EXIT
 echo "LD_PRELOAD:"
 LD_PRELOAD=$LIBNCCL "$python" -W ignore "$here/torch_import.py"
 
-# Again, with the loader saying which symbol of which file it binds to which file.
+# Again, with the loader's output of the file and symbol of each binding.
 LD_PRELOAD=$LIBNCCL LD_DEBUG=bindings "$python" -W ignore -c 'import torch; torch.cuda.nccl.unique_id()' 2>&1 >/dev/null |
   grep -a "libtorch_.* \`nccl" >"$bindings" || true
 site=$("$python" -c 'import importlib.util, os; print(os.path.dirname(os.path.dirname(importlib.util.find_spec("torch").origin)))')

@@ -3,8 +3,8 @@
     LIBNCCL=FILE LD_PRELOAD=FILE python3 torch_device.py [PROCESSES...]      1, 2 and 4 unless said
 
 Without torchrun. Rank r is on device r modulo their number: several processes share a GPU, which NVIDIA's library
-refuses and ours takes. Every result is compared with what the CPU makes of the same numbers, which are so small that
-each order of folding gives the same. With LIBNCCL set, that file must be loaded and make the ids.
+refuses and ours takes. Every result is compared with the CPU's result for the same numbers, which are so small that
+each order of folding gives the same result. With LIBNCCL set, that file must be loaded and make the ids.
 `BACKEND=gloo` runs the same on CPU tensors, which shows nothing but that this file is right; what that back end lacks
 is left out by name.
 """
@@ -30,7 +30,7 @@ Op = dist.ReduceOp
 
 
 def values(number, count, kind):
-    """What a rank has, on the CPU."""
+    """A rank's values, on the CPU."""
     index = torch.arange(count, dtype=torch.int64)
     least = 0 if kind == torch.uint8 else 2
     return ((index * 7 + number * 3) % 5 - least).to(kind)
@@ -50,7 +50,7 @@ class Job:
         return values(self.me if number is None else number, count, kind).to(self.device)
 
     def empty(self, count, kind):
-        """Nobody's values, so that what is not written shows."""
+        """Values that no rank has, so that an element that is not written shows."""
         return torch.full((count,), 77, dtype=kind, device=self.device)
 
     def same(self, what, got, want):

@@ -360,7 +360,7 @@ def checked(figures):
         [
             "## What was compared",
             "",
-            "A case is a call on all ranks, of which every element of every rank was compared.",
+            "A case is a call on all ranks; every element of every rank was compared.",
             "",
         ]
         + table(["part", "compared", "wrong", "left out"], rows)

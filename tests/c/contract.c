@@ -1,5 +1,5 @@
 /*
- * What is left of NCCL's contract when processes die, hang or never come: one rank of a job, on host memory.
+ * NCCL's contract where processes die, hang or never join: one rank of a job, on host memory.
  * Called by `tests/tests/c/contract.rs`: contract SCENARIO RANK SIZE FILE, where rank 0 writes the id into the file.
  */
 #define _POSIX_C_SOURCE 200809L
@@ -100,7 +100,7 @@ static void* kill_soon(void* nothing) {
   return NULL;
 }
 
-/* All-reduces without end, in which `victim` is killed; the others come back with what the last one said. */
+/* All-reduces without end, in which `victim` is killed; the others return the result of the last one. */
 static ncclComm_t lose(int victim) {
   ncclComm_t comm = join();
   pthread_t thread;
@@ -144,7 +144,7 @@ static void shrink(void) {
   OK(ncclCommDestroy(smaller));
 }
 
-/* Polls until nothing is in progress; what the communicator says then. */
+/* Polls until nothing is in progress; returns the communicator's state. */
 static ncclResult_t settled(ncclComm_t comm) {
   ncclResult_t result = ncclInProgress;
   while (result == ncclInProgress) {
@@ -156,7 +156,7 @@ static ncclResult_t settled(ncclComm_t comm) {
 
 static void nothing(void) {}
 
-/* Says, by a file, that this rank has come here. */
+/* Marks, by a file, that this rank has come here. */
 static void come(void) {
   char name[4096];
   FILE* stream;
@@ -218,7 +218,7 @@ static void polled(void) {
   OK(settled(comm));
   CHECK(smaller != NULL);
   OK(settled(smaller));
-  /* The old one is of no use for data all the same. */
+  /* The old one cannot be used for data nevertheless. */
   CHECK(ncclAllReduce(&sum, &sum, 1, ncclInt32, ncclSum, comm, NULL) == ncclRemoteError);
   OK(settled(comm));
   OK(ncclCommDestroy(comm));
@@ -244,7 +244,7 @@ static void* abort_soon(void* comm) {
   return NULL;
 }
 
-/* Rank 0 waits for rank 1, which calls nothing; a thread of rank 0 gives up. */
+/* Rank 0 waits for rank 1, which makes no call; a thread of rank 0 aborts. */
 static void blocked(void) {
   ncclComm_t comm = join();
   ncclResult_t result = ncclSuccess;
@@ -267,7 +267,7 @@ static void blocked(void) {
   OK(ncclCommAbort(comm));
 }
 
-/* The last rank never joins; the others poll and give up, together, as each learns that another has. */
+/* The last rank never joins; the others poll and abort, all of them, as each learns that another has. */
 static void never(void) {
   ncclUniqueId id = meeting();
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;

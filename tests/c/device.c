@@ -17,7 +17,7 @@ enum { COUNT = 203 };
 
 static const struct call ALL_FLOATS = {ALL_REDUCE, ncclFloat32, ncclSum, 0, 0, COUNT};
 
-/* What a communicator's last error says has this text. */
+/* The text of a communicator's last error contains this. */
 static void says(ncclComm_t comm, const char* part) {
   const char* text = ncclGetLastError(comm);
   if (!strstr(text, part)) fprintf(stderr, "no \"%s\" in: %s\n", part, text);
@@ -105,7 +105,7 @@ static void default_stream(struct rank* rank) {
   free_buffers(&buffers);
 }
 
-/* Memory that host and device reach, memory of ncclMemAlloc, and what does not go together. */
+/* Memory that host and device reach, memory of ncclMemAlloc, and buffers of different kinds. */
 static void memories(struct rank* rank) {
   static const enum place pairs[][2] = {{PINNED, PINNED}, {MANAGED, MANAGED}, {PINNED, DEVICE}, {DEVICE, MANAGED}};
   static float plain[RANKS_MAX][2][COUNT];
@@ -204,7 +204,7 @@ static void scalars(struct rank* rank) {
   free_buffers(&buffers);
 }
 
-/* What comes of a communicator is on its ranks' devices. */
+/* A communicator that is made of another is on its ranks' devices. */
 static void children(struct rank* rank) {
   struct rank part = *rank, fewer = *rank;
   int excluded = rank->ranks - 1, device;
@@ -228,7 +228,7 @@ static void children(struct rank* rank) {
   meet();
 }
 
-/* Waits for what a non-blocking communicator does, if it does anything. */
+/* Waits until a non-blocking communicator has nothing in progress. */
 static void settled(ncclComm_t comm, ncclResult_t result) {
   CHECK(result == ncclSuccess || result == ncclInProgress);
   CHECK(state_after(comm, ncclInProgress, 60) == ncclSuccess);
@@ -252,7 +252,7 @@ static void polled(struct rank* rank) {
   free_buffers(&buffers);
 }
 
-/* The last rank's count is another: all are told, by the call or afterwards. */
+/* The last rank's count differs: all ranks get the error, from the call or afterwards. */
 static void differ(struct rank* rank, size_t count) {
   struct buffers buffers = buffers_of(rank, DEVICE, DEVICE, count);
   int deviant = rank->ranks - 1;
@@ -353,7 +353,7 @@ static void deadline(struct rank* rank) {
   double began;
   works(rank);
   OK(consortCommSetTimeout(rank->comm, 2.0));
-  /* Before anybody calls: whose call is over first ends the others'. */
+  /* Before any rank calls: the first rank whose call is over ends the others'. */
   began = now();
   meet();
   if (rank->rank != absent) {
@@ -388,7 +388,7 @@ static void crowded(struct rank* rank) {
   OK(ncclCommSplit(rank->comm, 0, rank->rank, &other.comm, NULL));
   CU(cuda.stream(&other.stream, 1));
   *held = 0;
-  /* What is loaded and allocated for the first call of a shape may wait for the device. */
+  /* Loads and allocations for the first call of a shape may wait for the device. */
   perform(&call, rank, &first, 1, 0);
   perform(&call, &other, &second, 1, 0);
   prepare(&call, rank, &first);
@@ -421,7 +421,7 @@ static void destroyed(struct rank* rank) {
   free_buffers(&buffers);
 }
 
-/* Ranks that are threads look one at a time: a look has descriptors too. */
+/* Ranks that are threads count one at a time: a count opens descriptors too. */
 static pthread_mutex_t looking = PTHREAD_MUTEX_INITIALIZER;
 
 /* Entries of a directory of this process. */
@@ -461,7 +461,7 @@ static int threads_left(void) {
   return count;
 }
 
-/* What the descriptors of this process are, for whoever looks for the one too many. */
+/* The descriptors of this process, to find one that is left. */
 static void say_descriptors(void) {
   char path[280], what[280];
   struct dirent* entry;
@@ -484,7 +484,7 @@ static void all_rounds(struct rank* rank, int aborts) {
   for (round = 0; round < 50; round++) {
     join(&next, 1);
     works(&next);
-    /* Who is through early must not end the sums of the others. */
+    /* A rank that is through early must not end the sums of the others. */
     meet();
     if (aborts && round % 5 == 4) OK(ncclCommAbort(next.comm));
     else OK(ncclCommDestroy(next.comm));
@@ -494,7 +494,7 @@ static void all_rounds(struct rank* rank, int aborts) {
       meet();
     }
   }
-  /* What an abort ended is given back when its peers have let go of it, soon after. */
+  /* Memory of an aborted operation is freed when its peers have closed it, soon after. */
   CHECK(left > 0);
   for (round = 0; round < 10000 && unused() < left; round++) rest();
   if (unused() < left) fprintf(stderr, "unused were %zu bytes, are %zu\n", left, unused());
@@ -512,7 +512,7 @@ static void rounds(struct rank* rank) { all_rounds(rank, 0); }
 
 static void aborted_rounds(struct rank* rank) { all_rounds(rank, 1); }
 
-/* Plain host memory on a communicator on devices, of which a rank has none in this call. */
+/* Plain host memory on a communicator on devices; one rank has no buffer in this call. */
 static void nothing(struct rank* rank) {
   const size_t counts[RANKS_MAX] = {3, 0, 3, 3, 3, 3, 3, 3};
   float from[3] = {1, 2, 3}, to[3 * RANKS_MAX] = {0};

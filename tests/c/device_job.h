@@ -49,14 +49,14 @@ static struct shared {
   pthread_barrier_t barrier;
 }* shared;
 
-/* What a rank is. */
+/* A rank. */
 struct rank {
   int rank, ranks, device;
   ncclComm_t comm;
   void* stream;
 };
 
-/* The job: how many ranks, on how many devices, and what each does. */
+/* The job: its ranks, its devices, and the body of each rank. */
 static struct {
   int ranks, devices, forks;
   void (*body)(struct rank*);
@@ -105,7 +105,7 @@ static void rest(void) {
   nanosleep(&millisecond, NULL);
 }
 
-/* Bytes of this thread's device that nobody has. */
+/* Free bytes of this thread's device. */
 static size_t unused(void) {
   size_t left, all;
   CU(cuda.info(&left, &all));
@@ -171,7 +171,7 @@ static void end_rank(struct rank* rank) {
   CU(cuda.stream_free(rank->stream));
 }
 
-/* A rank with a communicator: what most bodies are. */
+/* A rank with a communicator, as most bodies need it. */
 static void one_rank(int number) {
   struct rank rank;
   begin_rank(&rank, number);
@@ -217,7 +217,7 @@ static void in_processes(int victim) {
   CHECK(!bad);
 }
 
-/* Runs a body on so many ranks, in threads of this process or in processes of their own. */
+/* Runs a body on each rank, in threads of this process or in processes of their own. */
 static void run(int ranks, int forks, int victim, void (*body)(struct rank*)) {
   pthread_barrierattr_t attributes;
   job.ranks = ranks, job.forks = forks, job.body = body;

@@ -120,7 +120,7 @@ static void pointers(void) {
   OK(ncclCommDestroy(comm));
 }
 
-/* A refused call fails its group, of which nothing runs; the next one works. */
+/* A refused call fails its group, and no call of the group runs; the next group works. */
 static void group(void) {
   char* device = allocate(0);
   ncclComm_t comm = alone();
@@ -143,7 +143,7 @@ static void host(void) {
   OK(ncclCommDestroy(comm));
 }
 
-/* A child of a process that has asked its driver: makes a communicator of its own and asks nobody. */
+/* A child of a process that has asked its driver: makes a communicator of its own and does not ask the driver. */
 static void forked(void) {
   int state = 0;
   pid_t child;

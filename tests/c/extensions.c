@@ -1,5 +1,5 @@
 /*
- * What consort.h has beyond NCCL, but for what breaks (report.c): collectives of blocks that differ in length, host
+ * The additions of consort.h to NCCL, without those about failures (report.c): collectives of blocks that differ in length, host
  * streams, explanations, and options of single calls. C99 and C++17.
  * Called by `tests/tests/c/extensions.rs`, which reads what it prints.
  */
@@ -426,7 +426,7 @@ static void streams(void) {
   OK(consortStreamQuery(first));
   OK(consortStreamSynchronize(second));
 
-  /* A failure waits to be asked for, and is told once. */
+  /* A failure stays until it is asked for, and is returned once. */
   OK(consortThreadSetTimeout(0.3, &outer));
   OK(add_up(&x[0], a[0], first));
   OK(add_up(&y[0], b[0], first));
@@ -536,13 +536,13 @@ static void options_of_a_call(void) {
   OK(ncclAllReduceConfig(&x[1], &x[1], 1, ncclFloat32, ncclSum, comms[1], other, &config));
   OK(ncclAllReduceConfig(&x[0], &x[0], 1, ncclFloat32, ncclSum, comms[0], NULL, &config));
   OK(consortStreamSynchronize(other));
-  /* Nobody else comes. */
+  /* No other rank joins. */
   deadline.val.i = 200;
   config.ext = &deadline;
   CHECK(ncclAllReduceConfig(&x[0], &x[0], 1, ncclFloat32, ncclSum, comms[0], NULL, &config) == ncclTimeout);
   OK(ncclCommDestroy(comms[0]));
   OK(ncclCommDestroy(comms[1]));
-  /* Ranks that name different algorithms are told so. */
+  /* Ranks that name different algorithms get an error. */
   OK(ncclCommInitAll(comms, 2, NULL));
   deadline.val.i = 20000;
   algorithm.val.s = "tree";

@@ -1,7 +1,7 @@
 /*
  * A pretend CUDA driver for tests, built as libcuda.so.1, of six functions: it has no contexts, so that no rank can be
- * on one of its devices, and calls "device memory" what
- * `pretendAllocate` gave, which crashes whoever touches it. It is not NVIDIA's and shows nothing about NVIDIA's.
+ * on one of its devices. Its "device memory" is that of `pretendAllocate`, and a thread that touches it crashes. It is not
+ * NVIDIA's and shows nothing about NVIDIA's.
  *
  *   PRETEND_CUDA_INIT     what cuInit returns (0)
  *   PRETEND_CUDA_DEVICES  how many devices there are (2)

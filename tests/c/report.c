@@ -1,5 +1,5 @@
 /*
- * What a C program sees when something breaks: two ranks, as threads and as processes, on host memory.
+ * Failures as a C program sees them: two ranks, as threads and as processes, on host memory.
  * Called by `tests/tests/c/interface.rs`, which reads what it prints.
  */
 #define _POSIX_C_SOURCE 200809L
@@ -155,7 +155,7 @@ static void one_stays_away(void) {
   /* It ends the communicator on the other rank too. */
   CHECK(reduce(comms[1]) == ncclTimeout);
 
-  /* What was called, and who came last to it. */
+  /* The calls, and the rank that came last to them. */
   OK(consortCommFlightRecord(comms[0], CONSORT_JSON, NULL, 0, &needed));
   text = malloc(needed);
   CHECK(text != NULL);
@@ -325,7 +325,7 @@ static void wrong_arguments(void) {
   OK(ncclCommDestroy(comm));
 }
 
-/* A rank's process is gone: no deadline is needed to learn of it. */
+/* A rank's process has ended: the others learn of it without a deadline. */
 static void a_process_dies(void) {
   ncclUniqueId id;
   ncclComm_t comm;

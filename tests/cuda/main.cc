@@ -1,7 +1,7 @@
 // The host ring: kernels run on cases from a file, results go to a file.
 //
 // A case is a Case and its sources; its answer is `answers` ranges of as many bytes. Memory around every range that is
-// written is checked here. Absent: what is right, which the test that wrote the cases knows.
+// written is checked here. Absent: the expected results, which the test that wrote the cases has.
 
 #include <cstdio>
 #include <cstdlib>
@@ -134,7 +134,7 @@ static void run_fold(const Case &call, std::vector<Range> &sources, std::vector<
 }
 
 // Runs calls of every rank one after the other, ranks beside each other: only what the kernels do orders them. `call`
-// is given a rank, the number of the call and where it says that it is done; a call's output is read at once.
+// gets a rank, the number of the call and the word that marks its end; a call's output is read at once.
 template <class Call> static void beside(u32 ranks, u32 calls, const Call &call) {
     std::vector<std::thread> threads;
     for (u32 rank = 0; rank < ranks; rank++) {
@@ -265,7 +265,7 @@ static void run_case(std::ifstream &in, std::ofstream &out, const Case &call, u3
     }
 }
 
-// A rank whose peer never comes waits, says what for, and leaves when the call is aborted.
+// A rank whose peer never comes waits, publishes what it waits for, and leaves when the call is aborted.
 static void abort_alone() {
     std::vector<f32> input(64, 1.0f);
     std::vector<f32> output(64);

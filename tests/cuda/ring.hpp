@@ -222,7 +222,7 @@ class Ring {
         calls++;
     }
 
-    // Rank 0 alone: it waits for the others, says so, and is aborted.
+    // Rank 0 alone: it waits for the others, publishes that, and is aborted.
     void abort_rank(void (*kernel)(u64), u32 threads, u64 from, u64 into) {
         using namespace consort;
         write_record(0, from, into);
