@@ -1,4 +1,4 @@
-//! What stands between C and the rest: places that callers name, panics, refusals in a forked child, the log of calls.
+//! The boundary to C: pointers from callers, panics, refusals in a forked child, the log of calls.
 //!
 //! Invariant: no panic leaves; an [`Out`], [`In`] or [`Text`] exists only as an argument of an exported function, whose
 //! caller vouches for it. Absent: what the functions do.
@@ -140,7 +140,7 @@ fn log(name: &str) {
     }
 }
 
-/// Every exported function goes through here.
+/// Runs the body of an exported function. Every exported function goes through here.
 pub(crate) fn call(name: &str, body: impl FnOnce() -> Answer) -> u32 {
     let guarded = || {
         if driver::is_forked_child() {
@@ -150,7 +150,8 @@ pub(crate) fn call(name: &str, body: impl FnOnce() -> Answer) -> u32 {
             return Err(Code::NOT_PERMITTED);
         }
         let first = driver::get().is_err();
-        // Before it is done, so that a call that hangs is seen; but not before `cuInit` has read where to.
+        // The call is logged before it runs, so that a call that hangs is seen. `cuInit` reads the name of the log
+        // and is logged after it ran.
         if !first {
             log(name);
             driver::get()?.captures.admit(name)?;

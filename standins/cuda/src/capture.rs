@@ -96,17 +96,17 @@ struct Capture {
     is_valid: bool,
 }
 
-/// The captures of this process that have not ended, and the graphs of those that have.
+/// The captures of this process that have not ended, and the graphs of the captures that have.
 #[derive(Debug, Default)]
 pub(crate) struct Captures {
     all: Mutex<Vec<Capture>>,
-    /// How many there are: most calls of most programs find none.
+    /// The number of captures: most calls of most programs find 0.
     count: AtomicUsize,
     graphs: Mutex<Vec<u64>>,
 }
 
 impl Captures {
-    /// Those there are, if there are any.
+    /// The captures, if there are any.
     fn some(&self) -> Option<MutexGuard<'_, Vec<Capture>>> {
         (self.count.load(Ordering::Acquire) > 0).then(|| self.lock())
     }
@@ -115,7 +115,7 @@ impl Captures {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Invalidates the captures of which `is` holds; `code` if there was one.
+    /// Invalidates the captures for which `is` holds. Fails with `code` if there was one.
     fn refuse(&self, code: Code, is: impl Fn(&Capture) -> bool) -> Answer {
         let Some(mut all) = self.some() else { return Ok(()) };
         let mut answer = Ok(());
@@ -126,7 +126,7 @@ impl Captures {
         answer
     }
 
-    /// Whether this thread may call the function of this name now.
+    /// Whether this thread may call the function `name` now.
     pub(crate) fn admit(&self, name: &str) -> Answer {
         if self.count.load(Ordering::Acquire) == 0 || !UNSAFE.contains(&name) {
             return Ok(());
@@ -142,18 +142,18 @@ impl Captures {
         })
     }
 
-    /// Whether something may be asked of all of a context, or waited for, in whichever mode.
+    /// Whether a call may query or wait for a whole context, in any mode.
     pub(crate) fn admit_context(&self, context: &Context) -> Answer {
         self.refuse(Code::STREAM_CAPTURE_UNSUPPORTED, |capture| capture.context == context.handle)
     }
 
-    /// Whether something may be asked of a stream, or waited for, in whichever mode.
+    /// Whether a call may query or wait for a stream, in any mode.
     pub(crate) fn admit_stream(&self, context: &Context, key: StreamKey) -> Answer {
         self.admit_legacy(context, key)?;
         self.refuse(Code::STREAM_CAPTURE_UNSUPPORTED, |capture| capture.streams.contains(&key.id))
     }
 
-    /// Whether an event may be asked about or waited for by the host, in whichever mode: none that is in a capture.
+    /// Whether the host may query or wait for an event, in any mode. An event in a capture is refused.
     pub(crate) fn admit_event(&self, captured: u64) -> Answer {
         if captured == 0 {
             return Ok(());
@@ -169,7 +169,7 @@ impl Captures {
         })
     }
 
-    /// The capture that takes what is submitted to a stream; `None`: it runs.
+    /// The capture that takes the work submitted to a stream. `None`: the work runs.
     pub(crate) fn taking(&self, context: &Context, key: StreamKey) -> Answer<Option<u64>> {
         self.admit_legacy(context, key)?;
         match self.status(key) {
@@ -186,7 +186,7 @@ impl Captures {
         Some((capture.id, capture.is_valid))
     }
 
-    /// The same as the program asks for it.
+    /// The status of a stream for a query of the program.
     pub(crate) fn asked(&self, context: &Context, key: StreamKey) -> Answer<Option<(u64, bool)>> {
         let implied = |capture: &Capture| capture.is_blocking && capture.context == context.handle;
         if key.id == LEGACY && self.some().is_some_and(|all| all.iter().any(implied)) {
@@ -195,8 +195,8 @@ impl Captures {
         Ok(self.status(key))
     }
 
-    /// A stream is to wait for an event that was recorded in this capture, or in none (0): dependencies do not cross the
-    /// bounds of a capture, and a stream outside joins it.
+    /// Makes a stream depend on an event that was recorded in the capture `captured` (0: in none). A dependency
+    /// across the bounds of a capture is refused, and a stream outside the capture joins it.
     pub(crate) fn depend(&self, key: StreamKey, captured: u64) -> Answer {
         if let Some((id, _)) = self.status(key) {
             return match captured == id {
@@ -239,7 +239,7 @@ impl Captures {
         Ok(())
     }
 
-    /// Ends the capture that began in a stream; its graph.
+    /// Ends the capture that began in a stream, and returns its graph.
     pub(crate) fn end(&self, key: StreamKey) -> Answer<u64> {
         let mut all = self.lock();
         let at =
@@ -259,7 +259,7 @@ impl Captures {
         Ok(ended.id)
     }
 
-    /// What began in a stream of which `is` holds ends without a graph.
+    /// Ends the captures of `context` that began in `stream` (`None`: in any stream), without a graph.
     pub(crate) fn forget(&self, context: u64, stream: Option<u64>) {
         let mut all = self.lock();
         all.retain(|capture| {

@@ -8,7 +8,7 @@ use std::ffi::CStr;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Code(pub u32);
 
-/// What functions inside return; the boundary turns it into a `CUresult`.
+/// The answer of a function inside; the boundary turns it into a `CUresult`.
 pub(crate) type Answer<T = ()> = Result<T, Code>;
 
 macro_rules! codes {
@@ -79,12 +79,12 @@ codes! {
     UNKNOWN = 999, "unknown error";
 }
 
-/// The name and the words of a number, if it is one of NVIDIA's that this driver knows.
+/// The name and the description of a number, if it is one of NVIDIA's that this driver knows.
 pub(crate) fn words(number: u32) -> Option<(&'static CStr, &'static CStr)> {
     TABLE.iter().find(|(known, ..)| *known == number).map(|(_, name, words)| (*name, *words))
 }
 
-/// A failed call of the system inside a call of the driver.
+/// A system call that failed inside a call of the driver.
 impl From<nix::errno::Errno> for Code {
     fn from(_: nix::errno::Errno) -> Self {
         Code::OPERATING_SYSTEM

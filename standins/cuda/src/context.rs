@@ -1,8 +1,8 @@
-//! Contexts, their streams and events, and the order in which what is submitted happens.
+//! Contexts, their streams and events, and the order of submitted work.
 //!
-//! Invariant: an entry waits for the one before it in its stream, and by the rules of the legacy default stream for those
-//! of others; all that it waits for was submitted before it. A context in which something failed stays failed. What is submitted to
-//! a captured stream is dropped. Absent: graphs.
+//! Invariant: an entry waits for the one before it in its stream, and by the rules of the legacy default stream for
+//! entries of others. It waits only for entries that were submitted before it. A context in which work failed stays
+//! failed. Work submitted to a captured stream is dropped. Absent: graphs.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,12 +13,12 @@ use crate::code::{Answer, Code};
 use crate::driver;
 use crate::queue::{Completion, Entry, Queue, Task, Work};
 
-/// A stream as the order knows it.
+/// A stream's place in the order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct StreamKey {
     pub(crate) id: u64,
     queue: usize,
-    /// Whether it and the legacy default stream wait for each other.
+    /// Whether this stream and the legacy default stream wait for each other.
     pub(crate) is_blocking: bool,
 }
 
@@ -39,9 +39,9 @@ pub(crate) struct Stream {
 pub(crate) struct Event {
     pub(crate) context: Arc<Context>,
     pub(crate) flags: u32,
-    /// The end of what it was last recorded behind.
+    /// The end of the work behind which the event was last recorded.
     pub(crate) position: Mutex<Option<Arc<Completion>>>,
-    /// The capture in which it was last recorded; 0 for none.
+    /// The capture in which the event was last recorded. 0 is none.
     pub(crate) captured: AtomicU64,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Context {
     pub(crate) device: u32,
     pub(crate) is_primary: bool,
     pub(crate) flags: AtomicU32,
-    /// The devices whose memory it reaches.
+    /// The devices whose memory this context reaches.
     pub(crate) peers: Mutex<BTreeSet<u32>>,
     failure: AtomicU32,
     is_over: AtomicBool,
@@ -88,17 +88,17 @@ impl Context {
         Ok(context)
     }
 
-    /// Whether it was destroyed.
+    /// Whether the context was destroyed.
     pub(crate) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Acquire)
     }
 
-    /// Whether what runs in it should stop.
+    /// Whether work that runs in the context should stop.
     pub(crate) fn is_broken(&self) -> bool {
         self.is_over() || self.failure.load(Ordering::Acquire) != 0
     }
 
-    /// The failure that sticks, or that it was destroyed.
+    /// The failure of the context, or that it was destroyed.
     pub(crate) fn check(&self) -> Answer {
         if self.is_over() {
             return Err(Code::CONTEXT_IS_DESTROYED);
@@ -109,12 +109,12 @@ impl Context {
         }
     }
 
-    /// Makes it fail, if it has not yet.
+    /// Records a failure, unless the context has failed before.
     pub(crate) fn fail(&self, code: Code) {
         let _ = self.failure.compare_exchange(0, code.0, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// Ends it: what runs stops, what waits is let go, its objects are no more.
+    /// Ends the context: running work stops, waiting work is let go, and its streams and events are forgotten.
     pub(crate) fn end(self: &Arc<Self>) -> Answer {
         let driver = driver::get()?;
         self.is_over.store(true, Ordering::Release);
@@ -132,7 +132,7 @@ impl Context {
         Ok(())
     }
 
-    /// Whether code in it reaches memory of that device.
+    /// Whether code in the context reaches memory of `device`.
     pub(crate) fn has_peer(&self, device: u32) -> bool {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner).contains(&device)
     }
@@ -165,7 +165,7 @@ impl Context {
         Ok(key)
     }
 
-    /// Submits work to a stream; it also waits for `after`.
+    /// Submits work to a stream. The work also waits for `after`.
     pub(crate) fn submit(
         self: &Arc<Self>,
         stream: StreamKey,
@@ -197,7 +197,7 @@ impl Context {
         Ok(completion)
     }
 
-    /// The last entry of a stream; for the legacy default stream, all that it would wait for.
+    /// The last entry of a stream. For the legacy default stream, all entries for which it would wait.
     pub(crate) fn last(&self, stream: StreamKey) -> Vec<Arc<Completion>> {
         let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = |id: u64, blocking: bool| id == stream.id || stream.id == LEGACY && blocking;
@@ -205,7 +205,7 @@ impl Context {
         all.map(|(_, (last, _))| Arc::clone(last)).collect()
     }
 
-    /// Waits for all that was submitted.
+    /// Waits for all submitted work.
     pub(crate) fn synchronize(&self) -> Answer {
         let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
         let all: Vec<_> = order.last.values().map(|(last, _)| Arc::clone(last)).collect();

@@ -1,7 +1,8 @@
-//! The driver of this process: what `cuInit` makes, and its handles.
+//! The driver of this process, made by `cuInit`, and its handles.
 //!
-//! Invariant: made once, never unmade; not there in a forked child. Handles are numbers, never addresses, and no two
-//! objects ever have the same. Absent: what contexts, streams and memory are.
+//! Invariant: the driver is made once, stays until the process ends, and does not exist in a forked child. Handles
+//! are numbers, never addresses, and no two objects ever have the same. Absent: contexts, streams and memory
+//! themselves.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +16,7 @@ use crate::memory::{Mapping, Store, Table};
 use crate::module::{Function, Module};
 use crate::settings::Settings;
 
-/// Objects that programs know by number.
+/// Objects that programs name by number.
 #[derive(Debug)]
 pub(crate) struct Handles<T> {
     objects: RwLock<HashMap<u64, Arc<T>>>,
@@ -58,7 +59,7 @@ pub(crate) struct Allocation {
     pub(crate) bytes: u64,
     /// `CUmemAllocationHandleType`s that it may be exported as.
     pub(crate) handle_types: u32,
-    /// Whether this process made it, and so pays for it.
+    /// Whether this process made the memory, which then counts as used.
     pub(crate) own: bool,
     /// `cuMemCreate` and `cuMemRetainAllocationHandle` less `cuMemRelease`; the memory itself also lives while mapped.
     pub(crate) handles: AtomicU64,
@@ -84,7 +85,7 @@ pub(crate) struct Primary {
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) primary: Mutex<Primary>,
-    /// Bytes that this process has of it.
+    /// Bytes of the device that this process uses.
     pub(crate) used: AtomicU64,
     pub(crate) gate: Gate,
 }
@@ -109,7 +110,7 @@ pub(crate) struct Driver {
 
 static DRIVER: OnceLock<Answer<Driver>> = OnceLock::new();
 
-/// Starts it, the first time.
+/// Starts the driver. Later calls do nothing.
 pub(crate) fn init() -> Answer {
     let first = DRIVER.get().is_none();
     let driver = DRIVER.get_or_init(Driver::new).as_ref().map_err(|code| *code)?;
@@ -162,7 +163,7 @@ impl Driver {
         })
     }
 
-    /// A number that nothing else has.
+    /// A number that no other object has.
     pub(crate) fn number(&self) -> u64 {
         self.next.fetch_add(16, Ordering::Relaxed)
     }

@@ -1,7 +1,7 @@
-//! What runs kernels: the interpreter of PTX, with the process's memory behind it.
+//! Kernels run in the interpreter of PTX, with the process's memory behind it.
 //!
-//! Invariant: what is wrong in a kernel is said on standard error in the interpreter's words, and is the code that the
-//! driver has for it. Absent: the search for races; that is done where the interpreter is tested.
+//! Invariant: a fault of a kernel is printed on standard error in the interpreter's words, and becomes the driver's
+//! code for it. Absent: the search for races, which the interpreter's own tests do.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::driver;
 use crate::gate::Resident;
 use crate::reach::Reach;
 
-/// A text that was taken.
+/// A parsed text.
 #[derive(Debug)]
 pub(crate) struct Program(ptx::Module);
 
-/// What a program can ask of a kernel.
+/// Facts of a kernel that a program can query.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     /// Offset and bytes of each parameter.
@@ -26,12 +26,12 @@ pub(crate) struct Facts {
     pub(crate) parameter_bytes: usize,
     pub(crate) shared_bytes: u32,
     pub(crate) local_bytes: u32,
-    /// A figure, not a GPU's.
+    /// An invented number, not a GPU's.
     pub(crate) registers: u32,
     pub(crate) max_threads: u32,
 }
 
-/// A launch as it was asked for.
+/// A launch with its arguments.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
     pub(crate) kernel: String,
@@ -39,12 +39,12 @@ pub(crate) struct Launch {
     pub(crate) block: [u32; 3],
     pub(crate) dynamic_shared_bytes: u32,
     pub(crate) parameters: Vec<u8>,
-    /// Where the module's variables are.
+    /// The address of the module's variables.
     pub(crate) globals: u64,
 }
 
 impl Program {
-    /// Takes a text, or says what is wrong with it.
+    /// Parses a text, or returns its error.
     pub(crate) fn parse(text: &str) -> Result<Self, ptx::ParseError> {
         ptx::Module::parse(text).map(Program)
     }
@@ -67,7 +67,7 @@ impl Program {
         Some((found.offset, found.bytes))
     }
 
-    /// What its variables hold at first.
+    /// The first contents of the variables.
     pub(crate) fn image(&self) -> &[u8] {
         self.0.global_image()
     }

@@ -1,8 +1,8 @@
-//! What lets launches run on a device: its blocks in this process, and the turn of this process among all.
+//! The gate of a device: the blocks that launches of this process hold there, and the turn of this process among all.
 //!
-//! Invariant: at most so many blocks of a process are resident on a device at once, and blocks of two processes never, as
-//! on a GPU without MPS. Launches that only spin give up the process's turn when all of its launches on the device do, a
-//! slice of time after it came. Absent: any order among processes other than who comes first.
+//! Invariant: at most `blocks_max` blocks of a process are resident on a device at once, and blocks of two processes
+//! never are, as on a GPU without MPS. A process whose launches on the device all only spin gives up its turn, a slice of
+//! time after the turn came. Absent: any order among processes other than that of their arrival.
 
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,15 +12,15 @@ use nix::fcntl::{Flock, FlockArg};
 
 use crate::code::{Answer, Code};
 
-/// How long a process keeps its turn while all that it does is to spin.
+/// How long a process keeps its turn while its blocks only spin.
 const SLICE: Duration = Duration::from_millis(2);
-/// How long it keeps it whatever it does.
+/// How long a process keeps its turn at most.
 const LONGEST: Duration = Duration::from_millis(20);
-/// How often a process that waits for its turn looks.
+/// How often a waiting process tries to take the turn.
 const POLL: Duration = Duration::from_micros(50);
-/// How long it waits before it says for whom.
+/// How long a process waits for its turn before it prints which process holds it.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long others have to take the turn.
+/// How long a process that gave up its turn leaves it to others.
 const GAP: Duration = Duration::from_micros(300);
 
 #[derive(Debug)]
@@ -28,7 +28,7 @@ struct State {
     free_blocks: u32,
     running: u32,
     parked: u32,
-    /// How often the turn was given up by those parked.
+    /// How often the parked launches gave up the turn.
     rounds: u64,
     since: Instant,
     unlocked: Option<std::fs::File>,
@@ -50,7 +50,7 @@ impl State {
         while let Some(file) = self.unlocked.take() {
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(lock) => {
-                    // For whoever waits for this process.
+                    // Read by the processes that wait for this one.
                     let _ = lock.set_len(0);
                     let _ = lock.write_at(std::process::id().to_string().as_bytes(), 0);
                     self.locked = Some(lock);
@@ -116,7 +116,7 @@ impl Gate {
     }
 
     fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        // Now and then on its own, to look at what is not told by a notification.
+        // The timeout is there because `gone` may change without a notification.
         let (state, _) = self
             .changed
             .wait_timeout(state, Duration::from_millis(20))
@@ -124,7 +124,7 @@ impl Gate {
         state
     }
 
-    /// Waits until so many blocks are free, and reserves them; `None` when `gone` says so first.
+    /// Waits until `blocks` blocks are free, and reserves them. `None` when `gone` holds first.
     pub(crate) fn enter(&self, blocks: u32, gone: impl Fn() -> bool) -> Option<Resident<'_>> {
         let blocks = blocks.min(self.blocks_max);
         let mut state = self.state();
@@ -147,13 +147,13 @@ impl Gate {
 #[derive(Debug)]
 pub(crate) struct Resident<'a> {
     gate: &'a Gate,
-    /// Taken, and not yet resident.
+    /// Blocks taken from the gate and not yet resident.
     reserved: u32,
     resident: u32,
 }
 
 impl Resident<'_> {
-    /// Whether another block can become resident; then it is.
+    /// Makes another block resident, a reserved one first. `false` when no block is free.
     pub(crate) fn admit(&mut self) -> bool {
         if self.reserved > 0 {
             self.reserved -= 1;
@@ -175,7 +175,7 @@ impl Resident<'_> {
         self.gate.changed.notify_all();
     }
 
-    /// Called when all that the blocks do is to spin.
+    /// Called when all blocks of the launch only spin. Gives up the turn after [`SLICE`].
     pub(crate) fn pause(&self) {
         let state = self.gate.state();
         if state.since.elapsed() < SLICE {
@@ -186,7 +186,7 @@ impl Resident<'_> {
         }
     }
 
-    /// Called now and then by all that run.
+    /// Called now and then by every running launch. Gives up the turn after [`LONGEST`].
     pub(crate) fn breathe(&self) {
         let state = self.gate.state();
         if state.since.elapsed() >= LONGEST {
@@ -194,7 +194,7 @@ impl Resident<'_> {
         }
     }
 
-    /// Waits until all launches of the process have, and others had their turn.
+    /// Waits until all launches of the process are parked and other processes had their turn.
     fn park(&self, mut state: MutexGuard<'_, State>) {
         let gate = self.gate;
         state.parked += 1;

@@ -21,14 +21,14 @@ use crate::shipped;
 pub(crate) struct Module {
     pub(crate) context: Arc<Context>,
     source: Source,
-    /// Where its variables are; 0 when it has none.
+    /// The address of the module's variables. 0 without variables.
     globals: OnceLock<Answer<u64>>,
 }
 
-/// What a module was made of.
+/// The source of a module.
 #[derive(Debug)]
 enum Source {
-    /// A text of anybody's.
+    /// A text that the program gave.
     Given(Program),
     /// An image that consort ships. It is read when a kernel is first launched or asked for a fact: most types of most
     /// processes never are.
@@ -43,16 +43,16 @@ pub(crate) struct Function {
     pub(crate) name: String,
     pub(crate) c_name: CString,
     facts: OnceLock<Facts>,
-    /// Registers of a thread, of kernels that the manifest knows.
+    /// Registers of a thread, for kernels in the manifest.
     registers: Option<u32>,
-    /// What was asked for; [`UNASKED`] before.
+    /// The dynamic shared memory that the program asked for. [`UNASKED`] before.
     max_dynamic_shared: AtomicU32,
 }
 
-/// Dynamic shared memory that was not asked for.
+/// The program has not asked for dynamic shared memory.
 const UNASKED: u32 = u32::MAX;
 
-/// Shared memory of a block without asking for more, and with: static and dynamic together.
+/// The most static and dynamic shared memory of a block, without a request for more and with one.
 pub(crate) const SHARED: u32 = 48 << 10;
 pub(crate) const SHARED_OPT_IN: u32 = 163 << 10;
 /// Shared memory of a multiprocessor, and what the driver takes of it for each block.
@@ -63,7 +63,7 @@ pub(crate) const REGISTERS: u32 = 64 << 10;
 /// Threads of a multiprocessor.
 pub(crate) const THREADS: u32 = 2048;
 
-/// What is to be launched.
+/// The shape of a launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) grid: [u32; 3],
@@ -73,7 +73,7 @@ pub(crate) struct Shape {
 }
 
 impl Module {
-    /// Takes an image; what is wrong with a text is said as a compiler would.
+    /// Loads an image. The errors of a text are in a compiler's words.
     pub(crate) fn load(context: &Arc<Context>, image: &[u8]) -> Result<Self, (Code, String)> {
         let wordless = |code| (code, String::new());
         let module = |source| Module { context: Arc::clone(context), source, globals: OnceLock::new() };
@@ -90,7 +90,7 @@ impl Module {
         Ok(module)
     }
 
-    /// What runs.
+    /// The program that runs.
     fn program(&self) -> Answer<&Program> {
         match &self.source {
             Source::Given(program) => Ok(program),
@@ -98,7 +98,7 @@ impl Module {
         }
     }
 
-    /// Where its variables are, which it has from now on.
+    /// The address of the module's variables. The first call allocates them.
     fn globals(&self) -> Answer<u64> {
         *self.globals.get_or_init(|| Self::place(&self.context, self.program()?.image()))
     }
@@ -116,7 +116,7 @@ impl Module {
         driver.table.insert(Region {
             start,
             bytes,
-            // Counted as nobody's memory: it is part of the module.
+            // Not counted as an allocation: it is part of the module.
             kind: Kind::Module,
             device: context.device,
             context: context.handle,
@@ -158,7 +158,7 @@ impl Drop for Module {
 }
 
 impl Function {
-    /// What a program can ask of it.
+    /// The facts that a program can query.
     pub(crate) fn facts(&self) -> Answer<&Facts> {
         if let Some(known) = self.facts.get() {
             return Ok(known);
@@ -173,7 +173,7 @@ impl Function {
         Ok(self.facts()?.max_threads.clamp(1, 1024))
     }
 
-    /// The most bytes of dynamic shared memory of a block: what was asked for, else what no kernel need ask for.
+    /// The most bytes of dynamic shared memory of a block: those asked for, or the default.
     pub(crate) fn max_dynamic_shared(&self) -> Answer<u32> {
         match self.max_dynamic_shared.load(Ordering::Relaxed) {
             UNASKED => Ok(SHARED.saturating_sub(self.facts()?.shared_bytes)),
@@ -190,7 +190,7 @@ impl Function {
         Ok(())
     }
 
-    /// Blocks that one multiprocessor runs at once: what there is room for, and no more than the settings say.
+    /// Blocks that one multiprocessor runs at once: as many as have room, and no more than the settings say.
     pub(crate) fn occupancy(&self, threads: u32, shared_bytes: usize) -> Answer<u32> {
         if threads == 0 {
             return Err(Code::INVALID_VALUE);
@@ -231,7 +231,7 @@ impl Function {
         Ok(all)
     }
 
-    /// Launches it in a stream.
+    /// Launches the kernel in a stream.
     pub(crate) fn launch(
         self: &Arc<Self>,
         context: &Arc<Context>,
@@ -287,8 +287,8 @@ impl Function {
     }
 }
 
-/// Blocks that a multiprocessor of capability 8.0 has room for at once, by the threads, the bytes of shared memory and the
-/// registers of a thread that each needs.
+/// Blocks of capability 8.0 for which a multiprocessor has room at once, by the threads, the bytes of shared memory
+/// and the registers of a thread of each block.
 fn room(threads: u32, shared: u32, registers: Option<u32>) -> u32 {
     let warps = threads.div_ceil(32);
     let by_threads = THREADS / 32 / warps;
@@ -301,7 +301,7 @@ fn room(threads: u32, shared: u32, registers: Option<u32>) -> u32 {
     by_threads.min(by_shared).min(by_registers)
 }
 
-/// Reads bytes of the caller's.
+/// Reads bytes of the caller.
 fn read(address: u64, place: &mut [u8]) -> Answer {
     let from = In::<u8>::from_address(address);
     for (index, byte) in place.iter_mut().enumerate() {
@@ -314,7 +314,7 @@ fn is_elf(image: &[u8]) -> bool {
     image.starts_with(b"\x7fELF")
 }
 
-/// What is at the address of an image: a text without its zero, or machine code that the manifest may have; else why it is
+/// The bytes of an image: a text without its zero, or machine code that the manifest may have. Any other image is
 /// refused.
 pub(crate) fn image_bytes(image: In<u8>) -> Answer<Vec<u8>> {
     let mut bytes = Vec::new();
@@ -324,7 +324,7 @@ pub(crate) fn image_bytes(image: In<u8>) -> Answer<Vec<u8>> {
             return Ok(bytes);
         }
         bytes.push(byte);
-        // Told apart before more is read than there is: neither has a zero at its end.
+        // A binary or fat binary does not end with a zero, so it is recognised before more is read than there is.
         if is_elf(&bytes) && driver::get()?.settings.takes_binaries {
             return shipped::binary(image);
         }
@@ -342,13 +342,13 @@ mod tests {
     fn threads_registers_and_shared_memory_take_room() {
         // Threads alone: 2048.
         assert_eq!([32, 33, 512, 1024].map(|threads| room(threads, 0, None)), [64, 32, 4, 2]);
-        // Registers: 79 of a thread are 10 * 256 of a warp, of which 6 are in each of four parts; 64 are 8 * 256.
+        // Registers: 79 a thread are 10 * 256 a warp, and each of four parts holds 6 such warps. 64 a thread are 8 * 256.
         assert_eq!([128, 256, 512].map(|threads| room(threads, 0, Some(79))), [6, 3, 1]);
         assert_eq!([64, 65, 80, 128].map(|registers| room(512, 0, Some(registers))), [2, 1, 1, 1]);
         assert_eq!(room(1024, 0, Some(255)), 0);
         // A block's warps are counted in fours.
         assert_eq!(room(32, 0, Some(64)), 8);
-        // Shared memory: 164 KiB, of which each block has 1 KiB that it does not see.
+        // Shared memory: 164 KiB. Each block takes 1 KiB besides the bytes that it asks for.
         assert_eq!([0, 40, 81, 82, 163].map(|kib| room(64, kib << 10, None)), [32, 4, 2, 1, 1]);
     }
 }

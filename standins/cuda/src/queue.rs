@@ -1,8 +1,8 @@
-//! Hardware queues: what streams are mapped onto, and the threads that run them.
+//! Hardware queues: the threads that run the entries of streams.
 //!
-//! Invariant: what is at the head of a queue waits for what it must wait for while all behind it waits too, also what
-//! belongs to other streams; order is that of submission. A launch leaves the queue when it starts, everything else when
-//! it has ended. Absent: priorities.
+//! Invariant: while the entry at the head of a queue waits, all entries behind it wait too, also those of other
+//! streams. The order is that of submission. A launch leaves the queue when it starts, every other entry when it has
+//! ended. Absent: priorities.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::code::Answer;
 use crate::context::Context;
 
-/// The end of something submitted.
+/// The end of an entry.
 #[derive(Debug, Default)]
 pub(crate) struct Completion {
     is_over: AtomicBool,
@@ -25,7 +25,7 @@ impl Completion {
         self.is_over.load(Ordering::Acquire)
     }
 
-    /// When it ended.
+    /// The time at which it ended.
     pub(crate) fn at(&self) -> Option<Instant> {
         *self.at.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -44,7 +44,7 @@ impl Completion {
         }
     }
 
-    /// Waits, but not for ever: whether it has ended.
+    /// Waits at most `time`; says whether the entry has ended.
     fn wait_for(&self, time: Duration) -> bool {
         let at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(at, time, |at| at.is_none());
@@ -52,10 +52,10 @@ impl Completion {
     }
 }
 
-/// What is done.
+/// The work of an entry.
 pub(crate) type Task = Box<dyn FnOnce(&Arc<Context>) -> Answer + Send>;
 
-/// What an entry does when it is at the head of its queue and what it waits for has ended.
+/// What an entry does when it is at the head of its queue and all that it waits for has ended.
 pub(crate) enum Work {
     /// Nothing: only its place in the order matters.
     Nothing,
@@ -91,7 +91,7 @@ impl std::fmt::Debug for Queue {
 }
 
 impl Queue {
-    /// Puts an entry at the end; the first starts the thread.
+    /// Appends an entry. The first entry starts the thread.
     pub(crate) fn push(self: &Arc<Self>, context: &Arc<Context>, entry: Entry) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.entries.push_back(entry);

@@ -1,8 +1,8 @@
 //! A kernel's accesses to memory: the interpreter's [`Memory`] on real bytes.
 //!
-//! Invariant: every access is inside one region that the launch's device may touch so, and aligned; it is done with the
-//! processor's atomic instructions, so that the host and other processes see it as a whole. Absent: races are not looked
-//! for, and weak accesses are stronger than a GPU's.
+//! Invariant: every access is aligned and inside one region that the launch's device may access in this way. It is
+//! done with the processor's atomic instructions, so that the host and other processes see it as a whole. Absent: a
+//! search for races. Weak accesses are stronger than a GPU's.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
@@ -16,7 +16,7 @@ use crate::gate::Resident;
 use crate::memory::{Intent, Region};
 use crate::settings::Peers;
 
-/// Accesses between two looks at whether the launch should stop.
+/// Accesses between two checks of whether the launch should stop.
 const LOOK: u32 = 1 << 14;
 
 /// A region that was found, and what the launch may do there.
@@ -36,18 +36,18 @@ pub(crate) struct Reach<'a, 'g> {
     driver: &'static Driver,
     context: &'a Context,
     resident: &'a mut Resident<'g>,
-    /// What was found lately; few, as kernels touch few.
+    /// The regions found lately. They are few, as a kernel touches few.
     known: Vec<Known>,
-    /// Which of them goes when another comes.
+    /// The index of the region that the next one replaces.
     oldest: usize,
-    /// How often the table had changed when they were found.
+    /// The table's number of changes when they were found.
     changes: u64,
     accesses: u32,
 }
 
 const KNOWN_MAX: usize = 16;
 
-/// A word of memory that others may use at the same time.
+/// A word of memory that other processes and threads may access at the same time.
 trait Word: Copy {
     type Atomic;
     fn load(at: &Self::Atomic, order: Ordering) -> Self;
@@ -76,8 +76,9 @@ words! { u8, AtomicU8; u16, AtomicU16; u32, AtomicU32; u64, AtomicU64; }
 
 /// The word at a checked place.
 fn word<T: Word>(at: *mut u8) -> &'static T::Atomic {
-    // SAFETY: only called with places that `Reach::at` has found inside a region and aligned to the word; the region is
-    // held in `known` until the access is over, before which the reference is dropped; all who share the word use atomics.
+    // SAFETY: only called with places that `Reach::at` has found inside a region and aligned to the word. The region
+    // is held in `known` until the access is over, and the reference is dropped before. Every access to the word is
+    // atomic.
     unsafe { &*at.cast::<T::Atomic>() }
 }
 
@@ -88,7 +89,7 @@ impl<'a, 'g> Reach<'a, 'g> {
         Ok(Reach { driver, context, resident, known: Vec::new(), oldest: 0, changes, accesses: 0 })
     }
 
-    /// Where the bytes of an access are.
+    /// The place of the bytes of an access.
     fn at(&mut self, access: &Access, intent: Intent) -> Result<*mut u8, Problem> {
         let Access { address, bytes, .. } = *access;
         if !address.is_multiple_of(u64::from(bytes)) {
@@ -100,7 +101,7 @@ impl<'a, 'g> Reach<'a, 'g> {
             if self.context.is_broken() {
                 return Err(Problem::Stopped);
             }
-            // Other processes have their turn also when the interpreter does not see that a kernel only spins.
+            // Other processes get their turn even when the interpreter does not see that a kernel only spins.
             self.resident.breathe();
         }
         let changes = self.driver.table.changes();
@@ -111,7 +112,7 @@ impl<'a, 'g> Reach<'a, 'g> {
         let holds = |known: &Known| known.start <= address && address < known.end;
         let index = match self.known.iter().position(holds) {
             Some(index) => index,
-            // A context that is over has given its memory back under its kernels.
+            // A context that was destroyed has freed its memory under its kernels.
             None => self
                 .find(access)
                 .map_err(|why| if self.context.is_over() { Problem::Stopped } else { why })?,

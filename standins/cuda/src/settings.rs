@@ -1,6 +1,6 @@
-//! The variables that say what is pretended.
+//! The variables of the pretended machine.
 //!
-//! Invariant: read once, at `cuInit`; what cannot be read is as if it were not set. Absent: anything set later.
+//! Invariant: read once, at `cuInit`. A value that cannot be read counts as not set. Absent: changes later.
 
 use std::env::var;
 use std::path::PathBuf;
@@ -10,20 +10,20 @@ use std::path::PathBuf;
 pub(crate) enum Peers {
     /// All do.
     All,
-    /// None does, and is said not to.
+    /// No device reaches another's memory, and the driver says so.
     None,
-    /// All are said to, but a device reaches only a copy of its own of another's memory.
+    /// The driver says that all devices do, but a device reaches only its own copy of another's memory.
     Lie,
     /// All do, but a copy between two of them never ends.
     Hang,
 }
 
-/// What is pretended.
+/// The pretended machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     /// How many devices there are (`CONSORT_STANDIN_DEVICES`, 1).
     pub(crate) devices: u32,
-    /// Who reaches whom (`CONSORT_STANDIN_PEERS`: `all`, `none`, `lie`, `hang`).
+    /// Which device reaches which (`CONSORT_STANDIN_PEERS`: `all`, `none`, `lie`, `hang`).
     pub(crate) peers: Peers,
     /// Hardware queues of a context (`CONSORT_STANDIN_CONNECTIONS`, else `CUDA_DEVICE_MAX_CONNECTIONS`, 8; 1 to 32).
     pub(crate) connections: usize,
@@ -31,7 +31,7 @@ pub(crate) struct Settings {
     pub(crate) capability: (u32, u32),
     /// Whether a launch returns when the kernel has ended (`CUDA_LAUNCH_BLOCKING=1`).
     pub(crate) launches_block: bool,
-    /// What the interpreter's scheduler is seeded with (`CONSORT_STANDIN_SEED`, 1).
+    /// The seed of the interpreter's scheduler (`CONSORT_STANDIN_SEED`, 1).
     pub(crate) seed: u64,
     /// Blocks of a device and process that run at once (`CONSORT_STANDIN_BLOCKS_MAX`, 64).
     pub(crate) blocks_max: u32,
@@ -42,7 +42,7 @@ pub(crate) struct Settings {
     pub(crate) takes_binaries: bool,
     /// File to which calls are appended (`CONSORT_STANDIN_LOG`).
     pub(crate) log: Option<PathBuf>,
-    /// Whether nothing is said at `cuInit` (`CONSORT_STANDIN_QUIET=1`).
+    /// Whether `cuInit` prints nothing (`CONSORT_STANDIN_QUIET=1`).
     pub(crate) quiet: bool,
 }
 

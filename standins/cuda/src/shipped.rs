@@ -1,8 +1,9 @@
-//! The images that consort ships, as its manifest lists them: which machine code is taken, and what runs in its place.
+//! The images that consort ships, as its manifest lists them: which machine code is taken, and which text runs in its
+//! place.
 //!
-//! Invariant: machine code is taken only if it is, byte for byte, an image of the manifest for the pretend devices. What
-//! runs is the text of the same type, which the interpreter can read. Nothing of the library is linked: the manifest and
-//! the texts are read where they lie. Absent: machine code of others, and any run of machine code.
+//! Invariant: machine code is taken only if it is, byte for byte, an image of the manifest for the pretend devices.
+//! The text of the same type runs in its place, as the interpreter can read it. No part of the library is linked: the
+//! manifest and the texts are read where they lie. Absent: machine code of others, and any run of machine code.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -30,7 +31,7 @@ macro_rules! texts {
 static TEXTS: [(&str, &[u8]); 13] =
     texts!["i8" "u8" "i32" "u32" "i64" "u64" "f16" "f32" "f64" "bf16" "f8e4m3" "f8e5m2" "copy"];
 
-/// A shipped text, its program once that was asked for, and what the manifest says of its kernels.
+/// A shipped text, its program after the first request, and the manifest's entries for its kernels.
 #[derive(Debug)]
 pub(crate) struct Text {
     compressed: &'static [u8],
@@ -50,7 +51,7 @@ impl Text {
         self.program.get_or_init(make).as_ref().map_err(|code| *code)
     }
 
-    /// Registers of a thread of a kernel of it; none of others.
+    /// Registers of a thread of a kernel in the text. `None` for other kernels.
     pub(crate) fn registers(&self, kernel: &str) -> Option<u32> {
         self.registers.get(kernel).copied()
     }
@@ -104,14 +105,14 @@ fn hash(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What runs in the place of an image with these bytes; none of an image that consort does not ship.
+/// The text that runs in the place of the image `image`. `None` for an image that consort does not ship.
 pub(crate) fn text(image: &[u8]) -> Option<&'static Text> {
     let manifest = manifest();
     manifest.texts.get(manifest.images.get(&*hash(image))?)
 }
 
-/// All bytes of machine code at an address that begins as an ELF file; that it is not for these devices, unless the
-/// manifest has machine code of that length. No more is read than the file's own tables speak of.
+/// All bytes of machine code at an address that begins as an ELF file. Without machine code of that length in the
+/// manifest, the image counts as not for these devices. No more is read than the file's own tables name.
 pub(crate) fn binary(image: In<u8>) -> Answer<Vec<u8>> {
     /// Bytes of the header of a 64-bit ELF file.
     const HEADER: usize = 64;

@@ -1,7 +1,8 @@
-//! What a copy, a fill or a stream's memory operation touches: the bytes behind an address and a length.
+//! The bytes behind an address and a length, for a copy, a fill or a stream's memory operation.
 //!
-//! Invariant: checked when it is made against the table of regions, and holds the regions until it is dropped. Memory
-//! that the table does not know is the caller's own, unchecked, as with the driver. Absent: kernels' accesses (`reach`).
+//! Invariant: a span is checked against the table of regions when it is made, and holds the regions until it is
+//! dropped. Memory that the table does not know is the caller's own and unchecked, as with the driver. Absent:
+//! kernels' accesses (`reach`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -20,15 +21,16 @@ pub(crate) struct Span {
     pub(crate) bytes: u64,
 }
 
-// SAFETY: the pieces are addresses in regions that the value holds, or the caller's of an exported function, who
-// vouches for them until what it asked for has ended.
+// SAFETY: the pieces are addresses in regions that the value holds, or memory of the caller of an exported function,
+// who vouches for it until the call's work has ended.
 unsafe impl Send for Span {}
 
 impl Span {
     /// The bytes at `address` as `context` reaches them with a copy.
     ///
     /// # Errors
-    /// `INVALID_VALUE` when it begins in memory that the driver knows and leaves it, or may not be touched.
+    /// `INVALID_VALUE` when the span begins in memory that the driver knows and leaves it, or when it may not be
+    /// accessed.
     pub(crate) fn of(context: &Context, address: u64, bytes: u64, intent: Intent) -> Answer<Self> {
         let driver = driver::get()?;
         if bytes == 0 {
@@ -57,12 +59,12 @@ impl Span {
         Ok(Span { pieces, regions, bytes })
     }
 
-    /// Whether the driver knows the memory, be it a device's or the host's.
+    /// Whether the driver knows the memory, on a device or on the host.
     pub(crate) fn is_known(&self) -> bool {
         !self.regions.is_empty() || self.bytes == 0
     }
 
-    /// Whether a device's bytes are in it.
+    /// Whether bytes of a device are in it.
     pub(crate) fn is_device(&self) -> bool {
         self.regions.iter().any(|region| region.is_device())
     }
@@ -72,20 +74,20 @@ impl Span {
         self.regions.iter().any(|region| region.is_device() && region.device != device)
     }
 
-    /// Copies the bytes of another that is as long.
+    /// Copies the bytes of another span of the same length.
     pub(crate) fn copy_from(&self, from: &Span) {
         let (mut to, mut from) = (self.pieces.iter().copied(), from.pieces.iter().copied());
         let (mut write, mut read) = (to.next(), from.next());
         while let (Some((target, room)), Some((source, left))) = (write, read) {
             let bytes = room.min(left);
-            // SAFETY: both are as long as they were found to be in regions that are held, or the caller's; a race with a
-            // kernel or another process is what the program asked for, as on a device.
+            // SAFETY: both spans were found to be that long in regions that are held, or are the caller's. A race
+            // with a kernel or another process is the program's own, as on a device.
             unsafe { std::ptr::copy(source, target, bytes) };
             let rest = |(at, length): (*mut u8, usize)| (at.wrapping_add(bytes), length - bytes);
             write = if room == bytes { to.next() } else { Some(rest((target, room))) };
             read = if left == bytes { from.next() } else { Some(rest((source, left))) };
         }
-        // What comes after in the stream, also in other processes, sees the bytes.
+        // Later work of the stream, also in other processes, sees the bytes.
         fence(Ordering::SeqCst);
     }
 
@@ -133,8 +135,7 @@ impl Span {
     fn word<T>(&self) -> Option<&T> {
         let (at, bytes) = *self.pieces.first()?;
         let fits = bytes >= size_of::<T>() && at.cast::<T>().is_aligned();
-        // SAFETY: in a region that is held, long enough and aligned; only used for atomic types, as all who share the
-        // word use it.
+        // SAFETY: in a region that is held, long enough and aligned. Every access to the word is atomic.
         fits.then(|| unsafe { &*at.cast::<T>() })
     }
 

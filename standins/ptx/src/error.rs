@@ -1,6 +1,6 @@
-//! What is wrong with a text.
+//! Errors of a text.
 
-/// Why a text is not taken.
+/// The reason why a text is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseError {
@@ -13,12 +13,12 @@ pub enum ParseError {
     /// The text ends within a declaration or function.
     #[error("the text ends too early")]
     Early,
-    /// Something else stands where the grammar wants another thing.
+    /// A token that the grammar does not allow there.
     #[error("line {line}: unexpected `{found}`")]
     Unexpected {
         /// Line of the text, from 1.
         line: u32,
-        /// What stands there.
+        /// The token.
         found: String,
     },
     /// An opcode, or one of its modifiers, that the interpreter does not know.

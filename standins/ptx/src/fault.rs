@@ -1,4 +1,4 @@
-//! What can go wrong in a run, and where.
+//! Faults of a run, and their places.
 //!
 //! Invariant: a fault names the kernel, block, thread and line. Absent: texts to be parsed; everything is typed.
 
@@ -62,9 +62,9 @@ pub struct Conflict {
     pub line: u32,
     /// Whether it writes.
     pub write: bool,
-    /// What it promises.
+    /// Its semantics.
     pub semantics: Semantics,
-    /// Whom it reaches.
+    /// The threads that it reaches.
     pub scope: Scope,
     /// Its thread and line in words; set by the run.
     pub place: Option<Box<Place>>,
@@ -81,7 +81,7 @@ impl fmt::Display for Conflict {
     }
 }
 
-/// What is wrong.
+/// The kind of a fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
@@ -103,7 +103,7 @@ pub enum Problem {
         /// Bytes of the access.
         bytes: u8,
     },
-    /// Bytes that nobody wrote are read.
+    /// Bytes are read that were never written.
     #[error("{bytes} bytes at {address:#x} are read and not all were written: {}", whereabouts(.near.as_ref()))]
     Uninitialised {
         /// First byte.
@@ -113,7 +113,7 @@ pub enum Problem {
         /// The allocation.
         near: Option<Near>,
     },
-    /// Two accesses of which at least one writes, not ordered by causality and not morally strong.
+    /// Two accesses, at least one a write, that are neither ordered by causality nor morally strong.
     #[error("data race at {address:#x}, {}: this {mine}; earlier {other}", whereabouts(.near.as_ref()))]
     Race {
         /// First byte of the later access.
@@ -125,17 +125,17 @@ pub enum Problem {
         /// The earlier access.
         other: Box<Conflict>,
     },
-    /// Threads of a block wait at a barrier that another cannot reach any more.
+    /// Threads of a block wait at a barrier that another thread cannot reach any more.
     #[error("barrier {barrier} is waited at here, but {why}: {other}")]
     Divergence {
         /// Its number.
         barrier: u32,
-        /// What keeps the other.
+        /// The reason why the other thread does not reach it.
         why: Divergence,
         /// The other thread.
         other: Box<Place>,
     },
-    /// No thread did anything but wait for a long time.
+    /// For a long time all threads only waited.
     #[error("no progress: {}", .waiting.iter().map(|(place, what)| format!("{what} at {place}")).collect::<Vec<_>>().join("; "))]
     Deadlock {
         /// Waiting threads, at most one a warp and 16 in all.
@@ -161,9 +161,9 @@ pub enum Problem {
     /// The parameters of a launch have another size than the kernel's.
     #[error("{given} bytes of parameters, the kernel takes {wanted}")]
     Parameters {
-        /// What the launch brought.
+        /// Bytes that the launch brought.
         given: usize,
-        /// What the kernel declares.
+        /// Bytes that the kernel declares.
         wanted: usize,
     },
     /// A block or grid without threads, or with more than 1024 in a block.
@@ -177,7 +177,7 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// `access` is out of bounds, of nothing that has a name.
+    /// The fault of an `access` out of bounds, near no allocation that has a name.
     #[must_use]
     pub fn outside(access: &Access) -> Self {
         Self::OutOfBounds { address: access.address, bytes: access.bytes, near: None }
@@ -205,10 +205,10 @@ impl fmt::Display for Divergence {
     }
 }
 
-/// What a thread does that does not go on.
+/// The reason why a thread does not go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
-    /// It runs, and changes nothing.
+    /// It runs, and changes no memory.
     Spinning,
     /// It waits at a barrier.
     Barrier(u32),

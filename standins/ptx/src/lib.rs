@@ -1,12 +1,13 @@
 //! Runs PTX without a GPU, for tests.
 //!
-//! A text is parsed by [`Module::parse`]; [`run()`] runs launches of its kernels against a [`Memory`], under a seeded
-//! schedule that looks for mistakes or a fast one that serves programs. What runs is the very text that the driver
-//! would get, so that a wrong order of memory, a missing barrier or a wrong bound shows in what is shipped.
+//! [`Module::parse`] parses a text. [`run()`] runs launches of its kernels against a [`Memory`], under a seeded
+//! schedule that looks for mistakes or a fast one that serves programs. The text that runs is the very text that the
+//! driver would get, so that a wrong order of memory, a missing barrier or a wrong bound shows in the text that
+//! ships.
 //!
-//! Invariant: nothing here is a GPU, says it is one, or measures one. A fault is typed and names its place.
-//! Absent: `unsafe`; textures, surfaces, tensor cores, clusters; approximations and `.ftz`; timing. What is absent
-//! is an unknown opcode to the parser and not a wrong result.
+//! Invariant: no part of this crate is a GPU, claims to be one, or measures one. A fault is typed and names its
+//! place. Absent: `unsafe`; textures, surfaces, tensor cores, clusters; approximations and `.ftz`; timing. An opcode
+//! that is absent is unknown to the parser and never gives a wrong result.
 
 mod arithmetic;
 pub mod check;

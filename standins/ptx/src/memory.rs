@@ -1,15 +1,15 @@
-//! What a launch asks of the memory behind global addresses.
+//! The interface between a launch and the memory behind global addresses.
 //!
 //! Shared, local, parameter and constant memory live inside the interpreter; global and generic addresses are
 //! given to a [`Memory`]. Invariant: an access is 1, 2, 4, 8 or 16 bytes, 16 only for vectors.
-//! Absent: memory itself; [`Plain`] here serves tests, [`crate::check`] tests that look for races, the stand-in
-//! of the driver brings real memory.
+//! Absent: memory itself. [`Plain`] here serves tests, [`crate::check`] serves tests that look for races, and the
+//! stand-in of the driver brings real memory.
 
 use std::collections::BTreeMap;
 
 use crate::fault::Problem;
 
-/// What an access promises, as the PTX ISA names it.
+/// The semantics of an access, as the PTX ISA names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Semantics {
     /// `.weak`: promises nothing to other threads.
@@ -66,13 +66,13 @@ pub struct Access {
     pub bytes: u8,
     /// Bytes of an element of a vector; `bytes` where there is none. A vector is a set of accesses of this size.
     pub element: u8,
-    /// What it promises.
+    /// The semantics.
     pub semantics: Semantics,
-    /// Whom it reaches.
+    /// The threads that the access reaches.
     pub scope: Scope,
 }
 
-/// What an atomic operation does.
+/// The kind of an atomic operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum AtomicOp {
@@ -95,11 +95,11 @@ pub enum AtomicOp {
 /// An atomic operation with its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Atomic {
-    /// What it does.
+    /// The kind.
     pub op: AtomicOp,
     /// The operand, zero-extended. The new value of an exchange or compare-and-exchange.
     pub operand: u64,
-    /// What a compare-and-exchange compares with.
+    /// The value with which a compare-and-exchange compares.
     pub compare: u64,
     /// Whether the value before goes to a register; not so for `red`.
     pub returns: bool,
@@ -153,7 +153,7 @@ impl Atomic {
     }
 }
 
-/// Which thread accesses, from where.
+/// The thread of an access and its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Site {
     /// Number of the thread among all threads of the run.
@@ -166,7 +166,7 @@ pub struct Site {
     pub line: u32,
 }
 
-/// Threads of a run, as a checker wants to know them.
+/// A thread of a run, as a checker knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Actor {
     /// Number of the launch.
@@ -177,7 +177,7 @@ pub struct Actor {
     pub device: u32,
 }
 
-/// Memory behind global and generic addresses, and what else the outside gives to a run.
+/// Memory behind global and generic addresses, and other input of a run from outside.
 ///
 /// Errors are [`Problem`]s; the interpreter adds the place and stops the run.
 pub trait Memory {
@@ -189,20 +189,20 @@ pub trait Memory {
     /// The bytes at `access.address`, little-endian, zero-extended.
     ///
     /// # Errors
-    /// What is wrong with the access.
+    /// The fault of the access.
     fn load(&mut self, site: &Site, access: &Access) -> Result<u128, Problem>;
 
-    /// Stores the low `access.bytes` bytes of `value`; says whether what is in memory changed, where that is
-    /// known (it feeds the search for deadlocks), and otherwise `true`.
+    /// Stores the low `access.bytes` bytes of `value`. Returns whether the memory changed, where that is known (it
+    /// feeds the search for deadlocks), and otherwise `true`.
     ///
     /// # Errors
-    /// What is wrong with the access.
+    /// The fault of the access.
     fn store(&mut self, site: &Site, access: &Access, value: u128) -> Result<bool, Problem>;
 
-    /// Does `atomic` on 2, 4 or 8 bytes at once and gives the value before.
+    /// Does `atomic` on 2, 4 or 8 bytes at once and returns the value before.
     ///
     /// # Errors
-    /// What is wrong with the access.
+    /// The fault of the access.
     fn atomic(&mut self, site: &Site, access: &Access, atomic: &Atomic) -> Result<u64, Problem>;
 
     /// A fence of the thread.
@@ -218,14 +218,14 @@ pub trait Memory {
     /// An access to shared memory that is within bounds; `write` is set for stores, both for atomics.
     ///
     /// # Errors
-    /// What is wrong with it: a race, or bytes that nobody wrote.
+    /// A race, or a read of bytes that were never written.
     fn shared(&mut self, site: &Site, access: &Access, read: bool, write: bool) -> Result<(), Problem> {
         let _ = (site, access, read, write);
         Ok(())
     }
 
-    /// The threads `came` have arrived at a barrier of their block or warp, and `waited`, some or all of them, go
-    /// on after it. Called only where [`Memory::watches_shared`] says so.
+    /// The threads `came` have arrived at a barrier of their block or warp. The threads `waited`, some or all of
+    /// them, go on after it. Called only where [`Memory::watches_shared`] is true.
     fn barrier(&mut self, came: &[u32], waited: &[u32]) {
         let _ = (came, waited);
     }
@@ -266,7 +266,7 @@ impl Plain {
         Self { allocations: BTreeMap::new(), next: 0x10_0000 }
     }
 
-    /// Takes `bytes` in; gives their address, a multiple of 256.
+    /// Takes in `bytes`, and returns their address, a multiple of 256.
     pub fn allocate(&mut self, bytes: Vec<u8>) -> u64 {
         let address = self.next;
         self.next += (bytes.len() as u64 + 511) / 256 * 256;

@@ -44,7 +44,7 @@ pub(crate) struct Function<'t> {
     pub(crate) max_threads: Option<u32>,
 }
 
-/// What the decoder of a function needs to know of the rest.
+/// The parts of the text that the decoder of a function needs.
 pub(crate) struct Outline<'t> {
     pub(crate) tokens: Vec<Token<'t>>,
     pub(crate) variables: HashMap<&'t str, Place>,
@@ -65,7 +65,7 @@ impl Module {
     /// Reads `text` and decodes all of its kernels.
     ///
     /// # Errors
-    /// The first thing that is not understood, with its line.
+    /// The first token that the parser does not understand, with its line.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let mut reader = Reader { tokens: tokens(text)?, at: 0, state: State::default() };
         while reader.at < reader.tokens.len() {
@@ -110,8 +110,8 @@ impl Module {
         &self.globals
     }
 
-    /// What global variables hold when the module is loaded. Whoever loads it copies this to memory, aligned by
-    /// [`Module::global_align`], and gives the address as [`crate::Launch::globals`].
+    /// Contents of the global variables when the module is loaded. The loader copies them to memory aligned by
+    /// [`Module::global_align`], and passes the address as [`crate::Launch::globals`].
     #[must_use]
     pub fn global_image(&self) -> &[u8] {
         &self.image

@@ -1,4 +1,4 @@
-//! Decoded kernels: what the interpreter runs.
+//! Decoded kernels, as the interpreter runs them.
 //!
 //! A kernel's registers, constants and special registers are slots of one flat array of `u64` for each thread.
 //! Invariant: every slot of an instruction is less than the kernel's number of slots, every target a position in
@@ -31,7 +31,7 @@ pub(crate) mod window {
     pub(crate) const LOCAL: u64 = 2 << 60;
     pub(crate) const CONSTANT: u64 = 3 << 60;
     pub(crate) const PARAMETER: u64 = 4 << 60;
-    /// The bits that say which.
+    /// The bits of an address that name the space.
     pub(crate) const MASK: u64 = 15 << 60;
 }
 
@@ -79,7 +79,7 @@ pub(crate) enum WarpOp {
     Reduce(AtomicOp),
 }
 
-/// What a barrier does besides.
+/// The result of a barrier besides waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BarrierOp {
     Sync,

@@ -1,4 +1,4 @@
-//! Capturing: what is put into a stream is recorded, which here is to drop it, and no graph can be launched.
+//! Stream capture: work put into a captured stream is dropped, and the graph of a capture cannot be launched.
 
 use crate::boundary::{Out, exports};
 use crate::capture::Mode;
@@ -29,32 +29,32 @@ fn info(handle: u64, status: Out<u32>, id: Out<u64>) -> Answer {
 }
 
 exports! {
-    /// Whether what is put into a stream is recorded.
+    /// Whether a stream is captured.
     fn cuStreamIsCapturing(handle: u64, status: Out<u32>) {
         info(handle, status, Out::none())
     }
 
-    /// The same with the capture's number; what it recorded is left out.
+    /// The status of a stream with the number of its capture. The graph and its nodes are left out.
     fn cuStreamGetCaptureInfo_v2(handle: u64, status: Out<u32>, id: Out<u64>, _graph: Out<u64>, _nodes: Out<u64>, _count: Out<usize>) {
         info(handle, status, id)
     }
 
-    /// The same with the capture's number; what it recorded is left out.
+    /// The status of a stream with the number of its capture. The graph and its nodes are left out.
     fn cuStreamGetCaptureInfo_v3(handle: u64, status: Out<u32>, id: Out<u64>, _graph: Out<u64>, _nodes: Out<u64>, _edges: Out<u64>, _count: Out<usize>) {
         info(handle, status, id)
     }
 
-    /// Begins to record, in a `CUstreamCaptureMode`.
+    /// Begins a capture in a `CUstreamCaptureMode`.
     fn cuStreamBeginCapture_v2(handle: u64, mode: u32) {
         begin(handle, Mode::of_number(mode)?)
     }
 
-    /// Begins to record; the form of CUDA 10.0, which has no mode.
+    /// Begins a capture. This form of CUDA 10.0 has no mode.
     fn cuStreamBeginCapture(handle: u64) {
         begin(handle, Mode::Global)
     }
 
-    /// Ends recording; the graph can only be destroyed.
+    /// Ends a capture. Its graph can only be destroyed.
     fn cuStreamEndCapture(handle: u64, graph: Out<u64>) {
         let key = stream(handle)?.1;
         graph.check()?;
@@ -70,7 +70,7 @@ exports! {
         mode.put(wanted.exchange() as u32)
     }
 
-    /// No launch of it was possible.
+    /// Forgets a graph. No launch of it can exist.
     fn cuGraphDestroy(graph: u64) {
         driver::get()?.captures.destroy(graph)
     }

@@ -1,4 +1,4 @@
-//! Contexts: primary ones, own ones, whose turn it is on a thread, peers.
+//! Contexts: primary contexts, contexts of the program, the current context of a thread, peers.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -26,7 +26,7 @@ fn create(place: Out<u64>, flags: u32, device: c_int) -> Answer {
     place.put(context.handle)
 }
 
-/// The context of a handle; null is this thread's.
+/// The context of a handle. A null handle is the current context of this thread.
 fn of_handle(handle: u64) -> Answer<Arc<Context>> {
     if handle == 0 { current() } else { driver::get()?.contexts.get(handle) }
 }
@@ -45,7 +45,7 @@ fn limit(number: u32) -> Answer<usize> {
 }
 
 exports! {
-    /// Makes it, the first time.
+    /// Retains the primary context. The first call makes it.
     fn cuDevicePrimaryCtxRetain(place: Out<u64>, device: c_int) {
         place.check()?;
         let mut primary = primary(device)?;
@@ -58,19 +58,19 @@ exports! {
         place.put(context.handle)
     }
 
-    /// The last ends it.
+    /// Releases the primary context. The last release ends it.
     fn cuDevicePrimaryCtxRelease_v2(device: c_int) {
         let mut primary = primary(device)?;
         primary.retained = primary.retained.checked_sub(1).ok_or(Code::INVALID_CONTEXT)?;
         if primary.retained == 0 { end_primary(&mut primary) } else { Ok(()) }
     } = cuDevicePrimaryCtxRelease;
 
-    /// Ends it, whoever has it.
+    /// Ends the primary context, however often it is retained.
     fn cuDevicePrimaryCtxReset_v2(device: c_int) {
         end_primary(&mut *primary(device)?)
     } = cuDevicePrimaryCtxReset;
 
-    /// Kept, and without effect.
+    /// Stores the flags. They have no effect.
     fn cuDevicePrimaryCtxSetFlags_v2(device: c_int, flags: u32) {
         let mut primary = primary(device)?;
         primary.flags = flags;
@@ -80,48 +80,48 @@ exports! {
         Ok(())
     } = cuDevicePrimaryCtxSetFlags;
 
-    /// Flags, and whether it is there.
+    /// The flags of the primary context, and whether it exists.
     fn cuDevicePrimaryCtxGetState(device: c_int, flags: Out<u32>, active: Out<c_int>) {
         let primary = primary(device)?;
         flags.put(primary.flags)?;
         active.put(c_int::from(primary.context.is_some()))
     }
 
-    /// A context of one's own, which becomes this thread's.
+    /// Makes a context and pushes it on this thread's stack.
     fn cuCtxCreate_v2(place: Out<u64>, flags: u32, device: c_int) {
         create(place, flags, device)
     }
 
-    /// As before; affinities are not looked at.
+    /// Like `cuCtxCreate_v2`. Affinities are not looked at.
     fn cuCtxCreate_v3(place: Out<u64>, _affinities: In<u64>, _count: c_int, flags: u32, device: c_int) {
         create(place, flags, device)
     }
 
-    /// As before; parameters are not looked at.
+    /// Like `cuCtxCreate_v2`. Parameters are not looked at.
     fn cuCtxCreate_v4(place: Out<u64>, _parameters: In<u64>, flags: u32, device: c_int) {
         create(place, flags, device)
     }
 
-    /// Not for primary ones.
+    /// Ends a context of the program. A primary context is refused.
     fn cuCtxDestroy_v2(context: u64) {
         let context = driver::get()?.contexts.get(context)?;
         if context.is_primary { Err(Code::INVALID_CONTEXT) } else { context.end() }
     } = cuCtxDestroy;
 
-    /// Makes it this thread's, over the one before.
+    /// Pushes a context on this thread's stack.
     fn cuCtxPushCurrent_v2(context: u64) {
         push(driver::get()?.contexts.get(context)?);
         Ok(())
     } = cuCtxPushCurrent;
 
-    /// Takes this thread's from it.
+    /// Pops the current context from this thread's stack.
     fn cuCtxPopCurrent_v2(place: Out<u64>) {
         driver::get()?;
         place.put_if_wanted(pop()?.handle);
         Ok(())
     } = cuCtxPopCurrent;
 
-    /// In the place of this thread's; null for none.
+    /// Replaces the current context of this thread. Null leaves it with none.
     fn cuCtxSetCurrent(context: u64) {
         let context = if context == 0 { None } else { Some(driver::get()?.contexts.get(context)?) };
         driver::get()?;
@@ -130,13 +130,13 @@ exports! {
         Ok(())
     }
 
-    /// This thread's, or null.
+    /// The current context of this thread, or null.
     fn cuCtxGetCurrent(place: Out<u64>) {
         driver::get()?;
         place.put(current().map_or(0, |context| context.handle))
     }
 
-    /// The device of this thread's.
+    /// The device of the current context.
     fn cuCtxGetDevice(device: Out<c_int>) {
         device.put(current()?.device as c_int)
     }
@@ -146,25 +146,25 @@ exports! {
         id.put(of_handle(context)?.handle)
     }
 
-    /// Waits for all that was submitted.
+    /// Waits for all work that was submitted in the current context.
     fn cuCtxSynchronize() {
         let context = working()?;
         driver::get()?.captures.admit_context(&context)?;
         context.synchronize()
     }
 
-    /// 3020, as every context has had since.
+    /// 3020, the version of every context since CUDA 3.2.
     fn cuCtxGetApiVersion(context: u64, version: Out<u32>) {
         of_handle(context)?;
         version.put(3020)
     }
 
-    /// Its flags.
+    /// The flags of the current context.
     fn cuCtxGetFlags(flags: Out<u32>) {
         flags.put(current()?.flags.load(Ordering::Relaxed))
     }
 
-    /// From 0 to -5, without effect.
+    /// Priorities from 0 to -5. They have no effect.
     fn cuCtxGetStreamPriorityRange(least: Out<c_int>, greatest: Out<c_int>) {
         current()?;
         least.put_if_wanted(0);
@@ -172,19 +172,19 @@ exports! {
         Ok(())
     }
 
-    /// What a device has at first.
+    /// The driver's default of a limit.
     fn cuCtxGetLimit(value: Out<usize>, number: u32) {
         current()?;
         value.put(limit(number)?)
     }
 
-    /// Taken, and without effect.
+    /// Takes a limit, without effect.
     fn cuCtxSetLimit(number: u32, _value: usize) {
         current()?;
         limit(number).map(drop)
     }
 
-    /// This thread's context reaches that one's memory.
+    /// Gives the current context access to the memory of `peer`.
     fn cuCtxEnablePeerAccess(peer: u64, flags: u32) {
         let context = working()?;
         let peer = driver::get()?.contexts.get(peer)?;
@@ -200,7 +200,7 @@ exports! {
         if peers.insert(peer.device) { Ok(()) } else { Err(Code::PEER_ACCESS_ALREADY_ENABLED) }
     }
 
-    /// It no longer does.
+    /// Takes away the access to the memory of `peer`.
     fn cuCtxDisablePeerAccess(peer: u64) {
         let context = working()?;
         let peer = driver::get()?.contexts.get(peer)?;

@@ -15,7 +15,7 @@ use crate::queue::Work;
 use crate::settings::Peers;
 use crate::span::Span;
 
-/// Whose memory an argument says it is.
+/// The kind of memory that an argument has to name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Device,
@@ -47,7 +47,7 @@ fn copy(
     if driver::get()?.settings.peers == Peers::Hang
         && [&target, &source].iter().any(|span| span.is_of_peer(context.device))
     {
-        // It leaves its queue, as what is lost on a bus leaves the engine, and ends with its context.
+        // The copy leaves its queue, as work that a bus has lost leaves the engine, and ends with its context.
         let task = move |context: &Arc<Context>| {
             while !context.is_broken() {
                 std::thread::sleep(Duration::from_millis(20));
@@ -124,82 +124,82 @@ fn fill_later(address: u64, pattern: &[u8], count: usize, handle: u64) -> Answer
 use Side::{Device, Either, Host};
 
 exports! {
-    /// From anywhere to anywhere.
+    /// Copies between any two addresses.
     fn cuMemcpy(to: u64, from: u64, bytes: usize) {
         copy_now((to, Either), (from, Either), bytes)
     }
 
-    /// In the order of a stream.
+    /// Copies between any two addresses, in the order of a stream.
     fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: u64) {
         copy_later((to, Either), (from, Either), bytes, stream)
     }
 
-    /// To a device.
+    /// Copies from the host to a device.
     fn cuMemcpyHtoD_v2(to: u64, from: u64, bytes: usize) {
         copy_now((to, Device), (from, Host), bytes)
     }
 
-    /// From a device.
+    /// Copies from a device to the host.
     fn cuMemcpyDtoH_v2(to: u64, from: u64, bytes: usize) {
         copy_now((to, Host), (from, Device), bytes)
     }
 
-    /// Within a device or between two.
+    /// Copies within a device or between two.
     fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize) {
         copy_now((to, Device), (from, Device), bytes)
     }
 
-    /// To a device, in the order of a stream.
+    /// Copies from the host to a device, in the order of a stream.
     fn cuMemcpyHtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: u64) {
         copy_later((to, Device), (from, Host), bytes, stream)
     }
 
-    /// From a device, in the order of a stream.
+    /// Copies from a device to the host, in the order of a stream.
     fn cuMemcpyDtoHAsync_v2(to: u64, from: u64, bytes: usize, stream: u64) {
         copy_later((to, Host), (from, Device), bytes, stream)
     }
 
-    /// Within a device or between two, in the order of a stream.
+    /// Copies within a device or between two, in the order of a stream.
     fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: u64) {
         copy_later((to, Device), (from, Device), bytes, stream)
     }
 
-    /// Between contexts; the addresses say whose they are.
+    /// Copies between contexts. The contexts are taken from the addresses.
     fn cuMemcpyPeer(to: u64, _to_context: u64, from: u64, _from_context: u64, bytes: usize) {
         copy_now((to, Device), (from, Device), bytes)
     }
 
-    /// Between contexts, in the order of a stream.
+    /// Copies between contexts, in the order of a stream.
     fn cuMemcpyPeerAsync(to: u64, _to_context: u64, from: u64, _from_context: u64, bytes: usize, stream: u64) {
         copy_later((to, Device), (from, Device), bytes, stream)
     }
 
-    /// Bytes.
+    /// Fills with bytes.
     fn cuMemsetD8_v2(address: u64, value: u8, count: usize) {
         fill_now(address, &[value], count)
     }
 
-    /// 16 bits each.
+    /// Fills with 16-bit values.
     fn cuMemsetD16_v2(address: u64, value: u16, count: usize) {
         fill_now(address, &value.to_le_bytes(), count)
     }
 
-    /// 32 bits each.
+    /// Fills with 32-bit values.
     fn cuMemsetD32_v2(address: u64, value: u32, count: usize) {
         fill_now(address, &value.to_le_bytes(), count)
     }
 
-    /// Bytes, in the order of a stream.
+    /// Fills with bytes, in the order of a stream.
     fn cuMemsetD8Async(address: u64, value: u8, count: usize, stream: u64) {
         fill_later(address, &[value], count, stream)
     }
 
-    /// 16 bits each, in the order of a stream.
+    /// Fills with 16-bit values, in the order of a stream.
     fn cuMemsetD16Async(address: u64, value: u16, count: usize, stream: u64) {
         fill_later(address, &value.to_le_bytes(), count, stream)
     }
 
-    /// 32 bits each, in the order of a stream.
+    /// Fills with 32-bit values, in the order of a stream.
     fn cuMemsetD32Async(address: u64, value: u32, count: usize, stream: u64) {
         fill_later(address, &value.to_le_bytes(), count, stream)
     }

@@ -1,4 +1,4 @@
-//! Devices: how many, what they are, who reaches whom.
+//! Devices: their number, their attributes, which device reaches which.
 
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::Ordering;
@@ -94,7 +94,7 @@ fn uuid(ordinal: c_int) -> Answer<[u8; 16]> {
 }
 
 exports! {
-    /// How many there are.
+    /// The number of devices.
     fn cuDeviceGetCount(count: Out<c_int>) {
         count.put(driver::get()?.settings.devices as c_int)
     }
@@ -105,30 +105,30 @@ exports! {
         device.put(ordinal)
     }
 
-    /// Says what it is.
+    /// The name of a device.
     fn cuDeviceGetName(name: Out<c_char>, room: c_int, device: c_int) {
         driver::get()?.device(device)?;
         put_text(name, room, &format!("stand-in device {device} (host memory, no GPU)"))
     }
 
-    /// The same for this number in every process of the machine.
+    /// The UUID of a device: the same for this number in every process of the machine.
     fn cuDeviceGetUuid_v2(place: Out<[u8; 16]>, device: c_int) {
         place.put(uuid(device)?)
     } = cuDeviceGetUuid;
 
-    /// Bytes of memory.
+    /// Bytes of a device's memory.
     fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: c_int) {
         driver::get()?.device(device)?;
         bytes.put(driver::get()?.settings.memory as usize)
     }
 
-    /// What it can do and how much of it.
+    /// An attribute of a device.
     fn cuDeviceGetAttribute(value: Out<c_int>, number: c_int, device: c_int) {
         driver::get()?.device(device)?;
         value.put(attribute(number, device)?)
     }
 
-    /// Its PCI address.
+    /// The PCI address of a device.
     fn cuDeviceGetPCIBusId(text: Out<c_char>, room: c_int, device: c_int) {
         driver::get()?.device(device)?;
         put_text(text, room, &pci(device))
@@ -141,7 +141,7 @@ exports! {
         device.put(all.find(|ordinal| pci(*ordinal).eq_ignore_ascii_case(&wanted)).ok_or(Code::INVALID_DEVICE)?)
     }
 
-    /// As the settings say.
+    /// Whether a device reaches another, as the settings say.
     fn cuDeviceCanAccessPeer(can: Out<c_int>, device: c_int, peer: c_int) {
         can.put(c_int::from(is_reachable(device, peer)?))
     }
@@ -159,7 +159,7 @@ exports! {
         }
     }
 
-    /// Bytes free and in all of the device of this thread's context, as this process uses it.
+    /// Free and total bytes of the current context's device, by the memory that this process has of it.
     fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
         let context = crate::context::working()?;
         let driver = driver::get()?;

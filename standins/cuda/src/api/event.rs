@@ -13,12 +13,12 @@ const DISABLE_TIMING: u32 = 2;
 const INTERPROCESS: u32 = 4;
 
 impl Event {
-    /// The end of what it was last recorded behind.
+    /// The end of the work behind which the event was last recorded.
     pub(crate) fn position(&self) -> Option<Arc<Completion>> {
         self.position.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The capture in which it was last recorded; 0 for none.
+    /// The capture in which the event was last recorded. 0 is none.
     pub(crate) fn captured(&self) -> u64 {
         self.captured.load(Ordering::Acquire)
     }
@@ -33,7 +33,7 @@ fn record(event: u64, handle: u64, flags: u32) -> Answer {
     if !Arc::ptr_eq(&context, &event.context) {
         return Err(Code::INVALID_HANDLE);
     }
-    // Under the lock, so that who asks meanwhile finds the record before or this one.
+    // Both are set under the lock, so that a query meanwhile finds the record before or this one.
     let mut position = event.position.lock().unwrap_or_else(PoisonError::into_inner);
     let captured = driver::get()?.captures.taking(&context, key)?;
     let end = context.submit(key, None, Work::Nothing)?;
@@ -43,7 +43,7 @@ fn record(event: u64, handle: u64, flags: u32) -> Answer {
 }
 
 exports! {
-    /// Recorded behind nothing, which is over.
+    /// Makes an event. Before its first record it is complete.
     fn cuEventCreate(place: Out<u64>, flags: u32) {
         place.check()?;
         if flags & !7 != 0 || flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0 {
@@ -55,22 +55,22 @@ exports! {
         place.put(handle)
     }
 
-    /// What waits for it goes on waiting.
+    /// Forgets an event. Work that waits for it goes on waiting.
     fn cuEventDestroy_v2(event: u64) {
         driver::get()?.events.remove(event).map(drop)
     } = cuEventDestroy;
 
-    /// Behind all that is in a stream.
+    /// Records an event behind all work in a stream.
     fn cuEventRecord(event: u64, stream: u64) {
         record(event, stream, 0)
     }
 
-    /// Behind all that is in a stream.
+    /// Records an event behind all work in a stream.
     fn cuEventRecordWithFlags(event: u64, stream: u64, flags: u32) {
         record(event, stream, flags)
     }
 
-    /// Whether it is over.
+    /// Whether the work before the event's record has ended.
     fn cuEventQuery(event: u64) {
         let event = driver::get()?.events.get(event)?;
         event.context.check()?;
@@ -78,7 +78,7 @@ exports! {
         if event.position().is_none_or(|end| end.is_over()) { event.context.check() } else { Err(Code::NOT_READY) }
     }
 
-    /// Waits until it is.
+    /// Waits until the work before the event's record has ended.
     fn cuEventSynchronize(event: u64) {
         let event = driver::get()?.events.get(event)?;
         event.context.check()?;
@@ -87,7 +87,7 @@ exports! {
         event.context.check()
     }
 
-    /// Milliseconds between two that are over.
+    /// Milliseconds between two events that are complete.
     fn cuEventElapsedTime(milliseconds: Out<f32>, start: u64, end: u64) {
         let events = &driver::get()?.events;
         let (start, end) = (events.get(start)?, events.get(end)?);

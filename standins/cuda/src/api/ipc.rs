@@ -17,7 +17,7 @@ pub struct IpcHandle(pub Handle);
 const LAZY_ENABLE_PEER_ACCESS: u32 = 1;
 
 exports! {
-    /// The handle of memory that `cuMemAlloc` gave.
+    /// The handle of memory of `cuMemAlloc`.
     fn cuIpcGetMemHandle(handle: Out<IpcHandle>, address: u64) {
         handle.check()?;
         working()?;
@@ -28,7 +28,7 @@ exports! {
         }
     }
 
-    /// The memory of a handle of another process; once more of one that is open is the same address.
+    /// Opens the memory of another process's handle. A second open of a handle gives the same address.
     fn cuIpcOpenMemHandle_v2(place: Out<u64>, handle: IpcHandle, flags: u32) {
         place.check()?;
         let context = working()?;
@@ -77,7 +77,7 @@ exports! {
         place.put(start)
     } = cuIpcOpenMemHandle;
 
-    /// As often as it was opened.
+    /// Closes memory once. It goes when it was closed as often as it was opened.
     fn cuIpcCloseMemHandle(address: u64) {
         let context = working()?;
         let driver = driver::get()?;

@@ -27,7 +27,7 @@ fn find(name: &str, version: i32) -> Option<usize> {
     ];
     let exact =
         |wanted: &str| tables.iter().flatten().find(|(known, _)| *known == wanted).map(|found| found.1);
-    // Forms that came when their arguments changed; all others came before CUDA 11.
+    // The forms that came when arguments changed. All other forms came before CUDA 11.
     let newest: &[&str] = match name {
         "cuCtxCreate" if version >= 12050 => &["_v4"],
         "cuCtxCreate" if version >= 11040 => &["_v3"],
@@ -61,7 +61,7 @@ fn text_of(
 }
 
 exports! {
-    /// Starts the driver; says once what it is.
+    /// Starts the driver, and prints once which stand-in it is.
     fn cuInit(flags: u32) {
         if flags != 0 {
             return Err(Code::INVALID_VALUE);
@@ -79,7 +79,7 @@ exports! {
         text_of(error, name, |both| both.0)
     }
 
-    /// The words of a result.
+    /// The description of a result.
     fn cuGetErrorString(error: u32, text: Out<*const c_char>) {
         text_of(error, text, |both| both.1)
     }
@@ -89,7 +89,7 @@ exports! {
         proc_address(symbol, function, version, Out::none())
     }
 
-    /// The address of a function, and whether it is there.
+    /// The address of a function, and whether the function exists.
     fn cuGetProcAddress_v2(symbol: Text, function: Out<usize>, version: c_int, _flags: u64, status: Out<u32>) {
         proc_address(symbol, function, version, status)
     }

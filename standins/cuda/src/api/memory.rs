@@ -77,7 +77,7 @@ pub(crate) fn forget(context: u64) {
     }
 }
 
-/// Removes and waits; in this order the address is no longer known to anybody when the wait has ended.
+/// Waits for all work of the context, then removes the region that `wanted` accepts.
 fn free_host(start: u64, wanted: fn(&Region) -> bool, missing: Code) -> Answer {
     let context = working()?;
     let driver = driver::get()?;
@@ -87,13 +87,13 @@ fn free_host(start: u64, wanted: fn(&Region) -> bool, missing: Code) -> Answer {
 }
 
 exports! {
-    /// New memory, not zeroed.
+    /// Allocates memory. It is not zeroed.
     fn cuMemAlloc_v2(place: Out<u64>, bytes: usize) {
         place.check()?;
         place.put(allocate(&*working()?, bytes, Kind::Device)?)
     }
 
-    /// Gives memory back, after all that was submitted has ended, as the driver does in effect.
+    /// Frees memory after all submitted work has ended, as the driver does in effect.
     fn cuMemFree_v2(address: u64) {
         let driver = driver::get()?;
         if address == 0 {
@@ -106,7 +106,7 @@ exports! {
         free(&*driver.table.remove(address, wanted).ok_or(Code::INVALID_VALUE)?)
     }
 
-    /// New memory, at once; usable in the order of the stream.
+    /// Allocates memory at once, usable in the order of the stream.
     fn cuMemAllocAsync(place: Out<u64>, bytes: usize, handle: u64) {
         place.check()?;
         let (context, key) = stream(handle)?;
@@ -115,7 +115,7 @@ exports! {
         place.put(address)
     }
 
-    /// Gives memory back in the order of the stream.
+    /// Frees memory in the order of the stream.
     fn cuMemFreeAsync(address: u64, handle: u64) {
         let (context, key) = stream(handle)?;
         let wanted = |region: &Region| matches!(region.kind, Kind::Device | Kind::Pool);
@@ -129,7 +129,7 @@ exports! {
         context.submit(key, None, Work::InQueue(Box::new(task))).map(drop)
     }
 
-    /// Memory of the host that is everybody's.
+    /// Allocates memory that the host and all devices may access.
     fn cuMemAllocManaged(place: Out<u64>, bytes: usize, flags: u32) {
         place.check()?;
         if !matches!(flags, 1 | 2) {
@@ -138,7 +138,7 @@ exports! {
         place.put(allocate_host(bytes, Kind::Managed)?)
     }
 
-    /// Pinned memory of the host; every device reaches it.
+    /// Allocates pinned memory of the host. Every device reaches it.
     fn cuMemHostAlloc(place: Out<u64>, bytes: usize, flags: u32) {
         place.check()?;
         if flags & !7 != 0 {
@@ -147,18 +147,18 @@ exports! {
         place.put(allocate_host(bytes, Kind::Pinned { flags })?)
     }
 
-    /// Pinned memory of the host.
+    /// Allocates pinned memory of the host.
     fn cuMemAllocHost_v2(place: Out<u64>, bytes: usize) {
         place.check()?;
         place.put(allocate_host(bytes, Kind::Pinned { flags: 0 })?)
     }
 
-    /// Gives pinned memory back, after all that was submitted in the context has ended.
+    /// Frees pinned memory after all work submitted in the context has ended.
     fn cuMemFreeHost(address: u64) {
         free_host(address, |region| matches!(region.kind, Kind::Pinned { .. }), Code::INVALID_VALUE)
     }
 
-    /// The same address.
+    /// The device's address of pinned memory, which is the host's address.
     fn cuMemHostGetDevicePointer_v2(place: Out<u64>, address: u64, flags: u32) {
         working()?;
         let region = driver::get()?.table.find(address);
@@ -169,7 +169,7 @@ exports! {
         place.put(address)
     }
 
-    /// What it was allocated or registered with.
+    /// The flags with which the memory was allocated or registered.
     fn cuMemHostGetFlags(place: Out<u32>, address: u64) {
         working()?;
         match driver::get()?.table.find(address).ok_or(Code::INVALID_VALUE)?.kind {
@@ -178,7 +178,7 @@ exports! {
         }
     }
 
-    /// Lets devices reach the host's memory.
+    /// Registers memory of the host, so that devices reach it.
     fn cuMemHostRegister_v2(address: u64, bytes: usize, flags: u32) {
         let context = working()?;
         let driver = driver::get()?;
@@ -194,7 +194,7 @@ exports! {
         add(&context, address, bytes as u64, Kind::Registered { flags }, Place::new(None, Bytes::Host(None)))
     }
 
-    /// No longer.
+    /// Ends the registration of memory of the host.
     fn cuMemHostUnregister(address: u64) {
         let wanted: fn(&Region) -> bool = |region| matches!(region.kind, Kind::Registered { .. });
         free_host(address, wanted, Code::HOST_MEMORY_NOT_REGISTERED)

@@ -1,6 +1,7 @@
 //! The functions that the library exports, by subject.
 //!
-//! Invariant: each does what NVIDIA's driver documents, or says that it does not. Absent: graphs, textures, arrays,
+//! Invariant: each function does what NVIDIA's driver documents, or refuses the call. Absent: graphs, textures,
+//! arrays, external memory, multicast, profiling.
 //! external memory, multicast, profiling.
 
 pub mod capture;

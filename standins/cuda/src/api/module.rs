@@ -21,9 +21,9 @@ pub struct LaunchConfig {
     pub shared_bytes: u32,
     /// The stream.
     pub stream: u64,
-    /// What else is asked for.
+    /// The launch's attributes.
     pub attributes: In<LaunchAttribute>,
-    /// How much of that.
+    /// The number of attributes.
     pub count: u32,
 }
 
@@ -45,7 +45,7 @@ const COOPERATIVE: u32 = 2;
 const ERROR_LOG: u32 = 5;
 const ERROR_LOG_BYTES: u32 = 6;
 
-/// Where a program wants to be told what is wrong with its text.
+/// Address and size of the buffer into which the program wants the errors of its text.
 fn error_log(count: u32, options: In<u32>, values: In<u64>) -> Answer<Option<(u64, u64)>> {
     let (mut place, mut bytes) = (0, 0);
     for index in 0..count as usize {
@@ -59,7 +59,8 @@ fn error_log(count: u32, options: In<u32>, values: In<u64>) -> Answer<Option<(u6
     Ok((place != 0 && bytes > 0).then_some((place, bytes)))
 }
 
-/// Refuses an image that is for later devices than these are: machine code is for 8.0, a text says for which it is.
+/// Refuses an image for later devices than the pretend ones: machine code is for 8.0, and a text names its
+/// capability.
 fn refuse_later(image: &[u8]) -> Answer {
     let (major, minor) = driver::get()?.settings.capability;
     let Ok(text) = std::str::from_utf8(image) else {
@@ -76,7 +77,7 @@ fn refuse_later(image: &[u8]) -> Answer {
 fn load(place: Out<u64>, image: In<u8>, log: Option<(u64, u64)>) -> Answer {
     place.check()?;
     let context = working()?;
-    // Loading may wait for the device, and here always does: who relies on less finds out.
+    // Loading may wait for the device. Here it always waits, so that a program that relies on less is found.
     context.synchronize()?;
     let image = image_bytes(image)?;
     refuse_later(&image)?;
@@ -119,13 +120,13 @@ fn attribute(function: &Function, number: u32) -> Answer<u32> {
 }
 
 exports! {
-    /// A text of PTX that ends with a zero, or machine code that consort ships; nothing else is taken. After all that was
-    /// submitted has ended.
+    /// Loads a text of PTX that ends with a zero, or machine code that consort ships, after all submitted work has
+    /// ended. Any other image is refused.
     fn cuModuleLoadData(place: Out<u64>, image: In<u8>) {
         load(place, image, None)
     }
 
-    /// Of the options, only the log of errors is looked at.
+    /// Loads like `cuModuleLoadData`. Of the options, only the log of errors is looked at.
     fn cuModuleLoadDataEx(place: Out<u64>, image: In<u8>, count: u32, options: In<u32>, values: In<u64>) {
         load(place, image, error_log(count, options, values)?)
     }
@@ -136,7 +137,7 @@ exports! {
         Err(Code::NO_BINARY_FOR_GPU)
     }
 
-    /// After all that was submitted has ended.
+    /// Unloads a module after all submitted work has ended.
     fn cuModuleUnload(handle: u64) {
         let driver = driver::get()?;
         let module = driver.modules.get(handle)?;
@@ -151,7 +152,7 @@ exports! {
         let driver = driver::get()?;
         let name = name.get()?.to_str().map_err(|_| Code::NOT_FOUND)?;
         let module = driver.modules.get(module)?;
-        // A kernel that is loaded when it is first asked for, as by default.
+        // A kernel is loaded at the first request, as is the driver's default. Loading waits for the device.
         module.context.synchronize()?;
         let function = module.function(name)?;
         let handle = driver.number();
@@ -168,19 +169,19 @@ exports! {
         Ok(())
     }
 
-    /// Its name.
+    /// The module of a function.
     fn cuFuncGetModule(place: Out<u64>, function: u64) {
         let driver = driver::get()?;
         let module = &driver.functions.get(function)?.module;
         place.put(driver.modules.find(|known| std::ptr::eq(known, &**module)).ok_or(Code::INVALID_HANDLE)?)
     }
 
-    /// What it needs and may have.
+    /// An attribute of a function.
     fn cuFuncGetAttribute(value: Out<c_int>, number: u32, function: u64) {
         value.put(attribute(&*driver::get()?.functions.get(function)?, number)? as c_int)
     }
 
-    /// Only how much dynamic shared memory it may have has an effect.
+    /// Sets an attribute. Only the bytes of dynamic shared memory have an effect.
     fn cuFuncSetAttribute(function: u64, number: u32, value: c_int) {
         let function = driver::get()?.functions.get(function)?;
         let value = u32::try_from(value).map_err(|_| Code::INVALID_VALUE)?;
@@ -191,18 +192,18 @@ exports! {
         }
     }
 
-    /// Taken, and without effect.
+    /// Takes a preference, without effect.
     fn cuFuncSetCacheConfig(function: u64, _config: u32) {
         driver::get()?.functions.get(function).map(drop)
     }
 
-    /// How many run at once on one multiprocessor.
+    /// The blocks of a function that run at once on one multiprocessor.
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(count: Out<c_int>, function: u64, threads: c_int, shared: usize) {
         let function = driver::get()?.functions.get(function)?;
         count.put(function.occupancy(u32::try_from(threads).map_err(|_| Code::INVALID_VALUE)?, shared)? as c_int)
     }
 
-    /// How many run at once on one multiprocessor.
+    /// The blocks of a function that run at once on one multiprocessor.
     fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(count: Out<c_int>, function: u64, threads: c_int, shared: usize, _flags: u32) {
         let function = driver::get()?.functions.get(function)?;
         count.put(function.occupancy(u32::try_from(threads).map_err(|_| Code::INVALID_VALUE)?, shared)? as c_int)
@@ -226,7 +227,7 @@ exports! {
         launch(function, Shape { grid, block, shared_bytes, is_cooperative: false }, stream, parameters, extra)
     }
 
-    /// With all blocks at once, or not at all.
+    /// Runs a kernel whose blocks are all resident at once, or refuses it.
     fn cuLaunchCooperativeKernel(
         function: u64,
         grid_x: u32,
@@ -244,7 +245,8 @@ exports! {
         launch(function, Shape { grid, block, shared_bytes, is_cooperative: true }, stream, parameters, extra)
     }
 
-    /// Either, as the attributes say; no others are looked at but clusters, which there are none of.
+    /// Runs a kernel, cooperatively where the attributes say so. Of the others only clusters are looked at, and
+    /// refused.
     fn cuLaunchKernelEx(config: In<LaunchConfig>, function: u64, parameters: In<u64>, extra: In<u64>) {
         let LaunchConfig { grid, block, shared_bytes, stream, attributes, count } = config.get()?;
         let mut is_cooperative = false;

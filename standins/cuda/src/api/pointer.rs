@@ -8,7 +8,7 @@ use crate::code::{Answer, Code};
 use crate::driver;
 use crate::memory::{Kind, Region};
 
-/// Writes an attribute; without a region what is written means that the driver does not know the address.
+/// Writes an attribute. Without a region, the value says that the driver does not know the address.
 fn attribute(place: Out<u64>, number: u32, region: Option<&Region>, address: u64) -> Answer {
     let kind = region.map(|region| &region.kind);
     let is_device = region.is_some_and(Region::is_device);
@@ -63,14 +63,14 @@ fn find(address: u64) -> Answer<Option<Arc<Region>>> {
 }
 
 exports! {
-    /// One attribute; `CUDA_ERROR_INVALID_VALUE` for memory that is none of the driver's.
+    /// One attribute of an address. `CUDA_ERROR_INVALID_VALUE` for memory that the driver does not know.
     fn cuPointerGetAttribute(place: Out<u64>, number: u32, address: u64) {
         place.check()?;
         let region = find(address)?.ok_or(Code::INVALID_VALUE)?;
         attribute(place, number, Some(&region), address)
     }
 
-    /// Several; zeros for memory that is none of the driver's.
+    /// Several attributes of an address. They are zero for memory that the driver does not know.
     fn cuPointerGetAttributes(count: u32, numbers: In<u32>, places: In<Out<u64>>, address: u64) {
         let region = find(address)?;
         (0..count as usize).try_for_each(|index| {
@@ -78,7 +78,7 @@ exports! {
         })
     }
 
-    /// Only whether copies wait, which they do.
+    /// Sets whether copies wait, which they always do.
     fn cuPointerSetAttribute(value: In<u8>, number: u32, address: u64) {
         value.get()?;
         find(address)?.ok_or(Code::INVALID_VALUE)?;
@@ -93,7 +93,7 @@ exports! {
         Ok(())
     }
 
-    /// The device of a managed range is wherever it is used.
+    /// Puts an entry without effect into the stream: managed memory is the host's here.
     fn cuMemPrefetchAsync(address: u64, _bytes: usize, device: c_int, handle: u64) {
         let (context, key) = crate::context::stream(handle)?;
         let region = find(address)?.ok_or(Code::INVALID_VALUE)?;

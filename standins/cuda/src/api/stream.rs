@@ -1,4 +1,4 @@
-//! Streams: made, asked, waited for; memory operations and functions of the host in their order.
+//! Streams: creation, queries, waits, and in their order memory operations and functions of the host.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -22,9 +22,9 @@ pub struct MemoryOperation {
     pub unused: u32,
     /// The word.
     pub address: u64,
-    /// What is written or waited for.
+    /// The value to write or to wait for.
     pub value: u64,
-    /// How.
+    /// The comparison of a wait, or how a value is written.
     pub flags: u32,
     /// Not used.
     pub rest: [u32; 5],
@@ -145,7 +145,7 @@ exports! {
         create(place, flags, priority)
     }
 
-    /// What was submitted goes on.
+    /// Forgets a stream. Work that was submitted to it goes on.
     fn cuStreamDestroy_v2(handle: u64) {
         let driver = driver::get()?;
         let stream = driver.streams.remove(handle)?;
@@ -153,7 +153,7 @@ exports! {
         Ok(())
     } = cuStreamDestroy;
 
-    /// Whether all that was submitted has ended.
+    /// Whether all work submitted to a stream has ended.
     fn cuStreamQuery(handle: u64) {
         let (context, key) = stream(handle)?;
         context.check()?;
@@ -161,7 +161,7 @@ exports! {
         if all_over(&context, key) { context.check() } else { Err(Code::NOT_READY) }
     }
 
-    /// Waits until it has.
+    /// Waits until all work submitted to a stream has ended.
     fn cuStreamSynchronize(handle: u64) {
         let (context, key) = stream(handle)?;
         context.check()?;
@@ -170,7 +170,7 @@ exports! {
         context.check()
     }
 
-    /// Waits for the last record of an event; nothing if there was none.
+    /// Makes a stream wait for the last record of an event. An event without a record is not waited for.
     fn cuStreamWaitEvent(handle: u64, event: u64, flags: u32) {
         let (context, key) = stream(handle)?;
         let event = driver::get()?.events.get(event)?;
@@ -178,34 +178,34 @@ exports! {
             return Err(Code::INVALID_VALUE);
         }
         let (position, captured) = (event.position(), event.captured());
-        // What was never recorded is nothing to depend on.
+        // An event that was never recorded is no dependency.
         if position.is_some() || captured != 0 {
             driver::get()?.captures.depend(key, captured)?;
         }
         context.submit(key, position, Work::Nothing).map(drop)
     }
 
-    /// Waits until 32 bits are what is wanted.
+    /// Makes a stream wait until the comparison of 32 bits holds.
     fn cuStreamWaitValue32_v2(stream: u64, address: u64, value: u32, flags: u32) {
         wait(stream, address, u64::from(value), flags, 4)
     } = cuStreamWaitValue32;
 
-    /// Waits until 64 bits are what is wanted.
+    /// Makes a stream wait until the comparison of 64 bits holds.
     fn cuStreamWaitValue64_v2(stream: u64, address: u64, value: u64, flags: u32) {
         wait(stream, address, value, flags, 8)
     } = cuStreamWaitValue64;
 
-    /// Writes 32 bits after all that came before.
+    /// Writes 32 bits after all earlier work of the stream.
     fn cuStreamWriteValue32_v2(stream: u64, address: u64, value: u32, flags: u32) {
         write(stream, address, u64::from(value), flags, 4)
     } = cuStreamWriteValue32;
 
-    /// Writes 64 bits after all that came before.
+    /// Writes 64 bits after all earlier work of the stream.
     fn cuStreamWriteValue64_v2(stream: u64, address: u64, value: u64, flags: u32) {
         write(stream, address, value, flags, 8)
     } = cuStreamWriteValue64;
 
-    /// Several, one after the other; all are checked first.
+    /// Does several operations in order. All are checked first.
     fn cuStreamBatchMemOp_v2(handle: u64, count: u32, operations: In<MemoryOperation>, _flags: u32) {
         let (context, key) = stream(handle)?;
         if count > 256 {
@@ -227,22 +227,22 @@ exports! {
         all.into_iter().try_for_each(|work| context.submit(key, None, work).map(drop))
     } = cuStreamBatchMemOp;
 
-    /// Its context.
+    /// The context of a stream.
     fn cuStreamGetCtx(handle: u64, place: Out<u64>) {
         place.put(stream(handle)?.0.handle)
     }
 
-    /// Its device.
+    /// The device of a stream.
     fn cuStreamGetDevice(handle: u64, place: Out<c_int>) {
         place.put(stream(handle)?.0.device as c_int)
     }
 
-    /// What it was created with.
+    /// The flags with which the stream was created.
     fn cuStreamGetFlags(handle: u64, place: Out<u32>) {
         place.put(settings(handle)?.0)
     }
 
-    /// What it was created with.
+    /// The priority with which the stream was created.
     fn cuStreamGetPriority(handle: u64, place: Out<c_int>) {
         place.put(settings(handle)?.1)
     }
@@ -252,7 +252,7 @@ exports! {
         place.put(stream(handle)?.1.id)
     }
 
-    /// Calls a function with the stream, a result and an argument.
+    /// Calls a function with the stream, a result and an argument, in the order of the stream.
     fn cuStreamAddCallback(
         handle: u64,
         function: Option<unsafe extern "C" fn(stream: u64, status: u32, data: *mut c_void)>,
@@ -270,7 +270,7 @@ exports! {
         context.submit(key, None, Work::InQueue(Box::new(task))).map(drop)
     }
 
-    /// Calls a function with an argument.
+    /// Calls a function with an argument, in the order of the stream.
     fn cuLaunchHostFunc(handle: u64, function: Option<unsafe extern "C" fn(data: *mut c_void)>, data: *mut c_void) {
         let (context, key) = stream(handle)?;
         let (function, data) = (function.ok_or(Code::INVALID_VALUE)?, Theirs(data));
@@ -282,7 +282,7 @@ exports! {
         context.submit(key, None, Work::InQueue(Box::new(task))).map(drop)
     }
 
-    /// Where the driver's own records of a stream would be: nowhere.
+    /// Checks its arguments only: managed memory belongs to no stream here.
     fn cuStreamAttachMemAsync(handle: u64, address: u64, _bytes: usize, _flags: u32) {
         stream(handle)?;
         current()?;

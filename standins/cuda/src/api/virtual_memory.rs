@@ -1,4 +1,4 @@
-//! Virtual memory: allocations, addresses, mappings of one into the other, who may touch them, and descriptors.
+//! Virtual memory: allocations, reserved addresses, mappings of the one into the other, access rights, descriptors.
 
 use std::ffi::c_int;
 use std::os::fd::{BorrowedFd, IntoRawFd};
@@ -40,9 +40,9 @@ pub struct Properties {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
-    /// Who.
+    /// The device that gets the access.
     pub location: Location,
-    /// May read (1), and write (2).
+    /// Read is 1, write is 2.
     pub flags: u32,
 }
 
@@ -78,7 +78,7 @@ fn new_allocation(store: Store, bytes: u64, handle_types: u32, own: bool) -> Ans
     Ok(handle)
 }
 
-/// An allocation of which somebody has the handle.
+/// An allocation with at least one handle that is not released.
 fn of_handle(handle: u64) -> Answer<Arc<Allocation>> {
     let allocation = driver::get()?.allocations.get(handle)?;
     if allocation.handles.load(Ordering::Acquire) == 0 { Err(Code::INVALID_VALUE) } else { Ok(allocation) }
@@ -116,7 +116,7 @@ exports! {
         if option > 1 { Err(Code::INVALID_VALUE) } else { place.put(GRANULARITY as usize) }
     }
 
-    /// Memory without an address.
+    /// Makes an allocation without an address.
     fn cuMemCreate(place: Out<u64>, bytes: usize, properties: In<Properties>, flags: u64) {
         place.check()?;
         let properties = properties.get()?;
@@ -131,13 +131,13 @@ exports! {
         place.put(new_allocation(store, bytes, properties.handle_types, true)?)
     }
 
-    /// The memory goes when it is no longer mapped, too.
+    /// Releases a handle. The memory goes when it has no mapping either.
     fn cuMemRelease(handle: u64) {
         of_handle(handle)?.handles.fetch_sub(1, Ordering::AcqRel);
         forget_unused(handle)
     }
 
-    /// What it was made with.
+    /// The properties with which the allocation was made.
     fn cuMemGetAllocationPropertiesFromHandle(place: Out<Properties>, handle: u64) {
         let allocation = of_handle(handle)?;
         place.put(Properties {
@@ -149,7 +149,7 @@ exports! {
         })
     }
 
-    /// The allocation that is mapped there, held once more.
+    /// The allocation that is mapped at an address. The call adds a handle.
     fn cuMemRetainAllocationHandle(place: Out<u64>, address: u64) {
         place.check()?;
         let driver = driver::get()?;
@@ -159,7 +159,7 @@ exports! {
         place.put(allocation)
     }
 
-    /// Addresses without memory.
+    /// Reserves addresses without memory.
     fn cuMemAddressReserve(place: Out<u64>, bytes: usize, alignment: usize, _wish: u64, flags: u64) {
         place.check()?;
         let (bytes, alignment) = (bytes as u64, (alignment as u64).max(GRANULARITY));
@@ -172,7 +172,7 @@ exports! {
         place.put(start)
     }
 
-    /// Not while anything is mapped there.
+    /// Frees reserved addresses. Addresses with a mapping are refused.
     fn cuMemAddressFree(start: u64, bytes: usize) {
         let driver = driver::get()?;
         let reservation = driver.reservations.get(start)?;
@@ -182,7 +182,7 @@ exports! {
         driver.reservations.remove(start).map(drop)
     }
 
-    /// Memory at an address; nobody may touch it yet.
+    /// Maps memory at an address; access is granted by `cuMemSetAccess`.
     fn cuMemMap(start: u64, bytes: usize, offset: usize, handle: u64, flags: u64) {
         let driver = driver::get()?;
         let allocation = of_handle(handle)?;
@@ -209,7 +209,7 @@ exports! {
         Ok(())
     }
 
-    /// Whole mappings only.
+    /// Unmaps a range that consists of whole mappings.
     fn cuMemUnmap(start: u64, bytes: usize) {
         let driver = driver::get()?;
         for region in mappings(start, bytes as u64)? {
@@ -221,7 +221,7 @@ exports! {
         Ok(())
     }
 
-    /// Who may touch it.
+    /// Sets the access of devices to a range.
     fn cuMemSetAccess(start: u64, bytes: usize, accesses: In<Access>, count: usize) {
         let driver = driver::get()?;
         for region in mappings(start, bytes as u64)? {
@@ -244,7 +244,7 @@ exports! {
         Ok(())
     }
 
-    /// What a device may do there.
+    /// The access of a device at an address.
     fn cuMemGetAccess(flags: Out<u64>, location: In<Location>, address: u64) {
         let region = driver::get()?.table.find(address).ok_or(Code::INVALID_VALUE)?;
         let Kind::Virtual { access, .. } = &region.kind else { return Err(Code::INVALID_VALUE) };

@@ -1,7 +1,7 @@
 //! The 64 bytes by which another process opens memory (`CUipcMemHandle`).
 //!
-//! Invariant: what is opened is the very memory that was exported: the file behind the number in the handle carries its
-//! nonce. Absent: other users' processes, which the system does not let in.
+//! Invariant: an open returns the very memory that was exported, as the file named in the handle carries the handle's
+//! nonce. Absent: processes of other users, which the system does not let in.
 
 use std::os::fd::OwnedFd;
 
@@ -32,7 +32,8 @@ pub(crate) fn export(store: &Store) -> Handle {
 /// Opens another process's memory.
 ///
 /// # Errors
-/// `INVALID_CONTEXT` in the process that exported it, `INVALID_HANDLE` for other bytes, `MAP_FAILED` when it is gone.
+/// `INVALID_CONTEXT` in the process that exported the memory, `INVALID_HANDLE` for other bytes, `MAP_FAILED` when the
+/// memory is gone.
 pub(crate) fn open(handle: &Handle) -> Answer<Store> {
     let mut words = [0u64; 8];
     for (word, place) in words.iter_mut().zip(handle.chunks_exact(8)) {

@@ -1,4 +1,4 @@
-//! Ranges of this process's addresses, given back when dropped.
+//! Ranges of this process's addresses, unmapped when dropped.
 
 use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
@@ -15,7 +15,7 @@ pub(crate) struct Mapping {
     bytes: NonZeroUsize,
 }
 
-// SAFETY: only an address and a length; what is done to the bytes is argued where it is done.
+// SAFETY: only an address and a length. Each access to the bytes has its own argument.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -25,7 +25,7 @@ fn length(bytes: u64) -> Answer<NonZeroUsize> {
 }
 
 impl Mapping {
-    /// Addresses with nothing behind them: whoever touches them crashes. `alignment` is a power of two.
+    /// Addresses without memory: a touch of them crashes. `alignment` is a power of two.
     pub(crate) fn reserved(bytes: u64, alignment: u64) -> Answer<Self> {
         let wanted = length(bytes)?;
         let whole = length(bytes.checked_add(alignment).ok_or(Code::OUT_OF_MEMORY)?)?;
@@ -41,7 +41,7 @@ impl Mapping {
             (start - from, from + whole.get() as u64 - (start + bytes).next_multiple_of(page));
         for (at, bytes) in [(from, before), ((start + bytes).next_multiple_of(page), after)] {
             if let (Some(at), true) = (NonNull::new(at as *mut std::ffi::c_void), bytes > 0) {
-                // SAFETY: part of what was mapped just now, and used by nobody.
+                // SAFETY: part of the mapping made above; no other code has its address.
                 let _ = unsafe { munmap(at, bytes as usize) };
             }
         }
@@ -77,12 +77,12 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by this value alone; who uses the bytes holds it.
+        // SAFETY: mapped by this value alone, and every user of the bytes holds the value.
         let _ = unsafe { munmap(self.start.cast(), self.bytes.get()) };
     }
 }
 
-/// Whether something is mapped at all of these addresses.
+/// Whether all pages of these addresses are mapped.
 pub(crate) fn is_mapped(start: u64, bytes: u64) -> bool {
     let from = start & !4095;
     let Some(end) = start.checked_add(bytes) else { return false };

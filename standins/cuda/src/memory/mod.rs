@@ -1,8 +1,9 @@
-//! Memory of pretend devices: where its bytes are, who may touch it, and how another process gets it.
+//! Memory of pretend devices: where its bytes are, which devices may touch it, and how another process gets it.
 //!
-//! Invariant: an address that a program gets of a device is reserved and can not be touched by the host, as on a machine
-//! with a GPU; the bytes lie elsewhere (the *view*), and all that the driver does goes there through the table of regions.
-//! A region and its views stay mapped while anybody holds the region. Absent: arrays, textures, pools with settings.
+//! Invariant: the host cannot touch an address of device memory, as on a machine with a GPU. Such an address is only
+//! reserved; the bytes lie elsewhere (the *view*), and the driver reaches them through the table of regions. A region
+//! and its views stay mapped while any reference to the region is held. Absent: arrays, textures, pools with
+//! settings.
 
 mod exchange;
 mod mapping;
@@ -16,5 +17,5 @@ pub(crate) use region::{Bytes, Intent, Kind, Place, Region};
 pub(crate) use store::{Store, adopt};
 pub(crate) use table::Table;
 
-/// Bytes of a page of virtual memory management, and what its sizes and addresses are multiples of.
+/// Bytes of a page of virtual memory management. Its sizes and addresses are multiples of it.
 pub(crate) const GRANULARITY: u64 = 2 << 20;

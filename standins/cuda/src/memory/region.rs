@@ -1,4 +1,4 @@
-//! A range of addresses that the driver knows, and where its bytes are.
+//! Ranges of addresses that the driver knows, and where their bytes are.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -17,7 +17,7 @@ pub(crate) enum Kind {
     Pool,
     /// `cuIpcOpenMemHandle`: how often it was opened, and from which device.
     Opened { times: u32, by: u32, handle: Box<[u8; 64]> },
-    /// `cuMemMap`: what each device may do, and the number of the allocation.
+    /// `cuMemMap`: the access of each device, and the number of the allocation.
     Virtual { access: BTreeMap<u32, u32>, allocation: u64 },
     /// `cuMemHostAlloc`, with its flags.
     Pinned { flags: u32 },
@@ -36,7 +36,7 @@ pub(crate) enum Bytes {
     Stored(Arc<Store>, u64),
     /// The host's, at the same address.
     ///
-    /// What is registered stays its owner's; the rest is given back with the region.
+    /// Registered memory stays its owner's. All other memory is freed with the region.
     Host(#[expect(dead_code, reason = "only held")] Option<Mapping>),
 }
 
@@ -46,11 +46,11 @@ pub(crate) struct Region {
     pub(crate) start: u64,
     pub(crate) bytes: u64,
     pub(crate) kind: Kind,
-    /// The device whose memory it is, or through whose context it came to be.
+    /// The device that the memory is on, or whose context made the region.
     pub(crate) device: u32,
-    /// The context in which it came to be.
+    /// The context that made the region.
     pub(crate) context: u64,
-    /// Unlike all others in this process.
+    /// The number of the region, unlike all others in this process.
     pub(crate) id: u64,
     pub(crate) place: Arc<Place>,
 }
@@ -61,7 +61,7 @@ pub(crate) struct Place {
     /// Addresses without bytes; none for memory of the host and for mappings into a reservation.
     _reserved: Option<Mapping>,
     pub(crate) bytes: Bytes,
-    /// Copies that devices see that do not reach it but were said to.
+    /// A copy for each device that is said to reach the region but does not.
     copies: Mutex<BTreeMap<u32, Mapping>>,
 }
 
@@ -71,7 +71,7 @@ impl Place {
     }
 }
 
-/// Whether something reads or writes.
+/// The kind of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Intent {
     Read,
@@ -79,12 +79,12 @@ pub(crate) enum Intent {
 }
 
 impl Region {
-    /// Whether the bytes are a device's.
+    /// Whether the bytes are on a device.
     pub(crate) fn is_device(&self) -> bool {
         matches!(self.place.bytes, Bytes::Stored(..))
     }
 
-    /// What is behind it, if that is a file.
+    /// The store of the bytes, if they are in a file.
     pub(crate) fn store(&self) -> Option<&Arc<Store>> {
         match &self.place.bytes {
             Bytes::Stored(store, _) => Some(store),
@@ -92,7 +92,8 @@ impl Region {
         }
     }
 
-    /// Whether code on `device` may touch it; `has_peer` says whether its context reaches another's memory.
+    /// Whether code on `device` may access the region. `has_peer` says whether its context reaches another device's
+    /// memory.
     pub(crate) fn allows(&self, device: u32, intent: Intent, has_peer: impl Fn(u32) -> bool) -> bool {
         match &self.kind {
             Kind::Device | Kind::Pool | Kind::Module => self.device == device || has_peer(self.device),
@@ -106,7 +107,7 @@ impl Region {
         }
     }
 
-    /// Where this process finds the byte at `address`, which is in the region, as `device` sees it.
+    /// The place in this process of the byte at `address` as `device` sees it. The address is in the region.
     pub(crate) fn view(&self, address: u64, device: u32, lie: bool) -> Answer<*mut u8> {
         let at = address - self.start;
         let store = match &self.place.bytes {
@@ -122,8 +123,8 @@ impl Region {
             Entry::Vacant(place) => {
                 let copy = Mapping::anonymous(self.bytes).map_err(|_| Code::OUT_OF_MEMORY)?;
                 let (from, to, bytes) = (store as *const u8, copy.start() as *mut u8, self.bytes as usize);
-                // SAFETY: both as long as the region, and mapped while it is held; a race with the owner is what a copy
-                // at some moment is.
+                // SAFETY: both are as long as the region, and mapped while it is held. A race with the owner is like
+                // a copy at some moment.
                 unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
                 place.insert(copy).start()
             }
@@ -133,7 +134,7 @@ impl Region {
 }
 
 impl Region {
-    /// The same addresses and bytes, described anew.
+    /// The region with another description of the same bytes.
     pub(crate) fn changed(&self, kind: Kind) -> Self {
         Region { kind, place: Arc::clone(&self.place), ..*self }
     }

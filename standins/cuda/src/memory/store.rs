@@ -1,7 +1,7 @@
-//! Where the bytes of device memory are: a file in memory, which another process can open.
+//! The store of device memory: a file in memory, which another process can open.
 //!
-//! Invariant: the name of the file says that it is one of these and of which device, so that nothing else is taken for
-//! device memory. Absent: the memory's address as a program sees it (a region).
+//! Invariant: the name of the file marks it as device memory and names the device, so that no other file is taken for
+//! device memory. Absent: the memory's address in a program (a region).
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -14,7 +14,7 @@ use nix::unistd::ftruncate;
 use super::mapping::Mapping;
 use crate::code::{Answer, Code};
 
-/// What new memory is filled with up to [`POISONED`] bytes: real memory is not zeroed.
+/// Fills the first [`POISONED`] bytes of new memory, as real memory is not zeroed.
 const POISON: u8 = 0xa5;
 const POISONED: u64 = 1 << 20;
 
@@ -23,12 +23,12 @@ const POISONED: u64 = 1 << 20;
 pub(crate) struct Store {
     /// The file.
     pub(crate) file: OwnedFd,
-    /// Where this process sees it.
+    /// The mapping of the file in this process.
     pub(crate) view: Mapping,
     pub(crate) bytes: u64,
-    /// The device whose memory it is.
+    /// The device that the memory is on.
     pub(crate) device: u32,
-    /// Tells this memory from all other.
+    /// Identifies this memory among all others.
     pub(crate) nonce: u64,
 }
 
@@ -50,23 +50,23 @@ impl Store {
         ftruncate(&file, i64::try_from(bytes).map_err(|_| Code::OUT_OF_MEMORY)?)
             .map_err(|_| Code::OUT_OF_MEMORY)?;
         let view = Mapping::shared(&file, bytes)?;
-        // SAFETY: mapped just now for that many bytes, and nobody else's yet.
+        // SAFETY: mapped above for `bytes` bytes, and no other code has its address yet.
         unsafe { std::ptr::write_bytes(view.start() as *mut u8, POISON, bytes.min(POISONED) as usize) };
         Ok(Store { file, view, bytes, device, nonce })
     }
 
-    /// Writes its first bytes; no more than it has.
+    /// Writes the store's first bytes, at most as many as it has.
     pub(crate) fn write(&self, bytes: &[u8]) {
         let count = bytes.len().min(self.bytes as usize);
-        // SAFETY: the view is as long as the store and mapped while it is held; a race is what the program asked for.
+        // SAFETY: the view is as long as the store and mapped while it is held. A race is the program's own.
         unsafe { std::ptr::copy(bytes.as_ptr(), self.view.start() as *mut u8, count) };
     }
 }
 
-/// Memory that came as a file: another's, or a duplicate of one's own.
+/// Adopts memory that came as a file: another process's, or a duplicate of this one's.
 ///
 /// # Errors
-/// `None` if it is no such file.
+/// `None` for a file that is no store.
 pub(crate) fn adopt(file: OwnedFd) -> Option<Store> {
     let link = readlink(format!("/proc/self/fd/{}", file.as_raw_fd()).as_str()).ok()?;
     let link = link.to_str()?.strip_prefix("/memfd:consort-standin-")?.to_owned();

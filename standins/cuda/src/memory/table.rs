@@ -29,7 +29,7 @@ impl Table {
         Arc::clone(&self.regions.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// How often it has changed.
+    /// The number of changes of the table.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
@@ -38,7 +38,7 @@ impl Table {
         find(&self.snapshot(), address).cloned()
     }
 
-    /// Changes it; what `change` returns other than `None` is done, and `None` leaves all as it was.
+    /// Replaces the regions by those that `change` leaves. `None` of `change` leaves the table as it was.
     pub(crate) fn change<T>(
         &self,
         change: impl FnOnce(&mut BTreeMap<u64, Arc<Region>>) -> Option<T>,
@@ -57,12 +57,12 @@ impl Table {
         });
     }
 
-    /// Takes out the region that starts there, if `wanted`.
+    /// Removes the region that starts at `start`, if `wanted` accepts it.
     pub(crate) fn remove(&self, start: u64, wanted: impl FnOnce(&Region) -> bool) -> Option<Arc<Region>> {
         self.change(|regions| if wanted(regions.get(&start)?) { regions.remove(&start) } else { None })
     }
 
-    /// Whether any region has an address of this range.
+    /// Whether any region has an address in this range.
     pub(crate) fn overlaps(&self, start: u64, bytes: u64) -> bool {
         let regions = self.snapshot();
         let last = regions.range(..start + bytes).next_back();

@@ -297,7 +297,7 @@ fn streams_wait_for_words_and_events() {
         ok!(cuEventQuery(event => u64));
         assert_eq!(word(words + 8).load(Ordering::Acquire), 1);
         assert_eq!(word(words + 16).load(Ordering::Acquire), 2);
-        // A wait that cannot be: memory that is nobody's.
+        // A wait at an address that the driver does not know is refused.
         let own = Box::new(0u64);
         let address = (&raw const *own) as u64;
         let refused = cu!(cuStreamWaitValue64_v2(one => u64, address => u64, 0 => u64, 0 => u32));

@@ -7,8 +7,8 @@ use std::time::Duration;
 use cuda::api::module::{LaunchAttribute, LaunchConfig};
 
 use crate::support::{
-    allocate, alone, becomes, finish, function, heard, launch, module, part, pinned, read, say, spawn, start,
-    stream, tell, told, word, write,
+    allocate, alone, becomes, finish, function, heard, launch, module, next_line, part, pinned, read, say,
+    spawn, start, stream, tell, word, write,
 };
 
 const TEXT: &str = include_str!("kernels/kernels.ptx");
@@ -377,19 +377,19 @@ fn processes_on_one_device_take_turns() {
             let mut handle = Handle([0; 64]);
             ok!(cuIpcGetMemHandle(&mut handle => *mut Handle, memory => u64));
             say(&handle.0.map(|byte| format!("{byte:02x}")).concat());
-            told();
+            next_line();
             spin(memory, memory + 128, 0);
             assert_eq!(words_of(&read(memory + 128, 8)), [2 * ROUNDS - 1]);
             becomes("the other's last", || words_of(&read(memory, 8)) == [2 * ROUNDS]);
         }
         _ => {
             start();
-            let text = told();
+            let text = next_line();
             let byte = |at: usize| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).expect("hex");
             let (handle, mut memory) = (Handle(std::array::from_fn(byte)), 0);
             ok!(cuIpcOpenMemHandle_v2(&mut memory => *mut u64, handle => Handle, 1 => u32));
             say("open");
-            told();
+            next_line();
             spin(memory + 128, memory, 1);
         }
     }

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use cuda::api::virtual_memory::{Access, Location, Properties};
 
 use crate::support::{
-    allocate, alone, finish, heard, part, pinned, read, say, spawn, start, tell, told, write,
+    allocate, alone, finish, heard, next_line, part, pinned, read, say, spawn, start, tell, write,
 };
 
 const PAGE: usize = 2 << 20;
@@ -64,7 +64,7 @@ fn a_handle_opens_the_same_memory_in_another_process() {
             let mut none = Handle([0; 64]);
             assert_eq!(cu!(cuIpcGetMemHandle(&mut none => *mut Handle, pinned => u64)), 1);
             say(&hex(&handle.0));
-            told();
+            next_line();
             assert_eq!(read(address + 9_996, 4), [1, 2, 3, 4]);
             ok!(cuMemFree_v2(address => u64));
             // Behind the same descriptor's number, and as long.
@@ -73,14 +73,14 @@ fn a_handle_opens_the_same_memory_in_another_process() {
         }
         _ => {
             start();
-            let handle = Handle(handle_of(&told()));
+            let handle = Handle(handle_of(&next_line()));
             let address = open(handle).expect("a handle");
             assert_eq!(open(handle), Ok(address));
             ok!(cuIpcCloseMemHandle(address => u64));
             assert_eq!(read(address, 3), [7; 3]);
             write(address + 9_996, &[1, 2, 3, 4]);
             say("written");
-            told();
+            next_line();
             ok!(cuIpcCloseMemHandle(address => u64));
             assert_eq!(cu!(cuIpcCloseMemHandle(address => u64)), 1);
             assert_eq!(open(handle), Err(205), "other memory than was exported");
@@ -204,13 +204,14 @@ fn a_descriptor_is_the_same_memory() {
                 &mut descriptor => *mut i32, allocation => u64, 1 => u32, 0 => u64
             ));
             say(&format!("/proc/{}/fd/{descriptor}", std::process::id()));
-            told();
+            next_line();
             assert_eq!(read(place + 100, 2), [5, 6]);
         }
         _ => {
             start();
             // A program sends it over a socket; here the way through procfs is shorter.
-            let file = std::fs::File::options().read(true).write(true).open(told()).expect("a descriptor");
+            let file =
+                std::fs::File::options().read(true).write(true).open(next_line()).expect("a descriptor");
             let allocation = import(&OwnedFd::from(file)).expect("an allocation");
             let place = mapped(allocation);
             assert_eq!(read(place, 8), [3; 8]);
@@ -263,11 +264,11 @@ fn without_peers_nothing_is_reached() {
             ok!(cuMemcpyDtoD_v2(own => u64, address => u64, 64 => usize));
             assert_eq!(read(own, 2), [1, 1]);
             say(&hex(&export(address).0));
-            told();
+            next_line();
         }
         _ => {
             start();
-            assert_eq!(open(Handle(handle_of(&told()))), Err(PEERLESS));
+            assert_eq!(open(Handle(handle_of(&next_line()))), Err(PEERLESS));
         }
     }
 }

@@ -138,7 +138,7 @@ pub(crate) fn name_of<F: Fn()>(_: F) -> &'static str {
     path.rsplit_once("::").expect("the function's name").0
 }
 
-/// Where the processes of one test keep the turns of their devices: nobody else's launches wait for theirs.
+/// The directory of one test's device turns, so that launches of other tests do not wait for its launches.
 fn turns(test: &str) -> PathBuf {
     let place = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(test.replace("::", "-"));
     std::fs::create_dir_all(&place).expect("a directory");
@@ -215,15 +215,15 @@ pub(crate) fn heard(child: &mut Child) -> String {
     }
 }
 
-/// Tells a child a line.
+/// Writes a line to a child's standard input.
 pub(crate) fn tell(child: &mut Child, line: &str) {
     let pipe = child.stdin.as_mut().expect("a pipe");
     writeln!(pipe, "{line}").expect("a pipe");
     pipe.flush().expect("a pipe");
 }
 
-/// The next line that this child is told.
-pub(crate) fn told() -> String {
+/// The next line on this child's standard input.
+pub(crate) fn next_line() -> String {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).expect("a pipe");
     line.trim().to_owned()

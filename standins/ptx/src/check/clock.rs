@@ -1,4 +1,4 @@
-//! Vector clocks: what of every thread comes before a point of one.
+//! Vector clocks: how much of every thread comes before a point of one thread.
 //!
 //! Invariant: a clock only grows. A thread's own entry is kept beside a shared part, so that threads that leave a
 //! barrier share one. Absent: what the entries stand for; see [`super::races`].
@@ -19,12 +19,12 @@ impl Clock {
         Self { others: zeros.clone(), actor, epoch: 1 }
     }
 
-    /// How much of `actor` comes before.
+    /// The epoch of `actor` up to which its accesses come before.
     pub(super) fn of(&self, actor: u32) -> u32 {
         if actor == self.actor { self.epoch } else { self.others.get(actor as usize).copied().unwrap_or(0) }
     }
 
-    /// All that comes before `other`'s point comes before this one too.
+    /// Makes all that comes before `other`'s point come before this one too.
     pub(super) fn join(&mut self, other: &Self) {
         if self.of(other.actor) >= other.epoch && Rc::ptr_eq(&self.others, &other.others) {
             return;
@@ -39,14 +39,14 @@ impl Clock {
         }
     }
 
-    /// The same with every entry in the shared part; of no thread.
+    /// The clock with every entry in the shared part. It belongs to no thread.
     pub(super) fn of_no_one(&self) -> Self {
         let mut all = Self { others: self.others.clone(), actor: u32::MAX, epoch: 0 };
         all.join(self);
         all
     }
 
-    /// What comes before is now the same as `joined`'s, but for the own entry.
+    /// Takes `joined`'s entries, and keeps the own entry.
     pub(super) fn share(&mut self, joined: &Self) {
         self.others = joined.others.clone();
     }

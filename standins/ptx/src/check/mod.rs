@@ -1,10 +1,10 @@
-//! Memory that looks for mistakes: bounds, alignment, bytes that nobody wrote, data races.
+//! Memory that looks for mistakes: accesses out of bounds or misaligned, reads of bytes never written, data races.
 //!
 //! # Which rule a race breaks
 //!
 //! The chapter "Memory Consistency Model" of the PTX ISA, its sections "Morally strong operations", "Conflict and
-//! data-races", "Release and acquire patterns" and "Ordering of memory operations". Two accesses of which one at
-//! least writes, and that share a byte, race unless they are
+//! data-races", "Release and acquire patterns" and "Ordering of memory operations". Two accesses that share a byte,
+//! and at least one write among them, race unless they are
 //! * *morally strong*: of one thread, or both strong, each with a scope that includes the other's thread, and on
 //!   exactly the same bytes (an element of a vector is an access of its own); or
 //! * ordered by *causality*: by base causality order, or because the first is a write that an operation *observed*
@@ -20,7 +20,7 @@
 //! * the start of the run with everything in it. Stores of the host are strong, release, at system scope.
 //!
 //! A read observes a write when it returns one of its bytes and both are morally strong, or through a chain of
-//! atomic operations of which each reads the one before.
+//! atomic operations, each reading the one before.
 //!
 //! Threads of one block reach each other at scope `cta`, of one device ([`crate::Launch::device`]) at `gpu`, all
 //! others at `sys` only. `.volatile` is relaxed at system scope. Atomics are one strong access.
@@ -45,7 +45,7 @@ use crate::memory::{Access, Actor, Atomic, Memory, Scope, Semantics, Site, join}
 use races::Threads;
 use shadow::Shadow;
 
-/// Bytes between allocations, so that what runs over an end meets nothing.
+/// Bytes between allocations, so that an access beyond an end meets no other allocation.
 const GAP: u64 = 1 << 16;
 
 struct Allocation {
@@ -85,13 +85,13 @@ impl Checked {
         }
     }
 
-    /// Takes in `bytes`, all of them written; gives their address, a multiple of 256.
+    /// Takes in `bytes`, all of them written, and returns their address, a multiple of 256.
     pub fn allocate(&mut self, name: &str, bytes: Vec<u8>) -> u64 {
         let shadow = Shadow::new(bytes.len(), true);
         self.insert(name, bytes, shadow)
     }
 
-    /// An allocation of `length` bytes that nobody has written. They hold `0xa5`.
+    /// An allocation of `length` bytes that count as never written. They hold `0xa5`.
     pub fn uninitialised(&mut self, name: &str, length: usize) -> u64 {
         self.insert(name, vec![0xa5; length], Shadow::new(length, false))
     }
@@ -199,7 +199,7 @@ impl Checked {
 struct Effect {
     read: bool,
     write: bool,
-    /// The value read goes to a register.
+    /// Whether the value read goes to a register.
     returns: bool,
 }
 

@@ -14,9 +14,9 @@ use crate::run::HOST;
 /// One release pattern's first operation, carried by a strong write.
 #[derive(Clone, Debug)]
 struct Part {
-    /// What comes before it.
+    /// The accesses that come before it.
     clock: Clock,
-    /// Whom that first operation reaches.
+    /// The threads that the first operation reaches.
     scope: Scope,
 }
 
@@ -29,13 +29,13 @@ struct Record {
     mask: u16,
     /// Bytes that it accessed.
     extent: u16,
-    /// Bytes that hold what it wrote.
+    /// Bytes that still hold the value that this access wrote.
     live: u16,
     write: bool,
     semantics: Semantics,
     scope: Scope,
     line: u32,
-    /// What a read of it can synchronise with.
+    /// The releases with which a read of this access can synchronise.
     parts: Vec<Rc<Part>>,
     /// Threads that observed it, and their epoch then.
     observers: Vec<(u32, u32)>,
@@ -67,13 +67,13 @@ impl Granule {
     }
 }
 
-/// A thread, as far as causality goes.
+/// The causality state of a thread.
 struct Thread {
     who: Actor,
     clock: Clock,
     /// The last releasing fence of each scope that no wider one followed.
     fences: [Option<Rc<Part>>; 3],
-    /// What strong reads returned and a later fence may synchronise with.
+    /// The releases that strong reads returned, and with which a later fence may synchronise.
     pending: Vec<Rc<Part>>,
 }
 
@@ -127,7 +127,7 @@ impl Threads {
             && mask == record.extent
     }
 
-    /// Whether the record comes before what thread `a` does now.
+    /// Whether the record comes before the current access of thread `a`.
     fn ordered(&self, a: u32, record: &Record) -> bool {
         let clock = &self.all[a as usize].clock;
         record.actor == a
@@ -135,7 +135,7 @@ impl Threads {
             || record.observers.iter().any(|&(z, epoch)| z == a || clock.of(z) >= epoch)
     }
 
-    /// An access to the bytes `mask` of a granule; the two that race, if they do.
+    /// Checks and records an access to the bytes `mask` of a granule. Returns the two accesses that race, if they do.
     pub(super) fn access(
         &mut self,
         granule: &mut Granule,
@@ -175,7 +175,7 @@ impl Threads {
             self.record_read(granule, actor, site, access, mask);
         }
         if access.semantics.releases() {
-            // What comes later is not before those who acquire this.
+            // Later accesses do not come before those of a thread that acquires this one.
             self.all[actor as usize].clock.epoch += 1;
         }
         Ok(())
@@ -219,7 +219,7 @@ impl Threads {
         }
     }
 
-    /// A strong write: what a read of it can synchronise with.
+    /// A strong write: collects the releases with which a read of it can synchronise.
     fn release(&self, granule: &Granule, actor: u32, access: &Access, mask: u16, parts: &mut Vec<Rc<Part>>) {
         let thread = &self.all[actor as usize];
         if access.semantics.releases() {
@@ -233,7 +233,7 @@ impl Threads {
             }
         }
         parts.extend(thread.fences.iter().flatten().cloned());
-        // A later one of the same thread that reaches as far stands for an earlier one.
+        // A later release of the same thread with at least the same scope stands for an earlier one.
         let all = std::mem::take(parts);
         for (at, part) in all.iter().enumerate() {
             let stands = |(other, by): (usize, &Rc<Part>)| {

@@ -1,4 +1,4 @@
-//! What is known of every 16 bytes: which were written at all, and by whom last.
+//! The shadow of memory: for every 16 bytes, which were ever written, and the accesses that a race may be with.
 //!
 //! Invariant: an aligned access of at most 16 bytes lies in one granule.
 
@@ -25,7 +25,7 @@ impl Shadow {
         }
     }
 
-    /// Makes it at least so many bytes long.
+    /// Grows the shadow to at least `bytes` bytes.
     pub(super) fn reach(&mut self, bytes: usize) {
         let count = bytes.div_ceil(GRANULE);
         if count > self.granules.len() {
@@ -39,7 +39,7 @@ impl Shadow {
         (self.granules.len() * GRANULE) as u64
     }
 
-    /// Everything before is ordered before what comes.
+    /// Orders everything before this point before everything after it.
     pub(super) fn forget(&mut self) {
         for at in self.touched.drain(..) {
             self.granules[at as usize] = Granule::default();

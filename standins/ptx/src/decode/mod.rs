@@ -45,7 +45,7 @@ struct Builder<'m, 't> {
     shared_bytes: u64,
     callees: HashMap<&'t str, Callee>,
     waiting: Vec<&'t str>,
-    /// Who calls whom.
+    /// Caller and callee of every call.
     calls: Vec<(&'t str, &'t str)>,
     /// Calls to be given their target.
     call_sites: Vec<(usize, &'t str)>,

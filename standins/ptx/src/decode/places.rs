@@ -1,10 +1,10 @@
 //! Fewer slots: registers that are never live together share one.
 //!
-//! The compiler's text names a new register for every value, some thousand in a kernel; a thread needs some hundred
-//! places for them. Live ranges are from the first to the last instruction between which a value may be wanted,
-//! along the text, and are handed places in order. Invariant: a value stays in its place from where it is written to
-//! every place where it is read. Absent: kernels with calls, which keep a slot for each register; registers that a
-//! text reads before it writes them hold anything.
+//! The compiler's text names a new register for every value, some thousand in a kernel. A thread needs some hundred
+//! places for them. A live range runs along the text from the first to the last instruction between which a value may
+//! be read, and live ranges get places in order. Invariant: a value stays in its place from where it is written to
+//! every place where it is read. Absent: kernels with calls, which keep a slot for each register. A register that a
+//! text reads before it writes it holds any value.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -18,7 +18,7 @@ enum Role {
     Writes,
 }
 
-/// Shows every slot of `op`, those that are read first.
+/// Calls `see` for every slot of `op`, those that are read first.
 fn slots(op: &mut Op, mut see: impl FnMut(&mut Slot, Role)) {
     use Role::{Reads, Writes};
     let mut all = |read: &mut [&mut Slot], written: &mut [&mut Slot]| {
@@ -61,7 +61,7 @@ fn slots(op: &mut Op, mut see: impl FnMut(&mut Slot, Role)) {
     }
 }
 
-/// Shows every slot of an instruction; what a guarded one writes, it may also leave as it was.
+/// Calls `see` for every slot of an instruction. A guarded instruction may leave unchanged what it writes.
 fn roles(instruction: &Instruction, mut see: impl FnMut(Slot, Role)) {
     let guarded = instruction.guard != ALWAYS;
     if guarded {
@@ -87,13 +87,13 @@ struct Piece {
 }
 
 impl Piece {
-    /// Wanted at the start.
+    /// The slots whose value at the start of the piece is read later, a bit each.
     fn before(&self, word: usize) -> u64 {
         self.reads[word] | self.after[word] & !self.writes[word]
     }
 }
 
-/// Where an instruction may go on; `at + 1` is left out when it never does.
+/// The instructions that may follow. `at + 1` is left out when it never does.
 fn next(code: &[Instruction], targets: &[u32], at: usize) -> (Vec<usize>, bool) {
     let instruction = &code[at];
     let jumps = match instruction.op {
@@ -182,7 +182,7 @@ fn ranges(code: &[Instruction], targets: &[u32], count: u32) -> Vec<Option<(usiz
     found
 }
 
-/// Gives the slots of `code` new numbers; how many there are now.
+/// Gives the slots of `code` new numbers, and returns how many there are now.
 pub(super) fn share(
     code: &mut [Instruction],
     targets: &[u32],
@@ -194,7 +194,7 @@ pub(super) fn share(
     }
     let mut place = vec![SINK; count as usize];
     let mut places = SINK + 1;
-    // What is set when a thread starts is there all the time.
+    // A slot that is set when a thread starts is live throughout.
     for (slot, _) in starts.iter_mut() {
         place[*slot as usize] = places;
         *slot = places;

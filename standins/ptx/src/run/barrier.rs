@@ -1,7 +1,7 @@
 //! Barriers of a block.
 //!
-//! Invariant: a thread waits at one barrier at most. A barrier without a count wants all threads of the block; in
-//! strict runs those that have ended too, which is then a fault, otherwise only those that have not.
+//! Invariant: a thread waits at one barrier at most. A barrier without a count waits for all threads of the block. In
+//! strict runs it also waits for threads that have ended, which is then a fault.
 
 use super::block::{Block, State};
 use super::thread::Turns;
@@ -9,7 +9,7 @@ use crate::fault::{Divergence, Fault, Problem};
 use crate::memory::Memory;
 use crate::program::{BarrierOp, Op};
 
-/// Thread `t` is at a barrier: it waits, or all go on. Those that do are put on `woken`.
+/// Thread `t` is at a barrier: it waits, or all waiting threads go on. The threads that go on are put on `woken`.
 pub(super) fn arrive<M: Memory>(
     block: &mut Block<'_>,
     t: usize,
@@ -57,7 +57,7 @@ pub(super) fn arrive<M: Memory>(
     Ok(())
 }
 
-/// Thread `t` has ended: barriers may now have all that they want, or never get them.
+/// Thread `t` has ended: barriers may now be complete, or can never be.
 pub(super) fn ended<M: Memory>(
     block: &mut Block<'_>,
     t: usize,
@@ -91,7 +91,7 @@ fn diverged(block: &Block<'_>, t: usize, id: usize, why: Divergence, other: usiz
     block.fault(t, Problem::Divergence { barrier: id as u32, why, other })
 }
 
-/// What no thread of the block can undo: all that live wait, and not for one another.
+/// The fault of a block whose threads all wait, and not for one another.
 pub(super) fn stuck(block: &Block<'_>) -> Option<Fault> {
     let mut waiting = (0..block.threads.len()).filter_map(|t| match block.threads[t].state {
         State::Barrier(id) => Some((t, Some(id))),
@@ -113,7 +113,7 @@ pub(super) fn stuck(block: &Block<'_>) -> Option<Fault> {
     Some(diverged(block, at_barrier, id.into(), why, other))
 }
 
-/// Lets all go on if all have come.
+/// Lets all waiting threads go on if all have arrived.
 fn complete<M: Memory>(
     block: &mut Block<'_>,
     id: usize,

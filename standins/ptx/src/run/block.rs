@@ -38,11 +38,11 @@ pub(super) struct Thread {
 pub(super) struct Arrived {
     /// Arrivals, those that do not wait included.
     pub(super) count: u32,
-    /// Arrivals that let all go on; 0 for all threads of the block.
+    /// Arrivals after which the waiting threads go on. 0 means all threads of the block.
     pub(super) wanted: u32,
     /// Threads that wait.
     pub(super) waiting: Vec<u32>,
-    /// All that came: what they wrote before is seen by those that waited.
+    /// All threads that arrived. Their earlier writes are seen by the threads that waited.
     pub(super) came: Vec<u32>,
     /// Arrivals whose predicate held.
     pub(super) held: u32,

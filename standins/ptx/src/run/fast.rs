@@ -1,7 +1,8 @@
 //! The fast schedule.
 //!
-//! Invariant: blocks become resident only when those that are cannot go on without others, so that a launch whose
-//! blocks do not wait needs the memory of one. When all that may be resident only poll, [`Memory::idle`] is called.
+//! Invariant: another block becomes resident only when the resident ones cannot go on, so that a launch whose blocks
+//! do not wait needs the memory of one block. [`Memory::idle`] is called when all blocks that may be resident only
+//! poll.
 
 use super::block::{Block, State};
 use super::thread::{End, Turns, turn};
@@ -67,18 +68,18 @@ pub(super) fn fast<M: Memory>(run: &Run<'_>, memory: &mut M) -> Result<Statistic
     Ok(statistics)
 }
 
-/// What became of a block.
+/// The state of a block after its turn.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Rest {
-    /// Something changed that others may wait for.
+    /// A change happened for which other threads may wait.
     Moved,
     /// A thread ran for long without a change.
     Busy,
-    /// All that are left poll.
+    /// All its live threads poll.
     Polls,
 }
 
-/// Lets a block's threads go on until all that are left poll, or run for long.
+/// Lets a block's threads go on until all live threads poll, or run for long.
 fn block<M: Memory>(
     run: &Run<'_>,
     block: &mut Block<'_>,
@@ -90,7 +91,7 @@ fn block<M: Memory>(
     let mut woken = Vec::new();
     let mut rest = Rest::Polls;
     for _ in 0..ROUNDS {
-        // Threads that came to a barrier, or further, may have let others go on.
+        // Threads that arrived at a barrier, or went further, may have let others go on.
         let mut again = false;
         for t in 0..block.threads.len() {
             while block.threads[t].state == State::Ready {

@@ -44,7 +44,7 @@ pub struct Launch<'a> {
     pub device: u32,
 }
 
-/// Who goes next.
+/// The order of threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schedule {
     /// Random by [`Options::seed`].
@@ -56,7 +56,7 @@ pub enum Schedule {
 /// A store by the host while kernels run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostStore {
-    /// Done when so many instructions have been executed.
+    /// Number of executed instructions after which the store happens.
     pub after: u64,
     /// Address.
     pub address: u64,
@@ -69,7 +69,7 @@ pub struct HostStore {
 /// How to run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Who goes next.
+    /// The order of threads.
     pub schedule: Schedule,
     /// Seed of everything random.
     pub seed: u64,
@@ -79,8 +79,8 @@ pub struct Options {
     pub max_instructions: u64,
     /// Most blocks resident at once, in all launches together.
     pub resident_blocks: u32,
-    /// Instructions for each ready thread without a store that changes a value, a barrier or an end, before the
-    /// run is called a deadlock. Seeded schedule only.
+    /// Instructions for each ready thread without a store that changes a value, a barrier or an end, after which the
+    /// run counts as a deadlock. Seeded schedule only.
     pub stall: u64,
     /// Vector accesses are made element by element, in any order, with others between.
     pub tear: bool,
@@ -126,7 +126,7 @@ impl Options {
     }
 }
 
-/// What a run was.
+/// Counters of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Instructions that threads executed, guarded ones that did nothing included.
@@ -199,14 +199,14 @@ fn check(number: u32, launch: &Launch<'_>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// A block that is to run.
+/// A block that is not resident yet.
 struct Planned {
     launch: u32,
     linear: u64,
     first_actor: u32,
 }
 
-/// What does not change during a run.
+/// The constants of a run.
 struct Run<'r> {
     launches: &'r [Launch<'r>],
     options: &'r Options,
@@ -214,7 +214,7 @@ struct Run<'r> {
 }
 
 impl<'r> Run<'r> {
-    /// Where the thread `actor` was when it was at `line`; `None` for the host.
+    /// The place of thread `actor` at `line`. `None` for the host.
     fn place(&self, actor: u32, line: u32) -> Option<Place> {
         let block = self.planned.iter().rev().find(|planned| planned.first_actor <= actor)?;
         let launch = &self.launches[block.launch as usize];

@@ -105,7 +105,7 @@ impl<M: Memory> Seeded<'_, '_, M> {
         }
     }
 
-    /// Whom to prefer now, and until which turn.
+    /// The threads to prefer now, and the turn until which they are preferred.
     fn favour(&mut self) -> (Favour, u64) {
         let random = &mut self.turns.random;
         let (block, thread) = self.ready[random.below(self.ready.len() as u64) as usize];
@@ -125,13 +125,13 @@ impl<M: Memory> Seeded<'_, '_, M> {
         self.turns.executed - self.turns.progress
     }
 
-    /// Instructions without progress after which it is looked closer whether there is any.
+    /// Instructions without progress after which the schedule checks whether there is any.
     fn stall(&self) -> u64 {
         self.run.options.stall.saturating_mul(self.ready.len().max(1) as u64)
     }
 
     fn pick(&mut self, favour: Favour) -> usize {
-        // Chance may have left out the one thread that would go on: now all have their turns.
+        // Chance may have left out the one thread that would go on. Now all threads have their turns.
         if self.stalled() > self.stall() {
             return self.statistics.turns as usize % self.ready.len();
         }
@@ -163,7 +163,7 @@ impl<M: Memory> Seeded<'_, '_, M> {
             End::Barrier => barrier::arrive(block, t, self.memory, &mut self.turns, strict, &mut woken)?,
             End::Warp => warp::arrive(block, t, self.memory, &mut self.turns, &mut woken),
         }
-        // A thread that arrived last at what it waits for is woken too; it must not be listed twice.
+        // A thread that arrived last at its barrier is woken too. It must not be listed twice.
         if end != End::Budget && end != End::Polled {
             self.ready.swap_remove(at);
             self.ready.extend(woken.iter().map(|&t| (position, t)));
@@ -197,14 +197,14 @@ impl<M: Memory> Seeded<'_, '_, M> {
         if executed > options.max_instructions {
             return Err(self.anywhere(Problem::TooLong(options.max_instructions)));
         }
-        // What the host is still to do may be what all wait for.
+        // All threads may wait for a store that the host is still to do.
         if self.host.is_empty() && self.stalled() > self.stall().saturating_mul(2) {
             return Err(self.deadlock());
         }
         Ok(())
     }
 
-    /// A fault that no thread is to blame for, with the place of one that is there.
+    /// A fault that is no single thread's, with the place of one live thread.
     fn anywhere(&self, problem: Problem) -> Fault {
         let (position, thread) = self.ready.first().copied().unwrap_or_default();
         match &self.blocks[position as usize] {
@@ -218,7 +218,7 @@ impl<M: Memory> Seeded<'_, '_, M> {
         for block in self.blocks.iter().flatten() {
             for first in (0..block.threads.len()).step_by(32) {
                 let lanes = first..(first + 32).min(block.threads.len());
-                // A thread that runs says more than those that wait for it at a barrier.
+                // The place of a thread that runs says more than that of a thread that waits for it at a barrier.
                 let ready = lanes.clone().find(|&t| block.threads[t].state == State::Ready);
                 let live = lanes.clone().find(|&t| block.threads[t].state != State::Ended);
                 if let Some(t) = ready.or(live)

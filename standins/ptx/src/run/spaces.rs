@@ -1,4 +1,4 @@
-//! Loads and stores of a thread, in whichever space they fall.
+//! Loads and stores of a thread in every space.
 //!
 //! Invariant: every access is a multiple of its size, in every space, or a [`Problem::Misaligned`].
 
@@ -13,11 +13,11 @@ pub(super) struct View<'v, M> {
     pub(super) local: &'v mut [u8],
     pub(super) constants: &'v [u8],
     pub(super) parameters: &'v [u8],
-    /// Whether shared accesses are told to the memory.
+    /// Whether the memory checks shared accesses.
     pub(super) watch: bool,
 }
 
-/// What an access does, for those who watch.
+/// What an access does, for the memory that checks it.
 #[derive(Clone, Copy)]
 struct Effect {
     read: bool,
@@ -91,7 +91,7 @@ impl<M: Memory> View<'_, M> {
         Ok(value)
     }
 
-    /// Stores; says whether anything changed.
+    /// Stores, and returns whether the memory changed.
     pub(super) fn store(
         &mut self,
         site: &Site,
@@ -113,7 +113,7 @@ impl<M: Memory> View<'_, M> {
         Ok(changed && space == Space::Shared)
     }
 
-    /// An atomic operation; the value before.
+    /// Does an atomic operation, and returns the value before.
     pub(super) fn atomic(
         &mut self,
         site: &Site,

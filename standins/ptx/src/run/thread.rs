@@ -1,7 +1,7 @@
 //! One thread, for one turn.
 //!
-//! Invariant: when a turn ends, the thread's position is that of the instruction that it does next; after a
-//! problem, that of the instruction that caused it. Absent: who goes next.
+//! Invariant: when a turn ends, the thread's position is that of its next instruction. After a fault, it is that of
+//! the instruction that caused it. Absent: the choice of the next thread.
 
 use super::Random;
 use super::block::{Block, State, Torn};
@@ -18,23 +18,23 @@ pub(super) enum End {
     Budget,
     /// The thread ended.
     Ended,
-    /// It stands at a barrier, to be seen to by [`super::barrier`].
+    /// It stands at a barrier, which [`super::barrier`] handles.
     Barrier,
-    /// It stands at an instruction of its warp, to be seen to by [`super::warp`].
+    /// It stands at an instruction of its warp, which [`super::warp`] handles.
     Warp,
     /// It loaded again what it had loaded, or slept.
     Polled,
 }
 
-/// What turns share.
+/// The state that turns share.
 pub(super) struct Turns {
     pub(super) random: Random,
     pub(super) tear: bool,
-    /// End turns of threads that poll.
+    /// Whether a turn ends when its thread polls.
     pub(super) polls: bool,
     pub(super) watch: bool,
     pub(super) executed: u64,
-    /// The value of `executed` when something last changed for others to see.
+    /// The value of `executed` at the last change that other threads can see.
     pub(super) progress: u64,
     pub(super) began: Option<std::time::Instant>,
 }
@@ -226,7 +226,7 @@ impl<M: Memory> One<'_, M> {
         Ok(End::Budget)
     }
 
-    /// Instructions that are not often met.
+    /// The rarer instructions.
     fn rare(&mut self, op: &Op, turns: &Turns) {
         match *op {
             Op::Insert { d, a, b, from, length, bits } => {
@@ -282,7 +282,7 @@ impl<M: Memory> One<'_, M> {
                 self.set(d, holds.into());
             }
             Op::ActiveMask { d, lane } => {
-                // Threads are independent: that no other is at this place is always a right answer.
+                // Threads are independent, so it is always right that no other thread is at this place.
                 let value = 1 << self.get(lane);
                 self.set(d, value);
             }
@@ -297,7 +297,7 @@ impl<M: Memory> One<'_, M> {
                 let (from, to, bytes) = (from as usize, to as usize, bytes as usize);
                 self.view.local.copy_within(from..from + bytes, to);
             }
-            // All others are done by `go`.
+            // `go` does all others.
             _ => {}
         }
     }
@@ -306,7 +306,7 @@ impl<M: Memory> One<'_, M> {
         Access { address, bytes, element: how.element, semantics: how.semantics, scope: how.scope }
     }
 
-    /// Begins or goes on with a vector access that is done in pieces: the element to do now.
+    /// Begins or continues a vector access that is done in pieces, and returns the element to do now.
     fn piece(&mut self, turns: &mut Turns) -> u32 {
         let mut nth = turns.random.below(self.torn.left.count_ones().into());
         for element in 0..4 {
@@ -321,7 +321,7 @@ impl<M: Memory> One<'_, M> {
         0
     }
 
-    /// Loads; says whether the thread polls.
+    /// Loads, and returns whether the thread polls.
     fn load(
         &mut self,
         how: &How,
@@ -389,7 +389,7 @@ impl<M: Memory> One<'_, M> {
         false
     }
 
-    /// Stores; says whether memory changed.
+    /// Stores, and returns whether the memory changed.
     fn store(&mut self, how: &How, from: &[Slot; 4], turns: &mut Turns) -> Result<bool, Problem> {
         let bits = u32::from(how.element) * 8;
         let whole = how.element * how.count;
@@ -413,7 +413,7 @@ impl<M: Memory> One<'_, M> {
         self.view.store(&self.site, how, access, part)
     }
 
-    /// An atomic operation; says whether the thread polls.
+    /// Does an atomic operation, and returns whether the thread polls.
     fn atomic(&mut self, how: &How, atomic: Atomic, d: Slot, turns: &mut Turns) -> Result<bool, Problem> {
         let address = self.get(how.base).wrapping_add_signed(how.offset);
         let access = self.access(how, address, how.element);

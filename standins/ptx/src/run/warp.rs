@@ -1,4 +1,4 @@
-//! What threads of a warp do together: shuffles, votes, reductions, `bar.warp.sync`.
+//! Instructions that threads of a warp do together: shuffles, votes, reductions, `bar.warp.sync`.
 //!
 //! Invariant: such an instruction is done when all of its members that have not ended stand at it.
 
@@ -19,7 +19,7 @@ pub(super) fn arrive<M: Memory>(
     complete(block, t, memory, turns, woken);
 }
 
-/// Thread `t` has ended: others of its warp may not have to wait for it any more.
+/// Thread `t` has ended: other threads of its warp may not have to wait any more.
 pub(super) fn ended<M: Memory>(
     block: &mut Block<'_>,
     t: usize,

@@ -253,7 +253,7 @@ fn warps_together() {
 }
 
 #[test]
-fn the_last_block_is_told() {
+fn the_last_block_knows_that_it_is_last() {
     let module = module(BASIC);
     for options in schedules() {
         let mut memory = Plain::new();

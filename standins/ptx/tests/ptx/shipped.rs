@@ -298,7 +298,7 @@ fn a_rank_whose_peer_is_missing() {
     clean("a missing rank and an abort", 10, |options| alone(&module, &options, Some(20_000)));
 }
 
-/// Everybody's packets to everybody.
+/// Every rank sends its packets to every rank.
 fn one_shot(module: &Module, ranks: usize, elements: usize, options: &Options) -> Result<(), Wrong> {
     let mut memory = Checked::new();
     let bytes = elements as u64 * 4;

@@ -83,7 +83,7 @@ pub(crate) struct Ring {
     pub(crate) ranks: usize,
     /// Blocks of a rank.
     pub(crate) instances: u32,
-    /// Bytes of a chunk, of which there are as many as ranks.
+    /// Bytes of a chunk. There are as many chunks as ranks.
     pub(crate) chunk: u64,
     pub(crate) slot_bytes: u64,
     pub(crate) slots: u32,
