@@ -13,7 +13,10 @@
 pub mod bootstrap;
 pub mod clock;
 pub mod codec;
+mod frames;
+mod handshake;
 pub mod membership;
+mod proof;
 pub mod recorder;
 pub mod report;
 pub mod trace;

@@ -3,20 +3,18 @@
 //! Invariants: blocks no longer than its deadline and a little (`joiner::VERDICT_GRACE`), and only ever in `poll`.
 //! Absent: what is said, and when it is tried again (see `joiner`); threads, connections to other ranks.
 
-use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use consort_memory::sync::{AtomicBool, Ordering};
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
+use nix::poll::{PollFd, PollFlags, poll};
 
 use super::UniqueId;
 use super::joiner::Joiner;
-use super::stream::{Dial, patience};
+use super::stream::{Dial, connect, connected, patience};
 use super::wire::{Hello, Table};
 use consort_types::Rank;
 use consort_types::error::{Error, Result};
@@ -54,7 +52,7 @@ pub fn join_unless(
     let (alone, rank) = (hello.size == 1, hello.rank);
     let mut joiner = Joiner::new(id, hello, timeout, Instant::now())?;
     if alone {
-        // Nobody else will come.
+        // No other rank will come.
         id.retire();
     }
     loop {
@@ -94,30 +92,10 @@ impl Dial for Tcp {
     type Stream = TcpStream;
 
     fn dial(&mut self, address: SocketAddr) -> std::io::Result<TcpStream> {
-        let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
-        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let stream = TcpStream::from(socket(family, SockType::Stream, flags, None)?);
-        match connect(stream.as_raw_fd(), &SockaddrStorage::from(address)) {
-            // Interrupted, it goes on by itself.
-            Ok(()) | Err(Errno::EINPROGRESS | Errno::EINTR) => Ok(stream),
-            Err(error) => Err(error.into()),
-        }
+        connect(address)
     }
 
     fn connected(&mut self, stream: &mut TcpStream) -> Poll<std::io::Result<()>> {
-        let mut polled = [PollFd::new(stream.as_fd(), PollFlags::POLLOUT)];
-        match poll(&mut polled, PollTimeout::ZERO) {
-            Ok(0) | Err(Errno::EINTR) => return Poll::Pending,
-            Ok(_) => {}
-            Err(error) => return Poll::Ready(Err(error.into())),
-        }
-        if let Some(error) = stream.take_error()? {
-            return Poll::Ready(Err(error));
-        }
-        // Where nobody listens, TCP can connect a socket to itself; that one must go, it holds rank 0's port.
-        if stream.local_addr()? == stream.peer_addr()? {
-            return Poll::Ready(Err(ErrorKind::ConnectionRefused.into()));
-        }
-        Poll::Ready(stream.set_nodelay(true))
+        connected(stream)
     }
 }

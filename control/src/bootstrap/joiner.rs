@@ -1,7 +1,7 @@
 //! What one rank says to the root and hears from it, whatever carries it and whatever the time.
 //!
 //! ```text
-//! dial an address ► greeting ► proof ► accept ► hello ► verdict
+//! dial an address ► handshake ► hello ► verdict
 //!   └── refused, silent, not of this job ──► the next address ──► none left: pause, and again from the first
 //! ```
 //!
@@ -15,11 +15,12 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::UniqueId;
-use super::frames::{Incoming, Outgoing, Progress};
-use super::proof::{Secret, digest, prove, proves, random};
 use super::stream::Dial;
-use super::wire::{self, FAILURE_MAX, Hello, Proof, SIZE_MAX, Table, UNPROVED_MAX, kind, table_max};
-use crate::codec::Malformed;
+use super::wire::{self, FAILURE_MAX, Hello, SIZE_MAX, Table, table_max};
+use crate::codec::{Malformed, Wire};
+use crate::frames::{Frames, Progress, frame, kind};
+use crate::handshake::{Caller, Unproved};
+use crate::proof::{Secret, digest, prove, proves, random};
 use consort_types::error::{Error, seconds};
 
 type Result<T, E = Error> = std::result::Result<T, E>;
@@ -54,6 +55,15 @@ impl Failed {
 
     fn unclear(text: impl Into<String>) -> Self {
         Failed::Unclear(text.into())
+    }
+}
+
+impl From<Unproved> for Failed {
+    fn from(unproved: Unproved) -> Self {
+        match unproved {
+            Unproved::OtherJob => Failed::OtherJob,
+            Unproved::Because(text) => Failed::Unclear(text),
+        }
     }
 }
 
@@ -101,40 +111,17 @@ struct Attempt<S> {
     /// When its stage has to be over.
     until: Instant,
     stage: Stage,
-    incoming: Incoming,
-    outgoing: Outgoing,
+    frames: Frames,
 }
 
 /// What an attempt waits for.
 enum Stage {
     /// The connection, for so long.
     Connecting { limit: Duration },
-    /// The root's greeting.
-    Greeting,
     /// Proof that it is the root.
-    Proving { challenge: [u8; 32], nonce: [u8; 32] },
+    Proving(Caller<u64>),
     /// The verdict. Both sides have proved themselves, so there is no other attempt.
     Verdict { key: [u8; 32] },
-}
-
-impl<S: Read + Write> Attempt<S> {
-    /// Reads a frame; `Progress::Pending` means that the time is over.
-    fn receive(&mut self, now: Instant, bound: impl Fn(u8) -> Option<usize>) -> Poll<Progress> {
-        match self.incoming.read(&mut self.stream, bound) {
-            Progress::Pending if now < self.until => Poll::Pending,
-            progress => Poll::Ready(progress),
-        }
-    }
-
-    /// Sends what there is to send.
-    fn send(&mut self, now: Instant) -> Poll<std::io::Result<()>> {
-        match self.outgoing.write(&mut self.stream) {
-            Ok(true) => Poll::Ready(Ok(())),
-            Ok(false) if now < self.until => Poll::Pending,
-            Ok(false) => Poll::Ready(Err(ErrorKind::TimedOut.into())),
-            Err(error) => Poll::Ready(Err(error)),
-        }
-    }
 }
 
 impl<S: Read + Write> Joiner<S> {
@@ -189,7 +176,7 @@ impl<S: Read + Write> Joiner<S> {
         match &self.state {
             State::Attempting(attempt) => {
                 let connecting = matches!(attempt.stage, Stage::Connecting { .. });
-                Some((&attempt.stream, connecting || !attempt.outgoing.is_empty()))
+                Some((&attempt.stream, connecting || !attempt.frames.outgoing.is_empty()))
             }
             _ => None,
         }
@@ -241,7 +228,7 @@ impl<S: Read + Write> Joiner<S> {
         self.timeout.saturating_sub(self.elapsed(now))
     }
 
-    /// The table of a job of one rank, for which nobody needs to be asked.
+    /// The table of a job of one rank, which needs no root.
     fn alone(&self) -> Result<Table> {
         let mut member = self.hello.member.clone();
         for address in &mut member.tcp {
@@ -316,8 +303,7 @@ impl<S: Read + Write> Joiner<S> {
             stream: dial.dial(address)?,
             until: now + limit,
             stage: Stage::Connecting { limit },
-            incoming: Incoming::default(),
-            outgoing: Outgoing::default(),
+            frames: Frames::default(),
         })
     }
 
@@ -329,101 +315,78 @@ impl<S: Read + Write> Joiner<S> {
         now: Instant,
     ) -> Poll<Result<Result<Table>, Failed>> {
         loop {
-            match attempt.stage {
+            let Attempt { stream, frames, .. } = attempt;
+            match &mut attempt.stage {
                 Stage::Connecting { limit } => {
-                    match dial.connected(&mut attempt.stream)? {
+                    match dial.connected(stream)? {
                         Poll::Ready(()) => {}
                         Poll::Pending if now < attempt.until => return Poll::Pending,
                         Poll::Pending => return Poll::Ready(Err(Failed::unclear("no answer"))),
                     }
-                    // Connected, so somebody is there; a busy root may take a while to greet.
-                    attempt.until = now + (limit * 4).min(self.remaining(now)).max(Duration::from_millis(50));
-                    attempt.stage = Stage::Greeting;
+                    // Connected, so a process is there; a busy root may take a while to greet.
+                    attempt.until =
+                        now + (*limit * 4).min(self.remaining(now)).max(Duration::from_millis(50));
+                    attempt.stage = Stage::Proving(Caller::new(self.secret.0, self.job));
                 }
-                Stage::Greeting => {
-                    let bound = |k| (k == kind::GREETING).then_some(UNPROVED_MAX);
-                    let challenge = match attempt.receive(now, bound) {
-                        Poll::Pending => return Poll::Pending,
-                        Poll::Ready(Progress::Frame(_, payload)) => {
-                            wire::decode_greeting(&payload).map_err(|m| Failed::unclear(m.0))?
+                Stage::Proving(caller) => {
+                    let key = match caller.poll(frames, stream) {
+                        Poll::Ready(key) => key?,
+                        Poll::Pending if now < attempt.until => return Poll::Pending,
+                        Poll::Pending => {
+                            return Poll::Ready(Err(Failed::unclear(
+                                "it accepts connections, but says nothing",
+                            )));
                         }
-                        Poll::Ready(other) => return Poll::Ready(Err(Failed::unclear(silence(&other)))),
                     };
-                    let nonce: [u8; 32] = random().map_err(|error| Failed::Unclear(error.to_string()))?;
-                    let (secret, job) = (&self.secret.0, self.job);
-                    let proof = prove(secret, "joiner", &[&challenge, &nonce, &job.to_le_bytes()]);
-                    let proof = wire::encode_proof(&Proof { job, nonce, proof });
-                    attempt.outgoing.push(wire::frame(kind::PROOF, &[&proof]));
-                    attempt.stage = Stage::Proving { challenge, nonce };
-                }
-                Stage::Proving { challenge, nonce } => {
-                    if attempt.send(now)?.is_pending() {
-                        return Poll::Pending;
-                    }
-                    let bound = |k| [kind::ACCEPT, kind::REFUSAL].contains(&k).then_some(UNPROVED_MAX);
-                    match attempt.receive(now, bound) {
-                        Poll::Pending => return Poll::Pending,
-                        Poll::Ready(Progress::Frame(kind::ACCEPT, payload)) => {
-                            let proof = <[u8; 32]>::try_from(payload.as_slice()).unwrap_or_default();
-                            if !proves(&self.secret.0, "root", &[&nonce, &challenge], &proof) {
-                                let cause = "somebody answers who does not know the job's secret";
-                                return Poll::Ready(Err(Failed::unclear(cause)));
-                            }
-                        }
-                        Poll::Ready(Progress::Frame(..)) => return Poll::Ready(Err(Failed::OtherJob)),
-                        Poll::Ready(other) => return Poll::Ready(Err(Failed::unclear(silence(&other)))),
-                    }
-                    let key = prove(&self.secret.0, "connection", &[&challenge, &nonce]);
                     let body = match wire::encode_hello(&self.hello, self.remaining(now)) {
                         Ok(body) => body,
                         Err(error) => return Poll::Ready(Ok(Err(error))),
                     };
-                    let code = prove(&key, "hello", &[&body]);
-                    attempt.outgoing.push(wire::frame(kind::HELLO, &[&code, &body]));
+                    frames.outgoing.push(frame(kind::HELLO, &[&prove(&key, "hello", &[&body]), &body]));
                     attempt.until = self.begun + self.timeout + VERDICT_GRACE;
                     attempt.stage = Stage::Verdict { key };
                 }
-                Stage::Verdict { key } => return self.verdict(attempt, &key, now).map(Ok),
+                Stage::Verdict { key } => {
+                    let key = *key;
+                    return self.verdict(attempt, &key, now).map(Ok);
+                }
             }
         }
     }
 
     /// Both sides have proved themselves: hello, then the verdict.
     fn verdict(&self, attempt: &mut Attempt<S>, key: &[u8; 32], now: Instant) -> Poll<Result<Table>> {
-        let address = attempt.address;
-        let refuse = |cause: String| Error::Join {
-            rank: self.hello.rank,
-            cause,
-            hint: "look at the output of the process that created the unique id (rank 0) first".into(),
-        };
-        let taken = attempt.send(now);
-        if taken
-            .map_err(|error| refuse(format!("the root at {address} did not take its hello: {error}")))?
-            .is_pending()
-        {
-            return Poll::Pending;
-        }
+        let Attempt { address, stream, frames, until, .. } = attempt;
         let bound = |k| match k {
             kind::TABLE => Some(table_max(self.hello.size)),
             kind::FAILURE => Some(FAILURE_MAX),
             _ => None,
         };
-        let Poll::Ready(progress) = attempt.receive(now, bound) else { return Poll::Pending };
+        let progress = match frames.outgoing.write(stream) {
+            Ok(true) => frames.incoming.read(stream, bound),
+            Ok(false) => Progress::Pending,
+            Err(error) => Progress::Broken(error),
+        };
         let cause = match progress {
             Progress::Frame(answer, payload) => match self.open(answer, &payload, key) {
                 Ok(verdict) => return Poll::Ready(verdict),
                 Err(what) => format!("the root at {address} answered wrongly: {}", what.0),
             },
+            Progress::Pending if now < *until => return Poll::Pending,
             Progress::Pending => {
                 let waited = seconds(self.elapsed(now));
                 format!("the root at {address} accepted it, but gave no answer in {waited}")
             }
-            Progress::Closed => {
+            Progress::Ended | Progress::Broken(_) => {
                 format!("the root at {address} ended or was killed while this rank waited for the others")
             }
             Progress::Malformed(what) => format!("the root at {address} answered wrongly: {}", what.0),
         };
-        Poll::Ready(Err(refuse(cause)))
+        Poll::Ready(Err(Error::Join {
+            rank: self.hello.rank,
+            cause,
+            hint: "look at the output of the process that created the unique id (rank 0) first".into(),
+        }))
     }
 
     /// What the root's answer says, if it is the root's.
@@ -434,17 +397,9 @@ impl<S: Read + Write> Joiner<S> {
             return Err(Malformed("its answer was changed on the way"));
         }
         if answer == kind::FAILURE {
-            return wire::decode_failure(body).map(Err);
+            return Error::whole(body).map(Err);
         }
         let (nonce, members) = wire::decode_table(body, self.hello.size)?;
         Ok(Ok(self.table(&nonce, members)))
-    }
-}
-
-fn silence(progress: &Progress) -> &'static str {
-    match progress {
-        Progress::Pending => "somebody listens there, but says nothing",
-        Progress::Malformed(_) => "what answers there is not consort",
-        _ => "it closed the connection",
     }
 }

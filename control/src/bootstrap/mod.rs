@@ -1,4 +1,4 @@
-//! How the ranks of a job find each other: from "started by somebody" to a table of who is where and a session key.
+//! How the ranks of a job find each other: from what a launcher said to a table of who is where and a session key.
 //!
 //! ```text
 //! launch   what the launcher said: rank, size ──► rendezvous: the id travels by a 0700 Unix socket or is configured
@@ -7,20 +7,18 @@
 //!          said by `joiner` and `root::gathering`, which know no socket and no clock; carried by `join` and `root::service`
 //! ```
 //!
-//! Invariants: nobody is listened to before it has proved the secret, and the secret itself never travels over the
+//! Invariants: a caller is heard once it has proved the secret (see `handshake`), and the secret itself never travels over the
 //! network; every rank that was heard gets the same answer, the table or the same error; nothing waits without a
 //! deadline; no length read from a peer is believed before it is bounded.
 //!
-//! Deliberately absent: the connections between ranks (see `control`), collectives, retries after a rank was accepted,
+//! Deliberately absent: the connections between ranks (see `membership`), collectives, retries after a rank was accepted,
 //! encryption (what is said after the proof is authenticated, but can be read on the wire).
 
 mod door;
-mod frames;
 mod interfaces;
 mod join;
 mod joiner;
 mod launch;
-mod proof;
 mod root;
 mod stream;
 mod unique_id;
@@ -29,14 +27,15 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
+pub use crate::proof::{host_id, name, random, veil};
 pub use interfaces::{asked as asked_interfaces, wire_mbits};
 #[cfg(any(test, feature = "testing"))]
 pub use join::join;
 pub use join::{cancelled_join as cancelled, join_unless};
 pub use joiner::{Joiner, VERDICT_GRACE};
 pub use launch::Launch;
-pub use proof::{host_id, name, prove, proves, veil};
 pub use root::{Gathering, Limits};
 pub use stream::{Dial, Stream};
+pub(crate) use stream::{connect, connected, is_ready, patience};
 pub use unique_id::UniqueId;
 pub use wire::{Hello, Member, Table};

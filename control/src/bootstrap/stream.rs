@@ -1,15 +1,17 @@
-//! What joining needs of a connection, and how a thread waits for one.
+//! What joining needs of a connection, how one is made over TCP, and how a thread waits for one.
 //!
-//! Invariant: whoever speaks the protocol (`Gathering`, `Joiner`) does it over these traits and is told the time, so
-//! that a whole job can run in one thread, over connections in memory and in a time that is only counted. Absent: what is
-//! said.
+//! Invariant: `Gathering` and `Joiner` speak their protocol over these traits and are given the time, so that a whole job
+//! can run in one thread, over connections in memory and in a time that is only counted. Absent: what is said.
 
-use std::io::{Read, Result, Write};
+use std::io::{ErrorKind, Read, Result, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use nix::poll::PollTimeout;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, socket};
 
 /// The root's end of a connection; reading and writing never block.
 ///
@@ -41,7 +43,7 @@ pub trait Dial {
     /// Begins to connect; does not block.
     ///
     /// # Errors
-    /// `ConnectionRefused` if nobody listens there; any other if it cannot be known.
+    /// `ConnectionRefused` if nothing listens there; any other if it cannot be known.
     fn dial(&mut self, address: SocketAddr) -> Result<Self::Stream>;
 
     /// Whether it is connected by now; not asked again once it was.
@@ -51,8 +53,45 @@ pub trait Dial {
     fn connected(&mut self, stream: &mut Self::Stream) -> Poll<Result<()>>;
 }
 
+/// Begins to connect; what is returned never blocks.
+pub(crate) fn connect(address: SocketAddr) -> Result<TcpStream> {
+    let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let stream = TcpStream::from(socket(family, SockType::Stream, flags, None)?);
+    match nix::sys::socket::connect(stream.as_raw_fd(), &SockaddrStorage::from(address)) {
+        // Interrupted, it goes on by itself.
+        Ok(()) | Err(Errno::EINPROGRESS | Errno::EINTR) => Ok(stream),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether what [`connect`] began is connected by now.
+pub(crate) fn connected(stream: &TcpStream) -> Poll<Result<()>> {
+    if !is_ready(stream, true, PollTimeout::ZERO)? {
+        return Poll::Pending;
+    }
+    if let Some(error) = stream.take_error()? {
+        return Poll::Ready(Err(error));
+    }
+    // Where nothing listens, TCP can connect a socket to itself; that one must go, it holds the port.
+    if stream.local_addr()? == stream.peer_addr()? {
+        return Poll::Ready(Err(ErrorKind::ConnectionRefused.into()));
+    }
+    Poll::Ready(stream.set_nodelay(true))
+}
+
+/// Waits until a stream takes bytes, if there is something to send, or else has some, or its end. Whether it came in time.
+pub(crate) fn is_ready(stream: &impl AsFd, sending: bool, limit: PollTimeout) -> Result<bool> {
+    let wanted = if sending { PollFlags::POLLOUT } else { PollFlags::POLLIN };
+    match poll(&mut [PollFd::new(stream.as_fd(), wanted)], limit) {
+        Ok(ready) => Ok(ready > 0),
+        Err(Errno::EINTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// How long poll may sleep.
-pub(super) fn patience(until: Option<Instant>, now: Instant) -> PollTimeout {
+pub(crate) fn patience(until: Option<Instant>, now: Instant) -> PollTimeout {
     let Some(until) = until else { return PollTimeout::NONE };
     // Rounded up, so that what is due is due when poll returns; at most a minute, so that it fits.
     let left = until.saturating_duration_since(now).min(Duration::from_secs(60));

@@ -1,7 +1,7 @@
 //! The unique id: what all ranks of a job share before they know each other.
 //!
 //! ```text
-//! 0 magic u32 | 4 version u16 | 6 flags u8 | 7 addresses u8 | 8 four addresses of 19 bytes | 84 secret | 116 job u64 | 124 checksum
+//! 0 magic u32 | 4 version u16 | 6 agreed bool | 7 addresses u8 | 8 four addresses of 19 bytes | 84 secret | 116 job u64 | 124 checksum
 //! ```
 //!
 //! Invariant: 128 bytes with one meaning: what `from_bytes` accepts, `to_bytes` gives back. The process that created the
@@ -14,18 +14,15 @@ use std::sync::Arc;
 
 use super::door::Door;
 use super::interfaces;
-use super::proof::{Secret, digest, prove, random};
 use super::root::{Limits, Root};
-use super::wire::{ADDRESS_BYTES, address, put_address};
+use crate::codec::forms::SOCKET_BYTES;
+use crate::codec::{Malformed, Reader, Wire, bytes_of};
+use crate::proof::{Secret, digest, hex, prove, random};
 use consort_settings::environment::Environment;
 use consort_types::error::{Error, Result};
 
-const MAGIC: u32 = u32::from_le_bytes(*b"cnst");
+const MAGIC: [u8; 4] = *b"cnst";
 const VERSION: u16 = 1;
-/// The root listens at a place that was agreed beforehand, so it may start later than those who look for it.
-const FLAG_AGREED: u8 = 1;
-const SECRET_AT: usize = 84;
-const JOB_AT: usize = 116;
 const CHECKSUM_AT: usize = 124;
 /// The most addresses in an id.
 pub(super) const ADDRESSES_MAX: usize = 4;
@@ -38,6 +35,7 @@ pub struct UniqueId {
     pub(super) addresses: Vec<SocketAddr>,
     pub(super) secret: Secret,
     pub(super) job: u64,
+    /// The root listens at a place that was agreed beforehand, so it may start later than the ranks that look for it.
     pub(super) agreed: bool,
     pub(super) root: Option<Arc<Root>>,
 }
@@ -180,20 +178,17 @@ impl UniqueId {
 
     /// The id as bytes, for the other ranks. Secret: they are all that it takes to join.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
-        let mut out = Vec::with_capacity(Self::BYTES);
-        out.extend_from_slice(&MAGIC.to_le_bytes());
-        out.extend_from_slice(&VERSION.to_le_bytes());
-        out.push(if self.agreed { FLAG_AGREED } else { 0 });
-        out.push(self.addresses.len() as u8);
+        let mut out = bytes_of(&(MAGIC, VERSION));
+        (u8::from(self.agreed), self.addresses.len() as u8).put(&mut out);
         for at in 0..ADDRESSES_MAX {
-            put_address(&mut out, self.addresses.get(at).copied());
+            match self.addresses.get(at) {
+                Some(address) => address.put(&mut out),
+                None => [0; SOCKET_BYTES].put(&mut out),
+            }
         }
-        out.extend_from_slice(&self.secret.0);
-        out.extend_from_slice(&self.job.to_le_bytes());
+        (self.secret.0, self.job).put(&mut out);
         out.extend_from_slice(&digest(&out)[..4]);
-        let mut bytes = [0; Self::BYTES];
-        bytes.copy_from_slice(&out);
-        bytes
+        std::array::from_fn(|at| out[at])
     }
 
     /// The id that [`UniqueId::to_bytes`] wrote.
@@ -201,46 +196,41 @@ impl UniqueId {
     /// # Errors
     /// [`Error::InvalidArgument`] if the bytes are not an id, are damaged, or are of another version.
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Result<Self> {
-        let refuse = |what: &str| {
-            Err(Error::invalid(
+        Self::read(bytes).map_err(|what| {
+            Error::invalid(
                 format!("these {} bytes are not a unique id: {what}", Self::BYTES),
                 "pass on all bytes that one rank's UniqueId gave, unchanged, to every rank of the same job",
-            ))
-        };
-        let version = u16::from_le_bytes([bytes[4], bytes[5]]);
-        let (flags, count) = (bytes[6], bytes[7] as usize);
-        if bytes[..4] != MAGIC.to_le_bytes() {
-            return refuse(if bytes.iter().all(|b| *b == 0) {
-                "all are zero"
-            } else {
-                "they begin differently"
-            });
+            )
+        })
+    }
+
+    fn read(bytes: &[u8; Self::BYTES]) -> std::result::Result<Self, String> {
+        let text = |Malformed(what): Malformed| what.to_owned();
+        let (fields, checksum) = bytes.split_at(CHECKSUM_AT);
+        let mut reader = Reader::new(fields);
+        let (magic, version): ([u8; 4], u16) = reader.take().map_err(text)?;
+        if magic != MAGIC {
+            let zero = bytes.iter().all(|byte| *byte == 0);
+            return Err(if zero { "all are zero" } else { "they begin differently" }.into());
         }
         if version != VERSION {
-            return refuse(&format!(
-                "they are of version {version}, and this library reads version {VERSION}"
-            ));
+            return Err(format!("they are of version {version}, and this library reads version {VERSION}"));
         }
-        if bytes[CHECKSUM_AT..] != digest(&bytes[..CHECKSUM_AT])[..4] {
-            return refuse("the checksum is wrong, so they were changed on the way");
+        if *checksum != digest(fields)[..4] {
+            return Err("the checksum is wrong, so they were changed on the way".into());
         }
-        if flags & !FLAG_AGREED != 0 || count > ADDRESSES_MAX {
-            return refuse("a field is out of bounds");
-        }
-        let mut addresses = Vec::with_capacity(count);
-        for (at, chunk) in bytes[8..SECRET_AT].as_chunks::<ADDRESS_BYTES>().0.iter().enumerate() {
-            match (address(chunk), at < count) {
-                (Ok(Some(address)), true) if address.port() != 0 => addresses.push(address),
-                (Ok(None), false) => {}
-                _ => return refuse("an address is malformed"),
-            }
-        }
-        let mut secret = [0; 32];
-        secret.copy_from_slice(&bytes[SECRET_AT..JOB_AT]);
-        let mut job = [0; 8];
-        job.copy_from_slice(&bytes[JOB_AT..CHECKSUM_AT]);
-        let agreed = flags & FLAG_AGREED != 0;
-        Ok(UniqueId { addresses, secret: Secret(secret), job: u64::from_le_bytes(job), agreed, root: None })
+        let out_of_bounds = |_| "a field is out of bounds".to_owned();
+        let (agreed, count): (bool, u8) = reader.take().map_err(out_of_bounds)?;
+        let slots: [u8; SOCKET_BYTES * ADDRESSES_MAX] = reader.take().map_err(text)?;
+        let slots = slots.as_chunks::<SOCKET_BYTES>().0;
+        let (used, unused) =
+            slots.split_at_checked(count.into()).ok_or(Malformed("")).map_err(out_of_bounds)?;
+        let address = |slot: &[u8; SOCKET_BYTES]| SocketAddr::whole(slot).ok().filter(|at| at.port() != 0);
+        let addresses: Option<Vec<_>> = used.iter().map(address).collect();
+        let addresses = addresses.filter(|_| unused.as_flattened().iter().all(|byte| *byte == 0));
+        let addresses = addresses.ok_or("an address is malformed")?;
+        let (secret, job) = reader.take().map_err(text)?;
+        Ok(UniqueId { addresses, secret: Secret(secret), job, agreed, root: None })
     }
 
     /// A short text that tells these other ids from any others, to those who know this one.
@@ -248,7 +238,7 @@ impl UniqueId {
         let bytes: Vec<[u8; Self::BYTES]> = others.iter().map(Self::to_bytes).collect();
         let parts: Vec<&[u8]> = bytes.iter().map(<[u8; Self::BYTES]>::as_slice).collect();
         let proof = prove(&self.secret.0, "other ids", &parts);
-        proof[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+        hex(&proof[..8])
     }
 
     /// Whether nobody needs it any more: its root does not run here or has ended, all ranks have joined, or it was retired.

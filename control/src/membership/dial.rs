@@ -1,86 +1,34 @@
-//! The dialling side of a control link, run by the thread that joins a job, and the greeting's wire form.
-//!
-//! Both sides prove that they know the job's session key, each over both nonces, before anything else is said.
+//! The dialling side of a control link, run by the thread that joins a job.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::SocketAddr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use super::link::{RemoteLink, Stream};
 use super::member::Member;
 use super::patience::Patience;
-use super::process::{Shared, random};
+use super::process::Shared;
 use super::race;
-use crate::bootstrap;
+use crate::bootstrap::{is_ready, patience as timeout};
+use crate::codec::wire_struct;
+use crate::frames::Frames;
+use crate::handshake::{Caller, Unproved};
 use consort_types::Rank;
 use consort_types::error::Result;
 
-pub(super) const MAGIC: [u8; 8] = *b"CSRTCTL1";
-/// Magic, job, from, to, nonce.
-pub(super) const HELLO_BYTES: usize = 8 + 16 + 4 + 4 + 16;
-/// Nonce, proof.
-pub(super) const ANSWER_BYTES: usize = 16 + 32;
-pub(super) const PROOF_BYTES: usize = 32;
-
-/// What a greeting is about: the rank that dials, the rank that answers, their nonces.
+/// What a control link is about: the job, the rank that dials, and the rank that answers.
 #[derive(Clone, Copy)]
-pub(super) struct Introduction {
+pub(super) struct Subject {
     pub(super) job: [u8; 16],
     pub(super) from: Rank,
     pub(super) to: Rank,
-    pub(super) dialler: [u8; 16],
-    pub(super) answerer: [u8; 16],
 }
 
-impl Introduction {
-    fn parts(&self) -> [Vec<u8>; 5] {
-        [
-            self.job.to_vec(),
-            self.from.to_le_bytes().to_vec(),
-            self.to.to_le_bytes().to_vec(),
-            self.dialler.to_vec(),
-            self.answerer.to_vec(),
-        ]
-    }
-
-    pub(super) fn proof(&self, key: &[u8; 32], label: &str) -> [u8; 32] {
-        let parts = self.parts();
-        bootstrap::prove(key, label, &parts.each_ref().map(Vec::as_slice))
-    }
-
-    pub(super) fn is_proved(&self, key: &[u8; 32], label: &str, proof: &[u8; 32]) -> bool {
-        let parts = self.parts();
-        bootstrap::proves(key, label, &parts.each_ref().map(Vec::as_slice), proof)
-    }
-
-    pub(super) fn hello(&self) -> [u8; HELLO_BYTES] {
-        let mut bytes = [0; HELLO_BYTES];
-        bytes[..8].copy_from_slice(&MAGIC);
-        bytes[8..24].copy_from_slice(&self.job);
-        bytes[24..28].copy_from_slice(&self.from.to_le_bytes());
-        bytes[28..32].copy_from_slice(&self.to.to_le_bytes());
-        bytes[32..].copy_from_slice(&self.dialler);
-        bytes
-    }
-
-    pub(super) fn read_hello(bytes: &[u8; HELLO_BYTES]) -> Option<Self> {
-        let u32_at = |at: usize| bytes[at..at + 4].try_into().map(u32::from_le_bytes).ok();
-        (bytes[..8] == MAGIC).then_some(())?;
-        Some(Introduction {
-            job: bytes[8..24].try_into().ok()?,
-            from: u32_at(24)?,
-            to: u32_at(28)?,
-            dialler: bytes[32..].try_into().ok()?,
-            answerer: [0; 16],
-        })
-    }
-}
-
-pub(super) const ANSWER: &str = "control answer";
-pub(super) const DIAL: &str = "control dial";
+wire_struct!(Subject { job, from, to });
 
 /// Links `member` to `peer` of another process, trying until `deadline`.
 ///
@@ -92,15 +40,13 @@ pub fn dial(
     peer: Rank,
     patience: Patience<'_>,
 ) -> Result<io::Result<()>> {
-    let nonce = random::<16>()?;
-    let introduction =
-        Introduction { job: member.job, from: member.rank, to: peer, dialler: nonce, answerer: [0; 16] };
+    let subject = Subject { job: member.job, from: member.rank, to: peer };
     // Addresses at which something else answered.
     let mut strange = Vec::new();
     loop {
         let attempt = connect(shared, member, peer, &strange, patience).and_then(|stream| {
             let at = stream.peer_address();
-            if let Err(error) = greet(&stream, introduction, &member.key, patience) {
+            if let Err(error) = greet(&stream, subject, &member.key, patience) {
                 strange.extend(at);
                 return Err(match at {
                     Some(at) => io::Error::new(error.kind(), format!("{at}: {error}")),
@@ -151,37 +97,27 @@ fn connect(
 
 pub(super) fn greet(
     stream: &Stream,
-    mut introduction: Introduction,
+    subject: Subject,
     key: &[u8; 32],
     patience: Patience<'_>,
 ) -> io::Result<()> {
-    let hurry = || {
-        let turn = patience.turn();
-        if turn.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { stream.set_timeouts(turn) }
-    };
-    hurry()?;
-    let mut stream = stream;
-    stream.write_all(&introduction.hello())?;
-    let (mut answer, mut got) = ([0; ANSWER_BYTES], 0);
-    while got < ANSWER_BYTES {
-        // The deadline is for all of it: an answer may drip.
-        hurry()?;
-        match stream.read(&mut answer[got..]) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(bytes) => got += bytes,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // A turn is over, which need not be all.
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
-            Err(error) => return Err(error),
+    stream.set_nonblocking(true)?;
+    let (mut caller, mut frames) = (Caller::new(*key, subject), Frames::default());
+    loop {
+        match caller.poll(&mut frames, &mut &*stream) {
+            Poll::Ready(Ok(_)) => return Ok(()),
+            Poll::Ready(Err(Unproved::OtherJob)) => {
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is of another job"));
+            }
+            Poll::Ready(Err(Unproved::Because(text))) => {
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+            }
+            Poll::Pending => {}
         }
+        let (turn, now) = (patience.turn(), Instant::now());
+        if turn.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        is_ready(stream, !frames.outgoing.is_empty(), timeout(Some(now + turn), now))?;
     }
-    introduction.answerer.copy_from_slice(&answer[..16]);
-    let proof = answer[16..].first_chunk().expect("an answer is a nonce and a proof");
-    if !introduction.is_proved(key, ANSWER, proof) {
-        return Err(io::Error::new(
-            io::ErrorKind::PermissionDenied,
-            "the other side does not know the job's key",
-        ));
-    }
-    stream.write_all(&introduction.proof(key, DIAL))
 }

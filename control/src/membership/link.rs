@@ -11,11 +11,14 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::socket::{Shutdown, UnixCredentials, getsockopt, setsockopt, shutdown, sockopt};
 
 use super::member::{Distance, Member};
 use super::process::Shared;
 use super::wire::{self, Message};
+use crate::bootstrap::is_ready;
+use crate::codec::{Malformed, Wire};
+use crate::frames::{Incoming, Outgoing, Progress};
 use consort_types::Rank;
 
 /// Why a rank is lost whose process is gone: the same words however it was noticed.
@@ -26,8 +29,8 @@ pub(super) const ENDED: &str = "its process ended without closing the communicat
 const VANISHED_AFTER: Duration = Duration::from_secs(24);
 /// Bytes kept for a peer that does not read, at most; then the link counts as broken.
 const BACKLOG_BYTES_MAX: usize = 4 << 20;
-/// Reads of one link in one turn, of 16 KiB each.
-const READS_MAX: usize = 16;
+/// Frames of one link that are read in one turn.
+const FRAMES_MAX: usize = 16;
 
 /// Either kind of socket.
 #[derive(Debug)]
@@ -49,22 +52,6 @@ impl Stream {
         }
     }
 
-    pub fn set_timeouts(&self, timeout: Duration) -> io::Result<()> {
-        match self {
-            Stream::Unix(stream) => {
-                stream.set_read_timeout(Some(timeout))?;
-                stream.set_write_timeout(Some(timeout))
-            }
-            Stream::Tcp(stream) => {
-                stream.set_nodelay(true)?;
-                stream.set_read_timeout(Some(timeout))?;
-                stream.set_write_timeout(Some(timeout))
-            }
-            #[cfg(any(test, feature = "testing"))]
-            Stream::Simulated(_) => Ok(()),
-        }
-    }
-
     /// Where the other end is, if that is on the network.
     pub(super) fn peer_address(&self) -> Option<SocketAddr> {
         let Stream::Tcp(stream) = self else { return None };
@@ -76,6 +63,7 @@ impl Stream {
     /// something is to be sent or not.
     fn watch_over(&self) -> io::Result<()> {
         let Stream::Tcp(stream) = self else { return Ok(()) };
+        stream.set_nodelay(true)?;
         let seconds = |part: u32| VANISHED_AFTER.as_secs() as u32 / part;
         setsockopt(stream, sockopt::KeepAlive, &true)?;
         setsockopt(stream, sockopt::TcpKeepIdle, &seconds(2))?;
@@ -85,31 +73,15 @@ impl Stream {
         Ok(())
     }
 
-    /// Ends the connection for both sides.
-    fn shut_down(&self) {
-        use nix::sys::socket::{Shutdown, shutdown};
-        let fd = match self {
-            Stream::Unix(stream) => stream.as_raw_fd(),
-            Stream::Tcp(stream) => stream.as_raw_fd(),
-            #[cfg(any(test, feature = "testing"))]
-            Stream::Simulated(stream) => {
-                return stream.lock().unwrap_or_else(PoisonError::into_inner).shutdown_both();
-            }
-        };
-        let _ = shutdown(fd, Shutdown::Both);
-    }
-
-    /// Says that nothing more is coming; what the other end still says can be read.
-    fn shut_writing(&self) {
-        let _ = match self {
-            Stream::Unix(stream) => stream.shutdown(std::net::Shutdown::Write),
-            Stream::Tcp(stream) => stream.shutdown(std::net::Shutdown::Write),
-            #[cfg(any(test, feature = "testing"))]
-            Stream::Simulated(stream) => {
-                stream.lock().unwrap_or_else(PoisonError::into_inner).shutdown_write();
-                Ok(())
-            }
-        };
+    /// Ends the connection for both sides ([`Shutdown::Both`]), or says that nothing more is coming ([`Shutdown::Write`]): what
+    /// the other end still says can be read.
+    fn shut_down(&self, how: Shutdown) {
+        #[cfg(any(test, feature = "testing"))]
+        if let Stream::Simulated(stream) = self {
+            let stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
+            return if how == Shutdown::Write { stream.shutdown_write() } else { stream.shutdown_both() };
+        }
+        let _ = shutdown(self.as_fd().as_raw_fd(), how);
     }
 
     /// The process at the other end, when it is on this host and in a process namespace seen from here.
@@ -122,9 +94,9 @@ impl Stream {
         self.credentials().is_some_and(|credentials| credentials.uid() == nix::unistd::geteuid().as_raw())
     }
 
-    fn credentials(&self) -> Option<nix::sys::socket::UnixCredentials> {
+    fn credentials(&self) -> Option<UnixCredentials> {
         let Stream::Unix(stream) = self else { return None };
-        nix::sys::socket::getsockopt(stream, nix::sys::socket::sockopt::PeerCredentials).ok()
+        getsockopt(stream, sockopt::PeerCredentials).ok()
     }
 
     pub fn distance(&self) -> Distance {
@@ -188,8 +160,8 @@ pub struct RemoteLink {
     /// Where the other end is, if that is on the network.
     place: Option<SocketAddr>,
     shared: Weak<Shared>,
-    backlog: Mutex<Vec<u8>>,
-    incoming: Mutex<Vec<u8>>,
+    backlog: Mutex<Outgoing>,
+    incoming: Mutex<Incoming>,
 }
 
 /// How long the sides of links that end wait for each other, at most.
@@ -240,16 +212,7 @@ impl RemoteLink {
     ) -> io::Result<Arc<Self>> {
         stream.set_nonblocking(true)?;
         stream.watch_over()?;
-        Ok(Arc::new(RemoteLink {
-            member: Arc::downgrade(member),
-            peer,
-            distance: stream.distance(),
-            place: stream.peer_address(),
-            stream,
-            shared: Arc::downgrade(shared),
-            backlog: Mutex::new(Vec::new()),
-            incoming: Mutex::new(Vec::new()),
-        }))
+        Ok(Self::over(Arc::downgrade(shared), member, peer, stream))
     }
 
     /// A link to a simulated process.
@@ -259,26 +222,31 @@ impl RemoteLink {
         peer: Rank,
         stream: consort_transports::simnet::Stream,
     ) -> Arc<Self> {
-        let stream = Stream::Simulated(Mutex::new(stream));
+        Self::over(Weak::new(), member, peer, Stream::Simulated(Mutex::new(stream)))
+    }
+
+    fn over(shared: Weak<Shared>, member: &Arc<Member>, peer: Rank, stream: Stream) -> Arc<Self> {
         Arc::new(RemoteLink {
             member: Arc::downgrade(member),
             peer,
             distance: stream.distance(),
             place: stream.peer_address(),
             stream,
-            shared: Weak::new(),
-            backlog: Mutex::new(Vec::new()),
-            incoming: Mutex::new(Vec::new()),
+            shared,
+            backlog: Mutex::default(),
+            incoming: Mutex::default(),
         })
     }
 
     pub fn send(&self, communicator: u64, message: &Message) {
         let mut backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
-        if backlog.len() > BACKLOG_BYTES_MAX {
+        if backlog.left() > BACKLOG_BYTES_MAX {
             // Both control threads find out and report the loss; silence would be worse.
-            return self.stream.shut_down();
+            return self.end();
         }
-        wire::encode(communicator, message, &mut backlog);
+        let mut frame = Vec::new();
+        wire::encode(communicator, message, &mut frame);
+        backlog.push(frame);
         self.write_out(&mut backlog);
         if !backlog.is_empty()
             && let Some(shared) = self.shared.upgrade()
@@ -292,31 +260,24 @@ impl RemoteLink {
         self.write_out(&mut self.backlog.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    fn write_out(&self, backlog: &mut Vec<u8>) {
-        let mut written = 0;
-        while written < backlog.len() {
-            match (&mut &self.stream).write(&backlog[written..]) {
-                Ok(bytes) if bytes > 0 => written += bytes,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // The reading side of the control thread finds out and reports it.
-                _ => written = backlog.len(),
-            }
+    fn write_out(&self, backlog: &mut Outgoing) {
+        if backlog.write(&mut &self.stream).is_err() {
+            // The reading side of the control thread finds out and reports it.
+            *backlog = Outgoing::default();
         }
-        backlog.drain(..written);
     }
 
     /// The last thing said on this side: what is kept is sent as far as the kernel takes it, then the end.
     pub fn part(&self) {
         self.flush();
         if !self.has_backlog() {
-            self.stream.shut_writing();
+            self.stream.shut_down(Shutdown::Write);
         }
     }
 
     /// The other side has parted, or the connection broke: nothing more is coming, and nothing more is said.
     pub fn end(&self) {
-        self.stream.shut_down();
+        self.stream.shut_down(Shutdown::Both);
     }
 
     /// Reads and forgets what still comes; whether the end has come too.
@@ -354,47 +315,36 @@ impl RemoteLink {
 
     /// Whether there are bytes to be read, or the end.
     pub fn has_more(&self) -> bool {
-        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-        let mut polled = [PollFd::new(self.stream.as_fd(), PollFlags::POLLIN)];
-        poll(&mut polled, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+        is_ready(&self.stream, false, PollTimeout::ZERO).is_ok_and(|ready| ready)
     }
 
     /// Reads what is there, up to a bound, and hands it to the member. Only the control thread calls this.
     pub fn drain(&self) -> LinkState {
-        let mut chunk = [0u8; 2 << 10];
         let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whoever never stops talking waits for its next turn, so that the others have theirs.
-        for _ in 0..READS_MAX {
-            let state = match (&mut &self.stream).read(&mut chunk) {
-                Ok(0) => Some(LinkState::Closed { cause: ENDED.into(), ended: true }),
-                Ok(bytes) => {
-                    incoming.extend_from_slice(&chunk[..bytes]);
-                    None
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Some(LinkState::Open),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => None,
-                // Within a host nothing but an end breaks a connection.
-                Err(_) if matches!(self.stream, Stream::Unix(_)) => {
-                    Some(LinkState::Closed { cause: ENDED.into(), ended: true })
-                }
-                Err(error) => Some(LinkState::Closed { cause: self.failed(&error), ended: false }),
-            };
-            loop {
-                match wire::decode(&mut incoming) {
-                    Ok(Some((communicator, message))) => {
+        let carried = |what: Malformed| LinkState::Closed {
+            cause: format!("its control connection carried a frame that cannot be read: {}", what.0),
+            ended: false,
+        };
+        // A peer that never stops talking waits for its next turn, so that the others have theirs.
+        for _ in 0..FRAMES_MAX {
+            match incoming.read(&mut &self.stream, wire::bound) {
+                Progress::Frame(_, payload) => match <(u64, Message)>::whole(&payload) {
+                    Ok((communicator, message)) => {
                         if let Some(member) = self.member.upgrade() {
                             member.receive(self.peer, communicator, message);
                         }
                     }
-                    Ok(None) => break,
-                    Err(what) => {
-                        let cause = format!("its control connection carried {what}");
-                        return LinkState::Closed { cause, ended: false };
-                    }
+                    Err(what) => return carried(what),
+                },
+                Progress::Pending => return LinkState::Open,
+                Progress::Malformed(what) => return carried(what),
+                // Within a host nothing but an end breaks a connection.
+                Progress::Broken(error) if !matches!(self.stream, Stream::Unix(_)) => {
+                    return LinkState::Closed { cause: self.failed(&error), ended: false };
                 }
-            }
-            if let Some(state) = state {
-                return state;
+                Progress::Ended | Progress::Broken(_) => {
+                    return LinkState::Closed { cause: ENDED.into(), ended: true };
+                }
             }
         }
         LinkState::Open

@@ -26,6 +26,8 @@ use super::patience::Patience;
 use super::registry::Registry;
 use super::{accept, thread};
 use crate::bootstrap::asked_interfaces;
+use crate::proof::hex;
+pub use crate::proof::random;
 use consort_types::Rank;
 use consort_types::error::{Error, Result};
 
@@ -297,6 +299,12 @@ impl Shared {
         self.sources.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
     }
 
+    /// Whether the control thread wakes up for callers from the network.
+    pub(super) fn hear_network(&self, on: bool) {
+        let wanted = if on { EpollFlags::EPOLLIN } else { EpollFlags::empty() };
+        let _ = self.epoll.modify(&self.tcp, &mut EpollEvent::new(wanted, KEY_TCP));
+    }
+
     pub(super) fn source(&self, key: u64) -> Option<Source> {
         self.sources.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned()
     }
@@ -387,16 +395,4 @@ impl Shared {
         drop(unattended);
         self.wake();
     }
-}
-
-/// Random bytes of the system.
-pub fn random<const N: usize>() -> Result<[u8; N]> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| Error::system("asking for random bytes", io::Error::other(error.to_string())))?;
-    Ok(bytes)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -8,28 +8,22 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::AsFd;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, SockaddrStorage, connect, getsockopt, socket, sockopt,
-};
 
 use super::patience::Patience;
+use crate::bootstrap::{connect, connected};
 
 /// How long an address may be silent before the next is tried beside it.
 const HEAD_START: Duration = Duration::from_millis(250);
 /// How long all of them together may be silent before they are called anew.
 const ATTEMPT_MAX: Duration = Duration::from_secs(3);
 
-struct Attempt {
-    address: SocketAddr,
-    socket: OwnedFd,
-}
-
-/// The first of `addresses` that answers; `like` is one that did so before, and those of `avoided` come last.
+/// The first of `addresses` that answers, as a stream that never blocks; `like` is one that did so before, and those of `avoided` come last.
 ///
 /// # Errors
 /// Every address with what became of it.
@@ -43,7 +37,8 @@ pub(super) fn connect_to_any(
     let likeness = |address: &SocketAddr| like.map_or(0, |like| common_bits(address.ip(), like));
     waiting.sort_by_key(|address| (avoided.contains(address), std::cmp::Reverse(likeness(address))));
     waiting.reverse();
-    let (mut under_way, mut failed): (Vec<Attempt>, Vec<(SocketAddr, io::Error)>) = (Vec::new(), Vec::new());
+    let mut under_way: Vec<(SocketAddr, TcpStream)> = Vec::new();
+    let mut failed: Vec<(SocketAddr, io::Error)> = Vec::new();
     let until = Instant::now() + ATTEMPT_MAX.min(patience.left().max(Duration::from_millis(1)));
     let mut next_at = Instant::now();
     loop {
@@ -51,18 +46,18 @@ pub(super) fn connect_to_any(
         if (now >= next_at || under_way.is_empty())
             && let Some(address) = waiting.pop()
         {
-            match begin(address) {
-                Ok(socket) => {
+            match connect(address) {
+                Ok(stream) => {
                     next_at = now + HEAD_START;
-                    under_way.push(Attempt { address, socket });
+                    under_way.push((address, stream));
                 }
-                Err(error) => failed.push((address, error.into())),
+                Err(error) => failed.push((address, error)),
             }
             continue;
         }
         let is_over = now >= until || patience.left().is_zero();
         if is_over || under_way.is_empty() {
-            let silent = under_way.iter().map(|attempt| attempt.address);
+            let silent = under_way.iter().map(|(address, _)| *address);
             failed.extend(silent.map(|address| (address, io::ErrorKind::TimedOut.into())));
             let untried = || io::Error::new(io::ErrorKind::TimedOut, "not tried, there was no time left");
             failed.extend(waiting.iter().map(|address| (*address, untried())));
@@ -70,34 +65,20 @@ pub(super) fn connect_to_any(
         }
         let left = if waiting.is_empty() { until } else { until.min(next_at) }.saturating_duration_since(now);
         if let Some(answered) = first_answer(&under_way, left.min(patience.turn()))? {
-            let Attempt { address, socket } = under_way.swap_remove(answered);
-            match getsockopt(&socket, sockopt::SocketError) {
-                Ok(0) => {
-                    let stream = TcpStream::from(socket);
-                    stream.set_nonblocking(false)?;
-                    return Ok(stream);
-                }
-                Ok(error) => failed.push((address, io::Error::from_raw_os_error(error))),
-                Err(error) => failed.push((address, error.into())),
+            let (address, stream) = under_way.swap_remove(answered);
+            match connected(&stream) {
+                Poll::Ready(Ok(())) => return Ok(stream),
+                Poll::Ready(Err(error)) => failed.push((address, error)),
+                Poll::Pending => under_way.push((address, stream)),
             }
         }
     }
 }
 
-fn begin(address: SocketAddr) -> Result<OwnedFd, Errno> {
-    let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
-    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-    let socket = socket(family, SockType::Stream, flags, None)?;
-    match connect(socket.as_raw_fd(), &SockaddrStorage::from(address)) {
-        Ok(()) | Err(Errno::EINPROGRESS | Errno::EINTR) => Ok(socket),
-        Err(error) => Err(error),
-    }
-}
-
 /// Which attempt has come to an end, good or bad, if one has in that time.
-fn first_answer(attempts: &[Attempt], limit: Duration) -> io::Result<Option<usize>> {
+fn first_answer(attempts: &[(SocketAddr, TcpStream)], limit: Duration) -> io::Result<Option<usize>> {
     let mut polled: Vec<PollFd<'_>> =
-        attempts.iter().map(|attempt| PollFd::new(attempt.socket.as_fd(), PollFlags::POLLOUT)).collect();
+        attempts.iter().map(|(_, stream)| PollFd::new(stream.as_fd(), PollFlags::POLLOUT)).collect();
     // Rounded up: a limit below a millisecond must not become a busy loop.
     let limit = PollTimeout::try_from(limit + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
     match poll(&mut polled, limit) {
@@ -128,6 +109,9 @@ fn common_bits(one: IpAddr, other: IpAddr) -> u32 {
 #[cfg(test)]
 mod tests {
     use std::net::{Ipv4Addr, TcpListener};
+    use std::os::fd::{AsRawFd, OwnedFd};
+
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
     use super::*;
 

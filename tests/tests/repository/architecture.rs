@@ -232,7 +232,21 @@ const FLOORS: [(&str, &[&str]); 13] = [
     ("types/src", &["error", "blocks", "stretch", "call", "varying"]),
     ("settings/src", &["environment", "notice", "options"]),
     ("topology/src", &["claim", "host", "pin"]),
-    ("control/src", &["clock", "codec", "recorder", "report", "bootstrap", "membership", "trace"]),
+    (
+        "control/src",
+        &[
+            "clock",
+            "codec",
+            "proof",
+            "frames",
+            "handshake",
+            "recorder",
+            "report",
+            "bootstrap",
+            "membership",
+            "trace",
+        ],
+    ),
     ("src", &["eager", "planner", "wait", "ticket", "engine", "communicator", "planning", "device"]),
     (
         "nccl/src",

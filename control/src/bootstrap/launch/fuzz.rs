@@ -163,7 +163,7 @@ impl Drop for Place {
 
 #[test]
 fn whatever_a_door_says_is_an_id_or_an_error_in_time() {
-    let name: [u8; 8] = crate::bootstrap::proof::random().expect("randomness");
+    let name: [u8; 8] = crate::proof::random().expect("randomness");
     let place = Place(std::env::temp_dir().join(format!("consort-fuzz-{:016x}", u64::from_le_bytes(name))));
     std::fs::DirBuilder::new().mode(0o700).create(&place.0).expect("a directory");
     let directory = Directory::open_in(std::slice::from_ref(&place.0)).expect("a directory");
@@ -206,7 +206,7 @@ fn whatever_a_door_says_is_an_id_or_an_error_in_time() {
 
 #[test]
 fn a_door_that_drips_is_given_up_by_the_deadline() {
-    let name: [u8; 8] = crate::bootstrap::proof::random().expect("randomness");
+    let name: [u8; 8] = crate::proof::random().expect("randomness");
     let place = Place(std::env::temp_dir().join(format!("consort-fuzz-{:016x}", u64::from_le_bytes(name))));
     std::fs::DirBuilder::new().mode(0o700).create(&place.0).expect("a directory");
     let directory = Directory::open_in(std::slice::from_ref(&place.0)).expect("a directory");
@@ -230,7 +230,7 @@ fn a_door_that_drips_is_given_up_by_the_deadline() {
 
 #[test]
 fn callers_at_the_door_that_go_or_do_not_read_delay_nobody() {
-    let name: [u8; 8] = crate::bootstrap::proof::random().expect("randomness");
+    let name: [u8; 8] = crate::proof::random().expect("randomness");
     let place = Place(std::env::temp_dir().join(format!("consort-fuzz-{:016x}", u64::from_le_bytes(name))));
     std::fs::DirBuilder::new().mode(0o700).create(&place.0).expect("a directory");
     let open = || Directory::open_in(std::slice::from_ref(&place.0)).expect("a directory");

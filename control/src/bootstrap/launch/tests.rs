@@ -7,9 +7,9 @@ use std::thread;
 use std::time::Instant;
 
 use super::*;
-use crate::bootstrap::proof::random;
 use crate::bootstrap::tests::late;
 use crate::bootstrap::{Hello, Member, Table, join};
+use crate::proof::random;
 
 const LONG: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(300);

@@ -1,18 +1,25 @@
 //! One connection at the root, from the greeting to the last byte of the verdict.
 //!
+//! ```text
+//! Proving ──proof──► Proved ──hello──► Waiting ──verdict──► Leaving ──sent──► closed
+//!    └── refusal ──► Leaving (stranger) ──sent, read──► closed
+//! ```
+//!
 //! Invariants: never blocks; nothing but a proof is read before the proof; a connection that misbehaves is closed and
 //! costs the others nothing. Absent: what other connections do, and decisions.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use super::super::frames::{Incoming, Outgoing, Progress};
-use super::super::proof::{Secret, prove, proves, random};
 use super::super::stream::Stream;
-use super::super::wire::{self, HELLO_MAX, HelloSeen, UNPROVED_MAX, kind};
+use super::super::wire::{self, HELLO_MAX, HelloSeen};
 use crate::codec::Malformed;
+use crate::frames::{Frames, Progress, frame_head, kind};
+use crate::handshake::Callee;
+use crate::proof::{Secret, prove, proves};
 use consort_types::Rank;
 use consort_types::error::Error;
 
@@ -22,7 +29,7 @@ const DRAIN: Duration = Duration::from_secs(1);
 /// Where a connection stands.
 enum State {
     /// It was greeted and has proved nothing.
-    Proving { challenge: [u8; 32] },
+    Proving(Callee<u64>),
     /// It proved that it belongs to the job, and has not said who it is.
     Proved,
     /// It is a rank that waits for the verdict.
@@ -53,8 +60,7 @@ pub(super) struct Connection<S> {
     pub(super) until: Option<Instant>,
     state: State,
     key: [u8; 32],
-    incoming: Incoming,
-    outgoing: Outgoing,
+    frames: Frames,
 }
 
 impl<S: Stream> Connection<S> {
@@ -65,24 +71,14 @@ impl<S: Stream> Connection<S> {
         now: Instant,
         patience: Duration,
     ) -> Result<Self, Error> {
-        let challenge = random()?;
-        let mut connection = Connection {
-            stream,
-            peer,
-            since: now,
-            rank: None,
-            until: Some(now + patience),
-            state: State::Proving { challenge },
-            key: [0; 32],
-            incoming: Incoming::default(),
-            outgoing: Outgoing::default(),
-        };
-        connection.outgoing.push(wire::frame(kind::GREETING, &[&wire::encode_greeting(&challenge)]));
-        Ok(connection)
+        let mut frames = Frames::default();
+        let state = State::Proving(Callee::greet(&mut frames)?);
+        let until = Some(now + patience);
+        Ok(Connection { stream, peer, since: now, rank: None, until, state, key: [0; 32], frames })
     }
 
     pub(super) fn unproved(&self) -> bool {
-        matches!(self.state, State::Proving { .. } | State::Leaving { stranger: true, .. })
+        matches!(self.state, State::Proving(_) | State::Leaving { stranger: true, .. })
     }
 
     pub(super) fn waiting(&self) -> bool {
@@ -96,7 +92,7 @@ impl<S: Stream> Connection<S> {
 
     /// Whether there is something to send.
     pub(super) fn sending(&self) -> bool {
-        !self.outgoing.is_empty()
+        !self.frames.outgoing.is_empty()
     }
 
     /// It was heard as this rank and waits from now on.
@@ -110,23 +106,17 @@ impl<S: Stream> Connection<S> {
     pub(super) fn tell(&mut self, frame_kind: u8, body: &Arc<[u8]>, digest: &[u8; 32], until: Instant) {
         let label = if frame_kind == kind::TABLE { "table" } else { "failure" };
         let code = prove(&self.key, label, &[digest]);
-        let mut head = wire::frame_head(frame_kind, code.len() + body.len());
+        let mut head = frame_head(frame_kind, code.len() + body.len());
         head.extend_from_slice(&code);
-        self.outgoing.push(head);
-        self.outgoing.push(body.clone());
+        self.frames.outgoing.push(head);
+        self.frames.outgoing.push(body.clone());
         self.state = State::Leaving { stranger: false, silent: false };
         self.until = Some(until);
     }
 
-    fn refuse(&mut self, now: Instant) {
-        self.outgoing.push(wire::frame(kind::REFUSAL, &[&[0]]));
-        self.state = State::Leaving { stranger: true, silent: false };
-        self.until = Some(now + DRAIN);
-    }
-
     /// Sends what can be sent.
     pub(super) fn write(&mut self) -> Event {
-        match self.outgoing.write(&mut self.stream) {
+        match self.frames.outgoing.write(&mut self.stream) {
             Ok(true) => {}
             Ok(false) => return Event::None,
             Err(error) if error.kind() == ErrorKind::WriteZero => {
@@ -157,31 +147,45 @@ impl<S: Stream> Connection<S> {
 
     /// Reads what can be read; at most one message.
     pub(super) fn read(&mut self, secret: &Secret, job: u64, hello: Duration, now: Instant) -> Event {
-        match self.state {
-            State::Proving { challenge } => {
-                let bound = |k| (k == kind::PROOF).then_some(UNPROVED_MAX);
-                match self.incoming.read(&mut self.stream, bound) {
-                    Progress::Frame(_, payload) => self.check(&challenge, &payload, secret, job, hello, now),
-                    Progress::Pending => Event::None,
-                    Progress::Closed => Event::Close(Some("it closed before proving anything")),
-                    Progress::Malformed(what) => Event::Close(Some(what.0)),
+        let incoming = &mut self.frames.incoming;
+        match &mut self.state {
+            State::Proving(callee) => {
+                let claimed = match callee.hear(&mut self.frames, &mut self.stream) {
+                    Poll::Pending => return Event::None,
+                    Poll::Ready(Err(why)) => return Event::Close(Some(why)),
+                    Poll::Ready(Ok(claimed)) => *claimed,
+                };
+                match callee.answer(&mut self.frames, &secret.0, claimed == job) {
+                    Some(key) => {
+                        self.key = key;
+                        self.state = State::Proved;
+                        self.until = Some(now + hello);
+                    }
+                    None => {
+                        tracing::warn!(peer = %self.peer, "refused at the rendezvous: it belongs to another job or has a wrong secret");
+                        self.state = State::Leaving { stranger: true, silent: false };
+                        self.until = Some(now + DRAIN);
+                    }
                 }
+                Event::None
             }
             State::Proved => {
                 let bound = |k| (k == kind::HELLO).then_some(HELLO_MAX);
-                match self.incoming.read(&mut self.stream, bound) {
+                match incoming.read(&mut self.stream, bound) {
                     Progress::Frame(_, payload) => match self.heard(&payload) {
                         Ok(hello) => Event::Hello(Box::new(hello)),
                         Err(what) => Event::Close(Some(what.0)),
                     },
                     Progress::Pending => Event::None,
-                    Progress::Closed => Event::Close(Some("it closed before saying which rank it is")),
+                    Progress::Ended | Progress::Broken(_) => {
+                        Event::Close(Some("it closed before saying which rank it is"))
+                    }
                     Progress::Malformed(what) => Event::Close(Some(what.0)),
                 }
             }
-            State::Waiting => match self.incoming.read(&mut self.stream, |_| None) {
+            State::Waiting => match incoming.read(&mut self.stream, |_| None) {
                 Progress::Pending => Event::None,
-                Progress::Closed => {
+                Progress::Ended | Progress::Broken(_) => {
                     Event::Lost("its process ended, or closed its connection, before all ranks had joined")
                 }
                 _ => Event::Lost("it spoke out of turn while it should have waited"),
@@ -195,39 +199,11 @@ impl<S: Stream> Connection<S> {
                     Err(error) if [ErrorKind::WouldBlock, ErrorKind::Interrupted].contains(&error.kind()) => {
                         Event::None
                     }
-                    Err(_) if stranger => Event::Close(None),
+                    Err(_) if *stranger => Event::Close(None),
                     Err(_) => Event::Close(Some("it broke while the verdict was sent")),
                 }
             }
         }
-    }
-
-    fn check(
-        &mut self,
-        challenge: &[u8; 32],
-        payload: &[u8],
-        secret: &Secret,
-        job: u64,
-        patience: Duration,
-        now: Instant,
-    ) -> Event {
-        let answer = match wire::decode_proof(payload) {
-            Ok(answer) => answer,
-            Err(what) => return Event::Close(Some(what.0)),
-        };
-        let parts: [&[u8]; 3] = [challenge, &answer.nonce, &answer.job.to_le_bytes()];
-        // One answer for another job and for a wrong secret: a stranger learns nothing from the difference.
-        if !proves(&secret.0, "joiner", &parts, &answer.proof) || answer.job != job {
-            tracing::warn!(peer = %self.peer, "refused at the rendezvous: it belongs to another job or has a wrong secret");
-            self.refuse(now);
-            return Event::None;
-        }
-        self.key = prove(&secret.0, "connection", &[challenge, &answer.nonce]);
-        self.outgoing
-            .push(wire::frame(kind::ACCEPT, &[&prove(&secret.0, "root", &[&answer.nonce, challenge])]));
-        self.state = State::Proved;
-        self.until = Some(now + patience);
-        Event::None
     }
 
     fn heard(&self, payload: &[u8]) -> Result<HelloSeen, Malformed> {

@@ -18,14 +18,14 @@ use super::Limits;
 use super::connection::{Connection, Event};
 use super::verdict::{self, Arrival};
 use crate::bootstrap::UniqueId;
-use crate::bootstrap::proof::{Secret, digest, random};
 use crate::bootstrap::stream::Stream;
-use crate::bootstrap::wire::{self, HelloSeen, WIRE_VERSION, kind};
+use crate::bootstrap::wire::{self, HelloSeen};
+use crate::codec::bytes_of;
+use crate::frames::kind;
+use crate::handshake::{WIRE_VERSION, make_room};
+use crate::proof::{Secret, digest, random};
 use consort_types::Rank;
 use consort_types::error::Error;
-
-/// A stranger may be sent away for a newcomer once it had this long to prove itself.
-const HEARING: Duration = Duration::from_millis(100);
 
 enum Verdict {
     Table,
@@ -122,19 +122,22 @@ impl<S: Stream> Gathering<S> {
         if self.stopping.is_some() {
             return Err(None);
         }
-        let strangers = || self.connections.iter().filter(|connection| connection.unproved());
-        if strangers().count() < self.limits.unproved_max {
-            return Ok(());
-        }
-        match strangers().map(|connection| connection.since + HEARING).min() {
-            Some(from) if from > now => Err(Some(from)),
-            _ => Ok(()),
-        }
+        self.room(now).map(drop).map_err(Some)
+    }
+
+    /// Which of the strangers goes for another one, or from when one can.
+    fn room(&self, now: Instant) -> Result<Option<usize>, Instant> {
+        let strangers = || self.connections.iter().enumerate().filter(|(_, other)| other.unproved());
+        let goes = make_room(strangers().map(|(_, other)| other.since), self.limits.unproved_max, now)?;
+        Ok(goes.and_then(|goes| strangers().nth(goes)).map(|(at, _)| at))
     }
 
     /// Takes a newcomer, when [`Gathering::accepting`] allows it.
     pub fn connected(&mut self, stream: S, peer: SocketAddr, now: Instant) {
-        self.make_room();
+        if let Ok(Some(oldest)) = self.room(now) {
+            let stranger = self.connections.swap_remove(oldest);
+            tracing::warn!(peer = %stranger.peer, "sent away from the rendezvous: too many connections that prove nothing");
+        }
         match Connection::greet(stream, peer, now, self.limits.proof) {
             Ok(mut connection) => {
                 // The greeting fits into an empty socket; whatever goes wrong shows when it is served.
@@ -142,18 +145,6 @@ impl<S: Stream> Gathering<S> {
                 self.connections.push(connection);
             }
             Err(error) => tracing::debug!(%peer, %error, "a connection broke at once"),
-        }
-    }
-
-    /// Sends the longest-heard stranger away if there are too many.
-    fn make_room(&mut self) {
-        let strangers =
-            || self.connections.iter().enumerate().filter(|(_, connection)| connection.unproved());
-        if strangers().count() >= self.limits.unproved_max
-            && let Some((oldest, _)) = strangers().min_by_key(|(_, connection)| connection.since)
-        {
-            let stranger = self.connections.swap_remove(oldest);
-            tracing::warn!(peer = %stranger.peer, "sent away from the rendezvous: too many connections that prove nothing");
         }
     }
 
@@ -311,7 +302,7 @@ impl<S: Stream> Gathering<S> {
     }
 
     fn tell_failure(&mut self, at: usize, error: &Error, now: Instant) {
-        let body: Arc<[u8]> = wire::encode_failure(error).into();
+        let body: Arc<[u8]> = bytes_of(error).into();
         let digest = digest(&body);
         let connection = &mut self.connections[at];
         self.told.extend(connection.rank);

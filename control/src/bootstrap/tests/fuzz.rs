@@ -1,6 +1,7 @@
 //! Whatever the bytes are: decoders do not panic, reserve no more than the bytes warrant, and read back what was written.
 
 use super::*;
+use crate::handshake::Claim;
 
 pub(super) use consort_transports::fuzzing::Random;
 use consort_transports::fuzzing::{Seen, Target, fuzz};
@@ -41,11 +42,7 @@ fn what_was_written_is_read_back() {
     assert!(wire::decode_table(&body, 3).is_err());
     assert!(body.len() <= wire::table_max(2));
     for error in errors() {
-        let body = wire::encode_failure(&error);
-        assert!(!wire::decode_failure(&body).unwrap().to_string().is_empty());
-        if !matches!(error, Error::Internal { .. }) {
-            assert_eq!(format!("{:?}", wire::decode_failure(&body).unwrap()), format!("{error:?}"));
-        }
+        assert_eq!(format!("{:?}", Error::whole(&bytes_of(&error)).unwrap()), format!("{error:?}"));
     }
 }
 
@@ -54,14 +51,28 @@ fn the_longest_failure_fits_its_bound() {
     let missing = (0..wire::SIZE_MAX).filter(|rank| rank % 2 == 1).collect();
     let error =
         Error::MissingRanks { missing, size: wire::SIZE_MAX, waited: LONG, address: "é".repeat(20_000) };
-    let body = wire::encode_failure(&error);
+    let body = bytes_of(&error);
     assert!(body.len() + 32 <= wire::FAILURE_MAX);
-    assert!(matches!(wire::decode_failure(&body), Ok(Error::MissingRanks { .. })));
-    let mut wide = member(0);
-    wide.host = "h".repeat(1000);
-    wide.unix = vec![1; 108];
-    wide.tcp = vec!["[fd00::1]:1".parse().unwrap(); 8];
-    assert!(wire::encode_table(&[0; 32], vec![wide; 3].iter()).len() + 32 <= wire::table_max(3));
+    assert!(matches!(Error::whole(&body), Ok(Error::MissingRanks { .. })));
+    let mut wide = hello(0, 3);
+    wide.member.host = "h".repeat(1000);
+    wide.member.unix = vec![1; 108];
+    wide.member.tcp = vec!["[fd00::1]:1".parse().unwrap(); 8];
+    let heard = wire::decode_hello(&wire::encode_hello(&wide, LONG).unwrap()).unwrap();
+    let member = heard.rest.unwrap().1;
+    assert_eq!(member.host.len(), 255, "as much of it as fits");
+    assert!(wire::encode_table(&[0; 32], vec![member; 3].iter()).len() + 32 <= wire::table_max(3));
+    // What does not fit into a table is refused when it is heard.
+    let mut body = wire::encode_hello(&hello(0, 3), LONG).unwrap();
+    let last = body.len() - 4 - 19;
+    assert_eq!(body[last..last + 4], [1, 0, 0, 0], "how many addresses there are");
+    body[last] = 9;
+    for _ in 0..8 {
+        body.extend_from_within(last + 4..last + 23);
+    }
+    assert!(wire::decode_hello(&body).is_err());
+    wide.member.unix.push(1);
+    assert!(wire::encode_hello(&wide, LONG).is_err());
 }
 
 #[test]
@@ -70,12 +81,12 @@ fn noise_and_mutants_never_panic_and_never_reserve_more_than_their_bytes_warrant
     let mut originals = vec![
         wire::encode_hello(&hello(1, 2), LONG).unwrap(),
         wire::encode_table(&[1; 32], [member(0), member(1)].iter()),
-        wire::encode_greeting(&[1; 32]),
-        wire::encode_proof(&Proof { job: 1, nonce: [2; 32], proof: [3; 32] }),
-        wire::frame(7, &[&[1; 64]]),
+        marked(&[1; 32]),
+        marked(&(1u64, [2; 32], [3; 32])),
+        frame(7, &[&[1; 64]]),
         id.to_vec(),
     ];
-    originals.extend(errors().iter().map(wire::encode_failure));
+    originals.extend(errors().iter().map(bytes_of));
     let originals = originals.into_iter().map(|bytes| vec![bytes]).collect();
     fuzz(&WIRE, originals, |input, seen| decoders(&input.concat(), seen));
 }
@@ -85,7 +96,7 @@ fn decoders(bytes: &[u8], seen: &mut Seen) {
         Ok(hello) => {
             assert!(hello.rank < hello.size && hello.size <= wire::SIZE_MAX);
             if let Ok((settings, member)) = hello.rest {
-                assert!(settings.capacity() * 4 <= bytes.len() && member.tcp.capacity() <= 8);
+                assert!(settings.len() * 4 <= bytes.len() && member.tcp.len() <= 8);
                 seen.note(("hello", settings.len(), member.tcp.len()));
                 // One meaning, one form.
                 let again = Hello { rank: hello.rank, size: hello.size, settings, member };
@@ -96,23 +107,22 @@ fn decoders(bytes: &[u8], seen: &mut Seen) {
     }
     match wire::decode_table(bytes, 2) {
         Ok((nonce, members)) => {
-            assert!(members.capacity() <= 2);
+            assert_eq!(members.len(), 2);
             assert_eq!(wire::encode_table(&nonce, members.iter()), bytes);
         }
         Err(what) => seen.note(("table", what.0)),
     }
-    match wire::decode_failure(bytes) {
+    match Error::whole(bytes) {
         Ok(error) => {
-            if let Error::MissingRanks { missing, size, .. } = &error {
-                assert!(missing.len() <= *size as usize && *size <= wire::SIZE_MAX);
-                assert!(missing.is_sorted());
+            if let Error::MissingRanks { missing, .. } = &error {
+                assert!(missing.len() <= wire::SIZE_MAX as usize && missing.is_sorted());
             }
             seen.note(("failure", std::mem::discriminant(&error), error.to_string().len().ilog2()));
-            assert!(wire::decode_failure(&wire::encode_failure(&error)).is_ok());
+            assert!(Error::whole(&bytes_of(&error)).is_ok());
         }
         Err(what) => seen.note(("failure", what.0)),
     }
-    seen.note((wire::decode_greeting(bytes).is_ok(), wire::decode_proof(bytes).is_ok()));
+    seen.note((unmarked::<[u8; 32]>(bytes).is_ok(), unmarked::<Claim<u64>>(bytes).is_ok()));
     let mut socket = bytes;
     let mut incoming = Incoming::default();
     while let Progress::Frame(kind, payload) = incoming.read(&mut socket, |kind| (kind < 8).then_some(64)) {
@@ -124,7 +134,7 @@ fn decoders(bytes: &[u8], seen: &mut Seen) {
     let most = bytes.len().min(id.len());
     id[..most].copy_from_slice(&bytes[..most]);
     let _ = UniqueId::from_bytes(&id);
-    let sum = crate::bootstrap::proof::digest(&id[..124]);
+    let sum = crate::proof::digest(&id[..124]);
     id[124..].copy_from_slice(&sum[..4]);
     match UniqueId::from_bytes(&id) {
         Ok(read) => {
@@ -133,10 +143,4 @@ fn decoders(bytes: &[u8], seen: &mut Seen) {
         }
         Err(error) => seen.note_text(&error.to_string()),
     }
-}
-
-#[test]
-fn a_failure_that_names_no_ranks_of_too_many_is_refused() {
-    let error = Error::MissingRanks { missing: vec![], size: 1 << 31, waited: LONG, address: "x".into() };
-    assert!(wire::decode_failure(&wire::encode_failure(&error)).is_err());
 }

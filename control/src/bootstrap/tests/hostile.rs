@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 
 use super::*;
+use crate::handshake::Claim;
 
 /// Limits that a test can wait for. An honest rank that is kept from its core for longer is sent away too, and tries again.
 fn strict(unproved_max: usize) -> Limits {
@@ -39,7 +40,7 @@ fn garbage_is_dropped_and_delays_nobody() {
         let bytes = match round % 4 {
             0 => b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
             1 => vec![0xff; 64],
-            2 => wire::frame(kind::HELLO, &[&[0; 64]]),
+            2 => frame(kind::HELLO, &[&[0; 64]]),
             _ => (0..noise.below(200)).map(|_| noise.draw() as u8).collect(),
         };
         let _ = stream.write_all(&bytes);
@@ -60,7 +61,7 @@ fn silent_and_dripping_ones_are_sent_away_in_time() {
     let mut dripping = TcpStream::connect(id.addresses[0]).unwrap();
     let begun = Instant::now();
     // A proof is longer than that. What comes after the limit meets a closed stream.
-    let was_refused = wire::frame(kind::PROOF, &[&[0; 90]]).iter().any(|byte| {
+    let was_refused = frame(kind::CLAIM, &[&[0; 90]]).iter().any(|byte| {
         thread::sleep(Duration::from_millis(50));
         dripping.write_all(&[*byte]).is_err()
     });
@@ -89,17 +90,17 @@ fn a_proof_cannot_be_replayed_or_altered() {
     stream.set_read_timeout(Some(LONG)).unwrap();
     frame_from(&mut stream);
     // A proof that was right for another challenge.
-    let (nonce, old) = (random().unwrap(), [3u8; 32]);
+    let (nonce, old): ([u8; 32], _) = (random().unwrap(), [3u8; 32]);
     let proof = prove(&id.secret.0, "joiner", &[&old, &nonce, &id.job.to_le_bytes()]);
-    let answer = wire::encode_proof(&Proof { job: id.job, nonce, proof });
-    stream.write_all(&wire::frame(kind::PROOF, &[&answer])).unwrap();
+    let claim = marked(&(id.job, nonce, proof));
+    stream.write_all(&frame(kind::CLAIM, &[&claim])).unwrap();
     assert_eq!(frame_from(&mut stream).0, kind::REFUSAL);
     // A hello that was changed on the way.
     let (mut stream, key) = prove_by_hand(&id);
     let mut body = wire::encode_hello(&hello(1, 2), LONG).unwrap();
     let code = prove(&key, "hello", &[&body]);
     body[2] = 0;
-    stream.write_all(&wire::frame(kind::HELLO, &[&code, &body])).unwrap();
+    stream.write_all(&frame(kind::HELLO, &[&code, &body])).unwrap();
     assert!(closed_within(&mut stream, LONG));
     agree(join_all(&id, vec![hello(0, 2), hello(1, 2)], LONG));
 }
@@ -113,10 +114,9 @@ fn impostor(behaviour: &str, listener: TcpListener) -> Vec<u8> {
         "noise" => stream.write_all(b"220 mail.example ESMTP\r\n").unwrap(),
         "endless length" => stream.write_all(&[0xff, 0xff, 0xff, 0xff, kind::GREETING]).unwrap(),
         _ => {
-            let greeting = wire::encode_greeting(&[1; 32]);
-            stream.write_all(&wire::frame(kind::GREETING, &[&greeting])).unwrap();
-            assert_eq!(frame_from(&mut stream).0, kind::PROOF);
-            stream.write_all(&wire::frame(kind::ACCEPT, &[&[7; 32]])).unwrap();
+            stream.write_all(&frame(kind::GREETING, &[&marked(&[1; 32])])).unwrap();
+            assert_eq!(frame_from(&mut stream).0, kind::CLAIM);
+            stream.write_all(&frame(kind::ACCEPT, &[&[7; 32]])).unwrap();
         }
     }
     let mut rest = Vec::new();
@@ -152,10 +152,10 @@ fn a_true_root_that_stalls_is_given_up_by_the_deadline() {
     let stalling = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         stream.set_read_timeout(Some(LONG)).unwrap();
-        stream.write_all(&wire::frame(kind::GREETING, &[&wire::encode_greeting(&[1; 32])])).unwrap();
-        let proof = wire::decode_proof(&frame_from(&mut stream).1).unwrap();
-        let answer = prove(&secret, "root", &[&proof.nonce, &[1; 32]]);
-        stream.write_all(&wire::frame(kind::ACCEPT, &[&answer])).unwrap();
+        stream.write_all(&frame(kind::GREETING, &[&marked(&[1; 32])])).unwrap();
+        let (_, nonce, _): Claim<u64> = unmarked(&frame_from(&mut stream).1).unwrap();
+        let answer = prove(&secret, "root", &[&nonce, &[1; 32]]);
+        stream.write_all(&frame(kind::ACCEPT, &[&answer])).unwrap();
         assert_eq!(frame_from(&mut stream).0, kind::HELLO);
         let _ = stream.read(&mut [0]);
     });

@@ -393,7 +393,7 @@ fn whole_jobs_end_in_one_table_or_one_error_by_the_deadline() {
 #[test]
 fn a_root_that_ends_sleeps_while_a_rank_that_was_told_does_not_read() {
     let (timeout, hello) = (Duration::from_secs(3), hello(0, 2));
-    let said = wire::encode_hello(&hello, timeout).unwrap().len() + wire::FRAME_HEAD + 32;
+    let said = wire::encode_hello(&hello, timeout).unwrap().len() + 5 + 32;
     // Silent from the middle of the answer on, which the root can then not send to its end.
     let cut = Cut { after: UNACCEPTED + 1 + said + 10, silent: true };
     let network = Network::new(0, vec![Plan { cuts: [cut].into(), ..Plan::default() }]);

@@ -5,17 +5,21 @@ use std::net::TcpStream;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::{Arc, PoisonError};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use consort_transports::fuzzing::{Input, Seen, Target, fuzz};
 
 use super::{JOB, KEY, Shared, table};
-use crate::membership::dial::{ANSWER, ANSWER_BYTES, DIAL, HELLO_BYTES, Introduction, greet};
+use crate::frames::{Frames, Incoming, Progress, frame, kind};
+use crate::handshake::{Caller, Claim, marked, unmarked};
+use crate::membership::dial::{Subject, greet};
 use crate::membership::link::{LinkState, RemoteLink, Stream};
 use crate::membership::member::Member;
 use crate::membership::process::{self, Source};
 use crate::membership::wire::{self, FRAME_BYTES_MAX, Message};
 use crate::membership::{accept, thread};
+use crate::proof::prove;
 use crate::recorder::Snapshot;
 use consort_types::Rank;
 
@@ -39,8 +43,8 @@ const DIALLING: Target = Target {
     inputs: 10_000,
 };
 
-fn introduction(from: Rank, to: Rank) -> Introduction {
-    Introduction { job: JOB, from, to, dialler: [3; 16], answerer: [0; 16] }
+fn subject(from: Rank, to: Rank) -> Subject {
+    Subject { job: JOB, from, to }
 }
 
 /// One side of the listeners, with a rank of a job behind them, and no thread: the test takes its turns.
@@ -101,24 +105,17 @@ impl Listening {
 /// Calls as an honest rank does, in pieces so that the other side gets its turns.
 fn honest(listening: &Listening, from: Rank, tcp: bool) {
     let stream = listening.call(tcp).expect("a connection");
-    let mut introduction = introduction(from, 0);
-    (&stream).write_all(&introduction.hello()).expect("sent");
-    let mut answer = Vec::new();
+    let (mut caller, mut frames) = (Caller::new(KEY, subject(from, 0)), Frames::default());
     let begun = Instant::now();
-    while answer.len() < ANSWER_BYTES {
+    loop {
         listening.turn();
-        let mut piece = [0; ANSWER_BYTES];
-        let wanted = ANSWER_BYTES - answer.len();
-        match (&stream).read(&mut piece[..wanted]) {
-            Ok(bytes) if bytes > 0 => answer.extend_from_slice(&piece[..bytes]),
-            other => {
-                assert!(begun.elapsed() < Duration::from_secs(15), "no answer to an honest rank: {other:?}")
+        match caller.poll(&mut frames, &mut &stream) {
+            Poll::Ready(key) => break assert!(key.is_ok(), "an honest rank is refused"),
+            Poll::Pending => {
+                assert!(begun.elapsed() < Duration::from_secs(15), "no answer to an honest rank");
             }
         }
     }
-    introduction.answerer.copy_from_slice(&answer[..16]);
-    assert!(introduction.is_proved(&KEY, ANSWER, answer[16..].first_chunk().expect("a proof")));
-    (&stream).write_all(&introduction.proof(&KEY, DIAL)).expect("sent");
     let mut frame = Vec::new();
     wire::encode(1, &Message::Leave { snapshot: Snapshot::default() }, &mut frame);
     (&stream).write_all(&frame).expect("sent");
@@ -143,16 +140,13 @@ fn strangers(input: &Input, seen: &mut Seen) {
                     seen.note(("sent", sent));
                 }
             }
-            // A proof that is right, over the answer that came.
+            // A claim whose proof is right, over the greeting that came.
             4 => {
                 if let Some(mut stream) = streams.last() {
-                    let mut answer = [0; ANSWER_BYTES];
-                    let got = stream.read(&mut answer).unwrap_or(0);
-                    seen.note(("answered", got));
                     let from = bytes.first().map_or(2, |from| u32::from(*from) % (SIZE + 1));
-                    let mut introduction = introduction(from, 0);
-                    introduction.answerer.copy_from_slice(&answer[..16]);
-                    let _ = stream.write(&introduction.proof(&KEY, DIAL));
+                    let mut caller = Caller::new(KEY, subject(from, 0));
+                    let answered = caller.poll(&mut Frames::default(), &mut stream);
+                    seen.note(("answered", answered.map(|answer| answer.is_ok())));
                 }
             }
             _ => drop(streams.pop()),
@@ -174,29 +168,57 @@ fn strangers(input: &Input, seen: &mut Seen) {
 
 #[test]
 fn strangers_at_the_control_listeners_break_nothing_and_leave_nothing() {
-    let hello = |from, to| [vec![2], introduction(from, to).hello().to_vec()].concat();
+    let claim = |from, to| {
+        let claim = marked(&(subject(from, to), [1; 32], [2; 32]));
+        [vec![2], frame(kind::CLAIM, &[&claim])].concat()
+    };
     let mut frames = vec![2];
     for message in wire::tests::samples() {
         wire::encode(u64::from_le_bytes([5; 8]), &message, &mut frames);
     }
     let originals = vec![
-        vec![vec![0], hello(2, 0), vec![4, 2], frames.clone()],
-        vec![vec![1], hello(2, 0), vec![4, 2], frames.clone()],
-        vec![vec![0], hello(2, 9), frames],
-        vec![vec![0], hello(9, 0), vec![4, 9], vec![5]],
+        vec![vec![0], vec![4, 2], frames.clone()],
+        vec![vec![1], vec![4, 2], frames.clone()],
+        vec![vec![0], claim(2, 0), frames.clone()],
+        vec![vec![0], claim(2, 9), frames],
+        vec![vec![0], vec![4, 3], vec![5]],
         vec![vec![1], vec![1], vec![0], vec![2, b'G', b'E', b'T', b' '], vec![5], vec![5]],
     ];
     fuzz(&ACCEPTING, originals, strangers);
 }
 
+fn greeting(challenge: [u8; 32]) -> Vec<u8> {
+    frame(kind::GREETING, &[&marked(&challenge)])
+}
+
+#[test]
+fn an_answerer_that_knows_the_key_is_believed() {
+    for wrong in [0, 1] {
+        let (here, mut there) = UnixStream::pair().expect("a pair");
+        let answering = std::thread::spawn(move || {
+            there.write_all(&greeting([1; 32])).expect("sent");
+            let Progress::Frame(kind::CLAIM, claim) = Incoming::default().read(&mut there, |_| Some(256))
+            else {
+                panic!("a claim");
+            };
+            let (_, nonce, _): Claim<Subject> = unmarked(&claim).expect("a claim");
+            let mut proof = prove(&KEY, "root", &[&nonce, &[1; 32]]);
+            proof[31] ^= wrong;
+            there.write_all(&frame(kind::ACCEPT, &[&proof])).expect("sent");
+        });
+        let (here, until) = (Stream::Unix(here), Instant::now() + Duration::from_secs(10));
+        assert_eq!(greet(&here, subject(1, 0), &KEY, until.into()).is_ok(), wrong == 0);
+        answering.join().expect("no panic");
+    }
+}
+
 #[test]
 fn whatever_answers_a_rank_that_dials_is_refused_unless_it_knows_the_key() {
-    let right = |nonce: [u8; 16]| {
-        let mut introduction = introduction(1, 0);
-        introduction.answerer = nonce;
-        [nonce.to_vec(), introduction.proof(&KEY, ANSWER).to_vec()].concat()
-    };
-    let originals = vec![vec![right([1; 16])], vec![vec![0; ANSWER_BYTES]], vec![vec![1]]];
+    let originals = vec![
+        vec![greeting([1; 32]), frame(kind::ACCEPT, &[&[0; 32]])],
+        vec![greeting([1; 32]), frame(kind::REFUSAL, &[&[0]])],
+        vec![vec![1]],
+    ];
     fuzz(&DIALLING, originals, |input, seen| {
         let (here, mut there) = UnixStream::pair().expect("a pair");
         let answer = input.concat();
@@ -204,15 +226,13 @@ fn whatever_answers_a_rank_that_dials_is_refused_unless_it_knows_the_key() {
         there.write_all(&answer[..room]).expect("sent");
         there.shutdown(std::net::Shutdown::Write).expect("shut");
         let (here, begun) = (Stream::Unix(here), Instant::now());
-        let greeted = greet(&here, introduction(1, 0), &KEY, (begun + Duration::from_secs(10)).into());
-        let whole = answer.first_chunk::<16>().is_some_and(|nonce| answer.starts_with(&right(*nonce)));
-        assert_eq!(greeted.is_ok(), whole, "{greeted:?}");
-        seen.note(greeted.map_err(|error| error.kind()));
-        let mut said = vec![0; 1024];
-        let bytes = there.read(&mut said).expect("a hello at least");
-        said.truncate(bytes);
-        let expected = if whole { HELLO_BYTES + 32 } else { HELLO_BYTES };
-        assert_eq!(said.len(), expected, "something was said to a stranger");
+        let greeted = greet(&here, subject(1, 0), &KEY, (begun + Duration::from_secs(10)).into());
+        seen.note(greeted.expect_err("no answer is right for every number").to_string());
+        there.set_nonblocking(true).expect("nonblocking");
+        let heard = there.read(&mut [0; 1024]).unwrap_or(0);
+        // A claim says nothing but what it is about.
+        assert!([0, 5 + 10 + 24 + 64].contains(&heard), "something was said to a stranger");
+        drop(here);
     });
 }
 
@@ -220,38 +240,51 @@ fn whatever_answers_a_rank_that_dials_is_refused_unless_it_knows_the_key() {
 fn an_answerer_that_drips_is_given_up_by_the_deadline() {
     let (here, mut there) = UnixStream::pair().expect("a pair");
     let dripping = std::thread::spawn(move || {
-        while there.write_all(&[1]).is_ok() {
-            std::thread::sleep(Duration::from_millis(60));
+        // A greeting that would take minutes.
+        for byte in greeting([1; 32]) {
+            if there.write_all(&[byte]).is_err() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(3_000));
         }
     });
     let (here, begun) = (Stream::Unix(here), Instant::now());
-    let greeted = greet(&here, introduction(1, 0), &KEY, (begun + Duration::from_millis(200)).into());
-    // It would drip for ever.
-    assert!(greeted.is_err() && begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    let greeted = greet(&here, subject(1, 0), &KEY, (begun + Duration::from_millis(200)).into());
+    let error = greeted.expect_err("a greeting that is not whole");
+    assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     drop(here);
     dripping.join().expect("no panic");
 }
 
-#[test]
-fn strangers_that_name_an_unknown_job_keep_nobody_out() {
-    let listening = Listening::new();
-    let mut unknown = introduction(1, 0);
-    unknown.job = [9; 16];
-    let crowd: Vec<Stream> = (0..300)
+/// Strangers from the network, more than are heard at once; they say this.
+fn crowd(listening: &Listening, claim: &[u8]) {
+    let crowd: Vec<Stream> = (0..600)
         .map(|at| {
             let stream = listening.call(true).expect("a connection");
-            (&stream).write_all(&unknown.hello()).expect("sent");
+            (&stream).write_all(claim).expect("sent");
             if at % 16 == 0 {
                 listening.turn();
             }
             stream
         })
         .collect();
-    listening.turn();
-    // Nobody is dropped before it had time to prove itself.
-    std::thread::sleep(Duration::from_millis(150));
-    honest(&listening, 1, true);
+    assert!(listening.sources() < 300, "{} strangers are heard at once", listening.sources());
+    // It comes last, when all that are heard came a moment ago, and is not the one that goes.
+    honest(listening, 1, true);
     drop(crowd);
+}
+
+#[test]
+fn strangers_that_say_nothing_keep_no_rank_out() {
+    crowd(&Listening::new(), &[]);
+}
+
+#[test]
+fn strangers_that_name_an_unknown_job_keep_no_rank_out() {
+    let unknown = Subject { job: [9; 16], ..subject(1, 0) };
+    let claim = marked(&(unknown, [1; 32], [2; 32]));
+    crowd(&Listening::new(), &frame(kind::CLAIM, &[&claim]));
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use consort_transports::fuzzing::{Seen, Target, fuzz};
 
-use super::forms::RANKS_MAX;
+use consort_types::error::Error;
+
 use super::tests::samples;
 use super::*;
 
@@ -61,7 +62,7 @@ fn frames_are_read_and_said_again_or_refused() {
                     let mut again = Vec::new();
                     encode(communicator, &message, &mut again);
                     assert!(
-                        again.len() <= 4 + FRAME_BYTES_MAX,
+                        again.len() <= 5 + FRAME_BYTES_MAX,
                         "a frame of {} bytes is passed on",
                         again.len()
                     );
@@ -70,7 +71,7 @@ fn frames_are_read_and_said_again_or_refused() {
                 }
                 Ok(None) => break,
                 Err(what) => {
-                    seen.note(what);
+                    seen.note(what.0);
                     break;
                 }
             }
@@ -80,23 +81,34 @@ fn frames_are_read_and_said_again_or_refused() {
 }
 
 #[test]
-fn an_error_that_names_very_many_ranks_is_not_passed_on_in_a_frame_that_nobody_reads() {
-    // A text of bytes that become three each when they are read.
-    let frame = |ranks: u32| {
-        let mut frame = [&[0; 4][..], &7u64.to_le_bytes(), &[2], &1u32.to_le_bytes(), &[11]].concat();
-        frame.extend_from_slice(&ranks.to_le_bytes());
-        frame.resize(frame.len() + 4 * ranks as usize, 0);
-        frame.extend_from_slice(
-            &[&9u32.to_le_bytes()[..], &[0; 8], &500u32.to_le_bytes(), &[0xff; 500], &[0]].concat(),
-        );
-        let length = frame.len() as u32 - 4;
-        assert!(length as usize <= FRAME_BYTES_MAX);
-        frame[..4].copy_from_slice(&length.to_le_bytes());
-        frame
+fn an_error_that_names_very_many_ranks_fits_into_a_frame() {
+    let missing = |ranks: u32| {
+        let (size, waited, address) = (1 << 16, std::time::Duration::ZERO, "x".repeat(9000));
+        let missing = (0..ranks).filter(|rank| rank % 2 == 1).collect();
+        let error = Error::MissingRanks { missing, size, waited, address };
+        Message::Poison { failure: Failure { origin: 1, error, report: None } }
     };
-    let (communicator, message) = decode(&mut frame(RANKS_MAX as u32)).expect("read").expect("a whole frame");
+    let mut frame = Vec::new();
+    encode(7, &missing(1 << 16), &mut frame);
+    let (communicator, message) = decode(&mut frame).expect("read").expect("a whole frame");
     let mut again = Vec::new();
     encode(communicator, &message, &mut again);
-    assert!(decode(&mut again).expect("read again").is_some());
-    assert!(decode(&mut frame(262_000)).is_err());
+    assert!(again.len() < 32 << 10 && decode(&mut again).expect("read again").is_some());
+    // More than a job has.
+    encode(7, &missing((1 << 16) + 2), &mut frame);
+    assert!(decode(&mut frame).is_ok(), "the first of them are named");
+    let none = |ranges: &[(u32, u32)]| {
+        let head = bytes_of(&(7u64, 2u8, (1u32, 11u8)));
+        let payload =
+            [head, bytes_of(&(ranges.to_vec(), 9u32, 0u64)), bytes_of(&(String::new(), false))].concat();
+        decode(&mut frame_of(&payload))
+    };
+    assert!(none(&[(0, 3), (5, 5)]).expect("read").is_some());
+    for wrong in [[(3, 2), (5, 5)], [(0, 3), (3, 5)], [(0, 3), (5, 1 << 16)]] {
+        assert!(none(&wrong).is_err(), "{wrong:?}");
+    }
+}
+
+fn frame_of(payload: &[u8]) -> Vec<u8> {
+    frame(kind::MESSAGE, &[payload])
 }

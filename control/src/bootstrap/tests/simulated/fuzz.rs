@@ -9,7 +9,8 @@ use consort_transports::fuzzing::{Input, Seen, Target, fuzz};
 
 use super::*;
 use crate::bootstrap::Dial;
-use crate::bootstrap::proof::digest;
+use crate::handshake::Claim;
+use crate::proof::digest;
 
 /// Fifty-odd connections of a frame each (a hello's bound, in a buffer that grows by doubling), of which an input has 32 KiB,
 /// and the network's own bytes, each with its time (24 bytes).
@@ -49,27 +50,17 @@ impl World {
 }
 
 fn prove_it(world: &mut World, caller: &mut Caller) -> bool {
-    let mut incoming = Incoming::default();
-    let mut next = |world: &mut World, caller: &mut Caller| {
-        for _ in 0..200 {
-            match incoming.read(&mut caller.pipe, |_| Some(64)) {
-                Progress::Frame(_, payload) => return Some(payload),
-                Progress::Pending => world.pass(Duration::from_millis(1)),
-                _ => return None,
+    let mut handshake = super::Caller::new(world.id.secret.0, world.id.job);
+    let mut frames = Frames::default();
+    for _ in 0..400 {
+        match handshake.poll(&mut frames, &mut caller.pipe) {
+            Poll::Pending => world.pass(Duration::from_millis(1)),
+            Poll::Ready(key) => {
+                caller.key = key.ok();
+                break;
             }
         }
-        None
-    };
-    let Some(challenge) = next(world, caller).and_then(|payload| wire::decode_greeting(&payload).ok()) else {
-        return false;
-    };
-    let nonce = [7; 32];
-    let (secret, job) = (&world.id.secret.0, world.id.job);
-    let proof = prove(secret, "joiner", &[&challenge, &nonce, &job.to_le_bytes()]);
-    let key = prove(secret, "connection", &[&challenge, &nonce]);
-    let bytes = wire::frame(kind::PROOF, &[&wire::encode_proof(&Proof { job, nonce, proof })]);
-    say_all(world, caller, &bytes);
-    caller.key = next(world, caller).map(|_| key);
+    }
     caller.key.is_some()
 }
 
@@ -123,7 +114,7 @@ fn root(input: &Input, seen: &mut Seen) {
             4 | 5 if at < callers.len() => {
                 if let Some(key) = callers[at].key {
                     let code = prove(&key, "hello", &[bytes]);
-                    say_all(&mut world, &mut callers[at], &wire::frame(kind::HELLO, &[&code, bytes]));
+                    say_all(&mut world, &mut callers[at], &frame(kind::HELLO, &[&code, bytes]));
                 }
             }
             6 if at < callers.len() => drop(callers.swap_remove(at)),
@@ -156,12 +147,12 @@ fn whoever_calls_a_root_honest_ranks_have_one_answer() {
     let event = |head: [u8; 2], bytes: &[u8]| [&head[..], bytes].concat();
     let dialled = vec![event([0, 0], &[]), event([7, 3], &[])];
     let proved = [dialled.clone(), vec![event([3, 0], &[])]].concat();
-    let proof = wire::encode_proof(&Proof { job: 1, nonce: [2; 32], proof: [3; 32] });
+    let claim = marked(&(1u64, [2; 32], [3; 32]));
     let mut foreign = said(1, 2);
     foreign[0] = 9;
     let mut originals = vec![
         vec![vec![7, 1]],
-        [dialled.clone(), vec![event([1, 0], &wire::frame(kind::PROOF, &[&proof]))]].concat(),
+        [dialled.clone(), vec![event([1, 0], &frame(kind::CLAIM, &[&claim]))]].concat(),
         [dialled.clone(), vec![event([1, 0], b"GET / HTTP/1.1\r\n\r\n"), vec![6, 0]]].concat(),
         [dialled.clone(), vec![event([1, 0], &[255; 64])]].concat(),
         vec![vec![0, 0]; 12],
@@ -192,29 +183,29 @@ impl Script {
     fn step(&mut self) -> bool {
         let Some(piece) = self.pieces.pop_front() else { return false };
         let [what, bytes @ ..] = piece.as_slice() else { return true };
-        if let Progress::Frame(kind::PROOF, payload) =
+        if let Progress::Frame(kind::CLAIM, payload) =
             Incoming::default().read(&mut self.heard.as_slice(), |_| Some(HELLO_MAX))
-            && let Ok(proof) = wire::decode_proof(&payload)
+            && let Ok((_, nonce, _)) = unmarked::<Claim<u64>>(&payload)
         {
-            self.nonce = proof.nonce;
+            self.nonce = nonce;
         }
         let key = prove(&self.secret, "connection", &[&CHALLENGE, &self.nonce]);
-        let signed = |kind, label: &str| wire::frame(kind, &[&prove(&key, label, &[&digest(bytes)]), bytes]);
+        let signed = |kind, label: &str| frame(kind, &[&prove(&key, label, &[&digest(bytes)]), bytes]);
         self.ready.extend(match what % 8 {
             0 => bytes.to_vec(),
-            1 => wire::frame(kind::GREETING, &[&wire::encode_greeting(&CHALLENGE)]),
+            1 => frame(kind::GREETING, &[&marked(&CHALLENGE)]),
             2 => {
                 self.proved = true;
-                wire::frame(kind::ACCEPT, &[&prove(&self.secret, "root", &[&self.nonce, &CHALLENGE])])
+                frame(kind::ACCEPT, &[&prove(&self.secret, "root", &[&self.nonce, &CHALLENGE])])
             }
             3 => signed(kind::TABLE, "table"),
             4 => signed(kind::FAILURE, "failure"),
-            5 => wire::frame(bytes.first().copied().unwrap_or(0), &[bytes]),
+            5 => frame(bytes.first().copied().unwrap_or(0), &[bytes]),
             6 => {
                 self.closed = true;
                 Vec::new()
             }
-            _ => wire::frame(kind::REFUSAL, &[&[0]]),
+            _ => frame(kind::REFUSAL, &[&[0]]),
         });
         true
     }
@@ -341,7 +332,7 @@ fn whatever_a_root_says_a_rank_has_an_answer_by_its_deadline() {
         [known.clone(), vec![said(5, &[kind::TABLE]), said(6, &[])]].concat(),
     ];
     for error in super::super::fuzz::errors() {
-        originals.push([known.clone(), vec![said(4, &wire::encode_failure(&error))]].concat());
+        originals.push([known.clone(), vec![said(4, &bytes_of(&error))]].concat());
     }
     fuzz(&JOINER, originals, joiner);
 }

@@ -3,6 +3,8 @@
 //! Invariant: taking never panics and never holds more than the bytes that are there: a length is believed only
 //! as far as bytes follow.
 
+pub(crate) mod forms;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,30 +55,6 @@ impl<'a> Reader<'a> {
         Ok(first)
     }
 
-    /// What [`put_counted`] wrote, `most` bytes at most.
-    pub fn counted(&mut self, most: usize) -> Taken<&'a [u8]> {
-        let count = usize::from(self.take::<u16>()?);
-        if count > most {
-            return Err(Malformed("a length is out of bounds"));
-        }
-        self.bytes(count)
-    }
-
-    /// What [`put_text`] wrote, `most` bytes at most.
-    pub fn text(&mut self, most: usize) -> Taken<String> {
-        let bytes = self.counted(most)?;
-        std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| Malformed("a text is not UTF-8"))
-    }
-
-    /// A count of things of at least `least` bytes each, so that it can be reserved without fear.
-    pub fn count(&mut self, most: usize, least: usize) -> Taken<usize> {
-        let count = self.take::<u32>()? as usize;
-        if count > most || count.saturating_mul(least) > self.0.len() {
-            return Err(Malformed("a count is out of bounds"));
-        }
-        Ok(count)
-    }
-
     pub fn end(self) -> Taken<()> {
         if self.0.is_empty() { Ok(()) } else { Err(Malformed("bytes are left over")) }
     }
@@ -89,24 +67,13 @@ pub fn bytes_of(value: &impl Wire) -> Vec<u8> {
     out
 }
 
-/// The bytes, their length as a `u16` first.
-pub fn put_counted(out: &mut Vec<u8>, bytes: &[u8]) {
-    (bytes.len() as u16).put(out);
-    out.extend_from_slice(bytes);
-}
-
 /// As much of the text as `most` bytes hold.
-fn shortened(text: &str, most: usize) -> &[u8] {
+pub(crate) fn shortened(text: &str, most: usize) -> &str {
     let mut end = text.len().min(most);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
-    &text.as_bytes()[..end]
-}
-
-/// The text, or as much of it as fits, its length as a `u16` first.
-pub fn put_text(out: &mut Vec<u8>, text: &str, most: usize) {
-    put_counted(out, shortened(text, most));
+    &text[..end]
 }
 
 macro_rules! numbers {
@@ -165,16 +132,21 @@ impl Wire for Duration {
 /// The longest text kept, in bytes: what a person reads.
 const TEXT_MAX: usize = 8 << 10;
 
+/// As much of the text as fits, its length as a `u16` first.
 impl Wire for String {
     fn put(&self, out: &mut Vec<u8>) {
-        let bytes = shortened(self, TEXT_MAX);
-        (bytes.len() as u32).put(out);
-        out.extend_from_slice(bytes);
+        let text = shortened(self, TEXT_MAX);
+        (text.len() as u16).put(out);
+        out.extend_from_slice(text.as_bytes());
     }
 
     fn take(reader: &mut Reader<'_>) -> Taken<Self> {
-        let length = u32::take(reader)? as usize;
-        reader.bytes(length).map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+        let length = usize::from(u16::take(reader)?);
+        if length > TEXT_MAX {
+            return Err(Malformed("a text is too long"));
+        }
+        let bytes = reader.bytes(length)?;
+        str::from_utf8(bytes).map(str::to_owned).map_err(|_| Malformed("a text is not UTF-8"))
     }
 }
 
@@ -198,8 +170,11 @@ impl<T: Wire> Wire for Vec<T> {
     }
 
     fn take(reader: &mut Reader<'_>) -> Taken<Self> {
+        let length = u32::take(reader)? as usize;
         // Every value takes a byte at least, so this grows no further than the frame.
-        let length = reader.count(usize::MAX, 1)?;
+        if length > reader.0.len() {
+            return Err(Malformed("a count is out of bounds"));
+        }
         (0..length).map(|_| T::take(reader)).collect()
     }
 }
@@ -247,46 +222,39 @@ macro_rules! wire_struct {
     };
 }
 
-/// The form of an enum: a number, then the variant's fields, in this order; what else there is by hand.
+/// The form of an enum: a number, then the variant's fields, in this order; `field: Form` is read and written by `Form`'s
+/// functions `put` and `take`. What else there is travels as the value that `else` makes of it.
 macro_rules! wire_enum {
-    ($name:ty { $($variants:tt)* }) => {
-        wire_enum!($name { $($variants)* } else _other, _out => {}; _code, _reader => {
-            Err($crate::codec::Malformed("it is of no known kind"))
-        });
-    };
-    (
-        $name:ty { $($code:literal => $variant:ident $({ $($field:ident),* $(,)? })? $(( $($part:ident),* ))?),* $(,)? }
-        else $other:ident, $out:ident => $put:block; $number:ident, $reader:ident => $take:block
-    ) => {
+    ($name:ty {
+        $($code:literal => $variant:ident
+            $({ $($field:ident $(: $form:ty)?),* $(,)? })? $(( $($part:ident),* ))?),* $(,)?
+    } $(else $other:ident => $substitute:expr)?) => {
         impl $crate::codec::Wire for $name {
             fn put(&self, out: &mut Vec<u8>) {
-                #[allow(unreachable_patterns, reason = "nothing else in most enums")]
                 match self {
                     $(Self::$variant $({ $($field),* })? $(( $($part),* ))? => {
                         out.push($code);
-                        $($($field.put(out);)*)?
+                        $($(wire_enum!(@put $field, out $(, $form)?);)*)?
                         $($($part.put(out);)*)?
                     })*
-                    $other => {
-                        let $out = out;
-                        $put
-                    }
+                    $($other => $substitute.put(out),)?
                 }
             }
 
             fn take(reader: &mut $crate::codec::Reader<'_>) -> $crate::codec::Taken<Self> {
                 match reader.take::<u8>()? {
                     $($code => Ok(Self::$variant
-                        $({ $($field: reader.take()?),* })?
+                        $({ $($field: wire_enum!(@take reader $(, $form)?)),* })?
                         $(( $({ let $part = reader.take()?; $part }),* ))?),)*
-                    $number => {
-                        let $reader = reader;
-                        $take
-                    }
+                    _ => Err($crate::codec::Malformed("it is of no known kind")),
                 }
             }
         }
     };
+    (@put $field:ident, $out:ident) => { $field.put($out) };
+    (@put $field:ident, $out:ident, $form:ty) => { <$form>::put($field, $out) };
+    (@take $reader:ident) => { $reader.take()? };
+    (@take $reader:ident, $form:ty) => { <$form>::take($reader)? };
 }
 
 pub(crate) use {wire_enum, wire_struct};
@@ -299,20 +267,14 @@ mod tests {
     enum Shape {
         Dot,
         Line { length: u32 },
-        Other(u8),
+        Other,
     }
 
-    wire_enum!(Shape { 1 => Dot, 2 => Line { length } } else other, out => {
-        let Shape::Other(number) = other else { return };
-        out.push(*number);
-    }; number, _reader => {
-        if number < 9 { Ok(Shape::Other(number)) } else { Err(Malformed("no shape")) }
-    });
+    wire_enum!(Shape { 1 => Dot, 2 => Line { length } } else _other => Shape::Dot);
 
     #[test]
     fn a_form_is_read_whole_or_refused() {
-        let value =
-            (vec![Shape::Dot, Shape::Line { length: 7 }, Shape::Other(5)], Some(true), "é".to_owned());
+        let value = (vec![Shape::Dot, Shape::Line { length: 7 }], Some(true), "é".to_owned());
         let bytes = bytes_of(&value);
         assert_eq!(Wire::whole(&bytes), Ok((value.0, value.1, value.2)));
         type Form = (Vec<Shape>, Option<bool>, String);
@@ -320,20 +282,21 @@ mod tests {
             assert!(Form::whole(&bytes[..end]).is_err(), "cut after {end} bytes");
         }
         assert_eq!(Form::whole(&[&bytes[..], &[0]].concat()), Err(Malformed("bytes are left over")));
-        assert_eq!(Shape::whole(&[9]), Err(Malformed("no shape")));
+        assert_eq!(Shape::whole(&[9]), Err(Malformed("it is of no known kind")));
+        assert_eq!(bytes_of(&Shape::Other), [1], "it travels as what stands for it");
         assert_eq!(bool::whole(&[2]), Err(Malformed("a flag is neither 0 nor 1")));
         // A length is believed as far as bytes follow.
         assert_eq!(Vec::<u8>::whole(&[255, 255, 255, 255, 1]), Err(Malformed("a count is out of bounds")));
     }
 
     #[test]
-    fn counted_bytes_and_texts_keep_their_bounds() {
-        let mut out = Vec::new();
-        put_text(&mut out, "éé", 3);
-        assert_eq!(out, [2, 0, 0xc3, 0xa9], "no half of a letter");
-        assert_eq!(Reader::new(&out).text(2), Ok("é".to_owned()));
-        assert_eq!(Reader::new(&out).text(1), Err(Malformed("a length is out of bounds")));
-        assert_eq!(Reader::new(&[1, 0, 0xff]).text(8), Err(Malformed("a text is not UTF-8")));
-        assert_eq!(Reader::new(&[2, 0, 0, 0, 0]).count(9, 1), Err(Malformed("a count is out of bounds")));
+    fn texts_keep_their_bounds() {
+        let long = "é".repeat(TEXT_MAX);
+        let out = bytes_of(&format!("a{long}"));
+        assert_eq!(out.len(), 2 + TEXT_MAX - 1, "no half of a letter");
+        assert_eq!(String::whole(&out).map(|text| text.len()), Ok(TEXT_MAX - 1));
+        assert_eq!(String::whole(&[1, 0, 0xff]), Err(Malformed("a text is not UTF-8")));
+        let longer = [&(TEXT_MAX as u16 + 1).to_le_bytes()[..], &[b'a'; TEXT_MAX + 1]].concat();
+        assert_eq!(String::whole(&longer), Err(Malformed("a text is too long")));
     }
 }

@@ -4,14 +4,14 @@
 
 use std::fmt;
 
-pub use consort_transports::{prove, proves};
+pub(crate) use consort_transports::{prove, proves};
 use sha2::{Digest, Sha256};
 
 use consort_types::error::{Error, Result};
 
 /// Key material that no `Debug` and no log line shows.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Secret(pub(super) [u8; 32]);
+pub(crate) struct Secret(pub(crate) [u8; 32]);
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -21,12 +21,12 @@ impl fmt::Debug for Secret {
 
 impl Secret {
     /// A fresh one.
-    pub(super) fn random() -> Result<Self> {
+    pub(crate) fn random() -> Result<Self> {
         random().map(Secret)
     }
 
     /// The one that every rank derives from the same configured text or bytes.
-    pub(super) fn derived(material: &[u8]) -> Result<Self> {
+    pub(crate) fn derived(material: &[u8]) -> Result<Self> {
         if material.len() < SECRET_MIN_BYTES {
             return Err(Error::invalid(
                 format!("the secret has {} bytes, too few to be one", material.len()),
@@ -39,30 +39,38 @@ impl Secret {
 }
 
 /// The least number of bytes of a configured secret.
-pub(super) const SECRET_MIN_BYTES: usize = 16;
+pub(crate) const SECRET_MIN_BYTES: usize = 16;
 
 /// `N` bytes from the system's generator.
-pub(super) fn random<const N: usize>() -> Result<[u8; N]> {
+///
+/// # Errors
+/// [`Error::System`] where it gives none.
+pub fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0u8; N];
     getrandom::fill(&mut bytes).map_err(|error| {
-        Error::system("getrandom, for a secret", std::io::Error::other(error.to_string()))
+        Error::system("asking for random bytes", std::io::Error::other(error.to_string()))
     })?;
     Ok(bytes)
 }
 
+/// Bytes as digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// SHA-256.
-pub(super) fn digest(bytes: &[u8]) -> [u8; 32] {
+pub(crate) fn digest(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// What stands for a host that people have given a name.
+/// The number of a host that has a name for people.
 pub fn host_id(name: &str) -> [u8; 16] {
     let mut id = [0; 16];
     id.copy_from_slice(&digest(name.as_bytes())[..16]);
     id
 }
 
-/// A number that only those who know `key` can tell, for the purpose `label` and about these numbers.
+/// A number that only those who know `key` can compute, for the purpose `label` and about these numbers.
 pub fn name(key: &[u8; 32], label: &str, numbers: &[u64]) -> u64 {
     let parts: Vec<[u8; 8]> = numbers.iter().map(|number| number.to_le_bytes()).collect();
     let parts: Vec<&[u8]> = parts.iter().map(<[u8; 8]>::as_slice).collect();

@@ -1,41 +1,76 @@
-//! Frames on a socket, blocking or not: reading them, and writing bytes as it takes them.
+//! Frames on a stream that never blocks: reading them whole, and writing bytes as the stream takes them. Handshakes, joining and
+//! control links all speak in them.
+//!
+//! ```text
+//! frame   length u32 | kind u8 | payload
+//! ```
 //!
 //! Invariant: reading never holds more bytes than the frame at hand may have; a frame of an unexpected kind or length is
 //! refused as soon as its head is there. Absent: what frames mean.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::sync::Arc;
 
-use super::wire::FRAME_HEAD;
-use crate::codec::Malformed;
+use crate::codec::{Malformed, Wire};
+
+/// The bytes before the payload.
+const HEAD: usize = 5;
+
+/// The kinds of frames.
+pub(crate) mod kind {
+    pub(crate) const GREETING: u8 = 1;
+    pub(crate) const CLAIM: u8 = 2;
+    pub(crate) const ACCEPT: u8 = 3;
+    pub(crate) const REFUSAL: u8 = 4;
+    pub(crate) const HELLO: u8 = 5;
+    pub(crate) const TABLE: u8 = 6;
+    pub(crate) const FAILURE: u8 = 7;
+    pub(crate) const MESSAGE: u8 = 8;
+}
+
+/// The bytes of a frame with this payload, which may be given in pieces.
+pub(crate) fn frame(kind: u8, pieces: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = frame_head(kind, pieces.iter().map(|piece| piece.len()).sum());
+    pieces.iter().for_each(|piece| bytes.extend_from_slice(piece));
+    bytes
+}
+
+/// The head of a frame whose payload follows separately.
+pub(crate) fn frame_head(kind: u8, payload: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(HEAD);
+    (payload as u32, kind).put(&mut bytes);
+    bytes
+}
 
 /// How far reading got.
 #[derive(Debug)]
-pub(super) enum Progress {
+pub(crate) enum Progress {
     /// A whole frame: kind and payload.
     Frame(u8, Vec<u8>),
-    /// Nothing more for now: the socket would block or its read timed out.
+    /// Nothing more for now: the stream would block.
     Pending,
-    /// The other side closed, or the connection broke.
-    Closed,
+    /// The other side closed.
+    Ended,
+    /// The connection broke.
+    Broken(io::Error),
     /// Not what may come here.
     Malformed(Malformed),
 }
 
 /// A frame that is coming in.
 #[derive(Default)]
-pub(super) struct Incoming {
+pub(crate) struct Incoming {
     bytes: Vec<u8>,
 }
 
 impl Incoming {
     /// Reads on; `bound` gives the longest payload of each kind that may come now.
-    pub(super) fn read(&mut self, socket: &mut impl Read, bound: impl Fn(u8) -> Option<usize>) -> Progress {
+    pub(crate) fn read(&mut self, socket: &mut impl Read, bound: impl Fn(u8) -> Option<usize>) -> Progress {
         let mut piece = [0u8; 4096];
         loop {
-            let mut total = FRAME_HEAD;
-            if let Some((head, _)) = self.bytes.split_first_chunk::<FRAME_HEAD>() {
+            let mut total = HEAD;
+            if let Some((head, _)) = self.bytes.split_first_chunk::<HEAD>() {
                 let [a, b, c, d, kind] = *head;
                 let length = u32::from_le_bytes([a, b, c, d]) as usize;
                 match bound(kind) {
@@ -48,19 +83,19 @@ impl Incoming {
                     Some(_) => total += length,
                 }
                 if self.bytes.len() == total {
-                    let payload = self.bytes.split_off(FRAME_HEAD);
+                    let payload = self.bytes.split_off(HEAD);
                     self.bytes.clear();
                     return Progress::Frame(kind, payload);
                 }
             }
             let wanted = (total - self.bytes.len()).min(piece.len());
             match socket.read(&mut piece[..wanted]) {
-                Ok(0) => return Progress::Closed,
+                Ok(0) => return Progress::Ended,
                 Ok(count) => self.bytes.extend_from_slice(&piece[..count]),
                 Err(error) => match error.kind() {
                     ErrorKind::Interrupted => {}
-                    ErrorKind::WouldBlock | ErrorKind::TimedOut => return Progress::Pending,
-                    _ => return Progress::Closed,
+                    ErrorKind::WouldBlock => return Progress::Pending,
+                    _ => return Progress::Broken(error),
                 },
             }
         }
@@ -69,25 +104,30 @@ impl Incoming {
 
 /// Bytes that are going out, in order.
 #[derive(Default)]
-pub(super) struct Outgoing {
+pub(crate) struct Outgoing {
     /// Each with how much of it has been sent.
     pieces: VecDeque<(Arc<[u8]>, usize)>,
 }
 
 impl Outgoing {
-    pub(super) fn push(&mut self, bytes: impl Into<Arc<[u8]>>) {
+    pub(crate) fn push(&mut self, bytes: impl Into<Arc<[u8]>>) {
         let bytes = bytes.into();
         if !bytes.is_empty() {
             self.pieces.push_back((bytes, 0));
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
+    /// Bytes that are still to be sent.
+    pub(crate) fn left(&self) -> usize {
+        self.pieces.iter().map(|(bytes, sent)| bytes.len() - sent).sum()
+    }
+
     /// Writes what the socket takes now. Whether everything has been sent.
-    pub(super) fn write(&mut self, socket: &mut impl Write) -> std::io::Result<bool> {
+    pub(crate) fn write(&mut self, socket: &mut impl Write) -> io::Result<bool> {
         while let Some((bytes, sent)) = self.pieces.front_mut() {
             match socket.write(&bytes[*sent..]) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
@@ -106,10 +146,16 @@ impl Outgoing {
     }
 }
 
+/// Both directions of one stream.
+#[derive(Default)]
+pub(crate) struct Frames {
+    pub(crate) incoming: Incoming,
+    pub(crate) outgoing: Outgoing,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bootstrap::wire::frame;
 
     #[test]
     fn frames_are_read_whole_and_one_by_one() {
@@ -123,7 +169,7 @@ mod tests {
         assert!(
             matches!(incoming.read(&mut socket, bound), Progress::Frame(4, payload) if payload.is_empty())
         );
-        assert!(matches!(incoming.read(&mut socket, bound), Progress::Closed));
+        assert!(matches!(incoming.read(&mut socket, bound), Progress::Ended));
     }
 
     #[test]
