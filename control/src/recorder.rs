@@ -1,6 +1,6 @@
 //! The flight record: the last operations of one rank, readable at any time by the control thread.
 //!
-//! Invariant: one writer (whoever owns the engine), any number of readers, no lock. A reader that meets a
+//! Invariant: one writer (the owner of the engine), any number of readers, no lock. A reader that meets a
 //! record being rewritten drops it. This is the place where a rank publishes what it is doing that does not
 //! depend on any plan, so that ranks which took different paths still find the difference.
 
@@ -75,7 +75,7 @@ pub fn this_thread() -> u64 {
     HERE.get()
 }
 
-/// One operation as its rank tells it to others: times are ages at that moment.
+/// One operation as other ranks see it: times are ages at that moment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Told {
     pub sequence: u64,
@@ -105,11 +105,10 @@ impl Snapshot {
 
     /// The numbers of the last messages finished with `peer`: sent to it and received from it; 0 where none is recorded.
     pub fn passed(&self, peer: Rank) -> (u64, u64) {
-        let finished = self.recent.iter().filter(|told| told.ended.is_some() && !told.failed);
+        let finished = self.recent.iter().filter(|entry| entry.ended.is_some() && !entry.failed);
         let last = |kind: Kind| {
-            let with =
-                finished.clone().filter(|told| told.descriptor.kind == kind && told.descriptor.root == peer);
-            with.map(|told| told.sequence).max().unwrap_or(0)
+            let is = |entry: &&Told| (entry.descriptor.kind, entry.descriptor.root) == (kind, peer);
+            finished.clone().filter(is).map(|entry| entry.sequence).max().unwrap_or(0)
         };
         (last(Kind::Send), last(Kind::Receive))
     }
@@ -237,19 +236,22 @@ impl Recorder {
 
     /// What the rank is doing now, with the last operations, [`RECORDS`] at most. Callable from any thread.
     pub fn snapshot(&self) -> Snapshot {
-        let finished = self.finished();
-        let entered = self.entered();
-        let recent = self.last(RECORDS);
+        // What has finished was entered: in this order.
+        let (finished, entered) = (self.finished(), self.entered());
+        Snapshot { entered, finished, recent: self.aged(self.last(RECORDS)).collect() }
+    }
+
+    /// Operations with their ages now.
+    pub fn aged(&self, entries: Vec<Entry>) -> impl Iterator<Item = Told> + '_ {
         let now = self.clock.ticks();
-        let age = |ticks: u64| self.clock.duration(now.saturating_sub(ticks));
-        let told = |entry: Entry| Told {
+        let age = move |ticks: u64| self.clock.duration(now.saturating_sub(ticks));
+        entries.into_iter().map(move |entry| Told {
             sequence: entry.sequence,
             descriptor: entry.descriptor,
             entered: age(entry.entered),
-            ended: (entry.outcome != Outcome::Open).then(|| age(entry.ended)),
+            ended: (entry.outcome != Outcome::Open).then(|| age(entry.ended).min(age(entry.entered))),
             failed: entry.outcome == Outcome::Failed,
-        };
-        Snapshot { entered, finished, recent: recent.into_iter().map(told).collect() }
+        })
     }
 
     /// The last `most` operations, oldest first. Callable from any thread.
@@ -266,7 +268,7 @@ impl Record {
     #[inline]
     fn write(&self, index: u64, sequence: u64, (packed, count): (u64, u64), entered: u64, ended: u64) {
         self.index.store(0, Ordering::Relaxed);
-        // Release: pairs with the Acquire fence in `read`; whoever reads a new field below and looks at
+        // Release: pairs with the Acquire fence in `read`; a reader that sees a new field below and looks at
         // `index` again sees at least this 0.
         fence(Ordering::Release);
         self.sequence.store(sequence, Ordering::Relaxed);
@@ -326,8 +328,8 @@ mod tests {
         assert_eq!(snapshot.recent.len(), RECORDS);
         assert_eq!(snapshot.find(100), Some(sum_of_floats(1000)));
         assert_eq!(snapshot.find(20), None);
-        let open: Vec<_> = snapshot.recent.iter().filter(|told| told.ended.is_none()).collect();
-        assert_eq!(open.iter().map(|told| told.sequence).collect::<Vec<_>>(), [200]);
+        let open: Vec<_> = snapshot.recent.iter().filter(|entry| entry.ended.is_none()).collect();
+        assert_eq!(open.iter().map(|entry| entry.sequence).collect::<Vec<_>>(), [200]);
         assert_eq!(recorder.caller(), this_thread());
         let ends: Vec<u64> = recorder.last(RECORDS).iter().map(|entry| entry.ended).collect();
         assert!(ends[..RECORDS - 1].is_sorted() && ends[0] != 0);
@@ -343,7 +345,7 @@ mod tests {
         recorder.fail(index);
         let snapshot = recorder.snapshot();
         assert_eq!((snapshot.entered, snapshot.finished), (1, 1));
-        let seen: Vec<_> = snapshot.recent.iter().map(|told| (told.sequence, told.failed)).collect();
+        let seen: Vec<_> = snapshot.recent.iter().map(|entry| (entry.sequence, entry.failed)).collect();
         assert_eq!(seen, [(1, false), (9, true)]);
         assert_eq!(snapshot.collectives().count(), 1);
         // What was started long ago no longer has a record to write to.
@@ -351,6 +353,6 @@ mod tests {
             recorder.enter(sequence, &sum_of_floats(1), 7);
         }
         recorder.fail(index);
-        assert!(recorder.snapshot().recent.iter().all(|told| told.ended.is_none()));
+        assert!(recorder.snapshot().recent.iter().all(|entry| entry.ended.is_none()));
     }
 }

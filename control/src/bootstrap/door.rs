@@ -168,7 +168,7 @@ impl Door {
         Err(Error::internal(format!("the lock beside {shown} changes all the time")))
     }
 
-    /// Gives the id to everybody of this user who stands at the door.
+    /// Gives the id to all callers of this user.
     pub(super) fn answer(&self, id: &[u8; UniqueId::BYTES]) {
         for _ in 0..64 {
             let stream = match self.listener.accept() {
@@ -205,7 +205,7 @@ impl Drop for Door {
     fn drop(&mut self) {
         for name in [self.name.clone(), lock_name(&self.name)] {
             if let Err(error) = std::fs::remove_file(self.directory.at(&name)) {
-                tracing::debug!(%error, name, "a meeting place was removed by somebody else");
+                tracing::debug!(%error, name, "a meeting place was removed by another process");
             }
         }
         // A forked child may hold both, so closing them would not be enough.
@@ -257,31 +257,22 @@ pub(super) fn fetch(
 }
 
 fn knock(directory: &Directory, name: &str, left: Duration) -> std::io::Result<[u8; UniqueId::BYTES]> {
-    // Not blocking: a door with too many people before it would otherwise keep a caller for ever.
+    // Not blocking: a door whose queue is full would otherwise keep a caller for ever.
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket: OwnedFd = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
     socket::connect(socket.as_raw_fd(), &UnixAddr::new(&directory.at(name))?)?;
-    let mut stream = UnixStream::from(socket);
+    let stream = UnixStream::from(socket);
     let user = peer_user(&stream)?;
     if user != geteuid().as_raw() {
         return Err(std::io::Error::other(format!("user {user} serves it, not {}", geteuid())));
     }
     stream.set_nonblocking(false)?;
-    let until = Instant::now() + left.clamp(Duration::from_millis(10), Duration::from_secs(5));
-    let (mut id, mut got) = ([0; UniqueId::BYTES], 0);
-    while got < id.len() {
-        // For all of it: an id may drip.
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(ErrorKind::TimedOut.into());
-        }
-        stream.set_read_timeout(Some(left))?;
-        match stream.read(&mut id[got..]) {
-            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-            Ok(bytes) => got += bytes,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
+    stream.set_read_timeout(Some(left.clamp(Duration::from_millis(10), Duration::from_secs(5))))?;
+    let mut id = [0; UniqueId::BYTES];
+    // The time is for all of it: an id may drip.
+    match socket::recv(stream.as_raw_fd(), &mut id, MsgFlags::MSG_WAITALL)? {
+        UniqueId::BYTES => Ok(id),
+        0 => Err(ErrorKind::UnexpectedEof.into()),
+        _ => Err(ErrorKind::TimedOut.into()),
     }
-    Ok(id)
 }

@@ -1,4 +1,4 @@
-//! Which addresses of this host others can be told.
+//! Which addresses of this host are given to others.
 //!
 //! Invariant: at most four, loopback first, no address that only means something with an interface's name beside it.
 //! Absent: rails, topology.
@@ -12,7 +12,7 @@ use super::unique_id::ADDRESSES_MAX;
 use consort_settings::environment::{Environment, Interfaces};
 use consort_types::error::{Error, Result};
 
-/// Interfaces of bridges and tunnels inside the host: told to others only if nothing better is there.
+/// Interfaces of bridges and tunnels inside the host: given to others only if nothing better is there.
 const INNER: [&str; 9] = ["docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "lxc", "tun"];
 
 /// Up to four addresses to listen at, of the interfaces that `NCCL_SOCKET_IFNAME` and `NCCL_SOCKET_FAMILY` ask for.
@@ -23,7 +23,7 @@ pub(super) fn usable() -> Result<Vec<IpAddr>> {
     Ok(choose(&among(found(), Interfaces::asked(&Environment::of_process()).as_ref())?))
 }
 
-/// Addresses of the interfaces that were asked for, to be told to other hosts; none if all will do.
+/// Addresses of the interfaces that were asked for, to be given to other hosts; none if all will do.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if there are none of those.

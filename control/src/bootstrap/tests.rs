@@ -61,7 +61,7 @@ fn copy(id: &UniqueId) -> UniqueId {
     UniqueId::from_bytes(&id.to_bytes()).unwrap()
 }
 
-/// An address that nobody listens at, with an ip of its own, so that no other test's connection takes the port.
+/// An address at which nothing listens, with an ip of its own, so that no other test's connection takes the port.
 fn free_address() -> SocketAddr {
     let [a, b, c]: [u8; 3] = random().unwrap();
     let ip = Ipv4Addr::new(127, a.clamp(1, 254), b, c.clamp(1, 254));
@@ -105,10 +105,10 @@ fn heard_by_hand(id: &UniqueId, hello: &Hello) -> TcpStream {
     stream
 }
 
-/// The failure that a rank is told.
+/// The failure that a rank hears.
 fn failure_from(stream: &mut TcpStream) -> Error {
-    let (told, payload) = frame_from(stream);
-    assert_eq!(told, kind::FAILURE);
+    let (kind, payload) = frame_from(stream);
+    assert_eq!(kind, kind::FAILURE);
     // A code is in front of it.
     Error::whole(&payload[32..]).unwrap()
 }

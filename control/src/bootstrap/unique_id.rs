@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Invariant: 128 bytes with one meaning: what `from_bytes` accepts, `to_bytes` gives back. The process that created the
-//! id runs the root for as long as a clone of it lives there and somebody has yet to join. Whoever has the bytes can
-//! join: keep them as one keeps a password. Absent: how the bytes reach the other ranks.
+//! id runs the root for as long as a clone of it lives there and a rank has yet to join. The bytes are all that it takes
+//! to join: keep them as one keeps a password. Absent: how the bytes reach the other ranks.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -142,7 +142,7 @@ impl UniqueId {
         Ok(UniqueId { addresses: Vec::new(), secret: Secret::random()?, job: 0, agreed: false, root: None })
     }
 
-    /// The id of a root that somebody else runs there.
+    /// The id of a root that another process runs there.
     #[cfg(any(test, feature = "testing"))]
     pub fn known(addresses: &[SocketAddr], secret: [u8; 32], job: u64, agreed: bool) -> Self {
         UniqueId { addresses: addresses.to_vec(), secret: Secret(secret), job, agreed, root: None }
@@ -241,14 +241,14 @@ impl UniqueId {
         hex(&proof[..8])
     }
 
-    /// Whether nobody needs it any more: its root does not run here or has ended, all ranks have joined, or it was retired.
-    /// Dropping the last clone then waits until what they are told is on its way,
+    /// Whether no rank needs it any more: its root does not run here or has ended, all ranks have joined, or it was retired.
+    /// Dropping the last clone then waits until the verdict is on its way,
     /// [`Limits::flush`](super::root::Limits) at most.
     pub fn is_over(&self) -> bool {
         self.root.as_ref().is_none_or(|root| root.is_over())
     }
 
-    /// Nobody will meet by it: its root ends if it runs here.
+    /// No rank will meet by it: its root ends if it runs here.
     pub fn retire(&self) {
         if let Some(root) = &self.root {
             root.stop();

@@ -1,5 +1,5 @@
 //! What the control plane knows of one communicator on one rank: who its members are, where their halves of
-//! the data connections are, whether it has failed, what everybody was last seen doing.
+//! the data connections are, whether it has failed, what each rank was last seen doing.
 //!
 //! Invariant: everything here may be touched from any thread at any time; nothing here blocks on a peer. How a
 //! failure becomes the same on all ranks is in `failure`.
@@ -33,7 +33,7 @@ use consort_types::error::{Error, Operation, Result};
 
 /// Addresses of one rank that were not taken yet, at most: of all the channels there are.
 const ADDRESSES_MAX: usize = 256;
-/// Operations of which a rank that leaves tells another. It can be ahead of one that is not in the same operations
+/// Operations that a rank which leaves names to another. It can be ahead of one that is not in the same operations
 /// by no more than fits into mailboxes.
 const LAST_WORDS: usize = 16;
 
@@ -198,45 +198,34 @@ impl Group {
     }
 
     /// As [`Group::fail`], with the report that explains it.
-    pub fn fail_with(&self, error: Error, report: Option<Arc<Report>>) {
-        let place = || format!("rank {}, {}", self.rank, self.member.place(self.member.rank));
+    pub fn fail_with(&self, mut error: Error, report: Option<Arc<Report>>) {
+        let host = self.member.place(self.member.rank);
+        let place = format!("rank {}, {host}", self.rank);
         // These do not say whose they are, and travel.
-        let error = match error {
-            Error::System { call, source } => {
-                Error::System { call: format!("{call} (on {})", place()), source }
+        match &mut error {
+            Error::System { call: what, .. } | Error::Internal { what } => *what += &format!(" (on {place})"),
+            Error::Device { what, .. } | Error::OutOfMemory { what, .. } => *what += &format!(" ({host})"),
+            Error::Link { to, cause, .. } => {
+                let there = self.members.get(*to as usize).map(|rank| self.member.place(*rank));
+                *cause += &format!(" ({place}; rank {to}, {})", there.unwrap_or_default());
             }
-            Error::Internal { what } => Error::Internal { what: format!("{what} (on {})", place()) },
-            Error::Link { from, to, transport, cause } => {
-                let there = self.members.get(to as usize).map(|rank| self.member.place(*rank));
-                let there = there.unwrap_or_default();
-                let cause = format!("{cause} ({}; rank {to}, {there})", place());
-                Error::Link { from, to, transport, cause }
-            }
-            Error::Device { rank, what, cause } => {
-                let what = format!("{what} ({})", self.member.place(self.member.rank));
-                Error::Device { rank, what, cause }
-            }
-            Error::OutOfMemory { rank, needed_bytes, what, cause } => {
-                let what = format!("{what} ({})", self.member.place(self.member.rank));
-                Error::OutOfMemory { rank, needed_bytes, what, cause }
-            }
-            error => error,
-        };
+            _ => {}
+        }
         self.take_up(Failure { origin: self.rank, error, report }, self.rank);
     }
 
-    /// A failure is known here: found on this rank, or told by another. The first one is passed on to all; what
+    /// A failure is known here: found on this rank, or heard from another. The first one is passed on to all; what
     /// this rank finds after that is not said any more.
     fn take_up(&self, failure: Failure, by: Rank) {
         let now = self.clock().now();
         let first = {
             let mut state = self.state();
             let overrules = state.failing.overrule(&failure);
-            // Once this rank has said its word, nobody else would hear of what it finds.
+            // Once this rank has said its word, no other rank would hear of what it finds.
             if !overrules && by == self.rank && state.failing.failure().is_some() {
                 return;
             }
-            // Together with what it said: whoever has heard from all chooses.
+            // Together with what it said: a rank that has heard from all chooses.
             let is_new = state.failing.heard(by);
             if !is_new && !overrules && by != self.rank {
                 return;
@@ -255,7 +244,7 @@ impl Group {
             Some(self.rank),
             &format!("communicator failed at rank {origin}: {error}"),
         );
-        // Who only passes it on repeats the report where that is little: somebody may not hear its origin.
+        // Who only passes it on repeats the report where that is little: some rank may not hear its origin.
         let repeats = failure.origin == self.rank || self.size() <= REPEATED_SIZE_MAX;
         let report = failure.report.clone().filter(|_| repeats);
         let failure = Failure { report, ..failure };
@@ -305,7 +294,7 @@ impl Group {
                 snapshot.recent.truncate(RECORDS);
                 let mut state = self.state();
                 state.left.entry(rank).or_insert(snapshot);
-                // Before anybody can see that it has left: what it says is compared before that counts.
+                // Before any rank can see that it has left: what it says is compared before that counts.
                 self.news.fetch_add(1, Ordering::Relaxed);
             }
             Message::Gather { round, words } => self.state().rounds.hear(rank, round, words),
@@ -380,14 +369,10 @@ impl Group {
             rank,
             job: self.member.job,
             job_rank: self.members[rank as usize],
-            caller: 0,
             entered: snapshot.entered,
             finished: snapshot.finished,
-            last: None,
-            open: None,
-            messages: Vec::new(),
             passed: vec![(self.rank, sent, received)],
-            traffic: Vec::new(),
+            ..Position::default()
         })
     }
 
@@ -471,7 +456,7 @@ impl Group {
         let standing = standing.as_ref().filter(|standing| {
             open.is_some() && entries.iter().any(|e| e.index == standing.record && e.outcome == Outcome::Open)
         });
-        // Of an exchange's two messages the one that does not go on is told.
+        // Of an exchange's two messages the one that does not go on is shown.
         let shown = standing.and_then(|s| entries.iter().find(|entry| entry.index == s.record)).or(open);
         let now = self.clock().now();
         let stuck = standing.map(|standing| {
@@ -514,7 +499,8 @@ impl Group {
     pub fn leave(&self) {
         let whole = self.recorder.snapshot();
         for rank in (0..self.size()).filter(|rank| *rank != self.rank) {
-            let concerns = |told: &&Told| !told.descriptor.kind.is_message() || told.descriptor.root == rank;
+            let concerns =
+                |entry: &&Told| !entry.descriptor.kind.is_message() || entry.descriptor.root == rank;
             let last = whole.recent.iter().rev().filter(concerns).take(LAST_WORDS);
             let mut recent: Vec<Told> = last.cloned().collect();
             recent.reverse();

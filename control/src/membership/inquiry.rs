@@ -1,7 +1,7 @@
-//! Asking everybody what they are doing.
+//! Asking all ranks what they are doing.
 //!
 //! Invariant: never waits; it is asked again until it is complete or its time is over. Ranks that are known to be
-//! gone are not asked. Processes of the job that are not of the communicator are asked when somebody who is waits
+//! gone are not asked. Processes of the job that are not of the communicator are asked when a rank that is waits
 //! for them on another one.
 
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use crate::report::evidence::{Evidence, Reach, Witness};
 use consort_types::Rank;
 use consort_types::call::Descriptor;
 
-/// Chains of waits are followed through so many processes outside of the communicator, one after the other.
+/// Processes outside of the communicator through which a chain of waits is followed, one after the other.
 const HOPS_MAX: u32 = 8;
 
 /// A question to all, under way.
@@ -39,7 +39,7 @@ impl Inquiry {
         now >= self.until || (self.is_complete(group) && !self.follow(group))
     }
 
-    /// Whether everybody of the communicator who can answer has.
+    /// Whether all ranks of the communicator that can answer have.
     pub fn is_complete(&self, group: &Group) -> bool {
         group.silent_since(self.token).is_empty()
     }

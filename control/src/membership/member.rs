@@ -40,13 +40,13 @@ pub struct Member {
     /// All communicators of this process, of other jobs too.
     registry: Arc<Registry>,
     token: AtomicU64,
-    told: Mutex<BTreeMap<Rank, Told>>,
+    answers: Mutex<BTreeMap<Rank, Answer>>,
     /// Rank 0's clock when the job was joined; asked for by those who trace.
     pub first_reading: OnceLock<Reading>,
 }
 
 /// What a rank said that its whole process does.
-struct Told {
+struct Answer {
     token: u64,
     /// Its clock when it answered.
     clock: u64,
@@ -169,7 +169,7 @@ impl Member {
             groups: Mutex::new(Groups::default()),
             registry,
             token: AtomicU64::new(0),
-            told: Mutex::new(BTreeMap::new()),
+            answers: Mutex::default(),
             first_reading: OnceLock::new(),
         })
     }
@@ -179,8 +179,8 @@ impl Member {
         self.token.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    fn told(&self) -> std::sync::MutexGuard<'_, BTreeMap<Rank, Told>> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn answers(&self) -> std::sync::MutexGuard<'_, BTreeMap<Rank, Answer>> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Answers a question of rank `to` of the job.
@@ -192,12 +192,12 @@ impl Member {
 
     /// Whether a rank of the job has answered a question as late as `token`.
     pub fn has_answered(&self, rank: Rank, token: u64) -> bool {
-        self.told().get(&rank).is_some_and(|told| told.token >= token)
+        self.answers().get(&rank).is_some_and(|answer| answer.token >= token)
     }
 
     /// A rank's last answer: (which question's, that side's clock when it answered, this side's when it came).
     pub fn heard_clock(&self, rank: Rank) -> Option<(u64, u64, u64)> {
-        self.told().get(&rank).map(|told| (told.token, told.clock, told.at))
+        self.answers().get(&rank).map(|answer| (answer.token, answer.clock, answer.at))
     }
 
     /// Whether a rank of the job is known to be gone, in good order or not.
@@ -209,10 +209,10 @@ impl Member {
     pub fn processes(&self, asked: u64) -> BTreeMap<ProcessId, Vec<Position>> {
         let mut processes = BTreeMap::new();
         let now = self.clock.monotonic_ns();
-        for (rank, told) in self.told().iter() {
+        for (rank, answer) in self.answers().iter() {
             // Ages as of now, so that all ranks of a report are seen at one moment.
-            let since = Duration::from_nanos(now.saturating_sub(told.at));
-            let positions = told.positions.iter().map(|position| position.aged(since)).collect();
+            let since = Duration::from_nanos(now.saturating_sub(answer.at));
+            let positions = answer.positions.iter().map(|position| position.aged(since)).collect();
             processes.insert(self.table[*rank as usize].process, positions);
         }
         processes.insert(self.table[self.rank as usize].process, self.registry.positions(asked));
@@ -278,7 +278,7 @@ impl Member {
         u64::from_le_bytes(std::array::from_fn(|byte| self.job[byte]))
     }
 
-    /// This rank cannot join after all: those it is linked to already, which may be in calls, are told why.
+    /// This rank cannot join after all: those it is linked to already, which may be in calls, hear why.
     pub fn give_up_joining(&self, error: &Error) {
         let failure = Failure { origin: self.rank, error: error.clone(), report: None };
         for rank in 0..self.table.len() as Rank {
@@ -316,10 +316,10 @@ impl Member {
         if let Message::State { token, clock, positions, .. } = &message {
             let at = self.clock.monotonic_ns();
             let positions = positions[..positions.len().min(POSITIONS_MAX)].to_vec();
-            let told = Told { token: *token, clock: *clock, at, positions };
-            let mut known = self.told();
+            let answer = Answer { token: *token, clock: *clock, at, positions };
+            let mut known = self.answers();
             if (from as usize) < self.table.len() && known.get(&from).is_none_or(|old| old.token <= *token) {
-                known.insert(from, told);
+                known.insert(from, answer);
             }
         }
         let mut groups = self.groups();

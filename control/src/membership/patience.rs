@@ -1,7 +1,7 @@
-//! How long somebody who makes links goes on.
+//! How long the making of links goes on.
 //!
-//! Invariant: once it was called off nothing is left of it, and nobody who waits a [turn](Patience::turn) at a time
-//! learns of that later than `LATENCY`. Absent: who waits for what.
+//! Invariant: once it was called off nothing is left of it, and a thread that waits a [turn](Patience::turn) at a time
+//! learns of that no later than `LATENCY`. Absent: who waits for what.
 
 use std::time::{Duration, Instant};
 

@@ -39,7 +39,7 @@ pub(super) const KEY_UNIX: u64 = 1;
 pub(super) const KEY_TCP: u64 = 2;
 const KEY_FIRST: u64 = 16;
 
-/// Work that may have to go on although nobody waits for it.
+/// Work that may have to go on although no call waits for it.
 pub trait Unattended: Send + Sync {
     /// Goes on a bounded way.
     fn advance(&self) -> Advance;
@@ -56,7 +56,7 @@ pub trait Unattended: Send + Sync {
 pub enum Advance {
     /// There is nothing (more) to do.
     Idle,
-    /// Something is to be done, but it waits for a peer or for somebody else who is at it.
+    /// Something is to be done, but it waits for a peer or for another thread that is at it.
     Blocked,
     /// It moved.
     Moved,
@@ -364,25 +364,18 @@ impl Shared {
 
     /// The member is gone: its sources are watched no longer.
     pub fn dismiss(&self, member: &Member) {
-        let sources: Vec<(u64, Source)> = {
-            let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
-            let mine = |source: &Source| match source {
-                Source::Link(link) => std::ptr::eq(link.member.as_ptr(), member),
-                Source::Peer { member: other, .. } => std::ptr::eq(other.as_ptr(), member),
-                Source::Greeting(_) | Source::Service(_) => false,
-            };
-            sources
-                .iter()
-                .filter(|(_, source)| mine(source))
-                .map(|(key, source)| (*key, source.clone()))
-                .collect()
+        let mine = |_: &u64, source: &mut Source| match source {
+            Source::Link(link) => std::ptr::eq(link.member.as_ptr(), member),
+            Source::Peer { member: other, .. } => std::ptr::eq(other.as_ptr(), member),
+            Source::Greeting(_) | Source::Service(_) => false,
         };
-        for (key, source) in sources {
-            match source {
-                Source::Link(link) => self.unwatch(link.stream.as_fd(), key),
-                Source::Peer { pidfd, .. } => self.unwatch(pidfd.as_fd(), key),
-                Source::Greeting(_) | Source::Service(_) => {}
-            }
+        let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        for (_, source) in sources.extract_if(mine) {
+            let _ = match &source {
+                Source::Link(link) => self.epoll.delete(&link.stream),
+                Source::Peer { pidfd, .. } => self.epoll.delete(pidfd.as_fd()),
+                Source::Greeting(_) | Source::Service(_) => Ok(()),
+            };
         }
     }
 

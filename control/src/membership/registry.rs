@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use super::group::Group;
 use crate::report::evidence::Position;
 
-/// Positions on other communicators told at a time, at most.
+/// Positions on other communicators in one answer, at most.
 pub(super) const POSITIONS_MAX: usize = 256;
 
 #[derive(Default)]
@@ -20,8 +20,8 @@ impl Registry {
         groups.push(Arc::downgrade(group));
     }
 
-    /// What every rank of this process does on every communicator: on the one that is asked about all, then as many
-    /// as are told, those in a call first.
+    /// What every rank of this process does on every communicator: on the one that is asked about all, then up to
+    /// [`POSITIONS_MAX`], those in a call first.
     pub fn positions(&self, asked: u64) -> Vec<Position> {
         let groups: Vec<Arc<Group>> = {
             let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
@@ -32,8 +32,8 @@ impl Registry {
         positions.sort_by_key(|position| {
             (others(position), position.open.is_none(), position.communicator, position.rank)
         });
-        let told = positions.iter().take_while(|position| !others(position)).count();
-        positions.truncate(told.max(POSITIONS_MAX));
+        let asked = positions.iter().take_while(|position| !others(position)).count();
+        positions.truncate(asked.max(POSITIONS_MAX));
         positions
     }
 }

@@ -1,4 +1,4 @@
-//! The control thread: asleep in epoll, never on the data path of a call that somebody waits for.
+//! The control thread: asleep in epoll, never on the data path of a call that a program waits for.
 
 use std::os::fd::AsFd;
 use std::sync::{Arc, PoisonError, Weak};
@@ -127,7 +127,7 @@ fn advance_unattended(shared: &Shared) -> Advance {
         let advance = weak.upgrade().map_or(Advance::Idle, |work| work.advance());
         if advance == Advance::Idle {
             let mut unattended = shared.unattended.lock().unwrap_or_else(PoisonError::into_inner);
-            // Looked at again under the lock: whoever adds work in between calls `look_after` after it.
+            // Looked at again under the lock: a thread that adds work in between calls `look_after` after it.
             if weak.upgrade().is_none_or(|work| work.is_idle()) {
                 unattended.retain(|other| !Weak::ptr_eq(other, &weak));
             }

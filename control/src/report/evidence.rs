@@ -25,10 +25,6 @@ pub enum Want {
     Room,
 }
 
-impl Want {
-    pub const ALL: [Want; 4] = [Want::Link, Want::Connection, Want::Data, Want::Room];
-}
-
 /// Where an operation that does not go on stands.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stuck {
@@ -73,7 +69,7 @@ pub struct Traffic {
 }
 
 /// One rank of one communicator: how far it is and what it does.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Position {
     pub communicator: u64,
     /// How many ranks the communicator has, and which of them this is.

@@ -8,7 +8,7 @@ pub mod evidence;
 pub(crate) mod json;
 #[cfg(test)]
 mod tests;
-mod text;
+pub(crate) mod text;
 
 use std::time::Duration;
 

@@ -96,9 +96,9 @@ fn an_absent_rank_is_followed_into_an_earlier_collective() {
     // Rank 1 is still in #41, for which rank 2 has not come.
     let mut world = World::new(4).ring([0, 3]).open(1, waiting(41, call(Kind::Broadcast, 2), 2));
     (world.at(2).entered, world.at(2).finished) = (40, 40);
-    let told = "rank 2 (host a, process 72) has not entered broadcast #41; rank 1 waits for it since 12.0 s, and so \
+    let expected = "rank 2 (host a, process 72) has not entered broadcast #41; rank 1 waits for it since 12.0 s, and so \
                 ranks 0, 3 wait in all_reduce #42";
-    let parts = [told];
+    let parts = [expected];
     check(&world.report(), Guilty::Ranks(vec![2]), &parts);
     let report = World::new(4).ring([0, 2, 3]).open(1, moving(41, call(Kind::Broadcast, 2))).report();
     check(&report, Guilty::Ranks(vec![1]), &["it is still in broadcast #41 (since 300 ms), which moves"]);
@@ -116,7 +116,7 @@ fn an_absent_rank_is_followed_into_another_communicator() {
         }
         let mut world = World::new(4).ring([0, 1]);
         if !by_thread {
-            // Nobody has called here yet: which thread will is not known.
+            // No thread has called here yet: which thread will is not known.
             world.at(3).caller = 0;
             world.at(2).caller = 5;
         }
@@ -186,7 +186,7 @@ fn a_chain_may_end_outside() {
             "has not entered all_reduce #3 there; rank 2 waits for it there since 12.0 s, and so ranks 0, 1 wait",
         ],
     );
-    // Nobody answered for that rank. Its process is rank 1's, then one that nobody knows.
+    // No process answered for that rank. Its process is rank 1's, then an unknown one.
     let report = world().report();
     check(&report, Guilty::Ranks(vec![1]), &["whose state is not known: the process of rank 1 (host a"]);
     let mut world = world();
@@ -221,9 +221,9 @@ fn cycles_across_communicators_are_told_step_by_step() {
     let step =
         |name: u64, rank, operation: &str, peer| (format!("{name:016x}"), rank, operation.into(), peer);
     assert_eq!(cycle_of(&report), [step(HOME, 0, "all_reduce #42", 1), step(OTHER, 1, "broadcast #3", 0)]);
-    let told = "rank 0 waits in all_reduce #42 of communicator 1a2b3c4d for rank 1, which waits in broadcast #3 of \
+    let expected = "rank 0 waits in all_reduce #42 of communicator 1a2b3c4d for rank 1, which waits in broadcast #3 of \
                 communicator 9f001122 for rank 0";
-    assert!(report.verdict.contains(told), "{}", report.verdict);
+    assert!(report.verdict.contains(expected), "{}", report.verdict);
     // Three ranks on three communicators of two each.
     let report = World::new(2)
         .ring([0])
@@ -255,9 +255,9 @@ fn two_ranks_that_both_send_wait_for_each_other() {
     let report = World::new(2).open(0, send(1)).open(1, send(0)).ask(0, 3, call(Kind::Send, 1)).report();
     let step = |rank, peer| (format!("{HOME:016x}"), rank, "send #3".into(), peer);
     assert_eq!(cycle_of(&report), [step(0, 1), step(1, 0)]);
-    let told =
+    let expected =
         "deadlock: rank 0 waits in send #3 for rank 1, which waits in send #3 for rank 0: let them exchange";
-    assert!(report.verdict.starts_with(told), "{}", report.verdict);
+    assert!(report.verdict.starts_with(expected), "{}", report.verdict);
     assert!(report.to_string().contains("waiting for room at rank 1"));
 }
 
@@ -352,7 +352,7 @@ fn who_does_not_answer_is_named_before_those_who_wait_for_it_in_joining() {
     ];
     let report = joining(group(), 1..5).reach(5..6, Reach::Silent).report();
     check(&report, Guilty::Unreachable(vec![5]), &parts);
-    // Who waits for the message alone asks for nobody else, but joining needs all.
+    // A rank that waits for the message alone needs no other rank, but joining needs all.
     let send = || message(World::new(6).open(0, waiting(1, call(Kind::Send, 1), 1)));
     let report = joining(send(), 1..2).reach(3..5, Reach::Silent).report();
     let parts =
@@ -438,12 +438,12 @@ fn of_all_who_wait_for_connections_those_who_wait_for_each_other_are_named() {
     let parts = ["what rank 3 sent does not reach rank 2: their connection does not come up"];
     check(&world([3, 3, 3, 2, 3]).report(), Guilty::Link { from: 3, to: 2 }, &parts);
     // Rank 3 has all its connections and waits for data, so its half has not come to rank 4, for which rank 0 waits.
-    let mut told = world([4, 0, 0, 0, 3]);
+    let mut counted = world([4, 0, 0, 0, 3]);
     for rank in 1..4 {
-        told = told.open(rank, waiting(42, call(Kind::AllReduce, 0), 0));
+        counted = counted.open(rank, waiting(42, call(Kind::AllReduce, 0), 0));
     }
-    check(&told.report(), Guilty::Link { from: 3, to: 4 }, &["what rank 3 sent does not reach rank 4"]);
-    // Nobody waits for whoever waits for it.
+    check(&counted.report(), Guilty::Link { from: 3, to: 4 }, &["what rank 3 sent does not reach rank 4"]);
+    // No rank waits for one that waits for it.
     check(&world([1, 2, 3, 4, 0]).report(), Guilty::Link { from: 1, to: 0 }, &["does not come up"]);
 }
 

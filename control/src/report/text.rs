@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::{CallReport, RankReport, Report, WaitReport};
 use consort_types::Rank;
+use consort_types::call::Descriptor;
 use consort_types::error::{list, seconds};
 
 /// With more ranks than this, those that do the same share a line.
@@ -24,21 +25,24 @@ impl fmt::Display for Report {
             None => writeln!(f, ", on demand")?,
         }
         writeln!(f, "verdict: {}", self.verdict)?;
-        let rows = rows(&self.ranks);
-        let header = ["rank", "where", "last finished", "now"].map(String::from);
-        let width = |column: usize| {
-            rows.iter().chain([&header]).map(|row| row[column].chars().count()).max().unwrap_or_default()
-        };
-        let (ranks, places, last) = (width(0), width(1), width(2));
-        for (at, row) in [&header].into_iter().chain(&rows).enumerate() {
-            let [rank, place, finished, now] = row;
-            if at > 0 {
-                writeln!(f)?;
-            }
-            write!(f, "{rank:>ranks$}  {place:<places$}  {finished:<last$}  {now}")?;
-        }
-        Ok(())
+        let mut lines = vec![["rank", "where", "last finished", "now"].map(String::from)];
+        lines.extend(rows(&self.ranks));
+        f.write_str(&columns(&lines, [true, false, false, false]))
     }
+}
+
+/// Lines of columns: the first row is the header; `right` says which columns are numbers.
+pub(crate) fn columns<const N: usize>(rows: &[[String; N]], right: [bool; N]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
+    let widths: [usize; N] = std::array::from_fn(width);
+    let line = |row: &[String; N]| {
+        let cells = row.iter().zip(widths).zip(right).map(|((cell, width), right)| match right {
+            true => format!("{cell:>width$}"),
+            false => format!("{cell:<width$}"),
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// Ranks as a list of at most about `longest` bytes.
@@ -158,6 +162,18 @@ fn called(call: &CallReport) -> String {
 }
 
 impl CallReport {
+    /// An operation as its rank called it.
+    pub(crate) fn new(sequence: u64, descriptor: &Descriptor) -> Self {
+        CallReport {
+            sequence,
+            name: descriptor.kind.name().into(),
+            count: descriptor.count,
+            data_type: descriptor.data_type.name().into(),
+            op: descriptor.op.map(|op| op.name().into()),
+            root: descriptor.kind.is_rooted().then_some(descriptor.root),
+        }
+    }
+
     /// What stands behind the name: ` of 1024 float (sum)`; nothing for a barrier.
     pub fn arguments(&self) -> String {
         if self.name == "barrier" {

@@ -36,7 +36,7 @@ pub struct Dumps {
     /// The file, and when the communicator was made.
     trace: Option<(PathBuf, Moment)>,
     /// Whether the failure was written, and the trace.
-    told: AtomicBool,
+    recorded: AtomicBool,
     traced: AtomicBool,
 }
 
@@ -45,7 +45,7 @@ impl Dumps {
         Dumps {
             flight_record: settings.flight_record.clone(),
             trace: settings.trace.clone().map(|path| (path, Moment::now(clock))),
-            told: AtomicBool::new(false),
+            recorded: AtomicBool::new(false),
             traced: AtomicBool::new(false),
         }
     }
@@ -53,7 +53,7 @@ impl Dumps {
     /// A call returns this failure to its caller, on the caller's thread.
     #[cold]
     pub fn failed(&self, group: &Group, error: &Error) {
-        if !error.is_fatal() || !group.has_failed() || self.told.swap(true, Ordering::Relaxed) {
+        if !error.is_fatal() || !group.has_failed() || self.recorded.swap(true, Ordering::Relaxed) {
             return;
         }
         if let Some(directory) = &self.flight_record
@@ -69,7 +69,7 @@ impl Dumps {
 
     /// Whether the failure that a communicator closes with has not been written yet.
     pub fn owes_record(&self) -> bool {
-        self.flight_record.is_some() && !self.told.load(Ordering::Relaxed)
+        self.flight_record.is_some() && !self.recorded.load(Ordering::Relaxed)
     }
 
     /// The communicator closes; before it tells the others.
@@ -123,7 +123,7 @@ fn write_record(directory: &Path, group: &Group, error: &Error) -> io::Result<()
     written
 }
 
-/// A new file, never through a link that somebody put there.
+/// A new file, never through a link that another user put there.
 fn create(path: &Path) -> io::Result<File> {
     let new = || OpenOptions::new().write(true).create_new(true).open(path);
     match new() {

@@ -8,7 +8,6 @@ use std::fmt::Write;
 use serde_json::json;
 
 use super::offset::Alignment;
-use super::record::root;
 use crate::clock::Clock;
 use crate::recorder::{Entry, Outcome};
 use consort_types::Rank;
@@ -170,7 +169,7 @@ fn event(out: &mut String, pid: Rank, tid: u64, operation: &Operation) {
     if let Some(op) = descriptor.op {
         let _ = write!(out, ",\"op\":\"{}\"", op.name());
     }
-    if let Some(root) = root(descriptor) {
+    if let Some(root) = descriptor.kind.is_rooted().then_some(descriptor.root) {
         let key = if descriptor.kind.is_message() { "peer" } else { "root" };
         let _ = write!(out, ",\"{key}\":{root}");
     }

@@ -1,6 +1,6 @@
 //! One file of trace events that all ranks of a host write to.
 //!
-//! Invariant: whoever has the lock finds a JSON array and leaves one, longer by its own events. What a writer left
+//! Invariant: a writer that has the lock finds a JSON array and leaves one, longer by its own events. What a writer left
 //! that was killed in between is cut back to the last whole line. A file that is no array is left alone. The lock
 //! is waited for a bounded time.
 

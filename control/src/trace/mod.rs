@@ -38,23 +38,10 @@ fn brief(duration: Duration) -> String {
     }
 }
 
-/// Lines of columns: the first row is the header; `right` says which columns are numbers.
-fn columns<const N: usize>(rows: &[[String; N]], right: [bool; N]) -> String {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
-    let widths: [usize; N] = std::array::from_fn(width);
-    let line = |row: &[String; N]| {
-        let cells = row.iter().zip(widths).zip(right).map(|((cell, width), right)| match right {
-            true => format!("{cell:>width$}"),
-            false => format!("{cell:<width$}"),
-        });
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    };
-    rows.iter().map(line).collect::<Vec<_>>().join("\n")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::text::columns;
 
     #[test]
     fn durations_and_columns_are_short_and_straight() {

@@ -65,7 +65,7 @@ pub fn on_one_host(member: &Member) -> bool {
     member.distance(0) == Distance::Process || first.machine == own.machine
 }
 
-/// Asks rank 0 of the job what its clock says. Waits so long at most; nobody is asked within one process.
+/// Asks rank 0 of the job what its clock says. Waits for `patience` at most; within one process no question is asked.
 pub fn read(member: &Member, patience: Duration) -> Option<Reading> {
     let until = Instant::now() + patience;
     let mut samples = Vec::new();
@@ -96,7 +96,7 @@ mod tests {
         (*state >> 33) % most
     }
 
-    /// Rank 0's clock when this rank's says `at`: `ahead` at 0, and then so many parts in a million faster.
+    /// Rank 0's clock when this rank's says `at`: `ahead` at 0, and then `ppm` parts in a million faster.
     fn truth(at: u64, ahead: i64, ppm: i64) -> u64 {
         (i128::from(at) + i128::from(ahead) + i128::from(at) * i128::from(ppm) / 1_000_000) as u64
     }

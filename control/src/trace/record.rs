@@ -9,13 +9,13 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::json;
 
-use super::{brief, columns};
+use super::brief;
 use crate::membership::group::Group;
-use crate::recorder::{Entry, Outcome};
+use crate::recorder::Told;
 use crate::report::CallReport;
 use crate::report::json::seconds;
+use crate::report::text::columns;
 use consort_types::Rank;
-use consort_types::call::Descriptor;
 
 /// The last operations of one rank on one communicator. `Display` is the text for people,
 /// [`FlightRecord::to_json`] the same for programs.
@@ -55,22 +55,15 @@ pub struct FlightEntry {
 }
 
 impl FlightRecord {
-    /// The present state of this rank's ring, so many operations at most.
+    /// The present state of this rank's ring, `most` operations at most.
     pub fn of(group: &Group, most: usize) -> Self {
         let entries = group.recorder.last(most);
         let member = &group.member.table[group.member.rank as usize];
-        let clock = group.clock();
-        let dropped = entries.last().map_or(0, |last| last.index - entries.len() as u64);
-        let now = clock.ticks();
-        let age = |ticks: u64| clock.duration(now.saturating_sub(ticks));
-        let operation = |entry: &Entry| {
-            let entered = age(entry.entered);
-            FlightEntry {
-                call: called(entry.sequence, &entry.descriptor),
-                entered,
-                ended: (entry.outcome != Outcome::Open).then(|| age(entry.ended).min(entered)),
-                failed: entry.outcome == Outcome::Failed,
-            }
+        let operation = |entry: Told| FlightEntry {
+            call: CallReport::new(entry.sequence, &entry.descriptor),
+            entered: entry.entered,
+            ended: entry.ended,
+            failed: entry.failed,
         };
         FlightRecord {
             communicator: group.name(),
@@ -78,8 +71,8 @@ impl FlightRecord {
             size: group.size(),
             host: member.host.clone(),
             process: member.pid,
-            operations: entries.iter().map(operation).collect(),
-            dropped,
+            dropped: entries.last().map_or(0, |last| last.index - entries.len() as u64),
+            operations: group.recorder.aged(entries).map(operation).collect(),
         }
     }
 
@@ -105,28 +98,6 @@ impl FlightEntry {
     }
 }
 
-/// An operation as its rank called it.
-fn called(sequence: u64, descriptor: &Descriptor) -> CallReport {
-    CallReport {
-        sequence,
-        name: descriptor.kind.name().into(),
-        count: descriptor.count,
-        data_type: descriptor.data_type.name().into(),
-        op: descriptor.op.map(|op| op.name().into()),
-        root: root(descriptor),
-    }
-}
-
-/// The root of an operation that has one; the peer of a message.
-pub(super) fn root(descriptor: &Descriptor) -> Option<Rank> {
-    descriptor.kind.is_rooted().then_some(descriptor.root)
-}
-
-/// `all_reduce of 1024 float (sum)`.
-fn description(call: &CallReport) -> String {
-    format!("{}{}", call.name, call.arguments())
-}
-
 impl fmt::Display for FlightRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let FlightRecord { rank, size, host, process, dropped, .. } = self;
@@ -143,7 +114,7 @@ impl fmt::Display for FlightRecord {
         rows.extend(self.operations.iter().map(|entry| {
             [
                 entry.call.sequence.to_string(),
-                description(&entry.call),
+                format!("{}{}", entry.call.name, entry.call.arguments()),
                 format!("{} ago", brief(entry.entered)),
                 brief(entry.took()),
                 entry.state().into(),
@@ -160,8 +131,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use consort_types::call::Named;
-    use consort_types::call::{Kind, Operator};
+    use consort_types::call::{Descriptor, Kind, Named, Operator};
 
     fn entry(sequence: u64, ended: Option<u64>, failed: bool) -> FlightEntry {
         let descriptor = Descriptor {
@@ -172,7 +142,7 @@ mod tests {
             count: 1024,
             named: Named::NONE,
         };
-        let call = called(sequence, &descriptor);
+        let call = CallReport::new(sequence, &descriptor);
         FlightEntry {
             call,
             entered: Duration::from_millis(2500),

@@ -1,7 +1,7 @@
 //! Who keeps the others waiting.
 //!
 //! Invariant: the analysis is a pure function of when ranks entered collectives, on one clock and each known to an
-//! error; it calls nobody late whom that error alone would explain. Absent: asking (see `communicator`).
+//! error; a rank whose lateness that error alone would explain is not called late. Absent: asking (see `communicator`).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,9 +10,10 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::json;
 
-use super::{brief, columns};
+use super::brief;
 use crate::recorder::RECORDS;
 use crate::report::json::seconds;
+use crate::report::text::columns;
 use consort_types::Rank;
 use consort_types::error::list;
 
@@ -29,7 +30,7 @@ pub struct Stragglers {
     pub by: Rank,
     /// How many collectives were looked at: the last ones that every rank that answered has entered, 128 at most.
     pub collectives: u32,
-    /// To how many of them all ranks came at the same time, as far as it can be told.
+    /// To how many of them all ranks came at the same time, as far as the error lets one see.
     pub even: u32,
     /// The rank that came last most often; none when all came at the same time.
     pub latest: Option<Rank>,
@@ -103,19 +104,19 @@ fn mean(sum: i64, count: u32) -> Duration {
 }
 
 /// What the times of all ranks that answered say. The names, `size` and `by` are passed on.
-pub fn analyse(communicator: String, size: u32, by: Rank, told: &[Told]) -> Stragglers {
-    let known = |sequence: &&u64| told.iter().all(|rank| rank.entered.contains_key(sequence));
-    let numbers = told.first().into_iter().flat_map(|rank| rank.entered.keys().rev());
+pub fn analyse(communicator: String, size: u32, by: Rank, answers: &[Told]) -> Stragglers {
+    let known = |sequence: &&u64| answers.iter().all(|rank| rank.entered.contains_key(sequence));
+    let numbers = answers.first().into_iter().flat_map(|rank| rank.entered.keys().rev());
     let common: Vec<u64> = numbers.filter(known).take(RECORDS).copied().collect();
-    let mut sums = vec![Sums::default(); told.len()];
+    let mut sums = vec![Sums::default(); answers.len()];
     let (mut even, mut waited) = (0, 0);
     for sequence in &common {
-        let times: Vec<i64> = told.iter().map(|rank| rank.entered[sequence]).collect();
+        let times: Vec<i64> = answers.iter().map(|rank| rank.entered[sequence]).collect();
         let (Some(first), Some(last)) = (extreme(&times, false), extreme(&times, true)) else { continue };
         let apart = |one: usize, other: usize| {
-            times[one] - times[other] > told[one].error_ns() + told[other].error_ns()
+            times[one] - times[other] > answers[one].error_ns() + answers[other].error_ns()
         };
-        let late: Vec<usize> = (0..told.len()).filter(|rank| apart(*rank, first)).collect();
+        let late: Vec<usize> = (0..answers.len()).filter(|rank| apart(*rank, first)).collect();
         for rank in &late {
             let lateness = times[*rank] - times[first];
             sums[*rank].late += lateness;
@@ -126,7 +127,7 @@ pub fn analyse(communicator: String, size: u32, by: Rank, told: &[Told]) -> Stra
             even += 1;
             continue;
         }
-        let others = told.len() as i64 - 1;
+        let others = answers.len() as i64 - 1;
         for rank in &latest {
             let wait = |time: &i64| (times[*rank] - time).max(0);
             sums[*rank].last += 1;
@@ -145,7 +146,7 @@ pub fn analyse(communicator: String, size: u32, by: Rank, told: &[Told]) -> Stra
         others_waited: mean(sums.waited, sums.last),
         error: rank.error,
     };
-    let mut ranks: Vec<Straggler> = told.iter().zip(&sums).map(rank).collect();
+    let mut ranks: Vec<Straggler> = answers.iter().zip(&sums).map(rank).collect();
     ranks.sort_by_key(|rank| rank.rank);
     let latest = ranks.iter().filter(|rank| rank.last > 0).max_by_key(|rank| (rank.last, rank.mean));
     Stragglers {
@@ -156,8 +157,8 @@ pub fn analyse(communicator: String, size: u32, by: Rank, told: &[Told]) -> Stra
         even,
         latest: latest.map(|rank| rank.rank),
         waited: mean(waited, count),
-        error: told.iter().map(|rank| rank.error).max().unwrap_or_default(),
-        silent: (0..size).filter(|rank| !told.iter().any(|told| told.rank == *rank)).collect(),
+        error: answers.iter().map(|rank| rank.error).max().unwrap_or_default(),
+        silent: (0..size).filter(|rank| !answers.iter().any(|answer| answer.rank == *rank)).collect(),
         ranks,
     }
 }
@@ -191,7 +192,7 @@ impl fmt::Display for Stragglers {
                 let (waited, last) = (brief(rank.others_waited), rank.last);
                 write!(f, "most often last: rank {} ({last} times, the others waited {waited})", rank.rank)?;
             }
-            None => write!(f, "nobody was late")?,
+            None => write!(f, "no rank was late")?,
         }
         if !self.silent.is_empty() {
             write!(f, "; no answer from {}", list(&self.silent))?;
@@ -221,15 +222,15 @@ mod tests {
 
     /// Per rank its error and when it entered collectives 1, 2, and so on.
     fn analysed(ranks: &[(i64, &[i64])]) -> Stragglers {
-        let told = |(rank, (error, times)): (u32, &(i64, &[i64]))| Told {
+        let answer = |(rank, (error, times)): (u32, &(i64, &[i64]))| Told {
             rank,
             host: "a".into(),
             pid: 70 + rank,
             error: Duration::from_nanos(*error as u64),
             entered: (1..).zip(times.iter().copied()).collect(),
         };
-        let told: Vec<Told> = (0..).zip(ranks).map(told).collect();
-        analyse("0123456789abcdef".into(), ranks.len() as u32, 0, &told)
+        let answers: Vec<Told> = (0..).zip(ranks).map(answer).collect();
+        analyse("0123456789abcdef".into(), ranks.len() as u32, 0, &answers)
     }
 
     #[test]
@@ -261,7 +262,7 @@ mod tests {
         assert_eq!(stragglers.ranks[1].mean, Duration::ZERO);
         let even = analysed(&[(500, &[0, 700]), (500, &[1_000, 0])]);
         assert_eq!((even.even, even.latest, even.waited), (2, None, Duration::ZERO));
-        assert!(even.to_string().contains("nobody was late"), "{even}");
+        assert!(even.to_string().contains("no rank was late"), "{even}");
     }
 
     #[test]
@@ -279,9 +280,9 @@ mod tests {
         assert_eq!(analysed(&[(0, &[]), (0, &many)]).collectives, 0);
         let alone = analysed(&[(0, &many)]);
         assert_eq!((alone.collectives, alone.even, alone.latest), (128, 128, None));
-        let told =
+        let answers =
             [Told { rank: 1, host: "a".into(), pid: 1, error: Duration::ZERO, entered: [(1, 5)].into() }];
-        let partly = analyse("0123456789abcdef".into(), 3, 1, &told);
+        let partly = analyse("0123456789abcdef".into(), 3, 1, &answers);
         assert_eq!(partly.silent, [0, 2]);
         assert!(partly.to_string().contains("no answer from 0, 2"), "{partly}");
     }

@@ -271,7 +271,7 @@ mod tests {
                 "SLURM_PROCID=0 SLURM_STEP_ID=0 SLURM_NTASKS=4 SLURM_NNODES=2 SLURM_NODEID=1 SLURM_STEP_TASKS_PER_NODE=2(y2)",
                 "SLURM_STEP_TASKS_PER_NODE=2(y2)",
             ),
-            // Found by the fuzzer: without SLURM_LOCALID nobody looked.
+            // Found by the fuzzer: without SLURM_LOCALID it was not checked.
             (
                 "SLURM_PROCID=4 SLURM_STEP_ID=0 SLURM_NTASKS=5 SLURM_NODEID=0 SLURM_STEP_TASKS_PER_NODE=0",
                 "0 tasks on this node",

@@ -171,7 +171,7 @@ fn whatever_a_door_says_is_an_id_or_an_error_in_time() {
     let listener = UnixListener::bind(meeting.join("door")).expect("bind");
     let (say, said) = mpsc::channel::<Input>();
     let door = std::thread::spawn(move || {
-        // A piece for each time that somebody knocks.
+        // A piece for each caller.
         for piece in said.iter().flatten() {
             let Ok((mut stream, _)) = listener.accept() else { return };
             let _ = stream.write_all(&piece);
@@ -213,7 +213,7 @@ fn a_door_that_drips_is_given_up_by_the_deadline() {
     let meeting = place.0.join(format!("consort-{}", nix::unistd::geteuid()));
     let listener = UnixListener::bind(meeting.join("door")).expect("bind");
     let dripping = std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().expect("somebody knocks");
+        let (mut stream, _) = listener.accept().expect("a caller");
         for _ in 0..127 {
             if stream.write_all(&[1]).is_err() {
                 return;

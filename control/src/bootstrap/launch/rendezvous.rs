@@ -11,9 +11,9 @@ use std::time::Duration;
 use super::Launch;
 use crate::bootstrap::UniqueId;
 use crate::bootstrap::door::{self, Directory, Door};
-use crate::bootstrap::proof::prove;
 use crate::bootstrap::root::Limits;
 use crate::bootstrap::unique_id::{ADDRESSES_MAX, bind_addresses};
+use crate::proof::{hex, prove};
 use consort_types::error::{Error, Result};
 
 /// What to do across hosts.
@@ -39,7 +39,7 @@ pub(super) fn rendezvous(
         _ => {}
     }
     let explicit = launch.launcher == "CONSORT_RANK";
-    // Whoever names the job, but no number of local ranks, has asked for a meeting on one host.
+    // A user who names the job, but no number of local ranks, has asked for a meeting on one host.
     let one_host = launch.local_size == Some(launch.size)
         || launch.local_size.is_none() && (text("CONSORT_JOB").is_some() || explicit && launch.job.is_some());
     if !one_host {
@@ -86,7 +86,7 @@ pub(super) fn rendezvous(
     }
 }
 
-/// The id that everybody who knows address and secret can put together.
+/// The id that every process which knows address and secret can put together.
 fn agreed(launch: &Launch, address: &str, secret: &str) -> Result<UniqueId> {
     let material = material(secret)?;
     let malformed = |what: String| Error::invalid(format!("CONSORT_ADDRESS={address}: {what}"), ACROSS);
@@ -151,7 +151,7 @@ fn material(secret: &str) -> Result<Vec<u8>> {
 /// A file name that says nothing and is the same for equal parts.
 fn meeting_name(parts: &[&str]) -> String {
     let parts: Vec<&[u8]> = parts.iter().map(|part| part.as_bytes()).collect();
-    prove(&[0; 32], "meeting place", &parts)[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&prove(&[0; 32], "meeting place", &parts)[..16])
 }
 
 /// This process's network namespace: two containers may share `/tmp` and a job's name, but not their addresses.

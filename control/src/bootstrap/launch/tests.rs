@@ -158,7 +158,7 @@ fn a_rank_zero_that_never_comes_is_an_error_by_the_deadline() {
     };
     assert!(begun.elapsed() >= SHORT && begun.elapsed() < SHORT + late());
     assert!(cause.contains("rank 0 did not offer") && hint.contains("CONSORT_ADDRESS"), "{cause}; {hint}");
-    // The same with somebody at the door who says nothing.
+    // The same with a caller at the door that says nothing.
     let name = meeting_name(&["torchrun", "a", "", &network()]);
     let _mute = UnixListener::bind(place.meeting().join(name)).unwrap();
     let begun = Instant::now();

@@ -1,12 +1,12 @@
-//! Who has come to the root, what was decided, and who has been told.
+//! Which ranks have come to the root, what was decided, and which of them know.
 //!
 //! ```text
 //! connected ──► serve: greeting, proof, hello ──► all are here ──► Complete ──► the caller closes ──► announce ──► table
 //!                         └──► a rank is lost, disagrees or is too late (expire), or the id is dropped (stop) ──► failure
 //! ```
 //!
-//! Invariants: one verdict, told to every rank that came or still comes; a table is only sent for a [`Complete`], which
-//! asks its holder to close every way in first; never blocks, and knows of the time only what it is told. Absent:
+//! Invariants: one verdict for every rank that came or still comes; a table is only sent for a [`Complete`], which
+//! asks its holder to close every way in first; never blocks, and is given the time. Absent:
 //! listeners, descriptors, clocks, sleep (see `service`); the words of the verdict.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,14 +49,15 @@ pub struct Gathering<S> {
     limits: Limits,
     connections: Vec<Connection<S>>,
     arrived: BTreeMap<Rank, Arrival>,
-    told: BTreeSet<Rank>,
-    /// How many ranks there are: the most that anybody said.
+    /// The ranks that were sent the verdict.
+    informed: BTreeSet<Rank>,
+    /// How many ranks there are: the most that any rank said.
     size: Option<u32>,
     /// The earliest deadline of a rank that is here, and how long that rank was ready to wait.
     deadline: Option<(Instant, Duration)>,
     verdict: Option<Verdict>,
-    /// How long a failure is told to those who still come.
-    told_until: Option<Instant>,
+    /// Until when ranks that still come hear of a failure.
+    failure_until: Option<Instant>,
     /// When to end at the latest, once asked to.
     stopping: Option<Instant>,
 }
@@ -72,11 +73,11 @@ impl<S: Stream> Gathering<S> {
             limits,
             connections: Vec::new(),
             arrived: BTreeMap::new(),
-            told: BTreeSet::new(),
+            informed: BTreeSet::new(),
             size: None,
             deadline: None,
             verdict: None,
-            told_until: None,
+            failure_until: None,
             stopping: None,
         }
     }
@@ -95,12 +96,12 @@ impl<S: Stream> Gathering<S> {
     pub fn until(&self) -> Option<Instant> {
         let patience = self.connections.iter().filter_map(|connection| connection.until).min();
         let deadline = self.deadline.filter(|_| self.undecided()).map(|(deadline, _)| deadline);
-        // Whoever is here is told first, by a deadline of its own.
-        let told_until = self.told_until.filter(|_| self.connections.is_empty());
-        [patience, deadline, told_until, self.stopping].into_iter().flatten().min()
+        // Ranks that are here hear it first, by a deadline of their own.
+        let failure_until = self.failure_until.filter(|_| self.connections.is_empty());
+        [patience, deadline, failure_until, self.stopping].into_iter().flatten().min()
     }
 
-    /// Whether everything was said and nobody is there to hear more.
+    /// Whether everything was said and no rank is there to hear more.
     pub fn finished(&self, now: Instant) -> bool {
         let done = self.connections.is_empty();
         if let Some(until) = self.stopping {
@@ -109,10 +110,10 @@ impl<S: Stream> Gathering<S> {
         match &self.verdict {
             None => false,
             Some(Verdict::Table) => done,
-            // Latecomers get the same error, so it stays until every rank was told, for a while, or until the id is dropped.
+            // Latecomers get the same error, so it stays until every rank has it, for a while, or until the id is dropped.
             Some(Verdict::Failure(_)) => {
-                let all_told = self.size.is_some_and(|size| self.told.len() >= size as usize);
-                done && (all_told || self.told_until.is_some_and(|until| now >= until))
+                let all_informed = self.size.is_some_and(|size| self.informed.len() >= size as usize);
+                done && (all_informed || self.failure_until.is_some_and(|until| now >= until))
             }
         }
     }
@@ -199,7 +200,7 @@ impl<S: Stream> Gathering<S> {
         }
         let place = self.arrived.remove(&rank).map_or("place unknown".into(), |a| verdict::place(&a.member));
         let error = Error::PeerLost { rank, place, operation: None, cause: why.to_owned() };
-        self.told.insert(rank);
+        self.informed.insert(rank);
         self.fail(error, now);
     }
 
@@ -207,7 +208,7 @@ impl<S: Stream> Gathering<S> {
     fn hear(&mut self, at: usize, hello: HelloSeen, now: Instant) -> Heard {
         let rank = hello.rank;
         self.connections[at].wait(rank);
-        // Whoever is right, nobody who may still come is to find an empty place.
+        // Whichever is right, no rank that may still come is to find an empty place.
         let known = self.size;
         self.size = known.max(Some(hello.size));
         match &self.verdict {
@@ -297,7 +298,7 @@ impl<S: Stream> Gathering<S> {
             }
         }
         self.verdict = Some(Verdict::Failure(error));
-        self.told_until = now.checked_add(self.limits.linger);
+        self.failure_until = now.checked_add(self.limits.linger);
         self.flush();
     }
 
@@ -305,7 +306,7 @@ impl<S: Stream> Gathering<S> {
         let body: Arc<[u8]> = bytes_of(error).into();
         let digest = digest(&body);
         let connection = &mut self.connections[at];
-        self.told.extend(connection.rank);
+        self.informed.extend(connection.rank);
         connection.tell(kind::FAILURE, &body, &digest, now + self.limits.flush);
     }
 
@@ -318,7 +319,7 @@ impl<S: Stream> Gathering<S> {
         }
     }
 
-    /// Decides what the deadline decides, and forgets the connections whose time is over or that were told everything.
+    /// Decides what the deadline decides, and forgets the connections whose time is over or that have heard everything.
     ///
     /// To be called after anything else, and at [`Gathering::until`].
     pub fn expire(&mut self, now: Instant) {
@@ -329,14 +330,14 @@ impl<S: Stream> Gathering<S> {
             let size = self.size.unwrap_or_default();
             let missing: Vec<Rank> = (0..size).filter(|rank| !self.arrived.contains_key(rank)).collect();
             let error = match verdict::difference(&self.arrived) {
-                // The likelier reason why somebody is missing.
+                // The likelier reason why a rank is missing.
                 Some(difference) => Error::Settings { difference },
                 None => Error::MissingRanks { missing, size, waited, address: self.place.clone() },
             };
             self.fail(error, now);
         }
         self.connections.retain(|connection| {
-            // Told and flushed elsewhere than in `serve`.
+            // Answered and flushed elsewhere than in `serve`.
             let finished = connection.being_told() && !connection.sending();
             let expired = connection.until.is_some_and(|until| now >= until);
             if expired && !finished {
@@ -349,7 +350,7 @@ impl<S: Stream> Gathering<S> {
         });
     }
 
-    /// The id was dropped: tells everybody who waits, and ends when they were told.
+    /// The id was dropped: tells all ranks that wait, and ends when they have heard it.
     pub fn stop(&mut self, now: Instant) {
         if self.stopping.is_some() {
             return;
@@ -385,7 +386,7 @@ impl<S: Stream> Gathering<S> {
 
 /// What came of a hello.
 enum Heard {
-    /// The rank waits for the verdict, or is being told it.
+    /// The rank waits for the verdict, or is being sent it.
     Waits,
     /// It is to be closed, for this reason.
     Close(&'static str),

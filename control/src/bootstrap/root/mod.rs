@@ -11,15 +11,13 @@ mod verdict;
 
 use std::fmt;
 use std::net::{IpAddr, TcpListener};
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::SigSet;
-use nix::sys::socket::{MsgFlags, send};
 
 use super::door::Door;
 use super::interfaces;
@@ -38,7 +36,7 @@ pub struct Limits {
     pub hello: Duration,
     /// How long a rank may take to receive the verdict, and dropping the id to deliver it.
     pub flush: Duration,
-    /// How long those who still come hear of a failure, if nobody drops the id.
+    /// How long ranks that still come hear of a failure, unless the id is dropped.
     pub linger: Duration,
 }
 
@@ -49,7 +47,7 @@ impl Default for Limits {
             proof: Duration::from_secs(5),
             hello: Duration::from_secs(10),
             flush: Duration::from_secs(5),
-            // As long as ranks wait for each other, unless they are told otherwise.
+            // As long as ranks wait for each other by default.
             linger: Duration::from_secs(300),
         }
     }
@@ -59,7 +57,7 @@ impl Default for Limits {
 pub(super) struct Root {
     /// The process whose thread it is: a fork has the handle, but not the thread.
     process: u32,
-    wake: UnixStream,
+    wake: Arc<EventFd>,
     /// Whether it was asked to stop, or all ranks have come and agree: what is left to do is to tell those who are here.
     over: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -83,16 +81,15 @@ impl Root {
         for listener in &listeners {
             listener.set_nonblocking(true).map_err(prepare)?;
         }
-        let (wake, woken) = UnixStream::pair().map_err(prepare)?;
-        wake.set_nonblocking(true).map_err(prepare)?;
-        woken.set_nonblocking(true).map_err(prepare)?;
+        let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
+        let wake = Arc::new(wake.map_err(|error| prepare(error.into()))?);
         let mut hosts: Vec<IpAddr> = id.addresses.iter().map(|address| address.ip()).collect();
         if hosts.iter().any(IpAddr::is_unspecified) {
             hosts = interfaces::usable()?;
         }
         hosts.retain(|ip| !ip.is_loopback());
         let over = Arc::<AtomicBool>::default();
-        let service = service::Service::new(listeners, woken, door, id, hosts, limits, over.clone());
+        let service = service::Service::new(listeners, wake.clone(), door, id, hosts, limits, over.clone());
         let thread = thread::Builder::new()
             .name("consort-root".into())
             .spawn(move || {
@@ -106,19 +103,17 @@ impl Root {
         Ok(Root { process: std::process::id(), wake, over, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Asks the thread to tell everybody who waits and to end; does not wait.
+    /// Asks the thread to tell all ranks that wait and to end; does not wait.
     pub(super) fn stop(&self) {
         if std::process::id() == self.process {
             self.over.store(true, Ordering::Release);
-            // If the thread has ended already, nobody reads this, and nobody needs to; but no SIGPIPE then, which would
-            // end a C program that leaves it at its default.
-            let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
-            let _ = send(self.wake.as_raw_fd(), &[1], flags);
+            // A thread that has ended does not need it.
+            let _ = self.wake.write(1);
         }
     }
 
-    /// Whether dropping it takes nothing from anybody: all ranks have come and agree, it was asked to stop, or its thread has
-    /// ended. True for whoever has joined by it, but not in a forked child, which does not hear of what happens.
+    /// Whether dropping it takes nothing from any rank: all ranks have come and agree, it was asked to stop, or its thread has
+    /// ended. True for a rank that has joined by it, but not in a forked child, which does not hear of what happens.
     pub(super) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire) || self.ended()
     }
@@ -154,9 +149,8 @@ mod tests {
     #[test]
     fn a_forked_child_neither_stops_nor_waits_for_the_thread() {
         let mut id = UniqueId::create_on(&[IpAddr::from([127, 0, 0, 1])], None, Limits::default()).unwrap();
-        // As a fork sees it: the same handle, in another process. The parent keeps its own end of the socket pair.
+        // As a fork sees it: the same handle, in another process.
         let mut root = std::sync::Arc::into_inner(id.root.take().unwrap()).unwrap();
-        let parents = root.wake.try_clone().unwrap();
         root.process += 1;
         root.stop();
         drop(root);
@@ -183,6 +177,5 @@ mod tests {
         for rank in ranks {
             rank.join().unwrap().unwrap();
         }
-        drop(parents);
     }
 }

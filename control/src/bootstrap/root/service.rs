@@ -4,16 +4,16 @@
 //! is gone, so that a rank which has joined can use the same place for the next job at once. Absent: what is decided and
 //! said (see `gathering`).
 
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
+use nix::sys::eventfd::EventFd;
 use nix::sys::socket::{Shutdown, shutdown};
 
 use super::Limits;
@@ -29,7 +29,7 @@ const BATCH: usize = 64;
 
 pub(super) struct Service {
     listeners: Vec<TcpListener>,
-    woken: UnixStream,
+    woken: Arc<EventFd>,
     door: Option<Door>,
     id_bytes: [u8; UniqueId::BYTES],
     gathering: Gathering<TcpStream>,
@@ -38,10 +38,10 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// `over` becomes true before anybody hears that all are here.
+    /// `over` becomes true before any rank hears that all are here.
     pub(super) fn new(
         listeners: Vec<TcpListener>,
-        woken: UnixStream,
+        woken: Arc<EventFd>,
         door: Option<Door>,
         id: &UniqueId,
         hosts: Vec<IpAddr>,
@@ -71,7 +71,8 @@ impl Service {
             };
             let now = Instant::now();
             if ready.woken {
-                self.stop(now);
+                let _ = self.woken.read();
+                self.gathering.stop(now);
             }
             if let Some(complete) = self.gathering.serve(ready.connections, now) {
                 self.announce(complete, now);
@@ -123,14 +124,6 @@ impl Service {
         Ok(Ready { woken, newcomers, door, connections })
     }
 
-    fn stop(&mut self, now: Instant) {
-        let mut piece = [0u8; 16];
-        match self.woken.read(&mut piece) {
-            Err(error) if [ErrorKind::WouldBlock, ErrorKind::Interrupted].contains(&error.kind()) => {}
-            _ => self.gathering.stop(now),
-        }
-    }
-
     fn accept(&mut self, now: Instant) {
         for at in 0..self.listeners.len() {
             for _ in 0..BATCH {
@@ -157,7 +150,7 @@ impl Service {
         }
     }
 
-    /// All are here: closes every way in before anybody can know that, and tells them.
+    /// All are here: closes every way in before any rank can know that, and tells them.
     fn announce(&mut self, complete: Complete, now: Instant) {
         self.close_listeners();
         self.door = None;
@@ -167,7 +160,7 @@ impl Service {
 
     fn close_listeners(&mut self) {
         for listener in self.listeners.drain(..) {
-            // Not only closed: a forked child may hold the same socket, and connections would wait there for nobody.
+            // Not only closed: a forked child may hold the same socket, and connections would wait there for ever.
             let _ = shutdown(listener.as_raw_fd(), Shutdown::Both);
         }
     }
@@ -192,7 +185,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         // A fork would hold the same socket: it must not go on taking connections there.
         let forked = listener.try_clone().unwrap();
-        let (_wake, woken) = UnixStream::pair().unwrap();
+        let woken = Arc::new(EventFd::new().unwrap());
         let over = Arc::<AtomicBool>::default();
         let limits = Limits::default();
         let mut service = Service::new(vec![listener], woken, None, &id, Vec::new(), limits, over.clone());

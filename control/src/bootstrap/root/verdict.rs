@@ -52,7 +52,7 @@ pub(super) fn duplicate(rank: Rank, first: &Member, second: &Member) -> Error {
 pub(super) fn sizes(size: u32, arrived: &BTreeMap<Rank, Arrival>, rank: Rank, other: u32) -> Error {
     let before: Vec<Rank> = arrived.keys().copied().filter(|r| *r != rank).collect();
     let before = if before.is_empty() { vec![rank] } else { before };
-    // The lower rank first, whoever came first.
+    // The lower rank first, whichever came first.
     let mut said = [(before, size), (vec![rank], other)];
     said.sort_by_key(|(ranks, _)| ranks.iter().min().copied());
     let [first, second] = said.map(|(ranks, size)| ranks_say(&ranks, &size.to_string()));
@@ -88,7 +88,7 @@ pub(super) fn difference(arrived: &BTreeMap<Rank, Arrival>) -> Option<String> {
             }
         }
     }
-    let mut told = Vec::new();
+    let mut differences = Vec::new();
     for name in names {
         let mut groups: Vec<(Option<&str>, Vec<Rank>)> = Vec::new();
         for (rank, arrival) in arrived {
@@ -107,16 +107,16 @@ pub(super) fn difference(arrived: &BTreeMap<Rank, Arrival>) -> Option<String> {
             if groups.len() > VALUES_SHOWN {
                 parts.push(format!("and {} other values", groups.len() - VALUES_SHOWN));
             }
-            told.push(format!("{}: {}", shortened(name), parts.join("; ")));
+            differences.push(format!("{}: {}", shortened(name), parts.join("; ")));
         }
     }
-    if told.is_empty() {
+    if differences.is_empty() {
         // The same names and values in another order, or a name given twice.
         return Some("their settings are listed in a different order".into());
     }
-    let more = told.len().saturating_sub(SHOWN);
-    told.truncate(SHOWN);
-    let mut text = told.join(". ");
+    let more = differences.len().saturating_sub(SHOWN);
+    differences.truncate(SHOWN);
+    let mut text = differences.join(". ");
     if more > 0 {
         text.push_str(&format!(". And {more} more settings"));
     }

@@ -7,7 +7,7 @@ pub(super) use consort_transports::fuzzing::Random;
 use consort_transports::fuzzing::{Seen, Target, fuzz};
 
 /// Texts are kept as they are, addresses and settings in lists of twice their number at most; a range of ranks (8 bytes)
-/// becomes each of its ranks, of which there are 65,536 at most, in a list that grows by doubling.
+/// becomes each of its ranks, 65,536 at most, in a list that grows by doubling.
 const WIRE: Target = Target {
     name: "bootstrap-wire",
     command: "-p consort-control --lib bootstrap::tests::fuzz::noise",

@@ -15,7 +15,7 @@ use network::{Cut, Dialler, Network, Pipe, Plan, host};
 const SEEDS: u64 = 300;
 /// Longer than any rank needs in which nothing is wrong but some dials.
 const PATIENT: Duration = Duration::from_secs(60);
-/// The root's acceptance is never whole before so many bytes of a connection.
+/// The root's acceptance is never whole before this many bytes of a connection.
 const UNACCEPTED: usize = 47 + 87 + 36;
 
 /// What is wrong with a job.
@@ -135,7 +135,7 @@ impl World {
         moved
     }
 
-    /// Gives everybody turns until nobody has reason for one.
+    /// Gives all processes turns until none has reason for one.
     fn settle(&mut self) {
         for _ in 0..10_000 {
             let now = self.network.now();
@@ -150,7 +150,7 @@ impl World {
                 return;
             }
         }
-        panic!("somebody is busy for ever without waiting");
+        panic!("a process is busy for ever without waiting");
     }
 
     /// Runs until `done`.
@@ -164,7 +164,7 @@ impl World {
         }
     }
 
-    /// When somebody wants a turn next, if nothing happens before.
+    /// When a process wants a turn next, if nothing happens before.
     fn wanted(&self) -> Option<Instant> {
         let mut wanted: Vec<Instant> = self.processes.iter().filter_map(Process::wants).collect();
         if let Some(gathering) = &self.gathering {
@@ -178,7 +178,7 @@ impl World {
     }
 }
 
-/// Dials that fail and connections that break before the root has accepted anybody.
+/// Dials that fail and connections that break before the root has accepted any rank.
 fn nuisance(noise: &mut Random) -> Plan {
     let mut plan = Plan::default();
     if noise.below(3) == 0 {
@@ -271,7 +271,7 @@ fn decided(error: &Error) -> bool {
     }
 }
 
-/// Whether this is what those may be told whose own connections hold.
+/// Whether ranks whose own connections hold may hear this.
 fn right(error: &Error, trouble: Trouble, odd: Rank) -> bool {
     match (trouble, error) {
         (Trouble::Absent | Trouble::Lost, Error::MissingRanks { missing, .. }) => *missing == [odd],
@@ -303,7 +303,7 @@ fn check(world: &World, trouble: Trouble, odd: Rank) -> &'static str {
         let own = matches!(error, Error::Join { rank: named, .. } if *named == rank);
         let text = error.to_string();
         if text.contains("joined already") || text.contains("gave it up") {
-            // The only ones that name the rank that is told.
+            // The only ones that name the rank that hears them.
             assert!(own, "{error}");
             verdicts.insert(text.replacen(&format!("rank {rank} "), "", 1));
         } else if decided(error) {
@@ -325,7 +325,7 @@ fn check(world: &World, trouble: Trouble, odd: Rank) -> &'static str {
             "rank {rank} had a wrong verdict: {error}"
         );
     }
-    // A rank that comes after the table was sent is told so; then there is no other verdict.
+    // A rank that comes after the table was sent hears so; then there is no other verdict.
     assert!(verdicts.len() <= 1, "{verdicts:?}");
     assert!(tables.is_empty() || verdicts.iter().all(|v| v.contains("joined already")), "{verdicts:?}");
     assert!(trouble != Trouble::None || tables.len() == world.processes.len());

@@ -26,7 +26,7 @@ use consort_types::Rank;
 const SIZE: u32 = 3;
 
 /// A stranger costs its buffer; a link the frame that is coming in (twice: buffers grow by doubling) and what one message
-/// becomes, at most 64 times its bytes, of which an input has 32 KiB.
+/// becomes, at most 64 times its bytes; an input has 32 KiB of them.
 const BYTES_MAX: usize = 2 * FRAME_BYTES_MAX + (64 << 15) + (1 << 20);
 
 const ACCEPTING: Target = Target {
@@ -155,7 +155,7 @@ fn strangers(input: &Input, seen: &mut Seen) {
         let linked = listening.member.remote_links().len();
         seen.note((what % 6, listening.sources().min(8), linked));
     }
-    // Rank 1 is honest; unless somebody who knows the key said to be rank 1, it is linked.
+    // Rank 1 is honest; unless a caller that knows the key said to be rank 1, it is linked.
     if !listening.member.remote_links().iter().any(|link| link.peer == 1) {
         honest(&listening, 1, input.len().is_multiple_of(2));
     }

@@ -2,7 +2,7 @@
 //!
 //! Several ranks may find several failures at once (a rank dies, and an operation that needs it runs out of
 //! time). Every rank says once, to all others, which failure it found or heard of first, and finds none after
-//! that. Whoever has heard from all that can be reached knows every failure that was found, and so chooses the
+//! that. A rank that has heard from all that can be reached knows every failure that was found, and so chooses the
 //! same one as they do: the one that is nearest to the cause, and of equal ones that of the lowest rank.
 //!
 //! Invariant: pure state without clock or sockets. What is settled does not change any more. Waiting for ranks
@@ -18,7 +18,7 @@ use consort_types::error::{Error, list};
 
 /// How long a failure waits for the others' word, at most.
 const SETTLE_MAX: Duration = Duration::from_millis(300);
-/// The same for an abort or a revocation: whoever asks for it often does because somebody does not answer.
+/// The same for an abort or a revocation: a program often asks for one because a rank does not answer.
 const SETTLE_WILL_MAX: Duration = Duration::from_millis(50);
 /// The same where the report says of all ranks that are still awaited that they do not answer. They did not answer the rank
 /// that made the report, and may answer this one: where a link is cut, each of its ends reports the other, and all other
@@ -74,7 +74,7 @@ impl Failing {
         self.best.as_ref()
     }
 
-    /// A rank said that it failed. Whether for the first time: what it says after that is nobody's word.
+    /// A rank said that it failed. Whether for the first time: what it says after that does not count.
     pub(super) fn heard(&mut self, rank: Rank) -> bool {
         self.heard.insert(rank)
     }
@@ -98,7 +98,7 @@ impl Failing {
         false
     }
 
-    /// Somebody aborts what was revoked and settled: that ends what still goes on after a revocation.
+    /// A rank aborts what was revoked and settled: that ends what still goes on after a revocation.
     pub(super) fn overrule(&mut self, failure: &Failure) -> bool {
         let revoked = self.best.as_ref().is_some_and(|best| matches!(best.error, Error::Revoked { .. }));
         let overrules = revoked && matches!(failure.error, Error::Aborted { .. });

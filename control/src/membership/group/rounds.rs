@@ -3,8 +3,8 @@
 //!
 //! A rank says its words for a round to all; an [`Agreement`] of some ranks is reached when all of those have said
 //! theirs for the same round. Attempts may fail on one rank only (it noticed a death first, say), so ranks count
-//! rounds differently. Therefore whoever gives a round up takes its words back, unless the others need them to find
-//! the difference, and whoever sees that a rank is in a later round, and was not in this one for the same thing, follows
+//! rounds differently. Therefore a rank that gives a round up takes its words back, unless the others need them to find
+//! the difference, and a rank that sees another in a later round, and was not in this one for the same thing, follows
 //! it there.
 //!
 //! Invariant: nothing here waits or sleeps; what is kept of a rank is bounded. Absent: what words mean, and the
@@ -21,7 +21,7 @@ use consort_types::Rank;
 const ROUNDS_KEPT: usize = 2;
 /// Words of one rank in a round, at most: a bit for each of as many ranks as there can be, and some more.
 const WORDS_MAX: usize = 1024 + 16;
-/// A rank that is ahead is followed so many rounds at once: nobody's counter is driven to its end.
+/// Rounds at once in which a rank that is ahead is followed, at most: no rank's counter is driven to its end.
 const AHEAD_MAX: u64 = 1 << 16;
 /// How long words that differ are given to be taken back: who heard of a death later starts again with others.
 pub const GRACE: Duration = Duration::from_secs(1);
@@ -71,7 +71,7 @@ pub struct Agreement {
     /// Who must say something, in order.
     among: Vec<Rank>,
     words: Vec<u64>,
-    /// So many words must be the same on all ranks.
+    /// How many of the words must be the same on all ranks.
     shared: usize,
     until: Instant,
     differ_since: Option<Instant>,
@@ -84,7 +84,7 @@ pub struct Agreement {
 pub struct Agreed {
     /// The same on all ranks, another one for each agreement of a communicator.
     pub round: u64,
-    /// Everybody's words, in the order of the ranks.
+    /// All ranks' words, in the order of the ranks.
     pub words: Vec<Vec<u64>>,
 }
 
@@ -97,13 +97,12 @@ pub enum Disagreement {
     Left(Rank),
     /// These have said nothing in time.
     Silent(Vec<Rank>),
-    /// What must be the same is not: everybody's words, as far as they are known.
+    /// What must be the same is not: each rank's words, as far as they are known.
     Differ(Vec<(Rank, Vec<u64>)>),
 }
 
 impl Agreement {
-    /// Says `words` to all; the first `shared` of them must be the same on the ranks `among`, of which this one is
-    /// one.
+    /// Says `words` to all; the first `shared` of them must be the same on the ranks `among`, this one included.
     pub fn begin(group: &Group, among: Vec<Rank>, words: Vec<u64>, shared: usize, until: Instant) -> Self {
         let round = {
             let rounds = &mut group.state().rounds;

@@ -58,7 +58,7 @@ fn frames_are_read_and_said_again_or_refused() {
                         }
                     }
                     assert!(bytes.len() < before);
-                    // What one rank was told, it may have to tell others: they must be able to read it.
+                    // What one rank heard, it may have to pass on: the others must be able to read it.
                     let mut again = Vec::new();
                     encode(communicator, &message, &mut again);
                     assert!(

@@ -172,7 +172,7 @@ pub(super) mod tests {
     pub(crate) fn samples() -> Vec<Message> {
         let operation = Operation { name: "reduce".into(), sequence: 12 };
         let waited = Duration::from_millis(250);
-        let told = Told {
+        let entry = Told {
             sequence: 4,
             descriptor: descriptor(),
             entered: Duration::from_secs(1),
@@ -190,10 +190,10 @@ pub(super) mod tests {
             Message::State {
                 token: 6,
                 clock: u64::MAX,
-                snapshot: Snapshot { entered: 4, finished: 3, recent: vec![told.clone()] },
+                snapshot: Snapshot { entered: 4, finished: 3, recent: vec![entry.clone()] },
                 positions: vec![position()],
             },
-            Message::Leave { snapshot: Snapshot { entered: 5, finished: 4, recent: vec![told] } },
+            Message::Leave { snapshot: Snapshot { entered: 5, finished: 4, recent: vec![entry] } },
             Message::Gather { round: 1, words: vec![1, u64::MAX] },
             poison(Error::Mismatch { sequence: 1, difference: "x".into() }, None),
             poison(

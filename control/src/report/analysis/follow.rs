@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::view::{Abroad, Node, State, View, is_message, matches_end};
+use super::view::{Abroad, Node, State, View, matches_end};
+use super::words::label;
 use crate::report::evidence::{Open, ProcessId, Reach, Stuck, Want};
 use consort_types::Rank;
 use consort_types::call::Descriptor;
@@ -16,7 +17,7 @@ use consort_types::call::Kind;
 /// A rank that moves counts as slow when another has waited so long for its next step.
 const SLOW_AFTER: Duration = Duration::from_secs(1);
 
-/// A call that somebody waits for.
+/// A call that a rank waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Need {
     pub(super) communicator: u64,
@@ -25,6 +26,13 @@ pub(super) struct Need {
     pub(super) descriptor: Descriptor,
     /// Who waits, and whether it is this one alone: messages.
     pub(super) waiter: Rank,
+}
+
+impl Need {
+    /// `all_reduce #7`.
+    pub(super) fn label(&self) -> String {
+        label(self.sequence, &self.descriptor)
+    }
 }
 
 /// How a rank came not to make a call.
@@ -84,7 +92,7 @@ pub(super) struct Findings<'a> {
 }
 
 impl Findings<'_> {
-    /// Whether somebody is found without whom nothing can go on.
+    /// Whether a rank is found without which nothing can go on.
     fn is_strong(&self) -> bool {
         !(self.lost.is_empty() && self.silent.is_empty() && self.cycles.is_empty() && self.absent.is_empty())
     }
@@ -131,7 +139,7 @@ pub(super) fn follow<'a>(view: &View<'a>, need: Need) -> Findings<'a> {
         found: Findings::default(),
     };
     walk.run((home, need.waiter));
-    if is_message(&need.descriptor) {
+    if need.descriptor.kind.is_message() {
         if walk.found.is_strong() || view.stuck((home, need.waiter)).is_some() {
             return walk.found;
         }
@@ -140,13 +148,13 @@ pub(super) fn follow<'a>(view: &View<'a>, need: Need) -> Findings<'a> {
         targets.into_iter().for_each(|(_, node)| walk.run(node));
         return walk.found;
     }
-    walk.everybody();
+    walk.all_unreachable();
     (0..view.size()).for_each(|rank| walk.run((home, rank)));
     let mut absent = view.absent(home, need.sequence);
     absent.sort_unstable();
     let first = absent.first().map(|(entered, _)| *entered);
     for (entered, rank) in absent {
-        // Whoever is furthest behind keeps the others who are behind.
+        // The rank that is furthest behind keeps the others that are behind.
         if Some(entered) == first || !walk.found.is_strong() {
             let next = walk.resolve((home, rank), need, None);
             next.into_iter().for_each(|node| walk.run(node));
@@ -190,7 +198,7 @@ impl<'a> Walk<'_, 'a> {
     fn targets(&mut self, node: Node, open: &'a Open, stuck: &'a Stuck) -> Vec<(Rank, Node)> {
         let (sequence, descriptor) = (open.sequence, open.descriptor);
         let need = Need { communicator: node.0, sequence, descriptor, waiter: node.1 };
-        if is_message(&descriptor) {
+        if descriptor.kind.is_message() {
             return self.point(node, need, stuck.peer, Some(stuck));
         }
         let behind = self.behind(need, stuck);
@@ -204,7 +212,7 @@ impl<'a> Walk<'_, 'a> {
             targets.extend(next.map(|next| (stuck.peer, next)));
             return targets;
         };
-        let inside = position.open.as_ref().filter(|open| !is_message(&open.descriptor));
+        let inside = position.open.as_ref().filter(|open| !open.descriptor.kind.is_message());
         if position.finished >= sequence || inside.is_some_and(|open| open.sequence > sequence) {
             self.finished(need, stuck.peer);
         } else if inside.is_some_and(|open| open.stuck.is_some()) {
@@ -224,7 +232,7 @@ impl<'a> Walk<'_, 'a> {
             return known.clone();
         }
         if self.view.is_home(need.communicator) {
-            self.everybody();
+            self.all_unreachable();
         }
         let absent = self.view.absent(need.communicator, need.sequence);
         let first = absent.iter().map(|(entered, _)| *entered).min();
@@ -307,7 +315,7 @@ impl<'a> Walk<'_, 'a> {
                 Some(abroad) => How::Abroad(abroad),
                 None => {
                     // It needs all ranks to make the communicator, and waits for who does not answer as one does here.
-                    self.everybody();
+                    self.all_unreachable();
                     How::Unmade
                 }
             },
@@ -316,7 +324,7 @@ impl<'a> Walk<'_, 'a> {
         if known == self.found.absent.len() {
             self.found.absent.push(Absent { node, need, how });
         } else if let Some(known) = self.found.absent.get_mut(known)
-            && !is_message(&need.descriptor)
+            && !need.descriptor.kind.is_message()
             && need.sequence < known.need.sequence
         {
             // The first call that it has to make is the one to name.
@@ -335,13 +343,13 @@ impl<'a> Walk<'_, 'a> {
     }
 
     /// Something needs all ranks of the communicator that is asked about.
-    fn everybody(&mut self) {
+    fn all_unreachable(&mut self) {
         if !std::mem::replace(&mut self.needs_everybody, true) {
             (0..self.view.size()).for_each(|rank| self.unreachable(rank));
         }
     }
 
-    /// Whether somebody is found for the first time.
+    /// Whether a rank is found for the first time.
     fn blame(&mut self, node: Node) -> bool {
         self.blamed.insert(node, usize::MAX).is_none()
     }
@@ -399,7 +407,7 @@ impl<'a> Walk<'_, 'a> {
         self.view.stuck(node).is_some_and(|(_, stuck)| connects(stuck))
     }
 
-    /// The ends of a connection that is not there, in operations of which some ranks wait for connections. While a
+    /// The ends of a connection that is not there, in operations in which some ranks wait for connections. While a
     /// connection does not come up, its two ends make no other one either, and third ranks wait for them. So a wait for a
     /// rank that waits for a third one is no evidence. Evidence is that the two ends wait for each other, or that one end
     /// waits for the connection and the other for what comes after it.
@@ -438,7 +446,7 @@ impl<'a> Walk<'_, 'a> {
         let need = Need { communicator, sequence, descriptor, waiter };
         let together = |step: &Step<'_>| {
             let open = step.open;
-            step.node.0 == communicator && open.sequence == sequence && !is_message(&open.descriptor)
+            step.node.0 == communicator && open.sequence == sequence && !open.descriptor.kind.is_message()
         };
         let view = self.view;
         // Messages whose other ends are there too, as those of exchanges, wait side by side, not one for the other.
@@ -457,7 +465,7 @@ impl<'a> Walk<'_, 'a> {
         let in_cycle = steps.iter().map(|step| (step.waits_for, step.node.1));
         let in_cycle = in_cycle.flat_map(|(from, to)| [(from, to), (to, from)]);
         let is_in = |open: &Open| {
-            open.sequence == sequence && !is_message(&descriptor) && !is_message(&open.descriptor)
+            open.sequence == sequence && !descriptor.kind.is_message() && !open.descriptor.kind.is_message()
         };
         let others = view
             .known(communicator)
@@ -468,8 +476,9 @@ impl<'a> Walk<'_, 'a> {
             .find_map(|(from, to)| Some((from, to, view.loss(communicator, from, to)?)));
         let connecting = || self.unconnected(communicator, is_in);
         let dangling = || {
-            let step =
-                steps.iter().find(|step| is_message(&step.open.descriptor) && self.connects(step.node))?;
+            let step = steps
+                .iter()
+                .find(|step| step.open.descriptor.kind.is_message() && self.connects(step.node))?;
             Some((step.waits_for, step.node.1))
         };
         let connecting = connecting().or_else(dangling);

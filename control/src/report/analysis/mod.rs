@@ -12,11 +12,11 @@ mod words;
 use std::time::Duration;
 
 use follow::{Findings, Need, follow};
-use view::{View, is_message};
-use words::{Words, label};
+use view::View;
+use words::Words;
 
 use super::evidence::Evidence;
-use super::{Guilty, Report};
+use super::{CallReport, Guilty, Report};
 use consort_types::error::seconds;
 
 /// What every rank does, and whose fault it is that the operation which `evidence` is about does not end.
@@ -35,13 +35,13 @@ pub fn analyse(evidence: &Evidence) -> Report {
         }
         None => (Guilty::Nobody, words::nothing_waits(&view)),
     };
-    // The report's operation is the asker's; what somebody else is found in is in the verdict.
+    // The report's operation is the asker's; what another rank is found in is in the verdict.
     let by_asker = subject.filter(|(need, _)| asked.is_some() || need.waiter == evidence.by);
     Report {
         communicator: words::name(home),
         size: view.size(),
         by: evidence.by,
-        operation: by_asker.map(|(need, _)| rows::call(need.sequence, &need.descriptor)),
+        operation: by_asker.map(|(need, _)| CallReport::new(need.sequence, &need.descriptor)),
         waited: by_asker.map_or(evidence.waited, |(_, waited)| waited),
         guilty,
         verdict,
@@ -58,7 +58,7 @@ fn oldest(view: &View<'_>) -> Option<(Need, Duration)> {
     });
     let (age, _, waiter, open) = waits.max_by_key(|(age, own, ..)| (*age, *own))?;
     let (sequence, mut descriptor) = (open.sequence, open.descriptor);
-    if is_message(&descriptor) {
+    if descriptor.kind.is_message() {
         descriptor.root = open.stuck.as_ref().map_or(descriptor.root, |stuck| stuck.peer);
     }
     Some((Need { communicator: home, sequence, descriptor, waiter }, age))
@@ -103,7 +103,7 @@ fn judge(words: &Words<'_, '_>, found: &Findings<'_>) -> (Guilty, String) {
         return words.slow(&found.slow);
     }
     if let Some((need, peer)) = found.nonsense.first() {
-        let (waiter, what) = (need.waiter, label(need.sequence, &need.descriptor));
+        let (waiter, what) = (need.waiter, need.label());
         let size = words.view.size();
         let verdict = format!(
             "rank {waiter} says that it waits in {what} for rank {peer}, which a communicator of {size} does not \

@@ -7,7 +7,6 @@ use super::words::{clean, name};
 use crate::report::evidence::{Open, Reach, Stuck, Want};
 use crate::report::{CallReport, RankReport, WaitReport};
 use consort_types::Rank;
-use consort_types::call::Descriptor;
 
 /// The longest text of a peer that is shown.
 const LONGEST: usize = 200;
@@ -32,28 +31,16 @@ pub(super) fn rank(view: &View<'_>, rank: Rank) -> Option<RankReport> {
         process: witness.pid,
         unreachable,
         left: witness.reach == Reach::Left,
-        finished: last.map(|(sequence, descriptor, age)| (call(*sequence, descriptor), *age)),
+        finished: last.map(|(sequence, descriptor, age)| (CallReport::new(*sequence, descriptor), *age)),
         waiting: open.map(wait),
         elsewhere: abroad.map(|abroad| (name(abroad.node.0), wait(abroad.open))),
     })
 }
 
-/// An operation as its rank called it.
-pub(super) fn call(sequence: u64, descriptor: &Descriptor) -> CallReport {
-    CallReport {
-        sequence,
-        name: descriptor.kind.name().into(),
-        count: descriptor.count,
-        data_type: descriptor.data_type.name().into(),
-        op: descriptor.op.map(|op| op.name().into()),
-        root: descriptor.kind.is_rooted().then_some(descriptor.root),
-    }
-}
-
 fn wait(open: &Open) -> WaitReport {
     let stuck = open.stuck.as_ref();
     WaitReport {
-        call: call(open.sequence, &open.descriptor),
+        call: CallReport::new(open.sequence, &open.descriptor),
         entered: open.age,
         algorithm: stuck.map(|stuck| clean(&stuck.algorithm, LONGEST)).unwrap_or_default(),
         step: stuck.map(step).unwrap_or_default(),

@@ -3,14 +3,14 @@
 //! Invariant: every sentence names who, which operation, and since when others wait for it.
 
 use super::follow::{Absent, Broken, How, Need, Step};
-use super::view::{Node, is_message};
+use super::view::Node;
 use super::words::{Words, clean, label, name, pick, ranks, short};
 use crate::report::evidence::{ProcessId, Reach};
 use crate::report::{CycleStep, Guilty};
 use consort_types::Rank;
 use consort_types::error::seconds;
 
-/// How many steps of a cycle are told.
+/// How many steps of a cycle are shown.
 const STEPS: usize = 4;
 
 impl Words<'_, '_> {
@@ -38,9 +38,7 @@ impl Words<'_, '_> {
         let waits = if waiters.is_empty() {
             String::new()
         } else {
-            let since = seconds(since.unwrap_or(self.waited));
-            let verb = pick(waiters.len(), "waits", "wait");
-            format!("; {} {verb} in {} since {since}", ranks(&waiters), self.subject())
+            format!("; {}", self.wait(&waiters, &format!("in {}", self.subject()), since))
         };
         format!("{} {verb} not answer rank {by}: {why}{waits}", self.who(silent))
     }
@@ -52,10 +50,9 @@ impl Words<'_, '_> {
         let members: Vec<Rank> = absent.iter().filter_map(|absent| self.view.member(absent.node)).collect();
         let who = if count == 1 || members.len() < count { self.someone(node) } else { self.who(&members) };
         let lack = self.lack(need, count);
-        let what = format!("{}{}", label(need.sequence, &need.descriptor), self.of(need.communicator));
+        let what = self.what(need);
         let it = pick(count, "it", "them");
         let waits = self.waiting(need, it, &members);
-        let waits = if waits.is_empty() { String::new() } else { format!("; {waits}") };
         let verdict = match &first.how {
             How::Idle => {
                 let now = pick(count, "it is not in a call now", "they are not in a call now");
@@ -120,10 +117,9 @@ impl Words<'_, '_> {
             }
             _ => (self.elsewhere((need.communicator, *from), None), String::new()),
         };
-        let what = label(need.sequence, &need.descriptor);
+        let what = need.label();
         let of = self.of(need.communicator);
         let waits = self.waiting(need, "the missing part", &[]);
-        let waits = if waits.is_empty() { String::new() } else { format!("; {waits}") };
         let verdict =
             format!("in {what}{of} what rank {from} sent does not reach rank {to}: {detail}{waits}{hosts}");
         (guilty, verdict)
@@ -139,11 +135,10 @@ impl Words<'_, '_> {
             .all(|(_, other)| (other.communicator, other.sequence) == (need.communicator, need.sequence));
         let all = together && members.len() > 1;
         let who = if all { self.who(&members) } else { self.someone(*node) };
-        let what = format!("{}{}", label(need.sequence, &need.descriptor), self.of(need.communicator));
+        let what = self.what(need);
         let waits = self.waiting(need, if all { "them" } else { "it" }, &members);
-        let waits = if waits.is_empty() { String::new() } else { format!("; {waits}") };
         let (is, moves) = if all { ("are", "move") } else { ("is", "moves") };
-        let message = is_message(&need.descriptor);
+        let message = need.descriptor.kind.is_message();
         let inside = if message { format!("at the other end of {what}") } else { format!("in {what}") };
         let verdict = format!("{who} {is} {inside} but {moves} slowly{waits}");
         let guilty = if members.is_empty() { self.elsewhere(*node, None) } else { Guilty::Ranks(members) };
@@ -152,20 +147,18 @@ impl Words<'_, '_> {
 
     /// All are in it, and nothing is missing.
     pub(super) fn still(&self, need: &Need) -> (Guilty, String) {
-        let what = format!("{}{}", label(need.sequence, &need.descriptor), self.of(need.communicator));
+        let what = self.what(need);
         let (who, since) = self.waiters(need);
-        let since = seconds(since.unwrap_or(self.waited));
         let verdict = format!(
-            "all ranks are in {what} and {} {} for each other since {since}, though nothing that was sent is known \
-             to be missing: it moves too slowly for this deadline, or the library has a defect",
-            ranks(&who),
-            pick(who.len(), "waits", "wait"),
+            "all ranks are in {what} and {}, though nothing that was sent is known to be missing: it moves too slowly for \
+             this deadline, or the library has a defect",
+            self.wait(&who, "for each other", since),
         );
         (Guilty::Nobody, verdict)
     }
 
     pub(super) fn unknown(&self, node: Node, process: &ProcessId, need: &Need) -> (Guilty, String) {
-        let what = format!("{}{}", label(need.sequence, &need.descriptor), self.of(need.communicator));
+        let what = self.what(need);
         let waiter = self.someone((need.communicator, need.waiter));
         let (guilty, who) = match self.view.of_process(process).as_slice() {
             [rank] if *process != [0; 16] => {
@@ -187,7 +180,7 @@ impl Words<'_, '_> {
 
     pub(super) fn cycle(&self, steps: &[Step<'_>]) -> (Guilty, String) {
         let one = steps.iter().all(|step| steps.first().is_some_and(|first| first.node.0 == step.node.0));
-        let messages = steps.iter().all(|step| is_message(&step.open.descriptor));
+        let messages = steps.iter().all(|step| step.open.descriptor.kind.is_message());
         let mut text = String::from("deadlock: ");
         for (at, step) in steps.iter().enumerate().take(STEPS) {
             let what = label(step.open.sequence, &step.open.descriptor);

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::time::Duration;
 
-use crate::report::evidence::{Evidence, Open, Position, ProcessId, Reach, Stuck, Witness};
+use crate::report::evidence::{Evidence, Open, Position, ProcessId, Reach, Stuck, Traffic, Witness};
 use consort_types::Rank;
 use consort_types::call::Descriptor;
 use consort_types::call::Kind;
@@ -28,7 +28,7 @@ pub(super) enum State<'a> {
     Unmade,
     Silent,
     Lost,
-    /// Of a communicator of which nobody who answered is this rank.
+    /// Of another communicator, and no process that answered is this rank of it.
     Unknown,
     /// No rank of the communicator that is asked about.
     Missing,
@@ -50,15 +50,10 @@ pub(super) struct View<'a> {
     members: BTreeMap<([u8; 16], Rank), Rank>,
 }
 
-/// Whether it is a message, which has one peer and numbers of its own.
-pub(super) fn is_message(descriptor: &Descriptor) -> bool {
-    matches!(descriptor.kind, Kind::Send | Kind::Receive)
-}
-
 /// Whether `descriptor` is the other end of a message: `kind`, with `peer`.
 pub(super) fn matches_end(descriptor: &Descriptor, message: &Descriptor, peer: Rank) -> bool {
     let opposite = if message.kind == Kind::Send { Kind::Receive } else { Kind::Send };
-    is_message(message) && descriptor.kind == opposite && descriptor.root == peer
+    message.kind.is_message() && descriptor.kind == opposite && descriptor.root == peer
 }
 
 impl<'a> View<'a> {
@@ -168,7 +163,7 @@ impl<'a> View<'a> {
         open(of_thread, true).or_else(|| open(of_job, true)).or_else(|| open(of_thread, false))
     }
 
-    /// Which rank of the communicator that is asked about somebody is.
+    /// Which rank of the communicator that is asked about a rank of another one is.
     pub(super) fn member(&self, node: Node) -> Option<Rank> {
         if self.is_home(node.0) {
             return self.witness(node.1).map(|_| node.1);
@@ -214,7 +209,7 @@ impl<'a> View<'a> {
             return None;
         }
         for here in sender.traffic.iter().filter(|traffic| traffic.peer == to) {
-            let same = |there: &&_| matches_channel(there, from, here.channel);
+            let same = |there: &&Traffic| (there.peer, there.channel) == (from, here.channel);
             let Some(there) = receiver.traffic.iter().find(same) else { continue };
             if here.filled > there.arrived {
                 let (filled, arrived) = (here.filled, there.arrived);
@@ -227,8 +222,4 @@ impl<'a> View<'a> {
         }
         None
     }
-}
-
-fn matches_channel(traffic: &crate::report::evidence::Traffic, peer: Rank, channel: u16) -> bool {
-    traffic.peer == peer && traffic.channel == channel
 }

@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::follow::{Absent, How, Need};
-use super::view::{Node, View, is_message};
+use super::view::{Node, View};
+use crate::proof::hex;
 use crate::report::Guilty;
 use crate::report::evidence::{ProcessId, Reach};
 use crate::report::text::briefly;
@@ -70,11 +71,11 @@ pub(super) fn join(mut sentence: String, more: Vec<String>) -> String {
     sentence
 }
 
-/// Whether two absent ranks can be told in one sentence.
+/// Whether one sentence can name two absent ranks.
 pub(super) fn alike(one: &Absent<'_>, other: &Absent<'_>) -> bool {
     one.need.communicator == other.need.communicator
         && one.need.sequence == other.need.sequence
-        && is_message(&one.need.descriptor) == is_message(&other.need.descriptor)
+        && one.need.descriptor.kind.is_message() == other.need.descriptor.kind.is_message()
         && match (&one.how, &other.how) {
             (How::Idle, How::Idle) | (How::Unmade, How::Unmade) => true,
             (How::Left(one), How::Left(other)) => one == other,
@@ -84,15 +85,11 @@ pub(super) fn alike(one: &Absent<'_>, other: &Absent<'_>) -> bool {
 
 /// Nothing to report.
 pub(super) fn nothing_waits(view: &View<'_>) -> String {
-    let mut silent = Vec::new();
-    let mut lost = Vec::new();
-    for (rank, witness) in (0..).zip(&view.evidence.ranks) {
-        match witness.reach {
-            Reach::Silent => silent.push(rank),
-            Reach::Lost(_) => lost.push(rank),
-            _ => {}
-        }
-    }
+    let all = || (0..).zip(&view.evidence.ranks);
+    let silent = all().filter(|(_, witness)| witness.reach == Reach::Silent);
+    let lost = all().filter(|(_, witness)| matches!(witness.reach, Reach::Lost(_)));
+    let [silent, lost]: [Vec<Rank>; 2] =
+        [silent.map(|(rank, _)| rank).collect(), lost.map(|(rank, _)| rank).collect()];
     let mut more = Vec::new();
     if !lost.is_empty() {
         more.push(format!("{} {} lost", ranks(&lost), pick(lost.len(), "was", "were")));
@@ -105,7 +102,7 @@ pub(super) fn nothing_waits(view: &View<'_>) -> String {
 
 impl Words<'_, '_> {
     pub(super) fn subject(&self) -> String {
-        label(self.subject.sequence, &self.subject.descriptor)
+        self.subject.label()
     }
 
     pub(super) fn is_home(&self, communicator: u64) -> bool {
@@ -151,13 +148,10 @@ impl Words<'_, '_> {
         };
         match self.view.of_process(&process).first() {
             Some(rank) => self.place(*rank),
-            None if self.view.evidence.places.contains_key(&process) => {
-                self.view.evidence.places[&process].clone()
-            }
-            None => {
-                let bytes: String = process.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
-                format!("a process of no rank here, number {bytes}")
-            }
+            None => match self.view.evidence.places.get(&process) {
+                Some(place) => place.clone(),
+                None => format!("a process of no rank here, number {}", hex(&process[..4])),
+            },
         }
     }
 
@@ -187,17 +181,28 @@ impl Words<'_, '_> {
 
     /// Who is in an operation, and for how long at most.
     pub(super) fn waiters(&self, need: &Need) -> (Vec<Rank>, Option<Duration>) {
-        let message = is_message(&need.descriptor);
+        let message = need.descriptor.kind.is_message();
         let inside = self.view.known(need.communicator).filter_map(|(rank, position)| {
             let open = position.open.as_ref().filter(|open| open.sequence == need.sequence)?;
-            let same = if message { rank == need.waiter } else { !is_message(&open.descriptor) };
+            let same = if message { rank == need.waiter } else { !open.descriptor.kind.is_message() };
             same.then_some((rank, open.age))
         });
         let (ranks, ages): (Vec<Rank>, Vec<Duration>) = inside.unzip();
         (ranks, ages.into_iter().max())
     }
 
-    /// `ranks 0-2 wait for it since 12.0 s`, of an operation and of the one that the report is about.
+    /// An operation, with its communicator where that is another one.
+    pub(super) fn what(&self, need: &Need) -> String {
+        format!("{}{}", need.label(), self.of(need.communicator))
+    }
+
+    /// `ranks 0-2 wait in all_reduce #7 since 12.0 s`.
+    pub(super) fn wait(&self, waiters: &[Rank], what: &str, since: Option<Duration>) -> String {
+        let verb = pick(waiters.len(), "waits", "wait");
+        format!("{} {verb} {what} since {}", ranks(waiters), seconds(since.unwrap_or(self.waited)))
+    }
+
+    /// `; ranks 0-2 wait for it since 12.0 s`, of an operation and of the one that the report is about.
     pub(super) fn waiting(&self, need: &Need, them: &str, but: &[Rank]) -> String {
         let home = self.is_home(need.communicator);
         let (mut who, since) = self.waiters(need);
@@ -209,29 +214,22 @@ impl Words<'_, '_> {
         who.retain(|rank| !but.contains(rank));
         let mut parts = Vec::new();
         if !who.is_empty() {
-            let since = seconds(since.unwrap_or(self.waited));
             let there = if home { "" } else { " there" };
-            parts.push(format!(
-                "{} {} for {them}{there} since {since}",
-                ranks(&who),
-                pick(who.len(), "waits", "wait")
-            ));
+            parts.push(self.wait(&who, &format!("for {them}{there}"), since));
         }
         let subject = &self.subject;
         let same = home
             && need.sequence == subject.sequence
-            && is_message(&need.descriptor) == is_message(&subject.descriptor);
+            && need.descriptor.kind.is_message() == subject.descriptor.kind.is_message();
         let (others, since) = self.waiters(subject);
         if !same && !others.is_empty() {
-            let since = seconds(since.unwrap_or(self.waited));
-            let verb = pick(others.len(), "waits", "wait");
-            parts.push(format!("{} {verb} in {} since {since}", ranks(&others), self.subject()));
+            parts.push(self.wait(&others, &format!("in {}", self.subject()), since));
         }
-        parts.join(", and so ")
+        if parts.is_empty() { String::new() } else { format!("; {}", parts.join(", and so ")) }
     }
 
     /// What else was found, shortly.
-    pub(super) fn also(&self, silent: &[Rank], absent: &[&Absent<'_>], told: &[Rank]) -> Vec<String> {
+    pub(super) fn also(&self, silent: &[Rank], absent: &[&Absent<'_>], said: &[Rank]) -> Vec<String> {
         let mut more = Vec::new();
         if !silent.is_empty() {
             let verb = pick(silent.len(), "does", "do");
@@ -248,26 +246,24 @@ impl Words<'_, '_> {
         }
         for absent in absent.iter().filter(|absent| !is_unmade(absent)) {
             let rank = self.view.member(absent.node).unwrap_or(absent.node.1);
-            let again = told.contains(&rank) && absent.need.communicator != self.subject.communicator;
+            let again = said.contains(&rank) && absent.need.communicator != self.subject.communicator;
             if !again {
                 more.push(format!("rank {rank} {}", self.lack(&absent.need, 1)));
             }
         }
-        // Whoever is behind as well, but not as far.
-        let needed = !is_message(&self.subject.descriptor);
-        let behind = if needed {
-            self.view.absent(self.subject.communicator, self.subject.sequence)
-        } else {
-            Vec::new()
-        };
-        let behind: Vec<Rank> = behind
-            .into_iter()
-            .map(|(_, rank)| rank)
-            .filter(|rank| !told.contains(rank) && !silent.contains(rank))
-            .filter(|rank| self.view.stuck((self.subject.communicator, *rank)).is_none())
-            .filter(|rank| !absent.iter().any(|absent| self.view.member(absent.node) == Some(*rank)))
-            .filter(|rank| self.view.abroad((self.subject.communicator, *rank)).is_none())
-            .collect();
+        // Ranks that are behind as well, but not as far.
+        let Need { communicator, sequence, descriptor, .. } = self.subject;
+        let mut behind = Vec::new();
+        if !descriptor.kind.is_message() {
+            behind = self.view.absent(communicator, sequence);
+        }
+        let behind = behind.into_iter().map(|(_, rank)| rank).filter(|rank| {
+            let node = (communicator, *rank);
+            let named = |absent: &&Absent<'_>| self.view.member(absent.node) == Some(*rank);
+            let is_named = said.contains(rank) || silent.contains(rank) || absent.iter().any(named);
+            !is_named && self.view.stuck(node).is_none() && self.view.abroad(node).is_none()
+        });
+        let behind: Vec<Rank> = behind.collect();
         if !behind.is_empty() {
             let verb = pick(behind.len(), "has", "have");
             more.push(format!("{} {verb} not entered {} either", ranks(&behind), self.subject()));
@@ -282,7 +278,7 @@ impl Words<'_, '_> {
         match need.descriptor.kind {
             Kind::Send => format!("{have} not called receive #{number}{of} from rank {waiter}"),
             Kind::Receive => format!("{have} not called send #{number}{of} to rank {waiter}"),
-            _ => format!("{have} not entered {}{of}", label(number, &need.descriptor)),
+            _ => format!("{have} not entered {}{of}", need.label()),
         }
     }
 

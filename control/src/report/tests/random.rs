@@ -40,7 +40,8 @@ impl Dice {
             let (sequence, descriptor) = (self.sequence(), self.descriptor(size));
             let mut open = waiting(sequence, descriptor, self.rank(size));
             let stuck = open.stuck.as_mut().expect("it waits");
-            stuck.want = Want::ALL[self.below(4) as usize];
+            let wants = [Want::Link, Want::Connection, Want::Data, Want::Room];
+            stuck.want = wants[self.below(4) as usize];
             stuck.peer_process = process(self.below(size + 2) as Rank % 200);
             (stuck.step, stuck.steps) = (self.rank(4), self.rank(4));
             stuck.algorithm = "\u{1b}[31m\u{e9}".repeat(self.below(300) as usize);
@@ -119,7 +120,7 @@ fn large_jobs_and_long_chains_take_little_time() {
     assert!(matches!(&half.guilty, Guilty::Ranks(ranks) if ranks.len() == 2048), "{}", half.verdict);
     assert!(half.verdict.len() < 500 && half.to_string().len() < 100_000, "{}", half.verdict);
     assert_eq!(World::new(size).ring(0..size).report().guilty, Guilty::Nobody);
-    // Rank 1 waits on one communicator for somebody who waits on the next, and so on, to one who is idle.
+    // Rank 1 waits on one communicator for a rank that waits on the next, and so on, to one that is idle.
     let mut world = World::new(2).ring([0]);
     world.at(1).caller = 0;
     let links = 50_000;

@@ -68,7 +68,7 @@ pub(super) fn position(communicator: u64, size: u32, rank: Rank, job_rank: Rank)
 pub(super) struct World(pub(super) Evidence);
 
 impl World {
-    /// Rank 0 asks about all_reduce #42, which nobody has entered yet.
+    /// Rank 0 asks about all_reduce #42, which no rank has entered yet.
     pub(super) fn new(size: u32) -> Self {
         let witness = |rank: Rank| Witness {
             host: char::from(b'a' + (rank / 4 % 26) as u8).to_string(),

@@ -12,11 +12,11 @@ use crate::bootstrap::Dial;
 use crate::handshake::Claim;
 use crate::proof::digest;
 
-/// Fifty-odd connections of a frame each (a hello's bound, in a buffer that grows by doubling), of which an input has 32 KiB,
+/// Fifty-odd connections of a frame each (a hello's bound, in a buffer that grows by doubling); an input has 32 KiB;
 /// and the network's own bytes, each with its time (24 bytes).
 const ROOT: Target = Target {
     name: "bootstrap-root",
-    command: "-p consort-control --lib bootstrap::tests::simulated::fuzz::whoever",
+    command: "-p consort-control --lib bootstrap::tests::simulated::fuzz::callers",
     bytes_max: 4 << 20,
     inputs: 3_000,
 };
@@ -142,7 +142,7 @@ fn root(input: &Input, seen: &mut Seen) {
 }
 
 #[test]
-fn whoever_calls_a_root_honest_ranks_have_one_answer() {
+fn callers_of_a_root_leave_honest_ranks_one_answer() {
     let said = |rank, size| wire::encode_hello(&hello(rank, size), LONG).unwrap();
     let event = |head: [u8; 2], bytes: &[u8]| [&head[..], bytes].concat();
     let dialled = vec![event([0, 0], &[]), event([7, 3], &[])];
@@ -299,7 +299,7 @@ fn joiner(input: &Input, seen: &mut Seen) {
         }
         Err(error) => {
             assert!(proved || !decided(&error), "a stranger decided: {error}");
-            // What it was told may be any text; what it found itself is one of a few.
+            // What it heard may be any text; what it found itself is one of a few.
             if !proved {
                 seen.note_text(error.to_string().split("s (").last().unwrap_or_default());
             }

@@ -20,7 +20,7 @@ const ROOT: usize = 1;
 /// The grid of all delays, so that few instants differ.
 const TICK: Duration = Duration::from_micros(500);
 
-/// After so many bytes (of both directions) a connection breaks, or falls silent.
+/// After this many bytes (of both directions) a connection breaks, or falls silent.
 #[derive(Clone, Copy)]
 pub(super) struct Cut {
     pub(super) after: usize,
@@ -30,9 +30,9 @@ pub(super) struct Cut {
 /// What the network does to one rank's dials.
 #[derive(Clone, Default)]
 pub(super) struct Plan {
-    /// So many are refused first.
+    /// How many are refused first.
     pub(super) refused: u32,
-    /// So many after that are never answered.
+    /// How many after that are never answered.
     pub(super) hanging: u32,
     /// What happens to the connections after that; nothing to further ones.
     pub(super) cuts: VecDeque<Cut>,
@@ -79,7 +79,7 @@ pub(super) struct State {
     pub(super) noise: Random,
     pub(super) plans: Vec<Plan>,
     pub(super) listening: bool,
-    /// The addresses at which nobody answers, and whether they refuse.
+    /// The addresses at which nothing answers, and whether they refuse.
     pub(super) dead: Vec<(SocketAddr, bool)>,
     cables: Vec<Cable>,
     backlog: VecDeque<usize>,
@@ -162,7 +162,7 @@ impl State {
     }
 }
 
-/// The network, held by everybody who uses it.
+/// The network, held by all its users.
 #[derive(Clone)]
 pub(super) struct Network(Rc<RefCell<State>>);
 
@@ -198,7 +198,7 @@ impl Network {
     pub(super) fn advance(&self, wanted: Option<Instant>) -> bool {
         let state = &mut *self.0.borrow_mut();
         let Some(next) = state.next().into_iter().chain(wanted).min() else { return false };
-        assert!(next > state.now, "somebody is late");
+        assert!(next > state.now, "a process is late");
         state.now = next;
         for at in 0..state.cables.len() {
             let cable = &mut state.cables[at];
@@ -214,7 +214,7 @@ impl Network {
         true
     }
 
-    /// Whether somebody waits to be accepted.
+    /// Whether a caller waits to be accepted.
     pub(super) fn knocked(&self) -> bool {
         !self.0.borrow().backlog.is_empty()
     }
@@ -226,7 +226,7 @@ impl Network {
         Some((Pipe { network: self.clone(), cable, side: ROOT }, peer))
     }
 
-    /// Nobody is accepted any more, and who was about to be is reset.
+    /// No caller is accepted any more, and one that was about to be is reset.
     pub(super) fn close_listeners(&self) {
         let state = &mut *self.0.borrow_mut();
         state.listening = false;
