@@ -102,6 +102,11 @@ impl std::fmt::Debug for Table {
 wire_struct!(Member { host, pid, process, machine, host_key, wire_mbits, cores, place, devices, unix, tcp });
 
 impl Member {
+    /// Where it runs, for people.
+    pub(crate) fn place(&self) -> String {
+        format!("host {}, process {}", self.host, self.pid)
+    }
+
     /// Whether it keeps within [`MEMBER_MAX`].
     fn fits(&self) -> bool {
         self.host.len() <= HOST_MAX && self.unix.len() <= UNIX_MAX && self.tcp.len() <= TCP_MAX

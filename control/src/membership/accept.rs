@@ -11,12 +11,13 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::dial::Subject;
 use super::link::{RemoteLink, Stream};
+use super::lock;
 use super::process::{Shared, Source};
 use crate::frames::Frames;
 use crate::handshake::{self, Callee};
@@ -125,16 +126,12 @@ pub(super) fn expire(shared: &Arc<Shared>) {
 }
 
 fn greetings(shared: &Shared) -> Vec<(u64, Arc<Mutex<Greeting>>)> {
-    let sources = shared.sources.lock().unwrap_or_else(PoisonError::into_inner);
+    let sources = lock(&shared.sources);
     let greeting = |(key, source): (&u64, &Source)| match source {
         Source::Greeting(greeting) => Some((*key, greeting.clone())),
         _ => None,
     };
     sources.iter().filter_map(greeting).collect()
-}
-
-fn lock(greeting: &Mutex<Greeting>) -> MutexGuard<'_, Greeting> {
-    greeting.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Greeting {

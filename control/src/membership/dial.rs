@@ -4,11 +4,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::link::{RemoteLink, Stream};
+use super::lock;
 use super::member::Member;
 use super::patience::Patience;
 use super::process::Shared;
@@ -54,7 +55,7 @@ pub fn dial(
                 });
             }
             if let Some(at) = at {
-                *shared.reached.lock().unwrap_or_else(PoisonError::into_inner) = Some(at.ip());
+                *lock(&shared.reached) = Some(at.ip());
             }
             RemoteLink::new(shared, member, peer, stream).and_then(|link| shared.adopt(member, link))
         });
@@ -91,7 +92,7 @@ fn connect(
             return Ok(stream);
         }
     }
-    let like = *shared.reached.lock().unwrap_or_else(PoisonError::into_inner);
+    let like = *lock(&shared.reached);
     race::connect_to_any(&there.tcp, like, strange, patience).map(Stream::Tcp)
 }
 

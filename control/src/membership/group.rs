@@ -8,7 +8,7 @@ mod failure;
 mod rounds;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use consort_memory::Waker;
@@ -20,6 +20,7 @@ pub use failure::Failure;
 use rounds::Rounds;
 pub use rounds::{Agreement, Disagreement, GRACE};
 
+use super::lock;
 use super::member::Member;
 use super::wire::Message;
 use crate::bootstrap;
@@ -131,7 +132,7 @@ impl Group {
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Rings this waker from now on when another rank has said something, or the communicator has failed. Whether it did so before; if
@@ -443,15 +444,14 @@ impl Group {
 
     /// Where the operation of record `record` does not go on.
     pub fn stand(&self, record: u64, since: Instant, stuck: Stuck, traffic: Vec<Traffic>) {
-        *self.stuck.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some(Standing { record, since, stuck, traffic });
+        *lock(&self.stuck) = Some(Standing { record, since, stuck, traffic });
     }
 
     /// What this rank does on this communicator, as it tells it to others.
     pub fn position(&self) -> Position {
         let entries = self.recorder.last(RECORDS);
         let age = |ticks: u64| self.clock().age(ticks);
-        let standing = self.stuck.lock().unwrap_or_else(PoisonError::into_inner);
+        let standing = lock(&self.stuck);
         let open = entries.iter().find(|entry| entry.outcome == Outcome::Open);
         let standing = standing.as_ref().filter(|standing| {
             open.is_some() && entries.iter().any(|e| e.index == standing.record && e.outcome == Outcome::Open)

@@ -7,12 +7,13 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{Shutdown, UnixCredentials, getsockopt, setsockopt, shutdown, sockopt};
 
+use super::lock;
 use super::member::{Distance, Member};
 use super::process::Shared;
 use super::wire::{self, Message};
@@ -78,7 +79,7 @@ impl Stream {
     fn shut_down(&self, how: Shutdown) {
         #[cfg(any(test, feature = "testing"))]
         if let Stream::Simulated(stream) = self {
-            let stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
+            let stream = lock(stream);
             return if how == Shutdown::Write { stream.shutdown_write() } else { stream.shutdown_both() };
         }
         let _ = shutdown(self.as_fd().as_raw_fd(), how);
@@ -120,7 +121,7 @@ impl Read for &Stream {
             Stream::Unix(stream) => (&mut &*stream).read(buffer),
             Stream::Tcp(stream) => (&mut &*stream).read(buffer),
             #[cfg(any(test, feature = "testing"))]
-            Stream::Simulated(stream) => stream.lock().unwrap_or_else(PoisonError::into_inner).read(buffer),
+            Stream::Simulated(stream) => lock(stream).read(buffer),
         }
     }
 }
@@ -131,7 +132,7 @@ impl Write for &Stream {
             Stream::Unix(stream) => (&mut &*stream).write(bytes),
             Stream::Tcp(stream) => (&mut &*stream).write(bytes),
             #[cfg(any(test, feature = "testing"))]
-            Stream::Simulated(stream) => stream.lock().unwrap_or_else(PoisonError::into_inner).write(bytes),
+            Stream::Simulated(stream) => lock(stream).write(bytes),
         }
     }
 
@@ -239,7 +240,7 @@ impl RemoteLink {
     }
 
     pub fn send(&self, communicator: u64, message: &Message) {
-        let mut backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut backlog = lock(&self.backlog);
         if backlog.left() > BACKLOG_BYTES_MAX {
             // Both control threads find out and report the loss; silence would be worse.
             return self.end();
@@ -257,7 +258,7 @@ impl RemoteLink {
 
     /// Sends what was kept.
     pub fn flush(&self) {
-        self.write_out(&mut self.backlog.lock().unwrap_or_else(PoisonError::into_inner));
+        self.write_out(&mut lock(&self.backlog));
     }
 
     fn write_out(&self, backlog: &mut Outgoing) {
@@ -295,7 +296,7 @@ impl RemoteLink {
 
     /// Whether the kernel would not take everything yet.
     pub fn has_backlog(&self) -> bool {
-        !self.backlog.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        !lock(&self.backlog).is_empty()
     }
 
     /// What its connection's failure means.
@@ -320,7 +321,7 @@ impl RemoteLink {
 
     /// Reads what is there, up to a bound, and hands it to the member. Only the control thread calls this.
     pub fn drain(&self) -> LinkState {
-        let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut incoming = lock(&self.incoming);
         let carried = |what: Malformed| LinkState::Closed {
             cause: format!("its control connection carried a frame that cannot be read: {}", what.0),
             ended: false,

@@ -13,6 +13,7 @@ use consort_memory::sync::{AtomicU64, Ordering};
 
 use super::group::{Failure, Group};
 use super::link::{RemoteLink, part_from};
+use super::lock;
 use super::patience::Patience;
 use super::process::Shared;
 use super::registry::{POSITIONS_MAX, Registry};
@@ -180,7 +181,7 @@ impl Member {
     }
 
     fn answers(&self) -> std::sync::MutexGuard<'_, BTreeMap<Rank, Answer>> {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.answers)
     }
 
     /// Answers a question of rank `to` of the job.
@@ -225,11 +226,11 @@ impl Member {
     }
 
     fn links(&self) -> std::sync::MutexGuard<'_, Vec<Link>> {
-        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.links)
     }
 
     fn groups(&self) -> std::sync::MutexGuard<'_, Groups> {
-        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.groups)
     }
 
     /// How many messages came before their groups, and how many closed groups are remembered.
@@ -297,8 +298,7 @@ impl Member {
 
     /// Host and process of a rank, for people.
     pub fn place(&self, rank: Rank) -> String {
-        let member = &self.table[rank as usize];
-        format!("host {}, process {}", member.host, member.pid)
+        self.table[rank as usize].place()
     }
 
     /// Sends to one rank of the job; a link that is gone swallows it, since its loss is reported elsewhere.

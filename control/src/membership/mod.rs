@@ -24,3 +24,10 @@ mod race;
 pub mod registry;
 mod thread;
 pub mod wire;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What a mutex holds, also after a panic of another thread that held it.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

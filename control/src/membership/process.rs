@@ -24,7 +24,7 @@ use super::link::RemoteLink;
 use super::member::{Link, Member};
 use super::patience::Patience;
 use super::registry::Registry;
-use super::{accept, thread};
+use super::{accept, lock, thread};
 use crate::bootstrap::asked_interfaces;
 use crate::proof::hex;
 pub use crate::proof::random;
@@ -127,7 +127,7 @@ impl Drop for Listening {
 impl Process {
     /// The process's state, made if there is none (or only a parent's).
     pub fn acquire() -> Result<Arc<Process>> {
-        let mut slot = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = lock(&PROCESS);
         if let Some(process) = slot.upgrade() {
             if !process.shared.fork.is_forked_child() {
                 return Ok(process);
@@ -142,7 +142,7 @@ impl Process {
 
     /// Starts the control thread unless it runs.
     pub fn ensure_thread(&self) -> Result<()> {
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut thread = lock(&self.thread);
         if thread.is_none() {
             let shared = self.shared.clone();
             let handle = std::thread::Builder::new()
@@ -247,7 +247,7 @@ impl Shared {
     /// # Errors
     /// As of [`Listener::new`], or the system's.
     pub fn listening(self: &Arc<Self>, at: IpAddr) -> std::result::Result<Arc<Listening>, TransportError> {
-        let mut all = self.listening.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.listening);
         if let Some(listening) = all.get(&at).and_then(Weak::upgrade) {
             return Ok(listening);
         }
@@ -285,9 +285,9 @@ impl Shared {
     /// Watches a source from now on.
     pub(super) fn watch(&self, fd: BorrowedFd<'_>, source: Source) -> io::Result<u64> {
         let key = self.next_key.fetch_add(1, Ordering::Relaxed);
-        self.sources.lock().unwrap_or_else(PoisonError::into_inner).insert(key, source);
+        lock(&self.sources).insert(key, source);
         if let Err(error) = self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, key)) {
-            self.sources.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+            lock(&self.sources).remove(&key);
             return Err(error.into());
         }
         Ok(key)
@@ -296,7 +296,7 @@ impl Shared {
     /// Stops watching a source.
     pub(super) fn unwatch(&self, fd: BorrowedFd<'_>, key: u64) {
         let _ = self.epoll.delete(fd);
-        self.sources.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+        lock(&self.sources).remove(&key);
     }
 
     /// Whether the control thread wakes up for callers from the network.
@@ -306,7 +306,7 @@ impl Shared {
     }
 
     pub(super) fn source(&self, key: u64) -> Option<Source> {
-        self.sources.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned()
+        lock(&self.sources).get(&key).cloned()
     }
 
     /// An authenticated link to a rank of another process: linked, watched, its process watched too.
@@ -330,7 +330,7 @@ impl Shared {
 
     /// A rank of this process joined a job: others can be linked to it from now on.
     pub fn enlist(&self, member: &Arc<Member>) {
-        let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut members = lock(&self.members);
         members.retain(|member| member.strong_count() > 0);
         members.push(Arc::downgrade(member));
         drop(members);
@@ -339,7 +339,7 @@ impl Shared {
     }
 
     pub fn find_member(&self, job: &[u8; 16], rank: Rank) -> Option<Arc<Member>> {
-        let members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        let members = lock(&self.members);
         members.iter().filter_map(Weak::upgrade).find(|member| member.job == *job && member.rank == rank)
     }
 
@@ -352,7 +352,7 @@ impl Shared {
                 other.set_link(member.rank, Link::Local(Arc::downgrade(member)));
                 return true;
             }
-            let members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+            let members = lock(&self.members);
             let turn = patience.turn().min(Duration::from_millis(20));
             if turn.is_zero() {
                 return false;
@@ -369,7 +369,7 @@ impl Shared {
             Source::Peer { member: other, .. } => std::ptr::eq(other.as_ptr(), member),
             Source::Greeting(_) | Source::Service(_) => false,
         };
-        let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sources = lock(&self.sources);
         for (_, source) in sources.extract_if(mine) {
             let _ = match &source {
                 Source::Link(link) => self.epoll.delete(&link.stream),
@@ -381,7 +381,7 @@ impl Shared {
 
     /// Work that the control thread must look after until it is idle.
     pub fn look_after(&self, work: Weak<dyn Unattended>) {
-        let mut unattended = self.unattended.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unattended = lock(&self.unattended);
         if !unattended.iter().any(|other| Weak::ptr_eq(other, &work)) {
             unattended.push(work);
         }

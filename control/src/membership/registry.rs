@@ -1,8 +1,9 @@
 //! All open communicators of a process, so that it can say what it does on any of them.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use super::group::Group;
+use super::lock;
 use crate::report::evidence::Position;
 
 /// Positions on other communicators in one answer, at most.
@@ -15,7 +16,7 @@ pub struct Registry {
 
 impl Registry {
     pub fn register(&self, group: &Arc<Group>) {
-        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut groups = lock(&self.groups);
         groups.retain(|group| group.strong_count() > 0);
         groups.push(Arc::downgrade(group));
     }
@@ -24,7 +25,7 @@ impl Registry {
     /// [`POSITIONS_MAX`], those in a call first.
     pub fn positions(&self, asked: u64) -> Vec<Position> {
         let groups: Vec<Arc<Group>> = {
-            let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+            let groups = lock(&self.groups);
             groups.iter().filter_map(Weak::upgrade).collect()
         };
         let mut positions: Vec<Position> = groups.iter().map(|group| group.position()).collect();

@@ -1,16 +1,16 @@
 //! The control thread: asleep in epoll, never on the data path of a call that a program waits for.
 
 use std::os::fd::AsFd;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use consort_memory::sync::Ordering;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
 
-use super::accept;
 use super::link::{ENDED, LinkState, RemoteLink};
 use super::process::{Advance, KEY_TCP, KEY_UNIX, KEY_WAKE, Shared, Source, Unattended};
+use super::{accept, lock};
 
 /// How long unattended work is driven without a pause after it last moved.
 const EAGER: Duration = Duration::from_millis(2);
@@ -106,7 +106,7 @@ fn serve_link(shared: &Arc<Shared>, key: u64, link: &Arc<RemoteLink>, events: Ep
 
 /// Sleeps until blocked work can go on or a source is ready, for a short time only, since what comes through memory does not wake this thread.
 fn doze(shared: &Shared) {
-    let works = shared.unattended.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let works = lock(&shared.unattended).clone();
     let works: Vec<Arc<dyn Unattended>> = works.iter().filter_map(Weak::upgrade).collect();
     let wakes = works.iter().filter_map(|work| work.wake());
     let sources = wakes.chain([shared.epoll.0.as_fd()]);
@@ -116,7 +116,7 @@ fn doze(shared: &Shared) {
 
 fn advance_unattended(shared: &Shared) -> Advance {
     let works: Vec<Weak<dyn Unattended>> = {
-        let unattended = shared.unattended.lock().unwrap_or_else(PoisonError::into_inner);
+        let unattended = lock(&shared.unattended);
         if unattended.is_empty() {
             return Advance::Idle;
         }
@@ -126,7 +126,7 @@ fn advance_unattended(shared: &Shared) -> Advance {
     for weak in works {
         let advance = weak.upgrade().map_or(Advance::Idle, |work| work.advance());
         if advance == Advance::Idle {
-            let mut unattended = shared.unattended.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut unattended = lock(&shared.unattended);
             // Looked at again under the lock: a thread that adds work in between calls `look_after` after it.
             if weak.upgrade().is_none_or(|work| work.is_idle()) {
                 unattended.retain(|other| !Weak::ptr_eq(other, &weak));
@@ -138,19 +138,19 @@ fn advance_unattended(shared: &Shared) -> Advance {
 }
 
 fn has_chores(shared: &Shared) -> bool {
-    let sources = shared.sources.lock().unwrap_or_else(PoisonError::into_inner);
+    let sources = lock(&shared.sources);
     sources.values().any(|source| matches!(source, Source::Greeting(_)))
 }
 
 /// Whether some peer's socket would not take everything: a long report, say, which must not take long.
 fn has_backlog(shared: &Shared) -> bool {
-    let sources = shared.sources.lock().unwrap_or_else(PoisonError::into_inner);
+    let sources = lock(&shared.sources);
     sources.values().any(|source| matches!(source, Source::Link(link) if link.has_backlog()))
 }
 
 fn chores(shared: &Arc<Shared>) {
     let sources: Vec<Source> = {
-        let sources = shared.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        let sources = lock(&shared.sources);
         sources.values().cloned().collect()
     };
     for source in sources {

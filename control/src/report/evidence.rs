@@ -1,7 +1,7 @@
 //! What ranks say of themselves, as it travels and as it is compared.
 //!
 //! Invariant: plain data, without a clock: every time is an age at the moment when its rank answered. Absent:
-//! judgement (see `analysis`) and how it is collected (see `control::inquiry`).
+//! judgement (see `analysis`) and how it is collected (see `membership::inquiry`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The hang report: what every rank of a communicator does, and whose fault it is that an operation does not end.
 //!
 //! Invariant: the analysis is a pure function of what ranks said of themselves, so it can be tested on tables.
-//! Absent: asking (see `control::inquiry`) and waiting.
+//! Absent: asking (see `membership::inquiry`) and waiting.
 
 mod analysis;
 pub mod evidence;

@@ -74,25 +74,16 @@ impl Dumps {
 
     /// The communicator closes; before it tells the others.
     pub fn closing(&self, group: &Group) {
-        if let Err((path, cause)) = self.write_trace(group, AT_CLOSE) {
-            tracing::warn!(
-                rank = group.rank,
-                "the trace could not be written to {}: {cause}",
-                path.display()
-            );
-        }
-    }
-
-    fn write_trace(&self, group: &Group, [clock, lock]: [Duration; 2]) -> Result<(), (&Path, io::Error)> {
-        let Some((path, start)) = &self.trace else { return Ok(()) };
+        let Some((path, start)) = &self.trace else { return };
         if self.traced.swap(true, Ordering::Relaxed) {
-            return Ok(());
+            return;
         }
-        let result = file::append(path, &trace_of(group, *start, clock), lock);
-        result.map_err(|cause| {
+        let [clock, lock] = AT_CLOSE;
+        if let Err(cause) = file::append(path, &trace_of(group, *start, clock), lock) {
             self.traced.store(false, Ordering::Relaxed);
-            (path.as_path(), cause)
-        })
+            let path = path.display();
+            tracing::warn!(rank = group.rank, "the trace could not be written to {path}: {cause}");
+        }
     }
 }
 

@@ -171,9 +171,8 @@ impl<S: Stream> Gathering<S> {
                     self.lost(at, why, now);
                 }
                 Event::Hello(hello) => match self.hear(at, *hello, now) {
-                    Heard::Waits => {}
-                    Heard::Close(why) => closed.push((at, Some(why))),
-                    Heard::Last(last) => complete = Some(last),
+                    Ok(last) => complete = last.or(complete),
+                    Err(why) => closed.push((at, Some(why))),
                 },
             }
         }
@@ -198,52 +197,61 @@ impl<S: Stream> Gathering<S> {
         if self.verdict.is_some() {
             return;
         }
-        let place = self.arrived.remove(&rank).map_or("place unknown".into(), |a| verdict::place(&a.member));
+        let place = self.arrived.remove(&rank).map_or("place unknown".into(), |a| a.member.place());
         let error = Error::PeerLost { rank, place, operation: None, cause: why.to_owned() };
         self.informed.insert(rank);
         self.fail(error, now);
     }
 
-    /// A connection said who it is.
-    fn hear(&mut self, at: usize, hello: HelloSeen, now: Instant) -> Heard {
+    /// A connection said who it is: it waits for the verdict from now on, or has it, or is to be closed for a reason. If it was
+    /// the last and all agree, that is the verdict, and `announce` says it.
+    fn hear(&mut self, at: usize, hello: HelloSeen, now: Instant) -> Result<Option<Complete>, &'static str> {
         let rank = hello.rank;
         self.connections[at].wait(rank);
         // Whichever is right, no rank that may still come is to find an empty place.
         let known = self.size;
         self.size = known.max(Some(hello.size));
-        match &self.verdict {
-            Some(Verdict::Failure(error)) => {
-                let error = error.clone();
-                self.tell_failure(at, &error, now);
-                return Heard::Waits;
-            }
-            Some(Verdict::Table) => {
-                let error = Error::Join {
-                    rank,
-                    cause: "all ranks of this job have joined already".into(),
-                    hint: "a unique id serves one job: create another for the next".into(),
-                };
-                self.tell_failure(at, &error, now);
-                return Heard::Waits;
-            }
-            None if self.stopping.is_some() => return Heard::Close("the root is ending"),
-            None => {}
-        }
-        let (settings, mut member) = match hello.rest {
-            Ok(rest) => rest,
-            Err(version) => {
-                self.fail(verdict::versions(rank, version, WIRE_VERSION), now);
-                return Heard::Waits;
+        let late = match &self.verdict {
+            Some(Verdict::Failure(error)) => error.clone(),
+            Some(Verdict::Table) => Error::Join {
+                rank,
+                cause: "all ranks of this job have joined already".into(),
+                hint: "a unique id serves one job: create another for the next".into(),
+            },
+            None if self.stopping.is_some() => return Err("the root is ending"),
+            None => {
+                match self.admit(at, hello, known, now) {
+                    Ok(false) => {}
+                    Ok(true) => {
+                        self.verdict = Some(Verdict::Table);
+                        return Ok(Some(Complete(())));
+                    }
+                    Err(error) => self.fail(error, now),
+                }
+                return Ok(None);
             }
         };
+        self.tell_failure(at, &late, now);
+        Ok(None)
+    }
+
+    /// A rank that fits to those that are here is one of them. Whether they are all, and agree.
+    fn admit(
+        &mut self,
+        at: usize,
+        hello: HelloSeen,
+        known: Option<u32>,
+        now: Instant,
+    ) -> Result<bool, Error> {
+        let rank = hello.rank;
+        let (settings, mut member) =
+            hello.rest.map_err(|version| verdict::versions(rank, version, WIRE_VERSION))?;
         let size = known.unwrap_or(hello.size);
         if size != hello.size {
-            self.fail(verdict::sizes(size, &self.arrived, rank, hello.size), now);
-            return Heard::Waits;
+            return Err(verdict::sizes(size, &self.arrived, rank, hello.size));
         }
         if let Some(first) = self.arrived.get(&rank) {
-            self.fail(verdict::duplicate(rank, &first.member, &member), now);
-            return Heard::Waits;
+            return Err(verdict::duplicate(rank, &first.member, &member));
         }
         verdict::settle(&mut member, self.connections[at].peer.ip().to_canonical(), &self.hosts);
         let known = self.arrived.values().map(|arrival| &arrival.settings).find(|known| ***known == settings);
@@ -255,15 +263,9 @@ impl<S: Stream> Gathering<S> {
             self.deadline = Some((deadline, hello.timeout));
         }
         if self.arrived.len() < size as usize {
-            return Heard::Waits;
+            return Ok(false);
         }
-        if let Some(difference) = verdict::difference(&self.arrived) {
-            self.fail(Error::Settings { difference }, now);
-            return Heard::Waits;
-        }
-        // Decided, and said by `announce` only.
-        self.verdict = Some(Verdict::Table);
-        Heard::Last(Complete(()))
+        verdict::difference(&self.arrived).map_or(Ok(true), |difference| Err(Error::Settings { difference }))
     }
 
     /// Sends the table to all ranks, after every way in was closed.
@@ -273,11 +275,8 @@ impl<S: Stream> Gathering<S> {
             Ok(nonce) => nonce,
             Err(error) => return self.fail(error, now),
         };
-        let body: Arc<[u8]> = wire::encode_table(
-            &nonce,
-            self.arrived.values().map(|arrival| &arrival.member).collect::<Vec<_>>().into_iter(),
-        )
-        .into();
+        let members = self.arrived.values().map(|arrival| &arrival.member);
+        let body: Arc<[u8]> = wire::encode_table(&nonce, members).into();
         let digest = digest(&body);
         for connection in &mut self.connections {
             if connection.waiting() {
@@ -382,14 +381,4 @@ impl<S: Stream> Gathering<S> {
             connection.stream.shutdown_both();
         }
     }
-}
-
-/// What came of a hello.
-enum Heard {
-    /// The rank waits for the verdict, or is being sent it.
-    Waits,
-    /// It is to be closed, for this reason.
-    Close(&'static str),
-    /// It was the last, and all agree.
-    Last(Complete),
 }

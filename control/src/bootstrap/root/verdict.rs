@@ -26,11 +26,6 @@ pub(super) struct Arrival {
     pub(super) member: Member,
 }
 
-/// Where a rank runs, for people.
-pub(super) fn place(member: &Member) -> String {
-    format!("host {}, process {}", member.host, member.pid)
-}
-
 fn ranks_say(ranks: &[Rank], value: &str) -> String {
     match ranks {
         [rank] => format!("rank {rank} says {value}"),
@@ -42,7 +37,7 @@ fn ranks_say(ranks: &[Rank], value: &str) -> String {
 pub(super) fn duplicate(rank: Rank, first: &Member, second: &Member) -> Error {
     Error::Join {
         rank,
-        cause: format!("two claim to be rank {rank}: {} and {}", place(first), place(second)),
+        cause: format!("two claim to be rank {rank}: {} and {}", first.place(), second.place()),
         hint: "give every process a rank of its own; look at how the launcher numbers them (CONSORT_RANK)"
             .into(),
     }

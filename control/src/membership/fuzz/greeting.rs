@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use crate::membership::link::{LinkState, RemoteLink, Stream};
 use crate::membership::member::Member;
 use crate::membership::process::{self, Source};
 use crate::membership::wire::{self, FRAME_BYTES_MAX, Message};
-use crate::membership::{accept, thread};
+use crate::membership::{accept, lock, thread};
 use crate::proof::prove;
 use crate::recorder::Snapshot;
 use consort_types::Rank;
@@ -88,7 +88,7 @@ impl Listening {
         accept::accept(&self.shared, true);
         accept::accept(&self.shared, false);
         let sources: Vec<(u64, Source)> = {
-            let sources = self.shared.sources.lock().unwrap_or_else(PoisonError::into_inner);
+            let sources = lock(&self.shared.sources);
             sources.iter().map(|(key, source)| (*key, source.clone())).collect()
         };
         for (key, _) in sources {
@@ -98,7 +98,7 @@ impl Listening {
     }
 
     fn sources(&self) -> usize {
-        self.shared.sources.lock().unwrap_or_else(PoisonError::into_inner).len()
+        lock(&self.shared.sources).len()
     }
 }
 

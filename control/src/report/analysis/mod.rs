@@ -1,7 +1,7 @@
 //! The verdict: from what ranks said of themselves to whose fault it is.
 //!
 //! Invariant: a pure function that never panics, whatever the evidence says. Absent: collecting evidence (see
-//! `control::inquiry`) and the form of the report (see `text` and `json`).
+//! `membership::inquiry`) and the form of the report (see `text` and `json`).
 
 mod follow;
 mod rows;
