@@ -22,10 +22,11 @@ pub use consort_algorithms::export;
 pub use consort_algorithms::simulate;
 pub use consort_algorithms::topology::{self, Topology};
 pub use consort_algorithms::{
-    Collective, Cost, LowerOptions, Plan, Rank, Schedule, lower, lower_all, verify,
+    Channel, Chunk, Collective, Cost, LowerOptions, Partition, Place, Plan, Rank, Round, Schedule, Transfer,
+    lower, lower_all, verify,
 };
 
-pub use crate::planner::{Candidate, DeviceCandidate, DeviceExplanation, Explanation, Origin, Planning};
+pub use crate::planner::{Candidate, Carrier, Explanation, Origin, Path, Planning};
 pub use consort_settings::options::{Determinism, Tuning, TuningError, TuningLine, read_topology};
 
 use crate::communicator::Communicator;

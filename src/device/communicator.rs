@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use consort_algorithms::Collective;
 use consort_cuda::DeviceSpan;
-use consort_kernels::{DataType, Element, ReduceOp};
+use consort_kernels::{Element, ReduceOp};
 
 use super::memory::{Device, DeviceBuffer, Stream};
 use super::placement::{Entry, Placement, issue};
@@ -18,7 +18,7 @@ use crate::Rank;
 use crate::communicator::Communicator;
 use crate::communicator::surface::{collectives, method};
 use crate::communicator::typed::block;
-use crate::planner::DeviceExplanation;
+use crate::planner::Explanation;
 use consort_types::blocks::Blocks;
 use consort_types::call::{Call, Kind};
 use consort_types::error::{Error, Result};
@@ -80,23 +80,11 @@ impl DeviceCommunicator {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for messages between two ranks; otherwise where a plan is refused.
-    pub fn explain(&self, collective: Collective, block_bytes: usize) -> Result<DeviceExplanation> {
-        let kind = match collective {
-            Collective::AllReduce => Kind::AllReduce,
-            Collective::Reduce => Kind::Reduce,
-            Collective::Broadcast => Kind::Broadcast,
-            Collective::AllGather => Kind::AllGather,
-            Collective::ReduceScatter => Kind::ReduceScatter,
-            Collective::AllToAll => Kind::AllToAll,
-            Collective::Gather => Kind::Gather,
-            Collective::Scatter => Kind::Scatter,
-            Collective::SendReceive => {
-                return Err(Error::invalid("messages have one way to go", "ask for a collective"));
-            }
-        };
-        let op = collective.reduces().then_some(ReduceOp::Sum);
-        let call = Call::new(kind, DataType::Uint8, op, 0, block_bytes);
-        self.placement.explain(&self.communicator, &call)
+    pub fn explain(&self, collective: Collective, block_bytes: usize) -> Result<Explanation> {
+        if collective == Collective::SendReceive {
+            return Err(Error::invalid("messages have one way to go", "ask for a collective"));
+        }
+        self.placement.explain(self.communicator.planning(), collective, block_bytes as u64)
     }
 
     /// Bytes of device memory that the communicator holds beside the callers' buffers, its kernels apart.

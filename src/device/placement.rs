@@ -6,7 +6,7 @@
 use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use consort_algorithms::Block;
+use consort_algorithms::{Block, Collective};
 use consort_cuda::NvLinks;
 use consort_cuda::{CaptureStatus, Context, DeviceSpan, Event, RawStream};
 use consort_kernels::cuda::{Kernel, Types};
@@ -17,14 +17,14 @@ use super::host::Host;
 use super::p2p;
 use super::shared::{KernelsCall, OneShotCall, Order, Shared, StreamsCall, message_blocks};
 use super::submission::{self, Ordered, Submissions};
-use super::table::{self, Path, RECORD_BYTES, Record};
+use super::table::{self, RECORD_BYTES, Record};
 use super::trouble::failed;
 use crate::Rank;
 use crate::communicator::Communicator;
 use crate::communicator::streams::{Batch, Streamed, enqueue};
 use crate::engine::watched::Watched;
 use crate::engine::{Memory, Request, Source};
-use crate::planner::{DeviceCandidate, DeviceExplanation};
+use crate::planner::{Explanation, Ground, Path, Paths, Planning};
 use crate::ticket::Ticket;
 use consort_control::membership::member::Distance;
 use consort_types::blocks::Blocks;
@@ -37,8 +37,9 @@ pub struct Placement {
     pub(super) rank: Rank,
     pub(super) ranks: u32,
     path: Path,
-    /// All paths, with the reasons against them.
-    paths: Vec<DeviceCandidate>,
+    /// All paths, with what speaks against them.
+    paths: Paths,
+    ground: Ground,
     way: Way,
     /// Thread blocks of a launch that are this rank's share.
     pub(super) blocks_max: u32,
@@ -100,7 +101,8 @@ impl Placement {
         let mine = Record::new(process, context.device(), shares, loads, within)?;
         let records = exchange(communicator, &mine)?;
         let determinism = communicator.core().settings.preferences.determinism;
-        let (wanted, mut paths) = table::choose(&records, determinism)?;
+        let planning = &communicator.core().planning;
+        let (wanted, mut paths) = table::choose(&records, determinism, planning.forbids_fused())?;
         match wanted {
             Path::Streams => load(&gpu, rank, &[Kernel::Fold], Types::Assembled),
             // Where ranks of this process share the device, none may load while a kernel of another waits for it.
@@ -114,10 +116,10 @@ impl Placement {
             }
             Path::Fused | Path::Host => {}
         }
+        let blocks_max = table::blocks_max(&records, wanted);
+        let ground = Ground::new(wanted, blocks_max, !table::has_neighbours(&records));
         let shared = match wanted {
-            Path::Streams | Path::Kernels => {
-                Shared::make(communicator, &gpu, !table::has_neighbours(&records))?.map(Arc::new)
-            }
+            Path::Streams | Path::Kernels => Shared::make(communicator, &gpu, ground)?.map(Arc::new),
             Path::Fused | Path::Host => None,
         };
         let (path, way) = match (wanted, shared) {
@@ -126,16 +128,24 @@ impl Placement {
             (_, Some(shared)) => (Path::Streams, Way::Streams(shared)),
             (_, None) => (Path::Host, Way::Host(Host::new(&records, rank))),
         };
-        for candidate in paths.iter_mut().filter(|_| path != wanted) {
-            candidate.chosen = candidate.name == path.name();
-            if candidate.name == wanted.name() {
-                candidate.excluded = Some("ranks tried to reach each other's devices, and could not".into());
-            } else if candidate.chosen {
-                candidate.excluded = None;
-            }
+        let tried = || "ranks tried to reach each other's devices, and could not".to_owned();
+        if let Some((_, against)) = paths.iter_mut().find(|(of, _)| *of == wanted && path != wanted) {
+            *against = Some(tried());
         }
+        planning.expect_table_of(path);
         let blocks_max = table::blocks_max(&records, path);
-        Ok(Arc::new(Placement { gpu, rank, ranks, path, paths, way, blocks_max, last: Arc::default() }))
+        let ground = if path == wanted { ground } else { Ground::new(path, blocks_max, true) };
+        Ok(Arc::new(Placement {
+            gpu,
+            rank,
+            ranks,
+            path,
+            paths,
+            ground,
+            way,
+            blocks_max,
+            last: Arc::default(),
+        }))
     }
 
     /// The path that operations take.
@@ -168,16 +178,14 @@ impl Placement {
         message_blocks(call, self.ranks, call.count * call.data_type.size(), self.blocks_max)
     }
 
-    /// The candidates for a call on devices: paths, and programs where ranks have mailboxes.
-    pub(super) fn explain(&self, communicator: &Communicator, call: &Call) -> Result<DeviceExplanation> {
-        let programs = match &self.way {
-            Way::Kernels(shared) => shared.explain(communicator, call, Some(self.blocks_max))?,
-            Way::Streams(shared) => shared.explain(communicator, call, None)?,
-            Way::Fused(_) | Way::Host(_) => Vec::new(),
-        };
-        let (kind, bytes) = (call.kind.name(), call.count * call.data_type.size());
-        let head = format!("{kind} over {} ranks on devices, blocks of {bytes} bytes", self.ranks);
-        Ok(DeviceExplanation { call: head, paths: self.paths.clone(), programs })
+    /// The candidates for a collective on devices.
+    pub(super) fn explain(
+        &self,
+        planning: &Planning,
+        collective: Collective,
+        block_bytes: u64,
+    ) -> Result<Explanation> {
+        planning.explain_on(collective, block_bytes, self.rank, self.ground, &self.paths)
     }
 
     /// For people: how it gets to its peers.
@@ -325,8 +333,7 @@ fn prepare(entries: &[Entry<'_>]) -> Result<()> {
         };
         gpu.kernels().prepare(kernel, reducer.as_ref()).map_err(cuda)?;
         if let Way::Streams(shared) | Way::Kernels(shared) = way {
-            let by_kernels = matches!(way, Way::Kernels(_)).then_some(entry.placement.blocks_max);
-            shared.prepare(gpu, entry.communicator, &entry.call, by_kernels)?;
+            shared.prepare(gpu, entry.communicator, &entry.call)?;
         }
     }
     // Back in the pools, where the calls find it.

@@ -6,44 +6,11 @@ use consort_control::codec::{Reader, bytes_of};
 use consort_cuda::Device;
 
 use crate::Rank;
-use crate::planner::DeviceCandidate;
+pub use crate::planner::Path;
+use crate::planner::{Paths, least};
 use consort_settings::environment::Environment;
 use consort_settings::options::Determinism;
 use consort_types::error::{Error, Result, list};
-
-/// How operations on memory of devices run. See `docs/adr/0009-devices.md`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Path {
-    /// All ranks in one process on one device: one launch for all of them.
-    Fused,
-    /// All ranks reach each other's devices, of which each has one of its own unless this path is named: kernels that wait
-    /// for each other.
-    Kernels,
-    /// Stream-ordered waits and writes between processes that share a device.
-    Streams,
-    /// Through pinned memory and the host's links.
-    Host,
-}
-
-impl Path {
-    const ALL: [Path; 4] = [Path::Fused, Path::Kernels, Path::Streams, Path::Host];
-
-    /// As `CONSORT_DEVICE_PATH` spells it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Path::Fused => "fused",
-            Path::Kernels => "kernels",
-            Path::Streams => "streams",
-            Path::Host => "host",
-        }
-    }
-}
-
-impl std::fmt::Display for Path {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// Bytes of a [`Record`] on the wire.
 pub(super) const RECORD_BYTES: usize = 64;
@@ -150,12 +117,16 @@ fn wish() -> Result<Option<Path>> {
     }
 }
 
-/// The path that all ranks take, among all paths with the reasons against them: the first that can be, or the one that is
-/// named.
+/// The path that all ranks take, and all paths with what speaks against them: the one that is named, or the first of those that
+/// can be and whose empty calls are cheapest. `no_fused` says what else speaks against the path that has one program.
 ///
 /// # Errors
 /// When ranks ask for different paths, or for one that cannot be.
-pub(super) fn choose(records: &[Record], determinism: Determinism) -> Result<(Path, Vec<DeviceCandidate>)> {
+pub(super) fn choose(
+    records: &[Record],
+    determinism: Determinism,
+    no_fused: Option<String>,
+) -> Result<(Path, Paths)> {
     let ranks = records.len() as u32;
     let first = &records[0];
     let everywhere = |same: &dyn Fn(&Record) -> bool| records.iter().all(same);
@@ -178,12 +149,15 @@ pub(super) fn choose(records: &[Record], determinism: Determinism) -> Result<(Pa
     let can = |path: Path, is_named: bool| match path {
         Path::Host => true,
         _ if invariant || !loads => false,
-        Path::Fused => fused,
+        Path::Fused => fused && no_fused.is_none(),
         Path::Kernels => kernels && (apart || is_named && have_room(records)),
         Path::Streams => streams,
     };
     let by_name_only = |path| can(path, true).then(|| format!("only {VARIABLE}={path} takes it"));
-    let why = |path| by_name_only(path).unwrap_or_else(|| reason(path, records, invariant));
+    let why = |path| {
+        let no_fused = no_fused.clone().filter(|_| path == Path::Fused && fused && !invariant && loads);
+        by_name_only(path).or(no_fused).unwrap_or_else(|| reason(path, records, invariant))
+    };
     let wishes: Vec<Option<Path>> = records.iter().map(|record| record.wish).collect();
     if let Some(other) = wishes.iter().position(|wish| *wish != wishes[0]) {
         let said = |rank: usize| wishes[rank].map_or("auto", Path::name);
@@ -194,26 +168,20 @@ pub(super) fn choose(records: &[Record], determinism: Determinism) -> Result<(Pa
     let chosen = match wishes[0] {
         Some(path) if can(path, true) => Ok(path),
         Some(path) => Err(Error::invalid(
-            format!(
-                "{VARIABLE} is {path}, which these ranks cannot take: {}",
-                reason(path, records, invariant)
-            ),
+            format!("{VARIABLE} is {path}, which these ranks cannot take: {}", why(path)),
             "let it choose (auto), or set host",
         )),
-        None => Ok(Path::ALL.into_iter().find(|path| can(*path, false)).unwrap_or(Path::Host)),
+        None => {
+            let free = Path::ALL.into_iter().filter(|path| can(*path, false)).collect::<Vec<_>>();
+            Ok(least(&free, Path::price).unwrap_or(Path::Host))
+        }
     }?;
-    let candidate = |(weight, path): (u32, Path)| DeviceCandidate {
-        name: path.name().to_owned(),
-        chosen: path == chosen,
-        excluded: match wishes[0] {
-            _ if path == chosen => None,
-            Some(wish) => Some(format!("{VARIABLE} is {wish}")),
-            None => (!can(path, false)).then(|| why(path)),
-        },
-        weight,
-        fold_hash: None,
+    let against = |path: Path| match wishes[0] {
+        _ if path == chosen => None,
+        Some(wish) => Some(format!("{VARIABLE} is {wish}")),
+        None => (!can(path, false)).then(|| why(path)),
     };
-    Ok((chosen, (0..).zip(Path::ALL).map(candidate).collect()))
+    Ok((chosen, Path::ALL.into_iter().map(|path| (path, against(path))).collect()))
 }
 
 /// Whether ranks that share a device are few enough for it: each has two blocks, for what it sends and what it receives.
@@ -308,7 +276,7 @@ mod tests {
     use super::*;
 
     fn chosen(records: &[Record]) -> Result<Path> {
-        choose(records, Determinism::Run).map(|(path, _)| path)
+        choose(records, Determinism::Run, None).map(|(path, _)| path)
     }
 
     fn record(process: u8, device: u8) -> Record {
@@ -353,10 +321,9 @@ mod tests {
     #[test]
     fn paths_that_are_left_out_say_why() {
         let why = |records: &[Record], path: Path| {
-            let (_, all) = choose(records, Determinism::Run).expect("a path");
-            assert_eq!(all.iter().filter(|of| of.chosen && of.excluded.is_none()).count(), 1);
-            let found = all.into_iter().find(|of| of.name == path.name());
-            found.and_then(|of| of.excluded).unwrap_or_default()
+            let (chosen, all) = choose(records, Determinism::Run, None).expect("a path");
+            assert!(all.contains(&(chosen, None)));
+            all.into_iter().find(|of| of.0 == path).and_then(|of| of.1).unwrap_or_default()
         };
         let beside = [record(1, 1), record(2, 1)];
         assert!(why(&beside, Path::Fused).contains("ranks 1 are in another process"));

@@ -1,151 +1,301 @@
-//! Which program runs a call over mailboxes on devices: the candidates, why each is left out, and the least.
+//! By what and by which algorithm a call on devices is carried: the candidates, and what speaks against each.
 //!
-//! Invariant: the same on all ranks, as it follows from the call, the number of ranks and what they have agreed on.
-//! Absent: which path devices take (`device/table`), and seconds: see [`Weight`].
-
-use std::fmt;
+//! Invariant: the same on all ranks, as it follows from the call, the number of ranks and what they have agreed on. Absent:
+//! which paths devices can take (`device/table`), and prices (`carriers`).
 
 use consort_algorithms::Collective;
 use consort_algorithms::catalogue::Algorithm;
-use serde::Serialize;
+use consort_kernels::cuda::layout::MAX_RANKS;
+use consort_kernels::{DataType, ReduceOp};
 
+use super::carriers::{Carrier, Path, Way};
+use super::explain::{Candidate, Explanation, Origin};
+use super::planning::{Planning, size_class};
+use super::selector::{Standing, eligible, least};
 use super::{Planner, Program, Proved};
+use consort_settings::options::TuningLine;
 use consort_types::call::{Call, Kind};
 use consort_types::error::{Error, Result};
 
-/// The longest all-reduce, in bytes, that every rank folds whole; in longer ones each rank folds its share.
-const DIRECT_BYTES_MAX: usize = 256 << 10;
-/// What an all-reduce in packets is called beside the plans.
-pub(crate) const PACKETS: &str = "one-shot, in packets";
+/// The longest all-reduce, in bytes, that every rank folds whole; in longer ones each rank folds its share. By their prices the
+/// two cross at 284 KiB among eight ranks.
+const DIRECT_BYTES_MAX: u64 = 256 << 10;
+/// The longest all-reduce in packets.
+pub(crate) const PACKET_BYTES: usize = 32 << 10;
+/// Mailboxes of collectives for each ordered pair of ranks: a two-shot all-reduce has one for each of its halves.
+pub(crate) const BOXES: usize = 2;
+/// Lanes of a plan that kernels run, at most.
+const LANES_MAX: u32 = 16;
 
-/// The price of a candidate: an order, and no measurement of a GPU. The figures say what was chosen before there were prices:
-/// what the call names; then packets; then the fewest steps; among all-reduces above [`DIRECT_BYTES_MAX`] whatever lets each
-/// rank fold its share.
-type Weight = u32;
-
-/// What the devices of a communicator have for a call.
-#[derive(Clone, Copy, Debug)]
+/// What the devices of a communicator have for its calls.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Ground {
-    /// Ranks of the communicator.
-    pub(crate) ranks: u32,
+    pub(crate) path: Path,
     /// Lanes of a plan, at most.
-    pub(crate) lanes_max: usize,
-    /// Mailboxes that one rank fills at another, at most.
-    pub(crate) boxes_max: usize,
-    /// Whether a kernel of its own can run a call in packets.
-    pub(crate) packets: Packets,
+    lanes_max: usize,
+    /// Whether each rank has its device for itself among those of its process: else no kernel runs calls in packets.
+    alone: bool,
 }
 
-/// What there is for calls in packets.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Packets {
-    /// No kernel runs there.
-    NoKernels,
-    /// A rank shares its device with another of its process.
-    Shared,
-    /// The most bytes of a call in packets, and the most ranks.
-    Of { bytes_max: usize, ranks_max: usize },
-}
+impl Ground {
+    /// Where a launch has at most `blocks_max` blocks.
+    pub(crate) fn new(path: Path, blocks_max: u32, alone: bool) -> Self {
+        let lanes_max = if path == Path::Kernels { blocks_max.min(LANES_MAX) as usize } else { 1 };
+        Ground { path, lanes_max, alone }
+    }
 
-impl Packets {
-    /// Why a call does not go in packets, if it does not.
-    pub(crate) fn exclude(self, call: &Call, ranks: u32) -> Option<Exclusion> {
-        match self {
-            Packets::NoKernels => Some(Exclusion::NoKernels),
-            Packets::Shared => Some(Exclusion::SharedDevice),
-            Packets::Of { .. } if call.algorithm.is_some() => Some(Exclusion::Named),
-            Packets::Of { bytes_max, .. } if call.count * call.data_type.size() > bytes_max => {
-                Some(Exclusion::Bytes(bytes_max))
-            }
-            Packets::Of { ranks_max, .. } if ranks as usize > ranks_max => Some(Exclusion::Ranks(ranks_max)),
-            Packets::Of { .. } => None,
-        }
+    /// What any devices may have on a path.
+    fn whole(path: Path) -> Self {
+        Ground::new(path, LANES_MAX, true)
     }
 }
 
-/// Why a candidate cannot be chosen.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Exclusion {
-    NoKernels,
-    SharedDevice,
-    Named,
-    Bytes(usize),
-    Ranks(usize),
-    Lanes(usize, usize),
-    Boxes(usize, usize),
+/// What a selection on devices depends on besides the communicator: the collective, its size class, where its fold begins, what
+/// the call names, and what the devices have.
+pub(super) type Key = (Collective, u64, u32, Option<Algorithm>, Ground);
+
+/// A call on devices, as one rank sees it.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    planning: &'a Planning,
+    call: &'a Call,
+    rank: u32,
+    ground: Ground,
 }
 
-impl fmt::Display for Exclusion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Exclusion::NoKernels => f.write_str("no kernels wait for each other on this path"),
-            Exclusion::SharedDevice => f.write_str("a rank shares its device with another of its process"),
-            Exclusion::Named => f.write_str("the call names its algorithm"),
-            Exclusion::Bytes(most) => write!(f, "packets hold {most} bytes at most"),
-            Exclusion::Ranks(most) => write!(f, "packets go to {most} ranks at most"),
-            Exclusion::Lanes(has, most) => {
-                write!(f, "its plans have up to {has} lanes, {most} at most run here")
-            }
-            Exclusion::Boxes(has, most) => {
-                write!(f, "it needs {has} mailboxes between two ranks, and there are {most}")
+impl Asked<'_> {
+    fn collective(&self) -> Collective {
+        self.call.kind.collective()
+    }
+
+    /// Bytes of a block, rounded up to its class.
+    fn bytes(&self) -> u64 {
+        size_class(self.call.count.saturating_mul(self.call.data_type.size()) as u64)
+    }
+
+    /// The algorithm, where the fold of a rooted call begins at rank 0.
+    fn beginning(&self, algorithm: Algorithm) -> Algorithm {
+        algorithm.beginning_at(self.call.first_folded(self.planning.ranks()))
+    }
+
+    /// The algorithms that are taken unasked.
+    fn usual(&self) -> impl Iterator<Item = Algorithm> {
+        let (collective, ranks) = (self.collective(), self.planning.ranks_of(self.collective()));
+        let direct = self.beginning(Algorithm::Direct { first: 0 });
+        let short = [Algorithm::Pair, direct, Algorithm::Spread];
+        let all = short.into_iter().chain([Algorithm::TwoShot, Algorithm::Pairwise, Algorithm::RING]);
+        all.filter(move |algorithm| algorithm.is_defined(collective, ranks))
+    }
+
+    /// The candidates, in the order that settles ties.
+    fn ways(&self) -> Vec<Way> {
+        let (carrier, collective) = (self.ground.path.carrier(), self.collective());
+        if carrier == Carrier::Fused {
+            return self.usual().take(1).map(|algorithm| (carrier, algorithm)).collect();
+        }
+        let mut all = Vec::new();
+        if carrier == Carrier::Kernels && self.call.kind == Kind::AllReduce {
+            // They fold as the plan of this name does.
+            all.push((Carrier::Packets, Algorithm::Direct { first: 0 }));
+        }
+        let ranks = self.planning.ranks_of(collective);
+        let named = self.call.algorithm.filter(|of| of.is_defined(collective, ranks));
+        for algorithm in self.usual().chain(self.planning.all(collective)).chain(named) {
+            let way = (carrier, self.beginning(algorithm));
+            if !all.contains(&way) {
+                all.push(way);
             }
         }
+        all
+    }
+
+    /// What speaks against a candidate before its plan is looked at.
+    fn standing(&self, (carrier, algorithm): Way) -> Standing {
+        // Alone, a rank folds nothing.
+        if carrier == Carrier::Fused && self.planning.ranks() == 1 {
+            return Standing::Free;
+        }
+        if let Some(named) = self.call.algorithm {
+            return match self.beginning(named) == algorithm && carrier != Carrier::Packets {
+                true => Standing::Free,
+                false => Standing::Out("the call names its algorithm".into()),
+            };
+        }
+        let (ranks, bytes) = (self.planning.ranks(), self.bytes());
+        if let Some(why) = self.planning.restricts(algorithm, self.collective()) {
+            return Standing::Out(why);
+        }
+        let names = || self.planning.preferences.restriction.names(self.collective(), algorithm.family());
+        let folds_whole = self.collective() == Collective::AllReduce && algorithm.is_direct();
+        match carrier {
+            Carrier::Packets if !self.ground.alone => {
+                Standing::Out("a rank shares its device with another of its process".into())
+            }
+            Carrier::Packets if bytes > PACKET_BYTES as u64 => {
+                Standing::Out(format!("packets hold {PACKET_BYTES} bytes at most"))
+            }
+            Carrier::Packets if ranks as usize > MAX_RANKS => {
+                Standing::Out(format!("packets go to {MAX_RANKS} ranks at most"))
+            }
+            Carrier::Packets | Carrier::Fused => Standing::Free,
+            _ if !algorithm.is_imported() && !names() && self.usual().all(|usual| usual != algorithm) => {
+                Standing::Last("on devices a call, a restriction or a table has to name it".into())
+            }
+            _ if folds_whole && bytes > DIRECT_BYTES_MAX => {
+                Standing::Last(format!("above {DIRECT_BYTES_MAX} bytes each rank folds its share"))
+            }
+            _ if algorithm.is_two_shot() && bytes <= DIRECT_BYTES_MAX => {
+                Standing::Last(format!("up to {DIRECT_BYTES_MAX} bytes every rank folds all"))
+            }
+            _ => Standing::Free,
+        }
+    }
+
+    fn proved(&self, algorithm: Algorithm) -> Result<Proved> {
+        Planner::of_process().for_devices(self.call, algorithm, self.rank, self.planning.ranks())
+    }
+
+    /// Why the plans of a candidate do not run. Those of all ranks: one that chose alone might choose another than its peers.
+    fn misfit(&self, (carrier, algorithm): Way) -> Result<Option<String>> {
+        if !matches!(carrier, Carrier::Kernels | Carrier::Streams) {
+            return Ok(None);
+        }
+        let Proved { lanes_max: lanes, mailboxes_max: boxes, .. } = self.proved(algorithm)?;
+        let most = self.ground.lanes_max;
+        if lanes > most {
+            return Ok(Some(format!("its plans have up to {lanes} lanes, {most} at most run here")));
+        }
+        let few = || format!("it needs {boxes} mailboxes between two ranks, and there are {BOXES}");
+        Ok((boxes > BOXES).then(few))
+    }
+
+    /// What speaks against a candidate.
+    fn against(&self, way: Way) -> Result<Standing> {
+        match self.standing(way) {
+            Standing::Out(why) => Ok(Standing::Out(why)),
+            standing => Ok(self.misfit(way)?.map_or(standing, Standing::Out)),
+        }
+    }
+
+    /// What the tuning table of the path says, or the least price.
+    fn select(&self) -> Result<(Way, Origin)> {
+        let (planning, collective, bytes) = (self.planning, self.collective(), self.bytes());
+        if self.ground.path == Path::Host {
+            let explained = match self.call.algorithm {
+                Some(algorithm) => planning.demand(algorithm, collective, bytes),
+                None => planning.choose(collective, bytes),
+            };
+            return explained.map(|chosen| ((Carrier::Staging, chosen.algorithm), Origin::Priced));
+        }
+        let all = self.ways();
+        if let Some(tuned) = self.tuned(&all)? {
+            return Ok((tuned, Origin::Tuned));
+        }
+        let (mut left, named) = (all.clone(), self.call.algorithm);
+        let price = |way| planning.price_by(way, collective, bytes);
+        while let Some(way) = least(&eligible(&left, |way| self.standing(way)), price) {
+            if self.misfit(way)?.is_none() {
+                return Ok((way, if named.is_some() { Origin::Named } else { Origin::Priced }));
+            }
+            left.retain(|other| *other != way);
+        }
+        let why = |way: &Way| -> Result<String> {
+            let why = self.against(*way)?.reason().unwrap_or_default();
+            Ok(format!("{}/{}: {why}", way.0.name(), way.1))
+        };
+        let why = all.iter().map(why).collect::<Result<Vec<_>>>()?.join("; ");
+        let path = self.ground.path;
+        if let Some(named) = named {
+            consort_settings::notice::warn(&format!(
+                "{named}, which a call of {collective} names, is not taken on the {path} path of devices: {why}"
+            ));
+            return Asked { call: &Call { algorithm: None, ..*self.call }, ..*self }.select();
+        }
+        Err(Error::invalid(
+            format!(
+                "nothing is left for {collective} over {} ranks on the {path} path of devices",
+                planning.ranks()
+            ),
+            format!("allow one of its programs, or set CONSORT_DEVICE_PATH=host; {why}"),
+        ))
+    }
+
+    /// What the tuning table of the path says; none, aloud, where it names what cannot be taken.
+    fn tuned(&self, all: &[Way]) -> Result<Option<Way>> {
+        let (collective, ranks) = (self.collective(), self.planning.ranks_of(self.collective()));
+        let table = self.planning.table_of(Some(self.ground.path)).filter(|_| self.call.algorithm.is_none());
+        let Some(line) = table.and_then(|table| table.find(collective, ranks, self.bytes())) else {
+            return Ok(None);
+        };
+        let algorithm = self.beginning(line.algorithm);
+        let mut why = format!("the {} path has no such program", self.ground.path);
+        for way in all.iter().filter(|(_, of)| *of == algorithm) {
+            match self.against(*way)? {
+                Standing::Out(out) => why = out,
+                _ if collective.reduces() && self.proved(algorithm)?.fold_hash != line.fold_hash => {
+                    why = "it folds in another order than when it was measured".into();
+                }
+                _ => return Ok(Some(*way)),
+            }
+        }
+        line_ignored(line, &why);
+        Ok(None)
+    }
+
+    fn row(&self, way: Way, excluded: Option<String>, chosen: bool) -> Result<Candidate> {
+        let (carrier, algorithm) = way;
+        let (collective, bytes) = (self.collective(), self.bytes());
+        let path = Some(self.ground.path).filter(|path| *path != Path::Host);
+        Ok(Candidate {
+            carrier,
+            algorithm,
+            chosen,
+            excluded,
+            predicted_s: self.planning.price_by(way, collective, bytes),
+            measured_s: self.planning.measured_s(path, algorithm, collective, bytes),
+            slot_bytes: 0,
+            fold_hash: Some(self.proved(algorithm)?.fold_hash),
+            cost: Some(algorithm.schedule(collective, self.planning.ranks_of(collective)).cost()),
+        })
+    }
+
+    /// All candidates of the path.
+    fn rows(&self, chosen: Way) -> Result<Vec<Candidate>> {
+        if self.ground.path == Path::Host {
+            let (collective, bytes) = (self.collective(), self.bytes());
+            let staged = |of: Candidate| Candidate {
+                carrier: Carrier::Staging,
+                predicted_s: self.planning.price_by((Carrier::Staging, of.algorithm), collective, bytes),
+                ..of
+            };
+            let all = self.planning.explain(collective, bytes)?.candidates;
+            return Ok(all.into_iter().map(staged).collect());
+        }
+        let row = |way| {
+            let why = self.against(way)?.reason();
+            self.row(way, why.filter(|_| way != chosen), way == chosen)
+        };
+        self.ways().into_iter().map(row).collect()
     }
 }
 
-/// One way of a call on devices, for people and as data.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct DeviceCandidate {
-    /// What it is called.
-    pub name: String,
-    /// Whether it is the one that runs.
-    pub chosen: bool,
-    /// Why it cannot be chosen, where it cannot.
-    pub excluded: Option<String>,
-    /// The order in which candidates are preferred, the least first: no time.
-    pub weight: u32,
-    /// The hash of the order in which it folds, where there is one.
-    pub fold_hash: Option<u64>,
-}
-
-/// The algorithms for a call, the least weight first, and the first of equals.
-fn weighed(call: &Call, ranks: u32) -> Vec<(Weight, Algorithm)> {
-    let collective = call.kind.collective();
-    let size = if collective == Collective::SendReceive { 2 } else { ranks };
-    let long = collective == Collective::AllReduce && call.count * call.data_type.size() > DIRECT_BYTES_MAX;
-    let direct = Algorithm::Direct { first: call.first_folded(ranks) };
-    let named = call.algorithm.map(|algorithm| (0, algorithm));
-    let catalogue = [
-        (2, Algorithm::Pair),
-        (if long { 5 } else { 2 }, direct),
-        (2, Algorithm::Spread),
-        (3, Algorithm::TwoShot),
-        (3, Algorithm::Pairwise),
-        (4, Algorithm::RING),
-    ];
-    let mut all: Vec<_> = named.into_iter().chain(catalogue).collect();
-    all.retain(|(_, algorithm)| algorithm.is_defined(collective, size));
-    all.sort_by_key(|(weight, _)| *weight);
-    all
+/// Says that a line of a tuning table does not act, and why.
+pub(super) fn line_ignored(line: &TuningLine, why: &str) {
+    let TuningLine { collective, ranks, algorithm, .. } = line;
+    consort_settings::notice::warn(&format!(
+        "a line of the tuning table is ignored: {algorithm} of {collective} over {ranks} ranks: {why}"
+    ));
 }
 
 impl Planner {
-    /// The program of `rank` for a call: the least that has few enough lanes and mailboxes.
-    ///
-    /// # Errors
-    /// Where no algorithm has so few.
-    pub(crate) fn on_devices(&self, call: &Call, rank: u32, ground: &Ground) -> Result<Proved> {
-        for (_, algorithm) in weighed(call, ground.ranks) {
-            let proved = self.for_devices(call, algorithm, rank, ground.ranks)?;
-            if ground.exclude(&proved).is_none() {
-                return Ok(proved);
-            }
-        }
-        let (collective, ranks) = (call.kind.collective(), ground.ranks);
-        Err(Error::internal(format!("no plan of few lanes for {collective} over {ranks} ranks")))
-    }
-
-    fn for_devices(&self, call: &Call, algorithm: Algorithm, rank: u32, ranks: u32) -> Result<Proved> {
+    /// The proved plan of `rank` for a call by an algorithm.
+    pub(crate) fn for_devices(
+        &self,
+        call: &Call,
+        algorithm: Algorithm,
+        rank: u32,
+        ranks: u32,
+    ) -> Result<Proved> {
         let collective = call.kind.collective();
         let size = if collective == Collective::SendReceive { 2 } else { ranks };
         let relative = match call.kind {
@@ -155,89 +305,107 @@ impl Planner {
         };
         self.plan(Program { collective, ranks: size, algorithm }, relative, vec![true; size as usize])
     }
+}
 
-    /// All candidates for a call, the least first.
+impl Planning {
+    /// What carries a call on devices, and by which algorithm.
     ///
     /// # Errors
-    /// Where a plan is refused.
-    pub(crate) fn explain_on_devices(
+    /// [`Error::InvalidArgument`] where nothing is left, with the reason against each candidate.
+    pub(crate) fn way_of(&self, call: &Call, rank: u32, ground: Ground) -> Result<Way> {
+        self.select_on(&Asked { planning: self, call, rank, ground }).map(|(way, _)| way)
+    }
+
+    fn select_on(&self, asked: &Asked<'_>) -> Result<(Way, Origin)> {
+        let first = asked.call.first_folded(self.ranks());
+        let key = (asked.collective(), asked.bytes(), first, asked.call.algorithm, asked.ground);
+        self.once_on_devices(key, || asked.select())
+    }
+
+    /// Says so where a tuning table is not one of the path that a communicator's devices take: it does not act then.
+    pub(crate) fn expect_table_of(&self, path: Path) {
+        let path = Some(path).filter(|path| *path != Path::Host);
+        if let Some(table) = self.preferences.tuning.as_ref().filter(|_| self.table_of(path).is_none()) {
+            let taken = path.map_or("host", Path::name);
+            consort_settings::notice::warn(&format!(
+                "the tuning table is ignored on devices that take the {taken} path: it was measured on \"{}\"",
+                table.machine
+            ));
+        }
+    }
+
+    /// Which restriction keeps ranks from the path that has one program, if one does.
+    pub(crate) fn forbids_fused(&self) -> Option<String> {
+        let of = |collective: Collective| {
+            let call = call_of(collective, 1);
+            let asked = Asked { planning: self, call: &call, rank: 0, ground: Ground::whole(Path::Fused) };
+            let way = *asked.ways().first()?;
+            asked
+                .standing(way)
+                .reason()
+                .map(|why| format!("{collective} has {} alone there, and {why}", way.1))
+        };
+        Collective::ALL.into_iter().find_map(of)
+    }
+
+    /// Why a collective on blocks of `block_bytes` runs on devices as it does, where they take a path: the programs, what the
+    /// other paths would do, and what speaks against those that are left out. Rooted ones begin at rank 0.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where the restriction leaves nothing; otherwise where a plan is refused.
+    pub fn explain_on_devices(
         &self,
-        call: &Call,
+        path: Path,
+        collective: Collective,
+        block_bytes: u64,
+    ) -> Result<Explanation> {
+        let against = Path::ALL.map(|other| (other, None));
+        self.explain_on(collective, block_bytes, 0, Ground::whole(path), &against)
+    }
+
+    /// The same of `rank`, with what speaks against each path.
+    pub(crate) fn explain_on(
+        &self,
+        collective: Collective,
+        block_bytes: u64,
         rank: u32,
-        ground: &Ground,
-    ) -> Result<Vec<DeviceCandidate>> {
-        let mut all = Vec::new();
-        for (weight, algorithm) in weighed(call, ground.ranks) {
-            let proved = self.for_devices(call, algorithm, rank, ground.ranks)?;
-            let excluded = ground.exclude(&proved).map(|why| why.to_string());
-            let (name, fold_hash) = (algorithm.to_string(), Some(proved.fold_hash));
-            all.push(DeviceCandidate { name, chosen: false, excluded, weight, fold_hash });
-        }
-        if call.kind == Kind::AllReduce {
-            let excluded = ground.packets.exclude(call, ground.ranks).map(|why| why.to_string());
-            // They fold as the plan of this name does.
-            let direct = self.for_devices(call, Algorithm::Direct { first: 0 }, rank, ground.ranks)?;
-            let (name, fold_hash) = (PACKETS.to_owned(), Some(direct.fold_hash));
-            all.insert(0, DeviceCandidate { name, chosen: false, excluded, weight: 1, fold_hash });
-            all.sort_by_key(|candidate| candidate.weight);
-        }
-        if let Some(chosen) = all.iter_mut().find(|candidate| candidate.excluded.is_none()) {
-            chosen.chosen = true;
-        }
-        Ok(all)
-    }
-}
-
-impl Ground {
-    /// Of all ranks: one that chose alone might choose another plan than its peers.
-    fn exclude(&self, proved: &Proved) -> Option<Exclusion> {
-        if proved.lanes_max > self.lanes_max {
-            return Some(Exclusion::Lanes(proved.lanes_max, self.lanes_max));
-        }
-        (proved.mailboxes_max > self.boxes_max)
-            .then_some(Exclusion::Boxes(proved.mailboxes_max, self.boxes_max))
-    }
-}
-
-/// Why a call on devices runs as it does. [`Display`](fmt::Display) is two tables.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct DeviceExplanation {
-    /// What is called, for people.
-    pub call: String,
-    /// The paths, the first that is not excluded being taken.
-    pub paths: Vec<DeviceCandidate>,
-    /// The programs of the path; none where the path has one alone, and those of [`Planning::explain`](super::Planning::explain)
-    /// where it is the host's.
-    pub programs: Vec<DeviceCandidate>,
-}
-
-impl DeviceExplanation {
-    /// The same as JSON.
-    pub fn to_json(&self) -> String {
-        serde_json::to_string(self).unwrap_or_default()
-    }
-}
-
-impl fmt::Display for DeviceExplanation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", self.call)?;
-        for (title, all) in [("path", &self.paths), ("program", &self.programs)] {
-            for DeviceCandidate { name, chosen, excluded, fold_hash, .. } in all {
-                let mark = if *chosen { '*' } else { ' ' };
-                let fold = fold_hash.map_or_else(String::new, |hash| format!("  fold {hash:016x}"));
-                let why = excluded.as_ref().map_or_else(String::new, |why| format!("  (excluded: {why})"));
-                writeln!(f, "{mark} {title:7} {name:22}{fold}{why}")?;
+        ground: Ground,
+        paths: &[(Path, Option<String>)],
+    ) -> Result<Explanation> {
+        let call = call_of(collective, usize::try_from(block_bytes).unwrap_or(usize::MAX));
+        let asked = Asked { planning: self, call: &call, rank, ground };
+        let ((carrier, algorithm), origin) = self.select_on(&asked)?;
+        let mut candidates = Vec::new();
+        for (path, against) in paths {
+            if *path == ground.path {
+                candidates.extend(asked.rows((carrier, algorithm))?);
+                continue;
             }
+            let other = Asked { ground: Ground::whole(*path), ..asked };
+            let Ok((way, _)) = self.select_on(&other) else { continue };
+            let against = against.clone().unwrap_or_else(|| format!("the path is {}", ground.path));
+            candidates.push(other.row(way, Some(against), false)?);
         }
-        Ok(())
+        let chosen = self.with_slots(algorithm, collective, size_class(block_bytes));
+        let host = self.explanation(collective, block_bytes, chosen, origin);
+        Ok(Explanation { path: Some(ground.path), slot_bytes: 0, candidates, ..host })
     }
+}
+
+/// A call of bytes, rooted at rank 0.
+fn call_of(collective: Collective, bytes: usize) -> Call {
+    let kind = Kind::ALL.into_iter().find(|kind| kind.collective() == collective).unwrap_or(Kind::AllReduce);
+    Call::new(kind, DataType::Uint8, collective.reduces().then_some(ReduceOp::Sum), 0, bytes)
 }
 
 #[cfg(test)]
 mod tests {
-    use consort_kernels::{DataType, ReduceOp};
+    use std::sync::Arc;
 
+    use super::super::Machine;
     use super::*;
+    use crate::Options;
+    use consort_settings::options::{Settings, Tuning};
 
     /// The rule that the weights stand for.
     fn by_rule(call: &Call, ranks: u32) -> Vec<Algorithm> {
@@ -258,14 +426,16 @@ mod tests {
         Call::new(kind, DataType::Float32, op, 0, count)
     }
 
-    fn ground(ranks: u32, lanes_max: usize) -> Ground {
-        let packets = Packets::Of { bytes_max: 32 << 10, ranks_max: 16 };
-        Ground { ranks, lanes_max, boxes_max: 2, packets }
+    fn planning(ranks: u32, options: Options) -> Planning {
+        Planning::for_host(ranks, ranks, &options).expect("a machine")
+    }
+
+    fn kernels(lanes_max: u32) -> Ground {
+        Ground::new(Path::Kernels, lanes_max, true)
     }
 
     #[test]
     fn the_least_is_what_the_thresholds_chose() {
-        let planner = Planner::default();
         let kinds = [
             Kind::AllReduce,
             Kind::Reduce,
@@ -277,48 +447,113 @@ mod tests {
             Kind::Scatter,
             Kind::Send,
         ];
-        for (ranks, lanes_max) in (1..=9).flat_map(|ranks| [1, 2, 4, 7, 32].map(|lanes| (ranks, lanes))) {
-            let ground = ground(ranks, lanes_max);
+        for (ranks, lanes_max) in (1..=9).flat_map(|ranks| [1, 2, 4, 7, 16].map(|lanes| (ranks, lanes))) {
+            let planning = planning(ranks, Options::default());
+            // Without packets.
+            let ground = Ground::new(Path::Kernels, lanes_max, false);
             for (kind, count) in kinds.into_iter().flat_map(|kind| [0, 65536, 65537].map(|n| (kind, n))) {
                 let call = call(kind, count);
                 let collective = kind.collective();
                 let size = if collective == Collective::SendReceive { 2 } else { ranks };
+                let asked = Asked { planning: &planning, call: &call, rank: 0, ground };
                 let rule = by_rule(&call, ranks).into_iter();
-                let mut proved = rule
-                    .filter(|algorithm| algorithm.is_defined(collective, size))
-                    .map(|algorithm| planner.for_devices(&call, algorithm, 0, ranks).expect("proved"));
-                let fits = |of: &Proved| of.lanes_max <= lanes_max && of.mailboxes_max <= 2;
-                let expected = proved.find(fits).map(|proved| proved.plan.name.clone());
-                let chosen =
-                    planner.on_devices(&call, 0, &ground).ok().map(|proved| proved.plan.name.clone());
-                assert_eq!(chosen, expected, "{collective} of {count} over {ranks}, {lanes_max} lanes");
+                let mut rule = rule.filter(|algorithm| algorithm.is_defined(collective, size));
+                let fits = |algorithm: &Algorithm| {
+                    let way = (Carrier::Kernels, *algorithm);
+                    asked.misfit(way).expect("proved").is_none()
+                };
+                // Where the rule had none, what else fits is taken since.
+                let Some(expected) = rule.find(fits) else { continue };
+                let chosen = planning.way_of(&call, 0, ground).expect("a way");
+                let what = format!("{collective} of {count} over {ranks}, {lanes_max} lanes");
+                assert_eq!(chosen, (Carrier::Kernels, expected), "{what}");
             }
         }
     }
 
+    /// What is chosen, and the reason against a candidate.
+    fn explained(planning: &Planning, ground: Ground, bytes: u64, name: &str) -> (String, String) {
+        let paths = Path::ALL.map(|path| (path, None));
+        let all = planning.explain_on(Collective::AllReduce, bytes, 0, ground, &paths).expect("explained");
+        assert!(all.candidates.iter().all(|of| of.fold_hash.is_some() && of.predicted_s > 0.0), "{all}");
+        let found = all.candidates.iter().find(|of| of.name() == name).expect("it is listed");
+        (all.chosen().expect("one").name(), found.excluded.clone().unwrap_or_default())
+    }
+
     #[test]
     fn what_is_left_out_says_why() {
-        let planner = Planner::default();
-        let chosen = |call: &Call, ground: &Ground| {
-            let all = planner.explain_on_devices(call, 0, ground).expect("explained");
-            assert!(all.iter().all(|of| of.fold_hash.is_some()));
-            all.into_iter().find(|of| of.chosen).expect("one").name
+        let four = planning(4, Options::default());
+        let [short, long] = [32 << 10, (32 << 10) + 1];
+        let of = |bytes, name: &str| explained(&four, kernels(16), bytes, name);
+        assert_eq!(of(short, "packets/direct"), ("packets/direct".into(), String::new()));
+        let (chosen, why) = of(long, "packets/direct");
+        assert!(chosen == "kernels/direct" && why.contains("32768 bytes at most"), "{chosen}: {why}");
+        assert!(of(short, "kernels/two-shot").1.contains("every rank folds all"));
+        assert!(of(1 << 20, "kernels/direct").1.contains("each rank folds its share"));
+        assert!(of(short, "kernels/tree").1.contains("has to name it"));
+        assert_eq!(of(short, "streams/direct").1, "the path is kernels");
+        assert!(explained(&four, kernels(1), short, "kernels/two-shot").1.contains("lanes"));
+        let many = planning(17, Options::default());
+        assert!(explained(&many, kernels(16), short, "packets/direct").1.contains("16 ranks at most"));
+        let (chosen, why) = explained(&four, Ground::new(Path::Kernels, 16, false), short, "packets/direct");
+        assert!(chosen == "kernels/direct" && why.contains("shares its device"), "{chosen}: {why}");
+        let call = call(Kind::AllReduce, 8192);
+        let named = |algorithm| {
+            let call = Call { algorithm: Some(algorithm), ..call };
+            four.way_of(&call, 0, kernels(1)).expect("a way")
         };
-        let why = |call: &Call, ground: &Ground, name: &str| {
-            let all = planner.explain_on_devices(call, 0, ground).expect("explained");
-            let found = all.into_iter().find(|of| of.name == name).expect("it is listed");
-            found.excluded.unwrap_or_default()
+        assert_eq!(named(Algorithm::RING), (Carrier::Kernels, Algorithm::RING));
+        // What does not fit is not taken, and said so.
+        assert_eq!(named(Algorithm::Tree).0, Carrier::Packets);
+    }
+
+    #[test]
+    fn a_restriction_binds_programs_or_is_refused_with_the_reasons() {
+        let ring = planning(4, Options::default().algorithms("ring"));
+        let (chosen, why) = explained(&ring, kernels(16), 1024, "packets/direct");
+        assert_eq!((&*chosen, &*why), ("kernels/ring", "Options::algorithms leaves it out"));
+        assert!(ring.forbids_fused().is_some_and(|why| why.contains("direct alone")));
+        assert_eq!(planning(1, Options::default().algorithms("ring")).forbids_fused(), None);
+        let two = planning(4, Options::default().algorithms("tree,ring"));
+        assert_eq!(explained(&two, kernels(16), 1024, "kernels/ring").0, "kernels/tree", "by their prices");
+        let named = planning(4, Options::default().algorithms("tree"));
+        assert_eq!(explained(&named, kernels(16), 1024, "kernels/ring").0, "kernels/tree");
+        let error = named.way_of(&call(Kind::AllReduce, 256), 0, kernels(1)).expect_err("it has two lanes");
+        let error = error.to_string();
+        assert!(
+            error.contains("kernels/tree: its plans have up to") && error.contains("leaves it out"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_table_of_a_path_binds_it_and_a_line_that_cannot_act_does_not() {
+        let plain = planning(4, Options::default());
+        let fold = |algorithm| plain.fold_hash(algorithm, Collective::AllReduce).expect("proved");
+        let chosen = |algorithm: Algorithm, fold_hash, path: &str, ground| {
+            let line = TuningLine {
+                collective: Collective::AllReduce,
+                ranks: 4,
+                bytes: 1 << 20,
+                algorithm,
+                slot_bytes: 0,
+                fold_hash,
+                nanoseconds: 10_000,
+            };
+            let table = Tuning { machine: format!("{} device={path}", plain.machine()), lines: vec![line] };
+            let mut settings = Settings::resolve(&Options::default()).expect("settings");
+            settings.preferences.tuning = Some(Arc::new(table));
+            let tuned = Planning::new(Machine::of_one_host(4, 4), &settings);
+            let call = call(Kind::AllReduce, 8192);
+            let asked = Asked { planning: &tuned, call: &call, rank: 0, ground };
+            tuned.select_on(&asked).expect("a way")
         };
-        let (short, long) = (call(Kind::AllReduce, 8192), call(Kind::AllReduce, 8193));
-        assert_eq!([chosen(&short, &ground(4, 16)), chosen(&long, &ground(4, 16))], [PACKETS, "direct"]);
-        assert!(why(&long, &ground(4, 16), PACKETS).contains("32768 bytes at most"));
-        assert!(why(&short, &ground(17, 16), PACKETS).contains("16 ranks at most"));
-        assert!(why(&short, &ground(4, 1), "two-shot").contains("lanes"));
-        let named = Call { algorithm: Some(Algorithm::RING), ..short };
-        assert_eq!(chosen(&named, &ground(4, 16)), "ring");
-        assert!(why(&named, &ground(4, 16), PACKETS).contains("names"));
-        let crowded = Ground { packets: Packets::Shared, ..ground(4, 16) };
-        assert_eq!(chosen(&short, &crowded), "direct");
-        assert!(why(&short, &crowded, PACKETS).contains("shares its device"));
+        let (ring, tree) = (Algorithm::RING, Algorithm::Tree);
+        let tuned = ((Carrier::Kernels, ring), Origin::Tuned);
+        assert_eq!(chosen(ring, fold(ring), "kernels", kernels(16)), tuned);
+        let untuned = ((Carrier::Packets, Algorithm::Direct { first: 0 }), Origin::Priced);
+        assert_eq!(chosen(ring, fold(ring), "streams", kernels(16)), untuned, "of another path");
+        assert_eq!(chosen(ring, fold(ring) ^ 1, "kernels", kernels(16)), untuned, "of other bits");
+        assert_eq!(chosen(tree, fold(tree), "kernels", kernels(1)), untuned, "it has two lanes");
     }
 }

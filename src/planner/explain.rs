@@ -11,6 +11,7 @@ use consort_algorithms::{Collective, Cost};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
+use super::carriers::{Carrier, Path};
 use consort_settings::options::Determinism;
 
 /// Where a choice comes from.
@@ -28,6 +29,9 @@ pub enum Origin {
 /// One algorithm that was considered.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Candidate {
+    /// What carries its messages.
+    #[serde(serialize_with = "carrier", skip_serializing_if = "is_host")]
+    pub carrier: Carrier,
     /// What.
     #[serde(serialize_with = "text")]
     pub algorithm: Algorithm,
@@ -40,7 +44,7 @@ pub struct Candidate {
     pub predicted_s: f64,
     /// What the tuning table says, in seconds.
     pub measured_s: Option<f64>,
-    /// Bytes of its slots.
+    /// Bytes of its slots; 0 on devices, where the launch says.
     pub slot_bytes: usize,
     /// The hash of the order in which it folds: plans of one collective with equal hashes give equal bits.
     #[serde(serialize_with = "hash")]
@@ -48,6 +52,16 @@ pub struct Candidate {
     /// What its schedule costs, for rank counts whose schedules are built.
     #[serde(flatten, serialize_with = "cost")]
     pub cost: Option<Cost>,
+}
+
+impl Candidate {
+    /// `ring`; on devices with what carries it, `kernels/ring`.
+    pub fn name(&self) -> String {
+        match self.carrier {
+            Carrier::Host => self.algorithm.to_string(),
+            carrier => format!("{}/{}", carrier.name(), self.algorithm),
+        }
+    }
 }
 
 /// A choice with everything that was considered. [`Display`](fmt::Display) is a table.
@@ -64,6 +78,9 @@ pub struct Explanation {
     pub class_bytes: u64,
     /// The machine that it was priced on.
     pub topology: String,
+    /// The path that devices take, where the call is on devices.
+    #[serde(serialize_with = "path", skip_serializing_if = "Option::is_none")]
+    pub path: Option<Path>,
     /// How many ranks are nearer to each other than to the rest: those of a host of several, or of a cache or memory node
     /// of the only one; 1 where there is no such level.
     pub per_box: u32,
@@ -75,7 +92,7 @@ pub struct Explanation {
     /// The variable that restricts the choice, and its text.
     #[serde(serialize_with = "restriction")]
     pub restriction: Option<(String, String)>,
-    /// Bytes of a slot of the chosen plan.
+    /// Bytes of a slot of the chosen plan; 0 on devices.
     pub slot_bytes: usize,
     /// In the order that settles ties.
     pub candidates: Vec<Candidate>,
@@ -97,6 +114,18 @@ impl Explanation {
 /// A value as its text.
 fn text<T: fmt::Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(value)
+}
+
+fn carrier<S: Serializer>(carrier: &Carrier, serializer: S) -> Result<S::Ok, S::Error> {
+    carrier.name().serialize(serializer)
+}
+
+fn is_host(carrier: &Carrier) -> bool {
+    *carrier == Carrier::Host
+}
+
+fn path<S: Serializer>(path: &Option<Path>, serializer: S) -> Result<S::Ok, S::Error> {
+    path.map(Path::name).serialize(serializer)
 }
 
 fn determinism<S: Serializer>(determinism: &Determinism, serializer: S) -> Result<S::Ok, S::Error> {
@@ -157,6 +186,9 @@ impl fmt::Display for Explanation {
         if self.per_box > 1 {
             write!(head, " (in groups of {})", self.per_box)?;
         }
+        if let Some(path) = self.path {
+            write!(head, ", on devices by the {path} path")?;
+        }
         if let Some((variable, text)) = &self.restriction {
             write!(head, "; {variable}={text}")?;
         }
@@ -164,7 +196,7 @@ impl fmt::Display for Explanation {
             head.push_str("; bits invariant");
         }
         writeln!(f, "{head}")?;
-        if let Some(Candidate { algorithm, fold_hash, .. }) = self.chosen() {
+        if let Some(chosen) = self.chosen() {
             let excluded = self.candidates.iter().filter(|candidate| candidate.excluded.is_some()).count();
             let among = match excluded {
                 0 => String::new(),
@@ -175,10 +207,12 @@ impl fmt::Display for Explanation {
                 Origin::Tuned => format!("was the fastest{among} when it was measured"),
                 Origin::Named => "was asked for".into(),
             };
-            let fold = fold_hash.map_or_else(String::new, |hash| format!(", fold {hash:016x}"));
-            writeln!(f, "chosen: {algorithm}, slots of {slot_bytes} bytes{fold}: it {origin}")?;
+            let fold = chosen.fold_hash.map_or_else(String::new, |hash| format!(", fold {hash:016x}"));
+            let slots =
+                if *slot_bytes > 0 { format!(", slots of {slot_bytes} bytes") } else { String::new() };
+            writeln!(f, "chosen: {}{slots}{fold}: it {origin}", chosen.name())?;
         }
-        let widest = self.candidates.iter().map(|c| c.algorithm.to_string().len()).max().unwrap_or(0).max(9);
+        let widest = self.candidates.iter().map(|c| c.name().len()).max().unwrap_or(0).max(9);
         writeln!(
             f,
             "  {:widest$} {:>10} {:>10} {:>7} {:>6} {:>9} {:>8}  {:16}",
@@ -192,13 +226,13 @@ impl fmt::Display for Explanation {
             writeln!(
                 f,
                 "{mark} {:widest$} {:>10} {:>10} {:>7} {:>6} {:>9} {:>8}  {:16}{}",
-                candidate.algorithm.to_string(),
+                candidate.name(),
                 time(candidate.predicted_s),
                 candidate.measured_s.map_or_else(|| "-".into(), time),
                 cost(|cost| cost.rounds as usize),
                 cost(|cost| cost.depth as usize),
                 cost(|cost| cost.messages),
-                candidate.slot_bytes,
+                if candidate.slot_bytes > 0 { candidate.slot_bytes.to_string() } else { "-".into() },
                 candidate.fold_hash.map_or_else(|| "?".into(), |hash| format!("{hash:016x}")),
                 candidate
                     .excluded

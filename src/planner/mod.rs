@@ -5,11 +5,13 @@
 //! store to the peers that this one can; or, among many like ranks, by their symmetry. What a rank of a mixed job
 //! fuses otherwise than this one is proved on that rank.
 
+mod carriers;
 mod choice;
 mod devices;
 mod explain;
 mod machine;
 mod planning;
+mod selector;
 #[cfg(test)]
 mod tests;
 mod work;
@@ -25,12 +27,14 @@ use consort_algorithms::{
 };
 use consort_memory::sync::{AtomicBool, Ordering};
 
+pub(crate) use carriers::Paths;
+pub use carriers::{Carrier, Path};
 pub(crate) use choice::{Choice, has_one_length, mailbox_bytes};
-pub use devices::{DeviceCandidate, DeviceExplanation};
-pub(crate) use devices::{Ground, PACKETS, Packets};
+pub(crate) use devices::{BOXES, Ground, PACKET_BYTES};
 pub use explain::{Candidate, Explanation, Origin};
 pub use machine::Machine;
 pub use planning::Planning;
+pub(crate) use selector::least;
 
 use crate::eager::Moves;
 use consort_settings::options::{SLOTS, Settings};

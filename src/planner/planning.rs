@@ -9,14 +9,17 @@ mod near;
 mod price;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use consort_algorithms::catalogue::{self, Algorithm, Shape};
 use consort_algorithms::topology::{self, Topology};
 use consort_algorithms::{Collective, LowerOptions, Plan, lower_all, passes, verify};
 
+use super::carriers::{Carrier, Path, Way};
+use super::devices;
 use super::explain::{Candidate, Explanation, Origin};
 use super::machine::{Machine, even_boxes};
+use super::selector::{eligible, least};
 use consort_settings::options::{Determinism, Preferences, Tuning, TuningLine};
 use consort_settings::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, Settings, TransportChoice};
 use consort_types::call::Call;
@@ -42,9 +45,8 @@ pub struct Planning {
     transport: TransportChoice,
     shape: Shape,
     slot_bytes: Option<usize>,
-    preferences: Preferences,
+    pub(super) preferences: Preferences,
     topology: Topology,
-    tuning: Option<Arc<Tuning>>,
     /// Whether the cores of one host move everything.
     on_own_cores: bool,
     /// The collectives for which the restriction is known to leave an algorithm.
@@ -59,6 +61,7 @@ pub struct Planning {
 #[derive(Debug, Default)]
 struct Memory {
     chosen: HashMap<(Collective, u64), Result<Chosen>>,
+    on_devices: HashMap<devices::Key, Result<(Way, Origin)>>,
     folds: HashMap<(Collective, Algorithm), Option<u64>>,
 }
 
@@ -91,27 +94,25 @@ impl Planning {
         let invariant = preferences.determinism == Determinism::Invariant;
         let Settings { channels, bidirectional, .. } = *settings;
         let shape = Shape { per_box, channels, bidirectional, all_pairs: invariant };
-        let mut planning = Planning {
+        let planning = Planning {
             machine,
             transport: settings.transport,
             shape,
             slot_bytes: settings.slot_bytes,
             preferences,
             topology,
-            tuning: None,
             on_own_cores,
             admitted: Default::default(),
             messages: OnceLock::new(),
             memory: Mutex::default(),
         };
         if let Some(table) = &planning.preferences.tuning {
-            if table.machine == planning.machine() {
-                planning.tuning = Some(table.clone());
-            } else {
+            let machine = planning.machine();
+            let is_known = |path: Option<Path>| planning.table_of(path).is_some();
+            if !is_known(None) && !Path::ALL.into_iter().any(|path| is_known(Some(path))) {
                 consort_settings::notice::warn(&format!(
-                    "the tuning table is ignored: it was measured on \"{}\" and this is \"{}\"",
-                    table.machine,
-                    planning.machine()
+                    "the tuning table is ignored: it was measured on \"{}\" and this is \"{machine}\"",
+                    table.machine
                 ));
             }
         }
@@ -162,6 +163,28 @@ impl Planning {
         )
     }
 
+    /// The tuning table, where it is one of the host's links, or of a path of devices: the machine of such a table ends in
+    /// ` device=` and the path.
+    pub(super) fn table_of(&self, path: Option<Path>) -> Option<&Tuning> {
+        let table = self.preferences.tuning.as_deref()?;
+        let suffix = path.map_or_else(String::new, |path| format!(" device={path}"));
+        (table.machine == self.machine() + &suffix).then_some(table)
+    }
+
+    /// What a call on devices was found to take, worked out once.
+    pub(super) fn once_on_devices(
+        &self,
+        key: devices::Key,
+        select: impl FnOnce() -> Result<(Way, Origin)>,
+    ) -> Result<(Way, Origin)> {
+        if let Some(known) = self.memory().on_devices.get(&key) {
+            return known.clone();
+        }
+        let selected = select();
+        self.memory().on_devices.insert(key, selected.clone());
+        selected
+    }
+
     /// Whether messages between hosts, or all of them, go through the kernel's sockets.
     pub(crate) fn by_messages(&self) -> bool {
         self.machine.sockets
@@ -187,23 +210,13 @@ impl Planning {
     /// # Errors
     /// [`Error::InvalidArgument`] that lists what is possible, when the restriction leaves none.
     pub fn candidates(&self, collective: Collective) -> Result<Vec<Algorithm>> {
-        let ranks = self.ranks_of(collective);
         let all = self.all(collective);
-        let mut allowed = all.clone();
-        allowed.retain(|algorithm| self.forbids(*algorithm, collective).is_none());
-        if allowed.is_empty() {
-            return Err(self.impossible(collective, &all));
-        }
-        // What could not be proved would be refused when it is needed.
-        let provable = |algorithm: &Algorithm| exclusion::unprovable(*algorithm, collective, ranks).is_none();
-        if allowed.iter().any(provable) {
-            allowed.retain(provable);
-        }
-        Ok(allowed)
+        let allowed = eligible(&all, |algorithm| self.standing(algorithm, collective));
+        if allowed.is_empty() { Err(self.impossible(collective, &all)) } else { Ok(allowed) }
     }
 
     /// What is defined for `collective` and worth a price, of the catalogue and of what was imported.
-    fn all(&self, collective: Collective) -> Vec<Algorithm> {
+    pub(super) fn all(&self, collective: Collective) -> Vec<Algorithm> {
         let ranks = self.ranks_of(collective);
         let mut all = catalogue::candidates(collective, ranks, &self.shape);
         let imported = self.preferences.schedules.iter().map(|of| Algorithm::Imported(*of));
@@ -229,7 +242,7 @@ impl Planning {
         )
     }
 
-    fn ranks_of(&self, collective: Collective) -> u32 {
+    pub(super) fn ranks_of(&self, collective: Collective) -> u32 {
         if collective == Collective::SendReceive { 2 } else { self.machine.ranks }
     }
 
@@ -262,14 +275,9 @@ impl Planning {
             let slot_bytes = if fits && !by_rule.short { given } else { by_rule.slot_bytes };
             return Ok(Chosen { slot_bytes, ..by_rule });
         }
-        let only = candidates.len() == 1;
-        let price =
-            |algorithm: &Algorithm| if only { 0.0 } else { self.price(*algorithm, collective, block_bytes) };
-        let priced = candidates.iter().map(|algorithm| (price(algorithm), *algorithm));
-        // The first of equals, on every rank.
-        let best = priced.reduce(|best, next| if next.0 < best.0 { next } else { best });
-        let Some((_, algorithm)) = best else { return Err(self.impossible(collective, &[])) };
-        Ok(self.with_slots(algorithm, collective, block_bytes))
+        let best = least(&candidates, |algorithm| self.price(algorithm, collective, block_bytes));
+        let best = best.map(|algorithm| self.with_slots(algorithm, collective, block_bytes));
+        best.ok_or_else(|| self.impossible(collective, &[]))
     }
 
     /// Whether a call can be run.
@@ -390,21 +398,33 @@ impl Planning {
     }
 
     fn measured(&self, collective: Collective, bytes: u64, allowed: &[Algorithm]) -> Option<&TuningLine> {
-        let line = self.tuning.as_ref()?.find(collective, self.ranks_of(collective), bytes)?;
+        let line = self.table_of(None)?.find(collective, self.ranks_of(collective), bytes)?;
         if !allowed.contains(&line.algorithm) {
+            let why = self.excludes(line.algorithm, collective, allowed);
+            devices::line_ignored(line, &why.unwrap_or_default());
             return None;
         }
         // Where no hash can be had the version of the planner, which was compared, must do.
         let fold = if collective.reduces() { self.fold_hash(line.algorithm, collective) } else { None };
         if fold.is_some_and(|fold| fold != line.fold_hash) {
-            consort_settings::notice::warn(&format!(
-                "a line of the tuning table is ignored: {} of {collective} over {} ranks folds in another order \
-                 than when it was measured",
-                line.algorithm, line.ranks
-            ));
+            devices::line_ignored(line, "it folds in another order than when it was measured");
             return None;
         }
         Some(line)
+    }
+
+    /// Seconds that the tuning table has for an algorithm in a size class.
+    pub(super) fn measured_s(
+        &self,
+        path: Option<Path>,
+        algorithm: Algorithm,
+        collective: Collective,
+        bytes: u64,
+    ) -> Option<f64> {
+        let shape = (collective, self.ranks_of(collective), bytes, algorithm);
+        let same = |line: &&TuningLine| (line.collective, line.ranks, line.bytes, line.algorithm) == shape;
+        let line = self.table_of(path)?.lines.iter().find(same)?;
+        Some(line.nanoseconds as f64 * 1e-9)
     }
 
     /// The hash of the order in which an algorithm folds, as its proof gives it; none where the proof would
@@ -478,7 +498,7 @@ impl Planning {
         Ok(self.explanation(collective, block_bytes, chosen, Origin::Named))
     }
 
-    fn explanation(
+    pub(super) fn explanation(
         &self,
         collective: Collective,
         block_bytes: u64,
@@ -488,19 +508,13 @@ impl Planning {
         let class = size_class(block_bytes);
         let allowed = self.candidates(collective).unwrap_or_default();
         let ranks = self.ranks_of(collective);
-        let table = |algorithm: Algorithm| {
-            let same = |line: &&TuningLine| {
-                (line.collective, line.ranks, line.bytes, line.algorithm)
-                    == (collective, ranks, class, algorithm)
-            };
-            self.tuning.as_ref()?.lines.iter().find(same).map(|line| line.nanoseconds as f64 * 1e-9)
-        };
         let candidate = |algorithm: Algorithm| Candidate {
+            carrier: Carrier::Host,
             algorithm,
             chosen: algorithm == chosen.algorithm,
             excluded: self.excludes(algorithm, collective, &allowed),
             predicted_s: self.price(algorithm, collective, class),
-            measured_s: table(algorithm),
+            measured_s: self.measured_s(None, algorithm, collective, class),
             slot_bytes: self.with_slots(algorithm, collective, class).slot_bytes,
             fold_hash: self.fold_hash(algorithm, collective),
             cost: (ranks <= SIMULATED_RANKS_MAX).then(|| algorithm.schedule(collective, ranks).cost()),
@@ -515,6 +529,7 @@ impl Planning {
             block_bytes,
             class_bytes: class,
             topology: self.topology.name.clone(),
+            path: None,
             per_box: self.shape.per_box,
             origin,
             restriction: self.preferences.restriction.origin.clone(),

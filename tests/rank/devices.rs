@@ -8,6 +8,7 @@ use crate::heard;
 use crate::matrix::collectives;
 use crate::system::Random;
 use consort::device::{Device, DeviceCommunicator, group};
+use consort::planning::Candidate;
 use consort::{Blocks, Call, CallV, Communicator, DataType, Element, ReduceOp, Result, Scalar, UniqueId};
 
 use crate::rank::Context;
@@ -81,8 +82,7 @@ pub(crate) fn plans(context: &Context) -> Result<()> {
                 check_alone(seat, &[Case::plain(collective, bytes / size_of::<i32>(), seed)])?;
                 ran(seat, &format!("{collective} {bytes}"));
                 let explained = seat.comm.explain(collective, bytes)?;
-                let program = explained.programs.iter().find(|of| of.chosen);
-                let program = program.map_or("none", |of| &of.name);
+                let program = explained.chosen().map_or("none".into(), Candidate::name);
                 println!("explained {collective} {bytes} on {rank}: {program}");
             }
         }

@@ -31,9 +31,14 @@ impl Algorithm {
         matches!(self, Algorithm::Direct { .. } | Algorithm::Spread)
     }
 
+    /// Whether ranks exchange with all others at once, fold their shares, and exchange those.
+    pub const fn is_two_shot(self) -> bool {
+        matches!(self, Algorithm::TwoShot)
+    }
+
     /// Whether ranks send to all others at once.
     pub const fn starts_all_at_once(self) -> bool {
-        self.is_direct() || matches!(self, Algorithm::TwoShot)
+        self.is_direct() || self.is_two_shot()
     }
 
     /// Whether contributions are folded from the first rank to the last, whatever the piece.

@@ -96,12 +96,21 @@ impl Restriction {
 
     /// Whether `collective` may use `family`.
     pub fn allows(&self, collective: Collective, family: Family) -> bool {
+        self.rule(collective).is_none_or(|rule| rule.families.contains(&family) != rule.exclude)
+    }
+
+    /// Whether `family` is among those that alone are left for `collective`.
+    pub fn names(&self, collective: Collective, family: Family) -> bool {
+        self.rule(collective).is_some_and(|rule| !rule.exclude && rule.families.contains(&family))
+    }
+
+    /// The one that holds for a collective.
+    fn rule(&self, collective: Collective) -> Option<&Rule> {
         let speaks = |rule: &&Rule| match rule.collective {
             Some(named) => named == collective,
             None => rule.exclude || rule.families.iter().any(|family| family.serves(collective)),
         };
-        let last = self.rules.iter().rev().find(speaks);
-        last.is_none_or(|rule| rule.families.contains(&family) != rule.exclude)
+        self.rules.iter().rev().find(speaks)
     }
 
     /// The restriction as text, for users and for comparison between ranks.

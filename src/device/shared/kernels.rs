@@ -19,7 +19,7 @@ use super::super::submission::Work;
 use super::super::trouble::failed;
 use super::draft::{Buffers, Draft, chunk};
 use super::in_stream::{InMailboxes, InStream, Order};
-use super::program::{Boxes, bearings, program};
+use super::program::{Boxes, bearings};
 use super::upload::Uploaded;
 use super::{INSTANCES_MAX, Shared};
 use crate::Rank;
@@ -30,8 +30,6 @@ use consort_types::error::{Error, Result};
 
 /// Bytes of a call that are worth a block of their own.
 const BLOCK_BYTES: usize = 64 << 10;
-/// Lanes of a plan, at most.
-pub(super) const LANES_MAX: u32 = 16;
 
 /// A call on its way to a device.
 pub(in super::super) struct KernelsCall {
@@ -72,7 +70,7 @@ impl KernelsCall {
     pub(in super::super) fn make(order: Order<'_>) -> Result<(InStream<Self>, Memory)> {
         let Order { shared, gpu, entry, blocks_max, .. } = order;
         let (call, communicator, me) = (&entry.call, entry.communicator, shared.rank);
-        let proved = program(communicator, call, lanes_max(blocks_max))?;
+        let proved = shared.program(call)?;
         let plan = proved.plan;
         let bearings = bearings(communicator, call);
         let extents = order.extents(&plan);
@@ -151,11 +149,6 @@ impl KernelsCall {
         };
         order.made(announced, over, made, Work::Run(Box::new(run)))
     }
-}
-
-/// How many lanes a plan may have.
-pub(super) fn lanes_max(blocks_max: u32) -> usize {
-    blocks_max.min(LANES_MAX) as usize
 }
 
 /// How many blocks share a lane's work, the same on all ranks: `lanes` is the most that one of them has.

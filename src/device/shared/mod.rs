@@ -20,7 +20,6 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use consort_cuda::{CudaError, DeviceMemory, DeviceSpan, DeviceWord, PinnedMemory, Stream};
-use consort_kernels::cuda::layout::MAX_RANKS;
 use consort_memory::sync::{AtomicU32, Ordering};
 use consort_transports::cuda_ipc::{
     Arena, How, PeerArena, PeerWords, Probe, Words, check_pattern, write_pattern,
@@ -39,7 +38,7 @@ use super::gpu::{Gpu, Pooled};
 use super::trouble::failed;
 use crate::Rank;
 use crate::communicator::Communicator;
-use crate::planner::{DeviceCandidate, Packets, Planner};
+use crate::planner::{BOXES, Carrier, Ground, PACKET_BYTES, Path, Planner, Planning, Proved};
 use consort_settings::options::SLOTS;
 use consort_types::call::Descriptor;
 use consort_types::call::{Call, Kind};
@@ -52,11 +51,8 @@ const STRIDE_MAX: usize = 4 << 20;
 const STRIDE_MIN: usize = 64 << 10;
 /// Bytes in which a peer shows that it reaches this rank.
 const PROBE_BYTES: usize = 4096;
-/// The longest all-reduce in packets, and how many sets of them there are.
-const PACKET_BYTES: usize = 32 << 10;
+/// Sets of packets.
 const PACKET_SETS: usize = 2;
-/// Mailboxes of collectives for each ordered pair of ranks: a two-shot all-reduce has one for each of its halves.
-const BOXES: usize = 2;
 /// The mailbox of messages, after those of collectives.
 const MESSAGES: usize = BOXES;
 /// Mailboxes for each ordered pair of ranks.
@@ -87,9 +83,10 @@ pub(super) struct Shared {
     /// What kernels poll: they leave when it is not zero.
     abort: PinnedMemory,
     programs: Programs,
-    /// Whether short all-reduces travel in packets.
-    packets: bool,
-    /// The number of the last one that did.
+    /// What its communicator selects by, and what there is for its calls.
+    planning: Arc<Planning>,
+    ground: Ground,
+    /// The number of the last call in packets.
     flag: AtomicU32,
     /// Where the ways to the peers are tried.
     trial: Stream,
@@ -150,8 +147,8 @@ enum Counter {
 
 impl Shared {
     /// Makes the arenas of all ranks known to each other and tries the ways between them; `None`, on all ranks, if one
-    /// does not carry what it should. `packets`: whether short all-reduces are a kernel of their own. A collective.
-    pub(super) fn make(communicator: &Communicator, gpu: &Arc<Gpu>, packets: bool) -> Result<Option<Self>> {
+    /// does not carry what it should. A collective.
+    pub(super) fn make(communicator: &Communicator, gpu: &Arc<Gpu>, ground: Ground) -> Result<Option<Self>> {
         let (rank, ranks) = (communicator.rank(), communicator.size());
         let Some(shm) = communicator.core().shared.memory.clone() else {
             exchange(communicator, &[], &[])?;
@@ -189,7 +186,8 @@ impl Shared {
             links: Mutex::new(vec![[Link::default(); CLASSES]; ranks as usize]),
             abort,
             programs: Programs::default(),
-            packets,
+            planning: communicator.core().planning.clone(),
+            ground,
             flag: AtomicU32::new(0),
             trial,
             asides: Mutex::default(),
@@ -264,35 +262,17 @@ impl Shared {
 
     /// Whether a call is one that a kernel of its own runs, in packets.
     pub(super) fn takes_packets(&self, call: &Call) -> bool {
-        call.kind == Kind::AllReduce && self.of_packets().exclude(call, self.peers.len() as u32).is_none()
+        let way = self.planning.way_of(call, self.rank, self.ground);
+        way.is_ok_and(|(carrier, _)| carrier == Carrier::Packets)
     }
 
-    /// What there is for calls in packets, where kernels run.
-    fn of_packets(&self) -> Packets {
-        if self.packets {
-            Packets::Of { bytes_max: PACKET_BYTES, ranks_max: MAX_RANKS }
-        } else {
-            Packets::Shared
-        }
-    }
-
-    /// The programs that a call chooses from; of so many blocks, where kernels run it.
+    /// The program for a call that does not go in packets, the same on all ranks.
     ///
     /// # Errors
-    /// Where a plan is refused.
-    pub(super) fn explain(
-        &self,
-        communicator: &Communicator,
-        call: &Call,
-        by_kernels: Option<u32>,
-    ) -> Result<Vec<DeviceCandidate>> {
-        let ground = match by_kernels {
-            Some(blocks_max) => {
-                program::ground(communicator, kernels::lanes_max(blocks_max), self.of_packets())
-            }
-            None => program::ground(communicator, 1, Packets::NoKernels),
-        };
-        Planner::of_process().explain_on_devices(call, self.rank, &ground)
+    /// Where nothing is left that runs here, with the reason against each candidate.
+    fn program(&self, call: &Call) -> Result<Proved> {
+        let (_, algorithm) = self.planning.way_of(call, self.rank, self.ground)?;
+        Planner::of_process().for_devices(call, algorithm, self.rank, self.planning.ranks())
     }
 
     fn links(&self) -> std::sync::MutexGuard<'_, Links> {
@@ -384,27 +364,19 @@ impl Shared {
         from.iter().find(other).copied()
     }
 
-    /// Puts on the device what a call may need there, before it is made; `by_kernels` is how many blocks its launch may
-    /// have, where kernels run it.
+    /// Puts on the device what a call may need there, before it is made.
     ///
     /// # Errors
     /// The driver's; where there is no plan for it.
-    pub(super) fn prepare(
-        &self,
-        gpu: &Gpu,
-        communicator: &Communicator,
-        call: &Call,
-        by_kernels: Option<u32>,
-    ) -> Result<()> {
-        if let Some(blocks_max) = by_kernels {
-            if self.takes_packets(call) {
-                return Ok(());
-            }
-            let proved = program::program(communicator, call, kernels::lanes_max(blocks_max))?;
+    pub(super) fn prepare(&self, gpu: &Gpu, communicator: &Communicator, call: &Call) -> Result<()> {
+        if self.takes_packets(call) {
+            return Ok(());
+        }
+        let proved = self.program(call)?;
+        if self.ground.path == Path::Kernels {
             let reducer = reducer(call, communicator.size());
             self.programs.of(gpu, self.rank, &proved.plan, proved.fold_hash, reducer.as_ref()).map(drop)
         } else {
-            let proved = program::program(communicator, call, 1)?;
             self.scratch(gpu, proved.plan.scratch as usize * self.stride).map(drop)
         }
     }

@@ -13,13 +13,16 @@ use consort_kernels::cuda::one_shot_blocks;
 use super::super::fused::reducer;
 use super::super::gpu::Gpu;
 use super::super::submission::Work;
+use super::Shared;
 use super::in_stream::{InMailboxes, InStream, Order};
-use super::{PACKET_BYTES, Shared};
 use crate::Rank;
 use crate::engine::Memory;
 use crate::engine::watched::Standing;
-use crate::planner::PACKETS;
+use crate::planner::PACKET_BYTES;
 use consort_types::error::{Error, Result};
+
+/// What such a call is named in records.
+const PACKETS: &str = "one-shot, in packets";
 
 /// A call on its way to a device.
 pub(in super::super) struct OneShotCall;

@@ -1,18 +1,15 @@
-//! What the planner may choose from for a call over mailboxes on devices, and which mailbox each channel of a plan is.
+//! Which mailbox each channel of a plan is, and where the plan's ranks are.
 //!
-//! Invariant: the same on all ranks, as it follows from the call, the number of ranks and what they have agreed on.
-//! Absent: where it runs.
+//! Invariant: the same on both ranks of a mailbox, as both plans name the same channels. Absent: which plan runs.
 
 use consort_algorithms::plan::{CounterId, Plan};
 use consort_algorithms::{Channel, Rank as Relative};
 
 use crate::communicator::Communicator;
 use crate::engine::Bearings;
-use crate::planner::{Ground, Packets, Planner, Proved};
 use consort_types::call::{Call, Kind};
-use consort_types::error::Result;
 
-use super::{BOXES, MESSAGES};
+use super::MESSAGES;
 
 /// The mailboxes that a plan uses, as far as the rank that it is for fills or empties them.
 ///
@@ -53,18 +50,4 @@ pub(super) fn bearings(communicator: &Communicator, call: &Call) -> Bearings {
         Kind::Receive => Bearings::Pair { sender: call.root, receiver: me },
         _ => Bearings::Rotated { root: call.root, size },
     }
-}
-
-/// What the planner chooses from for a call, at most `lanes_max` lanes being run.
-pub(super) fn ground(communicator: &Communicator, lanes_max: usize, packets: Packets) -> Ground {
-    Ground { ranks: communicator.size(), lanes_max, boxes_max: BOXES, packets }
-}
-
-/// The program for a call that does not go in packets, the same on all ranks; of at most `lanes_max` lanes.
-///
-/// # Errors
-/// Where no algorithm has so few.
-pub(super) fn program(communicator: &Communicator, call: &Call, lanes_max: usize) -> Result<Proved> {
-    let ground = ground(communicator, lanes_max, Packets::NoKernels);
-    Planner::of_process().on_devices(call, communicator.rank(), &ground)
 }

@@ -18,7 +18,7 @@ use super::super::placement::Entry;
 use super::super::submission::Work;
 use super::super::trouble::failed;
 use super::in_stream::{InMailboxes, InStream, Order, extents};
-use super::program::{Boxes, bearings, program};
+use super::program::{Boxes, bearings};
 use super::{Counter, Link, Shared};
 use crate::Rank;
 use crate::engine::watched::Standing;
@@ -153,7 +153,7 @@ impl StreamsCall {
     pub(in super::super) fn make(order: Order<'_>) -> Result<(InStream<Self>, Memory)> {
         let Order { shared, gpu, entry, blocks_max, .. } = order;
         let (call, communicator) = (entry.call, entry.communicator);
-        let plan = program(communicator, &call, 1)?.plan;
+        let plan = shared.program(&call)?.plan;
         let bearings = bearings(communicator, &call);
         let extents = order.extents(&plan);
         let slot_bytes = extents.longest().next_power_of_two().clamp(SLOT_BYTES_MIN, shared.stride);

@@ -167,11 +167,7 @@ impl Letters {
                     (Target { span: piece, store: output_store(to.len()) }, inbox.payload().slice(0, bytes));
                 self.reads.time(bytes, || copy(&[target], from));
             }
-            if to.len() <= TOUCHED_BYTES_MAX {
-                give_back(inbox, row, bytes)
-            } else {
-                inbox.take()
-            }
+            give_back(inbox, row, bytes);
             self.taken += 1;
             self.unanswered += 1;
             if self.unanswered >= inbox.slots() / 2 {

@@ -5,6 +5,7 @@
 use consort_algorithms::Collective;
 use consort_algorithms::catalogue::Algorithm;
 
+use super::super::selector::Standing;
 use super::{Planning, SIMULATED_RANKS_MAX};
 use consort_settings::options::SLOTS;
 
@@ -12,16 +13,28 @@ use consort_settings::options::SLOTS;
 const PROVED_PLACES_MAX: u64 = 6 << 20;
 
 impl Planning {
-    /// Which setting forbids an algorithm, if one does.
-    pub(super) fn forbids(&self, algorithm: Algorithm, collective: Collective) -> Option<String> {
+    /// Which restriction leaves an algorithm out, if one does.
+    pub(in super::super) fn restricts(&self, algorithm: Algorithm, collective: Collective) -> Option<String> {
         let restriction = &self.preferences.restriction;
-        let is_message = collective == Collective::SendReceive;
-        if !is_message && !restriction.allows(collective, algorithm.family()) {
-            let by = restriction.origin.as_ref().map_or("the settings", |(variable, _)| variable.as_str());
-            return Some(format!("{by} leaves it out"));
+        if collective == Collective::SendReceive || restriction.allows(collective, algorithm.family()) {
+            return None;
         }
-        self.reorders(algorithm, collective)
-            .then(|| "bits are to be invariant, and it folds in another order than that of the ranks".into())
+        let by = restriction.origin.as_ref().map_or("the settings", |(variable, _)| variable.as_str());
+        Some(format!("{by} leaves it out"))
+    }
+
+    /// What speaks against an algorithm on the links of the host.
+    pub(super) fn standing(&self, algorithm: Algorithm, collective: Collective) -> Standing {
+        if let Some(why) = self.restricts(algorithm, collective) {
+            return Standing::Out(why);
+        }
+        if self.reorders(algorithm, collective) {
+            let why = "bits are to be invariant, and it folds in another order than that of the ranks";
+            return Standing::Out(why.into());
+        }
+        // What could not be proved would be refused when it is needed.
+        let unprovable = unprovable(algorithm, collective, self.ranks_of(collective));
+        unprovable.map_or(Standing::Free, Standing::Last)
     }
 
     /// Why an algorithm cannot be chosen for a collective, if it cannot.
@@ -34,14 +47,13 @@ impl Planning {
         if allowed.contains(&algorithm) {
             return None;
         }
-        let unprovable = || unprovable(algorithm, collective, self.ranks_of(collective));
         let named = || "only a call that names it takes it".into();
-        Some(self.forbids(algorithm, collective).or_else(unprovable).unwrap_or_else(named))
+        Some(self.standing(algorithm, collective).reason().unwrap_or_else(named))
     }
 }
 
 /// Why the plans of all ranks cannot be proved before they run, together or from one of them, if they cannot.
-pub(super) fn unprovable(algorithm: Algorithm, collective: Collective, ranks: u32) -> Option<String> {
+fn unprovable(algorithm: Algorithm, collective: Collective, ranks: u32) -> Option<String> {
     if ranks <= SIMULATED_RANKS_MAX || algorithm.regular(collective, ranks).is_some() {
         return None;
     }

@@ -278,12 +278,14 @@ fn plans_that_run() {
                         continue;
                     }
                     // Algorithms, where plans have their builders' names; the explained plan has rank 0 as its root.
-                    let program = match ran {
-                        "one-shot" => "direct",
+                    let algorithm = match ran {
+                        "one-shot" | "one-shot, in packets" => "direct",
                         "spread-out" => "spread",
                         ran if ran.starts_with("direct") => "direct",
                         ran => ran,
                     };
+                    let carrier = if ran.ends_with("packets") { "packets" } else { way.taken };
+                    let program = format!("{carrier}/{algorithm}");
                     let begin = format!("explained {what} on {rank}: ");
                     let explained = job.said(rank / way.threads, &begin);
                     assert_eq!(explained[0].0, program, "{way:?}: {what} on rank {rank}");
