@@ -70,7 +70,7 @@ impl Communicator {
     /// A call for which it is not defined returns [`Error::InvalidArgument`](crate::Error::InvalidArgument), which
     /// lists what is possible.
     pub fn with_algorithm(&self, algorithm: Algorithm) -> WithAlgorithm<'_> {
-        WithAlgorithm { view: self.told(algorithm), of: PhantomData }
+        WithAlgorithm { view: self.view_with(None, Some(algorithm)), of: PhantomData }
     }
 
     /// What this communicator's choices depend on, the same on all ranks.

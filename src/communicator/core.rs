@@ -34,7 +34,7 @@ pub(crate) struct Core {
     pub(crate) settings: Settings,
     pub(crate) planning: Arc<Planning>,
     engine: Exclusive<Engine>,
-    /// Whether the owner of the engine is a data call that somebody waits for.
+    /// Whether the owner of the engine is a data call that a thread waits for.
     in_call: AtomicBool,
     /// Threads that want the engine, so that the control thread stays away.
     waiters: AtomicU32,
@@ -118,6 +118,12 @@ impl Core {
         self.shared.fork.is_forked_child()
     }
 
+    /// Whether this process may use the communicator: a fork of its own may not.
+    #[inline]
+    pub(super) fn check_process(&self) -> Result<()> {
+        if self.is_forked() { Err(Error::Forked) } else { Ok(()) }
+    }
+
     /// Runs a part of an operation; a panic of it fails the communicator.
     #[inline(always)]
     pub(super) fn guarded<T>(&self, run: impl FnOnce() -> T) -> T {
@@ -143,9 +149,7 @@ impl Core {
     /// once it is the same on all ranks that can be reached, within a fraction of a second.
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
-        if self.is_forked() {
-            return Err(Error::Forked);
-        }
+        self.check_process()?;
         if self.group.has_failed() { Err(self.told(self.failure())) } else { Ok(()) }
     }
 
@@ -169,7 +173,7 @@ impl Core {
         }
     }
 
-    /// The engine, for a data call that somebody waits for.
+    /// The engine, for a data call that a thread waits for.
     #[inline]
     pub(super) fn acquire(&self) -> Result<Owned<'_>> {
         match self.try_own() {
@@ -178,7 +182,7 @@ impl Core {
         }
     }
 
-    /// What `attempt` gets when nobody has the engine for a moment only.
+    /// What `attempt` gets once no thread has the engine.
     fn wait_for_engine<T>(&self, attempt: impl Fn() -> Option<T>) -> Result<T> {
         self.waiters.fetch_add(1, Ordering::Relaxed);
         let _leave = Leave(&self.waiters);
@@ -222,24 +226,13 @@ impl Core {
         self.engine.try_acquire().expect("it is idle").links.reroute(routes);
     }
 
-    /// A waiter for whoever drives this communicator.
+    /// A waiter for the thread that drives this communicator.
     pub(crate) fn waiter(&self) -> Waiter {
         self.policy.waiter()
     }
 
     /// A collective that the caller waits for; `blocks` are those of a call whose blocks differ. The call has been
-    /// checked. Returns its number, the same on all ranks.
-    pub(crate) fn collective(
-        &self,
-        call: Call,
-        blocks: Option<Blocks<'_>>,
-        timeout: Duration,
-        buffers: Buffers<'_>,
-    ) -> Result<u64> {
-        self.collective_on(None, call, blocks, timeout, buffers)
-    }
-
-    /// The same, by who has the engine already.
+    /// checked, and the engine may have been acquired. Returns its number, the same on all ranks.
     pub(super) fn collective_on(
         &self,
         owned: Option<Owned<'_>>,
@@ -296,12 +289,8 @@ impl Core {
         run().map_err(|error| self.told(error))
     }
 
-    /// Messages to and from peers that the caller waits for, with buffers for each; they run side by side.
-    pub(crate) fn exchange(&self, calls: &[Call], timeout: Duration, buffers: &[Buffers<'_>]) -> Result<()> {
-        self.exchange_on(None, calls, timeout, buffers)
-    }
-
-    /// The same, by who has the engine already.
+    /// Messages to and from peers that the caller waits for, with buffers for each; they run side by side. The engine may
+    /// have been acquired.
     pub(super) fn exchange_on(
         &self,
         owned: Option<Owned<'_>>,
@@ -466,7 +455,7 @@ impl Core {
     /// The engine of a communicator on which nothing is under way; `None` if something is.
     pub(super) fn acquire_idle(&self) -> Result<Option<Owned<'_>>> {
         let mut owned = self.acquire()?;
-        // What was finished meanwhile, and nobody looked at.
+        // What was finished meanwhile, and no thread looked at.
         self.advance_queue(&mut owned.engine);
         Ok((owned.engine.queued() == 0).then_some(owned))
     }

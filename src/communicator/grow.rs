@@ -5,14 +5,13 @@ use consort_memory::sync::AtomicBool;
 use super::Communicator;
 use crate::Rank;
 use consort_control::bootstrap::{UniqueId, veil};
+use consort_control::codec::{Malformed, Wire, bytes_of};
 use consort_control::membership::process::random;
 use consort_types::call::Kind;
 use consort_types::error::{Error, Result, list};
 
-/// Whether it has an id, the size, a nonce, the id under that.
-const WORD_BYTES: usize = ID_AT + UniqueId::BYTES;
-const NONCE_AT: usize = 1 + 4;
-const ID_AT: usize = NONCE_AT + 16;
+/// What a rank says: whether it has an id, the size, a nonce, and the id under that.
+type Word = (bool, u32, ([u8; 16], [u8; UniqueId::BYTES]));
 
 impl Communicator {
     /// An id by which new ranks find this communicator's, for one call of [`Communicator::grow`]. One rank makes it,
@@ -75,25 +74,22 @@ impl Communicator {
             ));
         }
         let key = &self.core().group.member.key;
-        let mut mine = [0u8; WORD_BYTES];
-        mine[1..5].copy_from_slice(&size.to_le_bytes());
+        let mut sealed = ([0; 16], [0; UniqueId::BYTES]);
         if let Some(id) = id {
-            mine[0] = 1;
-            mine[NONCE_AT..ID_AT].copy_from_slice(&random::<16>()?);
-            mine[ID_AT..].copy_from_slice(&id.to_bytes());
-            // Whoever has the id can join, and the data connections can be listened to.
-            let (head, sealed) = mine.split_at_mut(ID_AT);
-            veil(key, "grow", &head[NONCE_AT..], sealed);
+            sealed = (random()?, id.to_bytes());
+            // With the id a process can join, and the data connections can be listened to.
+            veil(key, "grow", &sealed.0, &mut sealed.1);
         }
+        let mine = bytes_of(&(id.is_some(), size, sealed));
         let (_, all) = self.all_say(Kind::Grow, &mine)?;
-        let rank = chosen(&all, size)?;
+        let words: std::result::Result<Vec<Word>, Malformed> =
+            all.chunks(mine.len()).map(Word::whole).collect();
+        let words = words.map_err(|Malformed(why)| Error::internal(format!("a word of grow: {why}")))?;
+        let (_, _, (nonce, mut bytes)) = words[chosen(&words, size)?];
         let id = match id {
             Some(id) => id.clone(),
             None => {
-                let word = &all[rank * WORD_BYTES..(rank + 1) * WORD_BYTES];
-                let mut bytes = [0; UniqueId::BYTES];
-                bytes.copy_from_slice(&word[ID_AT..]);
-                veil(key, "grow", &word[NONCE_AT..ID_AT], &mut bytes);
+                veil(key, "grow", &nonce, &mut bytes);
                 UniqueId::from_bytes(&bytes)?
             }
         };
@@ -102,17 +98,15 @@ impl Communicator {
 }
 
 /// The one rank that has an id, by what all ranks said.
-fn chosen(all: &[u8], size: u32) -> Result<usize> {
-    let words = all.as_chunks::<WORD_BYTES>().0;
-    let size_of = |word: &[u8; WORD_BYTES]| u32::from_le_bytes([word[1], word[2], word[3], word[4]]);
-    let said = |rank: usize| format!("rank {rank} says {}", size_of(&words[rank]));
-    if let Some(other) = words.iter().position(|word| size_of(word) != size_of(&words[0])) {
+fn chosen(words: &[Word], size: u32) -> Result<usize> {
+    let said = |rank: usize| format!("rank {rank} says {}", words[rank].1);
+    if let Some(other) = words.iter().position(|word| word.1 != words[0].1) {
         return Err(Error::invalid(
             format!("ranks want to grow to different sizes: {}, {}", said(0), said(other)),
             format!("pass the same size on all ranks (this one passed {size})"),
         ));
     }
-    let with: Vec<Rank> = (0..).zip(words).filter(|(_, word)| word[0] == 1).map(|(rank, _)| rank).collect();
+    let with: Vec<Rank> = (0..).zip(words).filter(|(_, word)| word.0).map(|(rank, _)| rank).collect();
     let what = match with[..] {
         [rank] => return Ok(rank as usize),
         [] => "no rank passed an id to grow".into(),

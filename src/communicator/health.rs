@@ -8,8 +8,7 @@ use std::time::Duration;
 use super::Communicator;
 use consort_control::membership::inquiry::Inquiry;
 use consort_control::report::{Report, analyse};
-use consort_settings::options::TIMEOUT_MAX;
-use consort_types::error::{Error, Result};
+use consort_types::error::Result;
 
 /// How long a report waits for the others' answers.
 const ANSWERS: Duration = Duration::from_millis(500);
@@ -54,24 +53,20 @@ impl Communicator {
     /// # consort::Result::Ok(())
     /// ```
     pub fn with_timeout(&self, timeout: Duration) -> WithTimeout<'_> {
-        let timeout = timeout.clamp(Duration::from_millis(1), TIMEOUT_MAX);
-        let view = self.view(timeout, self.algorithm);
-        WithTimeout { view, of: PhantomData }
+        WithTimeout { view: self.view_with(Some(timeout), None), of: PhantomData }
     }
 
     /// Whether the communicator still works. Any thread may ask at any time; it does not wait, so that within a
     /// moment of the first failure another one may be named, nearer to the cause.
     ///
     /// # Errors
-    /// The failure that ended it, or [`Error::Forked`].
+    /// The failure that ended it, or [`Error::Forked`](crate::Error::Forked).
     pub fn status(&self) -> Result<()> {
-        if self.core.is_forked() {
-            return Err(Error::Forked);
-        }
+        self.core.check_process()?;
         self.core.group.failure()
     }
 
-    /// Ends the communicator on all ranks: calls under way return [`Error::Aborted`] within a second. When several
+    /// Ends the communicator on all ranks: calls under way return [`Error::Aborted`](crate::Error::Aborted) within a second. When several
     /// ranks do it at the same time, all are told the same one. Any thread may do it at any time, and more than once.
     pub fn abort(&self, reason: &str) {
         if !self.core.is_forked() {
@@ -80,7 +75,7 @@ impl Communicator {
     }
 
     /// Ends all operations on all ranks, as [`abort`](Communicator::abort) does, but keeps the communicator for
-    /// what follows: after [`Error::Revoked`] all ranks can [`split`](Communicator::split) it, and some can
+    /// what follows: after [`Error::Revoked`](crate::Error::Revoked) all ranks can [`split`](Communicator::split) it, and some can
     /// [`shrink`](Communicator::shrink) it, which then goes over the control connections. Any thread may do it at
     /// any time.
     pub fn revoke(&self, reason: &str) {
@@ -102,11 +97,9 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Forked`].
+    /// [`Error::Forked`](crate::Error::Forked).
     pub fn report(&self) -> Result<Report> {
-        if self.core.is_forked() {
-            return Err(Error::Forked);
-        }
+        self.core.check_process()?;
         let group = &self.core.group;
         if group.has_failed()
             && let Some(report) = group.report()

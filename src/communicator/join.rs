@@ -117,18 +117,11 @@ impl Communicator {
         let process = Process::acquire()?;
         let (local, pinned) = pinned(&process, rank, size, &settings)?;
         let member = bootstrap::Member {
-            host: host_name(),
-            pid: std::process::id(),
-            process: process.shared.nonce,
-            machine: boot_id(),
-            host_key: host_key(),
             wire_mbits: bootstrap::wire_mbits(),
-            cores: cores(),
-            place: Place::of_thread(),
-            devices: settings.devices,
             // Without shared memory the ranks of this host are linked as if they were on others.
             unix: if process.shared.memory.is_some() { process.shared.unix_name.clone() } else { Vec::new() },
             tcp: process.shared.tcp_addresses()?,
+            ..of_this_process(&process, &settings)
         };
         let mut agreed = settings.agreed();
         if !others.is_empty() {
@@ -191,7 +184,7 @@ impl Communicator {
         Self::local_at(size, Settings::resolve(options)?, &|_| (cores(), place))
     }
 
-    /// As [`Communicator::local_with`], on a host of so many cores and with ranks at such places.
+    /// As [`Communicator::local_with`], with the cores of the host and the places of the ranks as `at` has them.
     pub(crate) fn local_at(
         size: u32,
         settings: Settings,
@@ -201,22 +194,10 @@ impl Communicator {
             return Err(Error::invalid("a communicator of 0 ranks", "ask for at least 1"));
         }
         let process = Process::acquire()?;
-        let (host, machine, host_key) = (host_name(), boot_id(), host_key());
+        let here = of_this_process(&process, &settings);
         let member = |rank| {
             let (cores, place) = at(rank);
-            bootstrap::Member {
-                host: host.clone(),
-                pid: std::process::id(),
-                process: process.shared.nonce,
-                machine,
-                host_key,
-                wire_mbits: 0,
-                cores,
-                place,
-                devices: settings.devices,
-                unix: Vec::new(),
-                tcp: Vec::new(),
-            }
+            bootstrap::Member { cores, place, ..here.clone() }
         };
         // Kept until the communicators keep it.
         let planner = Planner::of_process();
@@ -234,6 +215,23 @@ impl Communicator {
         }
         let communicator = |member: Arc<Member>| root_communicator(process.clone(), member, settings.clone());
         Ok(members.into_iter().map(communicator).collect())
+    }
+}
+
+/// What a rank of the calling thread says of itself when it joins, without addresses.
+fn of_this_process(process: &Process, settings: &Settings) -> bootstrap::Member {
+    bootstrap::Member {
+        host: host_name(),
+        pid: std::process::id(),
+        process: process.shared.nonce,
+        machine: boot_id(),
+        host_key: host_key(),
+        wire_mbits: 0,
+        cores: cores(),
+        place: Place::of_thread(),
+        devices: settings.devices,
+        unix: Vec::new(),
+        tcp: Vec::new(),
     }
 }
 
@@ -255,8 +253,9 @@ fn pinned(process: &Process, rank: Rank, size: u32, settings: &Settings) -> Resu
 
 /// Says so if ranks may have been pinned to the same cores, as the table of ranks shows.
 fn pin_is_doubtful(member: &Member, local: Local, size: u32) {
-    let all: Vec<Rank> = (0..size).collect();
-    let here = ranks_here(member, &all);
+    // Of the ranks on this machine, whose cores they share.
+    let machine = member.table[member.rank as usize].machine;
+    let here = member.table.iter().filter(|of| of.machine == machine).count() as u32;
     if here != size && local.size == size || here > local.size {
         pin::complain(&format!(
             "CONSORT_PIN: {here} ranks are on this host and were pinned as {}, perhaps to the same cores: set \
@@ -286,17 +285,18 @@ fn link_up(
         .and_then(|unlinked| match unlinked {
             None => Ok(()),
             Some(_) if patience.is_cancelled() => Err(bootstrap::cancelled(rank)),
-            Some((missing, why)) => Err(unlinked_error(missing, size, timeout, &why)),
+            Some((missing, why)) => Err(Error::MissingRanks {
+                missing,
+                size,
+                waited: timeout,
+                address: format!(
+                    "each other at the ports of their control connections (they joined, then {why}: a firewall, or \
+                     they stopped or died)"
+                ),
+            }),
         })
         .inspect_err(|error| member.give_up_joining(error))?;
     Ok(member)
-}
-
-fn unlinked_error(missing: Vec<Rank>, size: u32, waited: Duration, why: &str) -> Error {
-    let address = format!(
-        "each other at the ports of their control connections (they joined, then {why}: a firewall, or they stopped or died)"
-    );
-    Error::MissingRanks { missing, size, waited, address }
 }
 
 /// Links a member to all others; returns those to whom it could not be linked in time, and what came of trying.
@@ -328,12 +328,6 @@ fn root_communicator(process: Arc<Process>, member: Arc<Member>, settings: Setti
     let group = Group::new(member, uid, members.clone(), settings.records);
     trace::joined(&group, &settings);
     Communicator::from_core(Core::new(group, process.shared.clone(), settings), process)
-}
-
-/// How many of these ranks of the job run on this machine, whose cores they share.
-fn ranks_here(member: &Member, ranks: &[Rank]) -> u32 {
-    let here = member.table[member.rank as usize].machine;
-    ranks.iter().filter(|rank| member.table[**rank as usize].machine == here).count() as u32
 }
 
 #[doc(hidden)]

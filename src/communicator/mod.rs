@@ -10,7 +10,7 @@ mod grow;
 mod health;
 mod join;
 mod observe;
-mod point;
+pub(crate) mod point;
 pub(crate) mod routes;
 mod scaled;
 mod scope;
@@ -100,11 +100,6 @@ impl Communicator {
     /// The same communicator for another owner: it is closed when neither has it any more.
     pub(crate) fn shared(&self) -> Self {
         Communicator { owner: self.owner.clone(), ..self.view(self.timeout, self.algorithm) }
-    }
-
-    /// A view whose collectives run by `algorithm`.
-    pub(crate) fn told(&self, algorithm: Algorithm) -> Self {
-        self.view(self.timeout, Some(algorithm))
     }
 
     pub(crate) fn process(&self) -> &Arc<Process> {
@@ -216,7 +211,7 @@ impl Communicator {
         let mut all = mine.repeat(self.size() as usize);
         let call = Call::new(kind, T::DATA_TYPE, None, 0, mine.len());
         let buffers = Buffers { input: Span::of(mine), output: SpanMut::of(&mut all) };
-        let number = self.core.collective(call, None, self.timeout, buffers)?;
+        let number = self.core.collective_on(None, call, None, self.timeout, buffers)?;
         Ok((number, all))
     }
 }

@@ -7,12 +7,12 @@ use consort_control::membership::group::Group;
 use consort_control::membership::wire::Message;
 use consort_control::recorder::Snapshot;
 use consort_control::trace::{self, FlightRecord, Stragglers, Told};
-use consort_types::error::{Error, Result};
+use consort_types::error::Result;
 
 /// How long the others' answers are waited for.
 const ANSWERS: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_micros(50);
-/// How often everybody is asked, at most: of several answers the one that came fastest is the most exact.
+/// How often all ranks are asked, at most: of several answers the one that came fastest is the most exact.
 const ROUNDS: usize = 5;
 /// Exact enough.
 const EXACT: Duration = Duration::from_micros(20);
@@ -31,16 +31,14 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Forked`].
+    /// [`Error::Forked`](crate::Error::Forked).
     pub fn flight_record(&self) -> Result<FlightRecord> {
-        if self.core.is_forked() {
-            return Err(Error::Forked);
-        }
+        self.core.check_process()?;
         Ok(FlightRecord::of(&self.core.group, usize::MAX))
     }
 
     /// Which ranks keep the others waiting: how late each came to the last collectives, 128 at most, that all
-    /// ranks that answer have entered. Asks everybody; any thread may do it at any time, also while another waits
+    /// ranks that answer have entered. Asks all ranks; any thread may do it at any time, also while another waits
     /// in a call, and it takes half a second when ranks do not answer. A rank that has not come yet to the
     /// operation under way is what [`Communicator::report`] names.
     ///
@@ -54,11 +52,9 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Forked`].
+    /// [`Error::Forked`](crate::Error::Forked).
     pub fn stragglers(&self) -> Result<Stragglers> {
-        if self.core.is_forked() {
-            return Err(Error::Forked);
-        }
+        self.core.check_process()?;
         let group = &self.core.group;
         let told: Vec<Told> = heard(group).into_iter().flatten().collect();
         Ok(trace::analyse(group.name(), group.size(), group.rank, &told))

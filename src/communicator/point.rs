@@ -12,6 +12,9 @@ use consort_types::error::{Error, Result};
 use consort_types::stretch::Stretch;
 use consort_types::varying::CallV;
 
+/// A call with its blocks, where they differ, and with its buffers.
+pub type Part<'a, I, O> = (Call, Option<Blocks<'a>>, I, O);
+
 impl Communicator {
     /// Sends `input` to rank `to`, which must [`receive`](Communicator::receive) as many elements of the same
     /// type. Messages between two ranks arrive in the order in which they are sent. Returns when the bytes
@@ -90,7 +93,7 @@ impl Communicator {
         self.check_other(kind, peer)?;
         let bytes = if kind == Kind::Send { buffers.input.len() } else { buffers.output.len() };
         let call = self.message(kind, data_type, bytes, peer)?;
-        self.core().exchange(&[call], self.timeout(), &[buffers])
+        self.core().exchange_on(None, &[call], self.timeout(), &[buffers])
     }
 
     /// [`Communicator::exchange_into`] on untyped memory. A rank may exchange with itself.
@@ -135,7 +138,7 @@ impl Communicator {
         }
         let send = self.message(Kind::Send, data_type, input.len(), to)?;
         let receive = self.message(Kind::Receive, data_type, output.len(), from)?;
-        self.core().exchange(&[send, receive], self.timeout(), &[Buffers { input, output }; 2])
+        self.core().exchange_on(None, &[send, receive], self.timeout(), &[Buffers { input, output }; 2])
     }
 
     fn check_peer(&self, name: &str, peer: Rank) -> Result<()> {
@@ -180,7 +183,7 @@ impl Communicator {
         call: &CallV<'a>,
         input: I,
         output: O,
-    ) -> Result<Vec<(Call, Option<Blocks<'a>>, I, O)>> {
+    ) -> Result<Vec<Part<'a, I, O>>> {
         if let Some((call, blocks)) = call.planned() {
             return Ok(vec![(call, Some(blocks), input, output)]);
         }

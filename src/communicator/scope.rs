@@ -20,7 +20,6 @@ use consort_types::varying::CallV;
 /// Starts operations on borrowed buffers; made by [`Communicator::scope`].
 pub struct Scope<'a, 'scope, 'env: 'scope> {
     comm: &'a Communicator,
-    core: &'a Arc<Core>,
     lender: &'scope Lender<'scope, 'env>,
     tickets: RefCell<Vec<Arc<Ticket>>>,
 }
@@ -72,7 +71,7 @@ impl Communicator {
     ) -> Result<R> {
         self.core().check()?;
         lend(|lender| {
-            let scope = Scope { comm: self, core: self.core(), lender, tickets: RefCell::new(Vec::new()) };
+            let scope = Scope { comm: self, lender, tickets: RefCell::new(Vec::new()) };
             let end = End { core: self.core(), tickets: &scope.tickets };
             let result = body(&scope);
             let waited = end.wait();
@@ -106,7 +105,7 @@ macro_rules! in_scopes {
     ($(#[$about:meta])* in_place $noun:literal reduce $($row:tt)*) => {};
     ($(#[$about:meta])* $form:ident $noun:literal $($row:tt)*) => {
         method! { {
-            (&'a self) &'env [T], &'env mut [T], () ['b] 'b of self.core.group.size() => Result<ScopedWork<'a>>;
+            (&'a self) &'env [T], &'env mut [T], () ['b] 'b of self.comm.size() => Result<ScopedWork<'a>>;
             apart |call, input, output| self.apart(call?, None, input, output);
             in_place |call, buffer| self.in_place(call, buffer);
             varying |call, input, output| match call.planned() {
@@ -129,7 +128,7 @@ impl<'a, 'env> Scope<'a, '_, 'env> {
     fn in_place<T: Element>(&'a self, call: Call, buffer: &'env mut [T]) -> Result<ScopedWork<'a>> {
         let bytes = size_of_val(buffer);
         let held = self.lender.share_mut(buffer);
-        call.check(self.core.group.rank, self.core.group.size(), held.read(), held.span())?;
+        call.check(self.comm.rank(), self.comm.size(), held.read(), held.span())?;
         self.start(call, None, Source::Within(held.clone(), 0, bytes), held)
     }
 
@@ -141,7 +140,7 @@ impl<'a, 'env> Scope<'a, '_, 'env> {
         output: &'env mut [T],
     ) -> Result<ScopedWork<'a>> {
         let (from, to) = (self.lender.share(input), self.lender.share_mut(output));
-        let (rank, size) = (self.core.group.rank, self.core.group.size());
+        let (rank, size) = (self.comm.rank(), self.comm.size());
         match blocks {
             Some(blocks) => call.check_blocks(rank, size, blocks, from.read(), to.span())?,
             None => call.check(rank, size, from.read(), to.span())?,
@@ -158,10 +157,11 @@ impl<'a, 'env> Scope<'a, '_, 'env> {
     ) -> Result<ScopedWork<'a>> {
         let (call, process, timeout) =
             (self.comm.with_own_algorithm(call), self.comm.process(), self.comm.timeout());
-        let ticket = self.core.start(process, call, blocks, timeout, input, Some(output))?;
+        let core = self.comm.core();
+        let ticket = core.start(process, call, blocks, timeout, input, Some(output))?;
         let mut tickets =
             self.tickets.try_borrow_mut().map_err(|_| Error::internal("a scope used while it ends"))?;
         tickets.push(ticket.clone());
-        Ok(ScopedWork { core: self.core, ticket })
+        Ok(ScopedWork { core, ticket })
     }
 }

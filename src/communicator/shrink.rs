@@ -58,9 +58,7 @@ impl Communicator {
         let span = tracing::info_span!("shrink", rank = self.rank(), ?excluded, ?how);
         let _entered = span.enter();
         let core = self.core();
-        if core.is_forked() {
-            return Err(Error::Forked);
-        }
+        core.check_process()?;
         let excluded = self.leaving(excluded)?;
         let mut stay: Vec<Rank> = (0..self.size()).collect();
         stay.retain(|rank| excluded.binary_search(rank).is_err());

@@ -127,7 +127,7 @@ impl<'a> Member<'a> {
         task.prepare(timeout);
         let mut memory = Vec::with_capacity(calls.len());
         let ticket = Arc::new(Ticket::default());
-        let mut result = None;
+        let mut failed = None;
         for Streamed { call, blocks, make } in calls {
             let request = engine.enter(call, this_thread());
             if call.count == 0 {
@@ -141,17 +141,12 @@ impl<'a> Member<'a> {
                 }
                 Err(error) => {
                     core.group.fail(error);
-                    result = Some(Err(core.failure()));
+                    failed = Some(Err(core.failure()));
                     break;
                 }
             }
         }
-        if memory.is_empty() && result.is_none() {
-            result = Some(Ok(()));
-        }
-        if result.is_none() && task.is_enqueued() {
-            result = Some(Ok(()));
-        }
+        let result = failed.or_else(|| (memory.is_empty() || task.is_enqueued()).then_some(Ok(())));
         Member { core, process, in_turn, owned, task: Some(task), memory, ticket, is_done: false, result }
     }
 
@@ -167,16 +162,12 @@ impl<'a> Member<'a> {
             engine.turn(task, &buffers)
         });
         match turn {
-            Ok(Progress::Done) => {
-                self.is_done = true;
-                self.result = Some(Ok(()));
-                true
-            }
             Ok(progress) => {
-                if task.is_enqueued() {
+                self.is_done = progress == Progress::Done;
+                if self.is_done || task.is_enqueued() {
                     self.result = Some(Ok(()));
                 }
-                progress == Progress::Moved
+                progress != Progress::Blocked
             }
             Err(error) => {
                 engine.leave_failed(task);

@@ -6,7 +6,7 @@
 /// Gives the collectives to a surface's macro, a row at a time: its documentation, its form, its noun, its name with what it
 /// takes beside the buffers, and its call. The forms:
 ///
-/// - `apart`, from one buffer to another: the call is of the two buffers and the number of ranks;
+/// - `apart`, from one buffer to another: the call, or why there is none, is of the two buffers and the number of ranks;
 /// - `into`, the same of a collective that has a name of its own in place: both names, the shorter one for devices;
 /// - `in_place`, of one buffer: the call is of its elements;
 /// - `varying`, from one buffer to another, of blocks that differ in length: the call is of the blocks.
@@ -58,7 +58,7 @@ macro_rules! collectives {
             /// # Errors
             /// [`Error::InvalidArgument`] when the lengths differ; otherwise as [`Communicator::all_reduce`].
             into "an all-reduce" all_reduce_into all_reduce(op: ReduceOp)
-            |input, _output, _size| Call::all_reduce(T::DATA_TYPE, op, input.len())
+            |input, _output, _size| Ok(Call::all_reduce(T::DATA_TYPE, op, input.len()))
         }
         $surface! {
             /// Folds `input` over all ranks into `output` of `root`; the others may pass an empty `output`.
@@ -66,7 +66,7 @@ macro_rules! collectives {
             /// # Errors
             /// [`Error::InvalidArgument`] when the root's lengths differ; otherwise as [`Communicator::all_reduce`].
             into "a reduce" reduce_into reduce(op: ReduceOp, root: Rank)
-            |input, _output, _size| Call::reduce(T::DATA_TYPE, op, input.len(), root)
+            |input, _output, _size| Ok(Call::reduce(T::DATA_TYPE, op, input.len(), root))
         }
         $surface! {
             /// Every rank's `output` becomes `root`'s `input`; the others may pass an empty `input`.
@@ -74,7 +74,7 @@ macro_rules! collectives {
             /// # Errors
             /// [`Error::InvalidArgument`] when the root's lengths differ; otherwise as [`Communicator::all_reduce`].
             into "a broadcast" broadcast_into broadcast(root: Rank)
-            |_input, output, _size| Call::broadcast(T::DATA_TYPE, output.len(), root)
+            |_input, output, _size| Ok(Call::broadcast(T::DATA_TYPE, output.len(), root))
         }
         $surface! {
             /// Every rank's `output` becomes all ranks' `input`, in rank order: `size() * input.len()` elements.
@@ -82,7 +82,7 @@ macro_rules! collectives {
             /// # Errors
             /// [`Error::InvalidArgument`] when the lengths do not fit; otherwise as [`Communicator::all_reduce`].
             apart "an all-gather" all_gather()
-            |input, _output, _size| Call::all_gather(T::DATA_TYPE, input.len())
+            |input, _output, _size| Ok(Call::all_gather(T::DATA_TYPE, input.len()))
         }
         $surface! {
             /// Folds `input` (`size() * output.len()` elements) over all ranks; `output` receives this rank's block.
@@ -90,7 +90,7 @@ macro_rules! collectives {
             /// # Errors
             /// [`Error::InvalidArgument`] when the lengths do not fit; otherwise as [`Communicator::all_reduce`].
             apart "a reduce-scatter" reduce_scatter(op: ReduceOp)
-            |_input, output, _size| Call::reduce_scatter(T::DATA_TYPE, op, output.len())
+            |_input, output, _size| Ok(Call::reduce_scatter(T::DATA_TYPE, op, output.len()))
         }
         $surface! {
             /// Sends block `r` of `input` to rank `r`; block `r` of `output` comes from rank `r`. Both have `size()`
@@ -99,7 +99,7 @@ macro_rules! collectives {
             /// # Errors
             /// [`Error::InvalidArgument`] when the lengths do not fit; otherwise as [`Communicator::all_reduce`].
             apart "an all-to-all" all_to_all()
-            |input, _output, size| Call::all_to_all(T::DATA_TYPE, block(input.len(), size)?)
+            |input, _output, size| block(input.len(), size).map(|count| Call::all_to_all(T::DATA_TYPE, count))
         }
         $surface! {
             /// The `output` of `root` becomes all ranks' `input`, in rank order; the others may pass an empty `output`.
@@ -107,7 +107,7 @@ macro_rules! collectives {
             /// # Errors
             /// [`Error::InvalidArgument`] when the root's lengths do not fit; otherwise as [`Communicator::all_reduce`].
             apart "a gather" gather(root: Rank)
-            |input, _output, _size| Call::gather(T::DATA_TYPE, input.len(), root)
+            |input, _output, _size| Ok(Call::gather(T::DATA_TYPE, input.len(), root))
         }
         $surface! {
             /// Every rank's `output` becomes its block of the `input` of `root`; the others may pass an empty `input`.
@@ -115,7 +115,7 @@ macro_rules! collectives {
             /// # Errors
             /// As [`Communicator::gather`].
             apart "a scatter" scatter(root: Rank)
-            |_input, output, _size| Call::scatter(T::DATA_TYPE, output.len(), root)
+            |_input, output, _size| Ok(Call::scatter(T::DATA_TYPE, output.len(), root))
         }
         $surface! {
             /// Every rank's `output` becomes all ranks' `input`, of which rank `r`'s has `blocks`' count `r`. Every rank must
@@ -178,7 +178,7 @@ macro_rules! method {
             $($of)*, input: $input, output: $output, $($argument: $type,)* $($behind)*
         ) -> $ends {
             let ($in, $out, $size) = (&input, &output, $ranks);
-            let $made = (|| Result::Ok($call))();
+            let $made: Result<Call> = $call;
             let ($from, $to) = (input, output);
             $run
         }

@@ -1,7 +1,7 @@
 //! Drives the calls of a group on all of its communicators, in one thread.
 //!
 //! Invariant: the engines of all communicators are had before any call is entered, and each has its turn as long as
-//! one is not over; nothing here waits for one communicator alone. Taking the engines cannot deadlock: whoever
+//! one is not over; nothing here waits for one communicator alone. Taking the engines cannot deadlock: a thread that
 //! meets another call in one of them gives up and says so.
 
 use std::time::{Duration, Instant};
@@ -194,33 +194,26 @@ impl<'a> Member<'a> {
         let mut task = match self.task.take() {
             Some(task) => task,
             None if core.group.has_failed() => {
-                self.end(Err(core.failure()));
+                self.result = Some(Err(core.failure()));
                 return Progress::Moved;
             }
             None => self.enter(),
         };
         let engine = &mut *self.owned.engine;
-        match engine.turn(&mut task, &self.buffers) {
-            Ok(Progress::Done) => {
-                engine.put_back(task);
-                self.end(Ok(()));
-                Progress::Moved
-            }
+        let result = match engine.turn(&mut task, &self.buffers) {
+            Ok(Progress::Done) => Ok(()),
             Ok(progress) => {
                 self.task = Some(task);
-                progress
+                return progress;
             }
             Err(error) => {
                 engine.leave_failed(&task);
-                engine.put_back(task);
-                self.end(Err(error));
-                Progress::Moved
+                Err(error)
             }
-        }
-    }
-
-    fn end(&mut self, result: Result<()>) {
+        };
+        engine.put_back(task);
         self.result = Some(result);
+        Progress::Moved
     }
 
     /// After a turn: as [`Task::tend`].

@@ -37,11 +37,8 @@ impl Communicator {
     /// [`Error::InvalidArgument`] when the length is no multiple of `size()`; otherwise as
     /// [`Communicator::all_reduce`].
     pub fn all_gather_in_place<T: Element>(&self, buffer: &mut [T]) -> Result<()> {
-        let count = self.block(buffer.len())?;
-        let call = Call::all_gather(T::DATA_TYPE, count);
-        let all = SpanMut::of(buffer);
-        let bytes = count * size_of::<T>();
-        self.execute(&call, all.read().slice(self.rank() as usize * bytes, bytes), all)
+        let (count, own, all) = self.in_blocks(buffer, true)?;
+        self.execute(&Call::all_gather(T::DATA_TYPE, count), own.read(), all)
     }
 
     /// As [`Communicator::reduce_scatter`]; the output is this rank's block of `buffer`. The other blocks are
@@ -51,11 +48,8 @@ impl Communicator {
     /// [`Error::InvalidArgument`] when the length is no multiple of `size()`; otherwise as
     /// [`Communicator::all_reduce`].
     pub fn reduce_scatter_in_place<T: Element>(&self, buffer: &mut [T], op: ReduceOp) -> Result<()> {
-        let count = self.block(buffer.len())?;
-        let call = Call::reduce_scatter(T::DATA_TYPE, op, count);
-        let all = SpanMut::of(buffer);
-        let bytes = count * size_of::<T>();
-        self.execute(&call, all.read(), all.slice(self.rank() as usize * bytes, bytes))
+        let (count, own, all) = self.in_blocks(buffer, true)?;
+        self.execute(&Call::reduce_scatter(T::DATA_TYPE, op, count), all.read(), own)
     }
 
     /// As [`Communicator::gather`]; the root passes the blocks of all ranks with its own in place, the others pass
@@ -65,7 +59,7 @@ impl Communicator {
     /// [`Error::InvalidArgument`] when the root's length is no multiple of `size()`; otherwise as
     /// [`Communicator::all_reduce`].
     pub fn gather_in_place<T: Element>(&self, buffer: &mut [T], root: Rank) -> Result<()> {
-        let (count, own, all) = self.rooted(buffer, root)?;
+        let (count, own, all) = self.in_blocks(buffer, self.rank() == root)?;
         self.execute(&Call::gather(T::DATA_TYPE, count, root), own.read(), all)
     }
 
@@ -75,28 +69,23 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::gather_in_place`].
     pub fn scatter_in_place<T: Element>(&self, buffer: &mut [T], root: Rank) -> Result<()> {
-        let (count, own, all) = self.rooted(buffer, root)?;
+        let (count, own, all) = self.in_blocks(buffer, self.rank() == root)?;
         self.execute(&Call::scatter(T::DATA_TYPE, count, root), all.read(), own)
     }
 
-    /// Elements of a block, this rank's block, and the blocks of all ranks (nothing where this rank is not `root`).
-    fn rooted<'a, T: Element>(
+    /// Elements of a block, this rank's block, and the blocks of all ranks; where the rank does not have all, its own is the
+    /// buffer.
+    fn in_blocks<'a, T: Element>(
         &self,
         buffer: &'a mut [T],
-        root: Rank,
+        has_all: bool,
     ) -> Result<(usize, SpanMut<'a>, SpanMut<'a>)> {
-        let elements = buffer.len();
-        let all = SpanMut::of(buffer);
-        if self.rank() != root {
-            return Ok((elements, all, SpanMut::empty()));
+        let count = if has_all { block(buffer.len(), self.size())? } else { buffer.len() };
+        let (all, bytes) = (SpanMut::of(buffer), count * size_of::<T>());
+        if !has_all {
+            return Ok((count, all, SpanMut::empty()));
         }
-        let count = self.block(elements)?;
-        let bytes = count * size_of::<T>();
-        Ok((count, all.slice(root as usize * bytes, bytes), all))
-    }
-
-    pub(crate) fn block(&self, elements: usize) -> Result<usize> {
-        block(elements, self.size())
+        Ok((count, all.slice(self.rank() as usize * bytes, bytes), all))
     }
 
     /// Starts an all-reduce in place that goes on by itself; the buffer comes back from
@@ -133,7 +122,7 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::start_all_reduce`].
     pub fn start_all_gather<T: Element>(&self, buffer: Vec<T>) -> Result<Work<T>> {
-        let call = Call::all_gather(T::DATA_TYPE, self.block(buffer.len())?);
+        let call = Call::all_gather(T::DATA_TYPE, block(buffer.len(), self.size())?);
         self.start(call, buffer)
     }
 

@@ -49,7 +49,7 @@ impl Communicator {
     }
 
     /// Sends block `r` of `input` to rank `r`; block `r` of `output` comes from rank `r`. What a rank sends to
-    /// another must be as long as what that one receives from it; nobody knows more counts than its own. An empty
+    /// another must be as long as what that one receives from it; no rank knows more counts than its own. An empty
     /// block costs nothing: that the other side sent something is found at the next message between the two.
     ///
     /// ```
@@ -164,13 +164,8 @@ impl Communicator {
     ) -> Result<()> {
         self.core().check()?;
         call.check_blocks(self.rank(), self.size(), blocks, input, output)?;
-        self.core()
-            .collective(
-                self.with_own_algorithm(call),
-                Some(blocks),
-                self.timeout(),
-                Buffers { input, output },
-            )
-            .map(drop)
+        let call = self.with_own_algorithm(call);
+        let buffers = Buffers { input, output };
+        self.core().collective_on(None, call, Some(blocks), self.timeout(), buffers).map(drop)
     }
 }
