@@ -3,7 +3,9 @@
 //! Invariant: what comes out as [`Settings`] is complete and consistent; every flag of nccl-tests is either
 //! honoured, accepted at the value that changes nothing, or refused with a sentence that says why.
 
+use std::fmt::Display;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Parser;
@@ -213,6 +215,10 @@ pub(crate) struct Arguments {
     #[arg(long, action = clap::ArgAction::Version)]
     version: Option<bool>,
 
+    /// Threads of a process, of which each has -g ranks.
+    #[arg(short = 't', long = "nthreads", hide = true)]
+    nthreads: Option<u32>,
+
     #[command(flatten)]
     foreign: Foreign,
 
@@ -229,83 +235,54 @@ pub(crate) struct Arguments {
     note: Option<String>,
 }
 
-/// Flags of nccl-tests that mean nothing here.
-#[derive(clap::Args, Debug)]
-struct Foreign {
-    #[arg(short = 't', long = "nthreads", hide = true)]
-    nthreads: Option<u32>,
-    #[arg(short = 'p', long = "parallel_init", alias = "parallel-init", hide = true)]
-    parallel_init: Option<String>,
-    #[arg(short = 'y', long = "stream_null", alias = "stream-null", hide = true)]
-    stream_null: Option<String>,
-    #[arg(short = 'G', long = "cudagraph", hide = true)]
-    cudagraph: Option<String>,
-    #[arg(short = 'C', long = "report_cputime", alias = "report-cputime", hide = true)]
-    report_cputime: Option<String>,
-    #[arg(short = 'S', long = "report_timestamps", alias = "report-timestamps", hide = true)]
-    report_timestamps: Option<String>,
-    #[arg(
-        short = 'x',
-        long = "cta_policy",
-        alias = "cta-policy",
-        hide = true,
-        allow_negative_numbers = true
-    )]
-    cta_policy: Option<String>,
-    #[arg(short = 'D', long = "device_implementation", alias = "device-implementation", hide = true)]
-    device_implementation: Option<String>,
-    #[arg(short = 'V', long = "device_cta_count", alias = "device-cta-count", hide = true)]
-    device_cta_count: Option<String>,
+/// Flags of nccl-tests that mean nothing here: letter, name in both forms, the value that changes nothing, and why there is no other.
+const FOREIGN: [&str; 8] = [
+    "p parallel_init parallel-init 0 ranks always join at the same time",
+    "y stream_null stream-null 0 the default stream is not used, and there are none on a host",
+    "G cudagraph cuda-graph 0 calls are not captured in CUDA graphs",
+    "C report_cputime report-cputime 0 only the time to the end is measured; on a host it is the processor's",
+    "S report_timestamps report-timestamps 0 the table has no such column; --json has begin and end",
+    "x cta_policy cta-policy -1 the library chooses how many thread blocks there are",
+    "D device_implementation device-implementation 0 the library's own device code is measured",
+    "V device_cta_count device-cta-count 16 the library's own device code is measured",
+];
+
+/// The refusal of the first that has another value.
+#[derive(Debug)]
+struct Foreign(Option<String>);
+
+fn foreign() -> impl Iterator<Item = [&'static str; 5]> {
+    FOREIGN.into_iter().map(|flag| {
+        let mut words = flag.splitn(5, ' ');
+        std::array::from_fn(|_| words.next().unwrap_or_default())
+    })
 }
 
-impl Foreign {
-    fn refuse(&self) -> Result<(), Failure> {
-        let flags = [
-            ("-p/--parallel_init", &self.parallel_init, "0", "ranks always join at the same time"),
-            (
-                "-y/--stream_null",
-                &self.stream_null,
-                "0",
-                "the default stream is not used, and there are none on a host",
-            ),
-            ("-G/--cudagraph", &self.cudagraph, "0", "calls are not captured in CUDA graphs"),
-            (
-                "-C/--report_cputime",
-                &self.report_cputime,
-                "0",
-                "only the time to the end is measured; on a host it is the processor's",
-            ),
-            (
-                "-S/--report_timestamps",
-                &self.report_timestamps,
-                "0",
-                "the table has no such column; --json has begin and end",
-            ),
-            (
-                "-x/--cta_policy",
-                &self.cta_policy,
-                "-1",
-                "the library chooses how many thread blocks there are",
-            ),
-            (
-                "-D/--device_implementation",
-                &self.device_implementation,
-                "0",
-                "the library's own device code is measured",
-            ),
-            (
-                "-V/--device_cta_count",
-                &self.device_cta_count,
-                "16",
-                "the library's own device code is measured",
-            ),
-        ];
-        for (flag, value, neutral, why) in flags {
-            if value.as_ref().is_some_and(|value| value != neutral) {
-                return Err(Failure::usage(format!("{flag} is not supported: {why}")));
-            }
-        }
-        Ok(())
+impl clap::Args for Foreign {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        foreign().fold(command, |command, [letter, name, alias, ..]| {
+            let flag = clap::Arg::new(name).short(letter.chars().next()).long(name).alias(alias);
+            command.arg(flag.hide(true).allow_negative_numbers(true))
+        })
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl clap::FromArgMatches for Foreign {
+    fn from_arg_matches(matches: &clap::ArgMatches) -> Result<Self, clap::Error> {
+        let differs = |[_, name, _, neutral, _]: &[&str; 5]| {
+            matches.get_one::<String>(name).is_some_and(|value| value != neutral)
+        };
+        let refusal =
+            |[letter, name, .., why]: [&str; 5]| format!("-{letter}/--{name} is not supported: {why}");
+        Ok(Foreign(foreign().find(differs).map(refusal)))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &clap::ArgMatches) -> Result<(), clap::Error> {
+        Self::from_arg_matches(matches).map(|read| *self = read)
     }
 }
 
@@ -411,7 +388,7 @@ impl Arguments {
 
     /// Whether ranks are threads, and how many there are, where that is said; each thread drives so many.
     fn ranks(&self, per_thread: u32) -> Result<(bool, Option<u32>), Failure> {
-        let threads = match self.foreign.nthreads {
+        let threads = match self.nthreads {
             Some(0) => return Err(Failure::usage("-t/--nthreads must be at least 1")),
             None | Some(1) if per_thread == 1 => return Ok((self.threads, self.ranks)),
             threads => threads,
@@ -432,7 +409,9 @@ impl Arguments {
     }
 
     pub(crate) fn settings(self) -> Result<Settings, Failure> {
-        self.foreign.refuse()?;
+        if let Some(refusal) = self.foreign.0 {
+            return Err(Failure::usage(refusal));
+        }
         let devices = self.devices()?;
         let (threads, ranks) = self.ranks(devices.as_ref().map_or(1, |devices| devices.per_thread))?;
         let step = match self.factor {
@@ -460,8 +439,11 @@ impl Arguments {
         Ok(Settings {
             collective: self.collective,
             sweep,
-            data_types: data_types(&self.data_type)?,
-            ops: if self.collective.folds() { ops(&self.op)? } else { vec![Operator::Sum] },
+            data_types: one_or_all("-d", &self.data_type, &DataType::ALL)?,
+            ops: match self.collective.folds() {
+                true => one_or_all("-o", &self.op, &Operator::ALL)?,
+                false => vec![Operator::Sum],
+            },
             root,
             iterations: self.iterations,
             warmups: self.warmups,
@@ -494,24 +476,13 @@ impl Arguments {
     }
 }
 
-fn data_types(text: &str) -> Result<Vec<DataType>, Failure> {
-    match text {
-        "all" => Ok(DataType::ALL.to_vec()),
-        text => match text.parse::<DataType>() {
-            Ok(one) => Ok(vec![one]),
-            Err(error) => Err(Failure::usage(format!("-d: {error}, all"))),
-        },
+/// The one that a text names, or all.
+fn one_or_all<T: FromStr<Err: Display> + Copy>(flag: &str, text: &str, all: &[T]) -> Result<Vec<T>, Failure> {
+    if text == "all" {
+        return Ok(all.to_vec());
     }
-}
-
-fn ops(text: &str) -> Result<Vec<Operator>, Failure> {
-    match text {
-        "all" => Ok(Operator::ALL.to_vec()),
-        text => match text.parse::<Operator>() {
-            Ok(one) => Ok(vec![one]),
-            Err(error) => Err(Failure::usage(format!("-o: {error}, all"))),
-        },
-    }
+    let one = text.parse().map_err(|error| Failure::usage(format!("{flag}: {error}, all")))?;
+    Ok(vec![one])
 }
 
 impl Settings {

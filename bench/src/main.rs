@@ -14,7 +14,7 @@
 //! | `report`, `table`, `statistics`, `progress`, `clock` | what is told |
 //! | `trace` | the subcommand that merges traces |
 //! | `environment` | the subcommand that shows settings |
-//! | `plan`, `simulate`, `tune`, `planned`, `samples` | the subcommands that ask and teach the planner |
+//! | `plan`, `simulate`, `tune`, `planned`, `samples`, `schedule` | the subcommands that ask and teach the planner |
 
 #![forbid(unsafe_code)]
 
@@ -39,6 +39,7 @@ mod planned;
 mod progress;
 mod report;
 mod samples;
+mod schedule;
 mod simulate;
 mod sizes;
 mod statistics;

@@ -7,7 +7,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
-use consort::planning::{Algorithm, Collective, Explanation, Plan, Planning, Schedule, export};
+use consort::planning::{
+    Algorithm, Collective, Explanation, Path as DevicePath, Plan, Planning, Schedule, export,
+};
 
 use crate::failure::{Exit, Failure};
 use crate::planned::{self, Machine, refused};
@@ -45,9 +47,13 @@ struct Arguments {
     #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = parse_size)]
     size: u64,
 
-    /// This algorithm, whatever would be chosen; for example tree or bruck(radix=4)
+    /// This algorithm, whatever would be chosen; for example tree, bruck(radix=4) or the name of a --schedule
     #[arg(long = "algo", value_name = "NAME")]
-    algorithm: Option<Algorithm>,
+    algorithm: Option<String>,
+
+    /// Where every rank has a device and they take this path: fused, kernels, streams or host. Lists what is left out, too
+    #[arg(long, value_name = "PATH", value_parser = device_path, conflicts_with = "algorithm")]
+    device: Option<DevicePath>,
 
     /// The plan of this rank (relative to the root) instead of the schedule
     #[arg(long, value_name = "R")]
@@ -60,6 +66,11 @@ struct Arguments {
     /// Writes to a file instead of standard output
     #[arg(short = 'o', value_name = "FILE")]
     output: Option<PathBuf>,
+}
+
+fn device_path(text: &str) -> Result<DevicePath, String> {
+    let known = DevicePath::ALL.into_iter().find(|path| path.name() == text);
+    known.ok_or_else(|| format!("there are {}", DevicePath::ALL.map(DevicePath::name).join(", ")))
 }
 
 /// Runs the subcommand; its name is the first word.
@@ -82,9 +93,13 @@ impl Arguments {
             )));
         }
         let block_bytes = planned::block_bytes(collective, self.size, ranks);
-        let explanation = match self.algorithm {
-            Some(algorithm) => planning.explain_by(algorithm, collective, block_bytes),
-            None => planning.explain(collective, block_bytes),
+        // A schedule has its name only since it was read.
+        let named = self.algorithm.as_deref().map(str::parse::<Algorithm>).transpose();
+        let named = named.map_err(|error| Failure::usage(format!("--algo: {error}")))?;
+        let explanation = match (named, self.device) {
+            (Some(algorithm), _) => planning.explain_by(algorithm, collective, block_bytes),
+            (None, Some(path)) => planning.explain_on_devices(path, collective, block_bytes),
+            (None, None) => planning.explain(collective, block_bytes),
         }
         .map_err(refused)?;
         let chosen = explanation.chosen().map(|candidate| candidate.algorithm);
@@ -229,6 +244,60 @@ mod tests {
         }
         let large = text("plan gather --ranks 1025").expect("a plan");
         assert!(large.contains("more than 1024 ranks are not drawn"), "{large}");
+    }
+
+    #[test]
+    fn devices_are_candidates_with_their_paths_and_reasons() {
+        let plan = |line: &str| text(line).expect("a plan");
+        let of = plan("plan allreduce --ranks 4 --size 64K --device kernels");
+        assert!(
+            of.contains("on devices by the kernels path") && of.contains("chosen: kernels/direct"),
+            "{of}"
+        );
+        for row in
+            ["packets hold 32768 bytes at most", "fused/direct", "host/", "(excluded: the path is kernels)"]
+        {
+            assert!(of.contains(row), "{row}: {of}");
+        }
+        assert!(
+            plan("plan allreduce --ranks 4 --size 1K --device kernels").contains("chosen: packets/direct")
+        );
+        assert!(plan("plan sendrecv --ranks 4 --device streams").contains("chosen: streams/pair"));
+        let json = plan("plan allreduce --topology dgx-h100:1 --size 1M --device kernels --format json");
+        let json: Value = serde_json::from_str(&json).expect("json");
+        assert_eq!(json["explanation"]["path"], "kernels");
+        let candidates = json["explanation"]["candidates"].as_array().expect("candidates");
+        let chosen = candidates.iter().find(|one| one["chosen"] == true).expect("one");
+        assert_eq!((&chosen["carrier"], &chosen["algorithm"]), (&"kernels".into(), &"two-shot".into()));
+        let failure = text("plan allreduce --ranks 4 --device cuda").expect_err("no path");
+        assert!(failure.message.contains("there are fused, kernels, streams, host"), "{failure}");
+    }
+
+    #[test]
+    fn a_schedule_of_a_file_is_a_candidate_with_proof_and_price() {
+        let name = format!("collbench-schedule-{}.json", std::process::id());
+        let file = std::env::temp_dir().join(name);
+        let ours =
+            Schedule { name: "ours.tree".into(), ..Algorithm::Tree.schedule(Collective::AllReduce, 4) };
+        std::fs::write(&file, export::schedule_json(&ours)).expect("written");
+        let line = format!("plan allreduce --ranks 4 --format json --schedule {}", file.display());
+        let json: Value = serde_json::from_str(&text(&line).expect("a plan")).expect("json");
+        let candidates = json["explanation"]["candidates"].as_array().expect("candidates");
+        let of = |name: &str| candidates.iter().find(|one| one["algorithm"] == name).expect("it is listed");
+        assert_eq!(of("ours.tree")["fold_hash"], of("tree")["fold_hash"]);
+        assert_eq!(of("ours.tree")["predicted_s"], of("tree")["predicted_s"]);
+        let named = text(&format!("{line} --algo ours.tree")).expect("a plan");
+        assert!(named.contains("\"origin\":\"named\""), "{named}");
+        let device = line.replace("--format json", "--size 1M --device kernels");
+        assert!(text(&device).expect("a plan").contains("kernels/ours.tree"));
+        let mut wrong = Schedule { name: "ours.wrong".into(), ..ours };
+        wrong.rounds.pop();
+        std::fs::write(&file, export::schedule_json(&wrong)).expect("written");
+        let failure = text(&line).expect_err("it is wrong");
+        assert_eq!(failure.exit, Exit::Usage);
+        assert!(failure.message.contains("the schedule \"ours.wrong\" is refused"), "{failure}");
+        std::fs::remove_file(&file).expect("removed");
+        assert!(text(&line).expect_err("no file").message.contains("cannot be read"));
     }
 
     #[test]

@@ -4,13 +4,14 @@
 //! says here too, and what the command line says goes before it.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use consort::Options;
 use consort::planning::{Collective, Planning, read_topology};
 
 use crate::collective;
 use crate::failure::Failure;
+use crate::schedule;
 
 /// The bytes to which nccl-tests rounds a rank's part of a split vector down.
 const PART_BYTES: u64 = 16;
@@ -63,6 +64,11 @@ pub(crate) struct Machine {
     /// Cores of the host [default: those of this one]
     #[arg(long, value_name = "N", conflicts_with = "topology", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     cores: Option<u32>,
+
+    /// A schedule of your own as a candidate: a file as `collbench plan --format json` writes it, with a name of its own. It is
+    /// proved first. May be given several times
+    #[arg(long = "schedule", value_name = "FILE")]
+    schedules: Vec<PathBuf>,
 }
 
 impl Machine {
@@ -75,7 +81,9 @@ impl Machine {
             (None, None) => variable(),
             (None, Some(_)) => None,
         };
-        let options = Options::default();
+        let with =
+            |options: Options, path: &PathBuf| options.schedule(schedule::read(path)?).map_err(refused);
+        let options = self.schedules.iter().try_fold(Options::default(), with)?;
         let Some(name) = name else {
             let ranks = self.ranks.ok_or_else(|| Failure::usage("--ranks or --topology is missing"))?;
             let cores = self.cores.unwrap_or_else(cores);
