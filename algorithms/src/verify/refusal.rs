@@ -259,7 +259,7 @@ impl fmt::Display for Refusal {
                 write!(f, "nothing orders {first} and {second}, which both touch {memory}{}", form(in_place))
             }
             Refusal::Overwritten { at, memory } => {
-                write!(f, "{at} fills {memory} again before anybody read it")
+                write!(f, "{at} fills {memory} again before it was read")
             }
             Refusal::AmbiguousCount { at, id } => {
                 write!(f, "{at} may arrive before an earlier write that a wait on {id} takes it for")
