@@ -21,7 +21,7 @@ for rank in 0 1 2 3; do start $rank 4 skipped closes; done
 ended
 expect "0" "metric: PeerLeft after * closed the communicator before all_reduce #2, which needs it"
 
-variant "the others' next call looks the same: nobody can see it before the end"
+variant "the others' next call looks the same: no rank can see it before the end"
 for rank in 0 1 2 3; do start $rank 4 skipped shifted; done
 ended
 expect "0 1 2 3" "the sum of all losses is 1003"

@@ -20,7 +20,7 @@ try "the world is aborted first" world-first
 try "both at once, from two threads" at-once
 
 variant "no rank dies: rank 3 aborts the world while rank 2 is busy"
-for rank in 0 1 2 3; do start $rank 4 several nobody-dies "$here"; done
+for rank in 0 1 2 3; do start $rank 4 several all-live "$here"; done
 ended
 expect "0 1 2 3" "world: Aborted after *the communicator was aborted by rank 3: the loss is not a number"
 

@@ -24,7 +24,7 @@ def array(number, count, kind):
     return cupy.asarray(values(number, count, kind).astype(kind))
 
 
-def everybody(size, count, kind):
+def all_values(size, count, kind):
     return numpy.stack([values(number, count, kind) for number in range(size)])
 
 
@@ -48,7 +48,7 @@ def collectives(rank, comm, stream):
                 continue
             for count in (1, 1003, 100000):
                 sent, got = array(me, count, kind), cupy.full(count, 77, dtype=kind)
-                want, is_rounded = fold(everybody(size, count, kind)), operation == "avg"
+                want, is_rounded = fold(all_values(size, count, kind)), operation == "avg"
                 comm.allReduce(sent.data.ptr, got.data.ptr, count, code, op, stream.ptr)
                 stream.synchronize()
                 same(rank, f"all-reduce {kind} {operation} {count}", got, want, is_rounded)
@@ -59,12 +59,12 @@ def collectives(rank, comm, stream):
             sent, got = array(me, 1003, kind), cupy.full(1003, 77, dtype=kind)
             comm.reduce(sent.data.ptr, got.data.ptr, 1003, code, op, root, stream.ptr)
             stream.synchronize()
-            want = fold(everybody(size, 1003, kind)) if me == root else numpy.full(1003, 77)
+            want = fold(all_values(size, 1003, kind)) if me == root else numpy.full(1003, 77)
             same(rank, f"reduce {kind} {operation}", got, want, operation == "avg")
             sent, got = array(me, 1003 * size, kind), cupy.full(1003, 77, dtype=kind)
             comm.reduceScatter(sent.data.ptr, got.data.ptr, 1003, code, op, stream.ptr)
             stream.synchronize()
-            want = fold(everybody(size, 1003 * size, kind))[me * 1003 : (me + 1) * 1003]
+            want = fold(all_values(size, 1003 * size, kind))[me * 1003 : (me + 1) * 1003]
             same(rank, f"reduce-scatter {kind} {operation}", got, want, operation == "avg")
         for root in range(size):
             sent, got = array(me, 1003, kind), cupy.full(1003, 77, dtype=kind)
@@ -76,7 +76,7 @@ def collectives(rank, comm, stream):
         sent, got = array(me, 1003, kind), cupy.full(1003 * size, 77, dtype=kind)
         comm.allGather(sent.data.ptr, got.data.ptr, 1003, code, stream.ptr)
         stream.synchronize()
-        same(rank, f"all-gather {kind}", got, everybody(size, 1003, kind).reshape(-1))
+        same(rank, f"all-gather {kind}", got, all_values(size, 1003, kind).reshape(-1))
 
 
 def messages(rank, comm, stream):
@@ -136,24 +136,24 @@ def distributed(rank):
     comm = init_process_group(size, me, host="127.0.0.1", port=rank.share(port))
     sent, got = array(me, 1003, "float32"), cupy.zeros(1003, dtype="float32")
     comm.all_reduce(sent, got, "sum")
-    same(rank, "all_reduce", got, everybody(size, 1003, "float32").sum(axis=0))
+    same(rank, "all_reduce", got, all_values(size, 1003, "float32").sum(axis=0))
     for root in range(size):
         got = sent.copy()
         comm.broadcast(got, root)
         same(rank, "broadcast", got, values(root, 1003, "float32"))
         comm.reduce(sent, got, root, "max")
         if me == root:
-            same(rank, "reduce", got, everybody(size, 1003, "float32").max(axis=0))
+            same(rank, "reduce", got, all_values(size, 1003, "float32").max(axis=0))
         whole = cupy.zeros((size, 1003), dtype="float32")
         comm.gather(sent, whole, root)
         if me == root:
-            same(rank, "gather", whole.reshape(-1), everybody(size, 1003, "float32").reshape(-1))
-        comm.scatter(cupy.asarray(everybody(size, 1003, "float32").astype("float32")), got, root)
+            same(rank, "gather", whole.reshape(-1), all_values(size, 1003, "float32").reshape(-1))
+        comm.scatter(cupy.asarray(all_values(size, 1003, "float32").astype("float32")), got, root)
         same(rank, "scatter", got, values(me, 1003, "float32"))
     whole = cupy.zeros((size, 1003), dtype="float32")
     comm.all_gather(sent, whole, 1003)
-    same(rank, "all_gather", whole.reshape(-1), everybody(size, 1003, "float32").reshape(-1))
-    comm.all_to_all(cupy.asarray(everybody(size, 1003, "float32").astype("float32")), whole)
+    same(rank, "all_gather", whole.reshape(-1), all_values(size, 1003, "float32").reshape(-1))
+    comm.all_to_all(cupy.asarray(all_values(size, 1003, "float32").astype("float32")), whole)
     same(rank, "all_to_all", whole.reshape(-1), numpy.tile(values(me, 1003, "float32"), size))
     comm.send_recv(sent, got, (me + 1) % size if size == 2 else me)
     same(rank, "send_recv", got, values((me + 1) % size if size == 2 else me, 1003, "float32"))
@@ -183,7 +183,7 @@ def together(rank):
         nccl.groupEnd()
     for number, stream in enumerate(streams):
         stream.synchronize()
-        same(rank, "a sum over four ranks of a thread", got[number], everybody(size, 5003, "float32").sum(axis=0))
+        same(rank, "a sum over four ranks of a thread", got[number], all_values(size, 5003, "float32").sum(axis=0))
     for comm in comms:
         comm.destroy()
 

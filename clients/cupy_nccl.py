@@ -67,7 +67,7 @@ def same(got, want, kind, operation):
     return numpy.array_equal(got, numpy.trunc(want).astype(got.dtype))
 
 
-def everybody(size, count, kind):
+def all_values(size, count, kind):
     return numpy.stack([values(number, count, kind) for number in range(size)])
 
 
@@ -77,7 +77,7 @@ def reductions(rank, comm):
     for kind, code in TYPES.items():
         for operation, (op, fold) in FOLDS.items():
             for count in (1, 1003):
-                mine, want = values(me, count, kind), fold(everybody(size, count, kind))
+                mine, want = values(me, count, kind), fold(all_values(size, count, kind))
                 sent = encode(mine, kind)
                 got = numpy.zeros_like(sent)
                 comm.allReduce(sent.ctypes.data, got.ctypes.data, count, code, op, NO_STREAM)
@@ -95,7 +95,7 @@ def reductions(rank, comm):
                 )
 
                 wide = values(me, count * size, kind)
-                want = fold(everybody(size, count * size, kind))[me * count : (me + 1) * count]
+                want = fold(all_values(size, count * size, kind))[me * count : (me + 1) * count]
                 sent = encode(wide, kind)
                 got = numpy.zeros(count, dtype=sent.dtype)
                 comm.reduceScatter(sent.ctypes.data, got.ctypes.data, count, code, op, NO_STREAM)

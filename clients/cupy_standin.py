@@ -12,7 +12,7 @@ import numpy
 from cupy.cuda import nccl
 
 import ranks
-from cupy_nccl import FOLDS, NO_STREAM, TYPES, encode, everybody, same, values
+from cupy_nccl import FOLDS, NO_STREAM, TYPES, all_values, encode, same, values
 from standin_cuda import Array, Driver, Stream
 
 COUNT = 103
@@ -39,7 +39,7 @@ def collectives(rank, comm, device):
     for turn, (kind, code) in enumerate(TYPES.items()):
         root = turn % size
         for operation, (op, fold) in FOLDS.items():
-            want = fold(everybody(size, COUNT, kind))
+            want = fold(all_values(size, COUNT, kind))
             sent, got, mine = device.array(kind), device.room(kind), device.array(kind)
             comm.allReduce(sent.ptr, got.ptr, COUNT, code, op, stream)
             comm.allReduce(mine.ptr, mine.ptr, COUNT, code, op, stream)
@@ -54,7 +54,7 @@ def collectives(rank, comm, device):
                 rank.check("a rank that is not the root", same(reduced, numpy.full(COUNT, 7), kind, "none"))
             wide, got = device.array(kind, COUNT * size), device.room(kind)
             comm.reduceScatter(wide.ptr, got.ptr, COUNT, code, op, stream)
-            want = fold(everybody(size, COUNT * size, kind))[me * COUNT : (me + 1) * COUNT]
+            want = fold(all_values(size, COUNT * size, kind))[me * COUNT : (me + 1) * COUNT]
             rank.check(f"reduce-scatter {kind} {operation}", same(got.get(), want, kind, operation))
             wide.get(), sent.get()
         sent, got, mine = device.array(kind), device.room(kind), device.array(kind)

@@ -132,8 +132,8 @@ def collectives(rank, nccl, comm):
 
     output = floats(*[-1.0] * (size * count))
     nccl("AllGather", floats(*mine), output, count, FLOAT, comm, stream)
-    everybody = [float(other * 10 + index) for other in range(size) for index in range(count)]
-    rank.equal("all-gather", list(output), everybody)
+    all_values = [float(other * 10 + index) for other in range(size) for index in range(count)]
+    rank.equal("all-gather", list(output), all_values)
     output = floats(*[-1.0] * 4)
     nccl("ReduceScatter", floats(*mine), output, 4, FLOAT, SUM, comm, stream)
     rank.equal("reduce-scatter", list(output), sums[me * 4 : me * 4 + 4])

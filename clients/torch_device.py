@@ -218,9 +218,9 @@ def messages(job):
     found = [None] * size
     dist.all_gather_object(found, {"rank": me})
     job.rank.equal("all_gather_object", found, [{"rank": number} for number in range(size)])
-    told = [("of", size)] if me == 0 else [None]
-    dist.broadcast_object_list(told, 0)
-    job.rank.equal("broadcast_object_list", told, [("of", size)])
+    sent = [("of", size)] if me == 0 else [None]
+    dist.broadcast_object_list(sent, 0)
+    job.rank.equal("broadcast_object_list", sent, [("of", size)])
 
 
 def coalesced(job):

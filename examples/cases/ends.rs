@@ -59,7 +59,7 @@ pub(crate) fn slow(how: &str, path: &str) -> Result<()> {
         }
         // A loader that waits for data that no process writes: the script ends it.
         "reads" if late => {
-            say("reads a pipe that nobody fills");
+            say("reads a pipe that no process fills");
             let read = std::fs::read(path);
             say(&format!("read {:?}", read.map(|bytes| bytes.len())));
         }

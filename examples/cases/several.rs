@@ -21,7 +21,7 @@ pub(crate) fn several(how: &str, directory: &str) -> Result<()> {
     if me == 2 {
         // So that the others are inside.
         std::thread::sleep(Duration::from_millis(500));
-        if how == "nobody-dies" {
+        if how == "all-live" {
             stay_until_failed(&world);
             tell(&world, "world", || sum_ones(&world, ELEMENTS));
             return Ok(());
@@ -29,7 +29,7 @@ pub(crate) fn several(how: &str, directory: &str) -> Result<()> {
         say("exits");
         std::process::exit(1);
     }
-    if how == "nobody-dies" && me == 3 {
+    if how == "all-live" && me == 3 {
         std::thread::scope(|threads| {
             threads.spawn(|| {
                 std::thread::sleep(Duration::from_millis(500));
@@ -50,7 +50,7 @@ pub(crate) fn several(how: &str, directory: &str) -> Result<()> {
         None => _ = tell(&world, "world", || sum_ones(&world, ELEMENTS)),
     }
     end(how, world, pair);
-    if how != "nobody-dies" {
+    if how != "all-live" {
         again(me, directory)?;
     }
     Ok(())

@@ -191,9 +191,9 @@ mod tests {
         assert_eq!(Mode::parse(Some("auto")), Ok(Mode::Auto));
         assert_eq!(Mode::parse(Some("host")), Ok(Mode::Host));
         assert_eq!(Mode::parse(Some("cuda")), Ok(Mode::Cuda));
-        let told = |text: &str| Mode::parse(Some(text)).map_err(|failure| (failure.code, failure.text));
+        let parsed = |text: &str| Mode::parse(Some(text)).map_err(|failure| (failure.code, failure.text));
         for nonsense in ["", "HOST", "gpu", "0", " auto"] {
-            let (code, text) = told(nonsense).expect_err(nonsense);
+            let (code, text) = parsed(nonsense).expect_err(nonsense);
             assert_eq!(code, Code::InvalidArgument);
             assert!(text.contains(&format!("CONSORT_DEVICE is {nonsense:?}")), "{text}");
         }

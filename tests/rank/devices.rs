@@ -36,8 +36,8 @@ pub(super) fn seats(context: &Context) -> Result<Vec<Seat>> {
 /// Runs `body` on each rank, a thread each. A rank that fails prints that at once: others may wait for it until their
 /// deadline.
 pub(super) fn on_each(seats: &[Seat], body: impl Fn(&Seat) -> Result<()> + Sync) -> Result<()> {
-    let told = |seat: &Seat| body(seat).inspect_err(|error| eprintln!("rank {}: {error}", seat.place().0));
-    each(seats, told).into_iter().collect()
+    let printed = |seat: &Seat| body(seat).inspect_err(|error| eprintln!("rank {}: {error}", seat.place().0));
+    each(seats, printed).into_iter().collect()
 }
 
 /// Prints how a call of a rank ended.
@@ -155,17 +155,17 @@ pub(crate) fn typed(context: &Context) -> Result<()> {
         let dealt = to(count)?;
         seat.comm.scatter(&gathered, &dealt, root, stream)?;
         seat.finish()?;
-        let everybody: Vec<i64> = (0..size).flat_map(|rank| values(rank, count)).collect();
+        let all_values: Vec<i64> = (0..size).flat_map(|rank| values(rank, count)).collect();
         let times: Vec<i64> =
-            everybody[own * count..][..count].iter().map(|value| value * n as i64).collect();
+            all_values[own * count..][..count].iter().map(|value| value * n as i64).collect();
         let nothing = |count: usize| vec![-1i64; count];
         assert_eq!(out.to_vec()?, sum);
         assert_eq!(reduced.to_vec()?, if rank == root { values(root, count) } else { nothing(count) });
         assert_eq!(cast.to_vec()?, values(root, count));
-        assert_eq!(gathered.to_vec()?, everybody);
+        assert_eq!(gathered.to_vec()?, all_values);
         assert_eq!(scattered.to_vec()?, times);
         assert_eq!(turned.to_vec()?, values(rank, count).repeat(n));
-        assert_eq!(collected.to_vec()?, if rank == root { everybody } else { nothing(count * n) });
+        assert_eq!(collected.to_vec()?, if rank == root { all_values } else { nothing(count * n) });
         assert_eq!(dealt.to_vec()?, mine);
         Ok(())
     })

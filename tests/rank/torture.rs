@@ -34,7 +34,7 @@ fn say(line: &str) {
 }
 
 /// Whether the harness has sent a line.
-fn is_told() -> bool {
+fn has_line() -> bool {
     let stdin = std::io::stdin();
     let mut fds = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
     poll(&mut fds, PollTimeout::ZERO).is_ok_and(|count| count > 0)
@@ -135,9 +135,9 @@ impl Run<'_> {
                 return Ok(false);
             }
             Kind::Agree => {
-                let mut told = [u8::from(self.context.rank == 0 && is_told())];
-                world.all_reduce(&mut told, ReduceOp::Max)?;
-                return Ok(told[0] != 0);
+                let mut is_over = [u8::from(self.context.rank == 0 && has_line())];
+                world.all_reduce(&mut is_over, ReduceOp::Max)?;
+                return Ok(is_over[0] != 0);
             }
             _ => {}
         }
@@ -214,11 +214,11 @@ fn beside(context: &Context, plan: &Plan, which: u32, comm: &Communicator, over:
             if matches!(plan.ends, Ends::After(length) if number >= length) {
                 return comm.barrier();
             }
-            if plan.ends == Ends::Told && number % 4 == 3 {
+            if plan.ends == Ends::Line && number % 4 == 3 {
                 // Relaxed: a flag alone.
-                let mut told = [u8::from(context.rank == 0 && over.load(Ordering::Relaxed))];
-                comm.all_reduce(&mut told, ReduceOp::Max)?;
-                if told[0] != 0 {
+                let mut is_over = [u8::from(context.rank == 0 && over.load(Ordering::Relaxed))];
+                comm.all_reduce(&mut is_over, ReduceOp::Max)?;
+                if is_over[0] != 0 {
                     return Ok(());
                 }
             }

@@ -53,7 +53,7 @@ pub enum Ends {
     /// After that many operations and a barrier.
     After(u64),
     /// When rank 0 gets a line from the harness, and sends it to the others.
-    Told,
+    Line,
     /// The communicator fails.
     Failure,
 }
@@ -209,7 +209,7 @@ impl Plan {
         let length = at + 1 + below(random, 30);
         let ends = match fault {
             Fault::None | Fault::Nap => Ends::After(length),
-            Fault::Pause => Ends::Told,
+            Fault::Pause => Ends::Line,
             // At the very end, when some ranks may be through already.
             Fault::Kill | Fault::Exit { by_thread: false, .. } if below(random, 5) == 0 => {
                 at = length - below(random, 2);
@@ -239,7 +239,7 @@ impl Plan {
         let random = &mut random;
         let mut kind = KINDS[below(random, KINDS.len() as u64) as usize];
         let mut on_child = self.splits && below(random, 3) == 0;
-        let forced = if self.ends == Ends::Told && number % AGREE_EVERY == AGREE_EVERY - 1 {
+        let forced = if self.ends == Ends::Line && number % AGREE_EVERY == AGREE_EVERY - 1 {
             Some(Kind::Agree)
         } else if self.fault == (Fault::Panic { within: true }) && number == self.at {
             Some(Kind::Scope)

@@ -118,8 +118,8 @@ fn the_one_logger_of_the_process() {
     set("WARN", "INIT", ("NCCL_WARN_ENABLE_DEBUG_INFO", "1"));
     info(Subsystem::Init, 0, "not yet");
     warn(0, "now");
-    info(Subsystem::Init, 0, "told");
-    assert_eq!(texts(&written)[9..], ["NCCL WARN now", "NCCL INFO told"]);
+    info(Subsystem::Init, 0, "later");
+    assert_eq!(texts(&written)[9..], ["NCCL WARN now", "NCCL INFO later"]);
 
     // Lines of threads do not mix.
     set("INFO", "INIT", none);
@@ -147,9 +147,9 @@ fn the_one_logger_of_the_process() {
     set("INFO", "ENV", none);
     announce(&environment(&[("NCCL_ALGO", "ring"), ("NCCL_IB_HCA", "mlx5")]));
     let lines = texts(&written);
-    let told = &lines[lines.len() - 2..];
-    assert_eq!(told[0], "NCCL INFO NCCL_ALGO set by environment to ring.");
-    assert!(told[1].starts_with("NCCL INFO NCCL_IB_HCA set by environment to mlx5 is ignored: "), "{told:?}");
+    let last = &lines[lines.len() - 2..];
+    assert_eq!(last[0], "NCCL INFO NCCL_ALGO set by environment to ring.");
+    assert!(last[1].starts_with("NCCL INFO NCCL_IB_HCA set by environment to mlx5 is ignored: "), "{last:?}");
 
     std::fs::remove_file(&written).expect("removed");
     reset();
@@ -177,9 +177,9 @@ fn what_a_file_does_not_take_goes_to_standard_output_and_is_no_error() {
     let said = String::from_utf8_lossy(&ended.stdout);
     eprint!("{}", String::from_utf8_lossy(&ended.stderr));
     assert!(ended.status.success(), "{said}{}", String::from_utf8_lossy(&ended.stderr));
-    let told: Vec<&str> =
+    let lines: Vec<&str> =
         said.lines().filter_map(|line| line.split_once(" NCCL ").map(|(_, text)| text)).collect();
-    let [warning, "INFO shown"] = told.as_slice() else { panic!("{said}") };
+    let [warning, "INFO shown"] = lines.as_slice() else { panic!("{said}") };
     assert!(warning.starts_with("WARN NCCL_DEBUG_FILE: /nonexistent/"), "{warning}");
     assert!(warning.contains(" cannot be written, lines go to standard output: "), "{warning}");
 }

@@ -49,7 +49,7 @@ fn runs(scenario: &str, size: usize, killed: Option<usize>) {
     let ended: Vec<Output> =
         ranks.into_iter().map(|rank| rank.wait_with_output().expect("its end")).collect();
     clean();
-    let told: Vec<String> = ended
+    let outputs: Vec<String> = ended
         .iter()
         .enumerate()
         .map(|(rank, output)| {
@@ -59,9 +59,9 @@ fn runs(scenario: &str, size: usize, killed: Option<usize>) {
         .collect();
     for (rank, output) in ended.iter().enumerate() {
         if killed == Some(rank) {
-            assert_eq!(output.status.signal(), Some(9), "{told:#?}");
+            assert_eq!(output.status.signal(), Some(9), "{outputs:#?}");
         } else {
-            assert!(output.status.success() && output.stdout.ends_with(b"end\n"), "{told:#?}");
+            assert!(output.status.success() && output.stdout.ends_with(b"end\n"), "{outputs:#?}");
         }
     }
 }

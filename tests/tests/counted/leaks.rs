@@ -48,7 +48,7 @@ fn by_id(config: Option<&[u64; 3]>, abort: bool) {
 
 /// Ids by which no rank meets: all but the first of several, also when ranks disagree about them, and those of a
 /// single rank.
-fn by_ids_that_nobody_needs() {
+fn by_ids_that_no_rank_needs() {
     let [first, one, other] = [unique_id(), unique_id(), unique_id()];
     std::thread::scope(|threads| {
         let refused = |second, rank| {
@@ -105,7 +105,7 @@ fn aborted() {
 fn round(at: usize) {
     by_id(None, false);
     by_id(Some(&NON_BLOCKING), at.is_multiple_of(2));
-    by_ids_that_nobody_needs();
+    by_ids_that_no_rank_needs();
     of_one_thread(at.is_multiple_of(2));
     aborted();
     // A failure, whose text is kept.

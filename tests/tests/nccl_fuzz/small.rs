@@ -104,7 +104,7 @@ pub(crate) fn small(world: &mut World, function: Function, arguments: &mut Argum
             Function::StreamDestroy => nccl::consortStreamDestroy(arguments.handle(&world.streams)),
             Function::StreamWait => nccl::consortStreamSynchronize(arguments.handle(&world.streams)),
             Function::StreamQuery => nccl::consortStreamQuery(arguments.handle(&world.streams)),
-            _ => told(function, comm, arguments, world),
+            _ => settings_and_texts(function, comm, arguments, world),
         }
     }
 }
@@ -145,7 +145,12 @@ fn ours_stream(streams: usize, place: &mut *mut c_void) -> c_int {
 ///
 /// # Safety
 /// None is needed.
-unsafe fn told(function: Function, comm: Comm, arguments: &mut Arguments<'_>, world: &mut World) -> c_int {
+unsafe fn settings_and_texts(
+    function: Function,
+    comm: Comm,
+    arguments: &mut Arguments<'_>,
+    world: &mut World,
+) -> c_int {
     let mut room = [0; 40];
     let (mut handle, mut names, mut word, mut number) = (null_mut(), null_mut(), null(), 0);
     let keys: [*const c_char; 4] =

@@ -160,7 +160,7 @@ fn cuda_is_included_where_it_is_found_and_not_refused() {
 }
 
 #[test]
-fn streams_that_somebody_else_declares_are_no_conflict() {
+fn streams_that_another_header_declares_are_no_conflict() {
     const STREAMS: &str =
         "typedef struct CUstream_st* cudaStream_t;\ntypedef struct CUevent_st* cudaEvent_t;\n";
     const USE: &str = "ncclResult_t made(ncclComm_t comm, cudaStream_t stream);\n";

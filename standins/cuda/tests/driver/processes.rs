@@ -138,7 +138,7 @@ fn virtual_memory_is_reserved_mapped_and_opened() {
         assert_eq!(map(place, two), 208);
         assert_eq!(map(place + PAGE as u64, two), 0);
         let copied = cu!(cuMemcpyHtoD_v2(place => u64, [1u8].as_ptr() => *const u8, 1 => usize));
-        assert_eq!(copied, 1, "nobody may touch it yet");
+        assert_eq!(copied, 1, "no access is granted yet");
         assert_eq!(set_access(place, 2 * PAGE, 0, 3), 0);
         // Over the seam.
         let pattern: Vec<u8> = (0..1000u32).map(|at| at as u8).collect();

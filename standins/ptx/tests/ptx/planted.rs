@@ -45,7 +45,7 @@ fn bounds_and_alignment() {
 }
 
 #[test]
-fn bytes_that_nobody_wrote() {
+fn bytes_never_written() {
     let module = module(BASIC);
     let unwritten = |problem: &Problem| matches!(problem, Problem::Uninitialised { near: Some(near), .. } if near.name == "a" && near.offset == 40);
     found("one float that is missing", 20, unwritten, |options| {

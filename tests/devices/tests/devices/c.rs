@@ -200,7 +200,7 @@ fn communicators_that_do_not_block() {
 }
 
 #[test]
-fn counts_that_differ_are_told_to_all() {
+fn counts_that_differ_are_an_error_on_all_ranks() {
     for way in [FUSED, KERNELS, HOST, TOGETHER] {
         way.passes("mismatch");
     }
@@ -210,7 +210,7 @@ fn counts_that_differ_are_told_to_all() {
 }
 
 #[test]
-fn counts_that_differ_are_told_to_all_whose_streams_wait() {
+fn counts_that_differ_are_an_error_on_all_ranks_whose_streams_wait() {
     STREAMS.passes("mismatch");
     STREAMS.passes("long-mismatch");
     KERNELS.passes("long-mismatch");
@@ -218,7 +218,7 @@ fn counts_that_differ_are_told_to_all_whose_streams_wait() {
 }
 
 #[test]
-fn a_killed_rank_is_told_and_streams_go_on() {
+fn a_killed_rank_is_reported_and_streams_go_on() {
     let three = way(3, "processes", 3, "auto", "kernels");
     [STREAMS, three, HOST].into_iter().for_each(|way| way.passes("killed"));
 }

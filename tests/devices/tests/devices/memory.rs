@@ -85,17 +85,17 @@ fn run(name: &str, part: &str, driver: Driver, variables: &[(&str, &str)]) -> Op
 impl Seen {
     /// The result and the text of a call.
     #[track_caller]
-    fn told(&self, what: &str) -> (&str, &str) {
-        let told = self.text.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(' '));
+    fn result_of(&self, what: &str) -> (&str, &str) {
+        let found = self.text.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(' '));
         let (result, text) =
-            told.and_then(|told| told.split_once(' ')).unwrap_or_else(|| panic!("no {what:?}"));
+            found.and_then(|found| found.split_once(' ')).unwrap_or_else(|| panic!("no {what:?}"));
         (result, text)
     }
 
     /// Asserts that the call was refused as wrong usage, with all of these texts.
     #[track_caller]
     fn refused(&self, what: &str, parts: &[&str]) {
-        let (result, text) = self.told(what);
+        let (result, text) = self.result_of(what);
         assert_eq!(result, "5", "{what}: {text}");
         let always =
             ["device memory, and the communicator is on host memory; ", "cudaSetDevice", "pass host memory"];
@@ -107,19 +107,19 @@ impl Seen {
     /// The log's lines about the driver, once, before any line about a communicator.
     #[track_caller]
     fn mode(&self) -> &str {
-        let told = |line: &'_ str| {
+        let is_mode = |line: &'_ str| {
             ["host memory: no ", "host memory: CONSORT", "CUDA "].iter().any(|start| line.starts_with(start))
         };
         let lines = self.text.lines().filter_map(|line| Some(line.split_once("NCCL INFO ")?.1));
-        let mut modes = lines.filter(|line| told(line));
+        let mut modes = lines.filter(|line| is_mode(line));
         let mode = modes.next().expect("a line about the mode");
-        assert_eq!(modes.next(), None, "it is told once");
+        assert_eq!(modes.next(), None, "it is printed once");
         mode.strip_prefix("host memory: ").unwrap_or(mode)
     }
 }
 
 /// The results that every driver, real or not, must lead to.
-fn pointers_are_told_apart(seen: &Seen) {
+fn pointers_are_distinguished(seen: &Seen) {
     let places: Vec<&str> =
         seen.text.lines().find_map(|line| line.strip_prefix("device ")).expect("places").split(' ').collect();
     let [device, _, other, _, host] = places[..] else { panic!("{places:?}") };
@@ -131,7 +131,7 @@ fn pointers_are_told_apart(seen: &Seen) {
     seen.refused("send-only", &[&send]);
     seen.refused("receive-only", &[&receive]);
     for what in ["send-only", "receive-only"] {
-        let (_, text) = seen.told(what);
+        let (_, text) = seen.result_of(what);
         assert!(
             !text.contains(host) && !text.contains(" and the receive buffer"),
             "the other is as it should be"
@@ -140,7 +140,7 @@ fn pointers_are_told_apart(seen: &Seen) {
     for what in ["after-nothing", "after-host", "foreign-stream"] {
         seen.refused(what, &[&two]);
     }
-    let (result, text) = seen.told("scalar-now");
+    let (result, text) = seen.result_of("scalar-now");
     assert_eq!(result, "4", "{text}");
     for part in ["ncclRedOpCreatePreMulSum", "the scalar at ", "is device memory", "pass ncclScalarDevice"] {
         assert!(text.contains(part), "{text}");
@@ -153,7 +153,7 @@ fn pointers_are_told_apart(seen: &Seen) {
 #[test]
 fn memory_of_a_device_is_refused_before_it_is_touched() {
     let Some(seen) = run("pointers", "pointers", Driver::Pretend, &[]) else { return };
-    pointers_are_told_apart(&seen);
+    pointers_are_distinguished(&seen);
     assert_eq!(seen.mode(), "CUDA 12.4 driver with 2 devices");
     assert_eq!(seen.calls.lines().filter(|line| line.starts_with("cuInit ")).count(), 1);
 }
@@ -161,7 +161,7 @@ fn memory_of_a_device_is_refused_before_it_is_touched() {
 #[test]
 fn a_context_that_is_neither_current_nor_primary_makes_no_communicator_on_its_device() {
     let Some(seen) = run("stand-in", "pointers", Driver::StandIn, &[]) else { return };
-    pointers_are_told_apart(&seen);
+    pointers_are_distinguished(&seen);
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn nvidias_driver_tells_them_apart_too() {
         return;
     }
     let seen = run("real", "pointers", Driver::Systems, &[]).expect("as before");
-    pointers_are_told_apart(&seen);
+    pointers_are_distinguished(&seen);
 }
 
 #[test]
@@ -242,11 +242,11 @@ fn a_mode_that_is_none_is_refused() {
     for (mode, code, part) in cases {
         let Some(seen) = run("mode", "init", Driver::Pretend, &[("CONSORT_DEVICE", mode)]) else { return };
         for what in ["init", "all"] {
-            let (result, text) = seen.told(what);
+            let (result, text) = seen.result_of(what);
             assert_eq!(result, code);
             assert!(text.contains(part), "{text}");
         }
-        assert_eq!(seen.calls, "", "nobody was asked");
+        assert_eq!(seen.calls, "", "the driver was not asked");
     }
 }
 
@@ -266,7 +266,7 @@ fn devices_that_are_demanded_must_be_there() {
     for (variable, code, part) in cases {
         let Some(seen) = run("demanded", "init", Driver::Pretend, &[cuda, variable]) else { return };
         for what in ["init", "all"] {
-            let (result, text) = seen.told(what);
+            let (result, text) = seen.result_of(what);
             assert_eq!(result, code, "{text}");
             assert!(text.contains(part), "{text}");
         }
@@ -277,7 +277,7 @@ fn devices_that_are_demanded_must_be_there() {
 fn a_driver_that_cannot_say_is_no_leave_to_touch() {
     let broken = [("PRETEND_CUDA_POINTER", "700")];
     let Some(seen) = run("broken", "unknown", Driver::Pretend, &broken) else { return };
-    let (result, text) = seen.told("unknown");
+    let (result, text) = seen.result_of("unknown");
     assert_eq!(result, "1");
     for part in ["the send buffer at ", "CUDA_ERROR_ILLEGAL_ADDRESS (700)", "CONSORT_DEVICE=host"] {
         assert!(text.contains(part), "{text}");

@@ -324,7 +324,7 @@ fn streams_and_communicators_beside_each_other() {
 }
 
 #[test]
-fn nobody_loads_a_kernel_while_others_wait_for_it() {
+fn no_rank_loads_a_kernel_while_others_wait_for_it() {
     for way in [MIXED, Way { devices: 2, ..way(1, 4, "auto", "host") }] {
         way.passes(way.start("device-crossing"));
     }
@@ -348,7 +348,7 @@ fn many_operations_wait_in_streams() {
 }
 
 #[test]
-fn ranks_that_do_not_do_the_same_are_told() {
+fn ranks_that_do_not_do_the_same_get_an_error() {
     for way in [way(1, 3, "auto", "fused"), HOST, APART, STREAMS, KERNELS] {
         for difference in Difference::ALL {
             let deviant = way.ranks() - 1;
@@ -367,7 +367,10 @@ fn ranks_that_do_not_do_the_same_are_told() {
                 }
                 let took = at.saturating_duration_since(began);
                 // The error comes before the deadline.
-                assert!(took < Duration::from_secs(10), "{way:?} {difference:?}: told after {took:?}");
+                assert!(
+                    took < Duration::from_secs(10),
+                    "{way:?} {difference:?}: the error came after {took:?}"
+                );
             }
             job.ranks().into_iter().for_each(|process| job.say(process, "go"));
             job.all_end_well();
@@ -393,7 +396,7 @@ fn a_rank_that_does_not_call_is_named() {
         let last = way.ranks() - 1;
         for rank in 0..last {
             let (text, _) = failure(&mut job, way, rank, "Timeout");
-            assert!(text.contains(&format!("rank {last} ")), "{way:?}: nobody is named: {text}");
+            assert!(text.contains(&format!("rank {last} ")), "{way:?}: no rank is named: {text}");
         }
         for process in job.ranks() {
             (0..2).for_each(|_| job.say(process, "go"));
@@ -523,11 +526,11 @@ fn a_copy_between_devices_that_does_not_end_is_given_up() {
         job.all_end_well();
         let output = job.output();
         for (rank, peer) in [(0, 1), (1, 0)] {
-            let told = format!(
+            let expected = format!(
                 "rank {rank}: a way between devices fails its test: the cuda-ipc link between rank {rank} and rank {peer} \
                  failed: cuda-ipc: a copy of the self-test of peer access has not ended after 1s"
             );
-            assert!(output.contains(&told), "{way:?}: no {told:?} in {output}");
+            assert!(output.contains(&expected), "{way:?}: no {expected:?} in {output}");
         }
     }
 }

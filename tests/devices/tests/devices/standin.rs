@@ -30,16 +30,16 @@ fn it_has_the_drivers_names() {
 }
 
 #[test]
-fn a_program_finds_it_and_is_told() {
-    let name = "standin::a_program_finds_it_and_is_told";
+fn a_program_finds_it_and_its_line() {
+    let name = "standin::a_program_finds_it_and_its_line";
     // The loader of that process finds the stand-in.
     let place = standin_cuda_dir().display().to_string();
     let variables = [("LD_LIBRARY_PATH", place.as_str()), ("CONSORT_STANDIN_DEVICES", "3")];
-    let told = in_own_process(name, &variables, || {
+    let output = in_own_process(name, &variables, || {
         let driver = consort_cuda::Driver::of_process().expect("a driver");
         assert_eq!((driver.devices(), driver.version()), (3, (12, 8)));
     });
-    if let Some(told) = told {
-        assert!(told.contains("3 pretend devices in host memory, no GPU"), "{told}");
+    if let Some(output) = output {
+        assert!(output.contains("3 pretend devices in host memory, no GPU"), "{output}");
     }
 }

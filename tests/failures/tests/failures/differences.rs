@@ -90,7 +90,7 @@ fn threads_differ_over_loopback() {
 }
 
 #[test]
-fn work_that_nobody_waits_for_finds_a_difference_too() {
+fn work_without_a_wait_finds_a_difference_too() {
     let _alone = alone();
     for transport in ["shm", "tcp"] {
         let start = Start::new(RANK, "unattended", 3).with("deviant", 1).env("CONSORT_TRANSPORT", transport);
@@ -184,12 +184,12 @@ fn different_sizes_are_refused() {
     });
     let errors: Vec<Error> =
         results.into_iter().map(|result: Result<(), _>| result.expect_err("no")).collect();
-    let told = errors.iter().filter(|error| variant(error) == "Settings");
-    for text in told.clone().map(ToString::to_string) {
+    let different = errors.iter().filter(|error| variant(error) == "Settings");
+    for text in different.clone().map(ToString::to_string) {
         assert!(text.contains("rank 1") && text.contains('2') && text.contains('3'), "{text}");
     }
     // The third may come when the root has refused the others and has ended.
-    assert!(told.count() >= 2, "{errors:?}");
+    assert!(different.count() >= 2, "{errors:?}");
     assert!(errors.iter().all(|error| ["Settings", "Join"].contains(&variant(error).as_str())), "{errors:?}");
 }
 

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use crate::RANK;
 
 /// The time from a rank's death to the error on every other rank: a second is the contract.
-fn told_within() -> Duration {
+fn error_within() -> Duration {
     Duration::from_secs(1) + stolen()
 }
 
@@ -38,9 +38,9 @@ fn kill_one_with(mapped: bool, size: u32, transport: &str, op: &str, megabytes: 
         assert!(named, "{op} over {transport}: {text}");
         let took = at.saturating_duration_since(killed);
         println!(
-            "{op}, {megabytes} MiB, {size} ranks, {transport}: rank {rank} told of {victim} after {took:?}"
+            "{op}, {megabytes} MiB, {size} ranks, {transport}: rank {rank} got the error about {victim} after {took:?}"
         );
-        assert!(took < told_within(), "rank {rank} was told after {took:?}");
+        assert!(took < error_within(), "rank {rank} got its error after {took:?}");
     }
     for rank in (0..size).filter(|rank| *rank != victim) {
         job.line(rank, "clean");
@@ -95,7 +95,7 @@ fn stop_one(mapped: bool, transport: &str, op: &str, random: &mut Random) -> Sto
 }
 
 impl Stopped {
-    fn is_named_and_harms_nobody(&mut self) {
+    fn is_named_and_harms_no_other(&mut self) {
         let Stopped { job, rank: stopped, at: at_stop, of } = self;
         let stopped = *stopped;
         let others: Vec<u32> = (0..STOPPED_SIZE).filter(|rank| *rank != stopped).collect();
@@ -105,7 +105,7 @@ impl Stopped {
             let named = text.contains(&format!("rank {stopped} (")) && text.contains("does not answer");
             assert!(named && text.contains(op), "{of}, rank {stopped} stopped: {text}");
             let took = at.saturating_duration_since(*at_stop);
-            assert!(took < STOPPED_DEADLINE + told_within(), "{of}: rank {rank} after {took:?}");
+            assert!(took < STOPPED_DEADLINE + error_within(), "{of}: rank {rank} after {took:?}");
             job.line(*rank, "filled");
         }
         job.signal(stopped, Signal::SIGCONT);
@@ -126,7 +126,7 @@ impl Stopped {
 fn stopped(mapped: bool, transport: &str, ops: &[&str], random: &mut Random) {
     let _alone = alone();
     let mut jobs: Vec<Stopped> = ops.iter().map(|op| stop_one(mapped, transport, op, random)).collect();
-    jobs.iter_mut().for_each(Stopped::is_named_and_harms_nobody);
+    jobs.iter_mut().for_each(Stopped::is_named_and_harms_no_other);
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn an_abort_from_another_thread() {
             let (text, at) = job.failure_at(rank, "Aborted");
             assert!(text.contains(&format!("by rank {by}: the test says so")), "{text}");
             let took = at.saturating_duration_since(aborted);
-            assert!(took < told_within(), "rank {rank} was told after {took:?}");
+            assert!(took < error_within(), "rank {rank} got its error after {took:?}");
         }
         job.all_end_well();
     }

@@ -60,7 +60,7 @@ fn those_that_stay_need_nothing_of_the_others() {
     let one = shrunk(&fewer, &[0], Shrink::Idle);
     assert_eq!(one.len(), 1);
     // The end of the excluded ranks does not concern the new communicator.
-    world[1].abort("somebody else's");
+    world[1].abort("the other rank's");
     drop(world);
     drop(left);
     on(&fewer, &[0, 1], |comm| collectives::everything(comm, 10).expect("it works"));
@@ -170,7 +170,7 @@ fn an_idle_communicator_is_wanted_or_its_end() {
         let error = work.wait().map(drop).expect_err("it was ended");
         assert!(matches!(error, Error::Revoked { .. }), "{error}");
     }
-    let error = world[1].barrier().expect_err("the excluded one is told");
+    let error = world[1].barrier().expect_err("the excluded rank gets an error");
     assert!(matches!(&error, Error::Revoked { reason, .. } if reason.contains("without 1")), "{error}");
     let error = world[0].shrink(&[1], Shrink::Idle).expect_err("it has failed");
     assert!(matches!(error, Error::Revoked { .. }), "{error}");
@@ -320,7 +320,7 @@ fn new_ranks_that_do_not_come_or_are_here_already_are_named() {
     let id = old[0].grow_id().expect("an id");
     let began = Instant::now();
     for result in on(&old, &[0, 1], |comm| comm.grow(4, (comm.rank() == 0).then_some(&id))) {
-        let error = result.expect_err("nobody comes");
+        let error = result.expect_err("no rank comes");
         assert!(matches!(&error, Error::MissingRanks { missing, .. } if missing[..] == [2, 3]), "{error}");
     }
     // Two seconds, and one for the verdict to arrive.

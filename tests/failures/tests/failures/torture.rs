@@ -181,7 +181,7 @@ impl Run<'_> {
     fn check_outcome(&mut self, rank: u32, outcome: &Outcome) {
         let plan = self.plan;
         let Outcome::Failed(variant, text) = outcome else {
-            let may_pass = matches!(plan.ends, Ends::After(_) | Ends::Told);
+            let may_pass = matches!(plan.ends, Ends::After(_) | Ends::Line);
             assert!(may_pass, "rank {rank} passed:\n{}", self.job.output());
             return;
         };
@@ -281,7 +281,11 @@ impl Run<'_> {
         let last = outcomes.values().map(|(_, at)| *at).max().unwrap_or(struck);
         let took = last.saturating_duration_since(struck);
         if plan.ends == Ends::Failure {
-            assert!(took < limit, "told after {took:?}, {limit:?} are allowed\n{}", self.job.output());
+            assert!(
+                took < limit,
+                "the error came after {took:?}, {limit:?} are allowed\n{}",
+                self.job.output()
+            );
         }
         if blocked {
             // Their memory belongs to them before the others go on.
@@ -299,7 +303,7 @@ impl Run<'_> {
                 let took = at.saturating_duration_since(woken);
                 assert!(
                     took < TOLD_WITHIN + scheduling(),
-                    "rank {victim} was told {took:?} after it woke\n{}",
+                    "rank {victim} got its error {took:?} after it woke\n{}",
                     self.job.output()
                 );
                 self.job.line(*victim, "filled");
@@ -343,8 +347,8 @@ impl Run<'_> {
             }
         }
         let leaves = matches!(plan.fault, Fault::Leave { .. });
-        let told: Vec<u32> = if leaves { (0..plan.size).collect() } else { failed.to_vec() };
-        told.iter().for_each(|rank| self.job.say(*rank, "check"));
+        let asked: Vec<u32> = if leaves { (0..plan.size).collect() } else { failed.to_vec() };
+        asked.iter().for_each(|rank| self.job.say(*rank, "check"));
         for rank in failed {
             assert_eq!(self.job.line(*rank, "changed "), "0", "bytes of rank {rank}:\n{}", self.job.output());
         }
@@ -395,7 +399,7 @@ fn torture(seed: u64) -> (Plan, Duration) {
 }
 
 #[test]
-fn whoever_lives_is_told_the_same_in_time() {
+fn ranks_that_live_get_the_same_error_in_time() {
     let _alone = alone();
     let mut random = Random::announced("torture");
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());

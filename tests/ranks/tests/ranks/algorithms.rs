@@ -82,7 +82,7 @@ fn some_algorithms_among_processes() {
 
 /// Ranks that name different algorithms for the same call.
 #[test]
-fn ranks_that_name_different_algorithms_are_told() {
+fn ranks_that_name_different_algorithms_get_an_error() {
     let pairs = [
         (Collective::AllReduce, Algorithm::Tree, Algorithm::Doubling),
         (Collective::AllReduce, Algorithm::TwoShot, Algorithm::Direct { first: 0 }),

@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use crate::RANK;
 
 #[test]
-fn a_child_is_refused_at_once_and_disturbs_nobody() {
+fn a_child_is_refused_at_once_and_disturbs_no_rank() {
     let _alone = alone();
     for transport in ["shm", "tcp"] {
         let start = Start::new(RANK, "fork", 2).env("CONSORT_TRANSPORT", transport);

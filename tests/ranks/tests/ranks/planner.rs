@@ -262,7 +262,7 @@ fn a_table_of_something_else_is_ignored_aloud() {
 }
 
 #[test]
-fn ranks_that_are_told_differently_are_named_when_they_join() {
+fn ranks_with_different_settings_are_named_when_they_join() {
     let tables = [Algorithm::Tree, Algorithm::TwoShot].map(|algorithm| table(algorithm).to_string());
     let files = [File::new("one", &tables[0]), File::new("other", &tables[1])];
     let paths = files.each_ref().map(File::path);

@@ -110,7 +110,7 @@ fn bits_are_the_same_on_every_rank_in_every_run_over_every_transport() {
 }
 
 #[test]
-fn started_work_goes_on_when_nobody_waits() {
+fn started_work_goes_on_when_no_rank_waits() {
     let _alone = alone();
     for transport in ["shm", "tcp"] {
         let start = Start::new(RANK, "unattended", 3).env("CONSORT_TRANSPORT", transport);

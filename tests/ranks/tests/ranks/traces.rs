@@ -223,7 +223,7 @@ fn a_killed_rank_leaves_the_others_records_on_disk() {
         let (text, at) = job.failure_at(rank, "PeerLost");
         // A second is the contract, and writing takes little time.
         let took = at.saturating_duration_since(killed);
-        assert!(took < Duration::from_secs(2) + stolen(), "told after {took:?}");
+        assert!(took < Duration::from_secs(2) + stolen(), "the error came after {took:?}");
         assert!(job.end(rank).success(), "{}", job.output());
         let of_rank = |name: &String| name.ends_with(&format!("-rank{rank}.json"));
         let names = names(&records);

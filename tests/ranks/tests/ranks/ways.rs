@@ -67,7 +67,7 @@ fn folds(
                 let both = (Span::of(&input[..]), SpanMut::of(&mut output[..]));
                 comm.execute(&call, both.0, both.1).expect("all call it");
                 if *bytes > LONG[0] && way == Way::Mapped {
-                    assert!(mappings_of(&input) > 1, "{name} of {count} {data_type}: nobody has mapped it");
+                    assert!(mappings_of(&input) > 1, "{name} of {count} {data_type}: no rank has mapped it");
                 }
                 all.push((format!("{name} of {count} {data_type} ({op:?}), root {root}"), output.to_vec()));
             }

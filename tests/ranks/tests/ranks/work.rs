@@ -60,7 +60,7 @@ fn several_are_queued_and_waited_for_in_any_order() {
 }
 
 #[test]
-fn it_goes_on_when_nobody_waits() {
+fn it_goes_on_when_no_caller_waits() {
     on_both(3, |comm| {
         comm.barrier()?;
         let work = comm.start_all_reduce(vector(comm, 50_000), ReduceOp::Sum)?;
@@ -179,7 +179,7 @@ fn an_error_or_a_panic_inside_a_scope_still_waits_for_what_was_started() {
 }
 
 #[test]
-fn a_scope_returns_the_error_of_an_operation_that_nobody_waited_for() {
+fn a_scope_returns_the_error_of_an_operation_without_a_wait() {
     let results = results_of_ranks(2, Links::Local, &options(), |comm| {
         comm.barrier().expect("here");
         let mut buffer = [1u8; 100];

@@ -12,7 +12,7 @@ mod together;
 
 use std::time::Duration;
 
-use job::{Job, Told};
+use job::{Failure, Job};
 
 use super::faults::Fault;
 use super::process::Failed;
@@ -44,7 +44,7 @@ fn verdict(job: &Job) -> Result<(), String> {
         in_time(job, rank, failed)?;
     }
     for (rank, failed) in job.failed() {
-        fits::fits(&Told { job, rank, failed }).map_err(|wrong| format!("rank {rank}: {wrong}"))?;
+        fits::fits(&Failure { job, rank, failed }).map_err(|wrong| format!("rank {rank}: {wrong}"))?;
     }
     together::same(job)?;
     together::must_go_on(job)?;

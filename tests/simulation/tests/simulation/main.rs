@@ -106,7 +106,7 @@ fn one_sided_wires_carry_every_collective() {
 /// Seeds of faults that were judged wrong once. A change of the draws changes the meaning of a seed; these are then
 /// ordinary ones.
 #[test]
-fn endings_that_were_told_wrongly_once() {
+fn endings_that_were_judged_wrongly_once() {
     // Ranks that were still joining were named, and not the one that had stopped, or those on the other side.
     let joining = [6575, 7693, 8068];
     // A rank that had finished the call was named as having made fewer calls, where data was lost on the way.

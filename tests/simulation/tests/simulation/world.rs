@@ -182,7 +182,7 @@ impl World {
         let limit = (JOIN_TIMEOUT * 2 + computes.sum::<Duration>() + self.timeout * 4) * slow;
         self.arrange_fault();
         while !self.is_over() {
-            let Some(next) = self.network.next() else { return Err("nobody wants a turn any more".into()) };
+            let Some(next) = self.network.next() else { return Err("no rank wants a turn any more".into()) };
             if next > limit {
                 return Err(format!("not over after {limit:?}"));
             }

@@ -105,13 +105,13 @@ impl Job {
 
 /// A failure with its rank. Numbers of its communicator that it names are read as ranks of the job.
 #[derive(Clone, Copy)]
-pub(super) struct Told<'a> {
+pub(super) struct Failure<'a> {
     pub(super) job: &'a Job,
     pub(super) rank: Rank,
     pub(super) failed: &'a Failed,
 }
 
-impl Told<'_> {
+impl Failure<'_> {
     pub(super) fn error(&self) -> &Error {
         &self.failed.error
     }

@@ -167,7 +167,7 @@ fn a_rank_that_did_not_give_up_is_no_reason() {
 #[test]
 fn a_rank_that_never_made_its_part_cannot_say_that_it_leaves_it() {
     let revoked = || Error::Revoked { rank: 3, reason: "enough".into() };
-    let told = |has_part: bool| {
+    let leaves_with = |has_part: bool| {
         let first = Failed { has_part, ..failed(Some(0), 10, revoked()) };
         job(Fault::Revoke { rank: 3, when: Moment::At(millis(1)) }).fails_so(0, first).fails(
             2,
@@ -176,9 +176,9 @@ fn a_rank_that_never_made_its_part_cannot_say_that_it_leaves_it() {
             lost(0),
         )
     };
-    told(false).right();
+    leaves_with(false).right();
     // The rank that made it has closed it, and its process ended after that.
-    told(true).wrong(CANNOT);
+    leaves_with(true).wrong(CANNOT);
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn a_chain_ends_at_what_the_fault_broke() {
 }
 
 #[test]
-fn a_rank_that_left_as_it_was_told_to_is_a_reason_from_then_on() {
+fn a_rank_that_left_is_a_reason_from_then_on() {
     let leaves = |ended: u64| {
         let mut job = job(Fault::Sleep { rank: 3, item: 0, time: millis(5000) });
         job.ends[2] = End::Left(at(ended));
@@ -465,9 +465,9 @@ fn all_have_the_same_error_and_in_time() {
 
 #[test]
 fn what_must_be_noticed_is() {
-    job(Fault::NeverJoin { rank: 3 }).wrong("nobody noticed; completed [0, 1, 2, 3]");
-    job(Fault::BothSend { one: 0, other: 1 }).wrong("nobody noticed");
-    job(Fault::Swap { rank: 3, item: 0 }).wrong("nobody found the cycle");
+    job(Fault::NeverJoin { rank: 3 }).wrong("no rank noticed; completed [0, 1, 2, 3]");
+    job(Fault::BothSend { one: 0, other: 1 }).wrong("no rank noticed");
+    job(Fault::Swap { rank: 3, item: 0 }).wrong("no rank found the cycle");
     job(Fault::Deviate { rank: 3, item: 0, how: Deviation::Op }).wrong("called something else");
     job(Fault::None).right();
     let all = |went_on: Option<Result<(), String>>| {

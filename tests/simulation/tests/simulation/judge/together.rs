@@ -63,14 +63,14 @@ pub(super) fn must_have_failed(job: &Job) -> Result<(), String> {
             let on = if let Item::Collective { on, .. } = job.program.items[*item] { on } else { 0 };
             let alone = job.program.members(on, *rank, job.ranks()).len() == 1;
             if !noticed && !alone && completed.len() == job.ends.len() {
-                return Err("nobody noticed that a rank called something else".into());
+                return Err("no rank noticed that a rank called something else".into());
             }
         }
         Fault::Swap { .. } if !job.failed().any(|(_, failed)| cycle(failed)) => {
-            return Err("nobody found the cycle".into());
+            return Err("no rank found the cycle".into());
         }
         Fault::NeverJoin { .. } | Fault::Settings { .. } | Fault::BothSend { .. } if !noticed => {
-            return Err(format!("nobody noticed; completed {completed:?}"));
+            return Err(format!("no rank noticed; completed {completed:?}"));
         }
         _ => {}
     }
