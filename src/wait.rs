@@ -1,8 +1,8 @@
 //! How a thread waits for its peers: spins while that is cheap, gives the core away when ranks share it, and
 //! naps when it takes long.
 //!
-//! Invariant: the sleeper pays, not the sender: a peer loads one word to see whether somebody sleeps who must be woken
-//! ([`consort_memory::Bell`]); where ranks share no memory the sleep is on their sockets, or a short nap.
+//! Invariant: the sleeper pays, not the sender: a peer loads one word to see whether a rank sleeps that must be woken
+//! ([`consort_memory::Bell`]); a rank that has sockets sleeps on both (`engine/readiness`).
 
 use std::time::{Duration, Instant};
 
@@ -60,6 +60,32 @@ impl Policy {
     }
 }
 
+/// What a look at what is waited for costs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Look {
+    /// A load of shared memory.
+    Load,
+    /// A call of the system, before a sleep that the peer's bytes end.
+    Call,
+    /// A call of the system, before a nap that nothing ends: the core is offered for longer.
+    CallBeforeNap,
+}
+
+impl Look {
+    /// Rounds of spinning, and offers of the core behind them.
+    #[inline]
+    fn counts(self, policy: Policy) -> (u32, u32) {
+        match (self, policy.cores_shared) {
+            (Look::Load, false) => (SPINS, YIELDS),
+            (Look::Load, true) => (SPINS_SHARED, YIELDS_SHARED),
+            (Look::Call, false) => (CALLS, YIELDS_OF_CALLS),
+            (Look::Call, true) => (CALLS_SHARED, YIELDS_OF_CALLS_SHARED),
+            (Look::CallBeforeNap, false) => (CALLS, YIELDS),
+            (Look::CallBeforeNap, true) => (CALLS_SHARED, YIELDS_SHARED),
+        }
+    }
+}
+
 /// One wait.
 #[derive(Debug)]
 pub(crate) struct Waiter {
@@ -79,43 +105,22 @@ impl Waiter {
         self.offered = None;
     }
 
-    /// Whether the wait is young and the core this thread's own: polling costs nobody anything.
+    /// Whether the wait is young and the core this thread's own: polling costs nothing.
     #[inline]
     pub(crate) fn is_eager(&self) -> bool {
         !self.policy.cores_shared && self.rounds < SPINS
     }
 
-    /// Waits a little. Whether it is worth looking at the clock now.
+    /// Waits a little, where nothing ends a nap. Whether it is worth looking at the clock now.
     #[inline]
-    pub(crate) fn pause(&mut self) -> bool {
-        self.pause_by(std::thread::sleep)
+    pub(crate) fn pause(&mut self, look: Look) -> bool {
+        self.pause_by(look, std::thread::sleep)
     }
 
-    /// The same, where there is a better way to sleep for at most so long.
+    /// The same, with a better way to sleep for at most the time that it is given.
     #[inline]
-    pub(crate) fn pause_by(&mut self, sleep: impl FnOnce(Duration)) -> bool {
-        let counts = if self.policy.cores_shared { (SPINS_SHARED, YIELDS_SHARED) } else { (SPINS, YIELDS) };
-        self.pause_after(counts, sleep)
-    }
-
-    /// The same, where every look is a call of the system.
-    #[inline]
-    pub(crate) fn pause_between_calls(&mut self, sleep: impl FnOnce(Duration)) -> bool {
-        let shared = (CALLS_SHARED, YIELDS_OF_CALLS_SHARED);
-        let counts = if self.policy.cores_shared { shared } else { (CALLS, YIELDS_OF_CALLS) };
-        self.pause_after(counts, sleep)
-    }
-
-    /// The same, where the sleep is a nap that nothing ends: the core is offered for longer before.
-    #[inline]
-    pub(crate) fn nap_between_calls(&mut self) -> bool {
-        let shared = (CALLS_SHARED, YIELDS_SHARED);
-        let counts = if self.policy.cores_shared { shared } else { (CALLS, YIELDS) };
-        self.pause_after(counts, std::thread::sleep)
-    }
-
-    #[inline]
-    fn pause_after(&mut self, (spins, yields): (u32, u32), sleep: impl FnOnce(Duration)) -> bool {
+    pub(crate) fn pause_by(&mut self, look: Look, sleep: impl FnOnce(Duration)) -> bool {
+        let (spins, yields) = look.counts(self.policy);
         self.rounds = self.rounds.saturating_add(1);
         if self.rounds < spins {
             // A pause takes as long as a message on some processors; the first rounds do without.

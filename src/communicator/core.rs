@@ -17,7 +17,7 @@ use crate::engine::readiness::Readiness;
 use crate::engine::{Buffers, Engine, Memory, Progress, Source, Task};
 use crate::planner::{Machine, Planner, Planning};
 use crate::ticket::Ticket;
-use crate::wait::{Policy, Waiter};
+use crate::wait::{Look, Policy, Waiter};
 use consort_control::membership::group::Group;
 use consort_control::membership::process::{Advance, Process, Shared, Unattended};
 use consort_control::recorder::this_thread;
@@ -169,7 +169,7 @@ impl Core {
             if let Some(error) = self.group.settled(self.group.clock().now()) {
                 return error;
             }
-            waiter.pause();
+            waiter.pause(Look::Load);
         }
     }
 
@@ -194,7 +194,7 @@ impl Core {
             if self.in_call.load(Ordering::Relaxed) {
                 return Err(Error::ConcurrentUse);
             }
-            waiter.pause();
+            waiter.pause(Look::Load);
         }
     }
 
@@ -281,7 +281,7 @@ impl Core {
             let until = Instant::now() + timeout;
             let mut waiter = self.policy.waiter();
             while !engine.is_settled() && Instant::now() < until {
-                waiter.nap_between_calls();
+                waiter.pause(Look::CallBeforeNap);
             }
             engine.release();
             Ok(())
@@ -387,8 +387,8 @@ impl Core {
         });
         match turn {
             Some((Progress::Moved, _)) => waiter.moved(),
-            Some((Progress::Blocked, true)) => _ = waiter.pause_between_calls(|limit| self.sleep(limit)),
-            _ => _ = waiter.pause(),
+            Some((Progress::Blocked, true)) => _ = waiter.pause_by(Look::Call, |limit| self.sleep(limit)),
+            _ => _ = waiter.pause(Look::Load),
         }
     }
 
@@ -467,7 +467,7 @@ impl Core {
             match self.acquire() {
                 // Calls of other threads end now that it has failed.
                 Err(Error::ConcurrentUse) if Instant::now() < until => {
-                    waiter.pause();
+                    waiter.pause(Look::Load);
                 }
                 owned => break owned?,
             }
@@ -540,7 +540,7 @@ impl Core {
                 return;
             }
             drop(engine);
-            waiter.nap_between_calls();
+            waiter.pause(Look::CallBeforeNap);
         }
     }
 }

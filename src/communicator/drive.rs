@@ -5,7 +5,7 @@
 
 use super::Core;
 use crate::engine::{Buffers, Engine, Progress, Task};
-use crate::wait::Waiter;
+use crate::wait::{Look, Waiter};
 use consort_types::error::Result;
 
 /// How many turns in which something moved go by between two looks at the clock.
@@ -21,7 +21,7 @@ pub(super) trait Driven {
 
     /// Waits a little, as nothing has moved. Whether it is worth looking at the clock now.
     fn pause(&mut self, waiter: &mut Waiter) -> bool {
-        waiter.pause()
+        waiter.pause(Look::Load)
     }
 
     /// After a turn that did not end it; `look` says that the clock may be read.
@@ -75,11 +75,7 @@ impl Driven for Foreground<'_> {
         if waiter.is_eager() {
             task.glance();
         }
-        if engine.looks_are_calls() {
-            waiter.pause_between_calls(|limit| engine.sleep(task, limit))
-        } else {
-            waiter.pause_by(|limit| engine.sleep(task, limit))
-        }
+        waiter.pause_by(engine.look(), |limit| engine.sleep(task, limit))
     }
 
     #[inline]
@@ -100,10 +96,6 @@ impl Driven for Queued<'_> {
     }
 
     fn pause(&mut self, waiter: &mut Waiter) -> bool {
-        if self.engine.looks_are_calls() {
-            waiter.pause_between_calls(|limit| self.engine.sleep_queued(limit))
-        } else {
-            waiter.pause_by(|limit| self.engine.sleep_queued(limit))
-        }
+        waiter.pause_by(self.engine.look(), |limit| self.engine.sleep_queued(limit))
     }
 }

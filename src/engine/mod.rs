@@ -40,7 +40,7 @@ use trouble::Trouble;
 
 use crate::planner::{Machine, Planner};
 use crate::ticket::Ticket;
-use crate::wait::NAP_MIN;
+use crate::wait::{Look, NAP_MIN};
 use bound::Broken;
 use compiled::Operations;
 use consort_control::membership::group::Group;
@@ -296,9 +296,9 @@ impl Engine {
         self.links.progress_for(&self.wanted)
     }
 
-    /// Whether every look of the blocked task, since its last turn, is a call of the system.
-    pub(crate) fn looks_are_calls(&self) -> bool {
-        !self.wanted.is_empty()
+    /// What a look of the blocked task costs, since its last turn.
+    pub(crate) fn look(&self) -> Look {
+        if self.wanted.is_empty() { Look::Load } else { Look::Call }
     }
 
     /// What this rank sleeps by while a task waits, if the rank that it waits for would ring.
@@ -357,7 +357,7 @@ impl Engine {
 
     /// Whether [`Links::readiness`] wakes the blocked task of the last turn.
     pub(crate) fn is_woken(&self) -> bool {
-        self.links.has_sockets() && (self.looks_are_calls() || self.woken_by == WokenBy::Doorbells)
+        self.links.has_sockets() && (self.look() == Look::Call || self.woken_by == WokenBy::Doorbells)
     }
 
     /// The same while the first queued operation is blocked.

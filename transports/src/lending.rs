@@ -61,9 +61,7 @@ impl Fetch {
         file_offset: usize,
         bytes: usize,
     ) -> Self {
-        let (mut name, mut nonce) = ([0; NONCE_BYTES], [0; NONCE_BYTES]);
-        name.copy_from_slice(&notice[..NONCE_BYTES]);
-        nonce.copy_from_slice(&notice[NONCE_BYTES..]);
+        let [name, nonce] = std::array::from_fn(|at| notice.as_chunks().0[at]);
         Self { fetching: Fetching::new(NAME, name, nonce), desk: memory.desk().clone(), file_offset, bytes }
     }
 

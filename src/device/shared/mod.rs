@@ -39,6 +39,7 @@ use super::trouble::failed;
 use crate::Rank;
 use crate::communicator::Communicator;
 use crate::planner::{BOXES, Carrier, Ground, PACKET_BYTES, Path, Planner, Planning, Proved};
+use crate::wait::Look;
 use consort_settings::options::SLOTS;
 use consort_types::call::Descriptor;
 use consort_types::call::{Call, Kind};
@@ -530,7 +531,7 @@ fn ended(
         if until.is_some_and(|until| Instant::now() >= until) || core.group.has_failed() {
             return Err(TransportError::SelfTestHangs { transport: "cuda-ipc", after: limit });
         }
-        waiter.pause();
+        waiter.pause(Look::Load);
     }
     Ok(())
 }
@@ -548,6 +549,6 @@ fn patiently<T>(
         if Instant::now() >= until || core.group.has_failed() {
             return Err(TransportError::PeerClosed { transport: "cuda-ipc" });
         }
-        waiter.pause();
+        waiter.pause(Look::Load);
     }
 }

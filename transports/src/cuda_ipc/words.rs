@@ -4,6 +4,7 @@
 //! that names them lives. They are the host's, so that a failing rank can let its streams go on by plain stores,
 //! whatever its device is doing. Absent: what the words mean.
 
+use std::ops::Deref;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::task::Poll;
@@ -12,25 +13,30 @@ use consort_cuda::{Context, DeviceWord, Registered};
 use consort_memory::Mapping;
 
 use super::{NAME, refused};
+use crate::fields::Fields;
 use crate::handover::{Desk, Fetching, Offer, Takers};
-use crate::segment::NONCE_BYTES;
 use crate::{MemoryLender, TransportError};
 
 const MAGIC: [u8; 4] = *b"csw1";
 /// Bytes from one word to the next: each has a cache line.
 const STRIDE: usize = 64;
-/// An offer: magic, desk, nonce, words.
-const OFFER_BYTES: usize = MAGIC.len() + 2 * NONCE_BYTES + 4;
 
 /// Words that this rank waits for and its peers write.
 #[derive(Debug)]
 pub struct Words {
-    registered: Registered,
-    words: u32,
+    own: PeerWords,
     offer: Offer,
 }
 
-/// A peer's words, mapped here.
+impl Deref for Words {
+    type Target = PeerWords;
+
+    fn deref(&self) -> &PeerWords {
+        &self.own
+    }
+}
+
+/// Words as they are mapped here, a peer's or [its own](Words).
 #[derive(Debug)]
 pub struct PeerWords {
     registered: Registered,
@@ -60,36 +66,13 @@ impl Words {
         })?;
         let offer = shm.desk().offer(file, Takers::Many)?;
         let registered = context.register(&Arc::new(mapping)).map_err(refused("registering words"))?;
-        Ok(Words { registered, words, offer })
+        Ok(Words { own: PeerWords { registered, words }, offer })
     }
 
     /// What peers open them with.
     pub fn offer(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(OFFER_BYTES);
-        bytes.extend(MAGIC);
-        bytes.extend(self.offer.desk().name());
-        bytes.extend(self.offer.nonce());
-        bytes.extend(self.words.to_le_bytes());
-        bytes
-    }
-
-    /// Word number `index`.
-    ///
-    /// # Panics
-    /// If `index` is none of its words.
-    pub fn word(&self, index: u32) -> DeviceWord {
-        assert!(index < self.words, "word {index} of {}", self.words);
-        self.registered.word(index as usize * STRIDE)
-    }
-
-    /// How many there are.
-    pub fn len(&self) -> u32 {
-        self.words
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.words == 0
+        let (desk, nonce) = (self.offer.desk().name(), self.offer.nonce());
+        [&MAGIC, &desk[..], nonce, &self.words.to_le_bytes()].concat()
     }
 }
 
@@ -105,10 +88,9 @@ impl PeerWords {
     ) -> Result<OpeningWords, TransportError> {
         let bad = TransportError::BadAddress { transport: NAME, reason: "it is no offer of words" };
         let fields = || {
-            let rest = offer.strip_prefix(&MAGIC)?;
-            let (desk, rest) = rest.split_first_chunk::<NONCE_BYTES>()?;
-            let (nonce, rest) = rest.split_first_chunk::<NONCE_BYTES>()?;
-            Some((*desk, *nonce, u32::from_le_bytes(rest.try_into().ok()?)))
+            let mut fields = Fields(offer.strip_prefix(&MAGIC)?);
+            let read = (fields.take()?, fields.take()?, fields.u32()?);
+            fields.end().map(|()| read)
         };
         let Some((desk, nonce, words)) = fields() else { return Err(bad) };
         let fetching = Fetching::new(NAME, desk, nonce);

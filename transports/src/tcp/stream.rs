@@ -212,6 +212,17 @@ impl TcpConnection {
         Ok(true)
     }
 
+    /// The same. A peer that cannot be written to any more may still have sent something that is to be read first.
+    fn flush_if_usable(&mut self) -> Result<(), TransportError> {
+        if self.ended || self.deaf || self.wrong.is_some() {
+            return Ok(());
+        }
+        match self.flush() {
+            Ok(_) | Err(TransportError::PeerClosed { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The deferred credit goes out with what is sent next.
     fn queue_credits(&mut self) {
         if let Some((value, tag)) = self.deferred.take() {
@@ -457,12 +468,7 @@ impl Connection for TcpConnection {
 
     fn flush_credits(&mut self) {
         self.queue_credits();
-        if !self.ended && !self.deaf && self.wrong.is_none() {
-            match self.flush() {
-                Ok(_) | Err(TransportError::PeerClosed { .. }) => {}
-                Err(error) => self.trouble = Some(error),
-            }
-        }
+        self.trouble = self.flush_if_usable().err().or(self.trouble.take());
     }
 
     fn deferred_credits(&self) -> u64 {
@@ -492,13 +498,7 @@ impl Connection for TcpConnection {
                 self.queue_credits();
             }
         }
-        // A peer that cannot be written to any more may still have sent something that is to be read first.
-        if !self.ended && !self.deaf && self.wrong.is_none() {
-            match self.flush() {
-                Ok(_) | Err(TransportError::PeerClosed { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
+        self.flush_if_usable()?;
         self.wrong.map_or(Ok(()), |what| Err(TransportError::Protocol { transport: NAME, what }))?;
         Ok(if self.ended { PeerState::Closed } else { PeerState::Open })
     }
