@@ -209,3 +209,18 @@ pub(crate) fn make_room(
         oldest => Ok(oldest.map(|(at, _)| at)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_too_many_strangers_the_oldest_goes_when_it_had_its_hearing() {
+        let now = Instant::now();
+        let since = [now, now - HEARING / 2, now - HEARING / 4];
+        assert_eq!(make_room(since.into_iter(), 4, now), Ok(None));
+        assert_eq!(make_room(since.into_iter(), 3, now), Err(now + HEARING / 2), "it waits in the queue");
+        assert_eq!(make_room(since.into_iter(), 3, now + HEARING / 2), Ok(Some(1)));
+        assert_eq!(make_room(since.into_iter(), 2, now + HEARING), Ok(Some(1)));
+    }
+}

@@ -65,9 +65,8 @@ pub(crate) fn digest(bytes: &[u8]) -> [u8; 32] {
 
 /// The number of a host that has a name for people.
 pub fn host_id(name: &str) -> [u8; 16] {
-    let mut id = [0; 16];
-    id.copy_from_slice(&digest(name.as_bytes())[..16]);
-    id
+    let digest = digest(name.as_bytes());
+    std::array::from_fn(|byte| digest[byte])
 }
 
 /// A number that only those who know `key` can compute, for the purpose `label` and about these numbers.

@@ -4,17 +4,14 @@
 //! Absent: what is said, and when it is tried again (see `joiner`); threads, connections to other ranks.
 
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::AsFd;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use consort_memory::sync::{AtomicBool, Ordering};
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, poll};
 
 use super::UniqueId;
 use super::joiner::Joiner;
-use super::stream::{Dial, connect, connected, patience};
+use super::stream::{Dial, connect, connected, is_ready, patience};
 use super::wire::{Hello, Table};
 use consort_types::Rank;
 use consort_types::error::{Error, Result};
@@ -75,15 +72,12 @@ fn sleep(joiner: &Joiner<TcpStream>, may_be_cancelled: bool) -> Result<()> {
         (Some(until), Some(look)) => Some(until.min(look)),
         (until, look) => until.or(look),
     };
-    let mut polled = Vec::with_capacity(1);
-    if let Some((stream, sending)) = joiner.stream() {
-        let wanted = if sending { PollFlags::POLLOUT } else { PollFlags::POLLIN };
-        polled.push(PollFd::new(stream.as_fd(), wanted));
-    }
-    match poll(&mut polled, patience(until, now)) {
-        Ok(_) | Err(Errno::EINTR) => Ok(()),
-        Err(error) => Err(Error::system("poll, to wait for the root", error)),
-    }
+    let Some((stream, sending)) = joiner.stream() else {
+        std::thread::sleep(until.map_or(CANCEL_LATENCY, |until| until.saturating_duration_since(now)));
+        return Ok(());
+    };
+    let ready = is_ready(stream, sending, patience(until, now));
+    ready.map(drop).map_err(|error| Error::system("poll, to wait for the root", error))
 }
 
 struct Tcp;

@@ -243,8 +243,8 @@ impl<S: Read + Write> Joiner<S> {
 
     /// The table with name and key of this gathering.
     fn table(&self, nonce: &[u8; 32], members: Vec<wire::Member>) -> Table {
-        let mut job = [0; 16];
-        job.copy_from_slice(&prove(&self.secret.0, "gathering", &[nonce])[..16]);
+        let job = prove(&self.secret.0, "gathering", &[nonce]);
+        let job = std::array::from_fn(|byte| job[byte]);
         Table { job, key: prove(&self.secret.0, "session key", &[nonce]), members }
     }
 

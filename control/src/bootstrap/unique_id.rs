@@ -17,7 +17,7 @@ use super::interfaces;
 use super::root::{Limits, Root};
 use crate::codec::forms::SOCKET_BYTES;
 use crate::codec::{Malformed, Reader, Wire, bytes_of};
-use crate::proof::{Secret, digest, hex, prove, random};
+use crate::proof::{Secret, digest, hex, name, prove, random};
 use consort_settings::environment::Environment;
 use consort_types::error::{Error, Result};
 
@@ -88,10 +88,9 @@ impl UniqueId {
 
     pub fn at_any(addresses: &[SocketAddr], secret: &[u8]) -> Result<Self> {
         let secret = Secret::derived(secret)?;
-        let mut job = [0; 8];
-        job.copy_from_slice(&prove(&secret.0, "job number", &[])[..8]);
+        let job = name(&secret.0, "job number", &[]);
         let addresses = addresses.iter().copied().take(ADDRESSES_MAX).collect();
-        Ok(UniqueId { addresses, secret, job: u64::from_le_bytes(job), agreed: true, root: None })
+        Ok(UniqueId { addresses, secret, job, agreed: true, root: None })
     }
 
     pub(super) fn create_at_any(addresses: &[SocketAddr], secret: &[u8], limits: Limits) -> Result<Self> {
@@ -151,16 +150,14 @@ impl UniqueId {
     /// A new id on these addresses, or on all that the host has; `door` hands its bytes to local processes.
     pub(super) fn create_on(bind: &[IpAddr], door: Option<Door>, limits: Limits) -> Result<Self> {
         let mut listeners = Vec::new();
-        if bind.is_empty() {
-            for ip in interfaces::usable()? {
-                match TcpListener::bind((ip, 0)) {
-                    Ok(listener) => listeners.push(with_a_long_queue(listener)),
-                    Err(error) => tracing::debug!(%ip, %error, "the root does not listen here"),
+        let all = if bind.is_empty() { interfaces::usable()? } else { bind.to_vec() };
+        for ip in all {
+            match listen(SocketAddr::new(ip, 0)) {
+                Ok(listener) => listeners.push(listener),
+                Err(error) if bind.is_empty() => {
+                    tracing::debug!(%ip, %error, "the root does not listen here")
                 }
-            }
-        } else {
-            for ip in bind {
-                listeners.push(listen(SocketAddr::new(*ip, 0))?);
+                Err(error) => return Err(error),
             }
         }
         let addresses = listened(&listeners)?;
@@ -295,16 +292,9 @@ pub(super) fn bind_addresses(value: Option<&str>) -> Result<Vec<IpAddr>> {
     }
 }
 
-/// The standard library's queue is of 128 callers; all ranks call at the same time.
-fn with_a_long_queue(listener: TcpListener) -> TcpListener {
-    // Without it the others call again.
-    let _ = nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::MAXCONN);
-    listener
-}
-
 pub(super) fn listen(address: SocketAddr) -> Result<TcpListener> {
     use std::io::ErrorKind;
-    TcpListener::bind(address).map(with_a_long_queue).map_err(|error| match error.kind() {
+    let listener = TcpListener::bind(address).map_err(|error| match error.kind() {
         ErrorKind::AddrInUse => Error::invalid(
             format!("the rendezvous address {address} is in use, most likely by another job"),
             "give each job a port of its own (CONSORT_ADDRESS), and do not use MASTER_PORT, which torchrun's agent holds",
@@ -318,5 +308,8 @@ pub(super) fn listen(address: SocketAddr) -> Result<TcpListener> {
             "take a port above 1023",
         ),
         _ => Error::system(format!("listening at the rendezvous address {address}"), error),
-    })
+    })?;
+    // The standard library's queue is of 128 callers, and all ranks call at the same time; without this the others call again.
+    let _ = nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::MAXCONN);
+    Ok(listener)
 }

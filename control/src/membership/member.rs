@@ -370,9 +370,9 @@ impl Member {
         self.registry.register(group);
         let mut mine: Vec<(Rank, Message)> = Vec::new();
         groups.early.retain(|from, bytes| {
-            let mut others = Vec::new();
+            let (mut others, mut left) = (Vec::new(), bytes.as_slice());
             // They were written here, so they can be read.
-            while let Ok(Some((uid, message))) = wire::decode(bytes) {
+            while let Ok(Some((uid, message))) = wire::decode(&mut left) {
                 if uid == group.uid {
                     mine.push((*from, message));
                 } else {

@@ -94,7 +94,7 @@ fn event(honest: &mut [Honest; 2], piece: &[u8], seen: &mut Seen) {
     match what % 8 {
         // Mostly frames, as they came over the link.
         0..=3 => {
-            let mut bytes = bytes.to_vec();
+            let mut bytes = bytes;
             while let Ok(Some((communicator, message))) = wire::decode(&mut bytes) {
                 let name: String = format!("{message:?}").chars().take(8).collect();
                 seen.note((name, communicator == WORLD, one.world.has_failed()));
