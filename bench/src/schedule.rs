@@ -54,10 +54,11 @@ fn transfer(json: &Value) -> Result<Transfer, String> {
 
 /// `{"input": 2}`.
 fn place(json: &Value, key: &str) -> Result<Place, String> {
-    let places: [(&str, fn(Chunk) -> Place); 3] =
-        [("input", Place::Input), ("output", Place::Output), ("scratch", Place::Scratch)];
-    let known = places.into_iter().find_map(|(name, of)| Some(of(Chunk(number(json, name).ok()?))));
-    known.ok_or_else(|| format!("its {key} is no input, output or scratch"))
+    let chunk = |name: &str| number(json, name).map(Chunk);
+    let known = chunk("input").map(Place::Input).or_else(|_| chunk("output").map(Place::Output));
+    known
+        .or_else(|_| chunk("scratch").map(Place::Scratch))
+        .map_err(|_| format!("its {key} is no input, output or scratch"))
 }
 
 fn items<'a>(json: &'a Value, key: &str) -> Result<&'a Vec<Value>, String> {

@@ -19,7 +19,6 @@ mod pair;
 mod pat;
 #[cfg(test)]
 mod proving;
-mod replicated;
 mod ring;
 mod scattered;
 mod swing;
@@ -41,7 +40,6 @@ pub use hierarchical::{
 };
 pub use pair::pair;
 pub use pat::{pat, pat_is_defined};
-pub use replicated::{ReplicatedExchange, replicated_exchange};
 pub use ring::{Ring, RingOptions, ring, ring_is_defined};
 pub use scattered::scatter_all_gather;
 pub use swing::{swing, swing_is_defined};

@@ -227,30 +227,18 @@ impl Algorithm {
                 let blocks = if collective == Collective::AllReduce { ranks } else { 1 };
                 blocks * u32::from(channels) * if bidirectional { 2 } else { 1 }
             }
-            Algorithm::TwoShot => ranks,
-            Algorithm::Pair
-            | Algorithm::Direct { .. }
-            | Algorithm::Pairwise
-            | Algorithm::Spread
-            | Algorithm::Doubling
-            | Algorithm::Binomial
-            | Algorithm::Bruck { .. }
-            | Algorithm::Pat => 1,
+            Algorithm::TwoShot | Algorithm::ScatterAllGather => ranks,
             Algorithm::HalvingDoubling if collective == Collective::AllReduce => 1 << ranks.ilog2(),
-            Algorithm::ScatterAllGather => ranks,
             Algorithm::BlueConnect { .. } | Algorithm::Hierarchical { .. } | Algorithm::Swing
                 if collective == Collective::AllReduce =>
             {
                 ranks
             }
-            Algorithm::BlueConnect { .. }
-            | Algorithm::Hierarchical { .. }
-            | Algorithm::HalvingDoubling
-            | Algorithm::Swing
-            | Algorithm::TwoLevel { .. } => 1,
             Algorithm::Imported(of) => of.schedule().partition.parts,
             // Trees are short.
             Algorithm::Tree | Algorithm::BoxTree { .. } => self.schedule(collective, ranks).partition.parts,
+            // All others send whole blocks.
+            _ => 1,
         }
     }
 }

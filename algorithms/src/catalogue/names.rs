@@ -9,78 +9,61 @@ use std::str::FromStr;
 
 use super::{Algorithm, Imported};
 
-/// An algorithm without its parameters.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[allow(missing_docs, reason = "the variants are those of Algorithm")]
-pub enum Family {
-    Pair,
-    Ring,
-    Tree,
-    Doubling,
-    HalvingDoubling,
-    Bruck,
-    Pat,
-    Direct,
-    TwoShot,
-    Pairwise,
-    Spread,
-    Binomial,
-    ScatterAllGather,
-    Swing,
-    Hierarchical,
-    BlueConnect,
-    BoxTree,
-    TwoLevel,
-    Imported(Imported),
+/// The families with their names. Their variants are those of [`Algorithm`].
+macro_rules! families {
+    ($($variant:ident $name:literal,)*) => {
+        /// An algorithm without its parameters.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        #[allow(missing_docs, reason = "the variants are those of Algorithm")]
+        pub enum Family {
+            $($variant,)*
+            Imported(Imported),
+        }
+
+        impl Family {
+            /// Every family of the catalogue, in its order; those that were imported are not in it.
+            pub const ALL: [Family; [$($name),*].len()] = [$(Family::$variant),*];
+
+            /// The name, for example `halving-doubling`.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Family::$variant => $name,)*
+                    Family::Imported(of) => of.name(),
+                }
+            }
+        }
+
+        impl Algorithm {
+            /// The family it belongs to.
+            pub const fn family(self) -> Family {
+                match self {
+                    $(Algorithm::$variant { .. } => Family::$variant,)*
+                    Algorithm::Imported(of) => Family::Imported(of),
+                }
+            }
+        }
+    };
 }
 
-impl Family {
-    /// Every family of the catalogue, in its order, without imported schedules.
-    pub const ALL: [Family; 18] = [
-        Family::Pair,
-        Family::Ring,
-        Family::Tree,
-        Family::Doubling,
-        Family::HalvingDoubling,
-        Family::Bruck,
-        Family::Pat,
-        Family::Direct,
-        Family::TwoShot,
-        Family::Pairwise,
-        Family::Spread,
-        Family::Binomial,
-        Family::ScatterAllGather,
-        Family::Swing,
-        Family::Hierarchical,
-        Family::BlueConnect,
-        Family::BoxTree,
-        Family::TwoLevel,
-    ];
-
-    /// The name, for example `halving-doubling`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Family::Pair => "pair",
-            Family::Ring => "ring",
-            Family::Tree => "tree",
-            Family::Doubling => "doubling",
-            Family::HalvingDoubling => "halving-doubling",
-            Family::Bruck => "bruck",
-            Family::Pat => "pat",
-            Family::Direct => "direct",
-            Family::TwoShot => "two-shot",
-            Family::Pairwise => "pairwise",
-            Family::Spread => "spread",
-            Family::Binomial => "binomial",
-            Family::ScatterAllGather => "scatter-all-gather",
-            Family::Swing => "swing",
-            Family::Hierarchical => "hierarchical",
-            Family::BlueConnect => "blueconnect",
-            Family::BoxTree => "box-tree",
-            Family::TwoLevel => "two-level",
-            Family::Imported(of) => of.name(),
-        }
-    }
+families! {
+    Pair "pair",
+    Ring "ring",
+    Tree "tree",
+    Doubling "doubling",
+    HalvingDoubling "halving-doubling",
+    Bruck "bruck",
+    Pat "pat",
+    Direct "direct",
+    TwoShot "two-shot",
+    Pairwise "pairwise",
+    Spread "spread",
+    Binomial "binomial",
+    ScatterAllGather "scatter-all-gather",
+    Swing "swing",
+    Hierarchical "hierarchical",
+    BlueConnect "blueconnect",
+    BoxTree "box-tree",
+    TwoLevel "two-level",
 }
 
 impl Family {
@@ -141,32 +124,7 @@ impl fmt::Display for UnknownAlgorithm {
 impl Error for UnknownAlgorithm {}
 
 impl Algorithm {
-    /// The family it belongs to.
-    pub const fn family(self) -> Family {
-        match self {
-            Algorithm::Pair => Family::Pair,
-            Algorithm::Ring { .. } => Family::Ring,
-            Algorithm::Tree => Family::Tree,
-            Algorithm::Doubling => Family::Doubling,
-            Algorithm::HalvingDoubling => Family::HalvingDoubling,
-            Algorithm::Bruck { .. } => Family::Bruck,
-            Algorithm::Pat => Family::Pat,
-            Algorithm::Direct { .. } => Family::Direct,
-            Algorithm::TwoShot => Family::TwoShot,
-            Algorithm::Pairwise => Family::Pairwise,
-            Algorithm::Spread => Family::Spread,
-            Algorithm::Binomial => Family::Binomial,
-            Algorithm::ScatterAllGather => Family::ScatterAllGather,
-            Algorithm::Swing => Family::Swing,
-            Algorithm::Hierarchical { .. } => Family::Hierarchical,
-            Algorithm::BlueConnect { .. } => Family::BlueConnect,
-            Algorithm::BoxTree { .. } => Family::BoxTree,
-            Algorithm::TwoLevel { .. } => Family::TwoLevel,
-            Algorithm::Imported(of) => Family::Imported(of),
-        }
-    }
-
-    /// The text in the parentheses.
+    /// What stands in the parentheses.
     fn parameters(self) -> String {
         match self {
             Algorithm::Ring { channels: 1, bidirectional: false } | Algorithm::Direct { first: 0 } => {

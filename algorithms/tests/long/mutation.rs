@@ -11,8 +11,8 @@ use consort_algorithms::builders::{
     PartnerOrder, RingOptions, SwitchForm, binomial, binomial_is_defined, blueconnect_is_defined, box_tree,
     bruck_all_gather, bruck_all_to_all, direct, direct_is_defined, direct_reduce, double_tree, doubling,
     halving_doubling, halving_doubling_is_defined, hierarchical, hierarchical_is_defined, one_shot, pair,
-    pairwise, pat, pat_is_defined, replicated_exchange, ring, ring_is_defined, scatter_all_gather,
-    spread_out, swing, swing_is_defined, switch, torus2d, tree, tree_is_defined, two_shot,
+    pairwise, pat, pat_is_defined, ring, ring_is_defined, scatter_all_gather, spread_out, swing,
+    swing_is_defined, switch, torus2d, tree, tree_is_defined, two_shot,
 };
 use consort_algorithms::passes::fuse;
 use consort_algorithms::plan::{Action, Extent, Lane, Position, Region, Step};
@@ -237,8 +237,6 @@ fn schedules() -> Vec<Schedule> {
     }
     made.extend([(2, 2), (3, 2)].map(|(boxes, per_box)| box_tree(boxes, per_box)));
     made.push(direct_reduce(4, 2));
-    let replicated = replicated_exchange(2, 2, &inner, &inner);
-    made.extend([replicated.exchange, replicated.gather]);
     made.extend([SwitchForm::OneShot, SwitchForm::TwoStep].map(|form| switch(3, form)));
     made
 }

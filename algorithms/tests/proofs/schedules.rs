@@ -50,13 +50,7 @@ fn schedules() -> Vec<(&'static str, Schedule)> {
     let catalogue = drawn()
         .into_iter()
         .map(|(section, algorithm, collective, ranks)| (section, algorithm.schedule(collective, ranks)));
-    let ring =
-        |collective, ranks| Algorithm::Ring { channels: 1, bidirectional: false }.schedule(collective, ranks);
-    let pairwise = |_, ranks| builders::pairwise(ranks);
-    let replicated = builders::replicated_exchange(2, 2, &pairwise, &ring);
     let others = [
-        ("Replicas", replicated.exchange),
-        ("Replicas", replicated.gather),
         ("Aggregating switches (priced, not run)", builders::switch(4, SwitchForm::OneShot)),
         ("Aggregating switches (priced, not run)", builders::switch(4, SwitchForm::TwoStep)),
         ("Aggregating switches (priced, not run)", builders::switch_tree(4, 2)),
