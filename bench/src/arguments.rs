@@ -215,7 +215,7 @@ pub(crate) struct Arguments {
     #[arg(long, action = clap::ArgAction::Version)]
     version: Option<bool>,
 
-    /// Threads of a process, of which each has -g ranks.
+    /// Threads of a process; each has -g ranks.
     #[arg(short = 't', long = "nthreads", hide = true)]
     nthreads: Option<u32>,
 
@@ -386,7 +386,7 @@ impl Arguments {
         }
     }
 
-    /// Whether ranks are threads, and how many there are, where that is said; each thread drives so many.
+    /// Whether ranks are threads, and how many ranks there are, where the flags say it; each thread drives `per_thread`.
     fn ranks(&self, per_thread: u32) -> Result<(bool, Option<u32>), Failure> {
         let threads = match self.nthreads {
             Some(0) => return Err(Failure::usage("-t/--nthreads must be at least 1")),

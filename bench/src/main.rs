@@ -11,7 +11,7 @@
 //! | `backend`, `device`, `group` | the library, in the host's memory and on devices, and what the rest needs of it |
 //! | `measure` | one rank's run |
 //! | `cut`, `data`, `values`, `pattern`, `buffers` | what goes in, what must come out, and the comparison |
-//! | `report`, `table`, `statistics`, `progress`, `clock` | what is told |
+//! | `report`, `table`, `statistics`, `progress`, `clock` | what is reported |
 //! | `trace` | the subcommand that merges traces |
 //! | `environment` | the subcommand that shows settings |
 //! | `plan`, `simulate`, `tune`, `planned`, `samples`, `schedule` | the subcommands that ask and teach the planner |

@@ -295,7 +295,7 @@ fn loads(gpu: &Gpu, rank: Rank) -> bool {
 }
 
 /// Loads kernels before any rank has an operation of a communicator under way. To load, the driver may wait for the device,
-/// and so for operations of other ranks of this process that wait for other processes, where somebody may be about to
+/// and so for operations of other ranks of this process that wait for other processes, where another thread may be about to
 /// load too.
 fn load(gpu: &Gpu, rank: Rank, kernels: &[Kernel], types: Types) {
     /// Operations under way, about, for which no slots have to be made.
@@ -303,13 +303,13 @@ fn load(gpu: &Gpu, rank: Rank, kernels: &[Kernel], types: Types) {
     let prepared = |kernel: &Kernel| gpu.kernels().prepare_all(*kernel, types);
     let loaded = kernels.iter().try_for_each(prepared);
     if let Err(error) = loaded.and_then(|()| gpu.slots().reserve(SLOTS_AT_ONCE)) {
-        // A type that nobody uses may stay away; a call that uses it says so.
+        // A type that no call uses may stay away; a call that uses it says so.
         consort_settings::notice::warn(&format!("rank {rank}: not all kernels are on its device: {error}"));
     }
 }
 
 /// Takes from the driver what the calls may need, before anybody has an engine: the driver may wait for the device, and
-/// the device for operations under way that somebody must drive.
+/// the device for operations under way that a thread must drive.
 fn prepare(entries: &[Entry<'_>]) -> Result<()> {
     /// Slots of one call, at most.
     const SLOTS_EACH: usize = 4;
@@ -341,7 +341,7 @@ fn prepare(entries: &[Entry<'_>]) -> Result<()> {
     Ok(())
 }
 
-/// What ranks send to themselves, in the order of the calls: copies, which nobody else has to know of.
+/// What ranks send to themselves, in the order of the calls: copies, of which no other rank has to know.
 fn copy_own(entries: &[Entry<'_>]) -> Result<()> {
     let of = |entry: &Entry<'_>, kind: Kind| entry.is_own() && entry.call.kind == kind;
     for (at, sent) in entries.iter().enumerate().filter(|(_, entry)| of(entry, Kind::Send)) {

@@ -32,8 +32,8 @@ const MEMORY_BYTES_S: f64 = 3.35e12;
 pub enum Path {
     /// All ranks in one process on one device: one launch for all of them.
     Fused,
-    /// All ranks reach each other's devices, of which each has one of its own unless this path is named: kernels that wait
-    /// for each other.
+    /// All ranks reach each other's devices, and each has one of its own unless this path is named: kernels that wait for
+    /// each other.
     Kernels,
     /// Stream-ordered waits and writes between processes that share a device.
     Streams,
@@ -130,7 +130,7 @@ pub(crate) type Paths = Vec<(Path, Option<String>)>;
 pub(crate) type Way = (Carrier, Algorithm);
 
 impl Planning {
-    /// Seconds of a way for blocks of `block_bytes`; infinite where they cannot be told.
+    /// Seconds of a way for blocks of `block_bytes`; infinite where no formula gives them.
     pub(super) fn price_by(
         &self,
         (carrier, algorithm): Way,

@@ -74,7 +74,7 @@ pub struct Explanation {
     pub ranks: u32,
     /// Bytes of a block: of the caller's count of elements.
     pub block_bytes: u64,
-    /// The size class that the choice was made for: blocks of at most so many bytes.
+    /// The size class that the choice was made for: blocks of at most this many bytes.
     pub class_bytes: u64,
     /// The machine that it was priced on.
     pub topology: String,

@@ -59,7 +59,7 @@ pub(in super::super) struct RunProgram {
     bases: Vec<u64>,
     chunks: Vec<layout::Chunk>,
     reducer: Option<Reducer>,
-    /// Of a message: of which communicator, from this rank or to it, and the other one.
+    /// Of a message: its communicator, whether it comes from this rank, and the other rank.
     link: Option<(usize, bool, Rank)>,
     threads: u32,
     placed: Arc<OnceLock<Placed>>,

@@ -69,7 +69,7 @@ const PEER_PACKET_BYTES: usize = PACKET_SETS * 2 * PACKET_BYTES;
 /// Words that one peer writes: two counters of each class, a goodbye, and what its last collectives and messages were.
 const WORDS_PER_PEER: u32 = GOODBYE + 1 + 2 * MARKS;
 const GOODBYE: u32 = CLASSES as u32 * 2;
-/// Calls of which it is known what they were: more than a peer is ahead of one that it needs.
+/// Calls whose marks are kept: more than a peer is ahead of one that it needs.
 const MARKS: u32 = 16;
 /// Bytes of what ranks tell each other of their arenas.
 const OFFER_BYTES: usize = 512;
@@ -115,14 +115,14 @@ struct Peer {
     words: PeerWords,
 }
 
-/// What a call is, as its peers were told, and from whom the same is expected.
+/// What a call is, as its peers were notified, and the ranks from which the same is expected.
 struct Announced {
     mark: u64,
     index: u32,
     from: Vec<Rank>,
 }
 
-/// The bits of a mark that say of which call it is.
+/// The bits of a mark that are the number of its call.
 const MARK_NUMBER: u64 = 0xffff;
 
 /// How much has travelled, for each peer and class of mailbox.
@@ -177,7 +177,7 @@ impl Shared {
                 None
             }
         };
-        // Nobody writes to a peer that another rank has given up.
+        // No rank writes to a peer that another rank has given up.
         let Some(peers) = agree(communicator, peers)? else { return Ok(None) };
         let made = Shared {
             rank,
@@ -397,7 +397,7 @@ impl Shared {
         Ok(Some(memory))
     }
 
-    /// Lets everything of this rank go on, whoever it waits for.
+    /// Lets everything of this rank go on, whichever peer it waits for.
     pub(super) fn release(&self) {
         self.abort.store_u32(0, 1);
         let words = self.own.words();

@@ -49,7 +49,7 @@ enum Place {
 /// A counter of the plan.
 struct Word {
     peer: Rank,
-    /// Of which of their mailboxes.
+    /// The class of their mailbox.
     class: usize,
     word: DeviceWord,
     waits: bool,
