@@ -403,7 +403,6 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm);
 
 /* Ends what this rank has under way, on all ranks, from any thread and without waiting for other ranks, and frees. A rank
    that has nothing under way only leaves: calls that the others are finishing do not fail. NULL is allowed. */
-   has nothing under way only leaves: what the others are finishing does not fail. NULL is fine. */
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 
 /* Writes ncclSuccess, ncclInProgress, or what ended the communicator. Any thread, also during a call. */
