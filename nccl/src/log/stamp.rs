@@ -1,4 +1,7 @@
 //! Times in front of lines, in the format of strftime.
+//!
+//! Invariant: UTC, on every host. An unknown letter stays as it is. Absent: local time, which needs a table of zones,
+//! and names of days and months, which need a language.
 
 use std::fmt::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
