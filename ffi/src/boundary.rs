@@ -12,8 +12,8 @@ use consort_nccl::{Code, Failure, Progress, Result, group, last_failure, log, re
 
 use crate::handles;
 
-/// Defines functions of C: those of NCCL under both their names, of which the strong one, with a `p`, has the body, as who
-/// interposes the other calls it; those of this library under their only one.
+/// Defines functions of C. A function of NCCL has both its names: the strong name, with a `p`, has the body, as a
+/// tool that interposes the other name calls it. A function of this library has its only name.
 macro_rules! exported {
     ($(
         $(#[$documentation:meta])*

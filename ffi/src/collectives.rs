@@ -192,7 +192,7 @@ fn quick_message(
     Some((comm, element, peer, bytes))
 }
 
-/// A message that C called: one that this rank sends, or one that it receives.
+/// A message that C called: this rank sends it or receives it.
 ///
 /// # Safety
 /// `buffer` must hold `count` elements, which are read or written until the call is over.
@@ -355,7 +355,7 @@ exported! {
     fn ncclSend = pncclSend(
         input: *const c_void, count: usize, element: c_int, peer: c_int, comm: *mut c_void, stream: *mut c_void
     ) -> c_int {
-        // SAFETY: this function's own contract; what is sent is not written.
+        // SAFETY: this function's own contract. The buffer of a send is only read.
         unsafe { message(("ncclSend", true), (input.cast_mut(), count, element), peer, comm, stream) }
     }
 

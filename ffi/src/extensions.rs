@@ -145,7 +145,7 @@ texts! {
         Ok(self::format(format)?.of(&comm.communicator()?.report()?, Report::to_json))
     };
 
-    /// The hang report that was made last by itself; empty where there is none.
+    /// The last hang report that the library made by itself. Empty where there is none.
     fn consortCommLastReport(format: c_int) |comm| {
         let format = self::format(format)?;
         Ok(of_this_process(&comm)?.last_report().map_or(String::new(), |last| format.of(&last, Report::to_json)))
@@ -156,19 +156,19 @@ texts! {
         Ok(self::format(format)?.of(&comm.communicator()?.flight_record()?, FlightRecord::to_json))
     };
 
-    /// Who arrives last at the collectives, and by how much.
+    /// Which rank arrives last at the collectives, and by how much.
     fn consortCommStragglers(format: c_int) |comm| {
         Ok(self::format(format)?.of(&comm.communicator()?.stragglers()?, Stragglers::to_json))
     };
 
-    /// Why a collective on blocks of so many bytes runs as it does.
+    /// The reasons for the choice of a collective on blocks of that many bytes.
     fn consortCommExplain(collective: c_int, bytes: usize, format: c_int) |comm| {
         let (format, collective) = (self::format(format)?, self::collective(collective)?);
         let explanation = of_this_process(&comm)?.explain(collective, bytes as u64)?;
         Ok(format.of(&explanation, Explanation::to_json).trim_end().to_owned())
     };
 
-    /// What ended the communicator, in words; empty while it works.
+    /// The failure that ended the communicator, as text. Empty while it works.
     fn consortCommStatus() |comm| {
         let failure = comm.communicator()?.status().err().map(Failure::from);
         Ok(failure.map_or(String::new(), |failure| failure.text))
@@ -176,7 +176,7 @@ texts! {
 }
 
 exported! {
-    /// The hang report, made now, in memory that [`consortFree`] takes back.
+    /// The hang report, made now, in memory that [`consortFree`] frees.
     ///
     /// # Safety
     /// `text` must be null or writable.
@@ -237,7 +237,7 @@ exported! {
     }
 }
 
-/// Ends a communicator, by `end`, unless this process is a fork of the one that has it.
+/// Ends a communicator, by `end`, unless this process is a fork of the one that made it.
 ///
 /// # Safety
 /// `reason` must be null or a string that ends with a zero.
@@ -251,7 +251,7 @@ unsafe fn end(name: &str, comm: *mut c_void, reason: *const c_char, end: fn(&Com
 }
 
 exported! {
-    /// Ends a communicator on all ranks, for good.
+    /// Ends a communicator on all ranks for ever.
     ///
     /// # Safety
     /// `reason` must be null or a string that ends with a zero.

@@ -45,10 +45,10 @@ unsafe fn register(base: *mut c_void, bytes: usize, fd: c_int, offset: u64) -> R
 }
 
 exported! {
-    /// Lets the ranks beside this one map memory that the caller has mapped from a memory file.
+    /// Registers memory that the caller has mapped from a memory file, so that the ranks of this host may map it.
     ///
     /// # Safety
-    /// As the header says: mapped from there until it is deregistered. `handle` must be null or writable.
+    /// As in the header: mapped from the file until it is deregistered. `handle` must be null or writable.
     fn consortMemRegisterFd(
         base: *mut c_void, bytes: usize, fd: c_int, offset: u64, handle: *mut *mut c_void
     ) -> c_int {

@@ -68,7 +68,7 @@ unsafe fn varying(name: &str, passed: Passed, what: impl FnOnce(&Comm, u32) -> R
     })
 }
 
-/// The blocks of the root; those that other ranks pass are not looked at.
+/// The blocks of the root. Those that other ranks pass do not matter.
 ///
 /// # Safety
 /// As [`counts`], on the root.
@@ -86,8 +86,8 @@ unsafe fn of_root(
     unsafe { self::counts(what, counts, displacements, ranks) }
 }
 
-/// Defines collectives of blocks: what each takes between its buffers and its communicator, and what it is, given that and the
-/// number of ranks.
+/// Defines collectives of blocks: the parameters of each between its buffers and its communicator, and the call that
+/// it makes of them and of the number of ranks.
 macro_rules! collectives {
     ($(
         $(#[$documentation:meta])*
@@ -105,17 +105,17 @@ macro_rules! collectives {
 }
 
 collectives! {
-    /// All-gather: all get the blocks of all, of which rank `r`'s has `counts[r]` elements.
+    /// All-gather: all ranks get the blocks of all. The block of rank `r` has `counts[r]` elements.
     ///
     /// # Safety
-    /// The buffers must hold what the call reads and writes, and be used by nobody else until it is over; `counts` and
-    /// `displacements` must be null or have an entry for each rank.
+    /// The buffers must hold the data that the call reads and writes, and no other thread may use them until it is
+    /// over. `counts` and `displacements` must be null or have an entry for each rank.
     fn consortAllGatherV(counts: *const usize, displacements: *const usize, element: c_int) |_comm, ranks| {
         let blocks = self::counts("counts", counts, displacements, ranks)?;
         Ok(Varying::AllGather(data_type(element)?, blocks))
     };
 
-    /// Reduce-scatter: of what is folded, rank `r` gets its block of `counts[r]` elements.
+    /// Reduce-scatter: rank `r` gets its block of `counts[r]` elements of the fold.
     ///
     /// # Safety
     /// As [`consortAllGatherV`].
@@ -139,10 +139,11 @@ collectives! {
         Ok(Varying::AllToAll(data_type(element)?, sent, received))
     };
 
-    /// Gather: `root` gets the blocks of all.
+    /// Gather: `root` gets the blocks of all ranks.
     ///
     /// # Safety
-    /// As [`consortAllGatherV`]; on ranks other than the root, `output`, `counts` and `displacements` may be anything.
+    /// As [`consortAllGatherV`]; on ranks other than the root, `output`, `counts` and `displacements` may have any
+    /// value.
     fn consortGatherV(
         count: usize, counts: *const usize, displacements: *const usize, element: c_int, root: c_int
     ) |comm, ranks| {
@@ -154,7 +155,8 @@ collectives! {
     /// Scatter: every rank gets its block of the root's.
     ///
     /// # Safety
-    /// As [`consortAllGatherV`]; on ranks other than the root, `input`, `counts` and `displacements` may be anything.
+    /// As [`consortAllGatherV`]; on ranks other than the root, `input`, `counts` and `displacements` may have any
+    /// value.
     fn consortScatterV(
         counts: *const usize, displacements: *const usize, count: usize, element: c_int, root: c_int
     ) |comm, ranks| {
