@@ -6,14 +6,14 @@
 //!           └─ arm_at ► a waker ───┘
 //! ```
 //!
-//! The sleeper arms its bell, passes a fence, looks once more, and sleeps: on the word, or, where it waits for descriptors too,
-//! on its [`Waker`]. The bell stays armed until the other party rings, which sends, and rings if it sees that the bell
-//! is armed: one load of a line that is written only around a sleep.
+//! The sleeper arms its bell, passes a fence, looks once more, and sleeps: on the word, or, where it waits for
+//! descriptors too, on its [`Waker`]. The bell stays armed until the other party rings, which sends, and rings if it
+//! sees that the bell is armed: one load of a line that is written only around a sleep.
 //!
-//! Invariant: where the one who rings has [passed](crate::access_epoch::fence) a fence between sending and looking, a sleeper is
-//! always woken; where not, as in the shortest calls, a ring may be missed in the nanoseconds in which a store is on its
-//! way, and the sleeper's own limit ends the sleep. A party that is killed rings no more; its sleeping peer hears of it from the control
-//! link. Absent: what is waited for.
+//! Invariant: where the one who rings has [passed](crate::access_epoch::fence) a fence between sending and looking, a
+//! sleeper is always woken; where not, as in the shortest calls, a ring may be missed in the nanoseconds in which a
+//! store is on its way, and the sleeper's own limit ends the sleep. A party that is killed rings no more; its sleeping
+//! peer hears of it from the control link. Absent: what is waited for.
 
 #[cfg(not(loom))]
 use std::time::Duration;
@@ -49,7 +49,8 @@ impl Bell {
         Self::arm_all([self], ON_FUTEX);
     }
 
-    /// This side is about to sleep on a waker of this name, for the other sides of all of these. Before that it looks once more.
+    /// This side is about to sleep on a waker of this name, for the other sides of all of these. Before that it looks
+    /// once more.
     #[cfg(not(loom))]
     pub fn arm_at<'a>(bells: impl IntoIterator<Item = &'a Bell>, waker: &Waker) {
         Self::arm_all(bells, waker.name());
@@ -120,8 +121,8 @@ impl Bell {
     #[cold]
     #[inline(never)]
     fn wake(&self) {
-        // Relaxed: the sleeper looks at what it waits for, which has its own flags. In one step: where it sleeps now is where it is
-        // woken.
+        // Relaxed: the sleeper looks at what it waits for, which has its own flags. In one step: where it sleeps now is
+        // where it is woken.
         let _place = Self::word(&self.theirs).swap(AWAKE, Ordering::Relaxed);
         #[cfg(not(loom))]
         match _place {

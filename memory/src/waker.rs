@@ -1,12 +1,12 @@
 //! How a thread that sleeps on descriptors is woken from memory: a socket whose name fits into a word.
 //!
-//! A sleeper on sockets cannot wait for a futex as well. It writes the name of its waker into its [doorbells](crate::Bell)
-//! instead, and a peer that rings one sends an empty datagram there.
+//! A sleeper on sockets cannot wait for a futex as well. It writes the name of its waker into its
+//! [doorbells](crate::Bell) instead, and a peer that rings one sends an empty datagram there.
 //!
-//! Invariant: ringing never blocks and keeps no descriptor. A name reaches nothing but a waker, whatever the word says, in the
-//! abstract namespace of the network namespace, where processes that share memory are. A waker that is gone, alone or with its
-//! process, is rung in vain; one that was rung stays readable until it is cleared. Another user of the host who reads a name
-//! can end sleeps early, and nothing else. Absent: what a sleeper looks at.
+//! Invariant: ringing never blocks and keeps no descriptor. A name reaches nothing but a waker, whatever the word says,
+//! in the abstract namespace of the network namespace, where processes that share memory are. A waker that is gone,
+//! alone or with its process, is rung in vain; one that was rung stays readable until it is cleared. Another user of
+//! the host who reads a name can end sleeps early, and nothing else. Absent: what a sleeper looks at.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -63,8 +63,8 @@ impl Waker {
             socket.set_nonblocking(true)?;
             socket.send_to_addr(&[], &address(name)?)
         };
-        // A full queue is readable. A rank that is gone does not sleep; a ring that the system has no descriptor for is one that is
-        // missed, which the sleeper's own limit makes up for.
+        // A full queue is readable. A rank that is gone does not sleep; a ring that the system has no descriptor for is
+        // one that is missed, which the sleeper's own limit makes up for.
         let _ = ring();
     }
 

@@ -31,8 +31,8 @@ use consort_types::error::{Error, Result};
 /// A peer and the channel to it.
 pub(crate) type Key = (Rank, u16);
 
-/// A look at a link that moves nothing by itself is a call of the system. One in this many looks of a rank that waits goes to
-/// all such links, the others to those that it waits for.
+/// A look at a link that moves nothing by itself is a call of the system. One in this many looks of a rank that waits
+/// goes to all such links, the others to those that it waits for.
 const LOOKS_PER_SWEEP: u32 = 8;
 /// The same where it waits for none of them: a look is then a load of shared memory.
 const LOADS_PER_SWEEP: u32 = 64;

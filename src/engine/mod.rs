@@ -333,7 +333,7 @@ impl Engine {
         }
     }
 
-    /// Makes ready for a sleep on [`Links::readiness`], of whatever thread: all that wakes ends it. Whether the task may sleep now;
+    /// Makes ready for a sleep on [`Links::readiness`], of whatever thread. Whether the task may sleep now;
     /// if not, it is to look once more, as what came before the doorbells were armed has rung none.
     pub(crate) fn prepare_sleep(&mut self) -> bool {
         self.links.watch_room(&self.wanted);

@@ -1,5 +1,5 @@
-//! What wakes a rank whose peers send messages: one set of descriptors a communicator, which its connections give, with the waker
-//! at which its doorbells are armed.
+//! What wakes a rank whose peers send messages: one set of descriptors a communicator, which its connections give, with
+//! the waker at which its doorbells are armed.
 //!
 //! ```text
 //!  connection on its way, while its rank sleeps ──► watched once
@@ -8,10 +8,11 @@
 //!  waker: made for the first sleep on sockets and doorbells ──► watched ──► rung ──► cleared after the sleep, before a look
 //! ```
 //!
-//! Invariant: whatever moves nothing by itself and has a descriptor is in the set from its making to its end, so a sleeper
-//! needs no list of what it waits for, and one that does not own the engine can sleep too. Doorbells in shared memory
-//! ([`consort_memory::Bell`]) ring the waker while a rank sleeps here. A rank that has no sockets sleeps on a doorbell's futex, and not
-//! here. Absent: which connections these are; completion queues, whose channels have descriptors too.
+//! Invariant: whatever moves nothing by itself and has a descriptor is in the set from its making to its end, so a
+//! sleeper needs no list of what it waits for, and one that does not own the engine can sleep too. Doorbells in shared
+//! memory ([`consort_memory::Bell`]) ring the waker while a rank sleeps here. A rank that has no sockets sleeps on a
+//! doorbell's futex, and not here. Absent: which connections these are; completion queues, whose channels have
+//! descriptors too.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::OnceLock;
@@ -60,7 +61,8 @@ impl Readiness {
         self.put(wake, events(false));
     }
 
-    /// Watches a connection on its way, for one sleep: it may be given up for another, and is then in the set no more, or silent.
+    /// Watches a connection on its way, for one sleep: it may be given up for another, and is then in the set no more,
+    /// or silent.
     pub(super) fn watch_once(&self, wake: BorrowedFd<'_>, sends: bool) {
         self.put(wake, EpollEvent::new(events(sends).events() | EpollFlags::EPOLLONESHOT, 0));
     }
@@ -115,8 +117,8 @@ impl Readiness {
         self.set().map(|set| set.0.as_fd())
     }
 
-    /// Sleeps until some connection is ready or a doorbell at the waker rings, but not longer than `limit`. Whether one did. From any
-    /// thread.
+    /// Sleeps until some connection is ready or a doorbell at the waker rings, but not longer than `limit`. Whether one
+    /// did. From any thread.
     pub(crate) fn sleep(&self, limit: Duration) -> bool {
         let Some(descriptor) = self.descriptor() else {
             std::thread::sleep(limit);

@@ -1,8 +1,8 @@
 //! A listener and the callers who have not said yet what they want.
 //!
 //! Invariant: serving never blocks, and strangers cost a bounded amount: at most [`CLIENTS_MAX`] wait, each for at most
-//! [`PATIENCE`], each having sent at most one request. When another comes, the oldest of the address that most of them call from
-//! goes, so a crowd from one address pushes out its own. Absent: what a request means.
+//! [`PATIENCE`], each having sent at most one request. When another comes, the oldest of the address that most of them
+//! call from goes, so a crowd from one address pushes out its own. Absent: what a request means.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;

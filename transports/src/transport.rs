@@ -92,8 +92,8 @@ pub trait Connecting: Send {
     /// Whatever made it impossible; the attempt is then over.
     fn poll(&mut self) -> Result<Poll<Box<dyn Connection>>, TransportError>;
 
-    /// Says when it can go on: rings the waker of this name, or has a [`Connecting::wake`] that becomes ready. Whether it does; if not it
-    /// is to be polled now and then.
+    /// Says when it can go on: rings the waker of this name, or has a [`Connecting::wake`] that becomes ready. Whether
+    /// it does; if not it is to be polled now and then.
     fn ring_at(&mut self, _waker: u64) -> bool {
         false
     }
@@ -267,8 +267,8 @@ pub trait Connection: Send {
         None
     }
 
-    /// The doorbells of both sides, where the peer's stores move everything ([`Capabilities::load_store`]): a waiter sleeps on
-    /// its own, and who has stored rings the other.
+    /// The doorbells of both sides, where the peer's stores move everything ([`Capabilities::load_store`]): a waiter
+    /// sleeps on its own, and who has stored rings the other.
     fn bell(&self) -> Option<Bell> {
         None
     }

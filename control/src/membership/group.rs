@@ -135,8 +135,8 @@ impl Group {
         lock(&self.state)
     }
 
-    /// Rings this waker from now on when another rank has said something, or the communicator has failed. Whether it did so before; if
-    /// not, what came before is still to be looked at.
+    /// Rings this waker from now on when another rank has said something, or the communicator has failed. Whether it
+    /// did so before; if not, what came before is still to be looked at.
     pub fn ring_at(&self, waker: &Waker) -> bool {
         // SeqCst: with the look that follows; what is looked at is behind a lock.
         self.waker.swap(waker.name(), Ordering::SeqCst) == waker.name()

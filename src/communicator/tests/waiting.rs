@@ -77,8 +77,8 @@ fn until(sleeper: &Readiness, count: Count, before: usize) {
     }
 }
 
-/// Rank 1 hears from rank 0 through memory and has sockets to the other host. It sleeps while rank 0 is late, which comes once
-/// rank 1 has slept, and rings.
+/// Rank 1 hears from rank 0 through memory and has sockets to the other host. It sleeps while rank 0 is late, which
+/// comes once rank 1 has slept, and rings.
 #[test]
 fn a_rank_that_sleeps_on_sockets_is_woken_through_memory() {
     const CALLS: usize = 20;
@@ -124,7 +124,8 @@ fn the_control_thread_is_woken_through_memory() {
     assert!(rung > woken + CALLS / 2, "woken {woken} times by itself, rung {rung} times");
 }
 
-/// The first call of ranks that have no connection yet. One comes late: the other sleeps until its address comes, and rings.
+/// The first call of ranks that have no connection yet. One comes late: the other sleeps until its address comes, and
+/// rings.
 #[test]
 fn a_rank_that_waits_for_a_connection_is_woken() {
     const JOBS: usize = 20;

@@ -212,6 +212,7 @@ const FLOORS: [(&str, &[&str]); 13] = [
         &[
             "error",
             "transport",
+            "fields",
             "reception",
             "segment",
             "handover",

@@ -1,9 +1,10 @@
 //! The listening socket of a process at one of its addresses.
 //!
-//! Invariant: one listener serves any number of jobs; a caller says which job it means and proves that it knows that job's key,
-//! and is passed to the endpoint that it named. An answer is only for callers that have proved the key, so strangers do not learn which
-//! jobs are here: a caller of a job whose transports have gone hears so, by that job's key, which is kept for a while; a caller of any
-//! other job is hung up on, without a word. Absent: what becomes of a caller ([`super::TcpConnecting`]).
+//! Invariant: one listener serves any number of jobs; a caller says which job it means and proves that it knows that
+//! job's key, and is passed to the endpoint that it named. An answer is only for callers that have proved the key, so
+//! strangers do not learn which jobs are here: a caller of a job whose transports have gone hears so, by that job's
+//! key, which is kept for a while; a caller of any other job is hung up on, without a word. Absent: what becomes of a
+//! caller ([`super::TcpConnecting`]).
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};

@@ -1,10 +1,10 @@
 //! Connections between machines: one TCP stream each, messages only.
 //!
-//! Invariant: a stream carries frames only after both sides proved that they know the key, and that they mean
-//! this very pair of endpoints; until then a stranger costs what [`crate::reception`] allows. One side connects, as
+//! Invariant: a stream carries frames only after both sides proved that they know the key, and that they mean this very
+//! pair of endpoints; until then a stranger costs what [`crate::reception`] allows. One side connects, as
 //! [`Layout::calls`] says, or else the one with the smaller nonce; the other accepts. Absent: encryption (the key keeps
-//! strangers and mistakes out, not an attacker who rewrites packets on the way), finding out that a machine vanished without
-//! a word, threads.
+//! strangers and mistakes out, not an attacker who rewrites packets on the way), finding out that a machine vanished
+//! without a word, threads.
 
 #[cfg(all(test, feature = "fuzzing"))]
 mod fuzz;

@@ -337,8 +337,8 @@ fn a_connection_may_be_moved_between_threads() {
     sends::<dyn Endpoint>();
 }
 
-/// Jobs share a listener: each finds its own peers, a late caller of a job that has gone hears so, and a caller of a job that was never
-/// here hears nothing.
+/// Jobs share a listener: each finds its own peers, a late caller of a job that has gone hears so, and a caller of a
+/// job that was never here hears nothing.
 #[test]
 fn jobs_share_a_listener() {
     let listener = || Arc::new(Listener::new(Ipv4Addr::LOCALHOST.into()).expect("a listener"));
@@ -389,7 +389,8 @@ fn jobs_share_a_listener() {
     assert!(matches!(error, TransportError::PeerClosed { .. }), "{error}");
 }
 
-/// A crowd of silent strangers from one address pushes out its own: a peer that is slow to speak stays, and another gets in.
+/// A crowd of silent strangers from one address pushes out its own: a peer that is slow to speak stays, and another
+/// gets in.
 #[test]
 fn a_silent_crowd_pushes_out_its_own() {
     let listener = |last| Arc::new(Listener::new(Ipv4Addr::new(127, 0, 0, last).into()).expect("a listener"));
