@@ -107,23 +107,26 @@ impl Incoming {
 pub(crate) struct Outgoing {
     /// Each with how much of it has been sent.
     pieces: VecDeque<(Arc<[u8]>, usize)>,
+    /// Bytes that are still to be sent.
+    left: usize,
 }
 
 impl Outgoing {
     pub(crate) fn push(&mut self, bytes: impl Into<Arc<[u8]>>) {
         let bytes = bytes.into();
         if !bytes.is_empty() {
+            self.left += bytes.len();
             self.pieces.push_back((bytes, 0));
         }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.pieces.is_empty()
+        self.left == 0
     }
 
     /// Bytes that are still to be sent.
     pub(crate) fn left(&self) -> usize {
-        self.pieces.iter().map(|(bytes, sent)| bytes.len() - sent).sum()
+        self.left
     }
 
     /// Writes what the socket takes now. Whether everything has been sent.
@@ -131,7 +134,10 @@ impl Outgoing {
         while let Some((bytes, sent)) = self.pieces.front_mut() {
             match socket.write(&bytes[*sent..]) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(count) => *sent += count,
+                Ok(count) => {
+                    *sent += count;
+                    self.left -= count;
+                }
                 Err(error) => match error.kind() {
                     ErrorKind::Interrupted => continue,
                     ErrorKind::WouldBlock => return Ok(false),
@@ -180,5 +186,20 @@ mod tests {
             assert!(matches!(progress, Progress::Malformed(_)), "{progress:?}");
             assert!(incoming.bytes.capacity() <= 16, "{}", incoming.bytes.capacity());
         }
+    }
+
+    #[test]
+    fn what_is_left_to_send_is_counted_and_comes_in_order() {
+        let mut outgoing = Outgoing::default();
+        outgoing.push(*b"abc");
+        outgoing.push(*b"");
+        outgoing.push(*b"de");
+        assert_eq!(outgoing.left(), 5);
+        let mut room = [0; 4];
+        assert!(outgoing.write(&mut room.as_mut_slice()).is_err(), "a stream that takes nothing more");
+        assert_eq!((&room, outgoing.left(), outgoing.is_empty()), (b"abcd", 1, false));
+        let mut rest = Vec::new();
+        assert!(outgoing.write(&mut rest).is_ok_and(|sent| sent));
+        assert_eq!((rest.as_slice(), outgoing.left(), outgoing.is_empty()), (&b"e"[..], 0, true));
     }
 }

@@ -12,6 +12,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+pub(super) use crate::codec::forms::SIZE_MAX;
 use crate::codec::{Malformed, Reader, Taken, Wire, bytes_of, shortened, wire_struct};
 use crate::handshake::WIRE_VERSION;
 use consort_topology::Place;
@@ -20,8 +21,6 @@ use consort_types::error::Error;
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The most ranks of a job.
-pub(super) const SIZE_MAX: u32 = 1 << 16;
 const SETTINGS_MAX: usize = 512;
 const SETTING_NAME_MAX: usize = 128;
 const SETTING_VALUE_MAX: usize = 4096;

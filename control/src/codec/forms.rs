@@ -26,7 +26,7 @@ wire_enum!(Error {
     8 => System { call, source },
     9 => Internal { what },
     10 => Revoked { rank, reason },
-    11 => MissingRanks { missing: Ranges, size, waited, address },
+    11 => MissingRanks { missing: Ranges, size: Size, waited, address },
     12 => Device { rank, what, cause },
     13 => Mismatch { sequence, difference },
     14 => Join { rank, cause, hint },
@@ -47,13 +47,28 @@ impl Wire for io::Error {
     }
 }
 
+/// The most ranks of a job.
+pub(crate) const SIZE_MAX: u32 = 1 << 16;
+
+/// How many ranks there are.
+struct Size;
+
+impl Size {
+    fn put(size: &u32, out: &mut Vec<u8>) {
+        size.put(out);
+    }
+
+    fn take(reader: &mut Reader<'_>) -> Taken<u32> {
+        let size = reader.take()?;
+        if size <= SIZE_MAX { Ok(size) } else { Err(Malformed("a number of ranks is out of bounds")) }
+    }
+}
+
 /// Ascending ranks as ranges, the first [`Ranges::MAX`] of them: an error that names very many fits into a frame.
 struct Ranges;
 
 impl Ranges {
     const MAX: usize = 2048;
-    /// The most ranks of a job.
-    const RANKS: Rank = 1 << 16;
 
     fn put(ranks: &[Rank], out: &mut Vec<u8>) {
         let mut ranges: Vec<(Rank, Rank)> = Vec::new();
@@ -70,7 +85,7 @@ impl Ranges {
     fn take(reader: &mut Reader<'_>) -> Taken<Vec<Rank>> {
         let mut ranks: Vec<Rank> = Vec::new();
         for (first, last) in reader.take::<Vec<(Rank, Rank)>>()? {
-            if first > last || last >= Self::RANKS || ranks.last().is_some_and(|before| *before >= first) {
+            if first > last || last >= SIZE_MAX || ranks.last().is_some_and(|before| *before >= first) {
                 return Err(Malformed("a range of ranks is out of bounds"));
             }
             ranks.extend(first..=last);

@@ -41,17 +41,21 @@ pub(super) struct Greeting {
 
 pub(super) fn accept(shared: &Arc<Shared>, unix: bool) {
     loop {
-        if !unix && !has_room(shared) {
-            // The others wait in the listener's queue until the oldest had its hearing.
-            return shared.hear_network(false);
-        }
+        let goes = if unix { Ok(None) } else { who_goes(shared) };
+        // Without room the others wait in the listener's queue until the oldest had its hearing.
+        let Ok(goes) = goes else { return shared.hear_network(false) };
         let accepted = if unix {
             shared.unix.accept().map(|(stream, _)| Stream::Unix(stream))
         } else {
             shared.tcp.accept().map(|(stream, _)| Stream::Tcp(stream))
         };
         let begun = match accepted {
-            Ok(stream) => begin(shared, stream),
+            Ok(stream) => {
+                if let Some((key, oldest)) = goes {
+                    lock(&oldest).drop_stream(shared, key, "too many prove nothing, and it is the oldest");
+                }
+                begin(shared, stream)
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             Err(error) => {
@@ -66,18 +70,17 @@ pub(super) fn accept(shared: &Arc<Shared>, unix: bool) {
     }
 }
 
-/// Whether another stranger from the network can be heard; the oldest goes for it if there are too many. An honest rank
-/// that is sent away calls again.
-fn has_room(shared: &Shared) -> bool {
+/// Which stranger from the network goes when another one is heard: the oldest if there are too many. An honest rank that is
+/// sent away calls again.
+///
+/// # Errors
+/// From when another one can be heard.
+fn who_goes(shared: &Shared) -> Result<Option<(u64, Arc<Mutex<Greeting>>)>, Instant> {
     let mut strangers = greetings(shared);
     strangers.retain(|(_, greeting)| matches!(lock(greeting).stream, Some(Stream::Tcp(_))));
     let since = strangers.iter().map(|(_, greeting)| lock(greeting).since);
-    let goes = handshake::make_room(since, STRANGERS_MAX, Instant::now());
-    if let Ok(Some(oldest)) = goes {
-        let (key, greeting) = &strangers[oldest];
-        lock(greeting).drop_stream(shared, *key, "too many prove nothing, and it is the oldest");
-    }
-    goes.is_ok()
+    let goes = handshake::make_room(since, STRANGERS_MAX, Instant::now())?;
+    Ok(goes.map(|oldest| strangers.swap_remove(oldest)))
 }
 
 fn begin(shared: &Arc<Shared>, stream: Stream) -> io::Result<()> {
@@ -111,6 +114,8 @@ pub(super) fn retry_parked(shared: &Arc<Shared>) {
             go_on(shared, key, &greeting);
         }
     }
+    // What has become a link leaves room.
+    shared.hear_network(true);
 }
 
 /// Drops the strangers that took too long, and hears others again.

@@ -144,3 +144,9 @@ fn decoders(bytes: &[u8], seen: &mut Seen) {
         Err(error) => seen.note_text(&error.to_string()),
     }
 }
+
+#[test]
+fn a_failure_that_names_no_ranks_of_too_many_is_refused() {
+    let error = Error::MissingRanks { missing: vec![], size: 1 << 31, waited: LONG, address: "x".into() };
+    assert!(Error::whole(&bytes_of(&error)).is_err());
+}
