@@ -10,7 +10,7 @@ use consort_kernels::{DataType, ReduceOp};
 
 use super::carriers::{Carrier, Path, Way};
 use super::explain::{Candidate, Explanation, Origin};
-use super::planning::{Planning, size_class};
+use super::planning::{Planning, SIMULATED_RANKS_MAX, size_class};
 use super::selector::{Standing, eligible, least};
 use super::{Planner, Program, Proved};
 use consort_settings::options::TuningLine;
@@ -242,10 +242,21 @@ impl Asked<'_> {
         Ok(None)
     }
 
+    /// What is selected; of ranks whose proofs take long, what has the least price.
+    fn likely(&self) -> Option<Way> {
+        if self.planning.ranks() <= SIMULATED_RANKS_MAX || self.ground.path == Path::Host {
+            return self.planning.select_on(self).ok().map(|(way, _)| way);
+        }
+        let price = |way| self.planning.price_by(way, self.collective(), self.bytes());
+        least(&eligible(&self.ways(), |way| self.standing(way)), price)
+    }
+
     fn row(&self, way: Way, excluded: Option<String>, chosen: bool) -> Result<Candidate> {
         let (carrier, algorithm) = way;
         let (collective, bytes) = (self.collective(), self.bytes());
         let path = Some(self.ground.path).filter(|path| *path != Path::Host);
+        let (ranks, schedules) =
+            (self.planning.ranks_of(collective), self.planning.ranks() <= SIMULATED_RANKS_MAX);
         Ok(Candidate {
             carrier,
             algorithm,
@@ -254,8 +265,8 @@ impl Asked<'_> {
             predicted_s: self.planning.price_by(way, collective, bytes),
             measured_s: self.planning.measured_s(path, algorithm, collective, bytes),
             slot_bytes: 0,
-            fold_hash: Some(self.proved(algorithm)?.fold_hash),
-            cost: Some(algorithm.schedule(collective, self.planning.ranks_of(collective)).cost()),
+            fold_hash: if schedules { Some(self.proved(algorithm)?.fold_hash) } else { None },
+            cost: schedules.then(|| algorithm.schedule(collective, ranks).cost()),
         })
     }
 
@@ -352,13 +363,22 @@ impl Planning {
     /// other paths would do, and what speaks against those that are left out. Rooted ones begin at rank 0.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where the restriction leaves nothing; otherwise where a plan is refused.
+    /// [`Error::InvalidArgument`] where the restriction leaves nothing, and for more than 64 ranks; otherwise where a plan is
+    /// refused.
     pub fn explain_on_devices(
         &self,
         path: Path,
         collective: Collective,
         block_bytes: u64,
     ) -> Result<Explanation> {
+        if self.ranks() > SIMULATED_RANKS_MAX {
+            return Err(Error::invalid(
+                format!("{} ranks on devices that reach each other", self.ranks()),
+                format!("ask for at most {SIMULATED_RANKS_MAX}"),
+            ));
+        }
+        // It keeps what is proved until all is said.
+        let _planner = Planner::of_process();
         let against = Path::ALL.map(|other| (other, None));
         self.explain_on(collective, block_bytes, 0, Ground::whole(path), &against)
     }
@@ -382,7 +402,7 @@ impl Planning {
                 continue;
             }
             let other = Asked { ground: Ground::whole(*path), ..asked };
-            let Ok((way, _)) = self.select_on(&other) else { continue };
+            let Some(way) = other.likely() else { continue };
             let against = against.clone().unwrap_or_else(|| format!("the path is {}", ground.path));
             candidates.push(other.row(way, Some(against), false)?);
         }
@@ -475,7 +495,8 @@ mod tests {
     fn explained(planning: &Planning, ground: Ground, bytes: u64, name: &str) -> (String, String) {
         let paths = Path::ALL.map(|path| (path, None));
         let all = planning.explain_on(Collective::AllReduce, bytes, 0, ground, &paths).expect("explained");
-        assert!(all.candidates.iter().all(|of| of.fold_hash.is_some() && of.predicted_s > 0.0), "{all}");
+        let hashed = |of: &Candidate| of.fold_hash.is_some() || planning.ranks() > SIMULATED_RANKS_MAX;
+        assert!(all.candidates.iter().all(|of| hashed(of) && of.predicted_s > 0.0), "{all}");
         let found = all.candidates.iter().find(|of| of.name() == name).expect("it is listed");
         (all.chosen().expect("one").name(), found.excluded.clone().unwrap_or_default())
     }
@@ -502,6 +523,9 @@ mod tests {
             let call = Call { algorithm: Some(algorithm), ..call };
             four.way_of(&call, 0, kernels(1)).expect("a way")
         };
+        let host =
+            explained(&planning(65, Options::default()), Ground::whole(Path::Host), short, "kernels/direct");
+        assert_eq!(host.1, "the path is host", "nothing is proved for it");
         assert_eq!(named(Algorithm::RING), (Carrier::Kernels, Algorithm::RING));
         // What does not fit is not taken, and said so.
         assert_eq!(named(Algorithm::Tree).0, Carrier::Packets);

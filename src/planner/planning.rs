@@ -25,8 +25,8 @@ use consort_settings::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, Settings,
 use consort_types::call::Call;
 use consort_types::error::{Error, Result};
 
-/// Above this many ranks candidates are priced by their formulas, and neither counted nor proved to be shown.
-const SIMULATED_RANKS_MAX: u32 = 64;
+/// Above this number of ranks candidates are priced by their formulas, and neither counted nor proved to be shown.
+pub(super) const SIMULATED_RANKS_MAX: u32 = 64;
 /// The longest slot of connections to many peers.
 pub(crate) const WIDE_SLOT_BYTES_MAX: usize = 128 << 10;
 
