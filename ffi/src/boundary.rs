@@ -8,7 +8,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
-use consort_nccl::{Code, Failure, Progress, Result, group, last_failure, log, remember};
+use consort_nccl::{Code, Comm, Failure, Progress, Result, group, last_failure, log, remember};
 
 use crate::handles;
 
@@ -59,9 +59,8 @@ thread_local! {
     static LAST_ERRORS: RefCell<LastErrors> = RefCell::default();
 }
 
-/// Texts that a client has, in memory that is never freed: a client may read a text late, since NCCL's is one
-/// permanent buffer. A new text replaces the oldest; a longer text is cut. Each thread has its own, so that no thread
-/// writes a text that another reads.
+/// Texts that a client was given, in memory that is never freed: a client may read a text late, as NCCL's is one buffer for
+/// ever. The oldest gives way; a longer text is cut. A thread's are its own, so that no other thread writes what it is reading.
 struct HandedOut {
     /// Whether a thread owns it.
     taken: AtomicBool,
@@ -129,7 +128,7 @@ fn keep(handle: *mut c_void, text: &str) {
     // A thread that ends has no errors any more.
     let _ = LAST_ERRORS.try_with(|last| {
         let mut last = last.borrow_mut();
-        if handles::was_made(handle) {
+        if handles::COMMS.was_made(handle) {
             if last.of.len() >= TEXTS_KEPT {
                 last.of.retain(|handle, _| handles::find(*handle as *mut c_void).is_some());
             }
@@ -217,6 +216,38 @@ pub(crate) unsafe fn store<T>(place: *mut T, name: &str, make: impl FnOnce() -> 
     // SAFETY: checked for null; otherwise this function's own contract.
     unsafe { place.write_unaligned(value) };
     Ok(())
+}
+
+/// Runs the function `name`, whose answer its caller wants at `place`, where C calls it `what`.
+///
+/// # Safety
+/// `place` must be null or writable.
+pub(crate) unsafe fn give<T>(
+    name: &str,
+    place: *mut T,
+    what: &str,
+    make: impl FnOnce() -> Result<T>,
+) -> c_int {
+    // SAFETY: this function's own contract.
+    plain(name, std::ptr::null_mut(), || unsafe { store(place, what, make) })
+}
+
+/// As [`give`], of a communicator that is asked.
+///
+/// # Safety
+/// As [`give`].
+pub(crate) unsafe fn ask<T>(
+    name: &str,
+    comm: *mut c_void,
+    place: *mut T,
+    what: &str,
+    answer: impl FnOnce(&Comm) -> Result<T>,
+) -> c_int {
+    plain(name, comm, || {
+        let asked = handles::comm(comm)?;
+        // SAFETY: this function's own contract.
+        unsafe { store(place, what, || answer(&asked)) }
+    })
 }
 
 /// The string that C passed; `None` for null.

@@ -8,7 +8,7 @@ use consort::planning::{Collective, Explanation};
 use consort::{Communicator, Error, FlightRecord, Report, Stragglers};
 use consort_nccl::{Comm, Failure, Result};
 
-use crate::boundary::{exported, plain, store, string};
+use crate::boundary::{ask, exported, plain, string};
 use crate::{handles, timeout};
 
 /// `consortFormat_t`.
@@ -109,7 +109,7 @@ fn allocate_text(text: &str) -> Result<*mut c_char> {
         let source = std::io::Error::from_raw_os_error(libc::ENOMEM);
         return Err(Error::System { call: "malloc, for a report".to_owned(), source: source.into() }.into());
     }
-    // SAFETY: there are that many bytes and one more, and no other code knows them.
+    // SAFETY: there are as many bytes and one more, and no other code knows them.
     unsafe {
         start.copy_from_nonoverlapping(text.as_ptr(), text.len());
         start.add(text.len()).write(0);
@@ -161,7 +161,7 @@ texts! {
         Ok(self::format(format)?.of(&comm.communicator()?.stragglers()?, Stragglers::to_json))
     };
 
-    /// The reasons for the choice of a collective on blocks of that many bytes.
+    /// Why a collective on blocks of `bytes` bytes runs as it does.
     fn consortCommExplain(collective: c_int, bytes: usize, format: c_int) |comm| {
         let (format, collective) = (self::format(format)?, self::collective(collective)?);
         let explanation = of_this_process(&comm)?.explain(collective, bytes as u64)?;
@@ -181,15 +181,12 @@ exported! {
     /// # Safety
     /// `text` must be null or writable.
     fn consortCommReportAlloc(comm: *mut c_void, format: c_int, text: *mut *mut c_char) -> c_int {
-        plain("consortCommReportAlloc", comm, || {
-            let handle = handles::comm(comm)?;
-            let make = || {
-                let format = self::format(format)?;
-                allocate_text(&format.of(&handle.communicator()?.report()?, Report::to_json))
-            };
-            // SAFETY: this function's own contract.
-            unsafe { store(text, "text", make) }
-        })
+        let made = |comm: &Comm| {
+            let format = self::format(format)?;
+            allocate_text(&format.of(&comm.communicator()?.report()?, Report::to_json))
+        };
+        // SAFETY: this function's own contract.
+        unsafe { ask("consortCommReportAlloc", comm, text, "text", made) }
     }
 }
 
@@ -214,11 +211,8 @@ exported! {
     /// # Safety
     /// `seconds` must be null or writable.
     fn consortCommGetTimeout(comm: *mut c_void, seconds: *mut f64) -> c_int {
-        plain("consortCommGetTimeout", comm, || {
-            let handle = handles::comm(comm)?;
-            // SAFETY: this function's own contract.
-            unsafe { store(seconds, "seconds", || timeout::seconds(&handle)) }
-        })
+        // SAFETY: this function's own contract.
+        unsafe { ask("consortCommGetTimeout", comm, seconds, "seconds", timeout::seconds) }
     }
 
     /// Sets the deadline of this thread's later calls and writes the one before.

@@ -98,8 +98,8 @@ impl<T, const KIND: usize> Slab<T, KIND> {
         self.slots.iter().filter(is_taken).count()
     }
 
-    /// Whether the handle was made here, freed or not.
-    fn was_made(&self, handle: *mut c_void) -> bool {
+    /// Whether it is a handle that was made here, freed or not.
+    pub(crate) fn was_made(&self, handle: *mut c_void) -> bool {
         self.slot(handle).is_some_and(|(slot, generation)| {
             let slot = slot.read().unwrap_or_else(PoisonError::into_inner);
             generation != 0 && generation <= slot.generation
@@ -123,12 +123,7 @@ pub(crate) fn find(handle: *mut c_void) -> Option<Arc<Comm>> {
     COMMS.find(handle)
 }
 
-/// Whether it is a communicator's handle that was made here, freed or not.
-pub(crate) fn was_made(handle: *mut c_void) -> bool {
-    COMMS.was_made(handle)
-}
-
-/// The communicator of a handle.
+/// The communicator that a handle stands for.
 ///
 /// # Errors For an invalid or freed handle.
 #[inline]
@@ -182,13 +177,13 @@ mod tests {
         assert!(STREAMS.find(handle).is_none(), "of another kind");
         assert!(COMMS.remove(handle).is_some());
         assert!(find(handle).is_none() && COMMS.remove(handle).is_none());
-        assert!(was_made(handle));
+        assert!(COMMS.was_made(handle));
         let other = COMMS.insert(comms()).expect("a handle");
         assert_ne!(handle, other);
         assert!(find(handle).is_none());
         COMMS.remove(other);
         for foreign in [0usize, 1, 0x7fff_dead_beef, usize::MAX] {
-            assert!(find(foreign as *mut c_void).is_none() && !was_made(foreign as *mut c_void));
+            assert!(find(foreign as *mut c_void).is_none() && !COMMS.was_made(foreign as *mut c_void));
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use consort::UniqueId;
 use consort_nccl::{self, Code, Comm, Config, Deliver, Failure, Progress, Result, Shrink, group};
 
-use crate::boundary::{call_in_group, exported, plain, store};
+use crate::boundary::{ask, call_in_group, exported, give, plain, store};
 use crate::configs;
 use crate::handles::{self, COMMS};
 use crate::types::NcclUniqueId;
@@ -95,25 +95,7 @@ unsafe fn child(parent: &Comm, config: *const c_void) -> Result<Config> {
     Ok(parent.config().inherit(own))
 }
 
-/// As [`Comm::communicator`] for questions whose answer is written to a place.
-///
-/// # Safety
-/// `place` must be null or writable.
-unsafe fn ask(
-    name: &str,
-    comm: *mut c_void,
-    place: *mut c_int,
-    what: &str,
-    answer: impl FnOnce(&Comm) -> Result<c_int>,
-) -> c_int {
-    plain(name, comm, || {
-        let asked = handles::comm(comm)?;
-        // SAFETY: this function's own contract.
-        unsafe { store(place, what, || answer(&asked)) }
-    })
-}
-
-/// Takes a communicator's handle from C; `None` for null, which is allowed.
+/// Takes a communicator's handle away from C; `None` for null, which is fine.
 fn take(comm: *mut c_void) -> Result<Option<Arc<Comm>>> {
     if comm.is_null() {
         return Ok(None);
@@ -128,10 +110,9 @@ exported! {
     /// # Safety
     /// `id` must be null or writable.
     fn ncclGetUniqueId = pncclGetUniqueId(id: *mut NcclUniqueId) -> c_int {
-        plain("ncclGetUniqueId", std::ptr::null_mut(), || {
-            // SAFETY: this function's own contract.
-            unsafe { store(id, "uniqueId", || Ok(NcclUniqueId { internal: consort_nccl::create_id()?.to_bytes() })) }
-        })
+        let make = || Ok(NcclUniqueId { internal: consort_nccl::create_id()?.to_bytes() });
+        // SAFETY: this function's own contract.
+        unsafe { give("ncclGetUniqueId", id, "uniqueId", make) }
     }
 
     /// Joins a communicator.
@@ -276,13 +257,12 @@ exported! {
     /// # Safety
     /// `id` must be null or writable.
     fn ncclCommGetUniqueId = pncclCommGetUniqueId(comm: *mut c_void, id: *mut NcclUniqueId) -> c_int {
-        plain("ncclCommGetUniqueId", comm, || {
-            let asked = handles::comm(comm)?;
-            // SAFETY: this function's own contract.
-            unsafe {
-                store(id, "uniqueId", || Ok(NcclUniqueId { internal: asked.growth_id()?.to_bytes() }))
-            }
-        })
+        // SAFETY: this function's own contract.
+        unsafe {
+            ask("ncclCommGetUniqueId", comm, id, "uniqueId", |comm| {
+                Ok(NcclUniqueId { internal: comm.growth_id()?.to_bytes() })
+            })
+        }
     }
 
     /// Makes a larger communicator: its old ranks pass the old one, new ones null and their rank.
@@ -417,11 +397,8 @@ exported! {
     /// # Safety
     /// `value` must be null or writable.
     fn ncclCommMemStats = pncclCommMemStats(comm: *mut c_void, statistic: c_int, value: *mut u64) -> c_int {
-        plain("ncclCommMemStats", comm, || {
-            let asked = handles::comm(comm)?;
-            // SAFETY: this function's own contract.
-            unsafe { store(value, "value", || asked.memory_statistic(statistic)) }
-        })
+        // SAFETY: this function's own contract.
+        unsafe { ask("ncclCommMemStats", comm, value, "value", |comm| comm.memory_statistic(statistic)) }
     }
 
     /// Opens a group, or an inner one.

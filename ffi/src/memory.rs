@@ -5,34 +5,35 @@ use std::sync::Arc;
 
 use consort::{DataType, Scalar};
 use consort_nccl::operators::Scale;
-use consort_nccl::{Failure, Result, allocations, buffers, group, log, version};
+use consort_nccl::{Comm, Failure, Result, allocations, buffers, group, log, version};
 
 use consort::device::DeviceSpan;
 
-use crate::boundary::{exported, plain, store, string, unsupported};
+use crate::boundary::{ask, exported, give, plain, store, string, unsupported};
 use crate::collectives::data_type;
 use crate::handles;
 use crate::types::{API_MAGIC, NcclEncryptionConfig, NcclSimInfo};
 
-/// The address of an element that C promised to keep valid.
-#[derive(Clone, Copy)]
-struct Kept(*const c_void);
+/// The element at an address.
+///
+/// # Safety
+/// An element of the type must be readable there.
+unsafe fn element_at(address: usize, element: DataType) -> Scalar {
+    let start = std::ptr::with_exposed_provenance::<u8>(address);
+    // SAFETY: this function's own contract; bytes have no alignment.
+    let bytes = unsafe { std::slice::from_raw_parts(start, element.size()) };
+    Scalar::from_bytes(element, bytes).expect("as many bytes as an element has")
+}
 
-// SAFETY: an address that is only read, which C promised to keep valid.
-unsafe impl Send for Kept {}
-// SAFETY: as above.
-unsafe impl Sync for Kept {}
-
-impl Kept {
-    /// The element there.
-    ///
-    /// # Safety
-    /// An element of the type must be readable.
-    unsafe fn read(self, element: DataType) -> Scalar {
-        // SAFETY: this function's own contract; bytes have no alignment.
-        let bytes = unsafe { std::slice::from_raw_parts(self.0.cast::<u8>(), element.size()) };
-        Scalar::from_bytes(element, bytes).expect("as many bytes as an element has")
-    }
+/// A structure that C passed, unless its size, which stands first, is less than this one's: then that.
+///
+/// # Safety
+/// `start` must point to a structure of the size that it says.
+unsafe fn structure<T: Copy>(start: *const T) -> std::result::Result<T, usize> {
+    // SAFETY: this function's own contract.
+    let size = unsafe { start.cast::<usize>().read_unaligned() };
+    // SAFETY: it has as many bytes.
+    if size < size_of::<T>() { Err(size) } else { Ok(unsafe { start.read_unaligned() }) }
 }
 
 /// Kept in the library's file, for tools that look for it there.
@@ -47,18 +48,14 @@ fn closes_group(info: *mut NcclSimInfo) -> Result<()> {
     let not_set_up =
         || Failure::argument("an ncclSimInfo_t that was not set up", "use NCCL_SIM_INFO_INITIALIZER");
     // SAFETY: the caller of `ncclGroupSimulateEnd` promises null or a structure whose size stands first.
-    if unsafe { info.cast::<usize>().read_unaligned() } < size_of::<NcclSimInfo>() {
-        return Err(not_set_up());
-    }
-    // SAFETY: it has that many bytes.
-    let passed = unsafe { info.read_unaligned() };
+    let passed = unsafe { structure(info) }.map_err(|_| not_set_up())?;
     if passed.magic != NcclSimInfo::MAGIC {
         return Err(not_set_up());
     }
     if let Some(microseconds) = estimate {
-        let estimate = NcclSimInfo { estimated_time: microseconds as f32, ..passed };
+        let written = NcclSimInfo { estimated_time: microseconds as f32, ..passed };
         // SAFETY: as above.
-        unsafe { info.write_unaligned(estimate) };
+        unsafe { info.write_unaligned(written) };
     }
     Ok(())
 }
@@ -69,10 +66,8 @@ exported! {
     /// # Safety
     /// `version` must be null or writable.
     fn ncclGetVersion = pncclGetVersion(version: *mut c_int) -> c_int {
-        plain("ncclGetVersion", std::ptr::null_mut(), || {
-            // SAFETY: this function's own contract.
-            unsafe { store(version, "version", version::reported) }
-        })
+        // SAFETY: this function's own contract.
+        unsafe { give("ncclGetVersion", version, "version", version::reported) }
     }
 
     /// Reads the variables of the log again.
@@ -88,19 +83,15 @@ exported! {
     /// # Safety
     /// `place` must be null or writable.
     fn ncclMemAlloc = pncclMemAlloc(place: *mut *mut c_void, size: usize) -> c_int {
-        plain("ncclMemAlloc", std::ptr::null_mut(), || {
-            // SAFETY: this function's own contract.
-            unsafe {
-                store(place, "ptr", || {
-                    Ok(std::ptr::with_exposed_provenance_mut(allocations::allocate(size)?))
-                })
-            }
-        })
+        let make = || Ok(std::ptr::with_exposed_provenance_mut(allocations::allocate(size)?));
+        // SAFETY: this function's own contract.
+        unsafe { give("ncclMemAlloc", place, "ptr", make) }
     }
 
     /// Frees memory of [`ncclMemAlloc`]; null is allowed.
     ///
-    /// # Safety No thread may use the memory any more.
+    /// # Safety
+    /// No thread may use the memory any more.
     fn ncclMemFree = pncclMemFree(memory: *mut c_void) -> c_int {
         plain("ncclMemFree", std::ptr::null_mut(), || allocations::free(memory.expose_provenance()))
     }
@@ -112,16 +103,11 @@ exported! {
     fn ncclCommRegister = pncclCommRegister(
         comm: *mut c_void, buffer: *mut c_void, size: usize, handle: *mut *mut c_void
     ) -> c_int {
-        plain("ncclCommRegister", comm, || {
-            let asked = handles::comm(comm)?;
-            // SAFETY: this function's own contract.
-            unsafe {
-                store(handle, "handle", || {
-                    let number = asked.register(buffer.expose_provenance(), size)?;
-                    Ok(std::ptr::without_provenance_mut(number))
-                })
-            }
-        })
+        let noted = |comm: &Comm| {
+            Ok(std::ptr::without_provenance_mut(comm.register(buffer.expose_provenance(), size)?))
+        };
+        // SAFETY: this function's own contract.
+        unsafe { ask("ncclCommRegister", comm, handle, "handle", noted) }
     }
 
     /// Undoes [`ncclCommRegister`]; a null handle is allowed.
@@ -221,24 +207,24 @@ exported! {
             if scalar.is_null() {
                 return Err(Failure::argument("scalar is null", "pass the address of an element"));
             }
-            let kept = Kept(scalar);
+            let start = scalar.expose_provenance();
             let scale = match residence {
-                DEVICE if !buffers::is_scalar_of_host(scalar.addr())? => {
+                DEVICE if !buffers::is_scalar_of_host(start)? => {
                     let comm = asked.clone();
                     // SAFETY: this function's own contract, kept until the operator is destroyed.
-                    let span = unsafe { DeviceSpan::from_raw(scalar.addr() as u64, element.size()) };
+                    let span = unsafe { DeviceSpan::from_raw(start as u64, element.size()) };
                     Scale::Later(Arc::new(move || buffers::read_scalar(&comm, span, element)))
                 }
-                HOST_IMMEDIATE if !buffers::is_scalar_of_host(scalar.addr())? => {
+                HOST_IMMEDIATE if !buffers::is_scalar_of_host(start)? => {
                     return Err(Failure::argument(
-                        format!("the scalar at {:#x} is device memory", scalar.addr()),
+                        format!("the scalar at {start:#x} is device memory"),
                         "pass ncclScalarDevice for a scalar there",
                     ));
                 }
                 // SAFETY: this function's own contract.
-                HOST_IMMEDIATE => Scale::Now(unsafe { kept.read(element) }),
+                HOST_IMMEDIATE => Scale::Now(unsafe { element_at(start, element) }),
                 // SAFETY: this function's own contract, kept until the operator is destroyed.
-                DEVICE => Scale::Later(Arc::new(move || Ok(unsafe { { kept }.read(element) }))),
+                DEVICE => Scale::Later(Arc::new(move || Ok(unsafe { element_at(start, element) }))),
                 _ => {
                     return Err(Failure::argument(
                         format!("there is no residence {residence}"),
@@ -274,16 +260,13 @@ exported! {
             if config.is_null() {
                 return Err(Failure::argument("config is null", "pass an ncclEncryptionConfig_t"));
             }
-            // SAFETY: checked for null; its size stands first.
-            let size = unsafe { config.cast::<usize>().read_unaligned() };
-            if size < size_of::<NcclEncryptionConfig>() {
-                return Err(Failure::argument(
+            // SAFETY: checked for null; otherwise this function's own contract.
+            let config = unsafe { structure(config) }.map_err(|size| {
+                Failure::argument(
                     format!("an ncclEncryptionConfig_t of {size} bytes"),
                     "set it up with its initializer",
-                ));
-            }
-            // SAFETY: it has that many bytes.
-            let config = unsafe { config.read_unaligned() };
+                )
+            })?;
             // SAFETY: this function's own contract.
             let has_key = unsafe { string(config.psk) }.is_some();
             match config.mode {

@@ -6,10 +6,10 @@
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int, c_void};
 
-use consort_nccl::parameters::{Parameter, dump_all, keys};
+use consort_nccl::parameters::{Parameter, dump_all, find, keys};
 use consort_nccl::{Failure, Result};
 
-use crate::boundary::{exported, plain, store, string};
+use crate::boundary::{exported, give, plain, store, string};
 
 /// Handles are multiples of this, which no address of a parameter is.
 const HANDLE_BASE: usize = 0x0005_C003 << 44;
@@ -24,7 +24,7 @@ fn by_name(key: *const c_char) -> Result<Parameter> {
     // SAFETY: the exported functions have the caller promise null or a string that ends with a zero.
     let key = unsafe { string(key) }
         .ok_or_else(|| Failure::argument("key is null", "pass a name such as NCCL_ALGO"))?;
-    Parameter::find(&key).ok_or_else(|| {
+    find(&key).ok_or_else(|| {
         Failure::argument(
             format!("there is no parameter {key:?}"),
             "ncclParamGetAllParameterKeys lists all that there are",
@@ -34,7 +34,7 @@ fn by_name(key: *const c_char) -> Result<Parameter> {
 
 fn by_handle(handle: *mut c_void) -> Result<Parameter> {
     let index = handle.addr().checked_sub(HANDLE_BASE);
-    index.and_then(|index| keys().get(index).copied()).and_then(Parameter::find).ok_or_else(|| {
+    index.and_then(|index| keys().get(index).copied()).and_then(find).ok_or_else(|| {
         Failure::argument("the parameter handle is null or foreign", "pass one that ncclParamBind wrote")
     })
 }
@@ -57,10 +57,8 @@ macro_rules! numbers {
         /// # Safety
         /// `place` must be null or writable.
         fn $name = $twin(handle: *mut c_void, place: *mut $type) -> c_int {
-            plain(stringify!($name), std::ptr::null_mut(), || {
-                // SAFETY: this function's own contract.
-                unsafe { store(place, "out", || Ok(by_handle(handle)?.number::<$type>()?)) }
-            })
+            // SAFETY: this function's own contract.
+            unsafe { give(stringify!($name), place, "out", || Ok(by_handle(handle)?.number::<$type>()?)) }
         }
     )*}};
 }
@@ -82,15 +80,13 @@ exported! {
     /// # Safety
     /// `place` must be null or writable, `key` null or a string that ends with a zero.
     fn ncclParamBind = pncclParamBind(place: *mut *mut c_void, key: *const c_char) -> c_int {
-        plain("ncclParamBind", std::ptr::null_mut(), || {
-            let bind = || {
-                let parameter = by_name(key)?;
-                let index = keys().iter().position(|key| *key == parameter.key()).unwrap_or_default();
-                Ok(std::ptr::without_provenance_mut(HANDLE_BASE + index))
-            };
-            // SAFETY: this function's own contract.
-            unsafe { store(place, "out", bind) }
-        })
+        let bind = || {
+            let parameter = by_name(key)?;
+            let index = keys().iter().position(|key| *key == parameter.name).unwrap_or_default();
+            Ok(std::ptr::without_provenance_mut(HANDLE_BASE + index))
+        };
+        // SAFETY: this function's own contract.
+        unsafe { give("ncclParamBind", place, "out", bind) }
     }
 
     /// Writes the address of a parameter's text, which is valid until this thread asks for another.
@@ -98,10 +94,8 @@ exported! {
     /// # Safety
     /// `place` must be null or writable.
     fn ncclParamGetStr = pncclParamGetStr(handle: *mut c_void, place: *mut *const c_char) -> c_int {
-        plain("ncclParamGetStr", std::ptr::null_mut(), || {
-            // SAFETY: this function's own contract.
-            unsafe { store(place, "out", || Ok(kept(&by_handle(handle)?.text().value))) }
-        })
+        // SAFETY: this function's own contract.
+        unsafe { give("ncclParamGetStr", place, "out", || Ok(kept(&by_handle(handle)?.text().value))) }
     }
 
     /// Copies a parameter's text, without a zero at its end, as far as there is room.
@@ -179,7 +173,7 @@ exported! {
     /// # Safety
     /// None is needed.
     fn ncclParamDumpAll = pncclParamDumpAll() {
-        // A panic must not cross the boundary, and the function returns no result.
+        // A panic must not cross; the function returns nothing.
         let _ = std::panic::catch_unwind(dump_all);
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use consort::{Error, MemoryError, Registered};
 use consort_nccl::{Failure, Result};
 
-use crate::boundary::{exported, plain, store};
+use crate::boundary::{exported, give, plain};
 use crate::handles::REGISTRATIONS;
 
 /// The failure for memory that is refused.
@@ -52,12 +52,10 @@ exported! {
     fn consortMemRegisterFd(
         base: *mut c_void, bytes: usize, fd: c_int, offset: u64, handle: *mut *mut c_void
     ) -> c_int {
-        plain("consortMemRegisterFd", std::ptr::null_mut(), || {
-            // SAFETY: this function's own contract.
-            unsafe {
-                store(handle, "handle", || REGISTRATIONS.insert(Arc::new(register(base, bytes, fd, offset)?)))
-            }
-        })
+        // SAFETY: this function's own contract.
+        let make = || REGISTRATIONS.insert(Arc::new(unsafe { register(base, bytes, fd, offset)? }));
+        // SAFETY: as above.
+        unsafe { give("consortMemRegisterFd", handle, "handle", make) }
     }
 }
 

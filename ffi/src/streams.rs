@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use consort_nccl::{Failure, Result, Stream};
 
-use crate::boundary::{call, plain, store};
+use crate::boundary::{call, give, plain};
 use crate::handles::STREAMS;
 
 fn stream(handle: *mut c_void) -> Result<Arc<Stream>> {
@@ -23,10 +23,8 @@ fn stream(handle: *mut c_void) -> Result<Arc<Stream>> {
 /// `place` must be null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn consortStreamCreate(place: *mut *mut c_void) -> c_int {
-    plain("consortStreamCreate", std::ptr::null_mut(), || {
-        // SAFETY: this function's own contract.
-        unsafe { store(place, "stream", || STREAMS.insert(Arc::new(Stream::create()?))) }
-    })
+    // SAFETY: this function's own contract.
+    unsafe { give("consortStreamCreate", place, "stream", || STREAMS.insert(Arc::new(Stream::create()?))) }
 }
 
 /// Waits until everything in a stream is over.
@@ -49,7 +47,7 @@ pub extern "C" fn consortStreamDestroy(handle: *mut c_void) -> c_int {
             return Ok(());
         }
         stream(handle)?;
-        // Another thread may have freed it meanwhile.
+        // Another thread may have been faster.
         STREAMS.remove(handle).map_or(Ok(()), |stream| stream.synchronize())
     })
 }

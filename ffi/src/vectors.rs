@@ -4,8 +4,9 @@
 
 use std::ffi::{c_int, c_void};
 
+use consort::CallV;
 use consort_nccl::operation::{How, Operation, What};
-use consort_nccl::{Comm, Counts, Failure, Result, Varying, thread};
+use consort_nccl::{Comm, Counts, Failure, Reduction, Result, Varying, thread};
 
 use crate::boundary::{call_in_group, exported};
 use crate::buffers::{self, Given};
@@ -14,7 +15,8 @@ use crate::handles;
 
 /// One number for each rank, which C passed.
 ///
-/// # Safety `start` must be null or have that many numbers.
+/// # Safety
+/// `start` must be null or have `ranks` numbers.
 unsafe fn numbers(start: *const usize, ranks: u32) -> Option<Vec<usize>> {
     // SAFETY: checked for null; otherwise this function's own contract.
     let number = |at: u32| unsafe { start.add(at as usize).read_unaligned() };
@@ -44,8 +46,8 @@ unsafe fn counts(
 
 /// A collective that C called: `what` makes it, from its communicator and the number of ranks.
 ///
-/// # Safety The buffers must hold the data that the call reads and writes, and no other thread may use them until it
-/// is over.
+/// # Safety
+/// The buffers must hold what the call reads and writes, and be used by no other code until it is over.
 unsafe fn varying(name: &str, passed: Passed, what: impl FnOnce(&Comm, u32) -> Result<Varying>) -> c_int {
     call_in_group(name, passed.comm, || {
         let comm = handles::comm(passed.comm)?;
@@ -108,11 +110,12 @@ collectives! {
     /// All-gather: all ranks get the blocks of all. The block of rank `r` has `counts[r]` elements.
     ///
     /// # Safety
-    /// The buffers must hold the data that the call reads and writes, and no other thread may use them until it is
-    /// over. `counts` and `displacements` must be null or have an entry for each rank.
+    /// The buffers must hold what the call reads and writes, and be used by no other code until it is over; `counts` and
+    /// `displacements` must be null or have an entry for each rank.
     fn consortAllGatherV(counts: *const usize, displacements: *const usize, element: c_int) |_comm, ranks| {
         let blocks = self::counts("counts", counts, displacements, ranks)?;
-        Ok(Varying::AllGather(data_type(element)?, blocks))
+        let element = data_type(element)?;
+        Ok(Varying::new(Counts::none(), blocks, |_, blocks| CallV::all_gather(element, blocks)))
     };
 
     /// Reduce-scatter: rank `r` gets its block of `counts[r]` elements of the fold.
@@ -124,7 +127,11 @@ collectives! {
     ) |comm, ranks| {
         let blocks = self::counts("counts", counts, displacements, ranks)?;
         let element = data_type(element)?;
-        Ok(Varying::ReduceScatter(element, comm.reduction(op, element)?, blocks))
+        let Reduction { op, scalar } = comm.reduction(op, element)?;
+        Ok(Varying::new(blocks, Counts::none(), |blocks, _| {
+            let call = CallV::reduce_scatter(element, op, blocks);
+            scalar.map_or(call, |scalar| call.scaled_by(scalar))
+        }))
     };
 
     /// All-to-all: rank `r` gets `sent[r]` elements, and `received[r]` come from it.
@@ -136,7 +143,8 @@ collectives! {
     ) |_comm, ranks| {
         let sent = counts("sendcounts", sent, sent_from, ranks)?;
         let received = counts("recvcounts", received, received_at, ranks)?;
-        Ok(Varying::AllToAll(data_type(element)?, sent, received))
+        let element = data_type(element)?;
+        Ok(Varying::new(sent, received, |sent, received| CallV::all_to_all(element, sent, received)))
     };
 
     /// Gather: `root` gets the blocks of all ranks.
@@ -149,7 +157,7 @@ collectives! {
     ) |comm, ranks| {
         let (element, root) = (data_type(element)?, rank(root)?);
         let blocks = of_root((root, comm), "recvcounts", counts, displacements, ranks)?;
-        Ok(Varying::Gather(element, count, blocks, root))
+        Ok(Varying::new(Counts::none(), blocks, |_, blocks| CallV::gather(element, count, blocks, root)))
     };
 
     /// Scatter: every rank gets its block of the root's.
@@ -162,6 +170,6 @@ collectives! {
     ) |comm, ranks| {
         let (element, root) = (data_type(element)?, rank(root)?);
         let blocks = of_root((root, comm), "sendcounts", counts, displacements, ranks)?;
-        Ok(Varying::Scatter(element, blocks, count, root))
+        Ok(Varying::new(blocks, Counts::none(), |blocks, _| CallV::scatter(element, blocks, count, root)))
     };
 }

@@ -1,12 +1,12 @@
 //! Memory that clients get from the library, and buffers that they register.
 //!
-//! Invariant: memory from `allocate` is kept by its address until it is freed; any other address is refused. Absent:
-//! how ranks find each other's memory (`engine::mapped`).
+//! Invariant: what was given is kept until it is freed, by its address; an address that was not given is refused. The number of
+//! a registration is given once. Absent: how ranks find each other's memory (`engine::zero_copy`).
 
-use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use consort_cuda::DeviceMemory;
 use consort_memory::SharedMemory;
 
 use super::comm::Comm;
@@ -14,13 +14,21 @@ use super::device;
 use super::result::{Failure, Result};
 use consort_types::error::Error;
 
-/// Memory from `allocate` that is not freed, by address.
-static GIVEN: Mutex<BTreeMap<usize, Given>> = Mutex::new(BTreeMap::new());
+/// What was given and not freed, by address: kept, and not looked at.
+static GIVEN: Mutex<BTreeMap<usize, Box<dyn Any + Send>>> = Mutex::new(BTreeMap::new());
 
-/// The kind of the memory.
-enum Given {
-    Host(#[expect(dead_code, reason = "kept, not used")] SharedMemory),
-    Device(#[expect(dead_code, reason = "kept, not used")] DeviceMemory),
+fn given() -> MutexGuard<'static, BTreeMap<usize, Box<dyn Any + Send>>> {
+    GIVEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The buffers registered with a communicator, by number, and the last number that was given.
+#[derive(Default)]
+pub(super) struct Registrations(Mutex<(usize, BTreeSet<usize>)>);
+
+impl Registrations {
+    fn noted(&self) -> MutexGuard<'_, (usize, BTreeSet<usize>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Allocates `bytes` bytes and returns their address, 0 for none. The memory is of the device that is current on the
@@ -34,14 +42,14 @@ pub fn allocate(bytes: usize) -> Result<usize> {
     if let Some(context) = device::current()? {
         let memory = context.allocate(bytes).map_err(|error| device::refused_by_driver(&error))?;
         let start = memory.address() as usize;
-        GIVEN.lock().unwrap_or_else(PoisonError::into_inner).insert(start, Given::Device(memory));
+        given().insert(start, Box::new(memory));
         return Ok(start);
     }
     let memory = SharedMemory::new(bytes).map_err(|error| {
         Error::system(format!("ncclMemAlloc of {bytes} bytes"), std::io::Error::other(error))
     })?;
     let start = memory.span().as_mut_ptr() as usize;
-    GIVEN.lock().unwrap_or_else(PoisonError::into_inner).insert(start, Given::Host(memory));
+    given().insert(start, Box::new(memory));
     Ok(start)
 }
 
@@ -53,17 +61,13 @@ pub fn free(start: usize) -> Result<()> {
     if start == 0 {
         return Ok(());
     }
-    let freed = GIVEN.lock().unwrap_or_else(PoisonError::into_inner).remove(&start);
-    match freed {
-        Some(given) => {
-            drop(given);
-            Ok(())
-        }
-        None => Err(Failure::argument(
+    let freed = given().remove(&start);
+    freed.map(drop).ok_or_else(|| {
+        Failure::argument(
             format!("{start:#x} is no memory of ncclMemAlloc, or was freed"),
             "pass what ncclMemAlloc wrote, once",
-        )),
-    }
+        )
+    })
 }
 
 impl Comm {
@@ -78,7 +82,10 @@ impl Comm {
                 "pass the address and the bytes of a buffer",
             ));
         }
-        Ok(self.registrations.note(start, bytes))
+        let (last, numbers) = &mut *self.registrations.noted();
+        *last += 1;
+        numbers.insert(*last);
+        Ok(*last)
     }
 
     /// Removes a buffer; number 0 is allowed.
@@ -86,7 +93,7 @@ impl Comm {
     /// # Errors
     /// For a number of no buffer of this communicator.
     pub fn deregister(&self, number: usize) -> Result<()> {
-        if number == 0 || self.registrations.forget(number) {
+        if number == 0 || self.registrations.noted().1.remove(&number) {
             return Ok(());
         }
         Err(Failure::usage(

@@ -1,7 +1,7 @@
 //! A communicator as C sees it: it may be joining, ready, busy in the background, or over.
 //!
-//! Invariant: any thread may ask for its state at any time and does not wait. The communicator within exists from the
-//! moment it was joined to the end. Absent: handles (`ffi/`), and how operations run (`operation`).
+//! Invariant: every holder may ask for its state at any time and does not wait; the communicator within is there
+//! from the moment it was joined to the end. Absent: handles (`ffi/`), and how operations run (`operation`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -12,12 +12,12 @@ use consort_memory::sync::AtomicBool;
 
 use consort_cuda::Context;
 
+use super::allocations::Registrations;
 use super::config::Config;
 use super::device::place;
 use super::lane::{Body, End, Lane, Last, in_order};
 use super::log::{self, Subsystem};
 use super::operators::Operators;
-use super::registrations::Registrations;
 use super::result::{Code, Failure, Result, remember};
 use consort::Communicator;
 use consort::device::Placement;
@@ -25,7 +25,7 @@ use consort_settings::Options;
 use consort_types::Rank;
 use consort_types::error::Error;
 
-/// A deadline that never comes: the default through C.
+/// As good as never: what a deadline is through C unless a caller sets one.
 pub const NEVER: Duration = consort_settings::options::TIMEOUT_MAX;
 
 /// The phase of a communicator's life.
@@ -224,12 +224,12 @@ impl Comm {
     /// As [`place`].
     pub(super) fn joined(&self, communicator: Communicator) -> Result<()> {
         if let Some(placement) = place(&communicator, self.context.as_ref())? {
-            // Only the thread that joins sets it, once.
+            // Only the thread that joins it sets it, once.
             let _ = self.placement.set(placement);
         }
         self.expect_shape(communicator.rank(), communicator.size());
         let hash = communicator.hash();
-        // Only the thread that joins sets it, once.
+        // Only the thread that joins it sets it, once.
         let _ = self.communicator.set(communicator);
         let rank = i32::try_from(self.rank.load(Ordering::Relaxed)).unwrap_or(log::NO_DEVICE);
         log::info(Subsystem::Init, rank, format_args!("{} joined, commId {hash:#x}", self.label()));
@@ -243,21 +243,21 @@ impl Comm {
         self.advance(Phase::Joining, Phase::Stillborn);
     }
 
-    /// Keeps a failure for which no call waited; only the first is kept.
+    /// Keeps what went wrong where no thread waited for it; the first counts.
     pub(super) fn note(&self, failure: &Failure) {
         remember(&failure.text);
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| failure.clone());
     }
 
-    /// Records that a shrink was made of it. A poll then returns the result of the shrink, as in NCCL, and no longer
-    /// the failure before it. Data calls get that failure from the communicator within.
+    /// A shrink has come of it: its end is what a caller that polls asks for, as with NCCL, and no longer why it was made. Data
+    /// calls are told that by the communicator within.
     pub(super) fn answer(&self) {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
         // Relaxed: the Release in `AtWork` and the Acquire in `async_error` come between.
         self.is_answered.store(true, Ordering::Relaxed);
     }
 
-    /// The failure for which no call waited.
+    /// What went wrong where no thread waited for it.
     pub fn failure(&self) -> Option<Failure> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -283,7 +283,7 @@ impl Comm {
     /// background, and the caller waits.
     #[inline(always)]
     pub fn inline(&self) -> Option<&Communicator> {
-        // Relaxed: a job that must come before this call was submitted in an order with this thread.
+        // Relaxed: the thread that submitted a job that this one must come after did so in an order with this call.
         let idle = self.busy.load(Ordering::Relaxed) == 0;
         // Acquire: as in `phase`.
         let is_ready = self.phase.load(Ordering::Acquire) == Phase::Ready as u8;
@@ -480,7 +480,7 @@ impl Comm {
         self.phase() == Phase::Revoked || matches!(status, Some(Err(Error::Revoked { .. })))
     }
 
-    /// Whether there is work in the background, or a call waits for a task that makes, changes or ends it.
+    /// Whether anything is in the background, or a thread waits for what makes, changes or ends it.
     pub(super) fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Acquire) != 0
     }
@@ -500,7 +500,7 @@ impl Comm {
     /// Waits until all its work in the background is over.
     pub(super) fn drain(&self) {
         while let Some(end) = self.unfinished() {
-            // The thread that started the work gets its failure.
+            // The thread that started it has the result.
             let _ = end.wait();
         }
     }

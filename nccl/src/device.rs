@@ -28,7 +28,7 @@ static ASKS: AtomicBool = AtomicBool::new(false);
 enum Mode {
     /// A device is used where one is current on the thread that makes a communicator.
     Auto,
-    /// All memory counts as host memory, without a check.
+    /// All memory is the host's, as the user says.
     Host,
     /// Every rank has a device, device 0 unless another is current.
     Cuda,
@@ -100,22 +100,18 @@ pub fn current() -> Result<Option<Context>> {
         return Ok(None);
     }
     let demanded = Mode::of_process()? == Mode::Cuda;
-    match Context::current().and_then(|current| if current.is_some() { Ok(current) } else { usual() }) {
-        Ok(Some(context)) => Ok(Some(context)),
-        Ok(None) if demanded => Context::primary(0).map(Some).map_err(|error| refused_by_driver(&error)),
-        Ok(None) => {
-            let text =
-                format_args!("host memory: the thread has no CUDA context, and its device has none either");
-            log::info(Subsystem::Init, log::NO_DEVICE, text);
-            Ok(None)
+    let found = Context::current().and_then(|current| if current.is_some() { Ok(current) } else { usual() });
+    let why = match found {
+        Ok(Some(context)) => return Ok(Some(context)),
+        Ok(None) if demanded => {
+            return Context::primary(0).map(Some).map_err(|error| refused_by_driver(&error));
         }
-        Err(error) if demanded => Err(refused_by_driver(&error)),
-        Err(error) => {
-            let text = format_args!("host memory: {error}");
-            log::info(Subsystem::Init, log::NO_DEVICE, text);
-            Ok(None)
-        }
-    }
+        Err(error) if demanded => return Err(refused_by_driver(&error)),
+        Ok(None) => "the thread has no CUDA context, and its device has none either".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    log::info(Subsystem::Init, log::NO_DEVICE, format_args!("host memory: {why}"));
+    Ok(None)
 }
 
 /// The device of a thread without a context, as CUDA's runtime chooses it: the thread's current device, which is
@@ -133,13 +129,13 @@ fn usual() -> std::result::Result<Option<Context>, CudaError> {
 /// # Errors
 /// The driver's, for a device that does not exist.
 pub fn numbered(devices: Option<&[i32]>, ranks: u32) -> Result<Vec<Option<Context>>> {
-    if !asks() {
-        return Ok((0..ranks).map(|_| None).collect());
-    }
-    let known = Driver::of_process().map_or(0, Driver::devices);
     let number = |rank: u32| devices.map_or(rank, |devices| devices[rank as usize].max(0) as u32);
-    // Ranks whose devices do not exist are on host memory, as without a driver.
-    if (0..ranks).any(|rank| number(rank) >= known) && Mode::of_process()? != Mode::Cuda {
+    // Ranks that are to be on devices that are not there are on host memory, as without a driver.
+    let is_missing = || {
+        let known = Driver::of_process().map_or(0, Driver::devices);
+        (0..ranks).any(|rank| number(rank) >= known)
+    };
+    if !asks() || is_missing() && Mode::of_process()? != Mode::Cuda {
         return Ok((0..ranks).map(|_| None).collect());
     }
     let context = |rank: u32| Context::primary(number(rank)).map(Some);

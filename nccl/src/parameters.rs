@@ -4,38 +4,24 @@
 //!
 //! Invariant: a number is returned only in a type that can hold it. Absent: handles and memory for C.
 
-use super::environment::{Kind, Variable, find, variables};
+use super::environment::{Kind, Variable, variables};
 use super::log;
 use consort_settings::environment::{Environment, Origin, Resolved, whole};
 use consort_types::error::{Error, Result};
 
-/// NCCL's value of an unset number that the config decides.
+/// What NCCL says of a number that is not set and that the config decides.
 const UNDEFINED: i128 = i32::MIN as i128;
 
-/// A variable of NCCL's by its name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Parameter {
-    variable: Variable,
-}
+pub use super::environment::{Variable as Parameter, find};
 
-impl Parameter {
-    /// The parameter of this name, for example `NCCL_ALGO`.
-    pub fn find(key: &str) -> Option<Self> {
-        find(key).map(|variable| Parameter { variable })
-    }
-
-    /// Its name.
-    pub fn key(&self) -> &'static str {
-        self.variable.name
-    }
-
+impl Variable {
     /// Its text now, and where it came from.
     pub fn text(&self) -> Resolved<String> {
         self.text_in(&Environment::of_process())
     }
 
     fn text_in(&self, environment: &Environment<'_>) -> Resolved<String> {
-        let (name, default) = (self.variable.name, self.variable.default);
+        let (name, default) = (self.name, self.default);
         match environment.text(name) {
             Some((value, origin)) => Resolved { value, origin, variable: Some(name) },
             None => Resolved { value: default.to_owned(), origin: Origin::Default, variable: None },
@@ -52,7 +38,7 @@ impl Parameter {
     }
 
     fn number_in<T: TryFrom<i128>>(&self, environment: &Environment<'_>) -> Result<T> {
-        let Variable { name, kind, default, .. } = self.variable;
+        let Variable { name, kind, default, .. } = *self;
         if !matches!(kind, Kind::Flag | Kind::Integer) {
             return Err(Error::invalid(format!("{name} is a text, not a number"), "ask for it as a text"));
         }
@@ -75,21 +61,17 @@ pub fn keys() -> Vec<&'static str> {
 }
 
 /// All parameters as lines `NAME=value (origin)`, in the order of the alphabet.
-pub fn dump() -> String {
-    dump_of(&Environment::of_process())
-}
-
 fn dump_of(environment: &Environment<'_>) -> String {
-    let lines = keys().into_iter().filter_map(Parameter::find).map(|parameter| {
+    let lines = keys().into_iter().filter_map(find).map(|parameter| {
         let Resolved { value, origin, .. } = parameter.text_in(environment);
-        format!("{}={value} ({origin})\n", parameter.key())
+        format!("{}={value} ({origin})\n", parameter.name)
     });
     lines.collect()
 }
 
-/// Writes [`dump`] to the log, whatever `NCCL_DEBUG` says.
+/// Writes all parameters to the log, whatever `NCCL_DEBUG` says: lines `NAME=value (origin)`, in the order of the alphabet.
 pub fn dump_all() {
-    log::always(dump());
+    log::always(dump_of(&Environment::of_process()));
 }
 
 #[cfg(test)]
@@ -105,7 +87,7 @@ mod tests {
     }
 
     fn parameter(key: &str) -> Parameter {
-        Parameter::find(key).expect("a parameter")
+        find(key).expect("a parameter")
     }
 
     #[test]
@@ -128,7 +110,7 @@ mod tests {
 
     #[test]
     fn texts_keys_and_the_dump() {
-        assert_eq!(Parameter::find("NCCL_FROB"), None);
+        assert_eq!(find("NCCL_FROB"), None);
         let set = of(&[("NCCL_NET", "Socket")]);
         let found = parameter("NCCL_NET").text_in(&set);
         assert_eq!((found.value.as_str(), found.origin), ("Socket", Origin::Nccl));

@@ -3,10 +3,6 @@
 //! Invariant: counts and displacements are copied, so that the caller may reuse its arrays at once. Absent: checking
 //! them, which [`CallV`] does.
 
-use consort_kernels::DataType;
-
-use super::operators::Reduction;
-use consort_types::Rank;
 use consort_types::blocks::Blocks;
 use consort_types::varying::CallV;
 
@@ -36,39 +32,28 @@ impl Counts {
     }
 }
 
-/// The kind of collective with its blocks; see the functions of [`CallV`].
+/// A collective with its blocks.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Varying {
-    /// All-gather into such blocks.
-    AllGather(DataType, Counts),
-    /// Reduce-scatter of such blocks.
-    ReduceScatter(DataType, Reduction, Counts),
-    /// All-to-all of blocks that are sent and blocks that are received.
-    AllToAll(DataType, Counts, Counts),
-    /// Gather of this rank's elements into such blocks of the root.
-    Gather(DataType, usize, Counts, Rank),
-    /// Scatter of such blocks of the root into this rank's elements.
-    Scatter(DataType, Counts, usize, Rank),
+pub struct Varying {
+    /// Without its blocks.
+    call: CallV<'static>,
+    sent: Counts,
+    received: Counts,
 }
 
 impl Varying {
-    /// The call with these blocks.
+    /// The call that `make` makes of blocks that are sent and blocks that are received.
+    pub fn new(
+        sent: Counts,
+        received: Counts,
+        make: impl for<'a> FnOnce(Blocks<'a>, Blocks<'a>) -> CallV<'a>,
+    ) -> Self {
+        let call = make(sent.blocks(), received.blocks()).with(Blocks::NONE, Blocks::NONE);
+        Varying { call, sent, received }
+    }
+
+    /// The call, on this one's blocks.
     pub fn call(&self) -> CallV<'_> {
-        match self {
-            Varying::AllGather(element, blocks) => CallV::all_gather(*element, blocks.blocks()),
-            Varying::ReduceScatter(element, Reduction { op, scalar }, blocks) => {
-                let call = CallV::reduce_scatter(*element, *op, blocks.blocks());
-                scalar.map_or(call, |scalar| call.scaled_by(scalar))
-            }
-            Varying::AllToAll(element, sent, received) => {
-                CallV::all_to_all(*element, sent.blocks(), received.blocks())
-            }
-            Varying::Gather(element, count, blocks, root) => {
-                CallV::gather(*element, *count, blocks.blocks(), *root)
-            }
-            Varying::Scatter(element, blocks, count, root) => {
-                CallV::scatter(*element, blocks.blocks(), *count, *root)
-            }
-        }
+        self.call.with(self.sent.blocks(), self.received.blocks())
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use consort_algorithms::catalogue::Algorithm;
 
 use super::reader::Reader;
-use super::{bad, within};
+use super::{CTA_POLICY, FLAG, NATURAL, POSITIVE, bad, within};
 use consort_types::error::{Error, Result};
 
 /// Bytes of the newest struct that is known.
@@ -28,28 +28,15 @@ pub const EXTENSION_ALGORITHM: i32 = 2;
 /// One element of `ext`: vendor, option, and the eight bytes of the value.
 pub type Extension = (i32, i32, u64);
 
-/// A client's options for one call; `None` where a field is undefined.
+/// A client's wishes for one call, as far as they have a meaning here; the others are checked and left. What it left
+/// undefined is `None`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CallConfig {
-    /// `minCTAs`.
-    pub min_ctas: Option<i32>,
-    /// `maxCTAs`.
-    pub max_ctas: Option<i32>,
-    /// `nvlsCTAs`.
-    pub nvls_ctas: Option<i32>,
-    /// `cgaClusterSize`.
-    pub cga_cluster_size: Option<i32>,
-    /// `algSelection`, or this library's option: the algorithm of the call.
+    /// `algSelection`, or our own option: what runs the call.
     pub algorithm: Option<Algorithm>,
     /// `forceAlgSelection`: whether the call fails where the algorithm is not possible.
     pub forced: bool,
-    /// `CTAPolicy`.
-    pub cta_policy: Option<i32>,
-    /// `userProfilerTag`.
-    pub profiler_tag: u64,
-    /// `launchCompletionEvent`, as an address; 0 for none.
-    pub launch_completion_event: u64,
-    /// This library's option: the deadline of the call.
+    /// Our own option: how long the call may take.
     pub timeout: Option<Duration>,
 }
 
@@ -66,15 +53,19 @@ impl CallConfig {
     ) -> Result<Self> {
         let (timeout, named) = ours(extensions, text)?;
         let mut read = Reader::begin("ncclCollConfig_t", bytes, CALL_BYTES_MIN, CALL_BYTES, text)?;
-        let positive = |name, value| within(name, value, 1..=i32::MAX, "1 or more");
-        let (min_ctas, max_ctas) =
-            (positive("minCTAs", read.int(24, 0))?, positive("maxCTAs", read.int(28, 0))?);
+        let min_ctas = within("minCTAs", read.int(24, 0), &POSITIVE)?;
+        let max_ctas = within("maxCTAs", read.int(28, 0), &POSITIVE)?;
         if let (Some(least), Some(most)) = (min_ctas, max_ctas)
             && least > most
         {
             return Err(bad("minCTAs", least, &format!("at most maxCTAs, which is {most}")));
         }
-        let forced = within("forceAlgSelection", read.int(48, 0), 0..=1, "0 or 1")? != Some(0);
+        let others =
+            [("nvlsCTAs", 32, POSITIVE), ("cgaClusterSize", 36, NATURAL), ("CTAPolicy", 52, CTA_POLICY)];
+        for (name, at, allowed) in &others {
+            within(name, read.int(*at, 0), allowed)?;
+        }
+        let forced = within("forceAlgSelection", read.int(48, 0), &FLAG)? != Some(0);
         let selected = read.text(40, 0).filter(|name| !name.trim().is_empty());
         let selected = match selected.as_deref().map(algorithm) {
             None => None,
@@ -83,18 +74,7 @@ impl CallConfig {
             // A hint that is not understood is ignored.
             Some(Err(_)) => None,
         };
-        Ok(CallConfig {
-            min_ctas,
-            max_ctas,
-            nvls_ctas: positive("nvlsCTAs", read.int(32, 0))?,
-            cga_cluster_size: within("cgaClusterSize", read.int(36, 0), 0..=i32::MAX, "0 or more")?,
-            algorithm: named.or(selected),
-            forced: forced || named.is_some(),
-            cta_policy: within("CTAPolicy", read.int(52, 0), 0..=3, "a mask of 1 and 2")?,
-            profiler_tag: read.long(56, 0),
-            launch_completion_event: read.long(64, 0),
-            timeout,
-        })
+        Ok(CallConfig { algorithm: named.or(selected), forced: forced || named.is_some(), timeout })
     }
 
     /// The algorithm for the call, on a communicator of `ranks` ranks. `None` where it was only a hint and is not

@@ -16,6 +16,8 @@ pub use call::{
     CALL_BYTES, CallConfig, EXTENSION_ALGORITHM, EXTENSION_TIMEOUT_MS, EXTENSION_VENDOR, Extension,
 };
 
+use std::ops::RangeInclusive;
+
 use super::environment::Environment;
 use super::log::{self, NO_DEVICE, Subsystem};
 use consort_settings::environment::integer;
@@ -27,9 +29,6 @@ use reader::Reader;
 pub const CONFIG_BYTES: usize = 120;
 /// Bytes of the first version of the struct.
 const CONFIG_BYTES_MIN: usize = 24;
-/// The largest value of `nChannelsPerNetPeer`.
-const CHANNELS_PER_NET_PEER_MAX: i32 = 64;
-
 /// `NCCL_VERSION(major, minor, patch)`.
 const fn version(major: u32, minor: u32, patch: u32) -> u32 {
     if major <= 2 && minor <= 8 {
@@ -39,55 +38,55 @@ const fn version(major: u32, minor: u32, patch: u32) -> u32 {
     }
 }
 
-/// A client's options for a communicator; `None` where a field is undefined.
+/// The values that a field may have, and how they are called.
+type Allowed = (RangeInclusive<i32>, &'static str);
+
+const ANY: Allowed = (i32::MIN..=i32::MAX, "");
+const FLAG: Allowed = (0..=1, "0 or 1");
+const NATURAL: Allowed = (0..=i32::MAX, "0 or more");
+const POSITIVE: Allowed = (1..=i32::MAX, "1 or more");
+const CTA_POLICY: Allowed = (0..=3, "a mask of 1 and 2");
+
+/// The fields that are numbers: name, offset, the version that brought it, and its values.
+const NUMBERS: [(&str, usize, u32, Allowed); 21] = [
+    ("blocking", 16, version(2, 14, 0), FLAG),
+    ("cgaClusterSize", 20, version(2, 17, 0), NATURAL),
+    ("minCTAs", 24, version(2, 17, 0), POSITIVE),
+    ("maxCTAs", 28, version(2, 17, 0), POSITIVE),
+    ("splitShare", 40, version(2, 18, 0), FLAG),
+    ("trafficClass", 44, version(2, 25, 0), ANY),
+    ("collnetEnable", 56, version(2, 27, 0), FLAG),
+    ("CTAPolicy", 60, version(2, 27, 0), CTA_POLICY),
+    ("shrinkShare", 64, version(2, 27, 0), FLAG),
+    ("nvlsCTAs", 68, version(2, 27, 0), POSITIVE),
+    ("nChannelsPerNetPeer", 72, version(2, 28, 0), (1..=64, "from 1 to 64")),
+    ("nvlinkCentricSched", 76, version(2, 28, 0), FLAG),
+    ("graphUsageMode", 80, version(2, 29, 0), (0..=2, "0, 1 or 2")),
+    ("numRmaCtx", 84, version(2, 29, 0), NATURAL),
+    ("maxP2pPeers", 88, version(2, 30, 0), POSITIVE),
+    ("graphStreamOrdering", 92, version(2, 30, 5), FLAG),
+    ("launchOrderImplicit", 96, version(2, 31, 0), ANY),
+    ("numRmaSig", 100, version(2, 31, 0), ANY),
+    ("rmaEagerInit", 104, version(2, 31, 0), ANY),
+    ("hostCftMode", 108, version(2, 31, 0), ANY),
+    ("nvlsHostMode", 112, version(2, 32, 0), ANY),
+];
+
+/// A client's wishes for a communicator. What it left undefined is `None`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Config {
     /// Whether calls return only when they are done (`blocking`); see [`Config::blocking`].
     pub blocking: Option<bool>,
-    /// `cgaClusterSize`.
-    pub cga_cluster_size: Option<i32>,
     /// `minCTAs`: channels, at least.
     pub min_ctas: Option<i32>,
     /// `maxCTAs`: channels, at most.
     pub max_ctas: Option<i32>,
     /// `netName`: the network between hosts.
     pub net_name: Option<String>,
-    /// `splitShare`.
-    pub split_share: Option<bool>,
-    /// `trafficClass`.
-    pub traffic_class: Option<i32>,
-    /// `commName`: the name of the communicator in logs.
+    /// `commName`: what people call the communicator.
     pub comm_name: Option<String>,
-    /// `collnetEnable`.
-    pub collnet_enable: Option<bool>,
-    /// `CTAPolicy`, a mask of 1 (efficiency) and 2 (zero).
-    pub cta_policy: Option<i32>,
-    /// `shrinkShare`.
-    pub shrink_share: Option<bool>,
-    /// `nvlsCTAs`.
-    pub nvls_ctas: Option<i32>,
-    /// `nChannelsPerNetPeer`.
-    pub channels_per_net_peer: Option<i32>,
-    /// `nvlinkCentricSched`.
-    pub nvlink_centric_sched: Option<bool>,
-    /// `graphUsageMode`.
-    pub graph_usage_mode: Option<i32>,
-    /// `numRmaCtx`.
-    pub rma_contexts: Option<i32>,
-    /// `maxP2pPeers`.
-    pub p2p_peers_max: Option<i32>,
-    /// `graphStreamOrdering`.
-    pub graph_stream_ordering: Option<bool>,
-    /// `launchOrderImplicit`.
-    pub launch_order_implicit: Option<i32>,
-    /// `numRmaSig`.
-    pub rma_signals: Option<i32>,
-    /// `rmaEagerInit`.
-    pub rma_eager_init: Option<i32>,
-    /// `hostCftMode`.
-    pub host_cft_mode: Option<i32>,
-    /// `nvlsHostMode`.
-    pub nvls_host_mode: Option<i32>,
+    /// The fields that are set and do nothing here, with their values.
+    pub without_meaning: Vec<(&'static str, i32)>,
 }
 
 impl Config {
@@ -99,19 +98,8 @@ impl Config {
     /// NCCL does not allow.
     pub fn decode(bytes: &[u8], text: &mut dyn FnMut(usize) -> Option<String>) -> Result<Self> {
         let mut read = Reader::begin("ncclConfig_t", bytes, CONFIG_BYTES_MIN, CONFIG_BYTES, text)?;
-        let flag = |name, value: Option<i32>| match value {
-            None => Ok(None),
-            Some(0) => Ok(Some(false)),
-            Some(1) => Ok(Some(true)),
-            Some(value) => Err(bad(name, value, "0 or 1")),
-        };
-        let positive = |name, value| within(name, value, 1..=i32::MAX, "1 or more");
-        let natural = |name, value| within(name, value, 0..=i32::MAX, "0 or more");
-        let (v2_17, v2_27) = (version(2, 17, 0), version(2, 27, 0));
-        let (v2_28, v2_29) = (version(2, 28, 0), version(2, 29, 0));
-        let v2_31 = version(2, 31, 0);
-        // NCCL's rule to the letter: with only a minimum set, the maximum is undefined, which is the least of
-        // numbers.
+        let v2_17 = version(2, 17, 0);
+        // The literal rule: with only a minimum set, the maximum is undefined, which is the least of numbers.
         let (min_ctas, max_ctas) = (read.raw(24, v2_17), read.raw(28, v2_17));
         if min_ctas > max_ctas {
             let shown =
@@ -121,36 +109,21 @@ impl Config {
                 "set both, the minimum not above the maximum, or the maximum alone",
             ));
         }
-        Ok(Config {
-            blocking: flag("blocking", read.int(16, version(2, 14, 0)))?,
-            cga_cluster_size: natural("cgaClusterSize", read.int(20, v2_17))?,
-            min_ctas: positive("minCTAs", read.int(24, v2_17))?,
-            max_ctas: positive("maxCTAs", read.int(28, v2_17))?,
+        let mut config = Config {
             net_name: read.text(32, v2_17),
-            split_share: flag("splitShare", read.int(40, version(2, 18, 0)))?,
-            traffic_class: read.int(44, version(2, 25, 0)),
-            comm_name: read.text(48, v2_27),
-            collnet_enable: flag("collnetEnable", read.int(56, v2_27))?,
-            cta_policy: within("CTAPolicy", read.int(60, v2_27), 0..=3, "a mask of 1 and 2")?,
-            shrink_share: flag("shrinkShare", read.int(64, v2_27))?,
-            nvls_ctas: positive("nvlsCTAs", read.int(68, v2_27))?,
-            channels_per_net_peer: within(
-                "nChannelsPerNetPeer",
-                read.int(72, v2_28),
-                1..=CHANNELS_PER_NET_PEER_MAX,
-                "from 1 to 64",
-            )?,
-            nvlink_centric_sched: flag("nvlinkCentricSched", read.int(76, v2_28))?,
-            graph_usage_mode: within("graphUsageMode", read.int(80, v2_29), 0..=2, "0, 1 or 2")?,
-            rma_contexts: natural("numRmaCtx", read.int(84, v2_29))?,
-            p2p_peers_max: positive("maxP2pPeers", read.int(88, version(2, 30, 0)))?,
-            graph_stream_ordering: flag("graphStreamOrdering", read.int(92, version(2, 30, 5)))?,
-            launch_order_implicit: read.int(96, v2_31),
-            rma_signals: read.int(100, v2_31),
-            rma_eager_init: read.int(104, v2_31),
-            host_cft_mode: read.int(108, v2_31),
-            nvls_host_mode: read.int(112, version(2, 32, 0)),
-        })
+            comm_name: read.text(48, version(2, 27, 0)),
+            ..Config::default()
+        };
+        for (name, at, since, allowed) in &NUMBERS {
+            let Some(value) = within(name, read.int(*at, *since), allowed)? else { continue };
+            match *name {
+                "blocking" => config.blocking = Some(value == 1),
+                "minCTAs" => config.min_ctas = Some(value),
+                "maxCTAs" => config.max_ctas = Some(value),
+                name => config.without_meaning.push((name, value)),
+            }
+        }
+        Ok(config)
     }
 
     /// The config of a communicator that is made of one with this config: the child's own where it has one, else this
@@ -189,37 +162,12 @@ impl Config {
             options = options.network(name);
         }
         Settings::resolve(&options)?;
-        let ignored = self.without_meaning();
-        if !ignored.is_empty() {
-            let text = format!("config: {} without meaning on host memory", ignored.join(", "));
+        if !self.without_meaning.is_empty() {
+            let names: Vec<&str> = self.without_meaning.iter().map(|(name, _)| *name).collect();
+            let text = format!("config: {} without meaning on host memory", names.join(", "));
             log::info(Subsystem::Init, NO_DEVICE, text);
         }
         Ok(options)
-    }
-
-    /// The fields that are set and have no effect here.
-    fn without_meaning(&self) -> Vec<&'static str> {
-        let set = [
-            ("cgaClusterSize", self.cga_cluster_size.is_some()),
-            ("splitShare", self.split_share.is_some()),
-            ("trafficClass", self.traffic_class.is_some()),
-            ("collnetEnable", self.collnet_enable.is_some()),
-            ("CTAPolicy", self.cta_policy.is_some()),
-            ("shrinkShare", self.shrink_share.is_some()),
-            ("nvlsCTAs", self.nvls_ctas.is_some()),
-            ("nChannelsPerNetPeer", self.channels_per_net_peer.is_some()),
-            ("nvlinkCentricSched", self.nvlink_centric_sched.is_some()),
-            ("graphUsageMode", self.graph_usage_mode.is_some()),
-            ("numRmaCtx", self.rma_contexts.is_some()),
-            ("maxP2pPeers", self.p2p_peers_max.is_some()),
-            ("graphStreamOrdering", self.graph_stream_ordering.is_some()),
-            ("launchOrderImplicit", self.launch_order_implicit.is_some()),
-            ("numRmaSig", self.rma_signals.is_some()),
-            ("rmaEagerInit", self.rma_eager_init.is_some()),
-            ("hostCftMode", self.host_cft_mode.is_some()),
-            ("nvlsHostMode", self.nvls_host_mode.is_some()),
-        ];
-        set.into_iter().filter(|(_, set)| *set).map(|(name, _)| name).collect()
     }
 }
 
@@ -227,13 +175,8 @@ fn bad(name: &str, value: i32, rule: &str) -> Error {
     Error::invalid(format!("{name} is {value}"), format!("it must be {rule}, or be left undefined"))
 }
 
-/// The value, if it is allowed.
-fn within(
-    name: &str,
-    value: Option<i32>,
-    allowed: std::ops::RangeInclusive<i32>,
-    rule: &str,
-) -> Result<Option<i32>> {
+/// The value, if it is one of those allowed.
+fn within(name: &str, value: Option<i32>, (allowed, rule): &Allowed) -> Result<Option<i32>> {
     match value {
         Some(value) if !allowed.contains(&value) => Err(bad(name, value, rule)),
         value => Ok(value),

@@ -1,8 +1,8 @@
 //! The meeting point that the environment names: `NCCL_COMM_ID`.
 //!
-//! Every rank makes the same unique id of the text by itself, and rank 0 listens at its address when it joins. The
-//! proof of membership is `CONSORT_SECRET` where that is set. Otherwise it is made of the text alone, so any process
-//! that can reach the port can join; a warning says so.
+//! Every rank makes the same unique id of the text by itself, and rank 0 listens at its address when it joins. What
+//! proves that a process belongs to the job is `CONSORT_SECRET` where it is set. Otherwise it is made of the text
+//! alone, which anybody can do who can reach the port; a warning says so.
 //!
 //! Invariant: the same text and secret give the same id in every process. Absent: the meeting itself (`bootstrap`).
 
@@ -13,24 +13,11 @@ use consort_control::bootstrap::UniqueId;
 use consort_types::Rank;
 use consort_types::error::{Error, Result};
 
-/// The value of `NCCL_COMM_ID`.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CommId {
-    /// The text, the same on all ranks.
-    pub text: String,
-    /// Where rank 0 listens.
-    pub addresses: Vec<SocketAddr>,
-}
-
-/// The meeting point that this process's environment names; `None` if it names none.
+/// The text of `NCCL_COMM_ID`, and where rank 0 listens; nothing if it names no place.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if it is not `ipv4:port`, `[ipv6]:port` or `host:port`, or the host has no address.
-pub fn comm_id() -> Result<Option<CommId>> {
-    comm_id_in(&Environment::of_process())
-}
-
-fn comm_id_in(environment: &Environment<'_>) -> Result<Option<CommId>> {
+fn meeting_place(environment: &Environment<'_>) -> Result<Option<(String, Vec<SocketAddr>)>> {
     let Some((text, _)) = environment.text("NCCL_COMM_ID") else { return Ok(None) };
     let text = text.trim();
     if text.is_empty() {
@@ -56,30 +43,29 @@ fn comm_id_in(environment: &Environment<'_>) -> Result<Option<CommId>> {
     if addresses.is_empty() || addresses.iter().any(|address| address.port() == 0) {
         return Err(refuse("no rank can be reached there".into()));
     }
-    Ok(Some(CommId { text: text.to_owned(), addresses }))
+    Ok(Some((text.to_owned(), addresses)))
 }
 
 /// A unique id: the agreed one where `NCCL_COMM_ID` is set, whose root does not run yet (see [`root_if_agreed`]), or
 /// else a new one, whose root runs in this process.
 ///
 /// # Errors
-/// As [`comm_id`] and [`UniqueId::create`]; [`Error::InvalidArgument`] for a `CONSORT_SECRET` that is too short.
+/// [`Error::InvalidArgument`] for an `NCCL_COMM_ID` that names no place; as [`UniqueId::create`]; [`Error::InvalidArgument`] for a `CONSORT_SECRET` that is too short.
 pub fn unique_id() -> Result<UniqueId> {
     unique_id_in(&Environment::of_process())
 }
 
 fn unique_id_in(environment: &Environment<'_>) -> Result<UniqueId> {
-    let Some(place) = comm_id_in(environment)? else { return UniqueId::create() };
+    let Some((place, addresses)) = meeting_place(environment)? else { return UniqueId::create() };
     if let Some((secret, _)) = environment.text("CONSORT_SECRET").filter(|(text, _)| !text.is_empty()) {
-        return UniqueId::at_any(&place.addresses, secret.as_bytes());
+        return UniqueId::at_any(&addresses, secret.as_bytes());
     }
     consort_settings::notice::warn(&format!(
-        "the job that meets at NCCL_COMM_ID={} is not protected: any process that reaches that port can join it; set CONSORT_SECRET \
-         to the same random text of 16 bytes or more on every rank",
-        place.text
+        "the job that meets at NCCL_COMM_ID={place} is not protected: whoever reaches that port can join it; set CONSORT_SECRET \
+         to the same random text of 16 bytes or more on every rank"
     ));
-    // The text alone, with a prefix that makes it long enough.
-    UniqueId::at_any(&place.addresses, format!("unprotected NCCL_COMM_ID {}", place.text).as_bytes())
+    // The text alone, in front of which something makes it long enough.
+    UniqueId::at_any(&addresses, format!("unprotected NCCL_COMM_ID {place}").as_bytes())
 }
 
 /// The id with which `rank` joins. For rank 0 of an [agreed](unique_id) meeting point it is one whose root runs here
@@ -109,7 +95,7 @@ mod tests {
     #[test]
     fn addresses_in_three_forms() {
         let places =
-            |text| comm_id_in(&of(&[("NCCL_COMM_ID", text)])).map(|found| found.map(|id| id.addresses));
+            |text| meeting_place(&of(&[("NCCL_COMM_ID", text)])).map(|found| found.map(|(_, at)| at));
         let one = |text: &str| vec![text.parse().expect("an address")];
         assert_eq!(places("10.0.0.1:4000").expect("an address"), Some(one("10.0.0.1:4000")));
         assert_eq!(places(" [fd00::1]:4000 ").expect("an address"), Some(one("[fd00::1]:4000")));

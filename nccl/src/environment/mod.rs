@@ -10,7 +10,7 @@ mod table;
 use consort_types::error::Result;
 
 pub use consort_settings::environment::{Environment, Origin, Ours, Resolved, Setting, ours};
-pub use meeting::{CommId, comm_id, root_if_agreed, unique_id};
+pub use meeting::{root_if_agreed, unique_id};
 pub use table::{Kind, State, Variable, find, variables};
 
 /// The settings of a communicator that is made now with `options`, in `environment`.

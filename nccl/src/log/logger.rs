@@ -39,16 +39,16 @@ impl Logger {
             environment.text(name).map_or_else(|| default.to_owned(), |(text, _)| text)
         };
         let named = text("NCCL_DEBUG", "");
-        let known = Level::ALL.into_iter().find(|level| level.name().eq_ignore_ascii_case(named.trim()));
+        let known = Level::ALL.into_iter().find(|(_, name)| name.eq_ignore_ascii_case(named.trim()));
         let host = consort::host_name();
         let mut logger = Logger {
-            level: known.unwrap_or(Level::None),
+            level: known.map_or(Level::None, |(level, _)| level),
             mask: mask(&text("NCCL_DEBUG_SUBSYS", SUBSYSTEMS_DEFAULT), &Subsystem::NAMES),
             info_on_warning: environment.integer("NCCL_WARN_ENABLE_DEBUG_INFO").is_some_and(|on| on != 0),
             format: text("NCCL_DEBUG_TIMESTAMP_FORMAT", STAMP_DEFAULT),
             stamped: mask(
                 &text("NCCL_DEBUG_TIMESTAMP_LEVELS", STAMPED_DEFAULT),
-                &Level::ALL.map(Level::name),
+                &Level::ALL.map(|(_, name)| name),
             ),
             host: host.split('.').next().unwrap_or_default().to_owned(),
             file: None,

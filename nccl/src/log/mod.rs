@@ -44,19 +44,15 @@ pub enum Level {
 }
 
 impl Level {
-    const ALL: [Level; 6] =
-        [Level::None, Level::Version, Level::Warn, Level::Info, Level::Abort, Level::Trace];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Level::None => "NONE",
-            Level::Version => "VERSION",
-            Level::Warn => "WARN",
-            Level::Info => "INFO",
-            Level::Abort => "ABORT",
-            Level::Trace => "TRACE",
-        }
-    }
+    /// All levels, with their names.
+    const ALL: [(Level, &'static str); 6] = [
+        (Level::None, "NONE"),
+        (Level::Version, "VERSION"),
+        (Level::Warn, "WARN"),
+        (Level::Info, "INFO"),
+        (Level::Abort, "ABORT"),
+        (Level::Trace, "TRACE"),
+    ];
 }
 
 /// The part of the library that a line is about; `NCCL_DEBUG_SUBSYS` chooses among them.
@@ -161,13 +157,7 @@ pub fn reset() {
     SWITCH.store(0, Ordering::Release);
 }
 
-/// Replaces the process's logger by one of these variables, until [`reset`].
-pub fn set_from(environment: &Environment<'_>) {
-    let mut slot = LOGGER.write().unwrap_or_else(PoisonError::into_inner);
-    *slot = Some(install(Logger::new(environment)));
-}
-
-/// Writes a warning; `device` is the rank or device that it is about, or [`NO_DEVICE`].
+/// Something is wrong; `device` is the rank or device that says so, or [`NO_DEVICE`].
 #[track_caller]
 pub fn warn(device: i32, text: impl fmt::Display) {
     warn_at(device, text, Location::caller());
@@ -207,7 +197,7 @@ pub fn version(version: &str) {
     }
 }
 
-/// Writes a text that the client asked for explicitly, whatever the level.
+/// A text that was asked for by name: written as it is, whatever the level.
 pub(super) fn always(text: impl fmt::Display) {
     logger().write(&Line::Plain, &text);
 }
