@@ -13,7 +13,7 @@ use consort_types::stretch::Stretch;
 use consort_types::varying::CallV;
 
 /// A call with its blocks, where they differ, and with its buffers.
-pub type Part<'a, I, O> = (Call, Option<Blocks<'a>>, I, O);
+pub(crate) type Part<'a, I, O> = (Call, Option<Blocks<'a>>, I, O);
 
 impl Communicator {
     /// Sends `input` to rank `to`, which must [`receive`](Communicator::receive) as many elements of the same

@@ -16,10 +16,10 @@ use super::placement::{Entry, Placement, issue};
 use super::table::Path;
 use crate::Rank;
 use crate::communicator::Communicator;
+use crate::communicator::point::Part;
 use crate::communicator::surface::{collectives, method};
 use crate::communicator::typed::block;
 use crate::planner::Explanation;
-use consort_types::blocks::Blocks;
 use consort_types::call::{Call, Kind};
 use consort_types::error::{Error, Result};
 use consort_types::varying::CallV;
@@ -51,17 +51,6 @@ impl Communicator {
         let placement = Placement::make(self, device.gpu().context())?;
         Ok(DeviceCommunicator { communicator: self.shared(), placement })
     }
-}
-
-/// A call on spans of a device.
-struct Asked<'a> {
-    on: &'a DeviceCommunicator,
-    call: Call,
-    blocks: Option<Blocks<'a>>,
-    input: DeviceSpan,
-    output: DeviceSpan,
-    stream: &'a Stream,
-    kept: Vec<Arc<dyn Any + Send + Sync>>,
 }
 
 impl DeviceCommunicator {
@@ -103,7 +92,7 @@ impl DeviceCommunicator {
 
 /// Calls on devices that are made together: see [`group`].
 pub struct DeviceGroup<'env> {
-    calls: RefCell<Vec<Asked<'env>>>,
+    calls: RefCell<Vec<Entry<'env>>>,
     refused: RefCell<Option<Error>>,
 }
 
@@ -118,51 +107,49 @@ pub fn group<'env, R>(body: impl FnOnce(&DeviceGroup<'env>) -> Result<R>) -> Res
     if let Some(refused) = group.refused.into_inner() {
         return Err(refused);
     }
-    run(group.calls.into_inner())?;
+    issue(&group.calls.into_inner())?;
     Ok(value)
 }
 
-fn run(calls: Vec<Asked<'_>>) -> Result<()> {
-    let entries: Vec<Entry<'_>> = calls.iter().map(Asked::entry).collect();
-    issue(&entries).map(drop)
+/// A call that has been checked, by the algorithm that its communicator names.
+fn entry<'a>(
+    on: &'a DeviceCommunicator,
+    (call, blocks, input, output): Part<'a, DeviceSpan, DeviceSpan>,
+    stream: &'a Stream,
+    kept: Vec<Arc<dyn Any + Send + Sync>>,
+) -> Entry<'a> {
+    let DeviceCommunicator { communicator, placement } = on;
+    let call = communicator.with_own_algorithm(call);
+    Entry { communicator, placement, call, blocks, input, output, stream: stream.raw(), kept }
 }
 
-impl<'a> Asked<'a> {
-    fn entry(&self) -> Entry<'_> {
-        Entry {
-            communicator: &self.on.communicator,
-            placement: &self.on.placement,
-            call: self.call,
-            blocks: self.blocks,
-            input: self.input,
-            output: self.output,
-            stream: self.stream.raw(),
-            kept: self.kept.clone(),
-        }
+/// A collective of equal blocks.
+fn collective<'a, T: Element>(
+    on: &'a DeviceCommunicator,
+    call: Call,
+    input: &DeviceBuffer<T>,
+    output: &DeviceBuffer<T>,
+    stream: &'a Stream,
+) -> Result<Entry<'a>> {
+    let (from, to) = (input.span(), output.span());
+    if !call.kind.is_message() {
+        call.check(on.communicator.rank(), on.communicator.size(), from, to)?;
     }
+    Ok(entry(on, (call, None, from, to), stream, vec![input.keeper(), output.keeper()]))
+}
 
-    fn new<T: Element, U: Element>(
-        on: &'a DeviceCommunicator,
-        call: Call,
-        input: Option<&DeviceBuffer<T>>,
-        output: Option<&DeviceBuffer<U>>,
-        stream: &'a Stream,
-    ) -> Result<Self> {
-        let nothing = DeviceSpan::empty();
-        let spans = (input.map_or(nothing, DeviceBuffer::span), output.map_or(nothing, DeviceBuffer::span));
-        if !call.kind.is_message() {
-            call.check(on.communicator.rank(), on.communicator.size(), spans.0, spans.1)?;
-        }
-        let mut kept: Vec<Arc<dyn Any + Send + Sync>> = Vec::new();
-        if let Some(input) = input {
-            kept.push(input.keeper());
-        }
-        if let Some(output) = output {
-            kept.push(output.keeper());
-        }
-        let call = on.communicator.with_own_algorithm(call);
-        Ok(Asked { on, call, blocks: None, input: spans.0, output: spans.1, stream, kept })
-    }
+/// A message that is sent or received.
+fn message<'a, T: Element>(
+    on: &'a DeviceCommunicator,
+    kind: Kind,
+    buffer: &DeviceBuffer<T>,
+    peer: Rank,
+    stream: &'a Stream,
+) -> Result<Entry<'a>> {
+    let (span, nothing) = (buffer.span(), DeviceSpan::empty());
+    let call = on.communicator.message(kind, T::DATA_TYPE, span.len(), peer)?;
+    let (input, output) = if kind == Kind::Send { (span, nothing) } else { (nothing, span) };
+    Ok(entry(on, (call, None, input, output), stream, vec![buffer.keeper()]))
 }
 
 /// Collectives that are put into a stream, alone.
@@ -173,10 +160,14 @@ macro_rules! on_devices {
     ($(#[$about:meta])* apart $($row:tt)*) => {
         method! { {
             (&self) &DeviceBuffer<T>, &DeviceBuffer<T>, (stream: &Stream) of self.communicator.size() => Result<()>;
-            apart |call, input, output| run(vec![Asked::new(self, call?, Some(input), Some(output), stream)?]);
+            apart |call, input, output| issue(&[collective(self, call?, input, output, stream)?]).map(drop);
         }
             $(#[$about])*
-            /// [`Error::Device`]. The buffers may overlap where the collective may run in place.
+            /// On devices also [`Error::Device`].
+            ///
+            /// # In place
+            /// `input` and `output` may be the same memory, or one a part of the other, where the collective has such a form
+            /// on [`Communicator`].
             apart $($row)*
         }
     };
@@ -193,7 +184,7 @@ macro_rules! in_groups {
             (&self, on: &'env DeviceCommunicator) &DeviceBuffer<T>, &DeviceBuffer<T>, (stream: &'env Stream)
                 of on.communicator.size() => Result<()>;
             apart |call, input, output| {
-                self.add(call.and_then(|call| Asked::new(on, call, Some(input), Some(output), stream)))
+                self.add(call.and_then(|call| collective(on, call, input, output, stream)))
             };
         }
             #[doc = concat!("As [`DeviceCommunicator::", stringify!($name), "`].")]
@@ -213,16 +204,13 @@ fn varying<'a, T: Element>(
     input: &DeviceBuffer<T>,
     output: &DeviceBuffer<T>,
     stream: &'a Stream,
-) -> Result<Vec<Asked<'a>>> {
+) -> Result<Vec<Entry<'a>>> {
     let (rank, size) = (on.communicator.rank(), on.communicator.size());
     let (from, to) = (input.span(), output.span());
     call.check(rank, size, from, to)?;
     let kept: Vec<Arc<dyn Any + Send + Sync>> = vec![input.keeper(), output.keeper()];
-    let asked = |(call, blocks, input, output)| {
-        let call = on.communicator.with_own_algorithm(call);
-        Asked { on, call, blocks, input, output, stream, kept: kept.clone() }
-    };
-    Ok(on.communicator.parts(call, from, to)?.into_iter().map(asked).collect())
+    let parts = on.communicator.parts(call, from, to)?.into_iter();
+    Ok(parts.map(|part| entry(on, part, stream, kept.clone())).collect())
 }
 
 impl DeviceCommunicator {
@@ -239,7 +227,7 @@ impl DeviceCommunicator {
         output: &DeviceBuffer<T>,
         stream: &Stream,
     ) -> Result<()> {
-        run(vec![Asked::new(self, *call, Some(input), Some(output), stream)?])
+        issue(&[collective(self, *call, input, output, stream)?]).map(drop)
     }
 
     /// As [`Communicator::execute_v`].
@@ -253,7 +241,7 @@ impl DeviceCommunicator {
         output: &DeviceBuffer<T>,
         stream: &Stream,
     ) -> Result<()> {
-        run(varying(self, call, input, output, stream)?)
+        issue(&varying(self, call, input, output, stream)?).map(drop)
     }
 
     /// Sends to a rank, which must receive it. Where ranks send to each other, use a [`group`].
@@ -261,7 +249,7 @@ impl DeviceCommunicator {
     /// # Errors
     /// As [`DeviceCommunicator::all_reduce`].
     pub fn send<T: Element>(&self, input: &DeviceBuffer<T>, to: Rank, stream: &Stream) -> Result<()> {
-        group(|group| group.send(self, input, to, stream))
+        issue(&[message(self, Kind::Send, input, to, stream)?]).map(drop)
     }
 
     /// Receives what a rank sends.
@@ -269,7 +257,7 @@ impl DeviceCommunicator {
     /// # Errors
     /// As [`DeviceCommunicator::all_reduce`].
     pub fn receive<T: Element>(&self, output: &DeviceBuffer<T>, from: Rank, stream: &Stream) -> Result<()> {
-        group(|group| group.receive(self, output, from, stream))
+        issue(&[message(self, Kind::Receive, output, from, stream)?]).map(drop)
     }
 }
 
@@ -288,7 +276,7 @@ impl<'env> DeviceGroup<'env> {
         output: &DeviceBuffer<T>,
         stream: &'env Stream,
     ) -> Result<()> {
-        self.add(Asked::new(on, *call, Some(input), Some(output), stream))
+        self.add(collective(on, *call, input, output, stream))
     }
 
     /// As [`Communicator::execute_v`].
@@ -319,9 +307,7 @@ impl<'env> DeviceGroup<'env> {
         to: Rank,
         stream: &'env Stream,
     ) -> Result<()> {
-        let bytes = input.span().len();
-        let call = self.noting(on.communicator.message(Kind::Send, T::DATA_TYPE, bytes, to))?;
-        self.add(Asked::new(on, call, Some(input), None::<&DeviceBuffer<T>>, stream))
+        self.add(message(on, Kind::Send, input, to, stream))
     }
 
     /// Receives what a rank sends.
@@ -335,14 +321,12 @@ impl<'env> DeviceGroup<'env> {
         from: Rank,
         stream: &'env Stream,
     ) -> Result<()> {
-        let bytes = output.span().len();
-        let call = self.noting(on.communicator.message(Kind::Receive, T::DATA_TYPE, bytes, from))?;
-        self.add(Asked::new(on, call, None::<&DeviceBuffer<T>>, Some(output), stream))
+        self.add(message(on, Kind::Receive, output, from, stream))
     }
 
-    fn add(&self, asked: Result<Asked<'env>>) -> Result<()> {
-        let asked = self.noting(asked)?;
-        self.calls.borrow_mut().push(asked);
+    fn add(&self, entry: Result<Entry<'env>>) -> Result<()> {
+        let entry = self.noting(entry)?;
+        self.calls.borrow_mut().push(entry);
         Ok(())
     }
 

@@ -5,22 +5,22 @@
 //! barriers around them. Nothing spins, so nothing has to be resident. Absent: ranks elsewhere.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use consort_algorithms::plan::{Operand, Plan, Position, Region, Step};
-use consort_algorithms::{
-    Block, Collective, Extents, Rank as Relative, folds, lengths, mapped, mapped_reduce, verify,
-};
+use consort_algorithms::{Block, Extents, Rank as Relative, folds, lengths};
 use consort_cuda::{DeviceMemory, DeviceSpan, Event, RawStream, StreamRef};
 use consort_kernels::Reducer;
 use consort_kernels::cuda::{FoldJob, Kernels, Table};
 
 use super::gpu::{Gpu, Pooled};
-use super::placement::Last;
+use super::placement::{Entry, Last, Placement};
+use super::shared::extents;
 use super::slots::{Health, Slot};
 use super::trouble;
 use crate::Rank;
 use crate::engine::watched::{Fault, Standing, State, Watched};
+use crate::planner::Planner;
 use consort_types::call::{Call, Kind};
 use consort_types::error::{Error, Result};
 
@@ -48,16 +48,15 @@ struct Gathering {
 }
 
 /// One rank's call.
-pub(super) struct Post {
-    pub(super) call: Call,
-    pub(super) blocks: Vec<Block>,
-    pub(super) input: DeviceSpan,
-    pub(super) output: DeviceSpan,
-    pub(super) stream: RawStream,
+struct Post {
+    call: Call,
+    blocks: Vec<Block>,
+    input: DeviceSpan,
+    output: DeviceSpan,
     /// Recorded in the stream before the call.
-    pub(super) ready: Arc<Pooled<Event>>,
+    ready: Arc<Pooled<Event>>,
     /// Thread blocks that the launch may have.
-    pub(super) blocks_max: u32,
+    blocks_max: u32,
 }
 
 /// What became of a gathering.
@@ -116,29 +115,26 @@ struct Kept {
     scratch: Option<Pooled<DeviceMemory>>,
 }
 
-impl Post {
-    fn with_input(&self, input: DeviceSpan) -> Self {
-        let (blocks, ready) = (self.blocks.clone(), self.ready.clone());
-        Post { input, blocks, ready, ..*self }
-    }
-}
-
 impl FusedCall {
+    /// A call whose stream has recorded `ready` before it; its number is the same on all ranks.
     pub(super) fn new(
         fused: &Arc<Fused>,
-        gpu: &Arc<Gpu>,
-        last: &Arc<Last>,
-        rank: Rank,
+        entry: &Entry<'_>,
         number: u64,
-        post: Post,
+        blocks: Vec<Block>,
+        ready: Arc<Pooled<Event>>,
     ) -> Self {
-        let key = match post.call.kind {
-            Kind::Send => Key::Message { from: rank, to: post.call.root, number },
-            Kind::Receive => Key::Message { from: post.call.root, to: rank, number },
+        let Entry { call, input, output, stream, .. } = *entry;
+        let Placement { gpu, rank, blocks_max, last, .. } = &**entry.placement;
+        let (rank, blocks_max) = (*rank, *blocks_max);
+        let key = match call.kind {
+            Kind::Send => Key::Message { from: rank, to: call.root, number },
+            Kind::Receive => Key::Message { from: call.root, to: rank, number },
             _ => Key::Collective(number),
         };
-        let (fused, gpu, last, stream) = (fused.clone(), gpu.clone(), last.clone(), post.stream);
-        FusedCall { fused, gpu, last, key, rank, stream, post: Some(post), slot: None, given_up: false }
+        let post = Some(Post { call, blocks, input, output, ready, blocks_max });
+        let (fused, gpu, last) = (fused.clone(), gpu.clone(), last.clone());
+        FusedCall { fused, gpu, last, key, rank, stream, post, slot: None, given_up: false }
     }
 
     /// Where this rank's call is among those that belong together.
@@ -156,41 +152,27 @@ impl FusedCall {
         }
     }
 
-    /// Adds the call; whoever completes the gathering launches.
+    /// Adds the call; the last one launches.
     fn arrive(&mut self) {
         let (place, expected) = (self.place(), self.expected());
         let Some(post) = self.post.take() else { return };
-        // Launched under the lock, so that nobody gives up in between.
+        // Launched under the lock, so that no rank gives up in between.
         let mut gatherings = self.fused.gatherings();
-        let complete = {
-            let gathering = gatherings.entry(self.key).or_insert_with(|| Gathering {
-                posts: (0..expected).map(|_| None).collect(),
-                outcome: None,
-                unaware: expected,
-            });
-            gathering.posts[place] = Some(post);
-            // Where one has given up, nothing is launched when the others come.
-            let complete = gathering.outcome.is_none() && gathering.posts.iter().all(Option::is_some);
-            if complete { std::mem::take(&mut gathering.posts) } else { Vec::new() }
-        };
-        if complete.is_empty() {
-            return;
-        }
-        let posts: Vec<Post> = complete.into_iter().flatten().collect();
-        let outcome = self.launch(&posts);
-        if let Some(gathering) = gatherings.get_mut(&self.key) {
-            gathering.outcome = Some(outcome);
+        let gathering = gatherings.entry(self.key).or_insert_with(|| Gathering {
+            posts: (0..expected).map(|_| None).collect(),
+            outcome: None,
+            unaware: expected,
+        });
+        gathering.posts[place] = Some(post);
+        // Where one has given up, nothing is launched when the others come.
+        if gathering.outcome.is_none() && gathering.posts.iter().all(Option::is_some) {
+            let posts: Vec<Post> = std::mem::take(&mut gathering.posts).into_iter().flatten().collect();
+            let launched = if differ(&posts) { Ok(Outcome::Differs) } else { self.launch(&posts) };
+            gathering.outcome = Some(launched.unwrap_or_else(Outcome::Failed));
         }
     }
 
-    fn launch(&self, posts: &[Post]) -> Outcome {
-        if differ(posts) {
-            return Outcome::Differs;
-        }
-        self.try_launch(posts).unwrap_or_else(Outcome::Failed)
-    }
-
-    fn try_launch(&self, posts: &[Post]) -> Result<Outcome> {
+    fn launch(&self, posts: &[Post]) -> Result<Outcome> {
         let call = posts[0].call;
         let cuda = |error| trouble::failed(self.rank, call.kind.name(), error);
         let entered = self.gpu.context().enter().map_err(cuda)?;
@@ -203,7 +185,7 @@ impl FusedCall {
         if let Some(before) = &*last {
             stream.wait_event(before).map_err(cuda)?;
         }
-        let slot = Arc::new(self.gpu.slots().take().map_err(cuda)?);
+        let slot = Arc::new(self.gpu.slots.take().map_err(cuda)?);
         let after = Arc::new(self.gpu.event().map_err(cuda)?);
         let mut kept = Kept::default();
         let folded = self.fold(&stream, posts, &slot, &mut kept);
@@ -221,7 +203,7 @@ impl FusedCall {
     fn fold(&self, stream: &StreamRef, posts: &[Post], slot: &Slot, kept: &mut Kept) -> Result<()> {
         let (call, ranks) = (posts[0].call, self.fused.ranks);
         let cuda = |error| trouble::failed(self.rank, call.kind.name(), error);
-        let kernels = self.gpu.kernels();
+        let kernels = &self.gpu.kernels;
         let blocks_max = posts.iter().map(|post| post.blocks_max).fold(0, u32::saturating_add).max(1);
         let same = posts.iter().all(|post| post.call.scalar == call.scalar);
         let mut jobs = Jobs::default();
@@ -231,8 +213,16 @@ impl FusedCall {
         } else {
             // Each contribution is multiplied by its own rank's scalar beforehand, and rounded as it would be.
             let scaled = self.scale(stream, posts, kept)?;
-            let posts: Vec<Post> =
-                posts.iter().zip(scaled).map(|(post, input)| post.with_input(input)).collect();
+            let posts: Vec<Post> = posts
+                .iter()
+                .zip(scaled)
+                .map(|(post, input)| Post {
+                    input,
+                    blocks: post.blocks.clone(),
+                    ready: post.ready.clone(),
+                    ..*post
+                })
+                .collect();
             let plain = Call { scalar: None, ..call };
             jobs.add(&plain, &posts, ranks)?;
             reducer(&plain, ranks)
@@ -260,7 +250,7 @@ impl FusedCall {
             at += post.input.len().next_multiple_of(256);
             let job = FoldJob { targets: &[target], sources: &[post.input], raw: 1, finish: false };
             let reducer = reducer(&post.call, self.fused.ranks);
-            let kernels = self.gpu.kernels();
+            let kernels = &self.gpu.kernels;
             kernels.fold(stream, reducer.as_ref(), &[job], post.blocks_max, None, None).map_err(cuda)?;
             scaled.push(target);
         }
@@ -377,27 +367,6 @@ fn differ(posts: &[Post]) -> bool {
     !rest.iter().all(same)
 }
 
-/// The mapped plans of all ranks, proved once a process.
-fn plans(collective: Collective, ranks: u32, first: u32) -> Option<Arc<Vec<Plan>>> {
-    type Known = HashMap<(Collective, u32, u32), Option<Arc<Vec<Plan>>>>;
-    static KNOWN: OnceLock<Mutex<Known>> = OnceLock::new();
-    let mut known = KNOWN.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
-    let proved = || {
-        let plans = match collective {
-            Collective::Reduce => mapped_reduce(ranks, first)?,
-            _ => mapped(collective, ranks)?,
-        };
-        match verify(&plans) {
-            Ok(_) => Some(Arc::new(plans)),
-            Err(refusal) => {
-                tracing::error!("the mapped plan for {collective} over {ranks} ranks was refused: {refusal}");
-                None
-            }
-        }
-    };
-    known.entry((collective, ranks, first)).or_insert_with(proved).clone()
-}
-
 /// Folds of a launch, with the places of all one after the other.
 #[derive(Default)]
 struct Jobs {
@@ -425,17 +394,14 @@ impl Jobs {
     fn add(&mut self, call: &Call, posts: &[Post], ranks: u32) -> Result<()> {
         let collective = call.kind.collective();
         let size = if call.kind.is_message() { 2 } else { ranks };
-        let Some(plans) = plans(collective, size, call.first_folded(ranks)) else {
-            return Err(Error::internal(format!("no mapped plan for {collective} over {size} ranks")));
-        };
+        let plans = Planner::of_process().mapped_of_all(collective, size, call.first_folded(ranks))?;
         let of = |relative: Relative| match call.kind.is_message() {
             true => relative.0,
             false => (relative.0 + call.root) % ranks,
         };
-        let equal = call.extents(plans[0].partition, ranks);
         let extents: Vec<Extents<'_>> = (0u32..)
             .zip(posts)
-            .map(|(rank, post)| if call.kind.varies() { equal.of_blocks(&post.blocks, rank) } else { equal })
+            .map(|(rank, post)| extents(&plans[0], call, &post.blocks, rank, ranks))
             .collect();
         for plan in plans.iter() {
             let Some(folds) = folds(plan) else {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use consort_cuda::{Context, CudaError, DeviceMemory, DeviceSpan, Event};
+use consort_cuda::{Context, DeviceMemory, DeviceSpan, Event};
 use consort_kernels::cuda::{Kernels, Table};
 use consort_memory::Held;
 
@@ -16,15 +16,16 @@ use super::slots::Slots;
 
 /// A device and what is kept for it.
 pub(crate) struct Gpu {
-    kernels: Kernels,
-    slots: Arc<Slots>,
+    pub(super) kernels: Kernels,
+    pub(super) slots: Arc<Slots>,
     events: Arc<Mutex<Vec<Event>>>,
     tables: Arc<Mutex<Vec<Table>>>,
-    /// Staging memory that nobody uses, by the logarithm of its length; memory of the device likewise, and long tables.
+    /// Staging memory that no operation uses, by the logarithm of its length; memory of the device likewise, and long tables.
     staging: Classes<Staging>,
     scratch: Classes<DeviceMemory>,
     long_tables: Classes<Table>,
-    flight: Flight,
+    /// What is under way on it.
+    pub(super) flight: Flight,
 }
 
 /// A pool for each size class: what is freed may wait for the device, so nothing is before the device itself is left.
@@ -38,8 +39,8 @@ impl<T> Classes<T> {
     fn take(
         &self,
         bytes: usize,
-        make: impl FnOnce(usize) -> Result<T, CudaError>,
-    ) -> Result<Pooled<T>, CudaError> {
+        make: impl FnOnce(usize) -> consort_cuda::Result<T>,
+    ) -> consort_cuda::Result<Pooled<T>> {
         let bytes = bytes.max(4096).next_power_of_two();
         let mut classes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let pool = classes.entry(bytes.ilog2()).or_default().clone();
@@ -54,14 +55,17 @@ pub(super) type Staging = (Held, DeviceSpan);
 /// Bytes of the tables that are kept: jobs of a group of many ranks.
 const TABLE_BYTES: usize = 128 << 10;
 
-/// What goes back to its pool when nobody has it any more.
+/// What goes back to its pool when its last holder is gone.
 pub(super) struct Pooled<T> {
     of: Arc<Mutex<Vec<T>>>,
     value: Option<T>,
 }
 
 impl<T> Pooled<T> {
-    fn take(of: &Arc<Mutex<Vec<T>>>, make: impl FnOnce() -> Result<T, CudaError>) -> Result<Self, CudaError> {
+    fn take(
+        of: &Arc<Mutex<Vec<T>>>,
+        make: impl FnOnce() -> consort_cuda::Result<T>,
+    ) -> consort_cuda::Result<Self> {
         let known = of.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let value = known.map_or_else(make, Ok)?;
         Ok(Pooled { of: of.clone(), value: Some(value) })
@@ -110,36 +114,23 @@ impl Gpu {
         self.kernels.context()
     }
 
-    pub(super) fn kernels(&self) -> &Kernels {
-        &self.kernels
-    }
-
-    /// What is under way on it.
-    pub(super) fn flight(&self) -> &Flight {
-        &self.flight
-    }
-
-    pub(super) fn slots(&self) -> &Arc<Slots> {
-        &self.slots
-    }
-
-    /// An event. Whoever waits for it has said so to the driver before it goes back.
-    pub(super) fn event(&self) -> Result<Pooled<Event>, CudaError> {
+    /// An event. A stream that waits for it has said so to the driver before it goes back.
+    pub(super) fn event(&self) -> consort_cuda::Result<Pooled<Event>> {
         Pooled::take(&self.events, || self.context().create_event())
     }
 
     /// Pinned memory of at least `bytes` bytes.
-    pub(super) fn staging(&self, bytes: usize) -> Result<Pooled<Staging>, CudaError> {
+    pub(super) fn staging(&self, bytes: usize) -> consort_cuda::Result<Pooled<Staging>> {
         self.staging.take(bytes, |bytes| Ok(self.context().allocate_host(bytes)?.into_held()))
     }
 
     /// Memory of the device, of at least `bytes` bytes.
-    pub(super) fn scratch(&self, bytes: usize) -> Result<Pooled<DeviceMemory>, CudaError> {
+    pub(super) fn scratch(&self, bytes: usize) -> consort_cuda::Result<Pooled<DeviceMemory>> {
         self.scratch.take(bytes, |bytes| self.context().allocate(bytes))
     }
 
     /// A table of at least `bytes` bytes for a launch.
-    pub(super) fn table(&self, bytes: usize) -> Result<Pooled<Table>, CudaError> {
+    pub(super) fn table(&self, bytes: usize) -> consort_cuda::Result<Pooled<Table>> {
         if bytes > TABLE_BYTES {
             return self.long_tables.take(bytes, |bytes| Table::new(self.context(), bytes));
         }

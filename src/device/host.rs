@@ -4,13 +4,12 @@
 //! Where a stream can wait for the host without standing in another rank's way, the call does not; otherwise the call
 //! returns when the host has moved the data. Absent: how the host moves it.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use consort_cuda::{DeviceSpan, Event, RawStream};
 
 use super::gpu::{Gpu, Pooled, Staging};
-use super::placement::{Entry, Last};
+use super::placement::{Entry, Last, Placement};
 use super::slots::Slot;
 use super::table::Record;
 use super::trouble::failed;
@@ -72,14 +71,9 @@ impl Host {
     }
 
     /// Enqueues a call. The caller has entered the context.
-    pub(super) fn call(
-        &self,
-        gpu: &Arc<Gpu>,
-        last: &Arc<Last>,
-        rank: Rank,
-        entry: &Entry<'_>,
-        kept: Vec<Arc<dyn Any + Send + Sync>>,
-    ) -> Result<(HostCall, Memory)> {
+    pub(super) fn call(&self, entry: &Entry<'_>) -> Result<(HostCall, Memory)> {
+        let Placement { gpu, rank, last, .. } = &**entry.placement;
+        let rank = *rank;
         let cuda = |error| failed(rank, entry.call.kind.name(), error);
         let stream = gpu.context().stream_ref(entry.stream);
         let staging = |span: DeviceSpan| match span.is_empty() {
@@ -99,7 +93,7 @@ impl Host {
             stream.copy(place.slice(0, to.len()), to).map_err(cuda)?;
         }
         let there = if self.writes {
-            let slot = gpu.slots().take().map_err(cuda)?;
+            let slot = gpu.slots.take().map_err(cuda)?;
             let (word, number) = slot.word();
             stream.write_value(word, number).map_err(cuda)?;
             There::Word(slot)
@@ -119,23 +113,22 @@ impl Host {
             phase: Phase::Coming,
             there,
             go: None,
-            waits: false,
-            over: gpu.slots().take().map_err(cuda)?,
+            waits: self.waits,
+            over: gpu.slots.take().map_err(cuda)?,
             output: to,
             back,
             last: last.clone(),
             input,
         };
-        call.waits = self.waits;
         // What brings nothing back holds nothing up.
         if self.waits && call.back.is_some() {
-            let go = gpu.slots().take().map_err(cuda)?;
+            let go = gpu.slots.take().map_err(cuda)?;
             let (word, number) = go.word();
             stream.wait_value(word, number).map_err(cuda)?;
             call.go = Some(go);
             call.send_back()?;
         }
-        Ok((call, Memory { input: source, output: target, _kept: kept }))
+        Ok((call, Memory { input: source, output: target, _kept: entry.kept.clone() }))
     }
 }
 
@@ -216,7 +209,7 @@ impl Watched for HostCall {
     }
 
     fn is_over(&self) -> bool {
-        // What the stream does not have yet is over as soon as nobody goes on with it.
+        // What the stream does not have yet is over as soon as the engine does not go on with it.
         self.over.is_done() || (self.go.is_none() && self.phase != Phase::Going)
     }
 
@@ -229,7 +222,7 @@ impl Drop for HostCall {
     fn drop(&mut self) {
         self.give_up();
         if !self.over.is_done() {
-            // The device may still write there: nobody else must have it.
+            // The device may still write there: no other operation must have it.
             std::mem::forget((self.back.take(), self.input.take()));
         }
     }

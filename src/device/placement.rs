@@ -11,7 +11,7 @@ use consort_cuda::NvLinks;
 use consort_cuda::{CaptureStatus, Context, DeviceSpan, Event, RawStream};
 use consort_kernels::cuda::{Kernel, Types};
 
-use super::fused::{Fused, FusedCall, Post, reducer};
+use super::fused::{Fused, FusedCall, reducer};
 use super::gpu::{Gpu, Pooled};
 use super::host::Host;
 use super::p2p;
@@ -49,8 +49,8 @@ pub struct Placement {
 /// What its path needs.
 enum Way {
     Fused(Arc<Fused>),
-    Streams(Arc<Shared>),
-    Kernels(Arc<Shared>),
+    /// Mailboxes: by kernels, or by streams.
+    Shared(Arc<Shared>),
     Host(Host),
 }
 
@@ -98,7 +98,18 @@ impl Placement {
         let process = group.member.table[group.member.rank as usize].process;
         let within = communicator.core().settings.thread_blocks;
         let loads = loads(&gpu, rank);
-        let mine = Record::new(process, context.device(), shares, loads, within)?;
+        let device = context.device();
+        let mine = Record {
+            process,
+            uuid: device.uuid,
+            ordinal: device.ordinal,
+            multiprocessors: device.multiprocessors,
+            within,
+            stream_memory_operations: device.stream_memory_operations,
+            loads,
+            shares,
+            wish: table::wish()?,
+        };
         let records = exchange(communicator, &mine)?;
         let determinism = communicator.core().settings.preferences.determinism;
         let planning = &communicator.core().planning;
@@ -124,8 +135,7 @@ impl Placement {
         };
         let (path, way) = match (wanted, shared) {
             (Path::Fused, _) => (Path::Fused, Way::Fused(Fused::of(group.uid, ranks))),
-            (Path::Kernels, Some(shared)) => (Path::Kernels, Way::Kernels(shared)),
-            (_, Some(shared)) => (Path::Streams, Way::Streams(shared)),
+            (_, Some(shared)) => (wanted, Way::Shared(shared)),
             (_, None) => (Path::Host, Way::Host(Host::new(&records, rank))),
         };
         let tried = || "ranks tried to reach each other's devices, and could not".to_owned();
@@ -156,21 +166,21 @@ impl Placement {
     /// Bytes of device memory that the communicator holds beside the callers' buffers, its kernels apart.
     pub fn device_bytes(&self) -> usize {
         match &self.way {
-            Way::Streams(shared) | Way::Kernels(shared) => shared.device_bytes(),
+            Way::Shared(shared) => shared.device_bytes(),
             Way::Fused(_) | Way::Host(_) => 0,
         }
     }
 
     /// Lets everything of this rank on its device go on.
     pub(super) fn release(&self) {
-        if let Way::Streams(shared) | Way::Kernels(shared) = &self.way {
+        if let Way::Shared(shared) = &self.way {
             shared.release();
         }
     }
 
     /// Whether a call is one launch of its own, in packets.
     pub(super) fn is_one_shot(&self, call: &Call) -> bool {
-        matches!(&self.way, Way::Kernels(shared) if shared.takes_packets(call))
+        matches!(&self.way, Way::Shared(shared) if self.path == Path::Kernels && shared.takes_packets(call))
     }
 
     /// Thread blocks that a message has.
@@ -211,29 +221,16 @@ impl Placement {
         let stream = self.gpu.context().stream_ref(entry.stream);
         let element = entry.call.data_type.size();
         let blocks: Vec<Block> = entry.blocks.map_or(Vec::new(), |blocks| blocks.bytes(element).collect());
-        if let (Some(set), Way::Streams(shared) | Way::Kernels(shared)) = (ordered.set, &self.way) {
-            let mut work = None;
-            let submission = submissions.of(set);
-            let order = Order {
-                shared,
-                gpu: &self.gpu,
-                entry,
-                blocks: &blocks,
-                blocks_max: self.blocks_max,
-                number: request.sequence,
-                kept: entry.kept.clone(),
-                work: &mut work,
-                submission: &submission,
+        if let (Some(set), Way::Shared(shared)) = (ordered.set, &self.way) {
+            let submission = &submissions.of(set);
+            let order = Order { shared, entry, blocks: &blocks, number: request.sequence, submission };
+            let (made, memory, work) = match self.path {
+                Path::Kernels if self.is_one_shot(&entry.call) => OneShotCall::make(order)?,
+                Path::Kernels => KernelsCall::make(order)?,
+                _ => StreamsCall::make(order)?,
             };
-            let made = match &self.way {
-                Way::Kernels(_) if self.is_one_shot(&entry.call) => watched(OneShotCall::make(order)?),
-                Way::Kernels(_) => watched(KernelsCall::make(order)?),
-                _ => watched(StreamsCall::make(order)?),
-            };
-            if let Some(work) = work {
-                submissions.join(set, entry, work);
-            }
-            return made;
+            submissions.join(set, entry, work);
+            return Ok((made, memory));
         }
         if let Some(before) = self.last.event() {
             stream.wait_event(&before).map_err(cuda)?;
@@ -242,30 +239,14 @@ impl Placement {
             Way::Fused(fused) => {
                 let ready = Arc::new(self.gpu.event().map_err(cuda)?);
                 stream.record(&ready).map_err(cuda)?;
-                let post = Post {
-                    call: entry.call,
-                    blocks,
-                    input: entry.input,
-                    output: entry.output,
-                    stream: entry.stream,
-                    ready,
-                    blocks_max: self.blocks_max,
-                };
-                let call = FusedCall::new(fused, &self.gpu, &self.last, self.rank, request.sequence, post);
+                let call = FusedCall::new(fused, entry, request.sequence, blocks, ready);
                 let kept = entry.kept.clone();
-                watched((call, Memory { input: Source::Elsewhere, output: None, _kept: kept }))
+                Ok((Box::new(call), Memory { input: Source::Elsewhere, output: None, _kept: kept }))
             }
-            Way::Streams(_) | Way::Kernels(_) => Err(Error::internal("a call of a device without a set")),
-            Way::Host(host) => {
-                watched(host.call(&self.gpu, &self.last, self.rank, entry, entry.kept.clone())?)
-            }
+            Way::Shared(_) => Err(Error::internal("a call of a device without a set")),
+            Way::Host(host) => host.call(entry).map(|(call, memory)| (Box::new(call) as _, memory)),
         }
     }
-}
-
-/// As the engine has it.
-fn watched<W: Watched + 'static>((call, memory): (W, Memory)) -> Result<(Box<dyn Watched>, Memory)> {
-    Ok((Box::new(call), memory))
 }
 
 impl std::fmt::Debug for Placement {
@@ -281,7 +262,7 @@ impl std::fmt::Debug for Placement {
 
 /// Whether kernels load on the device: on one for which there is no image all goes through the host.
 fn loads(gpu: &Gpu, rank: Rank) -> bool {
-    let loaded = gpu.kernels().prepare(Kernel::Fold, None);
+    let loaded = gpu.kernels.prepare(Kernel::Fold, None);
     if let Err(error) = &loaded {
         let device = gpu.context().device();
         let (major, minor) = device.compute_capability;
@@ -300,9 +281,9 @@ fn loads(gpu: &Gpu, rank: Rank) -> bool {
 fn load(gpu: &Gpu, rank: Rank, kernels: &[Kernel], types: Types) {
     /// Operations under way, about, for which no slots have to be made.
     const SLOTS_AT_ONCE: usize = 256;
-    let prepared = |kernel: &Kernel| gpu.kernels().prepare_all(*kernel, types);
+    let prepared = |kernel: &Kernel| gpu.kernels.prepare_all(*kernel, types);
     let loaded = kernels.iter().try_for_each(prepared);
-    if let Err(error) = loaded.and_then(|()| gpu.slots().reserve(SLOTS_AT_ONCE)) {
+    if let Err(error) = loaded.and_then(|()| gpu.slots.reserve(SLOTS_AT_ONCE)) {
         // A type that no call uses may stay away; a call that uses it says so.
         consort_settings::notice::warn(&format!("rank {rank}: not all kernels are on its device: {error}"));
     }
@@ -315,24 +296,24 @@ fn prepare(entries: &[Entry<'_>]) -> Result<()> {
     const SLOTS_EACH: usize = 4;
     let mut staged = Vec::new();
     for entry in entries.iter().filter(|entry| !entry.is_own() && entry.call.count > 0) {
-        let Placement { gpu, rank, ranks, way, .. } = &**entry.placement;
+        let placement = &**entry.placement;
+        let Placement { gpu, rank, ranks, path, way, .. } = placement;
         let cuda = |error| failed(*rank, entry.call.kind.name(), error);
         let _entered = gpu.context().enter().map_err(cuda)?;
-        gpu.slots().reserve(SLOTS_EACH * entries.len()).map_err(cuda)?;
-        let reducer = reducer(&entry.call, *ranks);
-        let kernel = match way {
-            Way::Fused(_) | Way::Streams(_) => Kernel::Fold,
-            Way::Kernels(shared) if shared.takes_packets(&entry.call) => Kernel::OneShot,
-            Way::Kernels(_) => Kernel::Run,
-            Way::Host(_) => {
+        gpu.slots.reserve(SLOTS_EACH * entries.len()).map_err(cuda)?;
+        let kernel = match path {
+            Path::Fused | Path::Streams => Kernel::Fold,
+            Path::Kernels if placement.is_one_shot(&entry.call) => Kernel::OneShot,
+            Path::Kernels => Kernel::Run,
+            Path::Host => {
                 for span in [entry.input, entry.output].into_iter().filter(|span| !span.is_empty()) {
                     staged.push(gpu.staging(span.len()).map_err(cuda)?);
                 }
                 continue;
             }
         };
-        gpu.kernels().prepare(kernel, reducer.as_ref()).map_err(cuda)?;
-        if let Way::Streams(shared) | Way::Kernels(shared) = way {
+        gpu.kernels.prepare(kernel, reducer(&entry.call, *ranks).as_ref()).map_err(cuda)?;
+        if let Way::Shared(shared) = way {
             shared.prepare(gpu, entry.communicator, &entry.call)?;
         }
     }

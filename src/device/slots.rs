@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use consort_cuda::{Context, CudaError, DeviceMemory, DeviceSpan, DeviceWord, Event};
+use consort_cuda::{Context, DeviceMemory, DeviceSpan, DeviceWord, Event};
 use consort_kernels::cuda::End;
 
 use super::gpu::{Gpu, Pooled};
@@ -83,19 +83,19 @@ impl Slots {
         Arc::new(Slots { context: context.clone(), pool: Mutex::default() })
     }
 
-    /// Makes sure that so many are free, as far as others leave them. Making some waits for the device.
+    /// Makes sure that `count` are free, as far as others leave them. Making some waits for the device.
     ///
     /// # Errors
     /// The driver's.
-    pub(super) fn reserve(&self, count: usize) -> std::result::Result<(), CudaError> {
+    pub(super) fn reserve(&self, count: usize) -> consort_cuda::Result<()> {
         while self.pool().free.len() < count {
             self.grow()?;
         }
         Ok(())
     }
 
-    /// A slot that nobody uses. The caller has entered the context.
-    pub(super) fn take(self: &Arc<Self>) -> std::result::Result<Slot, CudaError> {
+    /// A slot that no operation uses. The caller has entered the context.
+    pub(super) fn take(self: &Arc<Self>) -> consort_cuda::Result<Slot> {
         loop {
             if let Some(place) = self.pool().free.pop() {
                 let place = Some(Place { number: place.number + 1, ..place });
@@ -109,7 +109,7 @@ impl Slots {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn grow(&self) -> std::result::Result<(), CudaError> {
+    fn grow(&self) -> consort_cuda::Result<()> {
         let words = self.context.allocate_host(SLOTS * STRIDE)?;
         let counts = self.context.allocate(SLOTS * STRIDE)?;
         counts.fill(0)?;

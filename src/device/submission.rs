@@ -36,16 +36,8 @@ pub(super) enum Outcome {
     Refused { error: Error, began: bool },
 }
 
-/// The calls of a set, as each of them sees it.
-#[derive(Default)]
-pub(super) struct Submission(OnceLock<Outcome>);
-
-impl Submission {
-    /// What became of it, once it is known.
-    pub(super) fn outcome(&self) -> Option<&Outcome> {
-        self.0.get()
-    }
-}
+/// What became of the calls of a set, as each of them sees it; empty until that is known.
+pub(super) type Submission = OnceLock<Outcome>;
 
 /// What a call puts into its stream.
 pub(super) enum Work {
@@ -304,7 +296,7 @@ impl<'e, 'a> Submissions<'e, 'a> {
             let error = why.unwrap_or_else(|| Error::internal("a call of the same group was not made"));
             set.made.iter().for_each(|(entry, _)| entry.placement.release());
             // Set once: it leaves the queue here.
-            let _ = set.submission.0.set(Outcome::Refused { error, began: false });
+            let _ = set.submission.set(Outcome::Refused { error, began: false });
         }
     }
 }
@@ -321,7 +313,7 @@ impl Set<'_, '_> {
             }
         };
         // Set once: it has just left the queue.
-        let _ = self.submission.0.set(outcome);
+        let _ = self.submission.set(outcome);
     }
 
     /// Puts it into the stream of its first call, after what the streams of its other calls hold, which go on after it.
@@ -350,7 +342,7 @@ impl Set<'_, '_> {
             stream.wait_event(&before).map_err(refused)?;
         }
         let launch = self.prepare(gpu, rank)?;
-        let flight = gpu.flight().admit(&stream, &lasts, launch.blocks()).map_err(refused)?;
+        let flight = gpu.flight.admit(&stream, &lasts, launch.blocks()).map_err(refused)?;
         *began = true;
         match &launch {
             Launch::Run(launch) => launch.launch(gpu, &stream).map_err(refused),
@@ -410,8 +402,8 @@ impl Launch<'_> {
     /// Thread blocks that may wait for peers.
     fn blocks(&self) -> u32 {
         match self {
-            Launch::Run(launch) => launch.blocks(),
-            Launch::OneShot(launch) => launch.blocks(),
+            Launch::Run(launch) => launch.shape.blocks,
+            Launch::OneShot(launch) => launch.blocks,
             // Streams wait, and no block.
             Launch::Walk(_) => 0,
         }

@@ -3,7 +3,6 @@
 //! Invariant: every rank has the same records, so every rank chooses the same path. Absent: how they travel.
 
 use consort_control::codec::{Reader, bytes_of};
-use consort_cuda::Device;
 
 use crate::Rank;
 pub use crate::planner::Path;
@@ -44,26 +43,6 @@ pub(super) struct Record {
 }
 
 impl Record {
-    pub(super) fn new(
-        process: [u8; 16],
-        device: &Device,
-        shares: bool,
-        loads: bool,
-        within: (u32, u32),
-    ) -> Result<Self> {
-        Ok(Record {
-            process,
-            uuid: device.uuid,
-            ordinal: device.ordinal,
-            multiprocessors: device.multiprocessors,
-            within,
-            stream_memory_operations: device.stream_memory_operations,
-            loads,
-            shares,
-            wish: wish()?,
-        })
-    }
-
     pub(super) fn to_bytes(self) -> [u8; RECORD_BYTES] {
         let flags = (self.stream_memory_operations, self.shares);
         let wish = self.wish.map_or(0, |wish| wish as u8 + 1);
@@ -79,12 +58,9 @@ impl Record {
     }
 
     pub(super) fn from_bytes(bytes: &[u8; RECORD_BYTES]) -> Option<Self> {
-        let mut reader = Reader::new(bytes);
-        let (process, uuid) = reader.take().ok()?;
-        let (ordinal, multiprocessors) = reader.take().ok()?;
-        let (stream_memory_operations, shares) = reader.take().ok()?;
-        let (wish, loads): (u8, bool) = reader.take().ok()?;
-        let within = reader.take().ok()?;
+        let ((process, uuid), (ordinal, multiprocessors), rest): (_, _, ((_, _), (u8, _), _)) =
+            Reader::new(bytes).take().ok()?;
+        let ((stream_memory_operations, shares), (wish, loads), within) = rest;
         let wish = match wish {
             0 => None,
             code => Some(*Path::ALL.get(usize::from(code) - 1)?),
@@ -104,7 +80,7 @@ impl Record {
 }
 
 /// What `CONSORT_DEVICE_PATH` asks for.
-fn wish() -> Result<Option<Path>> {
+pub(super) fn wish() -> Result<Option<Path>> {
     let Some((text, _)) = Environment::of_process().text(VARIABLE) else { return Ok(None) };
     let known = Path::ALL.into_iter().find(|path| path.name() == text.trim());
     match (known, text.trim()) {

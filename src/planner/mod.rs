@@ -69,11 +69,14 @@ struct Proofs {
     /// The moves of all ranks of programs that are direct exchanges.
     moves: HashMap<Program, Arc<[Moves]>>,
     /// The plans of all ranks on buffers that all have mapped, by collective, ranks and where a reduce begins.
-    mapped: HashMap<(Collective, u32, u32), Arc<[Arc<Plan>]>>,
+    mapped: HashMap<Mapped, Arc<[Arc<Plan>]>>,
 }
 
 /// A program, the rank (relative to the root), and whether each rank's mailbox can be stored to from there.
 type Key = (Program, u32, Vec<bool>);
+
+/// A collective, the number of ranks, and the rank at which a fold begins.
+type Mapped = (Collective, u32, u32);
 
 /// A plan with the hash of its bracketing, which all ranks must share.
 #[derive(Clone)]
@@ -227,14 +230,13 @@ impl Planner {
         self.known(|proofs| &mut proofs.moves, program, |_| prove().map(Arc::from).map_err(refused))
     }
 
-    /// The plan of `rank` (relative to the root) on buffers that all ranks have mapped; `first` is where a reduce begins.
-    pub(crate) fn mapped(
+    /// The plans of all ranks on buffers that all of them have mapped; a reduce begins its folds at rank `first`.
+    pub(crate) fn mapped_of_all(
         &self,
         collective: Collective,
         ranks: u32,
-        rank: u32,
         first: u32,
-    ) -> Result<Arc<Plan>> {
+    ) -> Result<Arc<[Arc<Plan>]>> {
         let prove = || {
             let plans = if first == 0 { mapped(collective, ranks) } else { mapped_reduce(ranks, first) };
             let plans = plans.ok_or_else(|| format!("there is none for {ranks} ranks"))?;
@@ -242,12 +244,20 @@ impl Planner {
             Ok(plans.into_iter().map(Arc::new).collect())
         };
         let refused = |what: String| Error::internal(format!("the mapped plan of {collective}: {what}"));
-        let plans = self.known(
-            |proofs| &mut proofs.mapped,
-            (collective, ranks, first),
-            |_| prove().map_err(refused),
-        )?;
-        plans.get(rank as usize).cloned().ok_or_else(|| refused(format!("no rank {rank}")))
+        self.known(|proofs| &mut proofs.mapped, (collective, ranks, first), |_| prove().map_err(refused))
+    }
+
+    /// The one of `rank` (relative to the root) of [`Planner::mapped_of_all`].
+    pub(crate) fn mapped(
+        &self,
+        collective: Collective,
+        ranks: u32,
+        rank: u32,
+        first: u32,
+    ) -> Result<Arc<Plan>> {
+        let plans = self.mapped_of_all(collective, ranks, first)?;
+        let none = || Error::internal(format!("the mapped plan of {collective}: no rank {rank} of {ranks}"));
+        plans.get(rank as usize).cloned().ok_or_else(none)
     }
 }
 

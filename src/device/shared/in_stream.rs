@@ -3,7 +3,6 @@
 //! Invariant: a call is made first and put into its stream with those that belong to it
 //! ([`crate::device::submission`]). Absent: what is put there.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use consort_algorithms::plan::Plan;
@@ -25,20 +24,15 @@ use consort_types::error::{Error, Result};
 /// What a call is made from. The caller has entered the context, and is alone.
 pub(in super::super) struct Order<'a> {
     pub(in super::super) shared: &'a Arc<Shared>,
-    pub(in super::super) gpu: &'a Arc<Gpu>,
     pub(in super::super) entry: &'a Entry<'a>,
     pub(in super::super) blocks: &'a [Block],
-    pub(in super::super) blocks_max: u32,
     /// The call's number, the same on all ranks.
     pub(in super::super) number: u64,
-    pub(in super::super) kept: Vec<Arc<dyn Any + Send + Sync>>,
-    /// What is put into the stream when all that belongs to it is there.
-    pub(in super::super) work: &'a mut Option<Work>,
     pub(in super::super) submission: &'a Arc<Submission>,
 }
 
 /// A call that is in its stream, or on its way there.
-pub(in super::super) struct InStream<C: InMailboxes> {
+struct InStream<C: InMailboxes> {
     shared: Arc<Shared>,
     gpu: Arc<Gpu>,
     over: Slot,
@@ -49,12 +43,14 @@ pub(in super::super) struct InStream<C: InMailboxes> {
 }
 
 /// What differs between calls that are in their streams.
-pub(in super::super) trait InMailboxes: Send {
+pub(super) trait InMailboxes: Send {
     /// Whom it waits for, if it waits; all others where that is not known.
     fn peers(&self, shared: &Shared) -> Vec<Rank>;
 
     /// Where it stands, as far as the device has said.
-    fn standing(&self, shared: &Shared) -> Option<Standing>;
+    fn standing(&self, _shared: &Shared) -> Option<Standing> {
+        None
+    }
 
     /// The program's name.
     fn algorithm(&self) -> &str;
@@ -68,7 +64,7 @@ impl Order<'_> {
 
     /// What it says when it is over.
     pub(super) fn slot(&self) -> Result<Slot> {
-        self.gpu.slots().take().map_err(|error| self.refused(error))
+        self.entry.placement.gpu.slots.take().map_err(|error| self.refused(error))
     }
 
     /// Tells the peers what the call is.
@@ -81,30 +77,27 @@ impl Order<'_> {
         extents(plan, &self.entry.call, self.blocks, self.shared.rank, self.entry.communicator.size())
     }
 
-    /// The call is ready to be put into its stream, as this work.
-    pub(super) fn made<C: InMailboxes>(
+    /// The call is ready to be put into its stream, as this work, when all that belongs to it is there.
+    pub(super) fn made<C: InMailboxes + 'static>(
         self,
         announced: Announced,
         over: Slot,
         call: C,
         work: Work,
-    ) -> Result<(InStream<C>, Memory)> {
-        *self.work = Some(work);
-        let made = InStream {
-            shared: self.shared.clone(),
-            gpu: self.gpu.clone(),
-            over,
-            submission: self.submission.clone(),
-            health: None,
-            announced,
-            call,
-        };
-        Ok((made, Memory { input: Source::Elsewhere, output: None, _kept: self.kept }))
+    ) -> (Box<dyn Watched>, Memory, Work) {
+        let (shared, gpu) = (self.shared.clone(), self.entry.placement.gpu.clone());
+        let submission = self.submission.clone();
+        let made = InStream { shared, gpu, over, submission, health: None, announced, call };
+        (
+            Box::new(made),
+            Memory { input: Source::Elsewhere, output: None, _kept: self.entry.kept.clone() },
+            work,
+        )
     }
 }
 
 /// The lengths of the chunks of a call's plan on rank `rank` of `size`.
-pub(super) fn extents<'a>(
+pub(in super::super) fn extents<'a>(
     plan: &Plan,
     call: &Call,
     blocks: &'a [Block],
@@ -122,7 +115,7 @@ impl<C: InMailboxes> Watched for InStream<C> {
             let differs = self.shared.differs(&self.announced);
             return differs.map_or(Ok(State::Done), |peer| Err(Fault::Mismatch { peer }));
         }
-        match self.submission.outcome() {
+        match self.submission.get() {
             None => Ok(State::Entered),
             Some(Outcome::Refused { error, .. }) => Err(Fault::Failed(error.clone())),
             Some(Outcome::Submitted(after)) => {
@@ -152,7 +145,7 @@ impl<C: InMailboxes> Watched for InStream<C> {
     }
 
     fn is_over(&self) -> bool {
-        let never_began = matches!(self.submission.outcome(), Some(Outcome::Refused { began: false, .. }));
+        let never_began = matches!(self.submission.get(), Some(Outcome::Refused { began: false, .. }));
         never_began || self.over.is_done()
     }
 

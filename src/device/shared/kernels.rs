@@ -8,7 +8,7 @@
 use std::sync::{Arc, OnceLock};
 
 use consort_algorithms::plan::Plan;
-use consort_cuda::{CudaError, DeviceMemory, StreamRef};
+use consort_cuda::{DeviceMemory, StreamRef};
 use consort_kernels::Reducer;
 use consort_kernels::cuda::layout::MAX_PROGRAMS;
 use consort_kernels::cuda::{RUN_SHARED_BYTES_MAX, RunShape, Table, layout, run_shared_bytes, threads_for};
@@ -17,13 +17,13 @@ use super::super::fused::reducer;
 use super::super::gpu::{Gpu, Pooled};
 use super::super::submission::Work;
 use super::super::trouble::failed;
-use super::draft::{Buffers, Draft, chunk};
-use super::in_stream::{InMailboxes, InStream, Order};
+use super::draft::{Draft, chunk};
+use super::in_stream::{InMailboxes, Order};
 use super::program::{Boxes, bearings};
 use super::upload::Uploaded;
 use super::{INSTANCES_MAX, Shared};
 use crate::Rank;
-use crate::engine::watched::Standing;
+use crate::engine::watched::{Standing, Watched};
 use crate::engine::{Bearings, Memory};
 use consort_types::call::{Call, Kind};
 use consort_types::error::{Error, Result};
@@ -67,8 +67,9 @@ pub(in super::super) struct RunProgram {
 
 impl KernelsCall {
     /// Makes a call ready for its launch.
-    pub(in super::super) fn make(order: Order<'_>) -> Result<(InStream<Self>, Memory)> {
-        let Order { shared, gpu, entry, blocks_max, .. } = order;
+    pub(in super::super) fn make(order: Order<'_>) -> Result<(Box<dyn Watched>, Memory, Work)> {
+        let Order { shared, entry, .. } = order;
+        let (gpu, blocks_max) = (&entry.placement.gpu, entry.placement.blocks_max);
         let (call, communicator, me) = (&entry.call, entry.communicator, shared.rank);
         let proved = shared.program(call)?;
         let plan = proved.plan;
@@ -87,16 +88,19 @@ impl KernelsCall {
         tracing::debug!(rank = me, algorithm = plan.name, instances, slot_bytes, "a plan for its device");
         let announced = order.announce();
         let mut links = shared.links();
-        let boxes = Boxes::of(&plan, call.kind);
-        let mut draft = Draft { shared, plan: &plan, boxes, bearings, instances, links: &mut links };
-        let buffers = Buffers {
+        let mut draft = Draft {
+            shared,
+            plan: &plan,
+            boxes: Boxes::of(&plan, call.kind, bearings),
+            instances,
+            links: &mut links,
             input: entry.input,
             output: entry.output,
             scratch: scratch.as_ref().map(|memory| memory.span()),
             scratch_stride,
             slot_stride,
         };
-        let (regions, first_slots) = draft.regions(&buffers)?;
+        let (regions, first_slots) = draft.regions()?;
         let (counters, bases) = draft.counters()?;
         draft.settle(iterations);
         drop(links);
@@ -147,7 +151,7 @@ impl KernelsCall {
             _scratch: scratch,
             plan,
         };
-        order.made(announced, over, made, Work::Run(Box::new(run)))
+        Ok(order.made(announced, over, made, Work::Run(Box::new(run))))
     }
 }
 
@@ -235,7 +239,7 @@ impl RunProgram {
 /// A launch that is written down.
 pub(in super::super) struct RunLaunch {
     table: Arc<Pooled<Table>>,
-    shape: RunShape,
+    pub(in super::super) shape: RunShape,
     reducer: Option<Reducer>,
 }
 
@@ -295,21 +299,12 @@ impl RunLaunch {
         Ok(RunLaunch { table, shape, reducer: programs[0].reducer })
     }
 
-    /// Thread blocks.
-    pub(in super::super) fn blocks(&self) -> u32 {
-        self.shape.blocks
-    }
-
     /// Puts the kernel into a stream.
     ///
     /// # Errors
     /// The driver's; nothing was launched then.
-    pub(in super::super) fn launch(
-        &self,
-        gpu: &Gpu,
-        stream: &StreamRef,
-    ) -> std::result::Result<(), CudaError> {
-        gpu.kernels().run(stream, self.reducer.as_ref(), self.table.device_span(), self.shape)?;
+    pub(in super::super) fn launch(&self, gpu: &Gpu, stream: &StreamRef) -> consort_cuda::Result<()> {
+        gpu.kernels.run(stream, self.reducer.as_ref(), self.table.device_span(), self.shape)?;
         tracing::trace!(self.shape.blocks, "programs were launched");
         Ok(())
     }

@@ -17,16 +17,16 @@ mod upload;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use consort_cuda::{CudaError, DeviceMemory, DeviceSpan, DeviceWord, PinnedMemory, Stream};
+use consort_cuda::{DeviceMemory, DeviceSpan, DeviceWord, PinnedMemory, Stream};
 use consort_memory::sync::{AtomicU32, Ordering};
 use consort_transports::cuda_ipc::{
     Arena, How, PeerArena, PeerWords, Probe, Words, check_pattern, write_pattern,
 };
 use consort_transports::{MemoryLender, TransportError};
 
-pub(super) use in_stream::Order;
+pub(super) use in_stream::{Order, extents};
 pub(super) use kernels::{KernelsCall, RunLaunch, RunProgram, message_blocks};
 pub(super) use one_shot::{OneShotCall, OneShotLaunch};
 use own::Own;
@@ -37,7 +37,7 @@ use super::fused::reducer;
 use super::gpu::{Gpu, Pooled};
 use super::trouble::failed;
 use crate::Rank;
-use crate::communicator::Communicator;
+use crate::communicator::{Communicator, Core};
 use crate::planner::{BOXES, Carrier, Ground, PACKET_BYTES, Path, Planner, Planning, Proved};
 use crate::wait::Look;
 use consort_settings::options::SLOTS;
@@ -125,8 +125,26 @@ struct Announced {
 /// The bits of a mark that are the number of its call.
 const MARK_NUMBER: u64 = 0xffff;
 
+/// A mailbox between this rank and another.
+#[derive(Clone, Copy, Debug)]
+struct Mailbox {
+    /// The other rank.
+    peer: Rank,
+    /// Which of theirs it is.
+    class: usize,
+    /// Whether it lies here: the peer fills it and this rank empties it; or the other way round.
+    is_here: bool,
+}
+
+impl Mailbox {
+    /// Whether this rank waits for a counter of it, which then lies here, or raises it at the peer.
+    fn waits(self, counter: Counter) -> bool {
+        self.is_here == (counter == Counter::Ready)
+    }
+}
+
 /// How much has travelled, for each peer and class of mailbox.
-type Links = Vec<[Link; CLASSES]>;
+struct Links(Vec<[Link; CLASSES]>);
 
 /// Of each instance of a program; streams are one.
 #[derive(Clone, Copy, Default, Debug)]
@@ -137,6 +155,25 @@ struct Link {
     emptied: [u64; INSTANCES_MAX],
     /// The slot length of the last operation that filled.
     slot_bytes: usize,
+}
+
+impl Links {
+    fn link(&mut self, at: Mailbox) -> &mut Link {
+        &mut self.0[at.peer as usize][at.class]
+    }
+
+    /// Slots of a mailbox that this rank has filled or emptied since the beginning.
+    fn counts(&self, at: Mailbox) -> &[u64; INSTANCES_MAX] {
+        let link = &self.0[at.peer as usize][at.class];
+        if at.is_here { &link.emptied } else { &link.filled }
+    }
+
+    /// `slots` more, by each of the first `instances` instances.
+    fn settle(&mut self, at: Mailbox, instances: usize, slots: u64) {
+        let link = self.link(at);
+        let counts = if at.is_here { &mut link.emptied } else { &mut link.filled };
+        counts[..instances].iter_mut().for_each(|count| *count += slots);
+    }
 }
 
 /// Which of the two words of a mailbox.
@@ -151,40 +188,36 @@ impl Shared {
     /// does not carry what it should. A collective.
     pub(super) fn make(communicator: &Communicator, gpu: &Arc<Gpu>, ground: Ground) -> Result<Option<Self>> {
         let (rank, ranks) = (communicator.rank(), communicator.size());
-        let Some(shm) = communicator.core().shared.memory.clone() else {
-            exchange(communicator, &[], &[])?;
+        let stride = stride(ranks);
+        let shm = communicator.core().shared.memory.clone();
+        let prepared = shm.as_deref().and_then(|shm| {
+            let prepared = prepare(gpu, shm, rank, ranks, stride).inspect_err(|error| {
+                consort_settings::notice::warn(&format!(
+                    "rank {rank} goes through the host: memory for its peers: {error}"
+                ));
+            });
+            prepared.ok()
+        });
+        let mine = prepared.as_ref().map(|made| (made.arena.offer().to_vec(), made.words.offer().to_vec()));
+        let (arena, words) = mine.unwrap_or_default();
+        let offers = exchange(communicator, &arena, &words)?;
+        let (Some(shm), Some(Prepared { arena, words, abort, trial })) = (shm, prepared) else {
             return Ok(None);
         };
-        let stride = stride(ranks);
-        let prepared = prepare(gpu, &*shm, rank, ranks, stride).inspect_err(|error| {
-            consort_settings::notice::warn(&format!(
-                "rank {rank} goes through the host: memory for its peers: {error}"
-            ));
-        });
-        let offers = match &prepared {
-            Ok(Prepared { arena, words, .. }) => exchange(communicator, &arena.offer(), &words.offer())?,
-            Err(_) => exchange(communicator, &[], &[])?,
-        };
-        let Ok(Prepared { arena, words, abort, trial }) = prepared else { return Ok(None) };
         if offers.iter().any(|(arena, _)| arena.is_empty()) {
             return Ok(None);
         }
-        let opened = open(communicator, gpu, &*shm, &offers);
-        let peers = match opened {
-            Ok(peers) => Some(peers),
-            Err(error) => {
-                tracing::warn!(rank, "peers' devices are not reached, going through the host: {error}");
-                None
-            }
-        };
-        // No rank writes to a peer that another rank has given up.
-        let Some(peers) = agree(communicator, peers)? else { return Ok(None) };
+        let peers = open(communicator, gpu, &*shm, &offers).inspect_err(|error| {
+            tracing::warn!(rank, "peers' devices are not reached, going through the host: {error}");
+        });
+        // No rank writes to a peer that another has given up.
+        let Some(peers) = agree(communicator, peers.ok())? else { return Ok(None) };
         let made = Shared {
             rank,
             own: Own::new(arena, words, &peers),
             peers,
             stride,
-            links: Mutex::new(vec![[Link::default(); CLASSES]; ranks as usize]),
+            links: Mutex::new(Links(vec![[Link::default(); CLASSES]; ranks as usize])),
             abort,
             programs: Programs::default(),
             planning: communicator.core().planning.clone(),
@@ -229,13 +262,18 @@ impl Shared {
             },
         };
         let mut written = Ok(());
+        // Not for ever: a bus may lose a copy.
+        let ended = |until, mut probe: Probe| {
+            let late = TransportError::SelfTestHangs { transport: "cuda-ipc", after: limit };
+            patiently(core, until, late, || probe.poll())
+        };
         let until = Instant::now().checked_add(limit);
         for (peer, of) in (0u32..).zip(&self.peers) {
             let Some(of) = of else { continue };
             let place = of.arena.span().slice(self.rank as usize * PROBE_BYTES, PROBE_BYTES);
             let seed = seed(self.rank, peer);
-            let ended = || ended(core, (until, limit), write_pattern(stream, place, seed)?);
-            written = written.and_then(|()| ended().map_err(|error| failed(peer, error)));
+            let write = || ended(until, write_pattern(stream, place, seed)?);
+            written = written.and_then(|()| write().map_err(|error| failed(peer, error)));
         }
         // In any case: the others wait here.
         let said = communicator.all_say(Kind::Devices, &[1u8]);
@@ -245,14 +283,14 @@ impl Shared {
         for (peer, _) in (0u32..).zip(&self.peers).filter(|(_, of)| of.is_some()) {
             let place = self.own.arena().span().slice(peer as usize * PROBE_BYTES, PROBE_BYTES);
             check_pattern(stream, place, seed(peer, self.rank))
-                .and_then(|probe| ended(core, (until, limit), probe))
+                .and_then(|probe| ended(until, probe))
                 .map_err(|error| failed(peer, error))?;
         }
         Ok(())
     }
 
     /// `count` streams beside the caller's, or [`ASIDES_MAX`].
-    fn asides(&self, gpu: &Gpu, count: usize) -> std::result::Result<Vec<Arc<Stream>>, CudaError> {
+    fn asides(&self, gpu: &Gpu, count: usize) -> consort_cuda::Result<Vec<Arc<Stream>>> {
         let mut asides = self.asides.lock().unwrap_or_else(PoisonError::into_inner);
         let count = count.min(ASIDES_MAX);
         while asides.len() < count {
@@ -280,37 +318,37 @@ impl Shared {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The mailbox here that `writer` fills.
-    fn mailbox(&self, writer: Rank, class: usize) -> DeviceSpan {
-        mailbox(self.own.arena().span(), self.peers.len(), self.stride, writer, class)
+    /// An arena as it is mapped here: this rank's, or that of a peer; and who of the two writes there.
+    fn arena(&self, peer: Rank, is_here: bool) -> Option<(DeviceSpan, usize)> {
+        if is_here {
+            return Some((self.own.arena().span(), peer as usize));
+        }
+        Some((self.peers.get(peer as usize)?.as_ref()?.arena.span(), self.rank as usize))
     }
 
-    /// The mailbox at `owner` that this rank fills.
-    fn remote(&self, owner: Rank, class: usize) -> Option<DeviceSpan> {
-        let peer = self.peers.get(owner as usize)?.as_ref()?;
-        Some(mailbox(peer.arena.span(), self.peers.len(), self.stride, self.rank, class))
+    /// The slots of a mailbox.
+    fn slots(&self, at: Mailbox) -> Option<DeviceSpan> {
+        let (arena, writer) = self.arena(at.peer, at.is_here)?;
+        let bytes = SLOTS as usize * self.stride;
+        let first = self.peers.len() * (PROBE_BYTES + COUNTER_BYTES + PEER_PACKET_BYTES);
+        Some(arena.slice(first + (writer * CLASSES + at.class) * bytes, bytes))
     }
 
-    /// The word here that `writer` raises.
-    fn own_word(&self, writer: Rank, class: usize, counter: Counter) -> DeviceWord {
-        self.own.words().word(number(writer, class, counter))
+    /// The word of a mailbox that a stream waits for or raises.
+    fn word(&self, at: Mailbox, counter: Counter) -> Option<DeviceWord> {
+        let number = |writer: Rank| writer * WORDS_PER_PEER + at.class as u32 * 2 + counter as u32;
+        if at.waits(counter) {
+            return Some(self.own.words().word(number(at.peer)));
+        }
+        Some(self.peers.get(at.peer as usize)?.as_ref()?.words.word(number(self.rank)))
     }
 
-    /// The word at `owner` that this rank raises.
-    fn peer_word(&self, owner: Rank, class: usize, counter: Counter) -> Option<DeviceWord> {
-        let peer = self.peers.get(owner as usize)?.as_ref()?;
-        Some(peer.words.word(number(self.rank, class, counter)))
-    }
-
-    /// The counters of all instances here that `writer` raises.
-    fn own_counters(&self, writer: Rank, class: usize, counter: Counter) -> DeviceSpan {
-        counters(self.own.arena().span(), self.peers.len(), writer, class, counter)
-    }
-
-    /// Those at `owner` that this rank raises.
-    fn peer_counters(&self, owner: Rank, class: usize, counter: Counter) -> Option<DeviceSpan> {
-        let peer = self.peers.get(owner as usize)?.as_ref()?;
-        Some(counters(peer.arena.span(), self.peers.len(), self.rank, class, counter))
+    /// The counters of a mailbox, of all instances, that kernels wait for or raise.
+    fn counters(&self, at: Mailbox, counter: Counter) -> Option<DeviceSpan> {
+        let (arena, writer) = self.arena(at.peer, at.waits(counter))?;
+        let bytes = INSTANCES_MAX * COUNTER_STRIDE;
+        let first = self.peers.len() * PROBE_BYTES + writer * COUNTER_BYTES;
+        Some(arena.slice(first + (at.class * 2 + counter as usize) * bytes, bytes))
     }
 
     /// A number for the next all-reduce in packets: never 0, which is what packets hold at first.
@@ -323,10 +361,7 @@ impl Shared {
 
     /// The packets of `rank`, an area for each peer, that the call of this flag uses, as they are mapped here.
     fn packets_of(&self, rank: Rank, flag: u32) -> Option<DeviceSpan> {
-        let arena = match self.peers.get(rank as usize)? {
-            Some(peer) => peer.arena.span(),
-            None => self.own.arena().span(),
-        };
+        let (arena, _) = self.arena(rank, rank == self.rank)?;
         let ranks = self.peers.len();
         let bytes = ranks * 2 * PACKET_BYTES;
         let first = ranks * (PROBE_BYTES + COUNTER_BYTES);
@@ -419,22 +454,6 @@ fn stride(ranks: u32) -> usize {
     power.clamp(STRIDE_MIN, STRIDE_MAX)
 }
 
-fn mailbox(arena: DeviceSpan, ranks: usize, stride: usize, writer: Rank, class: usize) -> DeviceSpan {
-    let bytes = SLOTS as usize * stride;
-    let first = ranks * (PROBE_BYTES + COUNTER_BYTES + PEER_PACKET_BYTES);
-    arena.slice(first + (writer as usize * CLASSES + class) * bytes, bytes)
-}
-
-fn counters(arena: DeviceSpan, ranks: usize, writer: Rank, class: usize, counter: Counter) -> DeviceSpan {
-    let bytes = INSTANCES_MAX * COUNTER_STRIDE;
-    let first = ranks * PROBE_BYTES + writer as usize * COUNTER_BYTES;
-    arena.slice(first + (class * 2 + counter as usize) * bytes, bytes)
-}
-
-fn number(writer: Rank, class: usize, counter: Counter) -> u32 {
-    writer * WORDS_PER_PEER + class as u32 * 2 + counter as u32
-}
-
 fn transport(rank: Rank, error: TransportError) -> Error {
     Error::Device { rank, what: "sharing memory with its peers".into(), cause: error.to_string() }
 }
@@ -497,7 +516,8 @@ fn open(
     let rank = communicator.rank();
     let refused = |error: TransportError| transport(rank, error);
     let core = communicator.core();
-    let until = Instant::now() + core.settings.connect_timeout;
+    let until = Instant::now().checked_add(core.settings.connect_timeout);
+    let closed = || TransportError::PeerClosed { transport: "cuda-ipc" };
     let mut peers = Vec::with_capacity(offers.len());
     for (peer, (arena, words)) in (0u32..).zip(offers) {
         if peer == rank {
@@ -505,9 +525,9 @@ fn open(
             continue;
         }
         let mut arena = PeerArena::open(gpu.context(), arena, shm).map_err(refused)?;
-        let arena = patiently(core, until, || arena.poll()).map_err(refused)?;
+        let arena = patiently(core, until, closed(), || arena.poll()).map_err(refused)?;
         let mut words = PeerWords::open(gpu.context(), words, shm).map_err(refused)?;
-        let words = patiently(core, until, || words.poll()).map_err(refused)?;
+        let words = patiently(core, until, closed(), || words.poll()).map_err(refused)?;
         peers.push(Some(Peer { arena, words }));
     }
     Ok(peers)
@@ -520,25 +540,11 @@ struct Failed {
     hangs: bool,
 }
 
-/// Waits until a step of a self-test is over, but not for ever: a bus may lose a copy.
-fn ended(
-    core: &crate::communicator::Core,
-    (until, limit): (Option<Instant>, Duration),
-    mut probe: Probe,
-) -> std::result::Result<(), TransportError> {
-    let mut waiter = core.waiter();
-    while probe.poll()?.is_pending() {
-        if until.is_some_and(|until| Instant::now() >= until) || core.group.has_failed() {
-            return Err(TransportError::SelfTestHangs { transport: "cuda-ipc", after: limit });
-        }
-        waiter.pause(Look::Load);
-    }
-    Ok(())
-}
-
+/// Polls until there is a value, but not beyond `until` nor when the communicator has failed: then `late` is the error.
 fn patiently<T>(
-    core: &crate::communicator::Core,
-    until: Instant,
+    core: &Core,
+    until: Option<Instant>,
+    late: TransportError,
     mut poll: impl FnMut() -> std::result::Result<Poll<T>, TransportError>,
 ) -> std::result::Result<T, TransportError> {
     let mut waiter = core.waiter();
@@ -546,8 +552,8 @@ fn patiently<T>(
         if let Poll::Ready(value) = poll()? {
             return Ok(value);
         }
-        if Instant::now() >= until || core.group.has_failed() {
-            return Err(TransportError::PeerClosed { transport: "cuda-ipc" });
+        if until.is_some_and(|until| Instant::now() >= until) || core.group.has_failed() {
+            return Err(late);
         }
         waiter.pause(Look::Load);
     }

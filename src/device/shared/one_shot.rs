@@ -5,7 +5,7 @@
 //! of call k + 1 proves that it has read those of call k. The fold is in the order of ranks, as that of the plan
 //! `direct` (`algorithms/src/builders/direct.rs`), with the same bits. Absent: longer calls.
 
-use consort_cuda::{CudaError, StreamRef};
+use consort_cuda::StreamRef;
 use consort_kernels::Reducer;
 use consort_kernels::cuda::layout::{Factors, MAX_RANKS, OneShot};
 use consort_kernels::cuda::one_shot_blocks;
@@ -14,10 +14,10 @@ use super::super::fused::reducer;
 use super::super::gpu::Gpu;
 use super::super::submission::Work;
 use super::Shared;
-use super::in_stream::{InMailboxes, InStream, Order};
+use super::in_stream::{InMailboxes, Order};
 use crate::Rank;
 use crate::engine::Memory;
-use crate::engine::watched::Standing;
+use crate::engine::watched::Watched;
 use crate::planner::PACKET_BYTES;
 use consort_types::error::{Error, Result};
 
@@ -31,31 +31,22 @@ pub(in super::super) struct OneShotCall;
 pub(in super::super) struct OneShotLaunch {
     parameters: OneShot,
     reducer: Reducer,
-    blocks: u32,
+    pub(in super::super) blocks: u32,
 }
 
 impl OneShotLaunch {
-    /// Thread blocks.
-    pub(in super::super) fn blocks(&self) -> u32 {
-        self.blocks
-    }
-
     /// Puts it into a stream.
     ///
     /// # Errors
     /// The driver's; nothing was launched then.
-    pub(in super::super) fn launch(
-        &self,
-        gpu: &Gpu,
-        stream: &StreamRef,
-    ) -> std::result::Result<(), CudaError> {
-        gpu.kernels().one_shot(stream, &self.reducer, &self.parameters, self.blocks)
+    pub(in super::super) fn launch(&self, gpu: &Gpu, stream: &StreamRef) -> consort_cuda::Result<()> {
+        gpu.kernels.one_shot(stream, &self.reducer, &self.parameters, self.blocks)
     }
 }
 
 impl OneShotCall {
     /// Makes a call ready for its launch.
-    pub(in super::super) fn make(order: Order<'_>) -> Result<(InStream<Self>, Memory)> {
+    pub(in super::super) fn make(order: Order<'_>) -> Result<(Box<dyn Watched>, Memory, Work)> {
         let (shared, entry) = (order.shared, order.entry);
         let (rank, ranks) = (shared.rank, entry.communicator.size());
         let Some(reducer) = reducer(&entry.call, ranks) else {
@@ -89,19 +80,15 @@ impl OneShotCall {
             peers,
             factors: Factors::of(&reducer),
         };
-        let blocks = one_shot_blocks(entry.input.len()).min(order.blocks_max);
+        let blocks = one_shot_blocks(entry.input.len()).min(entry.placement.blocks_max);
         let launch = OneShotLaunch { parameters, reducer, blocks };
-        order.made(announced, over, OneShotCall, Work::OneShot(Box::new(launch)))
+        Ok(order.made(announced, over, OneShotCall, Work::OneShot(Box::new(launch))))
     }
 }
 
 impl InMailboxes for OneShotCall {
     fn peers(&self, shared: &Shared) -> Vec<Rank> {
         (0..shared.peers.len() as u32).filter(|peer| *peer != shared.rank).collect()
-    }
-
-    fn standing(&self, _shared: &Shared) -> Option<Standing> {
-        None
     }
 
     fn algorithm(&self) -> &str {

@@ -2,14 +2,14 @@
 //!
 //! Invariant: the same on both ranks of a mailbox, as both plans name the same channels. Absent: which plan runs.
 
-use consort_algorithms::plan::{CounterId, Plan};
+use consort_algorithms::plan::{CounterId, CounterRole, Plan, Region};
 use consort_algorithms::{Channel, Rank as Relative};
 
 use crate::communicator::Communicator;
 use crate::engine::Bearings;
 use consort_types::call::{Call, Kind};
 
-use super::MESSAGES;
+use super::{Counter, MESSAGES, Mailbox};
 
 /// The mailboxes that a plan uses, as far as the rank that it is for fills or empties them.
 ///
@@ -21,24 +21,42 @@ pub(super) struct Boxes {
     all: Vec<(Relative, Relative, Channel)>,
     /// The class of a pair's first mailbox.
     first: usize,
+    rank: Relative,
+    bearings: Bearings,
 }
 
 impl Boxes {
     /// Those of a plan for a call of this kind.
-    pub(super) fn of(plan: &Plan, kind: Kind) -> Self {
-        Boxes { all: plan.mailboxes(), first: if kind.is_message() { MESSAGES } else { 0 } }
+    pub(super) fn of(plan: &Plan, kind: Kind, bearings: Bearings) -> Self {
+        let first = if kind.is_message() { MESSAGES } else { 0 };
+        Boxes { all: plan.mailboxes(), first, rank: plan.rank, bearings }
     }
 
-    /// Which of the mailboxes between its ranks a mailbox is.
-    pub(super) fn class(&self, owner: Relative, writer: Relative, channel: Channel) -> usize {
+    fn find(&self, (owner, writer, channel): (Relative, Relative, Channel)) -> Option<Mailbox> {
+        let is_here = owner == self.rank;
+        if !is_here && writer != self.rank {
+            return None;
+        }
         let of_pair = self.all.iter().filter(|(of, by, _)| (*of, *by) == (owner, writer));
-        self.first + of_pair.take_while(|(_, _, known)| *known < channel).count()
+        let class = self.first + of_pair.take_while(|(_, _, known)| *known < channel).count();
+        let peer = self.bearings.rank(if is_here { writer } else { owner });
+        Some(Mailbox { peer, class, is_here })
     }
 
-    /// The same of the mailbox that a counter belongs to.
-    pub(super) fn class_of(&self, counter: &CounterId) -> usize {
-        let (owner, writer, channel) = counter.mailbox();
-        self.class(owner, writer, channel)
+    /// The mailbox that a region is, if it is one that this rank fills or empties.
+    pub(super) fn of_region(&self, region: Region) -> Option<Mailbox> {
+        let Region::Mailbox { owner, writer, channel } = region else { return None };
+        self.find((owner, writer, channel))
+    }
+
+    /// The mailbox that a counter belongs to, and which of its two it is.
+    pub(super) fn of_counter(&self, id: &CounterId) -> Option<(Mailbox, Counter)> {
+        let counter = match id.role {
+            CounterRole::Ready => Counter::Ready,
+            CounterRole::Credit => Counter::Credit,
+            CounterRole::Flag(_) => return None,
+        };
+        Some((self.find(id.mailbox())?, counter))
     }
 }
 

@@ -6,8 +6,8 @@
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 
-use consort_algorithms::plan::{CounterId, CounterRole, Plan, Region};
-use consort_algorithms::{Block, Rank as Relative};
+use consort_algorithms::Block;
+use consort_algorithms::plan::{CounterId, Plan, Region};
 use consort_cuda::{CudaError, DeviceMemory, DeviceSpan, DeviceWord, StreamRef};
 use consort_kernels::Reducer;
 use consort_kernels::cuda::FoldJob;
@@ -17,12 +17,12 @@ use super::super::gpu::{Gpu, Pooled};
 use super::super::placement::Entry;
 use super::super::submission::Work;
 use super::super::trouble::failed;
-use super::in_stream::{InMailboxes, InStream, Order, extents};
+use super::in_stream::{InMailboxes, Order, extents};
 use super::program::{Boxes, bearings};
-use super::{Counter, Link, Shared};
+use super::{Links, Mailbox, Shared};
 use crate::Rank;
-use crate::engine::watched::Standing;
-use crate::engine::{Bearings, Executor, Io, Memory, Piece, Sizes, Stop};
+use crate::engine::watched::{Standing, Watched};
+use crate::engine::{Executor, Io, Memory, Piece, Sizes, Stop};
 use consort_settings::options::{SLOT_BYTES_MIN, SLOTS};
 use consort_types::call::{Call, Kind};
 use consort_types::error::{Error, Result};
@@ -37,24 +37,14 @@ pub(in super::super) struct StreamsCall {
     _scratch: Option<Arc<Pooled<DeviceMemory>>>,
 }
 
-/// Where a region of the plan is.
-#[derive(Clone, Copy, Debug)]
-enum Place {
-    Span(DeviceSpan),
-    /// A mailbox here, or at a peer: whose the other end is, and which of theirs it is.
-    Own(Rank, usize, DeviceSpan),
-    Remote(Rank, usize, DeviceSpan),
-}
+/// Where a region of the plan is; of a mailbox, which it is.
+type Place = (DeviceSpan, Option<Mailbox>);
 
 /// A counter of the plan.
 struct Word {
-    peer: Rank,
-    /// The class of their mailbox.
-    class: usize,
+    at: Mailbox,
     word: DeviceWord,
     waits: bool,
-    /// Whether it counts what this rank fills, or what it empties.
-    outgoing: bool,
 }
 
 /// Memory and counters, as the executor sees them.
@@ -84,7 +74,7 @@ impl Io for StreamIo<'_> {
         0
     }
 
-    fn signal(&mut self, counter: u32, value: u64, _tag: u64) -> std::result::Result<Poll<()>, CudaError> {
+    fn signal(&mut self, counter: u32, value: u64, _tag: u64) -> consort_cuda::Result<Poll<()>> {
         self.flush()?;
         self.stream.write_value(self.words[counter as usize].word.device_span(), value)?;
         Ok(Poll::Ready(()))
@@ -102,7 +92,7 @@ impl Io for StreamIo<'_> {
         bytes: usize,
         finish: bool,
         _done: &mut usize,
-    ) -> std::result::Result<Poll<()>, CudaError> {
+    ) -> consort_cuda::Result<Poll<()>> {
         self.launch(&[target], &[source], bytes, finish).map(Poll::Ready)
     }
 }
@@ -114,13 +104,9 @@ impl StreamIo<'_> {
         sources: &[Piece],
         bytes: usize,
         finish: bool,
-    ) -> std::result::Result<(), CudaError> {
+    ) -> consort_cuda::Result<()> {
         self.flush()?;
-        let span = |piece: &Piece| {
-            let (Place::Span(span) | Place::Own(_, _, span) | Place::Remote(_, _, span)) =
-                self.places[piece.region as usize];
-            span.slice(piece.offset, bytes)
-        };
+        let span = |piece: &Piece| self.places[piece.region as usize].0.slice(piece.offset, bytes);
         let sources_at: Vec<DeviceSpan> = sources.iter().map(span).collect();
         let raw = (0..).zip(sources).fold(0, |mask, (at, piece)| mask | u32::from(piece.raw) << at);
         let is_copy = sources.len() == 1 && raw == 0;
@@ -133,12 +119,12 @@ impl StreamIo<'_> {
             return Ok(());
         }
         let job = FoldJob { targets: &targets, sources: &sources_at, raw, finish };
-        let kernels = self.gpu.kernels();
+        let kernels = &self.gpu.kernels;
         kernels.fold(self.stream, self.reducer.as_ref(), &[job], self.blocks_max, None, None)
     }
 
     /// Puts the waits that came up since into the stream: what follows comes after them.
-    fn flush(&mut self) -> std::result::Result<(), CudaError> {
+    fn flush(&mut self) -> consort_cuda::Result<()> {
         let waited = self.words.iter().zip(&mut self.reached);
         for (word, reached) in waited.filter(|(word, reached)| word.waits && **reached > 0) {
             self.stream.wait_value(word.word.device_span(), *reached)?;
@@ -150,18 +136,19 @@ impl StreamIo<'_> {
 
 impl StreamsCall {
     /// Makes a call ready for its stream.
-    pub(in super::super) fn make(order: Order<'_>) -> Result<(InStream<Self>, Memory)> {
-        let Order { shared, gpu, entry, blocks_max, .. } = order;
+    pub(in super::super) fn make(order: Order<'_>) -> Result<(Box<dyn Watched>, Memory, Work)> {
+        let Order { shared, entry, .. } = order;
+        let (gpu, blocks_max) = (&entry.placement.gpu, entry.placement.blocks_max);
         let (call, communicator) = (entry.call, entry.communicator);
         let plan = shared.program(&call)?.plan;
         let bearings = bearings(communicator, &call);
         let extents = order.extents(&plan);
         let slot_bytes = extents.longest().next_power_of_two().clamp(SLOT_BYTES_MIN, shared.stride);
         let scratch = shared.scratch(gpu, plan.scratch as usize * slot_bytes)?;
-        let boxes = Boxes::of(&plan, call.kind);
+        let boxes = Boxes::of(&plan, call.kind, bearings);
         let span = scratch.as_deref().map(|scratch| scratch.span());
-        let places = places(shared, &plan, &boxes, bearings, entry, span)?;
-        let words = words(shared, &plan, &boxes, bearings)?;
+        let places = places(shared, &plan, &boxes, entry, span)?;
+        let words = words(shared, &plan, &boxes)?;
         let over = order.slot()?;
         let awaited = Arc::new(OnceLock::new());
         let program = StreamsProgram {
@@ -180,7 +167,7 @@ impl StreamsCall {
         tracing::debug!(rank = shared.rank, algorithm = plan.name, slot_bytes, "a plan for its stream");
         let announced = order.announce();
         let made = StreamsCall { awaited, name: plan.name.clone(), _scratch: scratch };
-        order.made(announced, over, made, Work::Streams(Box::new(program)))
+        Ok(order.made(announced, over, made, Work::Streams(Box::new(program))))
     }
 }
 
@@ -292,8 +279,8 @@ impl StreamsProgram {
         let mut links = self.shared.links();
         // Slots of another length must find the mailbox empty.
         let mut empty = Vec::new();
-        for word in self.words.iter().filter(|word| word.waits && word.outgoing) {
-            let link = &mut links[word.peer as usize][word.class];
+        for word in self.words.iter().filter(|word| word.waits && !word.at.is_here) {
+            let link = links.link(word.at);
             if link.slot_bytes != slot_bytes {
                 if link.filled[0] > 0 {
                     empty.push((word.word.device_span(), link.filled[0]));
@@ -301,30 +288,22 @@ impl StreamsProgram {
                 link.slot_bytes = slot_bytes;
             }
         }
-        let base = |link: &Link, outgoing: bool| if outgoing { link.filled[0] } else { link.emptied[0] };
+        let count = |links: &Links, at: Mailbox| links.counts(at)[0];
         let mut executor = Executor::default();
-        let word = |counter: usize| &self.words[counter];
         executor.start(
             plan,
             &sizes,
-            |counter| base(&links[word(counter).peer as usize][word(counter).class], word(counter).outgoing),
-            |region| match self.places[region] {
-                Place::Span(_) => 0,
-                Place::Own(peer, class, _) => links[peer as usize][class].emptied[0],
-                Place::Remote(peer, class, _) => links[peer as usize][class].filled[0],
-            },
+            |counter| count(&links, self.words[counter].at),
+            |region| self.places[region].1.map_or(0, |at| count(&links, at)),
         );
         for (region, place) in plan.regions.iter().zip(&self.places) {
             let slots = u64::from(region.slots_per_iteration) * u64::from(executor.iterations());
-            match *place {
-                Place::Own(peer, class, _) => links[peer as usize][class].emptied[0] += slots,
-                Place::Remote(peer, class, _) => links[peer as usize][class].filled[0] += slots,
-                Place::Span(_) => {}
+            if let Some(at) = place.1 {
+                links.settle(at, 1, slots);
             }
         }
-        let incoming = self.words.iter().filter(|word| word.waits && !word.outgoing);
-        let awaited = incoming
-            .map(|word| (word.peer, word.word.clone(), links[word.peer as usize][word.class].emptied[0]));
+        let incoming = self.words.iter().filter(|word| word.waits && word.at.is_here);
+        let awaited = incoming.map(|word| (word.at.peer, word.word.clone(), count(&links, word.at)));
         // Set once: a program is walked once.
         let _ = self.awaited.set(awaited.collect());
         let io = StreamIo {
@@ -375,52 +354,30 @@ fn places(
     shared: &Shared,
     plan: &Plan,
     boxes: &Boxes,
-    bearings: Bearings,
     entry: &Entry<'_>,
     scratch: Option<DeviceSpan>,
 ) -> Result<Vec<Place>> {
-    let foreign = || Error::internal(format!("the plan {} has regions that streams do not", plan.name));
     let place = |region: Region| match region {
-        Region::Input(rank) if rank == plan.rank => Ok(Place::Span(entry.input)),
-        Region::Output(rank) if rank == plan.rank => Ok(Place::Span(entry.output)),
+        Region::Input(rank) if rank == plan.rank => Some((entry.input, None)),
+        Region::Output(rank) if rank == plan.rank => Some((entry.output, None)),
         // What was fused away may still be named.
-        Region::Scratch if plan.scratch == 0 => Ok(Place::Span(DeviceSpan::empty())),
-        Region::Scratch => Ok(Place::Span(scratch.ok_or_else(foreign)?)),
-        Region::Mailbox { owner, writer, channel } if owner == plan.rank => {
-            let (peer, class) = (bearings.rank(writer), boxes.class(owner, writer, channel));
-            Ok(Place::Own(peer, class, shared.mailbox(peer, class)))
-        }
-        Region::Mailbox { owner, writer, channel } if writer == plan.rank => {
-            let (peer, class) = (bearings.rank(owner), boxes.class(owner, writer, channel));
-            Ok(Place::Remote(peer, class, shared.remote(peer, class).ok_or_else(foreign)?))
-        }
-        _ => Err(foreign()),
+        Region::Scratch if plan.scratch == 0 => Some((DeviceSpan::empty(), None)),
+        Region::Scratch => Some((scratch?, None)),
+        region => boxes.of_region(region).and_then(|at| Some((shared.slots(at)?, Some(at)))),
     };
     debug_assert!(plan.slots <= SLOTS);
-    plan.regions.iter().map(|used| place(used.region)).collect()
+    let places: Option<Vec<Place>> = plan.regions.iter().map(|used| place(used.region)).collect();
+    places.ok_or_else(|| Error::internal(format!("the plan {} has regions that streams do not", plan.name)))
 }
 
 /// Where the plan's counters are.
-fn words(shared: &Shared, plan: &Plan, boxes: &Boxes, bearings: Bearings) -> Result<Vec<Word>> {
-    let foreign = || Error::internal(format!("the plan {} has counters that streams do not", plan.name));
-    let word = |id: CounterId| {
-        let class = boxes.class_of(&id);
-        let waits = id.owner == plan.rank;
-        let other: Relative = if waits { id.writer } else { id.owner };
-        let peer = bearings.rank(other);
-        let counter = match id.role {
-            CounterRole::Ready => Counter::Ready,
-            CounterRole::Credit => Counter::Credit,
-            CounterRole::Flag(_) => return Err(foreign()),
-        };
-        let word = match waits {
-            true => shared.own_word(peer, class, counter),
-            false => shared.peer_word(peer, class, counter).ok_or_else(foreign)?,
-        };
-        let outgoing = waits == (counter == Counter::Credit);
-        Ok(Word { peer, class, word, waits, outgoing })
+fn words(shared: &Shared, plan: &Plan, boxes: &Boxes) -> Result<Vec<Word>> {
+    let word = |id: &CounterId| {
+        let (at, counter) = boxes.of_counter(id)?;
+        Some(Word { at, word: shared.word(at, counter)?, waits: at.waits(counter) })
     };
-    plan.counters.iter().map(|counter| word(counter.id)).collect()
+    let words: Option<Vec<Word>> = plan.counters.iter().map(|counter| word(&counter.id)).collect();
+    words.ok_or_else(|| Error::internal(format!("the plan {} has counters that streams do not", plan.name)))
 }
 
 impl InMailboxes for StreamsCall {
