@@ -99,7 +99,7 @@ enum State<S> {
     /// Until the next round.
     Pausing(Instant),
     /// An address is being tried.
-    Attempting(Attempt<S>),
+    Attempting(Box<Attempt<S>>),
     /// The answer was given.
     Over,
 }
@@ -199,7 +199,7 @@ impl<S: Read + Write> Joiner<S> {
                 State::Next if self.hello.size == 1 => return Poll::Ready(self.alone()),
                 State::Next => match self.addresses.get(self.failures.len()) {
                     Some(&address) => match self.begin(dial, address, now) {
-                        Ok(attempt) => self.state = State::Attempting(attempt),
+                        Ok(attempt) => self.state = State::Attempting(Box::new(attempt)),
                         Err(failed) => self.failed(address, failed),
                     },
                     None => {

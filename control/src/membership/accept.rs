@@ -30,6 +30,9 @@ const PARKED: Duration = Duration::from_secs(300);
 /// kernel says who calls.
 const STRANGERS_MAX: usize = 256;
 
+/// A greeting with its key.
+type Stranger = (u64, Arc<Mutex<Greeting>>);
+
 /// A connection that has not proved anything yet.
 pub(super) struct Greeting {
     /// Until it becomes a link's, or is dropped.
@@ -75,7 +78,7 @@ pub(super) fn accept(shared: &Arc<Shared>, unix: bool) {
 ///
 /// # Errors
 /// From when another one can be heard.
-fn who_goes(shared: &Shared) -> Result<Option<(u64, Arc<Mutex<Greeting>>)>, Instant> {
+fn who_goes(shared: &Shared) -> Result<Option<Stranger>, Instant> {
     let mut strangers = greetings(shared);
     strangers.retain(|(_, greeting)| matches!(lock(greeting).stream, Some(Stream::Tcp(_))));
     let since = strangers.iter().map(|(_, greeting)| lock(greeting).since);
@@ -130,7 +133,7 @@ pub(super) fn expire(shared: &Arc<Shared>) {
     shared.hear_network(true);
 }
 
-fn greetings(shared: &Shared) -> Vec<(u64, Arc<Mutex<Greeting>>)> {
+fn greetings(shared: &Shared) -> Vec<Stranger> {
     let sources = lock(&shared.sources);
     let greeting = |(key, source): (&u64, &Source)| match source {
         Source::Greeting(greeting) => Some((*key, greeting.clone())),
