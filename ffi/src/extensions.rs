@@ -263,3 +263,16 @@ exported! {
         unsafe { end("consortCommRevoke", comm, reason, Communicator::revoke) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_has_the_form_that_was_asked_for() {
+        let comm = Comm::local(1, None).expect("one rank").remove(0);
+        let report = comm.communicator().and_then(|comm| Ok(comm.report()?)).expect("a report");
+        assert_eq!(Format::Text.of(&report, Report::to_json), report.to_string());
+        assert_eq!(Format::Json.of(&report, Report::to_json), report.to_json());
+    }
+}
