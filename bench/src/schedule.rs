@@ -33,11 +33,22 @@ fn parse(text: &str) -> Result<Schedule, String> {
     Ok(Schedule {
         name: text("name")?.to_owned(),
         collective: planned::collective(text("collective")?)?,
-        ranks: number(json, "ranks")?,
+        ranks: within(number(json, "ranks")?, "ranks")?,
         switches: number(json, "switches")?,
-        partition: Partition { parts: number(json, "parts")? },
+        partition: Partition { parts: within(number(json, "parts")?, "parts")? },
         rounds: rounds.collect::<Result<_, String>>()?,
     })
+}
+
+/// The most ranks, and the most parts of a block, of a schedule that is read.
+const MOST: u32 = 1 << 16;
+
+/// A number of ranks or of parts that a plan of each rank can be made for.
+fn within(number: u32, what: &str) -> Result<u32, String> {
+    if number > MOST {
+        return Err(format!("it has {number} {what}, {MOST} at most"));
+    }
+    Ok(number)
 }
 
 fn transfer(json: &Value) -> Result<Transfer, String> {
@@ -54,6 +65,9 @@ fn transfer(json: &Value) -> Result<Transfer, String> {
 
 /// `{"input": 2}`.
 fn place(json: &Value, key: &str) -> Result<Place, String> {
+    if json.as_object().is_some_and(|object| object.len() > 1) {
+        return Err(format!("its {key} is in more than one buffer"));
+    }
     let chunk = |name: &str| number(json, name).map(Chunk);
     let known = chunk("input").map(Place::Input).or_else(|_| chunk("output").map(Place::Output));
     known

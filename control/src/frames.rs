@@ -83,8 +83,9 @@ impl Incoming {
                     Some(_) => total += length,
                 }
                 if self.bytes.len() == total {
-                    let payload = self.bytes.split_off(HEAD);
-                    self.bytes.clear();
+                    // With its memory, which a link would otherwise keep for its longest message.
+                    let mut payload = std::mem::take(&mut self.bytes);
+                    payload.drain(..HEAD);
                     return Progress::Frame(kind, payload);
                 }
             }

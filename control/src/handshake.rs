@@ -14,7 +14,7 @@
 //!
 //! Invariants: the caller says nothing of itself but the subject before the callee has proved the key; a wrong subject and a
 //! wrong key get one answer; these frames keep their form for ever, so that two versions can still tell each other that they
-//! differ. Absent: streams, time, which jobs there are.
+//! differ. Absent: which jobs there are, and when strangers are looked at.
 
 use std::io::{Read, Write};
 use std::task::Poll;
@@ -25,8 +25,8 @@ use crate::frames::{Frames, Progress, frame, kind};
 use crate::proof::{prove, proves, random};
 use consort_types::error::Error;
 
-/// The version of what is said after the handshake and the first twelve bytes of a hello.
-pub(crate) const WIRE_VERSION: u16 = 6;
+/// The version of joining: of what is said after the handshake and the first twelve bytes of a hello.
+pub(crate) const JOINING_VERSION: u16 = 6;
 /// Begins a greeting and a claim.
 pub(crate) const MAGIC: [u8; 8] = *b"consort\x01";
 /// The longest payload before a proof.
@@ -39,7 +39,7 @@ pub(crate) type Claim<S> = (S, [u8; 32], [u8; 32]);
 
 /// The payload of a greeting or a claim.
 pub(crate) fn marked(value: &impl Wire) -> Vec<u8> {
-    let mut out = bytes_of(&(MAGIC, WIRE_VERSION));
+    let mut out = bytes_of(&(MAGIC, JOINING_VERSION));
     value.put(&mut out);
     out
 }

@@ -25,7 +25,7 @@ unsafe fn element_at(address: usize, element: DataType) -> Scalar {
     Scalar::from_bytes(element, bytes).expect("as many bytes as an element has")
 }
 
-/// A structure that C passed, unless its size, which stands first, is less than this one's: then that.
+/// A structure that C passed. `Err` is its size, which stands first, where that is less than `T`'s.
 ///
 /// # Safety
 /// `start` must point to a structure of the size that it says.

@@ -40,7 +40,7 @@ pub(crate) struct Core {
     waiters: AtomicU32,
     /// Operations in the engine's queue.
     queued: AtomicUsize,
-    /// Whether what is queued waits for links that move nothing unless asked to.
+    /// Whether readiness wakes the queue, which is blocked.
     is_woken: AtomicBool,
     /// What ends that.
     readiness: Arc<Readiness>,

@@ -12,7 +12,7 @@ use super::wire::{self, FAILURE_MAX, HELLO_MAX};
 use super::{Hello, Limits, Member, Table, UniqueId, VERDICT_GRACE, join};
 use crate::codec::{Wire, bytes_of};
 use crate::frames::{Frames, Incoming, Progress, frame, kind};
-use crate::handshake::{Caller, WIRE_VERSION, marked, unmarked};
+use crate::handshake::{Caller, JOINING_VERSION, marked, unmarked};
 use crate::proof::{prove, random};
 use consort_topology::{Claim, Place};
 use consort_types::Rank;
@@ -361,7 +361,7 @@ fn another_wire_version_is_named() {
     say(&mut stream, &key, &future);
     assert_eq!(frame_from(&mut stream).0, kind::FAILURE);
     let Err(Error::Settings { difference }) = waiting.join().unwrap() else { panic!() };
-    assert!(difference.contains("rank 1 says 7") && difference.contains(&format!("says {WIRE_VERSION}")));
+    assert!(difference.contains("rank 1 says 7") && difference.contains(&format!("says {JOINING_VERSION}")));
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 pub(super) use crate::codec::forms::SIZE_MAX;
 use crate::codec::{Malformed, Reader, Taken, Wire, bytes_of, shortened, wire_struct};
-use crate::handshake::WIRE_VERSION;
+use crate::handshake::JOINING_VERSION;
 use consort_topology::Place;
 use consort_types::Rank;
 use consort_types::error::Error;
@@ -122,14 +122,19 @@ pub(super) struct HelloSeen {
     pub(super) rest: Result<(Vec<(String, String)>, Member), u16>,
 }
 
+/// Whether settings keep within their bounds.
+fn settings_fit(settings: &[(String, String)]) -> bool {
+    let fits =
+        |(name, value): &(String, String)| name.len() <= SETTING_NAME_MAX && value.len() <= SETTING_VALUE_MAX;
+    settings.len() <= SETTINGS_MAX && settings.iter().all(fits)
+}
+
 /// The body of a hello, if it keeps within its bounds; of a host's name as much as does.
 pub(super) fn encode_hello(hello: &Hello, timeout: Duration) -> Result<Vec<u8>> {
     let host = shortened(&hello.member.host, HOST_MAX).to_owned();
     let member = Member { host, ..hello.member.clone() };
-    let fits = hello.settings.len() <= SETTINGS_MAX
-        && hello.settings.iter().all(|(n, v)| n.len() <= SETTING_NAME_MAX && v.len() <= SETTING_VALUE_MAX)
-        && member.fits();
-    let mut out = bytes_of(&(WIRE_VERSION, hello.rank, hello.size));
+    let fits = settings_fit(&hello.settings) && member.fits();
+    let mut out = bytes_of(&(JOINING_VERSION, hello.rank, hello.size));
     timeout.put(&mut out);
     hello.settings.put(&mut out);
     member.put(&mut out);
@@ -155,13 +160,13 @@ pub(super) fn decode_hello(body: &[u8]) -> Taken<HelloSeen> {
     if size == 0 || size > SIZE_MAX || rank >= size {
         return Err(Malformed("its rank or size is out of bounds"));
     }
-    if version != WIRE_VERSION {
+    if version != JOINING_VERSION {
         return Ok(HelloSeen { rank, size, timeout: Duration::MAX, rest: Err(version) });
     }
-    let (timeout, settings, member): (_, _, Member) = reader.take()?;
+    let (timeout, settings, member): (_, Vec<_>, Member) = reader.take()?;
     reader.end()?;
-    if !member.fits() {
-        return Err(Malformed("a member is too long"));
+    if !member.fits() || !settings_fit(&settings) {
+        return Err(Malformed("a member or its settings are too long"));
     }
     Ok(HelloSeen { rank, size, timeout, rest: Ok((settings, member)) })
 }

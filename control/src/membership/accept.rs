@@ -108,6 +108,10 @@ pub(super) fn go_on(shared: &Arc<Shared>, key: u64, greeting: &Mutex<Greeting>) 
     if let Err(reason) = greeting.step(shared, key) {
         greeting.drop_stream(shared, key, &reason);
     }
+    if greeting.stream.is_none() {
+        // It is no stranger any more: there is room for another one.
+        shared.hear_network(true);
+    }
 }
 
 /// Looks again at the claims whose rank had not joined.

@@ -22,7 +22,7 @@ use crate::bootstrap::stream::Stream;
 use crate::bootstrap::wire::{self, HelloSeen};
 use crate::codec::bytes_of;
 use crate::frames::kind;
-use crate::handshake::{WIRE_VERSION, make_room};
+use crate::handshake::{JOINING_VERSION, make_room};
 use crate::proof::{Secret, digest, random};
 use consort_types::Rank;
 use consort_types::error::Error;
@@ -137,6 +137,7 @@ impl<S: Stream> Gathering<S> {
     pub fn connected(&mut self, stream: S, peer: SocketAddr, now: Instant) {
         if let Ok(Some(oldest)) = self.room(now) {
             let stranger = self.connections.swap_remove(oldest);
+            stranger.stream.shutdown_both();
             tracing::warn!(peer = %stranger.peer, "sent away from the rendezvous: too many connections that prove nothing");
         }
         match Connection::greet(stream, peer, now, self.limits.proof) {
@@ -245,7 +246,7 @@ impl<S: Stream> Gathering<S> {
     ) -> Result<bool, Error> {
         let rank = hello.rank;
         let (settings, mut member) =
-            hello.rest.map_err(|version| verdict::versions(rank, version, WIRE_VERSION))?;
+            hello.rest.map_err(|version| verdict::versions(rank, version, JOINING_VERSION))?;
         let size = known.unwrap_or(hello.size);
         if size != hello.size {
             return Err(verdict::sizes(size, &self.arrived, rank, hello.size));
