@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use nix::sys::epoll::{EpollEvent, EpollTimeout};
+
 use consort_transports::fuzzing::{Input, Seen, Target, fuzz};
 
 use super::{JOB, KEY, Shared, table};
@@ -281,6 +283,31 @@ fn strangers_that_name_an_unknown_job_keep_no_rank_out() {
     let unknown = Subject { job: [9; 16], ..subject(1, 0) };
     let claim = marked(&(unknown, [1; 32], [2; 32]));
     crowd(&Listening::new(), &frame(kind::CLAIM, &[&claim]));
+}
+
+#[test]
+fn a_crowd_that_hangs_up_leaves_the_listener_open() {
+    let listening = Listening::new();
+    // As the control thread does: by what epoll says alone, so that a listener that is masked is not looked at.
+    let turn = || {
+        let mut events = [EpollEvent::empty(); 64];
+        let count = listening.shared.epoll.wait(&mut events, EpollTimeout::ZERO).expect("events");
+        events[..count]
+            .iter()
+            .for_each(|event| thread::handle(&listening.shared, event.data(), event.events()));
+        count != 0
+    };
+    let crowd: Vec<Stream> = (0..300).map(|_| listening.call(true).expect("a connection")).collect();
+    while turn() {}
+    assert!(listening.sources() < 300, "the listener takes all {} at once", listening.sources());
+    drop(crowd);
+    let stream = listening.call(true).expect("a connection");
+    let (mut caller, mut frames) = (Caller::new(KEY, subject(1, 0)), Frames::default());
+    let begun = Instant::now();
+    while caller.poll(&mut frames, &mut &stream).is_pending() {
+        turn();
+        assert!(begun.elapsed() < Duration::from_secs(15), "no answer to a rank that calls after the crowd");
+    }
 }
 
 #[test]
