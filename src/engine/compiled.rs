@@ -222,10 +222,16 @@ impl Operations {
             self.latest = set * WAYS + self.next[set] as usize % WAYS;
             self.next[set] = self.next[set].wrapping_add(1);
             // As of a shape that differs in its size class alone, where that changes nothing of what runs.
-            let is_alike = |known: &&Box<Compiled>| {
+            let is_alike = |known: &&Compiled| {
                 known.shape.without_class() == shape.without_class() && known.choice == choice
             };
-            let alike = self.entries.iter().flatten().filter(is_alike).find(|known| known.has_run());
+            let alike = self
+                .entries
+                .iter()
+                .flatten()
+                .map(|known| &**known)
+                .filter(is_alike)
+                .find(|known| known.has_run());
             let programs = alike.map(|known| known.programs.clone()).unwrap_or_default();
             let last = Last::of(call, programs.exchange.as_ref(), self.me, self.ranks);
             let compiled = Compiled { shape, choice, programs, reducer, last };
@@ -268,7 +274,7 @@ impl Operations {
 
     /// Bytes of the table and of what is in it.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let of = |compiled: &Box<Compiled>| {
+        let of = |compiled: &Compiled| {
             let Programs { exchange, plan, .. } = &compiled.programs;
             let exchange = exchange.as_ref().map_or(0, |direct| direct.memory_bytes());
             // Its share: shapes that differ in their class have the same.
@@ -276,7 +282,7 @@ impl Operations {
             size_of::<Compiled>() + exchange + plan
         };
         let tables = self.entries.capacity() * size_of::<Option<Box<Compiled>>>() + self.next.capacity();
-        tables + self.entries.iter().flatten().map(of).sum::<usize>()
+        tables + self.entries.iter().flatten().map(|compiled| of(compiled)).sum::<usize>()
     }
 }
 

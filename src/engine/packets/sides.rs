@@ -10,7 +10,10 @@ use crate::Rank;
 use crate::eager::ROWS;
 
 /// Both ends of a connection.
-pub(crate) fn connected(mailbox_bytes: usize) -> [Box<dyn Connection>; 2] {
+pub(crate) type Ends = [Box<dyn Connection>; 2];
+
+/// A connection, by both of its ends.
+pub(crate) fn connected(mailbox_bytes: usize) -> Ends {
     let loopback = Loopback::new().expect("a registry");
     let end = || loopback.endpoint(Layout::new(mailbox_bytes)).expect("memory");
     let (one, other) = (end(), end());
@@ -33,9 +36,9 @@ pub(crate) fn boards() -> [Board; 2] {
 }
 
 /// The board of one rank of `size`, and its connections by rank: the other ends, and the own ones.
-pub(super) fn board(me: Rank, size: u32) -> (Board, Vec<Option<[Box<dyn Connection>; 2]>>) {
+pub(super) fn board(me: Rank, size: u32) -> (Board, Vec<Option<Ends>>) {
     let end = |rank: Rank| (rank != me).then(|| connected(mailbox_bytes(size)));
-    let ends: Vec<Option<[Box<dyn Connection>; 2]>> = (0..size).map(end).collect();
+    let ends: Vec<Option<Ends>> = (0..size).map(end).collect();
     let own = |peer: Rank| ends[peer as usize].as_ref().map(|[_, own]| &**own).expect("another rank");
     (of(me, size, own), ends)
 }
@@ -51,7 +54,7 @@ pub(crate) fn outboxes(other: &dyn Connection, size: u32) -> [Outbox; ROWS] {
 }
 
 /// Both ends of a connection, the other one first, for the board of rank 0 of two.
-pub(crate) fn against() -> (Board, [Box<dyn Connection>; 2]) {
+pub(crate) fn against() -> (Board, Ends) {
     let (board, mut ends) = board(0, 2);
     (board, ends.pop().flatten().expect("the ends of rank 1"))
 }

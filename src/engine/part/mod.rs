@@ -61,7 +61,6 @@ struct Stream {
     let_go: bool,
 }
 
-#[expect(clippy::large_enum_variant, reason = "a box in it would be allocated for every operation")]
 #[derive(Default)]
 enum Phase {
     #[default]
