@@ -22,7 +22,7 @@
  *   --group-messages K  instead of collectives: groups in which every rank sends K messages of each size to every peer
  *                     and receives K from each
  *   --blocks N        minCTAs = maxCTAs = N
- *   --samples N       of which the median is taken (20)          --calls N  in a sample at most (200)
+ *   --samples N       a time is the median of N samples (20)     --calls N  in a sample at most (200)
  *   --seed N --limit SECONDS
  *
  * Prints one JSON object a line, and one of progress about every second. Ends with 1 if anything was wrong, 3 if the
@@ -368,7 +368,7 @@ static void measure(rank_t *ranks) {
           }
 }
 
-/* What the device has free, in bytes, once everybody is here. */
+/* Free memory of the device in bytes, once all threads of the job are here. */
 static double free_bytes(void) {
   size_t left = 0, all = 0;
   barrier(parties());

@@ -8,7 +8,7 @@
  * For each it moves what an all-reduce of BYTES among RANKS ranks must move, RANKS * BYTES read and as many written:
  *   copy  every rank's input to its output, which no folding slows down
  *   fold  the sum of all inputs to every output: what a fused all-reduce of floats is
- * Each with 256, 512 and 1024 threads a block, of which the fastest counts. Prints one JSON object a line with
+ * Each runs with 256, 512 and 1024 threads a block; the fastest counts. Prints one JSON object a line with
  * medians between two events; checks the sums once. Absent: waiting, counters, ranks.
  */
 #include <cuda_runtime.h>

@@ -1,7 +1,7 @@
 // crossing.c - how bytes cross best between two cores through shared memory, by hand: `crossing message|allreduce [BYTES]`.
 // Two processes, one per core, a ring of slots each way. Ways: slots written through the caches ("ca") or past them ("nt");
-// pieces and slots of many sizes. An all-reduce of floats: A one exchange (all of the input crosses, everybody adds
-// everything), B two hops (half of it, then half of the result), C process_vm_readv of the other's input in pieces.
+// pieces and slots of many sizes. An all-reduce of floats: A one exchange (all of the input crosses, each process adds
+// all of it), B two hops (half of it, then half of the result), C process_vm_readv of the other's input in pieces.
 // One line a combination: bytes, near or far (by the round trip of a line, under or over 300 ns), median of 7 in us, which.
 #define _GNU_SOURCE
 #include <fcntl.h>

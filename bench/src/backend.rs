@@ -1,7 +1,6 @@
-//! The library behind [`Group`]: the only place that knows its calls.
+//! The library behind [`Group`]: the only place that knows its calls on memory of the host.
 //!
-//! Invariant: an error of the library keeps its text, which names ranks; missed deadlines are told apart from
-//! other errors because they have an exit code of their own.
+//! Invariant: an error of the library keeps its text, which names ranks; a missed deadline has an exit code of its own.
 
 use std::sync::Arc;
 
@@ -21,7 +20,7 @@ pub(crate) type Id = [u8; 128];
 /// A rank of a communicator.
 pub(crate) struct Member {
     comm: Arc<Communicator>,
-    /// What must run collectives, where the planner is not to choose.
+    /// The algorithm of its collectives; `None` where the selector chooses.
     algorithm: Option<Algorithm>,
 }
 
@@ -39,13 +38,13 @@ impl Member {
         Member { comm: Arc::new(comm), algorithm: None }
     }
 
-    /// The same rank, with one algorithm for its collectives, whatever would be chosen.
+    /// The same rank, with one algorithm for its collectives in place of the selector's.
     pub(crate) fn by(&self, algorithm: Algorithm) -> Self {
-        self.told(Some(algorithm))
+        self.with_algorithm(Some(algorithm))
     }
 
-    /// The same rank, with the algorithm that the settings name, if they do.
-    pub(crate) fn told(&self, algorithm: Option<Algorithm>) -> Self {
+    /// The same rank, with the algorithm that the settings name, if they name one.
+    pub(crate) fn with_algorithm(&self, algorithm: Option<Algorithm>) -> Self {
         Member { comm: Arc::clone(&self.comm), algorithm }
     }
 
@@ -54,7 +53,7 @@ impl Member {
         &self.comm
     }
 
-    /// What it chooses by.
+    /// What the communicator's selector chooses by.
     pub(crate) fn planning(&self) -> &Planning {
         self.comm.planning()
     }
@@ -70,7 +69,7 @@ impl Member {
     }
 }
 
-/// What the settings say to the library.
+/// The library's options that the settings give.
 pub(crate) fn options(settings: &Settings) -> Options {
     match settings.timeout {
         Some(timeout) => Options::default().timeout(timeout).join_timeout(timeout),
@@ -96,7 +95,7 @@ pub(crate) fn local(size: u32, options: &Options) -> Result<Vec<Member>, Failure
     Ok(all.into_iter().map(Member::of).collect())
 }
 
-/// What the launcher said, if there is one.
+/// The ranks that the launcher's variables describe, if there is a launcher.
 pub(crate) fn detect() -> Result<Option<Launch>, Failure> {
     Launch::detect().map_err(failure)
 }
@@ -121,8 +120,8 @@ impl Group for Member {
         buffers: Buffers<'_>,
         body: &mut dyn FnMut(&mut Repeat<'_>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let told = self.algorithm.map(|algorithm| self.comm.with_algorithm(algorithm));
-        let comm = told.as_deref().unwrap_or(&self.comm);
+        let named = self.algorithm.map(|algorithm| self.comm.with_algorithm(algorithm));
+        let comm = named.as_deref().unwrap_or(&self.comm);
         let mut with = |call: &mut dyn FnMut() -> consort::Result<()>| {
             body(&mut |times| (0..times).try_for_each(|_| call()).map_err(|error| self.failure(error)))
         };
@@ -162,7 +161,7 @@ impl Group for Member {
     }
 }
 
-/// Takes a call that stands ready.
+/// Runs a call that stands ready.
 pub(crate) type With<'a> = dyn FnMut(&mut dyn FnMut() -> consort::Result<()>) -> Result<(), Failure> + 'a;
 
 fn spans<'a>(buffers: Buffers<'a>) -> (Span<'a>, SpanMut<'a>) {

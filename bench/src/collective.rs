@@ -106,13 +106,13 @@ impl Collective {
         matches!(self, Reduce | Broadcast | Gather | Scatter | GatherV | ScatterV)
     }
 
-    /// Whether a rank puts in its block and blocks of all come out.
+    /// Whether a rank's input is its own block and an output has the blocks of all ranks.
     pub(crate) fn gathers(self) -> bool {
         use Collective::{AllGather, AllGatherV, Gather, GatherV, HyperCube};
         matches!(self, AllGather | AllGatherV | Gather | GatherV | HyperCube)
     }
 
-    /// Whether blocks for all are put in and a rank gets out its own.
+    /// Whether an input has blocks for all ranks and a rank's output is its own block.
     pub(crate) fn scatters(self) -> bool {
         use Collective::{ReduceScatter, ReduceScatterV, Scatter, ScatterV};
         matches!(self, ReduceScatter | ReduceScatterV | Scatter | ScatterV)
@@ -130,7 +130,7 @@ impl Collective {
         !matches!(self, SendRecv | AllToAll | AllToAllV | GatherV | ScatterV)
     }
 
-    /// What the library's planner knows it as; nothing where it is made of messages, which have no algorithm.
+    /// The planner's collective; `None` where the collective is made of messages, which have no algorithm.
     pub(crate) fn planned(self) -> Option<consort::planning::Collective> {
         use consort::planning::Collective as Planned;
         match self {
@@ -150,7 +150,7 @@ impl Collective {
         }
     }
 
-    /// Whether it exists for so many ranks.
+    /// Refuses a number of ranks for which the collective does not exist.
     pub(crate) fn check_ranks(self, ranks: u32) -> Result<(), Failure> {
         if self == Collective::HyperCube && !ranks.is_power_of_two() {
             return Err(Failure::usage(format!(

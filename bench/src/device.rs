@@ -28,10 +28,10 @@ use room::Room;
 use team::Seat;
 pub(crate) use team::{Team, teams};
 
-/// What the library reads the path from.
+/// The variable that names the path.
 const PATH: &str = "CONSORT_DEVICE_PATH";
 
-/// How the names of devices that are none begin.
+/// The begin of the names of a stand-in's devices.
 const STAND_IN: &str = "stand-in";
 
 /// Whether this is what a stand-in for a driver calls its devices.
@@ -39,7 +39,7 @@ pub(crate) fn is_stand_in(name: &str) -> bool {
     name.starts_with(STAND_IN)
 }
 
-/// What the library refuses of what was asked for.
+/// The failure for what the library refuses: the arguments asked for it.
 fn refused(error: Error) -> Failure {
     let mut failure = backend::failure(error.clone());
     if matches!(error, Error::InvalidArgument { .. } | Error::Settings { .. } | Error::System { .. }) {
@@ -48,8 +48,8 @@ fn refused(error: Error) -> Failure {
     failure
 }
 
-/// Begins anew with the asked path in the environment, which the library reads it from, if it is not there; this is the
-/// same process then.
+/// Executes the program again, in the same process, with the asked path in the environment, where the library reads it.
+/// Does nothing if the path is there.
 ///
 /// # Errors
 /// Why it cannot.
@@ -67,8 +67,7 @@ pub(crate) fn take_path(devices: &Devices, arguments: &[OsString]) -> Result<(),
 /// The devices that ranks take in turn.
 ///
 /// # Errors
-/// There is no driver, or not such a device. Contexts are not made: in the process that starts the ranks they would be
-/// for nothing.
+/// There is no driver, or not such a device. Contexts are not made: the process that starts the ranks needs none.
 pub(crate) fn gpus(devices: &Devices) -> Result<Vec<u32>, Failure> {
     let count = Device::count().map_err(refused)?;
     let Some(gpus) = &devices.gpus else { return Ok((0..count).collect()) };
@@ -109,7 +108,7 @@ impl Seated {
         let ordinal = gpus[local as usize % gpus.len()];
         let (send, receive) = settings.buffer_bytes(member.size());
         let had = open(ordinal, [send, receive], settings.unalign);
-        // Nobody waits in the next step for a rank that has gone.
+        // A rank that failed says so before it goes, so no other rank waits for it in the next step.
         let all = gather_numbers(&member, &[f64::from(u8::from(had.is_err()))])?;
         let (device, stream, [send, receive]) = had?;
         if let Some(rank) = all.iter().position(|failed| failed[0] != 0.0) {
@@ -129,7 +128,7 @@ impl Seated {
         Ok(Seated { member, team, seat, send, receive, facts, path, strays: Cell::new(0) })
     }
 
-    /// Has the order called so many times.
+    /// Has the team call the order `times` times.
     fn call(&self, order: &Order, times: u64) -> Result<(), Failure> {
         self.team.repeat(self.seat, order, times).map_err(|ended| match ended {
             team::Ended::Refused(error) => self.member.failure(error),
@@ -138,7 +137,7 @@ impl Seated {
     }
 }
 
-/// The device, a stream, and memory for so many bytes each.
+/// The device, a stream, and two buffers of `bytes` bytes.
 fn open(ordinal: u32, bytes: [u64; 2], unalign: usize) -> Result<(Device, Stream, [Room; 2]), Failure> {
     let device = Device::open(ordinal).map_err(refused)?;
     let stream = device.stream().map_err(refused)?;

@@ -1,7 +1,7 @@
 //! What the measurement needs from a communicator: one rank's view of its group.
 //!
-//! Invariant: nothing but `backend` knows the library's calls; everything else is written against [`Group`]
-//! and tested with a stand-in that can be told to make mistakes.
+//! Invariant: nothing but `backend` and `device` knows the library's calls; everything else is written against [`Group`]
+//! and tested with a stand-in that makes mistakes on purpose.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ pub(crate) enum Buffers<'a> {
     Together { memory: &'a mut [u8], input: Range<usize>, output: Range<usize> },
 }
 
-/// Makes a call that stands ready, so many times back to back.
+/// Makes a call that stands ready, the given number of times back to back.
 pub(crate) type Repeat<'a> = dyn FnMut(u64) -> Result<(), Failure> + 'a;
 
 /// The device that a rank's buffers are on.
@@ -40,8 +40,8 @@ pub(crate) trait Group {
 
     fn size(&self) -> u32;
 
-    /// Gets a call ready and lends it to `body`. Whatever is needed once, not in each call, is done before `body`, beside
-    /// any clock; the buffers hold the result when this returns.
+    /// Gets a call ready and lends it to `body`. What a work needs once, and not in each call, is done before `body`,
+    /// beside any clock. The buffers hold the result when this returns.
     fn ready(
         &self,
         work: &Work,
@@ -52,28 +52,28 @@ pub(crate) trait Group {
     /// Returns when every rank has called it.
     fn barrier(&self) -> Result<(), Failure>;
 
-    /// Everybody's bytes in rank order; all ranks pass the same number.
+    /// The bytes of all ranks in rank order; all ranks pass the same number.
     fn gather(&self, mine: &[u8]) -> Result<Vec<u8>, Failure>;
 
-    /// What the library runs the work by; nothing where there is no choice.
+    /// The algorithm that runs the work; `None` where there is no choice.
     fn algorithm(&self, work: &Work) -> Option<String>;
 
     /// Bytes that the library holds in this process for this group.
     fn memory_bytes(&self) -> Result<usize, Failure>;
 
-    /// Where the buffers really are, when not where `ready` is given them.
+    /// The device that has the buffers; `None` where they are the memory that `ready` is given.
     fn device(&self) -> Option<Facts> {
         None
     }
 
-    /// Where they are not: bytes of them, inputs and guards, that were to stay as they were and have changed since the
-    /// last [`Group::ready`] began.
+    /// Changed bytes of a device's buffers since the last [`Group::ready`] began, in inputs and guards, which no call may
+    /// change.
     fn strays(&self) -> u64 {
         0
     }
 }
 
-/// Everybody's numbers: one row per rank.
+/// The numbers of all ranks: one row per rank.
 pub(crate) fn gather_numbers(group: &dyn Group, mine: &[f64]) -> Result<Vec<Vec<f64>>, Failure> {
     let bytes: Vec<u8> = mine.iter().flat_map(|number| number.to_le_bytes()).collect();
     let numbers: Vec<f64> = group
@@ -218,7 +218,7 @@ pub(crate) mod stand_in {
     impl StandIn {
         fn repeat(&self, work: &Work, buffers: &mut Buffers<'_>, times: u64) -> Result<(), Failure> {
             if self.mistake == Mistake::Fails {
-                return Err(Failure::new(crate::failure::Exit::Library, "told to fail"));
+                return Err(Failure::new(crate::failure::Exit::Library, "made to fail"));
             }
             for _ in 0..times {
                 let input = match &*buffers {

@@ -1,4 +1,4 @@
-//! Starts the ranks as processes, passes on what they say, and sees to it that none is left.
+//! Starts the ranks as processes, passes on their output, and leaves none of them behind.
 //!
 //! Invariant: when the parent is gone, so are its children: they ask the kernel to be killed with it, and the
 //! parent returns only when all have been waited for. The job's id travels through each child's standard
@@ -22,14 +22,14 @@ use crate::backend::Id;
 use crate::failure::{Exit, Failure};
 use crate::progress;
 
-/// How long the ranks may take to notice that one failed, and to say so, before they are killed.
+/// The time in which ranks may notice that one failed, and say so, before they are killed.
 const GRACE: Duration = Duration::from_secs(3);
-/// How often they are looked at in that time.
+/// The pause between two looks at them in that time.
 const LOOK: Duration = Duration::from_millis(5);
-/// How often the bar is drawn anew.
+/// The pause between two drawings of the bar.
 const TICK: Duration = Duration::from_secs(1);
 
-/// What both output streams of the parent go through, so that the bar and the lines do not mix.
+/// The way of both output streams of the parent: with one way the bar and the lines do not mix.
 struct Screen {
     begun: Instant,
     /// The bar's text, if there is something to say.
@@ -251,7 +251,7 @@ fn summary_lines(failed: &[(u32, Exit, String)], killed: &[u32]) -> Vec<String> 
     if failed.iter().all(|(_, exit, _)| *exit == Exit::WrongData) && !failed.is_empty() {
         lines.push("FAILED: wrong data, or too little bandwidth; see the table and the lines above".into());
     } else {
-        // A rank that was killed explains those that merely lost it, whoever was noticed first.
+        // A rank that was killed explains the ranks that merely lost it, in whatever order they were noticed.
         let first = failed.iter().find(|(_, _, text)| text.starts_with("was killed")).or(failed.first());
         if let Some((rank, _, text)) = first {
             lines.push(format!("FAILED: rank {rank} {text}"));

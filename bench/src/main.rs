@@ -139,7 +139,7 @@ fn rank_bytes(settings: &Settings, ranks: u32) -> u64 {
     bounds::rank_bytes(footprint(send).saturating_add(footprint(receive)))
 }
 
-/// How many ranks to start, and why.
+/// The number of ranks to start, and its reason.
 fn choose(settings: &Settings) -> Result<(u32, String), Failure> {
     let limits = Limits::of_this_process();
     let gpus = settings.devices.as_ref().map(device::gpus).transpose()?;
@@ -166,7 +166,7 @@ fn check_root(settings: &Settings, ranks: u32) -> Result<(), Failure> {
     }
 }
 
-/// Runs as one rank, the `local`th of its host, and says who it was if that fails.
+/// Runs as one rank, the `local`th of its host. A failure names the rank.
 fn one_rank(
     settings: &Settings,
     member: Member,
@@ -183,7 +183,7 @@ fn one_rank(
     let result = match &settings.devices {
         Some(devices) => Seated::new(settings, devices, member, local, team)
             .and_then(|seated| measure::run(settings, &seated, output)),
-        None => measure::run(settings, &member.told(settings.algorithm), output),
+        None => measure::run(settings, &member.with_algorithm(settings.algorithm), output),
     };
     result.map_err(|failure| Failure::new(failure.exit, format!("rank {rank}: {failure}")))
 }

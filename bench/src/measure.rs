@@ -58,7 +58,7 @@ pub(crate) fn run(settings: &Settings, group: &dyn Group, output: Output<'_>) ->
         report,
         progress: Progress::new(if group.rank() == 0 { output.progress } else { Way::Nowhere }),
         algorithms: BTreeMap::new(),
-        told: None,
+        named: None,
         round: 0,
         done: 0,
         failed_checks: 0,
@@ -83,10 +83,10 @@ struct Run<'a> {
     group: &'a dyn Group,
     report: Option<Report<'a>>,
     progress: Progress,
-    /// What the library runs blocks of so many bytes by, so that it is asked once; rank 0 alone asks.
+    /// The library's algorithm by the bytes of a block, so that the library is asked once; rank 0 alone asks.
     algorithms: BTreeMap<usize, Option<String>>,
-    /// The algorithm that was last told.
-    told: Option<String>,
+    /// The algorithm that the last remark names.
+    named: Option<String>,
     /// Counts the times that data was written, so that each has its own.
     round: u64,
     done: u64,
@@ -149,12 +149,12 @@ impl Run<'_> {
             .filter(|(_, iterations)| settings.iterations.is_none() && *iterations != ITERATIONS_MOST)
             .map(|(placement, iterations)| format!("{iterations} {placement}"))
             .collect();
-        if algorithm.is_some() && algorithm != self.told {
+        if algorithm.is_some() && algorithm != self.named {
             report.comment(&format!(
                 "algorithm of the next lines: {}",
                 algorithm.as_deref().unwrap_or_default()
             ))?;
-            self.told.clone_from(&algorithm);
+            self.named.clone_from(&algorithm);
         }
         if !fewer.is_empty() {
             report.comment(&format!("iters of the next line: {}", fewer.join(", ")))?;
@@ -172,7 +172,7 @@ impl Run<'_> {
         report.row(&row, failed)
     }
 
-    /// What the work is run by, where this rank reports and there is work.
+    /// The algorithm of the work, where this rank reports and there is work.
     fn algorithm(&mut self, work: &Work) -> Option<String> {
         let bytes = work.shape.count * work.data_type.size();
         if self.report.is_none() || bytes == 0 {
@@ -246,7 +246,7 @@ impl Run<'_> {
         })
     }
 
-    /// How many iterations fit into the time, if one takes the slowest rank `seconds`.
+    /// The number of iterations that fit into the time, if the slowest rank takes `seconds` for one.
     fn iterations(&self, seconds: f64) -> Result<u64, Failure> {
         let slowest = gather_numbers(self.group, &[seconds])?.into_iter().flatten().fold(0.0, f64::max);
         let fit = ITERATIONS_TIME.as_secs_f64() / slowest.max(1e-9);
@@ -345,7 +345,7 @@ fn slowest(ranks: &[Vec<f64>]) -> Vec<f64> {
     (0..iterations).map(|iteration| ranks.iter().map(|times| times[iteration]).fold(0.0, f64::max)).collect()
 }
 
-/// Where everybody runs.
+/// Where each rank runs.
 fn peers(group: &dyn Group) -> Result<Vec<Peer>, Failure> {
     const TEXT: usize = 64;
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();

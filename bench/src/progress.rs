@@ -30,29 +30,30 @@ pub(crate) enum Way {
 pub(crate) struct Progress {
     way: Way,
     begun: Instant,
-    told: Option<Instant>,
+    /// When the bar was last drawn, or passed to the parent; `None` if it is not there.
+    shown: Option<Instant>,
 }
 
 impl Progress {
     pub(crate) fn new(way: Way) -> Self {
-        Self { way, begun: Instant::now(), told: None }
+        Self { way, begun: Instant::now(), shown: None }
     }
 
     /// `done` of `total` steps are done and `what` begins, on `bytes` bytes; a total of 0 is unknown.
     pub(crate) fn step(&mut self, done: u64, total: u64, bytes: u64, what: &str) {
         let late = self.begun.elapsed() >= PATIENCE;
-        let soon = self.told.is_some_and(|told| told.elapsed() < INTERVAL);
+        let soon = self.shown.is_some_and(|shown| shown.elapsed() < INTERVAL);
         let large = bytes >= LARGE_BYTES;
         let tell = match self.way {
             Way::Nowhere => false,
-            // The parent has the patience, so it must know early of a step that will last.
+            // The parent waits out the patience, so it must know early of a step that will last.
             Way::Parent => large || (late && !soon),
             Way::Terminal => late && (large || !soon),
         };
         if !tell {
             return;
         }
-        self.told = Some(Instant::now());
+        self.shown = Some(Instant::now());
         let text = bar(done, total, what);
         match self.way {
             Way::Parent => {
@@ -64,7 +65,7 @@ impl Progress {
 
     /// Before a line of results.
     pub(crate) fn clear(&mut self) {
-        if self.told.take().is_some() && self.way == Way::Terminal {
+        if self.shown.take().is_some() && self.way == Way::Terminal {
             clear();
         }
     }

@@ -44,7 +44,7 @@ impl Spread {
     }
 }
 
-/// The element of which `percent` of all are no larger; `None` of no elements.
+/// The least element that `percent` percent of all elements do not exceed; `None` if there are no elements.
 pub(crate) fn percentile(sorted: &[f64], percent: usize) -> Option<f64> {
     let place = (sorted.len() * percent).div_ceil(100).clamp(1, sorted.len().max(1)) - 1;
     sorted.get(place).copied()

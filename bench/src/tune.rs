@@ -1,8 +1,8 @@
 //! `collbench tune`: measures every candidate on this machine, writes the planner's table, and checks one.
 //!
 //! Invariant: a table holds what was measured here, under the planner's own name of the machine; standard
-//! output without `-o` is the table, everything else on it is a remark of the table. Near and far are the
-//! user's: ranks run where the system puts them (see `taskset`).
+//! output without `-o` is the table, everything else on it is a remark of the table. The user chooses between near and
+//! far cores: ranks run where the system puts them (see `taskset`).
 
 mod rounds;
 
@@ -29,11 +29,11 @@ use rounds::Order;
 
 /// A choice that is at most this much slower than the fastest is as good: the table keeps it.
 const TIE: f64 = 1.02;
-/// From so many bytes on, [`FAR`] is the second.
+/// From this number of bytes on, the second factor of [`FAR`] holds.
 const LARGE_BYTES: u64 = 16 << 20;
 /// A choice that is slower than this times the fastest is far from it: below [`LARGE_BYTES`], and from there on.
 const FAR: [f64; 2] = [1.15, 1.25];
-/// A tenth of the rounds took more than so many times as long as another tenth: something else ran.
+/// Something else ran, if a tenth of the rounds took more than this times as long as another tenth.
 const NOISY: f64 = 3.0;
 
 /// Measures every algorithm that a collective may take on this machine and writes a tuning table
@@ -186,7 +186,7 @@ impl Arguments {
             sweep: sweep.map_err(Failure::usage)?,
             blocking: self.blocking == 1,
             repeats: self.repeats,
-            // The fastest of all is what a choice is compared with.
+            // A choice is compared with the fastest of all.
             any_bits: self.any_bits || self.check.is_some(),
             budget_s: self.budget_s,
             seed: self.seed,
@@ -253,7 +253,7 @@ fn read_table(path: &Path) -> Result<Tuning, Failure> {
     table.map_err(|why| Failure::usage(format!("the tuning table {} cannot be read: {why}", path.display())))
 }
 
-/// What the ranks of a job do.
+/// The work of a job's ranks.
 struct Job {
     order: Order,
     options: Options,
@@ -286,7 +286,7 @@ impl Job {
         all.into_iter().next().ok_or_else(|| Failure::internal("there was no rank"))
     }
 
-    /// All ranks as processes; or how they ended, if not well.
+    /// All ranks as processes. Failed ranks: how they ended.
     fn processes(
         &self,
         ranks: u32,
@@ -329,7 +329,7 @@ fn is_far(point: &[Sample]) -> bool {
     ratio(point) > FAR[usize::from(large)]
 }
 
-/// Whether something else ran: then the fastest or the choice took much longer in many of its rounds.
+/// Whether something else ran: the fastest candidate or the choice took much longer in many of its rounds.
 fn is_noisy(point: &[Sample]) -> bool {
     let compared = point.iter().filter(|sample| sample.chosen).chain(fastest(point));
     compared.into_iter().any(|sample| sample.p90_us > NOISY * sample.p10_us)
@@ -389,7 +389,7 @@ mod tests {
         let fastest = Sample { p90_us: 9.0, ..of("tree", 64, 9.0, false) };
         assert!(is_noisy(&[fastest.clone(), with(15.1, true)]));
         assert!(!is_noisy(&[fastest.clone(), with(14.9, true)]));
-        // What nobody takes does not matter.
+        // The noise of a candidate that is neither the fastest nor the choice does not matter.
         assert!(!is_noisy(&[fastest, with(15.1, false)]));
     }
 

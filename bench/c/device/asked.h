@@ -1,7 +1,7 @@
 /*
  * What the caller of device_ranks asked for; the head of device_ranks.c says what each option is.
  *
- * Holds the one variable `asked`, which nobody writes after read_arguments(). What is out of range ends the program.
+ * Holds the one variable `asked`, which only read_arguments() writes. A value that is out of range ends the program.
  */
 #ifndef DEVICE_ASKED_H
 #define DEVICE_ASKED_H

@@ -46,7 +46,7 @@ static void barrier(unsigned parties) {
     if (spins > 2000) sched_yield();
 }
 
-/* Runs `body(process)` in so many processes for at most so many seconds; returns how the job ended. */
+/* Runs `body(process)` in `processes` processes for at most `limit_s` seconds; returns how the job ended. */
 static int run_processes(int processes, double limit_s, int (*body)(int)) {
   pid_t children[RANKS_MAX];
   double ends = now_us() + limit_s * 1e6;

@@ -145,7 +145,7 @@ static table contribution(int type, int op, enum kind kind, uint64_t seed, int r
     } else if (kind == ROUNDING) {
       value = number(format, drawn, format->least, format->most);
     } else if (op == PROD) {
-      /* Powers of two, of which a product of eight ranks fits all formats. */
+      /* Powers of two: a product of eight of them fits all formats. */
       int exponent = ranks > 8 ? 0 : (int)(drawn % 3) - 1;
       value = ldexp(drawn >> 40 & 1 ? -1.0 : 1.0, exponent);
     } else {

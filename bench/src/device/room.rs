@@ -22,7 +22,7 @@ impl Room {
     /// Memory for up to `bytes` bytes.
     ///
     /// # Errors
-    /// The device has not so much.
+    /// The device has less memory.
     pub(super) fn new(device: &Device, bytes: usize, unalign: usize) -> Result<Self, Failure> {
         let total = Guarded::footprint(bytes as u64, unalign);
         let memory = device.buffer::<u8>(total as usize).map_err(|error| {
@@ -36,7 +36,7 @@ impl Room {
         Ok(Room { memory, start: GUARD + unalign })
     }
 
-    /// Whether so many bytes fit, with their guards.
+    /// Whether `bytes` bytes fit, with their guards.
     pub(super) fn holds(&self, bytes: usize) -> bool {
         self.start + bytes + GUARD <= self.memory.len()
     }

@@ -1,8 +1,8 @@
 //! Ranks that one thread drives: nccl-tests' `-g`.
 //!
-//! Invariant: a team's calls are made by one thread at a time, those of all its ranks in one group; every rank of it
-//! asks for the same work as often. Each rank has a thread for all else. A team of one asks nobody. Absent: what is
-//! called.
+//! Invariant: one thread at a time makes a team's calls, those of all its ranks in one group. Every rank of a team asks
+//! for the same work, and the same number of times. Each rank has a thread for all else. The rank of a team of one makes
+//! its calls at once. Absent: what is called.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -32,12 +32,12 @@ pub(crate) struct Team {
     changed: Condvar,
 }
 
-/// Who has come for the next calls, and what became of the last.
+/// Which ranks have come for the next calls, and how the last calls ended.
 #[derive(Default)]
 struct Meeting {
     taken: usize,
     orders: Vec<Option<Order>>,
-    /// How many meetings are over.
+    /// The number of meetings that are over.
     over: u64,
     last: Option<Result<(), Ended>>,
     gone: bool,
@@ -49,7 +49,7 @@ pub(crate) fn teams(ranks: u32, per_thread: u32) -> Vec<Arc<Team>> {
 }
 
 impl Team {
-    /// One of so many ranks.
+    /// A team of `size` ranks.
     pub(crate) fn new(size: usize) -> Arc<Self> {
         let meeting = Meeting { orders: vec![None; size], ..Meeting::default() };
         Arc::new(Team {
@@ -78,8 +78,7 @@ impl Team {
         self.changed.notify_all();
     }
 
-    /// Makes the calls of all ranks of the team so many times, and returns when this rank's and all others' streams are
-    /// empty.
+    /// Makes the calls of all ranks of the team `times` times, and returns when the streams of all ranks are empty.
     pub(super) fn repeat(&self, seat: usize, order: &Order, times: u64) -> Result<(), Ended> {
         if self.seats.len() == 1 {
             return self.call(&[Some(order.clone())], times);
@@ -100,7 +99,7 @@ impl Team {
         }
         let waits = |meeting: &mut Meeting| meeting.over == number && !meeting.gone;
         let meeting = self.changed.wait_while(meeting, waits).unwrap_or_else(PoisonError::into_inner);
-        // Nobody comes to the next meeting before all have left this one: it needs this rank too.
+        // `last` is this meeting's: the next one needs this rank too.
         match &meeting.last {
             Some(result) if meeting.over != number => result.clone(),
             _ => Err(Ended::Gone),

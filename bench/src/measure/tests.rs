@@ -71,7 +71,7 @@ fn send_and_receive_has_no_in_place_form() {
 }
 
 #[test]
-fn the_algorithm_is_told_once_and_only_where_there_is_work() {
+fn the_algorithm_is_named_once_and_only_where_there_is_work() {
     let (results, text) = run_ranks("allreduce -b 0 -e 3000 -i 1000 -n 1", 2, Mistake::None);
     assert_eq!(results[0], Ok(Exit::Done), "{text}");
     let lines: Vec<&str> = text.lines().skip_while(|line| line.starts_with('#')).collect();
@@ -115,8 +115,8 @@ fn without_checks_nothing_is_said_about_wrong_elements() {
 fn an_error_of_the_library_ends_the_run_with_its_text() {
     let (results, text) = run_ranks("allreduce --size 4K", 2, Mistake::Fails);
     let failure = results[0].clone().unwrap_err();
-    assert_eq!((failure.exit, failure.message.as_str()), (Exit::Library, "told to fail"));
-    assert!(text.contains("# error: told to fail"), "{text}");
+    assert_eq!((failure.exit, failure.message.as_str()), (Exit::Library, "made to fail"));
+    assert!(text.contains("# error: made to fail"), "{text}");
 }
 
 #[test]

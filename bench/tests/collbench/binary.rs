@@ -213,7 +213,7 @@ fn busy(process: Pid) -> Duration {
     Duration::from_millis(10 * (ticks(11) + ticks(12)))
 }
 
-/// The living rank processes that this process started, whoever their parent is by now.
+/// The living rank processes that `parent` started; orphans among them have another parent by now.
 fn family(parent: u32) -> Vec<Pid> {
     let processes = fs::read_dir("/proc").expect("procfs").flatten();
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());

@@ -9,7 +9,7 @@ struct Outcome {
     err: String,
 }
 
-/// Runs the program in an environment of these variables alone. It starts no rank and waits for nobody.
+/// Runs the program in an environment of these variables alone. The program starts no rank and waits for none.
 fn run(words: &[&str], environment: &[(&str, &str)]) -> Outcome {
     let output = Command::new(env!("CARGO_BIN_EXE_collbench"))
         .arg("env")

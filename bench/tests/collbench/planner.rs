@@ -96,11 +96,11 @@ fn a_table_is_measured_used_and_checked() {
         table.display(),
         samples.display()
     );
-    let told = run(&line, &[]).expect(0);
+    let outcome = run(&line, &[]).expect(0);
     assert!(
-        told.out.contains("# 2 ranks: as asked for") && told.out.contains("# 3 ranks: as asked for"),
+        outcome.out.contains("# 2 ranks: as asked for") && outcome.out.contains("# 3 ranks: as asked for"),
         "{}",
-        told.out
+        outcome.out
     );
     let text = fs::read_to_string(&table).expect("a table");
     let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).skip(3).collect();
@@ -152,9 +152,9 @@ fn a_table_is_measured_used_and_checked() {
 #[test]
 fn a_table_on_standard_output_can_be_read_as_it_is() {
     let _alone = alone();
-    let told = run("tune broadcast --ranks 2 -b 64 -e 64 --repeats 2 --threads", &[]).expect(0);
+    let outcome = run("tune broadcast --ranks 2 -b 64 -e 64 --repeats 2 --threads", &[]).expect(0);
     let table = file("printed");
-    fs::write(&table, told.out).expect("written");
+    fs::write(&table, outcome.out).expect("written");
     let environment = [("CONSORT_TUNING", table.to_str().expect("a name"))];
     let planned = json(&run("plan broadcast --ranks 2 --size 64 --format json", &environment).expect(0));
     assert_eq!(planned["explanation"]["origin"], "tuned", "{planned}");
@@ -191,8 +191,8 @@ fn bits_are_kept_if_that_is_asked_for() {
 #[test]
 fn what_does_not_fit_into_the_time_is_left_out_aloud() {
     let _alone = alone();
-    let told = run("tune reduce --ranks 2 --budget 0 -b 8 -e 64", &[]).expect(0);
-    assert!(told.out.contains("the last 4 of 4 sizes are left out"), "{}", told.out);
+    let outcome = run("tune reduce --ranks 2 --budget 0 -b 8 -e 64", &[]).expect(0);
+    assert!(outcome.out.contains("the last 4 of 4 sizes are left out"), "{}", outcome.out);
 }
 
 #[test]
@@ -206,8 +206,8 @@ fn results_of_a_measurement_are_drawn() {
         results.display(),
         chart.display()
     );
-    let told = run(&line, &[]).expect(0);
-    assert_eq!(told.out.lines().filter(|line| !line.starts_with('#')).count(), 3, "{}", told.out);
+    let outcome = run(&line, &[]).expect(0);
+    assert_eq!(outcome.out.lines().filter(|line| !line.starts_with('#')).count(), 3, "{}", outcome.out);
     assert!(fs::read_to_string(&chart).expect("a chart").contains("collbench, measured"));
     let line = format!("simulate allreduce --ranks 3 --measured {}", results.display());
     run(&line, &[]).refused(&["nothing for all_reduce over 3 ranks"]);

@@ -49,7 +49,7 @@ const ALL: [Known; 15] = [
     known(&["scatter_v", "scatterv"], ("none", "0", false), SHARES),
 ];
 
-/// The collectives that exist between so many ranks.
+/// The collectives that exist between `ranks` ranks.
 fn all(ranks: usize) -> impl Iterator<Item = &'static Known> {
     ALL.iter().filter(move |known| known.names[0] != "hypercube" || ranks.is_power_of_two())
 }
@@ -132,8 +132,9 @@ fn an_algorithm_that_is_named_runs() {
         ("gather --algo binomial -r 1", "binomial"),
     ] {
         let outcome = run(&format!("{line} -b 16 -e 64K -f 64 -n 2 --ranks 3")).fine();
-        let told: Vec<&str> = outcome.out.lines().filter(|line| line.starts_with("# algorithm of")).collect();
-        assert_eq!(told, [format!("# algorithm of the next lines: {name}")], "{line}");
+        let remarks: Vec<&str> =
+            outcome.out.lines().filter(|line| line.starts_with("# algorithm of")).collect();
+        assert_eq!(remarks, [format!("# algorithm of the next lines: {name}")], "{line}");
     }
     let messages = run("sendrecv --size 64K -n 2 --ranks 2").fine();
     assert!(!messages.out.contains("# algorithm of"), "{}", messages.out);
