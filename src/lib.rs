@@ -49,9 +49,9 @@ static ALLOCATOR: consort_transports::fuzzing::Counting = consort_transports::fu
 
 pub use consort_types::Rank;
 
-/// A buffer of so many elements, all zero, in memory that the ranks of this host can map: collectives on it are not staged,
-/// and every byte moves the fewest times. Memory of the program's own that lies in a memory file can be
-/// [registered](Registered) instead; any other works as it is, with a copy more.
+/// A buffer of `elements` elements, all zero, in memory that the ranks of this host can map: collectives on it are not
+/// staged, and every byte moves the fewest times. A program's own memory that lies in a memory file can be
+/// [registered](Registered) instead. Collectives take any other memory too, with one copy more.
 ///
 /// ```
 /// use consort::{Communicator, ReduceOp};
@@ -93,7 +93,7 @@ pub use consort_types::call::Call;
 pub use consort_types::error::{Error, ErrorKind, Operation, Result};
 pub use consort_types::varying::CallV;
 
-/// What simulated jobs need of the inside.
+/// The modules' items that simulated jobs use.
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod testing {

@@ -11,7 +11,7 @@ use consort_algorithms::{Extents, Rank, lengths};
 
 /// Memory and links, as the executor sees them. Regions and counters are the plan's own numbers.
 pub(crate) trait Io {
-    /// Why a link could not go on.
+    /// The reason for which a link could not go on.
     type Fault;
 
     /// Whether an own counter has reached a value, or whatever comes next will not begin before it has.
@@ -71,18 +71,18 @@ pub(crate) struct Sizes<'a> {
     pub(crate) tag: u64,
 }
 
-/// How far it came.
+/// The result of a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// It is over.
+    /// The operation is over.
     Done,
-    /// Something moved.
+    /// A step was done.
     Moved,
-    /// It waits for a peer.
+    /// The operation waits for a peer.
     Blocked,
 }
 
-/// Why it cannot go on at all.
+/// The reason for which an operation cannot go on at all.
 #[derive(Debug)]
 pub(crate) enum Stop<F> {
     /// A peer is in another operation than this rank.
@@ -96,7 +96,7 @@ struct LaneState {
     at: u32,
     iteration: u32,
     done: bool,
-    /// Whether it could not go on in the last turn.
+    /// Whether the lane could not go on in the last turn.
     blocked: bool,
     put_done: usize,
 }

@@ -31,10 +31,10 @@ use consort_types::error::{Error, Result};
 /// A peer and the channel to it.
 pub(crate) type Key = (Rank, u16);
 
-/// A look at a link that moves nothing by itself is a call of the system. One in this many looks of a rank that waits
-/// goes to all such links, the others to those that it waits for.
+/// A look at a link that moves nothing by itself is a call of the system. One look in `LOOKS_PER_SWEEP` of a rank that waits
+/// goes to all such links, the other looks to the links that the rank waits for.
 const LOOKS_PER_SWEEP: u32 = 8;
-/// The same where it waits for none of them: a look is then a load of shared memory.
+/// The same for a rank that waits for no such link: a look is then a load of shared memory.
 const LOADS_PER_SWEEP: u32 = 64;
 
 /// A connection that takes too long.
@@ -56,7 +56,7 @@ pub(crate) struct Wanted {
 pub(crate) enum WokenBy {
     Sockets,
     Doorbells,
-    /// Nothing but its limit, for some of what it waits for.
+    /// Only the limit of the sleep wakes the rank, for some link that it waits for.
     #[default]
     Limit,
 }
@@ -98,10 +98,10 @@ fn mailbox_bytes(channel: u16, ranks: u32) -> usize {
 enum State {
     /// This side's half is made and its address sent; the peer's has not come.
     Waiting(Box<dyn Endpoint>),
-    /// Both halves are there. With the time of the first look at how long that takes.
+    /// Both halves are there. The time is that of the first look at how long connecting takes.
     Connecting(Box<dyn Connecting>, Option<Instant>),
     Up(Up),
-    /// Being replaced, forgotten, or it failed.
+    /// The connection is being replaced, is forgotten, or failed.
     Gone,
 }
 
@@ -112,12 +112,13 @@ pub(crate) struct Up {
     pub(crate) filled: u64,
     /// Slots emptied in the own mailbox since the beginning.
     pub(crate) emptied: u64,
-    /// The slot length of the last operation that filled, in bytes; another one must find the mailbox empty.
+    /// The slot length of the last operation that filled the mailbox, in bytes. An operation with another length must find the
+    /// mailbox empty.
     pub(crate) filled_slot_bytes: usize,
     /// Scaled or finished bytes on their way through a link that only takes ready ones.
     pub(crate) bounce: Vec<u8>,
     pub(crate) closed: bool,
-    /// Whether room to send on it wakes.
+    /// Whether room to send on the connection wakes the rank.
     watches_room: bool,
 }
 

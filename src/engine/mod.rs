@@ -56,9 +56,9 @@ use zero_copy::PeerMemory;
 /// The memory of one request: sends read `input`, receives write `output`.
 #[derive(Clone, Copy)]
 pub struct Buffers<'a> {
-    /// What it reads.
+    /// The bytes that the request reads.
     pub input: Span<'a>,
-    /// What it writes.
+    /// The bytes that the request writes.
     pub output: SpanMut<'a>,
 }
 
@@ -76,9 +76,9 @@ pub struct Engine {
     scratch: Vec<u8>,
     /// Collectives entered so far.
     sequence: u64,
-    /// What all of them were, as one word.
+    /// A hash of the collectives' descriptors, as one word.
     history: u64,
-    /// Point-to-point operations so far, per peer: sent to, received from.
+    /// The number of messages so far, by peer: sent to it, received from it.
     pairs: Vec<(u64, u64)>,
     /// The task of the call that its thread waits for, kept so that its tables are reused.
     foreground: Option<Box<Task>>,
@@ -95,13 +95,13 @@ struct Queued {
     ticket: Owed,
 }
 
-/// Where one request of a queued task reads and writes.
+/// The buffers of one request of a queued task, held until it is over.
 pub struct Memory {
-    /// What it reads.
+    /// The buffer that the request reads.
     pub input: Source,
-    /// What it writes.
+    /// The buffer that the request writes.
     pub output: Option<Held>,
-    /// What only has to live until the request is over.
+    /// Values that only have to live until the request is over.
     pub _kept: Vec<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -132,7 +132,8 @@ impl Drop for Owed {
     }
 }
 
-/// Drops what an operation had. What a device had is freed by others, or, if the device did not end, never.
+/// Drops an operation with its buffers. A thread of the program frees those of a device's operation; if the device did not
+/// end, they are never freed.
 pub(crate) fn give_back(mut task: Task, memory: Vec<Memory>) {
     if !task.is_quiet() {
         task.release();
@@ -153,7 +154,7 @@ pub enum Source {
     Apart(HeldRead),
     /// A buffer that is written too; the operation is in place, at this byte offset and length.
     Within(Held, usize, usize),
-    /// Nowhere that the host reads.
+    /// The host reads no buffer: it is on a device.
     Elsewhere,
 }
 
@@ -428,7 +429,7 @@ impl Engine {
             };
             moved = true;
             let Queued { task, memory, ticket } = first;
-            // The buffers go back before the ticket says so.
+            // The buffers go back before the ticket says that the operation is over.
             give_back(task, memory);
             ticket.finish(result);
         }
@@ -438,7 +439,7 @@ impl Engine {
         Progress::Done
     }
 
-    /// A thread waits for what is queued, this long.
+    /// A thread waits for the queue, for at most `timeout`: queued operations must end within it.
     pub(crate) fn hurry_queue(&mut self, timeout: Duration) {
         let now = self.group.clock().now();
         self.queue.iter_mut().for_each(|queued| queued.task.watch.hurry(timeout, now));
@@ -463,7 +464,7 @@ impl Engine {
         std::mem::forget(std::mem::take(&mut self.queue));
     }
 
-    /// Whether the peers have taken what was sent, on links that would lose it with this side's end.
+    /// Whether the peers have taken all bytes that were sent, on links that would lose them with this side's end.
     pub(crate) fn is_settled(&mut self) -> bool {
         let links = &mut self.links;
         !links.needs_progress() || links.progress().is_err() || links.is_emptied()

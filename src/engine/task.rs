@@ -1,4 +1,4 @@
-//! What one call or one group makes of a communicator: its requests, which run side by side.
+//! The requests of one call, or of one group of calls, on a communicator: they run side by side.
 //!
 //! Invariant: two requests that use the same links run one after the other, in the order in which they were
 //! made: the collectives of a communicator, and the messages between two ranks in one direction. All others
@@ -20,18 +20,17 @@ use consort_types::blocks::Blocks;
 use consort_types::call::{Call, Kind};
 use consort_types::error::{Error, Operation};
 
-/// How long a device, or another rank that is in this one's memory, may take to end after a failure before it is waited
-/// for no longer.
+/// The longest wait after a failure: for a device, or for a peer that still touches this rank's memory.
 const QUIET_MAX: Duration = Duration::from_secs(1);
 
-/// What a task is to do: a call, with its number.
+/// One call of a task, with its number.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     pub(crate) call: Call,
     pub sequence: u64,
     /// A word for all collectives before it; 0 for messages.
     pub(crate) history: u64,
-    /// Its place in the flight record.
+    /// The operation's number in the flight record.
     pub(crate) record: u64,
 }
 
@@ -40,14 +39,14 @@ impl Request {
         Operation { name: self.call.kind.name().into(), sequence: self.sequence }
     }
 
-    /// What its messages are marked with: the same on all ranks `me` of a collective, and on both sides of a message. Ranks
-    /// that differ in `salt` differ in it.
+    /// The mark of the request's messages: the same on all ranks `me` of a collective, and on both sides of a message. Ranks
+    /// that differ in `salt` have different marks.
     pub(super) fn mark(&self, me: Rank, salt: u64) -> u64 {
         as_send(&self.call, me).descriptor().digest(self.sequence, salt ^ self.history)
     }
 }
 
-/// A send and the receive that matches it are the same call then, of the rank that sends.
+/// The call with a receive as the send that matches it, by the rank that sends: both sides of a message have the same.
 #[inline]
 pub(super) fn as_send(call: &Call, me: Rank) -> Call {
     match call.kind {
@@ -57,12 +56,12 @@ pub(super) fn as_send(call: &Call, me: Rank) -> Call {
     }
 }
 
-/// What an error calls a request, if there is one.
+/// The name of a request in an error.
 pub(super) fn operation_of(request: Option<&Request>) -> Operation {
     request.map_or(Operation { name: "operation".into(), sequence: 0 }, Request::operation)
 }
 
-/// What a blocked task waits for.
+/// A peer that a blocked task waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Blocked {
     pub(crate) peer: Rank,
@@ -76,20 +75,20 @@ pub struct Task {
     /// The first `count` are of the present task.
     parts: Vec<Part>,
     count: usize,
-    /// Of those, the ones that are not over; only looked at where there are several.
+    /// The parts of the present task that are not over; read only where the task has several.
     live: Vec<u32>,
     /// For each kind of links (see [`lane`]) one more than the last part that uses them; 0 for none.
     tails: Vec<u32>,
     pub(super) watch: Watch,
     ending: Ending,
-    /// How long devices are waited for after a failure.
+    /// The end of the wait for devices after a failure.
     quiet_by: Option<Instant>,
     /// Whether the communicator had failed before the present turn.
     saw_failure: bool,
 }
 
-/// A number for the links that a call uses: all collectives share theirs, a message has those of its two ranks and
-/// its direction.
+/// A number for the links that a call uses. All collectives share one number; a message has the number of its peer and
+/// direction.
 fn lane(call: &Call) -> usize {
     match call.kind {
         Kind::Send => 1 + 2 * call.root as usize,
@@ -117,7 +116,7 @@ impl Task {
         self.add(request, blocks);
     }
 
-    /// The same, for more to be said of it.
+    /// As [`Task::push`]; returns the part, for the caller to set more of it.
     pub(super) fn add(&mut self, request: Request, blocks: Option<Blocks<'_>>) -> &mut Part {
         let lane = lane(&request.call);
         if self.tails.len() <= lane {
@@ -143,23 +142,23 @@ impl Task {
     ) {
         let part = self.add(request, blocks);
         if !watched.uses_links() {
-            // What comes after what is the stream's.
+            // The stream keeps the order of its operations.
             part.after = None;
         }
         part.watch(watched);
     }
 
-    /// Whether some of it runs in a stream.
+    /// Whether some request runs in a stream.
     pub(crate) fn is_watched(&self) -> bool {
         self.parts[..self.count].iter().any(Part::is_watched)
     }
 
-    /// Whether no device touches memory for it any more.
+    /// Whether no device touches memory for the task any more.
     pub(crate) fn is_quiet(&self) -> bool {
         self.parts[..self.count].iter().all(Part::is_quiet)
     }
 
-    /// Whether everything of it is in its stream, so that the call may return.
+    /// Whether all requests are in their streams, so that the call may return.
     pub(crate) fn is_enqueued(&self) -> bool {
         self.parts[..self.count].iter().all(Part::is_enqueued)
     }
@@ -169,7 +168,7 @@ impl Task {
         self.parts[..self.count].iter_mut().for_each(Part::release);
     }
 
-    /// Lets a turn end after this many steps; 0 for no limit.
+    /// Lets a turn end after `steps_max` steps; 0 for no limit.
     pub(crate) fn limit_turns(&mut self, steps_max: u32) {
         self.parts.iter_mut().for_each(|part| part.limit_turns(steps_max));
     }
@@ -179,13 +178,13 @@ impl Task {
         self.parts[..self.count].iter().filter_map(Part::open)
     }
 
-    /// Records that everything finished.
+    /// Records that all requests finished.
     #[inline]
     pub(crate) fn leave(&mut self, engine: &Engine) {
         self.parts[..self.count].iter_mut().for_each(|part| part.leave(engine));
     }
 
-    /// Bytes of its parts.
+    /// Bytes of the parts' table.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.parts.capacity() * size_of::<Part>()
     }
@@ -201,24 +200,24 @@ impl Task {
         operation_of(self.request().as_ref())
     }
 
-    /// Whether it is on its way to an error.
+    /// Whether the task is on its way to an error.
     #[inline]
     pub(crate) fn is_ending(&self) -> bool {
         !matches!(self.ending, Ending::None)
     }
 
-    /// Something went wrong.
+    /// A trouble puts the task on its way to an error.
     pub(crate) fn begin_end(&mut self, engine: &Engine, trouble: Trouble) {
         self.ending = trouble::begin(engine, trouble, &self.watch, engine.group.clock().now());
     }
 
-    /// The error, once it is what all ranks say and no device touches the callers' memory any more, as far as a device
-    /// that is asked to end can be waited for.
+    /// The error, once all ranks say the same and no device touches the callers' memory any more. A device that is asked to
+    /// end is waited for as long as [`QUIET_MAX`].
     pub(crate) fn end(&mut self, engine: &mut Engine) -> Option<Error> {
         let now = engine.group.clock().now();
         let error = trouble::step(engine, &mut self.ending, now)?;
         let by = *self.quiet_by.get_or_insert(now + QUIET_MAX);
-        // Neither waits for the other.
+        // Devices and peers end side by side: neither waits for the other.
         let is_withdrawn = self.withdraw(engine, now >= by);
         if self.is_quiet() && is_withdrawn {
             return Some(error);
@@ -227,9 +226,9 @@ impl Task {
         (now >= by).then_some(error)
     }
 
-    /// It has failed. Whether no other rank writes to the callers' memory any more; `at_last` makes sure of it.
+    /// The task has failed. Whether no other rank writes to the callers' memory any more; `at_last` makes sure of it.
     pub(crate) fn withdraw(&mut self, engine: &mut Engine, at_last: bool) -> bool {
-        // Each of them, whatever becomes of the others.
+        // Every part withdraws, whether the parts before it have or not.
         let parts = self.parts[..self.count].iter_mut();
         parts.fold(true, |all, part| part.withdraw(engine, at_last) & all)
     }
@@ -292,7 +291,7 @@ impl Task {
         self.parts[..self.count].iter().filter(waits).map(Part::asked)
     }
 
-    /// Looks a few times at what a single request waits for. Nothing else may have to move meanwhile.
+    /// Looks a few times at the counter that a single request waits for. No link may need progress meanwhile.
     #[inline]
     pub(crate) fn glance(&self) {
         if self.count == 1 {
@@ -300,8 +299,8 @@ impl Task {
         }
     }
 
-    /// Where it does not go on, for others to read: which record, what it waits for, what has travelled. A collective
-    /// comes first: it is what most others wait for.
+    /// Where the task does not go on, for other ranks to read: which record, what it waits for, what has travelled. A
+    /// collective comes first: most peers wait for one.
     pub(crate) fn standing(&self, engine: &Engine) -> Option<(u64, Stuck, Vec<Traffic>)> {
         let parts = || self.parts[..self.count].iter();
         let is_message = |part: &&Part| part.asked().call.kind.is_message();
@@ -320,7 +319,7 @@ impl Task {
         self.parts[..self.count].iter().find_map(|part| part.connecting_for(links, packets, now, limit))
     }
 
-    /// Whether it may have moved something: an operation that has begun may still be complete.
+    /// Whether the task may have moved bytes: an operation that has begun may still be complete.
     pub(crate) fn has_begun(&self) -> bool {
         self.parts[..self.count].iter().any(Part::has_begun)
     }
@@ -332,9 +331,10 @@ impl Task {
         }
     }
 
-    /// After a turn that did not finish it: has the communicator failed, and (when `look` is set, which costs a
-    /// clock) has it taken too long, and which rank is to blame. What is complete when a failure comes is complete: there
-    /// is a turn between the failure and giving up. Afterwards it may be [ending](Task::is_ending).
+    /// Looks at the task after a turn that did not finish it: whether the communicator has failed and, if `look` is set,
+    /// which costs a clock reading, whether the task has taken too long, and which rank is guilty. An operation that is
+    /// complete when a failure comes stays complete: there is a turn between the failure and giving up. Afterwards the task
+    /// may be [ending](Task::is_ending).
     pub fn tend(&mut self, engine: &mut Engine, look: bool) {
         if self.is_ending() {
             return;

@@ -1,4 +1,4 @@
-//! What becomes of an operation that does not go on: which ranks are asked, when it ends, with which error.
+//! The end of an operation that does not go on: which ranks are asked, when it ends, with which error.
 //!
 //! Invariant: runs only when a task has been blocked for a while or when something went wrong, never on the
 //! fast path; it reads a clock but never waits: the thread that drives the task comes again.
@@ -22,19 +22,19 @@ use consort_types::call::Descriptor;
 use consort_types::call::Kind;
 use consort_types::error::{Error, Operation, list, seconds};
 
-/// How long a task is blocked before it is looked at the first time.
+/// The time that a task is blocked before the first look at it.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
-/// How often after that.
+/// The pause between two looks after that.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// How often peers that are waited for are asked, at most: the pauses between two questions double up to this.
+/// The longest pause between two questions to peers that are waited for: pauses double up to it.
 const ASK_MAX: Duration = Duration::from_secs(2);
-/// How many peers are asked at a time, at most.
+/// The most peers that are asked at a time.
 const ASKED_MAX: usize = 8;
-/// How long others may take to answer before a deadline, or when ranks are found to disagree.
+/// The time that peers have to answer before a deadline, or when ranks are found to disagree.
 const ANSWERS: Duration = Duration::from_millis(500);
-/// How long after a question that brought nothing the next one is asked.
+/// The pause after a question that brought nothing.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
-/// How long a broken link waits for the news that its peer died or left.
+/// The time in which the news that a broken link's peer died or left may come.
 const NEWS: Duration = Duration::from_millis(300);
 
 /// Why an operation cannot go on.
@@ -48,7 +48,7 @@ pub(crate) enum Fault {
     Failed(Error),
 }
 
-/// Of the rank that sent a message of another operation.
+/// The fault of a rank that sent a message of another operation.
 impl From<Rank> for Fault {
     fn from(peer: Rank) -> Self {
         Fault::Mismatch { peer }
@@ -104,9 +104,9 @@ pub(crate) enum Ending {
     None,
     /// The communicator has failed; the reason is being settled.
     Settling,
-    /// All ranks are asked what they are in.
+    /// All ranks are asked which operations they are in.
     Comparing { inquiry: Inquiry, again: Instant, until: Instant, request: Request, peer: Rank },
-    /// The control plane may know what became of the peer.
+    /// The control plane may hear that the peer died or left.
     Listening { until: Instant, request: Option<Request>, broken: Broken },
 }
 
@@ -117,12 +117,12 @@ pub(crate) struct Watch {
     started: Option<Instant>,
     next: Option<Instant>,
     ask: Option<(Instant, Duration)>,
-    /// How many of them have been asked.
+    /// The number of peers that have been asked.
     asked: usize,
-    /// How many answers had come when the calls were compared last.
+    /// The number of answers at the last comparison of the calls.
     news: u64,
-    /// What of where it stood at the last look must not change for it to count as stuck (record, peer, step and slice), and
-    /// since when.
+    /// Record, peer, step and slice at the last look, and since when they are the same: an operation whose four do not change
+    /// is stuck.
     standing: Option<((u64, Rank, u32, u32), Instant)>,
     /// The question whose answers will explain that the deadline passed.
     expiry: Option<Inquiry>,
@@ -155,12 +155,12 @@ impl Watch {
         self.started.map_or(Duration::ZERO, |started| now.saturating_duration_since(started))
     }
 
-    /// How long before the deadline the others are asked.
+    /// The time before the deadline at which the other ranks are asked.
     fn lead(&self) -> Duration {
         ANSWERS.min(self.timeout / 4)
     }
 
-    /// How long an operation has stood where it stands.
+    /// The time for which an operation has stood where it stands.
     fn stand(&mut self, record: u64, stuck: &Stuck, now: Instant) -> Instant {
         let standing = (record, stuck.peer, stuck.step, stuck.slice);
         match self.standing {
@@ -173,7 +173,7 @@ impl Watch {
     }
 }
 
-/// Looks at the clock and at the others.
+/// Looks at the clock and at the other ranks.
 pub(crate) fn look(task: &mut Task, engine: &mut Engine, now: Instant) -> Result<(), Trouble> {
     let operation = task.operation();
     let blocked = task.blocked(&engine.links);
@@ -192,7 +192,7 @@ pub(crate) fn look(task: &mut Task, engine: &mut Engine, now: Instant) -> Result
     let known = task.watch.left.len();
     gone.iter().for_each(|peer| _ = task.watch.left.entry(*peer).or_insert(now));
     if task.watch.left.len() > known {
-        // Everything that it sent before it left is there now, and may have come since the task was blocked.
+        // All that the peer sent before it left is there now, and may have come since the task was blocked.
         task.watch.next = Some(now);
         return Ok(());
     }
@@ -202,7 +202,7 @@ pub(crate) fn look(task: &mut Task, engine: &mut Engine, now: Instant) -> Result
         if waits.any(|request| !left_after(engine, peer, request)) {
             return Err(left(engine, peer, operation).into());
         }
-        // It made these calls too: its part is on its way, or is lost. An earlier deadline brings a report.
+        // The peer made these calls too: its part is on its way, or is lost. An earlier deadline brings a report.
         let limit = engine.settings.connect_timeout;
         if task.watch.left.get(&peer).is_some_and(|since| now.saturating_duration_since(*since) >= limit) {
             let (limit, operation) = (seconds(limit), operation_of(first));
@@ -227,7 +227,7 @@ pub(crate) fn look(task: &mut Task, engine: &mut Engine, now: Instant) -> Result
     if waited + lead >= timeout {
         let (asked_about, group) = (asked_about(task), &engine.group);
         let inquiry = task.watch.expiry.get_or_insert_with(|| Inquiry::start(group, now + lead));
-        // Looked at before the deadline too: that is when chains of waits are followed through other processes.
+        // The look comes before the deadline too: chains of waits are followed through other processes then.
         if inquiry.is_over(group, now) && waited >= timeout {
             let evidence = inquiry.evidence(group, asked_about, waited);
             return Err(expired(task, engine, &evidence, waited).into());
@@ -237,7 +237,7 @@ pub(crate) fn look(task: &mut Task, engine: &mut Engine, now: Instant) -> Result
     if !blocked.is_empty() {
         let (due, pause) = *task.watch.ask.get_or_insert((now, INTERVAL));
         if now >= due {
-            // All of them in turn, however many a group waits for.
+            // All peers in turn, however many a group waits for.
             let turn = blocked.iter().cycle().skip(task.watch.asked % blocked.len());
             turn.take(ASKED_MAX.min(blocked.len())).for_each(|blocked| engine.group.ask(blocked.peer));
             task.watch.asked += ASKED_MAX;
@@ -307,7 +307,7 @@ fn expired(task: &Task, engine: &Engine, evidence: &Evidence, waited: Duration) 
     error
 }
 
-/// Something went wrong: the first step towards the error.
+/// The first step from a trouble towards its error.
 pub(crate) fn begin(engine: &Engine, trouble: Trouble, watch: &Watch, now: Instant) -> Ending {
     let group = &engine.group;
     if group.has_failed() {

@@ -1,4 +1,4 @@
-//! Operations that run elsewhere, in a stream of a device, as the engine sees them.
+//! Stream-ordered operations of a device, as the engine sees them.
 //!
 //! Invariant: the thread that has the engine polls them like any other operation; polling is a load or two. Absent: devices.
 
@@ -8,18 +8,18 @@ use consort_types::error::Result;
 
 /// An operation in a stream.
 pub(crate) trait Watched: Send {
-    /// How far it is. Called again and again until it is [`State::Done`].
+    /// The operation's state. Called again and again until it is [`State::Done`].
     ///
     /// # Errors
-    /// Why it cannot go on.
+    /// The operation cannot go on, for the reason that the fault says.
     fn poll(&mut self) -> std::result::Result<State, Fault>;
 
-    /// How far it is before it is polled; at least [`State::Enqueued`] if the call may return at once.
+    /// The state before the first poll; at least [`State::Enqueued`] if the call may return at once.
     fn begins(&self) -> State {
         State::Entered
     }
 
-    /// Whether the host's links move its data, so that it comes after what uses the same ones.
+    /// Whether the host's links move its data. The operation then comes after other operations on the same links.
     fn uses_links(&self) -> bool {
         false
     }
@@ -27,26 +27,27 @@ pub(crate) trait Watched: Send {
     /// After [`State::Ready`]: the host has moved the data.
     ///
     /// # Errors
-    /// Why it cannot go on.
+    /// The operation cannot go on, for the reason that the error says.
     fn moved(&mut self) -> Result<()>;
 
-    /// Whom it waits for, if it waits; all others where that is not known.
+    /// The ranks that the operation waits for, if it waits; all peers where that is not known.
     fn peers(&self) -> Vec<Rank>;
 
-    /// Where it stands, as far as the device has said.
+    /// Where the operation stands, as far as the device has said.
     fn standing(&self) -> Option<Standing>;
 
-    /// The communicator has failed: whatever of it waits on a device must go on to its end. May be called again.
+    /// The communicator has failed: kernels and streams that wait for the operation must go on to their ends. May be called
+    /// again.
     fn give_up(&mut self);
 
-    /// Whether no device touches memory for it any more.
+    /// Whether no device touches memory for the operation any more.
     fn is_over(&self) -> bool;
 
     /// The program's name.
     fn algorithm(&self) -> &str;
 }
 
-/// How far an operation in a stream is.
+/// The state of an operation in a stream.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum State {
     /// Not in its stream yet: the call must not return.
@@ -62,7 +63,7 @@ pub(crate) enum State {
 /// Where an operation stands on its device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Standing {
-    /// Whom it waits for.
+    /// The rank that the device waits for.
     pub(crate) peer: Rank,
     pub(crate) step: u32,
     pub(crate) steps: u32,

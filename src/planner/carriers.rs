@@ -1,4 +1,4 @@
-//! What carries the messages of an algorithm, and at what price.
+//! Carriers of an algorithm's messages, and their prices.
 //!
 //! Invariant: a price is virtual seconds. On devices it follows from the algorithm's [formula](catalogue::formula()) and from
 //! figures of data sheets: no GPU was measured for it. Absent: what can carry a call, and choosing.
@@ -55,7 +55,7 @@ impl Path {
         }
     }
 
-    /// What carries its plans.
+    /// The carrier of the path's plans.
     pub(super) fn carrier(self) -> Carrier {
         match self {
             Path::Fused => Carrier::Fused,
@@ -77,7 +77,7 @@ impl fmt::Display for Path {
     }
 }
 
-/// What carries the messages of an algorithm.
+/// A carrier of an algorithm's messages.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Carrier {
     /// The links of the host.
@@ -123,7 +123,7 @@ impl Carrier {
     }
 }
 
-/// All paths, each with what speaks against it.
+/// All paths, each with the objection to it.
 pub(crate) type Paths = Vec<(Path, Option<String>)>;
 
 /// A carrier and an algorithm.

@@ -27,7 +27,7 @@ const PAIR_CHANNELS: u16 = 0xc000;
 /// (`docs/measurements/host.md`).
 const STREAMING_BYTES_MIN: usize = 16 << 20;
 
-/// What was chosen for a call.
+/// The choice for a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Choice {
     pub(crate) program: Program,
@@ -36,11 +36,11 @@ pub(crate) struct Choice {
     pub(crate) streaming: bool,
     /// The first of the channels that its links use.
     pub(crate) channel_base: u16,
-    /// Whether it is run in messages that carry their flag, where all ranks can.
+    /// Whether the call goes in eager messages, where all ranks can store to each other's mailboxes.
     pub(crate) packets: bool,
-    /// Whether ranks that share memory meet before it, and agree how its bytes cross.
+    /// Whether ranks that share memory meet before the call, and agree how its bytes cross.
     pub(crate) meets: bool,
-    /// Whether it is run on the callers' buffers then, where all ranks can map them.
+    /// Whether the call is zero-copy then, where all ranks can map the callers' buffers.
     pub(crate) mapped: bool,
 }
 
@@ -56,7 +56,7 @@ impl Choice {
         (size_class(block_bytes as u64).trailing_zeros(), streaming)
     }
 
-    /// What is chosen for a call. Made once for each shape of call, as prices are dear.
+    /// The choice for a call. Made once for each shape of call, as prices are dear.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) that lists what is possible, when the restriction leaves
@@ -72,7 +72,7 @@ impl Choice {
             Some(algorithm) => planning.demand(algorithm, collective, bytes)?,
         };
         let Chosen { algorithm, slot_bytes, short, packets, meets, mapped } = chosen;
-        // Where it takes no mapped buffers there is only the way to be found.
+        // A call that names its algorithm takes no mapped buffers: it meets only to agree how its bytes cross.
         let is_worth_it = call.algorithm.is_none() || bytes > MESSAGE_BYTES_MAX as u64;
         let channel_base = match algorithm {
             _ if algorithm.is_pair() => PAIR_CHANNELS,

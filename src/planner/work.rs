@@ -1,4 +1,4 @@
-//! What the cores of a host do for a plan that they run themselves, in memory or through sockets.
+//! The work of a host's cores for a plan that they run themselves, in memory or through sockets.
 //!
 //! Invariant: counted from the fused plans, the ones that run: every step has a price, and every byte that a step
 //! reads and writes, for the rank that does most, times the ranks that take turns on its core. The simulator
@@ -10,11 +10,11 @@ use consort_algorithms::{LowerOptions, Place, Plan, Rank, Schedule, Transfer, lo
 
 use consort_settings::options::SLOTS;
 
-/// Above this many ranks nothing is counted.
+/// Above this number of ranks nothing is counted.
 const RANKS_MAX: u32 = 16;
-/// A step: a look at a counter, a store to one, or the beginning of a copy.
+/// Seconds of a step: a look at a counter, a store to one, or the beginning of a copy.
 const STEP_S: f64 = 60e-9;
-/// A byte that passes through a core once.
+/// Seconds of a byte that passes through a core once.
 const BYTE_S: f64 = 0.08e-9;
 
 /// Seconds of a core, for blocks of `block_bytes` in slots of `slot_bytes` where `turns` ranks share it.
@@ -39,9 +39,10 @@ pub(super) fn of_cores(schedule: &Schedule, block_bytes: u64, slot_bytes: usize,
     busiest * f64::from(turns)
 }
 
-/// What a message through the kernel is of a core, at each of its ends.
+/// Seconds of a core for a message through the kernel, at each of its ends.
 const SOCKET_S: f64 = 2.5e-6;
-/// A byte of it, at each of its ends: copied by the kernel, and folded or copied again where it arrives.
+/// Seconds of a core for a byte of such a message, at each of its ends. The kernel copies the byte, and the receiver folds or
+/// copies it again.
 const SOCKET_BYTE_S: f64 = 0.25e-9;
 
 /// Seconds of the busiest rank's core for messages to and from other hosts, in slots of `slot_bytes`.
@@ -71,7 +72,7 @@ pub(super) fn of_sockets(schedule: &Schedule, block_bytes: u64, slot_bytes: usiz
     seconds.fold(0.0, f64::max)
 }
 
-/// The same of `messages` with `bytes` together, of which as much comes in as goes out.
+/// The same for `messages` messages with `bytes` bytes together, if the rank receives as much as it sends.
 pub(super) fn of_messages(messages: f64, bytes: f64) -> f64 {
     of_ends(2.0 * messages, 2.0 * bytes)
 }
@@ -80,30 +81,30 @@ fn of_ends(messages: f64, bytes: f64) -> f64 {
     messages * SOCKET_S + bytes * SOCKET_BYTE_S
 }
 
-/// Between sending and finding what others send at the same time.
+/// Seconds from a send until the rank finds the messages that its peers send at the same time.
 const PACKET_S: f64 = 120e-9;
-/// A message to and from one more rank.
+/// Seconds of a message to and from one more rank.
 const PACKET_PEER_S: f64 = 40e-9;
 
-/// What a line from another domain takes longer.
+/// Seconds that a line from another domain takes longer.
 const FAR_LINE_S: f64 = 180e-9;
-/// A byte that leaves a domain or enters it, on the way that its ranks share.
+/// Seconds of a byte that leaves a domain or enters it, on the way that its ranks share.
 const FAR_BYTE_S: f64 = 0.04e-9;
 
-/// Seconds of an exchange of blocks of `block_bytes` between all of `ranks` ranks, of which `turns` share a core, in
-/// messages that carry their flag. Where there are domains, of `per_domain` ranks (1: there are none).
+/// Seconds of a direct exchange of blocks of `block_bytes` bytes between `ranks` ranks, in eager messages. `turns` ranks
+/// share a core. A domain has `per_domain` ranks; 1 says that there are no domains.
 ///
-/// Source of the figures: `docs/measurements/host.md`; of those between domains as for
+/// Source of the figures: `docs/measurements/host.md`; of the figures between domains, the source of
 /// [`host_of_domains`](consort_algorithms::topology::host_of_domains).
 pub(super) fn of_packets(ranks: u32, per_domain: u32, block_bytes: u64, turns: u32) -> f64 {
     let others = f64::from(ranks - 1);
-    // Each goes into a slot, and out of another one.
+    // Each block goes into a slot, and a block comes out of another slot.
     let bytes = 2.0 * block_bytes as f64 * BYTE_S;
     let inside = f64::from(turns) * (PACKET_S + others * (PACKET_PEER_S + bytes));
     if per_domain <= 1 || per_domain >= ranks {
         return inside;
     }
-    // Every rank of a domain sends to every one outside it, side by side; lines come at the same time.
+    // Every rank of a domain sends to every rank outside it, side by side; lines come at the same time.
     let crossing = f64::from(per_domain) * f64::from(ranks - per_domain) * block_bytes as f64;
     FAR_LINE_S + inside.max(crossing * FAR_BYTE_S)
 }

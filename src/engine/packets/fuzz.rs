@@ -206,7 +206,7 @@ fn messages_of_any_bytes_are_taken_waited_for_or_refused() {
     fuzz(&MESSAGES, originals, |input, seen| messages(&planner, input, seen));
 }
 
-/// A send or a receive of so many bytes after the other; the peer stores what it likes in between.
+/// Sends and receives one after the other, of one of `LENGTHS` bytes each; the peer stores any bytes in between.
 fn letters(input: &Input, seen: &mut Seen) {
     const LENGTHS: [usize; 8] = [1, 56, 57, 1024, 5000, 20_000, 70_000, 300_000];
     let first =

@@ -45,8 +45,8 @@ pub(crate) use round::Round;
 
 /// The longest payload of each row, in bytes.
 const PAYLOADS: [usize; ROWS] = payloads(MESSAGE_BYTES_MAX);
-/// Of the longest row, the slots of all pairs of a rank. A slot that was not used for a while has left the reader's first
-/// caches, and is written several times faster.
+/// The slots of the longest row, those of all pairs of a rank together. A slot that was not used for a while has left the
+/// reader's first caches, and is written several times faster.
 const LONG_SLOTS: u32 = 16;
 
 /// The slots of each row among `ranks` ranks. Short messages go round in few lines, which stay in the first cache.
@@ -55,30 +55,30 @@ fn slots(ranks: u32) -> [usize; ROWS] {
     [16, 8, 1 << long.ilog2()]
 }
 
-/// The bytes of a mailbox: its rows, and behind them where a rank takes back what it let another one touch, of one slot, as it
-/// is never taken back twice.
+/// The bytes of a mailbox: its rows, and behind them one slot with which a rank forbids the peer to touch its memory. One
+/// slot suffices, as a rank forbids that once.
 pub(super) fn mailbox_bytes(ranks: u32) -> usize {
     let rows = slots(ranks).into_iter().zip(PAYLOADS);
     let messages: usize = rows.map(|(slots, payload_bytes)| Row::bytes(slots, payload_bytes)).sum();
     messages + Row::bytes(1, Row::LINE_PAYLOAD_BYTES)
 }
 
-/// What a rank says that has none: the name of no transport.
+/// The word of a rank that has no board: the name of no transport.
 const NO_BOARD: &str = "none";
 
 /// Another rank, as messages reach it.
 struct Peer {
     out: [Outbox; ROWS],
     inboxes: [Inbox; ROWS],
-    /// It is through with all operations up to this one.
+    /// The peer is through with all operations up to this one.
     through: u64,
-    /// Where it says so when it sends nothing.
+    /// The counter with which the peer says so when it sends nothing.
     credit: Counter,
-    /// Where this rank says so.
+    /// The counter with which this rank says so.
     peer_credit: Counter,
-    /// Messages taken since it last heard of this rank.
+    /// Messages taken since the peer last heard of this rank.
     unanswered: usize,
-    /// Whether it touches this rank's memory, and this rank touches its.
+    /// The access epochs in which the peer touches this rank's memory, and this rank the peer's.
     epoch: AccessEpoch,
     bell: Bell,
 }
@@ -90,19 +90,19 @@ pub(crate) struct Board {
     peers: Vec<Option<Peer>>,
     /// Operations so far.
     operations: u64,
-    /// How long messages are staged: rank 0 finds it out, and the others do as it says.
+    /// The trial of the stores of long messages: rank 0 makes it, and the other ranks take rank 0's store.
     long: Trial,
     store: Store,
 }
 
 impl Board {
-    /// How long messages are staged now.
+    /// The store of long messages now.
     #[inline]
     fn store(&self) -> Store {
         if self.me == 0 { self.long.store() } else { self.store }
     }
 
-    /// An exchange is over; it took `ticks` ticks, if that is known.
+    /// An exchange is over; it took `ticks` ticks, where they are known.
     #[inline]
     pub(crate) fn note(&mut self, Underway { messages, said, .. }: &Underway, ticks: Option<u64>) {
         if messages.row != LONG {
@@ -121,7 +121,7 @@ impl Board {
 pub(crate) enum Packets {
     #[default]
     Unasked,
-    /// Ranks tell each other.
+    /// Ranks tell each other whether they can store to all others' memory.
     Asking(Meeting),
     Up(Board),
     /// Some rank cannot store to some other's memory.
@@ -132,7 +132,7 @@ pub(crate) enum Packets {
 pub(crate) struct Meeting {
     /// The links to the others; empty where this rank cannot store to some other's memory.
     links: Vec<usize>,
-    /// By rank, what it has said: where its half of the link is, or that it has none.
+    /// The word of each rank: where its half of the link is, or that it has none.
     said: Vec<Option<Address>>,
 }
 
@@ -287,7 +287,7 @@ impl Board {
         self.peers.iter().flatten().for_each(|peer| peer.bell.ring());
     }
 
-    /// This rank is about to touch the others' memory. Whether it may: if not, its epochs are over.
+    /// Begins this rank's access epochs at all peers. Whether it may touch their memory: if not, its epochs are over.
     pub(crate) fn begin_access(&mut self) -> bool {
         self.peers.iter_mut().flatten().for_each(|peer| peer.epoch.begin());
         access_epoch::fence();
@@ -298,14 +298,14 @@ impl Board {
         !is_forbidden
     }
 
-    /// Whether a rank has forbidden to touch its memory: whatever was read of it before may be wrong.
+    /// Whether a peer has forbidden to touch its memory: bytes that were read of it before may be wrong.
     pub(crate) fn is_forbidden(&self) -> bool {
-        // Between what was read and what is looked at.
+        // The fence orders the reads of the peers' memory before the look.
         access_epoch::fence();
         self.peers.iter().flatten().any(|peer| peer.epoch.is_forbidden())
     }
 
-    /// This rank touches nothing any more.
+    /// Ends this rank's access epochs: it touches no peer's memory any more.
     pub(crate) fn end_access(&mut self) {
         self.peers.iter_mut().flatten().for_each(|peer| peer.epoch.end());
     }
@@ -316,7 +316,7 @@ impl Board {
         access_epoch::fence();
     }
 
-    /// The ranks that write to this rank's memory, or have not said that they do no more.
+    /// The ranks whose access epochs on this rank's memory are open.
     pub(crate) fn accessing(&self) -> impl Iterator<Item = Rank> + '_ {
         let of = |(rank, peer): (Rank, &Option<Peer>)| peer.as_ref()?.epoch.is_open().then_some(rank);
         (0..).zip(&self.peers).filter_map(of)

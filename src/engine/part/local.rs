@@ -14,25 +14,25 @@ use crate::planner::Choice;
 use consort_control::report::evidence::Want;
 use consort_types::call::Kind;
 
-/// Ranks on their way to mailboxes for messages, or to a meeting over those.
+/// Ranks on their way to mailboxes for eager messages.
 pub(super) struct Meet {
     choice: Choice,
-    /// Whom it waits for, and for what.
+    /// The rank that this one waits for, and what it wants of that rank.
     pub(super) waits_for: Option<(Rank, Want)>,
 }
 
-/// A direct exchange of messages.
+/// A direct exchange of eager messages.
 pub(super) struct Exchanging {
     exchange: Exchange,
-    /// When it began; none where the fast path has begun it.
+    /// The ticks at the exchange's begin; `None` where the fast path has begun it.
     since: Option<u64>,
     pub(super) wanted: Option<(Rank, Want)>,
 }
 
-/// A message between two ranks.
+/// An eager message from one rank to another.
 #[derive(Default)]
 pub(super) struct Letter {
-    /// Bytes of it that have gone.
+    /// Bytes of the message that have gone.
     pub(super) done: usize,
     pub(super) wanted: Option<(Rank, Want)>,
 }

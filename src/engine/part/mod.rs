@@ -13,8 +13,8 @@
 //! A part in a stream: Entered ─► [Ready ─► Find … Done ─►] Enqueued ─► Done
 //! ```
 //!
-//! Invariant: a part goes through its phases in order, each of which carries what it needs, and never waits in any of
-//! them. What was chosen for the call is asked once, and carried.
+//! Invariant: a part goes through its phases in order, and never waits in one. A phase carries what it needs: the choice
+//! for the call is asked for once, and carried on.
 
 mod local;
 mod planned;
@@ -45,9 +45,9 @@ pub(super) struct Part {
     left: bool,
     phase: Phase,
     executor: Executor,
-    /// Where blocks that differ are; empty for others.
+    /// The blocks of a call whose blocks differ; empty for other calls.
     blocks: Vec<Block>,
-    /// What runs it, where a stream does.
+    /// The operation in a stream; `None` where the host runs the request.
     stream: Option<Stream>,
 }
 
@@ -57,7 +57,7 @@ struct Stream {
     state: State,
     /// Whether the host moves its data now, in the phases of the part.
     host_moves: bool,
-    /// Whether the device was made to let it go.
+    /// Whether the device was made to let the operation go, with nothing done.
     let_go: bool,
 }
 
@@ -65,13 +65,13 @@ struct Stream {
 enum Phase {
     #[default]
     Find,
-    /// Ranks tell each other whether they exchange messages that carry their flag.
+    /// Ranks make their mailboxes for eager messages, or find that they have none.
     Meet(Meet),
-    /// They do.
+    /// Eager messages go over the mailboxes.
     Exchange(Exchanging),
-    /// A message goes over it.
+    /// An eager message goes from one rank to another.
     Letter(Letter),
-    /// On buffers that all have mapped, or how else it goes is found out.
+    /// Ranks offer their buffers; the operation is zero-copy if all buffers are mapped, and goes on otherwise if not.
     Mapped(Mapped),
     /// The links of the plan, or of the message, are made.
     Link(Linking),
@@ -80,12 +80,12 @@ enum Phase {
     Done,
 }
 
-/// What a turn of a phase came to.
+/// The result of a phase's turn.
 #[expect(clippy::large_enum_variant, reason = "as of a phase")]
 enum Turn {
-    /// It goes on with this phase.
+    /// The part goes on with this phase.
     Next(Phase),
-    /// It is over. Apart from the phases, whose data take long to move.
+    /// The part is over. No `Next(Phase::Done)`, as a phase's data take long to move.
     Over,
     Stays(Progress),
 }
@@ -109,7 +109,7 @@ impl Context<'_> {
         letters::are_for(call) && self.engine.links.is_mapped(&self.engine.group, call.root)
     }
 
-    /// What runs any other call.
+    /// The phase that runs a call which is no letter.
     fn find(&mut self) -> TurnResult {
         let choice = self.engine.operations.compile(&self.request.call)?.choice;
         if choice.packets || choice.meets {
@@ -129,7 +129,7 @@ impl Part {
         part
     }
 
-    /// Makes ready for another request.
+    /// Makes the part ready for another request.
     pub(super) fn prepare(&mut self, request: Request, blocks: Option<Blocks<'_>>, after: Option<usize>) {
         self.request = request;
         self.after = after;
@@ -142,23 +142,23 @@ impl Part {
         }
     }
 
-    /// It runs in a stream.
+    /// The request runs in a stream.
     pub(super) fn watch(&mut self, operation: Box<dyn Watched>) {
         let state = operation.begins();
         self.stream = Some(Stream { operation, state, host_moves: false, let_go: false });
     }
 
-    /// Its messages are on their way already.
+    /// The fast path has begun the request's exchange.
     pub(super) fn adopt(&mut self, exchange: Exchange) {
         self.phase = Phase::Exchange(Exchanging::new(exchange, None));
     }
 
-    /// `done` bytes of its message have gone.
+    /// The fast path has moved `done` bytes of the request's message.
     pub(super) fn adopt_message(&mut self, done: usize) {
         self.phase = Phase::Letter(Letter { done, wanted: None });
     }
 
-    /// Whether it is in its stream.
+    /// Whether the request is in its stream, so that the call may return.
     pub(super) fn is_enqueued(&self) -> bool {
         self.stream.as_ref().is_none_or(|stream| stream.state > State::Ready)
     }
@@ -166,43 +166,43 @@ impl Part {
     /// The communicator has failed: what waits on a device goes on to its end.
     pub(super) fn release(&mut self) {
         if let Some(stream) = &mut self.stream {
-            // What ends after this may have been let go, with nothing done.
+            // An operation that ends after this may have been let go, with nothing done.
             stream.let_go |= !stream.operation.is_over();
             stream.operation.give_up();
         }
     }
 
-    /// Whether it runs in a stream.
+    /// Whether the request runs in a stream.
     pub(super) fn is_watched(&self) -> bool {
         self.stream.is_some()
     }
 
-    /// Whether no device touches memory for it any more.
+    /// Whether no device touches memory for the request any more.
     pub(super) fn is_quiet(&self) -> bool {
         self.stream.as_ref().is_none_or(|stream| stream.operation.is_over())
     }
 
-    /// The stream that has it, if the host does not move its data.
+    /// The stream that has the request, unless the host moves its data now.
     fn away(&self) -> Option<&Stream> {
         self.stream.as_ref().filter(|stream| !stream.host_moves)
     }
 
-    /// What it is to do.
+    /// The request.
     pub(super) fn asked(&self) -> &Request {
         &self.request
     }
 
-    /// What it is to do, unless its end has been recorded.
+    /// The request, unless its end has been recorded.
     pub(super) fn open(&self) -> Option<&Request> {
         (!self.left).then_some(&self.request)
     }
 
-    /// What has gone wrong with it.
+    /// A fault, with the request that met it where that matters.
     pub(super) fn trouble(&self, fault: Fault) -> Trouble {
         Trouble::of(&self.request, fault)
     }
 
-    /// Records that it finished, once.
+    /// Records once that the request finished.
     pub(super) fn leave(&mut self, engine: &Engine) {
         if let Some(request) = self.open() {
             engine.leave(request);
@@ -214,7 +214,7 @@ impl Part {
         matches!(self.phase, Phase::Done)
     }
 
-    /// Whether it may have moved something.
+    /// Whether the request may have moved bytes.
     pub(super) fn has_begun(&self) -> bool {
         self.is_watched() || !matches!(self.phase, Phase::Find)
     }
@@ -224,7 +224,7 @@ impl Part {
         self.executor.limit_turns(steps_max);
     }
 
-    /// Looks a few times, as cheaply as can be, at the one counter that it waits for.
+    /// Looks a few times, as cheaply as can be, at the one counter that the plan waits for.
     #[inline]
     pub(super) fn glance(&self) {
         if let Phase::Run(running) = &self.phase {
@@ -277,7 +277,7 @@ impl Part {
             }
             let mut context = Context { request, engine, executor, blocks, buffers };
             let turn = match phase {
-                // Nothing moves, whatever the others say.
+                // A call of no elements moves nothing, whatever other ranks call.
                 Phase::Find if request.call.count == 0 => Turn::Over,
                 Phase::Find if context.is_letter() => {
                     *phase = Phase::Letter(Letter::default());
@@ -295,7 +295,7 @@ impl Part {
                     Some(stream) => {
                         *phase = Phase::Find;
                         stream.host_moves = false;
-                        // The stream has the rest.
+                        // The stream has the rest of the operation.
                         stream.operation.moved()?;
                         continue;
                     }
@@ -324,7 +324,7 @@ fn end(phase: &mut Phase, next: Phase, engine: &mut Engine) {
 }
 
 impl Stream {
-    /// How far it is.
+    /// The state of the operation, once it was polled.
     fn look(&mut self) -> std::result::Result<State, Fault> {
         if self.let_go {
             return Err(Error::internal("an operation that was let go").into());

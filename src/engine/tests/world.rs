@@ -106,7 +106,7 @@ impl Way {
     }
 }
 
-/// Slots are used in turn, whoever fills them, from the first operation on.
+/// A rank uses the slots of a mailbox in turn, from the first operation on.
 fn check_slot(fill: u64, range: &Range<usize>, slot_bytes: usize) {
     let start = ((fill - 1) % SLOTS as u64) as usize * slot_bytes;
     assert!(start <= range.start && range.end <= start + slot_bytes, "fill {fill} is not at {range:?}");
@@ -265,8 +265,8 @@ impl World {
         })
     }
 
-    /// Lets ranks go on and messages arrive in a random order, until all ranks have done everything or, when
-    /// some stop because of a mismatch, until nobody else can go on.
+    /// Lets ranks go on and messages arrive in a random order, until all ranks have done everything. If some ranks stop
+    /// because of a mismatch, it ends when no other rank can go on.
     pub(super) fn run(&mut self) -> Vec<Mismatch> {
         let ranks = self.members.len();
         // One rank is much slower than the others.
@@ -292,7 +292,7 @@ impl World {
             };
             idle = if moved { 0 } else { idle + 1 };
             if idle > patience {
-                assert!(!mismatches.is_empty(), "nobody can go on: {:?}", self.blocked());
+                assert!(!mismatches.is_empty(), "no rank can go on: {:?}", self.blocked());
                 break;
             }
         }

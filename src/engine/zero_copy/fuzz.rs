@@ -1,4 +1,4 @@
-//! A peer that says what it likes of its buffers.
+//! A peer that sends any bytes as the notes about its buffers.
 //!
 //! Invariant of what is tested: whatever notes come, only the memory of the call and of the areas that were mapped is
 //! touched, and the operation ends, waits, goes the planned way, or fails with an error that says why.
@@ -81,7 +81,7 @@ fn go(
         stage.desk.desk().serve();
         side.shm.desk().serve();
     }
-    // Whoever does not answer is waited for until the deadline.
+    // A peer that does not answer is waited for until the deadline.
     Ok(Step::Progress(Progress::Blocked))
 }
 

@@ -1,4 +1,4 @@
-//! Two ranks in one thread, with areas that come and go; and what they tell each other, as bytes.
+//! Two ranks in one thread, with areas that come and go; and the bytes of their notes.
 
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ impl Side {
         then(Reach { memory, board, lender: Some(shm), plan })
     }
 
-    /// The keys of what the other rank has announced, and of what of it is mapped here.
+    /// The keys of the areas that the other rank has announced, and of those that are mapped here.
     fn knows(&self, rank: usize) -> (Vec<u64>, Vec<u64>) {
         let known = &self.memory.known[rank];
         let announced = known.announced.iter().map(|announcement| announcement.key).collect();
@@ -72,7 +72,7 @@ impl Side {
     }
 }
 
-/// What a call came to on both ranks.
+/// How a call ended on both ranks.
 #[derive(PartialEq, Eq, Debug)]
 enum End {
     Done,
@@ -83,7 +83,7 @@ enum End {
 struct Pair {
     sides: [Side; 2],
     sequence: u64,
-    /// Nobody can fetch what rank 1 tells of.
+    /// Whether rank 0 can fetch no area that rank 1 announces.
     withholds: bool,
 }
 

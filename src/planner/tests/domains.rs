@@ -68,7 +68,7 @@ fn short_blocks_still_travel_in_messages() {
 }
 
 #[test]
-fn the_level_is_told_and_part_of_what_is_compared() {
+fn the_level_is_shown_and_part_of_what_is_compared() {
     let options = settings(|options| options);
     let planning = planning_on(domains(), &options);
     let explanation = planning.explain(Collective::AllReduce, 64 << 10).expect("an explanation");
@@ -116,7 +116,7 @@ fn where_memory_is_not_shared_or_a_machine_is_named_there_is_no_level() {
     assert!(named.candidates(Collective::AllReduce).expect("some").contains(&HIERARCHICAL));
 }
 
-/// Ranks of which each says in which cache it runs.
+/// Ranks that run in these caches: rank `r` in cache `caches[r]`.
 fn ranks(caches: &[u32], options: &Options) -> Vec<Communicator> {
     let at = |rank: u32| (64, Place { cache: Some(caches[rank as usize]), node: None, ..Place::default() });
     Communicator::local_at(caches.len() as u32, settings(|_| options.clone()), &at).expect("ranks")

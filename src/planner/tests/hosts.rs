@@ -61,10 +61,10 @@ fn what_ranks_share_is_in_every_price() {
     let alone = 12.0 * bytes as f64 / 3.1e9;
     let shared = price(hosts(4, 8), Algorithm::TwoShot, bytes);
     assert!(shared >= alone && shared < 1.5 * alone, "{shared}, the bytes alone {alone}");
-    // An adapter of which the system says more, or less.
+    // The system reports a faster adapter, or a slower one.
     let with = |mbits| price(Machine { wire_mbits: mbits, ..hosts(4, 8) }, Algorithm::TwoShot, bytes);
     assert!(with(100_000) < shared / 2.0 && with(1000) > 10.0 * shared, "{} {}", with(100_000), with(1000));
-    // Of ranks that take turns on a core each waits for the others.
+    // Each of the ranks that take turns on a core waits for the others.
     let turns = |turns| price(Machine { turns, ..hosts(4, 1) }, Algorithm::Doubling, 8);
     assert!(turns(4) > 2.0 * turns(1), "{} {}", turns(4), turns(1));
     // Hosts of different numbers of ranks share what they have.
