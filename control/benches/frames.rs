@@ -8,7 +8,7 @@ use std::time::Duration;
 use consort_algorithms::catalogue::Algorithm;
 use consort_control::membership::group::Failure;
 use consort_control::membership::wire::{Message, decode, encode};
-use consort_control::recorder::{Snapshot, Told};
+use consort_control::recorder::{AgedEntry, Snapshot};
 use consort_control::report::analyse;
 use consort_control::report::evidence::{Evidence, Open, Position, Reach, Stuck, Traffic, Want, Witness};
 use consort_kernels::{DataType, ReduceOp};
@@ -83,7 +83,7 @@ fn position(random: &mut Random, rank: u32, sequence: u64) -> Position {
 
 fn answer(random: &mut Random) -> Message {
     let sequence = RECENT + random.draw() % (1 << 20);
-    let recent = (sequence - RECENT..sequence).map(|sequence| Told {
+    let recent = (sequence - RECENT..sequence).map(|sequence| AgedEntry {
         sequence,
         descriptor: descriptor(random),
         entered: random.duration(SECOND),

@@ -75,9 +75,9 @@ pub fn this_thread() -> u64 {
     HERE.get()
 }
 
-/// One operation as other ranks see it: times are ages at that moment.
+/// An entry as other ranks see it: its times are ages at that moment.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Told {
+pub struct AgedEntry {
     pub sequence: u64,
     pub descriptor: Descriptor,
     pub entered: Duration,
@@ -94,7 +94,7 @@ pub struct Snapshot {
     /// The last collective finished.
     pub finished: u64,
     /// The last operations, oldest first.
-    pub recent: Vec<Told>,
+    pub recent: Vec<AgedEntry>,
 }
 
 impl Snapshot {
@@ -107,14 +107,14 @@ impl Snapshot {
     pub fn passed(&self, peer: Rank) -> (u64, u64) {
         let finished = self.recent.iter().filter(|entry| entry.ended.is_some() && !entry.failed);
         let last = |kind: Kind| {
-            let is = |entry: &&Told| (entry.descriptor.kind, entry.descriptor.root) == (kind, peer);
+            let is = |entry: &&AgedEntry| (entry.descriptor.kind, entry.descriptor.root) == (kind, peer);
             finished.clone().filter(is).map(|entry| entry.sequence).max().unwrap_or(0)
         };
         (last(Kind::Send), last(Kind::Receive))
     }
 
     /// The collectives among the last operations.
-    pub fn collectives(&self) -> impl Iterator<Item = &Told> {
+    pub fn collectives(&self) -> impl Iterator<Item = &AgedEntry> {
         self.recent.iter().filter(|entry| !entry.descriptor.kind.is_message())
     }
 }
@@ -242,10 +242,10 @@ impl Recorder {
     }
 
     /// Operations with their ages now.
-    pub fn aged(&self, entries: Vec<Entry>) -> impl Iterator<Item = Told> + '_ {
+    pub fn aged(&self, entries: Vec<Entry>) -> impl Iterator<Item = AgedEntry> + '_ {
         let now = self.clock.ticks();
         let age = move |ticks: u64| self.clock.duration(now.saturating_sub(ticks));
-        entries.into_iter().map(move |entry| Told {
+        entries.into_iter().map(move |entry| AgedEntry {
             sequence: entry.sequence,
             descriptor: entry.descriptor,
             entered: age(entry.entered),

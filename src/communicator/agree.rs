@@ -1,7 +1,7 @@
 //! Agreements of ranks over the control connections, for calls that must work when the data connections do not.
 //!
-//! Invariant: ends by the deadline, with everybody's words or with an error that names who is to blame. Absent: how
-//! ranks find into the same round (see `control::group`), and what becomes of what they said.
+//! Invariant: an agreement ends by the deadline, with the words of all ranks or with an error that names the guilty ranks.
+//! Absent: how ranks find into the same round (see `control::membership::group`), and the use of their words.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use consort_control::membership::group::{Agreement, Disagreement, GRACE};
 use consort_types::error::{Error, Operation, Result, list, seconds};
 
 const PAUSE: Duration = Duration::from_micros(200);
-/// How long an agreement goes on after a failure that ends it: longer than until a difference is found.
+/// The time that an agreement goes on after a failure that ends it: long enough for a difference to be found.
 const FAILED_MAX: Duration = GRACE.saturating_mul(2);
 
-/// What ranks agree about. It travels, so that two ranks that want different things find out.
+/// The subject of an agreement. It travels, so that ranks with different purposes find out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Purpose {
     /// A split of a revoked communicator.
@@ -24,28 +24,29 @@ pub(super) enum Purpose {
     Shrink { excluded: Vec<Rank>, aborting: bool },
 }
 
-/// What ends an attempt before its deadline, beside the loss of a rank that takes part.
+/// The failures that end an attempt before its deadline, beside the loss of a rank that takes part.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Unless {
     /// An abort of the communicator by any rank.
     Aborted,
-    /// An abort by this rank after it had aborted it so often.
+    /// An abort by this rank: its count of aborts is no longer this one.
     AbortedHere(u64),
-    /// Any failure of the communicator that lasts a moment, as what all ranks had begun before it is finished; an abort
-    /// by this rank after it had aborted it so often at once, as whoever aborts waits for nobody.
+    /// Any failure of the communicator that lasts a moment, as ranks finish an agreement that all had begun before it. An
+    /// abort by this rank, whose count of aborts was this one, ends the attempt at once: a rank that aborts waits for no
+    /// other.
     Failed(u64),
 }
 
-/// What ranks agreed on.
+/// The result of an agreement.
 pub(super) struct Agreed {
-    /// The same on all of them, another one for each agreement.
+    /// The agreement's number, the same on all ranks.
     pub(super) round: u64,
-    /// What they added, one after the other.
+    /// The words that ranks added, one rank after the other.
     pub(super) words: Vec<i64>,
 }
 
 impl Purpose {
-    /// One word for what, one bit for each rank that is left out.
+    /// One word for the purpose, and one bit for each rank that is left out.
     fn words(&self, size: u32) -> Vec<u64> {
         match self {
             Purpose::Split => vec![0],
@@ -60,7 +61,7 @@ impl Purpose {
         }
     }
 
-    /// What [`Purpose::words`] made, if it did.
+    /// The inverse of [`Purpose::words`]; `None` for other words.
     fn read(words: &[u64], size: u32) -> Option<Self> {
         match words {
             [0, ..] => Some(Purpose::Split),
@@ -79,7 +80,7 @@ impl Purpose {
         }
     }
 
-    /// For people.
+    /// The purpose in words for people.
     fn text(&self) -> String {
         match self {
             Purpose::Split => "split".into(),
@@ -109,7 +110,7 @@ fn difference(said: &[(Rank, Vec<u64>)], size: u32) -> String {
 
 impl Communicator {
     /// Exchanges words with the ranks `among`, over the control connections and without the others. The caller has the
-    /// engine or knows that nobody else comes here at the same time.
+    /// engine, or knows that no other thread of this rank is in an agreement.
     pub(super) fn agree(
         &self,
         purpose: Purpose,
@@ -149,7 +150,7 @@ impl Communicator {
                 (Unless::Failed(_), Err(_))
                     if failed_since.get_or_insert_with(Instant::now).elapsed() > FAILED_MAX =>
                 {
-                    break core.told(core.failure());
+                    break core.dumped(core.failure());
                 }
                 _ => {}
             }

@@ -1,4 +1,4 @@
-//! The shared heart of a communicator: who owns its progress, and how one waits.
+//! The shared heart of a communicator: the thread that owns its progress, and how threads wait.
 
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -42,9 +42,9 @@ pub(crate) struct Core {
     queued: AtomicUsize,
     /// Whether readiness wakes the queue, which is blocked.
     is_woken: AtomicBool,
-    /// What ends that.
+    /// The descriptors that wake the queue.
     readiness: Arc<Readiness>,
-    /// How often this rank's program has aborted it.
+    /// The number of aborts by this rank's program.
     aborts: AtomicU64,
     pub(super) policy: Policy,
     dumps: Dumps,
@@ -145,17 +145,17 @@ impl Core {
         self.group.fail(Error::internal("a panic within an operation"));
     }
 
-    /// What every call asks first: may this process use it, does it still work. After a failure the answer comes
-    /// once it is the same on all ranks that can be reached, within a fraction of a second.
+    /// The first check of every call: may this process use the communicator, does it still work. After a failure the error
+    /// comes once it is the same on all ranks that can be reached, within a fraction of a second.
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
         self.check_process()?;
-        if self.group.has_failed() { Err(self.told(self.failure())) } else { Ok(()) }
+        if self.group.has_failed() { Err(self.dumped(self.failure())) } else { Ok(()) }
     }
 
-    /// What a failed call returns to its caller: the first one leaves the flight record behind.
+    /// The error of a failed call; the first such error leaves the flight record behind.
     #[cold]
-    pub(super) fn told(&self, error: Error) -> Error {
+    pub(super) fn dumped(&self, error: Error) -> Error {
         if !self.is_forked() {
             self.dumps.failed(&self.group, &error);
         }
@@ -205,7 +205,7 @@ impl Core {
         Some(Owned { _in_call: InCall(&self.in_call), engine })
     }
 
-    /// So that others know that there is something to do.
+    /// Publishes the length of the queue, so that other threads know that there is something to do.
     pub(super) fn note_queued(&self, engine: &Engine) {
         self.queued.store(engine.queued(), Ordering::Relaxed);
     }
@@ -246,7 +246,7 @@ impl Core {
             let mut owned = owned.map_or_else(|| self.acquire(), Ok)?;
             self.collective_by(&mut owned.engine, call, blocks, timeout, buffers)
         };
-        run().map_err(|error| self.told(error))
+        run().map_err(|error| self.dumped(error))
     }
 
     fn collective_by(
@@ -286,7 +286,7 @@ impl Core {
             engine.release();
             Ok(())
         };
-        run().map_err(|error| self.told(error))
+        run().map_err(|error| self.dumped(error))
     }
 
     /// Messages to and from peers that the caller waits for, with buffers for each; they run side by side. The engine may
@@ -306,7 +306,7 @@ impl Core {
             calls.iter().for_each(|call| task.push(engine.enter(*call, this_thread()), None));
             self.drive(engine, task, buffers)
         };
-        run().map_err(|error| self.told(error))
+        run().map_err(|error| self.dumped(error))
     }
 
     pub(super) fn drive(
@@ -361,7 +361,7 @@ impl Core {
     /// Waits until a started operation is over, driving it meanwhile.
     pub(crate) fn wait_for(&self, ticket: &Ticket) -> Result<()> {
         if ticket.is_done() {
-            return ticket.result().map_err(|error| self.told(error));
+            return ticket.result().map_err(|error| self.dumped(error));
         }
         if self.is_forked() {
             // The parent's operations go on without this process, whose copies of their buffers are free.
@@ -376,7 +376,7 @@ impl Core {
         while !ticket.is_done() {
             self.advance_or_pause(&mut waiter);
         }
-        ticket.result().map_err(|error| self.told(error))
+        ticket.result().map_err(|error| self.dumped(error))
     }
 
     /// A turn of what is queued, unless another thread has it; a pause, in which the engine is free, where nothing moved.
@@ -412,11 +412,11 @@ impl Core {
         self.check()?;
         let finished = self.acquire().and_then(|mut owned| self.finish_queue(&mut owned.engine, timeout));
         discarded::free();
-        finished.map_err(|error| self.told(error))
+        finished.map_err(|error| self.dumped(error))
     }
 
-    /// Everything that was started before goes first, and now it is waited for: each has this call's deadline if
-    /// that is sooner than its own.
+    /// Waits for the operations that were started before this call: each has this call's deadline if that is sooner than
+    /// its own.
     fn finish_queue(&self, engine: &mut Engine, timeout: Duration) -> Result<()> {
         if engine.queued() == 0 {
             return Ok(());
@@ -426,7 +426,7 @@ impl Core {
         if self.group.has_failed() { Err(self.failure()) } else { Ok(()) }
     }
 
-    /// Advances what is queued to its end.
+    /// Advances all queued operations to their ends.
     fn drain_queue(&self, engine: &mut Engine) -> Result<()> {
         drive(self.policy.waiter(), &mut Queued { core: self, engine })
     }
@@ -455,7 +455,7 @@ impl Core {
     /// The engine of a communicator on which nothing is under way; `None` if something is.
     pub(super) fn acquire_idle(&self) -> Result<Option<Owned<'_>>> {
         let mut owned = self.acquire()?;
-        // What was finished meanwhile, and no thread looked at.
+        // Queued operations may have finished meanwhile, with no thread that looked at them.
         self.advance_queue(&mut owned.engine);
         Ok((owned.engine.queued() == 0).then_some(owned))
     }
@@ -481,7 +481,7 @@ impl Core {
         self.wait_for_engine(|| self.engine.try_acquire().map(|engine| engine.memory_bytes()))
     }
 
-    /// How long what is queued is waited for at the end: what is in streams comes after the program's own work there.
+    /// The longest wait for queued operations at the end: those in streams come after the program's own work there.
     fn patience(&self) -> Duration {
         const OF_HOST: Duration = Duration::from_secs(10);
         const OF_STREAMS: Duration = Duration::from_secs(300);
@@ -489,7 +489,7 @@ impl Core {
         if in_streams && !self.group.has_failed() { OF_STREAMS } else { OF_HOST }
     }
 
-    /// The owner is gone: ends what is queued within a bounded time and tells the others.
+    /// The owner is gone: ends queued operations within a bounded time and tells the other ranks.
     pub(crate) fn close(&self) {
         if self.is_forked() {
             if let Some(mut engine) = self.engine.try_acquire() {
@@ -520,18 +520,18 @@ impl Core {
         }
         self.settle(patience);
         if self.dumps.owes_record() && self.group.has_failed() {
-            self.told(self.failure());
+            self.dumped(self.failure());
         }
         self.dumps.closing(&self.group);
         self.group.leave();
         discarded::free();
-        // What a started operation still shares with its owner is its result, not the links.
+        // A started operation still shares its result with its owner, not the links.
         if let Some(mut engine) = self.engine.try_acquire() {
             engine.links.close();
         }
     }
 
-    /// Stays until the peers have taken what was sent, on links that would lose it with this side's end.
+    /// Stays until the peers have taken all bytes that were sent, on links that would lose them with this side's end.
     fn settle(&self, patience: Instant) {
         let mut waiter = self.policy.waiter();
         while !self.group.has_failed() && Instant::now() < patience {
@@ -551,13 +551,13 @@ impl Unattended for Core {
     }
 
     fn wake(&self) -> Option<BorrowedFd<'_>> {
-        // Another thread is at it: it takes what comes.
+        // Another thread drives the engine: it takes what comes.
         let is_busy = self.waiters.load(Ordering::Relaxed) != 0 || self.in_call.load(Ordering::Relaxed);
         if is_busy || !self.is_woken.load(Ordering::Relaxed) {
             return None;
         }
         if self.engine.try_acquire().is_some_and(|mut engine| !engine.prepare_sleep()) {
-            // The look that has to follow.
+            // Armed doorbells demand one more look.
             self.readiness.wake();
         }
         self.readiness.descriptor()
@@ -589,7 +589,7 @@ impl Unattended for Core {
     }
 }
 
-/// What two ranks must agree on in a barrier.
+/// The call of a barrier, on which all ranks must agree.
 pub(super) fn barrier_call() -> Call {
     Call::new(Kind::Barrier, consort_kernels::DataType::Uint8, Some(consort_kernels::ReduceOp::Max), 0, 1)
 }

@@ -109,6 +109,6 @@ impl Core {
     fn drive_begun(&self, mut owned: Owned<'_>, task: Box<Task>, buffers: &Buffers<'_>) -> Result<()> {
         let driven = self.drive(&mut owned.engine, task, &[*buffers]);
         drop(owned);
-        driven.map_err(|error| self.told(error))
+        driven.map_err(|error| self.dumped(error))
     }
 }

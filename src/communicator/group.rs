@@ -30,7 +30,7 @@ pub struct Group<'env> {
 #[derive(Default)]
 struct Calls<'env> {
     bundles: Vec<Bundle<'env>>,
-    /// What the first call that was refused was told.
+    /// The error of the first call that was refused.
     refused: Option<Error>,
 }
 

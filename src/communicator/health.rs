@@ -10,7 +10,7 @@ use consort_control::membership::inquiry::Inquiry;
 use consort_control::report::{Report, analyse};
 use consort_types::error::Result;
 
-/// How long a report waits for the others' answers.
+/// The time that a report waits for the answers of the other ranks.
 const ANSWERS: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_micros(200);
 
@@ -66,8 +66,9 @@ impl Communicator {
         self.core.group.failure()
     }
 
-    /// Ends the communicator on all ranks: calls under way return [`Error::Aborted`](crate::Error::Aborted) within a second. When several
-    /// ranks do it at the same time, all are told the same one. Any thread may do it at any time, and more than once.
+    /// Ends the communicator on all ranks: calls under way return [`Error::Aborted`](crate::Error::Aborted) within a second.
+    /// When several ranks abort at the same time, all ranks get the error of the same one. Any thread may abort at any time,
+    /// and more than once.
     pub fn abort(&self, reason: &str) {
         if !self.core.is_forked() {
             self.core.abort(reason);
@@ -84,8 +85,8 @@ impl Communicator {
         }
     }
 
-    /// What every rank is doing, and whose fault it is that an operation does not end. Any thread may ask at any
-    /// time, also while another waits in a call; it takes half a second when ranks do not answer. After a
+    /// The operations of every rank, and the ranks that are guilty of an operation that does not end. Any thread may ask
+    /// at any time, also while another waits in a call; it takes half a second when ranks do not answer. After a
     /// deadline has passed it is the report that all ranks share.
     ///
     /// ```
@@ -117,8 +118,8 @@ impl Communicator {
         Ok(analyse(&inquiry.evidence(group, operation, waited)))
     }
 
-    /// The report that was made last, by itself: after `CONSORT_REPORT_AFTER` seconds of an operation that does
-    /// not end, or when its deadline passed. Does not ask anybody.
+    /// The report that the library made last by itself: after `CONSORT_REPORT_AFTER` seconds of an operation that does
+    /// not end, or when its deadline passed. Asks no rank.
     pub fn last_report(&self) -> Option<Report> {
         self.core.group.report().map(Arc::unwrap_or_clone)
     }

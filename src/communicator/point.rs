@@ -175,8 +175,8 @@ impl Communicator {
         Ok(Call::new(kind, data_type, None, peer, bytes / data_type.size()))
     }
 
-    /// What a call of blocks that differ is made of, with its buffers, which have been checked: one planned call with its
-    /// blocks, or messages, of which one of the buffers is empty.
+    /// The parts of a call whose blocks differ, with their buffers, which have been checked: one planned call with its
+    /// blocks, or messages. One of a message's two buffers is empty.
     #[doc(hidden)]
     pub fn parts<'a, I: Stretch, O: Stretch>(
         &self,

@@ -43,9 +43,9 @@ impl Communicator {
             // Its operations are over, but its ranks still hear each other.
             Err(Error::Revoked { .. }) => {
                 let _owned = self.core().acquire_failed(Instant::now() + self.timeout())?;
-                let everybody = (0..self.size()).collect();
+                let all_ranks = (0..self.size()).collect();
                 let Agreed { round, words } =
-                    self.agree(Purpose::Split, everybody, &mine, Unless::Aborted)?;
+                    self.agree(Purpose::Split, all_ranks, &mine, Unless::Aborted)?;
                 ("split after revoke", round, words)
             }
             Err(error) => return Err(error),

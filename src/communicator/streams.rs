@@ -96,7 +96,7 @@ impl Driven for Members<'_> {
             let (core, ticket) = (member.core, member.ticket.clone());
             match member.leave() {
                 Ok(()) => self.tickets.push(ticket),
-                Err(error) => self.failed = self.failed.take().or(Some(core.told(error))),
+                Err(error) => self.failed = self.failed.take().or(Some(core.dumped(error))),
             }
         }
         Ok(match (self.all.iter().any(Option::is_some), moved) {

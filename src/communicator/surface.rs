@@ -118,7 +118,7 @@ macro_rules! collectives {
             |_input, output, _size| Ok(Call::scatter(T::DATA_TYPE, output.len(), root))
         }
         $surface! {
-            /// Every rank's `output` becomes all ranks' `input`, of which rank `r`'s has `blocks`' count `r`. Every rank must
+            /// Every rank's `output` becomes all ranks' `input`; the input of rank `r` has `blocks`' count `r`. Every rank must
             /// pass the same counts; displacements are its own.
             ///
             /// ```

@@ -108,7 +108,7 @@ pub(super) fn run(bundles: &[Bundle<'_>]) -> Result<()> {
     let Members { all, failed, .. } = members;
     drop(all);
     match failed {
-        Some((core, error)) => Err(core.told(error)),
+        Some((core, error)) => Err(core.dumped(error)),
         None => driven,
     }
 }

@@ -74,8 +74,8 @@ impl Communicator {
         self.execute_v(&call, Span::of(input), SpanMut::of(output))
     }
 
-    /// The `output` of `root` becomes all ranks' `input`, of which rank `r`'s has `blocks`' count `r`. `blocks` are
-    /// looked at on the root alone; the others may pass an empty `output` and no counts.
+    /// The `output` of `root` becomes all ranks' `input`; the input of rank `r` has `blocks`' count `r`. The root alone
+    /// reads `blocks`; the others may pass an empty `output` and no counts.
     ///
     /// # Errors
     /// As [`Communicator::all_to_all_v`].
@@ -90,7 +90,7 @@ impl Communicator {
         self.execute_v(&call, Span::of(input), SpanMut::of(output))
     }
 
-    /// Every rank's `output` becomes its block of the `input` of `root`. `blocks` are looked at on the root alone; the
+    /// Every rank's `output` becomes its block of the `input` of `root`. The root alone reads `blocks`; the
     /// others may pass an empty `input` and no counts.
     ///
     /// # Errors

@@ -11,12 +11,12 @@ use consort_types::error::{Error, Result};
 
 /// A started operation that owns its buffer until [`Work::wait`] gives it back.
 ///
-/// The operation goes on by itself (the process's control thread drives it), and faster while somebody waits.
+/// The operation goes on by itself (the process's control thread drives it), and faster while a thread waits for it.
 /// Dropping or forgetting a `Work` does not stop the operation, and the buffer stays alive until it is over.
 #[must_use = "the buffer comes back from `wait`"]
 pub struct Work<T: Plain> {
     core: Arc<Core>,
-    /// Keeps the control thread, which drives the operation when nobody waits.
+    /// Keeps the control thread, which drives the operation when no thread waits for it.
     _process: Arc<Process>,
     ticket: Arc<Ticket>,
     lease: Lease<T>,

@@ -170,7 +170,7 @@ mod tests {
         (*state >> 33) % below
     }
 
-    /// Launches of which none has ended yet.
+    /// Launches that all are under way.
     fn made(seed: u64, most: u32) -> Vec<Made> {
         let (mut state, mut ledger) = (seed, Ledger::<u64, usize>(Vec::new()));
         let mut all: Vec<Made> = Vec::new();

@@ -43,7 +43,7 @@ enum Key {
 struct Gathering {
     posts: Vec<Option<Post>>,
     outcome: Option<Outcome>,
-    /// How many have not looked at the outcome yet.
+    /// The number of calls that have not looked at the outcome yet.
     unaware: usize,
 }
 
@@ -59,7 +59,7 @@ struct Post {
     blocks_max: u32,
 }
 
-/// What became of a gathering.
+/// The end of a gathering.
 #[derive(Clone)]
 enum Outcome {
     Launched {
@@ -74,7 +74,7 @@ enum Outcome {
 }
 
 impl Fused {
-    /// The one of the communicator `uid`, the same for all its ranks.
+    /// The value of the communicator `uid`, one for all its ranks.
     pub(super) fn of(uid: u64, ranks: u32) -> Arc<Self> {
         static ALL: Mutex<Vec<(u64, Weak<Fused>)>> = Mutex::new(Vec::new());
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
@@ -164,7 +164,7 @@ impl FusedCall {
             unaware: expected,
         });
         gathering.posts[place] = Some(post);
-        // Where one has given up, nothing is launched when the others come.
+        // Where one rank has given up, nothing is launched when the others come.
         if gathering.outcome.is_none() && gathering.posts.iter().all(Option::is_some) {
             let posts: Vec<Post> = std::mem::take(&mut gathering.posts).into_iter().flatten().collect();
             let launched = if differ(&posts) { Ok(Outcome::Differs) } else { self.launch(&posts) };
@@ -190,7 +190,7 @@ impl FusedCall {
         let mut kept = Kept::default();
         let folded = self.fold(&stream, posts, &slot, &mut kept);
         if let Err(error) = folded.and_then(|()| stream.record(&after).map_err(cuda)) {
-            // Nothing tells when what was launched has ended: what it reads and writes is never used again.
+            // No event tells when the launch has ended: the memory that it reads and writes is never used again.
             std::mem::forget((slot, kept));
             return Err(error);
         }
@@ -257,7 +257,7 @@ impl FusedCall {
         Ok(scaled)
     }
 
-    /// What became of it, once that is known.
+    /// The outcome of the call's gathering, once it is known.
     fn outcome(&self) -> Option<Outcome> {
         let mut gatherings = self.fused.gatherings();
         let gathering = gatherings.get_mut(&self.key)?;
@@ -390,7 +390,7 @@ impl Jobs {
         })
     }
 
-    /// The folds of all ranks for a call, of which each has one of `posts` in their order.
+    /// The folds of all ranks for a call; `posts` has one post for each rank, in their order.
     fn add(&mut self, call: &Call, posts: &[Post], ranks: u32) -> Result<()> {
         let collective = call.kind.collective();
         let size = if call.kind.is_message() { 2 } else { ranks };

@@ -1,6 +1,6 @@
 //! Devices, their memory and their streams, for the Rust interface.
 //!
-//! Invariant: memory of a device lives as long as anybody has it, also an operation under way; it is never a slice.
+//! Invariant: memory of a device lives as long as a buffer or an operation under way has it; it is never a slice.
 //! Absent: communicators.
 
 use std::marker::PhantomData;
@@ -29,7 +29,7 @@ pub struct DeviceBuffer<T: Element> {
 #[derive(Debug)]
 pub struct Stream(consort_cuda::Stream);
 
-/// What the driver said, of a call that has no rank.
+/// The error for what the driver said to a call that has no rank.
 fn refused(error: CudaError) -> Error {
     if error.is_out_of_memory() {
         return Error::invalid(error.to_string(), "free memory of the device, or ask for less");

@@ -289,7 +289,7 @@ fn load(gpu: &Gpu, rank: Rank, kernels: &[Kernel], types: Types) {
     }
 }
 
-/// Takes from the driver what the calls may need, before anybody has an engine: the driver may wait for the device, and
+/// Takes from the driver what the calls may need, before this thread has an engine: the driver may wait for the device, and
 /// the device for operations under way that a thread must drive.
 fn prepare(entries: &[Entry<'_>]) -> Result<()> {
     /// Slots of one call, at most.
@@ -322,7 +322,7 @@ fn prepare(entries: &[Entry<'_>]) -> Result<()> {
     Ok(())
 }
 
-/// What ranks send to themselves, in the order of the calls: copies, of which no other rank has to know.
+/// Copies the messages of ranks to themselves, in the order of the calls. No other rank has to know of them.
 fn copy_own(entries: &[Entry<'_>]) -> Result<()> {
     let of = |entry: &Entry<'_>, kind: Kind| entry.is_own() && entry.call.kind == kind;
     for (at, sent) in entries.iter().enumerate().filter(|(_, entry)| of(entry, Kind::Send)) {

@@ -38,7 +38,7 @@ struct Place {
     number: u64,
 }
 
-/// What the driver is asked about an operation that takes long: whether the device is in an error.
+/// The question to the driver about an operation that takes long: whether the device is in an error.
 pub(super) struct Health {
     gpu: Arc<Gpu>,
     rank: Rank,
@@ -46,20 +46,20 @@ pub(super) struct Health {
     next: Instant,
 }
 
-/// How often.
+/// The pause between two such questions.
 const HEALTH_INTERVAL: Duration = Duration::from_millis(20);
 
 impl Health {
-    /// Of an operation that is followed by an event.
+    /// The health of an operation that is followed by the event `after`.
     pub(super) fn new(gpu: &Arc<Gpu>, rank: Rank, after: &Arc<Pooled<Event>>) -> Self {
         let (gpu, after) = (gpu.clone(), after.clone());
         Health { gpu, rank, after, next: Instant::now() + HEALTH_INTERVAL }
     }
 
-    /// To be called as often as one likes.
+    /// Asks the driver, if the pause is over. To be called in every poll.
     ///
     /// # Errors
-    /// What a kernel of whomever did to the device.
+    /// The device's error, after a fault of any kernel on it.
     pub(super) fn check(&mut self) -> Result<()> {
         let now = Instant::now();
         if now < self.next {
@@ -72,7 +72,7 @@ impl Health {
     }
 }
 
-/// What one operation is told to say when it is over, and where.
+/// The word and the number that a device writes when one operation is over.
 pub(super) struct Slot {
     place: Option<Place>,
     of: Arc<Slots>,
@@ -83,7 +83,7 @@ impl Slots {
         Arc::new(Slots { context: context.clone(), pool: Mutex::default() })
     }
 
-    /// Makes sure that `count` are free, as far as others leave them. Making some waits for the device.
+    /// Makes sure that `count` slots are free, as far as other threads leave them. Making slots waits for the device.
     ///
     /// # Errors
     /// The driver's.
@@ -129,25 +129,25 @@ impl Slot {
         self.place.as_ref().expect("a slot has a place as long as it lives")
     }
 
-    /// What a kernel is given.
+    /// The end of an operation, as a kernel gets it.
     pub(super) fn end(&self) -> End {
         let Place { done, left, number } = self.place();
         End { done: done.device_span(), left: *left, sequence: *number }
     }
 
-    /// Where a stream or the host writes the number when there is no kernel to do it.
+    /// The word in which a stream or the host writes the number, where no kernel does.
     pub(super) fn word(&self) -> (DeviceSpan, u64) {
         let Place { done, number, .. } = self.place();
         (done.device_span(), *number)
     }
 
-    /// Whether the device has said that it is over.
+    /// Whether the device has said that the operation is over.
     pub(super) fn is_done(&self) -> bool {
         let Place { done, number, .. } = self.place();
         done.load_acquire() == *number
     }
 
-    /// The host says it.
+    /// The host says that the operation is over.
     pub(super) fn finish(&self) {
         let Place { done, number, .. } = self.place();
         done.store_release(*number);
@@ -156,7 +156,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        // Of what is not over the count on the device is not back at zero: the next user must not have it.
+        // The count on the device of an operation that is not over is not back at zero: the next user must not have it.
         if self.is_done()
             && let Some(place) = self.place.take()
         {

@@ -456,7 +456,7 @@ mod tests {
     use crate::{Communicator, Options};
     use consort_control::membership::process::Process;
     use consort_control::membership::wire::Message;
-    use consort_control::recorder::Told;
+    use consort_control::recorder::AgedEntry;
     use consort_settings::options::Settings;
     use consort_types::call::Call;
 
@@ -465,7 +465,7 @@ mod tests {
         let process = Process::acquire().expect("a process");
         let other = Call::new(Kind::Barrier, DataType::Int8, None, 1, 0).descriptor();
         let (entered, ended) = (Duration::ZERO, Some(Duration::ZERO));
-        let other = Told { sequence: 1, descriptor: other, entered, ended, failed: false };
+        let other = AgedEntry { sequence: 1, descriptor: other, entered, ended, failed: false };
         // Having made less, the same and something else.
         for (finished, recent) in [(0, vec![]), (1, vec![]), (1, vec![other])] {
             let ranks = Communicator::local(2).expect("two ranks");

@@ -25,7 +25,7 @@ use super::member::Member;
 use super::wire::Message;
 use crate::bootstrap;
 use crate::clock::Clock;
-use crate::recorder::{Entry, Outcome, RECORDS, Recorder, Snapshot, Told};
+use crate::recorder::{AgedEntry, Entry, Outcome, RECORDS, Recorder, Snapshot};
 use crate::report::Report;
 use crate::report::evidence::{Open, Position, Stuck, Traffic};
 use consort_types::Rank;
@@ -500,9 +500,9 @@ impl Group {
         let whole = self.recorder.snapshot();
         for rank in (0..self.size()).filter(|rank| *rank != self.rank) {
             let concerns =
-                |entry: &&Told| !entry.descriptor.kind.is_message() || entry.descriptor.root == rank;
+                |entry: &&AgedEntry| !entry.descriptor.kind.is_message() || entry.descriptor.root == rank;
             let last = whole.recent.iter().rev().filter(concerns).take(LAST_WORDS);
-            let mut recent: Vec<Told> = last.cloned().collect();
+            let mut recent: Vec<AgedEntry> = last.cloned().collect();
             recent.reverse();
             let Snapshot { entered, finished, .. } = whole;
             self.send(rank, Message::Leave { snapshot: Snapshot { entered, finished, recent } });

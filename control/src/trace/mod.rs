@@ -24,8 +24,8 @@ use std::time::Duration;
 
 pub use dump::{Dumps, joined};
 pub use record::{FlightEntry, FlightRecord};
+pub use stragglers::{Arrivals, analyse};
 pub use stragglers::{Straggler, Stragglers};
-pub use stragglers::{Told, analyse};
 
 /// A duration in three digits or so, for columns.
 fn brief(duration: Duration) -> String {

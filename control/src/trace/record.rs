@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::brief;
 use crate::membership::group::Group;
-use crate::recorder::Told;
+use crate::recorder::AgedEntry;
 use crate::report::CallReport;
 use crate::report::json::seconds;
 use crate::report::text::columns;
@@ -59,7 +59,7 @@ impl FlightRecord {
     pub fn of(group: &Group, most: usize) -> Self {
         let entries = group.recorder.last(most);
         let member = &group.member.table[group.member.rank as usize];
-        let operation = |entry: Told| FlightEntry {
+        let operation = |entry: AgedEntry| FlightEntry {
             call: CallReport::new(entry.sequence, &entry.descriptor),
             entered: entry.entered,
             ended: entry.ended,

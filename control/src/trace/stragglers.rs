@@ -73,9 +73,9 @@ pub struct Straggler {
     pub error: Duration,
 }
 
-/// What one rank said of itself, by the asking rank's clock.
+/// The times at which one rank entered collectives, by the asking rank's clock.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct Arrivals {
     pub rank: Rank,
     pub host: String,
     pub pid: u32,
@@ -84,7 +84,7 @@ pub struct Told {
     pub entered: BTreeMap<u64, i64>,
 }
 
-impl Told {
+impl Arrivals {
     fn error_ns(&self) -> i64 {
         self.error.as_nanos() as i64
     }
@@ -104,7 +104,7 @@ fn mean(sum: i64, count: u32) -> Duration {
 }
 
 /// What the times of all ranks that answered say. The names, `size` and `by` are passed on.
-pub fn analyse(communicator: String, size: u32, by: Rank, answers: &[Told]) -> Stragglers {
+pub fn analyse(communicator: String, size: u32, by: Rank, answers: &[Arrivals]) -> Stragglers {
     let known = |sequence: &&u64| answers.iter().all(|rank| rank.entered.contains_key(sequence));
     let numbers = answers.first().into_iter().flat_map(|rank| rank.entered.keys().rev());
     let common: Vec<u64> = numbers.filter(known).take(RECORDS).copied().collect();
@@ -136,7 +136,7 @@ pub fn analyse(communicator: String, size: u32, by: Rank, answers: &[Told]) -> S
         waited += times.iter().map(|time| times[last] - time).sum::<i64>() / others;
     }
     let count = common.len() as u32;
-    let rank = |(rank, sums): (&Told, &Sums)| Straggler {
+    let rank = |(rank, sums): (&Arrivals, &Sums)| Straggler {
         rank: rank.rank,
         host: rank.host.clone(),
         process: rank.pid,
@@ -222,14 +222,14 @@ mod tests {
 
     /// Per rank its error and when it entered collectives 1, 2, and so on.
     fn analysed(ranks: &[(i64, &[i64])]) -> Stragglers {
-        let answer = |(rank, (error, times)): (u32, &(i64, &[i64]))| Told {
+        let answer = |(rank, (error, times)): (u32, &(i64, &[i64]))| Arrivals {
             rank,
             host: "a".into(),
             pid: 70 + rank,
             error: Duration::from_nanos(*error as u64),
             entered: (1..).zip(times.iter().copied()).collect(),
         };
-        let answers: Vec<Told> = (0..).zip(ranks).map(answer).collect();
+        let answers: Vec<Arrivals> = (0..).zip(ranks).map(answer).collect();
         analyse("0123456789abcdef".into(), ranks.len() as u32, 0, &answers)
     }
 
@@ -281,7 +281,7 @@ mod tests {
         let alone = analysed(&[(0, &many)]);
         assert_eq!((alone.collectives, alone.even, alone.latest), (128, 128, None));
         let answers =
-            [Told { rank: 1, host: "a".into(), pid: 1, error: Duration::ZERO, entered: [(1, 5)].into() }];
+            [Arrivals { rank: 1, host: "a".into(), pid: 1, error: Duration::ZERO, entered: [(1, 5)].into() }];
         let partly = analyse("0123456789abcdef".into(), 3, 1, &answers);
         assert_eq!(partly.silent, [0, 2]);
         assert!(partly.to_string().contains("no answer from 0, 2"), "{partly}");

@@ -39,7 +39,7 @@ fn who_leaves_says_how_far_it_came() {
     }
 }
 
-/// Two ranks, of which rank 1 says that it has left after it finished barriers up to `finished`.
+/// Two ranks; rank 1 says that it has left after it finished barriers up to `finished`.
 fn left(finished: u64, options: &Options) -> (Error, Option<Guilty>, Duration) {
     let ranks = Communicator::local_with(2, options).expect("two ranks");
     let snapshot = Snapshot { entered: finished, finished, recent: Vec::new() };

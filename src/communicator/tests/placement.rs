@@ -65,7 +65,7 @@ fn whoever_does_not_get_in_is_not_pinned() {
 fn memory_lies_where_its_reader_runs_on_a_host_with_several_nodes() {
     const NAME: &str =
         "communicator::tests::placement::memory_lies_where_its_reader_runs_on_a_host_with_several_nodes";
-    // Whoever asks for this test alone has such a process.
+    // A process that runs this test alone is such a process.
     const ALONE: [&str; 4] = ["--exact", NAME, "--nocapture", "--test-threads=1"];
     if !ALONE.iter().all(|word| std::env::args().any(|argument| argument == *word)) {
         let mut command = std::process::Command::new(std::env::current_exe().expect("this program"));

@@ -378,11 +378,11 @@ impl Shared {
         };
         let mark = neutral.digest(number, 0) & !MARK_NUMBER | number & MARK_NUMBER;
         let index = GOODBYE + 1 + of_messages * MARKS + (number % u64::from(MARKS)) as u32;
-        let everybody = || (0..self.peers.len() as u32).filter(|peer| *peer != self.rank).collect();
+        let all_peers = || (0..self.peers.len() as u32).filter(|peer| *peer != self.rank).collect();
         let (to, from): (Vec<Rank>, Vec<Rank>) = match call.kind {
             Kind::Send => (vec![root], Vec::new()),
             Kind::Receive => (Vec::new(), vec![root]),
-            _ => (everybody(), everybody()),
+            _ => (all_peers(), all_peers()),
         };
         for peer in to.iter().filter_map(|peer| self.peers.get(*peer as usize)?.as_ref()) {
             peer.words.word(self.rank * WORDS_PER_PEER + index).store_release(mark);

@@ -1,5 +1,5 @@
-//! Short all-reduces among ranks none of which shares its device with another of its process: one kernel a rank, in
-//! packets that are their own flags.
+//! Short all-reduces among ranks that share no device with another rank of their process: one kernel a rank, in packets that
+//! are their own flags.
 //!
 //! Invariant: calls take turns with two sets of packets, so that a rank may be one call ahead of another: a peer's packet
 //! of call k + 1 proves that it has read those of call k. The fold is in the order of ranks, as that of the plan

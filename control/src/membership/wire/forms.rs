@@ -2,11 +2,11 @@
 
 use crate::codec::{wire_enum, wire_struct};
 use crate::membership::group::Failure;
-use crate::recorder::{Snapshot, Told};
+use crate::recorder::{AgedEntry, Snapshot};
 use crate::report::evidence::{Open, Position, Stuck, Traffic, Want};
 use crate::report::{CallReport, CycleStep, Guilty, RankReport, Report, WaitReport};
 
-wire_struct!(Told { sequence, descriptor, entered, ended, failed });
+wire_struct!(AgedEntry { sequence, descriptor, entered, ended, failed });
 wire_struct!(Snapshot { entered, finished, recent });
 wire_struct!(Failure { origin, error, report });
 wire_struct!(Traffic { peer, channel, filled, arrived, returned, credited });

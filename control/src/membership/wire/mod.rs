@@ -94,7 +94,7 @@ pub(super) mod tests {
     use consort_kernels::{DataType, ReduceOp};
 
     use super::*;
-    use crate::recorder::Told;
+    use crate::recorder::AgedEntry;
     use crate::report::evidence::{Evidence, Open, Reach, Stuck, Traffic, Want, Witness};
     use consort_types::call::{Descriptor, Named};
     use consort_types::call::{Kind, Operator};
@@ -167,7 +167,7 @@ pub(super) mod tests {
     pub(crate) fn samples() -> Vec<Message> {
         let operation = Operation { name: "reduce".into(), sequence: 12 };
         let waited = Duration::from_millis(250);
-        let entry = Told {
+        let entry = AgedEntry {
             sequence: 4,
             descriptor: descriptor(),
             entered: Duration::from_secs(1),
