@@ -249,8 +249,8 @@ impl Comm {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| failure.clone());
     }
 
-    /// A shrink has come of it: its end is what a caller that polls asks for, as with NCCL, and no longer why it was made. Data
-    /// calls are told that by the communicator within.
+    /// A shrink has come of the communicator: a caller that polls asks for the end of the shrink, as with NCCL, and no longer
+    /// for the failure before it. Data calls get that failure from the communicator within.
     pub(super) fn answer(&self) {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
         // Relaxed: the Release in `AtWork` and the Acquire in `async_error` come between.

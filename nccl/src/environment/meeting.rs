@@ -64,7 +64,7 @@ fn unique_id_in(environment: &Environment<'_>) -> Result<UniqueId> {
         "the job that meets at NCCL_COMM_ID={place} is not protected: whoever reaches that port can join it; set CONSORT_SECRET \
          to the same random text of 16 bytes or more on every rank"
     ));
-    // The text alone, in front of which something makes it long enough.
+    // The variable's text alone, behind a prefix that makes it long enough.
     UniqueId::at_any(&addresses, format!("unprotected NCCL_COMM_ID {place}").as_bytes())
 }
 
