@@ -22,9 +22,9 @@ use consort_types::error::{Error, Result};
 /// A transport may defer a credit: a writer must have slots left to go on with.
 const _: () = assert!(SLOTS > 2);
 
-/// Which memory a region of the plan is.
+/// The memory of a region of the plan.
 #[derive(Clone, Copy, Debug)]
-enum Memory {
+enum RegionMemory {
     Input,
     Output,
     Scratch,
@@ -53,7 +53,7 @@ pub(crate) struct Bound {
     pub(crate) slot_bytes: usize,
     pub(crate) bearings: Bearings,
     streaming: bool,
-    memory: Vec<Memory>,
+    memory: Vec<RegionMemory>,
     counters: Vec<BoundCounter>,
     /// Links whose deferred credits are flushed when an operation ends: those on which messages come and none go, where no credit
     /// is piggybacked, and those whose slots may have another length next time, which waits for all credits.
@@ -120,14 +120,14 @@ impl Bound {
         let mut memory = Vec::with_capacity(plan.regions.len());
         for region in &plan.regions {
             memory.push(match region.region {
-                Region::Input(rank) if rank == plan.rank => Memory::Input,
-                Region::Output(rank) if rank == plan.rank => Memory::Output,
-                Region::Scratch => Memory::Scratch,
+                Region::Input(rank) if rank == plan.rank => RegionMemory::Input,
+                Region::Output(rank) if rank == plan.rank => RegionMemory::Output,
+                Region::Scratch => RegionMemory::Scratch,
                 Region::Mailbox { owner, writer, channel } if owner == plan.rank => {
-                    Memory::Mailbox(link(writer, channel)?)
+                    RegionMemory::Mailbox(link(writer, channel)?)
                 }
                 Region::Mailbox { owner, writer, channel } if writer == plan.rank => {
-                    Memory::Remote(link(owner, channel)?)
+                    RegionMemory::Remote(link(owner, channel)?)
                 }
                 _ => return Err(foreign("a peer's buffer or a group")),
             });
@@ -148,10 +148,12 @@ impl Bound {
             });
         }
         let filled =
-            |link: usize| memory.iter().any(|other| matches!(other, Memory::Remote(to) if *to == link));
+            |link: usize| memory.iter().any(|other| matches!(other, RegionMemory::Remote(to) if *to == link));
         let changes = !has_one_length(channel_base);
         let flushed = memory.iter().filter_map(|memory| match memory {
-            Memory::Mailbox(link) if links.is_asked(*link) && (changes || !filled(*link)) => Some(*link),
+            RegionMemory::Mailbox(link) if links.is_asked(*link) && (changes || !filled(*link)) => {
+                Some(*link)
+            }
             _ => None,
         });
         let flushed = flushed.collect();
@@ -175,7 +177,7 @@ impl Bound {
             operands.map(|operand| (step.action, self.memory[operand.region as usize]))
         });
         let refused = |(action, memory)| {
-            let Memory::Remote(link) = memory else { return None };
+            let RegionMemory::Remote(link) = memory else { return None };
             let Capabilities { put, load_store, .. } = links.capabilities(link);
             let (has, property) =
                 if action == Action::Put { (put, Property::Put) } else { (load_store, Property::LoadStore) };
@@ -230,8 +232,8 @@ impl Bound {
                 Some(self.counters[counter as usize].link)
             }
             Blockage::Put { region } => match self.memory[region as usize] {
-                Memory::Mailbox(link) | Memory::Remote(link) => Some(link),
-                Memory::Input | Memory::Output | Memory::Scratch => None,
+                RegionMemory::Mailbox(link) | RegionMemory::Remote(link) => Some(link),
+                RegionMemory::Input | RegionMemory::Output | RegionMemory::Scratch => None,
             },
         }
     }
@@ -285,8 +287,8 @@ impl Bound {
 
     pub(crate) fn slot_base(&self, region: usize, links: &Links) -> u64 {
         match self.memory[region] {
-            Memory::Mailbox(link) => links.up(link).emptied,
-            Memory::Remote(link) => links.up(link).filled,
+            RegionMemory::Mailbox(link) => links.up(link).emptied,
+            RegionMemory::Remote(link) => links.up(link).filled,
             _ => 0,
         }
     }
@@ -316,8 +318,8 @@ impl Bound {
         for (region, memory) in self.plan.regions.iter().zip(&self.memory) {
             let slots = region.slots_per_iteration as u64 * iterations as u64;
             match memory {
-                Memory::Mailbox(link) => links.up_mut(*link).emptied += slots,
-                Memory::Remote(link) => links.up_mut(*link).filled += slots,
+                RegionMemory::Mailbox(link) => links.up_mut(*link).emptied += slots,
+                RegionMemory::Remote(link) => links.up_mut(*link).filled += slots,
                 _ => {}
             }
         }
@@ -424,10 +426,10 @@ impl<'a> RealIo<'a> {
     #[inline]
     fn own(&self, piece: Piece, bytes: usize) -> Span<'a> {
         let buffer = match self.bound.memory[piece.region as usize] {
-            Memory::Input => self.input,
-            Memory::Output => self.output.read(),
-            Memory::Scratch => self.scratch.read(),
-            Memory::Mailbox(_) | Memory::Remote(_) => {
+            RegionMemory::Input => self.input,
+            RegionMemory::Output => self.output.read(),
+            RegionMemory::Scratch => self.scratch.read(),
+            RegionMemory::Mailbox(_) | RegionMemory::Remote(_) => {
                 unreachable!("bound plans read no peer's memory, and put from the own buffers")
             }
         };
@@ -437,7 +439,7 @@ impl<'a> RealIo<'a> {
     #[inline]
     fn source(&self, piece: Piece, bytes: usize) -> Span<'_> {
         match self.bound.memory[piece.region as usize] {
-            Memory::Mailbox(link) => {
+            RegionMemory::Mailbox(link) => {
                 self.links.up(link).connection.mailbox().read().slice(piece.offset, bytes)
             }
             _ => self.own(piece, bytes),
@@ -447,7 +449,7 @@ impl<'a> RealIo<'a> {
     /// Leaves what was read of the own mailbox as the peer writes it cheapest, before the credit for it goes.
     #[inline]
     fn touch(&self, piece: Piece, bytes: usize) {
-        if let Memory::Mailbox(link) = self.bound.memory[piece.region as usize] {
+        if let RegionMemory::Mailbox(link) = self.bound.memory[piece.region as usize] {
             let connection = &self.links.up(link).connection;
             if connection.remote().mapped.is_some() {
                 connection.mailbox().slice(piece.offset, bytes).touch();
@@ -458,14 +460,14 @@ impl<'a> RealIo<'a> {
     #[inline]
     fn target(&self, piece: Piece, bytes: usize) -> Target<'_> {
         let (buffer, store) = match self.bound.memory[piece.region as usize] {
-            Memory::Output if self.bound.streaming => (self.output, Store::Streaming),
-            Memory::Output => (self.output, Store::Cached),
-            Memory::Scratch => (self.scratch, Store::Cached),
-            Memory::Remote(link) => match self.links.up(link).connection.remote().mapped {
+            RegionMemory::Output if self.bound.streaming => (self.output, Store::Streaming),
+            RegionMemory::Output => (self.output, Store::Cached),
+            RegionMemory::Scratch => (self.scratch, Store::Cached),
+            RegionMemory::Remote(link) => match self.links.up(link).connection.remote().mapped {
                 Some(window) => (window, self.staged),
                 None => unreachable!("stores to unmapped links are refused when a plan is bound"),
             },
-            Memory::Input | Memory::Mailbox(_) => {
+            RegionMemory::Input | RegionMemory::Mailbox(_) => {
                 unreachable!("bound plans write neither input nor own mailbox")
             }
         };
@@ -481,7 +483,7 @@ impl<'a> RealIo<'a> {
         ready: Option<(u64, u64)>,
         done: &mut usize,
     ) -> std::result::Result<Poll<()>, Broken> {
-        let Memory::Remote(link) = self.bound.memory[target.region as usize] else {
+        let RegionMemory::Remote(link) = self.bound.memory[target.region as usize] else {
             unreachable!("a put goes to a peer's mailbox")
         };
         let peer = self.links.peer(link);

@@ -25,12 +25,12 @@ const WAYS: usize = 4;
 
 /// The shape of a call. The settings are fixed for a communicator's life, so its choice follows from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Shape {
+struct CallShape {
     packed: u64,
     algorithm: Option<Algorithm>,
 }
 
-impl Shape {
+impl CallShape {
     #[inline]
     fn of(call: &Call, ranks: u32) -> Self {
         let (class, streaming) = Choice::class_of(call, ranks);
@@ -42,7 +42,7 @@ impl Shape {
             | u64::from(class) << 12
             | u64::from(streaming) << 18
             | u64::from(call.root) << 32;
-        Shape { packed, algorithm: call.algorithm }
+        CallShape { packed, algorithm: call.algorithm }
     }
 
     #[inline]
@@ -72,7 +72,7 @@ pub(crate) struct Programs {
 
 /// A shape of call, compiled.
 pub(crate) struct Compiled {
-    shape: Shape,
+    shape: CallShape,
     pub(crate) choice: Choice,
     pub(crate) programs: Programs,
     /// How its values are folded; a pre-multiplied sum by the scalar of some operation.
@@ -192,7 +192,7 @@ impl Operations {
 
     /// Whether the shape of a call is there; it is the latest then, and the call the last one of it.
     pub(crate) fn recall(&mut self, call: &Call) -> bool {
-        let shape = Shape::of(call, self.ranks);
+        let shape = CallShape::of(call, self.ranks);
         let (me, ranks, first) = (self.me, self.ranks, shape.set() * WAYS);
         for at in first..first + WAYS {
             if let Some(Some(compiled)) = self.entries.get_mut(at)
@@ -215,7 +215,7 @@ impl Operations {
     pub(crate) fn compile(&mut self, call: &Call) -> Result<&mut Compiled> {
         if !self.recall(call) {
             let choice = Choice::of(&self.planning, call)?;
-            let (shape, reducer) = (Shape::of(call, self.ranks), call.reducer(self.ranks));
+            let (shape, reducer) = (CallShape::of(call, self.ranks), call.reducer(self.ranks));
             self.entries.resize_with(SETS * WAYS, || None);
             self.next.resize(SETS, 0);
             let set = shape.set();
@@ -306,7 +306,8 @@ mod tests {
     fn a_full_set_forgets_its_oldest() {
         let mut operations = operations();
         let roots = (0..100_000u32).map(|root| Call { root, ..sum(4) });
-        let calls: Vec<Call> = roots.filter(|call| Shape::of(call, 4).set() == 3).take(WAYS + 1).collect();
+        let calls: Vec<Call> =
+            roots.filter(|call| CallShape::of(call, 4).set() == 3).take(WAYS + 1).collect();
         for call in &calls {
             assert!(!operations.recall(call));
             operations.compile(call).expect("a choice");

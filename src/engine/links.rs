@@ -64,7 +64,7 @@ pub(crate) enum WokenBy {
 /// All connections of a communicator.
 pub struct Links {
     index: HashMap<Key, usize>,
-    slots: Vec<Slot>,
+    table: Vec<DataLink>,
     routes: Box<dyn Routes>,
     /// Whether there are links, made or on their way, to ranks whose memory is not reached.
     has_sockets: bool,
@@ -81,10 +81,11 @@ pub struct Links {
     letters: Vec<Option<Box<Letters>>>,
 }
 
-struct Slot {
+/// A link, whether its connection is up or on its way.
+struct DataLink {
     key: Key,
     mailbox_bytes: usize,
-    state: State,
+    state: LinkState,
 }
 
 /// Bytes of each side's mailbox on a channel between two of `ranks` ranks.
@@ -95,7 +96,8 @@ fn mailbox_bytes(channel: u16, ranks: u32) -> usize {
     }
 }
 
-enum State {
+/// How far a link's connection is.
+enum LinkState {
     /// This side's half is made and its address sent; the peer's has not come.
     Waiting(Box<dyn Endpoint>),
     /// Both halves are there. The time is that of the first look at how long connecting takes.
@@ -140,7 +142,7 @@ impl Links {
     pub(crate) fn new(routes: Box<dyn Routes>) -> Self {
         Links {
             index: HashMap::new(),
-            slots: Vec::new(),
+            table: Vec::new(),
             routes,
             has_sockets: false,
             messages: Vec::new(),
@@ -158,7 +160,7 @@ impl Links {
         let mut links = Links::new(routes);
         for (number, (key, connection)) in all.into_iter().enumerate() {
             links.index.insert(key, number);
-            links.slots.push(Slot { key, mailbox_bytes: 0, state: State::Up(Up::new(connection)) });
+            links.table.push(DataLink { key, mailbox_bytes: 0, state: LinkState::Up(Up::new(connection)) });
         }
         links
     }
@@ -184,7 +186,7 @@ impl Links {
         self.readiness.forget_all(up);
         self.has_sockets = false;
         self.index.clear();
-        self.slots.clear();
+        self.table.clear();
         self.messages.clear();
         self.bells.clear();
         self.letters.clear();
@@ -226,9 +228,9 @@ impl Links {
                 transport.endpoint(layout).map_err(|error| link_error(group.rank, key.0, error))?;
             let address = endpoint.address().clone();
             group.send(key.0, Message::Address { channel: key.1, address });
-            self.index.insert(*key, self.slots.len());
-            numbers.push(self.slots.len());
-            self.slots.push(Slot { key: *key, mailbox_bytes, state: State::Waiting(endpoint) });
+            self.index.insert(*key, self.table.len());
+            numbers.push(self.table.len());
+            self.table.push(DataLink { key: *key, mailbox_bytes, state: LinkState::Waiting(endpoint) });
         }
         Ok(numbers)
     }
@@ -236,18 +238,18 @@ impl Links {
     /// This rank's half of each is of no use: the peers have none.
     pub(crate) fn forget(&mut self, numbers: &[usize]) {
         for number in numbers {
-            self.index.remove(&self.slots[*number].key);
-            self.slots[*number].state = State::Gone;
+            self.index.remove(&self.table[*number].key);
+            self.table[*number].state = LinkState::Gone;
         }
     }
 
     /// Begins to connect to a peer's half, once.
     pub(crate) fn connect(&mut self, number: usize, address: &Address) -> std::result::Result<(), Broken> {
-        let slot = &mut self.slots[number];
-        slot.state = match std::mem::replace(&mut slot.state, State::Gone) {
-            State::Waiting(endpoint) => {
+        let link = &mut self.table[number];
+        link.state = match std::mem::replace(&mut link.state, LinkState::Gone) {
+            LinkState::Waiting(endpoint) => {
                 let connecting = endpoint.connect(address);
-                State::Connecting(connecting.map_err(|error| Broken { peer: slot.key.0, error })?, None)
+                LinkState::Connecting(connecting.map_err(|error| Broken { peer: link.key.0, error })?, None)
             }
             state => state,
         };
@@ -262,18 +264,18 @@ impl Links {
     ) -> std::result::Result<Poll<()>, Broken> {
         let mut all = true;
         for number in numbers {
-            let (rank, channel) = self.slots[*number].key;
-            if let State::Waiting(_) = self.slots[*number].state
+            let (rank, channel) = self.table[*number].key;
+            if let LinkState::Waiting(_) = self.table[*number].state
                 && let Some(address) = group.take_address(rank, channel)
             {
                 self.connect(*number, &address)?;
             }
-            let polled = match &mut self.slots[*number].state {
-                State::Up(_) => continue,
-                State::Waiting(_) => Ok(Poll::Pending),
-                State::Connecting(connecting, _) => connecting.poll(),
+            let polled = match &mut self.table[*number].state {
+                LinkState::Up(_) => continue,
+                LinkState::Waiting(_) => Ok(Poll::Pending),
+                LinkState::Connecting(connecting, _) => connecting.poll(),
                 // The first attempt failed, and the communicator with it.
-                State::Gone => Err(TransportError::PeerClosed { transport: "data" }),
+                LinkState::Gone => Err(TransportError::PeerClosed { transport: "data" }),
             };
             match polled.map_err(|error| Broken { peer: rank, error })? {
                 Poll::Ready(connection) => self.establish(*number, connection)?,
@@ -288,7 +290,7 @@ impl Links {
         number: usize,
         connection: Box<dyn Connection>,
     ) -> std::result::Result<(), Broken> {
-        let Slot { key: (rank, channel), mailbox_bytes, .. } = self.slots[number];
+        let DataLink { key: (rank, channel), mailbox_bytes, .. } = self.table[number];
         if connection.remote().bytes != mailbox_bytes {
             return Err(wrong_mailbox(rank, &*connection));
         }
@@ -303,27 +305,27 @@ impl Links {
             self.messages.push(number);
             connection.wake().into_iter().for_each(|wake| self.readiness.watch(wake));
         }
-        self.slots[number].state = State::Up(Up::new(connection));
+        self.table[number].state = LinkState::Up(Up::new(connection));
         Ok(())
     }
 
     /// The first of `numbers` that is not up, and what it waits for.
     pub(crate) fn missing(&self, numbers: &[usize]) -> Option<(Rank, Want)> {
-        let slots = numbers.iter().map(|number| &self.slots[*number]);
-        let want = |state: &State| match state {
-            State::Waiting(_) => Some(Want::Link),
-            State::Connecting(..) => Some(Want::Connection),
-            State::Up(_) | State::Gone => None,
+        let waited = numbers.iter().map(|number| &self.table[*number]);
+        let want = |state: &LinkState| match state {
+            LinkState::Waiting(_) => Some(Want::Link),
+            LinkState::Connecting(..) => Some(Want::Connection),
+            LinkState::Up(_) | LinkState::Gone => None,
         };
         // A rank that has not even come is the better answer.
-        let missing = slots.filter_map(|slot| Some((slot.key.0, want(&slot.state)?)));
+        let missing = waited.filter_map(|link| Some((link.key.0, want(&link.state)?)));
         missing.min_by_key(|(_, want)| *want == Want::Connection)
     }
 
     /// A peer whose half has been there for longer than `limit` without the connection coming up.
     pub(crate) fn overdue(&mut self, numbers: &[usize], now: Instant, limit: Duration) -> Option<Overdue> {
-        numbers.iter().find_map(|number| match &mut self.slots[*number] {
-            Slot { key, state: State::Connecting(connecting, since), .. } => {
+        numbers.iter().find_map(|number| match &mut self.table[*number] {
+            DataLink { key, state: LinkState::Connecting(connecting, since), .. } => {
                 let since = *since.get_or_insert(now);
                 let is_overdue = now.saturating_duration_since(since) >= limit;
                 is_overdue.then(|| Overdue { peer: key.0, waits_for: connecting.waits_for() })
@@ -334,12 +336,12 @@ impl Links {
 
     /// The rank at the other end, and the channel.
     pub(crate) fn key(&self, number: usize) -> Key {
-        self.slots[number].key
+        self.table[number].key
     }
 
     /// The rank at the other end.
     pub(crate) fn peer(&self, number: usize) -> Rank {
-        self.slots[number].key.0
+        self.table[number].key.0
     }
 
     /// An established connection.
@@ -348,8 +350,8 @@ impl Links {
     /// If it is not up; plans are bound to links that are.
     #[inline]
     pub(crate) fn up(&self, number: usize) -> &Up {
-        match &self.slots[number].state {
-            State::Up(up) => up,
+        match &self.table[number].state {
+            LinkState::Up(up) => up,
             _ => unreachable!("a plan is bound to a link that is not up"),
         }
     }
@@ -357,8 +359,8 @@ impl Links {
     /// As [`Links::up`].
     #[inline]
     pub(crate) fn up_mut(&mut self, number: usize) -> &mut Up {
-        match &mut self.slots[number].state {
-            State::Up(up) => up,
+        match &mut self.table[number].state {
+            LinkState::Up(up) => up,
             _ => unreachable!("a plan is bound to a link that is not up"),
         }
     }
@@ -392,7 +394,7 @@ impl Links {
 
     /// Whether a link moves nothing unless asked to.
     pub(crate) fn is_asked(&self, number: usize) -> bool {
-        matches!(&self.slots[number].state, State::Up(up) if up.connection.capabilities().needs_progress)
+        matches!(&self.table[number].state, LinkState::Up(up) if up.connection.capabilities().needs_progress)
     }
 
     /// Moves what is under way on links that need it.
@@ -401,7 +403,7 @@ impl Links {
     }
 
     fn progress_at(&mut self, number: usize) -> std::result::Result<(), Broken> {
-        let Slot { key: (peer, _), state: State::Up(up), .. } = &mut self.slots[number] else {
+        let DataLink { key: (peer, _), state: LinkState::Up(up), .. } = &mut self.table[number] else {
             return Ok(());
         };
         if up.closed {
@@ -458,8 +460,8 @@ impl Links {
     /// Connections on their way wake too. Whether all of them do.
     pub(crate) fn watch_connecting(&mut self, waker: &Waker) -> bool {
         let mut all = true;
-        for slot in &mut self.slots {
-            if let State::Connecting(connecting, _) = &mut slot.state {
+        for link in &mut self.table {
+            if let LinkState::Connecting(connecting, _) = &mut link.state {
                 all &= connecting.ring_at(waker.name());
                 connecting
                     .wake()
@@ -472,9 +474,9 @@ impl Links {
 
     /// Room to send wakes where something is to be sent.
     pub(crate) fn watch_room(&mut self, wanted: &[Wanted]) {
-        let Links { messages, slots, readiness, .. } = self;
+        let Links { messages, table, readiness, .. } = self;
         for number in messages {
-            let State::Up(up) = &mut slots[*number].state else { continue };
+            let LinkState::Up(up) = &mut table[*number].state else { continue };
             let is_wanted = || wanted.iter().any(|wanted| wanted.link == *number && wanted.sends);
             let sends = !up.closed && (!up.connection.is_flushed() || is_wanted());
             if std::mem::replace(&mut up.watches_room, sends) != sends
@@ -492,17 +494,17 @@ impl Links {
 
     /// Bytes of memory that the connections take here, apart from the peers'.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let bytes = |slot: &Slot| match &slot.state {
-            State::Up(up) => up.connection.mailbox().len() + up.bounce.capacity(),
-            State::Gone => 0,
-            _ => slot.mailbox_bytes,
+        let bytes = |link: &DataLink| match &link.state {
+            LinkState::Up(up) => up.connection.mailbox().len() + up.bounce.capacity(),
+            LinkState::Gone => 0,
+            _ => link.mailbox_bytes,
         };
-        self.slots.iter().map(bytes).sum()
+        self.table.iter().map(bytes).sum()
     }
 
     /// Forgets all connections without closing anything that a parent process still uses.
     pub(crate) fn abandon(&mut self) {
-        std::mem::forget(std::mem::take(&mut self.slots));
+        std::mem::forget(std::mem::take(&mut self.table));
         self.messages.clear();
         self.routes.abandon();
     }

@@ -53,13 +53,13 @@ pub struct Planning {
     admitted: [OnceLock<()>; Collective::ALL.len()],
     /// What messages take on the topology, once a price asks for it.
     messages: OnceLock<price::Messages>,
-    memory: Mutex<Memory>,
+    memory: Mutex<ChoiceMemory>,
 }
 
-/// What was worked out before, as simulations and proofs are dear: a part of the process's memory, as communicators that are
-/// alike share their [`Planning`].
+/// Choices and fold hashes that were worked out before, as simulations and proofs are dear. They are a part of the process's
+/// memory, as communicators that are alike share their [`Planning`].
 #[derive(Debug, Default)]
-struct Memory {
+struct ChoiceMemory {
     chosen: HashMap<(Collective, u64), Result<Chosen>>,
     on_devices: HashMap<devices::Key, Result<(Way, Origin)>>,
     folds: HashMap<(Collective, Algorithm), Option<u64>>,
@@ -457,7 +457,7 @@ impl Planning {
         Ok(plans.iter().map(|plan| passes::fuse(plan, &|_| true)).collect())
     }
 
-    fn memory(&self) -> std::sync::MutexGuard<'_, Memory> {
+    fn memory(&self) -> std::sync::MutexGuard<'_, ChoiceMemory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

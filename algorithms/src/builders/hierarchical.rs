@@ -137,14 +137,14 @@ pub(super) fn one_rank(collective: Collective) -> Schedule {
     Schedule { name: "local".into(), collective, ranks: 1, switches: 0, partition, rounds }
 }
 
-/// One inner schedule, run by all groups of a level at the same time.
-struct Phase {
+/// The inner schedule of a level: all groups of the level run it at the same time.
+struct LevelSchedule {
     level: usize,
     inner: Schedule,
 }
 
 /// The phases in their order. Levels of one rank have none.
-fn phases(collective: Collective, levels: &[(u32, Builder<'_>)]) -> Vec<Phase> {
+fn phases(collective: Collective, levels: &[(u32, Builder<'_>)]) -> Vec<LevelSchedule> {
     let up: Vec<usize> = (0..levels.len()).filter(|&level| levels[level].0 > 1).collect();
     let down = up.iter().rev().copied();
     let order: Vec<(usize, Collective)> = match collective {
@@ -161,7 +161,7 @@ fn phases(collective: Collective, levels: &[(u32, Builder<'_>)]) -> Vec<Phase> {
         let (ranks, build) = levels[level];
         let inner = build(collective, ranks);
         assert_eq!((inner.collective, inner.ranks), (collective, ranks), "what the builder was asked for");
-        Phase { level, inner }
+        LevelSchedule { level, inner }
     };
     order.into_iter().map(phase).collect()
 }
@@ -179,7 +179,7 @@ struct Grid {
 }
 
 impl Grid {
-    fn new(collective: Collective, levels: &[(u32, Builder<'_>)], phases: &[Phase]) -> Self {
+    fn new(collective: Collective, levels: &[(u32, Builder<'_>)], phases: &[LevelSchedule]) -> Self {
         let lengths: Vec<u32> = levels.iter().map(|level| level.0).collect();
         let stride = |level: usize| lengths[..level].iter().product();
         let strides: Vec<u32> = (0..lengths.len()).map(stride).collect();
@@ -189,7 +189,7 @@ impl Grid {
         Grid { collective, ranks, parts, count, lengths, strides }
     }
 
-    fn rounds(&self, phases: &[Phase]) -> Vec<Round> {
+    fn rounds(&self, phases: &[LevelSchedule]) -> Vec<Round> {
         // The place in which a phase leaves a piece for the next one. Scratch numbers below `count` are for that.
         let in_output =
             matches!(self.collective, Collective::AllReduce | Collective::AllGather | Collective::Broadcast);
@@ -213,7 +213,7 @@ impl Grid {
     }
 
     /// The first rank of every group of a phase; rooted collectives have groups of leaders only.
-    fn groups(&self, phase: &Phase) -> impl Iterator<Item = u32> {
+    fn groups(&self, phase: &LevelSchedule) -> impl Iterator<Item = u32> {
         let (length, stride) = (self.lengths[phase.level], self.strides[phase.level]);
         let rooted = matches!(self.collective, Collective::Broadcast | Collective::Reduce);
         (0..self.ranks).filter(move |rank| rank / stride % length == 0 && !(rooted && rank % stride != 0))
@@ -221,7 +221,7 @@ impl Grid {
 
     fn group(
         &self,
-        phase: &Phase,
+        phase: &LevelSchedule,
         base: u32,
         read: &dyn Fn(Chunk) -> Place,
         write: &dyn Fn(Chunk) -> Place,
@@ -254,8 +254,8 @@ impl Grid {
     }
 
     /// The outer pieces that piece `inner` stands for in the group of rank `base`.
-    fn pieces(&self, phase: &Phase, base: u32, inner: u32) -> Vec<Chunk> {
-        let Phase { level, inner: Schedule { collective, partition, ranks, .. } } = phase;
+    fn pieces(&self, phase: &LevelSchedule, base: u32, inner: u32) -> Vec<Chunk> {
+        let LevelSchedule { level, inner: Schedule { collective, partition, ranks, .. } } = phase;
         let (stride, length) = (self.strides[*level], self.lengths[*level]);
         match self.collective {
             Collective::ReduceScatter | Collective::AllGather => {
@@ -285,7 +285,7 @@ impl Grid {
 }
 
 /// Number of pieces of a block, so that every piece of every inner schedule is a whole number of them.
-fn parts(collective: Collective, levels: usize, phases: &[Phase]) -> u32 {
+fn parts(collective: Collective, levels: usize, phases: &[LevelSchedule]) -> u32 {
     let of_level = |level: usize| {
         let inner = phases.iter().filter(move |phase| phase.level == level).map(|phase| &phase.inner);
         inner.fold((1, 1), |(ranks, parts), inner| {

@@ -84,13 +84,13 @@ struct Hop {
 }
 
 /// One step of a rank: the dimension of its partner and the step within it.
-struct Step {
+struct SwingStep {
     stride: u32,
     length: u32,
     distance: i64,
 }
 
-impl Step {
+impl SwingStep {
     fn partner(&self, rank: u32) -> u32 {
         let position = rank / self.stride % self.length;
         let offset = if position.is_multiple_of(2) { self.distance } else { -self.distance };
@@ -100,13 +100,13 @@ impl Step {
 }
 
 /// All steps, through the dimensions in turn.
-fn steps(dimensions: &[u32]) -> Vec<Step> {
-    let mut ordered: Vec<(u32, usize, Step)> = Vec::new();
+fn steps(dimensions: &[u32]) -> Vec<SwingStep> {
+    let mut ordered: Vec<(u32, usize, SwingStep)> = Vec::new();
     let mut stride = 1;
     for (dimension, &length) in dimensions.iter().enumerate() {
         for turn in 0..bits(length) {
             let distance = (1 - (-2i64).pow(turn + 1)) / 3;
-            ordered.push((turn, dimension, Step { stride, length, distance }));
+            ordered.push((turn, dimension, SwingStep { stride, length, distance }));
         }
         stride *= length;
     }

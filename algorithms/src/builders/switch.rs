@@ -55,7 +55,7 @@ pub fn switch(ranks: u32, form: SwitchForm) -> Schedule {
     assert!(ranks > 0, "an all-reduce needs a rank");
     let all = || (0..ranks).map(Rank);
     let pieces = || (0..parts).map(Chunk);
-    let node = Node { rank: Rank(ranks), parts };
+    let node = Switch { rank: Rank(ranks), parts };
     let load = pieces()
         .flat_map(|piece| all().map(move |rank| node.takes(rank, Place::Input(piece), rank.0, piece)));
     let mut rounds = vec![Round { transfers: load.collect() }];
@@ -87,8 +87,8 @@ pub fn switch_tree(ranks: u32, per_leaf: u32) -> Schedule {
         return Schedule { name: "switch-tree(1)".into(), ..switch(ranks, SwitchForm::OneShot) };
     }
     let piece = Chunk(0);
-    let leaf = |leaf: u32| Node { rank: Rank(ranks + leaf), parts: 1 };
-    let root = Node { rank: Rank(ranks + leaves), parts: 1 };
+    let leaf = |leaf: u32| Switch { rank: Rank(ranks + leaf), parts: 1 };
+    let root = Switch { rank: Rank(ranks + leaves), parts: 1 };
     let above = |rank: u32| leaf(rank / per_leaf);
     let up = |rank: u32| above(rank).takes(Rank(rank), Place::Input(piece), rank % per_leaf, piece);
     let down = |rank: u32| above(rank).gives(Rank(rank), piece, Place::Output(piece));
@@ -114,12 +114,12 @@ fn schedule(name: String, ranks: u32, switches: u32, parts: u32, rounds: Vec<Rou
 
 /// A switch. Piece `c` of port `p` has the place `p * parts + c`; port 0's place takes the sum.
 #[derive(Clone, Copy)]
-struct Node {
+struct Switch {
     rank: Rank,
     parts: u32,
 }
 
-impl Node {
+impl Switch {
     fn place(&self, port: u32, piece: Chunk) -> Place {
         Place::Scratch(Chunk(port * self.parts + piece.0))
     }

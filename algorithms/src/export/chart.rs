@@ -141,7 +141,7 @@ fn has_logarithm(value: f64) -> bool {
 }
 
 /// A logarithmic axis in units of its own: powers of 2 or of 10.
-struct Scale {
+struct LogAxis {
     unit: Unit,
     /// The ends, as logarithms.
     first: f64,
@@ -159,8 +159,8 @@ struct Tick {
     exponent: i32,
 }
 
-impl Scale {
-    fn of(unit: Unit, values: impl Iterator<Item = f64>) -> Scale {
+impl LogAxis {
+    fn of(unit: Unit, values: impl Iterator<Item = f64>) -> LogAxis {
         let (low, high) = values
             .map(|value| logarithm(unit, value))
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), at| (low.min(at), high.max(at)));
@@ -184,7 +184,7 @@ impl Scale {
         let end = ticks.iter().position(|tick| tick.at >= high - 1e-9).unwrap_or(ticks.len() - 1);
         let end = end.max(start + 1).min(ticks.len() - 1);
         let labelled = ticks[start..=end].iter().step_by((end - start).div_ceil(STEPS_MAX));
-        Scale { unit, first: ticks[start].at, last: ticks[end].at, ticks: labelled.copied().collect() }
+        LogAxis { unit, first: ticks[start].at, last: ticks[end].at, ticks: labelled.copied().collect() }
     }
 
     fn logarithm(&self, value: f64) -> f64 {
@@ -227,14 +227,14 @@ fn prefixed(mantissa: u32, exponent: i32, step: i32, prefixes: &[&str], first: i
 /// The axes and where they are on the sheet.
 struct Plot {
     left: f64,
-    across: Scale,
-    upwards: Scale,
+    across: LogAxis,
+    upwards: LogAxis,
 }
 
 impl Plot {
     fn of(chart: &Chart, curves: &[Vec<(f64, f64)>]) -> Plot {
-        let across = Scale::of(chart.x.unit, curves.iter().flatten().map(|point| point.0));
-        let upwards = Scale::of(chart.y.unit, curves.iter().flatten().map(|point| point.1));
+        let across = LogAxis::of(chart.x.unit, curves.iter().flatten().map(|point| point.0));
+        let upwards = LogAxis::of(chart.y.unit, curves.iter().flatten().map(|point| point.1));
         let labels = upwards.ticks.iter().map(|&tick| text_width(&upwards.text(tick), 11.0));
         Plot { left: 24.0 + labels.fold(0.0, f64::max), across, upwards }
     }

@@ -26,7 +26,7 @@ const LABEL_SIZE: f64 = 10.0;
 /// the arrows, and only the first 64 ranks and switches, 128 rounds or about 2048 transfers are drawn.
 pub fn schedule_svg(schedule: &Schedule) -> String {
     let shown = nodes(schedule).min(NODES_MAX);
-    let scale = Scale::of(shown, schedule.rounds.len());
+    let scale = Distances::of(shown, schedule.rounds.len());
     let names = labels(schedule);
     let drawn = bounded(&schedule.rounds).zip(&names);
     let rounds: Vec<Lines> = drawn.map(|(round, names)| Lines::of(round, names, shown)).collect();
@@ -77,7 +77,7 @@ fn bounded(rounds: &[Round]) -> impl Iterator<Item = &Round> {
 
 /// The distances of a drawing.
 #[derive(Clone, Copy)]
-struct Scale {
+struct Distances {
     column: f64,
     labels: bool,
     /// The lowest slope of arrows, and the height that a column of their mean length adds.
@@ -90,8 +90,8 @@ struct Scale {
     pad: f64,
 }
 
-impl Scale {
-    fn of(nodes: u32, rounds: usize) -> Scale {
+impl Distances {
+    fn of(nodes: u32, rounds: usize) -> Distances {
         let column = match nodes {
             0..=8 => 92.0,
             9..=16 => 72.0,
@@ -100,9 +100,9 @@ impl Scale {
         };
         let labels = nodes <= 16 && rounds <= 64;
         if labels {
-            Scale { column, labels, rise: 38.0, slope: 6.0, stagger: 14.0, radius: 5.0, pad: 10.0 }
+            Distances { column, labels, rise: 38.0, slope: 6.0, stagger: 14.0, radius: 5.0, pad: 10.0 }
         } else {
-            Scale { column, labels, rise: 24.0, slope: 1.0, stagger: 7.0, radius: 3.0, pad: 6.0 }
+            Distances { column, labels, rise: 24.0, slope: 1.0, stagger: 7.0, radius: 3.0, pad: 6.0 }
         }
     }
 
@@ -173,7 +173,7 @@ impl<'a> Lines<'a> {
 struct Drawing<'a> {
     schedule: &'a Schedule,
     shown: u32,
-    scale: Scale,
+    scale: Distances,
     canvas: Canvas,
 }
 

@@ -19,9 +19,10 @@ pub fn schedule_table(schedule: &Schedule) -> String {
     let names = labels(schedule);
     let mut rounds_shown = 0;
     for (number, round) in schedule.rounds.iter().enumerate() {
-        let cells: Vec<Cell> =
-            (0..shown).map(|node| Cell::of(schedule, &round.transfers, &names[number], Rank(node))).collect();
-        let lines = cells.iter().map(Cell::lines).max().unwrap_or(0).max(1);
+        let cells: Vec<RankRound> = (0..shown)
+            .map(|node| RankRound::of(schedule, &round.transfers, &names[number], Rank(node)))
+            .collect();
+        let lines = cells.iter().map(RankRound::lines).max().unwrap_or(0).max(1);
         if number > 0 && rows.len() + lines > LINES_MAX {
             break;
         }
@@ -43,19 +44,19 @@ pub fn schedule_table(schedule: &Schedule) -> String {
 }
 
 /// The transfers of one rank in one round.
-struct Cell {
+struct RankRound {
     sends: Vec<String>,
     arrivals: Vec<String>,
 }
 
-impl Cell {
+impl RankRound {
     /// A copy within the rank stands with the arrivals: it changes the rank's memory.
-    fn of(schedule: &Schedule, transfers: &[Transfer], names: &[String], node: Rank) -> Cell {
+    fn of(schedule: &Schedule, transfers: &[Transfer], names: &[String], node: Rank) -> RankRound {
         let channel = |transfer: &Transfer| match transfer.channel.0 {
             0 => String::new(),
             number => format!("/{number}"),
         };
-        let mut cell = Cell { sends: Vec::new(), arrivals: Vec::new() };
+        let mut cell = RankRound { sends: Vec::new(), arrivals: Vec::new() };
         for (transfer, name) in transfers.iter().zip(names) {
             let (channel, plus) = (channel(transfer), if transfer.fold.is_some() { "+" } else { "" });
             if transfer.from == node && transfer.to == node {

@@ -85,7 +85,7 @@ const TARGETS_MAX: u32 = Step::PLACES_MAX as u32;
 
 /// Steps that stay together: wait, work and signal, or one step.
 #[derive(Clone, Copy)]
-struct Group {
+struct StepGroup {
     kind: Kind,
     /// Whether a wait comes before the work and a signal behind it.
     whole: bool,
@@ -105,7 +105,7 @@ struct Group {
     targets: u32,
 }
 
-fn parse(plan: &Plan, lane: &Lane, mapped: &dyn Fn(Rank) -> bool) -> Vec<Group> {
+fn parse(plan: &Plan, lane: &Lane, mapped: &dyn Fn(Rank) -> bool) -> Vec<StepGroup> {
     let mut groups = Vec::with_capacity((lane.end - lane.start) as usize / 3 + 1);
     let mut at = lane.start;
     while at < lane.end {
@@ -120,7 +120,7 @@ fn parse(plan: &Plan, lane: &Lane, mapped: &dyn Fn(Rank) -> bool) -> Vec<Group> 
             Action::Copy | Action::Reduce if is_local(plan, step) => Kind::Local,
             _ => Kind::Opaque,
         };
-        groups.push(Group {
+        groups.push(StepGroup {
             kind: whole.unwrap_or_else(alone),
             whole: whole.is_some(),
             taken: false,
@@ -196,7 +196,7 @@ type Moved = (Operand, u32, u8, Extent);
 /// One lane's groups.
 struct Fusion<'a> {
     plan: &'a Plan,
-    groups: Vec<Group>,
+    groups: Vec<StepGroup>,
 }
 
 impl Fusion<'_> {

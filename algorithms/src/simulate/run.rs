@@ -25,7 +25,7 @@ enum Event {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum LaneState {
     Ready,
     /// Until an event wakes it.
     Asleep,
@@ -38,7 +38,7 @@ enum State {
 
 #[derive(Clone, Copy, Debug)]
 struct Lane {
-    state: State,
+    state: LaneState,
     op: u32,
     slice: u64,
     clock_ps: u64,
@@ -90,7 +90,7 @@ impl<'a> Run<'a> {
     ) -> Self {
         let limit =
             (options.messages_max / (program.messages.len() as u64).max(1)).max(2).min(program.slices());
-        let lane = Lane { state: State::Ready, op: 0, slice: 0, clock_ps: 0, leaving: 0 };
+        let lane = Lane { state: LaneState::Ready, op: 0, slice: 0, clock_ps: 0, leaving: 0 };
         Run {
             program,
             topology,
@@ -129,7 +129,7 @@ impl<'a> Run<'a> {
             }
         }
         assert!(
-            self.lanes.iter().all(|lane| lane.state == State::Done),
+            self.lanes.iter().all(|lane| lane.state == LaneState::Done),
             "messages wait only for earlier ones"
         );
         self.outcome()
@@ -157,7 +157,7 @@ impl<'a> Run<'a> {
         let sender = self.program.connections[connection as usize].sender;
         let lane = &mut self.lanes[sender as usize];
         lane.leaving -= 1;
-        if lane.leaving == 0 && lane.state == State::Sending {
+        if lane.leaving == 0 && lane.state == LaneState::Sending {
             lane.clock_ps = lane.clock_ps.max(now_ps);
             self.ready.push_back(sender);
         }
@@ -184,7 +184,7 @@ impl<'a> Run<'a> {
 
     fn drain(&mut self, now_ps: u64) {
         while let Some(lane) = self.ready.pop_front() {
-            self.lanes[lane as usize].state = State::Ready;
+            self.lanes[lane as usize].state = LaneState::Ready;
             self.advance(lane, now_ps);
         }
     }
@@ -192,14 +192,14 @@ impl<'a> Run<'a> {
     /// Runs a lane until it has to wait.
     fn advance(&mut self, index: u32, now_ps: u64) {
         let ops = &self.program.lanes[index as usize].ops;
-        while self.lanes[index as usize].state == State::Ready {
+        while self.lanes[index as usize].state == LaneState::Ready {
             let lane = &mut self.lanes[index as usize];
             let Some(&op) = ops.get(lane.op as usize) else {
                 let ended_ps = &mut self.ended_ps[lane.slice as usize];
                 *ended_ps = lane.clock_ps.max(*ended_ps);
                 (lane.op, lane.slice) = (0, lane.slice + 1);
                 if lane.slice == self.limit {
-                    lane.state = State::Done;
+                    lane.state = LaneState::Done;
                 }
                 continue;
             };
@@ -226,7 +226,7 @@ impl<'a> Run<'a> {
         if mailbox.sent >= u64::from(self.options.slots) {
             let Some(credit_ps) = mailbox.credits.pop_front() else {
                 mailbox.sender_waits = true;
-                lane.state = State::Waiting;
+                lane.state = LaneState::Waiting;
                 return false;
             };
             lane.clock_ps = lane.clock_ps.max(credit_ps);
@@ -248,7 +248,7 @@ impl<'a> Run<'a> {
         }
         let lane = &mut self.lanes[index as usize];
         if last && lane.leaving > 0 {
-            lane.state = State::Sending;
+            lane.state = LaneState::Sending;
         }
         true
     }
@@ -259,7 +259,7 @@ impl<'a> Run<'a> {
         let lane = &mut self.lanes[index as usize];
         let Some(&arrival_ps) = mailbox.arrivals.front() else {
             mailbox.receiver_waits = true;
-            lane.state = State::Waiting;
+            lane.state = LaneState::Waiting;
             return false;
         };
         let (at_ps, slice) = (lane.clock_ps.max(arrival_ps), lane.slice);
@@ -291,7 +291,7 @@ impl<'a> Run<'a> {
             return Some(at_ps);
         }
         if at_ps > now_ps {
-            self.lanes[index as usize].state = State::Asleep;
+            self.lanes[index as usize].state = LaneState::Asleep;
             self.events.push(Reverse((at_ps, Event::Wake { lane: index })));
             return None;
         }

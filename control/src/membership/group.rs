@@ -48,7 +48,7 @@ pub struct Group {
     pub recorder: Recorder,
     /// Whether it has failed, for one load on the fast path.
     failing: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<GroupState>,
     /// Answers that have come, and ranks that have left.
     news: AtomicU64,
     /// The name of the waker of a rank that sleeps; 0 before its first sleep.
@@ -77,7 +77,7 @@ pub struct Answer {
 }
 
 #[derive(Default)]
-struct State {
+struct GroupState {
     failing: Failing,
     addresses: HashMap<(Rank, u16), Address>,
     /// Who has left, and what it said of itself then.
@@ -103,7 +103,7 @@ impl Group {
             member: member.clone(),
             recorder,
             failing: AtomicBool::new(false),
-            state: Mutex::new(State { answers: vec![None; members.len()], ..State::default() }),
+            state: Mutex::new(GroupState { answers: vec![None; members.len()], ..GroupState::default() }),
             news: AtomicU64::new(0),
             waker: AtomicU64::new(0),
             stuck: Mutex::new(None),
@@ -131,7 +131,7 @@ impl Group {
         &self.member.clock
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn state(&self) -> std::sync::MutexGuard<'_, GroupState> {
         lock(&self.state)
     }
 
@@ -174,7 +174,7 @@ impl Group {
     pub fn settled(&self, now: Instant) -> Option<Error> {
         let settled = {
             let mut state = self.state();
-            let State { failing, left, lost, .. } = &mut *state;
+            let GroupState { failing, left, lost, .. } = &mut *state;
             let awaited = (0..self.size())
                 .filter(|rank| *rank != self.rank && !left.contains_key(rank) && !lost.contains_key(rank));
             let place = |rank: Rank| self.member.place(self.members[rank as usize]);

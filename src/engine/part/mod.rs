@@ -48,11 +48,11 @@ pub(super) struct Part {
     /// The blocks of a call whose blocks differ; empty for other calls.
     blocks: Vec<Block>,
     /// The operation in a stream; `None` where the host runs the request.
-    stream: Option<Stream>,
+    stream: Option<StreamOrdered>,
 }
 
-/// An operation in a stream.
-struct Stream {
+/// A stream-ordered operation.
+struct StreamOrdered {
     operation: Box<dyn Watched>,
     state: State,
     /// Whether the host moves its data now, in the phases of the part.
@@ -145,7 +145,7 @@ impl Part {
     /// The request runs in a stream.
     pub(super) fn watch(&mut self, operation: Box<dyn Watched>) {
         let state = operation.begins();
-        self.stream = Some(Stream { operation, state, host_moves: false, let_go: false });
+        self.stream = Some(StreamOrdered { operation, state, host_moves: false, let_go: false });
     }
 
     /// The fast path has begun the request's exchange.
@@ -183,7 +183,7 @@ impl Part {
     }
 
     /// The stream that has the request, unless the host moves its data now.
-    fn away(&self) -> Option<&Stream> {
+    fn away(&self) -> Option<&StreamOrdered> {
         self.stream.as_ref().filter(|stream| !stream.host_moves)
     }
 
@@ -323,7 +323,7 @@ fn end(phase: &mut Phase, next: Phase, engine: &mut Engine) {
     }
 }
 
-impl Stream {
+impl StreamOrdered {
     /// The state of the operation, once it was polled.
     fn look(&mut self) -> std::result::Result<State, Fault> {
         if self.let_go {
