@@ -16,7 +16,7 @@ use consort_cuda::{CudaError, Event, StreamRef};
 use super::gpu::Pooled;
 use super::placement::Last;
 
-/// What is under way on a device.
+/// The launches under way on a device.
 pub(super) struct Flight {
     blocks_max: u32,
     launches: Mutex<Ledger<Communicator, Arc<Pooled<Event>>>>,
@@ -32,7 +32,7 @@ impl PartialEq for Communicator {
     }
 }
 
-/// Launches that may be under way, the oldest first. `C` is a communicator, `E` what comes after a launch.
+/// Launches that may be under way, the oldest first. `C` is a communicator, `E` an event after a launch.
 #[derive(Debug)]
 struct Ledger<C, E>(Vec<Launch<C, E>>);
 
@@ -46,12 +46,12 @@ struct Launch<C, E> {
     after: E,
 }
 
-/// How a launch gets its room.
+/// The room of a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Room {
-    /// How many of the oldest launches it waits for, those of its own communicators apart.
+    /// The number of the oldest launches that the launch waits for, those of its own communicators apart.
     waited: usize,
-    /// The most blocks that it and what it comes after have at once.
+    /// The most blocks that the launch and the launches before it have at once.
     blocks: u32,
 }
 
@@ -105,7 +105,7 @@ pub(super) struct Admission<'a> {
 }
 
 impl Flight {
-    /// Of a device with `multiprocessors` multiprocessors.
+    /// The launches of a device with `multiprocessors` multiprocessors: none.
     pub(super) fn new(multiprocessors: u32) -> Self {
         Flight { blocks_max: multiprocessors, launches: Mutex::new(Ledger(Vec::new())) }
     }

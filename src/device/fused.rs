@@ -28,18 +28,18 @@ use consort_types::error::{Error, Result};
 pub(super) struct Fused {
     ranks: u32,
     gatherings: Mutex<HashMap<Key, Gathering>>,
-    /// What follows the last launch.
+    /// The event after the last launch.
     last: Mutex<Option<Arc<Pooled<Event>>>>,
 }
 
-/// Which calls belong together.
+/// The name of a gathering: calls with equal keys belong together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Key {
     Collective(u64),
     Message { from: Rank, to: Rank, number: u64 },
 }
 
-/// Calls that belong together, as they come.
+/// Calls of one launch, as they come.
 struct Gathering {
     posts: Vec<Option<Post>>,
     outcome: Option<Outcome>,
@@ -108,7 +108,7 @@ pub(super) struct FusedCall {
     given_up: bool,
 }
 
-/// What a launch reads beside the callers' buffers.
+/// Memory that a launch reads beside the callers' buffers.
 #[derive(Default)]
 struct Kept {
     table: Option<Pooled<Table>>,
@@ -137,7 +137,7 @@ impl FusedCall {
         FusedCall { fused, gpu, last, key, rank, stream, post, slot: None, given_up: false }
     }
 
-    /// Where this rank's call is among those that belong together.
+    /// The place of this rank's call in its gathering.
     fn place(&self) -> usize {
         match self.key {
             Key::Collective(_) => self.rank as usize,
@@ -331,7 +331,7 @@ impl Watched for FusedCall {
     }
 
     fn give_up(&mut self) {
-        // What was launched ends by itself; what was not must not be when the others come.
+        // A launch ends by itself; without one, no later call of the gathering may launch.
         if self.slot.is_none() && !std::mem::replace(&mut self.given_up, true) && self.post.is_none() {
             let failed = Error::internal("a call that was given up");
             if let Some(gathering) = self.fused.gatherings().get_mut(&self.key) {
@@ -371,7 +371,7 @@ fn differ(posts: &[Post]) -> bool {
 #[derive(Default)]
 struct Jobs {
     places: Vec<DeviceSpan>,
-    /// How many targets and sources each has, which are raw, and whether it completes.
+    /// Of each fold: the numbers of targets and of sources, the bits of raw sources, and whether it completes the result.
     shapes: Vec<(usize, usize, u32, bool)>,
 }
 
@@ -448,7 +448,7 @@ impl Jobs {
     }
 }
 
-/// Where an operand is.
+/// The memory of an operand.
 fn piece(
     plan: &Plan,
     operand: &Operand,
@@ -472,7 +472,7 @@ fn piece(
     Ok(buffer.slice(offset, bytes))
 }
 
-/// How a call folds; none where it only moves.
+/// The reducer of a call; `None` where the call only moves bytes.
 pub(super) fn reducer(call: &Call, ranks: u32) -> Option<Reducer> {
     (call.scalar.is_some() || call.op.is_some()).then(|| call.reducer(ranks))
 }

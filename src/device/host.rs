@@ -18,7 +18,7 @@ use crate::engine::watched::{Fault, Standing, State, Watched};
 use crate::engine::{Memory, Source};
 use consort_types::error::Result;
 
-/// What the path knows of this rank.
+/// The streams of this rank, as the path knows them.
 pub(super) struct Host {
     /// Whether streams may wait for the host: no other rank of this process queues behind them.
     waits: bool,
@@ -34,7 +34,7 @@ pub(super) struct HostCall {
     phase: Phase,
     /// Recorded when the input is on the host.
     there: There,
-    /// What the stream waits for before it goes on; none where the call waits instead.
+    /// The slot that the stream waits for before it goes on; `None` where the call waits instead.
     go: Option<Slot>,
     /// Whether the call returns before the host has moved the data.
     waits: bool,
@@ -46,7 +46,7 @@ pub(super) struct HostCall {
     input: Option<Pooled<Staging>>,
 }
 
-/// How one knows that the input is on the host: a word is looked at without the driver.
+/// The sign that the input is on the host. A word is read without the driver.
 enum There {
     Word(Slot),
     Event(Pooled<Event>),
@@ -80,7 +80,7 @@ impl Host {
             true => Ok(None),
             false => gpu.staging(span.len()).map(Some),
         };
-        // What the call has no use for on this rank is not even read, and stays as it is.
+        // A buffer for which the call has no use on this rank is not even read, and stays as it is.
         let (size, nothing) = (entry.communicator.size(), DeviceSpan::empty());
         let from = if entry.call.input_bytes(rank, size) == 0 { nothing } else { entry.input };
         let to = if entry.call.output_bytes(rank, size) == 0 { nothing } else { entry.output };
@@ -88,7 +88,7 @@ impl Host {
         if let Some((_, place)) = input.as_deref() {
             stream.copy(place.slice(0, from.len()), from).map_err(cuda)?;
         }
-        // What of the output the call leaves alone comes back as it was.
+        // Gaps between the output's blocks come back as they were.
         if let Some((_, place)) = back.as_deref().filter(|_| entry.blocks.is_some()) {
             stream.copy(place.slice(0, to.len()), to).map_err(cuda)?;
         }
@@ -120,7 +120,7 @@ impl Host {
             last: last.clone(),
             input,
         };
-        // What brings nothing back holds nothing up.
+        // A call that brings no output back does not hold up the stream.
         if self.waits && call.back.is_some() {
             let go = gpu.slots.take().map_err(cuda)?;
             let (word, number) = go.word();
@@ -209,7 +209,7 @@ impl Watched for HostCall {
     }
 
     fn is_over(&self) -> bool {
-        // What the stream does not have yet is over as soon as the engine does not go on with it.
+        // A copy back that is not in the stream yet comes only if the engine goes on with the call.
         self.over.is_done() || (self.go.is_none() && self.phase != Phase::Going)
     }
 
@@ -222,7 +222,7 @@ impl Drop for HostCall {
     fn drop(&mut self) {
         self.give_up();
         if !self.over.is_done() {
-            // The device may still write there: no other operation must have it.
+            // The device may still write to the staging memory: no other operation must have it.
             std::mem::forget((self.back.take(), self.input.take()));
         }
     }

@@ -31,13 +31,13 @@ use consort_types::blocks::Blocks;
 use consort_types::call::{Call, Kind};
 use consort_types::error::{Error, Result};
 
-/// Where a communicator's rank is.
+/// The place of a communicator's rank on a device.
 pub struct Placement {
     pub(super) gpu: Arc<Gpu>,
     pub(super) rank: Rank,
     pub(super) ranks: u32,
     path: Path,
-    /// All paths, with what speaks against them.
+    /// All paths, with the objections to them.
     paths: Paths,
     ground: Ground,
     way: Way,
@@ -46,7 +46,7 @@ pub struct Placement {
     pub(super) last: Arc<Last>,
 }
 
-/// What its path needs.
+/// The path's own state.
 enum Way {
     Fused(Arc<Fused>),
     /// Mailboxes: by kernels, or by streams.
@@ -54,17 +54,18 @@ enum Way {
     Host(Host),
 }
 
-/// What follows the last operation.
+/// The event after the last operation.
 #[derive(Default)]
 pub(super) struct Last(Mutex<Option<Arc<Pooled<Event>>>>);
 
 impl Last {
-    /// What comes next comes after `event`.
+    /// The next operation comes after `event`.
     pub(super) fn set(&self, event: Arc<Pooled<Event>>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(event);
     }
 
-    /// Waited for in any stream: a handle may mean another stream than before, or on another thread.
+    /// The event, which every stream waits for, also that of the last operation: the same handle may mean another stream
+    /// later, or on another thread.
     pub(super) fn event(&self) -> Option<Arc<Pooled<Event>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -81,12 +82,12 @@ pub struct Entry<'a> {
     pub input: DeviceSpan,
     pub output: DeviceSpan,
     pub stream: RawStream,
-    /// What must live until it is over.
+    /// Values that must live until the operation is over.
     pub kept: Vec<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Placement {
-    /// Makes it, together with all other ranks; a collective.
+    /// Makes the placement, together with all other ranks; a collective.
     #[doc(hidden)]
     pub fn make(communicator: &Communicator, context: &Context) -> Result<Arc<Self>> {
         let (rank, ranks) = (communicator.rank(), communicator.size());
@@ -209,7 +210,7 @@ impl Placement {
         format!("device {} ({}), {} path{links}", device.ordinal, device.name, self.path)
     }
 
-    /// What runs a call. The caller has entered the context.
+    /// The operation of a call. The caller has entered the context.
     fn make_call<'e, 'a>(
         &self,
         request: &Request,
@@ -420,7 +421,7 @@ pub(crate) fn issue(entries: &[Entry<'_>]) -> Result<Vec<Arc<Ticket>>> {
                 .enter()
                 .map_err(cuda)
                 .and_then(|_entered| entry.placement.make_call(request, ordered, submissions));
-            // What of it is in the stream already must not wait for ever.
+            // The part of the call that is in the stream already must not wait for ever.
             made.inspect_err(|error| {
                 entry.placement.release();
                 submissions.note(error);

@@ -1,4 +1,4 @@
-//! What the calls of a group put on their devices: which of them go there together, and in which order.
+//! The submission of a group's calls to their devices: which calls go there together, and in which order.
 //!
 //! Two kernels of a device are not promised to run side by side, nor are two streams: what stands at the head of a
 //! hardware queue holds up all that is behind it. So what waits for a peer is put on a device in the order of the calls,
@@ -28,24 +28,24 @@ use crate::Rank;
 use consort_types::call::Kind;
 use consort_types::error::{Error, Result};
 
-/// What became of the calls of a set.
+/// The outcome of a set's submission.
 pub(super) enum Outcome {
-    /// They are in their stream, and this event after them.
+    /// The calls are in their stream, and this event after them.
     Submitted(Arc<Pooled<Event>>),
-    /// Why they are not; where they `began`, part of them is, or nothing tells when they have ended.
+    /// The calls are not in their stream. If they `began`, a part of them is, or no event tells when they have ended.
     Refused { error: Error, began: bool },
 }
 
-/// What became of the calls of a set, as each of them sees it; empty until that is known.
+/// The outcome of a set's submission, as each of its calls sees it; empty until it is known.
 pub(super) type Submission = OnceLock<Outcome>;
 
-/// What a call puts into its stream.
+/// The work that a call puts into its stream.
 pub(super) enum Work {
     /// A program of a launch of the interpreter.
     Run(Box<RunProgram>),
     /// A launch of its own.
     OneShot(Box<OneShotLaunch>),
-    /// What the host puts there step by step.
+    /// A plan that the host puts into streams step by step.
     Streams(Box<StreamsProgram>),
 }
 
@@ -55,7 +55,7 @@ pub(super) enum Work {
 struct Key {
     position: usize,
     is_message: bool,
-    /// Of messages of a launch: how far they go round the ranks.
+    /// The distance of a message round the ranks, where messages share a launch.
     distance: u32,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct Ordered<'e, 'a> {
 pub(super) struct Submissions<'e, 'a> {
     sets: RefCell<VecDeque<Set<'e, 'a>>>,
     all: Vec<Arc<Submission>>,
-    /// Why a call of the group could not be made.
+    /// The error of a call of the group that could not be made.
     failure: RefCell<Option<Error>>,
 }
 
@@ -81,7 +81,7 @@ struct Set<'e, 'a> {
     made: Vec<(&'e Entry<'a>, Work)>,
 }
 
-/// The calls in the order in which they are made, and what puts them on their devices.
+/// The calls in the order in which they are made, and the submissions that put them on their devices.
 pub(super) fn ordered<'e, 'a>(entries: &'e [Entry<'a>]) -> (Vec<Ordered<'e, 'a>>, Submissions<'e, 'a>) {
     let others: Vec<&Entry<'_>> = entries.iter().filter(|entry| !entry.is_own()).collect();
     let facts: Vec<Facts> = others.iter().map(|entry| Facts::of(entry)).collect();
@@ -104,7 +104,7 @@ pub(super) fn ordered<'e, 'a>(entries: &'e [Entry<'a>]) -> (Vec<Ordered<'e, 'a>>
     (ordered, Submissions { sets, all, failure: RefCell::default() })
 }
 
-/// What the place of a call follows from.
+/// The facts from which a call's key follows.
 #[derive(Clone, Copy, Debug)]
 struct Facts {
     /// Its communicator, the same on all ranks.
@@ -162,7 +162,7 @@ fn core_of(entry: &Entry<'_>) -> usize {
     Arc::as_ptr(entry.communicator.core()).addr()
 }
 
-/// How far a message goes round the ranks, where that says what stands together.
+/// The distance of a message round the ranks, where it decides which messages share a set.
 fn distance(entry: &Entry<'_>) -> u32 {
     let Placement { rank, ranks, .. } = **entry.placement;
     let root = entry.call.root;
@@ -176,7 +176,7 @@ fn distance(entry: &Entry<'_>) -> u32 {
     }
 }
 
-/// Which calls make a set, as their keys come.
+/// The sets of calls, made as their keys come.
 #[derive(Default)]
 struct Grouping {
     /// Calls of each set.
@@ -258,7 +258,7 @@ impl Grouping {
 }
 
 impl<'e, 'a> Submissions<'e, 'a> {
-    /// How a call sees what becomes of its set.
+    /// The submission of a set, for its calls.
     pub(super) fn of(&self, set: usize) -> Arc<Submission> {
         self.all[set].clone()
     }
@@ -307,7 +307,7 @@ impl Set<'_, '_> {
         let outcome = match self.put(&mut began) {
             Ok(after) => Outcome::Submitted(after),
             Err(error) => {
-                // What of it is in the stream already must not wait for ever.
+                // The part of the set that is in the stream already must not wait for ever.
                 self.made.iter().for_each(|(entry, _)| entry.placement.release());
                 Outcome::Refused { error, began }
             }
@@ -316,7 +316,8 @@ impl Set<'_, '_> {
         let _ = self.submission.set(outcome);
     }
 
-    /// Puts it into the stream of its first call, after what the streams of its other calls hold, which go on after it.
+    /// Puts the set into the stream of its first call, after all work in the streams of its other calls. These streams go on
+    /// after the set.
     fn put(&self, began: &mut bool) -> Result<Arc<Pooled<Event>>> {
         let Some((first, _)) = self.made.first() else { return Err(Error::internal("a set without calls")) };
         let (rank, what) = (first.placement.rank, first.call.kind.name());
@@ -360,7 +361,7 @@ impl Set<'_, '_> {
         Ok(after)
     }
 
-    /// What is launched: of calls that go together all are of one kind.
+    /// The launch of the set: all of its calls have work of one kind.
     fn prepare(&self, gpu: &Gpu, rank: Rank) -> Result<Launch<'_>> {
         let (mut programs, mut walked) = (Vec::new(), Vec::new());
         for (_, work) in &self.made {
@@ -391,7 +392,7 @@ impl Set<'_, '_> {
     }
 }
 
-/// What a set puts into its stream.
+/// The launch that a set puts into its stream.
 enum Launch<'s> {
     Run(RunLaunch),
     OneShot(&'s OneShotLaunch),

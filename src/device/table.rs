@@ -1,4 +1,4 @@
-//! What ranks tell each other of their devices, and the path that follows from it.
+//! The records in which ranks tell each other of their devices, and the path that follows from them.
 //!
 //! Invariant: every rank has the same records, so every rank chooses the same path. Absent: how they travel.
 
@@ -79,7 +79,7 @@ impl Record {
     }
 }
 
-/// What `CONSORT_DEVICE_PATH` asks for.
+/// The path that `CONSORT_DEVICE_PATH` asks for.
 pub(super) fn wish() -> Result<Option<Path>> {
     let Some((text, _)) = Environment::of_process().text(VARIABLE) else { return Ok(None) };
     let known = Path::ALL.into_iter().find(|path| path.name() == text.trim());

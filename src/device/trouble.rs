@@ -1,4 +1,4 @@
-//! What the driver refuses, in the library's words.
+//! The driver's errors, in the library's words.
 
 use consort_cuda::CudaError;
 

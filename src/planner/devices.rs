@@ -1,4 +1,4 @@
-//! By what and by which algorithm a call on devices is carried: the candidates, and what speaks against each.
+//! The carrier and the algorithm of a call on devices: the candidates, and the objections to them.
 //!
 //! Invariant: the same on all ranks, as it follows from the call, the number of ranks and what they have agreed on. Absent:
 //! which paths devices can take (`device/table`), and prices (`carriers`).
@@ -27,7 +27,7 @@ pub(crate) const BOXES: usize = 2;
 /// Lanes of a plan that kernels run, at most.
 const LANES_MAX: u32 = 16;
 
-/// What the devices of a communicator have for its calls.
+/// The means that the devices of a communicator have for its calls.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Ground {
     pub(crate) path: Path,
@@ -38,20 +38,20 @@ pub(crate) struct Ground {
 }
 
 impl Ground {
-    /// Where a launch has at most `blocks_max` blocks.
+    /// The means where a launch has at most `blocks_max` blocks.
     pub(crate) fn new(path: Path, blocks_max: u32, alone: bool) -> Self {
         let lanes_max = if path == Path::Kernels { blocks_max.min(LANES_MAX) as usize } else { 1 };
         Ground { path, lanes_max, alone }
     }
 
-    /// What any devices may have on a path.
+    /// The most that devices may have on a path.
     fn whole(path: Path) -> Self {
         Ground::new(path, LANES_MAX, true)
     }
 }
 
-/// What a selection on devices depends on besides the communicator: the collective, its size class, where its fold begins, what
-/// the call names, and what the devices have.
+/// The values on which a selection on devices depends besides the communicator: the collective, its size class, the rank at
+/// which its fold begins, the algorithm that the call names, and the devices' means.
 pub(super) type Key = (Collective, u64, u32, Option<Algorithm>, Ground);
 
 /// A call on devices, as one rank sees it.
@@ -109,7 +109,7 @@ impl Asked<'_> {
         all
     }
 
-    /// What speaks against a candidate before its plan is looked at.
+    /// The objection to a candidate that needs no look at its plan.
     fn standing(&self, (carrier, algorithm): Way) -> Standing {
         // Alone, a rank folds nothing.
         if carrier == Carrier::Fused && self.planning.ranks() == 1 {
@@ -169,7 +169,7 @@ impl Asked<'_> {
         Ok((boxes > BOXES).then(few))
     }
 
-    /// What speaks against a candidate.
+    /// The objection to a candidate.
     fn against(&self, way: Way) -> Result<Standing> {
         match self.standing(way) {
             Standing::Out(why) => Ok(Standing::Out(why)),
@@ -177,7 +177,7 @@ impl Asked<'_> {
         }
     }
 
-    /// What the tuning table of the path says, or the least price.
+    /// The candidate of the path's tuning table, or else the one with the least price.
     fn select(&self) -> Result<(Way, Origin)> {
         let (planning, collective, bytes) = (self.planning, self.collective(), self.bytes());
         if self.ground.path == Path::Host {
@@ -220,7 +220,7 @@ impl Asked<'_> {
         ))
     }
 
-    /// What the tuning table of the path says; none, aloud, where it names what cannot be taken.
+    /// The candidate of the path's tuning table; `None`, with a warning, where the table names one that cannot be taken.
     fn tuned(&self, all: &[Way]) -> Result<Option<Way>> {
         let (collective, ranks) = (self.collective(), self.planning.ranks_of(self.collective()));
         let table = self.planning.table_of(Some(self.ground.path)).filter(|_| self.call.algorithm.is_none());
@@ -242,7 +242,7 @@ impl Asked<'_> {
         Ok(None)
     }
 
-    /// What is selected; of ranks whose proofs take long, what has the least price.
+    /// The selected candidate; among ranks whose proofs take long, the one with the least price.
     fn likely(&self) -> Option<Way> {
         if self.planning.ranks() <= SIMULATED_RANKS_MAX || self.ground.path == Path::Host {
             return self.planning.select_on(self).ok().map(|(way, _)| way);

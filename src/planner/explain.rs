@@ -14,7 +14,7 @@ use serde::{Serialize, Serializer};
 use super::carriers::{Carrier, Path};
 use consort_settings::options::Determinism;
 
-/// Where a choice comes from.
+/// The origin of a choice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
@@ -29,33 +29,34 @@ pub enum Origin {
 /// One algorithm that was considered.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Candidate {
-    /// What carries its messages.
+    /// The carrier of its messages.
     #[serde(serialize_with = "carrier", skip_serializing_if = "is_host")]
     pub carrier: Carrier,
-    /// What.
+    /// The algorithm of its plans.
     #[serde(serialize_with = "text")]
     pub algorithm: Algorithm,
     /// Whether it is the one that runs.
     pub chosen: bool,
-    /// Why it cannot be chosen, where it cannot: a restriction, the determinism, or a proof that would take too long.
+    /// The reason for which it cannot be chosen, if it cannot: a restriction, the determinism, or a proof that would take too
+    /// long.
     #[serde(flatten, serialize_with = "exclusion")]
     pub excluded: Option<String>,
     /// Its price, in seconds.
     pub predicted_s: f64,
-    /// What the tuning table says, in seconds.
+    /// Its time in the tuning table, in seconds.
     pub measured_s: Option<f64>,
     /// Bytes of its slots; 0 on devices, where the launch says.
     pub slot_bytes: usize,
     /// The hash of the order in which it folds: plans of one collective with equal hashes give equal bits.
     #[serde(serialize_with = "hash")]
     pub fold_hash: Option<u64>,
-    /// What its schedule costs, for rank counts whose schedules are built.
+    /// The cost of its schedule, for numbers of ranks whose schedules are built.
     #[serde(flatten, serialize_with = "cost")]
     pub cost: Option<Cost>,
 }
 
 impl Candidate {
-    /// `ring`; on devices with what carries it, `kernels/ring`.
+    /// `ring`; on devices with the carrier, `kernels/ring`.
     pub fn name(&self) -> String {
         match self.carrier {
             Carrier::Host => self.algorithm.to_string(),
@@ -67,10 +68,10 @@ impl Candidate {
 /// A choice with everything that was considered. [`Display`](fmt::Display) is a table.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Explanation {
-    /// What is computed.
+    /// The collective of the call.
     #[serde(serialize_with = "text")]
     pub collective: Collective,
-    /// On how many ranks.
+    /// The number of ranks.
     pub ranks: u32,
     /// Bytes of a block: of the caller's count of elements.
     pub block_bytes: u64,
@@ -84,9 +85,9 @@ pub struct Explanation {
     /// How many ranks are nearer to each other than to the rest: those of a host of several, or of a cache or memory node
     /// of the only one; 1 where there is no such level.
     pub per_box: u32,
-    /// Where the choice comes from.
+    /// The origin of the choice.
     pub origin: Origin,
-    /// What the bits may depend on.
+    /// The determinism: what the bits may depend on.
     #[serde(serialize_with = "determinism")]
     pub determinism: Determinism,
     /// The variable that restricts the choice, and its text.
@@ -104,7 +105,7 @@ impl Explanation {
         self.candidates.iter().find(|candidate| candidate.chosen)
     }
 
-    /// The same as JSON.
+    /// The explanation as JSON.
     pub fn to_json(&self) -> String {
         // Strings, numbers and keys that are strings always have a form.
         serde_json::to_string(self).unwrap_or_default()

@@ -43,7 +43,7 @@ use consort_types::error::{Error, Result};
 /// Above this many ranks a rank makes its own plan alone where all ranks are alike.
 const PROVED_WHOLE_MAX: u32 = 64;
 
-/// Which of a collective's programs, before sizes: everything that a [`Plan`] depends on.
+/// A program of a collective, before sizes: everything on which a [`Plan`] depends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Program {
     pub(crate) collective: Collective,
@@ -55,13 +55,13 @@ pub(crate) struct Program {
 #[derive(Default)]
 pub struct Planner {
     proofs: Mutex<Proofs>,
-    /// What the process's communicators choose by, shared by those that are alike.
+    /// The plannings of the process's communicators; communicators that are alike share one.
     plannings: Mutex<HashMap<u64, Weak<Planning>>>,
     /// Whether the process has many ranks of a job: then each proof is kept for all of them.
     many: AtomicBool,
 }
 
-/// What is proved, by what it was made from.
+/// Proved plans and moves, by the values from which they were made.
 #[derive(Default)]
 struct Proofs {
     /// The plans of ranks.
@@ -127,7 +127,7 @@ impl Planner {
         self.many.store(true, Ordering::Relaxed);
     }
 
-    /// What a communicator on `machine` chooses by.
+    /// The planning of a communicator on `machine`.
     pub fn planning(&self, machine: Machine, settings: &Settings) -> Arc<Planning> {
         let key = Planning::key(&machine, settings);
         let mut known = self.plannings.lock().unwrap_or_else(PoisonError::into_inner);
@@ -144,7 +144,7 @@ impl Planner {
         self.proofs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is in a map of proofs, or is made and put there.
+    /// The proof in a map, which is made and put there if it is missing.
     fn known<K: Eq + Hash, V: Clone>(
         &self,
         map: impl Fn(&mut Proofs) -> &mut HashMap<K, V>,

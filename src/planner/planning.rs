@@ -72,11 +72,11 @@ pub(crate) struct Chosen {
     pub(crate) slot_bytes: usize,
     /// Whether every message fits one short slot.
     pub(crate) short: bool,
-    /// Whether it is run in messages that carry their flag, where all ranks can.
+    /// Whether the call goes in eager messages, where all ranks can store to each other's mailboxes.
     pub(crate) packets: bool,
-    /// Whether ranks that share memory meet before it, and agree how its bytes cross.
+    /// Whether ranks that share memory meet before the call, and agree how its bytes cross.
     pub(crate) meets: bool,
-    /// Whether it is run on the callers' buffers then, where all ranks can map them.
+    /// Whether the call is zero-copy then, where all ranks can map the callers' buffers.
     pub(crate) mapped: bool,
 }
 
@@ -171,7 +171,7 @@ impl Planning {
         (table.machine == self.machine() + &suffix).then_some(table)
     }
 
-    /// What a call on devices was found to take, worked out once.
+    /// The selection for a call on devices, worked out once.
     pub(super) fn once_on_devices(
         &self,
         key: devices::Key,
@@ -190,7 +190,7 @@ impl Planning {
         self.machine.sockets
     }
 
-    /// How many ranks it plans for.
+    /// The number of ranks for which calls are planned.
     pub fn ranks(&self) -> u32 {
         self.machine.ranks
     }
@@ -215,7 +215,7 @@ impl Planning {
         if allowed.is_empty() { Err(self.impossible(collective, &all)) } else { Ok(allowed) }
     }
 
-    /// What is defined for `collective` and worth a price, of the catalogue and of what was imported.
+    /// The algorithms of the catalogue, and of imported schedules, that are defined for `collective` and worth a price.
     pub(super) fn all(&self, collective: Collective) -> Vec<Algorithm> {
         let ranks = self.ranks_of(collective);
         let mut all = catalogue::candidates(collective, ranks, &self.shape);

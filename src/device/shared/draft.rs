@@ -102,7 +102,7 @@ impl Draft<'_> {
         Ok((counters, bases))
     }
 
-    /// What the call fills and empties counts from now on.
+    /// The slots that the call fills and empties count from now on.
     pub(super) fn settle(&mut self, iterations: u32) {
         for used in &self.plan.regions {
             let slots = u64::from(used.slots_per_iteration) * u64::from(iterations);

@@ -1,4 +1,4 @@
-//! What is the same of every call over mailboxes: what it is made from, and how one sees that it is over.
+//! The common part of every call over mailboxes: the values it is made from, and the look at its end.
 //!
 //! Invariant: a call is made first and put into its stream with those that belong to it
 //! ([`crate::device::submission`]). Absent: what is put there.
@@ -21,7 +21,7 @@ use crate::engine::{Memory, Source};
 use consort_types::call::Call;
 use consort_types::error::{Error, Result};
 
-/// What a call is made from. The caller has entered the context, and is alone.
+/// The values from which a call is made. The caller has entered the context, and is alone.
 pub(in super::super) struct Order<'a> {
     pub(in super::super) shared: &'a Arc<Shared>,
     pub(in super::super) entry: &'a Entry<'a>,
@@ -42,12 +42,12 @@ struct InStream<C: InMailboxes> {
     call: C,
 }
 
-/// What differs between calls that are in their streams.
+/// The part of a call in its stream that differs between kernels and streams.
 pub(super) trait InMailboxes: Send {
-    /// Whom it waits for, if it waits; all others where that is not known.
+    /// The ranks that the call waits for, if it waits; all peers where that is not known.
     fn peers(&self, shared: &Shared) -> Vec<Rank>;
 
-    /// Where it stands, as far as the device has said.
+    /// Where the call stands, as far as the device has said.
     fn standing(&self, _shared: &Shared) -> Option<Standing> {
         None
     }
@@ -57,17 +57,17 @@ pub(super) trait InMailboxes: Send {
 }
 
 impl Order<'_> {
-    /// What the driver refused.
+    /// The library's error for an error of the driver.
     pub(super) fn refused(&self, error: CudaError) -> Error {
         failed(self.shared.rank, self.entry.call.kind.name(), error)
     }
 
-    /// What it says when it is over.
+    /// A slot in which the device says that the call is over.
     pub(super) fn slot(&self) -> Result<Slot> {
         self.entry.placement.gpu.slots.take().map_err(|error| self.refused(error))
     }
 
-    /// Tells the peers what the call is.
+    /// Tells the peers the mark of the call.
     pub(super) fn announce(&self) -> Announced {
         self.shared.announce(&self.entry.call, self.number)
     }

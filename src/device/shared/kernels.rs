@@ -44,7 +44,7 @@ pub(in super::super) struct KernelsCall {
     _scratch: Option<Arc<Pooled<DeviceMemory>>>,
 }
 
-/// What the kernel reads, and where a call's blocks say what they wait for.
+/// The table that the kernel reads, and the place in it where a call's blocks say what they wait for.
 struct Placed {
     table: Arc<Pooled<Table>>,
     status_at: usize,
@@ -59,7 +59,7 @@ pub(in super::super) struct RunProgram {
     bases: Vec<u64>,
     chunks: Vec<layout::Chunk>,
     reducer: Option<Reducer>,
-    /// Of a message: its communicator, whether it comes from this rank, and the other rank.
+    /// A message's communicator, whether this rank sends it, and the other rank.
     link: Option<(usize, bool, Rank)>,
     threads: u32,
     placed: Arc<OnceLock<Placed>>,
@@ -155,10 +155,10 @@ impl KernelsCall {
     }
 }
 
-/// How many blocks share a lane's work, the same on all ranks: `lanes` is the most that one of them has.
+/// The number of blocks that share a lane's work, the same on all ranks: `lanes` is the most that one of them has.
 ///
-/// A rank's messages to all others and from them are to fit into one launch. How many there are of a group is not known
-/// to its peers, so a message has its share of the blocks whether others come along or not.
+/// A rank's messages to all others and from them are to fit into one launch. Its peers do not know how many messages a group
+/// has, so a message has its share of the blocks whether others come along or not.
 fn instances(call: &Call, ranks: u32, longest: usize, blocks_max: u32, lanes: usize) -> u32 {
     let beside = match call.kind.is_message() {
         true => (2 * (ranks - 1)).min(MAX_PROGRAMS as u32),

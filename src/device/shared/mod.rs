@@ -74,24 +74,24 @@ const MARKS: u32 = 16;
 /// Bytes of what ranks tell each other of their arenas.
 const OFFER_BYTES: usize = 512;
 
-/// What a rank has of the others.
+/// A rank's arena and its ways to its peers.
 pub(super) struct Shared {
     pub(super) rank: Rank,
     own: Own,
     peers: Vec<Option<Peer>>,
     stride: usize,
     links: Mutex<Links>,
-    /// What kernels poll: they leave when it is not zero.
+    /// The abort word that kernels poll: they leave when it is not zero.
     abort: PinnedMemory,
     programs: Programs,
-    /// What its communicator selects by, and what there is for its calls.
+    /// The planning of the communicator, which selects by it and by `ground`.
     planning: Arc<Planning>,
     ground: Ground,
     /// The number of the last call in packets.
     flag: AtomicU32,
-    /// Where the ways to the peers are tried.
+    /// The stream in which the ways to the peers are tried.
     trial: Stream,
-    /// Where the messages of a group go beside each other, where streams move them.
+    /// Streams in which the messages of a group go beside each other, on the path `streams`.
     asides: Mutex<Vec<Arc<Stream>>>,
     /// Memory for what a plan keeps between its steps.
     scratch: Mutex<Option<Arc<Pooled<DeviceMemory>>>>,
@@ -115,7 +115,7 @@ struct Peer {
     words: PeerWords,
 }
 
-/// What a call is, as its peers were notified, and the ranks from which the same is expected.
+/// The mark of a call, as its peers were notified, and the ranks that must have written the same mark.
 struct Announced {
     mark: u64,
     index: u32,
@@ -130,23 +130,23 @@ const MARK_NUMBER: u64 = 0xffff;
 struct Mailbox {
     /// The other rank.
     peer: Rank,
-    /// Which of theirs it is.
+    /// The mailbox's number among those of the pair.
     class: usize,
-    /// Whether it lies here: the peer fills it and this rank empties it; or the other way round.
+    /// Whether the mailbox lies here: the peer fills it and this rank empties it; or the other way round.
     is_here: bool,
 }
 
 impl Mailbox {
-    /// Whether this rank waits for a counter of it, which then lies here, or raises it at the peer.
+    /// Whether this rank waits for a counter of the mailbox, which then lies here, or raises it at the peer.
     fn waits(self, counter: Counter) -> bool {
         self.is_here == (counter == Counter::Ready)
     }
 }
 
-/// How much has travelled, for each peer and class of mailbox.
+/// The slots that have travelled, for each peer and class of mailbox.
 struct Links(Vec<[Link; CLASSES]>);
 
-/// Of each instance of a program; streams are one.
+/// The slots of a mailbox that each instance of a program has moved; the path `streams` has one instance.
 #[derive(Clone, Copy, Default, Debug)]
 struct Link {
     /// Slots filled at the peer since the beginning.
@@ -176,7 +176,7 @@ impl Links {
     }
 }
 
-/// Which of the two words of a mailbox.
+/// One of the two counters of a mailbox.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Counter {
     Ready = 0,
@@ -250,7 +250,7 @@ impl Shared {
         };
         let stream = &*self.trial;
         let core = communicator.core();
-        // Who waits for this rank below has a deadline too.
+        // Peers that wait for this rank below have deadlines too.
         let limit = core.settings.connect_timeout.min(communicator.timeout() / 2);
         let failed = |peer: Rank, error: TransportError| Failed {
             hangs: matches!(error, TransportError::SelfTestHangs { .. }),
@@ -458,7 +458,7 @@ fn transport(rank: Rank, error: TransportError) -> Error {
     Error::Device { rank, what: "sharing memory with its peers".into(), cause: error.to_string() }
 }
 
-/// What a rank has made before it knows of the others.
+/// The arena and the words that a rank has made before it knows of the others.
 struct Prepared {
     arena: Arena,
     words: Words,

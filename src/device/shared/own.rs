@@ -1,6 +1,6 @@
-//! What peers write on this rank: memory that outlives the communicator until every peer has said goodbye.
+//! Memory of this rank that peers write: it outlives the communicator until every peer has said goodbye.
 //!
-//! Invariant: it is freed when no peer of another process writes to it any more. Absent: what is written.
+//! Invariant: the memory is freed when no peer of another process writes to it any more. Absent: the bytes in it.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,22 +10,22 @@ use consort_transports::cuda_ipc::{Arena, Words};
 use super::{GOODBYE, Peer, WORDS_PER_PEER};
 use crate::Rank;
 
-/// What peers write: it must outlive their last operation, not only this rank's.
+/// Memory that peers write: it must outlive their last operation, not only this rank's.
 pub(super) struct Own {
     memory: Option<(Arena, Words)>,
-    /// Who writes from other processes: those of this one keep what they write.
+    /// The ranks that write from other processes: peers in this process keep the memory that they write.
     others: Vec<Rank>,
 }
 
-/// How long the end of a communicator waits for its peers to say goodbye.
+/// The time in which the peers may say goodbye at the end of a communicator.
 const GOODBYES: Duration = Duration::from_millis(200);
 
-/// What communicators that are gone left behind because some peer had not said goodbye yet.
+/// The memory of communicators that are gone, whose peers have not all said goodbye.
 static REMAINS: Mutex<Vec<Own>> = Mutex::new(Vec::new());
 
 impl Own {
     pub(super) fn new(arena: Arena, words: Words, peers: &[Option<Peer>]) -> Self {
-        // What has been left by all may go now.
+        // Memory whose peers have all said goodbye goes now.
         REMAINS.lock().unwrap_or_else(PoisonError::into_inner).retain(|own| !own.is_left());
         let is_other =
             |peer: &Option<Peer>| peer.as_ref().is_some_and(|peer| !peer.arena.is_of_this_process());

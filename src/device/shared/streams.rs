@@ -37,7 +37,7 @@ pub(in super::super) struct StreamsCall {
     _scratch: Option<Arc<Pooled<DeviceMemory>>>,
 }
 
-/// Where a region of the plan is; of a mailbox, which it is.
+/// The memory of a region of the plan, with its mailbox if it is one.
 type Place = (DeviceSpan, Option<Mailbox>);
 
 /// A counter of the plan.
@@ -54,10 +54,10 @@ struct StreamIo<'a> {
     reducer: Option<Reducer>,
     places: &'a [Place],
     words: &'a [Word],
-    /// Of each word, the value that the stream is to wait for before anything else.
+    /// For each word, the value that the stream is to wait for before anything else.
     reached: Vec<u64>,
     blocks_max: u32,
-    /// What the driver refused first.
+    /// The first error of the driver.
     refused: Option<CudaError>,
 }
 
@@ -182,7 +182,7 @@ pub(in super::super) struct StreamsProgram {
     places: Vec<Place>,
     words: Vec<Word>,
     blocks_max: u32,
-    /// What its stream writes in the end, and where.
+    /// The word that the stream writes in the end, and its value.
     over: (DeviceSpan, u64),
     awaited: Arc<OnceLock<Vec<Awaited>>>,
 }
@@ -341,7 +341,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// All of it is in the stream: what says that it is over comes next.
+    /// The whole program is in the stream: the write that says that it is over comes next.
     fn end(&mut self) -> std::result::Result<(), Stop<CudaError>> {
         self.io.flush().and_then(|()| self.io.refused.take().map_or(Ok(()), Err)).map_err(Stop::Fault)?;
         let (word, number) = self.over;
@@ -349,7 +349,7 @@ impl Walk<'_> {
     }
 }
 
-/// Where the plan's regions are.
+/// The memory of the plan's regions.
 fn places(
     shared: &Shared,
     plan: &Plan,
@@ -360,7 +360,7 @@ fn places(
     let place = |region: Region| match region {
         Region::Input(rank) if rank == plan.rank => Some((entry.input, None)),
         Region::Output(rank) if rank == plan.rank => Some((entry.output, None)),
-        // What was fused away may still be named.
+        // A plan may still name a scratch region that was fused away.
         Region::Scratch if plan.scratch == 0 => Some((DeviceSpan::empty(), None)),
         Region::Scratch => Some((scratch?, None)),
         region => boxes.of_region(region).and_then(|at| Some((shared.slots(at)?, Some(at)))),
@@ -370,7 +370,7 @@ fn places(
     places.ok_or_else(|| Error::internal(format!("the plan {} has regions that streams do not", plan.name)))
 }
 
-/// Where the plan's counters are.
+/// The words of the plan's counters.
 fn words(shared: &Shared, plan: &Plan, boxes: &Boxes) -> Result<Vec<Word>> {
     let word = |id: &CounterId| {
         let (at, counter) = boxes.of_counter(id)?;
