@@ -63,7 +63,8 @@ pub const WATCHDOG: Duration = Duration::from_secs(120);
 /// Waits until each of these ranks is in its call with this number (see [`consort::CallReport`]), by their own
 /// reports.
 ///
-/// # Panics If a rank does not enter it within [`WATCHDOG`], or the communicator cannot be asked.
+/// # Panics
+/// If a rank does not enter it within [`WATCHDOG`], or the communicator cannot be asked.
 pub fn await_call(comm: &Communicator, ranks: &[u32], name: &str, sequence: u64) {
     let is_in = |report: &consort::Report, rank: &u32| {
         let call = report.ranks[*rank as usize].waiting.as_ref().map(|waiting| &waiting.call);

@@ -270,7 +270,8 @@ exported! {
     /// valid. Its text is replaced when this thread has asked 32 times more. After the thread's end, and where more
     /// than 64 threads ask at a time, calls of other threads count too.
     ///
-    /// # Safety None is needed: any `comm` is allowed.
+    /// # Safety
+    /// None is needed: any `comm` is allowed.
     fn ncclGetLastError = pncclGetLastError(comm: *mut c_void) -> *const c_char {
         let text = catch_unwind(|| {
             let own = LAST_ERRORS.try_with(|last| last.borrow().any.to_string_lossy().into_owned());
@@ -282,7 +283,8 @@ exported! {
 
     /// A static text for a result; never null.
     ///
-    /// # Safety None is needed: any number is allowed.
+    /// # Safety
+    /// None is needed: any number is allowed.
     fn ncclGetErrorString = pncclGetErrorString(result: c_int) -> *const c_char {
         Code::text(result).as_ptr()
     }

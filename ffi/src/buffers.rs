@@ -88,7 +88,8 @@ pub(crate) struct Given {
 
 /// The buffers of a call on a communicator on devices; `None` where the host may touch them.
 ///
-/// # Safety As [`DeviceSpan::from_raw`], but impossible addresses and lengths are refused first.
+/// # Safety
+/// As [`DeviceSpan::from_raw`], but impossible addresses and lengths are refused first.
 pub(crate) unsafe fn away(comm: &Comm, given: Given) -> Result<Option<Buffers>> {
     let Given { input, output, stream } = given;
     if comm.placement().is_none() {

@@ -259,7 +259,8 @@ macro_rules! collectives {
         exported! {
             $(#[$documentation])*
             ///
-            /// # Safety The buffers must hold the data that the call reads and writes, and no other thread may use
+            /// # Safety
+            /// The buffers must hold the data that the call reads and writes, and no other thread may use
             /// them until it is over.
             fn $name = $twin(
                 input: *const c_void, output: *mut c_void, $($argument: $type,)* comm: *mut c_void, stream: *mut c_void

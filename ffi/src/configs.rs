@@ -19,7 +19,8 @@ const EXTENSIONS_MAX: usize = 1024;
 
 /// The known bytes of a structure that begins with its size.
 ///
-/// # Safety `start` must point to a `size_t`, and as many bytes as it holds must be readable from there.
+/// # Safety
+/// `start` must point to a `size_t`, and as many bytes as it holds must be readable from there.
 unsafe fn bytes_of(start: *const c_void, known: usize, what: &str) -> Result<Vec<u8>> {
     // SAFETY: this function's own contract.
     let size = unsafe { start.cast::<usize>().read_unaligned() };
@@ -65,7 +66,8 @@ struct Extension {
 
 /// The options of a collective on `ranks` ranks; null for the defaults.
 ///
-/// # Safety `config` must be null or an `ncclCollConfig_t` of the size in it, its strings null or ended by zeros, its
+/// # Safety
+/// `config` must be null or an `ncclCollConfig_t` of the size in it, its strings null or ended by zeros, its
 /// list of options null or ended by null.
 pub(crate) unsafe fn of_call(config: *const c_void, call: &Call, ranks: u32) -> Result<How> {
     if config.is_null() {

@@ -44,7 +44,8 @@ fn no_device_interface(name: &str) -> c_int {
 
 /// Writes the properties for which the caller's structure has room and that its version knows.
 ///
-/// # Safety `place` must be null or an `ncclCommProperties_t` of the size in it.
+/// # Safety
+/// `place` must be null or an `ncclCommProperties_t` of the size in it.
 unsafe fn write_properties(comm: &Comm, place: *mut c_void) -> Result<(), Failure> {
     if place.is_null() {
         return Err(Failure::argument("props is null", "pass an ncclCommProperties_t"));
@@ -103,7 +104,8 @@ refused! {
 exported! {
     /// Writes the properties of the communicator.
     ///
-    /// # Safety `place` must be null or an `ncclCommProperties_t` of the size in it.
+    /// # Safety
+    /// `place` must be null or an `ncclCommProperties_t` of the size in it.
     fn ncclCommQueryProperties = pncclCommQueryProperties(comm: *mut c_void, place: *mut c_void) -> c_int {
         plain("ncclCommQueryProperties", comm, || {
             let asked = handles::comm(comm)?;

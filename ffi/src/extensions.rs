@@ -192,7 +192,8 @@ exported! {
 
 /// Frees memory that this library allocated for the caller; null is allowed.
 ///
-/// # Safety `memory` must be null or come from a call of this library that documents it, and not have been freed.
+/// # Safety
+/// `memory` must be null or come from a call of this library that documents it, and not have been freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn consortFree(memory: *mut c_void) {
     // SAFETY: all such memory is from `malloc`; otherwise this function's own contract.

@@ -125,7 +125,8 @@ pub(crate) fn find(handle: *mut c_void) -> Option<Arc<Comm>> {
 
 /// The communicator that a handle stands for.
 ///
-/// # Errors For an invalid or freed handle.
+/// # Errors
+/// For an invalid or freed handle.
 #[inline]
 pub(crate) fn comm(handle: *mut c_void) -> Result<Arc<Comm>> {
     find(handle).ok_or_else(|| {
@@ -139,7 +140,8 @@ pub(crate) fn comm(handle: *mut c_void) -> Result<Arc<Comm>> {
 /// The host stream of a call; `None` for null and for any other stream, such as a stream of CUDA's. A call on host
 /// memory with such a stream is complete when it returns.
 ///
-/// # Errors For a host stream that was destroyed: no other stream has such a handle.
+/// # Errors
+/// For a host stream that was destroyed: no other stream has such a handle.
 #[inline]
 pub(crate) fn stream(handle: *mut c_void) -> Result<Option<Arc<Stream>>> {
     if handle.is_null() {

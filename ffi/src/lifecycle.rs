@@ -23,7 +23,8 @@ unsafe impl Send for Place {}
 impl Place {
     /// A place for a new communicator, which holds null from now on.
     ///
-    /// # Safety `place` must be null or writable until the communicator is ready.
+    /// # Safety
+    /// `place` must be null or writable until the communicator is ready.
     unsafe fn new(place: *mut *mut c_void) -> Result<Self> {
         // SAFETY: this function's own contract.
         unsafe { store(place, "newcomm", || Ok(std::ptr::null_mut()))? };
@@ -54,7 +55,8 @@ fn id(id: &NcclUniqueId) -> Result<UniqueId> {
 
 /// Joins a communicator whose handle is written at once.
 ///
-/// # Safety `place` must be null or writable, until the communicator is ready if it does not block; `config` as in
+/// # Safety
+/// `place` must be null or writable, until the communicator is ready if it does not block; `config` as in
 /// [`configs::of_comm`].
 unsafe fn join(
     name: &str,
@@ -130,7 +132,8 @@ exported! {
 
     /// Joins a communicator, with a config.
     ///
-    /// # Safety `comm` must be null or writable, until the communicator is ready if it does not block; `config` null
+    /// # Safety
+    /// `comm` must be null or writable, until the communicator is ready if it does not block; `config` null
     /// or an `ncclConfig_t` of the size in it.
     fn ncclCommInitRankConfig = pncclCommInitRankConfig(
         comm: *mut *mut c_void, size: c_int, id: NcclUniqueId, rank: c_int, config: *const c_void
@@ -412,7 +415,8 @@ exported! {
 
     /// Closes a group; the outermost end issues its calls.
     ///
-    /// # Safety The promises of the calls in the group must still hold.
+    /// # Safety
+    /// The promises of the calls in the group must still hold.
     fn ncclGroupEnd = pncclGroupEnd() -> c_int {
         crate::boundary::call("ncclGroupEnd", std::ptr::null_mut(), group::end)
     }

@@ -247,14 +247,16 @@ exported! {
 
     /// Closes a group without issuing it and writes the expected time of its data calls, in microseconds.
     ///
-    /// # Safety `info` must be null or an `ncclSimInfo_t` of the size in it.
+    /// # Safety
+    /// `info` must be null or an `ncclSimInfo_t` of the size in it.
     fn ncclGroupSimulateEnd = pncclGroupSimulateEnd(info: *mut NcclSimInfo) -> c_int {
         plain("ncclGroupSimulateEnd", std::ptr::null_mut(), || closes_group(info))
     }
 
     /// Encryption of connections is not offered; the mode without encryption is allowed.
     ///
-    /// # Safety `config` must be null or an `ncclEncryptionConfig_t` of the size in it.
+    /// # Safety
+    /// `config` must be null or an `ncclEncryptionConfig_t` of the size in it.
     fn ncclSetEncryption = pncclSetEncryption(config: *const NcclEncryptionConfig) -> c_int {
         plain("ncclSetEncryption", std::ptr::null_mut(), || {
             if config.is_null() {

@@ -30,7 +30,8 @@ impl Scalar {
 
     /// The element whose bytes in memory are `bytes`.
     ///
-    /// # Errors [`ScalarSizeError`] where their number is not the size of an element of `data_type`.
+    /// # Errors
+    /// [`ScalarSizeError`] where their number is not the size of an element of `data_type`.
     pub fn from_bytes(data_type: DataType, bytes: &[u8]) -> Result<Self, ScalarSizeError> {
         if bytes.len() != data_type.size() {
             return Err(ScalarSizeError { data_type, bytes: bytes.len() });

@@ -378,7 +378,9 @@ pub fn copy(targets: &[Target<'_>], source: Span<'_>) {
     unsafe { run_copy(kernel, &job) }
 }
 
-/// # Safety `job` is as [`Job`] requires and has one source; the processor has the level of `kernel`, which copies
+/// # Safety
+
+/// `job` is as [`Job`] requires and has one source; the processor has the level of `kernel`, which copies
 /// bytes.
 #[inline]
 unsafe fn run_copy(kernel: Kernel, job: &Job<'_>) {

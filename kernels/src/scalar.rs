@@ -42,7 +42,8 @@ pub(crate) type Pair = unsafe fn(*mut u8, *const u8, *const u8, usize);
 
 /// As [`run`], for a handful of elements, without the loops over targets and sources.
 ///
-/// # Safety As for [`Pair`].
+/// # Safety
+/// As for [`Pair`].
 pub(crate) unsafe fn pair<T: Number, O: Op>(to: *mut u8, left: *const u8, right: *const u8, elements: usize) {
     let (to, left, right) = (to.cast::<T>(), left.cast::<T>(), right.cast::<T>());
     for at in 0..elements {

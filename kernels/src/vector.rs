@@ -92,7 +92,8 @@ const REGISTER_MAX_BYTES: usize = 64;
 
 /// Folds all of `job` with the registers of level `L`.
 ///
-/// # Safety `job` is as [`Job`] requires, and the processor has the features of `L`, with which the caller is
+/// # Safety
+/// `job` is as [`Job`] requires, and the processor has the features of `L`, with which the caller is
 /// compiled.
 #[inline(always)]
 pub(crate) unsafe fn fold<L: Lanes<T>, T: Number, O: Op>(job: &Job<'_>) {

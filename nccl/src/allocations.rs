@@ -34,7 +34,8 @@ impl Registrations {
 /// Allocates `bytes` bytes and returns their address, 0 for none. The memory is of the device that is current on the
 /// calling thread, or, without one, zeroed host memory, aligned to a page, which the ranks of this host can map.
 ///
-/// # Errors Where there is not enough memory.
+/// # Errors
+/// Where there is not enough memory.
 pub fn allocate(bytes: usize) -> Result<usize> {
     if bytes == 0 {
         return Ok(0);
@@ -73,7 +74,8 @@ pub fn free(start: usize) -> Result<()> {
 impl Comm {
     /// Records a buffer of this rank and returns its number, never 0.
     ///
-    /// # Errors For a range that is no buffer; as [`Comm::communicator`].
+    /// # Errors
+    /// For a range that is no buffer; as [`Comm::communicator`].
     pub fn register(&self, start: usize, bytes: usize) -> Result<usize> {
         self.communicator()?;
         if start == 0 || bytes == 0 || start.checked_add(bytes).is_none() {
@@ -105,7 +107,8 @@ impl Comm {
     /// A counter of `ncclCommMemStat_t`, in bytes, of the communicator's own memory beside the caller's buffers: host
     /// memory here. While in use, nearly all of it can be suspended; the rest persists.
     ///
-    /// # Errors For an unknown counter; as [`Communicator::memory_bytes`](consort::Communicator::memory_bytes).
+    /// # Errors
+    /// For an unknown counter; as [`Communicator::memory_bytes`](consort::Communicator::memory_bytes).
     pub fn memory_statistic(&self, statistic: i32) -> Result<u64> {
         let on_device = self.placement().map_or(0, |placement| placement.device_bytes());
         let held = || Ok((self.communicator()?.memory_bytes()? + on_device) as u64);

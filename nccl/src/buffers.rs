@@ -23,7 +23,8 @@ pub enum Whose {
 
 /// What moves the buffers of a call, by the addresses at which they begin; an empty one has none.
 ///
-/// # Errors For buffers of different kinds or that the communicator does not reach, and where the driver does not
+/// # Errors
+/// For buffers of different kinds or that the communicator does not reach, and where the driver does not
 /// answer.
 #[inline]
 pub fn whose(comm: &Comm, send: Option<usize>, receive: Option<usize>) -> Result<Whose> {
@@ -35,7 +36,8 @@ pub fn whose(comm: &Comm, send: Option<usize>, receive: Option<usize>) -> Result
 
 /// Whether the scalar of an operator is in host memory.
 ///
-/// # Errors Where the driver does not answer.
+/// # Errors
+/// Where the driver does not answer.
 pub fn is_scalar_of_host(start: usize) -> Result<bool> {
     Ok(!asks() || kind("scalar", start)? != MemoryKind::Device)
 }

@@ -180,7 +180,8 @@ impl Comm {
 
     /// The options with which it joins: those of the config, and no deadline for operations unless one is set.
     ///
-    /// # Errors For a config with an invalid value.
+    /// # Errors
+    /// For a config with an invalid value.
     pub(super) fn options(&self) -> Result<Options> {
         Ok(self.config.to_options()?.timeout(NEVER).devices(self.context.is_some()))
     }
@@ -323,7 +324,8 @@ impl Comm {
 
     /// Checks that the call before is over, for nearly all calls on a non-blocking communicator.
     ///
-    /// # Errors While it is not over; the failure of work in the background.
+    /// # Errors
+    /// While it is not over; the failure of work in the background.
     pub(super) fn ready(&self) -> Result<()> {
         if self.is_blocking() {
             return Ok(());

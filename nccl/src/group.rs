@@ -108,7 +108,8 @@ pub fn start() {
 /// Closes a group. The outermost end issues the recorded calls and, unless its communicators do not block, waits for
 /// them.
 ///
-/// # Errors Without a group; the failure of a call that was refused in it; the first failure of an issued call.
+/// # Errors
+/// Without a group; the failure of a call that was refused in it; the first failure of an issued call.
 pub fn end() -> Result<Progress> {
     match close()? {
         None => Ok(Progress::Done),
@@ -119,7 +120,8 @@ pub fn end() -> Result<Progress> {
 /// Closes a group without issuing it and returns the time of its data calls by the planner's prices, in microseconds.
 /// An inner group has no time: its outermost end will issue it or not.
 ///
-/// # Errors As [`end`], and where a call has no price.
+/// # Errors
+/// As [`end`], and where a call has no price.
 pub fn simulate_end() -> Result<Option<f64>> {
     let Some(open) = close()? else { return Ok(None) };
     let Open { tasks, entries, refused, .. } = open;
@@ -192,7 +194,8 @@ impl Comm {
     /// Makes a data call. It is recorded if a group is open on this thread; otherwise it is put into the stream, or
     /// run by the caller, or, on a non-blocking communicator, in the background.
     ///
-    /// # Errors An error that is found at once also fails an open group; without a group, the operation's failure.
+    /// # Errors
+    /// An error that is found at once also fails an open group; without a group, the operation's failure.
     pub fn issue(self: &Arc<Self>, operation: Operation, stream: Option<&Arc<Stream>>) -> Result<Progress> {
         noting(|| {
             let communicator = self.for_data()?;

@@ -98,14 +98,17 @@ impl Lane {
         std::process::id() != self.maker
     }
 
-    /// # Errors [`Error::Forked`] in a process that does not have the thread.
+    /// # Errors
+
+    /// [`Error::Forked`] in a process that does not have the thread.
     pub(super) fn check(&self) -> Result<()> {
         if self.is_forked() { Err(Error::Forked.into()) } else { Ok(()) }
     }
 
     /// Runs `body` after all earlier jobs of `keepers`, and makes it the last job of each.
     ///
-    /// # Errors [`Error::Forked`]; where the lane's thread is gone, which is a defect.
+    /// # Errors
+    /// [`Error::Forked`]; where the lane's thread is gone, which is a defect.
     pub(super) fn submit<'a>(
         &self,
         _order: &Order,

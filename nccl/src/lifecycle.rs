@@ -80,7 +80,8 @@ impl Comm {
     /// Joins it: `ncclCommInitRank` and similar calls. The failure of a non-blocking communicator stays in it;
     /// otherwise `failed` is called.
     ///
-    /// # Errors As [`Communicator::join_scalable`], and for numbers that are no ranks.
+    /// # Errors
+    /// As [`Communicator::join_scalable`], and for numbers that are no ranks.
     pub fn join(
         self: &Arc<Self>,
         rank: i32,
@@ -390,7 +391,8 @@ impl Comm {
     /// `ncclCommRevoke`: ends operations under way on all ranks; the communicator can then be split, shrunk or
     /// closed.
     ///
-    /// # Errors For unknown flags; while it is being joined.
+    /// # Errors
+    /// For unknown flags; while it is being joined.
     pub fn revoke(&self, flags: i32) -> Result<()> {
         if flags != 0 {
             return Err(Failure::argument(
@@ -412,7 +414,8 @@ impl Comm {
     /// `ncclCommSuspend`, on all ranks: frees the memory of its connections; until [`Comm::resume`] it takes no
     /// calls.
     ///
-    /// # Errors For unknown flags, and where it is not idle; as [`Communicator::suspend`].
+    /// # Errors
+    /// For unknown flags, and where it is not idle; as [`Communicator::suspend`].
     pub fn suspend(self: &Arc<Self>, flags: i32) -> Result<Progress> {
         const SUSPEND_MEM: i32 = 1;
         group::noting(|| {

@@ -69,7 +69,8 @@ impl Operators {
 
     /// Makes an operator and returns its number.
     ///
-    /// # Errors Where the communicator has used all numbers.
+    /// # Errors
+    /// Where the communicator has used all numbers.
     pub(super) fn create(&self, serial: u64, data_type: DataType, scale: Scale) -> Result<i32> {
         let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let free = slots.iter().position(|slot| slot.made.is_none());

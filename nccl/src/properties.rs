@@ -61,7 +61,8 @@ impl Properties {
 
     /// The fields of a structure of `size` bytes with this head, with their offsets.
     ///
-    /// # Errors For a head that no initializer made.
+    /// # Errors
+    /// For a head that no initializer made.
     pub fn written(self, size: usize, head: &[u8; Self::HEAD_BYTES]) -> Result<Vec<(usize, Vec<u8>)>> {
         let word = |at: usize| head[at..].first_chunk().copied().map_or(0, u32::from_ne_bytes);
         if size < Self::HEAD_BYTES || word(8) != MAGIC {

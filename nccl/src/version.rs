@@ -15,7 +15,8 @@ pub const TEXT: &str = concat!("2.32.3+consort", env!("CARGO_PKG_VERSION"));
 /// The version for clients: [`CODE`], or the value of `CONSORT_NCCL_VERSION`, as a code (`22703`) or with dots
 /// (`2.27.3`).
 ///
-/// # Errors For text that is not a version.
+/// # Errors
+/// For text that is not a version.
 pub fn reported() -> Result<i32> {
     match std::env::var(VARIABLE) {
         Ok(text) if !text.trim().is_empty() => parse(text.trim()).ok_or_else(|| {

@@ -124,7 +124,8 @@ impl<'a> Environment<'a> {
 
     /// The value that holds: that of the first spelling that the environment has, then the option, then the files.
     ///
-    /// # Errors The error of reading the text or the option.
+    /// # Errors
+    /// The error of reading the text or the option.
     pub fn find<T>(
         &self,
         spellings: &[Spelling<'_, T>],

@@ -252,7 +252,8 @@ impl Options {
     /// then on [`Schedule::name`] means this schedule in the whole process, which keeps it. Ranks of rooted
     /// collectives are relative to the root. Must be equal on all ranks, also in the order of the calls.
     ///
-    /// # Errors [`Error::InvalidArgument`] where the verifier refuses the schedule, with the reason, and where the
+    /// # Errors
+    /// [`Error::InvalidArgument`] where the verifier refuses the schedule, with the reason, and where the
     /// name has another meaning.
     pub fn schedule(mut self, schedule: Schedule) -> Result<Self> {
         let imported = Imported::new(schedule, &LowerOptions { slots: SLOTS })

@@ -52,7 +52,8 @@ impl Random {
 
     /// One of some values.
     ///
-    /// # Panics If there is none.
+    /// # Panics
+    /// If there is none.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())]
     }

@@ -40,7 +40,8 @@ fn input(data_type: DataType, bytes: usize, rank: u32, tame: bool) -> Vec<u8> {
 
 /// The numbers, as `float/sum=0123456789abcdef` and so on. `offset` shifts all buffers away from their natural alignment.
 ///
-/// # Errors Those of the calls.
+/// # Errors
+/// Those of the calls.
 pub fn of_everything(comm: &Communicator, offset: usize) -> Result<Vec<String>> {
     let (rank, size) = (comm.rank(), comm.size() as usize);
     let mut all = Vec::new();

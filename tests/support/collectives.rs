@@ -28,7 +28,8 @@ pub fn scaled_sum(size: u32, index: usize) -> i64 {
 
 /// All collectives of one count on one communicator.
 ///
-/// # Errors Those of the calls.
+/// # Errors
+/// Those of the calls.
 ///
 /// # Panics
 /// If a result is wrong.
@@ -137,7 +138,8 @@ pub fn everything(comm: &Communicator, count: usize) -> Result<()> {
 
 /// Sums of 32-bit integers in buffers at every odd byte offset, untyped.
 ///
-/// # Errors Those of the calls.
+/// # Errors
+/// Those of the calls.
 ///
 /// # Panics
 /// If a result is wrong or a byte outside of the output was written.

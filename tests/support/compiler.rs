@@ -11,7 +11,8 @@ pub const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
 
 /// The workspace.
 ///
-/// # Panics Never, where the tests are in it.
+/// # Panics
+/// Never, where the tests are in it.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
 }
@@ -28,7 +29,8 @@ pub fn has(compiler: &str) -> bool {
 
 /// The output of a command.
 ///
-/// # Panics If it fails, with all its output.
+/// # Panics
+/// If it fails, with all its output.
 #[track_caller]
 pub fn succeeds(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -108,7 +110,8 @@ pub fn built(source: &str, compiler: &str, standard: &str) -> Option<PathBuf> {
 
 /// The output of a part of such a program, with these variables and without other variables of this library.
 ///
-/// # Panics If it fails, or does not reach its end.
+/// # Panics
+/// If it fails, or does not reach its end.
 #[track_caller]
 pub fn prints(path: &Path, part: &str, variables: &[(&str, &str)]) -> String {
     let mut command = program(path);

@@ -61,7 +61,8 @@ impl Seat {
 
     /// Waits for both streams; returns how their operations ended.
     ///
-    /// # Errors The failure of an operation.
+    /// # Errors
+    /// The failure of an operation.
     pub fn finish(&self) -> Result<()> {
         self.streams.iter().try_for_each(Stream::synchronize)?;
         self.comm.synchronize()
@@ -331,9 +332,11 @@ impl Ready {
 
     /// Compares the device's result.
     ///
-    /// # Errors The library's.
+    /// # Errors
+    /// The library's.
     ///
-    /// # Panics If it differs from the host's.
+    /// # Panics
+    /// If it differs from the host's.
     pub fn check(&self, seat: &Seat) -> Result<()> {
         seat.finish()?;
         let (case, (rank, size)) = (&self.case, seat.place());

@@ -62,7 +62,8 @@ impl Difference {
 
     /// Makes the rank's call, then the same again; returns the first error of the two.
     ///
-    /// # Errors The expected one.
+    /// # Errors
+    /// The expected one.
     pub fn act(self, comm: &Communicator, deviates: bool) -> Result<()> {
         let mut floats = vec![1.0f32; 1000];
         match (self, deviates) {

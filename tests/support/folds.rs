@@ -126,7 +126,8 @@ fn pattern(data_type: DataType, values: &[f64]) -> Pattern {
 /// Sums, scaled sums and means of every float, by every collective that folds and with every root, of vectors of these lengths in
 /// bytes.
 ///
-/// # Errors Those of the calls.
+/// # Errors
+/// Those of the calls.
 ///
 /// # Panics
 /// If a bit is another.

@@ -7,7 +7,8 @@ use crate::collectives::{sum, vector};
 /// Messages to and from all ranks, this rank included, several between the same two ranks and of different lengths,
 /// mixed with collectives.
 ///
-/// # Errors The group's.
+/// # Errors
+/// The group's.
 ///
 /// # Panics
 /// If a result is wrong.
@@ -58,7 +59,8 @@ pub fn mixed(comm: &Communicator, count: usize, repeats: usize) -> Result<()> {
 
 /// Every rank sends to the next and receives from the one before, long and short messages.
 ///
-/// # Errors The group's.
+/// # Errors
+/// The group's.
 ///
 /// # Panics
 /// If a result is wrong.
@@ -76,7 +78,8 @@ pub fn ring(comm: &Communicator, count: usize) -> Result<()> {
 
 /// Two communicators; every second rank calls on the second communicator first.
 ///
-/// # Errors The group's.
+/// # Errors
+/// The group's.
 ///
 /// # Panics
 /// If a result is wrong.

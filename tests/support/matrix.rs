@@ -302,7 +302,8 @@ impl Guarded {
 
 /// Makes the call of a case.
 ///
-/// # Errors The call's.
+/// # Errors
+/// The call's.
 ///
 /// # Panics
 /// If a result is wrong, the input of a call that is not in place was written, or a byte around the buffers.
@@ -357,7 +358,8 @@ pub fn check(comm: &Communicator, known: &mut Known, case: &Case) -> Result<()> 
 
 /// Makes the calls of these cases, whose contents follow from a number.
 ///
-/// # Errors Those of the calls.
+/// # Errors
+/// Those of the calls.
 ///
 /// # Panics
 /// As [`check`].
@@ -368,7 +370,8 @@ pub fn check_all(comm: &Communicator, key: u64, cases: &[Case]) -> Result<()> {
 
 /// All cases of a draw.
 ///
-/// # Errors Those of the calls.
+/// # Errors
+/// Those of the calls.
 ///
 /// # Panics
 /// As [`check`].

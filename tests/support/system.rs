@@ -87,7 +87,8 @@ pub fn skip(reason: &str) {
 
 /// Time that the threads of this process have had a core.
 ///
-/// # Panics If the system does not report it.
+/// # Panics
+/// If the system does not report it.
 pub fn cpu_time() -> Duration {
     let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF).expect("getrusage");
     let time =

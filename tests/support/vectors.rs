@@ -41,7 +41,8 @@ fn laid(blocks: &[Vec<i64>], gap: usize) -> Vec<i64> {
 
 /// The calls in which every rank knows all counts, side by side and with gaps, in place and not.
 ///
-/// # Errors Those of the calls.
+/// # Errors
+/// Those of the calls.
 ///
 /// # Panics
 /// If a result is wrong or an element between blocks was written.
@@ -85,7 +86,8 @@ pub fn known(comm: &Communicator, counts: &[usize]) -> Result<()> {
 /// The calls in which a rank knows its own counts alone. `counts` of rank `r` are the lengths that it sends: block
 /// `to` of them to rank `to`.
 ///
-/// # Errors Those of the calls.
+/// # Errors
+/// Those of the calls.
 ///
 /// # Panics
 /// If a result is wrong or an element between blocks was written.
@@ -131,7 +133,8 @@ pub fn own(comm: &Communicator, counts: &[Vec<usize>]) -> Result<()> {
 
 /// All of them, with lengths that follow from the seed; one length is of several slices.
 ///
-/// # Errors Those of the calls.
+/// # Errors
+/// Those of the calls.
 ///
 /// # Panics
 /// If a result is wrong.

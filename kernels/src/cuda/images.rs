@@ -40,7 +40,8 @@ const IMAGE_BYTES_MAX: usize = 1 << 20;
 impl Image {
     /// The image itself, for the driver: a cubin, or text without a zero at its end.
     ///
-    /// # Errors If the compressed bytes have changed since they were made, by their checksum.
+    /// # Errors
+    /// If the compressed bytes have changed since they were made, by their checksum.
     pub fn bytes(&self) -> Result<Vec<u8>, Damaged> {
         decompress_to_vec_zlib_with_limit(self.compressed, IMAGE_BYTES_MAX).map_err(|_| Damaged(self.name))
     }

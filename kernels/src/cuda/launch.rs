@@ -87,7 +87,8 @@ pub struct Table {
 impl Table {
     /// A record of `bytes` bytes.
     ///
-    /// # Errors The driver's.
+    /// # Errors
+    /// The driver's.
     pub fn new(context: &Context, bytes: usize) -> Result<Self, CudaError> {
         Ok(Table { memory: Arc::new(context.allocate_host(bytes)?) })
     }
@@ -152,9 +153,11 @@ impl Kernels {
     /// holds the jobs where they are more than a launch record takes ([`Kernels::table_bytes`]); it must not change
     /// until the kernel has ended. The caller has entered the context. At most `blocks_max` blocks take part.
     ///
-    /// # Errors The driver's.
+    /// # Errors
+    /// The driver's.
     ///
-    /// # Panics If a table is needed and missing or too small; if the lengths of a job's spans differ.
+    /// # Panics
+    /// If a table is needed and missing or too small; if the lengths of a job's spans differ.
     pub fn fold(
         &self,
         stream: &StreamRef,
@@ -200,7 +203,8 @@ impl Kernels {
     /// # Errors
     /// The driver's.
     ///
-    /// # Panics If the launch record or the shared memory does not have the required length.
+    /// # Panics
+    /// If the launch record or the shared memory does not have the required length.
     pub fn run(
         &self,
         stream: &StreamRef,
@@ -247,7 +251,8 @@ impl Kernels {
     /// Loads a kernel for many types and all operators.
     ///
     /// # Errors
-    /// # Errors The driver's first; all other kernels are loaded.
+    /// # Errors
+    /// The driver's first; all other kernels are loaded.
     pub fn prepare_all(&self, kernel: Kernel, types: Types) -> Result<(), CudaError> {
         let mut outcome = Ok(());
         if matches!(kernel, Kernel::Fold | Kernel::Run) {

@@ -44,7 +44,8 @@ impl CallConfig {
     /// Reads a client's struct. `bytes` are its first `min(size, CALL_BYTES)` bytes, where `size` is its first field;
     /// `extensions` are the entries of its `ext`; `text` returns the C string at an address.
     ///
-    /// # Errors [`Error::InvalidArgument`] naming the field: not initialised, a value that NCCL does not allow, an
+    /// # Errors
+    /// [`Error::InvalidArgument`] naming the field: not initialised, a value that NCCL does not allow, an
     /// algorithm that is forced and has no such name, an unknown option of this library.
     pub fn decode(
         bytes: &[u8],

@@ -152,7 +152,8 @@ impl Config {
 
     /// The options for which this library has a meaning. The log (INIT) lists the others, which change nothing.
     ///
-    /// # Errors The error that making a communicator with these options would return now: [`Error::InvalidArgument`]
+    /// # Errors
+    /// The error that making a communicator with these options would return now: [`Error::InvalidArgument`]
     /// for a network that does not exist, and for variables with invalid values.
     pub fn to_options(&self) -> Result<Options> {
         let channels = |ctas: Option<i32>| ctas.and_then(|ctas| u32::try_from(ctas).ok());

@@ -71,7 +71,8 @@ fn unique_id_in(environment: &Environment<'_>) -> Result<UniqueId> {
 /// The id with which `rank` joins. For rank 0 of an [agreed](unique_id) meeting point it is one whose root runs here
 /// from now on; any other id is returned unchanged.
 ///
-/// # Errors [`Error::InvalidArgument`] if none of the addresses is free and of this host; [`Error::System`] if no
+/// # Errors
+/// [`Error::InvalidArgument`] if none of the addresses is free and of this host; [`Error::System`] if no
 /// thread can be started.
 pub fn root_if_agreed(rank: Rank, id: &UniqueId) -> Result<UniqueId> {
     if rank == 0 && id.is_agreed_elsewhere() { id.clone().listening() } else { Ok(id.clone()) }

@@ -35,7 +35,8 @@ struct Rule {
 impl Restriction {
     /// The restriction of the environment, or else of the option, or else of a file.
     ///
-    /// # Errors [`Error::InvalidArgument`] for unknown names, with the known ones, and for NCCL's algorithms and
+    /// # Errors
+    /// [`Error::InvalidArgument`] for unknown names, with the known ones, and for NCCL's algorithms and
     /// protocols that need hardware which these ranks do not use.
     pub fn resolve(option: Option<&str>, environment: &Environment<'_>) -> Result<Option<Resolved<Self>>> {
         protocols(environment.text("NCCL_PROTO").map(|(text, _)| text).as_deref())?;

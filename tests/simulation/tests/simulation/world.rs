@@ -172,7 +172,8 @@ impl World {
 
     /// Runs until every rank that can has ended.
     ///
-    /// # Errors A rank has not ended by the latest time at which all must have.
+    /// # Errors
+    /// A rank has not ended by the latest time at which all must have.
     pub(super) fn run(&mut self) -> Result<(), String> {
         let computes = self.program.items.iter().map(|item| match item {
             Item::Compute { most } => *most,

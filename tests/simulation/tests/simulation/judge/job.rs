@@ -48,7 +48,8 @@ pub(super) enum Communicator {
 impl Job {
     /// The outcome of a world; its processes do not report it a second time.
     ///
-    /// # Errors A call wrote into its caller's buffer after it had returned.
+    /// # Errors
+    /// A call wrote into its caller's buffer after it had returned.
     pub(super) fn of(world: &mut World) -> Result<Self, String> {
         let mut ends = Vec::new();
         for rank in 0..world.ranks {
