@@ -27,7 +27,6 @@ fn refused(error: MemoryError) -> Failure {
 }
 
 /// # Safety
-
 /// As [`Registered::new`], but descriptors and numbers that are not such mapped memory are refused first.
 unsafe fn register(base: *mut c_void, bytes: usize, fd: c_int, offset: u64) -> Result<Registered> {
     // SAFETY: reads the flags of a descriptor; any number is allowed.

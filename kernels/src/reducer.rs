@@ -379,7 +379,6 @@ pub fn copy(targets: &[Target<'_>], source: Span<'_>) {
 }
 
 /// # Safety
-
 /// `job` is as [`Job`] requires and has one source; the processor has the level of `kernel`, which copies
 /// bytes.
 #[inline]

@@ -1,10 +1,10 @@
 //! Memory that clients get from the library, and buffers that they register.
 //!
-//! Invariant: what was given is kept until it is freed, by its address; an address that was not given is refused. The number of
-//! a registration is given once. Absent: how ranks find each other's memory (`engine::zero_copy`).
+//! Invariant: what was given is kept until it is freed, by its address; an address that was not given is refused. Absent: how
+//! ranks find each other's memory (`engine::zero_copy`).
 
 use std::any::Any;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use consort_memory::SharedMemory;
@@ -19,16 +19,6 @@ static GIVEN: Mutex<BTreeMap<usize, Box<dyn Any + Send>>> = Mutex::new(BTreeMap:
 
 fn given() -> MutexGuard<'static, BTreeMap<usize, Box<dyn Any + Send>>> {
     GIVEN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The buffers registered with a communicator, by number, and the last number that was given.
-#[derive(Default)]
-pub(super) struct Registrations(Mutex<(usize, BTreeSet<usize>)>);
-
-impl Registrations {
-    fn noted(&self) -> MutexGuard<'_, (usize, BTreeSet<usize>)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Allocates `bytes` bytes and returns their address, 0 for none. The memory is of the device that is current on the
@@ -84,10 +74,7 @@ impl Comm {
                 "pass the address and the bytes of a buffer",
             ));
         }
-        let (last, numbers) = &mut *self.registrations.noted();
-        *last += 1;
-        numbers.insert(*last);
-        Ok(*last)
+        Ok(self.registrations.note())
     }
 
     /// Removes a buffer; number 0 is allowed.
@@ -95,7 +82,7 @@ impl Comm {
     /// # Errors
     /// For a number of no buffer of this communicator.
     pub fn deregister(&self, number: usize) -> Result<()> {
-        if number == 0 || self.registrations.noted().1.remove(&number) {
+        if number == 0 || self.registrations.forget(number) {
             return Ok(());
         }
         Err(Failure::usage(

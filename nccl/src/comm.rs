@@ -12,12 +12,12 @@ use consort_memory::sync::AtomicBool;
 
 use consort_cuda::Context;
 
-use super::allocations::Registrations;
 use super::config::Config;
 use super::device::place;
 use super::lane::{Body, End, Lane, Last, in_order};
 use super::log::{self, Subsystem};
 use super::operators::Operators;
+use super::registrations::Registrations;
 use super::result::{Code, Failure, Result, remember};
 use consort::Communicator;
 use consort::device::Placement;

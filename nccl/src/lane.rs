@@ -99,7 +99,6 @@ impl Lane {
     }
 
     /// # Errors
-
     /// [`Error::Forked`] in a process that does not have the thread.
     pub(super) fn check(&self) -> Result<()> {
         if self.is_forked() { Err(Error::Forked.into()) } else { Ok(()) }

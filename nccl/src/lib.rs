@@ -17,6 +17,7 @@ pub mod operation;
 pub mod operators;
 pub mod parameters;
 mod properties;
+mod registrations;
 mod result;
 mod stream;
 pub mod thread;
