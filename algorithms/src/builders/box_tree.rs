@@ -225,7 +225,7 @@ mod tests {
         for boxes in 2..=65 {
             let inner = |tree| (0..boxes).filter_map(|node| parent(tree, node, boxes)).collect::<Vec<u32>>();
             let both: Vec<u32> = inner(0).into_iter().filter(|node| inner(1).contains(node)).collect();
-            // The two trees are not mirror images over all boxes, so one or two boxes may have a child in both.
+            // The two trees are not complete, so one or two boxes may have a child in both.
             assert!(both.len() <= 2, "{boxes}: {both:?}");
         }
     }

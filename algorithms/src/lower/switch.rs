@@ -4,8 +4,8 @@
 //! The rank that asked for it runs the step (the rank to which the switch sent the result and which sent it back), or
 //! else rank 0. No input is read before its owner has entered, and no rank returns before the last step that touches
 //! its buffers. The switch's folds must be the group's: over all ranks, in their order. Deliberately absent: slots,
-//! scratch and slices, since the group's memory is the callers'; and the order of requests, since in the schedule a
-//! rank asks and the switch pulls.
+//! scratch and slices, since the group's memory is the callers'; and how long a step takes, which the schedule does
+//! not determine: a rank asks, and the switch pulls.
 
 use std::collections::{BTreeSet, HashMap};
 

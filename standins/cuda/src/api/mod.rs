@@ -2,7 +2,6 @@
 //!
 //! Invariant: each function does what NVIDIA's driver documents, or refuses the call. Absent: graphs, textures,
 //! arrays, external memory, multicast, profiling.
-//! external memory, multicast, profiling.
 
 pub mod capture;
 pub mod context;

@@ -1,7 +1,7 @@
 //! Barriers of a block.
 //!
-//! Invariant: a thread waits at one barrier at most. A barrier without a count waits for all threads of the block. In
-//! strict runs it also waits for threads that have ended, which is then a fault.
+//! Invariant: a thread waits at one barrier at most. A barrier without a count waits for all threads of the block
+//! that have not ended. In strict runs it also waits for those that have ended, which is then a fault.
 
 use super::block::{Block, State};
 use super::thread::Turns;
