@@ -6,7 +6,8 @@
 //! Invariant: ringing never blocks and keeps no descriptor. A name reaches nothing but a waker, whatever the word says,
 //! in the abstract namespace of the network namespace, where processes that share memory are. A waker that is gone,
 //! alone or with its process, is rung in vain; one that was rung stays readable until it is cleared. Another user of
-//! the host who reads a name can end sleeps early, and nothing else. Absent: what a sleeper looks at.
+//! the host who reads a name can end sleeps early, and nothing else: what one look takes is bounded. Absent: what a
+//! sleeper looks at.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -24,9 +25,16 @@ pub struct Waker {
 /// The smallest name; words below it mean something else to a doorbell.
 pub(crate) const NAME_MIN: u64 = 1 << 32;
 const ATTEMPTS_MAX: u32 = 8;
+/// Rings that are taken at one look. More than a queue holds on most systems; what is left is taken at the next look.
+const RINGS_MAX: usize = 1024;
 
 fn address(name: u64) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("consort-waker-{name:016x}"))
+}
+
+/// Whether there was a ring to take. The sender of rings without end gets no more than its share.
+fn drain(take: impl FnMut() -> bool) -> bool {
+    std::iter::repeat_with(take).take(RINGS_MAX).take_while(|is_taken| *is_taken).count() != 0
 }
 
 impl Waker {
@@ -37,8 +45,8 @@ impl Waker {
     pub fn new() -> io::Result<Self> {
         let mut attempts = 0;
         let (socket, name) = loop {
-            // A parent and its forked child draw the same numbers, one after the other.
-            let name = RandomState::new().hash_one(()) | NAME_MIN;
+            // A parent and its forked child have the same random state, one after the other.
+            let name = RandomState::new().hash_one((std::process::id(), attempts)) | NAME_MIN;
             match UnixDatagram::bind_addr(&address(name)?) {
                 Ok(socket) => break (socket, name),
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse && attempts < ATTEMPTS_MAX => {
@@ -70,11 +78,7 @@ impl Waker {
 
     /// Takes the rings so far. Whether there were any; what they are about is to be looked at afterwards.
     pub fn clear(&self) -> bool {
-        let mut is_rung = false;
-        while self.socket.recv(&mut []).is_ok() {
-            is_rung = true;
-        }
-        is_rung
+        drain(|| self.socket.recv(&mut []).is_ok())
     }
 }
 
@@ -86,6 +90,8 @@ impl AsFd for Waker {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+
     use super::*;
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -101,8 +107,31 @@ mod tests {
         (0..10_000).for_each(|_| Waker::ring(waker.name()));
         assert!(is_rung(&waker) && !is_rung(&other));
         assert!(waker.clear() && !is_rung(&waker) && !waker.clear());
+        assert!(drain(|| true), "rings without end");
         let gone = other.name();
         drop(other);
         Waker::ring(gone);
+    }
+
+    #[test]
+    fn a_forked_child_does_not_draw_the_names_of_its_parent() {
+        let (mut parent, mut child) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        let _first = Waker::new().expect("the random state of this thread");
+        // SAFETY: the child reads a byte, makes a waker and ends.
+        match unsafe { libc::fork() } {
+            0 => {
+                let is_made = child.read_exact(&mut [0]).is_ok() && Waker::new().is_ok();
+                // SAFETY: ends the child without what the threads of its parent registered.
+                unsafe { libc::_exit(i32::from(!is_made)) }
+            }
+            process => {
+                let _more = [(); 2 * ATTEMPTS_MAX as usize].map(|()| Waker::new().expect("a socket"));
+                parent.write_all(&[1]).expect("a byte");
+                let mut status = -1;
+                // SAFETY: waits for a child of this test and writes one int.
+                unsafe { libc::waitpid(process, &raw mut status, 0) };
+                assert_eq!(status, 0, "its attempts are exhausted");
+            }
+        }
     }
 }

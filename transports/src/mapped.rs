@@ -1,7 +1,8 @@
 //! Connections whose both sides are mapped here: a put is a copy, a signal is a store.
 //!
 //! Invariant: this side stores into the peer's mailbox and counters and loads from its own. Into its own segment it stores that
-//! it closed, and into its mailbox bytes that are there already ([`SpanMut::touch`]). Absent: how the segments were exchanged.
+//! it closed, where it [sleeps](Bell), and into its mailbox bytes that are there already ([`SpanMut::touch`]). Absent: how
+//! the segments were exchanged.
 
 use std::sync::Arc;
 use std::task::Poll;

@@ -250,7 +250,8 @@ impl Connecting for TcpConnecting {
                 Waker::ring(waker);
             }
         }
-        true
+        // Nothing rings for a call that is to be made again, and there is no descriptor yet.
+        !matches!(self.stage, Stage::Calling)
     }
 
     fn wake(&self) -> Option<(BorrowedFd<'_>, bool)> {
@@ -384,5 +385,27 @@ impl Drop for Shared {
             let mut own = self.listener.lingering().take(self.key.job);
             own.finish();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_is_to_be_made_is_looked_at_again_soon() {
+        let listener =
+            Arc::new(Listener::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST)).expect("a listener"));
+        let tcp = Tcp::new(listener, [1; 32]).expect("a page");
+        let [caller, callee] =
+            [true, false].map(|calls| tcp.endpoint(Layout::new(4096).calling(calls)).expect("an endpoint"));
+        let addresses = [&caller, &callee].map(|endpoint| endpoint.address().clone());
+        let mut callee = callee.connect(&addresses[0]).expect("the address of a peer");
+        let mut caller = caller.connect(&addresses[1]).expect("the address of a peer");
+        let waker = Waker::new().expect("a socket").name();
+        assert!(callee.ring_at(waker), "its listener rings");
+        assert!(!caller.ring_at(waker) && caller.wake().is_none(), "nothing rings before it has called");
+        assert!(caller.poll().expect("the listener is there").is_pending());
+        assert!(caller.ring_at(waker) && caller.wake().is_some());
     }
 }
