@@ -220,10 +220,10 @@ impl Core {
         &self.readiness
     }
 
-    /// Other ways to the ranks, before the first call.
+    /// The engine between calls.
     #[cfg(test)]
-    pub(crate) fn reroute(&self, routes: Box<dyn crate::engine::routes::Routes>) {
-        self.engine.try_acquire().expect("it is idle").links.reroute(routes);
+    pub(crate) fn idle_engine(&self) -> ExclusiveGuard<'_, Engine> {
+        self.engine.try_acquire().expect("it is idle")
     }
 
     /// A waiter for the thread that drives this communicator.
@@ -383,11 +383,11 @@ impl Core {
     fn advance_or_pause(&self, waiter: &mut Waiter) {
         let turn = self.engine.try_acquire().map(|mut engine| {
             let progress = self.advance_queue(&mut engine);
-            (progress, engine.is_woken())
+            (progress, engine.is_woken(), engine.look())
         });
         match turn {
-            Some((Progress::Moved, _)) => waiter.moved(),
-            Some((Progress::Blocked, true)) => _ = waiter.pause_by(Look::Call, |limit| self.sleep(limit)),
+            Some((Progress::Moved, ..)) => waiter.moved(),
+            Some((Progress::Blocked, true, look)) => _ = waiter.pause_by(look, |limit| self.sleep(limit)),
             _ => _ = waiter.pause(Look::Load),
         }
     }

@@ -83,9 +83,12 @@ pub struct Engine {
     /// The task of the call that its thread waits for, kept so that its tables are reused.
     foreground: Option<Box<Task>>,
     queue: VecDeque<Queued>,
-    /// The links that the task of the last turn is blocked on, and what wakes it, where some link needs progress.
+    /// The links that the task of the last turn is blocked on, and what wakes it, where this rank [has
+    /// sockets](Links::has_sockets).
     wanted: Vec<Wanted>,
     woken_by: WokenBy,
+    /// Not 0 where doorbells are armed: it counts how often in a row some of them were found rung when it was to sleep.
+    armed: u32,
 }
 
 /// An operation that was started and is not finished.
@@ -145,6 +148,9 @@ pub(crate) fn give_back(mut task: Task, memory: Vec<Memory>) {
 
 /// A sleep that a peer ends may last as long as this many naps.
 const BELL_NAPS: u32 = 8;
+/// How often in a row a rank arms its doorbells, and finds them rung when it is to sleep. Their words lie in memory that
+/// peers store to. So afterwards it sleeps for a nap, whatever they say.
+const ARMED_MAX: u32 = 8;
 /// Steps of an operation that no thread waits for in one turn: at most some milliseconds of copying.
 const UNATTENDED_STEPS: u32 = 64;
 
@@ -195,6 +201,7 @@ impl Engine {
             queue: VecDeque::new(),
             wanted: Vec::new(),
             woken_by: WokenBy::default(),
+            armed: 0,
         }
     }
 
@@ -315,7 +322,8 @@ impl Engine {
     /// nothing has moved until then.
     pub(crate) fn sleep(&mut self, task: &Task, limit: Duration) {
         if self.links.has_sockets() {
-            // Peers may wait for deferred credits; they are sent after a first short sleep.
+            // Peers may wait for deferred credits; they are sent at the second call of a wait. Where doorbells are to be
+            // armed, the first call sleeps not at all.
             if limit > NAP_MIN {
                 self.links.flush_credits();
             }
@@ -323,14 +331,28 @@ impl Engine {
                 // What wakes nothing is looked at after a short sleep.
                 let naps = if self.woken_by == WokenBy::Limit { 1 } else { BELL_NAPS };
                 self.links.sleep(limit * naps);
-                self.links.bells().for_each(Bell::disarm);
+                self.stay_awake();
             }
             return;
         }
-        match self.bell(task) {
-            Some(bell) if !bell.is_armed() => bell.arm(),
-            Some(bell) if bell.sleep(limit * BELL_NAPS) => {}
-            _ => std::thread::sleep(limit),
+        let armed = self.armed;
+        self.armed = match self.bell(task) {
+            Some(bell) if !bell.is_armed() && armed < ARMED_MAX => {
+                bell.arm();
+                armed + 1
+            }
+            Some(bell) if bell.is_armed() && bell.sleep(limit * BELL_NAPS) => 1,
+            _ => {
+                std::thread::sleep(limit);
+                armed
+            }
+        }
+    }
+
+    /// Peers need not ring any more.
+    fn stay_awake(&mut self) {
+        if std::mem::take(&mut self.armed) != 0 {
+            self.links.bells().for_each(Bell::disarm);
         }
     }
 
@@ -353,7 +375,12 @@ impl Engine {
         if !is_armed {
             Bell::arm_at(self.links.bells(), waker);
         }
-        self.group.ring_at(waker) && is_armed
+        let is_ready = self.group.ring_at(waker) && is_armed;
+        self.armed = if is_ready { 1 } else { ARMED_MAX.min(self.armed + 1) };
+        if self.armed == ARMED_MAX {
+            self.woken_by = WokenBy::Limit;
+        }
+        is_ready || self.armed == ARMED_MAX
     }
 
     /// Whether [`Links::readiness`] wakes the blocked task of the last turn.
@@ -372,8 +399,9 @@ impl Engine {
         }
     }
 
-    /// Wakes the ranks that sleep while they wait for what this one has sent.
+    /// Wakes the ranks that sleep while they wait for what this one has sent. It is awake itself.
     pub(crate) fn ring(&mut self) {
+        self.stay_awake();
         // Between what was sent and what is looked at.
         access_epoch::fence();
         self.links.bells().for_each(Bell::ring);

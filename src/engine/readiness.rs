@@ -28,8 +28,8 @@ use nix::sys::time::TimeSpec;
 #[derive(Debug, Default)]
 pub(crate) struct Readiness {
     /// Made with the first connection that has one.
-    set: OnceLock<Option<Epoll>>,
-    waker: OnceLock<Option<Waker>>,
+    set: OnceLock<Epoll>,
+    waker: OnceLock<Waker>,
     #[cfg(test)]
     counts: [std::sync::atomic::AtomicUsize; 3],
 }
@@ -52,10 +52,6 @@ fn events(sends: bool) -> EpollEvent {
 }
 
 impl Readiness {
-    fn set(&self) -> Option<&Epoll> {
-        self.set.get()?.as_ref()
-    }
-
     /// Watches a connection from now on. What cannot be watched is looked at when a sleep is over.
     pub(super) fn watch(&self, wake: BorrowedFd<'_>) {
         self.put(wake, events(false));
@@ -67,54 +63,60 @@ impl Readiness {
         self.put(wake, EpollEvent::new(events(sends).events() | EpollFlags::EPOLLONESHOT, 0));
     }
 
-    fn put(&self, wake: BorrowedFd<'_>, mut event: EpollEvent) {
-        let set = self.set.get_or_init(|| Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).ok());
+    /// Whether it is in the set now. A system that has no descriptor left is asked again the next time.
+    fn put(&self, wake: BorrowedFd<'_>, mut event: EpollEvent) -> bool {
+        let make = || {
+            let set = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).ok()?;
+            Some(self.set.get_or_init(|| set))
+        };
+        let set = self.set.get().or_else(make);
         let put = |set: &Epoll| set.add(wake, event).is_ok() || set.modify(wake, &mut event).is_ok();
-        if !set.as_ref().is_some_and(put) {
+        let is_put = set.is_some_and(put);
+        if !is_put {
             tracing::debug!("a connection cannot be slept on");
         }
+        is_put
     }
 
     /// Whether room to send wakes too.
     pub(super) fn watch_room(&self, wake: BorrowedFd<'_>, sends: bool) {
-        let _ = self.set().map(|set| set.modify(wake, &mut events(sends)));
+        let _ = self.set.get().map(|set| set.modify(wake, &mut events(sends)));
     }
 
     /// Watches connections no longer: one that has ended is readable for ever. By hand, as closing does not do it while
     /// a forked child has the socket too.
     pub(super) fn forget_all<'a>(&self, connections: impl IntoIterator<Item = &'a dyn Connection>) {
         for wake in connections.into_iter().filter_map(Connection::wake) {
-            let _ = self.set().map(|set| set.delete(wake));
+            let _ = self.set.get().map(|set| set.delete(wake));
         }
     }
 
-    /// Where doorbells are armed during a sleep here; none where the system has no descriptor for it.
+    /// Where doorbells are armed during a sleep here; none where the system has no descriptor for it, or does not watch it.
     pub(crate) fn waker(&self) -> Option<&Waker> {
         let make = || {
             let waker = Waker::new().ok()?;
-            self.watch(waker.as_fd());
-            Some(waker)
+            self.put(waker.as_fd(), events(false)).then(|| self.waker.get_or_init(|| waker))
         };
-        self.waker.get_or_init(make).as_ref()
+        self.waker.get().or_else(make)
     }
 
     /// Ends a sleep from another thread, or the next one.
     pub(crate) fn wake(&self) {
-        self.waker.get().into_iter().flatten().for_each(|waker| Waker::ring(waker.name()));
+        self.waker.get().into_iter().for_each(|waker| Waker::ring(waker.name()));
         #[cfg(test)]
         self.note(Count::Woken);
     }
 
     /// Takes what has rung, before what it is about is looked at.
     pub(crate) fn clear(&self) {
-        let _is_rung = self.waker.get().into_iter().flatten().any(Waker::clear);
+        let _is_rung = self.waker.get().is_some_and(Waker::clear);
         #[cfg(test)]
         _is_rung.then(|| self.note(Count::Rung));
     }
 
     /// Becomes readable when some connection is ready or a doorbell has rung.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.set().map(|set| set.0.as_fd())
+        self.set.get().map(|set| set.0.as_fd())
     }
 
     /// Sleeps until some connection is ready or a doorbell at the waker rings, but not longer than `limit`. Whether one

@@ -245,7 +245,7 @@ impl Task {
         }
         let (mut moved, mut at) = (false, 0);
         while let Some(index) = self.live.get(at).map(|index| *index as usize) {
-            let waits = self.parts[index].after.is_some_and(|before| !self.parts[before].is_done());
+            let waits = self.is_behind(&self.parts[index]);
             let part = &mut self.parts[index];
             let progress = if waits { Ok(Progress::Blocked) } else { part.advance(engine, buffers[index]) };
             match progress.map_err(|fault| part.trouble(fault))? {
@@ -275,9 +275,15 @@ impl Task {
         all
     }
 
+    /// Whether a part waits for an earlier one of its own task.
+    fn is_behind(&self, part: &Part) -> bool {
+        part.after.is_some_and(|before| !self.parts[before].is_done())
+    }
+
     /// Adds the links that it waits for and that move nothing unless asked to. What wakes it.
     pub(crate) fn wants(&self, links: &Links, all: &mut Vec<Wanted>) -> WokenBy {
-        let wants = self.parts[..self.count].iter().map(|part| part.wants(links, all));
+        let parts = self.parts[..self.count].iter().filter(|part| !self.is_behind(part));
+        let wants = parts.map(|part| part.wants(links, all));
         wants.fold(WokenBy::Sockets, WokenBy::max)
     }
 

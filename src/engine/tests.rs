@@ -9,12 +9,17 @@ mod world;
 
 use std::fmt::Write;
 use std::ops::Range;
+use std::time::Duration;
 
 use consort_algorithms::catalogue::Algorithm;
 use consort_algorithms::{Collective, Partition};
+use consort_kernels::DataType;
+use consort_types::call::{Call, Kind};
 
 use super::bound::Bearings;
 use super::executor::Sizes;
+use super::links::{Links, WokenBy};
+use super::task::{Request, Task};
 use crate::Rank;
 use crate::planner::{Planner, Program};
 use values::{Fold, Random, hash, words};
@@ -412,4 +417,19 @@ fn another_tag_names_the_peer_that_sent_it() {
             assert!((rank == deviant) != (peer == deviant), "rank {rank} blames rank {peer}");
         }
     }
+}
+
+/// A part that waits for an earlier one of its task waits for nothing else: a group sleeps by what wakes those before.
+#[test]
+fn a_part_behind_another_does_not_shorten_sleeps() {
+    let call = Call::new(Kind::Receive, DataType::Int8, None, 0, 8);
+    let request = |sequence| Request { call, sequence, history: 0, record: 0 };
+    let links = Links::new(Box::new(binding::NoRoutes));
+    let mut task = Task::default();
+    task.prepare(Duration::from_secs(1));
+    task.add(request(1), None).adopt_message(0);
+    task.push(request(2), None);
+    assert_eq!(task.wants(&links, &mut Vec::new()), WokenBy::Doorbells);
+    task.push(Request { call: Call::new(Kind::Receive, DataType::Int8, None, 1, 8), ..request(1) }, None);
+    assert_eq!(task.wants(&links, &mut Vec::new()), WokenBy::Limit, "it has not looked at what it waits for");
 }

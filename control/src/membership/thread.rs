@@ -104,7 +104,8 @@ fn serve_link(shared: &Arc<Shared>, key: u64, link: &Arc<RemoteLink>, events: Ep
     }
 }
 
-/// Sleeps until blocked work can go on or a source is ready, for a short time only, since what comes through memory does not wake this thread.
+/// Sleeps until blocked work can go on or a source is ready. For a millisecond at most: some work is blocked on what wakes
+/// nothing, and there is none to wake for work that has no sockets.
 fn doze(shared: &Shared) {
     let works = lock(&shared.unattended).clone();
     let works: Vec<Arc<dyn Unattended>> = works.iter().filter_map(Weak::upgrade).collect();

@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 use consort_control::membership::group::Group;
 use consort_control::membership::process::{Listening, Shared};
 use consort_kernels::ReduceOp;
+use consort_memory::Bell;
 use consort_transports::{Tcp, Transport};
 
 use crate::engine::readiness::{Count, Readiness};
 use crate::engine::routes::Routes;
+use crate::engine::{Engine, Progress};
 use crate::{Communicator, Options, Rank, Result};
 
 /// Memory to the other rank of the host, sockets to the other host.
@@ -46,7 +48,7 @@ fn two_hosts_of(ranks_per_host: Rank) -> Vec<Communicator> {
     let ranks = Communicator::local_with(2 * ranks_per_host, &options).expect("ranks in a process");
     for comm in &ranks {
         let shared = comm.core().shared.clone();
-        comm.core().reroute(Box::new(Hosts { ranks_per_host, shared, tcp: None }));
+        comm.core().idle_engine().links.reroute(Box::new(Hosts { ranks_per_host, shared, tcp: None }));
     }
     ranks
 }
@@ -124,22 +126,90 @@ fn the_control_thread_is_woken_through_memory() {
     assert!(rung > woken + CALLS / 2, "woken {woken} times by itself, rung {rung} times");
 }
 
-/// The first call of ranks that have no connection yet. One comes late: the other sleeps until its address comes, and
-/// rings.
+/// A rank that waits for a connection sleeps until the caller comes, of whom the listener rings. The late side, which is to
+/// call, has its half before that: its address rings too.
 #[test]
 fn a_rank_that_waits_for_a_connection_is_woken() {
     const JOBS: usize = 20;
+    let pair = two_hosts_of(1);
+    std::thread::scope(|threads| pair.iter().for_each(|comm| _ = threads.spawn(|| reduce(comm, 1))));
+    let key = pair[1].core().idle_engine().links.key(0);
     let (mut slept, mut rung) = (0, 0);
     for _ in 0..JOBS {
         let ranks = two_hosts_of(1);
-        let sleeper = ranks[0].core().readiness();
-        std::thread::scope(|threads| {
+        let (sleeper, late) = (ranks[0].core().readiness(), ranks[1].core());
+        let before = std::thread::scope(|threads| {
             threads.spawn(|| reduce(&ranks[0], 1));
             until(sleeper, Count::Slept, sleeper.count(Count::Slept));
+            let before = sleeper.count(Count::Rung);
+            late.idle_engine().links.request(&[key], &late.group).expect("half a connection");
+            until(sleeper, Count::Rung, before);
+            until(sleeper, Count::Slept, sleeper.count(Count::Slept));
+            let before = sleeper.count(Count::Rung);
             reduce(&ranks[1], 1);
+            before
         });
         slept += sleeper.count(Count::Slept);
-        rung += sleeper.count(Count::Rung);
+        rung += usize::from(sleeper.count(Count::Rung) > before);
     }
-    assert!(rung > JOBS / 2, "{slept} sleeps, and {rung} rings");
+    assert!(rung > JOBS / 2, "{slept} sleeps, and {rung} of {JOBS} were rung");
+}
+
+/// The word of a doorbell lies where the peer stores: one that says each time that it has rung keeps no rank awake. What has
+/// moved is awake, and its peers need not ring.
+#[test]
+fn a_peer_that_rings_without_end_keeps_no_rank_awake() {
+    let ranks = two_hosts_of_two();
+    let sleeper = ranks[1].core().readiness();
+    std::thread::scope(|threads| {
+        ranks[2..].iter().for_each(|comm| _ = threads.spawn(|| reduce(comm, 1)));
+        let before = sleeper.count(Count::Woken);
+        let work = ranks[1].start_all_reduce(vec![1u64; 1000], ReduceOp::Sum).expect("it is started");
+        until(sleeper, Count::Woken, before);
+        let looks = looks_under_rings(&ranks[1], &ranks[0], Engine::prepare_sleep);
+        assert!(looks > 1, "it looks before it sleeps");
+        {
+            let engine = &mut *ranks[1].core().acquire().expect("it is free").engine;
+            assert!(engine.links.bells().all(Bell::is_armed));
+            engine.ring();
+            assert!(!engine.links.bells().any(Bell::is_armed));
+        }
+        reduce(&ranks[0], 1);
+        assert_eq!(work.wait().expect("all ranks call it"), vec![6; 1000]);
+    });
+}
+
+/// The same of a rank without sockets, whose doorbell is a futex.
+#[test]
+fn a_peer_that_rings_without_end_keeps_no_rank_off_its_futex() {
+    let ranks = Communicator::local(2).expect("two ranks");
+    std::thread::scope(|threads| ranks.iter().for_each(|comm| _ = threads.spawn(|| reduce(comm, 1))));
+    let work = ranks[1].start_all_reduce(vec![1u64; 1000], ReduceOp::Sum).expect("it is started");
+    let looks = looks_under_rings(&ranks[1], &ranks[0], |engine| {
+        engine.sleep_queued(Duration::from_micros(1));
+        // Where it sleeps whatever its doorbell says, it does not arm it.
+        !engine.links.bells().any(Bell::is_armed)
+    });
+    assert!(looks > 1, "it looks before it sleeps");
+    reduce(&ranks[0], 1);
+    assert_eq!(work.wait().expect("all ranks call it"), vec![1; 1000]);
+}
+
+/// How often a blocked rank looks before it sleeps, while another rings all the time.
+fn looks_under_rings(
+    sleeper: &Communicator,
+    liar: &Communicator,
+    mut sleeps: impl FnMut(&mut Engine) -> bool,
+) -> usize {
+    let [mut owned, liar] = [sleeper, liar].map(|comm| comm.core().acquire().expect("it is free"));
+    let mut looks = 0;
+    loop {
+        liar.engine.links.bells().for_each(Bell::ring);
+        while owned.engine.advance_queue() == Progress::Moved {}
+        if sleeps(&mut owned.engine) {
+            return looks;
+        }
+        looks += 1;
+        assert!(looks < 100, "it never sleeps");
+    }
 }

@@ -72,7 +72,7 @@ impl Connection for Claiming {
     }
 }
 
-struct NoRoutes;
+pub(super) struct NoRoutes;
 
 impl Routes for NoRoutes {
     fn is_mapped(&self, _: &Group, _: Rank) -> bool {
