@@ -98,7 +98,7 @@ impl Arguments {
         let named = named.map_err(|error| Failure::usage(format!("--algo: {error}")))?;
         let explanation = match (named, self.device) {
             (Some(algorithm), _) => planning.explain_by(algorithm, collective, block_bytes),
-            (None, Some(path)) => planning.explain_on_devices(path, collective, block_bytes),
+            (None, Some(path)) => planning.explain_on_devices(None, path, collective, block_bytes),
             (None, None) => planning.explain(collective, block_bytes),
         }
         .map_err(refused)?;

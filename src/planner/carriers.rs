@@ -160,7 +160,7 @@ impl Planning {
 
     /// Bytes a second from a device to a peer: what a topology that was named says of its first, or those of a data sheet.
     fn link_bytes_s(&self) -> f64 {
-        let named = self.topology().links().first().filter(|_| self.preferences.topology.is_some());
+        let named = self.topology().links().first().filter(|_| self.is_named);
         named.map_or(LINK_BYTES_S, |link| link.bandwidth_bytes_s as f64)
     }
 }

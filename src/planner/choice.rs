@@ -68,10 +68,13 @@ impl Choice {
         let bytes = 1u64 << class;
         let chosen = match call.algorithm {
             None if call.kind.is_own() => planning.choose_freely(collective, bytes),
-            None => planning.choose(collective, bytes)?,
+            None => {
+                planning.expect_table_of_host();
+                planning.choose(collective, bytes)?
+            }
             Some(algorithm) => planning.demand(algorithm, collective, bytes)?,
         };
-        let Chosen { algorithm, slot_bytes, short, packets, meets, mapped } = chosen;
+        let Chosen { algorithm, slot_bytes, short, packets, meets, mapped, .. } = chosen;
         // A call that names its algorithm takes no mapped buffers: it meets only to agree how its bytes cross.
         let is_worth_it = call.algorithm.is_none() || bytes > MESSAGE_BYTES_MAX as u64;
         let channel_base = match algorithm {

@@ -3,6 +3,9 @@
 //! Invariant: the same on all ranks, as it follows from the call, the number of ranks and what they have agreed on. Absent:
 //! which paths devices can take (`device/table`), and prices (`carriers`).
 
+#[cfg(test)]
+mod tests;
+
 use consort_algorithms::Collective;
 use consort_algorithms::catalogue::Algorithm;
 use consort_kernels::cuda::layout::MAX_RANKS;
@@ -10,10 +13,9 @@ use consort_kernels::{DataType, ReduceOp};
 
 use super::carriers::{Carrier, Path, Way};
 use super::explain::{Candidate, Explanation, Origin};
-use super::planning::{Planning, SIMULATED_RANKS_MAX, size_class};
-use super::selector::{Standing, eligible, least};
+use super::planning::{Chosen, Planning, SIMULATED_RANKS_MAX, line_ignored, size_class};
+use super::selector::{Eligibility, eligible, least};
 use super::{Planner, Program, Proved};
-use consort_settings::options::TuningLine;
 use consort_types::call::{Call, Kind};
 use consort_types::error::{Error, Result};
 
@@ -61,6 +63,8 @@ struct Asked<'a> {
     call: &'a Call,
     rank: u32,
     ground: Ground,
+    /// Whether it is asked for an explanation of what may not run: then nothing is warned of, and nothing kept.
+    is_quiet: bool,
 }
 
 impl Asked<'_> {
@@ -94,7 +98,7 @@ impl Asked<'_> {
             return self.usual().take(1).map(|algorithm| (carrier, algorithm)).collect();
         }
         let mut all = Vec::new();
-        if carrier == Carrier::Kernels && self.call.kind == Kind::AllReduce {
+        if carrier == Carrier::Kernels && collective == Collective::AllReduce {
             // They fold as the plan of this name does.
             all.push((Carrier::Packets, Algorithm::Direct { first: 0 }));
         }
@@ -110,44 +114,44 @@ impl Asked<'_> {
     }
 
     /// The objection to a candidate that needs no look at its plan.
-    fn standing(&self, (carrier, algorithm): Way) -> Standing {
+    fn eligibility(&self, (carrier, algorithm): Way) -> Eligibility {
         // Alone, a rank folds nothing.
         if carrier == Carrier::Fused && self.planning.ranks() == 1 {
-            return Standing::Free;
+            return Eligibility::Free;
         }
         if let Some(named) = self.call.algorithm {
             return match self.beginning(named) == algorithm && carrier != Carrier::Packets {
-                true => Standing::Free,
-                false => Standing::Out("the call names its algorithm".into()),
+                true => Eligibility::Free,
+                false => Eligibility::Out("the call names its algorithm".into()),
             };
         }
         let (ranks, bytes) = (self.planning.ranks(), self.bytes());
         if let Some(why) = self.planning.restricts(algorithm, self.collective()) {
-            return Standing::Out(why);
+            return Eligibility::Out(why);
         }
         let names = || self.planning.preferences.restriction.names(self.collective(), algorithm.family());
         let folds_whole = self.collective() == Collective::AllReduce && algorithm.is_direct();
         match carrier {
             Carrier::Packets if !self.ground.alone => {
-                Standing::Out("a rank shares its device with another of its process".into())
+                Eligibility::Out("a rank shares its device with another of its process".into())
             }
             Carrier::Packets if bytes > PACKET_BYTES as u64 => {
-                Standing::Out(format!("packets hold {PACKET_BYTES} bytes at most"))
+                Eligibility::Out(format!("packets hold {PACKET_BYTES} bytes at most"))
             }
             Carrier::Packets if ranks as usize > MAX_RANKS => {
-                Standing::Out(format!("packets go to {MAX_RANKS} ranks at most"))
+                Eligibility::Out(format!("packets go to {MAX_RANKS} ranks at most"))
             }
-            Carrier::Packets | Carrier::Fused => Standing::Free,
+            Carrier::Packets | Carrier::Fused => Eligibility::Free,
             _ if !algorithm.is_imported() && !names() && self.usual().all(|usual| usual != algorithm) => {
-                Standing::Last("on devices a call, a restriction or a table has to name it".into())
+                Eligibility::Last("on devices a call, a restriction or a table has to name it".into())
             }
             _ if folds_whole && bytes > DIRECT_BYTES_MAX => {
-                Standing::Last(format!("above {DIRECT_BYTES_MAX} bytes each rank folds its share"))
+                Eligibility::Last(format!("above {DIRECT_BYTES_MAX} bytes each rank folds its share"))
             }
             _ if algorithm.is_two_shot() && bytes <= DIRECT_BYTES_MAX => {
-                Standing::Last(format!("up to {DIRECT_BYTES_MAX} bytes every rank folds all"))
+                Eligibility::Last(format!("up to {DIRECT_BYTES_MAX} bytes every rank folds all"))
             }
-            _ => Standing::Free,
+            _ => Eligibility::Free,
         }
     }
 
@@ -170,10 +174,10 @@ impl Asked<'_> {
     }
 
     /// The objection to a candidate.
-    fn against(&self, way: Way) -> Result<Standing> {
-        match self.standing(way) {
-            Standing::Out(why) => Ok(Standing::Out(why)),
-            standing => Ok(self.misfit(way)?.map_or(standing, Standing::Out)),
+    fn against(&self, way: Way) -> Result<Eligibility> {
+        match self.eligibility(way) {
+            Eligibility::Out(why) => Ok(Eligibility::Out(why)),
+            eligibility => Ok(self.misfit(way)?.map_or(eligibility, Eligibility::Out)),
         }
     }
 
@@ -181,11 +185,12 @@ impl Asked<'_> {
     fn select(&self) -> Result<(Way, Origin)> {
         let (planning, collective, bytes) = (self.planning, self.collective(), self.bytes());
         if self.ground.path == Path::Host {
-            let explained = match self.call.algorithm {
+            let chosen = match self.call.algorithm {
                 Some(algorithm) => planning.demand(algorithm, collective, bytes),
+                None if self.is_quiet => planning.choose_quietly(collective, bytes),
                 None => planning.choose(collective, bytes),
             };
-            return explained.map(|chosen| ((Carrier::Staging, chosen.algorithm), Origin::Priced));
+            return chosen.map(|chosen| ((Carrier::Staging, chosen.algorithm), chosen.origin));
         }
         let all = self.ways();
         if let Some(tuned) = self.tuned(&all)? {
@@ -193,7 +198,7 @@ impl Asked<'_> {
         }
         let (mut left, named) = (all.clone(), self.call.algorithm);
         let price = |way| planning.price_by(way, collective, bytes);
-        while let Some(way) = least(&eligible(&left, |way| self.standing(way)), price) {
+        while let Some(way) = least(&eligible(&left, |way| self.eligibility(way)), price) {
             if self.misfit(way)?.is_none() {
                 return Ok((way, if named.is_some() { Origin::Named } else { Origin::Priced }));
             }
@@ -206,9 +211,11 @@ impl Asked<'_> {
         let why = all.iter().map(why).collect::<Result<Vec<_>>>()?.join("; ");
         let path = self.ground.path;
         if let Some(named) = named {
-            consort_settings::notice::warn(&format!(
-                "{named}, which a call of {collective} names, is not taken on the {path} path of devices: {why}"
-            ));
+            if !self.is_quiet {
+                consort_settings::notice::warn(&format!(
+                    "{named}, which a call of {collective} names, is not taken on the {path} path of devices: {why}"
+                ));
+            }
             return Asked { call: &Call { algorithm: None, ..*self.call }, ..*self }.select();
         }
         Err(Error::invalid(
@@ -228,17 +235,19 @@ impl Asked<'_> {
             return Ok(None);
         };
         let algorithm = self.beginning(line.algorithm);
-        let mut why = format!("the {} path has no such program", self.ground.path);
+        let mut why = self.no_program();
         for way in all.iter().filter(|(_, of)| *of == algorithm) {
             match self.against(*way)? {
-                Standing::Out(out) => why = out,
+                Eligibility::Out(out) => why = out,
                 _ if collective.reduces() && self.proved(algorithm)?.fold_hash != line.fold_hash => {
                     why = "it folds in another order than when it was measured".into();
                 }
                 _ => return Ok(Some(*way)),
             }
         }
-        line_ignored(line, &why);
+        if !self.is_quiet {
+            line_ignored(line, &why);
+        }
         Ok(None)
     }
 
@@ -248,16 +257,17 @@ impl Asked<'_> {
             return self.planning.select_on(self).ok().map(|(way, _)| way);
         }
         let price = |way| self.planning.price_by(way, self.collective(), self.bytes());
-        least(&eligible(&self.ways(), |way| self.standing(way)), price)
+        least(&eligible(&self.ways(), |way| self.eligibility(way)), price)
     }
 
-    fn row(&self, way: Way, excluded: Option<String>, chosen: bool) -> Result<Candidate> {
+    fn row(&self, way: Way, excluded: Option<String>, chosen: bool) -> Candidate {
         let (carrier, algorithm) = way;
         let (collective, bytes) = (self.collective(), self.bytes());
         let path = Some(self.ground.path).filter(|path| *path != Path::Host);
         let (ranks, schedules) =
             (self.planning.ranks_of(collective), self.planning.ranks() <= SIMULATED_RANKS_MAX);
-        Ok(Candidate {
+        let proved = schedules.then(|| self.proved(algorithm).ok()).flatten();
+        Candidate {
             carrier,
             algorithm,
             chosen,
@@ -265,9 +275,9 @@ impl Asked<'_> {
             predicted_s: self.planning.price_by(way, collective, bytes),
             measured_s: self.planning.measured_s(path, algorithm, collective, bytes),
             slot_bytes: 0,
-            fold_hash: if schedules { Some(self.proved(algorithm)?.fold_hash) } else { None },
+            fold_hash: proved.map(|proved| proved.fold_hash),
             cost: schedules.then(|| algorithm.schedule(collective, ranks).cost()),
-        })
+        }
     }
 
     /// All candidates of the path.
@@ -279,23 +289,32 @@ impl Asked<'_> {
                 predicted_s: self.planning.price_by((Carrier::Staging, of.algorithm), collective, bytes),
                 ..of
             };
-            let all = self.planning.explain(collective, bytes)?.candidates;
-            return Ok(all.into_iter().map(staged).collect());
+            let explained = match self.call.algorithm {
+                Some(algorithm) => self.planning.explain_by(algorithm, collective, bytes),
+                None => self.planning.explain(collective, bytes),
+            };
+            return Ok(explained?.candidates.into_iter().map(staged).collect());
         }
         let row = |way| {
             let why = self.against(way)?.reason();
-            self.row(way, why.filter(|_| way != chosen), way == chosen)
+            Ok(self.row(way, why.filter(|_| way != chosen), way == chosen))
         };
         self.ways().into_iter().map(row).collect()
     }
-}
 
-/// Says that a line of a tuning table does not act, and why.
-pub(super) fn line_ignored(line: &TuningLine, why: &str) {
-    let TuningLine { collective, ranks, algorithm, .. } = line;
-    consort_settings::notice::warn(&format!(
-        "a line of the tuning table is ignored: {algorithm} of {collective} over {ranks} ranks: {why}"
-    ));
+    /// The algorithm that the call names, and that is not taken, where it is not among the candidates of the path.
+    fn refused(&self, candidates: &[Candidate]) -> Result<Option<Candidate>> {
+        let Some(algorithm) = self.call.algorithm.map(|named| self.beginning(named)) else { return Ok(None) };
+        let way = (self.ground.path.carrier(), algorithm);
+        if candidates.iter().any(|of| (of.carrier, of.algorithm) == way) {
+            return Ok(None);
+        }
+        Ok(Some(self.row(way, self.against(way)?.reason().or_else(|| Some(self.no_program())), false)))
+    }
+
+    fn no_program(&self) -> String {
+        format!("the {} path has no such program", self.ground.path)
+    }
 }
 
 impl Planner {
@@ -324,35 +343,27 @@ impl Planning {
     /// # Errors
     /// [`Error::InvalidArgument`] where nothing is left, with the reason against each candidate.
     pub(crate) fn way_of(&self, call: &Call, rank: u32, ground: Ground) -> Result<Way> {
-        self.select_on(&Asked { planning: self, call, rank, ground }).map(|(way, _)| way)
+        self.select_on(&Asked { planning: self, call, rank, ground, is_quiet: false }).map(|(way, _)| way)
     }
 
     fn select_on(&self, asked: &Asked<'_>) -> Result<(Way, Origin)> {
+        if asked.is_quiet {
+            return asked.select();
+        }
         let first = asked.call.first_folded(self.ranks());
         let key = (asked.collective(), asked.bytes(), first, asked.call.algorithm, asked.ground);
         self.once_on_devices(key, || asked.select())
-    }
-
-    /// Says so where a tuning table is not one of the path that a communicator's devices take: it does not act then.
-    pub(crate) fn expect_table_of(&self, path: Path) {
-        let path = Some(path).filter(|path| *path != Path::Host);
-        if let Some(table) = self.preferences.tuning.as_ref().filter(|_| self.table_of(path).is_none()) {
-            let taken = path.map_or("host", Path::name);
-            consort_settings::notice::warn(&format!(
-                "the tuning table is ignored on devices that take the {taken} path: it was measured on \"{}\"",
-                table.machine
-            ));
-        }
     }
 
     /// Which restriction keeps ranks from the path that has one program, if one does.
     pub(crate) fn forbids_fused(&self) -> Option<String> {
         let of = |collective: Collective| {
             let call = call_of(collective, 1);
-            let asked = Asked { planning: self, call: &call, rank: 0, ground: Ground::whole(Path::Fused) };
+            let ground = Ground::whole(Path::Fused);
+            let asked = Asked { planning: self, call: &call, rank: 0, ground, is_quiet: true };
             let way = *asked.ways().first()?;
             asked
-                .standing(way)
+                .eligibility(way)
                 .reason()
                 .map(|why| format!("{collective} has {} alone there, and {why}", way.1))
         };
@@ -360,13 +371,15 @@ impl Planning {
     }
 
     /// Why a collective on blocks of `block_bytes` runs on devices as it does, where they take a path: the programs, what the
-    /// other paths would do, and what speaks against those that are left out. Rooted ones begin at rank 0.
+    /// other paths would do, and what speaks against those that are left out. Rooted ones begin at rank 0. An algorithm that is
+    /// `named` and does not run there has the reason against it; the call runs as if it had named nothing.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where the restriction leaves nothing, and for more than 64 ranks; otherwise where a plan is
-    /// refused.
+    /// [`Error::InvalidArgument`] where the restriction leaves nothing, where what is named is not defined, and for more than 64
+    /// ranks; otherwise where a plan is refused.
     pub fn explain_on_devices(
         &self,
+        named: Option<Algorithm>,
         path: Path,
         collective: Collective,
         block_bytes: u64,
@@ -380,7 +393,11 @@ impl Planning {
         // It keeps what is proved until all is said.
         let _planner = Planner::of_process();
         let against = Path::ALL.map(|other| (other, None));
-        self.explain_on(collective, block_bytes, 0, Ground::whole(path), &against)
+        if let Some(algorithm) = named {
+            self.demand(algorithm, collective, size_class(block_bytes))?;
+        }
+        let call = Call { algorithm: named, ..call_of(collective, block_bytes) };
+        self.explain_call(&call, 0, Ground::whole(path), &against)
     }
 
     /// The same of `rank`, with what speaks against each path.
@@ -392,192 +409,43 @@ impl Planning {
         ground: Ground,
         paths: &[(Path, Option<String>)],
     ) -> Result<Explanation> {
-        let call = call_of(collective, usize::try_from(block_bytes).unwrap_or(usize::MAX));
-        let asked = Asked { planning: self, call: &call, rank, ground };
-        let ((carrier, algorithm), origin) = self.select_on(&asked)?;
+        self.explain_call(&call_of(collective, block_bytes), rank, ground, paths)
+    }
+
+    fn explain_call(
+        &self,
+        call: &Call,
+        rank: u32,
+        ground: Ground,
+        paths: &[(Path, Option<String>)],
+    ) -> Result<Explanation> {
+        let named = Asked { planning: self, call, rank, ground, is_quiet: call.algorithm.is_some() };
+        let ((carrier, algorithm), origin) = self.select_on(&named)?;
+        let unnamed = Call { algorithm: None, ..*call };
+        let asked = if origin == Origin::Named { named } else { Asked { call: &unnamed, ..named } };
+        let (collective, block_bytes) = (call.kind.collective(), (call.count * call.data_type.size()) as u64);
         let mut candidates = Vec::new();
         for (path, against) in paths {
             if *path == ground.path {
                 candidates.extend(asked.rows((carrier, algorithm))?);
+                let refused = named.refused(&candidates)?;
+                candidates.extend(refused);
                 continue;
             }
-            let other = Asked { ground: Ground::whole(*path), ..asked };
+            let other = Asked { call: &unnamed, ground: Ground::whole(*path), is_quiet: true, ..asked };
             let Some(way) = other.likely() else { continue };
             let against = against.clone().unwrap_or_else(|| format!("the path is {}", ground.path));
-            candidates.push(other.row(way, Some(against), false)?);
+            candidates.push(other.row(way, Some(against), false));
         }
         let chosen = self.with_slots(algorithm, collective, size_class(block_bytes));
-        let host = self.explanation(collective, block_bytes, chosen, origin);
+        let host = self.explanation(collective, block_bytes, Chosen { origin, ..chosen });
         Ok(Explanation { path: Some(ground.path), slot_bytes: 0, candidates, ..host })
     }
 }
 
 /// A call of bytes, rooted at rank 0.
-fn call_of(collective: Collective, bytes: usize) -> Call {
+fn call_of(collective: Collective, bytes: u64) -> Call {
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
     let kind = Kind::ALL.into_iter().find(|kind| kind.collective() == collective).unwrap_or(Kind::AllReduce);
     Call::new(kind, DataType::Uint8, collective.reduces().then_some(ReduceOp::Sum), 0, bytes)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::super::Machine;
-    use super::*;
-    use crate::Options;
-    use consort_settings::options::{Settings, Tuning};
-
-    /// The rule that the weights stand for.
-    fn by_rule(call: &Call, ranks: u32) -> Vec<Algorithm> {
-        let direct = Algorithm::Direct { first: call.first_folded(ranks) };
-        let mut all = match call.kind.collective() {
-            Collective::SendReceive => vec![Algorithm::Pair],
-            Collective::AllReduce if call.count * call.data_type.size() <= 256 << 10 => vec![direct],
-            Collective::AllReduce => vec![Algorithm::TwoShot],
-            Collective::AllToAll => vec![Algorithm::Spread, Algorithm::Pairwise],
-            _ => vec![direct],
-        };
-        all.push(Algorithm::RING);
-        all
-    }
-
-    fn call(kind: Kind, count: usize) -> Call {
-        let op = kind.collective().reduces().then_some(ReduceOp::Sum);
-        Call::new(kind, DataType::Float32, op, 0, count)
-    }
-
-    fn planning(ranks: u32, options: Options) -> Planning {
-        Planning::for_host(ranks, ranks, &options).expect("a machine")
-    }
-
-    fn kernels(lanes_max: u32) -> Ground {
-        Ground::new(Path::Kernels, lanes_max, true)
-    }
-
-    #[test]
-    fn the_least_is_what_the_thresholds_chose() {
-        let kinds = [
-            Kind::AllReduce,
-            Kind::Reduce,
-            Kind::Broadcast,
-            Kind::AllGather,
-            Kind::ReduceScatter,
-            Kind::AllToAll,
-            Kind::Gather,
-            Kind::Scatter,
-            Kind::Send,
-        ];
-        for (ranks, lanes_max) in (1..=9).flat_map(|ranks| [1, 2, 4, 7, 16].map(|lanes| (ranks, lanes))) {
-            let planning = planning(ranks, Options::default());
-            // Without packets.
-            let ground = Ground::new(Path::Kernels, lanes_max, false);
-            for (kind, count) in kinds.into_iter().flat_map(|kind| [0, 65536, 65537].map(|n| (kind, n))) {
-                let call = call(kind, count);
-                let collective = kind.collective();
-                let size = if collective == Collective::SendReceive { 2 } else { ranks };
-                let asked = Asked { planning: &planning, call: &call, rank: 0, ground };
-                let rule = by_rule(&call, ranks).into_iter();
-                let mut rule = rule.filter(|algorithm| algorithm.is_defined(collective, size));
-                let fits = |algorithm: &Algorithm| {
-                    let way = (Carrier::Kernels, *algorithm);
-                    asked.misfit(way).expect("proved").is_none()
-                };
-                // Where the rule had none, what else fits is taken since.
-                let Some(expected) = rule.find(fits) else { continue };
-                let chosen = planning.way_of(&call, 0, ground).expect("a way");
-                let what = format!("{collective} of {count} over {ranks}, {lanes_max} lanes");
-                assert_eq!(chosen, (Carrier::Kernels, expected), "{what}");
-            }
-        }
-    }
-
-    /// What is chosen, and the reason against a candidate.
-    fn explained(planning: &Planning, ground: Ground, bytes: u64, name: &str) -> (String, String) {
-        let paths = Path::ALL.map(|path| (path, None));
-        let all = planning.explain_on(Collective::AllReduce, bytes, 0, ground, &paths).expect("explained");
-        let hashed = |of: &Candidate| of.fold_hash.is_some() || planning.ranks() > SIMULATED_RANKS_MAX;
-        assert!(all.candidates.iter().all(|of| hashed(of) && of.predicted_s > 0.0), "{all}");
-        let found = all.candidates.iter().find(|of| of.name() == name).expect("it is listed");
-        (all.chosen().expect("one").name(), found.excluded.clone().unwrap_or_default())
-    }
-
-    #[test]
-    fn what_is_left_out_says_why() {
-        let four = planning(4, Options::default());
-        let [short, long] = [32 << 10, (32 << 10) + 1];
-        let of = |bytes, name: &str| explained(&four, kernels(16), bytes, name);
-        assert_eq!(of(short, "packets/direct"), ("packets/direct".into(), String::new()));
-        let (chosen, why) = of(long, "packets/direct");
-        assert!(chosen == "kernels/direct" && why.contains("32768 bytes at most"), "{chosen}: {why}");
-        assert!(of(short, "kernels/two-shot").1.contains("every rank folds all"));
-        assert!(of(1 << 20, "kernels/direct").1.contains("each rank folds its share"));
-        assert!(of(short, "kernels/tree").1.contains("has to name it"));
-        assert_eq!(of(short, "streams/direct").1, "the path is kernels");
-        assert!(explained(&four, kernels(1), short, "kernels/two-shot").1.contains("lanes"));
-        let many = planning(17, Options::default());
-        assert!(explained(&many, kernels(16), short, "packets/direct").1.contains("16 ranks at most"));
-        let (chosen, why) = explained(&four, Ground::new(Path::Kernels, 16, false), short, "packets/direct");
-        assert!(chosen == "kernels/direct" && why.contains("shares its device"), "{chosen}: {why}");
-        let call = call(Kind::AllReduce, 8192);
-        let named = |algorithm| {
-            let call = Call { algorithm: Some(algorithm), ..call };
-            four.way_of(&call, 0, kernels(1)).expect("a way")
-        };
-        let host =
-            explained(&planning(65, Options::default()), Ground::whole(Path::Host), short, "kernels/direct");
-        assert_eq!(host.1, "the path is host", "nothing is proved for it");
-        assert_eq!(named(Algorithm::RING), (Carrier::Kernels, Algorithm::RING));
-        // What does not fit is not taken, and said so.
-        assert_eq!(named(Algorithm::Tree).0, Carrier::Packets);
-    }
-
-    #[test]
-    fn a_restriction_binds_programs_or_is_refused_with_the_reasons() {
-        let ring = planning(4, Options::default().algorithms("ring"));
-        let (chosen, why) = explained(&ring, kernels(16), 1024, "packets/direct");
-        assert_eq!((&*chosen, &*why), ("kernels/ring", "Options::algorithms leaves it out"));
-        assert!(ring.forbids_fused().is_some_and(|why| why.contains("direct alone")));
-        assert_eq!(planning(1, Options::default().algorithms("ring")).forbids_fused(), None);
-        let two = planning(4, Options::default().algorithms("tree,ring"));
-        assert_eq!(explained(&two, kernels(16), 1024, "kernels/ring").0, "kernels/tree", "by their prices");
-        let named = planning(4, Options::default().algorithms("tree"));
-        assert_eq!(explained(&named, kernels(16), 1024, "kernels/ring").0, "kernels/tree");
-        let error = named.way_of(&call(Kind::AllReduce, 256), 0, kernels(1)).expect_err("it has two lanes");
-        let error = error.to_string();
-        assert!(
-            error.contains("kernels/tree: its plans have up to") && error.contains("leaves it out"),
-            "{error}"
-        );
-    }
-
-    #[test]
-    fn a_table_of_a_path_binds_it_and_a_line_that_cannot_act_does_not() {
-        let plain = planning(4, Options::default());
-        let fold = |algorithm| plain.fold_hash(algorithm, Collective::AllReduce).expect("proved");
-        let chosen = |algorithm: Algorithm, fold_hash, path: &str, ground| {
-            let line = TuningLine {
-                collective: Collective::AllReduce,
-                ranks: 4,
-                bytes: 1 << 20,
-                algorithm,
-                slot_bytes: 0,
-                fold_hash,
-                nanoseconds: 10_000,
-            };
-            let table = Tuning { machine: format!("{} device={path}", plain.machine()), lines: vec![line] };
-            let mut settings = Settings::resolve(&Options::default()).expect("settings");
-            settings.preferences.tuning = Some(Arc::new(table));
-            let tuned = Planning::new(Machine::of_one_host(4, 4), &settings);
-            let call = call(Kind::AllReduce, 8192);
-            let asked = Asked { planning: &tuned, call: &call, rank: 0, ground };
-            tuned.select_on(&asked).expect("a way")
-        };
-        let (ring, tree) = (Algorithm::RING, Algorithm::Tree);
-        let tuned = ((Carrier::Kernels, ring), Origin::Tuned);
-        assert_eq!(chosen(ring, fold(ring), "kernels", kernels(16)), tuned);
-        let untuned = ((Carrier::Packets, Algorithm::Direct { first: 0 }), Origin::Priced);
-        assert_eq!(chosen(ring, fold(ring), "streams", kernels(16)), untuned, "of another path");
-        assert_eq!(chosen(ring, fold(ring) ^ 1, "kernels", kernels(16)), untuned, "of other bits");
-        assert_eq!(chosen(tree, fold(tree), "kernels", kernels(1)), untuned, "it has two lanes");
-    }
 }

@@ -7,6 +7,7 @@
 mod exclusion;
 mod near;
 mod price;
+mod tables;
 
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -15,15 +16,17 @@ use consort_algorithms::catalogue::{self, Algorithm, Shape};
 use consort_algorithms::topology::{self, Topology};
 use consort_algorithms::{Collective, LowerOptions, Plan, lower_all, passes, verify};
 
-use super::carriers::{Carrier, Path, Way};
+use super::carriers::{Carrier, Way};
 use super::devices;
 use super::explain::{Candidate, Explanation, Origin};
 use super::machine::{Machine, even_boxes};
 use super::selector::{eligible, least};
-use consort_settings::options::{Determinism, Preferences, Tuning, TuningLine};
+use consort_settings::options::{Determinism, Preferences, TuningLine};
 use consort_settings::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, Settings, TransportChoice};
 use consort_types::call::Call;
 use consort_types::error::{Error, Result};
+
+pub(super) use tables::line_ignored;
 
 /// Above this number of ranks candidates are priced by their formulas, and neither counted nor proved to be shown.
 pub(super) const SIMULATED_RANKS_MAX: u32 = 64;
@@ -47,12 +50,16 @@ pub struct Planning {
     slot_bytes: Option<usize>,
     pub(super) preferences: Preferences,
     topology: Topology,
+    /// Whether a setting names the topology; one of another number of ranks, as that of a part of a job, it does not.
+    pub(super) is_named: bool,
     /// Whether the cores of one host move everything.
     on_own_cores: bool,
     /// The collectives for which the restriction is known to leave an algorithm.
     admitted: [OnceLock<()>; Collective::ALL.len()],
     /// What messages take on the topology, once a price asks for it.
     messages: OnceLock<price::Messages>,
+    /// Set once devices were asked for their tuning table, or calls on host memory were found to have one of devices.
+    table_is_placed: OnceLock<()>,
     memory: Mutex<ChoiceMemory>,
 }
 
@@ -78,6 +85,7 @@ pub(crate) struct Chosen {
     pub(crate) meets: bool,
     /// Whether the call is zero-copy then, where all ranks can map the callers' buffers.
     pub(crate) mapped: bool,
+    pub(crate) origin: Origin,
 }
 
 impl Planning {
@@ -87,8 +95,8 @@ impl Planning {
         // Parts of a job run on a part of its machine, which no setting names.
         let named = preferences.topology.as_deref().and_then(|text| topology::parse(text).ok());
         let named = named.filter(|topology| topology.ranks() == machine.ranks);
-        let on_own_cores =
-            named.is_none() && machine.hosts <= 1 && settings.transport != TransportChoice::Tcp;
+        let is_named = named.is_some();
+        let on_own_cores = !is_named && machine.hosts <= 1 && settings.transport != TransportChoice::Tcp;
         let topology = named.unwrap_or_else(|| machine.topology(settings.transport));
         let per_box = even_boxes(&topology);
         let invariant = preferences.determinism == Determinism::Invariant;
@@ -101,21 +109,14 @@ impl Planning {
             slot_bytes: settings.slot_bytes,
             preferences,
             topology,
+            is_named,
             on_own_cores,
             admitted: Default::default(),
             messages: OnceLock::new(),
+            table_is_placed: OnceLock::new(),
             memory: Mutex::default(),
         };
-        if let Some(table) = &planning.preferences.tuning {
-            let machine = planning.machine();
-            let is_known = |path: Option<Path>| planning.table_of(path).is_some();
-            if !is_known(None) && !Path::ALL.into_iter().any(|path| is_known(Some(path))) {
-                consort_settings::notice::warn(&format!(
-                    "the tuning table is ignored: it was measured on \"{}\" and this is \"{machine}\"",
-                    table.machine
-                ));
-            }
-        }
+        planning.expect_table();
         planning
     }
 
@@ -163,14 +164,6 @@ impl Planning {
         )
     }
 
-    /// The tuning table, where it is one of the host's links, or of a path of devices: the machine of such a table ends in
-    /// ` device=` and the path.
-    pub(super) fn table_of(&self, path: Option<Path>) -> Option<&Tuning> {
-        let table = self.preferences.tuning.as_deref()?;
-        let suffix = path.map_or_else(String::new, |path| format!(" device={path}"));
-        (table.machine == self.machine() + &suffix).then_some(table)
-    }
-
     /// The selection for a call on devices, worked out once.
     pub(super) fn once_on_devices(
         &self,
@@ -211,7 +204,7 @@ impl Planning {
     /// [`Error::InvalidArgument`] that lists what is possible, when the restriction leaves none.
     pub fn candidates(&self, collective: Collective) -> Result<Vec<Algorithm>> {
         let all = self.all(collective);
-        let allowed = eligible(&all, |algorithm| self.standing(algorithm, collective));
+        let allowed = eligible(&all, |algorithm| self.eligibility(algorithm, collective));
         if allowed.is_empty() { Err(self.impossible(collective, &all)) } else { Ok(allowed) }
     }
 
@@ -260,20 +253,31 @@ impl Planning {
         if let Some(known) = self.memory().chosen.get(&key) {
             return known.clone();
         }
-        let chosen = self.work_out(collective, block_bytes);
+        let chosen = self.work_out(collective, block_bytes, line_ignored);
         self.memory().chosen.insert(key, chosen.clone());
         chosen
     }
 
-    fn work_out(&self, collective: Collective, block_bytes: u64) -> Result<Chosen> {
+    /// The same for an explanation of a path that is not taken: a line of the tuning table is then ignored in silence.
+    pub(super) fn choose_quietly(&self, collective: Collective, block_bytes: u64) -> Result<Chosen> {
+        let known = self.memory().chosen.get(&(collective, block_bytes)).cloned();
+        known.unwrap_or_else(|| self.work_out(collective, block_bytes, |_, _| {}))
+    }
+
+    fn work_out(
+        &self,
+        collective: Collective,
+        block_bytes: u64,
+        ignored: fn(&TuningLine, &str),
+    ) -> Result<Chosen> {
         let candidates = self.candidates(collective)?;
-        if let Some(line) = self.measured(collective, block_bytes, &candidates) {
+        if let Some(line) = self.measured(collective, block_bytes, &candidates, ignored) {
             let by_rule = self.with_slots(line.algorithm, collective, block_bytes);
             let given = self.slot_bytes.unwrap_or(line.slot_bytes);
             let fits = given.is_power_of_two()
                 && (SLOT_BYTES_MIN..=self.longest_slot(line.algorithm)).contains(&given);
             let slot_bytes = if fits && !by_rule.short { given } else { by_rule.slot_bytes };
-            return Ok(Chosen { slot_bytes, ..by_rule });
+            return Ok(Chosen { slot_bytes, origin: Origin::Tuned, ..by_rule });
         }
         let best = least(&candidates, |algorithm| self.price(algorithm, collective, block_bytes));
         let best = best.map(|algorithm| self.with_slots(algorithm, collective, block_bytes));
@@ -315,7 +319,8 @@ impl Planning {
     /// # Errors
     /// [`Error::InvalidArgument`] that lists what is possible.
     pub(crate) fn demand(&self, algorithm: Algorithm, collective: Collective, bytes: u64) -> Result<Chosen> {
-        self.possible(algorithm, collective).map(|()| self.with_slots(algorithm, collective, bytes))
+        self.possible(algorithm, collective)?;
+        Ok(Chosen { origin: Origin::Named, ..self.with_slots(algorithm, collective, bytes) })
     }
 
     /// Whether bits are to be invariant, and an algorithm folds in another order than that of the ranks.
@@ -361,10 +366,10 @@ impl Planning {
         // Pieces are rounded up to whole lines.
         let piece = block_bytes.div_ceil(parts.max(1).into()).next_multiple_of(64);
         let packets = self.takes_packets(algorithm, collective, block_bytes);
-        let (meets, mapped) = (self.meets(collective, block_bytes), self.is_free());
+        let (meets, mapped, origin) = (self.meets(collective, block_bytes), self.is_free(), Origin::Priced);
         let short = if self.machine.sockets { MESSAGE_SLICE_BYTES } else { SLOT_BYTES_MIN };
         if piece <= short as u64 && !algorithm.is_pair() {
-            return Chosen { algorithm, slot_bytes: short, short: true, packets, meets, mapped };
+            return Chosen { algorithm, slot_bytes: short, short: true, packets, meets, mapped, origin };
         }
         let slice = if self.machine.sockets {
             self.slice_of_messages(piece)
@@ -374,7 +379,7 @@ impl Planning {
         let by_size = slice.checked_next_power_of_two().unwrap_or(u64::MAX >> 1);
         let given = self.slot_bytes.unwrap_or_else(|| usize::try_from(by_size).unwrap_or(usize::MAX));
         let slot_bytes = given.clamp(SLOT_BYTES_MIN, self.longest_slot(algorithm));
-        Chosen { algorithm, slot_bytes, short: false, packets, meets, mapped }
+        Chosen { algorithm, slot_bytes, short: false, packets, meets, mapped, origin }
     }
 
     /// What of a piece travels as one message where every message is some calls of the system: two ranks that exchange
@@ -395,36 +400,6 @@ impl Planning {
         // Where there are few ranks no algorithm has many peers.
         let few = self.machine.sockets && self.machine.ranks <= MESSAGE_RANKS_FEW;
         if algorithm.has_many_peers() && !few { WIDE_SLOT_BYTES_MAX } else { SLOT_BYTES_MAX }
-    }
-
-    fn measured(&self, collective: Collective, bytes: u64, allowed: &[Algorithm]) -> Option<&TuningLine> {
-        let line = self.table_of(None)?.find(collective, self.ranks_of(collective), bytes)?;
-        if !allowed.contains(&line.algorithm) {
-            let why = self.excludes(line.algorithm, collective, allowed);
-            devices::line_ignored(line, &why.unwrap_or_default());
-            return None;
-        }
-        // Where no hash can be had the version of the planner, which was compared, must do.
-        let fold = if collective.reduces() { self.fold_hash(line.algorithm, collective) } else { None };
-        if fold.is_some_and(|fold| fold != line.fold_hash) {
-            devices::line_ignored(line, "it folds in another order than when it was measured");
-            return None;
-        }
-        Some(line)
-    }
-
-    /// Seconds that the tuning table has for an algorithm in a size class.
-    pub(super) fn measured_s(
-        &self,
-        path: Option<Path>,
-        algorithm: Algorithm,
-        collective: Collective,
-        bytes: u64,
-    ) -> Option<f64> {
-        let shape = (collective, self.ranks_of(collective), bytes, algorithm);
-        let same = |line: &&TuningLine| (line.collective, line.ranks, line.bytes, line.algorithm) == shape;
-        let line = self.table_of(path)?.lines.iter().find(same)?;
-        Some(line.nanoseconds as f64 * 1e-9)
     }
 
     /// The hash of the order in which an algorithm folds, as its proof gives it; none where the proof would
@@ -477,11 +452,8 @@ impl Planning {
     /// # Errors
     /// [`Error::InvalidArgument`] that lists what is possible, when the restriction leaves nothing.
     pub fn explain(&self, collective: Collective, block_bytes: u64) -> Result<Explanation> {
-        let class = size_class(block_bytes);
-        let chosen = self.choose(collective, class)?;
-        let line = self.measured(collective, class, &self.candidates(collective)?);
-        let origin = if line.is_some() { Origin::Tuned } else { Origin::Priced };
-        Ok(self.explanation(collective, block_bytes, chosen, origin))
+        let chosen = self.choose(collective, size_class(block_bytes))?;
+        Ok(self.explanation(collective, block_bytes, chosen))
     }
 
     /// The same for a call that names its algorithm, which no restriction binds.
@@ -495,7 +467,7 @@ impl Planning {
         block_bytes: u64,
     ) -> Result<Explanation> {
         let chosen = self.demand(algorithm, collective, size_class(block_bytes))?;
-        Ok(self.explanation(collective, block_bytes, chosen, Origin::Named))
+        Ok(self.explanation(collective, block_bytes, chosen))
     }
 
     pub(super) fn explanation(
@@ -503,7 +475,6 @@ impl Planning {
         collective: Collective,
         block_bytes: u64,
         chosen: Chosen,
-        origin: Origin,
     ) -> Explanation {
         let class = size_class(block_bytes);
         let allowed = self.candidates(collective).unwrap_or_default();
@@ -531,7 +502,7 @@ impl Planning {
             topology: self.topology.name.clone(),
             path: None,
             per_box: self.shape.per_box,
-            origin,
+            origin: chosen.origin,
             restriction: self.preferences.restriction.origin.clone(),
             determinism: self.preferences.determinism,
             slot_bytes: chosen.slot_bytes,

@@ -5,7 +5,7 @@
 
 /// What speaks against a candidate.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Standing {
+pub(super) enum Eligibility {
     /// Nothing.
     Free,
     /// It is taken where no other is left, for this reason.
@@ -14,24 +14,24 @@ pub(super) enum Standing {
     Out(String),
 }
 
-impl Standing {
+impl Eligibility {
     /// The reason, if there is one.
     pub(super) fn reason(self) -> Option<String> {
         match self {
-            Standing::Free => None,
-            Standing::Last(why) | Standing::Out(why) => Some(why),
+            Eligibility::Free => None,
+            Eligibility::Last(why) | Eligibility::Out(why) => Some(why),
         }
     }
 }
 
 /// The candidates with a price, in their order: those that stand free, or else those that are taken last.
-pub(super) fn eligible<C: Copy>(all: &[C], standing: impl Fn(C) -> Standing) -> Vec<C> {
+pub(super) fn eligible<C: Copy>(all: &[C], eligibility: impl Fn(C) -> Eligibility) -> Vec<C> {
     let (mut free, mut last) = (Vec::new(), Vec::new());
     for candidate in all {
-        match standing(*candidate) {
-            Standing::Free => free.push(*candidate),
-            Standing::Last(_) => last.push(*candidate),
-            Standing::Out(_) => {}
+        match eligibility(*candidate) {
+            Eligibility::Free => free.push(*candidate),
+            Eligibility::Last(_) => last.push(*candidate),
+            Eligibility::Out(_) => {}
         }
     }
     if free.is_empty() { last } else { free }

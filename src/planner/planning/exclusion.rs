@@ -5,7 +5,7 @@
 use consort_algorithms::Collective;
 use consort_algorithms::catalogue::Algorithm;
 
-use super::super::selector::Standing;
+use super::super::selector::Eligibility;
 use super::{Planning, SIMULATED_RANKS_MAX};
 use consort_settings::options::SLOTS;
 
@@ -24,17 +24,17 @@ impl Planning {
     }
 
     /// What speaks against an algorithm on the links of the host.
-    pub(super) fn standing(&self, algorithm: Algorithm, collective: Collective) -> Standing {
+    pub(super) fn eligibility(&self, algorithm: Algorithm, collective: Collective) -> Eligibility {
         if let Some(why) = self.restricts(algorithm, collective) {
-            return Standing::Out(why);
+            return Eligibility::Out(why);
         }
         if self.reorders(algorithm, collective) {
             let why = "bits are to be invariant, and it folds in another order than that of the ranks";
-            return Standing::Out(why.into());
+            return Eligibility::Out(why.into());
         }
         // What could not be proved would be refused when it is needed.
         let unprovable = unprovable(algorithm, collective, self.ranks_of(collective));
-        unprovable.map_or(Standing::Free, Standing::Last)
+        unprovable.map_or(Eligibility::Free, Eligibility::Last)
     }
 
     /// Why an algorithm cannot be chosen for a collective, if it cannot.
@@ -48,7 +48,7 @@ impl Planning {
             return None;
         }
         let named = || "only a call that names it takes it".into();
-        Some(self.standing(algorithm, collective).reason().unwrap_or_else(named))
+        Some(self.eligibility(algorithm, collective).reason().unwrap_or_else(named))
     }
 }
 
