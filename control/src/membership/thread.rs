@@ -104,8 +104,8 @@ fn serve_link(shared: &Arc<Shared>, key: u64, link: &Arc<RemoteLink>, events: Ep
     }
 }
 
-/// Sleeps until blocked work can go on or a source is ready. For a millisecond at most: some work is blocked on what wakes
-/// nothing, and there is none to wake for work that has no sockets.
+/// Sleeps until blocked work can go on or a source is ready, for a millisecond at most: nothing wakes this thread for work
+/// that has no sockets, or that is blocked on what rings no doorbell.
 fn doze(shared: &Shared) {
     let works = lock(&shared.unattended).clone();
     let works: Vec<Arc<dyn Unattended>> = works.iter().filter_map(Weak::upgrade).collect();
