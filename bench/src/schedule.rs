@@ -5,11 +5,10 @@
 
 use std::path::Path;
 
-use consort::planning::{Channel, Chunk, Partition, Place, Rank, Round, Schedule, Transfer};
+use consort::planning::{Channel, Chunk, Collective, Partition, Place, Rank, Round, Schedule, Transfer};
 use serde_json::Value;
 
 use crate::failure::Failure;
-use crate::planned;
 
 /// The schedule of a file: an object of a schedule, or one that has it as `schedule`.
 pub(crate) fn read(path: &Path) -> Result<Schedule, Failure> {
@@ -32,12 +31,17 @@ fn parse(text: &str) -> Result<Schedule, String> {
     });
     Ok(Schedule {
         name: text("name")?.to_owned(),
-        collective: planned::collective(text("collective")?)?,
+        collective: collective(text("collective")?)?,
         ranks: within(number(json, "ranks")?, "ranks")?,
         switches: number(json, "switches")?,
         partition: Partition { parts: within(number(json, "parts")?, "parts")? },
         rounds: rounds.collect::<Result<_, String>>()?,
     })
+}
+
+fn collective(name: &str) -> Result<Collective, String> {
+    let known = Collective::ALL.into_iter().find(|known| known.name() == name);
+    known.ok_or_else(|| format!("'{name}' is no collective"))
 }
 
 /// The most ranks, and the most parts of a block, of a schedule that is read.

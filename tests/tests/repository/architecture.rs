@@ -313,6 +313,7 @@ const FLOORS: [(&str, &[&str]); 13] = [
             "pattern",
             "data",
             "device",
+            "schedule",
             "planned",
             "environment",
             "progress",
