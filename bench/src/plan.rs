@@ -4,12 +4,15 @@
 //! environment would do. Absent: times that were measured here (see `tune`).
 
 use std::ffi::OsString;
+use std::fmt;
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 use consort::planning::{
-    Algorithm, Collective, Explanation, Path as DevicePath, Plan, Planning, Schedule, export,
+    Algorithm, Collective, Explanation, Origin, Path as DevicePath, Plan, Planning, Schedule, export,
 };
+
+use serde_json::json;
 
 use crate::failure::{Exit, Failure};
 use crate::planned::{self, Machine, refused};
@@ -27,6 +30,19 @@ enum Format {
     Json,
     Dot,
     Svg,
+}
+
+/// Why a call runs as it does, and what of the command line has no part in that.
+struct Reasons {
+    explanation: Explanation,
+    notes: Vec<String>,
+}
+
+impl fmt::Display for Reasons {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let notes = self.notes.iter().try_fold((), |(), note| writeln!(f, "note: {note}"));
+        notes.and_then(|()| self.explanation.fmt(f))
+    }
 }
 
 /// Says which algorithm a collective takes on a machine and why, and prints its schedule or one rank's plan.
@@ -52,7 +68,7 @@ struct Arguments {
     algorithm: Option<String>,
 
     /// Where every rank has a device and they take this path: fused, kernels, streams or host. Lists what is left out, too
-    #[arg(long, value_name = "PATH", value_parser = device_path, conflicts_with = "algorithm")]
+    #[arg(long, value_name = "PATH", value_parser = device_path)]
     device: Option<DevicePath>,
 
     /// The plan of this rank (relative to the root) instead of the schedule
@@ -97,59 +113,86 @@ impl Arguments {
         let named = self.algorithm.as_deref().map(str::parse::<Algorithm>).transpose();
         let named = named.map_err(|error| Failure::usage(format!("--algo: {error}")))?;
         let explanation = match (named, self.device) {
-            (Some(algorithm), _) => planning.explain_by(algorithm, collective, block_bytes),
-            (None, Some(path)) => planning.explain_on_devices(None, path, collective, block_bytes),
+            (named, Some(path)) => planning.explain_on_devices(named, path, collective, block_bytes),
+            (Some(algorithm), None) => planning.explain_by(algorithm, collective, block_bytes),
             (None, None) => planning.explain(collective, block_bytes),
         }
         .map_err(refused)?;
-        let chosen = explanation.chosen().map(|candidate| candidate.algorithm);
+        let notes = self.notes(named, &explanation, ranks)?;
+        let reasons = Reasons { explanation, notes };
+        let chosen = reasons.explanation.chosen().map(|candidate| candidate.algorithm);
         let Some(algorithm) = chosen else {
             return Err(Failure::internal("the planner's choice is none of its candidates"));
         };
         if ranks > SHOWN_RANKS_MAX {
             let note = format!("schedules of more than {SHOWN_RANKS_MAX} ranks are not drawn or printed");
             let plain = self.format == Format::Text && self.rank.is_none();
-            return if plain { Ok(format!("{explanation}\n{note}\n")) } else { Err(Failure::usage(note)) };
+            return if plain { Ok(format!("{reasons}\n{note}\n")) } else { Err(Failure::usage(note)) };
         }
         match self.rank {
             Some(rank) => {
                 let plan = planning.plans(algorithm, collective).map_err(refused)?.swap_remove(rank as usize);
-                self.of_plan(&explanation, &plan)
+                self.of_plan(&reasons, &plan)
             }
-            None => Ok(self.of_schedule(&explanation, &algorithm.schedule(collective, ranks))),
+            None => Ok(self.of_schedule(&reasons, &algorithm.schedule(collective, ranks))),
         }
     }
 
-    fn of_schedule(&self, explanation: &Explanation, schedule: &Schedule) -> String {
+    /// What was named and is not taken, and which schedules of files are no candidates, with the reasons.
+    fn notes(
+        &self,
+        named: Option<Algorithm>,
+        explanation: &Explanation,
+        ranks: u32,
+    ) -> Result<Vec<String>, Failure> {
+        let listed = |name: &str| explanation.candidates.iter().find(|of| of.algorithm.to_string() == name);
+        let path = explanation.path.map_or_else(|| "host".into(), |path| format!("{path} path"));
+        let mut notes = Vec::new();
+        if let Some(named) = named.filter(|_| explanation.origin != Origin::Named) {
+            let why = listed(&named.to_string()).and_then(|of| of.excluded.clone()).unwrap_or_default();
+            notes.push(format!("{named} is not taken on the {path}: {why}"));
+        }
+        for Schedule { name, collective, ranks: size, .. } in self.machine.schedules()? {
+            if (collective, size) != (self.collective, ranks) {
+                notes.push(format!("{name} is no candidate: it is of {collective} over {size} ranks"));
+            } else if listed(&name).is_none() {
+                notes.push(format!("{name} is no candidate: the {path} has no such program"));
+            }
+        }
+        Ok(notes)
+    }
+
+    fn of_schedule(&self, reasons: &Reasons, schedule: &Schedule) -> String {
         match self.format {
             Format::Text => {
                 let Schedule { name, collective, ranks, partition, rounds, .. } = schedule;
                 format!(
-                    "{explanation}\nschedule {name}: {collective} over {ranks} ranks, {} parts, {} rounds, {} messages\n{}",
+                    "{reasons}\nschedule {name}: {collective} over {ranks} ranks, {} parts, {} rounds, {} messages\n{}",
                     partition.parts,
                     rounds.len(),
                     schedule.messages(),
                     export::schedule_table(schedule)
                 )
             }
-            Format::Json => with_reasons(explanation, "schedule", &export::schedule_json(schedule)),
+            Format::Json => with_reasons(reasons, "schedule", &export::schedule_json(schedule)),
             Format::Dot => export::schedule_dot(schedule),
             Format::Svg => export::schedule_svg(schedule),
         }
     }
 
-    fn of_plan(&self, explanation: &Explanation, plan: &Plan) -> Result<String, Failure> {
+    fn of_plan(&self, reasons: &Reasons, plan: &Plan) -> Result<String, Failure> {
         match self.format {
-            Format::Text => Ok(format!("{explanation}\n{}", cut(&export::plan_text(plan)))),
-            Format::Json => Ok(with_reasons(explanation, "plan", &export::plan_json(plan))),
+            Format::Text => Ok(format!("{reasons}\n{}", cut(&export::plan_text(plan)))),
+            Format::Json => Ok(with_reasons(reasons, "plan", &export::plan_json(plan))),
             Format::Dot => Ok(export::plan_dot(plan)),
             Format::Svg => Err(Failure::usage("--format svg: a plan is drawn as dot only")),
         }
     }
 }
 
-fn with_reasons(explanation: &Explanation, what: &str, json: &str) -> String {
-    format!("{{\"explanation\":{},\n\"{what}\":{}}}\n", explanation.to_json(), json.trim_end())
+fn with_reasons(Reasons { explanation, notes }: &Reasons, what: &str, json: &str) -> String {
+    let notes = if notes.is_empty() { String::new() } else { format!("\"notes\":{},\n", json!(notes)) };
+    format!("{{\"explanation\":{},\n{notes}\"{what}\":{}}}\n", explanation.to_json(), json.trim_end())
 }
 
 /// The first lines, and how many there are.
@@ -290,6 +333,22 @@ mod tests {
         assert!(named.contains("\"origin\":\"named\""), "{named}");
         let device = line.replace("--format json", "--size 1M --device kernels");
         assert!(text(&device).expect("a plan").contains("kernels/ours.tree"));
+        let note = |line: &str| {
+            let text = text(&line.replace("--format json", "")).expect("a plan");
+            text.lines().find_map(|line| line.strip_prefix("note: ")).unwrap_or_default().to_owned()
+        };
+        assert_eq!(note(&line), "");
+        let elsewhere = "ours.tree is no candidate: it is of all_reduce over 4 ranks";
+        assert_eq!(note(&line.replace("--ranks 4", "--ranks 8")), elsewhere);
+        assert_eq!(note(&line.replace("allreduce", "broadcast")), elsewhere);
+        let json: Value =
+            serde_json::from_str(&text(&line.replace("allreduce", "broadcast")).expect("a plan"))
+                .expect("json");
+        assert_eq!(json["notes"][0], elsewhere);
+        let fused = "ours.tree is no candidate: the fused path has no such program";
+        assert_eq!(note(&format!("{line} --device fused")), fused);
+        let named = "tree is not taken on the streams path: its plans have up to 4 lanes, 1 at most run here";
+        assert_eq!(note("plan allreduce --ranks 4 --device streams --algo tree"), named);
         let mut wrong = Schedule { name: "ours.wrong".into(), ..ours };
         wrong.rounds.pop();
         std::fs::write(&file, export::schedule_json(&wrong)).expect("written");

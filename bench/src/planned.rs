@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use consort::Options;
-use consort::planning::{Collective, Planning, read_topology};
+use consort::planning::{Collective, Planning, Schedule, read_topology};
 
 use crate::collective;
 use crate::failure::Failure;
@@ -72,6 +72,11 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
+    /// The schedules of its files.
+    pub(crate) fn schedules(&self) -> Result<Vec<Schedule>, Failure> {
+        self.schedules.iter().map(|path| schedule::read(path)).collect()
+    }
+
     /// What a communicator on this machine would choose by.
     pub(crate) fn planning(&self) -> Result<Planning, Failure> {
         let variable = || std::env::var("CONSORT_TOPOLOGY").ok().filter(|text| !text.trim().is_empty());
@@ -81,9 +86,8 @@ impl Machine {
             (None, None) => variable(),
             (None, Some(_)) => None,
         };
-        let with =
-            |options: Options, path: &PathBuf| options.schedule(schedule::read(path)?).map_err(refused);
-        let options = self.schedules.iter().try_fold(Options::default(), with)?;
+        let with = |options: Options, schedule| options.schedule(schedule).map_err(refused);
+        let options = self.schedules()?.into_iter().try_fold(Options::default(), with)?;
         let Some(name) = name else {
             let ranks = self.ranks.ok_or_else(|| Failure::usage("--ranks or --topology is missing"))?;
             let cores = self.cores.unwrap_or_else(cores);
