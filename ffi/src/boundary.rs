@@ -59,8 +59,9 @@ thread_local! {
     static LAST_ERRORS: RefCell<LastErrors> = RefCell::default();
 }
 
-/// Texts that a client was given, in memory that is never freed: a client may read a text late, as NCCL's is one buffer for
-/// ever. The oldest gives way; a longer text is cut. A thread's are its own, so that no other thread writes what it is reading.
+/// Texts that a client has, in memory that is never freed: a client may read a text late, since NCCL's is one
+/// permanent buffer. A new text replaces the oldest; a text of [`TEXT_BYTES`] or more is cut. The thread that owns
+/// the texts is the only one that writes them, so no other thread writes a text that the owner reads.
 struct HandedOut {
     /// Whether a thread owns it.
     taken: AtomicBool,
@@ -218,7 +219,7 @@ pub(crate) unsafe fn store<T>(place: *mut T, name: &str, make: impl FnOnce() -> 
     Ok(())
 }
 
-/// Runs the function `name`, whose answer its caller wants at `place`, where C calls it `what`.
+/// Runs the function `name`, whose answer goes to `place`; `what` is the name of that parameter in C.
 ///
 /// # Safety
 /// `place` must be null or writable.
@@ -232,7 +233,7 @@ pub(crate) unsafe fn give<T>(
     plain(name, std::ptr::null_mut(), || unsafe { store(place, what, make) })
 }
 
-/// As [`give`], of a communicator that is asked.
+/// As [`give`], with an answer of the communicator.
 ///
 /// # Safety
 /// As [`give`].

@@ -109,7 +109,7 @@ fn allocate_text(text: &str) -> Result<*mut c_char> {
         let source = std::io::Error::from_raw_os_error(libc::ENOMEM);
         return Err(Error::System { call: "malloc, for a report".to_owned(), source: source.into() }.into());
     }
-    // SAFETY: there are as many bytes and one more, and no other code knows them.
+    // SAFETY: there are that many bytes and one more, and no other code knows them.
     unsafe {
         start.copy_from_nonoverlapping(text.as_ptr(), text.len());
         start.add(text.len()).write(0);

@@ -98,7 +98,7 @@ impl<T, const KIND: usize> Slab<T, KIND> {
         self.slots.iter().filter(is_taken).count()
     }
 
-    /// Whether it is a handle that was made here, freed or not.
+    /// Whether the handle was made here, freed or not.
     pub(crate) fn was_made(&self, handle: *mut c_void) -> bool {
         self.slot(handle).is_some_and(|(slot, generation)| {
             let slot = slot.read().unwrap_or_else(PoisonError::into_inner);
@@ -117,13 +117,13 @@ pub fn registrations_in_use() -> usize {
     REGISTRATIONS.count()
 }
 
-/// The communicator of a handle.
+/// The communicator of a handle; `None` if the handle was freed or is not a communicator's.
 #[inline]
 pub(crate) fn find(handle: *mut c_void) -> Option<Arc<Comm>> {
     COMMS.find(handle)
 }
 
-/// The communicator that a handle stands for.
+/// The communicator of a handle.
 ///
 /// # Errors
 /// For an invalid or freed handle.

@@ -97,7 +97,7 @@ unsafe fn child(parent: &Comm, config: *const c_void) -> Result<Config> {
     Ok(parent.config().inherit(own))
 }
 
-/// Takes a communicator's handle away from C; `None` for null, which is fine.
+/// Takes a communicator's handle from C; `None` for null, which is allowed.
 fn take(comm: *mut c_void) -> Result<Option<Arc<Comm>>> {
     if comm.is_null() {
         return Ok(None);

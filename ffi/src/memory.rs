@@ -32,7 +32,7 @@ unsafe fn element_at(address: usize, element: DataType) -> Scalar {
 unsafe fn structure<T: Copy>(start: *const T) -> std::result::Result<T, usize> {
     // SAFETY: this function's own contract.
     let size = unsafe { start.cast::<usize>().read_unaligned() };
-    // SAFETY: it has as many bytes.
+    // SAFETY: it has that many bytes.
     if size < size_of::<T>() { Err(size) } else { Ok(unsafe { start.read_unaligned() }) }
 }
 

@@ -173,7 +173,7 @@ exported! {
     /// # Safety
     /// None is needed.
     fn ncclParamDumpAll = pncclParamDumpAll() {
-        // A panic must not cross; the function returns nothing.
+        // A panic must not cross the boundary, and the function returns no result.
         let _ = std::panic::catch_unwind(dump_all);
     }
 }

@@ -47,7 +47,7 @@ pub extern "C" fn consortStreamDestroy(handle: *mut c_void) -> c_int {
             return Ok(());
         }
         stream(handle)?;
-        // Another thread may have been faster.
+        // Another thread may have freed it meanwhile.
         STREAMS.remove(handle).map_or(Ok(()), |stream| stream.synchronize())
     })
 }

@@ -47,7 +47,7 @@ unsafe fn counts(
 /// A collective that C called: `what` makes it, from its communicator and the number of ranks.
 ///
 /// # Safety
-/// The buffers must hold what the call reads and writes, and be used by no other code until it is over.
+/// The buffers must hold the data that the call reads and writes, and no other thread may use them until it is over.
 unsafe fn varying(name: &str, passed: Passed, what: impl FnOnce(&Comm, u32) -> Result<Varying>) -> c_int {
     call_in_group(name, passed.comm, || {
         let comm = handles::comm(passed.comm)?;
@@ -110,8 +110,8 @@ collectives! {
     /// All-gather: all ranks get the blocks of all. The block of rank `r` has `counts[r]` elements.
     ///
     /// # Safety
-    /// The buffers must hold what the call reads and writes, and be used by no other code until it is over; `counts` and
-    /// `displacements` must be null or have an entry for each rank.
+    /// The buffers must hold the data that the call reads and writes, and no other thread may use them until it is
+    /// over. `counts` and `displacements` must be null or have an entry for each rank.
     fn consortAllGatherV(counts: *const usize, displacements: *const usize, element: c_int) |_comm, ranks| {
         let blocks = self::counts("counts", counts, displacements, ranks)?;
         let element = data_type(element)?;

@@ -1,7 +1,7 @@
 //! Memory that clients get from the library, and buffers that they register.
 //!
-//! Invariant: what was given is kept until it is freed, by its address; an address that was not given is refused. Absent: how
-//! ranks find each other's memory (`engine::zero_copy`).
+//! Invariant: memory from `allocate` is kept by its address until it is freed; any other address is refused. Absent:
+//! how ranks find each other's memory (`engine::zero_copy`).
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use super::device;
 use super::result::{Failure, Result};
 use consort_types::error::Error;
 
-/// What was given and not freed, by address: kept, and not looked at.
+/// Memory from `allocate` that is not freed, by address: kept, not used.
 static GIVEN: Mutex<BTreeMap<usize, Box<dyn Any + Send>>> = Mutex::new(BTreeMap::new());
 
 fn given() -> MutexGuard<'static, BTreeMap<usize, Box<dyn Any + Send>>> {

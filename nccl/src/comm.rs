@@ -1,7 +1,7 @@
 //! A communicator as C sees it: it may be joining, ready, busy in the background, or over.
 //!
-//! Invariant: every holder may ask for its state at any time and does not wait; the communicator within is there
-//! from the moment it was joined to the end. Absent: handles (`ffi/`), and how operations run (`operation`).
+//! Invariant: any thread may ask for its state at any time and does not wait. The communicator within exists from the
+//! moment it was joined to the end. Absent: handles (`ffi/`), and how operations run (`operation`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -25,7 +25,7 @@ use consort_settings::Options;
 use consort_types::Rank;
 use consort_types::error::Error;
 
-/// As good as never: what a deadline is through C unless a caller sets one.
+/// A deadline that never comes: the default through C.
 pub const NEVER: Duration = consort_settings::options::TIMEOUT_MAX;
 
 /// The phase of a communicator's life.
@@ -225,12 +225,12 @@ impl Comm {
     /// As [`place`].
     pub(super) fn joined(&self, communicator: Communicator) -> Result<()> {
         if let Some(placement) = place(&communicator, self.context.as_ref())? {
-            // Only the thread that joins it sets it, once.
+            // Only the thread that joins sets it, once.
             let _ = self.placement.set(placement);
         }
         self.expect_shape(communicator.rank(), communicator.size());
         let hash = communicator.hash();
-        // Only the thread that joins it sets it, once.
+        // Only the thread that joins sets it, once.
         let _ = self.communicator.set(communicator);
         let rank = i32::try_from(self.rank.load(Ordering::Relaxed)).unwrap_or(log::NO_DEVICE);
         log::info(Subsystem::Init, rank, format_args!("{} joined, commId {hash:#x}", self.label()));
@@ -244,21 +244,21 @@ impl Comm {
         self.advance(Phase::Joining, Phase::Stillborn);
     }
 
-    /// Keeps what went wrong where no thread waited for it; the first counts.
+    /// Keeps a failure for which no call waited; only the first is kept.
     pub(super) fn note(&self, failure: &Failure) {
         remember(&failure.text);
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| failure.clone());
     }
 
-    /// A shrink has come of the communicator: a caller that polls asks for the end of the shrink, as with NCCL, and no longer
-    /// for the failure before it. Data calls get that failure from the communicator within.
+    /// Records that a shrink was made of the communicator. A poll then returns the result of the shrink, as in NCCL,
+    /// and no longer the failure before it. Data calls get that failure from the communicator within.
     pub(super) fn answer(&self) {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
         // Relaxed: the Release in `AtWork` and the Acquire in `async_error` come between.
         self.is_answered.store(true, Ordering::Relaxed);
     }
 
-    /// What went wrong where no thread waited for it.
+    /// The failure for which no call waited.
     pub fn failure(&self) -> Option<Failure> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -284,7 +284,7 @@ impl Comm {
     /// background, and the caller waits.
     #[inline(always)]
     pub fn inline(&self) -> Option<&Communicator> {
-        // Relaxed: the thread that submitted a job that this one must come after did so in an order with this call.
+        // Relaxed: a job that must come before this call was submitted in an order with this thread.
         let idle = self.busy.load(Ordering::Relaxed) == 0;
         // Acquire: as in `phase`.
         let is_ready = self.phase.load(Ordering::Acquire) == Phase::Ready as u8;
@@ -482,7 +482,7 @@ impl Comm {
         self.phase() == Phase::Revoked || matches!(status, Some(Err(Error::Revoked { .. })))
     }
 
-    /// Whether anything is in the background, or a thread waits for what makes, changes or ends it.
+    /// Whether there is work in the background, or a call waits for a task that makes, changes or ends it.
     pub(super) fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Acquire) != 0
     }
@@ -502,7 +502,7 @@ impl Comm {
     /// Waits until all its work in the background is over.
     pub(super) fn drain(&self) {
         while let Some(end) = self.unfinished() {
-            // The thread that started it has the result.
+            // The thread that started the work gets its failure, or the communicator keeps it.
             let _ = end.wait();
         }
     }

@@ -28,7 +28,7 @@ static ASKS: AtomicBool = AtomicBool::new(false);
 enum Mode {
     /// A device is used where one is current on the thread that makes a communicator.
     Auto,
-    /// All memory is the host's, as the user says.
+    /// All memory counts as host memory, without a check.
     Host,
     /// Every rank has a device, device 0 unless another is current.
     Cuda,
@@ -130,7 +130,7 @@ fn usual() -> std::result::Result<Option<Context>, CudaError> {
 /// The driver's, for a device that does not exist.
 pub fn numbered(devices: Option<&[i32]>, ranks: u32) -> Result<Vec<Option<Context>>> {
     let number = |rank: u32| devices.map_or(rank, |devices| devices[rank as usize].max(0) as u32);
-    // Ranks that are to be on devices that are not there are on host memory, as without a driver.
+    // All ranks are on host memory, as without a driver, where the device of one does not exist.
     let is_missing = || {
         let known = Driver::of_process().map_or(0, Driver::devices);
         (0..ranks).any(|rank| number(rank) >= known)

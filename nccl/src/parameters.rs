@@ -9,7 +9,7 @@ use super::log;
 use consort_settings::environment::{Environment, Origin, Resolved, whole};
 use consort_types::error::{Error, Result};
 
-/// What NCCL says of a number that is not set and that the config decides.
+/// NCCL's value of an unset number that the config decides.
 const UNDEFINED: i128 = i32::MIN as i128;
 
 pub use super::environment::{Variable as Parameter, find};

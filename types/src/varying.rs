@@ -63,13 +63,13 @@ impl<'a> CallV<'a> {
         CallV { call: self.call.scaled_by(scalar), ..self }
     }
 
-    /// The same call of these blocks, which are as long: of a copy of them, for one.
+    /// The same call with these blocks, which have the lengths of its own: a copy of them, for example.
     #[doc(hidden)]
     pub fn with<'b>(&self, sent: Blocks<'b>, received: Blocks<'b>) -> CallV<'b> {
         CallV::new(self.call, sent, received)
     }
 
-    /// The call and its blocks, where it is a plan as for equal blocks, of the longest.
+    /// The call and its blocks where it runs a plan; the call's count is that of the longest block.
     pub fn planned(&self) -> Option<(Call, Blocks<'a>)> {
         match self.call.kind {
             Kind::AllGatherV => Some((self.call, self.received)),

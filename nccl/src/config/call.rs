@@ -28,15 +28,15 @@ pub const EXTENSION_ALGORITHM: i32 = 2;
 /// One element of `ext`: vendor, option, and the eight bytes of the value.
 pub type Extension = (i32, i32, u64);
 
-/// A client's wishes for one call, as far as they have a meaning here; the others are checked and left. What it left
-/// undefined is `None`.
+/// A client's options for one call that have an effect here; the values of the other fields are checked and not kept.
+/// `None` where a field is undefined, or a hint names no algorithm.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CallConfig {
-    /// `algSelection`, or our own option: what runs the call.
+    /// `algSelection`, or this library's option: the algorithm of the call.
     pub algorithm: Option<Algorithm>,
     /// `forceAlgSelection`: whether the call fails where the algorithm is not possible.
     pub forced: bool,
-    /// Our own option: how long the call may take.
+    /// This library's option: the deadline of the call.
     pub timeout: Option<Duration>,
 }
 

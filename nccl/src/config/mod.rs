@@ -38,7 +38,7 @@ const fn version(major: u32, minor: u32, patch: u32) -> u32 {
     }
 }
 
-/// The values that a field may have, and how they are called.
+/// The values that a field may have, and the words for them in errors.
 type Allowed = (RangeInclusive<i32>, &'static str);
 
 const ANY: Allowed = (i32::MIN..=i32::MAX, "");
@@ -47,7 +47,7 @@ const NATURAL: Allowed = (0..=i32::MAX, "0 or more");
 const POSITIVE: Allowed = (1..=i32::MAX, "1 or more");
 const CTA_POLICY: Allowed = (0..=3, "a mask of 1 and 2");
 
-/// The fields that are numbers: name, offset, the version that brought it, and its values.
+/// The fields that are numbers: name, offset, the first version with the field, and its values.
 const NUMBERS: [(&str, usize, u32, Allowed); 21] = [
     ("blocking", 16, version(2, 14, 0), FLAG),
     ("cgaClusterSize", 20, version(2, 17, 0), NATURAL),
@@ -72,7 +72,7 @@ const NUMBERS: [(&str, usize, u32, Allowed); 21] = [
     ("nvlsHostMode", 112, version(2, 32, 0), ANY),
 ];
 
-/// A client's wishes for a communicator. What it left undefined is `None`.
+/// A client's options for a communicator. A field that the client left undefined is `None`, or not in the list.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Config {
     /// Whether calls return only when they are done (`blocking`); see [`Config::blocking`].
@@ -83,9 +83,9 @@ pub struct Config {
     pub max_ctas: Option<i32>,
     /// `netName`: the network between hosts.
     pub net_name: Option<String>,
-    /// `commName`: what people call the communicator.
+    /// `commName`: the name of the communicator in logs and errors.
     pub comm_name: Option<String>,
-    /// The fields that are set and do nothing here, with their values.
+    /// The fields that are set and have no effect here, with their values.
     pub without_meaning: Vec<(&'static str, i32)>,
 }
 
@@ -99,7 +99,8 @@ impl Config {
     pub fn decode(bytes: &[u8], text: &mut dyn FnMut(usize) -> Option<String>) -> Result<Self> {
         let mut read = Reader::begin("ncclConfig_t", bytes, CONFIG_BYTES_MIN, CONFIG_BYTES, text)?;
         let v2_17 = version(2, 17, 0);
-        // The literal rule: with only a minimum set, the maximum is undefined, which is the least of numbers.
+        // NCCL's rule to the letter: with only a minimum set, the maximum is undefined, which is the least of
+        // numbers.
         let (min_ctas, max_ctas) = (read.raw(24, v2_17), read.raw(28, v2_17));
         if min_ctas > max_ctas {
             let shown =
@@ -176,7 +177,7 @@ fn bad(name: &str, value: i32, rule: &str) -> Error {
     Error::invalid(format!("{name} is {value}"), format!("it must be {rule}, or be left undefined"))
 }
 
-/// The value, if it is one of those allowed.
+/// The value, if it is allowed.
 fn within(name: &str, value: Option<i32>, (allowed, rule): &Allowed) -> Result<Option<i32>> {
     match value {
         Some(value) if !allowed.contains(&value) => Err(bad(name, value, rule)),

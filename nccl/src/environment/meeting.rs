@@ -1,8 +1,8 @@
 //! The meeting point that the environment names: `NCCL_COMM_ID`.
 //!
-//! Every rank makes the same unique id of the text by itself, and rank 0 listens at its address when it joins. What
-//! proves that a process belongs to the job is `CONSORT_SECRET` where it is set. Otherwise it is made of the text
-//! alone, which anybody can do who can reach the port; a warning says so.
+//! Every rank makes the same unique id of the text by itself, and rank 0 listens at its address when it joins. The
+//! proof of membership is `CONSORT_SECRET` where that is set. Otherwise it is made of the text alone, so any process
+//! that can reach the port can join; a warning says so.
 //!
 //! Invariant: the same text and secret give the same id in every process. Absent: the meeting itself (`bootstrap`).
 
@@ -13,7 +13,7 @@ use consort_control::bootstrap::UniqueId;
 use consort_types::Rank;
 use consort_types::error::{Error, Result};
 
-/// The text of `NCCL_COMM_ID`, and where rank 0 listens; nothing if it names no place.
+/// The text of `NCCL_COMM_ID`, and the addresses where rank 0 may listen; `None` where the variable is unset or empty.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if it is not `ipv4:port`, `[ipv6]:port` or `host:port`, or the host has no address.
@@ -50,7 +50,8 @@ fn meeting_place(environment: &Environment<'_>) -> Result<Option<(String, Vec<So
 /// else a new one, whose root runs in this process.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for an `NCCL_COMM_ID` that names no place; as [`UniqueId::create`]; [`Error::InvalidArgument`] for a `CONSORT_SECRET` that is too short.
+/// As [`UniqueId::create`]; [`Error::InvalidArgument`] for an `NCCL_COMM_ID` that is no address with a port, or whose
+/// host has no address, and for a `CONSORT_SECRET` that is too short.
 pub fn unique_id() -> Result<UniqueId> {
     unique_id_in(&Environment::of_process())
 }
@@ -61,8 +62,8 @@ fn unique_id_in(environment: &Environment<'_>) -> Result<UniqueId> {
         return UniqueId::at_any(&addresses, secret.as_bytes());
     }
     consort_settings::notice::warn(&format!(
-        "the job that meets at NCCL_COMM_ID={place} is not protected: whoever reaches that port can join it; set CONSORT_SECRET \
-         to the same random text of 16 bytes or more on every rank"
+        "the job that meets at NCCL_COMM_ID={place} is not protected: any process that reaches that port can \
+         join it; set CONSORT_SECRET to the same random text of 16 bytes or more on every rank"
     ));
     // The variable's text alone, behind a prefix that makes it long enough.
     UniqueId::at_any(&addresses, format!("unprotected NCCL_COMM_ID {place}").as_bytes())

@@ -157,7 +157,7 @@ pub fn reset() {
     SWITCH.store(0, Ordering::Release);
 }
 
-/// Something is wrong; `device` is the rank or device that says so, or [`NO_DEVICE`].
+/// Writes a warning; `device` is the rank or device that it is about, or [`NO_DEVICE`].
 #[track_caller]
 pub fn warn(device: i32, text: impl fmt::Display) {
     warn_at(device, text, Location::caller());
@@ -197,7 +197,7 @@ pub fn version(version: &str) {
     }
 }
 
-/// A text that was asked for by name: written as it is, whatever the level.
+/// Writes a text that the client asked for explicitly, whatever the level.
 pub(super) fn always(text: impl fmt::Display) {
     logger().write(&Line::Plain, &text);
 }

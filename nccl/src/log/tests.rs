@@ -56,13 +56,13 @@ fn what_variables_ask_for() {
     assert!(of(&[("NCCL_WARN_ENABLE_DEBUG_INFO", "1")]).info_on_warning);
 }
 
-/// Makes the logger of these variables instead of the process's, until [`reset`].
+/// Replaces the process's logger by one of these variables, until [`reset`].
 fn set_from(environment: &Environment<'_>) {
     let mut slot = LOGGER.write().unwrap_or_else(PoisonError::into_inner);
     *slot = Some(install(Logger::new(environment)));
 }
 
-/// The part of a line behind the place, which differs from run to run.
+/// The part of a line behind the place, which differs between runs.
 fn texts(path: &PathBuf) -> Vec<String> {
     let all = std::fs::read_to_string(path).expect("the log");
     let pid = format!(":{}:", std::process::id());
