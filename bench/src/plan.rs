@@ -145,17 +145,17 @@ impl Arguments {
         explanation: &Explanation,
         ranks: u32,
     ) -> Result<Vec<String>, Failure> {
-        let listed = |name: &str| explanation.candidates.iter().find(|of| of.algorithm.to_string() == name);
         let path = explanation.path.map_or_else(|| "host".into(), |path| format!("{path} path"));
         let mut notes = Vec::new();
         if let Some(named) = named.filter(|_| explanation.origin != Origin::Named) {
-            let why = listed(&named.to_string()).and_then(|of| of.excluded.clone()).unwrap_or_default();
+            let row = explanation.candidate(&named.to_string());
+            let why = row.and_then(|of| of.excluded.clone()).unwrap_or_default();
             notes.push(format!("{named} is not taken on the {path}: {why}"));
         }
         for Schedule { name, collective, ranks: size, .. } in self.machine.schedules()? {
             if (collective, size) != (self.collective, ranks) {
                 notes.push(format!("{name} is no candidate: it is of {collective} over {size} ranks"));
-            } else if listed(&name).is_none() {
+            } else if explanation.candidate(&name).is_none() {
                 notes.push(format!("{name} is no candidate: the {path} has no such program"));
             }
         }
@@ -349,6 +349,12 @@ mod tests {
         assert_eq!(note(&format!("{line} --device fused")), fused);
         let named = "tree is not taken on the streams path: its plans have up to 4 lanes, 1 at most run here";
         assert_eq!(note("plan allreduce --ranks 4 --device streams --algo tree"), named);
+        // A row of another path has the same name.
+        let lanes = note("plan allreduce --ranks 4 --size 1M --device streams --algo two-shot");
+        assert!(
+            lanes.starts_with("two-shot is not taken on the streams path: its plans have up to"),
+            "{lanes}"
+        );
         let mut wrong = Schedule { name: "ours.wrong".into(), ..ours };
         wrong.rounds.pop();
         std::fs::write(&file, export::schedule_json(&wrong)).expect("written");

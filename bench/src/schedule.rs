@@ -119,6 +119,8 @@ mod tests {
             ("\"own_first\": false", "\"own_first\": 2", "transfer 0 of round 0: it has no own_first"),
             ("{\"input\":", "{\"inputs\":", "its source is no input"),
             ("\"channel\": 0", "\"channel\": 65536", "too high"),
+            ("\"ranks\": 2", "\"ranks\": 65537", "65537 ranks"),
+            ("{\"input\":", "{\"output\": 0, \"input\":", "in more than one buffer"),
         ] {
             let error = parse(&text.replacen(from, to, 1)).expect_err(to);
             assert!(error.contains(says), "{error}");

@@ -404,6 +404,11 @@ mod tests {
                 let mut got = vec![0u8; payload_bytes];
                 SpanMut::of(&mut got).copy_from(inbox.payload());
                 assert_eq!(got, bytes);
+                // On every processor, as a touch of a slot changes nothing.
+                let slot = inbox.row.slot(inbox.taken.wrapping_add(1));
+                assert_eq!(slot.len(), inbox.row.payload_at + payload_bytes);
+                slot.touch_lines();
+                assert_eq!(inbox.look(operation << 32), Arrival::Here);
                 if operation % 2 == 0 { inbox.take() } else { inbox.take_read(payload_bytes) }
             }
             assert_eq!((out.sent(), inbox.taken()), (40, 40));

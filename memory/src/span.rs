@@ -179,7 +179,7 @@ impl<'a> SpanMut<'a> {
         }
     }
 
-    fn touch_lines(&self) {
+    pub(crate) fn touch_lines(&self) {
         for at in (0..self.bytes).step_by(LINE_BYTES) {
             // SAFETY: inside the span, and no other party stores here meanwhile (caller's promise, as for any write to a span);
             // volatile, as the compiler would drop a store of what is there.

@@ -106,7 +106,10 @@ mod tests {
         // More rings than a queue holds: none of them waits.
         (0..10_000).for_each(|_| Waker::ring(waker.name()));
         assert!(is_rung(&waker) && !is_rung(&other));
-        assert!(waker.clear() && !is_rung(&waker) && !waker.clear());
+        assert!(waker.clear());
+        // A queue may hold more than a look takes.
+        while waker.clear() {}
+        assert!(!is_rung(&waker));
         assert!(drain(|| true), "rings without end");
         let gone = other.name();
         drop(other);
@@ -120,6 +123,7 @@ mod tests {
         // SAFETY: the child reads a byte, makes a waker and ends.
         match unsafe { libc::fork() } {
             0 => {
+                drop(parent);
                 let is_made = child.read_exact(&mut [0]).is_ok() && Waker::new().is_ok();
                 // SAFETY: ends the child without what the threads of its parent registered.
                 unsafe { libc::_exit(i32::from(!is_made)) }

@@ -376,6 +376,10 @@ impl Core {
         while !ticket.is_done() {
             self.advance_or_pause(&mut waiter);
         }
+        if self.queued.load(Ordering::Relaxed) != 0 {
+            // Another thread may sleep by doorbells that a turn here has disarmed: it looks, and arms them again.
+            self.readiness.wake();
+        }
         ticket.result().map_err(|error| self.dumped(error))
     }
 

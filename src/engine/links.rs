@@ -462,11 +462,9 @@ impl Links {
         let mut all = true;
         for link in &mut self.table {
             if let LinkState::Connecting(connecting, _) = &mut link.state {
-                all &= connecting.ring_at(waker.name());
-                connecting
-                    .wake()
-                    .into_iter()
-                    .for_each(|(wake, sends)| self.readiness.watch_once(wake, sends));
+                let wake = connecting.wake();
+                let is_watched = wake.is_none_or(|(wake, sends)| self.readiness.watch_once(wake, sends));
+                all &= connecting.ring_at(waker.name()) && is_watched;
             }
         }
         all

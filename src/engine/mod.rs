@@ -344,7 +344,8 @@ impl Engine {
             Some(bell) if bell.is_armed() && bell.sleep(limit * BELL_NAPS) => 1,
             _ => {
                 std::thread::sleep(limit);
-                armed
+                // After a nap for too many rings the doorbell has its chance again.
+                if armed == ARMED_MAX { 0 } else { armed }
             }
         }
     }

@@ -59,8 +59,9 @@ impl Readiness {
 
     /// Watches a connection on its way, for one sleep: it may be given up for another, and is then in the set no more,
     /// or silent.
-    pub(super) fn watch_once(&self, wake: BorrowedFd<'_>, sends: bool) {
-        self.put(wake, EpollEvent::new(events(sends).events() | EpollFlags::EPOLLONESHOT, 0));
+    /// Whether it is watched.
+    pub(super) fn watch_once(&self, wake: BorrowedFd<'_>, sends: bool) -> bool {
+        self.put(wake, EpollEvent::new(events(sends).events() | EpollFlags::EPOLLONESHOT, 0))
     }
 
     /// Whether it is in the set now. A system that has no descriptor left is asked again the next time.

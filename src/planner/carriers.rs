@@ -56,7 +56,7 @@ impl Path {
     }
 
     /// The carrier of the path's plans.
-    pub(super) fn carrier(self) -> Carrier {
+    pub(crate) fn carrier(self) -> Carrier {
         match self {
             Path::Fused => Carrier::Fused,
             Path::Kernels => Carrier::Kernels,

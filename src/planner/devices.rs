@@ -302,14 +302,18 @@ impl Asked<'_> {
         self.ways().into_iter().map(row).collect()
     }
 
-    /// The algorithm that the call names, and that is not taken, where it is not among the candidates of the path.
-    fn refused(&self, candidates: &[Candidate]) -> Result<Option<Candidate>> {
-        let Some(algorithm) = self.call.algorithm.map(|named| self.beginning(named)) else { return Ok(None) };
+    /// Puts the reason against the algorithm that the call names, which is not taken, into its row among the candidates of the
+    /// path, or into one of its own. No restriction binds a call that names its algorithm.
+    fn refuse(&self, candidates: &mut Vec<Candidate>) -> Result<()> {
+        let Some(algorithm) = self.call.algorithm.map(|named| self.beginning(named)) else { return Ok(()) };
         let way = (self.ground.path.carrier(), algorithm);
-        if candidates.iter().any(|of| (of.carrier, of.algorithm) == way) {
-            return Ok(None);
+        let why = self.against(way)?.reason();
+        match candidates.iter_mut().find(|of| (of.carrier, of.algorithm) == way) {
+            Some(known) if known.chosen => {}
+            Some(known) => known.excluded = why.or_else(|| known.excluded.take()),
+            None => candidates.push(self.row(way, why.or_else(|| Some(self.no_program())), false)),
         }
-        Ok(Some(self.row(way, self.against(way)?.reason().or_else(|| Some(self.no_program())), false)))
+        Ok(())
     }
 
     fn no_program(&self) -> String {
@@ -428,8 +432,7 @@ impl Planning {
         for (path, against) in paths {
             if *path == ground.path {
                 candidates.extend(asked.rows((carrier, algorithm))?);
-                let refused = named.refused(&candidates)?;
-                candidates.extend(refused);
+                named.refuse(&mut candidates)?;
                 continue;
             }
             let other = Asked { call: &unnamed, ground: Ground::whole(*path), is_quiet: true, ..asked };

@@ -55,6 +55,14 @@ pub struct Candidate {
     pub cost: Option<Cost>,
 }
 
+impl Explanation {
+    /// The candidate of an algorithm, by its name, on the links of the host or on the path that the devices take.
+    pub fn candidate(&self, algorithm: &str) -> Option<&Candidate> {
+        let is_on_path = |of: &&Candidate| self.path.is_none_or(|path| of.carrier == path.carrier());
+        self.candidates.iter().filter(is_on_path).find(|of| of.algorithm.to_string() == algorithm)
+    }
+}
+
 impl Candidate {
     /// `ring`; on devices with the carrier, `kernels/ring`.
     pub fn name(&self) -> String {

@@ -60,6 +60,8 @@ pub struct Planning {
     messages: OnceLock<price::Messages>,
     /// Set once devices were asked for their tuning table, or calls on host memory were found to have one of devices.
     table_is_placed: OnceLock<()>,
+    /// Set once a table that does not act was warned of.
+    table_is_warned_of: OnceLock<()>,
     memory: Mutex<ChoiceMemory>,
 }
 
@@ -114,6 +116,7 @@ impl Planning {
             admitted: Default::default(),
             messages: OnceLock::new(),
             table_is_placed: OnceLock::new(),
+            table_is_warned_of: OnceLock::new(),
             memory: Mutex::default(),
         };
         planning.expect_table();

@@ -71,6 +71,9 @@ impl Imported {
         if schedule.ranks == 0 || schedule.partition.parts == 0 {
             return Err(refused("it has no ranks or no parts".into()));
         }
+        if schedule.ranks.checked_mul(schedule.partition.parts).is_none() {
+            return Err(refused("its chunks are more than 2^32".into()));
+        }
         let hash = hash_of(&schedule);
         let other = || refused("the name is that of another schedule".into());
         if let Some(known) = Self::named(&name) {

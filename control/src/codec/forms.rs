@@ -126,7 +126,7 @@ impl Wire for Address {
 /// The bytes of an address of the network.
 pub(crate) const SOCKET_BYTES: usize = 19;
 
-/// [`SOCKET_BYTES`]: family, ip, port.
+/// `SOCKET_BYTES`: family, ip, port.
 impl Wire for SocketAddr {
     fn put(&self, out: &mut Vec<u8>) {
         let mut octets = [0; 16];

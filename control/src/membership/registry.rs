@@ -22,7 +22,7 @@ impl Registry {
     }
 
     /// What every rank of this process does on every communicator: on the one that is asked about all, then up to
-    /// [`POSITIONS_MAX`], those in a call first.
+    /// `POSITIONS_MAX`, those in a call first.
     pub fn positions(&self, asked: u64) -> Vec<Position> {
         let groups: Vec<Arc<Group>> = {
             let groups = lock(&self.groups);

@@ -10,6 +10,7 @@ use consort_kernels::ReduceOp;
 use consort_memory::Bell;
 use consort_transports::{Tcp, Transport};
 
+use crate::communicator::core::Owned;
 use crate::engine::readiness::{Count, Readiness};
 use crate::engine::routes::Routes;
 use crate::engine::{Engine, Progress};
@@ -166,14 +167,13 @@ fn a_peer_that_rings_without_end_keeps_no_rank_awake() {
         let before = sleeper.count(Count::Woken);
         let work = ranks[1].start_all_reduce(vec![1u64; 1000], ReduceOp::Sum).expect("it is started");
         until(sleeper, Count::Woken, before);
-        let looks = looks_under_rings(&ranks[1], &ranks[0], Engine::prepare_sleep);
+        let (looks, mut owned) = looks_under_rings(&ranks[1], &ranks[0], Engine::prepare_sleep);
         assert!(looks > 1, "it looks before it sleeps");
-        {
-            let engine = &mut *ranks[1].core().acquire().expect("it is free").engine;
-            assert!(engine.links.bells().all(Bell::is_armed));
-            engine.ring();
-            assert!(!engine.links.bells().any(Bell::is_armed));
-        }
+        // Before another thread takes a turn, which may move something.
+        assert!(owned.engine.links.bells().all(Bell::is_armed));
+        owned.engine.ring();
+        assert!(!owned.engine.links.bells().any(Bell::is_armed));
+        drop(owned);
         reduce(&ranks[0], 1);
         assert_eq!(work.wait().expect("all ranks call it"), vec![6; 1000]);
     });
@@ -185,29 +185,30 @@ fn a_peer_that_rings_without_end_keeps_no_rank_off_its_futex() {
     let ranks = Communicator::local(2).expect("two ranks");
     std::thread::scope(|threads| ranks.iter().for_each(|comm| _ = threads.spawn(|| reduce(comm, 1))));
     let work = ranks[1].start_all_reduce(vec![1u64; 1000], ReduceOp::Sum).expect("it is started");
-    let looks = looks_under_rings(&ranks[1], &ranks[0], |engine| {
+    let (looks, owned) = looks_under_rings(&ranks[1], &ranks[0], |engine| {
         engine.sleep_queued(Duration::from_micros(1));
         // Where it sleeps whatever its doorbell says, it does not arm it.
         !engine.links.bells().any(Bell::is_armed)
     });
     assert!(looks > 1, "it looks before it sleeps");
+    drop(owned);
     reduce(&ranks[0], 1);
     assert_eq!(work.wait().expect("all ranks call it"), vec![1; 1000]);
 }
 
 /// How often a blocked rank looks before it sleeps, while another rings all the time.
-fn looks_under_rings(
-    sleeper: &Communicator,
-    liar: &Communicator,
+fn looks_under_rings<'a>(
+    sleeper: &'a Communicator,
+    liar: &'a Communicator,
     mut sleeps: impl FnMut(&mut Engine) -> bool,
-) -> usize {
+) -> (usize, Owned<'a>) {
     let [mut owned, liar] = [sleeper, liar].map(|comm| comm.core().acquire().expect("it is free"));
     let mut looks = 0;
     loop {
         liar.engine.links.bells().for_each(Bell::ring);
         while owned.engine.advance_queue() == Progress::Moved {}
         if sleeps(&mut owned.engine) {
-            return looks;
+            return (looks, owned);
         }
         looks += 1;
         assert!(looks < 100, "it never sleeps");

@@ -13,7 +13,7 @@ use super::{Counter, MESSAGES, Mailbox};
 
 /// The mailboxes that a plan uses, as far as the rank that it is for fills or empties them.
 ///
-/// A plan names a mailbox by its owner, its writer and a channel. A device has [`BOXES`] of them for each ordered pair
+/// A plan names a mailbox by its owner, its writer and a channel. A device has [`BOXES`](crate::planner::BOXES) of them for each ordered pair
 /// of ranks: the pair's channels, in ascending order, are its first mailbox and its second. Both ranks of a pair see
 /// the same channels of it in their plans.
 pub(super) struct Boxes {

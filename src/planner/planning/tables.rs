@@ -47,7 +47,9 @@ impl Planning {
     }
 
     fn table_ignored(&self, on: &str, and: &str) {
-        if let Some(table) = &self.preferences.tuning {
+        if let Some(table) = &self.preferences.tuning
+            && self.table_is_warned_of.set(()).is_ok()
+        {
             consort_settings::notice::warn(&format!(
                 "the tuning table is ignored{on}: it was measured on \"{}\"{and}",
                 table.machine
