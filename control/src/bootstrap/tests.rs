@@ -8,9 +8,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::wire::{self, FAILURE_MAX, HELLO_MAX};
+use super::wire::{self, FAILURE_MAX, HELLO_MAX, SETTING_NAME_MAX, SETTING_VALUE_MAX, SETTINGS_MAX};
 use super::{Hello, Limits, Member, Table, UniqueId, VERDICT_GRACE, join};
-use crate::codec::{Wire, bytes_of};
+use crate::codec::{Malformed, Wire, bytes_of};
 use crate::frames::{Frames, Incoming, Progress, frame, kind};
 use crate::handshake::{Caller, JOINING_VERSION, marked, unmarked};
 use crate::proof::{prove, random};
@@ -238,6 +238,26 @@ fn a_rank_beyond_the_size_is_refused_at_home() {
     let mut long = hello(0, 2);
     long.settings.push(("x".into(), "y".repeat(5000)));
     assert!(matches!(join(&at_loopback(), long, LONG), Err(Error::InvalidArgument { .. })));
+}
+
+#[test]
+fn settings_beyond_their_bounds_are_refused_where_they_are_read() {
+    // The bodies are written by hand, since `encode_hello` refuses such settings.
+    let settings = |number: usize, name: usize, value: usize| {
+        let settings = vec![("n".repeat(name), "v".repeat(value)); number];
+        let mut body = bytes_of(&(JOINING_VERSION, 0u32, 2u32));
+        LONG.put(&mut body);
+        settings.put(&mut body);
+        member(0).put(&mut body);
+        wire::decode_hello(&body).map(|seen| seen.rest.unwrap().0 == settings)
+    };
+    let (number, name, value) = (SETTINGS_MAX, SETTING_NAME_MAX, SETTING_VALUE_MAX);
+    assert_eq!(settings(1, name, value), Ok(true));
+    assert_eq!(settings(number, 1, 1), Ok(true));
+    let refused = Err(Malformed("a member or its settings are too long"));
+    assert_eq!(settings(1, 1, value + 1), refused);
+    assert_eq!(settings(1, name + 1, 1), refused);
+    assert_eq!(settings(number + 1, 1, 1), refused);
 }
 
 #[test]

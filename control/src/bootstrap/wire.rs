@@ -21,9 +21,9 @@ use consort_types::error::Error;
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 
-const SETTINGS_MAX: usize = 512;
-const SETTING_NAME_MAX: usize = 128;
-const SETTING_VALUE_MAX: usize = 4096;
+pub(super) const SETTINGS_MAX: usize = 512;
+pub(super) const SETTING_NAME_MAX: usize = 128;
+pub(super) const SETTING_VALUE_MAX: usize = 4096;
 const HOST_MAX: usize = 255;
 const UNIX_MAX: usize = 108;
 const TCP_MAX: usize = 8;

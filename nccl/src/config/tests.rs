@@ -188,6 +188,9 @@ fn children_and_blocking_and_options() {
     let strange = Config { net_name: Some("IB".into()), ..Config::default() };
     assert!(strange.to_options().expect_err("no such network").to_string().contains("netName"));
     assert_eq!(parent.without_meaning, []);
+    let (size, code) = LATEST;
+    let policy = decoded(&struct_of(size, code, &[(60, 1)])).expect("a struct");
+    assert_eq!(policy, Config { without_meaning: vec![("CTAPolicy", 1)], ..Config::default() });
 }
 
 /// A client's `ncclCollConfig_t` with all fields undefined but these ints.
