@@ -6,8 +6,8 @@ use consort_memory::Row;
 
 use super::{ROWS, payloads};
 
-/// The longest payload of each row, in bytes, and its slots. A long slot that was not used for a while has left the
-/// reader's first caches, and is written several times faster.
+/// The longest payload of each row, in bytes, and its slots. Fewer long slots are
+/// faster up to 64 KiB, where the reader's touch counts, and slower for a megabyte (`docs/measurements/house.md`).
 pub(crate) const PAYLOADS: [usize; ROWS] = payloads(16 << 10);
 pub(crate) const SLOTS: [usize; ROWS] = [16, 8, 64];
 
