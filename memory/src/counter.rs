@@ -91,6 +91,13 @@ impl Counter {
         line.value.store(value, Ordering::Release);
     }
 
+    /// Leaves the tag of a `value` that a later raise goes beyond.
+    #[inline]
+    pub fn leave(&self, value: u64, tag: u64) {
+        // Relaxed: published by the Release of that raise.
+        self.line().tags[Self::tag_index(value)].store(tag, Ordering::Relaxed);
+    }
+
     /// The tag that came with `value`. Meaningful after [`Counter::value`] returned at least `value`, and
     /// while the party that raises cannot have gone on to `value + 7`.
     #[inline]

@@ -20,6 +20,7 @@ mod maps;
 #[cfg(not(loom))]
 mod node;
 mod packets;
+pub mod pool;
 mod span;
 pub mod sync;
 #[cfg(not(loom))]
@@ -39,6 +40,7 @@ pub use held::{Held, HeldRead, Lease, Lender, lend};
 #[cfg(not(loom))]
 pub use mapping::Mapping;
 pub use packets::{Arrival, Inbox, Outbox, Row};
+pub use pool::Pool;
 pub use span::{Plain, Span, SpanMut};
 #[cfg(not(loom))]
 pub use ticks::{duration, ticks};

@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 #[cfg(not(loom))]
-use crate::Mapping;
+use crate::{Counter, Mapping};
 use crate::span::LINE_BYTES;
 use crate::sync::{AtomicU64, Ordering};
 use crate::{Span, SpanMut};
@@ -121,6 +121,15 @@ impl Row {
         self.mask as usize + 1
     }
 
+    /// The first lines of all slots as counters, where a row is used for counters and not for messages; none where it lies in
+    /// memory of its own.
+    #[cfg(not(loom))]
+    pub fn counters(&self) -> Vec<Counter> {
+        let Keep::Mapping { _mapping: mapping } = &self._keep else { return Vec::new() };
+        let first = self.start.as_ptr() as usize - mapping.span(0, 0).as_mut_ptr() as usize;
+        (0..self.slots()).map(|slot| mapping.counter(first + slot * self.stride)).collect()
+    }
+
     #[inline(always)]
     fn line(&self, number: u32) -> &Line {
         let at = (number & self.mask) as usize * self.stride;
@@ -136,7 +145,7 @@ impl Row {
     }
 
     #[inline(always)]
-    fn payload(&self, number: u32) -> SpanMut<'_> {
+    pub(crate) fn payload(&self, number: u32) -> SpanMut<'_> {
         let at = (number & self.mask) as usize * self.stride + self.payload_at;
         // SAFETY: inside the slot, by the stride; the flags say whose turn it is (invariant of the module), as the plan
         // does for other shared memory.

@@ -8,7 +8,7 @@ use std::task::Poll;
 
 use consort_algorithms::plan::{Action, CounterRole, Plan, Position, Region, Step};
 use consort_kernels::{Reducer, Source, Store, Target, copy};
-use consort_memory::{Counter, Span, SpanMut};
+use consort_memory::{Counter, Pool, Span, SpanMut};
 use consort_transports::{Capabilities, CounterKind, PeerState, Property, TransportError};
 
 use super::executor::{Blockage, Io, Piece, each};
@@ -19,8 +19,8 @@ use consort_control::report::evidence::{Traffic, Want};
 use consort_settings::options::{SLOTS, digest};
 use consort_types::error::{Error, Result};
 
-/// A transport may defer a credit: a writer must have slots left to go on with.
-const _: () = assert!(SLOTS > 2);
+/// A transport may defer a credit: a writer must have slots left to go on with. Slots are counted by masks.
+const _: () = assert!(SLOTS > 2 && SLOTS.is_power_of_two() && SLOTS as u64 <= Pool::WINDOW_MAX);
 
 /// The memory of a region of the plan.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +54,8 @@ pub(crate) struct Bound {
     pub(crate) bearings: Bearings,
     streaming: bool,
     memory: Vec<RegionMemory>,
+    /// Of own mailboxes: whether each of their slots is read by one step, which may send it on in place.
+    read_once: Vec<bool>,
     counters: Vec<BoundCounter>,
     /// Links whose deferred credits are flushed when an operation ends: those on which messages come and none go, where no credit
     /// is piggybacked, and those whose slots may have another length next time, which waits for all credits.
@@ -157,7 +159,8 @@ impl Bound {
             _ => None,
         });
         let flushed = flushed.collect();
-        let bound = Bound { plan, path, slot_bytes, bearings, streaming, memory, counters, flushed };
+        let read_once = (0..plan.regions.len()).map(|region| is_read_once(&plan, region as u16)).collect();
+        let bound = Bound { plan, path, slot_bytes, bearings, streaming, memory, read_once, counters, flushed };
         bound.check().map_err(foreign)?;
         if let Some((link, property)) = bound.lacking(links) {
             let (from, to) = (bearings.rank(bound.plan.rank), links.peer(link));
@@ -179,8 +182,9 @@ impl Bound {
         let refused = |(action, memory)| {
             let RegionMemory::Remote(link) = memory else { return None };
             let Capabilities { put, load_store, .. } = links.capabilities(link);
+            let is_stored = load_store && links.up(link).pool.as_ref().is_some_and(|pool| self.slot_bytes <= pool.slot_bytes());
             let (has, property) =
-                if action == Action::Put { (put, Property::Put) } else { (load_store, Property::LoadStore) };
+                if action == Action::Put { (put, Property::Put) } else { (is_stored, Property::LoadStore) };
             (!has).then_some((link, property))
         };
         unordered
@@ -301,7 +305,8 @@ impl Bound {
                 continue;
             };
             let up = links.up_mut(counter.link);
-            if up.filled_slot_bytes != self.slot_bytes {
+            // In a pool each slot is apart, whatever its length.
+            if up.pool.is_none() && up.filled_slot_bytes != self.slot_bytes {
                 // The peer waits for the same.
                 up.connection.flush_credits();
                 if own.value() < up.filled {
@@ -358,31 +363,47 @@ impl Io for RealIo<'_> {
     }
 
     #[inline]
-    fn tag(&self, counter: u32, value: u64) -> u64 {
-        self.bound.counters[counter as usize].own.as_ref().map_or(0, |own| own.tag(value))
+    fn tag(&mut self, counter: u32, value: u64) -> std::result::Result<u64, Broken> {
+        let BoundCounter { link, own, .. } = &self.bound.counters[counter as usize];
+        match &mut self.links.up_mut(*link).pool {
+            Some(pool) => pool.learn(value).map_err(|_| self.foreign(*link)),
+            None => Ok(own.as_ref().map_or(0, |own| own.tag(value))),
+        }
     }
 
     #[inline]
     fn signal(&mut self, counter: u32, value: u64, tag: u64) -> std::result::Result<Poll<()>, Broken> {
-        let counter = &self.bound.counters[counter as usize];
-        if let Some(peer) = &counter.peer {
-            peer.raise(value, tag);
-            return Ok(Poll::Ready(()));
+        let &BoundCounter { link, kind, .. } = &self.bound.counters[counter as usize];
+        let slot_bytes = self.bound.slot_bytes;
+        let up = self.links.up_mut(link);
+        if let Some(pool) = &mut up.pool {
+            let said = match kind {
+                CounterKind::Ready => pool.post(value, tag),
+                CounterKind::Credit => pool.empty(value, slot_bytes, 1),
+            };
+            return said.map(Poll::Ready).map_err(|_| self.foreign(link));
         }
-        let link = counter.link;
-        match self.links.up_mut(link).connection.signal(counter.kind, value, tag) {
+        match up.connection.signal(kind, value, tag) {
             // A peer that has closed its side fills no more slots, so it misses no credit. What it sent before is
             // still to be read.
-            Err(TransportError::PeerClosed { .. }) if counter.kind == CounterKind::Credit => {
-                Ok(Poll::Ready(()))
-            }
+            Err(TransportError::PeerClosed { .. }) if kind == CounterKind::Credit => Ok(Poll::Ready(())),
             Err(error) => Err(Broken { peer: self.links.peer(link), error }),
             Ok(sent) => Ok(sent),
         }
     }
 
     #[inline]
-    fn fold(&mut self, targets: &[Piece], sources: &[Piece], bytes: usize, finish: bool) {
+    fn fold(
+        &mut self,
+        targets: &[Piece],
+        sources: &[Piece],
+        bytes: usize,
+        finish: bool,
+    ) -> std::result::Result<(), Broken> {
+        self.check_slots(sources)?;
+        for target in targets {
+            self.take_slot(*target, sources)?;
+        }
         let source = |_, piece: &Piece| Source { span: self.source(*piece, bytes), raw: piece.raw };
         each(
             targets,
@@ -391,9 +412,7 @@ impl Io for RealIo<'_> {
                 each(sources, source, |from| self.reducer.fold(to, from, finish));
             },
         );
-        if self.staged == Store::Cached {
-            sources.iter().for_each(|piece| self.touch(*piece, bytes));
-        }
+        Ok(())
     }
 
     fn put(
@@ -440,21 +459,69 @@ impl<'a> RealIo<'a> {
     fn source(&self, piece: Piece, bytes: usize) -> Span<'_> {
         match self.bound.memory[piece.region as usize] {
             RegionMemory::Mailbox(link) => {
-                self.links.up(link).connection.mailbox().read().slice(piece.offset, bytes)
+                let up = self.links.up(link);
+                match up.pool.as_ref().and_then(|pool| self.slot_read(pool, piece)) {
+                    Some(slot) => slot.read().slice(0, bytes),
+                    None => up.connection.mailbox().read().slice(piece.offset, bytes),
+                }
             }
             _ => self.own(piece, bytes),
         }
     }
 
-    /// Leaves what was read of the own mailbox as the peer writes it cheapest, before the credit for it goes.
+    /// A slot of the peer's mailbox gets its place in memory: that of a slot which came from the same peer and is read by this
+    /// step alone, or a free one.
     #[inline]
-    fn touch(&self, piece: Piece, bytes: usize) {
-        if let RegionMemory::Mailbox(link) = self.bound.memory[piece.region as usize] {
-            let connection = &self.links.up(link).connection;
-            if connection.remote().mapped.is_some() {
-                connection.mailbox().slice(piece.offset, bytes).touch();
+    fn take_slot(&mut self, target: Piece, sources: &[Piece]) -> std::result::Result<(), Broken> {
+        let RegionMemory::Remote(link) = self.bound.memory[target.region as usize] else { return Ok(()) };
+        let bound = self.bound;
+        let Some(pool) = &mut self.links.up_mut(link).pool else { return Ok(()) };
+        let to = number_of(pool.counts().0, target.offset / bound.slot_bytes);
+        for source in sources {
+            if let RegionMemory::Mailbox(from) = bound.memory[source.region as usize]
+                && from == link
+                && bound.read_once[source.region as usize]
+                && pool.forward(number_of(pool.counts().1, source.offset / bound.slot_bytes), to)
+            {
+                return Ok(());
             }
         }
+        pool.fill(to).map(|_| ()).map_err(|_| self.foreign(link))
+    }
+
+    /// A peer that has said that bytes are in a slot has named the slot.
+    #[inline]
+    fn check_slots(&self, sources: &[Piece]) -> std::result::Result<(), Broken> {
+        for source in sources {
+            if let RegionMemory::Mailbox(link) = self.bound.memory[source.region as usize]
+                && let Some(pool) = &self.links.up(link).pool
+                && self.slot_read(pool, *source).is_none()
+            {
+                return Err(self.foreign(link));
+            }
+        }
+        Ok(())
+    }
+
+    /// The memory of a slot of the own mailbox.
+    #[inline]
+    fn slot_read<'b>(&self, pool: &'b Pool, piece: Piece) -> Option<SpanMut<'b>> {
+        pool.read(number_of(pool.counts().1, piece.offset / self.bound.slot_bytes))
+    }
+
+    /// The memory of a slot of the peer's mailbox, which [`RealIo::take_slot`] has given it.
+    #[inline]
+    fn slot_filled(&self, link: usize, piece: Piece, bytes: usize) -> Option<SpanMut<'_>> {
+        let pool = self.links.up(link).pool.as_ref()?;
+        Some(pool.filled(number_of(pool.counts().0, piece.offset / self.bound.slot_bytes))?.slice(0, bytes))
+    }
+
+    /// The peer names a slot that it cannot name.
+    #[cold]
+    fn foreign(&self, link: usize) -> Broken {
+        let transport = self.links.up(link).connection.transport();
+        let error = TransportError::Protocol { transport, what: "it names a slot that is not its own" };
+        Broken { peer: self.links.peer(link), error }
     }
 
     #[inline]
@@ -463,8 +530,8 @@ impl<'a> RealIo<'a> {
             RegionMemory::Output if self.bound.streaming => (self.output, Store::Streaming),
             RegionMemory::Output => (self.output, Store::Cached),
             RegionMemory::Scratch => (self.scratch, Store::Cached),
-            RegionMemory::Remote(link) => match self.links.up(link).connection.remote().mapped {
-                Some(window) => (window, self.staged),
+            RegionMemory::Remote(link) => match self.slot_filled(link, piece, bytes) {
+                Some(span) => return Target { span, store: self.staged },
                 None => unreachable!("stores to unmapped links are refused when a plan is bound"),
             },
             RegionMemory::Input | RegionMemory::Mailbox(_) => {
@@ -486,6 +553,9 @@ impl<'a> RealIo<'a> {
         let RegionMemory::Remote(link) = self.bound.memory[target.region as usize] else {
             unreachable!("a put goes to a peer's mailbox")
         };
+        if self.links.up(link).pool.is_some() {
+            return self.store(target, source, bytes, finish);
+        }
         let peer = self.links.peer(link);
         let mut bounce = std::mem::take(&mut self.links.up_mut(link).bounce);
         let from = if source.raw || finish {
@@ -500,20 +570,59 @@ impl<'a> RealIo<'a> {
             self.own(source, bytes)
         };
         let up = self.links.up_mut(link);
-        // Asked of mapped connections alone: there it is a load.
-        let is_open = up.connection.remote().mapped.is_some()
-            && matches!(up.connection.progress(), Ok(PeerState::Open));
-        let sent = match (up.connection.remote().mapped.filter(|_| is_open), ready) {
-            (Some(window), _) => {
-                let span = window.slice(target.offset, bytes);
-                copy(&[Target { span, store: self.staged }], from);
-                *done = bytes;
-                Ok(Poll::Ready(()))
-            }
-            (None, Some(ready)) => up.connection.fill(target.offset, from, ready, done),
-            (None, None) => up.connection.put(target.offset, from, done),
+        let sent = match ready {
+            Some(ready) => up.connection.fill(target.offset, from, ready, done),
+            None => up.connection.put(target.offset, from, done),
         };
         up.bounce = bounce;
         sent.map_err(|error| Broken { peer, error })
     }
+
+    /// A put into memory that is mapped here.
+    fn store(
+        &mut self,
+        target: Piece,
+        source: Piece,
+        bytes: usize,
+        finish: bool,
+    ) -> std::result::Result<Poll<()>, Broken> {
+        let RegionMemory::Remote(link) = self.bound.memory[target.region as usize] else {
+            unreachable!("a put goes to a peer's mailbox")
+        };
+        let (peer, connection) = (self.links.peer(link), &mut self.links.up_mut(link).connection);
+        let broken = |error| Broken { peer, error };
+        // A load.
+        if connection.progress().map_err(broken)? == PeerState::Closed {
+            return Err(broken(TransportError::PeerClosed { transport: connection.transport() }));
+        }
+        self.take_slot(target, &[])?;
+        let (to, span) = (self.target(target, bytes), self.own(source, bytes));
+        if source.raw || finish {
+            self.reducer.fold(&[to], &[Source { span, raw: source.raw }], finish);
+        } else {
+            copy(&[to], span);
+        }
+        Ok(Poll::Ready(()))
+    }
+}
+
+/// The message of a slot, which is one of the next ones after `count`.
+#[inline]
+fn number_of(count: u64, slot: usize) -> u64 {
+    const MASK: u64 = SLOTS as u64 - 1;
+    count + 1 + ((slot as u64).wrapping_sub(count) & MASK)
+}
+
+/// Whether each slot that a plan reads of a region is read by one step.
+fn is_read_once(plan: &Plan, region: u16) -> bool {
+    let mut read: Vec<Position> = Vec::new();
+    for step in plan.steps.iter().filter(|step| !matches!(step.action, Action::Signal | Action::Wait)) {
+        for source in plan.sources(step).iter().filter(|source| source.region == region) {
+            if read.contains(&source.position) {
+                return false;
+            }
+            read.push(source.position);
+        }
+    }
+    true
 }

@@ -17,14 +17,20 @@ pub(crate) trait Io {
     /// Whether an own counter has reached a value, or whatever comes next will not begin before it has.
     fn reached(&mut self, counter: u32, value: u64) -> bool;
 
-    /// The tag that travelled with the signal that made it `value`.
-    fn tag(&self, counter: u32, value: u64) -> u64;
+    /// The tag that travelled with the signal that made it `value`, which it has reached.
+    fn tag(&mut self, counter: u32, value: u64) -> Result<u64, Self::Fault>;
 
     /// Raises a peer's counter.
     fn signal(&mut self, counter: u32, value: u64, tag: u64) -> Result<Poll<()>, Self::Fault>;
 
     /// Folds the sources, in order, into every target.
-    fn fold(&mut self, targets: &[Piece], sources: &[Piece], bytes: usize, finish: bool);
+    fn fold(
+        &mut self,
+        targets: &[Piece],
+        sources: &[Piece],
+        bytes: usize,
+        finish: bool,
+    ) -> Result<(), Self::Fault>;
 
     /// Lets the transport write. `done` is the transport's, 0 at first.
     fn put(
@@ -67,7 +73,7 @@ pub(crate) struct Sizes<'a> {
     pub(crate) extents: Extents<'a>,
     /// Bytes of a slot, and so of a slice; a power of two.
     pub(crate) slot_bytes: usize,
-    /// Travels with every signal that says that bytes are ready.
+    /// Travels with every signal that says that bytes are ready. Its low [`pool::NAME_BITS`](consort_memory::pool::NAME_BITS) bits are 0.
     pub(crate) tag: u64,
 }
 
@@ -285,7 +291,9 @@ impl Executor {
                     if !io.reached(step.counter, target) {
                         return Ok(Poll::Pending);
                     }
-                    if counter.id.role == CounterRole::Ready && io.tag(step.counter, target) != sizes.tag {
+                    if counter.id.role == CounterRole::Ready
+                        && io.tag(step.counter, target).map_err(Stop::Fault)? != sizes.tag
+                    {
                         return Err(Stop::Mismatch { peer: counter.id.writer });
                     }
                 }
@@ -305,10 +313,11 @@ impl Executor {
                         |_, operand| self.piece(body, operand, false),
                         |to| {
                             each(plan.sources(step), piece, |from| {
-                                io.fold(to, from, bytes, step.has(Step::FINISH));
-                            });
+                                io.fold(to, from, bytes, step.has(Step::FINISH))
+                            })
                         },
-                    );
+                    )
+                    .map_err(Stop::Fault)?;
                 }
                 Ok(Poll::Ready(1))
             }

@@ -13,7 +13,7 @@ use consort_transports::fuzzing::{Input, Seen, Target, fuzz};
 
 use super::executor::{Executor, Io, Piece, Progress, Sizes, Stop};
 use super::tests::channel_base;
-use crate::planner::{Planner, Program, mailbox_bytes};
+use crate::planner::{Planner, Program, Slots};
 use consort_settings::options::SLOTS;
 
 /// The executor's tables: a few words for each lane, counter and region of a plan.
@@ -47,7 +47,7 @@ impl Hostile<'_> {
             Region::Input(_) | Region::Output(_) => self.ranks * self.count * 8,
             Region::Scratch => self.plan.scratch as usize * self.sizes.slot_bytes,
             Region::Mailbox { channel, .. } => {
-                mailbox_bytes(self.channel_base + channel.0).min(SLOTS as usize * self.sizes.slot_bytes)
+                Slots::of(self.channel_base + channel.0, false).bytes.min(self.sizes.slot_bytes) * SLOTS as usize
             }
             other => panic!("nobody binds {other:?}"),
         };
@@ -62,8 +62,8 @@ impl Io for Hostile<'_> {
         self.values[counter as usize] >= value
     }
 
-    fn tag(&self, counter: u32, _value: u64) -> u64 {
-        self.tags[counter as usize]
+    fn tag(&mut self, counter: u32, _value: u64) -> Result<u64, ()> {
+        Ok(self.tags[counter as usize])
     }
 
     fn signal(&mut self, counter: u32, value: u64, _tag: u64) -> Result<Poll<()>, ()> {
@@ -78,9 +78,10 @@ impl Io for Hostile<'_> {
         Ok(Poll::Ready(()))
     }
 
-    fn fold(&mut self, targets: &[Piece], sources: &[Piece], bytes: usize, _finish: bool) {
+    fn fold(&mut self, targets: &[Piece], sources: &[Piece], bytes: usize, _finish: bool) -> Result<(), ()> {
         self.steps += 1;
         targets.iter().chain(sources).for_each(|piece| self.check(*piece, bytes));
+        if self.takes % 64 == 3 { Err(()) } else { Ok(()) }
     }
 
     fn put(

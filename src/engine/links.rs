@@ -10,7 +10,8 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use consort_algorithms::plan::CounterRole;
-use consort_memory::{Bell, Waker};
+use consort_memory::pool::Ends;
+use consort_memory::{Bell, Pool, Row, Waker};
 use consort_transports::{
     Address, Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, MemoryLender, PeerState,
     TransportError,
@@ -22,10 +23,11 @@ use super::readiness::Readiness;
 use super::routes::Routes;
 use crate::Rank;
 use crate::eager;
-use crate::planner;
+use crate::planner::Slots;
 use consort_control::membership::group::Group;
 use consort_control::membership::wire::Message;
 use consort_control::report::evidence::Want;
+use consort_settings::options::SLOTS;
 use consort_types::error::{Error, Result};
 
 /// A peer and the channel to it.
@@ -84,16 +86,50 @@ pub struct Links {
 /// A link, whether its connection is up or on its way.
 struct DataLink {
     key: Key,
-    mailbox_bytes: usize,
+    mailbox: Mailbox,
     state: LinkState,
 }
 
-/// Bytes of each side's mailbox on a channel between two of `ranks` ranks.
-fn mailbox_bytes(channel: u16, ranks: u32) -> usize {
-    match channel {
-        eager::COLLECTIVES_CHANNEL => packets::mailbox_bytes(ranks),
-        _ => planner::mailbox_bytes(channel),
+/// What each side's mailbox on a channel is for.
+#[derive(Clone, Copy)]
+enum Mailbox {
+    /// Eager messages, which lay it out themselves.
+    Eager { bytes: usize },
+    /// The slots of plans, side by side.
+    Slots(Slots),
+    /// A half of a pool, where both sides store to both.
+    Pool(Slots),
+}
+
+impl Mailbox {
+    fn of((rank, channel): Key, group: &Group, routes: &dyn Routes) -> Self {
+        let is_mapped = routes.is_mapped(group, rank);
+        match channel {
+            eager::COLLECTIVES_CHANNEL => Mailbox::Eager { bytes: packets::mailbox_bytes(group.size()) },
+            eager::MESSAGES_CHANNEL => Mailbox::Eager { bytes: eager::point_to_point::MAILBOX_BYTES },
+            _ if is_mapped => Mailbox::Pool(Slots::of(channel, true)),
+            _ => Mailbox::Slots(Slots::of(channel, false)),
+        }
     }
+
+    fn bytes(self) -> usize {
+        match self {
+            Mailbox::Eager { bytes } => bytes,
+            Mailbox::Slots(Slots { count, bytes }) => count * bytes,
+            Mailbox::Pool(Slots { count, bytes }) => Row::bytes(count, bytes),
+        }
+    }
+}
+
+/// The pool that two mailboxes are, if the connection stores to both.
+fn pool(connection: &dyn Connection, mailbox: Mailbox) -> Option<Pool> {
+    let Mailbox::Pool(Slots { count, bytes }) = mailbox else { return None };
+    let ends = |kind| {
+        let there = connection.peer_counter(kind)?.clone();
+        Some(Ends { there, here: connection.counter(kind).clone() })
+    };
+    let (ready, credit) = (ends(CounterKind::Ready)?, ends(CounterKind::Credit)?);
+    Some(Pool::new(ready, credit, connection.rows(0, count, bytes)?, SLOTS.into()))
 }
 
 /// How far a link's connection is.
@@ -110,6 +146,8 @@ enum LinkState {
 /// An established connection with what has travelled so far.
 pub(crate) struct Up {
     pub(crate) connection: Box<dyn Connection>,
+    /// The slots of both sides, where they migrate.
+    pub(crate) pool: Option<Pool>,
     /// Slots filled in the peer's mailbox since the beginning.
     pub(crate) filled: u64,
     /// Slots emptied in the own mailbox since the beginning.
@@ -125,8 +163,9 @@ pub(crate) struct Up {
 }
 
 impl Up {
-    fn new(connection: Box<dyn Connection>) -> Self {
+    fn new(connection: Box<dyn Connection>, mailbox: Mailbox) -> Self {
         Up {
+            pool: pool(&*connection, mailbox),
             connection,
             filled: 0,
             emptied: 0,
@@ -160,7 +199,8 @@ impl Links {
         let mut links = Links::new(routes);
         for (number, (key, connection)) in all.into_iter().enumerate() {
             links.index.insert(key, number);
-            links.table.push(DataLink { key, mailbox_bytes: 0, state: LinkState::Up(Up::new(connection)) });
+            let mailbox = Mailbox::Pool(Slots { count: SLOTS as usize, bytes: 512 });
+            links.table.push(DataLink { key, mailbox, state: LinkState::Up(Up::new(connection, mailbox)) });
         }
         links
     }
@@ -222,15 +262,15 @@ impl Links {
             let transport = self.routes.transport(group, key.0)?;
             // As the control link was made, which has come through.
             let calls = group.members[key.0 as usize] < group.member.rank;
-            let mailbox_bytes = mailbox_bytes(key.1, group.size());
-            let layout = Layout::new(mailbox_bytes).on(group.member.node()).calling(calls);
+            let mailbox = Mailbox::of(*key, group, &*self.routes);
+            let layout = Layout::new(mailbox.bytes()).on(group.member.node()).calling(calls);
             let endpoint =
                 transport.endpoint(layout).map_err(|error| link_error(group.rank, key.0, error))?;
             let address = endpoint.address().clone();
             group.send(key.0, Message::Address { channel: key.1, address });
             self.index.insert(*key, self.table.len());
             numbers.push(self.table.len());
-            self.table.push(DataLink { key: *key, mailbox_bytes, state: LinkState::Waiting(endpoint) });
+            self.table.push(DataLink { key: *key, mailbox, state: LinkState::Waiting(endpoint) });
         }
         Ok(numbers)
     }
@@ -290,8 +330,8 @@ impl Links {
         number: usize,
         connection: Box<dyn Connection>,
     ) -> std::result::Result<(), Broken> {
-        let DataLink { key: (rank, channel), mailbox_bytes, .. } = self.table[number];
-        if connection.remote().bytes != mailbox_bytes {
+        let DataLink { key: (rank, channel), mailbox, .. } = self.table[number];
+        if connection.remote().bytes != mailbox.bytes() {
             return Err(wrong_mailbox(rank, &*connection));
         }
         if channel == eager::MESSAGES_CHANNEL {
@@ -305,7 +345,7 @@ impl Links {
             self.messages.push(number);
             connection.wake().into_iter().for_each(|wake| self.readiness.watch(wake));
         }
-        self.table[number].state = LinkState::Up(Up::new(connection));
+        self.table[number].state = LinkState::Up(Up::new(connection, mailbox));
         Ok(())
     }
 
@@ -495,7 +535,7 @@ impl Links {
         let bytes = |link: &DataLink| match &link.state {
             LinkState::Up(up) => up.connection.mailbox().len() + up.bounce.capacity(),
             LinkState::Gone => 0,
-            _ => link.mailbox_bytes,
+            _ => link.mailbox.bytes(),
         };
         self.table.iter().map(bytes).sum()
     }

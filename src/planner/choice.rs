@@ -6,8 +6,8 @@
 use consort_algorithms::Collective;
 
 use super::Program;
-use super::planning::{Chosen, MESSAGE_SLICE_BYTES, Planning, WIDE_SLOT_BYTES_MAX, size_class};
-use crate::eager::{self, MESSAGE_BYTES_MAX, Moves, point_to_point};
+use super::planning::{Chosen, HOST_SLOT_BYTES_MAX, MESSAGE_SLICE_BYTES, Planning, WIDE_SLOT_BYTES_MAX, size_class};
+use crate::eager::{MESSAGE_BYTES_MAX, Moves};
 use consort_settings::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS};
 use consort_types::call::Call;
 use consort_types::error::Result;
@@ -17,11 +17,18 @@ use consort_types::error::Result;
 /// empty, and a link to each of many ranks is small.
 const LONG_CHANNELS: u16 = 0;
 const WIDE_CHANNELS: u16 = 0x4000;
+/// The same among ranks of one host, whose slots migrate: few and shorter ones suffice.
+const HOST_CHANNELS: u16 = 0x2000;
+const HOST_WIDE_CHANNELS: u16 = 0x6000;
 const SHORT_CHANNELS: u16 = 0x8000;
 /// Short ones where every message goes through the kernel: a longer slot costs nothing there.
 const MESSAGE_CHANNELS: u16 = 0xa000;
 /// Point-to-point messages.
 const PAIR_CHANNELS: u16 = 0xc000;
+
+/// The bytes that a pool among ranks of one host has for each slot, more than the longest slot so that the beginnings of its
+/// slots lie in different sets of a cache.
+const HOST_POOL_SLOT_BYTES: usize = HOST_SLOT_BYTES_MAX + (16 << 10) - 64;
 
 /// Plans write outputs of at least this many bytes past the caches: from 4 to 8 MiB on that took up to 1.7 times as long
 /// (`docs/measurements/host.md`).
@@ -81,8 +88,15 @@ impl Choice {
             _ if algorithm.is_pair() => PAIR_CHANNELS,
             _ if short && planning.by_messages() => MESSAGE_CHANNELS,
             _ if short => SHORT_CHANNELS,
-            _ if planning.longest_slot(algorithm) == SLOT_BYTES_MAX => LONG_CHANNELS,
-            _ => WIDE_CHANNELS,
+            _ => {
+                let is_wide = planning.is_wide(algorithm);
+                match (slot_bytes <= HOST_SLOT_BYTES_MAX && planning.is_on_own_cores(), is_wide) {
+                    (true, false) => HOST_CHANNELS,
+                    (true, true) => HOST_WIDE_CHANNELS,
+                    (false, false) => LONG_CHANNELS,
+                    (false, true) => WIDE_CHANNELS,
+                }
+            }
         };
         let algorithm = algorithm.beginning_at(call.first_folded(ranks));
         Ok(Choice {
@@ -102,16 +116,30 @@ pub(crate) fn has_one_length(channel: u16) -> bool {
     (SHORT_CHANNELS..PAIR_CHANNELS).contains(&channel)
 }
 
-/// Bytes of each side's mailbox on a channel.
-pub(crate) fn mailbox_bytes(channel: u16) -> usize {
-    if channel == eager::MESSAGES_CHANNEL {
-        return point_to_point::MAILBOX_BYTES;
+/// The slots of a mailbox.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Slots {
+    pub(crate) count: usize,
+    /// The bytes of each.
+    pub(crate) bytes: usize,
+}
+
+impl Slots {
+    /// Of each side's mailbox on a channel of plans; a `mapped` one is a half of a pool.
+    pub(crate) fn of(channel: u16, mapped: bool) -> Self {
+        let bytes = match channel {
+            HOST_CHANNELS..WIDE_CHANNELS | HOST_WIDE_CHANNELS..SHORT_CHANNELS => HOST_POOL_SLOT_BYTES,
+            SHORT_CHANNELS..MESSAGE_CHANNELS => SLOT_BYTES_MIN,
+            MESSAGE_CHANNELS..PAIR_CHANNELS => MESSAGE_SLICE_BYTES,
+            WIDE_CHANNELS..HOST_WIDE_CHANNELS => WIDE_SLOT_BYTES_MAX,
+            _ => SLOT_BYTES_MAX,
+        };
+        let count = match channel {
+            HOST_CHANNELS..WIDE_CHANNELS => 4 * SLOTS,
+            HOST_WIDE_CHANNELS..SHORT_CHANNELS => 2 * SLOTS,
+            SHORT_CHANNELS..MESSAGE_CHANNELS if mapped => 2 * SLOTS,
+            _ => SLOTS,
+        };
+        Slots { count: count as usize, bytes }
     }
-    let slot_bytes = match channel {
-        SHORT_CHANNELS..MESSAGE_CHANNELS => SLOT_BYTES_MIN,
-        MESSAGE_CHANNELS..PAIR_CHANNELS => MESSAGE_SLICE_BYTES,
-        WIDE_CHANNELS..SHORT_CHANNELS => WIDE_SLOT_BYTES_MAX,
-        _ => SLOT_BYTES_MAX,
-    };
-    SLOTS as usize * slot_bytes
 }

@@ -29,7 +29,7 @@ use consort_memory::sync::{AtomicBool, Ordering};
 
 pub(crate) use carriers::Paths;
 pub use carriers::{Carrier, Path};
-pub(crate) use choice::{Choice, has_one_length, mailbox_bytes};
+pub(crate) use choice::{Choice, Slots, has_one_length};
 pub(crate) use devices::{BOXES, Ground, PACKET_BYTES};
 pub use explain::{Candidate, Explanation, Origin};
 pub use machine::Machine;

@@ -30,6 +30,8 @@ pub(super) use tables::line_ignored;
 
 /// Above this number of ranks candidates are priced by their formulas, and neither counted nor proved to be shown.
 pub(super) const SIMULATED_RANKS_MAX: u32 = 64;
+/// The longest slot among ranks of one host, unless a setting names a longer one.
+pub(crate) const HOST_SLOT_BYTES_MAX: usize = 64 << 10;
 /// The longest slot of connections to many peers.
 pub(crate) const WIDE_SLOT_BYTES_MAX: usize = 128 << 10;
 
@@ -380,7 +382,8 @@ impl Planning {
             piece / self.slices(collective)
         };
         let by_size = slice.checked_next_power_of_two().unwrap_or(u64::MAX >> 1);
-        let given = self.slot_bytes.unwrap_or_else(|| usize::try_from(by_size).unwrap_or(usize::MAX));
+        let longest = if self.on_own_cores { HOST_SLOT_BYTES_MAX } else { usize::MAX };
+        let given = self.slot_bytes.unwrap_or_else(|| usize::try_from(by_size).unwrap_or(longest).min(longest));
         let slot_bytes = given.clamp(SLOT_BYTES_MIN, self.longest_slot(algorithm));
         Chosen { algorithm, slot_bytes, short: false, packets, meets, mapped, origin }
     }
@@ -400,9 +403,19 @@ impl Planning {
 
     /// The longest slot of an algorithm's connections.
     pub(crate) fn longest_slot(&self, algorithm: Algorithm) -> usize {
+        if self.is_wide(algorithm) { WIDE_SLOT_BYTES_MAX } else { SLOT_BYTES_MAX }
+    }
+
+    /// Whether an algorithm's connections are to many peers.
+    pub(crate) fn is_wide(&self, algorithm: Algorithm) -> bool {
         // Where there are few ranks no algorithm has many peers.
         let few = self.machine.sockets && self.machine.ranks <= MESSAGE_RANKS_FEW;
-        if algorithm.has_many_peers() && !few { WIDE_SLOT_BYTES_MAX } else { SLOT_BYTES_MAX }
+        algorithm.has_many_peers() && !few
+    }
+
+    /// Whether the cores of one host move everything.
+    pub(crate) fn is_on_own_cores(&self) -> bool {
+        self.on_own_cores
     }
 
     /// The hash of the order in which an algorithm folds, as its proof gives it; none where the proof would

@@ -57,8 +57,6 @@ struct StreamIo<'a> {
     /// For each word, the value that the stream is to wait for before anything else.
     reached: Vec<u64>,
     blocks_max: u32,
-    /// The first error of the driver.
-    refused: Option<CudaError>,
 }
 
 impl Io for StreamIo<'_> {
@@ -70,8 +68,8 @@ impl Io for StreamIo<'_> {
         true
     }
 
-    fn tag(&self, _counter: u32, _value: u64) -> u64 {
-        0
+    fn tag(&mut self, _counter: u32, _value: u64) -> consort_cuda::Result<u64> {
+        Ok(0)
     }
 
     fn signal(&mut self, counter: u32, value: u64, _tag: u64) -> consort_cuda::Result<Poll<()>> {
@@ -80,9 +78,14 @@ impl Io for StreamIo<'_> {
         Ok(Poll::Ready(()))
     }
 
-    fn fold(&mut self, targets: &[Piece], sources: &[Piece], bytes: usize, finish: bool) {
-        let refused = self.launch(targets, sources, bytes, finish).err();
-        self.refused = self.refused.take().or(refused);
+    fn fold(
+        &mut self,
+        targets: &[Piece],
+        sources: &[Piece],
+        bytes: usize,
+        finish: bool,
+    ) -> consort_cuda::Result<()> {
+        self.launch(targets, sources, bytes, finish)
     }
 
     fn put(
@@ -314,7 +317,6 @@ impl StreamsProgram {
             words: &self.words,
             reached: vec![0; self.words.len()],
             blocks_max: self.blocks_max,
-            refused: None,
         };
         Walk { plan, sizes, executor, io, empty, before, over: self.over }
     }
@@ -343,7 +345,7 @@ impl Walk<'_> {
 
     /// The whole program is in the stream: the write that says that it is over comes next.
     fn end(&mut self) -> std::result::Result<(), Stop<CudaError>> {
-        self.io.flush().and_then(|()| self.io.refused.take().map_or(Ok(()), Err)).map_err(Stop::Fault)?;
+        self.io.flush().map_err(Stop::Fault)?;
         let (word, number) = self.over;
         self.io.stream.write_value(word, number).map_err(Stop::Fault)
     }

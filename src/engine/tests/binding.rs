@@ -5,7 +5,7 @@ use std::task::Poll;
 
 use consort_algorithms::Collective;
 use consort_algorithms::catalogue::Algorithm;
-use consort_memory::{Counter, Span, SpanMut};
+use consort_memory::{Counter, Row, Span, SpanMut};
 use consort_transports::{
     Capabilities, Connection, CounterKind, PeerState, RemoteRegion, Transport, TransportError,
 };
@@ -47,6 +47,10 @@ impl Connection for Claiming {
 
     fn peer_counter(&self, kind: CounterKind) -> Option<&Counter> {
         self.0.peer_counter(kind)
+    }
+
+    fn rows(&self, offset: usize, slots: usize, payload_bytes: usize) -> Option<[Row; 2]> {
+        self.0.rows(offset, slots, payload_bytes)
     }
 
     fn put(

@@ -489,11 +489,11 @@ impl Io for VectorIo<'_> {
         !self.random.once_in(6) && seen >= value
     }
 
-    fn tag(&self, counter: u32, value: u64) -> u64 {
+    fn tag(&mut self, counter: u32, value: u64) -> Result<u64, Never> {
         let way = &self.ways[self.part.counters[counter as usize]];
         let last_kept = value + Counter::TAGS_MAX as u64;
         assert!((value..last_kept).contains(&way.ready.value), "the tag is not there yet, or not any more");
-        way.ready.tags[value as usize - 1]
+        Ok(way.ready.tags[value as usize - 1])
     }
 
     fn signal(&mut self, counter: u32, value: u64, tag: u64) -> Result<Poll<()>, Never> {
@@ -518,7 +518,7 @@ impl Io for VectorIo<'_> {
         Ok(Poll::Ready(()))
     }
 
-    fn fold(&mut self, targets: &[Piece], sources: &[Piece], bytes: usize, finish: bool) {
+    fn fold(&mut self, targets: &[Piece], sources: &[Piece], bytes: usize, finish: bool) -> Result<(), Never> {
         let result = self.folded(sources, bytes, finish);
         for piece in targets {
             let part = &mut *self.part;
@@ -536,6 +536,7 @@ impl Io for VectorIo<'_> {
             };
             target.copy_from_slice(&result);
         }
+        Ok(())
     }
 
     fn put(

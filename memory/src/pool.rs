@@ -1,0 +1,526 @@
+//! Slots that two parties pass to each other: a message hands its slot over to the reader, who fills it next.
+//!
+//! A store to a line that another core has read and not written waits for that core, several times as long as one to a line
+//! that is modified wherever it lies (ADR-2 has the figures). So the reader of a message keeps the slot, whose lines its core
+//! holds with the right to write them, and sends its own next message in it: one move of each line a message, the least
+//! that staged bytes can have. Where one party sends more than the other, the reader gives surplus slots back, and
+//! [touches](SpanMut::touch) their lines first.
+//!
+//! ```text
+//!            fill                    post                    learn
+//!   Free ───────────► being filled ─────────► at the peer: posted ─────────► being read
+//!    ▲                     ▲                                                     │
+//!    │                     └───────────────── forward ───────────────────────────┤
+//!    ├──────────────────────── empty: the reader keeps it ───────────────────────┤
+//!    └─ collect: the sender has it back ◄─ returned with the credit ◄── empty ───┘
+//! ```
+//!
+//! Both parties have two [counters](Counter) in each direction. The tag of *ready* names the message's slot, and the tag of
+//! *credit* the slot that goes back, if one does. So nothing is shared beside the slots and four lines.
+//!
+//! Invariant: each slot has one owner at any time, who alone may access it. Of `total` slots a party never owns more than
+//! `total - window`, counting what it has sent and knows no credit of: so whenever fewer than `window` of the other's messages
+//! are under way, the other has a free slot, and no party waits for a slot but by waiting for credit. Slot names that a peer
+//! sends are checked: a name that cannot be is [`Foreign`]. Deliberately absent: waiting, peers, what messages mean.
+
+use crate::{Counter, Row, SpanMut};
+
+/// The slots of each party at the beginning, at most.
+pub const SLOTS_MAX: usize = 32;
+
+/// The low bits of a tag, which name a slot.
+pub const NAME_BITS: u32 = 8;
+
+/// A slot, as one party names it: where in its half of the memory it lies, and in whose half.
+type Name = u8;
+
+/// The slot lies in the other party's half; each party calls the other's half so.
+const THEIRS: Name = SLOTS_MAX as u8;
+/// No slot.
+const NONE: Name = 0xff;
+
+/// Messages under way of which something is remembered: a power of two above the longest window.
+const RECENT: usize = 8;
+
+/// A peer said what no party to the protocol says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Foreign;
+
+/// One party's side.
+#[derive(Debug)]
+pub struct Pool {
+    /// Raised here, read by the peer; and the other way round.
+    ready: Ends,
+    credit: Ends,
+    /// The slots that lie in this party's memory, and in the peer's.
+    halves: [Row; 2],
+    window: u64,
+    /// The most slots that this party may own.
+    owns_max: usize,
+    /// What may be filled next, the latest last.
+    free: Free,
+    /// How many slots are being filled.
+    filled: usize,
+    /// Which slots this party owns, by name.
+    owned: u64,
+    /// By message: what is being filled, and what is being read.
+    filling: [Name; RECENT],
+    reading: [Name; RECENT],
+    /// Which slots that are being read are filled again, a bit each.
+    forwarded: u8,
+    /// Messages posted, and of how many of them the credit was seen.
+    sent: u64,
+    collected: u64,
+    /// Messages learnt of and emptied, and of how many of them the peer heard.
+    learned: u64,
+    emptied: u64,
+    said: u64,
+}
+
+/// A counter in each direction.
+#[derive(Debug)]
+pub struct Ends {
+    /// The peer's, which is raised here.
+    pub there: Counter,
+    /// The own one, which the peer raises.
+    pub here: Counter,
+}
+
+#[derive(Debug)]
+struct Free {
+    names: [Name; 2 * SLOTS_MAX],
+    count: u8,
+}
+
+impl Free {
+    #[inline]
+    fn push(&mut self, name: Name) {
+        self.names[self.count as usize] = name;
+        self.count += 1;
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<Name> {
+        self.count = self.count.checked_sub(1)?;
+        Some(self.names[self.count as usize])
+    }
+}
+
+impl Pool {
+    /// The most messages of one party that are under way at once.
+    pub const WINDOW_MAX: u64 = Counter::TAGS_MAX as u64;
+
+    /// One party's side of slots that were never used; `halves` are the slots in this party's memory and in the peer's, and the
+    /// peer has them the other way round. At most `window` messages of each party are under way at once.
+    ///
+    /// # Panics
+    /// If the halves differ in their number of slots, or have more than [`SLOTS_MAX`] or fewer than `window`, or `window` is 0 or
+    /// above [`Pool::WINDOW_MAX`].
+    pub fn new(ready: Ends, credit: Ends, halves: [Row; 2], window: u64) -> Self {
+        let slots = halves[0].slots();
+        assert!(slots == halves[1].slots() && slots <= SLOTS_MAX, "a pool of {slots} slots");
+        assert!((1..=Self::WINDOW_MAX).contains(&window) && slots as u64 >= window, "a window of {window}");
+        let mut free = Free { names: [NONE; 2 * SLOTS_MAX], count: 0 };
+        (0..slots as Name).rev().for_each(|name| free.push(name));
+        Pool {
+            ready,
+            credit,
+            window,
+            owns_max: 2 * slots - window as usize,
+            owned: (1 << slots) - 1,
+            halves,
+            free,
+            filled: 0,
+            filling: [NONE; RECENT],
+            reading: [NONE; RECENT],
+            forwarded: 0,
+            sent: 0,
+            collected: 0,
+            learned: 0,
+            emptied: 0,
+            said: 0,
+        }
+    }
+
+    /// Messages sent so far, and emptied.
+    #[inline]
+    pub fn counts(&self) -> (u64, u64) {
+        (self.sent, self.emptied)
+    }
+
+    /// The longest message, in bytes.
+    #[inline]
+    pub fn slot_bytes(&self) -> usize {
+        self.halves[0].payload_bytes()
+    }
+
+    /// Whether the next message may be filled.
+    ///
+    /// # Errors
+    /// [`Foreign`].
+    #[inline]
+    pub fn has_room(&mut self) -> Result<bool, Foreign> {
+        if self.sent - self.collected >= self.window {
+            self.collect()?;
+        }
+        Ok(self.sent - self.collected < self.window)
+    }
+
+    /// The slot of message `number`, which is not posted yet; messages count from 1. The same slot each time, until it is posted.
+    ///
+    /// # Errors
+    /// [`Foreign`], also when the window has no room for the message as far as the peer says.
+    #[inline]
+    pub fn fill(&mut self, number: u64) -> Result<SpanMut<'_>, Foreign> {
+        let at = number as usize % RECENT;
+        if self.filling[at] == NONE {
+            if self.free.count == 0 || number > self.collected + self.window {
+                self.collect()?;
+            }
+            self.filling[at] = self.free.pop().ok_or(Foreign)?;
+            self.filled += 1;
+        }
+        Ok(self.span(self.filling[at]))
+    }
+
+    /// Posts all messages up to `number`, each with the slot that was filled for it, if one was; `word` goes with the last.
+    ///
+    /// # Errors
+    /// [`Foreign`].
+    #[inline]
+    pub fn post(&mut self, number: u64, word: u64) -> Result<(), Foreign> {
+        if number > self.collected + self.window {
+            // Credits are read before the peer writes over their tags.
+            self.collect()?;
+        }
+        for message in self.sent + 1..=number {
+            let name = std::mem::replace(&mut self.filling[message as usize % RECENT], NONE);
+            if name != NONE {
+                self.filled -= 1;
+                self.owned &= !(1 << name);
+            }
+            let tag = word & !(u64::from(NONE)) | u64::from(name);
+            if message == number { self.ready.there.raise(message, tag) } else { self.ready.there.leave(message, tag) }
+        }
+        self.sent = number;
+        Ok(())
+    }
+
+    /// Messages that are here or were.
+    #[inline]
+    pub fn arrived(&self) -> u64 {
+        self.ready.here.value()
+    }
+
+    /// Learns of all messages up to `number`, which is here: the word of that one, with zeros for the slot's name.
+    ///
+    /// # Errors
+    /// [`Foreign`].
+    #[inline]
+    pub fn learn(&mut self, number: u64) -> Result<u64, Foreign> {
+        while self.learned < number {
+            self.learned += 1;
+            let name = self.ready.here.tag(self.learned) as Name;
+            // What is in the sender's half for the sender is in the reader's for the reader.
+            self.reading[self.learned as usize % RECENT] = if name == NONE { NONE } else { self.own(name ^ THEIRS)? };
+        }
+        Ok(self.ready.here.tag(number) & !u64::from(NONE))
+    }
+
+    /// The slot of message `number` that [`Pool::fill`] or [`Pool::forward`] found, if one did.
+    #[inline]
+    pub fn filled(&self, number: u64) -> Option<SpanMut<'_>> {
+        let name = self.filling[number as usize % RECENT];
+        (name != NONE).then(|| self.span(name))
+    }
+
+    /// The slot of message `number`, which was learnt of and is not emptied. Nothing where the peer sent it without a slot.
+    #[inline]
+    pub fn read(&self, number: u64) -> Option<SpanMut<'_>> {
+        let name = self.reading[number as usize % RECENT];
+        (name != NONE).then(|| self.span(name))
+    }
+
+    /// The slot of the message `from`, which is being read, is that of the message `to`, which goes back to the same peer: what
+    /// is stored there is read no more. Whether it is; not if one of the two has no slot, or another one.
+    #[inline]
+    pub fn forward(&mut self, from: u64, to: u64) -> bool {
+        let (read, filled) = (from as usize % RECENT, to as usize % RECENT);
+        let is_free = self.forwarded >> read & 1 == 0 && self.reading[read] != NONE;
+        if !is_free || self.filling[filled] != NONE {
+            return false;
+        }
+        self.filling[filled] = self.reading[read];
+        self.forwarded |= 1 << read;
+        self.filled += 1;
+        true
+    }
+
+    /// All messages up to `number` have been read, at most `bytes` bytes of each. The peer hears of it now, or once `batch` messages have
+    /// gathered.
+    ///
+    /// # Errors
+    /// [`Foreign`].
+    #[inline]
+    pub fn empty(&mut self, number: u64, bytes: usize, batch: u64) -> Result<(), Foreign> {
+        while self.emptied < number {
+            self.emptied += 1;
+            let at = self.emptied as usize % RECENT;
+            let name = std::mem::replace(&mut self.reading[at], NONE);
+            if name != NONE && self.forwarded >> at & 1 == 0 {
+                self.free.push(name);
+            }
+            self.forwarded &= !(1 << at);
+            let back = self.surplus(bytes)?;
+            let is_last = self.emptied == number && number - self.said >= batch;
+            let tag = u64::from(back);
+            if is_last { self.credit.there.raise(number, tag) } else { self.credit.there.leave(self.emptied, tag) }
+            if is_last {
+                self.said = number;
+            }
+        }
+        Ok(())
+    }
+
+    /// A slot that goes back, if this party owns more than it may: the latest, whose lines are at hand.
+    #[inline]
+    fn surplus(&mut self, bytes: usize) -> Result<Name, Foreign> {
+        if self.owns() <= self.owns_max {
+            return Ok(NONE);
+        }
+        // What the peer has kept meanwhile is no longer this party's.
+        self.collect()?;
+        if self.owns() <= self.owns_max {
+            return Ok(NONE);
+        }
+        let name = self.free.pop().ok_or(Foreign)?;
+        self.span(name).slice(0, bytes.min(self.slot_bytes())).touch();
+        self.owned &= !(1 << name);
+        // As the peer calls it.
+        Ok(name ^ THEIRS)
+    }
+
+    /// Slots that are this party's, as far as it knows: free, being filled, or sent without credit.
+    #[inline]
+    fn owns(&self) -> usize {
+        self.free.count as usize + self.filled + (self.sent - self.collected) as usize
+    }
+
+    /// Takes back what the peer has returned.
+    fn collect(&mut self) -> Result<(), Foreign> {
+        let now = self.credit.here.value();
+        if now > self.sent {
+            return Err(Foreign);
+        }
+        while self.collected < now {
+            self.collected += 1;
+            let name = self.credit.here.tag(self.collected) as Name;
+            if name != NONE {
+                let name = self.own(name)?;
+                self.free.push(name);
+            }
+        }
+        Ok(())
+    }
+
+    /// A slot becomes this party's.
+    #[inline]
+    fn own(&mut self, name: Name) -> Result<Name, Foreign> {
+        let is_slot = usize::from(name & !THEIRS) < self.halves[0].slots();
+        if !is_slot || self.owned >> name & 1 != 0 {
+            return Err(Foreign);
+        }
+        self.owned |= 1 << name;
+        Ok(name)
+    }
+
+    #[inline]
+    fn span(&self, name: Name) -> SpanMut<'_> {
+        self.halves[usize::from(name & THEIRS != 0)].payload(u32::from(name & !THEIRS))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::collections::HashMap;
+    use std::sync::Arc;
+
+    use consort_testing::Random;
+
+    use super::*;
+    use crate::{Mapping, Span};
+
+    const WORD: u64 = 1 << NAME_BITS;
+
+    fn ends(there: &Counter, here: &Counter) -> Ends {
+        Ends { there: there.clone(), here: here.clone() }
+    }
+
+    /// Both sides of a pool, and the lines between them: ready of either, then credit of either.
+    fn pools(slots: usize, payload_bytes: usize, window: u64) -> ([Pool; 2], [Counter; 4]) {
+        let rows = [(); 2].map(|()| {
+            let memory = Arc::new(Mapping::anonymous(Row::bytes(slots, payload_bytes)).expect("memory"));
+            Row::in_mapping(memory, 0, slots, payload_bytes)
+        });
+        let lines = [(); 4].map(|()| Counter::standalone());
+        let side = |me: usize| {
+            let other = 1 - me;
+            Pool::new(
+                ends(&lines[me], &lines[other]),
+                ends(&lines[2 + me], &lines[2 + other]),
+                [rows[me].clone(), rows[other].clone()],
+                window,
+            )
+        };
+        ([side(0), side(1)], lines)
+    }
+
+    fn address(span: SpanMut<'_>) -> usize {
+        span.as_mut_ptr() as usize
+    }
+
+    fn send(pool: &mut Pool, number: u64) -> usize {
+        assert!(pool.has_room().unwrap());
+        let at = address(pool.fill(number).unwrap());
+        pool.post(number, WORD * number).unwrap();
+        at
+    }
+
+    fn receive(pool: &mut Pool, number: u64) -> usize {
+        assert!(pool.arrived() >= number);
+        assert_eq!(pool.learn(number), Ok(WORD * number));
+        let at = address(pool.read(number).expect("it has a slot"));
+        pool.empty(number, 64, 1).unwrap();
+        at
+    }
+
+    #[test]
+    fn a_reply_goes_in_the_slot_that_was_read() {
+        let ([mut left, mut right], _) = pools(8, 64, 4);
+        let first = send(&mut left, 1);
+        for number in 1..100 {
+            assert_eq!(receive(&mut right, number), first);
+            assert_eq!(send(&mut right, number), first);
+            assert_eq!(receive(&mut left, number), first);
+            assert_eq!(send(&mut left, number + 1), first);
+        }
+    }
+
+    #[test]
+    fn one_way_traffic_never_lacks_a_slot_within_its_window() {
+        for (slots, window) in [(4, 4), (8, 4), (8, 7), (32, 7), (1, 1)] {
+            let ([mut left, mut right], _) = pools(slots, 64, window);
+            let mut sent = 0;
+            for round in 0..50 {
+                while left.has_room().unwrap() {
+                    sent += 1;
+                    send(&mut left, sent);
+                }
+                assert_eq!(sent, (round + 1) * window, "{slots} slots");
+                (sent - window + 1..=sent).for_each(|number| _ = receive(&mut right, number));
+            }
+            // And the other way round from there.
+            for number in 1..=window {
+                send(&mut right, number);
+            }
+            assert!(!right.has_room().unwrap());
+        }
+    }
+
+    #[test]
+    fn a_sum_goes_back_in_the_slot_of_its_summand() {
+        let ([mut left, mut right], _) = pools(8, 64, 4);
+        for number in 1..50 {
+            let there = send(&mut left, number);
+            right.learn(number).unwrap();
+            assert!(right.forward(number, number));
+            assert!(!right.forward(number, number), "once");
+            assert_eq!(address(right.fill(number).unwrap()), there);
+            right.post(number, WORD * number).unwrap();
+            right.empty(number, 64, 1).unwrap();
+            assert_eq!(receive(&mut left, number), there);
+        }
+    }
+
+    #[test]
+    fn messages_without_a_slot_count() {
+        let ([mut left, mut right], _) = pools(8, 64, 4);
+        for number in (1..200).step_by(2) {
+            left.fill(number + 1).unwrap();
+            left.post(number + 1, WORD).unwrap();
+            assert_eq!(right.learn(number + 1), Ok(WORD));
+            assert!(right.read(number).is_none() && right.read(number + 1).is_some());
+            right.empty(number + 1, 64, 1).unwrap();
+            assert_eq!((left.counts().0, right.counts().1), (number + 1, number + 1));
+        }
+    }
+
+    /// Two parties that send, read, sum and wait at random: each byte arrives, each slot has one owner, and no window lacks a slot.
+    #[test]
+    fn every_slot_has_one_owner_whatever_the_parties_do() {
+        for seed in 0..200 {
+            let mut random = Random::new(seed);
+            let window = 1 + random.below(7);
+            let slots = (window + random.below(8)).next_power_of_two();
+            let (mut sides, _) = pools(slots, 64, window as u64);
+            // What lies in each slot: the side whose message it is, and its number.
+            let mut content: HashMap<usize, (usize, u64)> = HashMap::new();
+            let mut read = [0u64; 2];
+            for _ in 0..2000 {
+                let me = random.below(2);
+                let batch = 1 + random.below(window) as u64;
+                let pool = &mut sides[me];
+                let (sent, emptied) = pool.counts();
+                if random.below(2) == 0 && pool.has_room().unwrap() {
+                    let number = sent + 1;
+                    let at = address(pool.fill(number).unwrap_or_else(|_| panic!("seed {seed}: no slot")));
+                    assert!(content.insert(at, (me, number)).is_none(), "seed {seed}: two owners");
+                    pool.fill(number).unwrap().slice(0, 8).copy_from(Span::of(&[number]));
+                    pool.post(number, WORD).unwrap();
+                } else if pool.arrived() > emptied {
+                    let number = emptied + 1;
+                    pool.learn(number).unwrap();
+                    let at = address(pool.read(number).unwrap());
+                    assert_eq!(content.remove(&at), Some((1 - me, number)), "seed {seed}");
+                    let mut got = [0u64];
+                    SpanMut::of(&mut got).copy_from(pool.read(number).unwrap().slice(0, 8).read());
+                    assert_eq!(got, [number], "seed {seed}");
+                    if random.below(3) == 0 && pool.has_room().unwrap() {
+                        assert!(pool.forward(number, sent + 1));
+                        assert_eq!(address(pool.fill(sent + 1).unwrap()), at, "seed {seed}");
+                        content.insert(at, (me, sent + 1));
+                        pool.fill(sent + 1).unwrap().slice(0, 8).copy_from(Span::of(&[sent + 1]));
+                        pool.post(sent + 1, WORD).unwrap();
+                    }
+                    pool.empty(number, 64, batch).unwrap();
+                    read[me] += 1;
+                }
+            }
+            assert!(read.iter().all(|read| *read > 100), "seed {seed}: {read:?}");
+        }
+    }
+
+    #[test]
+    fn names_that_cannot_be_are_foreign() {
+        for tag in [5, 8, 31, 32 + 9, 64, 0x80, 0xfd, 0xfe] {
+            let ([mut left, _], [_, ready, _, credit]) = pools(8, 64, 4);
+            // The peer sends in a slot that is the reader's already (its half is the reader's other half), or in none that is.
+            ready.raise(1, tag ^ if tag < 8 { u64::from(THEIRS) } else { 0 });
+            assert_eq!(left.learn(1), Err(Foreign), "{tag}");
+            // A credit for what was not sent, and one with a slot that is here.
+            credit.raise(1, u64::from(NONE));
+            assert_eq!(left.collect(), Err(Foreign));
+            send(&mut left, 1);
+            assert_eq!(left.collect(), Ok(()));
+            send(&mut left, 2);
+            credit.raise(2, tag);
+            assert_eq!(left.collect(), Err(Foreign), "{tag}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "a window of 9")]
+    fn a_window_beyond_the_tags_is_refused() {
+        pools(16, 64, 9);
+    }
+}
