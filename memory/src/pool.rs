@@ -66,12 +66,14 @@ pub struct Pool {
     /// By message: what is being filled, and what is being read.
     filling: [Name; RECENT],
     reading: [Name; RECENT],
+    /// The words of the messages that are being read.
+    words: [u64; RECENT],
     /// Which slots that are being read are filled again, a bit each.
     forwarded: u8,
     /// Messages posted, and of how many of them the credit was seen.
     sent: u64,
     collected: u64,
-    /// Messages learnt of and emptied, and of how many of them the peer heard.
+    /// Messages learned of and emptied, and of how many of them the peer heard.
     learned: u64,
     emptied: u64,
     said: u64,
@@ -133,6 +135,7 @@ impl Pool {
             filled: 0,
             filling: [NONE; RECENT],
             reading: [NONE; RECENT],
+            words: [0; RECENT],
             forwarded: 0,
             sent: 0,
             collected: 0,
@@ -206,25 +209,59 @@ impl Pool {
         Ok(())
     }
 
-    /// Messages that are here or were.
-    #[inline]
-    pub fn arrived(&self) -> u64 {
-        self.ready.here.value()
-    }
-
-    /// Learns of all messages up to `number`, which is here: the word of that one, with zeros for the slot's name.
+    /// Whether message `number` is here; then its slot is known, and [`Pool::word`] is its word.
     ///
     /// # Errors
     /// [`Foreign`].
     #[inline]
-    pub fn learn(&mut self, number: u64) -> Result<u64, Foreign> {
-        while self.learned < number {
-            self.learned += 1;
-            let name = self.ready.here.tag(self.learned) as Name;
-            // What is in the sender's half for the sender is in the reader's for the reader.
-            self.reading[self.learned as usize % RECENT] = if name == NONE { NONE } else { self.own(name ^ THEIRS)? };
+    pub fn is_here(&mut self, number: u64) -> Result<bool, Foreign> {
+        // The line is read once for all messages that it tells of: each read of it may wait for the other core.
+        if self.learned < number {
+            self.learn()?;
         }
-        Ok(self.ready.here.tag(number) & !u64::from(NONE))
+        Ok(self.learned >= number)
+    }
+
+    /// Learns of all messages that are here.
+    #[inline]
+    fn learn(&mut self) -> Result<(), Foreign> {
+        let now = self.ready.here.value();
+        if now > self.emptied + self.window {
+            return Err(Foreign);
+        }
+        while self.learned < now {
+            self.learned += 1;
+            let (at, tag) = (self.learned as usize % RECENT, self.ready.here.tag(self.learned));
+            let name = tag as Name;
+            // What is in the sender's half for the sender is in the reader's for the reader.
+            self.reading[at] = if name == NONE { NONE } else { self.own(name ^ THEIRS)? };
+            self.words[at] = tag & !u64::from(NONE);
+        }
+        Ok(())
+    }
+
+    /// The word of message `number`, which is here and not emptied, with zeros for the slot's name.
+    #[inline]
+    pub fn word(&self, number: u64) -> u64 {
+        self.words[number as usize % RECENT]
+    }
+
+    /// Whether the peer is known to have emptied message `number`.
+    ///
+    /// # Errors
+    /// [`Foreign`].
+    #[inline]
+    pub fn is_emptied(&mut self, number: u64) -> Result<bool, Foreign> {
+        if self.collected < number {
+            self.collect()?;
+        }
+        Ok(self.collected >= number)
+    }
+
+    /// Messages emptied of which the peer has not heard.
+    #[inline]
+    pub fn unsaid(&self) -> u64 {
+        self.emptied - self.said
     }
 
     /// The slot of message `number` that [`Pool::fill`] or [`Pool::forward`] found, if one did.
@@ -387,8 +424,8 @@ mod tests {
     }
 
     fn receive(pool: &mut Pool, number: u64) -> usize {
-        assert!(pool.arrived() >= number);
-        assert_eq!(pool.learn(number), Ok(WORD * number));
+        assert_eq!(pool.is_here(number), Ok(true));
+        assert_eq!(pool.word(number), WORD * number);
         let at = address(pool.read(number).expect("it has a slot"));
         pool.empty(number, 64, 1).unwrap();
         at
@@ -432,7 +469,7 @@ mod tests {
         let ([mut left, mut right], _) = pools(8, 64, 4);
         for number in 1..50 {
             let there = send(&mut left, number);
-            right.learn(number).unwrap();
+            assert_eq!(right.is_here(number), Ok(true));
             assert!(right.forward(number, number));
             assert!(!right.forward(number, number), "once");
             assert_eq!(address(right.fill(number).unwrap()), there);
@@ -448,7 +485,8 @@ mod tests {
         for number in (1..200).step_by(2) {
             left.fill(number + 1).unwrap();
             left.post(number + 1, WORD).unwrap();
-            assert_eq!(right.learn(number + 1), Ok(WORD));
+            assert_eq!((right.is_here(number + 1), right.is_here(number + 2)), (Ok(true), Ok(false)));
+            assert_eq!(right.word(number + 1), WORD);
             assert!(right.read(number).is_none() && right.read(number + 1).is_some());
             right.empty(number + 1, 64, 1).unwrap();
             assert_eq!((left.counts().0, right.counts().1), (number + 1, number + 1));
@@ -477,9 +515,8 @@ mod tests {
                     assert!(content.insert(at, (me, number)).is_none(), "seed {seed}: two owners");
                     pool.fill(number).unwrap().slice(0, 8).copy_from(Span::of(&[number]));
                     pool.post(number, WORD).unwrap();
-                } else if pool.arrived() > emptied {
+                } else if pool.is_here(emptied + 1).unwrap() {
                     let number = emptied + 1;
-                    pool.learn(number).unwrap();
                     let at = address(pool.read(number).unwrap());
                     assert_eq!(content.remove(&at), Some((1 - me, number)), "seed {seed}");
                     let mut got = [0u64];
@@ -506,7 +543,7 @@ mod tests {
             let ([mut left, _], [_, ready, _, credit]) = pools(8, 64, 4);
             // The peer sends in a slot that is the reader's already (its half is the reader's other half), or in none that is.
             ready.raise(1, tag ^ if tag < 8 { u64::from(THEIRS) } else { 0 });
-            assert_eq!(left.learn(1), Err(Foreign), "{tag}");
+            assert_eq!(left.is_here(1), Err(Foreign), "{tag}");
             // A credit for what was not sent, and one with a slot that is here.
             credit.raise(1, u64::from(NONE));
             assert_eq!(left.collect(), Err(Foreign));

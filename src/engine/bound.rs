@@ -3,11 +3,14 @@
 //! Invariant: nothing here is looked up by name while an operation runs; regions and counters of the plan are
 //! indices into small tables made once per shape.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::task::Poll;
 
-use consort_algorithms::plan::{Action, CounterRole, Plan, Position, Region, Step};
+use consort_algorithms::plan::{Action, CounterId, CounterRole, CounterUse, Plan, Position, Region, Step};
+use consort_algorithms::{Channel, Rank as Relative};
 use consort_kernels::{Reducer, Source, Store, Target, copy};
+use consort_memory::pool::Foreign;
 use consort_memory::{Counter, Pool, Span, SpanMut};
 use consort_transports::{Capabilities, CounterKind, PeerState, Property, TransportError};
 
@@ -21,6 +24,9 @@ use consort_types::error::{Error, Result};
 
 /// A transport may defer a credit: a writer must have slots left to go on with. Slots are counted by masks.
 const _: () = assert!(SLOTS > 2 && SLOTS.is_power_of_two() && SLOTS as u64 <= Pool::WINDOW_MAX);
+
+/// Slots of a pool that are emptied before their writer hears of it: one look at a line that another core writes tells of all.
+const CREDITS: u64 = 2;
 
 /// The memory of a region of the plan.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +78,7 @@ pub(crate) enum Bearings {
 }
 
 impl Bearings {
-    pub(crate) fn rank(self, relative: consort_algorithms::Rank) -> Rank {
+    pub(crate) fn rank(self, relative: Relative) -> Rank {
         match self {
             Bearings::Rotated { root, size } => (relative.0 + root) % size,
             Bearings::Pair { sender, receiver } => {
@@ -86,36 +92,86 @@ impl Bearings {
     }
 }
 
-/// The links that a plan needs, as peers and channels.
-pub(crate) fn links_of(plan: &Plan, bearings: Bearings, channel_base: u16) -> Vec<Key> {
-    let mut keys: Vec<Key> = Vec::new();
-    for counter in &plan.counters {
-        let peer = if counter.id.owner == plan.rank { counter.id.writer } else { counter.id.owner };
-        let key = (bearings.rank(peer), channel_base + counter.id.channel.0);
-        if !keys.contains(&key) {
-            keys.push(key);
+/// Which links a plan uses.
+///
+/// The slots of a link migrate between its two sides, so what goes to a rank whose memory is reached shares a link with what
+/// comes from there: the first channel to it with the first channel from it, and so on. Both ranks count alike, as the one's
+/// channels from the other are the other's channels to the one. Other links carry the channel of their number.
+pub(crate) struct Pairing<'a> {
+    plan: &'a Plan,
+    bearings: Bearings,
+    channel_base: u16,
+    is_mapped: &'a dyn Fn(Rank) -> bool,
+    /// What goes to each relative rank and what comes from there, by rank, direction and channel.
+    ways: BTreeSet<(u32, bool, u16)>,
+}
+
+impl<'a> Pairing<'a> {
+    pub(crate) fn new(
+        plan: &'a Plan,
+        bearings: Bearings,
+        channel_base: u16,
+        is_mapped: &'a dyn Fn(Rank) -> bool,
+    ) -> Self {
+        let way = |counter: &CounterUse| {
+            let CounterId { owner, writer, channel, role } = counter.id;
+            // A counter of what is ready is its reader's; one of credit is its writer's.
+            let (filler, reader) = if role == CounterRole::Credit { (owner, writer) } else { (writer, owner) };
+            let goes = filler == plan.rank;
+            (if goes { reader.0 } else { filler.0 }, goes, channel.0)
+        };
+        Pairing { plan, bearings, channel_base, is_mapped, ways: plan.counters.iter().map(way).collect() }
+    }
+
+    /// The link of what one rank, `filler`, sends another, `reader`, on a channel; one of the two is the plan's.
+    fn key(&self, filler: Relative, reader: Relative, channel: Channel) -> Key {
+        let goes = filler == self.plan.rank;
+        let relative = if goes { reader } else { filler };
+        let peer = self.bearings.rank(relative);
+        let number = if (self.is_mapped)(peer) {
+            let before = self.ways.range((relative.0, goes, 0)..(relative.0, goes, channel.0));
+            before.count() as u16
+        } else {
+            channel.0
+        };
+        (peer, self.channel_base + number)
+    }
+
+    fn key_of(&self, CounterId { owner, writer, channel, role }: CounterId) -> Key {
+        match role {
+            CounterRole::Credit => self.key(owner, writer, channel),
+            _ => self.key(writer, owner, channel),
         }
     }
-    keys
+
+    /// The links that the plan needs, as peers and channels.
+    pub(crate) fn keys(&self) -> Vec<Key> {
+        let mut keys: Vec<Key> = Vec::new();
+        for key in self.plan.counters.iter().map(|counter| self.key_of(counter.id)) {
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        keys
+    }
 }
 
 impl Bound {
-    /// Binds a plan to links that are up; `numbers` are theirs, in the order of [`links_of`].
+    /// Binds a plan to links that are up; `numbers` are theirs, in the order of [`Pairing::keys`].
     pub(crate) fn new(
         proved: &Proved,
         choice: &Choice,
-        bearings: Bearings,
+        pairing: &Pairing<'_>,
         links: &Links,
-        keys: &[Key],
         numbers: &[usize],
     ) -> Result<Self> {
         let (plan, Choice { slot_bytes, streaming, channel_base, .. }) = (proved.plan.clone(), *choice);
+        let (bearings, keys) = (pairing.bearings, pairing.keys());
         // Ranks that took different paths must notice, also where nothing is folded.
         let path = proved.fold_hash ^ digest(&plan.name);
         let foreign =
             |what: &str| Error::internal(format!("a plan with {what} cannot be bound by this version"));
-        let link = |peer: consort_algorithms::Rank, channel: consort_algorithms::Channel| -> Result<usize> {
-            let key = (bearings.rank(peer), channel_base + channel.0);
+        let link = |key: Key| -> Result<usize> {
             let at = keys.iter().position(|other| *other == key).ok_or_else(|| foreign("an unknown peer"))?;
             Ok(numbers[at])
         };
@@ -126,10 +182,10 @@ impl Bound {
                 Region::Output(rank) if rank == plan.rank => RegionMemory::Output,
                 Region::Scratch => RegionMemory::Scratch,
                 Region::Mailbox { owner, writer, channel } if owner == plan.rank => {
-                    RegionMemory::Mailbox(link(writer, channel)?)
+                    RegionMemory::Mailbox(link(pairing.key(writer, owner, channel))?)
                 }
                 Region::Mailbox { owner, writer, channel } if writer == plan.rank => {
-                    RegionMemory::Remote(link(owner, channel)?)
+                    RegionMemory::Remote(link(pairing.key(writer, owner, channel))?)
                 }
                 _ => return Err(foreign("a peer's buffer or a group")),
             });
@@ -137,8 +193,7 @@ impl Bound {
         let mut counters = Vec::with_capacity(plan.counters.len());
         for counter in &plan.counters {
             let waits = counter.id.owner == plan.rank;
-            let peer = if waits { counter.id.writer } else { counter.id.owner };
-            let number = link(peer, counter.id.channel)?;
+            let number = link(pairing.key_of(counter.id))?;
             let kind = kind(counter.id.role).ok_or_else(|| foreign("a free counter"))?;
             let connection = &links.up(number).connection;
             counters.push(BoundCounter {
@@ -273,7 +328,9 @@ impl Bound {
         }
         // What the peer cannot know yet is not missing on its side.
         for (link, traffic) in &mut all {
-            traffic.returned -= links.up(*link).connection.deferred_credits().min(traffic.returned);
+            let up = links.up(*link);
+            let unsaid = up.pool.as_ref().map_or(0, Pool::unsaid) + up.connection.deferred_credits();
+            traffic.returned -= unsaid.min(traffic.returned);
         }
         all.into_iter().map(|(_, traffic)| traffic).collect()
     }
@@ -358,16 +415,23 @@ impl Io for RealIo<'_> {
     type Fault = Broken;
 
     #[inline]
-    fn reached(&mut self, counter: u32, value: u64) -> bool {
-        self.bound.counters[counter as usize].own.as_ref().is_none_or(|own| own.value() >= value)
+    fn reached(&mut self, counter: u32, value: u64) -> std::result::Result<bool, Broken> {
+        let BoundCounter { link, kind, own, .. } = &self.bound.counters[counter as usize];
+        let Some(own) = own else { return Ok(true) };
+        let reached = match (&mut self.links.up_mut(*link).pool, kind) {
+            (None, _) => Ok(own.value() >= value),
+            (Some(pool), CounterKind::Ready) => pool.is_here(value),
+            (Some(pool), CounterKind::Credit) => pool.is_emptied(value),
+        };
+        reached.map_err(|Foreign| self.foreign(*link))
     }
 
     #[inline]
-    fn tag(&mut self, counter: u32, value: u64) -> std::result::Result<u64, Broken> {
+    fn tag(&mut self, counter: u32, value: u64) -> u64 {
         let BoundCounter { link, own, .. } = &self.bound.counters[counter as usize];
-        match &mut self.links.up_mut(*link).pool {
-            Some(pool) => pool.learn(value).map_err(|_| self.foreign(*link)),
-            None => Ok(own.as_ref().map_or(0, |own| own.tag(value))),
+        match &self.links.up(*link).pool {
+            Some(pool) => pool.word(value),
+            None => own.as_ref().map_or(0, |own| own.tag(value)),
         }
     }
 
@@ -379,9 +443,9 @@ impl Io for RealIo<'_> {
         if let Some(pool) = &mut up.pool {
             let said = match kind {
                 CounterKind::Ready => pool.post(value, tag),
-                CounterKind::Credit => pool.empty(value, slot_bytes, 1),
+                CounterKind::Credit => pool.empty(value, slot_bytes, CREDITS),
             };
-            return said.map(Poll::Ready).map_err(|_| self.foreign(link));
+            return said.map(Poll::Ready).map_err(|Foreign| self.foreign(link));
         }
         match up.connection.signal(kind, value, tag) {
             // A peer that has closed its side fills no more slots, so it misses no credit. What it sent before is
@@ -486,7 +550,7 @@ impl<'a> RealIo<'a> {
                 return Ok(());
             }
         }
-        pool.fill(to).map(|_| ()).map_err(|_| self.foreign(link))
+        pool.fill(to).map(|_| ()).map_err(|Foreign| self.foreign(link))
     }
 
     /// A peer that has said that bytes are in a slot has named the slot.

@@ -15,10 +15,10 @@ pub(crate) trait Io {
     type Fault;
 
     /// Whether an own counter has reached a value, or whatever comes next will not begin before it has.
-    fn reached(&mut self, counter: u32, value: u64) -> bool;
+    fn reached(&mut self, counter: u32, value: u64) -> Result<bool, Self::Fault>;
 
     /// The tag that travelled with the signal that made it `value`, which it has reached.
-    fn tag(&mut self, counter: u32, value: u64) -> Result<u64, Self::Fault>;
+    fn tag(&mut self, counter: u32, value: u64) -> u64;
 
     /// Raises a peer's counter.
     fn signal(&mut self, counter: u32, value: u64, tag: u64) -> Result<Poll<()>, Self::Fault>;
@@ -288,12 +288,10 @@ impl Executor {
                 let target = self.threshold(plan, step, iteration);
                 // A threshold before the counter's beginning is no threshold.
                 if target as i64 > 0 {
-                    if !io.reached(step.counter, target) {
+                    if !io.reached(step.counter, target).map_err(Stop::Fault)? {
                         return Ok(Poll::Pending);
                     }
-                    if counter.id.role == CounterRole::Ready
-                        && io.tag(step.counter, target).map_err(Stop::Fault)? != sizes.tag
-                    {
+                    if counter.id.role == CounterRole::Ready && io.tag(step.counter, target) != sizes.tag {
                         return Err(Stop::Mismatch { peer: counter.id.writer });
                     }
                 }

@@ -58,12 +58,12 @@ impl Hostile<'_> {
 impl Io for Hostile<'_> {
     type Fault = ();
 
-    fn reached(&mut self, counter: u32, value: u64) -> bool {
-        self.values[counter as usize] >= value
+    fn reached(&mut self, counter: u32, value: u64) -> Result<bool, ()> {
+        Ok(self.values[counter as usize] >= value)
     }
 
-    fn tag(&mut self, counter: u32, _value: u64) -> Result<u64, ()> {
-        Ok(self.tags[counter as usize])
+    fn tag(&mut self, counter: u32, _value: u64) -> u64 {
+        self.tags[counter as usize]
     }
 
     fn signal(&mut self, counter: u32, value: u64, _tag: u64) -> Result<Poll<()>, ()> {

@@ -62,14 +62,14 @@ struct StreamIo<'a> {
 impl Io for StreamIo<'_> {
     type Fault = CudaError;
 
-    fn reached(&mut self, counter: u32, value: u64) -> bool {
+    fn reached(&mut self, counter: u32, value: u64) -> consort_cuda::Result<bool> {
         let reached = &mut self.reached[counter as usize];
         *reached = value.max(*reached);
-        true
+        Ok(true)
     }
 
-    fn tag(&mut self, _counter: u32, _value: u64) -> consort_cuda::Result<u64> {
-        Ok(0)
+    fn tag(&mut self, _counter: u32, _value: u64) -> u64 {
+        0
     }
 
     fn signal(&mut self, counter: u32, value: u64, _tag: u64) -> consort_cuda::Result<Poll<()>> {

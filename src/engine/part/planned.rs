@@ -12,9 +12,8 @@ use super::local::Letter;
 use super::{Context, Phase, Turn, TurnResult};
 use crate::Rank;
 use crate::eager;
-use crate::engine::bound::{Bearings, Bound, RealIo, links_of};
+use crate::engine::bound::{Bearings, Bound, RealIo, Pairing};
 use crate::engine::executor::{Executor, Progress, Sizes, Stop};
-use crate::engine::links::Key;
 use crate::engine::{Buffers, Engine};
 use crate::planner::{Choice, Proved};
 use consort_types::call::Kind;
@@ -36,13 +35,12 @@ pub(super) struct Linking {
     plan: Option<Box<Unbound>>,
 }
 
-/// A plan, with the keys of its links in the order of their numbers.
+/// A plan, whose links are those of its [`Pairing`].
 struct Unbound {
     choice: Choice,
     staged: Option<Staged>,
     proved: Proved,
     bearings: Bearings,
-    keys: Vec<Key>,
 }
 
 /// A bound plan that runs.
@@ -74,9 +72,10 @@ impl Context<'_> {
         let ranks = (0..choice.program.ranks).map(|rank| bearings.rank(Relative(rank)));
         let mapped = ranks.map(|rank| engine.links.is_mapped(&engine.group, rank)).collect();
         let proved = engine.planner.plan(choice.program, relative, mapped)?;
-        let keys = links_of(&proved.plan, bearings, choice.channel_base);
+        let is_mapped = |rank| engine.links.is_mapped(&engine.group, rank);
+        let keys = Pairing::new(&proved.plan, bearings, choice.channel_base, &is_mapped).keys();
         let numbers = engine.links.request(&keys, &engine.group)?;
-        let plan = Some(Box::new(Unbound { choice, staged, proved, bearings, keys }));
+        let plan = Some(Box::new(Unbound { choice, staged, proved, bearings }));
         Ok(Turn::Next(Phase::Link(Linking { numbers, plan })))
     }
 
@@ -126,8 +125,10 @@ impl Unbound {
         let call = &request.call;
         let span = tracing::debug_span!("bind", rank = engine.group.rank, call = %call.descriptor());
         let _entered = span.enter();
-        let Unbound { choice, proved, bearings, keys, .. } = self;
-        let bound = Arc::new(Bound::new(proved, choice, *bearings, &engine.links, keys, numbers)?);
+        let Unbound { choice, proved, bearings, .. } = self;
+        let is_mapped = |rank| engine.links.is_mapped(&engine.group, rank);
+        let pairing = Pairing::new(&proved.plan, *bearings, choice.channel_base, &is_mapped);
+        let bound = Arc::new(Bound::new(proved, choice, &pairing, &engine.links, numbers)?);
         let scratch_bytes = bound.scratch_bytes();
         if engine.scratch.len() < scratch_bytes {
             engine.scratch.resize(scratch_bytes, 0);

@@ -10,7 +10,7 @@ use consort_transports::{
     Capabilities, Connection, CounterKind, PeerState, RemoteRegion, Transport, TransportError,
 };
 
-use super::super::bound::{Bearings, Bound, links_of};
+use super::super::bound::{Bearings, Bound, Pairing};
 use super::super::links::Links;
 use super::super::packets::sides::connected;
 use super::super::routes::Routes;
@@ -96,7 +96,9 @@ fn bind(claims: Capabilities, mapped: bool) -> Option<Error> {
     let program = Program { collective: Collective::AllReduce, ranks: 2, algorithm };
     let proved = Planner::default().plan(program, 0, vec![mapped; 2]).expect("a proved plan");
     let bearings = Bearings::Rotated { root: 0, size: 2 };
-    let keys = links_of(&proved.plan, bearings, 0);
+    let is_mapped = |_| mapped;
+    let pairing = Pairing::new(&proved.plan, bearings, 0, &is_mapped);
+    let keys = pairing.keys();
     let end = || -> Box<dyn Connection> {
         Box::new(Claiming(connected(4096).into_iter().next().expect("two"), claims))
     };
@@ -111,7 +113,7 @@ fn bind(claims: Capabilities, mapped: bool) -> Option<Error> {
         mapped: false,
     };
     let numbers: Vec<usize> = (0..keys.len()).collect();
-    Bound::new(&proved, &choice, bearings, &links, &keys, &numbers).err()
+    Bound::new(&proved, &choice, &pairing, &links, &numbers).err()
 }
 
 #[test]

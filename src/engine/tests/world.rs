@@ -479,21 +479,21 @@ impl VectorIo<'_> {
 impl Io for VectorIo<'_> {
     type Fault = Never;
 
-    fn reached(&mut self, counter: u32, value: u64) -> bool {
+    fn reached(&mut self, counter: u32, value: u64) -> Result<bool, Never> {
         let id = self.part.plan.counters[counter as usize].id;
         assert_eq!(id.owner, self.part.plan.rank, "a rank waits for its own counters only");
         let way = &self.ways[self.part.counters[counter as usize]];
         let seen = if id.role == CounterRole::Ready { &way.ready } else { &way.credit };
         // Another core's stores may come to light late.
         let seen = seen.value;
-        !self.random.once_in(6) && seen >= value
+        Ok(!self.random.once_in(6) && seen >= value)
     }
 
-    fn tag(&mut self, counter: u32, value: u64) -> Result<u64, Never> {
+    fn tag(&mut self, counter: u32, value: u64) -> u64 {
         let way = &self.ways[self.part.counters[counter as usize]];
         let last_kept = value + Counter::TAGS_MAX as u64;
         assert!((value..last_kept).contains(&way.ready.value), "the tag is not there yet, or not any more");
-        Ok(way.ready.tags[value as usize - 1])
+        way.ready.tags[value as usize - 1]
     }
 
     fn signal(&mut self, counter: u32, value: u64, tag: u64) -> Result<Poll<()>, Never> {
