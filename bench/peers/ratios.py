@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""compare.py CSV... [--ours PEER] [--inputs same|rewritten] [--passes N] [--pages 4k|thp] [--long]: the best peer's time over ours,
-by operation and size, in Markdown; over 1 we are ahead. Times are medians over batches, and of these medians over the passes that met
+"""ratios.py CSV... [--ours PEER] [--inputs same|rewritten] [--passes N] [--pages 4k|thp] [--long]: the best peer's time over ours,
+by operation and size, in Markdown; over 1 we are ahead, under 1 it is bold. Times are medians over batches, and of these medians over the passes that met
 the state, near and far apart. A point counts where it was met in N passes (1). ROOF-shm, a bound, and our other ways (consort-*) are
 no peers. --long: a row a point, with the times, the number of passes of both and the second best."""
 import argparse, collections, statistics as st
@@ -30,7 +30,7 @@ def grid(points):
         for size in sizes if op != 'barrier' else [0]:
             peers = points.get((op, size), {}); best = ranked(peers)[:1]
             ratio = best and a.ours in peers and best[0][0] / peers[a.ours][0]
-            cells.append(f'{ratio:.2f} {best[0][2]}' if ratio and ratio >= 1 else f'**{ratio:.2f}** {best[0][2]}' if ratio else '-')
+            cells.append('-' if not ratio else f'{ratio:.2f} {best[0][2]}' if ratio >= 0.995 else f'**{ratio:.2f}** {best[0][2]}')
         print(f'| {op} | ' + ' | '.join(cells) + ' |')
 
 def rows(points):
