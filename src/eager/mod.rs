@@ -5,29 +5,49 @@
 //! (`engine::packets`).
 
 mod direct;
-pub(crate) mod point_to_point;
 
 use consort_memory::Row;
 
 pub(crate) use direct::{Moves, Use};
 
 /// How many rows of slots two ranks have in each direction, the shortest payloads first.
-pub(crate) const ROWS: usize = 3;
-/// The longest payloads, in bytes, of all rows but the last: a line, and a few of them.
-const PAYLOADS: [usize; ROWS - 1] = [Row::LINE_PAYLOAD_BYTES, 1 << 10];
-/// The row of the longest payloads.
-pub(crate) const LONG: usize = ROWS - 1;
-
-/// The payloads of all rows; that of the last row has `longest` bytes.
-pub(crate) const fn payloads(longest: usize) -> [usize; ROWS] {
-    [PAYLOADS[0], PAYLOADS[1], longest]
-}
+pub(crate) const ROWS: usize = 2;
+/// The longest payload of each row, in bytes: a line, and a few of them.
+pub(crate) const PAYLOADS: [usize; ROWS] = [Row::LINE_PAYLOAD_BYTES, 1 << 10];
+/// The slots of each row. Short messages go round in few lines, which stay in the first cache.
+pub(crate) const SLOTS: [usize; ROWS] = [16, 8];
+/// What stands for the row of longer messages, which go in pieces.
+pub(crate) const LONG: usize = ROWS;
 
 /// The row of a message of `bytes` bytes.
 #[inline]
 pub(crate) fn row_of(bytes: usize) -> usize {
     usize::from(bytes > PAYLOADS[0]) + usize::from(bytes > PAYLOADS[1])
 }
+
+/// Bytes of all rows.
+pub(crate) const ROWS_BYTES: usize =
+    Row::bytes(SLOTS[0], PAYLOADS[0]) + Row::bytes(SLOTS[1], PAYLOADS[1]);
+
+/// The longest piece of a message of `bytes` bytes that goes one way while nothing comes back, in bytes: the reader begins
+/// early, and looks seldom (`docs/measurements/host.md`).
+pub(crate) fn piece_one_way(bytes: usize) -> usize {
+    (bytes / 8).next_power_of_two().clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX)
+}
+
+/// The same where as much comes back at the same time: a piece is read while it is in the first cache.
+pub(crate) fn piece_both_ways(bytes: usize) -> usize {
+    (bytes / 4).next_power_of_two().clamp(PIECE_BYTES_MIN, 2 * PIECE_BYTES_MIN)
+}
+
+/// The shortest and the longest piece, in bytes.
+pub(crate) const PIECE_BYTES_MIN: usize = 4 << 10;
+pub(crate) const PIECE_BYTES_MAX: usize = 32 << 10;
+
+/// The slots of pieces in each rank's memory, and the bytes of each: more than the longest piece, so that the beginnings of slots
+/// lie in different sets of a cache.
+pub(crate) const POOL_SLOTS: usize = 16;
+pub(crate) const POOL_SLOT_BYTES: usize = PIECE_BYTES_MAX + (8 << 10) - 64;
 
 /// The channels of mailboxes for messages, above those of plans: of collectives, and between two ranks.
 pub(crate) const COLLECTIVES_CHANNEL: u16 = 0xffff;

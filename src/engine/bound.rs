@@ -505,6 +505,12 @@ impl Io for RealIo<'_> {
 }
 
 impl<'a> RealIo<'a> {
+    /// Whether the output is the input, whose lines this core has read just before it writes them.
+    #[inline]
+    fn is_in_place(&self) -> bool {
+        self.input.as_ptr() == self.output.as_mut_ptr() && self.input.len() == self.output.len()
+    }
+
     /// What is read of the own buffers.
     #[inline]
     fn own(&self, piece: Piece, bytes: usize) -> Span<'a> {
@@ -591,7 +597,9 @@ impl<'a> RealIo<'a> {
     #[inline]
     fn target(&self, piece: Piece, bytes: usize) -> Target<'_> {
         let (buffer, store) = match self.bound.memory[piece.region as usize] {
-            RegionMemory::Output if self.bound.streaming => (self.output, Store::Streaming),
+            RegionMemory::Output if self.bound.streaming && !self.is_in_place() => {
+                (self.output, Store::Streaming)
+            }
             RegionMemory::Output => (self.output, Store::Cached),
             RegionMemory::Scratch => (self.scratch, Store::Cached),
             RegionMemory::Remote(link) => match self.slot_filled(link, piece, bytes) {

@@ -106,7 +106,7 @@ impl Mailbox {
         let is_mapped = routes.is_mapped(group, rank);
         match channel {
             eager::COLLECTIVES_CHANNEL => Mailbox::Eager { bytes: packets::mailbox_bytes(group.size()) },
-            eager::MESSAGES_CHANNEL => Mailbox::Eager { bytes: eager::point_to_point::MAILBOX_BYTES },
+            eager::MESSAGES_CHANNEL => Mailbox::Eager { bytes: packets::letters::mailbox_bytes() },
             _ if is_mapped => Mailbox::Pool(Slots::of(channel, true)),
             _ => Mailbox::Slots(Slots::of(channel, false)),
         }
@@ -335,7 +335,7 @@ impl Links {
             return Err(wrong_mailbox(rank, &*connection));
         }
         if channel == eager::MESSAGES_CHANNEL {
-            let letters = Letters::over(&*connection).ok_or_else(|| wrong_mailbox(rank, &*connection))?;
+            let letters = Letters::over(rank, &*connection).ok_or_else(|| wrong_mailbox(rank, &*connection))?;
             let at = rank as usize;
             self.letters.resize_with(self.letters.len().max(at + 1), || None);
             self.letters[at] = Some(Box::new(letters));

@@ -10,13 +10,13 @@
 
 use std::sync::Arc;
 
-use consort_kernels::{Reducer, Source, Store, Target, copy};
+use consort_kernels::{Reducer, Source, Store, Target};
 use consort_memory::{Arrival, Outbox, Row, Span, SpanMut};
 
+use super::pieces::Amiss;
 use super::{Board, Peer};
 use crate::Rank;
 use crate::eager::{LONG, Moves, RANKS_MAX, Use, row_of};
-use crate::engine::store_tuner::{store_of, word_of};
 use crate::engine::{Buffers, Progress};
 use consort_control::report::evidence::Want;
 use consort_types::call::{Call, Kind};
@@ -33,9 +33,9 @@ pub(crate) struct Direct {
     /// The ranks of the fold in its order; empty where nothing is folded.
     pub(super) folds: Box<[Rank]>,
     /// Whether contributions are scaled where they are sent.
-    scales: bool,
+    pub(super) scales: bool,
     /// Whether folding is of two at a time, with nothing to scale or to divide.
-    is_plain: bool,
+    pub(super) is_plain: bool,
 }
 
 /// The messages to and from one other rank.
@@ -47,7 +47,7 @@ pub(crate) struct Leg {
     /// The block of the output that what arrives becomes, or is folded into.
     pub(super) receives: Option<u32>,
     /// Whether what arrives comes first in the fold.
-    is_first: bool,
+    pub(super) is_first: bool,
 }
 
 impl Direct {
@@ -174,8 +174,6 @@ pub(crate) struct Messages {
     /// What tells this operation from others: the same on all ranks.
     pub(super) mark: u64,
     pub(super) operation: u64,
-    /// How they are staged, if they are long.
-    pub(super) store: Store,
 }
 
 impl Leg {
@@ -197,7 +195,7 @@ impl Leg {
         if of.row == 0 && scaled_by.is_none() {
             out.put_line(from);
         } else {
-            stage(out, from, of.row == LONG, of.store, scaled_by);
+            stage(out, from, scaled_by);
         }
         out.send(of.operation, of.mark);
         peer.unanswered = 0;
@@ -224,7 +222,7 @@ impl Leg {
 
 /// Puts what is longer than a line, or scaled, into its slot.
 #[inline(never)]
-fn stage(out: &Outbox, from: Span<'_>, is_long: bool, store: Store, scaled_by: Option<&Reducer>) {
+fn stage(out: &Outbox, from: Span<'_>, scaled_by: Option<&Reducer>) {
     let span = out.payload().slice(0, from.len());
     match scaled_by {
         _ if from.is_empty() => {}
@@ -236,11 +234,7 @@ fn stage(out: &Outbox, from: Span<'_>, is_long: bool, store: Store, scaled_by: O
                 false,
             );
         }
-        None if is_long => copy(&[Target { span, store }], from),
         None => span.copy_from(from),
-    }
-    if is_long {
-        out.put_word(word_of(store));
     }
 }
 
@@ -248,16 +242,16 @@ fn stage(out: &Outbox, from: Span<'_>, is_long: bool, store: Store, scaled_by: O
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Underway {
     pub(super) messages: Messages,
-    /// Of how many legs the message is sent, and of how many it is here.
+    /// Of how many legs the message is sent, and of how many it is here. Long messages count each piece of each leg.
     pub(super) sent: usize,
-    here: usize,
-    /// What rank 0 says of how the next messages are staged, if it sent a long one.
-    pub(super) said: Option<Store>,
+    pub(super) here: usize,
+    /// Bytes of the own block that are where they belong; counted where messages are long.
+    pub(super) kept: usize,
 }
 
 impl Underway {
     pub(super) fn new(messages: Messages, sent: usize) -> Self {
-        Underway { messages, sent, here: 0, said: None }
+        Underway { messages, sent, here: 0, kept: 0 }
     }
 
     /// Sends to all for whom there is a slot, up to the first for whom there is none. Whether all have been sent to.
@@ -292,7 +286,10 @@ impl Underway {
         peers: &mut [Option<Peer>],
         reducer: &Reducer,
         buffers: &Buffers<'_>,
-    ) -> Result<Progress, Rank> {
+    ) -> Result<Progress, Amiss> {
+        if self.messages.row == LONG {
+            return self.advance_long(direct, peers, reducer, buffers);
+        }
         let before = (self.sent, self.here);
         let stopped = |now| if now == before { Progress::Blocked } else { Progress::Moved };
         if !self.send(direct, peers, reducer, buffers) {
@@ -304,11 +301,8 @@ impl Underway {
             };
             match leg.look(self.messages, peer) {
                 Arrival::Here => {}
-                Arrival::Other => return Err(leg.peer),
+                Arrival::Other => return Err(Amiss::Other(leg.peer)),
                 Arrival::None => return Ok(stopped((self.sent, self.here))),
-            }
-            if self.messages.row == LONG && leg.peer == 0 && leg.receives.is_some() {
-                self.said = Some(store_of(peer.inboxes[LONG].word()));
             }
             match direct.only_leg() {
                 Some(leg) => direct.finish_pair(leg, self.messages, peer, reducer, buffers),
@@ -345,8 +339,7 @@ impl Exchange {
     ) -> Self {
         board.operations += 1;
         let bytes = if direct.purpose == Use::Meet { 0 } else { bytes };
-        let (operation, store) = (board.operations, board.store());
-        let messages = Messages { bytes, row: row_of(bytes), mark, operation, store };
+        let messages = Messages { bytes, row: row_of(bytes), mark, operation: board.operations };
         Exchange { direct, reducer, underway: Underway::new(messages, 0) }
     }
 
@@ -354,13 +347,16 @@ impl Exchange {
     ///
     /// # Errors
     /// A rank that sent a message of another operation.
-    pub(crate) fn advance(&mut self, board: &mut Board, buffers: Buffers<'_>) -> Result<Progress, Rank> {
+    pub(crate) fn advance(&mut self, board: &mut Board, buffers: Buffers<'_>) -> Result<Progress, Amiss> {
         self.underway.advance(&self.direct, &mut board.peers, &self.reducer, &buffers)
     }
 
     /// The rank that it waits for, and for what.
     pub(crate) fn wanted(&self) -> Option<(Rank, Want)> {
-        let (legs, Underway { sent, here, .. }) = (&self.direct.legs, &self.underway);
+        let (legs, Underway { sent, here, messages, .. }) = (&self.direct.legs, &self.underway);
+        if messages.row == LONG {
+            return self.underway.wanted_long(&self.direct);
+        }
         let next = legs.get(*sent).map(|leg| (leg.peer, Want::Room));
         next.or_else(|| legs.get(*here).map(|leg| (leg.peer, Want::Data)))
     }

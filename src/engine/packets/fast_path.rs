@@ -7,7 +7,6 @@
 
 use std::time::Duration;
 
-use consort_kernels::Store;
 use consort_memory::{Arrival, Row};
 
 use super::Packets;
@@ -68,7 +67,7 @@ impl Engine {
         let mark = digest_of(last.packed, count, sequence, before);
         *history = mark;
         let request = || Request { call: *call, sequence, history: before, record: 0 };
-        let messages = Messages { bytes: last.bytes, row: last.row, mark, operation, store: Store::Cached };
+        let messages = Messages { bytes: last.bytes, row: last.row, mark, operation };
         let Some(leg) = &last.leg else {
             return self.at_once_waits(request(), Underway::new(messages, 0), timeout, buffers, looks);
         };
@@ -104,7 +103,6 @@ impl Engine {
         let Some(compiled) = operations.latest() else { return AtOnce::No };
         let Some(direct) = &compiled.programs.exchange else { return AtOnce::No };
         let (recorder, row) = (&group.recorder, underway.messages.row);
-        underway.messages.store = board.store();
         if row == 0 {
             // What the others wait for comes before the record; longer messages take long enough to be recorded from their start.
             underway.send(direct, &mut board.peers, &compiled.reducer, buffers);
@@ -116,7 +114,6 @@ impl Engine {
         if let Some(now) = look(recorder, looks, entered, go_on) {
             let ended = if row == 0 { now } else { recorder.ticks() };
             recorder.finish_at(request.record, request.sequence, false, ended);
-            board.note(&underway, Some(ended.saturating_sub(entered)));
             board.ring();
             return AtOnce::Done;
         }

@@ -14,6 +14,8 @@ mod fast_path;
 #[cfg(test)]
 mod fuzz;
 pub(crate) mod letters;
+mod long;
+pub(crate) mod pieces;
 mod round;
 #[cfg(test)]
 pub(crate) mod sides;
@@ -22,45 +24,38 @@ mod tests;
 
 use std::task::Poll;
 
-use consort_kernels::Store;
 use consort_memory::access_epoch::{self, AccessEpoch};
 use consort_memory::{Bell, Counter, Inbox, Outbox, Row};
 use consort_transports::{Address, Connection, CounterKind};
 
 use super::bound::Broken;
 use super::links::{Key, Links, wrong_mailbox};
-use super::store_tuner::{Trial, store_of};
 use super::trouble::Fault;
 use crate::Rank;
-use crate::eager::{COLLECTIVES_CHANNEL, LONG, MESSAGE_BYTES_MAX, ROWS, payloads};
+use crate::eager::{COLLECTIVES_CHANNEL, PAYLOADS, POOL_SLOT_BYTES, POOL_SLOTS, ROWS, ROWS_BYTES, SLOTS};
+use crate::planner::Slots;
 use consort_control::membership::group::Group;
 use consort_control::membership::wire::Message;
 use consort_control::report::evidence::Want;
 use consort_types::error::Result;
 
-use exchange::Underway;
+use pieces::Pieces;
+
 pub(crate) use exchange::{Direct, Exchange, Leg};
 pub(crate) use fast_path::AtOnce;
 pub(crate) use round::Round;
 
-/// The longest payload of each row, in bytes.
-const PAYLOADS: [usize; ROWS] = payloads(MESSAGE_BYTES_MAX);
-/// The slots of the longest row, those of all pairs of a rank together. A slot that was not used for a while has left the
-/// reader's first caches, and is written several times faster.
-const LONG_SLOTS: u32 = 16;
-
-/// The slots of each row among `ranks` ranks. Short messages go round in few lines, which stay in the first cache.
-fn slots(ranks: u32) -> [usize; ROWS] {
-    let long = (LONG_SLOTS / (ranks - 1).max(1)).max(4);
-    [16, 8, 1 << long.ilog2()]
+/// The slots of the pool of a pair among `ranks` ranks. Between two, the pieces of a message may all stay with their reader.
+fn pool_slots(ranks: u32) -> Slots {
+    Slots { count: if ranks == 2 { POOL_SLOTS } else { POOL_SLOTS / 2 }, bytes: POOL_SLOT_BYTES }
 }
 
-/// The bytes of a mailbox: its rows, and behind them one slot with which a rank forbids the peer to touch its memory. One
-/// slot suffices, as a rank forbids that once.
+/// The slot with which a rank forbids the peer to touch its memory. One suffices, as a rank forbids that once.
+const FORBIDDING_BYTES: usize = Row::bytes(1, Row::LINE_PAYLOAD_BYTES);
+
+/// The bytes of a mailbox: its rows, the slot that forbids, and its half of the pool.
 pub(super) fn mailbox_bytes(ranks: u32) -> usize {
-    let rows = slots(ranks).into_iter().zip(PAYLOADS);
-    let messages: usize = rows.map(|(slots, payload_bytes)| Row::bytes(slots, payload_bytes)).sum();
-    messages + Row::bytes(1, Row::LINE_PAYLOAD_BYTES)
+    ROWS_BYTES + FORBIDDING_BYTES + pieces::bytes(pool_slots(ranks))
 }
 
 /// The word of a rank that has no board: the name of no transport.
@@ -70,6 +65,8 @@ const NO_BOARD: &str = "none";
 struct Peer {
     out: [Outbox; ROWS],
     inboxes: [Inbox; ROWS],
+    /// Longer messages.
+    pieces: Pieces,
     /// The peer is through with all operations up to this one.
     through: u64,
     /// The counter with which the peer says so when it sends nothing.
@@ -85,35 +82,10 @@ struct Peer {
 
 /// The messages of a communicator, once all of its ranks have them.
 pub(crate) struct Board {
-    me: Rank,
     /// By rank; none for this one.
     peers: Vec<Option<Peer>>,
     /// Operations so far.
     operations: u64,
-    /// The trial of the stores of long messages: rank 0 makes it, and the other ranks take rank 0's store.
-    long: Trial,
-    store: Store,
-}
-
-impl Board {
-    /// The store of long messages now.
-    #[inline]
-    fn store(&self) -> Store {
-        if self.me == 0 { self.long.store() } else { self.store }
-    }
-
-    /// An exchange is over; it took `ticks` ticks, where they are known.
-    #[inline]
-    pub(crate) fn note(&mut self, Underway { messages, said, .. }: &Underway, ticks: Option<u64>) {
-        if messages.row != LONG {
-            return;
-        }
-        self.store = said.unwrap_or(self.store);
-        if let Some(ticks) = ticks {
-            // Calls of a class differ in length.
-            self.long.note(messages.store, (ticks << 12) / messages.bytes.max(1) as u64);
-        }
-    }
 }
 
 /// A board, from when it is first wanted.
@@ -242,23 +214,19 @@ impl Meeting {
         for number in &self.links {
             let peer = links.peer(*number);
             let connection = &*links.up(*number).connection;
-            let over = Peer::over(connection, group.size());
+            let over = Peer::over(peer, connection, group.size());
             peers[peer as usize] = Some(over.ok_or_else(|| wrong_mailbox(peer, connection))?);
         }
-        Ok(Poll::Ready(Some(Board::new(group.rank, peers))))
+        Ok(Poll::Ready(Some(Board::new(peers))))
     }
 }
 
 /// The slots of all rows at the beginning of a connection's mailboxes, the peer's and the own ones; none where those are
 /// shorter.
-fn rows(
-    connection: &dyn Connection,
-    slots: [usize; ROWS],
-    payloads: [usize; ROWS],
-) -> Option<([Outbox; ROWS], [Inbox; ROWS])> {
+fn rows(connection: &dyn Connection) -> Option<([Outbox; ROWS], [Inbox; ROWS])> {
     let mut offset = 0;
     let mut both = Vec::with_capacity(ROWS);
-    for (slots, payload_bytes) in slots.into_iter().zip(payloads) {
+    for (slots, payload_bytes) in SLOTS.into_iter().zip(PAYLOADS) {
         both.push(connection.rows(offset, slots, payload_bytes)?);
         offset += Row::bytes(slots, payload_bytes);
     }
@@ -267,8 +235,8 @@ fn rows(
 }
 
 impl Board {
-    fn new(me: Rank, peers: Vec<Option<Peer>>) -> Self {
-        Board { me, peers, operations: 0, long: Trial::default(), store: Store::Cached }
+    fn new(peers: Vec<Option<Peer>>) -> Self {
+        Board { peers, operations: 0 }
     }
 
     /// How many ranks there are.
@@ -325,15 +293,16 @@ impl Board {
 
 impl Peer {
     /// Over an established connection; none where its mailboxes are not as long as agreed.
-    fn over(connection: &dyn Connection, ranks: u32) -> Option<Self> {
-        let (out, inboxes) = rows(connection, slots(ranks), PAYLOADS)?;
-        let epoch_at = mailbox_bytes(ranks) - Row::bytes(1, Row::LINE_PAYLOAD_BYTES);
-        let [own, theirs] = connection.rows(epoch_at, 1, Row::LINE_PAYLOAD_BYTES)?;
+    fn over(peer: Rank, connection: &dyn Connection, ranks: u32) -> Option<Self> {
+        let (out, inboxes) = rows(connection)?;
+        let [own, theirs] = connection.rows(ROWS_BYTES, 1, Row::LINE_PAYLOAD_BYTES)?;
+        let pieces = Pieces::over(peer, connection, ROWS_BYTES + FORBIDDING_BYTES, pool_slots(ranks))?;
         let there = connection.peer_counter(CounterKind::Ready)?.clone();
         let here = connection.counter(CounterKind::Ready).clone();
         Some(Peer {
             out,
             inboxes,
+            pieces,
             through: 0,
             credit: connection.counter(CounterKind::Credit).clone(),
             peer_credit: connection.peer_counter(CounterKind::Credit)?.clone(),
@@ -366,13 +335,8 @@ impl Peer {
     }
 }
 
-/// The next message, of `bytes` bytes, was read. Its lines are left as its writer stores to them cheapest, unless they are
-/// stored past the caches.
+/// The next message, of `bytes` bytes, was read. Lines beside the flag's are left as their writer stores to them cheapest.
 #[inline(always)]
 fn give_back(inbox: &mut Inbox, row: usize, bytes: usize) {
-    match row {
-        0 => inbox.take(),
-        LONG if store_of(inbox.word()) == Store::Streaming => inbox.take(),
-        _ => inbox.take_read(bytes),
-    }
+    if row == 0 { inbox.take() } else { inbox.take_read(bytes) }
 }

@@ -4,9 +4,9 @@
 
 use consort_memory::{Arrival, Span};
 
-use super::{Board, PAYLOADS};
+use super::Board;
 use crate::Rank;
-use crate::eager::row_of;
+use crate::eager::{ROWS, row_of};
 use crate::engine::Progress;
 use consort_control::report::evidence::Want;
 
@@ -29,7 +29,7 @@ impl Round {
     /// If there is no row for as many.
     pub(crate) fn begin(board: &mut Board, bytes_max: usize, mark: u64) -> Self {
         let row = row_of(bytes_max);
-        assert!(bytes_max <= PAYLOADS[row], "notes of {bytes_max} bytes");
+        assert!(row < ROWS, "notes of {bytes_max} bytes");
         board.operations += 1;
         Round { row, mark, operation: board.operations, sent: 0, here: 0 }
     }

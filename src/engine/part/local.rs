@@ -24,8 +24,6 @@ pub(super) struct Meet {
 /// A direct exchange of eager messages.
 pub(super) struct Exchanging {
     exchange: Exchange,
-    /// The ticks at the exchange's begin; `None` where the fast path has begun it.
-    since: Option<u64>,
     pub(super) wanted: Option<(Rank, Want)>,
 }
 
@@ -92,13 +90,13 @@ impl Context<'_> {
         let mark = self.request.mark(group.rank, 0);
         let bytes = call.count * call.data_type.size();
         let exchange = Exchange::begin(packets.up(), direct, reducer, bytes, mark);
-        Ok(Turn::Next(Phase::Exchange(Exchanging::new(exchange, Some(ticks())))))
+        Ok(Turn::Next(Phase::Exchange(Exchanging::new(exchange))))
     }
 }
 
 impl Exchanging {
-    pub(super) fn new(exchange: Exchange, since: Option<u64>) -> Self {
-        Exchanging { exchange, since, wanted: None }
+    pub(super) fn new(exchange: Exchange) -> Self {
+        Exchanging { exchange, wanted: None }
     }
 
     pub(super) fn turn(&mut self, context: &mut Context<'_>) -> TurnResult {
@@ -108,8 +106,6 @@ impl Exchanging {
             self.wanted = self.exchange.wanted();
             return Ok(Turn::Stays(progress));
         }
-        let took = self.since.map(|since| ticks().saturating_sub(since));
-        board.note(&self.exchange.underway, took);
         Ok(Turn::Over)
     }
 }
@@ -122,7 +118,7 @@ impl Letter {
             return Ok(Turn::Next(Phase::Link(Linking::of_messages(engine, peer)?)));
         };
         let mark = request.mark(engine.group.rank, 0);
-        match letters.go_on(call.kind, mark, buffers, &mut self.done).map_err(|_| peer)? {
+        match letters.go_on(call.kind, mark, buffers, &mut self.done)? {
             Progress::Done => Ok(Turn::Over),
             progress => {
                 self.wanted = Some((peer, if call.kind == Kind::Send { Want::Room } else { Want::Data }));

@@ -150,7 +150,7 @@ impl Part {
 
     /// The fast path has begun the request's exchange.
     pub(super) fn adopt(&mut self, exchange: Exchange) {
-        self.phase = Phase::Exchange(Exchanging::new(exchange, None));
+        self.phase = Phase::Exchange(Exchanging::new(exchange));
     }
 
     /// The fast path has moved `done` bytes of the request's message.
