@@ -14,10 +14,10 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-#[cfg(not(loom))]
-use crate::{Counter, Mapping};
 use crate::span::LINE_BYTES;
 use crate::sync::{AtomicU64, Ordering};
+#[cfg(not(loom))]
+use crate::{Counter, Mapping};
 use crate::{Span, SpanMut};
 
 /// The words of a line before its flag.

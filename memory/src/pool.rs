@@ -203,7 +203,11 @@ impl Pool {
                 self.owned &= !(1 << name);
             }
             let tag = word & !(u64::from(NONE)) | u64::from(name);
-            if message == number { self.ready.there.raise(message, tag) } else { self.ready.there.leave(message, tag) }
+            if message == number {
+                self.ready.there.raise(message, tag)
+            } else {
+                self.ready.there.leave(message, tag)
+            }
         }
         self.sent = number;
         Ok(())
@@ -311,7 +315,11 @@ impl Pool {
             let back = self.surplus(bytes)?;
             let is_last = self.emptied == number && number - self.said >= batch;
             let tag = u64::from(back);
-            if is_last { self.credit.there.raise(number, tag) } else { self.credit.there.leave(self.emptied, tag) }
+            if is_last {
+                self.credit.there.raise(number, tag)
+            } else {
+                self.credit.there.leave(self.emptied, tag)
+            }
             if is_last {
                 self.said = number;
             }

@@ -6,6 +6,7 @@
 
 mod direct;
 
+use consort_algorithms::Collective;
 use consort_memory::Row;
 
 pub(crate) use direct::{Moves, Use};
@@ -26,8 +27,7 @@ pub(crate) fn row_of(bytes: usize) -> usize {
 }
 
 /// Bytes of all rows.
-pub(crate) const ROWS_BYTES: usize =
-    Row::bytes(SLOTS[0], PAYLOADS[0]) + Row::bytes(SLOTS[1], PAYLOADS[1]);
+pub(crate) const ROWS_BYTES: usize = Row::bytes(SLOTS[0], PAYLOADS[0]) + Row::bytes(SLOTS[1], PAYLOADS[1]);
 
 /// The longest piece of a message of `bytes` bytes that goes one way while nothing comes back, in bytes: the reader begins
 /// early, and looks seldom (`docs/measurements/host.md`).
@@ -35,9 +35,9 @@ pub(crate) fn piece_one_way(bytes: usize) -> usize {
     (bytes / 8).next_power_of_two().clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX)
 }
 
-/// The same where as much comes back at the same time: a piece is read while it is in the first cache.
+/// The same where as much comes back at the same time.
 pub(crate) fn piece_both_ways(bytes: usize) -> usize {
-    (bytes / 4).next_power_of_two().clamp(PIECE_BYTES_MIN, 2 * PIECE_BYTES_MIN)
+    (bytes / 4).next_power_of_two().clamp(2 * PIECE_BYTES_MIN, PIECE_BYTES_MAX)
 }
 
 /// The shortest and the longest piece, in bytes.
@@ -53,8 +53,21 @@ pub(crate) const POOL_SLOT_BYTES: usize = PIECE_BYTES_MAX + (8 << 10) - 64;
 pub(crate) const COLLECTIVES_CHANNEL: u16 = 0xffff;
 pub(crate) const MESSAGES_CHANNEL: u16 = 0xfffe;
 
-/// The longest message of a collective, in bytes.
+/// The longest message of a collective in which ranks send to several others, or fold all that comes, in bytes.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// The longest message between two ranks, in bytes. Longer ones are written past the caches, by plans.
+const PAIR_BYTES_MAX: usize = 4 << 20;
+
+/// The longest message of a collective among `ranks` ranks, in bytes: longer ones go by plans. Two ranks reduce long ones in two
+/// hops.
+pub(crate) fn longest(collective: Collective, is_two_shot: bool, ranks: u32) -> usize {
+    match (ranks, is_two_shot) {
+        (2, true) => PAIR_BYTES_MAX,
+        (_, true) => 0,
+        (2, false) if collective != Collective::AllReduce => PAIR_BYTES_MAX,
+        _ => MESSAGE_BYTES_MAX,
+    }
+}
 /// Messages of more bytes are sent only once it is known that the callers' buffers are not mapped by all ranks.
 pub(crate) const UNASKED_BYTES_MAX: usize = 16 << 10;
 /// The most ranks that send to each other all at once.

@@ -116,7 +116,8 @@ impl<'a> Pairing<'a> {
         let way = |counter: &CounterUse| {
             let CounterId { owner, writer, channel, role } = counter.id;
             // A counter of what is ready is its reader's; one of credit is its writer's.
-            let (filler, reader) = if role == CounterRole::Credit { (owner, writer) } else { (writer, owner) };
+            let (filler, reader) =
+                if role == CounterRole::Credit { (owner, writer) } else { (writer, owner) };
             let goes = filler == plan.rank;
             (if goes { reader.0 } else { filler.0 }, goes, channel.0)
         };
@@ -215,7 +216,8 @@ impl Bound {
         });
         let flushed = flushed.collect();
         let read_once = (0..plan.regions.len()).map(|region| is_read_once(&plan, region as u16)).collect();
-        let bound = Bound { plan, path, slot_bytes, bearings, streaming, memory, read_once, counters, flushed };
+        let bound =
+            Bound { plan, path, slot_bytes, bearings, streaming, memory, read_once, counters, flushed };
         bound.check().map_err(foreign)?;
         if let Some((link, property)) = bound.lacking(links) {
             let (from, to) = (bearings.rank(bound.plan.rank), links.peer(link));
@@ -237,7 +239,8 @@ impl Bound {
         let refused = |(action, memory)| {
             let RegionMemory::Remote(link) = memory else { return None };
             let Capabilities { put, load_store, .. } = links.capabilities(link);
-            let is_stored = load_store && links.up(link).pool.as_ref().is_some_and(|pool| self.slot_bytes <= pool.slot_bytes());
+            let is_stored = load_store
+                && links.up(link).pool.as_ref().is_some_and(|pool| self.slot_bytes <= pool.slot_bytes());
             let (has, property) =
                 if action == Action::Put { (put, Property::Put) } else { (is_stored, Property::LoadStore) };
             (!has).then_some((link, property))

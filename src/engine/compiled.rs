@@ -61,8 +61,7 @@ impl CallShape {
 pub(crate) struct Programs {
     /// Messages that carry their flag, sent directly.
     pub(crate) exchange: Option<Arc<Direct>>,
-    /// The same of calls that can be made without a task: not those whose ranks meet first, or that bring a scalar or name
-    /// their algorithm.
+    /// The same of calls that can be made without a task: not those that bring a scalar or name their algorithm.
     at_once: Option<Arc<Direct>>,
     /// A plan over links.
     pub(crate) plan: Option<Arc<Bound>>,
@@ -132,6 +131,18 @@ impl Compiled {
                 && root == call.root
         };
         self.programs.at_once.as_ref().filter(|_| is_alike())
+    }
+
+    /// The same number on all ranks for calls of one shape.
+    #[inline]
+    pub(crate) fn shape_number(&self) -> u64 {
+        self.shape.packed
+    }
+
+    /// Whether ranks meet before a call of the shape, unless they have met in vain before.
+    #[inline(always)]
+    pub(crate) fn meets(&self) -> bool {
+        self.choice.meets
     }
 
     fn has_run(&self) -> bool {
@@ -266,7 +277,7 @@ impl Operations {
         let (me, ranks) = (self.me, self.ranks);
         let compiled = self.compile(call)?;
         compiled.last = Last::of(call, Some(&direct), me, ranks);
-        let has_more = call.scalar.is_some() || call.algorithm.is_some() || compiled.choice.meets;
+        let has_more = call.scalar.is_some() || call.algorithm.is_some();
         compiled.programs.at_once = (!has_more).then(|| direct.clone());
         compiled.programs.exchange = Some(direct);
         Ok(())

@@ -47,7 +47,8 @@ impl Hostile<'_> {
             Region::Input(_) | Region::Output(_) => self.ranks * self.count * 8,
             Region::Scratch => self.plan.scratch as usize * self.sizes.slot_bytes,
             Region::Mailbox { channel, .. } => {
-                Slots::of(self.channel_base + channel.0, false).bytes.min(self.sizes.slot_bytes) * SLOTS as usize
+                Slots::of(self.channel_base + channel.0, false).bytes.min(self.sizes.slot_bytes)
+                    * SLOTS as usize
             }
             other => panic!("nobody binds {other:?}"),
         };

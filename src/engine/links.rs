@@ -335,7 +335,8 @@ impl Links {
             return Err(wrong_mailbox(rank, &*connection));
         }
         if channel == eager::MESSAGES_CHANNEL {
-            let letters = Letters::over(rank, &*connection).ok_or_else(|| wrong_mailbox(rank, &*connection))?;
+            let letters =
+                Letters::over(rank, &*connection).ok_or_else(|| wrong_mailbox(rank, &*connection))?;
             let at = rank as usize;
             self.letters.resize_with(self.letters.len().max(at + 1), || None);
             self.letters[at] = Some(Box::new(letters));

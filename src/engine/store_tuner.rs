@@ -17,8 +17,6 @@
 //! | who decides | of what | cost of a sample |
 //! |---|---|---|
 //! | rank 0, by [`StoreTuner`] | collectives that begin with an entry | the slowest rank's part |
-//! | rank 0, by a [`Trial`] | long messages of a board | its own part |
-//! | the sender, by [`PieceTuner`] | messages between two ranks | its writes and the reader's reads |
 //!
 //! Invariant: the bits of a result do not depend on the store, and all ranks of a collective use the one that rank 0 says
 //! in a [sample](StoreTuner::sample), whose bits no other module reads. Absent: the copies.
@@ -27,7 +25,6 @@ use std::collections::BTreeMap;
 
 use consort_algorithms::catalogue::Algorithm;
 use consort_kernels::Store;
-use consort_memory::ticks;
 
 use consort_types::call::{Call, Kind};
 
@@ -53,13 +50,6 @@ const SLOWER: u64 = 24;
 
 /// Samples carry times in units of 2^6 ticks: some 30 ns. A minute fits 32 bits.
 const SAMPLE_TICKS: u32 = 6;
-
-/// Shorter pieces are written through the caches and not timed.
-const TIMED_BYTES_MIN: usize = 4 << 10;
-/// The cost of a piece is of 2^16 bytes.
-const PACE_UNIT: u32 = 16;
-/// A larger cost from a peer is cut to this, so that sums and products of costs have room.
-const COST_MAX: u64 = 1 << 40;
 
 /// Zero-copy folds and long messages write outputs of at least this many bytes past the caches: a fold writes other ranks'
 /// outputs too, whose lines a cached store would first fetch from another core. Plans write only their own, and lose by
@@ -246,71 +236,6 @@ impl StoreTuner {
     }
 }
 
-/// How fast pieces are copied.
-#[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Pace {
-    bytes: u64,
-    ticks: u64,
-}
-
-impl Pace {
-    /// Copies a piece, and times it if it is long enough.
-    #[inline]
-    pub(super) fn time<R>(&mut self, bytes: usize, copy: impl FnOnce() -> R) -> R {
-        if bytes < TIMED_BYTES_MIN {
-            return copy();
-        }
-        let start = ticks();
-        let result = copy();
-        self.ticks += ticks().wrapping_sub(start);
-        self.bytes += bytes as u64;
-        result
-    }
-
-    /// Ticks for 2^16 bytes, or 0 if no piece was timed; begins anew.
-    pub(super) fn take(&mut self) -> u64 {
-        let Pace { bytes, ticks } = std::mem::take(self);
-        (ticks << PACE_UNIT).checked_div(bytes).map_or(0, |cost| cost.max(1))
-    }
-}
-
-/// The store of messages to one other rank: this side tries, from its own time and what the reader says with its credits.
-#[derive(Default, Debug)]
-pub(crate) struct PieceTuner {
-    trial: Trial,
-    writes: Pace,
-    /// Long pieces since the store changed.
-    since: u32,
-}
-
-impl PieceTuner {
-    /// Writes a piece of `bytes` bytes by `write`.
-    #[inline]
-    pub(crate) fn write<R>(&mut self, bytes: usize, write: impl FnOnce(Store) -> R) -> R {
-        if bytes < TIMED_BYTES_MIN {
-            return write(Store::Cached);
-        }
-        let store = self.trial.store();
-        self.since = self.since.saturating_add(1);
-        self.writes.time(bytes, || write(store))
-    }
-
-    /// The peer took so long, as its [`Pace`] says, to read pieces; the first of them was `pieces` ago.
-    pub(crate) fn was_read(&mut self, pieces: u32, cost: u64) {
-        // Not of pieces that were written by the other store.
-        if cost == 0 || self.since < pieces {
-            return;
-        }
-        let (store, writes) = (self.trial.store(), self.writes.take());
-        if writes != 0 {
-            self.trial.note(store, writes.saturating_add(cost.min(COST_MAX)).min(COST_MAX * 2));
-        }
-        if self.trial.store() != store {
-            self.since = 0;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use consort_kernels::DataType;
@@ -434,48 +359,6 @@ mod tests {
         for word in [u64::MAX, 1 << 63, 0xffff_ffff, 2] {
             tuner.ended(&all_gather(1), Store::Cached, u64::MAX);
             let _ = tuner.agree([word, u64::MAX].into_iter());
-        }
-    }
-
-    /// Pieces on a machine where writing and reading cost so much by each store; how many went past the caches.
-    fn pieces(tuner: &mut PieceTuner, count: u32, write: [u64; 2], read: [u64; 2]) -> u32 {
-        let mut past = 0;
-        for nth in 0..count {
-            let which = word_of(tuner.trial.store()) as usize;
-            past += which as u32;
-            tuner.write(1 << PACE_UNIT, |_| ());
-            tuner.writes.ticks = u64::from(nth % 32 + 1) * write[which];
-            if nth % 32 == 31 {
-                tuner.was_read(32, read[which]);
-            }
-        }
-        past
-    }
-
-    #[test]
-    fn messages_take_the_store_that_is_faster_for_both_sides() {
-        let mut tuner = PieceTuner::default();
-        pieces(&mut tuner, 1024, [1000, 900], [500, 3000]);
-        assert!(pieces(&mut tuner, 20_480, [1000, 900], [500, 3000]) < 1500, "{tuner:?}");
-        // The cores have moved apart.
-        pieces(&mut tuner, 1024, [5000, 1000], [5000, 2500]);
-        assert!(pieces(&mut tuner, 20_480, [5000, 1000], [5000, 2500]) > 18_500, "{tuner:?}");
-    }
-
-    #[test]
-    fn without_word_of_the_reader_messages_stay_as_they_are() {
-        let mut tuner = PieceTuner::default();
-        assert_eq!(pieces(&mut tuner, 20_480, [1000, 100], [0, 0]), 0, "{tuner:?}");
-    }
-
-    #[test]
-    fn whatever_a_peer_says_it_took_is_a_cost() {
-        for said in [u64::MAX, u64::MAX / 2, 1 << 62, COST_MAX + 1] {
-            let mut tuner = PieceTuner::default();
-            assert!(pieces(&mut tuner, 20_480, [1000, 900], [500, said]) < 1500, "{said}: {tuner:?}");
-            let mut tuner = PieceTuner::default();
-            pieces(&mut tuner, 1024, [1000, 900], [said, 500]);
-            assert!(pieces(&mut tuner, 20_480, [1000, 900], [said, 500]) > 18_500, "{said}: {tuner:?}");
         }
     }
 }

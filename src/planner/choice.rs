@@ -6,7 +6,9 @@
 use consort_algorithms::Collective;
 
 use super::Program;
-use super::planning::{Chosen, HOST_SLOT_BYTES_MAX, MESSAGE_SLICE_BYTES, Planning, WIDE_SLOT_BYTES_MAX, size_class};
+use super::planning::{
+    Chosen, HOST_SLOT_BYTES_MAX, MESSAGE_SLICE_BYTES, Planning, WIDE_SLOT_BYTES_MAX, size_class,
+};
 use crate::eager::{MESSAGE_BYTES_MAX, Moves};
 use consort_settings::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS};
 use consort_types::call::Call;
@@ -82,8 +84,11 @@ impl Choice {
             Some(algorithm) => planning.demand(algorithm, collective, bytes)?,
         };
         let Chosen { algorithm, slot_bytes, short, packets, meets, mapped, .. } = chosen;
-        // A call that names its algorithm takes no mapped buffers: it meets only to agree how its bytes cross.
-        let is_worth_it = call.algorithm.is_none() || bytes > MESSAGE_BYTES_MAX as u64;
+        let packets = packets && Moves::are_defined(call.kind);
+        // A call that names its algorithm takes no mapped buffers: one that runs by a plan meets only to agree how its bytes
+        // cross.
+        let mapped = mapped && call.algorithm.is_none();
+        let is_worth_it = mapped || !packets && bytes > MESSAGE_BYTES_MAX as u64;
         let channel_base = match algorithm {
             _ if algorithm.is_pair() => PAIR_CHANNELS,
             _ if short && planning.by_messages() => MESSAGE_CHANNELS,
@@ -104,9 +109,9 @@ impl Choice {
             slot_bytes,
             streaming,
             channel_base,
-            packets: packets && Moves::are_defined(call.kind),
+            packets,
             meets: meets && Moves::are_defined(call.kind) && is_worth_it,
-            mapped: mapped && call.algorithm.is_none(),
+            mapped,
         })
     }
 }

@@ -216,18 +216,27 @@ impl Planner {
     }
 
     /// The moves of the ranks of a program that is a direct exchange, from the root on: those of its schedule, which is
-    /// proved first.
+    /// proved first. Those of an all-reduce in two hops are the ones of the direct exchange, as both fold alike.
     pub(crate) fn direct(&self, program: Program) -> Result<Arc<[Moves]>> {
         let Program { collective, algorithm, ranks } = program;
-        let prove = || {
+        let prove = |algorithm: Algorithm| {
             let schedule = algorithm.schedule(collective, ranks);
-            verify(&lower_all(&schedule, &LowerOptions { slots: SLOTS }).map_err(text)?).map_err(text)?;
+            let lowered = lower_all(&schedule, &LowerOptions { slots: SLOTS }).map_err(text)?;
+            Ok::<_, String>((verify(&lowered).map_err(text)?.fold_hash, schedule))
+        };
+        let moves = || {
+            let (fold_hash, mut schedule) = prove(algorithm)?;
+            if algorithm.is_two_shot() {
+                let direct = prove(Algorithm::Direct { first: 0 })?;
+                same_fold(fold_hash, direct.0)?;
+                schedule = direct.1;
+            }
             Moves::of(&schedule).ok_or_else(|| "its schedule is none".to_owned())
         };
         let refused = |what| {
             Error::internal(format!("the direct exchange of {collective} by {algorithm} was refused: {what}"))
         };
-        self.known(|proofs| &mut proofs.moves, program, |_| prove().map(Arc::from).map_err(refused))
+        self.known(|proofs| &mut proofs.moves, program, |_| moves().map(Arc::from).map_err(refused))
     }
 
     /// The plans of all ranks on buffers that all of them have mapped; a reduce begins its folds at rank `first`.

@@ -383,7 +383,8 @@ impl Planning {
         };
         let by_size = slice.checked_next_power_of_two().unwrap_or(u64::MAX >> 1);
         let longest = if self.on_own_cores { HOST_SLOT_BYTES_MAX } else { usize::MAX };
-        let given = self.slot_bytes.unwrap_or_else(|| usize::try_from(by_size).unwrap_or(longest).min(longest));
+        let given =
+            self.slot_bytes.unwrap_or_else(|| usize::try_from(by_size).unwrap_or(longest).min(longest));
         let slot_bytes = given.clamp(SLOT_BYTES_MIN, self.longest_slot(algorithm));
         Chosen { algorithm, slot_bytes, short: false, packets, meets, mapped, origin }
     }

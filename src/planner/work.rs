@@ -86,6 +86,9 @@ const PACKET_S: f64 = 120e-9;
 /// Seconds of a message to and from one more rank.
 const PACKET_PEER_S: f64 = 40e-9;
 
+/// Seconds that the second hop adds: from some 16 KiB on both ways take as long.
+const HOPS_S: f64 = 500e-9;
+
 /// Seconds that a line from another domain takes longer.
 const FAR_LINE_S: f64 = 180e-9;
 /// Seconds of a byte that leaves a domain or enters it, on the way that its ranks share.
@@ -107,4 +110,9 @@ pub(super) fn of_packets(ranks: u32, per_domain: u32, block_bytes: u64, turns: u
     // Every rank of a domain sends to every rank outside it, side by side; lines come at the same time.
     let crossing = f64::from(per_domain) * f64::from(ranks - per_domain) * block_bytes as f64;
     FAR_LINE_S + inside.max(crossing * FAR_BYTE_S)
+}
+
+/// Seconds of an all-reduce of two ranks in two hops: as many bytes cross, and each rank folds half of them.
+pub(super) fn of_two_hops(block_bytes: u64, turns: u32) -> f64 {
+    f64::from(turns) * (2.0 * (PACKET_S + PACKET_PEER_S) + HOPS_S + 1.5 * block_bytes as f64 * BYTE_S)
 }

@@ -36,6 +36,8 @@ pub(crate) struct Direct {
     pub(super) scales: bool,
     /// Whether folding is of two at a time, with nothing to scale or to divide.
     pub(super) is_plain: bool,
+    /// Whether long messages of two ranks are folded half by half, in two hops.
+    pub(super) two_hops: bool,
 }
 
 /// The messages to and from one other rank.
@@ -52,7 +54,7 @@ pub(crate) struct Leg {
 
 impl Direct {
     /// The exchange of rank `me` for calls like this one; `all` are the moves of all ranks, from the root on.
-    pub(crate) fn new(call: &Call, all: &[Moves], reducer: &Reducer, me: Rank) -> Self {
+    pub(crate) fn new(call: &Call, all: &[Moves], reducer: &Reducer, me: Rank, two_hops: bool) -> Self {
         let (ranks, collective) = (all.len() as u32, call.kind.collective());
         let absolute = |relative: u32| (relative + call.root) % ranks;
         let relative = |rank: u32| (rank + ranks - call.root) % ranks;
@@ -87,6 +89,7 @@ impl Direct {
             folds: folded.collect(),
             scales: is_fold && reducer.is_pre_mul_sum(),
             is_plain: is_fold && !reducer.scales_or_divides(),
+            two_hops,
         }
     }
 

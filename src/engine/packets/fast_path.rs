@@ -59,6 +59,10 @@ impl Engine {
         if !compiled.fits(buffers) || !queue.is_empty() {
             return AtOnce::No;
         }
+        // Asked last, as each call asks once.
+        if compiled.meets() && !board.skips_meeting(compiled.shape_number()) {
+            return AtOnce::No;
+        }
         let last = &compiled.last;
         *sequence += 1;
         board.operations += 1;

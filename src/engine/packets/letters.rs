@@ -171,8 +171,8 @@ impl Letters {
             let Some(piece) = self.pieces.look(mark, to.len() - *done)? else {
                 return Ok(if *done == before { Progress::Blocked } else { Progress::Moved });
             };
-            let bytes = piece.len();
-            copy(&[Target { span: to.slice(*done, bytes), store: output_store(to.len()) }], piece);
+            let bytes = piece.span.len();
+            copy(&[Target { span: to.slice(*done, bytes), store: output_store(to.len()) }], piece.span);
             self.pieces.take(bytes)?;
             *done += bytes;
         }

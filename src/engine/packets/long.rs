@@ -20,7 +20,7 @@ use consort_kernels::{Reducer, Source, Store, Target, copy};
 
 use super::Peer;
 use super::exchange::{Direct, Leg, Messages, Underway};
-use super::pieces::Amiss;
+use super::pieces::{Amiss, Piece};
 use crate::Rank;
 use crate::eager::{RANKS_MAX, Use, piece_both_ways, piece_one_way};
 use crate::engine::{Buffers, Progress};
@@ -63,6 +63,9 @@ impl Underway {
         reducer: &Reducer,
         buffers: &Buffers<'_>,
     ) -> Result<Progress, Amiss> {
+        if direct.two_hops {
+            return self.advance_hops(direct, peers, reducer, buffers);
+        }
         let (of, legs) = (self.messages, direct.legs.len());
         let piece = direct.piece(of.bytes);
         let all = of.bytes.div_ceil(piece) * legs;
@@ -90,6 +93,10 @@ impl Underway {
 
     /// The rank that it waits for, and for what.
     pub(super) fn wanted_long(&self, direct: &Direct) -> Option<(Rank, Want)> {
+        if direct.two_hops {
+            // Whatever it waits for comes from the only other rank.
+            return direct.legs.first().map(|leg| (leg.peer, Want::Data));
+        }
         let legs = direct.legs.len();
         let all = self.messages.bytes.div_ceil(direct.piece(self.messages.bytes)) * legs;
         let next = |count: usize, want| (count < all).then(|| (direct.legs[count % legs].peer, want));
@@ -138,8 +145,8 @@ impl Exchanged<'_, '_> {
         let output = buffers.output.slice(block as usize * self.of.bytes + at, bytes);
         let (direct, reducer, whole) = (self.direct, self.reducer, self.of.bytes);
         let pieces = &mut self.peer(leg.peer).pieces;
-        let Some(theirs) = pieces.look(mark, bytes)? else { return Ok(false) };
-        if theirs.len() != bytes {
+        let Some(Piece { span: theirs, is_sum }) = pieces.look(mark, bytes)? else { return Ok(false) };
+        if theirs.len() != bytes || is_sum {
             return Err(Amiss::Other(leg.peer));
         }
         match direct.own {
@@ -165,7 +172,8 @@ impl Exchanged<'_, '_> {
         let mut sources = [Source { span: own, raw: true }; RANKS_MAX as usize];
         for (source, rank) in sources.iter_mut().zip(&direct.folds) {
             if let Some(Some(peer)) = peers.get(*rank as usize) {
-                let span = peer.pieces.found().filter(|span| span.len() == bytes).ok_or(Amiss::Other(*rank))?;
+                let found = peer.pieces.found().filter(|piece| piece.span.len() == bytes);
+                let span = found.ok_or(Amiss::Other(*rank))?.span;
                 *source = Source { span, raw: !direct.scales };
             }
         }
@@ -179,7 +187,9 @@ impl Exchanged<'_, '_> {
 
     /// Copies a piece of the own block to where it belongs, if one is left.
     fn keep_own(&mut self, kept: &mut usize) -> bool {
-        let Some((from, to)) = self.direct.own.filter(|_| self.direct.purpose == Use::Keep) else { return false };
+        let Some((from, to)) = self.direct.own.filter(|_| self.direct.purpose == Use::Keep) else {
+            return false;
+        };
         let at = *kept;
         let bytes = self.piece.min(self.of.bytes - at);
         let own = self.buffers.input.slice(from as usize * self.of.bytes + at, bytes);

@@ -13,6 +13,7 @@ mod exchange;
 mod fast_path;
 #[cfg(test)]
 mod fuzz;
+mod hops;
 pub(crate) mod letters;
 mod long;
 pub(crate) mod pieces;
@@ -21,6 +22,7 @@ mod round;
 pub(crate) mod sides;
 #[cfg(test)]
 mod tests;
+pub(crate) mod unmet;
 
 use std::task::Poll;
 
@@ -44,6 +46,7 @@ use pieces::Pieces;
 pub(crate) use exchange::{Direct, Exchange, Leg};
 pub(crate) use fast_path::AtOnce;
 pub(crate) use round::Round;
+use unmet::Unmet;
 
 /// The slots of the pool of a pair among `ranks` ranks. Between two, the pieces of a message may all stay with their reader.
 fn pool_slots(ranks: u32) -> Slots {
@@ -86,6 +89,7 @@ pub(crate) struct Board {
     peers: Vec<Option<Peer>>,
     /// Operations so far.
     operations: u64,
+    unmet: Unmet,
 }
 
 /// A board, from when it is first wanted.
@@ -236,12 +240,23 @@ fn rows(connection: &dyn Connection) -> Option<([Outbox; ROWS], [Inbox; ROWS])> 
 
 impl Board {
     fn new(peers: Vec<Option<Peer>>) -> Self {
-        Board { peers, operations: 0 }
+        Board { peers, operations: 0, unmet: Unmet::default() }
     }
 
     /// How many ranks there are.
     pub(crate) fn ranks(&self) -> u32 {
         self.peers.len() as u32
+    }
+
+    /// As [`Unmet::skips`].
+    #[inline]
+    pub(crate) fn skips_meeting(&mut self, shape: u64) -> bool {
+        self.unmet.skips(shape)
+    }
+
+    /// As [`Unmet::met`].
+    pub(crate) fn has_met(&mut self, shape: u64, in_vain: bool) {
+        self.unmet.met(shape, in_vain);
     }
 
     /// What this rank sleeps by while it waits for another one.

@@ -5,7 +5,7 @@
 
 use consort_kernels::{Reducer, Source, Store, Target, copy};
 use consort_memory::pool::{Ends, Foreign, NAME_BITS};
-use consort_memory::{Pool, Row, Span};
+use consort_memory::{Pool, Row, Span, SpanMut};
 use consort_transports::{Connection, TransportError};
 
 use crate::Rank;
@@ -14,10 +14,44 @@ use crate::engine::trouble::Fault;
 use crate::planner::Slots;
 
 /// Pieces that are read before their sender hears of it, fewer than half of those that may be under way.
-const CREDITS: u64 = 3;
+pub(super) const CREDITS: u64 = 3;
 
-/// The bits of a piece's word that have its length; those above have as many of the message's mark as there is room for.
+/// The bits of a word that have a piece's length, one of them whether it is a sum; those above have as many of the message's
+/// mark as there is room for.
 const LENGTH_BITS: u32 = 24;
+const SUM_BIT: u64 = 1 << (LENGTH_BITS - 1);
+/// The bits of a mark that find no room.
+const MARK_SHIFT: u32 = LENGTH_BITS + NAME_BITS;
+
+/// What goes with a piece.
+#[derive(Clone, Copy)]
+struct Word {
+    mark: u64,
+    is_sum: bool,
+    bytes: usize,
+}
+
+impl Word {
+    #[inline]
+    fn packed(self) -> u64 {
+        let sum = if self.is_sum { SUM_BIT } else { 0 };
+        self.mark << MARK_SHIFT | (sum | self.bytes as u64) << NAME_BITS
+    }
+
+    #[inline]
+    fn of(word: u64) -> Self {
+        let low = word >> NAME_BITS;
+        Word { mark: word >> MARK_SHIFT, is_sum: low & SUM_BIT != 0, bytes: (low & (SUM_BIT - 1)) as usize }
+    }
+}
+
+/// A piece that is here.
+#[derive(Clone, Copy)]
+pub(crate) struct Piece<'a> {
+    pub(crate) span: Span<'a>,
+    /// Whether it is a sum of what this rank has sent.
+    pub(crate) is_sum: bool,
+}
 
 /// Bytes of each side's memory for a pool of so many slots, with its lines.
 pub(crate) fn bytes(Slots { count, bytes }: Slots) -> usize {
@@ -58,14 +92,12 @@ pub(crate) struct Pieces {
 impl Pieces {
     /// At `offset` of a connection's mailboxes; none where those are too short.
     pub(crate) fn over(peer: Rank, connection: &dyn Connection, offset: usize, slots: Slots) -> Option<Self> {
-        let [own, theirs] = connection.rows(offset, 2, Row::LINE_PAYLOAD_BYTES)?.map(|lines| lines.counters());
-        let ends = |line: usize| Some(Ends { there: theirs.get(line)?.clone(), here: own.get(line)?.clone() });
+        let [own, theirs] =
+            connection.rows(offset, 2, Row::LINE_PAYLOAD_BYTES)?.map(|lines| lines.counters());
+        let ends =
+            |line: usize| Some(Ends { there: theirs.get(line)?.clone(), here: own.get(line)?.clone() });
         let halves = connection.rows(offset + lines_bytes(), slots.count, slots.bytes)?;
         Some(Pieces { peer, pool: Pool::new(ends(0)?, ends(1)?, halves, Pool::WINDOW_MAX) })
-    }
-
-    fn foreign(&self, _: Foreign) -> Amiss {
-        Amiss::Foreign(self.peer)
     }
 
     /// Sends a piece, scaled if the caller's rank has a scalar of its own. Whether it had a slot.
@@ -79,53 +111,77 @@ impl Pieces {
         piece: Span<'_>,
         scaled_by: Option<&Reducer>,
     ) -> Result<bool, Amiss> {
-        if !self.pool.has_room().map_err(|foreign| self.foreign(foreign))? {
+        let foreign = Amiss::Foreign(self.peer);
+        if !self.pool.has_room().map_err(|Foreign| foreign)? {
             return Ok(false);
         }
         let (number, bytes) = (self.pool.counts().0 + 1, piece.len());
-        let slot = match self.pool.fill(number) {
-            Ok(slot) => slot.slice(0, bytes),
-            Err(foreign) => return Err(self.foreign(foreign)),
-        };
+        let slot = self.pool.fill(number).map_err(|Foreign| foreign)?.slice(0, bytes);
         let target = [Target { span: slot, store: Store::Cached }];
         match scaled_by {
             Some(reducer) => reducer.fold(&target, &[Source { span: piece, raw: true }], false),
             None => copy(&target, piece),
         }
-        let word = mark << LENGTH_BITS | bytes as u64;
-        self.pool.post(number, word << NAME_BITS).map_err(|foreign| self.foreign(foreign))?;
+        self.pool.post(number, Word { mark, is_sum: false, bytes }.packed()).map_err(|Foreign| foreign)?;
         Ok(true)
     }
 
-    /// The next piece of the message that is marked so, if it is here. It has at most `most` bytes.
+    /// The next piece of the message that is marked so, if it is here, and whether it is a sum that comes back. It has at most
+    /// `most` bytes.
     ///
     /// # Errors
     /// A piece of another message, or [`Amiss::Foreign`].
     #[inline]
-    pub(crate) fn look(&mut self, mark: u64, most: usize) -> Result<Option<Span<'_>>, Amiss> {
+    pub(crate) fn look(&mut self, mark: u64, most: usize) -> Result<Option<Piece<'_>>, Amiss> {
         let next = self.pool.counts().1 + 1;
-        if !self.pool.is_here(next).map_err(|foreign| self.foreign(foreign))? {
+        if !self.pool.is_here(next).map_err(|Foreign| Amiss::Foreign(self.peer))? {
             return Ok(None);
         }
-        let word = self.pool.word(next) >> NAME_BITS;
-        let bytes = (word & ((1 << LENGTH_BITS) - 1)) as usize;
-        // The upper bits of the mark fall off when a word is made.
-        let is_its = word >> LENGTH_BITS == mark << (LENGTH_BITS + NAME_BITS) >> (LENGTH_BITS + NAME_BITS);
-        if !is_its || bytes > most {
+        let word = Word::of(self.pool.word(next));
+        if word.mark != mark << MARK_SHIFT >> MARK_SHIFT || word.bytes > most {
             return Err(Amiss::Other(self.peer));
         }
-        match self.pool.read(next) {
-            Some(slot) if bytes <= slot.len() && bytes != 0 => Ok(Some(slot.read().slice(0, bytes))),
+        match self.found() {
+            Some(piece) if !piece.span.is_empty() => Ok(Some(piece)),
             _ => Err(Amiss::Foreign(self.peer)),
         }
     }
 
     /// The piece that [`Pieces::look`] has found, once more.
     #[inline]
-    pub(crate) fn found(&self) -> Option<Span<'_>> {
+    pub(crate) fn found(&self) -> Option<Piece<'_>> {
         let next = self.pool.counts().1 + 1;
-        let bytes = (self.pool.word(next) >> NAME_BITS & ((1 << LENGTH_BITS) - 1)) as usize;
-        self.pool.read(next).filter(|slot| bytes <= slot.len()).map(|slot| slot.read().slice(0, bytes))
+        let Word { is_sum, bytes, .. } = Word::of(self.pool.word(next));
+        let slot = self.pool.read(next).filter(|slot| bytes <= slot.len())?;
+        Some(Piece { span: slot.read().slice(0, bytes), is_sum })
+    }
+
+    /// Answers the piece that was found, of `bytes` bytes, with the sum that `fold` makes of it in its own slot. Whether there was
+    /// room for it.
+    ///
+    /// # Errors
+    /// [`Amiss::Foreign`].
+    #[inline]
+    pub(crate) fn reply(
+        &mut self,
+        mark: u64,
+        bytes: usize,
+        fold: impl FnOnce(Span<'_>, SpanMut<'_>),
+    ) -> Result<bool, Amiss> {
+        let foreign = Amiss::Foreign(self.peer);
+        if !self.pool.has_room().map_err(|Foreign| foreign)? {
+            return Ok(false);
+        }
+        let (sent, emptied) = self.pool.counts();
+        if !self.pool.forward(emptied + 1, sent + 1) {
+            self.pool.fill(sent + 1).map_err(|Foreign| foreign)?;
+        }
+        let (from, to) = (self.pool.read(emptied + 1), self.pool.filled(sent + 1));
+        let (Some(from), Some(to)) = (from, to) else { return Err(foreign) };
+        fold(from.read().slice(0, bytes), to.slice(0, bytes));
+        self.pool.post(sent + 1, Word { mark, is_sum: true, bytes }.packed()).map_err(|Foreign| foreign)?;
+        self.take(bytes)?;
+        Ok(true)
     }
 
     /// The piece that was looked at is read.
@@ -135,6 +191,6 @@ impl Pieces {
     #[inline]
     pub(crate) fn take(&mut self, bytes: usize) -> Result<(), Amiss> {
         let next = self.pool.counts().1 + 1;
-        self.pool.empty(next, bytes, CREDITS).map_err(|foreign| self.foreign(foreign))
+        self.pool.empty(next, bytes, CREDITS).map_err(|Foreign| Amiss::Foreign(self.peer))
     }
 }

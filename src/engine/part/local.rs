@@ -58,7 +58,8 @@ impl Meet {
             return Ok(Turn::Stays(Progress::Blocked));
         }
         let Some(board) = packets.board() else { return context.find_plan(choice, None) };
-        if !choice.meets {
+        let shape = operations.compile(&request.call)?.shape_number();
+        if !choice.meets || choice.packets && board.skips_meeting(shape) {
             return context.begin_exchange(choice);
         }
         let reducer = operations.compile(&request.call)?.reducer_for(&request.call);
@@ -82,7 +83,13 @@ impl Context<'_> {
             Some(direct) => direct.clone(),
             None => {
                 let moves = planner.direct(choice.program)?;
-                let direct = std::sync::Arc::new(Direct::new(call, &moves, &reducer, group.rank));
+                let direct = std::sync::Arc::new(Direct::new(
+                    call,
+                    &moves,
+                    &reducer,
+                    group.rank,
+                    choice.program.algorithm.is_two_shot(),
+                ));
                 operations.keep(call, direct.clone())?;
                 direct
             }
@@ -141,6 +148,7 @@ impl Mapped {
             return Ok(Turn::Stays(progress));
         }
         let store = tuner.agree(run.samples());
+        board.has_met(operations.compile(&context.request.call)?.shape_number(), step == Step::Declined);
         if step == Step::Declined {
             return match choice.packets {
                 true => context.begin_exchange(*choice),

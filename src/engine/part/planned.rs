@@ -12,7 +12,7 @@ use super::local::Letter;
 use super::{Context, Phase, Turn, TurnResult};
 use crate::Rank;
 use crate::eager;
-use crate::engine::bound::{Bearings, Bound, RealIo, Pairing};
+use crate::engine::bound::{Bearings, Bound, Pairing, RealIo};
 use crate::engine::executor::{Executor, Progress, Sizes, Stop};
 use crate::engine::{Buffers, Engine};
 use crate::planner::{Choice, Proved};

@@ -518,7 +518,13 @@ impl Io for VectorIo<'_> {
         Ok(Poll::Ready(()))
     }
 
-    fn fold(&mut self, targets: &[Piece], sources: &[Piece], bytes: usize, finish: bool) -> Result<(), Never> {
+    fn fold(
+        &mut self,
+        targets: &[Piece],
+        sources: &[Piece],
+        bytes: usize,
+        finish: bool,
+    ) -> Result<(), Never> {
         let result = self.folded(sources, bytes, finish);
         for piece in targets {
             let part = &mut *self.part;

@@ -42,6 +42,9 @@ impl Planning {
     pub fn price(&self, algorithm: Algorithm, collective: Collective, block_bytes: u64) -> f64 {
         let ranks = self.ranks_of(collective);
         if self.takes_packets(algorithm, collective, block_bytes) {
+            if algorithm.is_two_shot() {
+                return work::of_two_hops(block_bytes, self.machine.turns);
+            }
             return work::of_packets(ranks, self.shape.per_box, block_bytes, self.machine.turns);
         }
         if ranks > if algorithm.starts_all_at_once() { SIMULATED_AT_ONCE_MAX } else { SIMULATED_RANKS_MAX } {

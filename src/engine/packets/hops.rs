@@ -1,0 +1,102 @@
+//! The all-reduce of a long message between two ranks in two hops: each rank folds one half, and sends the sum back in the very
+//! slots in which the other rank's half has come.
+//!
+//! So each byte crosses twice in all, where in one hop each rank sends everything to the other one, and each slot that is written was
+//! modified by the core that writes it. It is the two-shot algorithm of two ranks; the planner has proved that it folds in the
+//! order of ranks, as the direct exchange does.
+//!
+//! ```text
+//!   rank 0 ── second half, raw ──► rank 1        rank 1 ── first half, raw ──► rank 0
+//!          ◄── its sum, same slot ──                    ◄── its sum, same slot ──
+//! ```
+//!
+//! Invariant: at most [`AHEAD`] pieces of a rank are out whose sum is not back. So at most twice as many are under way in each
+//! direction, and a sum always finds room: no two ranks wait for each other to read first.
+
+use std::ops::Range;
+
+use consort_kernels::{Reducer, Source, Store, Target, copy};
+use consort_memory::{Pool, Span, SpanMut};
+
+use super::Peer;
+use super::exchange::{Direct, Underway};
+use super::pieces::{Amiss, CREDITS, Piece};
+use crate::eager::piece_both_ways;
+use crate::engine::{Buffers, Progress};
+
+/// Pieces that are sent before the sum of the first is back.
+const AHEAD: usize = 2;
+
+/// Of each rank so many pieces, as many sums, and those that are read and not said to be.
+const _: () = assert!(2 * AHEAD as u64 + CREDITS <= Pool::WINDOW_MAX);
+
+/// The halves of a message of `bytes` bytes: what the first of two ranks folds, and what the second does.
+fn halves(bytes: usize) -> [Range<usize>; 2] {
+    let middle = (bytes / 2).next_multiple_of(64).min(bytes);
+    [0..middle, middle..bytes]
+}
+
+impl Underway {
+    /// Goes on as far as possible: `sent` counts the bytes sent, `here` those that were folded, and `kept` those whose sum is back.
+    ///
+    /// # Errors
+    /// As of [`Underway::advance`].
+    pub(super) fn advance_hops(
+        &mut self,
+        direct: &Direct,
+        peers: &mut [Option<Peer>],
+        reducer: &Reducer,
+        buffers: &Buffers<'_>,
+    ) -> Result<Progress, Amiss> {
+        let (of, [leg]) = (self.messages, &*direct.legs) else { unreachable!("two ranks have one leg each") };
+        let Some(Some(Peer { pieces, .. })) = peers.get_mut(leg.peer as usize) else {
+            unreachable!("a board has all peers")
+        };
+        let [first, second] = halves(of.bytes);
+        let (mine, theirs) = if leg.is_first { (second, first) } else { (first, second) };
+        let longest = piece_both_ways(of.bytes);
+        let scaled_by = direct.scales.then_some(reducer);
+        let mut moved = false;
+        loop {
+            let before = *self;
+            while self.sent < theirs.len() && self.sent < self.kept + AHEAD * longest {
+                let bytes = longest.min(theirs.len() - self.sent);
+                if !pieces.send(of.mark, buffers.input.slice(theirs.start + self.sent, bytes), scaled_by)? {
+                    break;
+                }
+                self.sent += bytes;
+            }
+            match pieces.look(of.mark, longest)? {
+                Some(Piece { span, is_sum: true }) if span.len() <= self.sent - self.kept => {
+                    let bytes = span.len();
+                    let output = buffers.output.slice(theirs.start + self.kept, bytes);
+                    copy(&[Target { span: output, store: Store::Cached }], span);
+                    pieces.take(bytes)?;
+                    self.kept += bytes;
+                }
+                Some(Piece { span, is_sum: false }) if span.len() <= mine.len() - self.here => {
+                    let (at, bytes) = (mine.start + self.here, span.len());
+                    let own = Source { span: buffers.input.slice(at, bytes), raw: true };
+                    let output = Target { span: buffers.output.slice(at, bytes), store: Store::Cached };
+                    let fold = |from: Span<'_>, slot: SpanMut<'_>| {
+                        let other = Source { span: from, raw: !direct.scales };
+                        let sources = if leg.is_first { [other, own] } else { [own, other] };
+                        reducer.fold(&[output, Target { span: slot, store: Store::Cached }], &sources, true);
+                    };
+                    if pieces.reply(of.mark, bytes, fold)? {
+                        self.here += bytes;
+                    }
+                }
+                Some(_) => return Err(Amiss::Other(leg.peer)),
+                None => {}
+            }
+            if (self.here, self.kept) == (mine.len(), theirs.len()) {
+                return Ok(Progress::Done);
+            }
+            if (before.sent, before.here, before.kept) == (self.sent, self.here, self.kept) {
+                return Ok(if moved { Progress::Moved } else { Progress::Blocked });
+            }
+            moved = true;
+        }
+    }
+}
