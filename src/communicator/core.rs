@@ -366,7 +366,7 @@ impl Core {
         if self.is_forked() {
             // The parent's operations go on without this process, whose copies of their buffers are free.
             if let Some(mut engine) = self.engine.try_acquire() {
-                engine.fail_queue(&Error::Forked);
+                engine.disown_queue();
             }
             return Err(Error::Forked);
         }
@@ -494,10 +494,12 @@ impl Core {
     }
 
     /// The owner is gone: ends queued operations within a bounded time and tells the other ranks.
-    pub(crate) fn close(&self) {
+    pub(crate) fn close(self: &Arc<Self>) {
         if self.is_forked() {
-            if let Some(mut engine) = self.engine.try_acquire() {
-                engine.abandon();
+            match self.engine.try_acquire() {
+                Some(mut engine) => engine.abandon(),
+                // A thread of the parent had it at the fork: what it left half done is never dropped here.
+                None => std::mem::forget(self.clone()),
             }
             return;
         }

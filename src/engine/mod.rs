@@ -485,6 +485,20 @@ impl Engine {
         }
     }
 
+    /// In a forked child: the queued operations are the parent's, and their buffers here are free.
+    pub(crate) fn disown_queue(&mut self) {
+        for Queued { mut task, memory, ticket } in std::mem::take(&mut self.queue) {
+            task.disown();
+            // What a device uses is the parent's.
+            if task.is_watched() {
+                std::mem::forget(memory);
+            }
+            // Its end would be seen by the parent's peers and devices.
+            std::mem::forget(task);
+            ticket.finish(Err(Error::Forked));
+        }
+    }
+
     /// In a forked child: nothing may be closed in a way that the parent would notice.
     pub(crate) fn abandon(&mut self) {
         self.links.abandon();

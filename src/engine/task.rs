@@ -233,6 +233,12 @@ impl Task {
         parts.fold(true, |all, part| part.withdraw(engine, at_last) & all)
     }
 
+    /// In a forked child: the task is the parent's. No other rank writes to this process's view of the callers' memory any
+    /// more; nothing is said to other ranks and devices.
+    pub(crate) fn disown(&mut self) {
+        self.parts[..self.count].iter_mut().for_each(Part::disown);
+    }
+
     /// Goes on as far as possible. Every request has its own buffers.
     #[inline]
     pub(crate) fn advance(

@@ -1,9 +1,10 @@
 //! Forked children: calls that they must not make, and that they do not disturb other processes.
 
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use crate::collectives;
-use consort::{Communicator, Error, ReduceOp, Result};
+use consort::{Communicator, Error, ReduceOp, Result, SharedBuffer};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
@@ -91,6 +92,70 @@ pub(crate) fn fork_and_go_on(context: &Context) -> Result<()> {
     }
     assert!(work.wait()?.iter().all(|value| *value == u64::from(comm.size())));
     collectives::everything(&comm, 100_000)?;
+    report(&comm.status());
+    Ok(())
+}
+
+/// What this process shares with its peers, each mapping with its bytes.
+fn shared_bytes() -> Vec<(String, Vec<u8>)> {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("procfs");
+    let memory = std::fs::File::open("/proc/self/mem").expect("procfs");
+    let shared = maps.lines().filter(|line| line.contains("rw-s") && line.contains("memfd:consort-"));
+    let bytes_at = |line: &str| {
+        let (range, _) = line.split_once(' ').expect("a range");
+        let (start, end) = range.split_once('-').expect("a start and an end");
+        let [start, end] = [start, end].map(|text| u64::from_str_radix(text, 16).expect("an address"));
+        let mut bytes = vec![0; (end - start) as usize];
+        memory.read_exact_at(&mut bytes, start).expect("it is mapped");
+        bytes
+    };
+    shared.map(|line| (line.to_owned(), bytes_at(line))).collect()
+}
+
+/// Forks a child that does something and ends; the parent waits for that. Nothing that it shares with its peers changes.
+fn fork_aside(child: impl FnOnce() -> i32) {
+    let before = shared_bytes();
+    assert!(before.len() > 1, "no memory is shared");
+    // SAFETY: as in `fork_and_go_on`.
+    match unsafe { fork() }.expect("fork") {
+        ForkResult::Child => std::process::exit(child()),
+        ForkResult::Parent { child } => println!("child {:?}", waitpid(child, None).expect("waitpid")),
+    }
+    for ((mapping, before), (_, now)) in before.iter().zip(shared_bytes()) {
+        let differs = before.iter().zip(&now).position(|(before, now)| before != now);
+        assert_eq!(differs, None, "the child stored at this byte of {mapping}");
+    }
+}
+
+/// Children of a rank whose operation on mapped buffers has begun, and whose peer has not entered it.
+pub(crate) fn fork_in_zero_copy(context: &Context) -> Result<()> {
+    let comm = context.join()?;
+    let mut buffer = SharedBuffer::<u64>::new(1 << 16).expect("memory");
+    buffer.fill(1);
+    comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+    if context.is("deviant") {
+        comm.scope(|scope| {
+            let work = scope.all_reduce(&mut buffer, ReduceOp::Sum)?;
+            while comm.report()?.ranks[context.rank as usize].waiting.is_none() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            // The control thread may have the engine at one of the forks: nothing is touched then either.
+            for _ in 0..10 {
+                fork_aside(|| {
+                    let refused = matches!(work.wait(), Err(Error::Forked));
+                    i32::from(!refused)
+                });
+            }
+            println!("forked");
+            Ok(())
+        })?;
+    } else {
+        context.listen();
+        comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+    }
+    let size = u64::from(comm.size());
+    assert!(buffer.iter().all(|value| *value == size * size));
+    collectives::everything(&comm, 1000)?;
     report(&comm.status());
     Ok(())
 }

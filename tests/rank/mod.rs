@@ -130,6 +130,7 @@ pub fn main() {
         "suspend" => members::suspend(&context),
         "grow" => members::grow(&context),
         "fork" => fork::fork_and_go_on(&context),
+        "fork-mapped" => fork::fork_in_zero_copy(&context),
         "fork-and-die" => fork::fork_and_wait_to_die(&context),
         "allocations" => hygiene::allocations(&context),
         "count" => hygiene::count(&context),

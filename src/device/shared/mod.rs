@@ -102,6 +102,9 @@ const ASIDES_MAX: usize = 14;
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        if own::is_inherited() {
+            return;
+        }
         // Its operations are over, or the communicator has failed and they were let go.
         for peer in self.peers.iter().flatten() {
             peer.words.word(self.rank * WORDS_PER_PEER + GOODBYE).store_release(1);

@@ -5,6 +5,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use consort_cuda::{Driver, NoDriver};
 use consort_transports::cuda_ipc::{Arena, Words};
 
 use super::{GOODBYE, Peer, WORDS_PER_PEER};
@@ -51,8 +52,16 @@ impl Own {
     }
 }
 
+/// Whether this process is a fork of the one that reached the peers: the peers' words and its own are the parent's.
+pub(super) fn is_inherited() -> bool {
+    matches!(Driver::of_process(), Err(NoDriver::Forked))
+}
+
 impl Drop for Own {
     fn drop(&mut self) {
+        if is_inherited() {
+            return std::mem::forget(self.memory.take());
+        }
         // Ranks mostly end together.
         let until = Instant::now() + GOODBYES;
         while !self.is_left() && Instant::now() < until {

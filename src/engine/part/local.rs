@@ -173,4 +173,9 @@ impl Mapped {
         let Engine { packets, group, .. } = engine;
         packets.board().is_none_or(|board| self.run.withdraw(board, group, at_last))
     }
+
+    /// See [`Run::disown`].
+    pub(super) fn disown(&mut self) {
+        self.run.disown();
+    }
 }

@@ -255,6 +255,13 @@ impl Part {
         }
     }
 
+    /// See [`Task::disown`](super::Task::disown).
+    pub(super) fn disown(&mut self) {
+        if let Phase::Mapped(mapped) = &mut self.phase {
+            mapped.disown();
+        }
+    }
+
     /// Goes on as far as possible.
     pub(super) fn advance(
         &mut self,

@@ -324,6 +324,16 @@ impl Run {
         true
     }
 
+    /// This process is a fork of the one whose operation it is, which goes on there. Nothing is said to other ranks: their
+    /// boards are its parent's. What they write to is detached here.
+    pub(crate) fn disown(&mut self) {
+        if let Some(Exposed { area, start, bytes }) = self.exposed.take()
+            && let Err(error) = area.detach(start, bytes)
+        {
+            tracing::debug!("a forked child shares the output of its parent's operation: {error}");
+        }
+    }
+
     /// Whether it waits for a file.
     #[cfg(test)]
     pub(super) fn is_importing(&self) -> bool {

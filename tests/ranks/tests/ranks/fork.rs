@@ -29,6 +29,22 @@ fn a_child_is_refused_at_once_and_disturbs_no_rank() {
     }
 }
 
+/// The operation goes on as if there had been no child.
+#[test]
+fn children_of_a_rank_whose_buffers_are_mapped_store_nothing_that_peers_see() {
+    let _alone = alone();
+    let start = Start::new(RANK, "fork-mapped", 2).with("deviant", 0).env("CONSORT_TIMEOUT", 30);
+    let mut job = start.go();
+    for _ in 0..10 {
+        let status = job.line(0, "child ");
+        assert!(status.starts_with("Exited(") && status.ends_with(", 0)"), "{status}\n{}", job.output());
+    }
+    job.line(0, "forked");
+    job.say(1, "go");
+    (0..2).for_each(|rank| drop(job.line(rank, "passed")));
+    job.all_end_well();
+}
+
 #[test]
 fn a_rank_dies_while_its_child_holds_its_sockets() {
     let _alone = alone();
