@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
+use consort_memory::Waker;
 use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::sys::socket::{
@@ -51,6 +52,8 @@ struct State {
 struct Offered {
     file: OwnedFd,
     takers: Takers,
+    /// Rung when its one taker has it.
+    waker: Option<u64>,
 }
 
 /// How many may fetch what is offered.
@@ -109,7 +112,7 @@ impl Desk {
     /// Gives a descriptor to the callers that show the nonce of the result, until that is dropped.
     pub(crate) fn offer(&self, file: OwnedFd, takers: Takers) -> Result<Offer, TransportError> {
         let nonce = nonce(self.shared.transport)?;
-        self.state().offered.insert(nonce, Offered { file, takers });
+        self.state().offered.insert(nonce, Offered { file, takers, waker: None });
         Ok(Offer { desk: self.clone(), nonce })
     }
 
@@ -126,7 +129,10 @@ impl Desk {
             };
             match hand_over(&caller, &found.file) {
                 // In the peer's queue, where it survives us. Our descriptor has done its work.
-                Ok(()) if found.takers == Takers::One => drop(offered.remove(cookie)),
+                Ok(()) if found.takers == Takers::One => {
+                    let taken = offered.remove(cookie);
+                    taken.and_then(|taken| taken.waker).into_iter().for_each(Waker::ring);
+                }
                 Ok(()) => {}
                 Err(error) => tracing::debug!(transport, %error, "a caller went before its answer"),
             }
@@ -178,6 +184,14 @@ impl Offer {
     pub(crate) fn is_fetched(&self) -> bool {
         !self.desk.state().offered.contains_key(&self.nonce)
     }
+
+    /// Rings the waker of this name when the one who may have it has it: at once, if that is so.
+    pub(crate) fn ring_at(&self, waker: u64) {
+        match self.desk.state().offered.get_mut(&self.nonce) {
+            Some(offered) => offered.waker = Some(waker),
+            None => Waker::ring(waker),
+        }
+    }
 }
 
 impl Drop for Offer {
@@ -210,6 +224,11 @@ impl Fetching {
 
     fn system(&self, call: &'static str, error: Errno) -> TransportError {
         TransportError::system(self.transport, call, error)
+    }
+
+    /// Becomes readable with the answer; none while the listener is to be called (again), for which nothing becomes ready.
+    pub(crate) fn wake(&self) -> Option<BorrowedFd<'_>> {
+        self.asked.as_ref().map(AsFd::as_fd)
     }
 
     /// Goes on as far as that is possible without waiting; not to be called again after it was ready or failed.

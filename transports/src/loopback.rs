@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
-use consort_memory::{ForkStamp, Mapping};
+use consort_memory::{ForkStamp, Mapping, Waker};
 
 use crate::mapped::{MappedConnection, OwnSegment};
 use crate::segment::{self, NONCE_BYTES, Nonce, Segment, nonce};
@@ -26,12 +26,19 @@ pub struct Loopback {
 struct Shared {
     /// Tells the addresses of this registry from others'.
     registry: Nonce,
-    waiting: Mutex<HashMap<Nonce, Segment>>,
+    waiting: Mutex<HashMap<Nonce, Waiting>>,
     stamp: Arc<ForkStamp>,
 }
 
+/// A segment that the peer is to take, and the waker that is rung then.
+#[derive(Debug)]
+struct Waiting {
+    segment: Segment,
+    waker: Option<u64>,
+}
+
 impl Shared {
-    fn waiting(&self) -> MutexGuard<'_, HashMap<Nonce, Segment>> {
+    fn waiting(&self) -> MutexGuard<'_, HashMap<Nonce, Waiting>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -59,7 +66,7 @@ impl Transport for Loopback {
             .map_err(|error| TransportError::memory(NAME, error))?;
         segment::say_misplaced(&mapping, layout);
         let segment = Segment::create(mapping, &nonce);
-        self.shared.waiting().insert(nonce, segment.share());
+        self.shared.waiting().insert(nonce, Waiting { segment: segment.share(), waker: None });
         let bytes = [self.shared.registry, nonce].concat();
         Ok(Box::new(LoopbackEndpoint {
             address: Address { transport: NAME.into(), bytes },
@@ -107,12 +114,9 @@ impl Endpoint for LoopbackEndpoint {
             return Err(bad("it is this endpoint's own"));
         }
         // Taken at once: an address of this registry that is not there is of an endpoint that is gone.
-        let peer = self
-            .registration
-            .shared
-            .waiting()
-            .remove(&nonce)
-            .ok_or(TransportError::PeerClosed { transport: NAME })?;
+        let taken = self.registration.shared.waiting().remove(&nonce);
+        let Waiting { segment: peer, waker } = taken.ok_or(TransportError::PeerClosed { transport: NAME })?;
+        waker.into_iter().for_each(Waker::ring);
         Ok(Box::new(LoopbackConnecting { registration: self.registration, ends: Some((self.own, peer)) }))
     }
 }
@@ -138,5 +142,35 @@ impl Connecting for LoopbackConnecting {
         }
         let (own, peer) = self.ends.take().ok_or(TransportError::PeerClosed { transport: NAME })?;
         Ok(Poll::Ready(Box::new(MappedConnection::new(NAME, own, peer))))
+    }
+
+    fn ring_at(&mut self, waker: u64) -> bool {
+        match self.registration.shared.waiting().get_mut(&self.registration.nonce) {
+            Some(waiting) => waiting.waker = Some(waker),
+            None => Waker::ring(waker),
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Layout;
+
+    #[test]
+    fn a_side_that_waits_is_rung_when_the_other_comes() {
+        let loopback = Loopback::new().expect("a registry");
+        let waker = Waker::new().expect("a socket");
+        let [here, there] = [(); 2].map(|()| loopback.endpoint(Layout::new(64)).expect("an endpoint"));
+        let addresses = [&there, &here].map(|endpoint| endpoint.address().clone());
+        let mut here = here.connect(&addresses[0]).expect("a peer's");
+        assert!(here.poll().expect("it is there").is_pending() && here.ring_at(waker.name()));
+        assert!(!waker.clear());
+        let mut there = there.connect(&addresses[1]).expect("a peer's");
+        assert!(waker.clear(), "the other has come");
+        assert!(here.ring_at(waker.name()) && waker.clear(), "it may have looked before that");
+        assert!(here.poll().expect("both are there").is_ready());
+        assert!(there.poll().expect("both are there").is_ready());
     }
 }

@@ -8,7 +8,7 @@
 #[cfg(all(test, feature = "fuzzing"))]
 mod fuzz;
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -163,10 +163,30 @@ impl Connecting for ShmConnecting {
             }
         }
     }
+
+    fn ring_at(&mut self, waker: u64) -> bool {
+        match &self.stage {
+            Stage::Fetching(fetching) => fetching.wake().is_some(),
+            Stage::Mapped(_) => {
+                self.offer.ring_at(waker);
+                true
+            }
+            Stage::Done => false,
+        }
+    }
+
+    fn wake(&self) -> Option<(BorrowedFd<'_>, bool)> {
+        match &self.stage {
+            Stage::Fetching(fetching) => fetching.wake().map(|socket| (socket, false)),
+            Stage::Mapped(_) | Stage::Done => None,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use consort_memory::Waker;
+
     use super::*;
 
     /// How the kernel places the memory of this process's mailboxes.
@@ -193,5 +213,33 @@ mod tests {
         let wrong = shm.endpoint(layout.on(Some(1023))).expect("an endpoint");
         drop((free, on_node, wrong));
         assert!(!placed());
+    }
+    /// What a side waits for, while the other is late, ends its sleep: the answer of the other's desk, or that its own
+    /// memory is fetched.
+    #[test]
+    fn a_side_that_waits_is_woken_when_it_can_go_on() {
+        let ready = |wake: BorrowedFd<'_>| {
+            let mut polled = [nix::poll::PollFd::new(wake, nix::poll::PollFlags::POLLIN)];
+            nix::poll::poll(&mut polled, nix::poll::PollTimeout::ZERO) == Ok(1)
+        };
+        let [near, far] = [(); 2].map(|()| Shm::new().expect("a desk"));
+        let waker = Waker::new().expect("a socket");
+        let [here, there] = [&near, &far].map(|shm| shm.endpoint(Layout::new(4096)).expect("an endpoint"));
+        let addresses = [&there, &here].map(|endpoint| endpoint.address().clone());
+        let mut here = here.connect(&addresses[0]).expect("a peer's");
+        assert!(!here.ring_at(waker.name()) && here.wake().is_none(), "it has not called yet");
+        assert!(here.poll().expect("the desk is there").is_pending());
+        assert!(here.ring_at(waker.name()) && !here.wake().is_some_and(|(wake, _)| ready(wake)));
+        far.desk().serve();
+        assert!(here.wake().is_some_and(|(wake, sends)| ready(wake) && !sends), "it is answered");
+        assert!(here.poll().expect("it is answered").is_pending(), "its own memory is not fetched");
+        assert!(here.ring_at(waker.name()) && here.wake().is_none() && !waker.clear());
+        let mut there = there.connect(&addresses[1]).expect("a peer's");
+        assert!(there.poll().expect("the desk is there").is_pending());
+        near.desk().serve();
+        assert!(waker.clear(), "its memory was handed over");
+        assert!(here.ring_at(waker.name()) && waker.clear(), "it may have looked before that");
+        assert!(here.poll().expect("both are there").is_ready());
+        assert!(there.poll().expect("both are there").is_ready());
     }
 }

@@ -142,6 +142,11 @@ impl Group {
         self.waker.swap(waker.name(), Ordering::SeqCst) == waker.name()
     }
 
+    /// Rings no waker any more, until it is told to again.
+    pub fn ring_nowhere(&self) {
+        self.waker.store(0, Ordering::SeqCst);
+    }
+
     fn ring(&self) {
         match self.waker.load(Ordering::SeqCst) {
             0 => {}
