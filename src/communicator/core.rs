@@ -374,40 +374,55 @@ impl Core {
         let _leave = Leave(&self.waiters);
         let mut waiter = self.policy.waiter();
         while !ticket.is_done() {
-            self.advance_or_pause(&mut waiter);
+            self.advance_or_pause(&mut waiter, || ticket.is_done());
         }
-        if self.queued.load(Ordering::Relaxed) != 0 {
-            // Another thread may sleep by doorbells that a turn here has disarmed: it looks, and arms them again.
-            self.readiness.wake();
-        }
+        self.let_go();
         ticket.result().map_err(|error| self.dumped(error))
     }
 
+    /// This thread takes no more turns of what is queued. Another may sleep by doorbells that a turn here has disarmed: it
+    /// looks, and arms them again.
+    pub(super) fn let_go(&self) {
+        if self.queued.load(Ordering::Relaxed) != 0 {
+            self.readiness.wake();
+        }
+    }
+
     /// A turn of what is queued, unless another thread has it; a pause, in which the engine is free, where nothing moved.
-    fn advance_or_pause(&self, waiter: &mut Waiter) {
+    /// What this thread waits for may be over then, by another thread's turn.
+    fn advance_or_pause(&self, waiter: &mut Waiter, is_over: impl Fn() -> bool) {
         let turn = self.engine.try_acquire().map(|mut engine| {
             let progress = self.advance_queue(&mut engine);
             (progress, engine.is_woken(), engine.look())
         });
         match turn {
             Some((Progress::Moved, ..)) => waiter.moved(),
-            Some((Progress::Blocked, true, look)) => _ = waiter.pause_by(look, |limit| self.sleep(limit)),
-            _ => _ = waiter.pause(Look::Load),
+            Some((Progress::Blocked, true, look)) => {
+                waiter.pause_by(look, |limit| _ = self.sleep(limit, is_over));
+            }
+            _ => {
+                waiter.pause_by(Look::Load, |limit| _ = self.readiness.rest_unless(limit, is_over));
+            }
         }
     }
 
-    /// Sleeps while the first queued operation is blocked, without the engine.
-    fn sleep(&self, limit: Duration) {
-        let is_prepared = self.engine.try_acquire().is_none_or(|mut engine| engine.prepare_sleep());
-        if is_prepared {
-            self.readiness.sleep(limit);
-        }
+    /// Sleeps while the first queued operation is blocked, without the engine, unless what this thread waits for is over.
+    /// Whether something woke it.
+    pub(super) fn sleep(&self, limit: Duration, is_over: impl FnOnce() -> bool) -> bool {
+        // Another thread that has it may let it go without a turn to come.
+        let is_prepared = self.engine.try_acquire().is_some_and(|mut engine| engine.prepare_sleep());
+        is_prepared && self.readiness.sleep_unless(limit, is_over)
     }
 
     pub(super) fn advance_queue(&self, engine: &mut Engine) -> Progress {
+        let before = engine.queued();
         let progress = engine.advance_queue();
         self.is_woken.store(progress == Progress::Blocked && engine.is_woken(), Ordering::Relaxed);
         self.queued.store(engine.queued(), Ordering::Relaxed);
+        if engine.queued() != before {
+            // An operation is over that another thread may wait for, asleep.
+            self.readiness.wake_sleepers();
+        }
         progress
     }
 
@@ -461,7 +476,11 @@ impl Core {
         let mut owned = self.acquire()?;
         // Queued operations may have finished meanwhile, with no thread that looked at them.
         self.advance_queue(&mut owned.engine);
-        Ok((owned.engine.queued() == 0).then_some(owned))
+        let is_idle = owned.engine.queued() == 0;
+        if !is_idle {
+            self.let_go();
+        }
+        Ok(is_idle.then_some(owned))
     }
 
     /// The engine of a communicator that has failed, once nothing is under way on it any more.
@@ -508,7 +527,7 @@ impl Core {
         let _leave = Leave(&self.waiters);
         let mut waiter = self.policy.waiter();
         while self.queued.load(Ordering::Relaxed) != 0 && Instant::now() < patience {
-            self.advance_or_pause(&mut waiter);
+            self.advance_or_pause(&mut waiter, || self.queued.load(Ordering::Relaxed) == 0);
         }
         if self.queued.load(Ordering::Relaxed) != 0 {
             let reason =
@@ -523,6 +542,7 @@ impl Core {
                 }
                 std::thread::yield_now();
             }
+            self.readiness.wake_sleepers();
         }
         self.settle(patience);
         if self.dumps.owes_record() && self.group.has_failed() {
@@ -585,8 +605,14 @@ impl Unattended for Core {
             self.group.fail(error.clone());
             engine.fail_queue(&error);
             self.queued.store(0, Ordering::Relaxed);
+            self.readiness.wake_sleepers();
             Progress::Done
         });
+        drop(engine);
+        if self.waiters.load(Ordering::Relaxed) != 0 {
+            // One that found the engine taken drives from now on.
+            self.readiness.wake_sleepers();
+        }
         match progress {
             Progress::Done => Advance::Idle,
             Progress::Moved => Advance::Moved,

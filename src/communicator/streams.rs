@@ -193,6 +193,7 @@ impl<'a> Member<'a> {
             self.core.note_queued(&self.owned.engine);
             let unattended: Arc<dyn Unattended> = self.core.clone();
             drop(self.owned);
+            self.core.let_go();
             self.process.shared.look_after(Arc::downgrade(&unattended));
             return Ok(());
         }

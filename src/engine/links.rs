@@ -19,7 +19,7 @@ use consort_transports::{
 
 use super::bound::Broken;
 use super::packets::{self, letters::Letters};
-use super::readiness::Readiness;
+use super::readiness::{self, Readiness};
 use super::routes::Routes;
 use crate::Rank;
 use crate::eager;
@@ -72,7 +72,13 @@ pub struct Links {
     has_sockets: bool,
     /// Numbers of the links that move nothing unless asked to.
     messages: Vec<usize>,
+    /// Those of them that the system did not watch when it was asked last.
+    unwatched: Vec<usize>,
     readiness: Arc<Readiness>,
+    /// Whether links that were asked for are not all up.
+    is_connecting: bool,
+    /// Where a rank without sockets sleeps meanwhile: made for the first such sleep, and gone when they are up.
+    doorstep: Option<Waker>,
     /// Looks of a rank that waits; see [`LOOKS_PER_SWEEP`].
     looks: u32,
     /// Whether nothing came in the last sleep, on the links that it was on.
@@ -185,7 +191,10 @@ impl Links {
             routes,
             has_sockets: false,
             messages: Vec::new(),
+            unwatched: Vec::new(),
             readiness: Arc::default(),
+            is_connecting: false,
+            doorstep: None,
             looks: 0,
             slept_through: false,
             bells: Vec::new(),
@@ -225,9 +234,12 @@ impl Links {
         let up = self.messages.iter().map(|number| &*self.up(*number).connection);
         self.readiness.forget_all(up);
         self.has_sockets = false;
+        self.is_connecting = false;
+        self.doorstep = None;
         self.index.clear();
         self.table.clear();
         self.messages.clear();
+        self.unwatched.clear();
         self.bells.clear();
         self.letters.clear();
     }
@@ -258,6 +270,7 @@ impl Links {
                 numbers.push(*number);
                 continue;
             }
+            self.is_connecting = true;
             self.has_sockets |= !self.routes.is_mapped(group, key.0);
             let transport = self.routes.transport(group, key.0)?;
             // As the control link was made, which has come through.
@@ -277,6 +290,7 @@ impl Links {
 
     /// This rank's half of each is of no use: the peers have none.
     pub(crate) fn forget(&mut self, numbers: &[usize]) {
+        self.is_connecting = false;
         for number in numbers {
             self.index.remove(&self.table[*number].key);
             self.table[*number].state = LinkState::Gone;
@@ -322,7 +336,40 @@ impl Links {
                 Poll::Pending => all = false,
             }
         }
+        self.is_connecting = !all;
+        if all && self.doorstep.take().is_some() {
+            group.ring_nowhere();
+        }
         Ok(if all { Poll::Ready(()) } else { Poll::Pending })
+    }
+
+    /// Whether links that were asked for are not all up.
+    pub(crate) fn is_connecting(&self) -> bool {
+        self.is_connecting
+    }
+
+    /// Sleeps until a link on its way can go on or another rank says something, where this rank has no sockets; not at all
+    /// where something may have been said before. At most `limit`, and `naps` times as long where all that it may wait for
+    /// ends the sleep.
+    pub(crate) fn sleep_connecting(&mut self, group: &Group, limit: Duration, naps: u32) {
+        let Links { table, doorstep, bells, .. } = self;
+        let Some(waker) = doorstep.take().or_else(|| Waker::new().ok()) else {
+            return std::thread::sleep(limit);
+        };
+        let has_looked = group.ring_at(&waker);
+        // Doorbells of links that are up are not armed here.
+        let mut all = bells.is_empty();
+        let mut wakes = Vec::new();
+        for link in table {
+            if let LinkState::Connecting(connecting, _) = &mut link.state {
+                all &= connecting.ring_at(waker.name());
+                wakes.extend(connecting.wake());
+            }
+        }
+        if has_looked {
+            readiness::sleep_at(&waker, &wakes, if all { limit * naps } else { limit });
+        }
+        self.doorstep = Some(waker);
     }
 
     fn establish(
@@ -344,7 +391,8 @@ impl Links {
         self.bells.extend(connection.bell().map(|bell| (rank, bell)));
         if connection.capabilities().needs_progress {
             self.messages.push(number);
-            connection.wake().into_iter().for_each(|wake| self.readiness.watch(wake));
+            let is_watched = connection.wake().is_none_or(|wake| self.readiness.watch(wake));
+            self.unwatched.extend((!is_watched).then_some(number));
         }
         self.table[number].state = LinkState::Up(Up::new(connection, mailbox));
         Ok(())
@@ -498,6 +546,20 @@ impl Links {
         &self.readiness
     }
 
+    /// Watches the connections that could not be watched when they were made. Whether all are watched now.
+    pub(crate) fn watch_rest(&mut self) -> bool {
+        let Links { unwatched, table, readiness, .. } = self;
+        unwatched.retain(|number| match &mut table[*number].state {
+            LinkState::Up(up) if !up.closed => {
+                // Only of what is readable.
+                up.watches_room = false;
+                up.connection.wake().is_some_and(|wake| !readiness.watch(wake))
+            }
+            _ => false,
+        });
+        unwatched.is_empty()
+    }
+
     /// Connections on their way wake too. Whether all of them do.
     pub(crate) fn watch_connecting(&mut self, waker: &Waker) -> bool {
         let mut all = true;
@@ -545,6 +607,7 @@ impl Links {
     pub(crate) fn abandon(&mut self) {
         std::mem::forget(std::mem::take(&mut self.table));
         self.messages.clear();
+        self.unwatched.clear();
         self.routes.abandon();
     }
 }

@@ -306,7 +306,8 @@ impl Engine {
 
     /// What a look of the blocked task costs, since its last turn.
     pub(crate) fn look(&self) -> Look {
-        if self.wanted.is_empty() { Look::Load } else { Look::Call }
+        // Links on their way are looked at by calls too.
+        if self.wanted.is_empty() && !self.links.is_connecting() { Look::Load } else { Look::Call }
     }
 
     /// What this rank sleeps by while a task waits, if the rank that it waits for would ring.
@@ -335,6 +336,9 @@ impl Engine {
             }
             return;
         }
+        if self.links.is_connecting() {
+            return self.links.sleep_connecting(&self.group, limit, BELL_NAPS);
+        }
         let armed = self.armed;
         self.armed = match self.bell(task) {
             Some(bell) if !bell.is_armed() && armed < ARMED_MAX => {
@@ -360,6 +364,9 @@ impl Engine {
     /// Makes ready for a sleep on [`Links::readiness`], of whatever thread. Whether the task may sleep now;
     /// if not, it is to look once more, as what came before the doorbells were armed has rung none.
     pub(crate) fn prepare_sleep(&mut self) -> bool {
+        if !self.links.watch_rest() {
+            self.woken_by = WokenBy::Limit;
+        }
         self.links.watch_room(&self.wanted);
         if self.woken_by != WokenBy::Doorbells {
             return true;

@@ -6,14 +6,16 @@ use std::time::{Duration, Instant};
 
 use consort_control::membership::group::Group;
 use consort_control::membership::process::{Listening, Shared};
-use consort_kernels::ReduceOp;
-use consort_memory::Bell;
+use consort_kernels::{DataType, ReduceOp};
+use consort_memory::{Bell, Lease};
 use consort_transports::{Tcp, Transport};
+use consort_types::call::Call;
 
 use crate::communicator::core::Owned;
 use crate::engine::readiness::{Count, Readiness};
 use crate::engine::routes::Routes;
-use crate::engine::{Engine, Progress};
+use crate::engine::{Engine, Memory, Progress, Source, Task};
+use crate::ticket::Ticket;
 use crate::{Communicator, Options, Rank, Result};
 
 /// Memory to the other rank of the host, sockets to the other host.
@@ -154,6 +156,112 @@ fn a_rank_that_waits_for_a_connection_is_woken() {
         rung += usize::from(sleeper.count(Count::Rung) > before);
     }
     assert!(rung > JOBS / 2, "{slept} sleeps, and {rung} of {JOBS} were rung");
+}
+
+/// The system may have no room in a set when a connection is made: it is asked again before each sleep.
+#[test]
+fn a_connection_that_could_not_be_watched_is_watched_later() {
+    let ranks = two_hosts_of(1);
+    let sleeper = ranks[0].core().readiness();
+    sleeper.refuse(true);
+    std::thread::scope(|threads| ranks.iter().for_each(|comm| _ = threads.spawn(|| reduce(comm, 1))));
+    let prepare = || {
+        let mut owned = ranks[0].core().acquire().expect("it is free");
+        owned.engine.prepare_sleep();
+        owned.engine.links.progress().expect("the peer is there");
+    };
+    prepare();
+    sleeper.refuse(false);
+    prepare();
+    // What the peer's system still had to say is taken.
+    while sleeper.sleep(Duration::from_millis(20)) {
+        prepare();
+    }
+    std::thread::scope(|threads| {
+        let asleep = threads.spawn(|| sleeper.sleep(Duration::from_secs(20)));
+        while sleeper.asleep() == 0 {
+            std::thread::yield_now();
+        }
+        threads.spawn(|| reduce(&ranks[1], 1));
+        assert!(asleep.join().expect("no panic"), "bytes of the peer do not wake it");
+        reduce(&ranks[0], 1);
+    });
+}
+
+/// Calls of rank 1 that wait for rank 0 and for no socket, and that no thread drives but by its own turns.
+fn queued(comm: &Communicator, calls: usize) -> Vec<Arc<Ticket>> {
+    let core = comm.core();
+    let mut engine = core.idle_engine();
+    let begun = (0..calls).map(|_| {
+        let ticket = Arc::new(Ticket::default());
+        let request = engine.enter(Call::broadcast(DataType::Uint64, 1000, 0), 0);
+        let mut task = Task::default();
+        task.prepare(Duration::from_secs(60));
+        task.push(request, None);
+        let output = Lease::new(vec![0u64; 1000]).hold();
+        let memory =
+            Memory { input: Source::Within(output.clone(), 0, 0), output: Some(output), _kept: Vec::new() };
+        engine.enqueue(task, vec![memory], ticket.clone());
+        ticket
+    });
+    let tickets = begun.collect();
+    core.note_queued(&engine);
+    tickets
+}
+
+/// Two threads wait for two calls. What one of them drives disarms the doorbells by which the other sleeps, and is what the
+/// other waits for; and it leaves while the other's call is under way.
+#[test]
+fn a_sleeper_whose_doorbells_another_thread_disarms_is_woken() {
+    let ranks = two_hosts_of_two();
+    let broadcast = |comm: &Communicator| comm.broadcast(&mut [7u64; 1000], 0).expect("all ranks call it");
+    std::thread::scope(|threads| ranks.iter().for_each(|comm| _ = threads.spawn(|| broadcast(comm))));
+    let core = ranks[1].core();
+    let sleeper = core.readiness();
+    let turn = || core.advance_queue(&mut core.idle_engine());
+    // Whether a thread that waits for a call is woken before its limit.
+    let fall_asleep = |ticket: &Ticket| {
+        loop {
+            turn();
+            let before = sleeper.count(Count::Slept);
+            let is_woken = core.sleep(Duration::from_secs(20), || ticket.is_done());
+            // Else it was to look once more.
+            if sleeper.count(Count::Slept) != before {
+                return is_woken;
+            }
+        }
+    };
+    let disarm = || {
+        while sleeper.asleep() == 0 {
+            std::thread::yield_now();
+        }
+        let mut engine = core.idle_engine();
+        engine.ring();
+        assert!(!engine.links.bells().any(Bell::is_armed));
+    };
+    let tickets = queued(&ranks[1], 2);
+    // What the sockets still had to say is taken.
+    while turn() == Progress::Moved || sleeper.sleep(Duration::from_millis(20)) {
+        core.idle_engine().links.progress().expect("the peer is there");
+    }
+    std::thread::scope(|threads| {
+        let asleep = threads.spawn(|| fall_asleep(&tickets[0]));
+        disarm();
+        broadcast(&ranks[0]);
+        assert!(!asleep.is_finished(), "nothing rings");
+        while !tickets[0].is_done() {
+            turn();
+        }
+        assert!(asleep.join().expect("no panic"), "its call is over");
+        let asleep = threads.spawn(|| fall_asleep(&tickets[1]));
+        disarm();
+        assert!(core.acquire_idle().expect("it works").is_none() && !tickets[1].is_done());
+        assert!(asleep.join().expect("no panic"), "no thread drives");
+        ranks[2..].iter().for_each(|comm| _ = threads.spawn(|| [(); 2].map(|()| broadcast(comm))));
+        broadcast(&ranks[0]);
+        core.wait_for(&tickets[1]).expect("all ranks call it");
+    });
+    assert!(tickets[0].result().is_ok());
 }
 
 /// The word of a doorbell lies where the peer stores: one that says each time that it has rung keeps no rank awake. What has

@@ -89,9 +89,11 @@ impl Part {
         });
         match &self.phase {
             Phase::Done => WokenBy::Sockets,
-            Phase::Exchange(_) | Phase::Letter(_) | Phase::Mapped(_) | Phase::Link(_) => WokenBy::Doorbells,
+            Phase::Exchange(_) | Phase::Letter(_) | Phase::Mapped(_) | Phase::Link(_) | Phase::Meet(_) => {
+                WokenBy::Doorbells
+            }
             Phase::Run(_) => of_links.unwrap_or(WokenBy::Limit),
-            Phase::Meet(_) | Phase::Find => WokenBy::Limit,
+            Phase::Find => WokenBy::Limit,
         }
     }
 
