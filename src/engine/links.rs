@@ -350,11 +350,12 @@ impl Links {
 
     /// Sleeps until a link on its way can go on or another rank says something, where this rank has no sockets; not at all
     /// where something may have been said before. At most `limit`, and `naps` times as long where all that it may wait for
-    /// ends the sleep.
-    pub(crate) fn sleep_connecting(&mut self, group: &Group, limit: Duration, naps: u32) {
+    /// ends the sleep. Whether something ended it.
+    pub(crate) fn sleep_connecting(&mut self, group: &Group, limit: Duration, naps: u32) -> bool {
         let Links { table, doorstep, bells, .. } = self;
         let Some(waker) = doorstep.take().or_else(|| Waker::new().ok()) else {
-            return std::thread::sleep(limit);
+            std::thread::sleep(limit);
+            return false;
         };
         let has_looked = group.ring_at(&waker);
         // Doorbells of links that are up are not armed here.
@@ -366,10 +367,10 @@ impl Links {
                 wakes.extend(connecting.wake());
             }
         }
-        if has_looked {
-            readiness::sleep_at(&waker, &wakes, if all { limit * naps } else { limit });
-        }
+        let is_woken =
+            has_looked && readiness::sleep_at(&waker, &wakes, if all { limit * naps } else { limit });
         self.doorstep = Some(waker);
+        is_woken
     }
 
     fn establish(

@@ -337,7 +337,8 @@ impl Engine {
             return;
         }
         if self.links.is_connecting() {
-            return self.links.sleep_connecting(&self.group, limit, BELL_NAPS);
+            self.links.sleep_connecting(&self.group, limit, BELL_NAPS);
+            return;
         }
         let armed = self.armed;
         self.armed = match self.bell(task) {

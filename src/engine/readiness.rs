@@ -234,15 +234,17 @@ impl Readiness {
 }
 
 /// Sleeps until this waker rings or a descriptor is ready (writable, where `true` stands beside it), but not longer than
-/// `limit`, without a set. What has rung is taken.
-pub(super) fn sleep_at(waker: &Waker, wakes: &[(BorrowedFd<'_>, bool)], limit: Duration) {
+/// `limit`, without a set. What has rung is taken. Whether one did or is.
+pub(super) fn sleep_at(waker: &Waker, wakes: &[(BorrowedFd<'_>, bool)], limit: Duration) -> bool {
     let flags = |sends: bool| if sends { PollFlags::POLLIN | PollFlags::POLLOUT } else { PollFlags::POLLIN };
     let mut polled: Vec<PollFd<'_>> =
         wakes.iter().map(|(wake, sends)| PollFd::new(*wake, flags(*sends))).collect();
     polled.push(PollFd::new(waker.as_fd(), PollFlags::POLLIN));
-    if ppoll(&mut polled, Some(TimeSpec::from_duration(limit)), None) != Ok(0) {
+    let is_ready = ppoll(&mut polled, Some(TimeSpec::from_duration(limit)), None) != Ok(0);
+    if is_ready {
         waker.clear();
     }
+    is_ready
 }
 
 #[cfg(test)]

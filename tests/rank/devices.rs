@@ -12,6 +12,7 @@ use consort::planning::Candidate;
 use consort::{Blocks, Call, CallV, Communicator, DataType, Element, ReduceOp, Result, Scalar, UniqueId};
 
 use crate::rank::Context;
+use crate::rank::fork::fork_aside;
 
 /// The ranks of this process.
 fn join(context: &Context) -> Result<Vec<Communicator>> {
@@ -120,6 +121,23 @@ pub(crate) fn second(context: &Context) -> Result<()> {
     second.host().barrier()?;
     println!("loads {before} and {}", loads() - before);
     first[0].host().barrier()
+}
+
+/// A forked child drops what it has of the devices, and the ranks go on.
+pub(crate) fn fork(context: &Context) -> Result<()> {
+    let mut seats = Some(seats(context)?);
+    let works = |seats: &Option<Vec<Seat>>| {
+        let seats = seats.as_deref().expect("no child");
+        let cases = cases(seats[0].place().1, 1, 40);
+        on_each(seats, |seat| check_alone(seat, &cases))?;
+        seats[0].host().barrier()
+    };
+    works(&seats)?;
+    fork_aside(|| {
+        drop(seats.take());
+        0
+    });
+    works(&seats)
 }
 
 /// The values of rank `rank`.

@@ -113,7 +113,7 @@ fn shared_bytes() -> Vec<(String, Vec<u8>)> {
 }
 
 /// Forks a child that does something and ends; the parent waits for that. Nothing that it shares with its peers changes.
-fn fork_aside(child: impl FnOnce() -> i32) {
+pub(super) fn fork_aside(child: impl FnOnce() -> i32) {
     let before = shared_bytes();
     assert!(before.len() > 1, "no memory is shared");
     // SAFETY: as in `fork_and_go_on`.

@@ -113,6 +113,7 @@ pub fn main() {
         "device-without" => devices::without(&context),
         "device-memory" => devices::memory(&context),
         "device-hang" => devices::hang(&context),
+        "device-fork" => devices::fork(&context),
         "device-path" => devices::path(&context),
         "differ" => faults::differ(&context),
         "extra" => faults::extra(&context),

@@ -12,6 +12,7 @@ use consort_transports::{Tcp, Transport};
 use consort_types::call::Call;
 
 use crate::communicator::core::Owned;
+use crate::eager::MESSAGES_CHANNEL;
 use crate::engine::readiness::{Count, Readiness};
 use crate::engine::routes::Routes;
 use crate::engine::{Engine, Memory, Progress, Source, Task};
@@ -156,6 +157,30 @@ fn a_rank_that_waits_for_a_connection_is_woken() {
         rung += usize::from(sleeper.count(Count::Rung) > before);
     }
     assert!(rung > JOBS / 2, "{slept} sleeps, and {rung} of {JOBS} were rung");
+}
+
+/// A rank without sockets has no set of descriptors. While a link is made it sleeps until the peer's address comes, and until
+/// the peer takes its half.
+#[test]
+fn a_rank_without_sockets_is_woken_while_its_link_is_made() {
+    let pair = Communicator::local(2).expect("two ranks");
+    let [early, late] = [&pair[0], &pair[1]].map(Communicator::core);
+    let [mut ours, mut theirs] = [early, late].map(|core| core.idle_engine());
+    let [near, far] = [1, 0].map(|peer| [(peer, MESSAGES_CHANNEL)]);
+    let numbers = ours.links.request(&near, &early.group).expect("half a link");
+    assert!(
+        ours.links.is_connecting()
+            && ours.links.poll_up(&numbers, &early.group).is_ok_and(|up| up.is_pending())
+    );
+    let sleep = |engine: &mut Engine| engine.links.sleep_connecting(&early.group, Duration::from_secs(20), 1);
+    assert!(!sleep(&mut ours), "it looks once more");
+    let others = theirs.links.request(&far, &late.group).expect("half a link");
+    assert!(sleep(&mut ours), "the address has come");
+    assert!(ours.links.poll_up(&numbers, &early.group).is_ok_and(|up| up.is_pending()));
+    assert!(theirs.links.poll_up(&others, &late.group).is_ok_and(|up| up.is_ready()));
+    assert!(sleep(&mut ours), "the peer has taken it");
+    assert!(ours.links.poll_up(&numbers, &early.group).is_ok_and(|up| up.is_ready()));
+    assert!(!ours.links.is_connecting() && !theirs.links.is_connecting());
 }
 
 /// The system may have no room in a set when a connection is made: it is asked again before each sleep.

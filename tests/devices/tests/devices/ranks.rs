@@ -197,6 +197,20 @@ fn a_second_communicator_of_a_process_loads_nothing() {
     }
 }
 
+/// A child shares the words by which ranks tell each other that they write no more.
+#[test]
+fn a_forked_child_takes_leave_of_no_peer() {
+    for way in [STREAMS, KERNELS] {
+        let _alone = alone();
+        let mut job = way.start("device-fork").go();
+        for process in job.ranks() {
+            let status = job.line(process, "child ");
+            assert!(status.starts_with("Exited(") && status.ends_with(", 0)"), "{status}\n{}", job.output());
+        }
+        job.all_end_well();
+    }
+}
+
 #[test]
 fn one_thread_drives_all_ranks_by_groups() {
     let seed = Random::announced("one_thread_drives_all_ranks_by_groups").seed();
