@@ -12,6 +12,12 @@ pub(crate) struct DefaultControls {
 }
 
 impl DefaultControls {
+    /// Whether the controls are those that Rust assumes.
+    #[inline(always)]
+    pub(crate) fn are_set() -> bool {
+        is_default(read())
+    }
+
     /// Makes the controls those that Rust assumes, if they are not.
     #[inline]
     pub(crate) fn enter() -> Self {
@@ -52,10 +58,12 @@ mod register {
 
     #[inline(always)]
     pub(super) fn read() -> Register {
-        let mut controls: Register = 0;
+        let mut controls = std::mem::MaybeUninit::<Register>::uninit();
         // SAFETY: stores MXCSR into four bytes that are ours; SSE is part of x86-64.
-        unsafe { asm!("stmxcsr [{}]", in(reg) &raw mut controls, options(nostack, preserves_flags)) };
-        controls
+        unsafe {
+            asm!("stmxcsr [{}]", in(reg) controls.as_mut_ptr(), options(nostack, preserves_flags));
+            controls.assume_init()
+        }
     }
 
     #[inline(always)]

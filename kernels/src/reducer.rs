@@ -14,7 +14,7 @@ use crate::float_control::DefaultControls;
 use crate::number::Factors;
 use crate::portable::Portable;
 use crate::reduce_op::{DividedSum, Formula, Max, Min, Prod, ScaledSum, Sum};
-use crate::scalar::Pair;
+use crate::scalar::{Pair, Word};
 use crate::vector::{Isa, Job, Kernel};
 use crate::{DataType, F8E4m3, F8E5m2, ReduceOp, Scalar, Source, Store, Target, scalar};
 
@@ -91,6 +91,8 @@ impl Kernels {
 pub struct Reducer {
     /// The kernels for all folds but those that need `whole`.
     plain: Kernels,
+    /// As the pair of `plain`, of eight bytes.
+    word: Word,
     /// The kernels of the whole operator, with its factor and divisor.
     whole: Kernels,
     /// What the operator does, which decides the folds that need `whole`.
@@ -173,6 +175,7 @@ impl Reducer {
         };
         Self {
             plain: Kernels::new(level, data_type, plain),
+            word: word(data_type, plain),
             whole: Kernels::new(level, data_type, formula),
             formula,
             copy: kernel(level, DataType::Uint8, Formula::Sum),
@@ -318,6 +321,9 @@ impl Reducer {
     #[inline(always)]
     pub fn fold_two(&self, target: SpanMut<'_>, left: Span<'_>, right: Span<'_>) {
         let bytes = target.len();
+        if bytes == size_of::<u64>() && left.len() == bytes && right.len() == bytes {
+            return self.fold_word(target, left, right);
+        }
         let element = self.element as usize;
         // Sizes of elements are powers of two.
         let is_tiny = left.len() == bytes
@@ -331,6 +337,23 @@ impl Reducer {
         let elements = bytes >> element.trailing_zeros();
         // SAFETY: all three have this many bytes; they may overlap as in every fold.
         unsafe { (self.plain.pair)(target.as_mut_ptr(), left.as_ptr(), right.as_ptr(), elements) }
+    }
+
+    /// All three have eight bytes: some whole elements.
+    #[inline(always)]
+    fn fold_word(&self, target: SpanMut<'_>, left: Span<'_>, right: Span<'_>) {
+        // SAFETY: both have eight bytes.
+        let (left, right) = unsafe {
+            (left.as_ptr().cast::<u64>().read_unaligned(), right.as_ptr().cast::<u64>().read_unaligned())
+        };
+        // The arithmetic cannot move across the look at the controls: it is behind a call through a pointer.
+        let folded = if self.is_float && !DefaultControls::are_set() {
+            under_default_controls(self.word, left, right)
+        } else {
+            (self.word)(left, right)
+        };
+        // SAFETY: it has eight bytes.
+        unsafe { target.as_mut_ptr().cast::<u64>().write_unaligned(folded) }
     }
 
     #[inline(never)]
@@ -480,6 +503,23 @@ fn kernel(level: Level, data_type: DataType, formula: Formula) -> Kernel {
         #[cfg(target_arch = "x86_64")]
         Level::Avx512 => choose!(data_type, formula, <crate::x86::Avx512 as Isa>::run),
         _ => choose!(data_type, formula, <Portable as Isa>::run),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn under_default_controls(fold: Word, left: u64, right: u64) -> u64 {
+    let _controls = DefaultControls::enter();
+    fold(left, right)
+}
+
+/// The kernel of two words.
+#[inline]
+fn word(data_type: DataType, formula: Formula) -> Word {
+    match (data_type, formula) {
+        #[cfg(target_arch = "x86_64")]
+        (DataType::Float32, Formula::Sum) => crate::x86::sum_of_two_floats,
+        _ => choose!(data_type, formula, scalar::word),
     }
 }
 

@@ -44,6 +44,7 @@ pub(crate) type Pair = unsafe fn(*mut u8, *const u8, *const u8, usize);
 ///
 /// # Safety
 /// As for [`Pair`].
+#[inline]
 pub(crate) unsafe fn pair<T: Number, O: Op>(to: *mut u8, left: *const u8, right: *const u8, elements: usize) {
     let (to, left, right) = (to.cast::<T>(), left.cast::<T>(), right.cast::<T>());
     for at in 0..elements {
@@ -53,6 +54,20 @@ pub(crate) unsafe fn pair<T: Number, O: Op>(to: *mut u8, left: *const u8, right:
             to.add(at).write_unaligned(T::narrow(T::combine::<O>(left.widen(), right.widen())));
         }
     }
+}
+
+/// A compiled fold of as many elements as eight bytes have, of two sources that are not scaled.
+pub(crate) type Word = fn(u64, u64) -> u64;
+
+/// As [`pair`], from registers to a register.
+pub(crate) fn word<T: Number, O: Op>(left: u64, right: u64) -> u64 {
+    let mut folded = 0u64;
+    let elements = size_of::<u64>() / size_of::<T>();
+    // SAFETY: all three words have this many elements, which are no larger than a word; elements are plain.
+    unsafe {
+        pair::<T, O>((&raw mut folded).cast(), (&raw const left).cast(), (&raw const right).cast(), elements)
+    };
+    folded
 }
 
 /// # Safety

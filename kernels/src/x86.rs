@@ -10,6 +10,8 @@ mod avx2;
 mod avx512;
 mod float8_sum;
 mod float_lanes;
+mod word;
 
 pub(crate) use avx2::Avx2;
 pub(crate) use avx512::Avx512;
+pub(crate) use word::sum_of_two_floats;

@@ -36,8 +36,11 @@ impl ForkStamp {
         // SAFETY: exactly the private anonymous page that was just mapped and is not referred to.
         let wiped = unsafe { libc::madvise(start.as_ptr().cast(), 4096, libc::MADV_WIPEONFORK) } == 0;
         let stamp = Self { word: start.cast(), _page: page, process: (!wiped).then(std::process::id) };
-        // Relaxed: read by this process, to which program order or whatever handed the stamp over suffices.
-        stamp.word().store(PRESENT, Ordering::Relaxed);
+        // Where the kernel does not clear the page, the word says nothing, and the process is looked at.
+        if wiped {
+            // Relaxed: read by this process, to which program order or whatever handed the stamp over suffices.
+            stamp.word().store(PRESENT, Ordering::Relaxed);
+        }
         Ok(stamp)
     }
 
@@ -51,10 +54,14 @@ impl ForkStamp {
     /// kernels before 4.14, which cannot clear pages on fork).
     #[inline]
     pub fn is_forked_child(&self) -> bool {
-        match self.process {
-            // Relaxed: the kernel clears the page before the child runs; nothing else writes it.
-            None => self.word().load(Ordering::Relaxed) != PRESENT,
-            Some(maker) => std::process::id() != maker,
-        }
+        // Relaxed: the kernel clears the page before the child runs; nothing else writes it.
+        self.word().load(Ordering::Relaxed) != PRESENT && self.is_other_process()
+    }
+
+    /// Of a word that is not there.
+    #[cold]
+    #[inline(never)]
+    fn is_other_process(&self) -> bool {
+        self.process.is_none_or(|maker| std::process::id() != maker)
     }
 }

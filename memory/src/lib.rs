@@ -39,7 +39,7 @@ pub use fork::ForkStamp;
 pub use held::{Held, HeldRead, Lease, Lender, lend};
 #[cfg(not(loom))]
 pub use mapping::Mapping;
-pub use packets::{Arrival, Inbox, Outbox, Row};
+pub use packets::{Arrival, Inbox, Outbox, Row, copy_short};
 pub use pool::Pool;
 pub use span::{Plain, Span, SpanMut};
 #[cfg(not(loom))]

@@ -48,6 +48,8 @@ pub struct Row {
     stride: usize,
     mask: u32,
     payload_bytes: usize,
+    /// The longest payload that is all of a message's line but its flag; 0 where payloads have lines of their own.
+    line_bytes: usize,
     /// Where in a slot the payload begins.
     payload_at: usize,
     _keep: Keep,
@@ -108,7 +110,8 @@ impl Row {
         let stride =
             if matches!(keep, Keep::Own { .. }) { size_of::<Line>() } else { Self::stride(payload_bytes) };
         let payload_at = if payload_bytes <= Self::LINE_PAYLOAD_BYTES { 0 } else { LINE_BYTES };
-        Self { start, stride, mask: slots as u32 - 1, payload_bytes, payload_at, _keep: keep }
+        let line_bytes = if payload_at == 0 { payload_bytes } else { 0 };
+        Self { start, stride, mask: slots as u32 - 1, payload_bytes, line_bytes, payload_at, _keep: keep }
     }
 
     /// The longest payload, in bytes.
@@ -193,7 +196,9 @@ unsafe fn copy_line(from: *const u8, to: *mut u8, bytes: usize) {
             |at: usize| to.add(at).cast::<u64>().write_unaligned(from.add(at).cast::<u64>().read_unaligned());
         let half =
             |at: usize| to.add(at).cast::<u32>().write_unaligned(from.add(at).cast::<u32>().read_unaligned());
-        if bytes >= 8 {
+        if bytes == 8 {
+            word(0);
+        } else if bytes > 8 {
             let mut at = 0;
             while at + 8 < bytes {
                 word(at);
@@ -209,6 +214,20 @@ unsafe fn copy_line(from: *const u8, to: *mut u8, bytes: usize) {
             }
         }
     }
+}
+
+/// Copies between spans that are apart; as much as shares a line with a flag without a call.
+///
+/// # Panics
+/// If their lengths differ.
+#[inline(always)]
+pub fn copy_short(to: SpanMut<'_>, from: Span<'_>) {
+    let bytes = to.len();
+    if bytes != from.len() || bytes > Row::LINE_PAYLOAD_BYTES {
+        return to.copy_from(from);
+    }
+    // SAFETY: both have that many bytes. Where they overlap, the bytes are unspecified, as of every write to a span.
+    unsafe { copy_line(from.as_ptr(), to.as_mut_ptr(), bytes) }
 }
 
 /// What came.
@@ -265,6 +284,35 @@ impl Outbox {
         unsafe { copy_line(from.as_ptr(), self.payload().as_mut_ptr(), bytes) }
     }
 
+    /// Sends a payload that shares a line with its flag, as [`Outbox::put_line`] and [`Outbox::send`] do. Whether there was a
+    /// slot for it, as [`Outbox::has_room`] says.
+    ///
+    /// # Panics
+    /// If it is longer than such a payload, or payloads have lines of their own.
+    #[inline(always)]
+    pub fn send_line(&mut self, from: Span<'_>, through: u64, operation: u64, mark: u64) -> bool {
+        let bytes = from.len();
+        if bytes > self.row.line_bytes {
+            too_long(bytes);
+        }
+        let next = self.sent.wrapping_add(1);
+        let slot = (next & self.row.mask) as usize;
+        // SAFETY: there is a number for each slot of the row, and the mask keeps this one among them.
+        let filled = unsafe { self.filled.get_unchecked_mut(slot) };
+        if *filled > through {
+            return false;
+        }
+        *filled = operation;
+        let line = self.row.line(next);
+        // SAFETY: the line has that many bytes before its flag; it is no part of the source, which the caller may not have
+        // shared.
+        unsafe { copy_line(from.as_ptr(), std::ptr::from_ref(line).cast_mut().cast(), bytes) }
+        // Release: as in `send`.
+        line.flag.store(flag(next, mark), Ordering::Release);
+        self.sent = next;
+        true
+    }
+
     /// Puts a word beside the payload, where that has lines of its own.
     ///
     /// # Panics
@@ -318,6 +366,20 @@ impl Inbox {
         } else {
             Arrival::None
         }
+    }
+
+    /// The payload of the next message, which shares a line with its flag, if it is here and is marked so. It has all bytes of
+    /// such a payload.
+    #[inline(always)]
+    pub fn look_line(&self, mark: u64) -> Option<Span<'_>> {
+        let next = self.taken.wrapping_add(1);
+        let line = self.row.line(next);
+        // Acquire: as in `look`.
+        if line.flag.load(Ordering::Acquire) != flag(next, mark) {
+            return None;
+        }
+        // SAFETY: the line has that many bytes before its flag, which says that they are this party's to read.
+        Some(unsafe { Span::from_raw(std::ptr::from_ref(line).cast(), self.row.line_bytes) })
     }
 
     /// The payload of the next message, which is here.

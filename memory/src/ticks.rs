@@ -4,6 +4,8 @@
 //! processor's counter does not promise that, the system's clock is read instead.
 
 use std::sync::OnceLock;
+#[cfg(target_arch = "x86_64")]
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Whether the processor's counter runs at one rate through all power states.
@@ -24,6 +26,10 @@ struct Start {
 }
 
 static START: OnceLock<Start> = OnceLock::new();
+
+/// Whether the processor's counter is what [`ticks`] are, once the process has looked.
+#[cfg(target_arch = "x86_64")]
+static COUNTS: AtomicBool = AtomicBool::new(false);
 
 #[cfg(target_arch = "x86_64")]
 #[inline]
@@ -48,6 +54,8 @@ fn start() -> &'static Start {
         #[cfg(target_arch = "x86_64")]
         if is_invariant() {
             let (instant, ticks) = both();
+            // Relaxed: the counter needs nothing else.
+            COUNTS.store(true, Ordering::Relaxed);
             return Start { instant, ticks, counter: true };
         }
         Start {
@@ -63,6 +71,17 @@ fn start() -> &'static Start {
 /// The present, in ticks of [`duration`]'s unit.
 #[inline(always)]
 pub fn ticks() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // Relaxed: as where it is stored.
+    if COUNTS.load(Ordering::Relaxed) {
+        return counter();
+    }
+    first_ticks()
+}
+
+/// As [`ticks`], where the process has not looked yet, or reads the system's clock.
+#[inline(never)]
+fn first_ticks() -> u64 {
     let start = start();
     #[cfg(target_arch = "x86_64")]
     if start.counter {
