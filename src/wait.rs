@@ -16,6 +16,8 @@ const SPINS: u32 = 20_000;
 const EAGER: u32 = 200;
 /// The same when ranks share cores.
 const SPINS_SHARED: u32 = 16;
+/// Offers of the core before a call becomes a task, when ranks share cores. They are few, as a task looks after its deadline.
+const OFFERS_SHARED: u32 = 8;
 /// Offers of the core before the first nap.
 const YIELDS: u32 = 20_000;
 /// The same when ranks share cores: each offer then takes as long as the others use it.
@@ -53,6 +55,13 @@ impl Policy {
     #[inline]
     pub(crate) fn looks(self) -> u32 {
         if self.cores_shared { SPINS_SHARED } else { LOOKS }
+    }
+
+    /// Offers of the core behind them, each with a look, before it is waited for: what makes a task of a call takes longer than
+    /// one.
+    #[inline]
+    pub(crate) fn offers(self) -> u32 {
+        if self.cores_shared { OFFERS_SHARED } else { 0 }
     }
 
     pub(crate) fn waiter(self) -> Waiter {

@@ -40,7 +40,7 @@ impl Clock {
     }
 
     /// The present in a unit of its own, for a few nanoseconds.
-    #[inline]
+    #[inline(always)]
     pub fn ticks(&self) -> u64 {
         match &self.simulated {
             None => consort_memory::ticks(),

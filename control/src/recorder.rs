@@ -210,7 +210,7 @@ impl Recorder {
     }
 
     /// The present, as operations are stamped with it.
-    #[inline]
+    #[inline(always)]
     pub fn ticks(&self) -> u64 {
         self.clock.ticks()
     }

@@ -184,12 +184,41 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when the buffers do not fit the call; otherwise as the typed methods.
+    #[inline]
     pub fn execute(&self, call: &Call, input: Span<'_>, output: SpanMut<'_>) -> Result<()> {
-        let buffers = Buffers { input, output };
-        if self.algorithm.is_some() {
-            return self.core.execute_fully(None, &self.with_own_algorithm(*call), self.timeout, &buffers);
+        if call.is_plain() {
+            return self.execute_plain(call.packed(), call.count, input, output);
         }
-        self.core.execute(call, self.timeout, &buffers)
+        self.execute_fully(call, input, output)
+    }
+
+    /// A plain call, packed: what a typed method makes of it is known when that is compiled.
+    #[inline(never)]
+    pub(crate) fn execute_plain(
+        &self,
+        packed: u64,
+        count: usize,
+        input: Span<'_>,
+        output: SpanMut<'_>,
+    ) -> Result<()> {
+        if self.algorithm.is_some() {
+            return self.execute_by_own(packed, count, input, output);
+        }
+        self.core.execute(packed, count, &self.timeout, input, output)
+    }
+
+    /// As [`Communicator::execute_plain`], by the algorithm that this view of the communicator names.
+    #[cold]
+    #[inline(never)]
+    fn execute_by_own(&self, packed: u64, count: usize, input: Span<'_>, output: SpanMut<'_>) -> Result<()> {
+        let Some(call) = Call::unpack(packed, count) else { unreachable!("a plain call was packed") };
+        self.execute_fully(&call, input, output)
+    }
+
+    #[inline(never)]
+    fn execute_fully(&self, call: &Call, input: Span<'_>, output: SpanMut<'_>) -> Result<()> {
+        let call = if self.algorithm.is_some() { self.with_own_algorithm(*call) } else { *call };
+        self.core.execute_fully(None, &call, self.timeout, input, output)
     }
 
     /// Returns when every rank has called it.
@@ -198,8 +227,8 @@ impl Communicator {
     /// As every collective: see [`Error`].
     pub fn barrier(&self) -> Result<()> {
         let (input, mut output) = ([0u8; 1], [0u8; 1]);
-        let buffers = Buffers { input: Span::of(&input), output: SpanMut::of(&mut output) };
-        self.core.execute(&core::barrier_call(), self.timeout, &buffers)
+        let Call { count, .. } = core::barrier_call();
+        self.execute_plain(core::barrier_call().packed(), count, Span::of(&input), SpanMut::of(&mut output))
     }
 }
 

@@ -76,7 +76,7 @@ impl Communicator {
         let (shift, rest) = (data_type.size().trailing_zeros(), bytes & (data_type.size() - 1));
         if peer < self.size() && peer != self.rank() && rest == 0 {
             let call = Call::new(kind, data_type, None, peer, bytes >> shift);
-            return self.core().message(&call, self.timeout(), &buffers);
+            return self.core().message(&call, &self.timeout, buffers);
         }
         self.to_or_from_fully(kind, data_type, peer, buffers)
     }
@@ -138,7 +138,7 @@ impl Communicator {
         }
         let send = self.message(Kind::Send, data_type, input.len(), to)?;
         let receive = self.message(Kind::Receive, data_type, output.len(), from)?;
-        self.core().exchange_on(None, &[send, receive], self.timeout(), &[Buffers { input, output }; 2])
+        self.core().exchange(&[send, receive], &self.timeout, Buffers { input, output })
     }
 
     fn check_peer(&self, name: &str, peer: Rank) -> Result<()> {

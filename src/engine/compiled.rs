@@ -10,14 +10,14 @@ use std::sync::Arc;
 use consort_algorithms::Plan;
 use consort_algorithms::catalogue::Algorithm;
 use consort_kernels::Reducer;
+use consort_memory::{Span, SpanMut};
 
-use super::Buffers;
 use super::bound::Bound;
-use super::packets::{Direct, Leg};
+use super::packets::{Direct, Leg, Line};
 use crate::Rank;
 use crate::eager::{LONG, Use, row_of};
 use crate::planner::{Choice, Planner, Planning};
-use consort_types::call::Call;
+use consort_types::call::{Call, seed_of};
 use consort_types::error::Result;
 
 const SETS: usize = 64;
@@ -61,8 +61,8 @@ impl CallShape {
 pub(crate) struct Programs {
     /// Messages that carry their flag, sent directly.
     pub(crate) exchange: Option<Arc<Direct>>,
-    /// The same of calls that can be made without a task: not those that bring a scalar or name their algorithm.
-    at_once: Option<Arc<Direct>>,
+    /// Whether calls can be made by it without a task: not those that bring a scalar or name their algorithm.
+    at_once: bool,
     /// A plan over links.
     pub(crate) plan: Option<Arc<Bound>>,
     /// A plan on buffers that all ranks have mapped.
@@ -82,6 +82,13 @@ pub(crate) struct Compiled {
 
 /// A call, with what follows from it on this rank.
 pub(crate) struct Last {
+    /// What a call is packed to that is made without a task if it has as many elements; 0 where that needs one.
+    key: u64,
+    count: usize,
+    /// What is the same in the marks of all such calls.
+    pub(crate) seed: u64,
+    /// What its exchange is, where that is one of lines.
+    pub(crate) line: Line,
     pub(crate) call: Call,
     pub(crate) packed: u64,
     /// Bytes of a block, and the row of messages as long.
@@ -92,57 +99,77 @@ pub(crate) struct Last {
     /// Bytes of the buffers; 0 where this rank has none.
     input_bytes: usize,
     output_bytes: usize,
-    /// Where the output lies from the input in the in-place form, if there is one.
-    in_place: Option<usize>,
+    /// Where the output lies from the input in the in-place form; where there is none, somewhere apart.
+    in_place: usize,
+    /// The least distance of the output behind the input at which they are apart, and how many more there are.
+    apart: usize,
+    apart_more: usize,
 }
 
 impl Last {
-    fn of(call: &Call, direct: Option<&Arc<Direct>>, me: Rank, ranks: u32) -> Self {
+    fn of(call: &Call, programs: &Programs, me: Rank, ranks: u32) -> Self {
+        let direct = programs.exchange.as_ref();
         let is_meeting = direct.is_some_and(|direct| direct.purpose == Use::Meet);
         let bytes = if is_meeting { 0 } else { call.count * call.data_type.size() };
         let row = row_of(bytes);
         let leg = direct.and_then(|direct| direct.only_leg()).filter(|_| row < LONG);
+        let (input_bytes, output_bytes) = (call.input_bytes(me, ranks), call.output_bytes(me, ranks));
+        let packed = call.descriptor().packed();
+        // An empty call moves nothing, whatever call of one element its class has.
+        let is_at_once = programs.at_once && call.is_plain() && call.count != 0;
+        // Two stretches are apart where the second begins behind the first and ends before it, round the address space.
+        let (apart, apart_more) = match (input_bytes, output_bytes) {
+            (0, _) | (_, 0) => (0, usize::MAX),
+            (input, output) => (input, 0usize.wrapping_sub(input).wrapping_sub(output)),
+        };
         Last {
+            key: if is_at_once { packed } else { 0 },
+            count: call.count,
+            seed: seed_of(packed, call.count as u64),
+            line: direct.map_or(Line::OTHER, |direct| Line::of(direct, bytes, input_bytes, output_bytes)),
             call: *call,
-            packed: call.descriptor().packed(),
+            packed,
             bytes,
             row,
             leg: leg.copied(),
-            input_bytes: call.input_bytes(me, ranks),
-            output_bytes: call.output_bytes(me, ranks),
-            in_place: call.in_place(me),
+            input_bytes,
+            output_bytes,
+            in_place: call.in_place(me).unwrap_or(apart),
+            apart,
+            apart_more,
         }
+    }
+
+    /// What is recorded of it.
+    #[inline]
+    pub(crate) fn what(&self) -> (u64, u64) {
+        (self.packed, self.count as u64)
+    }
+
+    /// Whether a plain call, packed, is like this one and made without a task.
+    #[inline(always)]
+    pub(crate) fn is_at_once(&self, packed: u64, count: usize) -> bool {
+        self.key == packed && self.count == count
+    }
+
+    /// Whether the buffers are what the call needs, as [`Call::check`] finds it.
+    #[inline(always)]
+    pub(crate) fn fits(&self, input: Span<'_>, output: SpanMut<'_>) -> bool {
+        if input.len() != self.input_bytes && self.input_bytes != 0
+            || output.len() != self.output_bytes && self.output_bytes != 0
+        {
+            return false;
+        }
+        let behind = (output.as_mut_ptr() as usize).wrapping_sub(input.as_ptr() as usize);
+        behind.wrapping_sub(self.apart) <= self.apart_more || behind == self.in_place
     }
 }
 
 impl Compiled {
-    /// The exchange that runs the call without a task, if the call is like the last one of the shape.
-    #[inline(always)]
-    pub(crate) fn at_once(&self, call: &Call) -> Option<&Arc<Direct>> {
-        let Call { kind, data_type, op, root, count, .. } = self.last.call;
-        let is_alike = || {
-            count == call.count
-                && call.scalar.is_none()
-                && call.algorithm.is_none()
-                && call.counts == 0
-                && kind == call.kind
-                && data_type == call.data_type
-                && op == call.op
-                && root == call.root
-        };
-        self.programs.at_once.as_ref().filter(|_| is_alike())
-    }
-
     /// The same number on all ranks for calls of one shape.
     #[inline]
     pub(crate) fn shape_number(&self) -> u64 {
         self.shape.packed
-    }
-
-    /// Whether ranks meet before a call of the shape, unless they have met in vain before.
-    #[inline(always)]
-    pub(crate) fn meets(&self) -> bool {
-        self.choice.meets
     }
 
     fn has_run(&self) -> bool {
@@ -152,23 +179,6 @@ impl Compiled {
     /// How a call of the shape folds its values.
     pub(crate) fn reducer_for(&self, call: &Call) -> Reducer {
         call.scalar.map_or(self.reducer, |scalar| self.reducer.with_scalar(scalar))
-    }
-
-    /// Whether the buffers are what the last call needs, as [`Call::check`] finds it.
-    #[inline(always)]
-    pub(crate) fn fits(&self, buffers: &Buffers<'_>) -> bool {
-        let (input, output) = (buffers.input, buffers.output);
-        let Last { input_bytes, output_bytes, in_place, .. } = self.last;
-        if input_bytes != 0 && input.len() != input_bytes || output_bytes != 0 && output.len() != output_bytes
-        {
-            return false;
-        }
-        let (from, to) = (input.as_ptr() as usize, output.as_mut_ptr() as usize);
-        input_bytes == 0
-            || output_bytes == 0
-            || in_place == Some(to.wrapping_sub(from))
-            || from + input_bytes <= to
-            || to + output_bytes <= from
     }
 }
 
@@ -211,7 +221,7 @@ impl Operations {
             {
                 self.latest = at;
                 if compiled.last.call != *call {
-                    compiled.last = Last::of(call, compiled.programs.exchange.as_ref(), me, ranks);
+                    compiled.last = Last::of(call, &compiled.programs, me, ranks);
                 }
                 return true;
             }
@@ -244,7 +254,7 @@ impl Operations {
                 .filter(is_alike)
                 .find(|known| known.has_run());
             let programs = alike.map(|known| known.programs.clone()).unwrap_or_default();
-            let last = Last::of(call, programs.exchange.as_ref(), self.me, self.ranks);
+            let last = Last::of(call, &programs, self.me, self.ranks);
             let compiled = Compiled { shape, choice, programs, reducer, last };
             return Ok(self.entries[self.latest].insert(Box::new(compiled)));
         }
@@ -276,10 +286,10 @@ impl Operations {
     pub(crate) fn keep(&mut self, call: &Call, direct: Arc<Direct>) -> Result<()> {
         let (me, ranks) = (self.me, self.ranks);
         let compiled = self.compile(call)?;
-        compiled.last = Last::of(call, Some(&direct), me, ranks);
         let has_more = call.scalar.is_some() || call.algorithm.is_some();
-        compiled.programs.at_once = (!has_more).then(|| direct.clone());
+        compiled.programs.at_once = !has_more;
         compiled.programs.exchange = Some(direct);
+        compiled.last = Last::of(call, &compiled.programs, me, ranks);
         Ok(())
     }
 

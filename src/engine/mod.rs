@@ -40,7 +40,7 @@ use trouble::Trouble;
 
 use crate::planner::{Machine, Planner};
 use crate::ticket::Ticket;
-use crate::wait::{Look, NAP_MIN};
+use crate::wait::{Look, NAP_MIN, Policy};
 use bound::Broken;
 use compiled::Operations;
 use consort_control::membership::group::Group;
@@ -82,6 +82,8 @@ pub struct Engine {
     pairs: Vec<(u64, u64)>,
     /// The task of the call that its thread waits for, kept so that its tables are reused.
     foreground: Option<Box<Task>>,
+    /// How a call looks for what peers do at the same time before it becomes a task.
+    policy: Policy,
     queue: VecDeque<Queued>,
     /// The links that the task of the last turn is blocked on, and what wakes it, where this rank [has
     /// sockets](Links::has_sockets).
@@ -184,6 +186,7 @@ impl Engine {
     ) -> Self {
         let size = group.size() as usize;
         let planning = planner.planning(Machine::of(group.infos()), &settings);
+        let policy = Policy::of(&group);
         Engine {
             settings,
             links: Links::new(routes),
@@ -198,6 +201,7 @@ impl Engine {
             history: 0,
             pairs: vec![(0, 0); size],
             foreground: None,
+            policy,
             queue: VecDeque::new(),
             wanted: Vec::new(),
             woken_by: WokenBy::default(),

@@ -13,7 +13,7 @@ use crate::blocks::Blocks;
 use crate::error::{Error, Result};
 use crate::stretch::Stretch;
 
-pub use descriptor::{Descriptor, Named, digest_of};
+pub use descriptor::{Descriptor, Named, digest_of, seed_of};
 pub use semantics::Extent;
 use semantics::InPlace;
 
@@ -152,6 +152,7 @@ impl Operator {
     const PRE_MUL_SUM: u32 = ReduceOp::ALL.len() as u32;
 
     /// A number below 7; it travels in digests.
+    #[inline]
     pub fn code(self) -> u32 {
         match self {
             Operator::Plain(op) => op.code(),
@@ -217,41 +218,49 @@ impl Call {
     }
 
     /// Folds `count` elements of all ranks; every rank gets the result.
+    #[inline]
     pub fn all_reduce(data_type: DataType, op: ReduceOp, count: usize) -> Self {
         Call::new(Kind::AllReduce, data_type, Some(op), 0, count)
     }
 
     /// Folds `count` elements of all ranks; `root` gets the result.
+    #[inline]
     pub fn reduce(data_type: DataType, op: ReduceOp, count: usize, root: Rank) -> Self {
         Call::new(Kind::Reduce, data_type, Some(op), root, count)
     }
 
     /// Every rank gets `count` elements of `root`.
+    #[inline]
     pub fn broadcast(data_type: DataType, count: usize, root: Rank) -> Self {
         Call::new(Kind::Broadcast, data_type, None, root, count)
     }
 
     /// Every rank gets `count` elements of every rank, in rank order.
+    #[inline]
     pub fn all_gather(data_type: DataType, count: usize) -> Self {
         Call::new(Kind::AllGather, data_type, None, 0, count)
     }
 
     /// Folds `size * count` elements of all ranks; rank `r` gets elements `r * count ..` of the result.
+    #[inline]
     pub fn reduce_scatter(data_type: DataType, op: ReduceOp, count: usize) -> Self {
         Call::new(Kind::ReduceScatter, data_type, Some(op), 0, count)
     }
 
     /// Every rank gets `count` elements of every rank: block `r` of its output is its block of rank `r`'s input.
+    #[inline]
     pub fn all_to_all(data_type: DataType, count: usize) -> Self {
         Call::new(Kind::AllToAll, data_type, None, 0, count)
     }
 
     /// `root` gets `count` elements of every rank, in rank order.
+    #[inline]
     pub fn gather(data_type: DataType, count: usize, root: Rank) -> Self {
         Call::new(Kind::Gather, data_type, None, root, count)
     }
 
     /// Every rank gets its block of `count` elements of `root`'s input.
+    #[inline]
     pub fn scatter(data_type: DataType, count: usize, root: Rank) -> Self {
         Call::new(Kind::Scatter, data_type, None, root, count)
     }
@@ -272,6 +281,7 @@ impl Call {
     }
 
     /// The operator, for calls that fold.
+    #[inline]
     pub fn operator(&self) -> Option<Operator> {
         match self.scalar {
             Some(_) => Some(Operator::PreMulSum),
@@ -282,6 +292,24 @@ impl Call {
     /// The type of its elements.
     pub fn data_type(&self) -> DataType {
         self.data_type
+    }
+
+    /// Whether the call is what [`Call::packed`] and its count say, and no more: it brings no scalar, names no algorithm, and
+    /// its blocks are equal.
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        self.scalar.is_none() && self.algorithm.is_none() && self.counts == 0
+    }
+
+    /// The [plain](Call::is_plain) call of a packed form and a count; none of words that no call is packed to.
+    pub fn unpack(packed: u64, count: usize) -> Option<Self> {
+        let Descriptor { kind, data_type, op, root, .. } = Descriptor::unpack(packed, count as u64)?;
+        let op = match op {
+            Some(Operator::PreMulSum) => return None,
+            Some(Operator::Plain(op)) => Some(op),
+            None => None,
+        };
+        Some(Call::new(kind, data_type, op, root, count))
     }
 
     /// The packed form of [`Call::descriptor`], of a call that names no algorithm and whose blocks are equal.

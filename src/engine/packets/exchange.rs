@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use consort_kernels::{Reducer, Source, Store, Target};
-use consort_memory::{Arrival, Outbox, Row, Span, SpanMut};
+use consort_memory::{Arrival, Outbox, Row, Span, SpanMut, copy_short};
 
 use super::pieces::Amiss;
 use super::{Board, Peer};
@@ -114,7 +114,7 @@ impl Direct {
         let own = buffers.input.slice(from as usize * of.bytes, of.bytes);
         let target = buffers.output.slice(to as usize * of.bytes, of.bytes);
         if target.as_mut_ptr().cast_const() != own.as_ptr() {
-            target.copy_from(own);
+            copy_short(target, own);
         }
     }
 
@@ -146,6 +146,10 @@ impl Direct {
         let Some((block, _)) = self.own else { return };
         let own = buffers.input.slice(block as usize * of.bytes, of.bytes);
         let target = buffers.output.slice(0, of.bytes);
+        if self.is_plain && of.row == 0 {
+            self.fold_lines(of, peers, reducer, own, target);
+            return peers.iter_mut().flatten().for_each(|peer| peer.take(0, of.bytes, of.operation));
+        }
         // Contributions are scaled where they are folded, but for scalars, which only their ranks have.
         let mut sources = [Source { span: own, raw: true }; RANKS_MAX as usize];
         for (source, rank) in sources.iter_mut().zip(&self.folds) {
@@ -155,16 +159,33 @@ impl Direct {
             }
         }
         let sources = &sources[..self.folds.len()];
-        if self.is_plain && of.row == 0 {
-            let mut folded = [0u8; Row::LINE_PAYLOAD_BYTES];
-            let folded = SpanMut::of(&mut folded).slice(0, of.bytes);
-            folded.copy_from(sources[0].span);
-            sources[1..].iter().for_each(|next| reducer.fold_two(folded, folded.read(), next.span));
-            target.copy_from(folded.read());
-        } else {
-            reducer.fold_in_turn(&[Target { span: target, store: Store::Cached }], sources, true);
-        }
+        reducer.fold_in_turn(&[Target { span: target, store: Store::Cached }], sources, true);
         peers.iter_mut().flatten().for_each(|peer| peer.take(of.row, of.bytes, of.operation));
+    }
+}
+
+impl Direct {
+    /// Folds messages of a line, two at a time, which are neither scaled nor divided.
+    #[inline]
+    fn fold_lines(
+        &self,
+        of: Messages,
+        peers: &[Option<Peer>],
+        reducer: &Reducer,
+        own: Span<'_>,
+        target: SpanMut<'_>,
+    ) {
+        let line = |rank: Rank| match peers.get(rank as usize) {
+            Some(Some(peer)) => peer.inboxes[0].payload().slice(0, of.bytes),
+            _ => own,
+        };
+        let [first, rest @ ..] = &*self.folds else { return };
+        // The target may be the own contribution.
+        let mut folded = [0u8; Row::LINE_PAYLOAD_BYTES];
+        let folded = SpanMut::of(&mut folded).slice(0, of.bytes);
+        copy_short(folded, line(*first));
+        rest.iter().for_each(|rank| reducer.fold_two(folded, folded.read(), line(*rank)));
+        copy_short(target, folded.read());
     }
 }
 
@@ -190,16 +211,19 @@ impl Leg {
         buffers: &Buffers<'_>,
     ) -> bool {
         let Some(block) = self.sends else { return true };
+        let from = buffers.input.slice(block as usize * of.bytes, of.bytes);
+        if of.row == 0 && scaled_by.is_none() {
+            let has_sent = peer.send_line(from, of.operation, of.mark);
+            if has_sent {
+                peer.unanswered = 0;
+            }
+            return has_sent;
+        }
         if !peer.has_room(of.row) {
             return false;
         }
-        let from = buffers.input.slice(block as usize * of.bytes, of.bytes);
         let out = &mut peer.out[of.row];
-        if of.row == 0 && scaled_by.is_none() {
-            out.put_line(from);
-        } else {
-            stage(out, from, scaled_by);
-        }
+        stage(out, from, scaled_by);
         out.send(of.operation, of.mark);
         peer.unanswered = 0;
         true
@@ -217,7 +241,7 @@ impl Leg {
         let Some(block) = self.receives else { return };
         if purpose == Use::Keep {
             let from = peer.inboxes[of.row].payload().slice(0, of.bytes);
-            buffers.output.slice(block as usize * of.bytes, of.bytes).copy_from(from);
+            copy_short(buffers.output.slice(block as usize * of.bytes, of.bytes), from);
         }
         peer.take(of.row, of.bytes, of.operation);
     }

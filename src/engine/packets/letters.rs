@@ -6,7 +6,7 @@
 //! many pieces it has taken; nothing else is sent back. Absent: waiting.
 
 use consort_kernels::{Target, copy};
-use consort_memory::{Arrival, Bell, Counter, Inbox, Outbox, Span, SpanMut};
+use consort_memory::{Arrival, Bell, Counter, Inbox, Outbox, Row, Span, SpanMut, copy_short};
 use consort_transports::{Connection, CounterKind};
 
 use super::give_back;
@@ -88,6 +88,49 @@ impl Letters {
         }
     }
 
+    /// Sends or receives a message, not an empty one, that takes a line. Whether it did: there may be no slot, or no such
+    /// message, or another one, and longer messages are left to [`Letters::go_on`].
+    #[inline(always)]
+    pub(crate) fn pass_line(&mut self, kind: Kind, mark: u64, buffers: Buffers<'_>) -> bool {
+        match kind {
+            Kind::Send => self.send_line(mark, buffers.input),
+            _ => self.receive_line(mark, buffers.output),
+        }
+    }
+
+    #[inline(always)]
+    fn send_line(&mut self, mark: u64, from: Span<'_>) -> bool {
+        let number = self.sent + 1;
+        if from.len() > Row::LINE_PAYLOAD_BYTES || !self.out[0].send_line(from, self.seen, number, mark) {
+            return false;
+        }
+        self.sent = number;
+        true
+    }
+
+    #[inline(always)]
+    fn receive_line(&mut self, mark: u64, to: SpanMut<'_>) -> bool {
+        if to.len() > Row::LINE_PAYLOAD_BYTES {
+            return false;
+        }
+        let Some(line) = self.inboxes[0].look_line(mark) else { return false };
+        copy_short(to, line.slice(0, to.len()));
+        self.inboxes[0].take();
+        self.answer(0);
+        true
+    }
+
+    /// A short message was taken: the peer hears of some together.
+    #[inline(always)]
+    fn answer(&mut self, row: usize) {
+        self.taken += 1;
+        self.unanswered += 1;
+        if self.unanswered >= self.inboxes[row].slots() / 2 {
+            self.unanswered = 0;
+            self.peer_credit.raise(self.taken, 0);
+        }
+    }
+
     /// Sends what is left of a message after `done` bytes, as far as there are slots.
     ///
     /// # Errors
@@ -155,12 +198,7 @@ impl Letters {
             to.copy_from(inbox.payload().slice(0, to.len()));
         }
         give_back(inbox, row, to.len());
-        self.taken += 1;
-        self.unanswered += 1;
-        if self.unanswered >= inbox.slots() / 2 {
-            self.unanswered = 0;
-            self.peer_credit.raise(self.taken, 0);
-        }
+        self.answer(row);
         *done = to.len();
         Ok(Progress::Done)
     }

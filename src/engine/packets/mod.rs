@@ -15,6 +15,7 @@ mod fast_path;
 mod fuzz;
 mod hops;
 pub(crate) mod letters;
+mod line;
 mod long;
 pub(crate) mod pieces;
 mod round;
@@ -45,6 +46,7 @@ use pieces::Pieces;
 
 pub(crate) use exchange::{Direct, Exchange, Leg};
 pub(crate) use fast_path::AtOnce;
+pub(crate) use line::Line;
 pub(crate) use round::Round;
 use unmet::Unmet;
 
@@ -330,10 +332,15 @@ impl Peer {
     /// Whether the next message of a row has a slot.
     #[inline(always)]
     fn has_room(&mut self, row: usize) -> bool {
-        self.out[row].has_room(self.through) || {
-            self.through = self.through.max(self.credit.value());
-            self.out[row].has_room(self.through)
-        }
+        self.out[row].has_room(self.through) || self.hears() && self.out[row].has_room(self.through)
+    }
+
+    /// Whether the peer is through with more than this rank knew.
+    #[inline(never)]
+    fn hears(&mut self) -> bool {
+        let before = self.through;
+        self.through = before.max(self.credit.value());
+        self.through != before
     }
 
     /// The next message was emptied in `operation`.

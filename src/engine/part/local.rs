@@ -3,12 +3,13 @@
 use consort_kernels::Reducer;
 use consort_memory::ticks;
 
-use super::planned::{Linking, Staged};
+use super::planned::Staged;
 use super::{Context, Phase, Turn, TurnResult};
 use crate::Rank;
 use crate::engine::Engine;
 use crate::engine::executor::Progress;
 use crate::engine::packets::{Direct, Exchange};
+use crate::engine::trouble::Fault;
 use crate::engine::zero_copy::{Reach, Run, Step};
 use crate::planner::Choice;
 use consort_control::report::evidence::Want;
@@ -106,32 +107,28 @@ impl Exchanging {
         Exchanging { exchange, wanted: None }
     }
 
-    pub(super) fn turn(&mut self, context: &mut Context<'_>) -> TurnResult {
+    pub(super) fn turn(&mut self, context: &mut Context<'_>) -> Result<Progress, Fault> {
         let board = context.engine.packets.up();
         let progress = self.exchange.advance(board, context.buffers)?;
         if progress != Progress::Done {
             self.wanted = self.exchange.wanted();
-            return Ok(Turn::Stays(progress));
         }
-        Ok(Turn::Over)
+        Ok(progress)
     }
 }
 
 impl Letter {
-    pub(super) fn turn(&mut self, context: &mut Context<'_>) -> TurnResult {
+    /// None where there are no mailboxes to the other rank yet.
+    pub(super) fn turn(&mut self, context: &mut Context<'_>) -> Result<Option<Progress>, Fault> {
         let Context { request, engine, buffers, .. } = context;
         let (call, peer) = (&request.call, request.call.root);
-        let Some(letters) = engine.links.letters(peer) else {
-            return Ok(Turn::Next(Phase::Link(Linking::of_messages(engine, peer)?)));
-        };
+        let Some(letters) = engine.links.letters(peer) else { return Ok(None) };
         let mark = request.mark(engine.group.rank, 0);
-        match letters.go_on(call.kind, mark, buffers, &mut self.done)? {
-            Progress::Done => Ok(Turn::Over),
-            progress => {
-                self.wanted = Some((peer, if call.kind == Kind::Send { Want::Room } else { Want::Data }));
-                Ok(Turn::Stays(progress))
-            }
+        let progress = letters.go_on(call.kind, mark, buffers, &mut self.done)?;
+        if progress != Progress::Done {
+            self.wanted = Some((peer, if call.kind == Kind::Send { Want::Room } else { Want::Data }));
         }
+        Ok(Some(progress))
     }
 }
 

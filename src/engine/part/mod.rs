@@ -292,8 +292,16 @@ impl Part {
                 }
                 Phase::Find => context.find()?,
                 Phase::Meet(meet) => meet.turn(&mut context)?,
-                Phase::Exchange(exchanging) => exchanging.turn(&mut context)?,
-                Phase::Letter(letter) => letter.turn(&mut context)?,
+                // These two are looked at often, and a turn with room for the next phase takes long to move.
+                Phase::Exchange(exchanging) => match exchanging.turn(&mut context)? {
+                    Progress::Done => Turn::Over,
+                    progress => return Ok(progress),
+                },
+                Phase::Letter(letter) => match letter.turn(&mut context)? {
+                    Some(Progress::Done) => Turn::Over,
+                    Some(progress) => return Ok(progress),
+                    None => Turn::Next(Phase::Link(Linking::of_messages(engine, request.call.root)?)),
+                },
                 Phase::Mapped(mapped) => mapped.turn(&mut context)?,
                 Phase::Link(linking) => linking.turn(&mut context)?,
                 Phase::Run(running) => running.turn(&mut context)?,

@@ -42,7 +42,8 @@ impl Named {
 }
 
 impl Descriptor {
-    /// The fields other than the count, packed into one word.
+    /// The fields other than the count, packed into one word, which is never 0.
+    #[inline]
     pub fn packed(&self) -> u64 {
         let op = self.op.map_or(0xf, |op| op.code() as u64);
         let how = op | (self.named.0 as u64) << 4;
@@ -67,19 +68,24 @@ impl Descriptor {
     /// A word that differs when the descriptors do (up to collisions of a 64-bit mix). It is salted with the
     /// operation's number and with what else must agree.
     pub fn digest(&self, sequence: u64, salt: u64) -> u64 {
-        digest_of(self.packed(), self.count, sequence, salt)
+        digest_of(seed_of(self.packed(), self.count), sequence, salt)
     }
 }
 
-/// As [`Descriptor::digest`], from a packed descriptor and its count.
+/// What all digests of a descriptor have in common, from the packed descriptor and its count.
 #[inline]
-pub fn digest_of(packed: u64, count: u64, sequence: u64, salt: u64) -> u64 {
-    let mut word = packed ^ salt;
-    for part in [count, sequence] {
-        word = (word ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        word ^= word >> 29;
-    }
-    word.wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ word >> 32
+pub fn seed_of(packed: u64, count: u64) -> u64 {
+    let mut word = packed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    word = (word ^ word >> 29 ^ count).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word ^ word >> 32
+}
+
+/// The [digest](Descriptor::digest) of a descriptor of this [seed](seed_of): one multiplication, whose upper half every bit
+/// below moves.
+#[inline]
+pub fn digest_of(seed: u64, sequence: u64, salt: u64) -> u64 {
+    let word = (seed ^ salt ^ sequence).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    word ^ word >> 32
 }
 
 impl std::fmt::Display for Descriptor {
