@@ -32,22 +32,26 @@ pub(crate) const ROWS_BYTES: usize = Row::bytes(SLOTS[0], PAYLOADS[0]) + Row::by
 /// The longest piece of a message of `bytes` bytes that goes one way while nothing comes back, in bytes: the reader begins
 /// early, and looks seldom (`docs/measurements/host.md`).
 pub(crate) fn piece_one_way(bytes: usize) -> usize {
-    (bytes / 8).next_power_of_two().clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX)
+    (bytes / 8).next_power_of_two().clamp(4 << 10, PIECE_BYTES_MAX)
 }
 
-/// The same where as much comes back at the same time.
+/// The same where as much comes back at the same time. Pieces of less than half a megabyte stay in the first two caches.
 pub(crate) fn piece_both_ways(bytes: usize) -> usize {
-    (bytes / 4).next_power_of_two().clamp(2 * PIECE_BYTES_MIN, PIECE_BYTES_MAX)
+    let most = if bytes < 512 << 10 { PIECE_BYTES_MAX / 2 } else { PIECE_BYTES_MAX };
+    (bytes / 4).next_power_of_two().clamp(8 << 10, most)
 }
 
-/// The shortest and the longest piece, in bytes.
-pub(crate) const PIECE_BYTES_MIN: usize = 4 << 10;
-pub(crate) const PIECE_BYTES_MAX: usize = 32 << 10;
+/// The longest piece, in bytes.
+const PIECE_BYTES_MAX: usize = 64 << 10;
 
-/// The slots of pieces in each rank's memory, and the bytes of each: more than the longest piece, so that the beginnings of slots
-/// lie in different sets of a cache.
-pub(crate) const POOL_SLOTS: usize = 16;
-pub(crate) const POOL_SLOT_BYTES: usize = PIECE_BYTES_MAX + (8 << 10) - 64;
+/// The slots of pieces in each rank's memory for each other rank, and the bytes of each, among `ranks` ranks: all pieces of a message
+/// of two ranks may stay with their reader, and more ranks have short messages alone. A slot is longer than the longest piece, so
+/// that the beginnings of slots lie in different sets of a cache.
+pub(crate) fn pool_slots(ranks: u32) -> (usize, usize) {
+    let (count, longest) =
+        if ranks == 2 { (16, PIECE_BYTES_MAX) } else { (8, piece_both_ways(MESSAGE_BYTES_MAX)) };
+    (count, longest + longest / 4 - 64)
+}
 
 /// The channels of mailboxes for messages, above those of plans: of collectives, and between two ranks.
 pub(crate) const COLLECTIVES_CHANNEL: u16 = 0xffff;

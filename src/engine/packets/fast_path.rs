@@ -197,7 +197,9 @@ impl Engine {
                 return underway.advance(direct, &mut board.peers, reducer, &buffers);
             }
             // A message of another operation is found by the task.
-            let Some(Some(peer)) = board.peers.get_mut(last.line.peer as usize) else { unreachable!("a board has all peers") };
+            let Some(Some(peer)) = board.peers.get_mut(last.line.peer as usize) else {
+                unreachable!("a board has all peers")
+            };
             let is_over = match last.line.how {
                 How::Fold => line::fold(peer, operation, mark, reducer, input, output),
                 how => line::finish(how, peer, operation, mark, input, output),

@@ -7,13 +7,15 @@ use std::sync::Arc;
 
 use consort_algorithms::catalogue::Algorithm;
 use consort_kernels::{DataType, ReduceOp, Reducer};
-use consort_memory::{Outbox, Row, Span, SpanMut};
+use consort_memory::{Span, SpanMut};
 use consort_transports::fuzzing::{Input, Seen, Target, fuzz};
 use consort_transports::{Connection, CounterKind};
 
 use super::letters::{self, Letters};
+use super::pieces::Amiss;
+use super::sides::Other;
 use super::{Direct, Exchange, Round, sides};
-use crate::eager::point_to_point;
+use crate::eager::ROWS;
 use crate::engine::{Buffers, Progress};
 use crate::planner::{Planner, Program};
 use consort_types::call::{Call, Kind};
@@ -31,10 +33,13 @@ const LETTERS: Target = Target {
     inputs: 10_000,
 };
 
+/// Bytes of pieces.
+const PIECES: [usize; 6] = [4096, 8192, 16 << 10, 32 << 10, 64 << 10, 1];
+
 /// Operations of an input.
 const OPERATIONS: usize = 3;
 /// Bytes of a block: of each row, and none.
-const BYTES: [usize; 7] = [0, 4, 56, 64, 1024, 4096, 64 << 10];
+const BYTES: [usize; 8] = [0, 4, 56, 64, 1024, 4096, 64 << 10, 150_000];
 const KINDS: [Kind; 9] = [
     Kind::AllReduce,
     Kind::Reduce,
@@ -73,19 +78,22 @@ fn word(rest: &mut &[u8]) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|_| byte(rest)))
 }
 
-/// What a peer does: sends what is marked rightly or not, stores anything into a mailbox, or raises a counter.
-fn act(other: &mut Box<dyn Connection>, out: &mut [Outbox], operation: u64, mark: u64, mut rest: &[u8]) {
+/// What a peer does: sends what is marked rightly or not, stores anything into a mailbox, raises a counter, or reads.
+fn act(other: &mut Box<dyn Connection>, side: &mut Other, operation: u64, mark: u64, mut rest: &[u8]) {
     let (what, row) = (byte(&mut rest), usize::from(byte(&mut rest)));
-    match what % 4 {
+    match what % 6 {
         kind @ (0 | 1) => {
-            let out = &mut out[row % 3];
             let mark = if kind == 0 { mark } else { word(&mut rest) };
+            let Some(out) = side.out.get_mut(row % (ROWS + 1)) else {
+                // Of a right length, as most pieces are, or of a short one.
+                let long = vec![9; PIECES[usize::from(byte(&mut rest)) % PIECES.len()]];
+                let piece = if kind == 0 { &long } else { rest };
+                let _ = side.pieces.send(mark, Span::of(piece), None);
+                return;
+            };
             let room = out.payload();
             let bytes = rest.len().min(room.len());
             room.slice(0, bytes).copy_from(Span::of(&rest[..bytes]));
-            if room.len() > Row::LINE_PAYLOAD_BYTES {
-                out.put_word(u64::from(what) << 8 | row as u64);
-            }
             out.send(operation, mark);
         }
         2 => {
@@ -93,13 +101,23 @@ fn act(other: &mut Box<dyn Connection>, out: &mut [Outbox], operation: u64, mark
             let at = word(&mut rest) as usize % (1 << 20);
             let _ = other.put(at, Span::of(rest), &mut 0);
         }
-        _ => {
+        3 | 4 => {
             let kind = [CounterKind::Ready, CounterKind::Credit][row % 2];
             let counter = other.peer_counter(kind).expect("it is mapped");
+            let counter = if what % 6 == 3 { counter } else { &side.lines[row % 2] };
             let (value, tag) = (word(&mut rest), word(&mut rest));
             // The counter itself is checked where it is raised.
             if value > counter.value() {
                 counter.raise(value, tag);
+            }
+        }
+        _ => {
+            if let Ok(Some(piece)) = side.pieces.look(mark, usize::MAX) {
+                let bytes = piece.span.len();
+                let _ = match piece.is_sum || row % 2 == 0 {
+                    true => side.pieces.take(bytes),
+                    false => side.pieces.reply(mark, bytes, |_, _| ()).map(|_| ()),
+                };
             }
         }
     }
@@ -112,8 +130,8 @@ fn messages(planner: &Planner, input: &Input, seen: &mut Seen) {
     let size = 2 + first(0) as u32 % 3;
     let me = first(1) as u32 % size;
     let (mut board, mut others) = sides::board(me, size);
-    let mut outs: Vec<_> =
-        others.iter().map(|ends| ends.as_ref().map(|[other, _]| sides::outboxes(&**other, size))).collect();
+    let mut their_sides: Vec<_> =
+        others.iter().map(|ends| ends.as_ref().map(|[other, _]| Other::of_board(&**other, size))).collect();
     let mut pieces = input.iter().skip(1);
     for operation in 1..=OPERATIONS {
         let kind = KINDS[first(1 + operation) % KINDS.len()];
@@ -138,15 +156,13 @@ fn messages(planner: &Planner, input: &Input, seen: &mut Seen) {
             let moves = planner
                 .direct(Program { collective: kind.collective(), ranks: size, algorithm })
                 .expect("a direct exchange");
-            let direct = Arc::new(Direct::new(&call, &moves, &reducer, me));
+            let two_hops = kind == Kind::AllReduce && size == 2 && first(10) & 2 != 0;
+            let direct = Arc::new(Direct::new(&call, &moves, &reducer, me, two_hops));
             exchange = Some(Exchange::begin(&mut board, direct, reducer, count * data_type.size(), mark));
         }
         let mut step = |board: &mut super::Board| match (&mut exchange, &mut round) {
             (Some(exchange), _) => {
                 let progress = exchange.advance(board, buffers);
-                if progress == Ok(Progress::Done) {
-                    board.note(&exchange.underway, Some(5));
-                }
                 (progress, exchange.wanted())
             }
             (None, Some(round)) => {
@@ -158,7 +174,7 @@ fn messages(planner: &Planner, input: &Input, seen: &mut Seen) {
                         assert!(note.len() <= 64 << 10);
                     },
                 );
-                (progress, round.wanted(board))
+                (progress.map_err(Amiss::Other), round.wanted(board))
             }
             (None, None) => unreachable!("one of the two"),
         };
@@ -167,8 +183,8 @@ fn messages(planner: &Planner, input: &Input, seen: &mut Seen) {
             let Some(piece) = pieces.next() else { break };
             let mut rest = &piece[..];
             let peer = usize::from(byte(&mut rest)) % size as usize;
-            if let (Some([other, _]), Some(out)) = (&mut others[peer], &mut outs[peer]) {
-                act(other, out, operation as u64, mark, rest);
+            if let (Some([other, _]), Some(side)) = (&mut others[peer], &mut their_sides[peer]) {
+                act(other, side, operation as u64, mark, rest);
             }
             outcome = step(&mut board);
         }
@@ -176,7 +192,7 @@ fn messages(planner: &Planner, input: &Input, seen: &mut Seen) {
         match outcome.0 {
             Ok(Progress::Done) => {}
             Ok(_) => return,
-            Err(peer) => {
+            Err(Amiss::Other(peer) | Amiss::Foreign(peer)) => {
                 assert!(peer < size && peer != me, "rank {peer} of {size} is blamed by {me}");
                 return;
             }
@@ -194,10 +210,13 @@ fn messages_of_any_bytes_are_taken_waited_for_or_refused() {
         for bytes in 0..BYTES.len() as u8 {
             let row = crate::eager::row_of(BYTES[usize::from(bytes)]) as u8;
             let chosen =
-                vec![1, 1, kind, kind, kind, 0, 1, bytes, bytes, bytes, if bytes == 1 { 14 } else { 0 }];
+                vec![1, 1, kind, kind, kind, 0, 1, bytes, bytes, bytes, if bytes == 1 { 14 } else { kind & 2 }];
             let mut input = vec![chosen];
             for _ in 0..OPERATIONS {
-                input.extend([0, 2].map(|peer| vec![peer, 0, row, 7, 7, 7, 7]));
+                for piece in 0..8 {
+                    input.extend([0, 2].map(|peer| vec![peer, 0, row, piece, 7, 7, 7]));
+                    input.extend([0, 2].map(|peer| vec![peer, 5, piece]));
+                }
             }
             originals.push(input);
         }
@@ -211,10 +230,9 @@ fn letters(input: &Input, seen: &mut Seen) {
     const LENGTHS: [usize; 8] = [1, 56, 57, 1024, 5000, 20_000, 70_000, 300_000];
     let first =
         |at: usize| input.first().and_then(|piece| piece.get(at)).map_or(0, |byte| usize::from(*byte));
-    let [own, mut other] = sides::connected(point_to_point::MAILBOX_BYTES);
-    let mut mine = Letters::over(&*own).expect("as long as agreed");
-    let (slots, payloads) = (point_to_point::SLOTS, point_to_point::PAYLOADS);
-    let (mut out, _) = super::rows(&*other, slots, payloads).expect("as long as agreed");
+    let [own, mut other] = sides::connected(letters::mailbox_bytes());
+    let mut mine = Letters::over(1, &*own).expect("as long as agreed");
+    let mut side = Other::of_letters(&*other);
     let mut pieces = input.iter().skip(1);
     for operation in 0..2 * OPERATIONS {
         let length = LENGTHS[first(1 + operation) % LENGTHS.len()];
@@ -224,7 +242,7 @@ fn letters(input: &Input, seen: &mut Seen) {
         let mut step = || {
             let before = done;
             let progress = if is_send {
-                Ok(mine.send(mark, Span::of(&memory), &mut done))
+                mine.send(mark, Span::of(&memory), &mut done)
             } else {
                 mine.receive(mark, SpanMut::of(&mut memory), &mut done)
             };
@@ -234,13 +252,13 @@ fn letters(input: &Input, seen: &mut Seen) {
         let mut progress = step();
         while matches!(progress, Ok(Progress::Blocked | Progress::Moved)) {
             let Some(piece) = pieces.next() else { break };
-            act(&mut other, &mut out, operation as u64 + 1, mark, piece);
+            act(&mut other, &mut side, operation as u64 + 1, mark, piece);
             progress = step();
         }
         match progress {
             Ok(Progress::Done) => seen.note((is_send, length, "done")),
             Ok(_) => return seen.note((is_send, length, done.checked_ilog2())),
-            Err(letters::Differs) => return seen.note((is_send, length, "differs")),
+            Err(amiss) => return seen.note((is_send, length, format!("{amiss:?}"))),
         }
     }
 }
@@ -255,7 +273,8 @@ fn letters_of_any_bytes_are_taken_waited_for_or_refused() {
                 |value: u64, cost: u64| [&[3, 1][..], &value.to_le_bytes(), &cost.to_le_bytes()].concat();
             for nth in 1..12 {
                 input.push(credit(8 * nth, 1000));
-                input.push(vec![0, length.min(2), 9, 9]);
+                input.push(vec![0, length.min(2), nth as u8, 9, 9]);
+                input.push(vec![5, 0]);
             }
             input.push(credit(u64::MAX, u64::MAX));
             originals.push(input);

@@ -12,18 +12,17 @@ use consort_transports::{Connection, CounterKind};
 use super::give_back;
 use super::pieces::{self, Amiss, Pieces};
 use crate::Rank;
-use crate::eager::{LONG, POOL_SLOT_BYTES, POOL_SLOTS, ROWS, ROWS_BYTES, piece_one_way, row_of};
+use crate::eager::{LONG, ROWS, ROWS_BYTES, piece_one_way, row_of};
 use crate::engine::store_tuner::output_store;
 use crate::engine::{Buffers, Progress};
-use crate::planner::Slots;
 use consort_types::call::{Call, Kind};
 
-/// The slots of the pool of a pair.
-const POOL: Slots = Slots { count: POOL_SLOTS, bytes: POOL_SLOT_BYTES };
+/// Messages go between two ranks, however many there are.
+pub(super) const RANKS: u32 = 2;
 
 /// Bytes of each side's mailbox.
 pub(crate) fn mailbox_bytes() -> usize {
-    ROWS_BYTES + pieces::bytes(POOL)
+    ROWS_BYTES + pieces::bytes(RANKS)
 }
 
 /// Messages to and from one other rank.
@@ -53,7 +52,7 @@ impl Letters {
             peer,
             out,
             inboxes,
-            pieces: Pieces::over(peer, connection, ROWS_BYTES, POOL)?,
+            pieces: Pieces::over(peer, connection, ROWS_BYTES, RANKS)?,
             bell: connection.bell()?,
             sent: 0,
             seen: 0,

@@ -35,8 +35,7 @@ use super::bound::Broken;
 use super::links::{Key, Links, wrong_mailbox};
 use super::trouble::Fault;
 use crate::Rank;
-use crate::eager::{COLLECTIVES_CHANNEL, PAYLOADS, POOL_SLOT_BYTES, POOL_SLOTS, ROWS, ROWS_BYTES, SLOTS};
-use crate::planner::Slots;
+use crate::eager::{COLLECTIVES_CHANNEL, PAYLOADS, ROWS, ROWS_BYTES, SLOTS};
 use consort_control::membership::group::Group;
 use consort_control::membership::wire::Message;
 use consort_control::report::evidence::Want;
@@ -50,17 +49,12 @@ pub(crate) use line::Line;
 pub(crate) use round::Round;
 use unmet::Unmet;
 
-/// The slots of the pool of a pair among `ranks` ranks. Between two, the pieces of a message may all stay with their reader.
-fn pool_slots(ranks: u32) -> Slots {
-    Slots { count: if ranks == 2 { POOL_SLOTS } else { POOL_SLOTS / 2 }, bytes: POOL_SLOT_BYTES }
-}
-
 /// The slot with which a rank forbids the peer to touch its memory. One suffices, as a rank forbids that once.
 const FORBIDDING_BYTES: usize = Row::bytes(1, Row::LINE_PAYLOAD_BYTES);
 
 /// The bytes of a mailbox: its rows, the slot that forbids, and its half of the pool.
 pub(super) fn mailbox_bytes(ranks: u32) -> usize {
-    ROWS_BYTES + FORBIDDING_BYTES + pieces::bytes(pool_slots(ranks))
+    ROWS_BYTES + FORBIDDING_BYTES + pieces::bytes(ranks)
 }
 
 /// The word of a rank that has no board: the name of no transport.
@@ -313,7 +307,7 @@ impl Peer {
     fn over(peer: Rank, connection: &dyn Connection, ranks: u32) -> Option<Self> {
         let (out, inboxes) = rows(connection)?;
         let [own, theirs] = connection.rows(ROWS_BYTES, 1, Row::LINE_PAYLOAD_BYTES)?;
-        let pieces = Pieces::over(peer, connection, ROWS_BYTES + FORBIDDING_BYTES, pool_slots(ranks))?;
+        let pieces = Pieces::over(peer, connection, ROWS_BYTES + FORBIDDING_BYTES, ranks)?;
         let there = connection.peer_counter(CounterKind::Ready)?.clone();
         let here = connection.counter(CounterKind::Ready).clone();
         Some(Peer {

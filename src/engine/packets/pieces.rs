@@ -9,9 +9,9 @@ use consort_memory::{Pool, Row, Span, SpanMut};
 use consort_transports::{Connection, TransportError};
 
 use crate::Rank;
+use crate::eager::pool_slots;
 use crate::engine::bound::Broken;
 use crate::engine::trouble::Fault;
-use crate::planner::Slots;
 
 /// Pieces that are read before their sender hears of it, fewer than half of those that may be under way.
 pub(super) const CREDITS: u64 = 3;
@@ -53,8 +53,9 @@ pub(crate) struct Piece<'a> {
     pub(crate) is_sum: bool,
 }
 
-/// Bytes of each side's memory for a pool of so many slots, with its lines.
-pub(crate) fn bytes(Slots { count, bytes }: Slots) -> usize {
+/// Bytes of each side's memory for the pool of two of `ranks` ranks, with its lines.
+pub(crate) fn bytes(ranks: u32) -> usize {
+    let (count, bytes) = pool_slots(ranks);
     lines_bytes() + Row::bytes(count, bytes)
 }
 
@@ -90,13 +91,14 @@ pub(crate) struct Pieces {
 }
 
 impl Pieces {
-    /// At `offset` of a connection's mailboxes; none where those are too short.
-    pub(crate) fn over(peer: Rank, connection: &dyn Connection, offset: usize, slots: Slots) -> Option<Self> {
+    /// At `offset` of a connection's mailboxes, between two of `ranks` ranks; none where those are too short.
+    pub(crate) fn over(peer: Rank, connection: &dyn Connection, offset: usize, ranks: u32) -> Option<Self> {
+        let (count, bytes) = pool_slots(ranks);
         let [own, theirs] =
             connection.rows(offset, 2, Row::LINE_PAYLOAD_BYTES)?.map(|lines| lines.counters());
         let ends =
             |line: usize| Some(Ends { there: theirs.get(line)?.clone(), here: own.get(line)?.clone() });
-        let halves = connection.rows(offset + lines_bytes(), slots.count, slots.bytes)?;
+        let halves = connection.rows(offset + lines_bytes(), count, bytes)?;
         Some(Pieces { peer, pool: Pool::new(ends(0)?, ends(1)?, halves, Pool::WINDOW_MAX) })
     }
 

@@ -2,12 +2,13 @@
 
 use std::task::Poll;
 
-use consort_memory::Outbox;
+use consort_memory::{Counter, Outbox, Row};
 use consort_transports::{Connection, Layout, Loopback, Transport};
 
-use super::{Board, PAYLOADS, Peer, mailbox_bytes, rows, slots};
+use super::pieces::Pieces;
+use super::{Board, FORBIDDING_BYTES, Peer, letters, mailbox_bytes, rows};
 use crate::Rank;
-use crate::eager::ROWS;
+use crate::eager::{ROWS, ROWS_BYTES};
 
 /// Both ends of a connection.
 pub(crate) type Ends = [Box<dyn Connection>; 2];
@@ -44,13 +45,38 @@ pub(super) fn board(me: Rank, size: u32) -> (Board, Vec<Option<Ends>>) {
 }
 
 fn of<'a>(me: Rank, size: u32, end: impl Fn(Rank) -> &'a dyn Connection) -> Board {
-    let over = |rank| Peer::over(end(rank), size).expect("its mailbox is as long as agreed");
-    Board::new(me, (0..size).map(|rank| (rank != me).then(|| over(rank))).collect())
+    let over = |rank| Peer::over(rank, end(rank), size).expect("its mailbox is as long as agreed");
+    Board::new((0..size).map(|rank| (rank != me).then(|| over(rank))).collect())
 }
 
-/// Where the other end of a connection fills the rows of a board of `size` ranks.
-pub(crate) fn outboxes(other: &dyn Connection, size: u32) -> [Outbox; ROWS] {
-    rows(other, slots(size), PAYLOADS).expect("it is as long as agreed").0
+/// What the other end of a connection has of the eager messages.
+pub(crate) struct Other {
+    /// Where it fills the rows.
+    pub(crate) out: [Outbox; ROWS],
+    pub(crate) pieces: Pieces,
+    /// What it raises: that pieces are here, and that they are emptied.
+    pub(crate) lines: Vec<Counter>,
+}
+
+impl Other {
+    fn over(other: &dyn Connection, at: usize, ranks: u32) -> Self {
+        let [_, theirs] = other.rows(at, 2, Row::LINE_PAYLOAD_BYTES).expect("it is as long as agreed");
+        Other {
+            out: rows(other).expect("it is as long as agreed").0,
+            pieces: Pieces::over(0, other, at, ranks).expect("it is as long as agreed"),
+            lines: theirs.counters(),
+        }
+    }
+
+    /// Of a board of `size` ranks.
+    pub(crate) fn of_board(other: &dyn Connection, size: u32) -> Self {
+        Self::over(other, ROWS_BYTES + FORBIDDING_BYTES, size)
+    }
+
+    /// Of letters.
+    pub(crate) fn of_letters(other: &dyn Connection) -> Self {
+        Self::over(other, ROWS_BYTES, letters::RANKS)
+    }
 }
 
 /// Both ends of a connection, the other one first, for the board of rank 0 of two.

@@ -29,7 +29,7 @@ fn directs(call: &Call, size: u32) -> Vec<Direct> {
         Program { collective: call.kind.collective(), ranks: size, algorithm: algorithm(call, size) };
     let moves = Planner::default().direct(program).expect("a direct exchange");
     let reducer = Reducer::new(DataType::Int32, ReduceOp::Sum, size);
-    (0..size).map(|me| Direct::new(call, &moves, &reducer, me)).collect()
+    (0..size).map(|me| Direct::new(call, &moves, &reducer, me, false)).collect()
 }
 
 /// What a rank's output is by the meaning of the collective: by block, the contributions as rank and block, in the order

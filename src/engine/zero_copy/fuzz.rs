@@ -16,7 +16,7 @@ use super::peer_memory::{ANNOUNCED_MAX, MAPPED_MAX};
 use super::tests::{BYTES, COUNT, Side, memory};
 use super::{Run, Step};
 use crate::eager::row_of;
-use crate::engine::packets::sides;
+use crate::engine::packets::sides::{self, Other};
 use crate::engine::trouble::Fault;
 use crate::engine::{Buffers, Progress, Request};
 use consort_types::call::Call;
@@ -89,7 +89,7 @@ fn go(
 fn notes(stage: &Stage, input: &Input, seen: &mut Seen) {
     let first = |at: usize| input.first().and_then(|piece| piece.get(at)).copied().unwrap_or(0);
     let (board, [other, _own]) = sides::against();
-    let (mut side, mut out) = (Side::new(board), sides::outboxes(&*other, 2));
+    let (mut side, mut out) = (Side::new(board), Other::of_board(&*other, 2).out);
     let mut pieces = input.iter().skip(1);
     for operation in 1..=OPERATIONS {
         let call = call(first(operation as usize));
