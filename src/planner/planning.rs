@@ -359,22 +359,41 @@ impl Planning {
         ))
     }
 
-    /// An algorithm with the slots that the settings or the planner's rule give: some [slices](Planning::slices) of a
-    /// piece at least; long ones amortise the signals, short ones stay in the caches.
+    /// An algorithm with the slots that the settings or the planner's rule give. Slots of a pool are short, so that they stay in
+    /// the caches.
     pub(crate) fn with_slots(
         &self,
         algorithm: Algorithm,
         collective: Collective,
         block_bytes: u64,
     ) -> Chosen {
+        let (by_rule, short) = self.slots_by_rule(algorithm, collective, block_bytes);
+        let is_pooled = self.on_own_cores && self.slot_bytes.is_none();
+        Chosen {
+            algorithm,
+            slot_bytes: if is_pooled { by_rule.min(HOST_SLOT_BYTES_MAX) } else { by_rule },
+            short,
+            packets: self.takes_packets(algorithm, collective, block_bytes),
+            meets: self.meets(collective, block_bytes),
+            mapped: self.is_free(),
+            origin: Origin::Priced,
+        }
+    }
+
+    /// Some [slices](Planning::slices) of a piece at least; long ones amortise the signals, short ones stay in the caches. Whether
+    /// every message fits one short slot. Prices are of such slots.
+    pub(super) fn slots_by_rule(
+        &self,
+        algorithm: Algorithm,
+        collective: Collective,
+        block_bytes: u64,
+    ) -> (usize, bool) {
         let parts = algorithm.parts(collective, self.ranks_of(collective));
         // Pieces are rounded up to whole lines.
         let piece = block_bytes.div_ceil(parts.max(1).into()).next_multiple_of(64);
-        let packets = self.takes_packets(algorithm, collective, block_bytes);
-        let (meets, mapped, origin) = (self.meets(collective, block_bytes), self.is_free(), Origin::Priced);
         let short = if self.machine.sockets { MESSAGE_SLICE_BYTES } else { SLOT_BYTES_MIN };
         if piece <= short as u64 && !algorithm.is_pair() {
-            return Chosen { algorithm, slot_bytes: short, short: true, packets, meets, mapped, origin };
+            return (short, true);
         }
         let slice = if self.machine.sockets {
             self.slice_of_messages(piece)
@@ -382,11 +401,8 @@ impl Planning {
             piece / self.slices(collective)
         };
         let by_size = slice.checked_next_power_of_two().unwrap_or(u64::MAX >> 1);
-        let longest = if self.on_own_cores { HOST_SLOT_BYTES_MAX } else { usize::MAX };
-        let given =
-            self.slot_bytes.unwrap_or_else(|| usize::try_from(by_size).unwrap_or(longest).min(longest));
-        let slot_bytes = given.clamp(SLOT_BYTES_MIN, self.longest_slot(algorithm));
-        Chosen { algorithm, slot_bytes, short: false, packets, meets, mapped, origin }
+        let given = self.slot_bytes.unwrap_or_else(|| usize::try_from(by_size).unwrap_or(usize::MAX));
+        (given.clamp(SLOT_BYTES_MIN, self.longest_slot(algorithm)), false)
     }
 
     /// What of a piece travels as one message where every message is some calls of the system: two ranks that exchange

@@ -15,7 +15,7 @@ use super::letters::{self, Letters};
 use super::pieces::Amiss;
 use super::sides::Other;
 use super::{Direct, Exchange, Round, sides};
-use crate::eager::ROWS;
+use crate::eager::{MESSAGE_BYTES_MAX, ROWS};
 use crate::engine::{Buffers, Progress};
 use crate::planner::{Planner, Program};
 use consort_types::call::{Call, Kind};
@@ -86,8 +86,11 @@ fn act(other: &mut Box<dyn Connection>, side: &mut Other, operation: u64, mark: 
             let mark = if kind == 0 { mark } else { word(&mut rest) };
             let Some(out) = side.out.get_mut(row % (ROWS + 1)) else {
                 // Of a right length, as most pieces are, or of a short one.
-                let long = vec![9; PIECES[usize::from(byte(&mut rest)) % PIECES.len()]];
-                let piece = if kind == 0 { &long } else { rest };
+                let long = vec![9; PIECES[usize::from(byte(&mut rest)) % PIECES.len()].min(side.longest)];
+                let piece = if kind == 0 { &long } else { &rest[..rest.len().min(side.longest)] };
+                if side.is_spoiled {
+                    return;
+                }
                 let _ = side.pieces.send(mark, Span::of(piece), None);
                 return;
             };
@@ -109,8 +112,10 @@ fn act(other: &mut Box<dyn Connection>, side: &mut Other, operation: u64, mark: 
             // The counter itself is checked where it is raised.
             if value > counter.value() {
                 counter.raise(value, tag);
+                side.is_spoiled |= what % 6 == 4;
             }
         }
+        _ if side.is_spoiled => {}
         _ => {
             if let Ok(Some(piece)) = side.pieces.look(mark, usize::MAX) {
                 let bytes = piece.span.len();
@@ -136,7 +141,9 @@ fn messages(planner: &Planner, input: &Input, seen: &mut Seen) {
     for operation in 1..=OPERATIONS {
         let kind = KINDS[first(1 + operation) % KINDS.len()];
         let data_type = [DataType::Int32, DataType::Uint8, DataType::Float16][first(5) % 3];
-        let count = BYTES[first(6 + operation) % BYTES.len()] / data_type.size();
+        // More ranks than two have no longer messages.
+        let most = if size == 2 { usize::MAX } else { MESSAGE_BYTES_MAX };
+        let count = BYTES[first(6 + operation) % BYTES.len()].min(most) / data_type.size();
         let call = call(kind, data_type, count, first(6) as u32 % size);
         let (read, mut written) =
             (vec![1u8; call.input_bytes(me, size)], vec![2u8; call.output_bytes(me, size)]);

@@ -8,7 +8,7 @@ use consort_transports::{Connection, Layout, Loopback, Transport};
 use super::pieces::Pieces;
 use super::{Board, FORBIDDING_BYTES, Peer, letters, mailbox_bytes, rows};
 use crate::Rank;
-use crate::eager::{ROWS, ROWS_BYTES};
+use crate::eager::{ROWS, ROWS_BYTES, pool_slots};
 
 /// Both ends of a connection.
 pub(crate) type Ends = [Box<dyn Connection>; 2];
@@ -54,6 +54,10 @@ pub(crate) struct Other {
     /// Where it fills the rows.
     pub(crate) out: [Outbox; ROWS],
     pub(crate) pieces: Pieces,
+    /// The bytes of a slot of pieces.
+    pub(crate) longest: usize,
+    /// Whether a counter of the pieces was raised by itself: those that count do not go on.
+    pub(crate) is_spoiled: bool,
     /// What it raises: that pieces are here, and that they are emptied.
     pub(crate) lines: Vec<Counter>,
 }
@@ -64,6 +68,8 @@ impl Other {
         Other {
             out: rows(other).expect("it is as long as agreed").0,
             pieces: Pieces::over(0, other, at, ranks).expect("it is as long as agreed"),
+            longest: pool_slots(ranks).1,
+            is_spoiled: false,
             lines: theirs.counters(),
         }
     }

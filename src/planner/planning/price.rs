@@ -51,7 +51,7 @@ impl Planning {
             return self.price_by_formula(algorithm, collective, block_bytes);
         }
         let options = simulate::Options {
-            slot_bytes: self.with_slots(algorithm, collective, block_bytes).slot_bytes,
+            slot_bytes: self.slots_by_rule(algorithm, collective, block_bytes).0,
             slots: SLOTS,
             messages_max: PRICED_MESSAGES,
             ..simulate::Options::new(usize::try_from(block_bytes).unwrap_or(usize::MAX / 2))
