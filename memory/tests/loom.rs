@@ -5,7 +5,8 @@
 
 use consort_memory::access_epoch::{self, AccessEpoch};
 use consort_memory::sync::Exclusive;
-use consort_memory::{Arrival, Bell, Counter, Inbox, Outbox, Row};
+use consort_memory::pool::{Ends, NAME_BITS};
+use consort_memory::{Arrival, Bell, Counter, Inbox, Outbox, Pool, Row, SpanMut};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -288,5 +289,166 @@ fn a_sleeper_is_woken_by_who_has_sent_and_rung() {
             }
         }
         sender.join().unwrap();
+    });
+}
+
+/// The slots of a pool, each beside a cell that the checker watches.
+struct Watched<const SLOTS: usize> {
+    cells: [UnsafeCell<u64>; SLOTS],
+    /// The addresses of the slots, as they are found; no part of what is modelled.
+    addresses: std::sync::Mutex<Vec<usize>>,
+}
+
+impl<const SLOTS: usize> Watched<SLOTS> {
+    fn cell(&self, slot: SpanMut<'_>) -> &UnsafeCell<u64> {
+        let address = slot.as_mut_ptr() as usize;
+        let mut known = self.addresses.lock().unwrap();
+        let at = known.iter().position(|other| *other == address).unwrap_or_else(|| {
+            known.push(address);
+            known.len() - 1
+        });
+        &self.cells[at]
+    }
+}
+
+/// A side of a pool: what it has sent, and the next value that it awaits.
+struct Side<const SLOTS: usize> {
+    pool: Pool,
+    slots: Arc<Watched<SLOTS>>,
+}
+
+impl<const SLOTS: usize> Side<SLOTS> {
+    fn send(&mut self, value: u64) -> bool {
+        if !self.pool.has_room().unwrap() {
+            return false;
+        }
+        let number = self.pool.counts().0 + 1;
+        let cell = self.slots.cell(self.pool.fill(number).expect("a window with room has a slot"));
+        // The checker fails here when the other side may still be in the slot.
+        // SAFETY: the model checker's cell is valid, and it reports any access that is not alone.
+        cell.with_mut(|slot| unsafe { *slot = value });
+        self.pool.post(number, value << NAME_BITS).unwrap();
+        true
+    }
+
+    /// Reads the next message; answers it in its slot with what `answer` makes of it.
+    fn receive(&mut self, batch: u64, answer: Option<fn(u64) -> u64>) -> Option<u64> {
+        let number = self.pool.counts().1 + 1;
+        if !self.pool.is_here(number).unwrap() {
+            return None;
+        }
+        let cell = self.slots.cell(self.pool.read(number).expect("it came with a slot"));
+        // SAFETY: as above.
+        let got = cell.with(|slot| unsafe { *slot });
+        assert_eq!(got << NAME_BITS, self.pool.word(number));
+        if let Some(answer) = answer {
+            let next = self.pool.counts().0 + 1;
+            assert!(self.pool.has_room().unwrap() && self.pool.forward(number, next));
+            // SAFETY: as above.
+            cell.with_mut(|slot| unsafe { *slot = answer(got) });
+            self.pool.post(next, answer(got) << NAME_BITS).unwrap();
+        }
+        self.pool.empty(number, 0, batch).unwrap();
+        Some(got)
+    }
+}
+
+/// Both sides of a pool of `SLOTS` slots.
+fn sides<const SLOTS: usize>(window: u64) -> [Side<SLOTS>; 2] {
+    let rows = [(); 2].map(|()| Row::standalone(SLOTS / 2));
+    let lines = [(); 4].map(|()| Counter::standalone());
+    let slots = Arc::new(Watched {
+        cells: std::array::from_fn(|_| UnsafeCell::new(0)),
+        addresses: std::sync::Mutex::new(Vec::new()),
+    });
+    [0, 1].map(|me| {
+        let ends = |first: usize| Ends {
+            there: lines[first + me].clone(),
+            here: lines[first + 1 - me].clone(),
+        };
+        let halves = [rows[me].clone(), rows[1 - me].clone()];
+        Side { pool: Pool::new(ends(0), ends(2), halves, window), slots: Arc::clone(&slots) }
+    })
+}
+
+/// Two sides that send and read as they can, so often; each has read what the other has sent.
+fn pass_slots<const SLOTS: usize>(window: u64, batch: u64, attempts: u64, preemptions_max: usize) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(preemptions_max);
+    model.check(move || {
+        let run = move |side: &mut Side<SLOTS>, attempts: u64, sends: bool| {
+            let (mut sent, mut read) = (0, 0);
+            for _ in 0..attempts {
+                let has_sent = sends && side.send(sent + 1);
+                sent += u64::from(has_sent);
+                let got = side.receive(batch, None);
+                if let Some(value) = got {
+                    read += 1;
+                    assert_eq!(value, side.pool.counts().1);
+                }
+                if !has_sent && got.is_none() {
+                    thread::yield_now();
+                }
+            }
+            (sent, read)
+        };
+        let [mut here, mut there] = sides::<SLOTS>(window);
+        let other = thread::spawn(move || {
+            let counts = run(&mut there, attempts, true);
+            (there, counts)
+        });
+        let (sent, mut read) = run(&mut here, attempts, true);
+        let (mut there, (their_sent, mut their_read)) = other.join().unwrap();
+        read += run(&mut here, window, false).1;
+        their_read += run(&mut there, window, false).1;
+        assert_eq!((sent, their_sent), (their_read, read), "nothing is lost");
+    });
+}
+
+#[test]
+fn two_slots_are_passed_between_two_sides() {
+    pass_slots::<2>(1, 1, 3, 3);
+}
+
+#[test]
+fn slots_stay_with_who_has_read_them() {
+    pass_slots::<4>(1, 1, 3, 2);
+}
+
+#[test]
+fn credits_are_gathered() {
+    pass_slots::<4>(2, 2, 4, 1);
+}
+
+/// The sum of a summand goes back in its slot.
+#[test]
+fn a_sum_goes_back_in_its_summands_slot() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let [mut here, mut there] = sides::<4>(2);
+        let other = thread::spawn(move || {
+            let mut answered = 0;
+            while answered < 2 {
+                match there.receive(1, Some(|value| value + 100)) {
+                    Some(_) => answered += 1,
+                    None => thread::yield_now(),
+                }
+            }
+        });
+        let (mut sent, mut read) = (0, 0);
+        while read < 2 {
+            let has_sent = sent < 2 && here.send(sent + 1);
+            sent += u64::from(has_sent);
+            match here.receive(1, None) {
+                Some(sum) => {
+                    read += 1;
+                    assert_eq!(sum, read + 100);
+                }
+                None if !has_sent => thread::yield_now(),
+                None => {}
+            }
+        }
+        other.join().unwrap();
     });
 }
