@@ -4,4 +4,5 @@ mod calls;
 mod leaving;
 mod placement;
 mod records;
+mod short;
 mod waiting;

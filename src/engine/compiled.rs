@@ -152,16 +152,13 @@ impl Last {
         self.key == packed && self.count == count
     }
 
-    /// Whether the buffers are what the call needs, as [`Call::check`] finds it.
+    /// Whether the buffers are not what the call needs, as [`Call::check`] finds it.
     #[inline(always)]
-    pub(crate) fn fits(&self, input: Span<'_>, output: SpanMut<'_>) -> bool {
-        if input.len() != self.input_bytes && self.input_bytes != 0
-            || output.len() != self.output_bytes && self.output_bytes != 0
-        {
-            return false;
-        }
+    pub(crate) fn misfits(&self, input: Span<'_>, output: SpanMut<'_>) -> bool {
         let behind = (output.as_mut_ptr() as usize).wrapping_sub(input.as_ptr() as usize);
-        behind.wrapping_sub(self.apart) <= self.apart_more || behind == self.in_place
+        input.len() != self.input_bytes && self.input_bytes != 0
+            || output.len() != self.output_bytes && self.output_bytes != 0
+            || behind.wrapping_sub(self.apart) > self.apart_more && behind != self.in_place
     }
 }
 

@@ -7,3 +7,4 @@ mod device_folds;
 mod formats;
 mod levels;
 mod semantics;
+mod words;

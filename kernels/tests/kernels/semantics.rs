@@ -326,6 +326,32 @@ mod controls {
     }
 
     #[test]
+    fn a_word_does_not_depend_on_the_callers_controls() {
+        let mut random = Random(seed());
+        for data_type in DataType::ALL {
+            for op in ReduceOp::ALL {
+                let reducer = Reducer::new(data_type, op, 2);
+                for odd in ODD.into_iter().cycle().take(200) {
+                    let [left, right] =
+                        [0; 2].map(|_| elements(&mut random, data_type, 8 / data_type.size()));
+                    let [mut expected, mut result] = [[0u8; 8]; 2];
+                    let (left, right) = (Span::of(&left), Span::of(&right));
+                    reducer.fold_two(SpanMut::of(&mut expected), left, right);
+                    let before = read();
+                    // SAFETY: only the library's fold runs until the reset.
+                    unsafe { write(odd) };
+                    reducer.fold_two(SpanMut::of(&mut result), left, right);
+                    let after = read();
+                    // SAFETY: back to what it was.
+                    unsafe { write(before) };
+                    assert_eq!(after & !0x3f, odd & !0x3f, "controls were not restored");
+                    assert!(result == expected, "{reducer:?}, {odd:#x}, CONSORT_TEST_SEED={}", seed());
+                }
+            }
+        }
+    }
+
+    #[test]
     fn the_hazard_is_real() {
         // SAFETY: reset at once; the multiplication is in assembly.
         let product = unsafe {

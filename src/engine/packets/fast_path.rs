@@ -60,7 +60,7 @@ impl Engine {
         };
         let Some(compiled) = operations.latest() else { return AtOnce::No };
         let last = &compiled.last;
-        if !last.is_at_once(packed, count) || !last.fits(input, output) || !queue.is_empty() {
+        if !last.is_at_once(packed, count) || last.misfits(input, output) || !queue.is_empty() {
             return AtOnce::No;
         }
         // Asked last, as each call asks once.

@@ -123,7 +123,8 @@ impl Peer {
     #[inline(always)]
     fn take_answered(&mut self, operation: u64) {
         self.inboxes[0].take();
-        self.through = self.through.max(operation - 1);
+        // Its credit may have said one more, and says so again when there is no slot.
+        self.through = operation - 1;
         self.unanswered = 1;
     }
 }
