@@ -63,7 +63,7 @@ impl Kind {
 
     /// The kind of a code; none of an unknown one.
     pub fn from_code(code: u8) -> Option<Self> {
-        Kind::ALL.into_iter().find(|kind| *kind as u8 == code)
+        Kind::ALL.get(usize::from(code).wrapping_sub(1)).copied()
     }
 
     /// Whether it is a message between two ranks; messages are numbered per pair of ranks.
@@ -517,6 +517,28 @@ mod tests {
             let call = scaled(Call::varying(Kind::ReduceScatterV, DataType::Float32, Some(op), &blocks));
             assert_eq!(call.check_blocks(0, 2, blocks, all.read(), block).is_ok(), is_right);
         }
+    }
+
+    #[test]
+    fn a_plain_call_is_what_it_is_packed_to() {
+        for (kind, data_type) in Kind::ALL.into_iter().zip(DataType::ALL.into_iter().cycle()) {
+            assert_eq!(Kind::from_code(kind as u8), Some(kind));
+            for op in ReduceOp::ALL.into_iter().map(Some).chain([None]) {
+                let call = Call::new(kind, data_type, op, 70_000, 9);
+                assert!(call.is_plain());
+                assert_eq!(Call::unpack(call.packed(), 9), Some(call));
+                assert_eq!(call.packed(), call.descriptor().packed());
+            }
+        }
+        let sum = Call::all_reduce(DataType::Float32, ReduceOp::Sum, 4);
+        let scaled = sum.scaled_by(Scalar::of(2f32));
+        let named = Call { algorithm: Some(Algorithm::Tree), ..sum };
+        for other in [scaled, named, Call { counts: 1, ..sum }] {
+            assert!(!other.is_plain());
+        }
+        assert_eq!(Call::unpack(scaled.packed(), 4), None);
+        assert_eq!(Call::unpack(0, 4), None, "no call is packed to 0");
+        assert_eq!(Kind::from_code(0).or(Kind::from_code(Kind::ALL.len() as u8 + 1)), None);
     }
 
     #[test]

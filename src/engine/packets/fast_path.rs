@@ -41,7 +41,8 @@ impl Engine {
         let latest = |engine: &Self| {
             engine.operations.latest().is_some_and(|known| known.last.is_at_once(packed, call.count))
         };
-        call.is_plain() && !latest(self) && self.operations.recall(call) && latest(self)
+        // An empty call moves nothing, whatever call of one element its class has.
+        call.count != 0 && call.is_plain() && !latest(self) && self.operations.recall(call) && latest(self)
     }
 
     /// Runs a plain call, packed, of so many elements, that is like the one found last.
