@@ -81,11 +81,12 @@ pub(super) struct Owned<'a> {
     pub(super) engine: ExclusiveGuard<'a, Engine>,
 }
 
-struct InCall<'a>(&'a AtomicBool);
+struct InCall<'a>(&'a Core);
 
 impl Drop for InCall<'_> {
+    #[inline]
     fn drop(&mut self) {
-        self.0.store(false, Ordering::Relaxed);
+        self.0.in_call.store(false, Ordering::Relaxed);
     }
 }
 
@@ -202,7 +203,7 @@ impl Core {
     pub(super) fn try_own(&self) -> Option<Owned<'_>> {
         let engine = self.engine.try_acquire()?;
         self.in_call.store(true, Ordering::Relaxed);
-        Some(Owned { _in_call: InCall(&self.in_call), engine })
+        Some(Owned { _in_call: InCall(self), engine })
     }
 
     /// Publishes the length of the queue, so that other threads know that there is something to do.
