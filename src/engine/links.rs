@@ -4,6 +4,8 @@
 //! does not come along without being in an operation itself, with a deadline. Which transport carries it
 //! follows from what the control link proved about the distance, the same on both sides.
 
+mod sleeping;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::Poll;
@@ -19,7 +21,7 @@ use consort_transports::{
 
 use super::bound::Broken;
 use super::packets::{self, letters::Letters};
-use super::readiness::{self, Readiness};
+use super::readiness::Readiness;
 use super::routes::Routes;
 use crate::Rank;
 use crate::eager;
@@ -350,36 +352,6 @@ impl Links {
         Ok(if all { Poll::Ready(()) } else { Poll::Pending })
     }
 
-    /// Whether links that were asked for are not all up.
-    pub(crate) fn is_connecting(&self) -> bool {
-        self.is_connecting
-    }
-
-    /// Sleeps until a link on its way can go on or another rank says something, where this rank has no sockets; not at all
-    /// where something may have been said before. At most `limit`, and `naps` times as long where all that it may wait for
-    /// ends the sleep. Whether something ended it.
-    pub(crate) fn sleep_connecting(&mut self, group: &Group, limit: Duration, naps: u32) -> bool {
-        let Links { table, doorstep, bells, .. } = self;
-        let Some(waker) = doorstep.take().or_else(|| Waker::new().ok()) else {
-            std::thread::sleep(limit);
-            return false;
-        };
-        let has_looked = group.ring_at(&waker);
-        // Doorbells of links that are up are not armed here.
-        let mut all = bells.is_empty();
-        let mut wakes = Vec::new();
-        for link in table {
-            if let LinkState::Connecting(connecting, _) = &mut link.state {
-                all &= connecting.ring_at(waker.name());
-                wakes.extend(connecting.wake());
-            }
-        }
-        let is_woken =
-            has_looked && readiness::sleep_at(&waker, &wakes, if all { limit * naps } else { limit });
-        self.doorstep = Some(waker);
-        is_woken
-    }
-
     fn establish(
         &mut self,
         number: usize,
@@ -552,20 +524,6 @@ impl Links {
     /// What wakes a rank that waits here.
     pub(crate) fn readiness(&self) -> &Arc<Readiness> {
         &self.readiness
-    }
-
-    /// Watches the connections that could not be watched when they were made. Whether all are watched now.
-    pub(crate) fn watch_rest(&mut self) -> bool {
-        let Links { unwatched, table, readiness, .. } = self;
-        unwatched.retain(|number| match &mut table[*number].state {
-            LinkState::Up(up) if !up.closed => {
-                // Only of what is readable.
-                up.watches_room = false;
-                up.connection.wake().is_some_and(|wake| !readiness.watch(wake))
-            }
-            _ => false,
-        });
-        unwatched.is_empty()
     }
 
     /// Connections on their way wake too. Whether all of them do.

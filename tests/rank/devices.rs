@@ -133,10 +133,12 @@ pub(crate) fn fork(context: &Context) -> Result<()> {
         seats[0].host().barrier()
     };
     works(&seats)?;
-    fork_aside(|| {
+    fork_aside("consort-words", || {
         drop(seats.take());
         0
     });
+    // Ranks whose calls come next store words.
+    seats.as_deref().expect("no child")[0].host().barrier()?;
     works(&seats)
 }
 

@@ -96,11 +96,12 @@ pub(crate) fn fork_and_go_on(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// What this process shares with its peers, each mapping with its bytes.
-fn shared_bytes() -> Vec<(String, Vec<u8>)> {
+/// What this process shares with its peers in memory files whose names begin so, each mapping with its bytes.
+fn shared_bytes(name: &str) -> Vec<(String, Vec<u8>)> {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("procfs");
     let memory = std::fs::File::open("/proc/self/mem").expect("procfs");
-    let shared = maps.lines().filter(|line| line.contains("rw-s") && line.contains("memfd:consort-"));
+    let name = format!("/memfd:{name}");
+    let shared = maps.lines().filter(|line| line.contains("rw-s") && line.contains(&name));
     let bytes_at = |line: &str| {
         let (range, _) = line.split_once(' ').expect("a range");
         let (start, end) = range.split_once('-').expect("a start and an end");
@@ -112,16 +113,17 @@ fn shared_bytes() -> Vec<(String, Vec<u8>)> {
     shared.map(|line| (line.to_owned(), bytes_at(line))).collect()
 }
 
-/// Forks a child that does something and ends; the parent waits for that. Nothing that it shares with its peers changes.
-pub(super) fn fork_aside(child: impl FnOnce() -> i32) {
-    let before = shared_bytes();
+/// Forks a child that does something and ends; the parent waits for that. Nothing changes that the two share with other
+/// processes in memory files whose names begin so, to which no rank stores meanwhile.
+pub(super) fn fork_aside(name: &str, child: impl FnOnce() -> i32) {
+    let before = shared_bytes(name);
     assert!(before.len() > 1, "no memory is shared");
     // SAFETY: as in `fork_and_go_on`.
     match unsafe { fork() }.expect("fork") {
         ForkResult::Child => std::process::exit(child()),
         ForkResult::Parent { child } => println!("child {:?}", waitpid(child, None).expect("waitpid")),
     }
-    for ((mapping, before), (_, now)) in before.iter().zip(shared_bytes()) {
+    for ((mapping, before), (_, now)) in before.iter().zip(shared_bytes(name)) {
         let differs = before.iter().zip(&now).position(|(before, now)| before != now);
         assert_eq!(differs, None, "the child stored at this byte of {mapping}");
     }
@@ -141,7 +143,7 @@ pub(crate) fn fork_in_zero_copy(context: &Context) -> Result<()> {
             }
             // The control thread may have the engine at one of the forks: nothing is touched then either.
             for _ in 0..10 {
-                fork_aside(|| {
+                fork_aside("consort-", || {
                     let refused = matches!(work.wait(), Err(Error::Forked));
                     i32::from(!refused)
                 });
