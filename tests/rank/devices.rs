@@ -130,7 +130,7 @@ pub(crate) fn fork(context: &Context) -> Result<()> {
         let seats = seats.as_deref().expect("no child");
         let cases = cases(seats[0].place().1, 1, 40);
         on_each(seats, |seat| check_alone(seat, &cases))?;
-        seats[0].host().barrier()
+        on_each(seats, |seat| seat.host().barrier())
     };
     works(&seats)?;
     fork_aside("consort-words", || {
@@ -138,7 +138,7 @@ pub(crate) fn fork(context: &Context) -> Result<()> {
         0
     });
     // Ranks whose calls come next store words.
-    seats.as_deref().expect("no child")[0].host().barrier()?;
+    on_each(seats.as_deref().expect("no child"), |seat| seat.host().barrier())?;
     works(&seats)
 }
 
