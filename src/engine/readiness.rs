@@ -220,7 +220,7 @@ impl Readiness {
     pub(crate) fn rest_unless(&self, limit: Duration, is_over: impl FnOnce() -> bool) -> bool {
         let mut sleepers = self.sleepers();
         sleepers.resting += 1;
-        // Whoever ends it wakes this thread afterwards, for which the lock is needed.
+        // The thread that ends it takes the lock afterwards to wake this one.
         let is_over = is_over() || {
             let wakes = sleepers.wakes;
             let rested = self.woken.wait_timeout_while(sleepers, limit, |now| now.wakes == wakes);

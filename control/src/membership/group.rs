@@ -142,7 +142,7 @@ impl Group {
         self.waker.swap(waker.name(), Ordering::SeqCst) == waker.name()
     }
 
-    /// Rings no waker any more, until it is told to again.
+    /// Rings no waker from now on, until the next [`Group::ring_at`].
     pub fn ring_nowhere(&self) {
         self.waker.store(0, Ordering::SeqCst);
     }
