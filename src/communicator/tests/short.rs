@@ -46,6 +46,15 @@ fn calls_repeated_are_right_each_time() {
                     comm.all_reduce_into(&mine, &mut apart, ReduceOp::Sum).expect("all call it");
                     comm.all_reduce(&mut within, ReduceOp::Sum).expect("all call it");
                     assert_eq!((&apart, &within), (&sum, &sum));
+                    // Ranks may come one call in different ways.
+                    if (me + round) % 2 == 0 {
+                        within.clone_from(&mine);
+                        comm.all_reduce(&mut within, ReduceOp::Sum).expect("all call it");
+                    } else {
+                        let work = comm.start_all_reduce(mine.clone(), ReduceOp::Sum).expect("all call it");
+                        within = work.wait().expect("all call it");
+                    }
+                    assert_eq!(within, sum);
 
                     // The same root again, so that the second call of two is like the last one.
                     for _ in 0..2 {
@@ -103,16 +112,19 @@ fn a_rank_that_differs_is_found_whatever_ran_before() {
             let (count, other) = (if differs { 3 } else { 2 }, 1 - comm.rank());
             comm.exchange_into(&[1u32, 2, 3][..count], other, &mut [0; 3][..count], other)
         },
-        |comm, differs| match (comm.rank(), differs) {
-            (0, _) => comm.send(&[1u32, 2], 1),
-            (_, false) => comm.receive(&mut [0u32; 2], 0),
-            (_, true) => comm.receive(&mut [0u32; 3], 0),
+        |comm, differs| {
+            let count = if differs { 3 } else { 2 };
+            if comm.rank() == 0 {
+                return comm.send(&[1u32, 2, 3][..count], 1);
+            }
+            comm.receive(&mut [0u32; 3][..count], 0)
         },
     ];
     for (number, step) in steps.into_iter().enumerate() {
         let results = together(&ranks(2), |comm| {
-            for _ in 0..REPEATS {
-                step(comm, false)?;
+            // Both shapes run without a task when the ranks differ in them.
+            for round in 0..REPEATS {
+                step(comm, round % 2 != 0)?;
             }
             step(comm, comm.rank() == 1)?;
             // Who only sends hears of it by the next call.
@@ -122,4 +134,28 @@ fn a_rank_that_differs_is_found_whatever_ran_before() {
             assert!(matches!(result, Err(Error::Mismatch { .. })), "step {number}: {result:?}");
         }
     }
+}
+
+/// The line of a rank that waits for long has left, and does not leave again with the task that its call becomes.
+#[test]
+fn an_exchange_that_waits_sends_once() {
+    let all = ranks(2);
+    let first = &all[0];
+    let results = together(&all, |comm| {
+        let (me, other) = (comm.rank(), 1 - comm.rank());
+        let mut theirs = [0u32; 2];
+        for round in 0..20 {
+            if me == 1 && round % 4 == 0 {
+                // Long enough for the other's looks, if not surely.
+                while !first.is_in_use() {
+                    std::thread::yield_now();
+                }
+                (0..20_000).for_each(|_| std::thread::yield_now());
+            }
+            comm.exchange_into(&[me, round], other, &mut theirs, other)?;
+            assert_eq!(theirs, [other, round]);
+        }
+        Ok::<_, Error>(())
+    });
+    results.into_iter().for_each(|result| result.expect("they agree"));
 }
