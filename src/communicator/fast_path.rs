@@ -24,7 +24,7 @@ impl Core {
         if self.is_forked() || self.group.has_failed() { None } else { self.try_own() }
     }
 
-    /// A plain collective that the caller waits for, packed, of so many elements.
+    /// A plain collective that the caller waits for, packed, of `count` elements.
     #[inline(always)]
     pub(super) fn execute(
         &self,

@@ -26,7 +26,7 @@ fn together<T: Send>(ranks: &[Communicator], run: impl Fn(&Communicator) -> T + 
     })
 }
 
-/// What a rank contributes in a round, of so many elements.
+/// What a rank contributes in a round, of `count` elements.
 fn of(rank: u32, round: u32, count: usize) -> Vec<i32> {
     (0..count as i32).map(|at| at * 1000 + (round * 7 + rank) as i32).collect()
 }

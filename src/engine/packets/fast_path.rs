@@ -45,7 +45,7 @@ impl Engine {
         call.count != 0 && call.is_plain() && !latest(self) && self.operations.recall(call) && latest(self)
     }
 
-    /// Runs a plain call, packed, of so many elements, that is like the one found last.
+    /// Runs a plain call, packed, of `count` elements, that is like the one found last.
     #[inline(always)]
     pub(crate) fn at_once(
         &mut self,

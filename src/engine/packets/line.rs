@@ -42,7 +42,7 @@ impl Line {
     /// What a call without an exchange does.
     pub(crate) const OTHER: Line = Line { how: How::Other, peer: 0 };
 
-    /// What an exchange does with buffers of so many bytes; a block has `bytes` bytes.
+    /// What an exchange does with buffers of these lengths in bytes; a block has `bytes` bytes.
     pub(crate) fn of(direct: &Direct, bytes: usize, input_bytes: usize, output_bytes: usize) -> Self {
         let Some(leg) = direct.only_leg().filter(|_| bytes <= Row::LINE_PAYLOAD_BYTES) else {
             return Line::OTHER;
