@@ -4,8 +4,8 @@
 #![cfg(loom)]
 
 use consort_memory::access_epoch::{self, AccessEpoch};
-use consort_memory::sync::Exclusive;
 use consort_memory::pool::{Ends, NAME_BITS};
+use consort_memory::sync::Exclusive;
 use consort_memory::{Arrival, Bell, Counter, Inbox, Outbox, Pool, Row, SpanMut};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -362,10 +362,8 @@ fn sides<const SLOTS: usize>(window: u64) -> [Side<SLOTS>; 2] {
         addresses: std::sync::Mutex::new(Vec::new()),
     });
     [0, 1].map(|me| {
-        let ends = |first: usize| Ends {
-            there: lines[first + me].clone(),
-            here: lines[first + 1 - me].clone(),
-        };
+        let ends =
+            |first: usize| Ends { there: lines[first + me].clone(), here: lines[first + 1 - me].clone() };
         let halves = [rows[me].clone(), rows[1 - me].clone()];
         Side { pool: Pool::new(ends(0), ends(2), halves, window), slots: Arc::clone(&slots) }
     })

@@ -216,8 +216,19 @@ fn messages_of_any_bytes_are_taken_waited_for_or_refused() {
     for kind in 0..KINDS.len() as u8 {
         for bytes in 0..BYTES.len() as u8 {
             let row = crate::eager::row_of(BYTES[usize::from(bytes)]) as u8;
-            let chosen =
-                vec![1, 1, kind, kind, kind, 0, 1, bytes, bytes, bytes, if bytes == 1 { 14 } else { kind & 2 }];
+            let chosen = vec![
+                1,
+                1,
+                kind,
+                kind,
+                kind,
+                0,
+                1,
+                bytes,
+                bytes,
+                bytes,
+                if bytes == 1 { 14 } else { kind & 2 },
+            ];
             let mut input = vec![chosen];
             for _ in 0..OPERATIONS {
                 for piece in 0..8 {
