@@ -16,7 +16,8 @@
 //! ```
 //!
 //! Both parties have two [counters](Counter) in each direction. The tag of *ready* names the message's slot, and the tag of
-//! *credit* the slot that goes back, if one does. So nothing is shared beside the slots and four lines.
+//! *credit* the slot that goes back, if one does. So nothing is shared beside the slots and four lines. A message says beside its
+//! slot how many the sender has emptied: while both send and keep what they read, no line of credit is read or written.
 //!
 //! Invariant: each slot has one owner at any time, who alone may access it. Of `total` slots a party never owns more than
 //! `total - window`, counting what it has sent and knows no credit of: so whenever fewer than `window` of the other's messages
@@ -28,8 +29,12 @@ use crate::{Counter, Row, SpanMut};
 /// The slots of each party at the beginning, at most.
 pub const SLOTS_MAX: usize = 32;
 
-/// The low bits of a tag, which name a slot.
-pub const NAME_BITS: u32 = 8;
+/// The low bits of a tag that are the pool's: the name of a slot, how many messages have been emptied, and whether all of their
+/// slots were kept.
+pub const POOL_BITS: u32 = KEPT_BIT + 1;
+const EMPTIED_BIT: u32 = 8;
+const EMPTIED_MASK: u64 = 0xf;
+const KEPT_BIT: u32 = EMPTIED_BIT + 4;
 
 /// A slot, as one party names it: where in its half of the memory it lies, and in whose half.
 type Name = u8;
@@ -70,6 +75,8 @@ pub struct Pool {
     words: [u64; RECENT],
     /// Which slots that are being read are filled again, a bit each.
     forwarded: u8,
+    /// Which of the last messages emptied have sent a slot back, the latest in the lowest bit.
+    returned: u8,
     /// Messages posted, and of how many of them the credit was seen.
     sent: u64,
     collected: u64,
@@ -137,6 +144,7 @@ impl Pool {
             reading: [NONE; RECENT],
             words: [0; RECENT],
             forwarded: 0,
+            returned: 0,
             sent: 0,
             collected: 0,
             learned: 0,
@@ -164,7 +172,7 @@ impl Pool {
     #[inline]
     pub fn has_room(&mut self) -> Result<bool, Foreign> {
         if self.sent - self.collected >= self.window {
-            self.collect()?;
+            self.hear()?;
         }
         Ok(self.sent - self.collected < self.window)
     }
@@ -178,7 +186,7 @@ impl Pool {
         let at = number as usize % RECENT;
         if self.filling[at] == NONE {
             if self.free.count == 0 || number > self.collected + self.window {
-                self.collect()?;
+                self.hear()?;
             }
             self.filling[at] = self.free.pop().ok_or(Foreign)?;
             self.filled += 1;
@@ -194,7 +202,14 @@ impl Pool {
     pub fn post(&mut self, number: u64, word: u64) -> Result<(), Foreign> {
         if number > self.collected + self.window {
             // Credits are read before the peer writes over their tags.
-            self.collect()?;
+            self.hear()?;
+        }
+        let kept = self.returned == 0;
+        let word = word & !((1 << POOL_BITS) - 1)
+            | (self.emptied & EMPTIED_MASK) << EMPTIED_BIT
+            | u64::from(kept) << KEPT_BIT;
+        if kept {
+            self.said = self.emptied;
         }
         for message in self.sent + 1..=number {
             let name = std::mem::replace(&mut self.filling[message as usize % RECENT], NONE);
@@ -202,7 +217,7 @@ impl Pool {
                 self.filled -= 1;
                 self.owned &= !(1 << name);
             }
-            let tag = word & !(u64::from(NONE)) | u64::from(name);
+            let tag = word | u64::from(name);
             if message == number {
                 self.ready.there.raise(message, tag)
             } else {
@@ -239,9 +254,27 @@ impl Pool {
             let name = tag as Name;
             // What is in the sender's half for the sender is in the reader's for the reader.
             self.reading[at] = if name == NONE { NONE } else { self.own(name ^ THEIRS)? };
-            self.words[at] = tag & !u64::from(NONE);
+            self.words[at] = tag & !((1 << POOL_BITS) - 1);
+            if tag >> KEPT_BIT & 1 != 0 {
+                // None of the slots came back, so no tag of credit is to be read.
+                let emptied = self.collected + ((tag >> EMPTIED_BIT).wrapping_sub(self.collected) & EMPTIED_MASK);
+                // Less than it said before: an older tag, which a line of credit has overtaken.
+                if emptied <= self.collected + self.window {
+                    if emptied > self.sent {
+                        return Err(Foreign);
+                    }
+                    self.collected = emptied;
+                }
+            }
         }
         Ok(())
+    }
+
+    /// Hears how many messages the peer has emptied, from what it sent or from its credit. In this order: so a count that came with
+    /// a message is at most a window behind the credit, and not taken for one ahead of it.
+    fn hear(&mut self) -> Result<(), Foreign> {
+        self.learn()?;
+        self.collect()
     }
 
     /// The word of message `number`, which is here and not emptied, with zeros for the slot's name.
@@ -257,9 +290,15 @@ impl Pool {
     #[inline]
     pub fn is_emptied(&mut self, number: u64) -> Result<bool, Foreign> {
         if self.collected < number {
-            self.collect()?;
+            self.hear()?;
         }
         Ok(self.collected >= number)
+    }
+
+    /// Messages that the peer is known to have emptied.
+    #[inline]
+    pub fn credited(&self) -> u64 {
+        self.collected
     }
 
     /// Messages emptied of which the peer has not heard.
@@ -313,6 +352,7 @@ impl Pool {
             }
             self.forwarded &= !(1 << at);
             let back = self.surplus(bytes)?;
+            self.returned = self.returned << 1 | u8::from(back != NONE);
             let is_last = self.emptied == number && number - self.said >= batch;
             let tag = u64::from(back);
             if is_last {
@@ -334,7 +374,7 @@ impl Pool {
             return Ok(NONE);
         }
         // What the peer has kept meanwhile is no longer this party's.
-        self.collect()?;
+        self.hear()?;
         if self.owns() <= self.owns_max {
             return Ok(NONE);
         }
@@ -356,6 +396,9 @@ impl Pool {
         let now = self.credit.here.value();
         if now > self.sent {
             return Err(Foreign);
+        }
+        if now < self.collected {
+            return Ok(());
         }
         while self.collected < now {
             self.collected += 1;
@@ -395,7 +438,7 @@ mod tests {
     use super::*;
     use crate::{Mapping, Span};
 
-    const WORD: u64 = 1 << NAME_BITS;
+    const WORD: u64 = 1 << POOL_BITS;
 
     fn ends(there: &Counter, here: &Counter) -> Ends {
         Ends { there: there.clone(), here: here.clone() }

@@ -4,7 +4,7 @@
 #![cfg(loom)]
 
 use consort_memory::access_epoch::{self, AccessEpoch};
-use consort_memory::pool::{Ends, NAME_BITS};
+use consort_memory::pool::{Ends, POOL_BITS};
 use consort_memory::sync::Exclusive;
 use consort_memory::{Arrival, Bell, Counter, Inbox, Outbox, Pool, Row, SpanMut};
 use loom::cell::UnsafeCell;
@@ -327,7 +327,7 @@ impl<const SLOTS: usize> Side<SLOTS> {
         // The checker fails here when the other side may still be in the slot.
         // SAFETY: the model checker's cell is valid, and it reports any access that is not alone.
         cell.with_mut(|slot| unsafe { *slot = value });
-        self.pool.post(number, value << NAME_BITS).unwrap();
+        self.pool.post(number, value << POOL_BITS).unwrap();
         true
     }
 
@@ -340,13 +340,13 @@ impl<const SLOTS: usize> Side<SLOTS> {
         let cell = self.slots.cell(self.pool.read(number).expect("it came with a slot"));
         // SAFETY: as above.
         let got = cell.with(|slot| unsafe { *slot });
-        assert_eq!(got << NAME_BITS, self.pool.word(number));
+        assert_eq!(got << POOL_BITS, self.pool.word(number));
         if let Some(answer) = answer {
             let next = self.pool.counts().0 + 1;
             assert!(self.pool.has_room().unwrap() && self.pool.forward(number, next));
             // SAFETY: as above.
             cell.with_mut(|slot| unsafe { *slot = answer(got) });
-            self.pool.post(next, answer(got) << NAME_BITS).unwrap();
+            self.pool.post(next, answer(got) << POOL_BITS).unwrap();
         }
         self.pool.empty(number, 0, batch).unwrap();
         Some(got)

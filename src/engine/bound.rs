@@ -318,7 +318,8 @@ impl Bound {
                 let (peer, channel) = links.key(counter.link);
                 let up = links.up(counter.link);
                 let arrived = up.connection.counter(CounterKind::Ready).value();
-                let credited = up.connection.counter(CounterKind::Credit).value();
+                let credit = || up.connection.counter(CounterKind::Credit).value();
+                let credited = up.pool.as_ref().map_or_else(credit, Pool::credited);
                 let (filled, returned) = (up.filled, up.emptied);
                 all.push((counter.link, Traffic { peer, channel, filled, arrived, returned, credited }));
                 all.len() - 1

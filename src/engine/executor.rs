@@ -73,7 +73,7 @@ pub(crate) struct Sizes<'a> {
     pub(crate) extents: Extents<'a>,
     /// Bytes of a slot, and so of a slice; a power of two.
     pub(crate) slot_bytes: usize,
-    /// Travels with every signal that says that bytes are ready. Its low [`pool::NAME_BITS`](consort_memory::pool::NAME_BITS) bits are 0.
+    /// Travels with every signal that says that bytes are ready. Its low [`pool::POOL_BITS`](consort_memory::pool::POOL_BITS) bits are 0.
     pub(crate) tag: u64,
 }
 

@@ -4,7 +4,7 @@
 //! only if it belongs to the message that is wanted and lies inside it. Absent: waiting, and which pieces a rank sends.
 
 use consort_kernels::{Reducer, Source, Store, Target, copy};
-use consort_memory::pool::{Ends, Foreign, NAME_BITS};
+use consort_memory::pool::{Ends, Foreign, POOL_BITS};
 use consort_memory::{Pool, Row, Span, SpanMut};
 use consort_transports::{Connection, TransportError};
 
@@ -18,10 +18,10 @@ pub(super) const CREDITS: u64 = 3;
 
 /// The bits of a word that have a piece's length, one of them whether it is a sum; those above have as many of the message's
 /// mark as there is room for.
-const LENGTH_BITS: u32 = 24;
+const LENGTH_BITS: u32 = 20;
 const SUM_BIT: u64 = 1 << (LENGTH_BITS - 1);
 /// The bits of a mark that find no room.
-const MARK_SHIFT: u32 = LENGTH_BITS + NAME_BITS;
+const MARK_SHIFT: u32 = LENGTH_BITS + POOL_BITS;
 
 /// What goes with a piece.
 #[derive(Clone, Copy)]
@@ -35,12 +35,12 @@ impl Word {
     #[inline]
     fn packed(self) -> u64 {
         let sum = if self.is_sum { SUM_BIT } else { 0 };
-        self.mark << MARK_SHIFT | (sum | self.bytes as u64) << NAME_BITS
+        self.mark << MARK_SHIFT | (sum | self.bytes as u64) << POOL_BITS
     }
 
     #[inline]
     fn of(word: u64) -> Self {
-        let low = word >> NAME_BITS;
+        let low = word >> POOL_BITS;
         Word { mark: word >> MARK_SHIFT, is_sum: low & SUM_BIT != 0, bytes: (low & (SUM_BIT - 1)) as usize }
     }
 }

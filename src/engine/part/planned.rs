@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use consort_algorithms::Rank as Relative;
 use consort_kernels::{Reducer, Store};
-use consort_memory::pool::NAME_BITS;
+use consort_memory::pool::POOL_BITS;
 use consort_memory::{SpanMut, ticks};
 
 use super::local::Letter;
@@ -87,7 +87,7 @@ impl Context<'_> {
             extents: call.extents(bound.plan.partition, group.size()),
             slot_bytes: bound.slot_bytes,
             // A pool names slots in the low bits.
-            tag: request.mark(group.rank, bound.path ^ bound.slot_bytes as u64) << NAME_BITS,
+            tag: request.mark(group.rank, bound.path ^ bound.slot_bytes as u64) << POOL_BITS,
         };
         self.executor.start(
             &bound.plan,
