@@ -4,7 +4,7 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use crate::collectives;
-use consort::{Communicator, Error, ReduceOp, Result, SharedBuffer};
+use consort::{Communicator, Error, ReduceOp, Report, Result, SharedBuffer};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
@@ -138,7 +138,12 @@ pub(crate) fn fork_in_zero_copy(context: &Context) -> Result<()> {
     if context.is("deviant") {
         comm.scope(|scope| {
             let work = scope.all_reduce(&mut buffer, ReduceOp::Sum)?;
-            while comm.report()?.ranks[context.rank as usize].waiting.is_none() {
+            // It has stored what it has to once it waits for the other rank.
+            let waits = |report: &Report| {
+                let waiting = &report.ranks[context.rank as usize].waiting;
+                waiting.as_ref().is_some_and(|waiting| waiting.peer.is_some())
+            };
+            while !waits(&comm.report()?) {
                 std::thread::sleep(Duration::from_millis(1));
             }
             // The control thread may have the engine at one of the forks: nothing is touched then either.

@@ -237,7 +237,7 @@ fn too_little_memory(limit: &str, at_least: u64) {
 
 #[test]
 fn too_little_address_space_says_how_much_was_needed() {
-    too_little_memory("space", 1 << 19);
+    too_little_memory("space", 1 << 17);
 }
 
 #[test]
