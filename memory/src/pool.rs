@@ -257,7 +257,8 @@ impl Pool {
             self.words[at] = tag & !((1 << POOL_BITS) - 1);
             if tag >> KEPT_BIT & 1 != 0 {
                 // None of the slots came back, so no tag of credit is to be read.
-                let emptied = self.collected + ((tag >> EMPTIED_BIT).wrapping_sub(self.collected) & EMPTIED_MASK);
+                let emptied =
+                    self.collected + ((tag >> EMPTIED_BIT).wrapping_sub(self.collected) & EMPTIED_MASK);
                 // Less than it said before: an older tag, which a line of credit has overtaken.
                 if emptied <= self.collected + self.window {
                     if emptied > self.sent {

@@ -32,13 +32,14 @@ pub(crate) const ROWS_BYTES: usize = Row::bytes(SLOTS[0], PAYLOADS[0]) + Row::by
 /// The longest piece of a message of `bytes` bytes that goes one way while nothing comes back, in bytes: the reader begins
 /// early, and looks seldom (`docs/measurements/host.md`).
 pub(crate) fn piece_one_way(bytes: usize) -> usize {
-    (bytes / 8).next_power_of_two().clamp(4 << 10, PIECE_BYTES_MAX)
+    (bytes / 4).next_power_of_two().clamp(4 << 10, PIECE_BYTES_MAX)
 }
 
-/// The same where as much comes back at the same time. Pieces of less than half a megabyte stay in the first two caches.
+/// The same of `bytes` bytes where as much comes back at the same time: two pieces at least, and as many more as let a piece stay in
+/// the first two caches.
 pub(crate) fn piece_both_ways(bytes: usize) -> usize {
-    let most = if bytes < 512 << 10 { PIECE_BYTES_MAX / 2 } else { PIECE_BYTES_MAX };
-    (bytes / 4).next_power_of_two().clamp(8 << 10, most)
+    let most = if bytes < 256 << 10 { PIECE_BYTES_MAX / 2 } else { PIECE_BYTES_MAX };
+    (bytes / 2).next_power_of_two().clamp(8 << 10, most)
 }
 
 /// The longest piece, in bytes.

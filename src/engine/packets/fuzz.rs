@@ -91,7 +91,7 @@ fn act(other: &mut Box<dyn Connection>, side: &mut Other, operation: u64, mark: 
                 if side.is_spoiled {
                     return;
                 }
-                let _ = side.pieces.send(mark, Span::of(piece), None);
+                let _ = side.pieces.send(mark, Span::of(piece), None, None);
                 return;
             };
             let room = out.payload();

@@ -53,15 +53,20 @@ impl Underway {
             unreachable!("a board has all peers")
         };
         let [first, second] = halves(of.bytes);
+        let longest = piece_both_ways(first.len());
         let (mine, theirs) = if leg.is_first { (second, first) } else { (first, second) };
-        let longest = piece_both_ways(of.bytes);
         let scaled_by = direct.scales.then_some(reducer);
         let mut moved = false;
         loop {
             let before = *self;
             while self.sent < theirs.len() && self.sent < self.kept + AHEAD * longest {
                 let bytes = longest.min(theirs.len() - self.sent);
-                if !pieces.send(of.mark, buffers.input.slice(theirs.start + self.sent, bytes), scaled_by)? {
+                if !pieces.send(
+                    of.mark,
+                    buffers.input.slice(theirs.start + self.sent, bytes),
+                    scaled_by,
+                    None,
+                )? {
                     break;
                 }
                 self.sent += bytes;

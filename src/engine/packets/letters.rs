@@ -165,7 +165,7 @@ impl Letters {
         let (longest, before) = (piece_one_way(from.len()), *done);
         while *done < from.len() {
             let bytes = longest.min(from.len() - *done);
-            if !self.pieces.send(mark, from.slice(*done, bytes), None)? {
+            if !self.pieces.send(mark, from.slice(*done, bytes), None, None)? {
                 return Ok(if *done == before { Progress::Blocked } else { Progress::Moved });
             }
             *done += bytes;

@@ -17,6 +17,7 @@
 //! sent to all, as the two may be one buffer. All ranks cut alike, as they fold piece by piece.
 
 use consort_kernels::{Reducer, Source, Store, Target, copy};
+use consort_memory::{Span, SpanMut};
 
 use super::Peer;
 use super::exchange::{Direct, Leg, Messages, Underway};
@@ -74,7 +75,7 @@ impl Underway {
         let mut moved = false;
         loop {
             let before = (self.sent, self.here);
-            while self.sent < all.min(self.here + ahead) && exchanged.send(self.sent)? {
+            while self.sent < all.min(self.here + ahead) && exchanged.send(self.sent, &mut self.kept)? {
                 self.sent += 1;
             }
             while self.here < all && exchanged.take(self.here, self.sent)? {
@@ -106,7 +107,7 @@ impl Underway {
     }
 }
 
-impl Exchanged<'_, '_> {
+impl<'b> Exchanged<'_, 'b> {
     /// A piece of a leg: its leg, where in a block it begins, and its bytes.
     #[inline]
     fn of(&self, number: usize) -> (Leg, usize, usize) {
@@ -123,13 +124,19 @@ impl Exchanged<'_, '_> {
         }
     }
 
-    /// Sends a piece, if there is one. Whether it had a slot.
-    fn send(&mut self, number: usize) -> Result<bool, Amiss> {
+    /// Sends a piece, if there is one. Whether it had a slot. A piece that is kept too is copied to both places at once.
+    fn send(&mut self, number: usize, kept: &mut usize) -> Result<bool, Amiss> {
         let (leg, at, bytes) = self.of(number);
         let Some(block) = leg.sends else { return Ok(true) };
         let from = self.buffers.input.slice(block as usize * self.of.bytes + at, bytes);
         let (mark, scaled_by) = (self.of.mark, self.direct.scales.then_some(self.reducer));
-        self.peer(leg.peer).pieces.send(mark, from, scaled_by)
+        let is_kept = self.direct.own.is_some_and(|(own, _)| own == block) && *kept == at;
+        let beside = self.own_piece(*kept).filter(|_| is_kept).map(|(_, target)| target);
+        let has_sent = self.peer(leg.peer).pieces.send(mark, from, scaled_by, beside)?;
+        if has_sent && beside.is_some() {
+            *kept += bytes;
+        }
+        Ok(has_sent)
     }
 
     /// Reads a piece, if one comes. Whether it is here, and may be read when pieces up to `sent` are sent.
@@ -185,20 +192,20 @@ impl Exchanged<'_, '_> {
         Ok(())
     }
 
+    /// The piece of the own block behind `kept` bytes, and where it belongs, if that is elsewhere.
+    fn own_piece(&self, kept: usize) -> Option<(Span<'b>, SpanMut<'b>)> {
+        let (from, to) = self.direct.own.filter(|_| self.direct.purpose == Use::Keep)?;
+        let bytes = self.piece.min(self.of.bytes - kept);
+        let own = self.buffers.input.slice(from as usize * self.of.bytes + kept, bytes);
+        let target = self.buffers.output.slice(to as usize * self.of.bytes + kept, bytes);
+        (bytes != 0 && target.as_mut_ptr().cast_const() != own.as_ptr()).then_some((own, target))
+    }
+
     /// Copies a piece of the own block to where it belongs, if one is left.
     fn keep_own(&mut self, kept: &mut usize) -> bool {
-        let Some((from, to)) = self.direct.own.filter(|_| self.direct.purpose == Use::Keep) else {
-            return false;
-        };
-        let at = *kept;
-        let bytes = self.piece.min(self.of.bytes - at);
-        let own = self.buffers.input.slice(from as usize * self.of.bytes + at, bytes);
-        let target = self.buffers.output.slice(to as usize * self.of.bytes + at, bytes);
-        if bytes == 0 || target.as_mut_ptr().cast_const() == own.as_ptr() {
-            return false;
-        }
-        *kept += bytes;
-        copy(&[Target { span: target, store: Store::Cached }], own);
+        let Some((own, span)) = self.own_piece(*kept) else { return false };
+        *kept += own.len();
+        copy(&[Target { span, store: Store::Cached }], own);
         true
     }
 }

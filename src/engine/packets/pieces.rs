@@ -102,7 +102,8 @@ impl Pieces {
         Some(Pieces { peer, pool: Pool::new(ends(0)?, ends(1)?, halves, Pool::WINDOW_MAX) })
     }
 
-    /// Sends a piece, scaled if the caller's rank has a scalar of its own. Whether it had a slot.
+    /// Sends a piece, scaled if the caller's rank has a scalar of its own; one that is not scaled is copied `beside` too. Whether it
+    /// had a slot.
     ///
     /// # Errors
     /// [`Amiss::Foreign`].
@@ -112,6 +113,7 @@ impl Pieces {
         mark: u64,
         piece: Span<'_>,
         scaled_by: Option<&Reducer>,
+        beside: Option<SpanMut<'_>>,
     ) -> Result<bool, Amiss> {
         let foreign = Amiss::Foreign(self.peer);
         if !self.pool.has_room().map_err(|Foreign| foreign)? {
@@ -119,10 +121,11 @@ impl Pieces {
         }
         let (number, bytes) = (self.pool.counts().0 + 1, piece.len());
         let slot = self.pool.fill(number).map_err(|Foreign| foreign)?.slice(0, bytes);
-        let target = [Target { span: slot, store: Store::Cached }];
-        match scaled_by {
-            Some(reducer) => reducer.fold(&target, &[Source { span: piece, raw: true }], false),
-            None => copy(&target, piece),
+        let target = |span| Target { span, store: Store::Cached };
+        match (scaled_by, beside) {
+            (Some(reducer), _) => reducer.fold(&[target(slot)], &[Source { span: piece, raw: true }], false),
+            (None, Some(beside)) => copy(&[target(slot), target(beside)], piece),
+            (None, None) => copy(&[target(slot)], piece),
         }
         self.pool.post(number, Word { mark, is_sum: false, bytes }.packed()).map_err(|Foreign| foreign)?;
         Ok(true)
