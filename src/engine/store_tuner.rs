@@ -1,15 +1,17 @@
-//! Whether bytes that another rank reads go through the caches or past them, found out while they are moved.
+//! Whether the bytes of long blocks go through the caches to other ranks or past them, found out while they are moved.
 //!
-//! Where two cores share a cache, lines that one wrote are read and written again quickly by the other. Where they do not,
-//! every line has to be fetched from the other core before it can be written, and stores past the caches are several times
-//! faster. Virtual machines move cores from one state to the other while a job runs. So both kinds of stores are tried: one
-//! is kept, and the other runs for a window of samples now and then, and at once when the kept one has become slow.
+//! Slots migrate to their readers, so a store to a slot is cheap where the slot's lines are still in a cache of the core that
+//! fills it. Blocks of several megabytes drive them out. Which kind of stores is the faster one then depends on whether two
+//! cores share a cache, and virtual machines move cores from one state to the other while a job runs. So both kinds are tried
+//! for blocks of at least [`TRIED_BYTES_MIN`]: one is kept, and the other runs for a window of samples now and then, and at
+//! once when the kept one has become slow. Shorter blocks go through the caches.
 //!
 //! ```text
 //!          windows between two tries are over, or the kept store has become slow
 //!   Keeps ─────────────────────────────────────────────────────────────────────► Tries the other
 //!     ▲                                                                               │
-//!     └── its window is over: the faster one is kept; tries of a slower one grow rare ┘
+//!     └── its window is over, or it is plainly slower: the faster one is kept; ───────┘
+//!         tries of a slower one grow rare
 //! ```
 //!
 //! The least cost of a window counts: what else took time (ranks that came late, threads that lost their core) only adds.
@@ -28,21 +30,17 @@ use consort_kernels::Store;
 
 use consort_types::call::{Call, Kind};
 
-/// Samples of a window; the first ones of a try settle (slots are in other caches) and do not count.
-const WINDOW: [u32; 2] = [6, 2];
-/// The same of operations of at least [`LONG_BYTES`], which others disturb less and whose bytes are in no cache: a store
-/// that is plainly slower ends its try.
-const LONG_WINDOW: [u32; 2] = [3, 0];
-const LONG_BYTES: usize = 4 << 20;
-/// How much slower, of 16, is plainly slower.
+/// The shortest blocks, in bytes, of which the other store is tried.
+const TRIED_BYTES_MIN: usize = 8 << 20;
+/// Samples of a window.
+const WINDOW: u32 = 3;
+/// How much slower than the kept store, of 16, a try is plainly slower and ends at once.
 const PLAINLY: u64 = 20;
 /// Windows before the first try, which is not for the first few calls of a program to pay.
 const FIRST: u32 = 4;
 /// Windows between two tries, at first and at most.
 const APART_MIN: u32 = 8;
 const APART_MAX: u32 = 256;
-/// A new size class begins with what a class at most this many powers of two shorter has found.
-const CLASSES_NEAR: u32 = 6;
 /// How much faster, of 16, the other store must be to be kept.
 const FASTER: u64 = 14;
 /// How much slower than it was, of 16, the kept store must be to try the other at once.
@@ -81,11 +79,8 @@ fn other(store: Store) -> Store {
 /// What is known of the two stores, for work that is alike.
 #[derive(Clone, Debug)]
 pub(crate) struct Trial {
-    window: [u32; 2],
     kept: Store,
     tries: bool,
-    /// Whether the other store has been tried since the machine was another.
-    is_settled: bool,
     /// The least cost of the present window, and samples in it.
     least: u64,
     count: u32,
@@ -99,10 +94,8 @@ pub(crate) struct Trial {
 impl Default for Trial {
     fn default() -> Self {
         Trial {
-            window: WINDOW,
             kept: Store::Cached,
             tries: false,
-            is_settled: false,
             least: u64::MAX,
             count: 0,
             known: 0,
@@ -113,16 +106,6 @@ impl Default for Trial {
 }
 
 impl Trial {
-    /// Of operations of about `bytes` bytes, where shorter ones have `found` a store; the other one is tried later then.
-    fn of(bytes: usize, found: Option<Store>) -> Self {
-        let window = if bytes >= LONG_BYTES { LONG_WINDOW } else { WINDOW };
-        let begins = Trial { window, ..Trial::default() };
-        match found {
-            Some(kept) => Trial { kept, left: APART_MIN, is_settled: true, ..begins },
-            None => begins,
-        }
-    }
-
     /// The store of the next operation.
     #[inline]
     pub(crate) fn store(&self) -> Store {
@@ -135,12 +118,9 @@ impl Trial {
             return;
         }
         self.count += 1;
-        let [window, settling] = self.window;
-        if !self.tries || self.count > settling {
-            self.least = self.least.min(cost.max(1));
-        }
-        let is_lost = settling == 0 && self.tries && self.least * 16 > self.known * PLAINLY;
-        if self.count >= window || is_lost {
+        self.least = self.least.min(cost.max(1));
+        let is_lost = self.tries && self.least * 16 > self.known * PLAINLY;
+        if self.count >= WINDOW || is_lost {
             let least = std::mem::replace(&mut self.least, u64::MAX);
             self.count = 0;
             if self.tries { self.end_try(least) } else { self.end_window(least) }
@@ -153,14 +133,14 @@ impl Trial {
         } else {
             self.apart = (self.apart * 2).min(APART_MAX);
         }
-        (self.tries, self.is_settled, self.left) = (false, true, self.apart);
+        (self.tries, self.left) = (false, self.apart);
     }
 
     fn end_window(&mut self, least: u64) {
         let was = self.known;
         if was != 0 && least * 16 > was * SLOWER {
             // The machine has changed.
-            (self.known, self.apart, self.is_settled, self.left) = (least, APART_MIN, false, 0);
+            (self.known, self.apart, self.left) = (least, APART_MIN, 0);
         } else {
             // It drifts down at once and up slowly.
             self.known = if was == 0 { least } else { least.min(was + was / 32 + 1) };
@@ -168,6 +148,10 @@ impl Trial {
         }
         self.tries = self.left == 0;
     }
+}
+
+fn block_bytes(call: &Call) -> usize {
+    call.count * call.data_type.size()
 }
 
 /// A collective, the algorithm if the call names one, and the size class.
@@ -192,24 +176,18 @@ impl StoreTuner {
         StoreTuner { decides, trials: BTreeMap::new(), last: None, took: 0 }
     }
 
-    fn trial(&mut self, call: &Call) -> &mut Trial {
-        let bytes = (call.count * call.data_type.size()).max(1);
-        let class: Class = (call.kind, call.algorithm, bytes.ilog2());
-        let found = if self.trials.contains_key(&class) { None } else { self.found_near(class) };
-        self.trials.entry(class).or_insert_with(|| Trial::of(bytes, found))
-    }
-
-    /// What a class of somewhat shorter calls has found, once both stores were tried there.
-    fn found_near(&self, (kind, algorithm, class): Class) -> Option<Store> {
-        let near = (kind, algorithm, class.saturating_sub(CLASSES_NEAR))..(kind, algorithm, class);
-        let mut shorter = self.trials.range(near).rev();
-        shorter.find(|(_, trial)| trial.known != 0 && trial.is_settled).map(|(_, trial)| trial.kept)
+    /// The trial of calls like this one; none where the block is too short for one.
+    fn trial(&mut self, call: &Call) -> Option<&mut Trial> {
+        let bytes = block_bytes(call);
+        (bytes >= TRIED_BYTES_MIN)
+            .then(|| self.trials.entry((call.kind, call.algorithm, bytes.ilog2())).or_default())
     }
 
     /// What this rank says with its entry of a call: of rank 0 the call's store, and of each how long its part of the
     /// operation before took.
     pub(crate) fn sample(&mut self, call: &Call) -> u64 {
-        let store = if self.decides { self.trial(call).store() } else { Store::Cached };
+        let trial = if self.decides { self.trial(call) } else { None };
+        let store = trial.map_or(Store::Cached, |trial| trial.store());
         word_of(store) | u64::from(std::mem::take(&mut self.took)) << 32
     }
 
@@ -221,10 +199,11 @@ impl StoreTuner {
             && self.decides
             && parts.clone().all(|part| part != 0)
         {
-            let bytes = (call.count * call.data_type.size()).max(1) as u64;
             let longest = parts.max().unwrap_or(0);
-            // Calls of a class differ in length.
-            self.trial(&call).note(store, (longest << (SAMPLE_TICKS + 12)) / bytes);
+            if let Some(trial) = self.trial(&call) {
+                // Calls of a class differ in length.
+                trial.note(store, (longest << (SAMPLE_TICKS + 12)) / block_bytes(&call) as u64);
+            }
         }
         store
     }
@@ -278,17 +257,24 @@ mod tests {
         let [cached, _] = run(&mut trial, 10_000, [500, 2000]);
         assert!(cached > 9_700, "{trial:?}");
         // And so that the other becomes faster, which only a try shows.
-        run(&mut trial, 4 * APART_MAX * WINDOW[0], [500, 200]);
+        run(&mut trial, 4 * APART_MAX * WINDOW, [500, 200]);
         let [_, streaming] = run(&mut trial, 10_000, [500, 200]);
         assert!(streaming > 9_700, "{trial:?}");
     }
 
     #[test]
-    fn the_first_calls_try_nothing() {
-        for window in [WINDOW, LONG_WINDOW] {
-            let mut trial = Trial { window, ..Trial::default() };
-            assert_eq!(run(&mut trial, FIRST * window[0], [3000, 700]), [FIRST * window[0], 0], "{trial:?}");
-            assert_eq!(run(&mut trial, 1, [3000, 700]), [0, 1], "{trial:?}");
+    fn the_first_calls_try_nothing_and_a_plainly_slower_try_is_one_call() {
+        for (costs, tries) in [([3000, 3100], WINDOW), ([3000, 700], WINDOW), ([700, 3000], 1)] {
+            let mut trial = Trial::default();
+            let mut operation = || {
+                let store = trial.store();
+                trial.note(store, costs[word_of(store) as usize]);
+                store
+            };
+            assert!((0..FIRST * WINDOW).all(|_| operation() == Store::Cached), "{costs:?}");
+            assert!((0..tries).all(|_| operation() == Store::Streaming), "{costs:?}");
+            let kept = store_of(u64::from(costs[1] < costs[0]));
+            assert!((0..APART_MIN * WINDOW).all(|_| operation() == kept), "{costs:?}");
         }
     }
 
@@ -307,27 +293,29 @@ mod tests {
     }
 
     #[test]
-    fn a_class_begins_with_what_shorter_calls_have_found() {
+    fn short_blocks_go_through_the_caches_without_a_trial() {
         let mut tuner = StoreTuner::new(true);
-        (0..100).for_each(|_| _ = call(&mut tuner, &all_gather(1 << 16), [20_000, 10_000]));
-        assert_eq!(tuner.trial(&all_gather(1 << 20)).store(), Store::Streaming);
-        assert_eq!(tuner.trial(&all_gather(1 << 25)).store(), Store::Cached, "too long");
-        assert_eq!(tuner.trial(&all_gather(1 << 20)).left, APART_MIN, "the other is tried later");
-        let named = Call { algorithm: Some(Algorithm::Tree), ..all_gather(1 << 20) };
-        assert_eq!(tuner.trial(&named).store(), Store::Cached, "another algorithm");
-    }
-
-    #[test]
-    fn what_has_not_been_tried_was_not_found() {
-        let mut tuner = StoreTuner::new(true);
-        (0..8).for_each(|nth| _ = call(&mut tuner, &all_gather(1 << 16 << (nth / 7)), [20_000; 2]));
-        let trial = tuner.trial(&all_gather(1 << 17));
-        assert_eq!((trial.is_settled, trial.left), (false, FIRST), "{trial:?}");
+        let took = [20_000, 10_000];
+        for count in [0, 1, 1 << 16, TRIED_BYTES_MIN / 4 - 1] {
+            assert!((0..100).all(|_| call(&mut tuner, &all_gather(count), took) == Store::Cached), "{count}");
+        }
+        assert!(tuner.trials.is_empty(), "{:?}", tuner.trials);
+        let tried = |tuner: &mut StoreTuner, of: &Call| {
+            (0..100).filter(|_| call(tuner, of, took) == Store::Streaming).count()
+        };
+        assert!(tried(&mut tuner, &all_gather(TRIED_BYTES_MIN / 4)) > 80);
+        // Other lengths and algorithms have trials of their own.
+        let named = Call { algorithm: Some(Algorithm::Tree), ..all_gather(TRIED_BYTES_MIN / 4) };
+        for other in [all_gather(TRIED_BYTES_MIN / 2), named] {
+            assert_eq!(call(&mut tuner, &other, took), Store::Cached);
+            assert!(tried(&mut tuner, &other) > 80);
+        }
+        assert_eq!(tuner.trials.len(), 3);
     }
 
     #[test]
     fn the_slowest_rank_counts_and_rank_0_decides() {
-        let call = Call::new(Kind::Broadcast, DataType::Float32, None, 0, 1 << 16);
+        let call = Call::new(Kind::Broadcast, DataType::Float32, None, 0, TRIED_BYTES_MIN / 4);
         let mut ranks = [StoreTuner::new(true), StoreTuner::new(false)];
         let operation = |ranks: &mut [StoreTuner; 2], took: [[u64; 2]; 2]| {
             let samples = ranks.each_mut().map(|rank| rank.sample(&call));
@@ -341,23 +329,22 @@ mod tests {
         // The root is done sooner by the second store, and all of them by the first.
         let tries = (0..2_000)
             .filter(|_| operation(&mut ranks, [[20_000, 15_000], [25_000, 40_000]]) == Store::Streaming);
-        assert!((1..200).contains(&tries.count()));
-        let trial = ranks[0].trial(&call);
+        assert!((1..20).contains(&tries.count()), "a few short tries");
+        let trial = ranks[0].trial(&call).expect("it is long").clone();
         assert_eq!(trial.kept, Store::Cached, "{trial:?}");
-        assert!(trial.known > (24_000 << 12) / (4 << 16), "{trial:?}");
+        assert!(trial.known > (24_000 << 12) / TRIED_BYTES_MIN as u64, "{trial:?}");
         assert!(ranks[1].trials.is_empty(), "the others only do as rank 0 says");
         // A rank that says no time ends no window.
-        let before = ranks[0].trial(&call).count;
         ranks[0].ended(&call, Store::Cached, 1);
         ranks[0].agree([1 << 32, 0].into_iter());
-        assert_eq!(ranks[0].trial(&call).count, before);
+        assert_eq!(ranks[0].trial(&call).expect("as above").count, trial.count);
     }
 
     #[test]
     fn any_word_of_a_peer_is_a_store_and_a_time() {
         let mut tuner = StoreTuner::new(true);
         for word in [u64::MAX, 1 << 63, 0xffff_ffff, 2] {
-            tuner.ended(&all_gather(1), Store::Cached, u64::MAX);
+            tuner.ended(&all_gather(TRIED_BYTES_MIN), Store::Cached, u64::MAX);
             let _ = tuner.agree([word, u64::MAX].into_iter());
         }
     }
