@@ -332,7 +332,8 @@ mod tests {
         assert!((1..20).contains(&tries.count()), "a few short tries");
         let trial = ranks[0].trial(&call).expect("it is long").clone();
         assert_eq!(trial.kept, Store::Cached, "{trial:?}");
-        assert!(trial.known > (24_000 << 12) / TRIED_BYTES_MIN as u64, "{trial:?}");
+        let slowest = 25_000 >> SAMPLE_TICKS << SAMPLE_TICKS;
+        assert_eq!(trial.known, (slowest << 12) / TRIED_BYTES_MIN as u64, "{trial:?}");
         assert!(ranks[1].trials.is_empty(), "the others only do as rank 0 says");
         // A rank that says no time ends no window.
         ranks[0].ended(&call, Store::Cached, 1);
