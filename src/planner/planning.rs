@@ -360,7 +360,7 @@ impl Planning {
     }
 
     /// An algorithm with the slots that the settings or the planner's rule give. Slots of a pool are short, so that they stay in
-    /// the caches.
+    /// the caches; where ranks share cores, long ones give each rank more to do in its turn.
     pub(crate) fn with_slots(
         &self,
         algorithm: Algorithm,
@@ -368,7 +368,7 @@ impl Planning {
         block_bytes: u64,
     ) -> Chosen {
         let (by_rule, short) = self.slots_by_rule(algorithm, collective, block_bytes);
-        let is_pooled = self.on_own_cores && self.slot_bytes.is_none();
+        let is_pooled = self.on_own_cores && self.machine.turns <= 1 && self.slot_bytes.is_none();
         Chosen {
             algorithm,
             slot_bytes: if is_pooled { by_rule.min(HOST_SLOT_BYTES_MAX) } else { by_rule },
