@@ -95,23 +95,42 @@ pub struct Ends {
     pub here: Counter,
 }
 
+/// Slots that may be filled: first those that were read here, the latest first, as their lines are at hand; then those that came
+/// back, in the order in which they did.
 #[derive(Debug)]
 struct Free {
-    names: [Name; 2 * SLOTS_MAX],
+    names: [Name; FREE_MAX],
+    first: u8,
     count: u8,
 }
 
+const FREE_MAX: usize = 2 * SLOTS_MAX;
+
 impl Free {
     #[inline]
-    fn push(&mut self, name: Name) {
-        self.names[self.count as usize] = name;
+    fn at(&self, nth: u8) -> usize {
+        self.first.wrapping_add(nth) as usize % FREE_MAX
+    }
+
+    /// A slot that was read here.
+    #[inline]
+    fn keep(&mut self, name: Name) {
+        self.names[self.at(self.count)] = name;
+        self.count += 1;
+    }
+
+    /// A slot that came back.
+    #[inline]
+    fn take_back(&mut self, name: Name) {
+        self.first = self.first.wrapping_sub(1);
+        self.names[self.at(0)] = name;
         self.count += 1;
     }
 
     #[inline]
     fn pop(&mut self) -> Option<Name> {
         self.count = self.count.checked_sub(1)?;
-        Some(self.names[self.count as usize])
+        Some(self.names[self.at(self.count)])
     }
 }
 
@@ -129,13 +148,13 @@ impl Pool {
         let slots = halves[0].slots();
         assert!(slots == halves[1].slots() && slots <= SLOTS_MAX, "a pool of {slots} slots");
         assert!((1..=Self::WINDOW_MAX).contains(&window) && slots as u64 >= window, "a window of {window}");
-        let mut free = Free { names: [NONE; 2 * SLOTS_MAX], count: 0 };
-        (0..slots as Name).rev().for_each(|name| free.push(name));
+        let mut free = Free { names: [NONE; FREE_MAX], first: 0, count: 0 };
+        (0..slots as Name).rev().for_each(|name| free.keep(name));
         Pool {
             ready,
             credit,
             window,
-            owns_max: 2 * slots - window as usize,
+            owns_max: 2 * slots - (window as usize).max(slots * 3 / 4),
             owned: (1 << slots) - 1,
             halves,
             free,
@@ -349,7 +368,7 @@ impl Pool {
             let at = self.emptied as usize % RECENT;
             let name = std::mem::replace(&mut self.reading[at], NONE);
             if name != NONE && self.forwarded >> at & 1 == 0 {
-                self.free.push(name);
+                self.free.keep(name);
             }
             self.forwarded &= !(1 << at);
             let back = self.surplus(bytes)?;
@@ -406,7 +425,7 @@ impl Pool {
             let name = self.credit.here.tag(self.collected) as Name;
             if name != NONE {
                 let name = self.own(name)?;
-                self.free.push(name);
+                self.free.take_back(name);
             }
         }
         Ok(())
