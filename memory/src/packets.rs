@@ -419,9 +419,9 @@ impl Inbox {
         self.taken = self.taken.wrapping_add(1);
     }
 
-    /// As [`Inbox::take`], and leaves the `bytes` bytes of the payload that were read as the other side writes them cheapest.
+    /// As [`Inbox::take`], and [touches](SpanMut::touch) the flag's line and the `bytes` bytes of the payload that were read.
     #[inline]
-    pub fn take_read(&mut self, bytes: usize) {
+    pub fn take_touched(&mut self, bytes: usize) {
         self.row.slot(self.taken.wrapping_add(1)).slice(0, self.row.payload_at + bytes).touch();
         self.take();
     }
@@ -475,12 +475,12 @@ mod tests {
                 let mut got = vec![0u8; payload_bytes];
                 SpanMut::of(&mut got).copy_from(inbox.payload());
                 assert_eq!(got, bytes);
-                // On every processor, as a touch of a slot changes nothing.
+                // A touch of a slot changes nothing.
                 let slot = inbox.row.slot(inbox.taken.wrapping_add(1));
                 assert_eq!(slot.len(), inbox.row.payload_at + payload_bytes);
-                slot.touch_lines();
+                slot.touch();
                 assert_eq!(inbox.look(operation << 32), Arrival::Here);
-                if operation % 2 == 0 { inbox.take() } else { inbox.take_read(payload_bytes) }
+                if operation % 2 == 0 { inbox.take() } else { inbox.take_touched(payload_bytes) }
             }
             assert_eq!((out.sent(), inbox.taken()), (40, 40));
         }

@@ -3,8 +3,8 @@
 //! A store to a line that another core has read and not written waits for that core, several times as long as one to a line
 //! that is modified wherever it lies (ADR-2 has the figures). So the reader of a message keeps the slot, whose lines its core
 //! holds with the right to write them, and sends its own next message in it: one move of each line a message, the least
-//! that staged bytes can have. Where one party sends more than the other, the reader gives surplus slots back, and
-//! [touches](SpanMut::touch) their lines first.
+//! that staged bytes can have. Where one party sends more than the other, the reader gives surplus slots back. It
+//! [touches](SpanMut::touch) their lines first where that makes the writer faster, which the writer [measures](touching).
 //!
 //! ```text
 //!            fill                    post                    learn
@@ -16,14 +16,20 @@
 //! ```
 //!
 //! Both parties have two [counters](Counter) in each direction. The tag of *ready* names the message's slot, and the tag of
-//! *credit* the slot that goes back, if one does. So nothing is shared beside the slots and four lines. A message says beside its
-//! slot how many the sender has emptied: while both send and keep what they read, no line of credit is read or written.
+//! *credit* the slot that goes back, if one does. A bit of the former says whether the writer wants the slot touched that goes back
+//! for that message. So nothing is shared beside the slots and four lines. A message says beside its slot how many the sender has
+//! emptied: while both send and keep what they read, no line of credit is read or written.
 //!
 //! Invariant: each slot has one owner at any time, who alone may access it. Of `total` slots a party never owns more than
 //! `total - window`, counting what it has sent and knows no credit of: so whenever fewer than `window` of the other's messages
 //! are under way, the other has a free slot, and no party waits for a slot but by waiting for credit. Slot names that a peer
 //! sends are checked: a name that cannot be is [`Foreign`]. Deliberately absent: waiting, peers, what messages mean.
 
+mod touching;
+
+use self::touching::Touching;
+#[cfg(not(loom))]
+use crate::ticks;
 use crate::{Counter, Row, SpanMut};
 
 /// The slots of each party at the beginning, at most.
@@ -42,7 +48,9 @@ type Name = u8;
 /// The slot lies in the other party's half; each party calls the other's half so.
 const THEIRS: Name = SLOTS_MAX as u8;
 /// No slot.
-const NONE: Name = 0xff;
+const NONE: Name = 0x80;
+/// Beside the name of a message's slot: the slot that goes back for it shall be touched.
+const TOUCH: Name = 0x40;
 
 /// Messages under way of which something is remembered: a power of two above the longest window.
 const RECENT: usize = 8;
@@ -77,6 +85,9 @@ pub struct Pool {
     forwarded: u8,
     /// Which of the last messages emptied have sent a slot back, the latest in the lowest bit.
     returned: u8,
+    /// For which messages the peer wants a slot that goes back touched, a bit each.
+    touches: u8,
+    touching: Touching,
     /// Messages posted, and of how many of them the credit was seen.
     sent: u64,
     collected: u64,
@@ -164,6 +175,8 @@ impl Pool {
             words: [0; RECENT],
             forwarded: 0,
             returned: 0,
+            touches: u8::MAX,
+            touching: Touching::new(),
             sent: 0,
             collected: 0,
             learned: 0,
@@ -197,11 +210,12 @@ impl Pool {
     }
 
     /// The slot of message `number`, which is not posted yet; messages count from 1. The same slot each time, until it is posted.
+    /// The first `bytes` bytes of it, or none, are stored through the caches until then, and nothing else is done meanwhile.
     ///
     /// # Errors
     /// [`Foreign`], also when the window has no room for the message as far as the peer says.
     #[inline]
-    pub fn fill(&mut self, number: u64) -> Result<SpanMut<'_>, Foreign> {
+    pub fn fill(&mut self, number: u64, bytes: usize) -> Result<SpanMut<'_>, Foreign> {
         let at = number as usize % RECENT;
         if self.filling[at] == NONE {
             if self.free.count == 0 || number > self.collected + self.window {
@@ -209,6 +223,7 @@ impl Pool {
             }
             self.filling[at] = self.free.pop().ok_or(Foreign)?;
             self.filled += 1;
+            self.touching.begin(self.filling[at], bytes, ticks);
         }
         Ok(self.span(self.filling[at]))
     }
@@ -230,13 +245,15 @@ impl Pool {
         if kept {
             self.said = self.emptied;
         }
+        self.touching.end(ticks);
         for message in self.sent + 1..=number {
             let name = std::mem::replace(&mut self.filling[message as usize % RECENT], NONE);
             if name != NONE {
                 self.filled -= 1;
                 self.owned &= !(1 << name);
             }
-            let tag = word | u64::from(name);
+            let touch = if self.touching.ask(message) { TOUCH } else { 0 };
+            let tag = word | u64::from(name | touch);
             if message == number {
                 self.ready.there.raise(message, tag)
             } else {
@@ -270,7 +287,8 @@ impl Pool {
         while self.learned < now {
             self.learned += 1;
             let (at, tag) = (self.learned as usize % RECENT, self.ready.here.tag(self.learned));
-            let name = tag as Name;
+            let (name, touch) = (tag as Name & !TOUCH, tag as Name & TOUCH != 0);
+            self.touches = self.touches & !(1 << at) | u8::from(touch) << at;
             // What is in the sender's half for the sender is in the reader's for the reader.
             self.reading[at] = if name == NONE { NONE } else { self.own(name ^ THEIRS)? };
             self.words[at] = tag & !((1 << POOL_BITS) - 1);
@@ -371,7 +389,7 @@ impl Pool {
                 self.free.keep(name);
             }
             self.forwarded &= !(1 << at);
-            let back = self.surplus(bytes)?;
+            let back = self.surplus(self.touches >> at & 1 != 0, bytes)?;
             self.returned = self.returned << 1 | u8::from(back != NONE);
             let is_last = self.emptied == number && number - self.said >= batch;
             let tag = u64::from(back);
@@ -387,9 +405,15 @@ impl Pool {
         Ok(())
     }
 
+    /// Whether the peer wants lines touched that were read of it, as far as it has said: it does at the beginning.
+    #[inline]
+    pub fn touches(&self) -> bool {
+        self.touches >> (self.learned as usize % RECENT) & 1 != 0
+    }
+
     /// A slot that goes back, if this party owns more than it may: the latest, whose lines are at hand.
     #[inline]
-    fn surplus(&mut self, bytes: usize) -> Result<Name, Foreign> {
+    fn surplus(&mut self, touches: bool, bytes: usize) -> Result<Name, Foreign> {
         if self.owns() <= self.owns_max {
             return Ok(NONE);
         }
@@ -399,7 +423,9 @@ impl Pool {
             return Ok(NONE);
         }
         let name = self.free.pop().ok_or(Foreign)?;
-        self.span(name).slice(0, bytes.min(self.slot_bytes())).touch();
+        if touches {
+            self.span(name).slice(0, bytes.min(self.slot_bytes())).touch();
+        }
         self.owned &= !(1 << name);
         // As the peer calls it.
         Ok(name ^ THEIRS)
@@ -426,6 +452,7 @@ impl Pool {
             if name != NONE {
                 let name = self.own(name)?;
                 self.free.take_back(name);
+                self.touching.returned(self.collected, name);
             }
         }
         Ok(())
@@ -448,187 +475,10 @@ impl Pool {
     }
 }
 
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use std::collections::HashMap;
-    use std::sync::Arc;
-
-    use consort_testing::Random;
-
-    use super::*;
-    use crate::{Mapping, Span};
-
-    const WORD: u64 = 1 << POOL_BITS;
-
-    fn ends(there: &Counter, here: &Counter) -> Ends {
-        Ends { there: there.clone(), here: here.clone() }
-    }
-
-    /// Both sides of a pool, and the lines between them: ready of either, then credit of either.
-    fn pools(slots: usize, payload_bytes: usize, window: u64) -> ([Pool; 2], [Counter; 4]) {
-        let rows = [(); 2].map(|()| {
-            let memory = Arc::new(Mapping::anonymous(Row::bytes(slots, payload_bytes)).expect("memory"));
-            Row::in_mapping(memory, 0, slots, payload_bytes)
-        });
-        let lines = [(); 4].map(|()| Counter::standalone());
-        let side = |me: usize| {
-            let other = 1 - me;
-            Pool::new(
-                ends(&lines[me], &lines[other]),
-                ends(&lines[2 + me], &lines[2 + other]),
-                [rows[me].clone(), rows[other].clone()],
-                window,
-            )
-        };
-        ([side(0), side(1)], lines)
-    }
-
-    fn address(span: SpanMut<'_>) -> usize {
-        span.as_mut_ptr() as usize
-    }
-
-    fn send(pool: &mut Pool, number: u64) -> usize {
-        assert!(pool.has_room().unwrap());
-        let at = address(pool.fill(number).unwrap());
-        pool.post(number, WORD * number).unwrap();
-        at
-    }
-
-    fn receive(pool: &mut Pool, number: u64) -> usize {
-        assert_eq!(pool.is_here(number), Ok(true));
-        assert_eq!(pool.word(number), WORD * number);
-        let at = address(pool.read(number).expect("it has a slot"));
-        pool.empty(number, 64, 1).unwrap();
-        at
-    }
-
-    #[test]
-    fn a_reply_goes_in_the_slot_that_was_read() {
-        let ([mut left, mut right], _) = pools(8, 64, 4);
-        let first = send(&mut left, 1);
-        for number in 1..100 {
-            assert_eq!(receive(&mut right, number), first);
-            assert_eq!(send(&mut right, number), first);
-            assert_eq!(receive(&mut left, number), first);
-            assert_eq!(send(&mut left, number + 1), first);
-        }
-    }
-
-    #[test]
-    fn one_way_traffic_never_lacks_a_slot_within_its_window() {
-        for (slots, window) in [(4, 4), (8, 4), (8, 7), (32, 7), (1, 1)] {
-            let ([mut left, mut right], _) = pools(slots, 64, window);
-            let mut sent = 0;
-            for round in 0..50 {
-                while left.has_room().unwrap() {
-                    sent += 1;
-                    send(&mut left, sent);
-                }
-                assert_eq!(sent, (round + 1) * window, "{slots} slots");
-                (sent - window + 1..=sent).for_each(|number| _ = receive(&mut right, number));
-            }
-            // And the other way round from there.
-            for number in 1..=window {
-                send(&mut right, number);
-            }
-            assert!(!right.has_room().unwrap());
-        }
-    }
-
-    #[test]
-    fn a_sum_goes_back_in_the_slot_of_its_summand() {
-        let ([mut left, mut right], _) = pools(8, 64, 4);
-        for number in 1..50 {
-            let there = send(&mut left, number);
-            assert_eq!(right.is_here(number), Ok(true));
-            assert!(right.forward(number, number));
-            assert!(!right.forward(number, number), "once");
-            assert_eq!(address(right.fill(number).unwrap()), there);
-            right.post(number, WORD * number).unwrap();
-            right.empty(number, 64, 1).unwrap();
-            assert_eq!(receive(&mut left, number), there);
-        }
-    }
-
-    #[test]
-    fn messages_without_a_slot_count() {
-        let ([mut left, mut right], _) = pools(8, 64, 4);
-        for number in (1..200).step_by(2) {
-            left.fill(number + 1).unwrap();
-            left.post(number + 1, WORD).unwrap();
-            assert_eq!((right.is_here(number + 1), right.is_here(number + 2)), (Ok(true), Ok(false)));
-            assert_eq!(right.word(number + 1), WORD);
-            assert!(right.read(number).is_none() && right.read(number + 1).is_some());
-            right.empty(number + 1, 64, 1).unwrap();
-            assert_eq!((left.counts().0, right.counts().1), (number + 1, number + 1));
-        }
-    }
-
-    /// Two parties that send, read, sum and wait at random: each byte arrives, each slot has one owner, and no window lacks a slot.
-    #[test]
-    fn every_slot_has_one_owner_whatever_the_parties_do() {
-        for seed in 0..200 {
-            let mut random = Random::new(seed);
-            let window = 1 + random.below(7);
-            let slots = (window + random.below(8)).next_power_of_two();
-            let (mut sides, _) = pools(slots, 64, window as u64);
-            // What lies in each slot: the side whose message it is, and its number.
-            let mut content: HashMap<usize, (usize, u64)> = HashMap::new();
-            let mut read = [0u64; 2];
-            for _ in 0..2000 {
-                let me = random.below(2);
-                let batch = 1 + random.below(window) as u64;
-                let pool = &mut sides[me];
-                let (sent, emptied) = pool.counts();
-                if random.below(2) == 0 && pool.has_room().unwrap() {
-                    let number = sent + 1;
-                    let at = address(pool.fill(number).unwrap_or_else(|_| panic!("seed {seed}: no slot")));
-                    assert!(content.insert(at, (me, number)).is_none(), "seed {seed}: two owners");
-                    pool.fill(number).unwrap().slice(0, 8).copy_from(Span::of(&[number]));
-                    pool.post(number, WORD).unwrap();
-                } else if pool.is_here(emptied + 1).unwrap() {
-                    let number = emptied + 1;
-                    let at = address(pool.read(number).unwrap());
-                    assert_eq!(content.remove(&at), Some((1 - me, number)), "seed {seed}");
-                    let mut got = [0u64];
-                    SpanMut::of(&mut got).copy_from(pool.read(number).unwrap().slice(0, 8).read());
-                    assert_eq!(got, [number], "seed {seed}");
-                    if random.below(3) == 0 && pool.has_room().unwrap() {
-                        assert!(pool.forward(number, sent + 1));
-                        assert_eq!(address(pool.fill(sent + 1).unwrap()), at, "seed {seed}");
-                        content.insert(at, (me, sent + 1));
-                        pool.fill(sent + 1).unwrap().slice(0, 8).copy_from(Span::of(&[sent + 1]));
-                        pool.post(sent + 1, WORD).unwrap();
-                    }
-                    pool.empty(number, 64, batch).unwrap();
-                    read[me] += 1;
-                }
-            }
-            assert!(read.iter().all(|read| *read > 100), "seed {seed}: {read:?}");
-        }
-    }
-
-    #[test]
-    fn names_that_cannot_be_are_foreign() {
-        for tag in [5, 8, 31, 32 + 9, 64, 0x80, 0xfd, 0xfe] {
-            let ([mut left, _], [_, ready, _, credit]) = pools(8, 64, 4);
-            // The peer sends in a slot that is the reader's already (its half is the reader's other half), or in none that is.
-            ready.raise(1, tag ^ if tag < 8 { u64::from(THEIRS) } else { 0 });
-            assert_eq!(left.is_here(1), Err(Foreign), "{tag}");
-            // A credit for what was not sent, and one with a slot that is here.
-            credit.raise(1, u64::from(NONE));
-            assert_eq!(left.collect(), Err(Foreign));
-            send(&mut left, 1);
-            assert_eq!(left.collect(), Ok(()));
-            send(&mut left, 2);
-            credit.raise(2, tag);
-            assert_eq!(left.collect(), Err(Foreign), "{tag}");
-        }
-    }
-
-    #[test]
-    #[should_panic(expected = "a window of 9")]
-    fn a_window_beyond_the_tags_is_refused() {
-        pools(16, 64, 9);
-    }
+#[cfg(loom)]
+fn ticks() -> u64 {
+    unreachable!("the model's slots are too short to be timed")
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -11,8 +11,6 @@
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-#[cfg(target_arch = "x86_64")]
-use std::sync::OnceLock;
 
 /// Plain old data: every bit pattern of the type's size is a value, and it has no padding.
 ///
@@ -169,17 +167,14 @@ impl<'a> SpanMut<'a> {
     }
 
     /// Makes the lines of these bytes, which this core has just read, modified in its cache: stores into each line a byte that it
-    /// holds already. A store of another core to a modified line fetches the line with the right to write it; to a line that is
-    /// clean here it waits for that right on its own (ADR-2 has the figures). Does nothing on processors where that is not
-    /// measured. Only while the writer of these bytes has no word that they may be written again: a store in between is lost.
+    /// holds already. Where the read has moved the lines with the right to write them, a store of another core to one fetches it
+    /// with that right; to a line that is clean here it waits for the right on its own (ADR-2 has the figures). Where the read
+    /// leaves lines shared, it is one more transaction. Only while the writer of these bytes has no word that they may be written
+    /// again: a store in between is lost.
     #[inline]
     pub fn touch(&self) {
-        if touch_pays() {
-            self.touch_lines();
-        }
-    }
-
-    pub(crate) fn touch_lines(&self) {
+        #[cfg(test)]
+        TOUCHES.set(TOUCHES.get() + 1);
         for at in (0..self.bytes).step_by(LINE_BYTES) {
             // SAFETY: inside the span, and no other party stores here meanwhile (caller's promise, as for any write to a span);
             // volatile, as the compiler would drop a store of what is there.
@@ -194,20 +189,10 @@ impl<'a> SpanMut<'a> {
 /// A cache line in bytes.
 pub(crate) const LINE_BYTES: usize = 64;
 
-/// Whether [`SpanMut::touch`] makes the next store of another core cheaper: measured on AMD's processors, where the read of a
-/// modified line moves it together with the right to write it. On others (Hygon's cores among them, which are not measured)
-/// the read may leave the line shared, and a touch would be one more transaction.
-fn touch_pays() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    {
-        static PAYS: OnceLock<bool> = OnceLock::new();
-        *PAYS.get_or_init(|| {
-            let vendor = std::arch::x86_64::__cpuid(0);
-            [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).concat() == b"AuthenticAMD"
-        })
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    false
+#[cfg(test)]
+thread_local! {
+    /// How often this thread has touched spans, as a touch leaves nothing that can be seen.
+    pub(crate) static TOUCHES: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
 /// Apart, so that what it says costs those nothing that stay inside.
@@ -251,7 +236,7 @@ mod tests {
         for (at, bytes) in
             [(0, 0), (PAGE, 0), (0, 1), (1, 64), (3, 65), (PAGE - 1, 1), (PAGE - 63, 63), (0, PAGE)]
         {
-            page.slice(at, bytes).touch_lines();
+            page.slice(at, bytes).touch();
         }
         let mut after = vec![0; PAGE];
         SpanMut::of(&mut after).copy_from(page.read());

@@ -323,7 +323,7 @@ impl<const SLOTS: usize> Side<SLOTS> {
             return false;
         }
         let number = self.pool.counts().0 + 1;
-        let cell = self.slots.cell(self.pool.fill(number).expect("a window with room has a slot"));
+        let cell = self.slots.cell(self.pool.fill(number, 8).expect("a window with room has a slot"));
         // The checker fails here when the other side may still be in the slot.
         // SAFETY: the model checker's cell is valid, and it reports any access that is not alone.
         cell.with_mut(|slot| unsafe { *slot = value });

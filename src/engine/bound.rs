@@ -470,7 +470,7 @@ impl Io for RealIo<'_> {
     ) -> std::result::Result<(), Broken> {
         self.check_slots(sources)?;
         for target in targets {
-            self.take_slot(*target, sources)?;
+            self.take_slot(*target, sources, bytes)?;
         }
         let source = |_, piece: &Piece| Source { span: self.source(*piece, bytes), raw: piece.raw };
         each(
@@ -546,7 +546,12 @@ impl<'a> RealIo<'a> {
     /// A slot of the peer's mailbox gets its place in memory: that of a slot which came from the same peer and is read by this
     /// step alone, or a free one.
     #[inline]
-    fn take_slot(&mut self, target: Piece, sources: &[Piece]) -> std::result::Result<(), Broken> {
+    fn take_slot(
+        &mut self,
+        target: Piece,
+        sources: &[Piece],
+        bytes: usize,
+    ) -> std::result::Result<(), Broken> {
         let RegionMemory::Remote(link) = self.bound.memory[target.region as usize] else { return Ok(()) };
         let bound = self.bound;
         let Some(pool) = &mut self.links.up_mut(link).pool else { return Ok(()) };
@@ -560,7 +565,8 @@ impl<'a> RealIo<'a> {
                 return Ok(());
             }
         }
-        pool.fill(to).map(|_| ()).map_err(|Foreign| self.foreign(link))
+        let cached = if self.staged == Store::Cached { bytes } else { 0 };
+        pool.fill(to, cached).map(|_| ()).map_err(|Foreign| self.foreign(link))
     }
 
     /// A peer that has said that bytes are in a slot has named the slot.
@@ -671,7 +677,7 @@ impl<'a> RealIo<'a> {
         if connection.progress().map_err(broken)? == PeerState::Closed {
             return Err(broken(TransportError::PeerClosed { transport: connection.transport() }));
         }
-        self.take_slot(target, &[])?;
+        self.take_slot(target, &[], bytes)?;
         let (to, span) = (self.target(target, bytes), self.own(source, bytes));
         if source.raw || finish {
             self.reducer.fold(&[to], &[Source { span, raw: source.raw }], finish);

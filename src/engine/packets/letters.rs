@@ -202,7 +202,7 @@ impl Letters {
         } else {
             to.copy_from(inbox.payload().slice(0, to.len()));
         }
-        give_back(inbox, row, to.len());
+        give_back(inbox, &self.pieces, row, to.len());
         self.answer(row);
         *done = to.len();
         Ok(Progress::Done)

@@ -340,7 +340,7 @@ impl Peer {
     /// The next message was emptied in `operation`.
     #[inline(always)]
     fn take(&mut self, row: usize, bytes: usize, operation: u64) {
-        give_back(&mut self.inboxes[row], row, bytes);
+        give_back(&mut self.inboxes[row], &self.pieces, row, bytes);
         self.through = self.through.max(operation - 1);
         self.unanswered += 1;
         // Well before it needs to know.
@@ -351,8 +351,9 @@ impl Peer {
     }
 }
 
-/// The next message, of `bytes` bytes, was read. Lines beside the flag's are left as their writer stores to them cheapest.
+/// The next message, of `bytes` bytes, was read. Lines beside the flag's are touched where the peer wants that of `pieces`: it
+/// cannot time so few stores.
 #[inline(always)]
-fn give_back(inbox: &mut Inbox, row: usize, bytes: usize) {
-    if row == 0 { inbox.take() } else { inbox.take_read(bytes) }
+fn give_back(inbox: &mut Inbox, pieces: &Pieces, row: usize, bytes: usize) {
+    if row != 0 && pieces.touches() { inbox.take_touched(bytes) } else { inbox.take() }
 }

@@ -120,7 +120,7 @@ impl Pieces {
             return Ok(false);
         }
         let (number, bytes) = (self.pool.counts().0 + 1, piece.len());
-        let slot = self.pool.fill(number).map_err(|Foreign| foreign)?.slice(0, bytes);
+        let slot = self.pool.fill(number, bytes).map_err(|Foreign| foreign)?.slice(0, bytes);
         let target = |span| Target { span, store: Store::Cached };
         match (scaled_by, beside) {
             (Some(reducer), _) => reducer.fold(&[target(slot)], &[Source { span: piece, raw: true }], false),
@@ -179,7 +179,7 @@ impl Pieces {
         }
         let (sent, emptied) = self.pool.counts();
         if !self.pool.forward(emptied + 1, sent + 1) {
-            self.pool.fill(sent + 1).map_err(|Foreign| foreign)?;
+            self.pool.fill(sent + 1, bytes).map_err(|Foreign| foreign)?;
         }
         let (from, to) = (self.pool.read(emptied + 1), self.pool.filled(sent + 1));
         let (Some(from), Some(to)) = (from, to) else { return Err(foreign) };
@@ -187,6 +187,12 @@ impl Pieces {
         self.pool.post(sent + 1, Word { mark, is_sum: true, bytes }.packed()).map_err(|Foreign| foreign)?;
         self.take(bytes)?;
         Ok(true)
+    }
+
+    /// As [`Pool::touches`].
+    #[inline]
+    pub(crate) fn touches(&self) -> bool {
+        self.pool.touches()
     }
 
     /// The piece that was looked at is read.
