@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Invariant: at most [`AHEAD`] pieces of a rank are out whose sum is not back. So at most twice as many are under way in each
-//! direction, and a sum always finds room: no two ranks wait for each other to read first.
+//! direction, and a sum always finds room: no two ranks wait for each other to read first. Both cut alike; a piece of another length is
+//! of another operation.
 
 use std::ops::Range;
 
@@ -72,14 +73,14 @@ impl Underway {
                 self.sent += bytes;
             }
             match pieces.look(of.mark, longest)? {
-                Some(Piece { span, is_sum: true }) if span.len() <= self.sent - self.kept => {
+                Some(Piece { span, is_sum: true }) if span.len() == longest.min(self.sent - self.kept) => {
                     let bytes = span.len();
                     let output = buffers.output.slice(theirs.start + self.kept, bytes);
                     copy(&[Target { span: output, store: Store::Cached }], span);
                     pieces.take(bytes)?;
                     self.kept += bytes;
                 }
-                Some(Piece { span, is_sum: false }) if span.len() <= mine.len() - self.here => {
+                Some(Piece { span, is_sum: false }) if span.len() == longest.min(mine.len() - self.here) => {
                     let (at, bytes) = (mine.start + self.here, span.len());
                     let own = Source { span: buffers.input.slice(at, bytes), raw: true };
                     let output = Target { span: buffers.output.slice(at, bytes), store: Store::Cached };
