@@ -52,7 +52,7 @@ const NONE: Name = 0x80;
 /// Beside the name of a message's slot: the slot that goes back for it shall be touched.
 const TOUCH: Name = 0x40;
 
-/// Messages under way of which something is remembered: a power of two above the longest window.
+/// The messages under way that are remembered: a power of two above the longest window.
 const RECENT: usize = 8;
 
 /// A peer said what no party to the protocol says.
@@ -339,7 +339,7 @@ impl Pool {
         self.collected
     }
 
-    /// Messages emptied of which the peer has not heard.
+    /// Messages that were emptied without a word to the peer yet.
     #[inline]
     pub fn unsaid(&self) -> u64 {
         self.emptied - self.said

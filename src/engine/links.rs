@@ -4,6 +4,7 @@
 //! does not come along without being in an operation itself, with a deadline. Which transport carries it
 //! follows from what the control link proved about the distance, the same on both sides.
 
+mod mailbox;
 mod sleeping;
 
 use std::collections::HashMap;
@@ -12,25 +13,23 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use consort_algorithms::plan::CounterRole;
-use consort_memory::pool::Ends;
-use consort_memory::{Bell, Pool, Row, Waker};
+use consort_memory::{Bell, Pool, Waker};
 use consort_transports::{
     Address, Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, MemoryLender, PeerState,
     TransportError,
 };
 
-use super::bound::Broken;
-use super::packets::{self, letters::Letters};
+use super::packets::letters::Letters;
 use super::readiness::Readiness;
+use super::real_io::Broken;
 use super::routes::Routes;
 use crate::Rank;
 use crate::eager;
-use crate::planner::Slots;
 use consort_control::membership::group::Group;
 use consort_control::membership::wire::Message;
 use consort_control::report::evidence::Want;
-use consort_settings::options::SLOTS;
 use consort_types::error::{Error, Result};
+use mailbox::{Mailbox, pool};
 
 /// A peer and the channel to it.
 pub(crate) type Key = (Rank, u16);
@@ -96,48 +95,6 @@ struct DataLink {
     key: Key,
     mailbox: Mailbox,
     state: LinkState,
-}
-
-/// What each side's mailbox on a channel is for.
-#[derive(Clone, Copy)]
-enum Mailbox {
-    /// Eager messages, which lay it out themselves.
-    Eager { bytes: usize },
-    /// The slots of plans, side by side.
-    Slots(Slots),
-    /// A half of a pool, where both sides store to both.
-    Pool(Slots),
-}
-
-impl Mailbox {
-    fn of((rank, channel): Key, group: &Group, routes: &dyn Routes) -> Self {
-        let is_mapped = routes.is_mapped(group, rank);
-        match channel {
-            eager::COLLECTIVES_CHANNEL => Mailbox::Eager { bytes: packets::mailbox_bytes(group.size()) },
-            eager::MESSAGES_CHANNEL => Mailbox::Eager { bytes: packets::letters::mailbox_bytes() },
-            _ if is_mapped => Mailbox::Pool(Slots::of(channel, true)),
-            _ => Mailbox::Slots(Slots::of(channel, false)),
-        }
-    }
-
-    fn bytes(self) -> usize {
-        match self {
-            Mailbox::Eager { bytes } => bytes,
-            Mailbox::Slots(Slots { count, bytes }) => count * bytes,
-            Mailbox::Pool(Slots { count, bytes }) => Row::bytes(count, bytes),
-        }
-    }
-}
-
-/// The pool that two mailboxes are, if the connection stores to both.
-fn pool(connection: &dyn Connection, mailbox: Mailbox) -> Option<Pool> {
-    let Mailbox::Pool(Slots { count, bytes }) = mailbox else { return None };
-    let ends = |kind| {
-        let there = connection.peer_counter(kind)?.clone();
-        Some(Ends { there, here: connection.counter(kind).clone() })
-    };
-    let (ready, credit) = (ends(CounterKind::Ready)?, ends(CounterKind::Credit)?);
-    Some(Pool::new(ready, credit, connection.rows(0, count, bytes)?, SLOTS.into()))
 }
 
 /// How far a link's connection is.
@@ -211,7 +168,7 @@ impl Links {
         let mut links = Links::new(routes);
         for (number, (key, connection)) in all.into_iter().enumerate() {
             links.index.insert(key, number);
-            let mailbox = Mailbox::Pool(Slots { count: SLOTS as usize, bytes: 512 });
+            let mailbox = Mailbox::Pool(crate::planner::Slots { count: 4, bytes: 512 });
             links.table.push(DataLink { key, mailbox, state: LinkState::Up(Up::new(connection, mailbox)) });
         }
         links

@@ -30,7 +30,7 @@ use consort_kernels::Store;
 
 use consort_types::call::{Call, Kind};
 
-/// The shortest blocks, in bytes, of which the other store is tried.
+/// The shortest blocks, in bytes, on which the other store is tried.
 const TRIED_BYTES_MIN: usize = 8 << 20;
 /// Samples of a window.
 const WINDOW: u32 = 3;

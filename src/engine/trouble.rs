@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use consort_transports::TransportError;
 
 use super::Engine;
-use super::bound::Broken;
 use super::links::link_error;
+use super::real_io::Broken;
 use super::task::{Request, Task, operation_of};
 use crate::Rank;
 use consort_control::membership::inquiry::Inquiry;

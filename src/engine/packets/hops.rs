@@ -28,7 +28,7 @@ use crate::engine::{Buffers, Progress};
 /// Pieces that are sent before the sum of the first is back.
 const AHEAD: usize = 2;
 
-/// Of each rank so many pieces, as many sums, and those that are read and not said to be.
+/// The pieces of each rank, as many sums, and those that are read and not said to be.
 const _: () = assert!(2 * AHEAD as u64 + CREDITS <= Pool::WINDOW_MAX);
 
 /// The halves of a message of `bytes` bytes: what the first of two ranks folds, and what the second does.

@@ -172,7 +172,7 @@ impl<'b> Exchanged<'_, 'b> {
         Ok(true)
     }
 
-    /// The piece `at` so many bytes of a block is here of all legs: folds it into the output.
+    /// The piece that begins `at` bytes into a block is here of all legs: folds it into the output.
     fn fold(&mut self, own_at: usize, at: usize, bytes: usize) -> Result<(), Amiss> {
         let Exchanged { direct, peers, reducer, buffers, .. } = self;
         let own = buffers.input.slice(own_at, bytes);

@@ -31,8 +31,8 @@ use consort_memory::access_epoch::{self, AccessEpoch};
 use consort_memory::{Bell, Counter, Inbox, Outbox, Row};
 use consort_transports::{Address, Connection, CounterKind};
 
-use super::bound::Broken;
 use super::links::{Key, Links, wrong_mailbox};
+use super::real_io::Broken;
 use super::trouble::Fault;
 use crate::Rank;
 use crate::eager::{COLLECTIVES_CHANNEL, PAYLOADS, ROWS, ROWS_BYTES, SLOTS};

@@ -10,7 +10,7 @@ use consort_transports::{Connection, TransportError};
 
 use crate::Rank;
 use crate::eager::pool_slots;
-use crate::engine::bound::Broken;
+use crate::engine::real_io::Broken;
 use crate::engine::trouble::Fault;
 
 /// Pieces that are read before their sender hears of it, fewer than half of those that may be under way.

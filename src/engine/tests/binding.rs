@@ -10,9 +10,10 @@ use consort_transports::{
     Capabilities, Connection, CounterKind, PeerState, RemoteRegion, Transport, TransportError,
 };
 
-use super::super::bound::{Bearings, Bound, Pairing};
+use super::super::bound::{Bearings, Bound};
 use super::super::links::Links;
 use super::super::packets::sides::connected;
+use super::super::pairing::Pairing;
 use super::super::routes::Routes;
 use crate::Rank;
 use crate::planner::{Choice, Planner, Program};

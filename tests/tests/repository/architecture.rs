@@ -164,6 +164,7 @@ const FLOORS: [(&str, &[&str]); 13] = [
             "fork",
             "held",
             "ticks",
+            "pool",
         ],
     ),
     (
