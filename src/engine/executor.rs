@@ -1,7 +1,7 @@
 //! Runs a plan, one step after the other, against whatever memory and links [`Io`] stands for.
 //!
 //! Invariant: it never waits, allocates (after its first use of a plan's shape) or reads a clock; what it
-//! cannot do now it leaves, and says so. The real engine ([`RealIo`](super::bound::RealIo)) and the simulation
+//! cannot do now it leaves, and says so. The real engine ([`RealIo`](super::real_io::RealIo)) and the simulation
 //! of whole jobs in one thread (`tests/world.rs`) run this same code.
 
 use std::task::Poll;

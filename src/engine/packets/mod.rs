@@ -7,7 +7,7 @@
 //!
 //! Invariant: whether a communicator has a board is the same on all of its ranks: each says to all others whether it can
 //! store to all others' memory, and there is one only if all can. What follows from the call (which calls take it, which
-//! row) is the planner's choice, equal on all ranks. Absent: waiting, sizes beyond [`MESSAGE_BYTES_MAX`].
+//! row) is the planner's choice, equal on all ranks. Absent: waiting.
 
 mod exchange;
 mod fast_path;
