@@ -4,7 +4,7 @@
 //! that is modified wherever it lies (ADR-2 has the figures). So the reader of a message keeps the slot, whose lines its core
 //! holds with the right to write them, and sends its own next message in it: one move of each line a message, the least
 //! that staged bytes can have. Where one party sends more than the other, the reader gives surplus slots back. It
-//! [touches](SpanMut::touch) their lines first where that makes the writer faster, which the writer [measures](touching).
+//! [touches](SpanMut::touch) their lines first where that makes the writer faster, which the writer measures (`pool/touching.rs`).
 //!
 //! ```text
 //!            fill                    post                    learn
