@@ -17,6 +17,10 @@ use crate::engine::store_tuner::output_store;
 use crate::engine::{Buffers, Progress};
 use consort_types::call::{Call, Kind};
 
+/// Pieces of a message that are sent or read before the other messages of its rank go on: where two ranks send to each other, each
+/// reads the other's pieces while they are at hand, and fills the slots in which they came.
+const PIECES_A_TURN: usize = 4;
+
 /// Messages go between two ranks, however many there are.
 pub(super) const RANKS: u32 = 2;
 
@@ -163,14 +167,14 @@ impl Letters {
 
     fn send_pieces(&mut self, mark: u64, from: Span<'_>, done: &mut usize) -> Result<Progress, Amiss> {
         let (longest, before) = (piece_one_way(from.len()), *done);
-        while *done < from.len() {
+        for _ in 0..PIECES_A_TURN {
             let bytes = longest.min(from.len() - *done);
-            if !self.pieces.send(mark, from.slice(*done, bytes), None, None)? {
-                return Ok(if *done == before { Progress::Blocked } else { Progress::Moved });
+            if bytes == 0 || !self.pieces.send(mark, from.slice(*done, bytes), None, None)? {
+                break;
             }
             *done += bytes;
         }
-        Ok(Progress::Done)
+        Ok(progress(before, *done, from.len()))
     }
 
     /// Receives what is left of a message after `done` bytes, as far as it is here.
@@ -210,16 +214,26 @@ impl Letters {
 
     fn receive_pieces(&mut self, mark: u64, to: SpanMut<'_>, done: &mut usize) -> Result<Progress, Amiss> {
         let before = *done;
-        while *done < to.len() {
-            let Some(piece) = self.pieces.look(mark, to.len() - *done)? else {
-                return Ok(if *done == before { Progress::Blocked } else { Progress::Moved });
-            };
+        for _ in 0..PIECES_A_TURN {
+            if *done == to.len() {
+                break;
+            }
+            let Some(piece) = self.pieces.look(mark, to.len() - *done)? else { break };
             let bytes = piece.span.len();
             copy(&[Target { span: to.slice(*done, bytes), store: output_store(to.len()) }], piece.span);
             self.pieces.take(bytes)?;
             *done += bytes;
         }
-        Ok(Progress::Done)
+        Ok(progress(before, *done, to.len()))
+    }
+}
+
+/// How a message of `all` bytes goes on that had sent `before` bytes, and now `done`.
+fn progress(before: usize, done: usize, all: usize) -> Progress {
+    match done {
+        done if done == all => Progress::Done,
+        done if done == before => Progress::Blocked,
+        _ => Progress::Moved,
     }
 }
 
