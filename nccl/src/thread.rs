@@ -1,4 +1,4 @@
-//! A thread's state for its later calls: the depth of its groups, its deadline, and its last collective.
+//! A thread's state for its later calls: the depth of its groups, its deadline, and its last two collectives.
 //!
 //! Invariant: a call that none of these affects finds that out by one load. Absent: the calls of a group (`group`).
 
@@ -9,9 +9,24 @@ struct Said {
     depth: Cell<u32>,
     /// `None` where the communicator decides.
     timeout: Cell<Option<Duration>>,
-    /// The last collective that could run at once: its arguments, and the lengths of its buffers.
+    /// The last two collectives that could run at once: programs take turns between two, a broadcast from each of two
+    /// ranks for one.
+    known: [Known; 2],
+    /// The one of these that came last.
+    latest: Cell<bool>,
+}
+
+/// A collective's arguments, and the lengths of its buffers.
+struct Known {
     passed: Cell<Passed>,
     lengths: Cell<(usize, usize)>,
+}
+
+impl Known {
+    const fn nothing() -> Self {
+        let passed = Passed { comm: 0, function: 0, numbers: [0; 4] };
+        Known { passed: Cell::new(passed), lengths: Cell::new((0, 0)) }
+    }
 }
 
 /// A collective's arguments in C, without its buffers and its stream.
@@ -41,19 +56,31 @@ thread_local! {
         Said {
             depth: Cell::new(0),
             timeout: Cell::new(None),
-            passed: Cell::new(Passed { comm: 0, function: 0, numbers: [0; 4] }),
-            lengths: Cell::new((0, 0)),
+            known: [const { Known::nothing() }; 2],
+            latest: Cell::new(false),
         }
     };
 }
 
-/// The lengths of the last collective's buffers, if this one has the same arguments, no group is open on this thread
-/// and its deadline is the communicator's.
+/// The lengths of the buffers of one of the last two collectives, if this one has the same arguments, no group is open
+/// on this thread and its deadline is the communicator's.
 #[inline(always)]
 pub fn repeated(passed: Passed) -> Option<(usize, usize)> {
     let like = |said: &Said| {
-        let is_plain = said.depth.get() == 0 && said.timeout.get().is_none();
-        (said.passed.get().is(passed) && is_plain).then(|| said.lengths.get())
+        if said.depth.get() != 0 || said.timeout.get().is_some() {
+            return None;
+        }
+        let latest = said.latest.get();
+        let known = &said.known[usize::from(latest)];
+        if known.passed.get().is(passed) {
+            return Some(known.lengths.get());
+        }
+        let known = &said.known[usize::from(!latest)];
+        if !known.passed.get().is(passed) {
+            return None;
+        }
+        said.latest.set(!latest);
+        Some(known.lengths.get())
     };
     SAID.try_with(like).ok().flatten()
 }
@@ -61,8 +88,11 @@ pub fn repeated(passed: Passed) -> Option<(usize, usize)> {
 /// Remembers a collective that could run at once.
 pub fn remember(passed: Passed, lengths: (usize, usize)) {
     let _ = SAID.try_with(|said| {
-        said.passed.set(passed);
-        said.lengths.set(lengths);
+        let at = !said.latest.get();
+        said.latest.set(at);
+        let known = &said.known[usize::from(at)];
+        known.passed.set(passed);
+        known.lengths.set(lengths);
     });
 }
 
@@ -91,4 +121,32 @@ pub fn timeout() -> Option<Duration> {
 /// Sets it; returns the one before, or `None` on a thread that is ending.
 pub fn set_timeout(timeout: Option<Duration>) -> Option<Option<Duration>> {
     SAID.try_with(|said| said.timeout.replace(timeout)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_two_collectives_are_known() {
+        let passed = |root| Passed { comm: 1, function: 2, numbers: [3, 4, root, 0] };
+        assert_eq!(repeated(passed(0)), None);
+        for root in 0..3 {
+            remember(passed(root), (root, 8));
+        }
+        for root in [2, 1, 1, 2, 1] {
+            assert_eq!(repeated(passed(root)), Some((root, 8)));
+            assert_eq!(repeated(passed(0)), None, "two have come since");
+        }
+        // The place of 2, which was met before 1.
+        remember(passed(0), (0, 8));
+        assert_eq!([0, 1, 2].map(|root| repeated(passed(root)).is_some()), [true, true, false]);
+        set_depth(1);
+        assert_eq!([0, 1].map(|root| repeated(passed(root))), [None; 2], "in a group");
+        set_depth(0);
+        set_timeout(Some(Duration::from_secs(1)));
+        assert_eq!([0, 1].map(|root| repeated(passed(root))), [None; 2], "with a deadline");
+        set_timeout(None);
+        assert_eq!(repeated(passed(1)), Some((1, 8)));
+    }
 }

@@ -190,22 +190,44 @@ pub(crate) struct Operations {
     next: Vec<u8>,
     /// The entry that was found last.
     latest: usize,
+    /// The one found before it: programs take turns between two calls, a broadcast from each of two ranks for one.
+    earlier: usize,
 }
 
 impl Operations {
     pub(crate) fn new(planning: Arc<Planning>, me: Rank, ranks: u32) -> Self {
-        Operations { planning, me, ranks, entries: Vec::new(), next: Vec::new(), latest: 0 }
+        Operations { planning, me, ranks, entries: Vec::new(), next: Vec::new(), latest: 0, earlier: 0 }
     }
 
     /// Forgets everything.
     pub(crate) fn clear(&mut self) {
-        (self.entries, self.next, self.latest) = (Vec::new(), Vec::new(), 0);
+        (self.entries, self.next) = (Vec::new(), Vec::new());
+        (self.latest, self.earlier) = (0, 0);
     }
 
     /// The entry that was found last.
     #[inline(always)]
     pub(crate) fn latest(&self) -> Option<&Compiled> {
         self.entries.get(self.latest)?.as_deref()
+    }
+
+    /// The entry found before the last one, if a plain call, packed, is like its last call and made without a task; it is
+    /// the latest then.
+    #[inline]
+    pub(crate) fn take_turns(&mut self, packed: u64, count: usize) -> Option<&Compiled> {
+        let compiled = self.entries.get(self.earlier)?.as_deref()?;
+        if !compiled.last.is_at_once(packed, count) {
+            return None;
+        }
+        std::mem::swap(&mut self.latest, &mut self.earlier);
+        Some(compiled)
+    }
+
+    /// Makes the entry at a place the latest.
+    fn found(&mut self, at: usize) {
+        if self.latest != at {
+            (self.latest, self.earlier) = (at, self.latest);
+        }
     }
 
     /// Whether the shape of a call is there; it is the latest then, and the call the last one of it.
@@ -216,10 +238,10 @@ impl Operations {
             if let Some(Some(compiled)) = self.entries.get_mut(at)
                 && compiled.shape == shape
             {
-                self.latest = at;
                 if compiled.last.call != *call {
                     compiled.last = Last::of(call, &compiled.programs, me, ranks);
                 }
+                self.found(at);
                 return true;
             }
         }
@@ -237,7 +259,7 @@ impl Operations {
             self.entries.resize_with(SETS * WAYS, || None);
             self.next.resize(SETS, 0);
             let set = shape.set();
-            self.latest = set * WAYS + self.next[set] as usize % WAYS;
+            self.found(set * WAYS + self.next[set] as usize % WAYS);
             self.next[set] = self.next[set].wrapping_add(1);
             // As of a shape that differs in its size class alone, where that changes nothing of what runs.
             let is_alike = |known: &&Compiled| {
@@ -351,5 +373,31 @@ mod tests {
         assert_eq!(operations.compile(&sum(5000)).expect("a choice").choice, known);
         let error = operations.compile(&Call { algorithm: Some(Algorithm::Pair), ..sum(5000) });
         assert!(error.err().expect("no all-reduce").to_string().contains("pair is not defined"));
+    }
+
+    #[test]
+    fn two_calls_take_turns_and_a_third_one_takes_the_place_of_the_earlier() {
+        let mut operations = operations();
+        let calls = [0, 1, 2].map(|root| Call::broadcast(DataType::Float32, 2, root));
+        for call in &calls {
+            let compiled = operations.compile(call).expect("a choice");
+            compiled.programs.at_once = true;
+            compiled.last = Last::of(call, &compiled.programs, 1, 4);
+        }
+        let turn = |operations: &mut Operations, call: &Call, count| {
+            operations.take_turns(call.packed(), count).map(|compiled| compiled.last.call)
+        };
+        for call in [&calls[1], &calls[2], &calls[1], &calls[2]] {
+            assert_eq!(turn(&mut operations, call, 3), None, "another count");
+            assert_eq!(turn(&mut operations, call, 2), Some(*call));
+            assert_eq!(operations.latest().map(|compiled| compiled.last.call), Some(*call));
+            assert_eq!(turn(&mut operations, call, 2), None, "it is the latest already");
+        }
+        assert_eq!(turn(&mut operations, &calls[0], 2), None, "two have come since");
+        assert!(operations.recall(&calls[0]) && operations.recall(&calls[0]));
+        assert_eq!(turn(&mut operations, &calls[1], 2), None);
+        assert_eq!(turn(&mut operations, &calls[2], 2), Some(calls[2]));
+        operations.clear();
+        assert_eq!(turn(&mut operations, &calls[2], 2), None);
     }
 }

@@ -65,6 +65,40 @@ fn what_changes_between_two_calls_is_seen() {
 }
 
 #[test]
+fn what_changes_between_two_calls_that_take_turns_is_seen() {
+    repeated(2, |rank, comm| {
+        let mut values = [0; 2];
+        for turn in 0..12 {
+            let root = turn % 2;
+            values = if rank == root { [turn, 7] } else { values };
+            let place = to(&mut values);
+            ok!(ncclBroadcast(from(&values), place, 2, INT32, root, comm, NO_STREAM));
+            assert_eq!(values, [turn, 7]);
+        }
+        let place = to(&mut values);
+        for root in [0, 1, 0, 1] {
+            let broadcast = |input, output| c!(ncclBroadcast(input, output, 2, INT32, root, comm, NO_STREAM));
+            refused(broadcast(from(&values), null_mut()), "the receive buffer is null");
+            if rank == root {
+                refused(broadcast(null(), place), "the send buffer is null");
+                refused(broadcast(from(&values), place.cast::<i32>().wrapping_add(1).cast()), "overlap");
+            }
+        }
+        // Another count of one of the two, and each of them again.
+        for (root, count) in [(0, 2), (1, 2), (0, 1), (1, 2), (0, 2), (0, 1)] {
+            let mut values = [10 + rank, 20 + rank];
+            ok!(ncclBroadcast(from(&values), to(&mut values), count, INT32, root, comm, NO_STREAM));
+            assert_eq!(values, [10 + root, 20 + if count == 2 { root } else { rank }]);
+        }
+        works(rank, 2, comm);
+        assert_eq!(destroy(comm), OK);
+        for root in 0..2 {
+            refused(c!(ncclBroadcast(from(&values), place, 2, INT32, root, comm, NO_STREAM)), "freed");
+        }
+    });
+}
+
+#[test]
 fn a_group_and_a_deadline_hold_for_calls_that_are_repeated() {
     within(DEADLINE, || {
         let comms = all(2);

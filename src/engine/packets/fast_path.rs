@@ -45,7 +45,7 @@ impl Engine {
         call.count != 0 && call.is_plain() && !latest(self) && self.operations.recall(call) && latest(self)
     }
 
-    /// Runs a plain call, packed, of `count` elements, that is like the one found last.
+    /// Runs a plain call, packed, of `count` elements, that is like the one found last or the one before that.
     #[inline(always)]
     pub(crate) fn at_once(
         &mut self,
@@ -59,9 +59,15 @@ impl Engine {
         else {
             return AtOnce::No;
         };
-        let Some(compiled) = operations.latest() else { return AtOnce::No };
+        let compiled = match operations.latest() {
+            Some(latest) if latest.last.is_at_once(packed, count) => latest,
+            _ => match operations.take_turns(packed, count) {
+                Some(earlier) => earlier,
+                None => return AtOnce::No,
+            },
+        };
         let last = &compiled.last;
-        if !last.is_at_once(packed, count) || last.misfits(input, output) || !queue.is_empty() {
+        if last.misfits(input, output) || !queue.is_empty() {
             return AtOnce::No;
         }
         // Asked last, as each call asks once.
