@@ -12,6 +12,7 @@ use consort_nccl::{Comm, Failure, Progress, Result, device, group, log, thread};
 
 use crate::boundary::{call_in_group, exported};
 use crate::buffers::{Given, NOTHING_READ, NOTHING_WRITTEN, is_buffer, lent, lent_again};
+use crate::handles::Borrowed;
 use crate::{buffers, configs, handles, timeout};
 
 #[inline]
@@ -66,7 +67,7 @@ unsafe fn again(
     if !is_plain {
         return None;
     }
-    let comm = handles::find(passed.comm)?;
+    let comm = handles::COMMS.borrow(passed.comm)?;
     let communicator = comm.inline().filter(|_| comm.timeout().is_none())?;
     // SAFETY: as in `collective`: these are the lengths that follow from the call.
     let (input, output) = unsafe { lent_again((passed.input, lengths.0), (passed.output, lengths.1))? };
@@ -180,7 +181,7 @@ fn quick_message(
     peer: c_int,
     comm: *mut c_void,
     stream: *mut c_void,
-) -> Option<(Arc<Comm>, DataType, u32, usize)> {
+) -> Option<(Borrowed<Comm>, DataType, u32, usize)> {
     if !stream.is_null() || device::asks() || !thread::is_plain() {
         return None;
     }
@@ -188,7 +189,7 @@ fn quick_message(
     let peer = u32::try_from(peer).ok()?;
     let bytes = count.checked_mul(element.size())?;
     let is_buffer = bytes <= isize::MAX as usize && is_buffer(start as usize, bytes);
-    let comm = handles::find(comm).filter(|comm| is_buffer && comm.timeout().is_none())?;
+    let comm = handles::COMMS.borrow(comm).filter(|comm| is_buffer && comm.timeout().is_none())?;
     Some((comm, element, peer, bytes))
 }
 
