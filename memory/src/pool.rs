@@ -213,7 +213,7 @@ impl Pool {
     /// The first `bytes` bytes of it, or none, are stored through the caches until then, and nothing else is done meanwhile.
     ///
     /// # Errors
-    /// [`Foreign`], also when the window has no room for the message as far as the peer says.
+    /// [`Foreign`], also where all slots are with the peer: a window with room has one here.
     #[inline]
     pub fn fill(&mut self, number: u64, bytes: usize) -> Result<SpanMut<'_>, Foreign> {
         let at = number as usize % RECENT;
@@ -285,13 +285,15 @@ impl Pool {
             return Err(Foreign);
         }
         while self.learned < now {
-            self.learned += 1;
-            let (at, tag) = (self.learned as usize % RECENT, self.ready.here.tag(self.learned));
+            let number = self.learned + 1;
+            let (at, tag) = (number as usize % RECENT, self.ready.here.tag(number));
             let (name, touch) = (tag as Name & !TOUCH, tag as Name & TOUCH != 0);
             self.touches = self.touches & !(1 << at) | u8::from(touch) << at;
             // What is in the sender's half for the sender is in the reader's for the reader.
             self.reading[at] = if name == NONE { NONE } else { self.own(name ^ THEIRS)? };
             self.words[at] = tag & !((1 << POOL_BITS) - 1);
+            // Not before its name was found right: what is wrong stays so, however often it is asked.
+            self.learned = number;
             if tag >> KEPT_BIT & 1 != 0 {
                 // None of the slots came back, so no tag of credit is to be read.
                 let emptied =
@@ -333,10 +335,9 @@ impl Pool {
         Ok(self.collected >= number)
     }
 
-    /// Messages that the peer is known to have emptied.
-    #[inline]
+    /// Messages that the peer has said to have emptied, as far as this party has heard or its line of credit tells.
     pub fn credited(&self) -> u64 {
-        self.collected
+        self.collected.max(self.credit.here.value().min(self.sent))
     }
 
     /// Messages that were emptied without a word to the peer yet.

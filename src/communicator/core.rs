@@ -376,11 +376,12 @@ impl Core {
         let mut owned = self.acquire()?;
         // Queued operations may have finished meanwhile, with no thread that looked at them.
         self.advance_queue(&mut owned.engine);
-        let is_idle = owned.engine.queued() == 0;
-        if !is_idle {
-            self.let_go();
+        if owned.engine.queued() == 0 {
+            return Ok(Some(owned));
         }
-        Ok(is_idle.then_some(owned))
+        drop(owned);
+        self.let_go();
+        Ok(None)
     }
 
     /// The engine of a communicator that has failed, once nothing is under way on it any more.

@@ -198,6 +198,7 @@ impl<'a> Member<'a> {
             return Ok(());
         }
         drop(self.owned);
+        self.core.let_go();
         give_back(task, memory);
         self.ticket.finish(result.clone());
         result

@@ -35,8 +35,8 @@ pub(crate) fn piece_one_way(bytes: usize) -> usize {
     (bytes / 4).next_power_of_two().clamp(4 << 10, PIECE_BYTES_MAX)
 }
 
-/// The same of `bytes` bytes where as much comes back at the same time: two pieces at least, and as many more as let a piece stay in
-/// the first two caches.
+/// The same of `bytes` bytes where as much comes back at the same time: two pieces above 8 KiB, and as many more as let a piece stay
+/// in the first two caches.
 pub(crate) fn piece_both_ways(bytes: usize) -> usize {
     let most = if bytes < 256 << 10 { PIECE_BYTES_MAX / 2 } else { PIECE_BYTES_MAX };
     (bytes / 2).next_power_of_two().clamp(8 << 10, most)
@@ -45,8 +45,8 @@ pub(crate) fn piece_both_ways(bytes: usize) -> usize {
 /// The longest piece, in bytes.
 const PIECE_BYTES_MAX: usize = 64 << 10;
 
-/// The slots of pieces in each rank's memory for each other rank, and the bytes of each, among `ranks` ranks: all pieces of a message
-/// of two ranks may stay with their reader, and more ranks have short messages alone. A slot is longer than the longest piece, so
+/// The slots of pieces in each rank's memory for each other rank, and the bytes of each, among `ranks` ranks: the four pieces of a
+/// message of two ranks may stay with their reader, and more ranks have short messages alone. A slot is longer than the longest piece, so
 /// that the beginnings of slots lie in different sets of a cache.
 pub(crate) fn pool_slots(ranks: u32) -> (usize, usize) {
     let (count, longest) =
@@ -60,7 +60,7 @@ pub(crate) const MESSAGES_CHANNEL: u16 = 0xfffe;
 
 /// The longest message of a collective in which ranks send to several others, or fold all that comes, in bytes.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 64 << 10;
-/// The longest message between two ranks, in bytes. Longer ones are written past the caches, by plans.
+/// The longest message of a collective of two ranks, in bytes. Longer calls go by plans, which may store past the caches.
 const PAIR_BYTES_MAX: usize = 4 << 20;
 
 /// The longest message of a collective among `ranks` ranks, in bytes: longer ones go by plans. Two ranks reduce long ones in two

@@ -210,13 +210,6 @@ impl Links {
         self.letters.get_mut(rank as usize)?.as_deref_mut()
     }
 
-    /// Rings for the ranks to and from which there were messages.
-    pub(crate) fn ring_for(&mut self, ranks: [Rank; 2]) {
-        for rank in ranks {
-            self.letters(rank).inspect(|letters| letters.bell().ring());
-        }
-    }
-
     /// The doorbells of all links that have one.
     pub(crate) fn bells(&self) -> impl Iterator<Item = &Bell> {
         self.bells.iter().map(|(_, bell)| bell)

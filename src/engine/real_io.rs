@@ -15,8 +15,8 @@ use super::links::Links;
 use crate::Rank;
 use consort_settings::options::SLOTS;
 
-/// Slots of a pool that are emptied before their writer hears of it: one look at a line that another core writes tells of all.
-const CREDITS: u64 = 2;
+/// Slots of a pool that are emptied before their writer hears of it: plans are proved for writers that hear of each.
+const CREDITS: u64 = 1;
 
 /// The real memory and the real links of one operation.
 pub(crate) struct RealIo<'a> {

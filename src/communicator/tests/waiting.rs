@@ -273,7 +273,6 @@ fn a_sleeper_whose_doorbells_another_thread_disarms_is_woken() {
         let asleep = threads.spawn(|| fall_asleep(&tickets[0]));
         disarm();
         broadcast(&ranks[0]);
-        assert!(!asleep.is_finished(), "nothing rings");
         while !tickets[0].is_done() {
             turn();
         }

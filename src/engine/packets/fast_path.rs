@@ -199,7 +199,10 @@ impl Engine {
         let entered = recorder.ticks();
         let record = recorder.enter_at(*sequence, last.what(), false, this_thread(), entered);
         let (Messages { mark, operation, .. }, reducer) = (underway.messages, &compiled.reducer);
-        let go_on = || {
+        let go_on = |rings: bool| {
+            if rings {
+                board.ring();
+            }
             if last.line.how == How::Other || underway.sent == 0 {
                 return underway.advance(direct, &mut board.peers, reducer, &buffers);
             }
@@ -229,18 +232,20 @@ impl Engine {
 }
 
 /// Goes on with an operation until it is over, or moves nothing in as many looks, and offers of the core behind them, as
-/// `policy` says, or meets a rank in another operation: when it was over, by a clock that was last read at `now`, and then as
+/// `policy` says, or meets a rank in another operation; `go_on` rings first where it is given `true`, which it is before the core is
+/// offered: when it was over, by a clock that was last read at `now`, and then as
 /// often as delays nothing.
 #[inline(always)]
 fn look<E>(
     recorder: &Recorder,
     policy: Policy,
     mut now: u64,
-    mut go_on: impl FnMut() -> Result<Progress, E>,
+    mut go_on: impl FnMut(bool) -> Result<Progress, E>,
 ) -> Option<u64> {
     let (looks, mut looked, mut offers) = (policy.looks(), 0, policy.offers());
+    let mut rings = false;
     loop {
-        match go_on() {
+        match go_on(std::mem::take(&mut rings)) {
             Ok(Progress::Done) => return Some(now),
             Ok(Progress::Moved) => looked = 1,
             Ok(Progress::Blocked) => looked += 1,
@@ -249,6 +254,12 @@ fn look<E>(
         if looked >= looks {
             if offers == 0 {
                 return None;
+            }
+            if offers == policy.offers() {
+                // What was sent is all that some rank sleeps for.
+                rings = true;
+                offers -= 1;
+                continue;
             }
             offers -= 1;
             std::thread::yield_now();
@@ -299,8 +310,13 @@ impl Engine {
         // They were there a moment ago.
         let Some(letters) = links.letters(call.root) else { return AtOnce::No };
         let mut done = 0;
-        let mut go_on = || letters.go_on(call.kind, mark, &buffers, &mut done);
-        if matches!(go_on(), Ok(Progress::Done)) {
+        let mut go_on = |rings: bool| {
+            if rings {
+                letters.bell().ring();
+            }
+            letters.go_on(call.kind, mark, &buffers, &mut done)
+        };
+        if matches!(go_on(false), Ok(Progress::Done)) {
             recorder.pass(number, what, true, this_thread(), recorder.ticks());
             letters.bell().ring();
             return AtOnce::Done;
@@ -342,12 +358,16 @@ impl Engine {
         let both = [send, receive];
         let passing = both.map(|call| Passing::begin(call, group.rank, pairs));
         let mut is_over = [false; 2];
-        let mut go_on = || {
+        let mut go_on = |_: bool| {
             let before = is_over;
             for ((call, passing), is_over) in both.iter().zip(&passing).zip(&mut is_over) {
                 if !*is_over && let Some(letters) = links.letters(call.root) {
                     let mut done = 0;
                     *is_over = letters.go_on(call.kind, passing.mark, &buffers, &mut done)? == Progress::Done;
+                    if *is_over {
+                        // The other rank may sleep for this message alone.
+                        letters.bell().ring();
+                    }
                 }
             }
             Ok::<_, Amiss>(match is_over {
@@ -357,13 +377,12 @@ impl Engine {
             })
         };
         let recorder = &group.recorder;
-        let first = go_on();
+        let first = go_on(false);
         let entered = recorder.ticks();
         if matches!(first, Ok(Progress::Done)) {
             for Passing { number, what, .. } in passing {
                 recorder.pass(number, what, true, this_thread(), entered);
             }
-            links.ring_for([send.root, receive.root]);
             return AtOnce::Done;
         }
         let records = passing.map(|Passing { number, what, .. }| {
@@ -375,7 +394,6 @@ impl Engine {
             for (record, Passing { number, .. }) in records.into_iter().zip(passing) {
                 recorder.finish_at(record, number, true, now);
             }
-            links.ring_for([send.root, receive.root]);
             return AtOnce::Done;
         }
         let request = |at: usize| Request {

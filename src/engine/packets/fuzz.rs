@@ -129,7 +129,7 @@ fn act(other: &mut Box<dyn Connection>, side: &mut Other, operation: u64, mark: 
 }
 
 /// The first piece chooses the operations; each other is what one peer does.
-fn messages(planner: &Planner, input: &Input, seen: &mut Seen) {
+fn messages(planner: &Planner, input: &Input, seen: &mut Seen, hops_done: &mut u32) {
     let first =
         |at: usize| input.first().and_then(|piece| piece.get(at)).map_or(0, |byte| usize::from(*byte));
     let size = 2 + first(0) as u32 % 3;
@@ -163,7 +163,7 @@ fn messages(planner: &Planner, input: &Input, seen: &mut Seen) {
             let moves = planner
                 .direct(Program { collective: kind.collective(), ranks: size, algorithm })
                 .expect("a direct exchange");
-            let two_hops = kind == Kind::AllReduce && size == 2 && first(10) & 2 != 0;
+            let two_hops = kind == Kind::AllReduce && size == 2 && first(11) & 1 != 0;
             let direct = Arc::new(Direct::new(&call, &moves, &reducer, me, two_hops));
             exchange = Some(Exchange::begin(&mut board, direct, reducer, count * data_type.size(), mark));
         }
@@ -196,8 +196,9 @@ fn messages(planner: &Planner, input: &Input, seen: &mut Seen) {
             outcome = step(&mut board);
         }
         seen.note((kind, is_round, count.checked_ilog2(), format!("{outcome:?}")));
+        let is_hops = exchange.as_ref().is_some_and(|exchange| exchange.direct.two_hops) && count > 1024;
         match outcome.0 {
-            Ok(Progress::Done) => {}
+            Ok(Progress::Done) => *hops_done += u32::from(is_hops),
             Ok(_) => return,
             Err(Amiss::Other(peer) | Amiss::Foreign(peer)) => {
                 assert!(peer < size && peer != me, "rank {peer} of {size} is blamed by {me}");
@@ -216,19 +217,8 @@ fn messages_of_any_bytes_are_taken_waited_for_or_refused() {
     for kind in 0..KINDS.len() as u8 {
         for bytes in 0..BYTES.len() as u8 {
             let row = crate::eager::row_of(BYTES[usize::from(bytes)]) as u8;
-            let chosen = vec![
-                1,
-                1,
-                kind,
-                kind,
-                kind,
-                0,
-                1,
-                bytes,
-                bytes,
-                bytes,
-                if bytes == 1 { 14 } else { kind & 2 },
-            ];
+            let chosen =
+                vec![1, 1, kind, kind, kind, 0, 1, bytes, bytes, bytes, if bytes == 1 { 14 } else { 0 }];
             let mut input = vec![chosen];
             for _ in 0..OPERATIONS {
                 for piece in 0..8 {
@@ -239,8 +229,17 @@ fn messages_of_any_bytes_are_taken_waited_for_or_refused() {
             originals.push(input);
         }
     }
-    let planner = Planner::default();
-    fuzz(&MESSAGES, originals, |input, seen| messages(&planner, input, seen));
+    // All-reduces of two ranks in two hops: the other rank sends pieces of the right length, sums what comes, and reads sums.
+    for (bytes, piece) in [(6, 2), (7, 3)] {
+        let mut input = vec![vec![0, 1, 0, 0, 0, 0, 0, bytes, bytes, bytes, 0, 1]];
+        for _ in 0..8 * OPERATIONS {
+            input.extend([vec![0, 0, 2, piece], vec![0, 5, 1], vec![0, 5, 0]]);
+        }
+        originals.push(input);
+    }
+    let (planner, mut hops_done) = (Planner::default(), 0);
+    fuzz(&MESSAGES, originals, |input, seen| messages(&planner, input, seen, &mut hops_done));
+    assert!(hops_done > 0, "no all-reduce in two hops ended");
 }
 
 /// Sends and receives one after the other, of one of `LENGTHS` bytes each; the peer stores any bytes in between.

@@ -19,7 +19,7 @@ use consort_types::call::{Call, Kind};
 
 /// Pieces of a message that are sent or read before the other messages of its rank go on: where two ranks send to each other, each
 /// reads the other's pieces while they are at hand, and fills the slots in which they came.
-const PIECES_A_TURN: usize = 4;
+const PIECES_A_TURN: usize = 2;
 
 /// Messages go between two ranks, however many there are.
 pub(super) const RANKS: u32 = 2;

@@ -1,7 +1,7 @@
 //! The shortest calls of two ranks: a line at most each way, of whole buffers.
 //!
-//! A [`Line`] is what is left of such a call's exchange once its buffers are known to fit: no list, no block to cut out. An
-//! 8-byte all-reduce takes half the instructions with it (`docs/measurements/benches.md`).
+//! A [`Line`] is what is left of such a call's exchange once its buffers are known to fit: no list, no block to cut out. What
+//! it saves is in `docs/measurements/benches.md`.
 //!
 //! Invariant: a line sends, folds and takes what the [`Direct`] that it was made of does, to the bit. Absent: blocks that are
 //! a part of a buffer, scaling, more than two ranks.

@@ -90,6 +90,7 @@ pub(crate) struct Board {
 
 /// A board, from when it is first wanted.
 #[derive(Default)]
+#[expect(clippy::large_enum_variant, reason = "a communicator has one, and looks at its board in each call")]
 pub(crate) enum Packets {
     #[default]
     Unasked,
