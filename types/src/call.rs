@@ -527,7 +527,8 @@ mod tests {
                 let call = Call::new(kind, data_type, op, 70_000, 9);
                 assert!(call.is_plain());
                 assert_eq!(Call::unpack(call.packed(), 9), Some(call));
-                assert_eq!(call.packed(), call.descriptor().packed());
+                // The descriptor of a call whose blocks differ has its counts where others have a root.
+                assert!(kind.varies() || call.packed() == call.descriptor().packed());
             }
         }
         let sum = Call::all_reduce(DataType::Float32, ReduceOp::Sum, 4);
