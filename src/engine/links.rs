@@ -76,7 +76,7 @@ pub struct Links {
     /// Those of them that the system did not watch when it was asked last.
     unwatched: Vec<usize>,
     readiness: Arc<Readiness>,
-    /// Whether links that were asked for are not all up.
+    /// Whether the links that were polled last are not all up, or others have been asked for since.
     is_connecting: bool,
     /// Where a rank without sockets sleeps meanwhile: made for the first such sleep, and gone when they are up.
     doorstep: Option<Waker>,

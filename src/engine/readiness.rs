@@ -15,7 +15,8 @@
 //! sleeper needs no list of what it waits for, and one that does not own the engine can sleep too. Where the system
 //! refuses one, it is put there before a later sleep. Doorbells in shared memory ([`consort_memory::Bell`]) ring the waker
 //! while a rank sleeps here. A wake reaches all threads that sleep or rest here: the ring is cleared by the last of them. A
-//! rank that has no sockets sleeps on a doorbell's futex, and not here. Absent: which connections these are; completion
+//! rank that has no sockets sleeps on a doorbell's futex in a call, and rests here, for a millisecond at most, while it waits for
+//! what it has started. Absent: which connections these are; completion
 //! queues, whose channels have descriptors too.
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -215,8 +216,8 @@ impl Readiness {
         sleepers.owed == 0
     }
 
-    /// Waits for at most `limit` until another thread wakes this one, unless what it waits for is over; what becomes ready
-    /// is another thread's to take. Whether it was woken.
+    /// Waits for at most `limit` until another thread wakes this one, unless what it waits for is over. What becomes ready
+    /// does not end it. Whether it was woken.
     pub(crate) fn rest_unless(&self, limit: Duration, is_over: impl FnOnce() -> bool) -> bool {
         let mut sleepers = self.sleepers();
         sleepers.resting += 1;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  a thread that waits: turn ── blocked ──► prepared ──► asleep ── woken, or its limit ──► turn
-//!                        └─ the engine is taken ──► rest ── woken, or its limit ──► turn
+//!                        └─ the engine is taken, or the rank has no sockets ──► rest ── woken, or its limit ──► turn
 //! ```
 //!
 //! Invariant: a thread that ends another's operation, or leaves while operations are queued, wakes those that sleep. The
@@ -158,7 +158,7 @@ impl Unattended for Core {
         // A defect must not take the control thread with it: it answers for other communicators too.
         let turn = catch_unwind(AssertUnwindSafe(|| self.advance_queue(&mut engine)));
         let progress = turn.unwrap_or_else(|_| {
-            let error = Error::internal("a panic in an operation that nobody waited for");
+            let error = Error::internal("a panic in an operation that no thread waited for");
             self.group.fail(error.clone());
             engine.fail_queue(&error);
             self.queued.store(0, Ordering::Relaxed);

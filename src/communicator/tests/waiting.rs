@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use consort_control::membership::group::Group;
@@ -237,7 +238,6 @@ fn queued(comm: &Communicator, calls: usize) -> Vec<Arc<Ticket>> {
 /// Two threads wait for two calls. What one of them drives disarms the doorbells by which the other sleeps, and is what the
 /// other waits for; and it leaves while the other's call is under way.
 #[test]
-#[ignore = "it races with the control thread, which may take the turn that it waits for"]
 fn a_sleeper_whose_doorbells_another_thread_disarms_is_woken() {
     let ranks = two_hosts_of_two();
     let broadcast = |comm: &Communicator| comm.broadcast(&mut [7u64; 1000], 0).expect("all ranks call it");
@@ -245,14 +245,25 @@ fn a_sleeper_whose_doorbells_another_thread_disarms_is_woken() {
     let core = ranks[1].core();
     let sleeper = core.readiness();
     let turn = || core.advance_queue(&mut core.idle_engine());
-    // Whether a thread that waits for a call is woken before its limit.
+    let (is_disarmed, wakes) = (AtomicBool::new(false), AtomicBool::new(false));
+    // Sockets that have something to say end every sleep.
+    let take_in = || core.idle_engine().links.progress().expect("the peers are there");
+    // Whether a thread that waits for a call, and sleeps by doorbells that another one disarms, is woken before its limit by what
+    // shall wake it. A sleep that something else ends is begun anew, without the doorbells once they are disarmed.
     let fall_asleep = |ticket: &Ticket| {
-        loop {
+        while !is_disarmed.load(Ordering::SeqCst) {
             turn();
+            take_in();
             let before = sleeper.count(Count::Slept);
             let is_woken = core.sleep(Duration::from_secs(20), || ticket.is_done());
-            // Else it was to look once more.
-            if sleeper.count(Count::Slept) != before {
+            if wakes.load(Ordering::SeqCst) && sleeper.count(Count::Slept) != before {
+                return is_woken;
+            }
+        }
+        loop {
+            take_in();
+            let is_woken = sleeper.sleep_unless(Duration::from_secs(20), || ticket.is_done());
+            if wakes.load(Ordering::SeqCst) {
                 return is_woken;
             }
         }
@@ -262,24 +273,24 @@ fn a_sleeper_whose_doorbells_another_thread_disarms_is_woken() {
             std::thread::yield_now();
         }
         let mut engine = core.idle_engine();
+        is_disarmed.store(true, Ordering::SeqCst);
         engine.ring();
         assert!(!engine.links.bells().any(Bell::is_armed));
     };
     let tickets = queued(&ranks[1], 2);
-    // What the sockets still had to say is taken.
-    while turn() == Progress::Moved || sleeper.sleep(Duration::from_millis(20)) {
-        core.idle_engine().links.progress().expect("the peer is there");
-    }
     std::thread::scope(|threads| {
         let asleep = threads.spawn(|| fall_asleep(&tickets[0]));
         disarm();
         broadcast(&ranks[0]);
+        wakes.store(true, Ordering::SeqCst);
         while !tickets[0].is_done() {
             turn();
         }
         assert!(asleep.join().expect("no panic"), "its call is over");
+        [&is_disarmed, &wakes].into_iter().for_each(|flag| flag.store(false, Ordering::SeqCst));
         let asleep = threads.spawn(|| fall_asleep(&tickets[1]));
         disarm();
+        wakes.store(true, Ordering::SeqCst);
         assert!(core.acquire_idle().expect("it works").is_none() && !tickets[1].is_done());
         assert!(asleep.join().expect("no panic"), "no thread drives");
         ranks[2..].iter().for_each(|comm| _ = threads.spawn(|| [(); 2].map(|()| broadcast(comm))));

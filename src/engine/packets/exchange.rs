@@ -14,7 +14,7 @@ use consort_kernels::{Reducer, Source, Store, Target};
 use consort_memory::{Arrival, Outbox, Row, Span, SpanMut, copy_short};
 
 use super::pieces::Amiss;
-use super::{Board, Peer};
+use super::{Board, Peer, peer_of};
 use crate::Rank;
 use crate::eager::{LONG, Moves, RANKS_MAX, Use, row_of};
 use crate::engine::{Buffers, Progress};
@@ -291,9 +291,7 @@ impl Underway {
     ) -> bool {
         let scaled_by = direct.scales.then_some(reducer);
         while let Some(leg) = direct.legs.get(self.sent) {
-            let Some(Some(peer)) = peers.get_mut(leg.peer as usize) else {
-                unreachable!("a board has all peers")
-            };
+            let peer = peer_of(peers, leg.peer);
             if !leg.send(scaled_by, self.messages, peer, buffers) {
                 return false;
             }
@@ -323,9 +321,7 @@ impl Underway {
             return Ok(stopped((self.sent, self.here)));
         }
         while let Some(leg) = direct.legs.get(self.here) {
-            let Some(Some(peer)) = peers.get_mut(leg.peer as usize) else {
-                unreachable!("a board has all peers")
-            };
+            let peer = peer_of(peers, leg.peer);
             match leg.look(self.messages, peer) {
                 Arrival::Here => {}
                 Arrival::Other => return Err(Amiss::Other(leg.peer)),

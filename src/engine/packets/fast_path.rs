@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use consort_memory::{Arrival, Row, Span, SpanMut};
 
-use super::Packets;
 use super::exchange::{Exchange, Messages, Underway};
 use super::line::{self, How, Line};
 use super::pieces::Amiss;
+use super::{Packets, peer_of};
 use crate::Rank;
 use crate::engine::task::as_send;
 use crate::engine::{Buffers, Engine, Progress, Request, Task};
@@ -84,9 +84,7 @@ impl Engine {
             How::Other => return self.at_once_pair(before, timeout, input, output),
             _ => return self.at_once_otherwise(before, timeout, input, output),
         }
-        let Some(Some(peer)) = board.peers.get_mut(last.line.peer as usize) else {
-            unreachable!("a board has all peers")
-        };
+        let peer = peer_of(&mut board.peers, last.line.peer);
         if !peer.send_line(input, operation, mark) {
             return self.at_once_waits(before, 0, timeout, input, output);
         }
@@ -115,9 +113,7 @@ impl Engine {
         let Some(compiled) = operations.latest() else { return AtOnce::No };
         let last = &compiled.last;
         let (Line { how, peer }, operation, mark) = (last.line, board.operations, *history);
-        let Some(Some(peer)) = board.peers.get_mut(peer as usize) else {
-            unreachable!("a board has all peers")
-        };
+        let peer = peer_of(&mut board.peers, peer);
         let from = if how == How::Meet { Span::empty() } else { input };
         if how != How::Receive && !peer.send_line(from, operation, mark) {
             return self.at_once_waits(before, 0, timeout, input, output);
@@ -148,9 +144,7 @@ impl Engine {
         let (Some(compiled), Some(messages)) = (operations.latest(), messages) else { return AtOnce::No };
         let (last, Some(direct)) = (&compiled.last, &compiled.programs.exchange) else { return AtOnce::No };
         let Some(leg) = &last.leg else { return self.at_once_waits(before, 0, timeout, input, output) };
-        let Some(Some(peer)) = board.peers.get_mut(leg.peer as usize) else {
-            unreachable!("a board has all peers")
-        };
+        let peer = peer_of(&mut board.peers, leg.peer);
         let buffers = Buffers { input, output };
         let has_sent = leg.send(None, messages, peer, &buffers);
         if !has_sent || leg.look(messages, peer) != Arrival::Here {
@@ -207,9 +201,7 @@ impl Engine {
                 return underway.advance(direct, &mut board.peers, reducer, &buffers);
             }
             // A message of another operation is found by the task.
-            let Some(Some(peer)) = board.peers.get_mut(last.line.peer as usize) else {
-                unreachable!("a board has all peers")
-            };
+            let peer = peer_of(&mut board.peers, last.line.peer);
             let is_over = match last.line.how {
                 How::Fold => line::fold(peer, operation, mark, reducer, input, output),
                 how => line::finish(how, peer, operation, mark, input, output),

@@ -19,9 +19,9 @@ use std::ops::Range;
 use consort_kernels::{Reducer, Source, Store, Target, copy};
 use consort_memory::{Pool, Span, SpanMut};
 
-use super::Peer;
 use super::exchange::{Direct, Underway};
 use super::pieces::{Amiss, CREDITS, Piece};
+use super::{Peer, peer_of};
 use crate::eager::piece_both_ways;
 use crate::engine::{Buffers, Progress};
 
@@ -50,9 +50,7 @@ impl Underway {
         buffers: &Buffers<'_>,
     ) -> Result<Progress, Amiss> {
         let (of, [leg]) = (self.messages, &*direct.legs) else { unreachable!("two ranks have one leg each") };
-        let Some(Some(Peer { pieces, .. })) = peers.get_mut(leg.peer as usize) else {
-            unreachable!("a board has all peers")
-        };
+        let Peer { pieces, .. } = peer_of(peers, leg.peer);
         let [first, second] = halves(of.bytes);
         let longest = piece_both_ways(first.len());
         let (mine, theirs) = if leg.is_first { (second, first) } else { (first, second) };

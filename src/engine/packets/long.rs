@@ -19,9 +19,9 @@
 use consort_kernels::{Reducer, Source, Store, Target, copy};
 use consort_memory::{Span, SpanMut};
 
-use super::Peer;
 use super::exchange::{Direct, Leg, Messages, Underway};
 use super::pieces::{Amiss, Piece};
+use super::{Peer, peer_of};
 use crate::Rank;
 use crate::eager::{RANKS_MAX, Use, piece_both_ways, piece_one_way};
 use crate::engine::{Buffers, Progress};
@@ -118,10 +118,7 @@ impl<'b> Exchanged<'_, 'b> {
 
     #[inline]
     fn peer(&mut self, rank: Rank) -> &mut Peer {
-        match self.peers.get_mut(rank as usize) {
-            Some(Some(peer)) => peer,
-            _ => unreachable!("a board has all peers"),
-        }
+        peer_of(self.peers, rank)
     }
 
     /// Sends a piece, if there is one. Whether it had a slot. A piece that is kept too is copied to both places at once.

@@ -235,6 +235,18 @@ fn rows(connection: &dyn Connection) -> Option<([Outbox; ROWS], [Inbox; ROWS])> 
     Some((side(1).map(Outbox::new), side(0).map(Inbox::new)))
 }
 
+/// Another rank.
+///
+/// # Panics
+/// If it is this rank, or none.
+#[inline(always)]
+fn peer_of(peers: &mut [Option<Peer>], rank: Rank) -> &mut Peer {
+    match peers.get_mut(rank as usize) {
+        Some(Some(peer)) => peer,
+        _ => unreachable!("a board has all peers"),
+    }
+}
+
 impl Board {
     fn new(peers: Vec<Option<Peer>>) -> Self {
         Board { peers, operations: 0, unmet: Unmet::default() }
