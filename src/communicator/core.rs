@@ -39,6 +39,8 @@ pub(crate) struct Core {
     waiters: AtomicU32,
     /// Operations in the engine's queue.
     queued: AtomicUsize,
+    /// Whether devices alone move them.
+    is_on_devices: AtomicBool,
     /// Whether readiness wakes the queue, which is blocked.
     is_woken: AtomicBool,
     /// The descriptors that wake the queue.
@@ -107,6 +109,7 @@ impl Core {
             in_call: AtomicBool::new(false),
             waiters: AtomicU32::new(0),
             queued: AtomicUsize::new(0),
+            is_on_devices: AtomicBool::new(false),
             is_woken: AtomicBool::new(false),
             aborts: AtomicU64::new(0),
             policy,
@@ -205,8 +208,9 @@ impl Core {
         Some(Owned { _in_call: InCall(self), engine })
     }
 
-    /// Publishes the length of the queue, so that other threads know that there is something to do.
+    /// Publishes the length of the queue, so that other threads know that there is something to do, and for whom.
     pub(super) fn note_queued(&self, engine: &Engine) {
+        self.is_on_devices.store(engine.is_on_devices(), Ordering::Relaxed);
         self.queued.store(engine.queued(), Ordering::Relaxed);
     }
 

@@ -75,6 +75,26 @@ pub(crate) fn enqueue(batches: Vec<Batch<'_>>, made: impl FnOnce()) -> Result<Ve
     members.failed.map_or(Ok(members.tickets), Err)
 }
 
+/// A call that `put` puts into its stream, and whose end nothing waits for.
+///
+/// # Errors
+/// What `put` says, with which the communicator has failed; [`Error::ConcurrentUse`].
+pub(crate) fn pass(core: &Arc<Core>, call: Call, put: impl FnOnce() -> Result<()>) -> Result<()> {
+    let mut owned = core.acquire()?;
+    let request = owned.engine.enter(call, this_thread());
+    let result = core.guarded(put);
+    match &result {
+        Ok(()) => owned.engine.leave(&request),
+        Err(error) => {
+            owned.engine.leave_unmade(&request);
+            core.group.fail(error.clone());
+        }
+    }
+    drop(owned);
+    core.let_go();
+    result.map_err(|_| core.dumped(core.failure()))
+}
+
 /// The batches that are not in their streams yet, and what became of the others.
 struct Members<'a> {
     all: Vec<Option<Member<'a>>>,
@@ -191,10 +211,16 @@ impl<'a> Member<'a> {
         if result.is_ok() && !self.is_done && !memory.is_empty() {
             self.owned.engine.enqueue(task, memory, self.ticket.clone());
             self.core.note_queued(&self.owned.engine);
+            let is_on_devices = self.owned.engine.is_on_devices();
             let unattended: Arc<dyn Unattended> = self.core.clone();
             drop(self.owned);
             self.core.let_go();
-            self.process.shared.look_after(Arc::downgrade(&unattended));
+            let (shared, unattended) = (&self.process.shared, Arc::downgrade(&unattended));
+            if is_on_devices {
+                shared.watch_over(unattended)
+            } else {
+                shared.look_after(unattended)
+            }
             return Ok(());
         }
         drop(self.owned);

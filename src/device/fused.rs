@@ -47,12 +47,17 @@ struct Gathering {
     unaware: usize,
 }
 
-/// One rank's call.
+/// One rank's call, and where its data is.
+pub(super) struct Operands {
+    pub(super) call: Call,
+    pub(super) blocks: Vec<Block>,
+    pub(super) input: DeviceSpan,
+    pub(super) output: DeviceSpan,
+}
+
+/// One rank's part of a gathering.
 struct Post {
-    call: Call,
-    blocks: Vec<Block>,
-    input: DeviceSpan,
-    output: DeviceSpan,
+    operands: Operands,
     /// Recorded in the stream before the call.
     ready: Arc<Pooled<Event>>,
     /// Thread blocks that the launch may have.
@@ -132,7 +137,8 @@ impl FusedCall {
             Kind::Receive => Key::Message { from: call.root, to: rank, number },
             _ => Key::Collective(number),
         };
-        let post = Some(Post { call, blocks, input, output, ready, blocks_max });
+        let operands = Operands { call, blocks, input, output };
+        let post = Some(Post { operands, ready, blocks_max });
         let (fused, gpu, last) = (fused.clone(), gpu.clone(), last.clone());
         FusedCall { fused, gpu, last, key, rank, stream, post, slot: None, given_up: false }
     }
@@ -173,7 +179,7 @@ impl FusedCall {
     }
 
     fn launch(&self, posts: &[Post]) -> Result<Outcome> {
-        let call = posts[0].call;
+        let call = posts[0].operands.call;
         let cuda = |error| trouble::failed(self.rank, call.kind.name(), error);
         let entered = self.gpu.context().enter().map_err(cuda)?;
         let stream = self.gpu.context().stream_ref(self.stream);
@@ -201,30 +207,26 @@ impl FusedCall {
 
     /// Launches the folds of all ranks. `kept` gets what the launches use beside the ranks' buffers.
     fn fold(&self, stream: &StreamRef, posts: &[Post], slot: &Slot, kept: &mut Kept) -> Result<()> {
-        let (call, ranks) = (posts[0].call, self.fused.ranks);
+        let all: Vec<&Operands> = posts.iter().map(|post| &post.operands).collect();
+        let (call, ranks) = (all[0].call, self.fused.ranks);
         let cuda = |error| trouble::failed(self.rank, call.kind.name(), error);
         let kernels = &self.gpu.kernels;
         let blocks_max = posts.iter().map(|post| post.blocks_max).fold(0, u32::saturating_add).max(1);
-        let same = posts.iter().all(|post| post.call.scalar == call.scalar);
+        let same = all.iter().all(|operands| operands.call.scalar == call.scalar);
         let mut jobs = Jobs::default();
         let reducer = if same {
-            jobs.add(&call, posts, ranks)?;
+            jobs.add(&call, &all, ranks)?;
             reducer(&call, ranks)
         } else {
             // Each contribution is multiplied by its own rank's scalar beforehand, and rounded as it would be.
             let scaled = self.scale(stream, posts, kept)?;
-            let posts: Vec<Post> = posts
+            let scaled: Vec<Operands> = all
                 .iter()
                 .zip(scaled)
-                .map(|(post, input)| Post {
-                    input,
-                    blocks: post.blocks.clone(),
-                    ready: post.ready.clone(),
-                    ..*post
-                })
+                .map(|(operands, input)| Operands { input, blocks: operands.blocks.clone(), ..**operands })
                 .collect();
             let plain = Call { scalar: None, ..call };
-            jobs.add(&plain, &posts, ranks)?;
+            jobs.add(&plain, &scaled.iter().collect::<Vec<_>>(), ranks)?;
             reducer(&plain, ranks)
         };
         let jobs: Vec<FoldJob<'_>> = jobs.all().collect();
@@ -241,17 +243,17 @@ impl FusedCall {
     /// Every rank's contribution, multiplied by its scalar.
     fn scale(&self, stream: &StreamRef, posts: &[Post], kept: &mut Kept) -> Result<Vec<DeviceSpan>> {
         let cuda = |error| trouble::failed(self.rank, "scaling contributions", error);
-        let bytes: usize = posts.iter().map(|post| post.input.len().next_multiple_of(256)).sum();
+        let bytes: usize = posts.iter().map(|post| post.operands.input.len().next_multiple_of(256)).sum();
         let memory = kept.scratch.insert(self.gpu.scratch(bytes).map_err(cuda)?);
         let mut at = 0;
         let mut scaled = Vec::with_capacity(posts.len());
-        for post in posts {
-            let target = memory.span().slice(at, post.input.len());
-            at += post.input.len().next_multiple_of(256);
-            let job = FoldJob { targets: &[target], sources: &[post.input], raw: 1, finish: false };
-            let reducer = reducer(&post.call, self.fused.ranks);
+        for Post { operands, blocks_max, .. } in posts {
+            let target = memory.span().slice(at, operands.input.len());
+            at += operands.input.len().next_multiple_of(256);
+            let job = FoldJob { targets: &[target], sources: &[operands.input], raw: 1, finish: false };
+            let reducer = reducer(&operands.call, self.fused.ranks);
             let kernels = &self.gpu.kernels;
-            kernels.fold(stream, reducer.as_ref(), &[job], post.blocks_max, None, None).map_err(cuda)?;
+            kernels.fold(stream, reducer.as_ref(), &[job], *blocks_max, None, None).map_err(cuda)?;
             scaled.push(target);
         }
         Ok(scaled)
@@ -357,26 +359,24 @@ impl Drop for FusedCall {
 
 /// Whether calls that belong together are not the same.
 fn differ(posts: &[Post]) -> bool {
-    let [first, rest @ ..] = posts else { return false };
-    let same = |post: &Post| match post.call.kind {
-        Kind::Send | Kind::Receive => {
-            (post.call.count, post.call.data_type) == (first.call.count, first.call.data_type)
-        }
-        _ => post.call.descriptor() == first.call.descriptor(),
+    let [Post { operands: Operands { call: first, .. }, .. }, rest @ ..] = posts else { return false };
+    let same = |Post { operands: Operands { call, .. }, .. }: &Post| match call.kind {
+        Kind::Send | Kind::Receive => (call.count, call.data_type) == (first.count, first.data_type),
+        _ => call.descriptor() == first.descriptor(),
     };
     !rest.iter().all(same)
 }
 
 /// Folds of a launch, with the places of all one after the other.
 #[derive(Default)]
-struct Jobs {
+pub(super) struct Jobs {
     places: Vec<DeviceSpan>,
     /// Of each fold: the numbers of targets and of sources, the bits of raw sources, and whether it completes the result.
     shapes: Vec<(usize, usize, u32, bool)>,
 }
 
 impl Jobs {
-    fn all(&self) -> impl Iterator<Item = FoldJob<'_>> {
+    pub(super) fn all(&self) -> impl Iterator<Item = FoldJob<'_>> {
         let mut at = 0;
         self.shapes.iter().map(move |(targets, sources, raw, finish)| {
             let (first, middle) = (at, at + targets);
@@ -390,8 +390,8 @@ impl Jobs {
         })
     }
 
-    /// The folds of all ranks for a call; `posts` has one post for each rank, in their order.
-    fn add(&mut self, call: &Call, posts: &[Post], ranks: u32) -> Result<()> {
+    /// The folds of all ranks for a call; `of_ranks` has each rank's operands, in their order.
+    pub(super) fn add(&mut self, call: &Call, of_ranks: &[&Operands], ranks: u32) -> Result<()> {
         let collective = call.kind.collective();
         let size = if call.kind.is_message() { 2 } else { ranks };
         let plans = Planner::of_process().mapped_of_all(collective, size, call.first_folded(ranks))?;
@@ -400,8 +400,8 @@ impl Jobs {
             false => (relative.0 + call.root) % ranks,
         };
         let extents: Vec<Extents<'_>> = (0u32..)
-            .zip(posts)
-            .map(|(rank, post)| extents(&plans[0], call, &post.blocks, rank, ranks))
+            .zip(of_ranks)
+            .map(|(rank, operands)| extents(&plans[0], call, &operands.blocks, rank, ranks))
             .collect();
         for plan in plans.iter() {
             let Some(folds) = folds(plan) else {
@@ -415,7 +415,7 @@ impl Jobs {
                 if bytes == 0 {
                     continue;
                 }
-                let span = |operand: &Operand| piece(plan, operand, bytes, posts, &extents, of);
+                let span = |operand: &Operand| piece(plan, operand, bytes, of_ranks, &extents, of);
                 self.push(plan, step, span)?;
             }
         }
@@ -453,7 +453,7 @@ fn piece(
     plan: &Plan,
     operand: &Operand,
     bytes: usize,
-    posts: &[Post],
+    of_ranks: &[&Operands],
     extents: &[Extents<'_>],
     of: impl Fn(Relative) -> Rank,
 ) -> Result<DeviceSpan> {
@@ -468,7 +468,7 @@ fn piece(
     let rank = of(relative) as usize;
     let whole = || lengths::holds_all(plan.collective, is_output);
     let offset = extents[rank].offset_of(chunk, whole);
-    let buffer = if is_output { posts[rank].output } else { posts[rank].input };
+    let buffer = if is_output { of_ranks[rank].output } else { of_ranks[rank].input };
     Ok(buffer.slice(offset, bytes))
 }
 

@@ -30,6 +30,7 @@
 //! Invariant: an operation keeps the memory that it was given until it is over. Absent: kernels (`consort-kernels`) and
 //! the driver (`consort-memory`).
 
+mod alone;
 mod communicator;
 mod flight;
 mod fused;

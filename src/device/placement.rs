@@ -11,6 +11,7 @@ use consort_cuda::NvLinks;
 use consort_cuda::{CaptureStatus, Context, DeviceSpan, Event, RawStream};
 use consort_kernels::cuda::{Kernel, Types};
 
+use super::alone;
 use super::fused::{Fused, FusedCall, reducer};
 use super::gpu::{Gpu, Pooled};
 use super::host::Host;
@@ -394,7 +395,7 @@ fn exchange(communicator: &Communicator, mine: &Record) -> Result<Vec<Record>> {
 }
 
 /// Puts calls that have been checked into their streams, and returns when they are there; a ticket for each
-/// communicator.
+/// communicator whose operations are watched.
 ///
 /// # Errors
 /// As [`enqueue`].
@@ -402,6 +403,10 @@ pub(crate) fn issue(entries: &[Entry<'_>]) -> Result<Vec<Arc<Ticket>>> {
     for entry in entries {
         entry.communicator.core().check()?;
         entry.check_stream()?;
+    }
+    if entries.iter().all(Entry::is_alone) {
+        alone::issue(entries)?;
+        return Ok(Vec::new());
     }
     prepare(entries)?;
     copy_own(entries)?;

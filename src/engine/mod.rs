@@ -87,6 +87,8 @@ pub struct Engine {
     /// How a call looks for what peers do at the same time before it becomes a task.
     policy: Policy,
     queue: VecDeque<Queued>,
+    /// Whether devices alone move all of the queue.
+    is_on_devices: bool,
     /// The links that the task of the last turn is blocked on, and what wakes it, where this rank [has
     /// sockets](Links::has_sockets).
     wanted: Vec<Wanted>,
@@ -205,6 +207,7 @@ impl Engine {
             foreground: None,
             policy,
             queue: VecDeque::new(),
+            is_on_devices: false,
             wanted: Vec::new(),
             woken_by: WokenBy::default(),
             armed: 0,
@@ -237,6 +240,11 @@ impl Engine {
         // What was started before it and still runs is the last one finished when it is.
         let overtakes = request.call.kind.is_message() || (request.call.count == 0 && !self.queue.is_empty());
         self.group.recorder.finish(request.record, request.sequence, overtakes);
+    }
+
+    /// Leaves a call that could not be made.
+    pub(crate) fn leave_unmade(&self, request: &Request) {
+        self.group.recorder.fail(request.record);
     }
 
     /// Leaves what ended with an error; what finished before has finished.
@@ -427,6 +435,11 @@ impl Engine {
         self.queue.iter().any(|queued| queued.task.is_watched())
     }
 
+    /// Whether devices alone move what is queued.
+    pub(crate) fn is_on_devices(&self) -> bool {
+        self.is_on_devices
+    }
+
     /// How many operations are queued.
     pub fn queued(&self) -> usize {
         self.queue.len()
@@ -434,6 +447,7 @@ impl Engine {
 
     /// Queues a task, with memory for each of its requests.
     pub fn enqueue(&mut self, mut task: Task, memory: Vec<Memory>, ticket: Arc<Ticket>) {
+        self.is_on_devices = (self.queue.is_empty() || self.is_on_devices) && task.is_on_devices();
         task.limit_turns(UNATTENDED_STEPS);
         self.queue.push_back(Queued { task, memory, ticket: Owed(ticket) });
     }

@@ -153,6 +153,11 @@ impl Task {
         self.parts[..self.count].iter().any(Part::is_watched)
     }
 
+    /// Whether devices alone move its data.
+    pub(crate) fn is_on_devices(&self) -> bool {
+        self.parts[..self.count].iter().all(Part::is_on_device)
+    }
+
     /// Whether no device touches memory for the task any more.
     pub(crate) fn is_quiet(&self) -> bool {
         self.parts[..self.count].iter().all(Part::is_quiet)

@@ -11,7 +11,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use consort_memory::ForkStamp;
 use consort_memory::sync::{AtomicBool, AtomicU64, Ordering};
@@ -56,10 +56,22 @@ pub trait Unattended: Send + Sync {
 pub enum Advance {
     /// There is nothing (more) to do.
     Idle,
+    /// What is to be done goes on without this thread, which has to look now and then.
+    Watched,
     /// Something is to be done, but it waits for a peer or for another thread that is at it.
     Blocked,
     /// It moved.
     Moved,
+}
+
+/// Work that the control thread looks after. As long as it is listed, the thread looks again within its pause.
+#[derive(Clone)]
+pub(super) struct Attended {
+    pub(super) work: Weak<dyn Unattended>,
+    /// Whether it stays listed for a while after there is nothing to do, since more of it may come.
+    pub(super) lingers: bool,
+    /// Since when there has been nothing to do.
+    pub(super) idle_since: Option<Instant>,
 }
 
 /// The handle that keeps the process-wide state alive.
@@ -90,7 +102,7 @@ pub struct Shared {
     pub(super) sources: Mutex<HashMap<u64, Source>>,
     members: Mutex<Vec<Weak<Member>>>,
     members_changed: Condvar,
-    pub(super) unattended: Mutex<Vec<Weak<dyn Unattended>>>,
+    pub(super) unattended: Mutex<Vec<Attended>>,
 }
 
 /// What the control thread watches besides the fixed sources.
@@ -381,11 +393,25 @@ impl Shared {
 
     /// Work that the control thread must look after until it is idle.
     pub fn look_after(&self, work: Weak<dyn Unattended>) {
-        let mut unattended = lock(&self.unattended);
-        if !unattended.iter().any(|other| Weak::ptr_eq(other, &work)) {
-            unattended.push(work);
-        }
-        drop(unattended);
+        self.list(work, false);
         self.wake();
+    }
+
+    /// Work that goes on without the control thread, which only has to look now and then until it is idle. The thread is
+    /// not woken where it looks anyway: that costs the caller more than its call.
+    pub fn watch_over(&self, work: Weak<dyn Unattended>) {
+        if self.list(work, true) {
+            self.wake();
+        }
+    }
+
+    /// Lists the work; whether it was not listed.
+    fn list(&self, work: Weak<dyn Unattended>, lingers: bool) -> bool {
+        let mut unattended = lock(&self.unattended);
+        let is_new = !unattended.iter().any(|other| Weak::ptr_eq(&other.work, &work));
+        if is_new {
+            unattended.push(Attended { work, lingers, idle_since: None });
+        }
+        is_new
     }
 }

@@ -9,11 +9,15 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
 
 use super::link::{ENDED, LinkState, RemoteLink};
-use super::process::{Advance, KEY_TCP, KEY_UNIX, KEY_WAKE, Shared, Source, Unattended};
+use super::process::{Advance, Attended, KEY_TCP, KEY_UNIX, KEY_WAKE, Shared, Source, Unattended};
 use super::{accept, lock};
 
 /// How long unattended work is driven without a pause after it last moved.
 const EAGER: Duration = Duration::from_millis(2);
+/// How often work that goes on by itself is looked at.
+const WATCH: Duration = Duration::from_millis(5);
+/// How long such work is looked at after there was nothing to do. A program that calls more often wakes this thread once.
+const LINGER: Duration = Duration::from_millis(100);
 /// How often sleeping links are looked at for bytes that the kernel would not take, and greetings for age.
 const CHORES: Duration = Duration::from_millis(200);
 
@@ -41,6 +45,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
                 doze(shared);
                 EpollTimeout::ZERO
             }
+            Advance::Watched => EpollTimeout::from(WATCH.as_millis() as u16),
             Advance::Idle if has_backlog(shared) => EpollTimeout::from(5u8),
             Advance::Idle if has_chores(shared) => EpollTimeout::from(CHORES.as_millis() as u16),
             Advance::Idle => EpollTimeout::NONE,
@@ -108,7 +113,8 @@ fn serve_link(shared: &Arc<Shared>, key: u64, link: &Arc<RemoteLink>, events: Ep
 /// that has no sockets, or that is blocked on what rings no doorbell.
 fn doze(shared: &Shared) {
     let works = lock(&shared.unattended).clone();
-    let works: Vec<Arc<dyn Unattended>> = works.iter().filter_map(Weak::upgrade).collect();
+    let works: Vec<Arc<dyn Unattended>> =
+        works.iter().filter_map(|attended| attended.work.upgrade()).collect();
     let wakes = works.iter().filter_map(|work| work.wake());
     let sources = wakes.chain([shared.epoll.0.as_fd()]);
     let mut polled: Vec<PollFd<'_>> = sources.map(|wake| PollFd::new(wake, PollFlags::POLLIN)).collect();
@@ -116,7 +122,7 @@ fn doze(shared: &Shared) {
 }
 
 fn advance_unattended(shared: &Shared) -> Advance {
-    let works: Vec<Weak<dyn Unattended>> = {
+    let works: Vec<Attended> = {
         let unattended = lock(&shared.unattended);
         if unattended.is_empty() {
             return Advance::Idle;
@@ -124,18 +130,39 @@ fn advance_unattended(shared: &Shared) -> Advance {
         unattended.clone()
     };
     let mut most = Advance::Idle;
-    for weak in works {
-        let advance = weak.upgrade().map_or(Advance::Idle, |work| work.advance());
-        if advance == Advance::Idle {
-            let mut unattended = lock(&shared.unattended);
-            // Looked at again under the lock: a thread that adds work in between calls `look_after` after it.
-            if weak.upgrade().is_none_or(|work| work.is_idle()) {
-                unattended.retain(|other| !Weak::ptr_eq(other, &weak));
-            }
+    for Attended { work, idle_since, .. } in works {
+        let mut advance = work.upgrade().map_or(Advance::Idle, |work| work.advance());
+        if (advance == Advance::Idle || idle_since.is_some()) && is_kept(shared, &work) {
+            // A thread that adds to listed work relies on another look.
+            advance = advance.max(Advance::Watched);
         }
         most = most.max(advance);
     }
     most
+}
+
+/// Whether work stays listed that had nothing to do, or had before; since when is noted. Looked at again under the lock: a
+/// thread that adds work in between lists it after it.
+fn is_kept(shared: &Shared, work: &Weak<dyn Unattended>) -> bool {
+    let mut unattended = lock(&shared.unattended);
+    let is_it = |other: &Attended| Weak::ptr_eq(&other.work, work);
+    let Some(at) = unattended.iter().position(is_it) else { return false };
+    let listed = &mut unattended[at];
+    let is_kept = match work.upgrade() {
+        None => false,
+        Some(work) if work.is_idle() => {
+            let idle_for = listed.idle_since.get_or_insert_with(Instant::now).elapsed();
+            listed.lingers && idle_for < LINGER
+        }
+        Some(_) => {
+            listed.idle_since = None;
+            true
+        }
+    };
+    if !is_kept {
+        unattended.remove(at);
+    }
+    is_kept
 }
 
 fn has_chores(shared: &Shared) -> bool {

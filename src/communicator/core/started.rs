@@ -150,10 +150,14 @@ impl Unattended for Core {
         if self.is_idle() {
             return Advance::Idle;
         }
+        let blocked = match self.is_on_devices.load(Ordering::Relaxed) {
+            true => Advance::Watched,
+            false => Advance::Blocked,
+        };
         if self.waiters.load(Ordering::Relaxed) != 0 {
-            return Advance::Blocked;
+            return blocked;
         }
-        let Some(mut engine) = self.engine.try_acquire() else { return Advance::Blocked };
+        let Some(mut engine) = self.engine.try_acquire() else { return blocked };
         self.readiness.clear();
         // A defect must not take the control thread with it: it answers for other communicators too.
         let turn = catch_unwind(AssertUnwindSafe(|| self.advance_queue(&mut engine)));
@@ -173,7 +177,7 @@ impl Unattended for Core {
         match progress {
             Progress::Done => Advance::Idle,
             Progress::Moved => Advance::Moved,
-            Progress::Blocked => Advance::Blocked,
+            Progress::Blocked => blocked,
         }
     }
 }

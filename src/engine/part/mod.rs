@@ -177,6 +177,11 @@ impl Part {
         self.stream.is_some()
     }
 
+    /// Whether a device alone moves the request's data.
+    pub(super) fn is_on_device(&self) -> bool {
+        self.stream.as_ref().is_some_and(|stream| !stream.operation.uses_links())
+    }
+
     /// Whether no device touches memory for the request any more.
     pub(super) fn is_quiet(&self) -> bool {
         self.stream.as_ref().is_none_or(|stream| stream.operation.is_over())
