@@ -125,8 +125,10 @@ def body(rank):
 def distributed(rank):
     """The same library below `cupyx.distributed`, whose rendezvous is its own."""
     me, size = rank.number, rank.size
-    # Rank 0 starts a process for the rendezvous, which a process that ends with its parent may not.
+    # Rank 0 starts a process for the rendezvous, which a process that ends with its parent may not. CuPy's object for it is
+    # not made to be pickled: it must be forked, which this process, spawned itself, would not do. The child calls no CUDA.
     multiprocessing.current_process().daemon = False
+    multiprocessing.set_start_method("fork", force=True)
     cupy.cuda.Device(me % cupy.cuda.runtime.getDeviceCount()).use()
     port = 0
     if me == 0:

@@ -10,6 +10,7 @@ is left out by name.
 """
 
 import os
+import struct
 import sys
 import tempfile
 from datetime import timedelta
@@ -27,6 +28,9 @@ INTEGERS = [torch.int32, torch.int64, torch.uint8, torch.int8]
 ALL = FLOATS + INTEGERS
 COUNTS = [1, 1003, 1 << 18]
 Op = dist.ReduceOp
+# The factor 2 for PREMUL_SUM. For bfloat16, ProcessGroupNCCL (unpackPreMulSum<float, ncclBfloat16>) passes the address of a
+# 32-bit float, whose lower half is what the library reads there. Both halves of this one are 2 in bfloat16.
+FACTORS_OF_2 = {torch.bfloat16: struct.unpack("<f", struct.pack("<I", 0x40004000))[0]}
 
 
 def values(number, count, kind):
@@ -101,9 +105,14 @@ def all_reduces(job):
         dist.all_reduce(tensor, Op.AVG)
         job.near(f"all_reduce {kind} AVG", tensor, (stacked.sum(0) / job.size).to(kind))
         tensor = job.mine(1003, kind)
-        dist.all_reduce(tensor, dist._make_nccl_premul_sum(2.0))
+        dist.all_reduce(tensor, dist._make_nccl_premul_sum(FACTORS_OF_2.get(kind, 2.0)))
         job.near(f"all_reduce {kind} PREMUL_SUM", tensor, (stacked.sum(0) * 2).to(kind))
     if ON_DEVICE:
+        if job.me == 0:
+            print(
+                "SKIP: PREMUL_SUM of bfloat16 by other factors: PyTorch hands the library half of a 32-bit float, where the "
+                "interface takes a bfloat16"
+            )
         factor = torch.tensor([3.0], device=job.device)
         tensor = job.mine(1003, torch.float32)
         dist.all_reduce(tensor, dist._make_nccl_premul_sum(factor))
@@ -224,17 +233,19 @@ def messages(job):
 
 
 def coalesced(job):
+    # Without a device: NCCL's back end has calls of its own for lists of tensors, and with one the handle that is waited for
+    # is that of an empty group.
     manager = dist.distributed_c10d._coalescing_manager
     size = job.size
     tensors = [job.mine(count, torch.float32) for count in (5, 1003, 40000)]
-    with manager(device=job.device, async_ops=True) as works:
+    with manager(async_ops=True) as works:
         for tensor in tensors:
             dist.all_reduce(tensor)
     works.wait()
     for tensor in tensors:
         job.same("all_reduce in a coalescing manager", tensor, folded(job.all_of(len(tensor), torch.float32), Op.SUM))
     wholes = [job.empty(count * size, torch.float32) for count in (5, 1003)]
-    with manager(device=job.device):
+    with manager():
         for whole in wholes:
             dist.all_gather_into_tensor(whole, job.mine(len(whole) // size, torch.float32))
     for whole in wholes:
@@ -242,7 +253,7 @@ def coalesced(job):
         want = torch.cat([values(number, count, torch.float32) for number in range(size)])
         job.same("all_gather_into_tensor in a coalescing manager", whole, want)
     parts = [job.empty(count, torch.float32) for count in (5, 1003)]
-    with manager(device=job.device):
+    with manager():
         for part in parts:
             dist.reduce_scatter_tensor(part, job.mine(len(part) * size, torch.float32))
     for part in parts:

@@ -13,7 +13,8 @@
  *   capture          which calls beside a capture are refused or invalidate it
  *   fence record launch calls   what they cost
  *   litmus-device litmus-pinned   whether readers see what was written before the flag they saw
- *   machine-code     loads the library's cubins for this device; `texts` compiles its PTX (DIRECTORY: kernels/cuda/images)
+ *   machine-code     loads the library's cubins for this device; `texts` compiles its PTX (DIRECTORY: those of
+ *                    kernels/cuda/images, each unpacked by zlib)
  *
  * Without EXPERIMENT all of them, each in a process of its own, which is ended after its limit. Prints one JSON object a
  * line, at once. Ends with 1 if an experiment failed, hung or found something wrong. No kernel spins longer than five

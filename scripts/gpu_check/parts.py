@@ -91,8 +91,7 @@ def folds(context):
 
 
 def library(context):
-    """Each test is a job of processes that spends most of its time starting: several run side by side."""
-    context.rust_tests(lambda name: name.startswith("consort-tests"), threads=4)
+    context.rust_tests(lambda name: name.startswith("consort-tests"))
 
 
 # ---- Sanitizers ----------------------------------------------------------------------------------------------------

@@ -353,7 +353,8 @@ def checked(figures):
         tests = [record for record in records if record["what"] == "tests"]
         wrong = sum(record["bad"] for record in records if record["what"] == "check")
         for record in tests:
-            rows.append([part, f"{record['passed']} tests passed", record["failed"], record["ignored"]])
+            partial = f", {record['partial']} of them in part" if record.get("partial") else ""
+            rows.append([part, f"{record['passed']} tests passed{partial}", record["failed"], record["ignored"]])
         if cases:
             rows.append([part, f"{cases} cases", wrong, 0])
     return (

@@ -46,6 +46,8 @@ KINDS = {
 # with its report of the hang, before that.
 STALL_S = 20
 TIMEOUTS = {"CONSORT_TIMEOUT": 12, "CONSORT_REPORT_AFTER": 6}
+# The same for a test of Rust, which prints nothing where all is well and waits for 40 s itself before it fails.
+TEST_STALL_S = 60
 # What the library's log says of the images it loads. A warning that names one: machine code was refused, and the driver
 # compiles the text. Any other line that names a cubin: it was loaded.
 IMAGES = re.compile(r"(?P<refused>\bWARN\b.*\.(?:cubin|ptx)\b.*)|(?P<loaded>\b\w+\.sm_\d+\.cubin\b)")
@@ -329,8 +331,9 @@ class Context:
             place.symlink_to(target)
             self._linked.insert(0, place)
 
-    def rust_tests(self, fits, threads=1):
-        """Runs the staged tests of Rust whose name fits, each where cargo would, several at a time where they may."""
+    def rust_tests(self, fits):
+        """Runs the staged tests of Rust whose program's name fits, each in a process of its own where cargo would run it: so it
+        is known which test hung, failed or left something out. All that failed are named with what their panics say."""
         listing = self.stage / "tests/paths.json"
         self.needs(listing)
         paths = json.loads(listing.read_text())
@@ -339,49 +342,56 @@ class Context:
         for name, about in paths["binaries"].items():
             if not about["is_test"]:
                 self._link(pathlib.Path(about["built"]), self.stage / "tests" / name)
-        tests = {name: about for name, about in paths["binaries"].items() if about["is_test"] and fits(name)}
-        chosen = sorted(tests)
+        chosen = {name: about for name, about in paths["binaries"].items() if about["is_test"] and fits(name)}
         if not chosen:
             raise Skip("no such test is in this checkout yet")
-        bad, counts, skips = [], [0, 0, 0], []
-        for name in chosen:
-            directory = self.root / tests[name]["package"]
-            part = [tests[name]["part"]] if tests[name]["part"] else []
-            code, text = self.command(
-                [self.stage / "tests" / name, *part, "--nocapture", f"--test-threads={threads}"], directory=directory
-            )
-            found = counted(text)
-            counts = [sum(pair) for pair in zip(counts, found)]
-            skips += [f"{name}: {line[line.index('SKIP:') :].strip()}" for line in text.splitlines() if "SKIP:" in line]
-            if code:
-                words = f", in {under_way(text)}" if code == 124 else ""
-                bad.append(f"{name} ended with {code} after {found[0]} tests passed and {found[1]} failed{words}")
-            elif not sum(found[:2]):
-                bad.append(f"{name} has no test {' '.join(part)}")
-        self.records.append(
-            {"what": "tests", "passed": counts[0], "failed": counts[1], "ignored": counts[2], "binaries": len(chosen)}
-        )
-        self.notes += dict.fromkeys(skips)
-        if bad:
-            raise Failed("; ".join(bad))
-        if len(skips) >= counts[0]:
-            raise Skip(skips[0] if skips else "no test ran")
+        counts, partial, left, reasons = {"ok": 0, "FAILED": 0, "ignored": 0}, 0, [], {}
+        for name, about in sorted(chosen.items()):
+            program, directory = self.stage / "tests" / name, self.root / about["package"]
+            _, text = self.command([program, "--list", "--format", "terse", *filter(None, [about["part"]])], directory=directory)
+            tests = [line.removesuffix(": test") for line in text.splitlines() if line.endswith(": test")]
+            if not tests:
+                self.failures.append(f"{name} has no test {about['part']}")
+            for test in tests:
+                if self.left_s() < 1:
+                    left.append(test)
+                    continue
+                code, text = self.command([program, "--exact", test, "--nocapture"], stall_s=TEST_STALL_S, directory=directory)
+                outcome = outcome_of_test(code, text)
+                counts[outcome] += 1
+                skips = {line[line.index("SKIP:") :].strip() for line in text.splitlines() if "SKIP:" in line}
+                for reason in sorted(skips):
+                    reasons.setdefault(reason, []).append(test)
+                partial += bool(skips) and outcome == "ok"
+                if outcome == "FAILED":
+                    self.failures.append(f"{test} ended with {code}: {panics(text)}")
+        self.notes += [f"{reason}: {', '.join(of)}" for reason, of in reasons.items()]
+        passed = {"passed": counts["ok"], "partial": partial, "failed": counts["FAILED"], "ignored": counts["ignored"]}
+        self.records.append({"what": "tests", **passed, "binaries": len(chosen)})
+        if left:
+            self.failures.append(f"the part's time is over, and {len(left)} tests did not run: {', '.join(left)}")
+        if not self.failures and partial == counts["ok"]:
+            raise Skip(self.notes[-1] if self.notes else "no test ran")
 
 
-def counted(text):
-    """Tests of a Rust test program that passed, failed and were ignored: by its sum, or one by one where it was cut."""
-    sums = [line for line in text.splitlines() if line.startswith("test result:")]
-    if sums:
-        numbers = [[int(word) for word in line.replace(";", " ").split() if word.isdigit()][:3] for line in sums]
-        return [sum(column) for column in zip(*numbers)]
-    # What a test prints may stand between its name and its outcome.
-    words = re.findall(r"^(?:test .* \.\.\. )?(ok|FAILED|ignored)\b", text, re.MULTILINE)
-    return [words.count(word) for word in ("ok", "FAILED", "ignored")]
+def outcome_of_test(code, text):
+    """ok, FAILED or ignored, of a Rust test program that was to run one test."""
+    sums = re.findall(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", text, re.MULTILINE)
+    if code or sums not in ([("1", "0", "0")], [("0", "0", "1")]):
+        return "FAILED"
+    return "ok" if sums[0][0] == "1" else "ignored"
 
 
-def under_way(text):
-    """The test that a Rust test program began last and did not end."""
-    begun = list(re.finditer(r"^test (\S+) \.\.\. ", text, re.MULTILINE))
-    if begun and not re.search(r"^(?:test .* \.\.\. )?(?:ok|FAILED|ignored)\b", text[begun[-1].start() :], re.MULTILINE):
-        return begun[-1][1]
-    return "a test that it does not name"
+def panics(text, lines_max=20, width=300):
+    """What the panics of a Rust program say, each with its place and the first lines of its message; else its last line."""
+    found = []
+    for begun in re.finditer(r"^\s*thread '.*panicked at .*$", text, re.MULTILINE):
+        # In the message of a test are the panics of the ranks that it started.
+        if found and begun.start() < found[-1][1]:
+            continue
+        rest = text[begun.start() :]
+        ends = re.search(r"^(?:stack backtrace:|note: |test .* \.\.\. FAILED)", rest, re.MULTILINE)
+        said = rest[: ends.start()] if ends else rest
+        found.append(("\n".join(line[:width] for line in said.strip().splitlines()[:lines_max]), begun.start() + len(said)))
+    last = [line for line in text.splitlines() if line.strip()][-1:]
+    return "\n".join([*(said for said, _ in found), *(last if not found or "hung:" in text[-100:] else [])])

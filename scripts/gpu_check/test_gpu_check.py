@@ -12,6 +12,7 @@ import tempfile
 import time
 import types
 import unittest
+import zlib
 from contextlib import redirect_stdout
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
@@ -220,17 +221,26 @@ class Shown(unittest.TestCase):
 
 
 class Words(unittest.TestCase):
-    cut = "running 3 tests\ntest ranks::a ... ok\ntest ranks::b ... said\nok\ntest ranks::c ... half a li"
-    done = (
-        "test a ... ok\ntest result: ok. 7 passed; 1 failed; 2 ignored; 0 measured; 9 filtered out; finished in 1.2s\n"
-    )
+    def test_a_test_has_passed_where_its_program_says_so(self):
+        said = "test a ... ok\ntest result: ok. {}; 0 measured; 9 filtered out; finished in 1.2s\n"
+        passed, ignored = (said.format(f"{one} passed; 0 failed; {other} ignored") for one, other in ((1, 0), (0, 1)))
+        self.assertEqual(running.outcome_of_test(0, passed), "ok")
+        self.assertEqual(running.outcome_of_test(0, ignored), "ignored")
+        self.assertEqual(running.outcome_of_test(0, said.format("0 passed; 0 failed; 0 ignored")), "FAILED")
+        self.assertEqual(running.outcome_of_test(101, passed), "FAILED")
+        self.assertEqual(running.outcome_of_test(124, "running 1 test\n"), "FAILED")
 
-    def test_tests_are_counted_also_when_cut(self):
-        self.assertEqual(running.counted(self.cut), [2, 0, 0])
-        self.assertEqual(running.under_way(self.cut), "ranks::c")
-
-    def test_the_sum_counts_where_there_is_one(self):
-        self.assertEqual(running.counted(self.done), [7, 1, 2])
+    def test_panics_are_kept_with_the_first_lines_of_what_they_say(self):
+        said = (
+            "running 1 test\nthread 'ranks::fork' (4) panicked at ranks.rs:9:1:\nrank 0 did not say it:\n  rank 0 complained\n"
+            "    thread 'main' (5) panicked at fork.rs:7:2:\n    no memory is shared\n    stack backtrace:\n    note: more\n"
+            "stack backtrace:\n   0: core\nnote: less\nthread 'b' (6) panicked at b.rs:1:1:\nb is wrong\nnote: run with\n"
+        )
+        kept = running.panics(said).splitlines()
+        self.assertEqual(kept[0], "thread 'ranks::fork' (4) panicked at ranks.rs:9:1:")
+        self.assertIn("    no memory is shared", kept)
+        self.assertEqual(kept[-2:], ["thread 'b' (6) panicked at b.rs:1:1:", "b is wrong"])
+        self.assertEqual(running.panics("begun\nhung: no output for 60 s\n"), "hung: no output for 60 s")
 
     def machine_code(self, log, what="run"):
         context = context_for(self, what)
@@ -260,6 +270,69 @@ class Words(unittest.TestCase):
         mib = 1 << 20
         self.assertEqual([checks.mailbox_bytes(ranks, "streams") // mib for ranks in (2, 3, 4, 8)], [8, 4, 4, 2])
         self.assertEqual(checks.mailbox_bytes(8, "kernels"), 2 * mib // 16)
+
+
+class Tests(unittest.TestCase):
+    """A stand-in for a Rust test program: a script with a line for each of its tests."""
+
+    def those(self, limit_s=30, **scripts):
+        context = context_for(self)
+        context.begin(part("each"), limit_s)
+        program = context.stage / "tests/package.each.test"
+        program.parent.mkdir(parents=True)
+        listed = " ".join(f"'{name}: test'" for name in scripts)
+        lines = [f"[[ $1 == --list ]] && printf '%s\\n' {listed} && exit"]
+        lines += ["echo running 1 test", "case $2 in"]
+        lines += [f"{name}) {script} ;;" for name, script in scripts.items()]
+        lines += ["esac", "echo 'test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured'"]
+        program.write_text("#!/bin/bash\n" + "\n".join(lines) + "\n")
+        program.chmod(0o755)
+        about = {"built": "", "is_test": True, "package": ".", "part": ""}
+        listing = {"root": str(context.root), "binaries": {program.name: about}}
+        (program.parent / "paths.json").write_text(json.dumps(listing))
+        try:
+            context.rust_tests(lambda name: True)
+        except running.Skip as skip:
+            context.notes.append(f"skipped: {skip}")
+        return context
+
+    def test_every_test_that_failed_is_named_with_its_panic(self):
+        panic = "echo \"thread 'x' (1) panicked at x.rs:1:1:\"; echo $2 is wrong; exit 101"
+        context = self.those(a=panic, b="true", c=panic)
+        self.assertEqual([line.split()[0] for line in context.failures], ["a", "c"])
+        self.assertIn("c is wrong", context.failures[1])
+        self.assertEqual([context.records[0][name] for name in ("passed", "failed")], [1, 2])
+
+    def test_a_test_that_hangs_costs_no_other(self):
+        stall, running.TEST_STALL_S = running.TEST_STALL_S, 0.5
+        try:
+            context = self.those(a="sleep 30", b="true")
+        finally:
+            running.TEST_STALL_S = stall
+        self.assertIn("a ended with 124: hung: no output", context.failures[0])
+        self.assertEqual(context.records[0]["passed"], 1)
+
+    def test_tests_that_did_not_run_are_named(self):
+        context = self.those(limit_s=2, a="sleep 1.5", b="true", c="true")
+        self.assertIn("2 tests did not run: b, c", context.failures[-1])
+
+    def test_what_tests_leave_out_is_said_once(self):
+        context = self.those(a="echo SKIP: no device", b="echo SKIP: no device", c="true")
+        self.assertEqual((context.notes, context.failures), (["SKIP: no device: a, b"], []))
+        self.assertEqual([context.records[0][name] for name in ("passed", "partial")], [3, 2])
+
+    def test_where_every_test_leaves_something_out_the_part_is_skipped(self):
+        context = self.those(a="echo SKIP: no device")
+        self.assertEqual(context.notes[-1], "skipped: SKIP: no device: a")
+
+
+class Images(unittest.TestCase):
+    def test_images_are_unpacked_and_none_is_a_failure(self):
+        packed, place = (pathlib.Path(tempfile.mkdtemp()) for _ in range(2))
+        with self.assertRaises(running.Failed):
+            probe.unpacked(packed, place)
+        (packed / "f32.ptx.z").write_bytes(zlib.compress(b"text"))
+        self.assertEqual((probe.unpacked(packed, place) / "f32.ptx").read_bytes(), b"text")
 
 
 class Refusals(unittest.TestCase):
