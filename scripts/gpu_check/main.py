@@ -17,6 +17,9 @@ import parts
 import report
 import running
 
+# The limit of a part in a rehearsal, whose kernels are interpreted, is so many times that on a GPU.
+REHEARSED = 2
+
 
 def outcome_of(part, outcome, reason="", seconds=0.0, records=(), notes=(), log=""):
     """What is kept of a part; `outcome` is ok, skipped, FAILED, or running until it has ended."""
@@ -90,7 +93,8 @@ def run_parts(chosen, context, results, within_s, keep_going):
                 part, "skipped", f"takes about {part.expects_s} s, and {max(left_s, 0):.0f} s are left"
             )
         else:
-            outcome = perform(part, context, min(part.limit_s, left_s), results.keep)
+            limit_s = part.limit_s * (REHEARSED if context.is_rehearsal else 1)
+            outcome = perform(part, context, min(limit_s, left_s), results.keep)
         is_smoking |= part.name == "smoke" and outcome["outcome"] != "ok"
         results.keep(outcome)
         mark = report.mark(outcome, results.result["may_skip"])

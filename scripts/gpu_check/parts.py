@@ -23,7 +23,7 @@ DEFAULT_LIMIT_S = 1500
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """`expects_s` is what it takes where nothing is wrong, by estimate; `limit_s` ends it."""
+    """`expects_s` is what it takes where nothing is wrong, as an H200 took it, by estimate where none has; `limit_s` ends it."""
 
     name: str
     about: str
@@ -197,44 +197,44 @@ LOOPBACK = {"NCCL_SOCKET_IFNAME": "lo"}
 
 # fmt: off
 ALL = [
-    Part("machine", "what is there: GPU, driver, versions", 5, 20, machine, is_first=True),
-    Part("smoke", "an all-reduce by each path; machine code is loaded. What follows needs it", 20, 60, checks.smoke),
-    Part("probe", "what the driver and the GPU do, and what it costs: bench/cuda/probe.cu", 90, 120, probe.run, is_first=True),
-    Part("kernels-one-launch", "kernels path on one device: all ranks' programs in one launch", 25, 60, checks.kernels("-g", (2, 4, 8))),
-    Part("kernels-streams", "the same, ranks of a process with a stream each", 25, 60, checks.kernels("-t", (2, 4, 8))),
-    Part("kernels-processes", "the same, a process a rank, taking turns on the device", 30, 70, checks.kernels("-p", (2, 4))),
-    Part("groups", "groups of 2 to 7 sends and receives, shorter and longer than mailboxes; one queue; launches that block", 50, 100, checks.groups),
-    Part("driver", "the driver layer: tests of Rust, IPC and VMM between processes among them", 30, 60, driver),
-    Part("folds", "fold kernels beside the host's reference, bit for bit: tests of Rust", 20, 60, folds),
-    Part("library", "collectives on device memory: tests of Rust", 60, 100, library),
-    Part("one-rank", "C interface, one rank: every collective, type, operator", 10, 40, check(["-t", "1"], path="fused")),
-    Part("fused", "several ranks of a process on one device: threads, groups, both", 20, 50, check(*FUSED, path="fused")),
-    Part("streams", "processes that share the device: the host walks the plan", 30, 60, check(["-p", "2"], ["-p", "3"], ["-p", "4"], path="streams")),
-    Part("host-path", "through pinned memory and the host's engine", 25, 45, check(["-t", "2"], ["-p", "2"], ["-p", "2", "-t", "2"], path="host", settings=HOST)),
-    Part("values", "floats that round: the bound, and the order of the ranks", 30, 45, checks.check_values),
-    Part("blocks", "numbers of thread blocks", 10, 30, checks.check_blocks),
-    Part("one-queue", "CUDA_DEVICE_MAX_CONNECTIONS=1", 10, 30, checks.check_connections),
-    Part("blocking-launches", "CUDA_LAUNCH_BLOCKING=1", 5, 20, checks.check_blocking_launches),
-    Part("torch-1", "torch.distributed, one process, our library preloaded", 25, 50, torch(1)),
+    Part("machine", "what is there: GPU, driver, versions", 2, 20, machine, is_first=True),
+    Part("smoke", "an all-reduce by each path; machine code is loaded. What follows needs it", 5, 60, checks.smoke),
+    Part("probe", "what the driver and the GPU do, and what it costs: bench/cuda/probe.cu", 60, 120, probe.run, is_first=True),
+    Part("kernels-one-launch", "kernels path on one device: all ranks' programs in one launch", 45, 70, checks.kernels("-g", (2, 4, 8))),
+    Part("kernels-streams", "the same, ranks of a process with a stream each", 32, 60, checks.kernels("-t", (2, 4, 8))),
+    Part("kernels-processes", "the same, a process a rank, taking turns on the device", 28, 60, checks.kernels("-p", (2, 4))),
+    Part("groups", "groups of 2 to 7 sends and receives, shorter and longer than mailboxes; one queue; launches that block", 18, 50, checks.groups),
+    Part("driver", "the driver layer: tests of Rust, IPC and VMM between processes among them", 15, 45, driver),
+    Part("folds", "fold kernels beside the host's reference, bit for bit: tests of Rust", 5, 40, folds),
+    Part("library", "collectives on device memory: tests of Rust", 80, 170, library),
+    Part("one-rank", "C interface, one rank: every collective, type, operator", 5, 20, check(["-t", "1"], path="fused")),
+    Part("fused", "several ranks of a process on one device: threads, groups, both", 42, 65, check(*FUSED, path="fused")),
+    Part("streams", "processes that share the device: the host walks the plan", 24, 50, check(["-p", "2"], ["-p", "3"], ["-p", "4"], path="streams")),
+    Part("host-path", "through pinned memory and the host's engine", 17, 40, check(["-t", "2"], ["-p", "2"], ["-p", "2", "-t", "2"], path="host", settings=HOST)),
+    Part("values", "floats that round: the bound, and the order of the ranks", 55, 80, checks.check_values),
+    Part("blocks", "numbers of thread blocks", 5, 20, checks.check_blocks),
+    Part("one-queue", "CUDA_DEVICE_MAX_CONNECTIONS=1", 5, 20, checks.check_connections),
+    Part("blocking-launches", "CUDA_LAUNCH_BLOCKING=1", 3, 15, checks.check_blocking_launches),
+    Part("torch-1", "torch.distributed, one process, our library preloaded", 20, 50, torch(1)),
     Part("torch-2", "the same, two processes on one GPU", 30, 60, torch(2)),
     Part("cupy", "CuPy's binding and cupyx.distributed on device arrays", 25, 50, cupy),
-    Part("memcheck", "compute-sanitizer: accesses out of bounds", 40, 75, sanitizer("memcheck")),
-    Part("racecheck", "compute-sanitizer: races in shared memory", 40, 75, sanitizer("racecheck")),
-    Part("theirs", "NVIDIA's library on the same program, and how it takes several ranks of a device", 20, 40, theirs_checked),
-    Part("latency", "figures: from the call to the result", 15, 40, figures.latency),
-    Part("single", "figures: one rank, beside NVIDIA's library", 25, 40, figures.one_rank),
-    Part("allreduce-kernels", "figures: all-reduce by kernels that wait, ranks of one launch", 20, 40, figures.all_reduce((["-g", "2"], ["-g", "4"]), path="kernels")),
+    Part("memcheck", "compute-sanitizer: accesses out of bounds", 8, 30, sanitizer("memcheck")),
+    Part("racecheck", "compute-sanitizer: races in shared memory", 12, 35, sanitizer("racecheck")),
+    Part("theirs", "NVIDIA's library on the same program, and how it takes several ranks of a device", 8, 30, theirs_checked),
+    Part("latency", "figures: from the call to its return and to the result", 10, 30, figures.latency),
+    Part("single", "figures: one rank, beside NVIDIA's library", 27, 45, figures.one_rank),
+    Part("limit", "figures: a kernel that only streams", 40, 70, figures.limits),
+    Part("allreduce-kernels", "figures: all-reduce by kernels that wait, 2, 4 and 8 ranks of one launch", 32, 75, figures.all_reduce((["-g", "2"], ["-g", "4"], ["-g", "8"]), path="kernels")),
 
     Part("two-hosts", "two pretended hosts over sockets", 30, 90, check(["-p", "2", "--hosts", "2"], ["-p", "4", "--hosts", "2"], path="host", options=few, settings=LOOPBACK), is_more=True),
     Part("large", "buffers of 100 MB", 20, 60, check(["-t", "2"], ["-p", "2"], options=large), is_more=True),
     Part("torch-4", "torch.distributed, four processes on one GPU", 40, 90, torch(4), is_more=True),
     Part("torch-one-queue", "two processes with one hardware queue each", 40, 90, torch_connections, is_more=True),
     Part("synccheck", "compute-sanitizer: wrong barriers", 40, 120, sanitizer("synccheck"), is_more=True),
-    Part("limit", "figures: a kernel that only streams", 60, 150, figures.limits, is_more=True),
     Part("allreduce-fused", "figures: all-reduce among 2, 4 and 8 ranks of a process", 60, 120, figures.all_reduce((["-t", "2"], ["-t", "4"], ["-t", "8"])), is_more=True),
     Part("allreduce-streams", "figures: among 2 and 4 processes", 60, 120, figures.all_reduce((["-p", "2"], ["-p", "4"])), is_more=True),
-    Part("collectives", "figures: every collective", 40, 120, figures.every_collective, is_more=True),
-    Part("memory", "figures: device memory of a communicator", 30, 90, figures.memory, is_more=True),
+    Part("collectives", "figures: every collective", 16, 60, figures.every_collective, is_more=True),
+    Part("memory", "figures: device memory of a communicator", 30, 80, figures.memory, is_more=True),
     Part("beside", "figures: several ranks beside NVIDIA's library, equal numbers of blocks", 60, 150, figures.beside, is_more=True),
 ]
 # fmt: on

@@ -88,6 +88,11 @@ class Limits(unittest.TestCase):
         ran(self, [part("short", lambda context: seen.append(context.left_s()), limit_s=500)], within_s=50)
         self.assertLessEqual(seen[0], 50)
 
+    def test_a_part_has_more_time_in_a_rehearsal(self):
+        seen = []
+        ran(self, [part("each", lambda context: seen.append(context.left_s()), limit_s=500)])
+        self.assertAlmostEqual(seen[0], 500 * main.REHEARSED, delta=10)
+
     def test_smoke_takes_a_minute_at_most(self):
         smoke = next(each for each in parts.ALL if each.name == "smoke")
         self.assertEqual(smoke.limit_s, 60)
