@@ -1,10 +1,9 @@
 //! Collectives of communicators of one rank: a copy or a fold in the caller's stream, and nothing that is watched.
 //!
 //! Invariant: nothing in such a call waits for a peer, so it cannot hang and has no deadline; an error of the device is found
-//! by the driver's next call, as with the program's own work. The order of the communicator's operations across streams is
-//! kept by the event after the last one. Absent: buffers that the library keeps ([`super::fused`] watches their ends).
-
-use std::sync::Arc;
+//! by the driver's next call, as with the program's own work. Such calls share no memory but the caller's, so those in
+//! different streams have no order, as in NCCL, and a stream that is being captured takes them. Absent: buffers that the
+//! library keeps until a call is over ([`super::fused`] watches its end).
 
 use consort_algorithms::Block;
 use consort_cuda::StreamRef;
@@ -16,6 +15,7 @@ use super::placement::{Entry, Placement};
 use super::table::Path;
 use super::trouble::failed;
 use crate::communicator::streams::pass;
+use crate::planner::Planner;
 use consort_types::error::{Error, Result};
 
 impl Entry<'_> {
@@ -61,7 +61,7 @@ fn put(entry: &Entry<'_>) -> Result<()> {
         entry.blocks.map_or(Vec::new(), |blocks| blocks.bytes(call.data_type.size()).collect());
     let operands = Operands { call, blocks, input, output };
     let mut jobs = Jobs::default();
-    jobs.add(&call, &[&operands], 1)?;
+    jobs.add(&Planner::of_process(), &call, &[&operands], 1)?;
     let jobs: Vec<FoldJob<'_>> = jobs.all().collect();
     if Kernels::table_bytes(jobs.len()).is_some() {
         return Err(Error::internal("one rank with more folds than a launch takes"));
@@ -80,19 +80,10 @@ fn put(entry: &Entry<'_>) -> Result<()> {
     }
 }
 
-/// Between the communicator's last operation and its next, whatever streams they are in.
+/// Puts work into the entry's stream.
 fn in_stream(entry: &Entry<'_>, work: impl FnOnce(&StreamRef) -> consort_cuda::Result<()>) -> Result<()> {
-    let Placement { gpu, rank, last, .. } = &**entry.placement;
-    let cuda = |error| failed(*rank, entry.call.kind.name(), error);
+    let Placement { gpu, rank, .. } = &**entry.placement;
     let context = gpu.context();
-    let _entered = context.enter().map_err(cuda)?;
-    let stream = context.stream_ref(entry.stream);
-    if let Some(before) = last.event() {
-        stream.wait_event(&before).map_err(cuda)?;
-    }
-    work(&stream).map_err(cuda)?;
-    let after = Arc::new(gpu.event().map_err(cuda)?);
-    stream.record(&after).map_err(cuda)?;
-    last.set(after);
-    Ok(())
+    let done = context.enter().and_then(|_entered| work(&context.stream_ref(entry.stream)));
+    done.map_err(|error| failed(*rank, entry.call.kind.name(), error))
 }

@@ -5,7 +5,7 @@
 //! barriers around them. Nothing spins, so nothing has to be resident. Absent: ranks elsewhere.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 use consort_algorithms::plan::{Operand, Plan, Position, Region, Step};
 use consort_algorithms::{Block, Extents, Rank as Relative, folds, lengths};
@@ -30,6 +30,7 @@ pub(super) struct Fused {
     gatherings: Mutex<HashMap<Key, Gathering>>,
     /// The event after the last launch.
     last: Mutex<Option<Arc<Pooled<Event>>>>,
+    planner: Arc<Planner>,
 }
 
 /// The name of a gathering: calls with equal keys belong together.
@@ -89,13 +90,24 @@ impl Fused {
         {
             return known;
         }
-        let fused = Arc::new(Fused { ranks, gatherings: Mutex::default(), last: Mutex::default() });
+        let planner = Planner::of_process();
+        let fused = Arc::new(Fused { ranks, gatherings: Mutex::default(), last: Mutex::default(), planner });
         all.push((uid, Arc::downgrade(&fused)));
         fused
     }
 
     fn gatherings(&self) -> MutexGuard<'_, HashMap<Key, Gathering>> {
         self.gatherings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The gatherings, unless another rank has them: it launches under this lock, which takes longer than to look again,
+    /// and less than to sleep and be woken.
+    fn free_gatherings(&self) -> Option<MutexGuard<'_, HashMap<Key, Gathering>>> {
+        match self.gatherings.try_lock() {
+            Ok(gatherings) => Some(gatherings),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 }
 
@@ -158,12 +170,12 @@ impl FusedCall {
         }
     }
 
-    /// Adds the call; the last one launches.
+    /// Adds the call, unless another rank has the gatherings; the last one launches.
     fn arrive(&mut self) {
         let (place, expected) = (self.place(), self.expected());
-        let Some(post) = self.post.take() else { return };
         // Launched under the lock, so that no rank gives up in between.
-        let mut gatherings = self.fused.gatherings();
+        let Some(mut gatherings) = self.fused.free_gatherings() else { return };
+        let Some(post) = self.post.take() else { return };
         let gathering = gatherings.entry(self.key).or_insert_with(|| Gathering {
             posts: (0..expected).map(|_| None).collect(),
             outcome: None,
@@ -215,7 +227,7 @@ impl FusedCall {
         let same = all.iter().all(|operands| operands.call.scalar == call.scalar);
         let mut jobs = Jobs::default();
         let reducer = if same {
-            jobs.add(&call, &all, ranks)?;
+            jobs.add(&self.fused.planner, &call, &all, ranks)?;
             reducer(&call, ranks)
         } else {
             // Each contribution is multiplied by its own rank's scalar beforehand, and rounded as it would be.
@@ -226,7 +238,7 @@ impl FusedCall {
                 .map(|(operands, input)| Operands { input, blocks: operands.blocks.clone(), ..**operands })
                 .collect();
             let plain = Call { scalar: None, ..call };
-            jobs.add(&plain, &scaled.iter().collect::<Vec<_>>(), ranks)?;
+            jobs.add(&self.fused.planner, &plain, &scaled.iter().collect::<Vec<_>>(), ranks)?;
             reducer(&plain, ranks)
         };
         let jobs: Vec<FoldJob<'_>> = jobs.all().collect();
@@ -259,9 +271,9 @@ impl FusedCall {
         Ok(scaled)
     }
 
-    /// The outcome of the call's gathering, once it is known.
+    /// The outcome of the call's gathering, once it is known and no other rank has the gatherings.
     fn outcome(&self) -> Option<Outcome> {
-        let mut gatherings = self.fused.gatherings();
+        let mut gatherings = self.fused.free_gatherings()?;
         let gathering = gatherings.get_mut(&self.key)?;
         let outcome = gathering.outcome.clone()?;
         gathering.unaware -= 1;
@@ -391,10 +403,16 @@ impl Jobs {
     }
 
     /// The folds of all ranks for a call; `of_ranks` has each rank's operands, in their order.
-    pub(super) fn add(&mut self, call: &Call, of_ranks: &[&Operands], ranks: u32) -> Result<()> {
+    pub(super) fn add(
+        &mut self,
+        planner: &Planner,
+        call: &Call,
+        of_ranks: &[&Operands],
+        ranks: u32,
+    ) -> Result<()> {
         let collective = call.kind.collective();
         let size = if call.kind.is_message() { 2 } else { ranks };
-        let plans = Planner::of_process().mapped_of_all(collective, size, call.first_folded(ranks))?;
+        let plans = planner.mapped_of_all(collective, size, call.first_folded(ranks))?;
         let of = |relative: Relative| match call.kind.is_message() {
             true => relative.0,
             false => (relative.0 + call.root) % ranks,

@@ -402,12 +402,12 @@ fn exchange(communicator: &Communicator, mine: &Record) -> Result<Vec<Record>> {
 pub(crate) fn issue(entries: &[Entry<'_>]) -> Result<Vec<Arc<Ticket>>> {
     for entry in entries {
         entry.communicator.core().check()?;
-        entry.check_stream()?;
     }
     if entries.iter().all(Entry::is_alone) {
         alone::issue(entries)?;
         return Ok(Vec::new());
     }
+    entries.iter().try_for_each(Entry::check_stream)?;
     prepare(entries)?;
     copy_own(entries)?;
     let (calls, submissions) = submission::ordered(entries);
