@@ -6,7 +6,7 @@ Invariant: ours and NVIDIA's library are called by the same program with the sam
 import json
 
 from amounts import SEVERAL, amount, listed
-from running import Failed, Skip
+from running import Failed, Skip, answers, panics
 
 BLOCKS = (1, 2, 4, 8, 0)
 ALL_REDUCE = ["--collectives", "allreduce", "--types", "float", "--ops", "sum", "--place", "out"]
@@ -53,6 +53,29 @@ def all_reduce(ways, path=None):
                 context.ranks(*options, label=" ".join(way), expects=path, **forced)
 
     return run
+
+
+def plans(context):
+    """All-reduces of ranks of one launch by each algorithm that a call can name on the kernels path, and by the one that the
+    library takes unasked, which comes first: with the plan that ran, as the library says it to a program in Rust."""
+    program = context.stage / "tests/consort-tests-devices.device-rank"
+    context.needs(program)
+    if context.kind == "host":
+        raise Skip("there is no kernels path without a driver")
+    # A rank of the tests reads the id of its job first, which a job of one process does not need.
+    before = ["bash", "-c", 'head -c 128 /dev/zero | "$@"', "ranks", program, "device-prices", 0, 1]
+    for ranks in amount(context, (2, 4, 8), (2, 4)):
+        for blocks in amount(context, (4, 8, 16, 0), (8,)):
+            settings = {"CONSORT_DEVICE_PATH": "kernels"} | ({"NCCL_MAX_CTAS": blocks} if blocks else {})
+            code, text = context.command([*before, f"threads={ranks}", f"bytes={listed(sizes(context))}"], **settings)
+            found = [{**record, "blocks": blocks} for record in answers(text)]
+            context.records += found
+            context.after_command()
+            run = f"{ranks} ranks, {blocks or 'all'} blocks"
+            if code:
+                context.failures.append(f"{run}: ended with {code} after {len(found)} plans: {panics(text)}")
+            elif not found or "path kernels" not in text.splitlines():
+                context.failures.append(f"{run}: no plan of the kernels path ran")
 
 
 def every_collective(context):

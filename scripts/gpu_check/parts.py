@@ -233,6 +233,7 @@ ALL = [
     Part("synccheck", "compute-sanitizer: wrong barriers", 40, 120, sanitizer("synccheck"), is_more=True),
     Part("allreduce-fused", "figures: all-reduce among 2, 4 and 8 ranks of a process", 60, 120, figures.all_reduce((["-t", "2"], ["-t", "4"], ["-t", "8"])), is_more=True),
     Part("allreduce-streams", "figures: among 2 and 4 processes", 60, 120, figures.all_reduce((["-p", "2"], ["-p", "4"])), is_more=True),
+    Part("plans", "figures: all-reduce by each algorithm on the kernels path, with the plan that ran", 35, 60, figures.plans, is_more=True),
     Part("collectives", "figures: every collective", 16, 60, figures.every_collective, is_more=True),
     Part("memory", "figures: device memory of a communicator", 30, 80, figures.memory, is_more=True),
     Part("beside", "figures: several ranks beside NVIDIA's library, equal numbers of blocks", 60, 150, figures.beside, is_more=True),

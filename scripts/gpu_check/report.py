@@ -148,6 +148,35 @@ def all_reduces(figures):
     )
 
 
+def plans(figures):
+    rows = []
+    for record in figures.find("plans", what="plan"):
+        limit, found = figures.limit(record["ranks"], record["bytes"], record["blocks"]), record["us"]
+        rows.append(
+            [
+                "unasked" if record["named"] == "none" else record["named"],
+                record["ran"],
+                record["ranks"],
+                of_bytes(record["bytes"]),
+                record["blocks"] or "all",
+                record["instances"],
+                of_bytes(record["slot_bytes"]),
+                us(found),
+                f"{2 * record['ranks'] * record['bytes'] / found / 1e3:.1f}",
+                us(limit),
+            ]
+        )
+    text = [
+        "## Plans of all-reduces by kernels",
+        "",
+        "By the algorithm that the calls named, and the plan that ran; where that algorithm's plans do not fit, the library takes its own choice. Medians of the",
+        "host's clock around calls in a row, ranks of one launch. Blocks are those that a rank may have; instances, blocks that share the work of a lane.",
+        "",
+    ]
+    heads = ["named", "ran", "ranks", "bytes a rank", "blocks", "instances", "slot"]
+    return text + table([*heads, figures.head("µs"), figures.head("GB/s"), "limit µs"], rows) if rows else []
+
+
 def one_rank(figures):
     groups = {}
     for record in figures.find("single"):
@@ -404,7 +433,7 @@ def markdown(result):
     lines += outcomes(result)
     red = [part["part"] for part in result["parts"] if mark(part, result.get("may_skip", [])).isupper()]
     lines += [f"Not shown: {', '.join(red)}." if red else "All of these were shown.", ""]
-    for section in (checked, answers, all_reduces, one_rank, latencies, memories, beside, collectives):
+    for section in (checked, answers, all_reduces, plans, one_rank, latencies, memories, beside, collectives):
         lines += section(figures)
     noted = [part for part in result["parts"] if part["notes"]]
     if noted:
