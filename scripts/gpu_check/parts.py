@@ -23,7 +23,7 @@ DEFAULT_LIMIT_S = 1500
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """`expects_s` is what it takes where nothing is wrong, as an H200 took it, by estimate where none has; `limit_s` ends it."""
+    """`expects_s` is what it takes where nothing is wrong: as an H200 took it, or by estimate. `limit_s` ends it."""
 
     name: str
     about: str

@@ -348,7 +348,8 @@ class Context:
         counts, partial, left, reasons = {"ok": 0, "FAILED": 0, "ignored": 0}, 0, [], {}
         for name, about in sorted(chosen.items()):
             program, directory = self.stage / "tests" / name, self.root / about["package"]
-            _, text = self.command([program, "--list", "--format", "terse", *filter(None, [about["part"]])], directory=directory)
+            named = [about["part"]] if about["part"] else []
+            _, text = self.command([program, "--list", "--format", "terse", *named], directory=directory)
             tests = [line.removesuffix(": test") for line in text.splitlines() if line.endswith(": test")]
             if not tests:
                 self.failures.append(f"{name} has no test {about['part']}")
@@ -356,7 +357,8 @@ class Context:
                 if self.left_s() < 1:
                     left.append(test)
                     continue
-                code, text = self.command([program, "--exact", test, "--nocapture"], stall_s=TEST_STALL_S, directory=directory)
+                words = [program, "--exact", test, "--nocapture"]
+                code, text = self.command(words, stall_s=TEST_STALL_S, directory=directory)
                 outcome = outcome_of_test(code, text)
                 counts[outcome] += 1
                 skips = {line[line.index("SKIP:") :].strip() for line in text.splitlines() if "SKIP:" in line}

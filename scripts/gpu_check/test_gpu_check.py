@@ -18,6 +18,7 @@ from contextlib import redirect_stdout
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 import checks
+import figures
 import main
 import parts
 import probe
@@ -329,6 +330,32 @@ class Tests(unittest.TestCase):
     def test_where_every_test_leaves_something_out_the_part_is_skipped(self):
         context = self.those(a="echo SKIP: no device")
         self.assertEqual(context.notes[-1], "skipped: SKIP: no device: a")
+
+
+class Plans(unittest.TestCase):
+    """A stand-in for the rank of the tests that times plans."""
+
+    def plans(self, script):
+        context = context_for(self)
+        context.begin(part("each"))
+        program = context.stage / "tests/consort-tests-devices.device-rank"
+        program.parent.mkdir(parents=True)
+        program.write_text(f"#!/bin/bash\n{script}\n")
+        program.chmod(0o755)
+        figures.plans(context)
+        return context
+
+    def test_plans_are_in_the_report_with_the_blocks_that_they_had(self):
+        plan = '{"what":"plan","ranks":2,"bytes":4096,"named":"none","ran":"ring","instances":2,"slot_bytes":4096,"us":8.0}'
+        context = self.plans(f"echo path kernels; echo '{plan}'")
+        self.assertEqual([(record["ran"], record["blocks"]) for record in context.records], [("ring", 8)] * 2)
+        result = {"kind": "gpu", "parts": [{"part": "plans", "records": context.records}]}
+        self.assertIn("| unasked | ring | 2 | 4 KiB | 8 | 2 | 4 KiB | 8.00 | 2.0 | – |", report.plans(report.Figures(result)))
+
+    def test_another_path_and_a_panic_are_failures(self):
+        self.assertIn("no plan of the kernels path", self.plans("echo path fused").failures[0])
+        panic = "echo \"thread 'main' (1) panicked at x.rs:1:1:\"; echo no driver; exit 101"
+        self.assertIn("no driver", self.plans(panic).failures[0])
 
 
 class Images(unittest.TestCase):

@@ -1,8 +1,8 @@
 //! What the plans of an all-reduce take on devices, for `scripts/gpu-check`: each algorithm that a call can name on the
 //! path, and the one that the library takes unasked.
 //!
-//! Invariant: a line says the plan that ran, as the library's event has it, beside the algorithm that was named. Absent:
-//! results of the calls, which other scenarios compare.
+//! Invariant: a line says the plan that ran, as the library's event has it, beside the algorithm that was named.
+//! Absent: results of the calls, which other scenarios compare.
 
 use std::time::{Duration, Instant};
 
