@@ -17,7 +17,7 @@ import parts
 import report
 import running
 
-# The limit of a part in a rehearsal, whose kernels are interpreted, is so many times that on a GPU.
+# Times its limit on a GPU, a part may take in a rehearsal, whose kernels are interpreted.
 REHEARSED = 2
 
 

@@ -15,7 +15,7 @@ use crate::devices::Seat;
 use crate::heard::{self, Heard};
 use crate::rank::Context;
 
-/// Samples of a time, of which the middle one counts.
+/// Samples of a time; the middle one counts.
 const SAMPLES: usize = 3;
 /// How long the calls of a sample take, about, and how many there are at most.
 const SAMPLE: Duration = Duration::from_millis(8);
