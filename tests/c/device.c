@@ -538,7 +538,8 @@ int main(int count, char** arguments) {
                {"crowded", crowded},
                {"aborted-rounds", aborted_rounds},
                {"captured", captured},       {"captured-long", captured_long},
-               {"captured-itself", captured_itself}};
+               {"captured-itself", captured_itself},
+               {"rank-alone", rank_alone}};
   static const struct {
     const char* name;
     void (*body)(void);

@@ -129,6 +129,45 @@ static void captured_itself(struct rank* rank) {
   free_buffers(&buffers);
 }
 
+/* Collectives of one rank: what changes nothing calls the driver for nothing, the rest is a copy or a launch that nothing
+ * watches, and a stream that is being captured takes them too. */
+static void rank_alone(struct rank* rank) {
+  struct buffers buffers = buffers_of(rank, DEVICE, DEVICE, 8 * 203);
+  static const ncclRedOp_t ops[] = {ncclSum, ncclAvg};
+  struct capture capture;
+  void* graph = NULL;
+  size_t at;
+  int what;
+  CHECK(rank->ranks == 1);
+  find_capture(&capture);
+  for (what = ALL_REDUCE; what < RING; what++) {
+    for (at = 0; at < 4; at++) {
+      /* An integer's average is a division, which a kernel makes. */
+      struct call call = {ALL_REDUCE, ncclInt32, 0, 0, 0, 203};
+      int copies, launches, divides = folds((enum what)what) && at / 2 == 1;
+      unsigned char *input, *output;
+      call.what = (enum what)what, call.op = ops[at / 2], call.in_place = at % 2 == 1;
+      prepare(&call, rank, &buffers);
+      places(&call, rank, &buffers, &input, &output);
+      CU(cuda.wait(rank->stream));
+      copies = called("cuMemcpyAsync"), launches = called("cuLaunchKernel");
+      OK(make(&call, rank, input, output));
+      CHECK(called("cuMemcpyAsync") - copies == (!divides && input != output));
+      CHECK(called("cuLaunchKernel") - launches == divides);
+      examine(&call, rank, &buffers);
+    }
+  }
+  CHECK(called("cuEventRecord") == 0 && called("cuStreamWriteValue64_v2") == 0);
+  CU(capture.begin(rank->stream, GLOBAL_MODE));
+  for (at = 0; at < 2; at++) {
+    struct call call = {ALL_REDUCE, ncclInt32, ncclSum, 0, (int)at, 203};
+    OK(make(&call, rank, buffers.from, at == 1 ? buffers.from : buffers.to));
+  }
+  CU(capture.end(rank->stream, &graph));
+  CU(capture.destroy(graph));
+  free_buffers(&buffers);
+}
+
 /* A call whose peers come late, so late that the library has asked the driver whether the device is well. */
 static void captured_long(struct rank* rank) {
   struct buffers buffers = buffers_of(rank, DEVICE, DEVICE, 20000);

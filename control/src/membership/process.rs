@@ -294,6 +294,12 @@ impl Shared {
         let _ = self.wake.read();
     }
 
+    /// Whether it was woken since this was asked last.
+    #[cfg(test)]
+    pub(super) fn is_woken(&self) -> bool {
+        self.wake.read().is_ok()
+    }
+
     /// Watches a source from now on.
     pub(super) fn watch(&self, fd: BorrowedFd<'_>, source: Source) -> io::Result<u64> {
         let key = self.next_key.fetch_add(1, Ordering::Relaxed);

@@ -190,3 +190,78 @@ fn chores(shared: &Arc<Shared>) {
     }
     accept::expire(shared);
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::BorrowedFd;
+
+    use consort_memory::sync::AtomicBool;
+
+    use super::*;
+
+    /// Work that a device does.
+    #[derive(Default)]
+    struct OnDevice {
+        is_idle: AtomicBool,
+    }
+
+    impl Unattended for OnDevice {
+        fn advance(&self) -> Advance {
+            if self.is_idle() { Advance::Idle } else { Advance::Watched }
+        }
+
+        fn is_idle(&self) -> bool {
+            self.is_idle.load(Ordering::Relaxed)
+        }
+
+        fn wake(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+    }
+
+    fn listed(shared: &Shared) -> usize {
+        lock(&shared.unattended).len()
+    }
+
+    #[test]
+    fn work_on_devices_wakes_the_thread_once() {
+        let shared = Shared::new().expect("a process");
+        let work = Arc::new(OnDevice::default());
+        let watch = || {
+            let work: Arc<dyn Unattended> = work.clone();
+            shared.watch_over(Arc::downgrade(&work));
+            shared.is_woken()
+        };
+        assert!(watch(), "it may sleep");
+        assert!(!watch(), "it looks anyway");
+        assert_eq!(advance_unattended(&shared), Advance::Watched);
+        // More of it may come soon, and comes.
+        work.is_idle.store(true, Ordering::Relaxed);
+        assert_eq!((advance_unattended(&shared), listed(&shared)), (Advance::Watched, 1));
+        work.is_idle.store(false, Ordering::Relaxed);
+        assert!(!watch(), "it still looks");
+        assert_eq!(advance_unattended(&shared), Advance::Watched);
+        assert_eq!(lock(&shared.unattended)[0].idle_since, None);
+        // Long after the last of it, the thread sleeps.
+        work.is_idle.store(true, Ordering::Relaxed);
+        assert_eq!(advance_unattended(&shared), Advance::Watched);
+        let long_ago = Instant::now().checked_sub(LINGER).expect("a machine that has run for that long");
+        lock(&shared.unattended)[0].idle_since = Some(long_ago);
+        assert_eq!((advance_unattended(&shared), listed(&shared)), (Advance::Idle, 0));
+        assert!(watch(), "it may sleep again");
+    }
+
+    #[test]
+    fn work_of_the_host_is_left_as_soon_as_it_is_idle_and_what_is_gone_at_once() {
+        let shared = Shared::new().expect("a process");
+        let work: Arc<dyn Unattended> = Arc::new(OnDevice { is_idle: AtomicBool::new(true) });
+        for _ in 0..2 {
+            shared.look_after(Arc::downgrade(&work));
+            assert!(shared.is_woken());
+        }
+        assert_eq!((advance_unattended(&shared), listed(&shared)), (Advance::Idle, 0));
+        shared.watch_over(Arc::downgrade(&work));
+        drop(work);
+        assert_eq!((advance_unattended(&shared), listed(&shared)), (Advance::Idle, 0));
+    }
+}

@@ -283,6 +283,11 @@ fn a_call_in_a_captured_stream_is_refused_and_the_capture_ends_valid() {
 }
 
 #[test]
+fn one_rank_has_copies_that_nothing_watches() {
+    FUSED.of(1).passes("rank-alone");
+}
+
+#[test]
 fn a_capture_while_the_device_is_watched_ends_valid() {
     [STREAMS, KERNELS, TOGETHER].into_iter().for_each(|way| way.passes("captured-long"));
 }
