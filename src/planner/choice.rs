@@ -34,7 +34,13 @@ const HOST_POOL_SLOT_BYTES: usize = HOST_SLOT_BYTES_MAX + (16 << 10) - 64;
 
 /// Plans write outputs of at least this many bytes past the caches: from 4 to 8 MiB on that took up to 1.7 times as long
 /// (`docs/measurements/host.md`).
-const STREAMING_BYTES_MIN: usize = 16 << 20;
+const STREAMING_BYTES_MIN: u64 = 16 << 20;
+
+/// Whether plans write outputs past the caches.
+pub(crate) fn is_streamed(collective: Collective, ranks: u32, block_bytes: u64) -> bool {
+    let blocks = collective.output_blocks(ranks).max(collective.input_blocks(ranks));
+    block_bytes.saturating_mul(blocks.into()) >= STREAMING_BYTES_MIN
+}
 
 /// The choice for a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,8 +66,7 @@ impl Choice {
         // Calls that are too long for any memory are looked up too, before they are refused.
         let block_bytes = call.count.saturating_mul(call.data_type.size());
         let collective = call.kind.collective();
-        let blocks = collective.output_blocks(ranks).max(collective.input_blocks(ranks)) as usize;
-        let streaming = block_bytes.saturating_mul(blocks) >= STREAMING_BYTES_MIN;
+        let streaming = is_streamed(collective, ranks, block_bytes as u64);
         (size_class(block_bytes as u64).trailing_zeros(), streaming)
     }
 

@@ -17,6 +17,7 @@ use consort_algorithms::topology::{self, Topology};
 use consort_algorithms::{Collective, LowerOptions, Plan, lower_all, passes, verify};
 
 use super::carriers::{Carrier, Way};
+use super::choice::is_streamed;
 use super::devices;
 use super::explain::{Candidate, Explanation, Origin};
 use super::machine::{Machine, even_boxes};
@@ -32,6 +33,9 @@ pub(super) use tables::line_ignored;
 pub(super) const SIMULATED_RANKS_MAX: u32 = 64;
 /// The longest slot among ranks of one host, unless a setting names a longer one.
 pub(crate) const HOST_SLOT_BYTES_MAX: usize = 64 << 10;
+/// The same for calls of at least [`STREAMING_BYTES_MIN`], whose buffers drive slots out of the caches anyway: long slots took
+/// 0.8 to 0.97 of the time of short ones there (`docs/measurements/crossing.md`).
+const HOST_LONG_SLOT_BYTES_MAX: usize = 256 << 10;
 /// The longest slot of connections to many peers.
 pub(crate) const WIDE_SLOT_BYTES_MAX: usize = 128 << 10;
 
@@ -360,7 +364,7 @@ impl Planning {
     }
 
     /// An algorithm with the slots that the settings or the planner's rule give. Slots of a pool are short, so that they stay in
-    /// the caches; where ranks share cores, long ones give each rank more to do in its turn.
+    /// the caches, unless the buffers do not; where ranks share cores, long ones give each rank more to do in its turn.
     pub(crate) fn with_slots(
         &self,
         algorithm: Algorithm,
@@ -369,9 +373,11 @@ impl Planning {
     ) -> Chosen {
         let (by_rule, short) = self.slots_by_rule(algorithm, collective, block_bytes);
         let is_pooled = self.on_own_cores && self.machine.turns <= 1 && self.slot_bytes.is_none();
+        let is_long = is_streamed(collective, self.ranks_of(collective), block_bytes);
+        let longest = if is_long { HOST_LONG_SLOT_BYTES_MAX } else { HOST_SLOT_BYTES_MAX };
         Chosen {
             algorithm,
-            slot_bytes: if is_pooled { by_rule.min(HOST_SLOT_BYTES_MAX) } else { by_rule },
+            slot_bytes: if is_pooled { by_rule.min(longest) } else { by_rule },
             short,
             packets: self.takes_packets(algorithm, collective, block_bytes),
             meets: self.meets(collective, block_bytes),
