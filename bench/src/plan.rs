@@ -294,7 +294,7 @@ mod tests {
         let plan = |line: &str| text(line).expect("a plan");
         let of = plan("plan allreduce --ranks 4 --size 64K --device kernels");
         assert!(
-            of.contains("on devices by the kernels path") && of.contains("chosen: kernels/direct"),
+            of.contains("on devices by the kernels path") && of.contains("chosen: kernels/doubling"),
             "{of}"
         );
         for row in
@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(json["explanation"]["path"], "kernels");
         let candidates = json["explanation"]["candidates"].as_array().expect("candidates");
         let chosen = candidates.iter().find(|one| one["chosen"] == true).expect("one");
-        assert_eq!((&chosen["carrier"], &chosen["algorithm"]), (&"kernels".into(), &"two-shot".into()));
+        assert_eq!((&chosen["carrier"], &chosen["algorithm"]), (&"kernels".into(), &"doubling".into()));
         let failure = text("plan allreduce --ranks 4 --device cuda").expect_err("no path");
         assert!(failure.message.contains("there are fused, kernels, streams, host"), "{failure}");
     }

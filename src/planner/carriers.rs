@@ -1,20 +1,25 @@
 //! Carriers of an algorithm's messages, and their prices.
 //!
-//! Invariant: a price is virtual seconds. On devices it follows from the algorithm's [formula](catalogue::formula()) and from
-//! figures of data sheets: no GPU was measured for it. Absent: what can carry a call, and choosing.
+//! Invariant: a price is virtual seconds, the same on all ranks. Where kernels run plans it follows from the plans of all ranks
+//! and from times on a GPU ([`super::blocks`]), and is never less than what the links between devices need. Elsewhere on
+//! devices it follows from the algorithm's [formula](catalogue::formula()) and from figures of data sheets. Absent: what can
+//! carry a call, and choosing.
 
 use std::fmt;
 
 use consort_algorithms::Collective;
 use consort_algorithms::catalogue::{self, Algorithm};
 
+use super::Proved;
+use super::blocks::{self, BLOCK_S, Cut, beside, stride};
+use super::devices::Ground;
 use super::planning::Planning;
 
 /// An operation of a stream, from the call to its end. Source of this and of the two below: NCCL's tuning model
 /// (`src/graph/tuning.cc`), the base latency of a ring with flags in its messages, and what a hop costs over NVLink with a
 /// fence and with such flags.
 const OPERATION_S: f64 = 6.6e-6;
-/// A message that waits for another, with a counter behind its bytes.
+/// A message that waits for another, with a counter behind its bytes, where streams carry both.
 const STEP_S: f64 = 3.4e-6;
 /// The same of a packet, which carries its flag.
 const PACKET_STEP_S: f64 = 0.6e-6;
@@ -116,7 +121,7 @@ impl Carrier {
     fn step_s(self) -> f64 {
         match self {
             Carrier::Packets => PACKET_STEP_S,
-            Carrier::Kernels => STEP_S,
+            Carrier::Kernels => blocks::STEP_S,
             Carrier::Streams => STREAM_STEP_S,
             Carrier::Host | Carrier::Fused | Carrier::Staging => 0.0,
         }
@@ -130,18 +135,27 @@ pub(crate) type Paths = Vec<(Path, Option<String>)>;
 pub(crate) type Way = (Carrier, Algorithm);
 
 impl Planning {
-    /// Seconds of a way for blocks of `block_bytes`; infinite where no formula gives them.
+    /// Seconds of a way for blocks of `block_bytes` on devices' means; infinite where nothing gives them. Plans that kernels run
+    /// have their price from what is `proved` of them, or else from the formula.
     pub(super) fn price_by(
         &self,
         (carrier, algorithm): Way,
         collective: Collective,
         block_bytes: u64,
+        ground: &Ground,
+        proved: Option<&Proved>,
     ) -> f64 {
         let ranks = self.ranks_of(collective);
         let [input, output] = [collective.input_blocks(ranks), collective.output_blocks(ranks)]
             .map(|blocks| block_bytes as f64 * f64::from(blocks));
         let empty = carrier.operations() * OPERATION_S;
-        let Some(formula) = catalogue::formula(algorithm, collective, ranks) else { return f64::INFINITY };
+        let formula = catalogue::formula(algorithm, collective, ranks);
+        if let (Carrier::Kernels, Some(proved), true) = (carrier, proved, ranks > 1) {
+            // What is imported has no formula: nothing says how much of it travels.
+            let travels = formula.map_or(0.0, |of| of.volume() * input.max(output) / self.link_bytes_s());
+            return empty + self.seconds_of_blocks(proved, collective, block_bytes, ground).max(travels);
+        }
+        let Some(formula) = formula else { return f64::INFINITY };
         match carrier {
             Carrier::Host => self.price(algorithm, collective, block_bytes),
             Carrier::Staging => {
@@ -149,13 +163,35 @@ impl Planning {
             }
             Carrier::Fused => empty + f64::from(ranks) * (input + output) / MEMORY_BYTES_S,
             _ if ranks == 1 => empty,
-            Carrier::Packets | Carrier::Kernels | Carrier::Streams => {
+            Carrier::Kernels => {
+                let bytes = formula.volume() * input.max(output);
+                let blocks = blocks::seconds_by_formula(formula.steps(), bytes, ranks, ground.blocks_max);
+                empty + blocks.max(bytes / self.link_bytes_s())
+            }
+            Carrier::Packets | Carrier::Streams => {
                 // Half of a packet is its flag.
                 let share = if carrier == Carrier::Packets { 0.5 } else { 1.0 };
                 let travels = formula.volume() * input.max(output) / (share * self.link_bytes_s());
                 empty + formula.steps() * carrier.step_s() + travels
             }
         }
+    }
+
+    /// Seconds of the blocks that run proved plans.
+    fn seconds_of_blocks(
+        &self,
+        proved: &Proved,
+        collective: Collective,
+        block_bytes: u64,
+        ground: &Ground,
+    ) -> f64 {
+        let (plan, ranks) = (&proved.plan, self.ranks());
+        let bytes = usize::try_from(block_bytes).unwrap_or(usize::MAX / 2).min(usize::MAX / 2);
+        let longest = plan.partition.extents(bytes, 1).longest();
+        let share = beside(collective, ranks, proved.lanes_max);
+        let cut = Cut::of(longest, plan.sliced, share, ground.blocks_max, stride(ranks));
+        let launched = proved.lanes_max as u32 * cut.instances * ground.launched_together(ranks);
+        f64::from(launched) * BLOCK_S + proved.load.seconds(&cut)
     }
 
     /// Bytes a second from a device to a peer: what a topology that was named says of its first, or those of a data sheet.

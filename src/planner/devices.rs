@@ -19,8 +19,8 @@ use super::{Planner, Program, Proved};
 use consort_types::call::{Call, Kind};
 use consort_types::error::{Error, Result};
 
-/// The longest all-reduce, in bytes, that every rank folds whole; in longer ones each rank folds its share. By their prices the
-/// two cross at 284 KiB among eight ranks.
+/// The longest all-reduce in streams, in bytes, that every rank folds whole; in longer ones each rank folds its share. By their
+/// prices the two cross at 284 KiB among eight ranks.
 const DIRECT_BYTES_MAX: u64 = 256 << 10;
 /// The longest all-reduce in packets.
 pub(crate) const PACKET_BYTES: usize = 32 << 10;
@@ -28,6 +28,11 @@ pub(crate) const PACKET_BYTES: usize = 32 << 10;
 pub(crate) const BOXES: usize = 2;
 /// Lanes of a plan that kernels run, at most.
 const LANES_MAX: u32 = 16;
+/// Blocks of a launch of one rank on a device that it has for itself, unless settings say otherwise.
+const BLOCKS_USUAL: u32 = 64;
+/// The most ranks whose kernels take any algorithm unasked, by its price: its plans are proved for that, which takes long among
+/// many ranks.
+const ALL_PRICED_RANKS_MAX: u32 = 16;
 
 /// The means that the devices of a communicator have for its calls.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -35,6 +40,8 @@ pub(crate) struct Ground {
     pub(crate) path: Path,
     /// Lanes of a plan, at most.
     lanes_max: usize,
+    /// Blocks of a launch of one rank, at most; 1 where kernels do not run plans.
+    pub(super) blocks_max: u32,
     /// Whether each rank has its device for itself among those of its process: else no kernel runs calls in packets.
     alone: bool,
 }
@@ -42,13 +49,18 @@ pub(crate) struct Ground {
 impl Ground {
     /// The means where a launch has at most `blocks_max` blocks.
     pub(crate) fn new(path: Path, blocks_max: u32, alone: bool) -> Self {
-        let lanes_max = if path == Path::Kernels { blocks_max.min(LANES_MAX) as usize } else { 1 };
-        Ground { path, lanes_max, alone }
+        let blocks_max = if path == Path::Kernels { blocks_max } else { 1 };
+        Ground { path, lanes_max: blocks_max.min(LANES_MAX) as usize, blocks_max, alone }
+    }
+
+    /// The ranks whose programs share a launch.
+    pub(super) fn launched_together(&self, ranks: u32) -> u32 {
+        if self.alone { 1 } else { ranks }
     }
 
     /// The most that devices may have on a path.
     fn whole(path: Path) -> Self {
-        Ground::new(path, LANES_MAX, true)
+        Ground::new(path, BLOCKS_USUAL, true)
     }
 }
 
@@ -142,17 +154,28 @@ impl Asked<'_> {
                 Eligibility::Out(format!("packets go to {MAX_RANKS} ranks at most"))
             }
             Carrier::Packets | Carrier::Fused => Eligibility::Free,
+            Carrier::Kernels if ranks <= ALL_PRICED_RANKS_MAX => Eligibility::Free,
             _ if !algorithm.is_imported() && !names() && self.usual().all(|usual| usual != algorithm) => {
                 Eligibility::Last("on devices a call, a restriction or a table has to name it".into())
             }
-            _ if folds_whole && bytes > DIRECT_BYTES_MAX => {
+            Carrier::Streams if folds_whole && bytes > DIRECT_BYTES_MAX => {
                 Eligibility::Last(format!("above {DIRECT_BYTES_MAX} bytes each rank folds its share"))
             }
-            _ if algorithm.is_two_shot() && bytes <= DIRECT_BYTES_MAX => {
+            Carrier::Streams if algorithm.is_two_shot() && bytes <= DIRECT_BYTES_MAX => {
                 Eligibility::Last(format!("up to {DIRECT_BYTES_MAX} bytes every rank folds all"))
             }
             _ => Eligibility::Free,
         }
+    }
+
+    /// Seconds of a candidate; infinite where it has no plans.
+    fn price(&self, way: Way) -> f64 {
+        let (planning, collective, bytes) = (self.planning, self.collective(), self.bytes());
+        let price = |proved: Option<&Proved>| planning.price_by(way, collective, bytes, &self.ground, proved);
+        if way.0 != Carrier::Kernels || planning.ranks() > SIMULATED_RANKS_MAX {
+            return price(None);
+        }
+        self.proved(way.1).map_or(f64::INFINITY, |proved| price(Some(&proved)))
     }
 
     fn proved(&self, algorithm: Algorithm) -> Result<Proved> {
@@ -197,8 +220,7 @@ impl Asked<'_> {
             return Ok((tuned, Origin::Tuned));
         }
         let (mut left, named) = (all.clone(), self.call.algorithm);
-        let price = |way| planning.price_by(way, collective, bytes);
-        while let Some(way) = least(&eligible(&left, |way| self.eligibility(way)), price) {
+        while let Some(way) = least(&eligible(&left, |way| self.eligibility(way)), |way| self.price(way)) {
             if self.misfit(way)?.is_none() {
                 return Ok((way, if named.is_some() { Origin::Named } else { Origin::Priced }));
             }
@@ -256,8 +278,7 @@ impl Asked<'_> {
         if self.planning.ranks() <= SIMULATED_RANKS_MAX || self.ground.path == Path::Host {
             return self.planning.select_on(self).ok().map(|(way, _)| way);
         }
-        let price = |way| self.planning.price_by(way, self.collective(), self.bytes());
-        least(&eligible(&self.ways(), |way| self.eligibility(way)), price)
+        least(&eligible(&self.ways(), |way| self.eligibility(way)), |way| self.price(way))
     }
 
     fn row(&self, way: Way, excluded: Option<String>, chosen: bool) -> Candidate {
@@ -272,7 +293,7 @@ impl Asked<'_> {
             algorithm,
             chosen,
             excluded,
-            predicted_s: self.planning.price_by(way, collective, bytes),
+            predicted_s: self.price(way),
             measured_s: self.planning.measured_s(path, algorithm, collective, bytes),
             slot_bytes: 0,
             fold_hash: proved.map(|proved| proved.fold_hash),
@@ -286,7 +307,7 @@ impl Asked<'_> {
             let (collective, bytes) = (self.collective(), self.bytes());
             let staged = |of: Candidate| Candidate {
                 carrier: Carrier::Staging,
-                predicted_s: self.planning.price_by((Carrier::Staging, of.algorithm), collective, bytes),
+                predicted_s: self.price((Carrier::Staging, of.algorithm)),
                 ..of
             };
             let explained = match self.call.algorithm {

@@ -5,6 +5,7 @@
 //! store to the peers that this one can; or, among many like ranks, by their symmetry. What a rank of a mixed job
 //! fuses otherwise than this one is proved on that rank.
 
+mod blocks;
 mod carriers;
 mod choice;
 mod devices;
@@ -27,6 +28,7 @@ use consort_algorithms::{
 };
 use consort_memory::sync::{AtomicBool, Ordering};
 
+pub(crate) use blocks::{CLASSES, Cut, INSTANCES_MAX, beside, instances, stride};
 pub(crate) use carriers::Paths;
 pub use carriers::{Carrier, Path};
 pub(crate) use choice::{Choice, Slots, has_one_length};
@@ -87,6 +89,8 @@ pub(crate) struct Proved {
     pub(crate) lanes_max: usize,
     /// The most mailboxes that one rank fills at another.
     pub(crate) mailboxes_max: usize,
+    /// What the blocks of all ranks do; nothing where the plan was proved alone.
+    load: Arc<blocks::Load>,
 }
 
 impl Planner {
@@ -189,7 +193,14 @@ impl Planner {
         let fold_hash = same_fold(unfused.fold_hash, proof.fold_hash)?;
         let lanes_max = fused.iter().map(|plan| plan.lanes.len()).max().unwrap_or(0);
         let mailboxes_max = fused.iter().map(Plan::mailboxes_max).max().unwrap_or(0);
-        let proved = |plan: Plan| Proved { plan: Arc::new(plan), fold_hash, lanes_max, mailboxes_max };
+        let load = Arc::new(blocks::Load::of(&fused));
+        let proved = |plan: Plan| Proved {
+            plan: Arc::new(plan),
+            fold_hash,
+            lanes_max,
+            mailboxes_max,
+            load: load.clone(),
+        };
         let plan = fused.get(rank as usize).cloned().map(proved);
         let plan = plan.ok_or_else(|| format!("rank {rank} has no plan"))?;
         let Proved { plan: chosen, .. } = &plan;
@@ -212,7 +223,7 @@ impl Planner {
         tracing::debug!(name = fused.name, steps = fused.steps.len(), "plan proved by symmetry");
         // Ranks that are alike have as many.
         let (lanes_max, mailboxes_max) = (fused.lanes.len(), fused.mailboxes_max());
-        Ok(Proved { plan: Arc::new(fused), fold_hash, lanes_max, mailboxes_max })
+        Ok(Proved { plan: Arc::new(fused), fold_hash, lanes_max, mailboxes_max, load: Arc::default() })
     }
 
     /// The moves of the ranks of a program that is a direct exchange, from the root on: those of its schedule, which is

@@ -10,26 +10,23 @@ use std::sync::{Arc, OnceLock};
 use consort_algorithms::plan::Plan;
 use consort_cuda::{DeviceMemory, StreamRef};
 use consort_kernels::Reducer;
-use consort_kernels::cuda::layout::MAX_PROGRAMS;
 use consort_kernels::cuda::{RUN_SHARED_BYTES_MAX, RunShape, Table, layout, run_shared_bytes, threads_for};
 
 use super::super::fused::reducer;
 use super::super::gpu::{Gpu, Pooled};
 use super::super::submission::Work;
 use super::super::trouble::failed;
+use super::Shared;
 use super::draft::{Draft, chunk};
 use super::in_stream::{InMailboxes, Order};
 use super::program::{Boxes, bearings};
 use super::upload::Uploaded;
-use super::{INSTANCES_MAX, Shared};
 use crate::Rank;
 use crate::engine::watched::{Standing, Watched};
 use crate::engine::{Bearings, Memory};
+use crate::planner::{Cut, INSTANCES_MAX, beside, instances};
 use consort_types::call::{Call, Kind};
 use consort_types::error::{Error, Result};
-
-/// Bytes of a call that are worth a block of their own.
-const BLOCK_BYTES: usize = 64 << 10;
 
 /// A call on its way to a device.
 pub(in super::super) struct KernelsCall {
@@ -77,11 +74,10 @@ impl KernelsCall {
         let extents = order.extents(&plan);
         let reducer = reducer(call, communicator.size());
         let uploaded = shared.programs.of(gpu, me, &plan, proved.fold_hash, reducer.as_ref())?;
-        let instances = instances(call, communicator.size(), extents.longest(), blocks_max, proved.lanes_max);
+        let beside = beside(call.kind.collective(), communicator.size(), proved.lanes_max);
+        let cut = Cut::of(extents.longest(), plan.sliced, beside, blocks_max, shared.stride);
+        let Cut { instances, part, slot_bytes, iterations } = cut;
         let slot_stride = shared.stride / INSTANCES_MAX;
-        let part = layout::part(extents.longest() as u64, 0, u64::from(instances)).end as usize;
-        let slot_bytes = part.next_power_of_two().clamp(4096.min(slot_stride), slot_stride);
-        let iterations = if plan.sliced { part.div_ceil(slot_bytes).max(1) as u32 } else { 1 };
         let scratch_stride = if plan.sliced { slot_bytes } else { extents.longest().next_multiple_of(128) };
         let scratch_bytes = plan.scratch as usize * scratch_stride * instances as usize;
         let scratch = shared.scratch(gpu, scratch_bytes)?;
@@ -155,22 +151,9 @@ impl KernelsCall {
     }
 }
 
-/// The number of blocks that share a lane's work, the same on all ranks: `lanes` is the most that one of them has.
-///
-/// A rank's messages to all others and from them are to fit into one launch. Its peers do not know how many messages a group
-/// has, so a message has its share of the blocks whether others come along or not.
-fn instances(call: &Call, ranks: u32, longest: usize, blocks_max: u32, lanes: usize) -> u32 {
-    let beside = match call.kind.is_message() {
-        true => (2 * (ranks - 1)).min(MAX_PROGRAMS as u32),
-        false => lanes as u32,
-    };
-    let most = (blocks_max / beside.max(1)).clamp(1, INSTANCES_MAX as u32);
-    (longest.div_ceil(BLOCK_BYTES).max(1) as u32).min(most)
-}
-
 /// Blocks of a message of `bytes` bytes.
 pub(in super::super) fn message_blocks(call: &Call, ranks: u32, bytes: usize, blocks_max: u32) -> u32 {
-    instances(call, ranks, bytes, blocks_max, 1)
+    instances(bytes, beside(call.kind.collective(), ranks, 1), blocks_max)
 }
 
 impl RunProgram {

@@ -38,28 +38,21 @@ use super::gpu::{Gpu, Pooled};
 use super::trouble::failed;
 use crate::Rank;
 use crate::communicator::{Communicator, Core};
-use crate::planner::{BOXES, Carrier, Ground, PACKET_BYTES, Path, Planner, Planning, Proved};
+use crate::planner::{
+    BOXES, CLASSES, Carrier, Ground, INSTANCES_MAX, PACKET_BYTES, Path, Planner, Planning, Proved, stride,
+};
 use crate::wait::Look;
 use consort_settings::options::SLOTS;
 use consort_types::call::Descriptor;
 use consort_types::call::{Call, Kind};
 use consort_types::error::{Error, Result};
 
-/// Bytes of a rank's mailboxes, about.
-const ARENA_BYTES: usize = 48 << 20;
-/// The longest slot, and the shortest.
-const STRIDE_MAX: usize = 4 << 20;
-const STRIDE_MIN: usize = 64 << 10;
 /// Bytes in which a peer shows that it reaches this rank.
 const PROBE_BYTES: usize = 4096;
 /// Sets of packets.
 const PACKET_SETS: usize = 2;
 /// The mailbox of messages, after those of collectives.
 const MESSAGES: usize = BOXES;
-/// Mailboxes for each ordered pair of ranks.
-const CLASSES: usize = BOXES + 1;
-/// Blocks that share a lane's work, at most: each has its part of every mailbox, and its own counters.
-const INSTANCES_MAX: usize = 16;
 /// Bytes from one counter to the next.
 const COUNTER_STRIDE: usize = 64;
 /// Bytes of the counters that one peer raises.
@@ -449,12 +442,6 @@ impl Shared {
         let scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         self.own.arena().bytes() + scratch.as_ref().map_or(0, |scratch| scratch.bytes())
     }
-}
-
-fn stride(ranks: u32) -> usize {
-    let share = ARENA_BYTES / (ranks as usize * CLASSES * SLOTS as usize);
-    let power = 1 << share.max(1).ilog2();
-    power.clamp(STRIDE_MIN, STRIDE_MAX)
 }
 
 fn transport(rank: Rank, error: TransportError) -> Error {
