@@ -201,7 +201,7 @@ fn what_is_left_out_says_why() {
         four.way_of(&call, 0, kernels(1)).expect("a way")
     };
     let host =
-        explained(&planning(65, Options::default()), Ground::whole(Path::Host), short, "kernels/direct");
+        explained(&planning(65, Options::default()), Ground::whole(Path::Host), short, "kernels/two-shot");
     assert_eq!(host.1, "the path is host", "nothing is proved for it");
     assert_eq!(named(Algorithm::RING), (Carrier::Kernels, Algorithm::RING));
     // What does not fit is not taken, and said so.

@@ -281,25 +281,27 @@ fn groups_of_messages_longer_than_mailboxes() {
     }
 }
 
-/// The plan of a call of the scenario `device-plans`, whose root is rank 1.
-fn plan(path: &str, ranks: u32, what: &str) -> String {
+/// The plan of a call of the scenario `device-plans`, whose root is rank 1; none where prices of the kernels path choose it.
+fn plan(path: &str, ranks: u32, what: &str) -> Option<String> {
     let (collective, bytes) = what.split_once(' ').unwrap_or((what, "0"));
     let bytes: usize = bytes.parse().expect("a number of bytes");
     let streams = path == "streams";
     let name = match collective {
         "message" => "pair pair",
         "all_reduce" if !streams && bytes <= 32 << 10 => "one-shot, in packets",
-        "all_reduce" if bytes <= 256 << 10 => "one-shot",
+        // Half as many steps as those of a one-shot.
+        "all_reduce" if !streams && ranks == 8 => "doubling",
+        "all_reduce" if !streams || bytes <= 256 << 10 => "one-shot",
+        "gather" | "scatter" => "direct",
+        _ if !streams => return None,
         // Streams run plans of one lane.
-        "all_reduce" | "all_gather" | "reduce_scatter" if streams => "ring",
-        "all_to_all" if streams => "pairwise",
-        "all_reduce" => "two-shot",
-        "all_to_all" => "spread-out",
+        "all_reduce" | "all_gather" | "reduce_scatter" => "ring",
+        "all_to_all" => "pairwise",
         // The fold begins at rank 0, whose number counted from the root this is.
-        "reduce" => return format!("direct(first={})", ranks - 1),
+        "reduce" => return Some(format!("direct(first={})", ranks - 1)),
         _ => "direct",
     };
-    name.to_owned()
+    Some(name.to_owned())
 }
 
 #[test]
@@ -321,7 +323,9 @@ fn plans_that_run() {
                 // Eight collectives of three lengths each, and a message.
                 assert_eq!(own.len(), 25, "{way:?}: {said:?}");
                 for (what, ran) in own {
-                    assert_eq!(ran, plan(way.taken, ranks, what), "{way:?}: {what} on rank {rank}");
+                    if let Some(expected) = plan(way.taken, ranks, what) {
+                        assert_eq!(ran, expected, "{way:?}: {what} on rank {rank}");
+                    }
                     if what == "message" {
                         continue;
                     }
@@ -329,6 +333,7 @@ fn plans_that_run() {
                     let algorithm = match ran {
                         "one-shot" | "one-shot, in packets" => "direct",
                         "spread-out" => "spread",
+                        "double-tree" => "tree",
                         ran if ran.starts_with("direct") => "direct",
                         ran => ran,
                     };
