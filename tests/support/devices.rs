@@ -279,14 +279,18 @@ impl Ready {
         let (call, mut expected) = (case.call(rank), case.memory(rank, size));
         let on_device: Vec<_> =
             expected.all.iter().map(|bytes| seat.device.copy_of(&bytes.all)).collect::<Result<_>>()?;
-        // The host's links fold in the order that the planner chooses for the same call on the host; all else from rank
-        // 0 on.
+        // The host's links fold in the order that the planner chooses for the same call on the host, kernels in the one that their
+        // prices choose; all else from rank 0 on.
         let direct = Algorithm::Direct { first: 0 };
         let named = match seat.comm.path() {
             Path::Host => None,
             // Streams run plans of one lane.
             Path::Streams if case.collective == Collective::ReduceScatter && size > 2 => {
                 Some(seat.host().with_algorithm(Algorithm::Ring { channels: 1, bidirectional: false }))
+            }
+            Path::Kernels if case.collective.reduces() => {
+                let explained = seat.comm.explain(case.collective, case.count * case.data_type.size())?;
+                explained.chosen().map(|chosen| seat.host().with_algorithm(chosen.algorithm))
             }
             _ => direct.is_defined(case.collective, size).then(|| seat.host().with_algorithm(direct)),
         };
