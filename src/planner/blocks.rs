@@ -110,7 +110,7 @@ impl Work {
     }
 }
 
-/// Amounts of work none of which holds another: which takes longest depends on the slices.
+/// Amounts of work, and none holds another: the slices decide which takes longest.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 struct Most(Vec<Work>);
 
@@ -136,7 +136,7 @@ impl Most {
 pub(super) struct Load {
     /// The busiest lane's.
     lane: Most,
-    /// That of the longest chain of steps, each of which waits for the one before, on whatever rank.
+    /// That of the longest chain of steps, where each waits for the one before, on whatever rank.
     chain: Most,
 }
 
