@@ -25,6 +25,8 @@
 //! are under way, the other has a free slot, and no party waits for a slot but by waiting for credit. Slot names that a peer
 //! sends are checked: a name that cannot be is [`Foreign`]. Deliberately absent: waiting, peers, what messages mean.
 
+#[cfg(all(any(test, feature = "testing"), not(loom)))]
+pub mod driver;
 mod touching;
 
 use self::touching::Touching;

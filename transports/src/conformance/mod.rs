@@ -13,9 +13,11 @@ pub use consort_testing::Random;
 use nix::poll::{PollFd, PollFlags, poll};
 
 mod ends;
+mod pools;
 mod traffic;
 
 pub use ends::*;
+pub use pools::*;
 pub use traffic::*;
 
 use crate::{Address, Connecting, Connection, CounterKind, Layout, PeerState, Transport, TransportError};
@@ -50,6 +52,8 @@ macro_rules! conformance_suite {
             both_directions_flow_at_once,
             puts_out_of_bounds_are_refused,
             random_traffic_arrives,
+            slots_change_hands,
+            names_of_slots_are_checked,
             what_was_sent_before_the_end_stays,
             what_was_queued_at_the_end_arrives,
             what_is_sent_by_one_who_goes_at_once_arrives,
