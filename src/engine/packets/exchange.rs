@@ -17,6 +17,7 @@ use super::pieces::Amiss;
 use super::{Board, Peer, peer_of};
 use crate::Rank;
 use crate::eager::{LONG, Moves, RANKS_MAX, Use, row_of};
+use crate::engine::watched::Standing;
 use crate::engine::{Buffers, Progress};
 use consort_control::report::evidence::Want;
 use consort_types::call::{Call, Kind};
@@ -372,6 +373,12 @@ impl Exchange {
     /// A rank that sent a message of another operation.
     pub(crate) fn advance(&mut self, board: &mut Board, buffers: Buffers<'_>) -> Result<Progress, Amiss> {
         self.underway.advance(&self.direct, &mut board.peers, &self.reducer, &buffers)
+    }
+
+    /// Where it stands, if it goes in two hops.
+    pub(crate) fn standing(&self) -> Option<Standing> {
+        let is_hops = self.direct.two_hops && self.underway.messages.row == LONG;
+        is_hops.then(|| self.underway.standing_hops(&self.direct))
     }
 
     /// The rank that it waits for, and for what.

@@ -19,17 +19,40 @@ use std::ops::Range;
 use consort_kernels::{Reducer, Source, Store, Target, copy};
 use consort_memory::{Pool, Span, SpanMut};
 
-use super::exchange::{Direct, Underway};
+use super::exchange::{Direct, Leg, Underway};
 use super::pieces::{Amiss, CREDITS, Piece};
 use super::{Peer, peer_of};
+use crate::Rank;
 use crate::eager::piece_both_ways;
+use crate::engine::watched::Standing;
 use crate::engine::{Buffers, Progress};
+use consort_control::report::evidence::Want;
 
 /// Pieces that are sent before the sum of the first is back.
 const AHEAD: usize = 2;
 
 /// The pieces of each rank, as many sums, and those that are read and not said to be.
 const _: () = assert!(2 * AHEAD as u64 + CREDITS <= Pool::WINDOW_MAX);
+
+/// What a rank has to do in an all-reduce of two hops.
+struct Halves {
+    leg: Leg,
+    /// What this rank folds, and what the other one does.
+    mine: Range<usize>,
+    theirs: Range<usize>,
+    /// The longest piece.
+    longest: usize,
+}
+
+impl Halves {
+    fn of(direct: &Direct, bytes: usize) -> Self {
+        let [leg] = &*direct.legs else { unreachable!("two ranks have one leg each") };
+        let [first, second] = halves(bytes);
+        let longest = piece_both_ways(first.len());
+        let (mine, theirs) = if leg.is_first { (second, first) } else { (first, second) };
+        Halves { leg: *leg, mine, theirs, longest }
+    }
+}
 
 /// The halves of a message of `bytes` bytes: what the first of two ranks folds, and what the second does.
 fn halves(bytes: usize) -> [Range<usize>; 2] {
@@ -49,11 +72,9 @@ impl Underway {
         reducer: &Reducer,
         buffers: &Buffers<'_>,
     ) -> Result<Progress, Amiss> {
-        let (of, [leg]) = (self.messages, &*direct.legs) else { unreachable!("two ranks have one leg each") };
+        let of = self.messages;
+        let Halves { leg, mine, theirs, longest } = Halves::of(direct, of.bytes);
         let Peer { pieces, .. } = peer_of(peers, leg.peer);
-        let [first, second] = halves(of.bytes);
-        let longest = piece_both_ways(first.len());
-        let (mine, theirs) = if leg.is_first { (second, first) } else { (first, second) };
         let scaled_by = direct.scales.then_some(reducer);
         let mut moved = false;
         loop {
@@ -102,5 +123,25 @@ impl Underway {
             }
             moved = true;
         }
+    }
+
+    /// The rank that it waits for, and for what: a slot for its next piece, or else data.
+    pub(super) fn wanted_hops(&self, direct: &Direct) -> (Rank, Want) {
+        let Halves { leg, theirs, longest, .. } = Halves::of(direct, self.messages.bytes);
+        let may_send = self.sent < theirs.len() && self.sent < self.kept + AHEAD * longest;
+        (leg.peer, if may_send { Want::Room } else { Want::Data })
+    }
+
+    /// The hop in which it waits, and the piece there: in the first hop the piece that it sends next or the one that it folds
+    /// next, in the second hop the sum that comes next.
+    pub(super) fn standing_hops(&self, direct: &Direct) -> Standing {
+        let Halves { leg, mine, theirs, longest } = Halves::of(direct, self.messages.bytes);
+        let (step, at, bytes) = match self.wanted_hops(direct) {
+            (_, Want::Room) => (0, self.sent, theirs.len()),
+            _ if self.here < mine.len() => (0, self.here, mine.len()),
+            _ => (1, self.kept, theirs.len()),
+        };
+        let piece = |at: usize| at.div_ceil(longest) as u32;
+        Standing { peer: leg.peer, step, steps: 2, slice: piece(at), slices: piece(bytes) }
     }
 }

@@ -95,8 +95,7 @@ impl Underway {
     /// The rank that it waits for, and for what.
     pub(super) fn wanted_long(&self, direct: &Direct) -> Option<(Rank, Want)> {
         if direct.two_hops {
-            // Whatever it waits for comes from the only other rank.
-            return direct.legs.first().map(|leg| (leg.peer, Want::Data));
+            return Some(self.wanted_hops(direct));
         }
         let legs = direct.legs.len();
         let all = self.messages.bytes.div_ceil(direct.piece(self.messages.bytes)) * legs;

@@ -2,14 +2,19 @@
 //! schedules that are no direct exchange are refused.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use consort_algorithms::catalogue::{Algorithm, Shape, candidates};
 use consort_kernels::{DataType, ReduceOp, Reducer};
+use consort_memory::{Span, SpanMut};
 
-use super::exchange::{Direct, Leg};
+use super::exchange::{Direct, Exchange, Leg};
+use super::sides::{self, Other};
 use crate::Rank;
 use crate::eager::{Moves, Use};
+use crate::engine::{Buffers, Progress};
 use crate::planner::{Planner, Program};
+use consort_control::report::evidence::Want;
 use consort_types::call::{Call, Kind};
 
 fn call(kind: Kind, root: Rank) -> Call {
@@ -119,4 +124,69 @@ fn only_direct_exchanges_are_taken() {
         }
     }
     assert!(refused > 8, "{refused}");
+}
+
+/// A peer that does one thing after the other: an all-reduce in two hops says for which of them it waits.
+#[test]
+fn two_hops_say_what_they_wait_for() {
+    const BYTES: usize = 256 << 10;
+    const PIECE: usize = 32 << 10;
+    const MARK: u64 = 0x1234_5678;
+    let (mut board, ends) = sides::against();
+    let mut other = Other::of_board(&*ends[0], 2);
+    let (input, mut output) = (vec![1u8; BYTES], vec![0u8; BYTES]);
+    let buffers = |output| Buffers { input: Span::of(&input), output: SpanMut::of(output) };
+    let reducer = Reducer::new(DataType::Int32, ReduceOp::Sum, 2);
+    let moves = |call: &Call| {
+        let algorithm = algorithm(call, 2);
+        let program = Program { collective: call.kind.collective(), ranks: 2, algorithm };
+        Planner::default().direct(program).expect("a direct exchange")
+    };
+    let sent = call(Kind::Broadcast, 0);
+    let sent = Arc::new(Direct::new(&sent, &moves(&sent), &reducer, 0, false));
+    // Four pieces, and three: all that may be under way.
+    for bytes in [BYTES, BYTES * 3 / 4] {
+        let mut exchange = Exchange::begin(&mut board, sent.clone(), reducer.clone(), bytes, MARK);
+        let progress = exchange.advance(&mut board, buffers(&mut output));
+        assert!(matches!(progress, Ok(Progress::Done)), "{progress:?}");
+        assert_eq!(exchange.standing(), None);
+    }
+    let summed = call(Kind::AllReduce, 0);
+    let summed = Arc::new(Direct::new(&summed, &moves(&summed), &reducer, 0, true));
+    let mut exchange = Exchange::begin(&mut board, summed, reducer, BYTES, MARK);
+    let mut stands = |want: Want, step: u32, slice: u32| {
+        while let progress = exchange.advance(&mut board, buffers(&mut output))
+            && !matches!(progress, Ok(Progress::Blocked))
+        {
+            assert!(matches!(progress, Ok(Progress::Moved)), "{progress:?}");
+        }
+        assert_eq!(exchange.wanted(), Some((1, want)));
+        let standing = exchange.standing().expect("it goes in two hops");
+        let found = (standing.peer, standing.step, standing.steps, standing.slice, standing.slices);
+        assert_eq!(found, (1, step, 2, slice, 4));
+    };
+    let read = |other: &mut Other, pieces: usize| {
+        for _ in 0..pieces {
+            let found =
+                other.pieces.look(MARK, usize::MAX).expect("nothing is amiss").map(|piece| piece.span.len());
+            other.pieces.take(found.expect("a piece is here")).expect("nothing is amiss");
+        }
+    };
+    let send = |other: &mut Other, pieces: usize| {
+        for _ in 0..pieces {
+            let piece = [2u8; PIECE];
+            assert_eq!(other.pieces.send(MARK, Span::of(&piece), None, None), Ok(true));
+        }
+    };
+    // No slot has come back.
+    stands(Want::Room, 0, 0);
+    // Two pieces are sent then; none has come that could be folded.
+    read(&mut other, 7);
+    stands(Want::Data, 0, 0);
+    send(&mut other, 2);
+    stands(Want::Data, 0, 2);
+    // All are folded; no sum of those that were sent is back.
+    read(&mut other, 4);
+    send(&mut other, 2);
+    stands(Want::Data, 1, 0);
 }

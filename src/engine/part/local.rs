@@ -24,7 +24,7 @@ pub(super) struct Meet {
 
 /// A direct exchange of eager messages.
 pub(super) struct Exchanging {
-    exchange: Exchange,
+    pub(super) exchange: Exchange,
     pub(super) wanted: Option<(Rank, Want)>,
 }
 

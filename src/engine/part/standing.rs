@@ -128,7 +128,10 @@ impl Part {
         };
         let nowhere = Standing { peer, step: 0, steps: 0, slice: 0, slices: 0 };
         match &self.phase {
-            Phase::Exchange(_) => at(want, nowhere, "direct, in packets", Vec::new()),
+            Phase::Exchange(Exchanging { exchange, .. }) => match exchange.standing() {
+                Some(standing) => at(want, standing, "two-shot, in packets", Vec::new()),
+                None => at(want, nowhere, "direct, in packets", Vec::new()),
+            },
             Phase::Letter(_) => at(want, nowhere, "letter", Vec::new()),
             Phase::Mapped(mapped) if !mapped.is_entering() => at(want, nowhere, "mapped", Vec::new()),
             Phase::Run(Running { bound, .. }) => {
