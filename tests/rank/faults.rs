@@ -135,6 +135,24 @@ pub(crate) fn absent(context: &Context) -> Result<()> {
     Ok(())
 }
 
+/// One rank does not make the last of several all-reduces in two hops; the others print the report of it.
+pub(crate) fn absent_in_two_hops(context: &Context) -> Result<()> {
+    let comm = context.join()?;
+    let mut buffer = vec![0.0f32; context.number("bytes") / 4];
+    // Ranks meet in vain before the first four, and not before the next.
+    for _ in 0..5 {
+        comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+    }
+    if context.is("deviant") {
+        println!("away");
+        context.listen();
+        return Ok(());
+    }
+    report(&comm.all_reduce(&mut buffer, ReduceOp::Sum));
+    println!("report {}", comm.last_report().expect("a deadline was missed").to_json());
+    Ok(())
+}
+
 /// One rank drops its communicator early; with `then=exit` its process ends too.
 pub(crate) fn leave(context: &Context) -> Result<()> {
     let comm = context.join()?;

@@ -123,6 +123,7 @@ pub fn main() {
         "only-join" => faults::only_join(&context),
         "loop" => faults::repeat_until_failure(&context),
         "absent" => faults::absent(&context),
+        "absent-in-two-hops" => faults::absent_in_two_hops(&context),
         "leave" => faults::leave(&context),
         "abort" => faults::abort(&context),
         "memory" => faults::too_little_memory(&context),

@@ -98,12 +98,22 @@ impl Run<'_> {
                 }
                 match self.turn(world, number, strikes) {
                     Ok(false) => {}
-                    Ok(true) => return End::Passed,
+                    Ok(true) => return self.after(world, number + 1),
                     Err(error) => return End::Failed(error),
                 }
                 number += 1;
             }
         })
+    }
+
+    /// The operations after the last one that the harness has a part in.
+    fn after(&mut self, world: &Communicator, number: u64) -> End {
+        for further in 0..self.plan.after {
+            if let Err(error) = self.turn(world, number + further, false) {
+                return End::Failed(error);
+            }
+        }
+        End::Passed
     }
 
     /// The fault on this rank's own thread, or a wait for the harness's.
@@ -302,8 +312,10 @@ fn whole(context: &Context, plan: &Plan) -> Result<()> {
 
 /// All operations, and a check that nothing is left in this process afterwards.
 pub(crate) fn torture(context: &Context) -> Result<()> {
-    let plan = Plan::new(context.text("seed").parse().expect("a seed"));
+    let seed = context.text("seed").parse().expect("a seed");
+    let plan = Plan::named(context.text("traffic"), context.text("fault"), seed);
     let (descriptors, threads) = (system::descriptors(), system::threads());
+    let mapped = system::shared_mappings();
     if matches!(plan.fault, Fault::Panic { .. }) && plan.victims.contains(&context.rank) {
         let ended = std::thread::scope(|threads| threads.spawn(|| whole(context, &plan)).join());
         assert!(ended.is_err(), "it should have panicked");
@@ -314,6 +326,8 @@ pub(crate) fn torture(context: &Context) -> Result<()> {
     assert!(cleared, "descriptors before: {descriptors:?}, after: {:?}", system::descriptors());
     let joined = system::eventually(system::SOON, || system::threads() == threads);
     assert!(joined, "{threads} threads before, {} after", system::threads());
+    let unmapped = system::eventually(system::SOON, || system::shared_mappings() == mapped);
+    assert!(unmapped, "mapped before: {mapped:?}, after: {:?}", system::shared_mappings());
     say("clean");
     Ok(())
 }

@@ -1,6 +1,8 @@
 //! The operating system's view of a process: threads, descriptors, sockets, memory; and seeds.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 pub use consort_testing::{Random, given_seed};
@@ -55,6 +57,49 @@ pub fn shared_memory_names() -> Vec<String> {
     let entries = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
     names.filter(|name| name.contains("consort")).collect()
+}
+
+/// Where this process has memory files mapped, and those in /dev/shm.
+///
+/// # Panics
+/// Without procfs.
+pub fn shared_mappings() -> Vec<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("procfs");
+    let shared = maps.lines().filter(|line| line.contains("/memfd:") || line.contains("/dev/shm/"));
+    shared.map(str::to_owned).collect()
+}
+
+/// Measures how long a thread that asks for a core waits for it: other programs may have all of them.
+#[derive(Debug)]
+pub struct Starvation {
+    waited: Arc<AtomicU64>,
+    _asks: mpsc::Sender<()>,
+}
+
+impl Starvation {
+    /// Begins; the thread ends some time after this is dropped.
+    pub fn watch() -> Self {
+        let (asks, ends) = mpsc::channel::<()>();
+        let waited = Arc::new(AtomicU64::new(0));
+        let sum = Arc::clone(&waited);
+        std::thread::spawn(move || {
+            const NAP: Duration = Duration::from_millis(5);
+            loop {
+                let before = Instant::now();
+                if ends.recv_timeout(NAP) != Err(mpsc::RecvTimeoutError::Timeout) {
+                    return;
+                }
+                // Relaxed: a number alone.
+                sum.fetch_add((before.elapsed() - NAP).as_micros() as u64, Ordering::Relaxed);
+            }
+        });
+        Starvation { waited, _asks: asks }
+    }
+
+    /// What it has waited so far.
+    pub fn so_far(&self) -> Duration {
+        Duration::from_micros(self.waited.load(Ordering::Relaxed))
+    }
 }
 
 /// A number of /proc/self/status, in its own unit.

@@ -47,12 +47,41 @@ pub enum Fault {
     },
 }
 
+/// What the operations of a run are.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Traffic {
+    /// All kinds, mostly short.
+    Any,
+    /// Collectives of two ranks, in pieces.
+    Pieces,
+    /// Messages between two ranks, in pieces.
+    Letters,
+    /// All-reduces of three or four ranks by plans, and shorter collectives in pieces.
+    Plans,
+}
+
+impl Traffic {
+    /// Where slots migrate to their reader.
+    pub const POOLED: [Traffic; 3] = [Traffic::Pieces, Traffic::Letters, Traffic::Plans];
+}
+
+/// A stop of a rank that goes on later.
+#[derive(Clone, Copy, Debug)]
+pub struct Pause {
+    /// The rank.
+    pub rank: u32,
+    /// How long it is stopped.
+    pub lasts: Duration,
+    /// The time from there to what comes next.
+    pub delay: Duration,
+}
+
 /// The end of the ranks' operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ends {
     /// After that many operations and a barrier.
     After(u64),
-    /// When rank 0 gets a line from the harness, and sends it to the others.
+    /// When rank 0 gets a line from the harness and has sent it to the others, and after some operations more.
     Line,
     /// The communicator fails.
     Failure,
@@ -63,6 +92,8 @@ pub enum Ends {
 pub struct Plan {
     /// The seed that repeats it.
     pub seed: u64,
+    /// What the operations are.
+    pub traffic: Traffic,
     /// How many ranks.
     pub size: u32,
     /// `CONSORT_TRANSPORT`.
@@ -83,8 +114,12 @@ pub struct Plan {
     pub splits: bool,
     /// Communicators of all ranks beside the world, each used by a thread of its own at the same time.
     pub beside: u32,
+    /// The stops of [`Fault::Pause`], one after the other.
+    pub pauses: Vec<Pause>,
     /// The end of the operations.
     pub ends: Ends,
+    /// Operations after the harness's line.
+    pub after: u64,
 }
 
 /// The kind of an operation.
@@ -158,6 +193,11 @@ const KINDS: [Kind; 14] = [
     Kind::Scope,
 ];
 
+/// Shapes of calls in a run of [`Traffic::POOLED`]: calls of one shape recur.
+const SHAPES: usize = 12;
+/// Stops in such a run.
+const PAUSES: u32 = 8;
+
 /// The distance of such operations in a run that ends with a line from the harness.
 const AGREE_EVERY: u64 = 8;
 
@@ -230,13 +270,126 @@ impl Plan {
         // More threads would only wait for cores.
         let beside = if size > 4 { 0 } else { below(random, 3) as u32 };
         let timeout = Duration::from_secs(seconds + u64::from(beside != 0));
-        Plan { seed, size, transport, timeout, fault, victims, at, delay, lasts, splits, beside, ends }
+        let pauses = match fault {
+            Fault::Pause => vec![Pause { rank: first, lasts, delay }],
+            _ => Vec::new(),
+        };
+        let (traffic, after) = (Traffic::Any, 0);
+        Plan {
+            seed,
+            traffic,
+            size,
+            transport,
+            timeout,
+            fault,
+            victims,
+            at,
+            delay,
+            lasts,
+            splits,
+            beside,
+            pauses,
+            ends,
+            after,
+        }
+    }
+
+    /// The plan of a seed, with slots that migrate, and one of the faults that a signal causes.
+    pub fn pooled(traffic: Traffic, fault: Fault, seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let random = &mut random;
+        let size = match traffic {
+            Traffic::Letters => 2 + below(random, 2) as u32,
+            Traffic::Plans => 3 + below(random, 2) as u32,
+            _ => 2,
+        };
+        let (seconds, ends, after) = match fault {
+            Fault::Pause => (60, Ends::Line, if traffic == Traffic::Plans { 150 } else { 300 }),
+            // A quarter of it is the time that the others have to answer.
+            Fault::Stop => (6, Ends::Failure, 0),
+            _ => (30, Ends::Failure, 0),
+        };
+        let mut pause = || {
+            // Shorter than a call, and longer than some.
+            let most = [2, 150][below(random, 2) as usize];
+            let lasts = random.duration(Duration::from_millis(most));
+            let delay = random.duration(Duration::from_millis(10));
+            Pause { rank: below(random, size.into()) as u32, lasts, delay }
+        };
+        let pauses = if fault == Fault::Pause { (0..PAUSES).map(|_| pause()).collect() } else { Vec::new() };
+        Plan {
+            seed,
+            traffic,
+            size,
+            transport: "shm",
+            timeout: Duration::from_secs(seconds),
+            fault,
+            victims: vec![below(random, size.into()) as u32],
+            at: below(random, 40),
+            delay: random.duration(Duration::from_millis(20)),
+            lasts: Duration::ZERO,
+            splits: false,
+            beside: 0,
+            pauses,
+            ends,
+            after,
+        }
+    }
+
+    /// The plan of a run that a test has named by its traffic and its fault.
+    pub fn named(traffic: &str, fault: &str, seed: u64) -> Self {
+        let found = Traffic::POOLED.into_iter().find(|known| format!("{known:?}") == traffic);
+        let faults = [Fault::Kill, Fault::Stop, Fault::Pause];
+        match (found, faults.into_iter().find(|known| format!("{known:?}") == fault)) {
+            (Some(traffic), Some(fault)) => Plan::pooled(traffic, fault, seed),
+            _ => Plan::new(seed),
+        }
+    }
+
+    /// An operation with slots that migrate: of a buffer that not all ranks have mapped.
+    fn pooled_operation(&self, number: u64, random: &mut Random) -> Operation {
+        let shape = below(random, SHAPES as u64);
+        let key = random.draw() & !(3 << 40) | [0, 3][below(random, 2) as usize] << 40;
+        let random = &mut Random::new(self.seed ^ !shape);
+        // From a length to just below the next power of two above the last one.
+        let mut long = |from: u32, to: u32| {
+            let least = 1 << (u64::from(from) + below(random, u64::from(to - from)));
+            least + below(random, least)
+        };
+        let plan = below(&mut Random::new(self.seed ^ shape), 4) != 0;
+        let bytes = match self.traffic {
+            Traffic::Letters => long(14, 24),
+            Traffic::Plans if plan => 1 << 20,
+            Traffic::Plans => long(14, 16),
+            _ => long(14, 22),
+        };
+        let kind = match self.traffic {
+            _ if self.ends == Ends::Line && number % AGREE_EVERY == AGREE_EVERY - 1 => Kind::Agree,
+            Traffic::Letters => [Kind::Ring, Kind::Pairs][below(random, 2) as usize],
+            Traffic::Plans if plan => [Kind::AllReduce, Kind::AllReduceInto][below(random, 2) as usize],
+            // One of them twice: it goes in two hops.
+            _ => [
+                Kind::AllReduce,
+                Kind::AllReduceInto,
+                Kind::AllGather,
+                Kind::AllToAll,
+                Kind::Broadcast,
+                Kind::ReduceScatter,
+            ][below(random, 6) as usize],
+        };
+        let data_type = DataType::ALL[below(random, 12) as usize];
+        let op = ReduceOp::ALL[below(random, 5) as usize];
+        let op = if is_exact(data_type, op) { op } else { ReduceOp::Sum };
+        Operation { on_child: false, kind, data_type, op, count: bytes as usize / data_type.size(), key }
     }
 
     /// The operation with this number, from 0.
     pub fn operation(&self, number: u64) -> Operation {
         let mut random = Random::new(self.seed ^ (number + 1).wrapping_mul(0xa076_1d64_78bd_642f));
         let random = &mut random;
+        if self.traffic != Traffic::Any {
+            return self.pooled_operation(number, random);
+        }
         let mut kind = KINDS[below(random, KINDS.len() as u64) as usize];
         let mut on_child = self.splits && below(random, 3) == 0;
         let forced = if self.ends == Ends::Line && number % AGREE_EVERY == AGREE_EVERY - 1 {
@@ -284,8 +437,10 @@ impl Plan {
         number == 0 || (self.fault != Fault::Revoke && below(random, 12) == 0)
     }
 
-    /// Whether this rank has the fault before this operation.
+    /// Whether this rank has the fault before this operation; a rank that is stopped now and then comes here again and again.
     pub fn strikes(&self, rank: u32, number: u64) -> bool {
-        number == self.at && self.fault != Fault::None && self.victims.contains(&rank)
+        let comes_again = self.fault == Fault::Pause && number > self.at;
+        let is_here = number == self.at || comes_again && (number - self.at).is_multiple_of(AGREE_EVERY);
+        is_here && self.fault != Fault::None && self.victims.contains(&rank)
     }
 }

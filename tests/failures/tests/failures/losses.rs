@@ -183,6 +183,27 @@ fn a_rank_that_stays_away() {
 }
 
 #[test]
+fn the_report_names_the_hop_in_which_an_all_reduce_waits() {
+    let _alone = alone();
+    let start = Start::new(RANK, "absent-in-two-hops", 2).with("deviant", 1).with("bytes", 1 << 20);
+    let start = start.env("CONSORT_TRANSPORT", "shm").env("CONSORT_TIMEOUT", 2);
+    let mut job = start.env("CONSORT_ALGO", "all_reduce:two-shot").go();
+    job.line(1, "away");
+    job.failure(0, "Timeout");
+    let report: serde_json::Value = serde_json::from_str(&job.line(0, "report ")).expect("JSON");
+    let waiting = &report["ranks"][0]["waiting"];
+    let of = |field: &str| waiting[field].as_str().unwrap_or_default().to_owned();
+    assert_eq!(
+        [of("algorithm"), of("step"), of("wants")],
+        ["two-shot, in packets", "step 1 of 2, slice 1 of 8", "data from"],
+        "{report:#}"
+    );
+    assert_eq!(waiting["peer"], 1, "{report:#}");
+    job.say(1, "end");
+    job.all_end_well();
+}
+
+#[test]
 fn a_rank_that_leaves_early() {
     let _alone = alone();
     for transport in ["shm", "tcp"] {

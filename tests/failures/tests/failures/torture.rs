@@ -2,7 +2,7 @@
 //! time, and never gets wrong bits.
 //!
 //! `CONSORT_TORTURE_RUNS` sets the number of runs, or `CONSORT_TORTURE_SECONDS` their duration, and
-//! `CONSORT_TEST_SEED` the first seed. A run that fails prints the line that repeats it. The plan (see
+//! `CONSORT_TEST_SEED` the first seed; the tests of `torture/pools.rs` make their runs here and go by the same variables. A run that fails prints the line that repeats it. The plan (see
 //! `support/torture.rs`) is a function of the seed; only time differs.
 //!
 //! In runs with a fault that ends the communicator, the ranks call operations until it fails: no rank is through
@@ -28,13 +28,15 @@
 //! the same time. They pass where the world must; otherwise they may fail as split communicators do, or are aborted
 //! by a rank whose world has failed.
 
+mod pools;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use consort_tests::job::{Job, Start, alone, stolen};
-use consort_tests::system::{self, Random};
-use consort_tests::torture::{Ends, Fault, Plan};
+use consort_tests::job::{Job, PATIENCE, Start, alone, stolen};
+use consort_tests::system::{self, Random, Starvation};
+use consort_tests::torture::{Ends, Fault, Plan, Traffic};
 use nix::sys::signal::Signal;
 
 use crate::RANK;
@@ -52,13 +54,16 @@ const HALF_MADE: &str = "has not made the communicator yet";
 const RUNS: u32 = 12;
 
 /// Prints how to repeat a run that panics.
-struct Replay<'a>(&'a Plan);
+struct Replay<'a>(&'a [Plan]);
 
 impl Drop for Replay<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            let seed = self.0.seed;
-            eprintln!("{:?}", self.0);
+        if !std::thread::panicking() {
+            return;
+        }
+        self.0.iter().for_each(|plan| eprintln!("{plan:?}"));
+        // Those of pools follow from the seed of their test, which has printed it.
+        if let [Plan { traffic: Traffic::Any, seed, .. }] = self.0 {
             eprintln!(
                 "repeat it with: CONSORT_TORTURE_RUNS=1 CONSORT_TEST_SEED={seed} cargo test -p consort-tests-failures -- torture"
             );
@@ -93,9 +98,30 @@ enum Outcome {
 struct Run<'a> {
     plan: &'a Plan,
     job: Job,
+    sockets: BTreeSet<String>,
+    began: Instant,
+    /// The time of the fault, where the harness caused it.
+    struck: Option<Instant>,
+    starvation: Starvation,
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    /// Starts the ranks, and causes the fault if that is the harness's to do.
+    fn begin(plan: &'a Plan, temporary: &Temporary) -> Self {
+        let start = Start::new(RANK, "torture", plan.size).with("seed", plan.seed);
+        let start =
+            start.with("traffic", format!("{:?}", plan.traffic)).with("fault", format!("{:?}", plan.fault));
+        let start = start.env("TMPDIR", temporary.0.display()).env("CONSORT_TRANSPORT", plan.transport);
+        let mut job = start.env("CONSORT_TIMEOUT", plan.timeout.as_secs()).go();
+        let all = 0..plan.size;
+        all.clone().for_each(|rank| drop(job.line(rank, "joined")));
+        let (sockets, starvation) = (job.sockets(), Starvation::watch());
+        all.for_each(|rank| job.say(rank, "begin"));
+        let mut run = Run { plan, job, sockets, began: Instant::now(), struck: None, starvation };
+        run.struck = run.strike();
+        run
+    }
+
     fn is_victim(&self, rank: u32) -> bool {
         self.plan.victims.contains(&rank)
     }
@@ -144,18 +170,37 @@ impl Run<'_> {
                     std::thread::sleep(plan.lasts);
                 }
                 self.job.signal(*victim, Signal::SIGKILL);
-            } else {
+            } else if plan.fault == Fault::Stop {
                 self.job.signal(*victim, Signal::SIGSTOP);
             }
         }
         let struck = Instant::now();
         if plan.fault == Fault::Pause {
-            std::thread::sleep(plan.lasts);
-            plan.victims.iter().for_each(|victim| self.job.signal(*victim, Signal::SIGCONT));
-            std::thread::sleep(plan.delay);
+            self.pause();
             self.job.say(0, "end");
         }
         Some(struck)
+    }
+
+    /// Stops ranks, one after the other; calls go on in between.
+    fn pause(&mut self) {
+        for (number, pause) in self.plan.pauses.iter().enumerate() {
+            if number > 0 {
+                self.await_operations();
+            }
+            self.job.signal(pause.rank, Signal::SIGSTOP);
+            std::thread::sleep(pause.lasts);
+            self.job.signal(pause.rank, Signal::SIGCONT);
+            std::thread::sleep(pause.delay);
+        }
+    }
+
+    /// Waits until the victim has come to its point once more.
+    fn await_operations(&mut self) {
+        let victim = self.plan.victims[0];
+        let before = self.job.said(victim, "at").len();
+        let goes_on = system::eventually(PATIENCE, || self.job.said(victim, "at").len() > before);
+        assert!(goes_on, "rank {victim} makes no more calls\n{}", self.job.output());
     }
 
     /// The time of the fault, as printed by the ranks that caused it themselves.
@@ -175,7 +220,12 @@ impl Run<'_> {
             Fault::Stop | Fault::Away => 1 + u32::from(self.plan.splits),
             _ => u32::from(half_made),
         };
-        self.plan.timeout * deadlines + TOLD_WITHIN + scheduling()
+        self.plan.timeout * deadlines + TOLD_WITHIN + self.scheduling()
+    }
+
+    /// As [`scheduling`], with what other programs took during the run.
+    fn scheduling(&self) -> Duration {
+        scheduling() + self.starvation.so_far()
     }
 
     fn check_outcome(&mut self, rank: u32, outcome: &Outcome) {
@@ -204,7 +254,11 @@ impl Run<'_> {
                 let left = text.contains(") closed the communicator before ");
                 variant == "PeerLeft" && names("rank # (host ") && left
             }
-            Fault::Stop => variant == "Timeout" && text.contains("not answer"),
+            Fault::Stop => {
+                let is_named =
+                    plan.victims.len() > 1 || text.contains(&format!("rank {} (", plan.victims[0]));
+                variant == "Timeout" && text.contains("not answer") && is_named
+            }
             Fault::Away => variant == "Timeout" && text.contains("it is not in a call now"),
             Fault::Abort => {
                 variant == "Aborted" && names("the communicator was aborted by rank #: the plan says so;")
@@ -262,13 +316,9 @@ impl Run<'_> {
         assert!(right, "not the guilty: {guilty}\n{}", self.job.output());
     }
 
-    fn run(&mut self) -> Duration {
-        let (plan, all) = (self.plan, (0..self.plan.size).collect::<Vec<_>>());
-        all.iter().for_each(|rank| drop(self.job.line(*rank, "joined")));
-        let sockets = self.job.sockets();
-        all.iter().for_each(|rank| self.job.say(*rank, "begin"));
-        let began = Instant::now();
-        let struck = self.strike();
+    /// Waits for the ends of all ranks. The time from the fault to the last error.
+    fn end(&mut self) -> Duration {
+        let (plan, began) = (self.plan, self.began);
         let blocked = matches!(plan.fault, Fault::Stop | Fault::Away);
         let first = if blocked { self.others() } else { self.living() };
         let mut outcomes: BTreeMap<u32, (Outcome, Instant)> = BTreeMap::new();
@@ -276,7 +326,7 @@ impl Run<'_> {
             let outcome = self.outcome(rank);
             outcomes.insert(rank, outcome);
         }
-        let struck = struck.or_else(|| self.struck()).unwrap_or(began);
+        let struck = self.struck.or_else(|| self.struck()).unwrap_or(began);
         let limit = self.limit();
         let last = outcomes.values().map(|(_, at)| *at).max().unwrap_or(struck);
         let took = last.saturating_duration_since(struck);
@@ -302,7 +352,7 @@ impl Run<'_> {
                 let (outcome, at) = self.outcome(*victim);
                 let took = at.saturating_duration_since(woken);
                 assert!(
-                    took < TOLD_WITHIN + scheduling(),
+                    took < TOLD_WITHIN + self.scheduling(),
                     "rank {victim} got its error {took:?} after it woke\n{}",
                     self.job.output()
                 );
@@ -317,7 +367,7 @@ impl Run<'_> {
             .map(|(rank, _)| *rank)
             .collect();
         self.finish(&failed);
-        let left = || system::unix_sockets_left(&sockets);
+        let left = || system::unix_sockets_left(&self.sockets);
         assert!(system::eventually(system::SOON, || left().is_empty()), "sockets are left: {:?}", left());
         took
     }
@@ -378,48 +428,53 @@ fn ranks_left() -> Vec<String> {
     of_ranks.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// One run; returns its plan, and the time until the ranks knew.
-fn torture(seed: u64) -> (Plan, Duration) {
-    let plan = Plan::new(seed);
-    let replay = Replay(&plan);
+/// Runs: each begins when those before it have their fault. The times until the ranks knew.
+fn torture(plans: &[Plan]) -> Vec<Duration> {
+    let replay = Replay(plans);
     let names = system::shared_memory_names();
     let temporary = Temporary::new();
-    let start =
-        Start::new(RANK, "torture", plan.size).with("seed", seed).env("TMPDIR", temporary.0.display());
-    let start = start.env("CONSORT_TRANSPORT", plan.transport).env("CONSORT_TIMEOUT", plan.timeout.as_secs());
-    let mut run = Run { plan: &plan, job: start.go() };
-    let took = run.run();
+    let mut runs: Vec<Run<'_>> = plans.iter().map(|plan| Run::begin(plan, &temporary)).collect();
+    let took = runs.iter_mut().map(Run::end).collect();
     assert_eq!(system::shared_memory_names(), names);
     let left: Vec<_> = std::fs::read_dir(&temporary.0).expect("the directory").flatten().collect();
     assert!(left.is_empty(), "files are left: {left:?}");
     assert!(system::eventually(system::SOON, || ranks_left().is_empty()), "left: {:?}", ranks_left());
-    drop(run);
+    drop(runs);
     drop(replay);
-    (plan, took)
+    took
+}
+
+/// Makes rounds of `runs` runs, as many as the variables say or else `default` rounds.
+fn rounds(test: &str, default: u32, runs: u32, mut round: impl FnMut(&mut Random, u32)) {
+    let mut random = Random::announced(test);
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
+    let seconds = number("CONSORT_TORTURE_SECONDS").map(|seconds| Duration::from_secs(seconds.into()));
+    let limit = number("CONSORT_TORTURE_RUNS")
+        .map(|all| all.div_ceil(runs))
+        .unwrap_or(if seconds.is_some() { u32::MAX } else { default });
+    let began = Instant::now();
+    let mut rounds = 0;
+    while rounds < limit && seconds.is_none_or(|seconds| began.elapsed() < seconds) {
+        round(&mut random, rounds);
+        rounds += 1;
+    }
+    println!("{rounds} rounds in {:?}", began.elapsed());
 }
 
 #[test]
 fn ranks_that_live_get_the_same_error_in_time() {
     let _alone = alone();
-    let mut random = Random::announced("torture");
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
-    let seconds = number("CONSORT_TORTURE_SECONDS").map(|seconds| Duration::from_secs(seconds.into()));
-    let limit = number("CONSORT_TORTURE_RUNS").unwrap_or(if seconds.is_some() { u32::MAX } else { RUNS });
     let mut kinds: BTreeMap<Fault, (u32, Duration)> = BTreeMap::new();
-    let began = Instant::now();
-    let mut runs = 0;
-    while runs < limit && seconds.is_none_or(|seconds| began.elapsed() < seconds) {
-        let seed = random.seed();
+    rounds("torture", RUNS, 1, |random, run| {
+        let plan = Plan::new(random.seed());
         random.draw();
-        let (plan, took) = torture(seed);
+        let took = torture(std::slice::from_ref(&plan))[0];
         let (count, most) = kinds.entry(plan.fault).or_default();
         (*count, *most) = (*count + 1, took.max(*most));
         println!(
-            "run {runs}, seed {seed}: {:?} of {} over {}, {} beside, {took:?}",
-            plan.fault, plan.size, plan.transport, plan.beside
+            "run {run}, seed {}: {:?} of {} over {}, {} beside, {took:?}",
+            plan.seed, plan.fault, plan.size, plan.transport, plan.beside
         );
-        runs += 1;
-    }
-    println!("{runs} runs in {:?}", began.elapsed());
+    });
     kinds.iter().for_each(|(fault, (count, most))| println!("{count:4} {fault:?}, {most:?} at most"));
 }
