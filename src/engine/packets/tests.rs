@@ -135,7 +135,7 @@ fn two_hops_say_what_they_wait_for() {
     let (mut board, ends) = sides::against();
     let mut other = Other::of_board(&*ends[0], 2);
     let (input, mut output) = (vec![1u8; BYTES], vec![0u8; BYTES]);
-    let buffers = |output| Buffers { input: Span::of(&input), output: SpanMut::of(output) };
+    let buffers = Buffers { input: Span::of(&input), output: SpanMut::of(&mut output) };
     let reducer = Reducer::new(DataType::Int32, ReduceOp::Sum, 2);
     let moves = |call: &Call| {
         let algorithm = algorithm(call, 2);
@@ -147,7 +147,7 @@ fn two_hops_say_what_they_wait_for() {
     // Four pieces, and three: all that may be under way.
     for bytes in [BYTES, BYTES * 3 / 4] {
         let mut exchange = Exchange::begin(&mut board, sent.clone(), reducer.clone(), bytes, MARK);
-        let progress = exchange.advance(&mut board, buffers(&mut output));
+        let progress = exchange.advance(&mut board, buffers);
         assert!(matches!(progress, Ok(Progress::Done)), "{progress:?}");
         assert_eq!(exchange.standing(), None);
     }
@@ -155,10 +155,12 @@ fn two_hops_say_what_they_wait_for() {
     let summed = Arc::new(Direct::new(&summed, &moves(&summed), &reducer, 0, true));
     let mut exchange = Exchange::begin(&mut board, summed, reducer, BYTES, MARK);
     let mut stands = |want: Want, step: u32, slice: u32| {
-        while let progress = exchange.advance(&mut board, buffers(&mut output))
-            && !matches!(progress, Ok(Progress::Blocked))
-        {
-            assert!(matches!(progress, Ok(Progress::Moved)), "{progress:?}");
+        loop {
+            match exchange.advance(&mut board, buffers) {
+                Ok(Progress::Moved) => {}
+                Ok(Progress::Blocked) => break,
+                progress => panic!("{progress:?}"),
+            }
         }
         assert_eq!(exchange.wanted(), Some((1, want)));
         let standing = exchange.standing().expect("it goes in two hops");
