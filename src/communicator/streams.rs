@@ -80,11 +80,14 @@ pub(crate) fn enqueue(batches: Vec<Batch<'_>>, made: impl FnOnce()) -> Result<Ve
 /// # Errors
 /// What `put` says, with which the communicator has failed; [`Error::ConcurrentUse`].
 pub(crate) fn pass(core: &Arc<Core>, call: Call, put: impl FnOnce() -> Result<()>) -> Result<()> {
+    discarded::free();
     let mut owned = core.acquire()?;
+    // Of what is over meanwhile nothing has to be kept.
+    core.advance_queue(&mut owned.engine);
     let request = owned.engine.enter(call, this_thread());
     let result = core.guarded(put);
     match &result {
-        Ok(()) => owned.engine.leave(&request),
+        Ok(()) => owned.engine.leave_unwatched(&request),
         Err(error) => {
             owned.engine.leave_unmade(&request);
             core.group.fail(error.clone());

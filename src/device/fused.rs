@@ -100,8 +100,8 @@ impl Fused {
         self.gatherings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The gatherings, unless another rank has them: it launches under this lock, which takes longer than to look again,
-    /// and less than to sleep and be woken.
+    /// The gatherings, unless another rank has them: the last rank to come launches under this lock, which takes longer
+    /// than another look, and less than to sleep and be woken.
     fn free_gatherings(&self) -> Option<MutexGuard<'_, HashMap<Key, Gathering>>> {
         match self.gatherings.try_lock() {
             Ok(gatherings) => Some(gatherings),
@@ -355,7 +355,21 @@ impl Watched for FusedCall {
     }
 
     fn is_over(&self) -> bool {
-        self.slot.as_ref().is_none_or(|(slot, ..)| slot.is_done())
+        match &self.slot {
+            Some((slot, ..)) => slot.is_done(),
+            // Another rank may launch at this moment, or may have, on this rank's buffers.
+            None if self.post.is_none() => {
+                let gatherings = self.fused.gatherings();
+                let outcome = gatherings.get(&self.key).and_then(|gathering| gathering.outcome.as_ref());
+                match outcome {
+                    Some(Outcome::Launched { slot, .. }) => slot.is_done(),
+                    Some(Outcome::Differs | Outcome::Failed(_)) => true,
+                    // Until it is given up, the last rank to come launches.
+                    None => self.given_up || !gatherings.contains_key(&self.key),
+                }
+            }
+            None => true,
+        }
     }
 
     fn algorithm(&self) -> &str {

@@ -1,7 +1,8 @@
 //! A communicator's place on devices: which device each rank has, and how operations on them run.
 //!
 //! Invariant: made by all ranks together, and the same path on all of them; operations of a communicator follow each
-//! other on the device in the order of the calls, whatever streams they are in. Absent: typed calls.
+//! other on the device in the order of the calls, whatever streams they are in, but for those of one rank that nothing watches
+//! ([`super::alone`]). Absent: typed calls.
 
 use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -242,6 +242,11 @@ impl Engine {
         self.group.recorder.finish(request.record, request.sequence, overtakes);
     }
 
+    /// Leaves a call that nothing watches; what was started before it may still run.
+    pub(crate) fn leave_unwatched(&self, request: &Request) {
+        self.group.recorder.finish(request.record, request.sequence, !self.queue.is_empty());
+    }
+
     /// Leaves a call that could not be made.
     pub(crate) fn leave_unmade(&self, request: &Request) {
         self.group.recorder.fail(request.record);

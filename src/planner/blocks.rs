@@ -61,7 +61,8 @@ impl Cut {
         let most = stride / INSTANCES_MAX;
         let part = layout::part(longest as u64, 0, u64::from(instances)).end as usize;
         let slot_bytes = part.next_power_of_two().clamp(SLOT_BYTES_MIN.min(most), most);
-        let iterations = if is_sliced { part.div_ceil(slot_bytes).max(1) as u32 } else { 1 };
+        let iterations =
+            if is_sliced { u32::try_from(part.div_ceil(slot_bytes).max(1)).unwrap_or(u32::MAX) } else { 1 };
         Cut { instances, part, slot_bytes, iterations }
     }
 }
@@ -70,7 +71,8 @@ impl Cut {
 /// launch of `blocks_max` blocks.
 pub(crate) fn instances(longest: usize, beside: usize, blocks_max: u32) -> u32 {
     let most = (blocks_max / (beside as u32).max(1)).clamp(1, INSTANCES_MAX as u32);
-    (longest.div_ceil(BLOCK_BYTES).max(1) as u32).min(most)
+    // Of any length, also of one that no memory has.
+    longest.div_ceil(BLOCK_BYTES).clamp(1, most as usize) as u32
 }
 
 /// The lanes that share a launch: `lanes` is the most that the plan of a rank has.

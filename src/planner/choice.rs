@@ -19,7 +19,7 @@ use consort_types::error::Result;
 /// empty, and a link to each of many ranks is small.
 const LONG_CHANNELS: u16 = 0;
 const WIDE_CHANNELS: u16 = 0x4000;
-/// The same among ranks of one host, whose slots migrate: few and shorter ones suffice.
+/// The same among ranks of one host, whose slots migrate: few and shorter ones suffice, but for the longest calls.
 const HOST_CHANNELS: u16 = 0x2000;
 const HOST_WIDE_CHANNELS: u16 = 0x6000;
 const SHORT_CHANNELS: u16 = 0x8000;

@@ -34,7 +34,7 @@ pub(super) const SIMULATED_RANKS_MAX: u32 = 64;
 /// The longest slot among ranks of one host, unless a setting names a longer one.
 pub(crate) const HOST_SLOT_BYTES_MAX: usize = 64 << 10;
 /// The same for calls that are [streamed](is_streamed), whose buffers drive slots out of the caches anyway: long slots took
-/// 0.8 to 0.97 of the time of short ones there (`docs/measurements/crossing.md`).
+/// 0.8 to 0.97 of the time of short ones there (`docs/measurements/house.md`).
 const HOST_LONG_SLOT_BYTES_MAX: usize = 256 << 10;
 /// The longest slot of connections to many peers.
 pub(crate) const WIDE_SLOT_BYTES_MAX: usize = 128 << 10;

@@ -414,10 +414,15 @@ impl Shared {
     /// Lists the work; whether it was not listed.
     fn list(&self, work: Weak<dyn Unattended>, lingers: bool) -> bool {
         let mut unattended = lock(&self.unattended);
-        let is_new = !unattended.iter().any(|other| Weak::ptr_eq(&other.work, &work));
-        if is_new {
-            unattended.push(Attended { work, lingers, idle_since: None });
+        match unattended.iter_mut().find(|other| Weak::ptr_eq(&other.work, &work)) {
+            Some(listed) => {
+                listed.idle_since = None;
+                false
+            }
+            None => {
+                unattended.push(Attended { work, lingers, idle_since: None });
+                true
+            }
         }
-        is_new
     }
 }

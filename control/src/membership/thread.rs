@@ -242,6 +242,11 @@ mod tests {
         assert!(!watch(), "it still looks");
         assert_eq!(advance_unattended(&shared), Advance::Watched);
         assert_eq!(lock(&shared.unattended)[0].idle_since, None);
+        // So does more of it that is over by the next look.
+        work.is_idle.store(true, Ordering::Relaxed);
+        assert_eq!(advance_unattended(&shared), Advance::Watched);
+        assert!(!watch(), "it looks anyway");
+        assert_eq!(lock(&shared.unattended)[0].idle_since, None);
         // Long after the last of it, the thread sleeps.
         work.is_idle.store(true, Ordering::Relaxed);
         assert_eq!(advance_unattended(&shared), Advance::Watched);

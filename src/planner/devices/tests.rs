@@ -51,7 +51,7 @@ fn kernels_take_what_was_measured_as_the_least() {
     }
     assert_eq!(all_reduce(2, MIB, beside(16)), Algorithm::Direct { first: 0 });
     assert_eq!(all_reduce(4, MIB, beside(16)), Algorithm::Doubling);
-    // Each block has 64 KiB of a chunk no longer: a ring of 1 MiB was measured with half of its blocks.
+    // A block has 32 KiB of a chunk now, and had 64 when this was measured: a ring of 1 MiB had half of its blocks.
     assert_eq!(all_reduce(8, MIB, beside(8)), Algorithm::RING);
 }
 
