@@ -75,7 +75,5 @@ pub(crate) fn longest(collective: Collective, is_two_shot: bool, ranks: u32) -> 
 }
 /// Messages of more bytes are sent only once it is known that the callers' buffers are not mapped by all ranks.
 pub(crate) const UNASKED_BYTES_MAX: usize = 16 << 10;
-/// The same of a broadcast to one other rank: to pull a buffer waits for each line, and pieces come while they are read.
-pub(crate) const UNASKED_BROADCAST_BYTES_MAX: usize = 1 << 20;
 /// The most ranks that send to each other all at once.
 pub(crate) const RANKS_MAX: u32 = 16;

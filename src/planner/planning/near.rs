@@ -25,11 +25,7 @@ impl Planning {
     /// Whether blocks of `block_bytes` bytes are worth a look at where the callers' buffers are; or, where the algorithm is given
     /// anyway, at how they cross fastest.
     pub(super) fn meets(&self, collective: Collective, block_bytes: u64) -> bool {
-        let unasked = match (collective, self.machine.ranks) {
-            _ if !self.is_free() => eager::MESSAGE_BYTES_MAX,
-            (Collective::Broadcast, 2) => eager::UNASKED_BROADCAST_BYTES_MAX,
-            _ => eager::UNASKED_BYTES_MAX,
-        };
+        let unasked = if self.is_free() { eager::UNASKED_BYTES_MAX } else { eager::MESSAGE_BYTES_MAX };
         collective != Collective::SendReceive
             && self.on_own_cores
             && (2..=eager::RANKS_MAX).contains(&self.machine.ranks)
