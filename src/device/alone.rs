@@ -1,10 +1,10 @@
 //! Collectives of communicators of one rank: a copy or a fold in the caller's stream, and nothing that is watched.
 //!
-//! Invariant: nothing in such a call waits for a peer, so it cannot hang and has no deadline; an error of the device is found
-//! by the driver's next call, as with the program's own work, and not by the communicator's status. Such calls share no memory but the caller's, so those in
-//! different streams have no order, as in NCCL, and a stream that is being captured takes them; a graph with a fold must not outlive
-//! the device's last communicator, whose end unloads the kernels. Absent: buffers that the
-//! library keeps until a call is over ([`super::fused`] watches its end).
+//! Invariant: nothing in such a call waits for a peer, so it cannot hang and has no deadline. An error of the device is found
+//! by the driver's next call, as with the program's own work, and not by the communicator's status. Such calls share no
+//! memory but the caller's, so those in different streams have no order, as in NCCL, and a stream that is being captured
+//! takes them. A graph with a fold must not outlive the device's last communicator, whose end unloads the kernels. Absent:
+//! buffers that the library keeps until a call is over ([`super::fused`] watches its end).
 
 use consort_algorithms::Block;
 use consort_cuda::StreamRef;

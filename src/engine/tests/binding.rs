@@ -22,6 +22,22 @@ use consort_types::error::{Error, Result};
 
 const ALL: Capabilities = Capabilities { load_store: true, put: true, ordered: true, needs_progress: false };
 
+/// Bytes of a slot, as of [`Links::established`].
+pub(super) const SLOT_BYTES: usize = 512;
+
+/// The choice of a program that runs by its plan.
+pub(super) fn by_plan(program: Program) -> Choice {
+    Choice {
+        program,
+        slot_bytes: SLOT_BYTES,
+        streaming: false,
+        channel_base: 0,
+        packets: false,
+        meets: false,
+        mapped: false,
+    }
+}
+
 /// A connection that says of itself what it is asked to.
 struct Claiming(Box<dyn Connection>, Capabilities);
 
@@ -104,15 +120,7 @@ fn bind(claims: Capabilities, mapped: bool) -> Option<Error> {
         Box::new(Claiming(connected(4096).into_iter().next().expect("two"), claims))
     };
     let links = Links::established(Box::new(NoRoutes), keys.iter().map(|key| (*key, end())).collect());
-    let choice = Choice {
-        program,
-        slot_bytes: 512,
-        streaming: false,
-        channel_base: 0,
-        packets: false,
-        meets: false,
-        mapped: false,
-    };
+    let choice = by_plan(program);
     let numbers: Vec<usize> = (0..keys.len()).collect();
     Bound::new(&proved, &choice, &pairing, &links, &numbers).err()
 }

@@ -18,14 +18,11 @@ use super::super::links::Links;
 use super::super::packets::sides::connected;
 use super::super::pairing::Pairing;
 use super::super::real_io::RealIo;
-use super::binding::NoRoutes;
+use super::binding::{NoRoutes, SLOT_BYTES, by_plan};
 use crate::Rank;
-use crate::planner::{Choice, Planner, Program};
+use crate::planner::{Planner, Program};
 use consort_settings::options::SLOTS;
 use consort_types::call::{Call, Kind};
-
-/// As of [`Links::established`].
-const SLOT_BYTES: usize = 512;
 
 const RING: Algorithm = Algorithm::Ring { channels: 1, bidirectional: false };
 const PROGRAMS: [(Kind, Algorithm); 9] = [
@@ -73,15 +70,7 @@ fn sides(planner: &Planner, program: Program, me: Option<Rank>) -> (Vec<Side>, V
         };
         let links = keys.iter().map(|key| (*key, end(*key))).collect();
         let links = Links::established(Box::new(NoRoutes), links);
-        let choice = Choice {
-            program,
-            slot_bytes: SLOT_BYTES,
-            streaming: false,
-            channel_base: 0,
-            packets: false,
-            meets: false,
-            mapped: false,
-        };
+        let choice = by_plan(program);
         let numbers: Vec<usize> = (0..keys.len()).collect();
         let bound = Bound::new(&proved, &choice, &pairing, &links, &numbers).expect("it is bound");
         let scratch = vec![0; bound.scratch_bytes()];
