@@ -16,6 +16,7 @@ mod peer_memory;
 mod run;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use crate::Rank;
 use crate::engine::Progress;

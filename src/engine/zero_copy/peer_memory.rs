@@ -14,6 +14,7 @@ use super::folds::Home;
 use super::offer::{Announcement, Note, Offer, Place};
 use super::run::Exposed;
 use super::touched;
+use super::turns::Turns;
 use crate::Rank;
 use crate::engine::Buffers;
 use consort_types::call::Call;
@@ -91,6 +92,7 @@ pub(crate) struct PeerMemory {
     /// This rank's areas that were found last, as of an epoch.
     recent: Vec<Arc<Area>>,
     epoch: u64,
+    turns: Turns,
     /// Vectors of operations that are over.
     pub(super) idle_notes: Vec<Note>,
     pub(super) idle_homes: Vec<Home>,
@@ -98,7 +100,7 @@ pub(crate) struct PeerMemory {
 
 impl PeerMemory {
     /// What rank `me` offers of a call's buffers, with the areas that it must announce first and what others may write to.
-    /// None where a buffer that others touch is none that they can map.
+    /// None where a buffer that others touch is none that they can map, or where [turns](Turns) make slots the faster way.
     pub(super) fn offer(
         &mut self,
         call: &Call,
@@ -113,6 +115,9 @@ impl PeerMemory {
         let mut areas = [None, None];
         for ((area, touched), (start, bytes)) in areas.iter_mut().zip(touched(call, me)).zip(ranges) {
             *area = if touched { Some(self.find(start, bytes)?) } else { None };
+        }
+        if self.turns.change(call, me, self.known.len(), ranges.map(|(start, _)| start)) {
+            return None;
         }
         let (mut offer, mut exports) = (Offer::default(), Exports::new());
         for ((place, area), (start, _)) in offer.places.iter_mut().zip(&areas).zip(ranges) {
@@ -177,6 +182,7 @@ impl PeerMemory {
                 + known.mapped.capacity() * size_of::<(u64, Arc<Mapping>)>()
         };
         self.known.iter().map(of_known).sum::<usize>()
+            + self.turns.bytes()
             + self.exports.capacity() * size_of::<Export>()
             + self.idle_notes.capacity() * size_of::<Note>()
             + self.idle_homes.capacity() * size_of::<Home>()
