@@ -30,9 +30,11 @@ pub(crate) fn row_of(bytes: usize) -> usize {
 pub(crate) const ROWS_BYTES: usize = Row::bytes(SLOTS[0], PAYLOADS[0]) + Row::bytes(SLOTS[1], PAYLOADS[1]);
 
 /// The longest piece of a message of `bytes` bytes that goes one way while nothing comes back, in bytes: the reader begins
-/// early, and looks seldom (`docs/measurements/host.md`).
+/// early, and looks seldom. A quarter, or an eighth where that is more than 32 KiB: four pieces of 64 KiB do not stay beside the
+/// callers' buffers in a second cache (`docs/measurements/crossing.md`).
 pub(crate) fn piece_one_way(bytes: usize) -> usize {
-    (bytes / 4).next_power_of_two().clamp(4 << 10, PIECE_BYTES_MAX)
+    let eighth = (bytes / 8).next_power_of_two().min(PIECE_BYTES_MAX);
+    (bytes / 4).next_power_of_two().clamp(4 << 10, PIECE_BYTES_MAX / 2).max(eighth)
 }
 
 /// The same of `bytes` bytes where as much comes back at the same time: two pieces above 8 KiB, and as many more as let a piece stay

@@ -49,15 +49,28 @@ const SLOWER: u64 = 24;
 /// Samples carry times in units of 2^6 ticks: some 30 ns. A minute fits 32 bits.
 const SAMPLE_TICKS: u32 = 6;
 
-/// Zero-copy folds and long messages write outputs of at least this many bytes past the caches: a fold writes other ranks'
+/// Zero-copy folds write outputs of at least this many bytes past the caches: a fold writes other ranks'
 /// outputs too, whose lines a cached store would first fetch from another core. Plans write only their own, and lose by
 /// streaming below `STREAMING_BYTES_MIN` of `planner/choice` (`docs/measurements/host.md`).
-pub(super) const STREAMING_OUTPUT_BYTES_MIN: usize = 4 << 20;
+const STREAMING_FOLD_BYTES_MIN: usize = 4 << 20;
+/// The same of a message. Its reader writes its own output alone, which then is where the program reads it
+/// (`docs/measurements/crossing.md`).
+const STREAMING_MESSAGE_BYTES_MIN: usize = 12 << 20;
 
-/// How an output of `bytes` bytes is written.
+fn store_above(least: usize, bytes: usize) -> Store {
+    if bytes >= least { Store::Streaming } else { Store::Cached }
+}
+
+/// How a zero-copy fold writes an output of `bytes` bytes.
 #[inline]
-pub(super) fn output_store(bytes: usize) -> Store {
-    if bytes >= STREAMING_OUTPUT_BYTES_MIN { Store::Streaming } else { Store::Cached }
+pub(super) fn fold_store(bytes: usize) -> Store {
+    store_above(STREAMING_FOLD_BYTES_MIN, bytes)
+}
+
+/// How a message of `bytes` bytes is written to where its reader wants it.
+#[inline]
+pub(super) fn message_store(bytes: usize) -> Store {
+    store_above(STREAMING_MESSAGE_BYTES_MIN, bytes)
 }
 
 /// A store as ranks say it to each other.

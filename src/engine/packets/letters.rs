@@ -13,7 +13,7 @@ use super::give_back;
 use super::pieces::{self, Amiss, Pieces};
 use crate::Rank;
 use crate::eager::{LONG, ROWS, ROWS_BYTES, piece_one_way, row_of};
-use crate::engine::store_tuner::output_store;
+use crate::engine::store_tuner::message_store;
 use crate::engine::{Buffers, Progress};
 use consort_types::call::{Call, Kind};
 
@@ -220,7 +220,7 @@ impl Letters {
             }
             let Some(piece) = self.pieces.look(mark, to.len() - *done)? else { break };
             let bytes = piece.span.len();
-            copy(&[Target { span: to.slice(*done, bytes), store: output_store(to.len()) }], piece.span);
+            copy(&[Target { span: to.slice(*done, bytes), store: message_store(to.len()) }], piece.span);
             self.pieces.take(bytes)?;
             *done += bytes;
         }

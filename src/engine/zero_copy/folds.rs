@@ -15,7 +15,7 @@ use crate::Rank;
 use crate::engine::bound::Bearings;
 use crate::engine::executor::each;
 use crate::engine::packets::Board;
-use crate::engine::store_tuner::output_store;
+use crate::engine::store_tuner::fold_store;
 use crate::engine::{Buffers, Progress};
 use consort_types::call::Call;
 use consort_types::error::{Error, Result};
@@ -91,7 +91,7 @@ impl Folds {
         }
         let extents = call.extents(plan.partition, size);
         let blocks = collective.output_blocks(size).max(collective.input_blocks(size)) as usize;
-        let store = output_store(call.count * call.data_type.size() * blocks);
+        let store = fold_store(call.count * call.data_type.size() * blocks);
         Ok(Ok(Folds { plan, homes, extents, store, at: (0, 0) }))
     }
 
