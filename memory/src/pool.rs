@@ -167,7 +167,7 @@ impl Pool {
             ready,
             credit,
             window,
-            owns_max: 2 * slots - (window as usize).max(slots * 3 / 4),
+            owns_max: 2 * slots - (window as usize).max(slots / 2),
             owned: (1 << slots) - 1,
             halves,
             free,

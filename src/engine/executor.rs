@@ -97,6 +97,10 @@ pub(crate) enum Stop<F> {
     Fault(F),
 }
 
+/// Slices of a lane in one turn, at most, where a plan has several lanes. A lane that reads would go on for as long as its peer sends, and this
+/// rank would send nothing meanwhile: so slots would gather here and go back by themselves, in place of with its own messages.
+const SLICES_A_TURN: u32 = 2;
+
 #[derive(Clone, Copy, Default, Debug)]
 struct LaneState {
     at: u32,
@@ -238,6 +242,7 @@ impl Executor {
             let mut steps = 0;
             lane.blocked = false;
             let before = (lane.at, lane.iteration, lane.put_done);
+            let last = if self.lanes.len() > 1 { lane.iteration + SLICES_A_TURN } else { u32::MAX };
             let result = loop {
                 let ahead = &plan.steps[lane.at as usize..bounds.end as usize];
                 let body = Body { plan, sizes, iteration: lane.iteration };
@@ -256,6 +261,9 @@ impl Executor {
                     lane.iteration += 1;
                     if lane.iteration == self.iterations {
                         lane.done = true;
+                        break Ok(());
+                    }
+                    if lane.iteration == last {
                         break Ok(());
                     }
                 }

@@ -147,7 +147,7 @@ impl Slots {
         let count = match channel {
             HOST_CHANNELS..WIDE_CHANNELS => 4 * SLOTS,
             HOST_WIDE_CHANNELS..SHORT_CHANNELS => 2 * SLOTS,
-            SHORT_CHANNELS..MESSAGE_CHANNELS if mapped => 2 * SLOTS,
+            ..MESSAGE_CHANNELS if mapped => 2 * SLOTS,
             _ => SLOTS,
         };
         Slots { count: count as usize, bytes }
