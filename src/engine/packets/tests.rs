@@ -145,7 +145,7 @@ fn two_hops_say_what_they_wait_for() {
     let sent = call(Kind::Broadcast, 0);
     let sent = Arc::new(Direct::new(&sent, &moves(&sent), &reducer, 0, false));
     // Four pieces, and three: all that may be under way.
-    for bytes in [BYTES, BYTES * 3 / 4] {
+    for bytes in [BYTES / 2, BYTES * 3 / 8] {
         let mut exchange = Exchange::begin(&mut board, sent.clone(), reducer, bytes, MARK);
         let progress = exchange.advance(&mut board, buffers);
         assert!(matches!(progress, Ok(Progress::Done)), "{progress:?}");
