@@ -1,11 +1,13 @@
-//! Profiles by name, for command lines and configuration: `dgx-h100:2`, `tcp:4x2`, `torus:4x4`.
+//! Profiles by name, for command lines and configuration: `dgx-h100:2`, `tcp:4x2`, `torus:4x4`, `fat-tree:k=8`.
 //!
 //! Invariant: a profile's topology has the name by which it was found. Absent: files (see the text form).
 
 use std::error::Error;
 use std::fmt;
 
-use super::{Topology, dgx_a100, dgx_h100, dgx_h200, host, host_of_cores, host_of_domains, pcie, tcp, torus};
+use super::{
+    Topology, dgx_a100, dgx_h100, dgx_h200, host, host_of_cores, host_of_domains, networks, pcie, tcp, torus,
+};
 
 /// A name, the meaning of its numbers, how many there are, and the function that makes its topology.
 struct Profile {
@@ -46,25 +48,35 @@ const RANKS_MAX: u64 = 1 << 17;
 pub struct NoSuchProfile {
     /// The name that was asked for.
     pub name: String,
+    /// What is wrong with the parameters, where the name begins with that of a network.
+    pub fault: Option<String>,
 }
 
 impl fmt::Display for NoSuchProfile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(fault) = &self.fault {
+            return write!(f, "no topology is called {:?}: {fault}", self.name);
+        }
         let known = PROFILES.map(|profile| format!("{}:{}", profile.name, profile.numbers));
+        let known: Vec<String> = known.into_iter().chain(networks::usages()).collect();
         write!(f, "no topology is called {:?}; there are {}", self.name, known.join(", "))
     }
 }
 
 impl Error for NoSuchProfile {}
 
-/// The profile of that name with its numbers, for example `dgx-h100:2`.
+/// The profile of that name with its numbers, for example `dgx-h100:2`, or the network with its parameters, for example
+/// `fat-tree:k=8,oversubscription=2` or `rail-optimised:boxes=64,box=dgx-h100`.
 ///
 /// # Errors
 ///
-/// [`NoSuchProfile`], which lists the profiles.
+/// [`NoSuchProfile`], which lists the profiles, or says what is wrong with a network's parameters.
 pub fn profile(name: &str) -> Result<Topology, NoSuchProfile> {
-    let fault = || NoSuchProfile { name: name.to_owned() };
+    let fault = || NoSuchProfile { name: name.to_owned(), fault: None };
     let (word, numbers) = name.split_once(':').ok_or_else(fault)?;
+    if let Some(found) = networks::network(word, numbers) {
+        return found.map_err(|why| NoSuchProfile { fault: Some(why), ..fault() });
+    }
     let profile = PROFILES.iter().find(|profile| profile.name == word).ok_or_else(fault)?;
     let numbers: Vec<u32> =
         numbers.split('x').map(str::parse).collect::<Result<_, _>>().map_err(|_| fault())?;

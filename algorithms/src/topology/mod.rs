@@ -7,6 +7,7 @@
 
 mod dot;
 mod lookup;
+mod networks;
 mod profiles;
 mod route;
 mod text;

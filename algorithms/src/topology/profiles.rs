@@ -132,7 +132,7 @@ fn in_turns(plain: Topology, turns: u32, name: String) -> Topology {
 ///
 /// When `boxes` is 0.
 pub fn dgx_a100(boxes: u32) -> Topology {
-    Dgx { name: "dgx-a100", nvlink: 300 * GB, adapter: 25 * GB, bus: 32 * GB, aggregates: false }.build(boxes)
+    DGX_A100.build(boxes)
 }
 
 /// DGX H100: 8 GPUs on NVSwitch that aggregates, 450 GB/s each way a GPU; 8 adapters of 50 GB/s on 8 rails.
@@ -144,7 +144,7 @@ pub fn dgx_a100(boxes: u32) -> Topology {
 ///
 /// When `boxes` is 0.
 pub fn dgx_h100(boxes: u32) -> Topology {
-    Dgx { name: "dgx-h100", nvlink: 450 * GB, adapter: 50 * GB, bus: 64 * GB, aggregates: true }.build(boxes)
+    DGX_H100.build(boxes)
 }
 
 /// DGX H200: the links are those of [`dgx_h100`]; its memory is larger and faster.
@@ -153,7 +153,7 @@ pub fn dgx_h100(boxes: u32) -> Topology {
 ///
 /// When `boxes` is 0.
 pub fn dgx_h200(boxes: u32) -> Topology {
-    Dgx { name: "dgx-h200", nvlink: 450 * GB, adapter: 50 * GB, bus: 64 * GB, aggregates: true }.build(boxes)
+    DGX_H200.build(boxes)
 }
 
 /// 8 GPUs a box without NVLink: two sockets, two PCIe switches each with two GPUs and one uplink, one adapter.
@@ -165,26 +165,33 @@ pub fn dgx_h200(boxes: u32) -> Topology {
 ///
 /// When `boxes` is 0.
 pub fn pcie(boxes: u32) -> Topology {
-    const LANES: u64 = 24 * GB;
-    let costs = Costs { send_ns: 1500, receive_ns: 1000, reduce_ns_per_byte: 0.002, copy_ns_per_byte: 0.001 };
-    let mut topology = with_ranks(format!("pcie:{boxes}"), costs, boxes * 8, 8);
+    let mut topology = with_ranks(format!("pcie:{boxes}"), PCIE_COSTS, boxes * 8, 8);
     let network = topology.add_node("network", SWITCH);
     for number in 0..boxes {
-        let sockets =
-            [0, 1].map(|socket| topology.add_node(format!("socket{number}.{socket}"), NodeKind::Port));
-        topology.connect(sockets[0], sockets[1], 300, LANES);
-        for bridge in 0..4 {
-            let node = topology.add_node(format!("bridge{number}.{bridge}"), NodeKind::Port);
-            topology.connect(node, sockets[bridge as usize / 2], 200, LANES);
-            for gpu in 0..2 {
-                topology.connect(NodeId(number * 8 + bridge * 2 + gpu), node, 300, LANES);
-            }
-        }
+        let socket = inside_pcie(&mut topology, number);
         let adapter = topology.add_node(format!("nic{number}"), NodeKind::Port);
-        topology.connect(sockets[0], adapter, 300, LANES);
+        topology.connect(socket, adapter, 300, LANES);
         topology.connect(adapter, network, 1000, 12 * GB + GB / 2);
     }
     topology
+}
+
+const LANES: u64 = 24 * GB;
+const PCIE_COSTS: Costs =
+    Costs { send_ns: 1500, receive_ns: 1000, reduce_ns_per_byte: 0.002, copy_ns_per_byte: 0.001 };
+
+/// The inside of a box of [`pcie`]; gives the socket that has the adapter.
+fn inside_pcie(topology: &mut Topology, number: u32) -> NodeId {
+    let sockets = [0, 1].map(|socket| topology.add_node(format!("socket{number}.{socket}"), NodeKind::Port));
+    topology.connect(sockets[0], sockets[1], 300, LANES);
+    for bridge in 0..4 {
+        let node = topology.add_node(format!("bridge{number}.{bridge}"), NodeKind::Port);
+        topology.connect(node, sockets[bridge as usize / 2], 200, LANES);
+        for gpu in 0..2 {
+            topology.connect(NodeId(number * 8 + bridge * 2 + gpu), node, 300, LANES);
+        }
+    }
+    sockets[0]
 }
 
 /// The bytes a second of an adapter of 25 Gb/s.
@@ -317,20 +324,30 @@ struct Dgx {
     aggregates: bool,
 }
 
+const DGX_A100: Dgx =
+    Dgx { name: "dgx-a100", nvlink: 300 * GB, adapter: 25 * GB, bus: 32 * GB, aggregates: false };
+const DGX_H100: Dgx =
+    Dgx { name: "dgx-h100", nvlink: 450 * GB, adapter: 50 * GB, bus: 64 * GB, aggregates: true };
+const DGX_H200: Dgx = Dgx { name: "dgx-h200", ..DGX_H100 };
+
+const DGX_COSTS: Costs =
+    Costs { send_ns: 1000, receive_ns: 1000, reduce_ns_per_byte: 0.001, copy_ns_per_byte: 0.0005 };
+
 impl Dgx {
-    fn build(&self, boxes: u32) -> Topology {
-        let costs =
-            Costs { send_ns: 1000, receive_ns: 1000, reduce_ns_per_byte: 0.001, copy_ns_per_byte: 0.0005 };
-        let mut topology = with_ranks(format!("{}:{boxes}", self.name), costs, boxes * 8, 8);
-        let inside: Vec<NodeId> = (0..boxes)
-            .map(|number| {
-                topology
-                    .add_node(format!("nvswitch{number}"), NodeKind::Switch { aggregates: self.aggregates })
-            })
-            .collect();
+    /// The GPUs and the NVSwitches of `boxes` boxes.
+    fn inside(&self, boxes: u32) -> Topology {
+        let mut topology = with_ranks(format!("{}:{boxes}", self.name), DGX_COSTS, boxes * 8, 8);
+        let kind = NodeKind::Switch { aggregates: self.aggregates };
+        let inside: Vec<NodeId> =
+            (0..boxes).map(|number| topology.add_node(format!("nvswitch{number}"), kind)).collect();
         for rank in 0..boxes * 8 {
             topology.connect(NodeId(rank), inside[rank as usize / 8], 500, self.nvlink);
         }
+        topology
+    }
+
+    fn build(&self, boxes: u32) -> Topology {
+        let mut topology = self.inside(boxes);
         if boxes == 1 {
             return topology;
         }
@@ -345,6 +362,70 @@ impl Dgx {
             }
         }
         topology
+    }
+}
+
+/// A box that networks are made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum BoxKind {
+    DgxA100,
+    DgxH100,
+    DgxH200,
+    Pcie,
+}
+
+impl BoxKind {
+    pub(super) const ALL: [BoxKind; 4] =
+        [BoxKind::DgxA100, BoxKind::DgxH100, BoxKind::DgxH200, BoxKind::Pcie];
+
+    /// GPUs of a box of each kind.
+    pub(super) const GPUS: u32 = 8;
+
+    fn dgx(self) -> Option<&'static Dgx> {
+        match self {
+            BoxKind::DgxA100 => Some(&DGX_A100),
+            BoxKind::DgxH100 => Some(&DGX_H100),
+            BoxKind::DgxH200 => Some(&DGX_H200),
+            BoxKind::Pcie => None,
+        }
+    }
+
+    /// As its profile.
+    pub(super) fn name(self) -> &'static str {
+        self.dgx().map_or("pcie", |dgx| dgx.name)
+    }
+
+    /// Network adapters of a box, each on a rail.
+    pub(super) fn adapters(self) -> u32 {
+        if self == BoxKind::Pcie { 1 } else { 8 }
+    }
+
+    /// Gigabits a second of an adapter.
+    pub(super) fn adapter_gbit(self) -> u32 {
+        self.dgx().map_or(100, |dgx| (dgx.adapter * 8 / GB) as u32)
+    }
+
+    /// The boxes without a network, and their adapters: those of box 0 in the order of their rails, then those of box 1.
+    pub(super) fn boxes(self, boxes: u32) -> (Topology, Vec<NodeId>) {
+        let Some(dgx) = self.dgx() else {
+            let mut topology = with_ranks(format!("pcie:{boxes}"), PCIE_COSTS, boxes * 8, 8);
+            let sockets: Vec<NodeId> = (0..boxes).map(|number| inside_pcie(&mut topology, number)).collect();
+            let adapter = |(number, socket): (u32, NodeId)| {
+                let adapter = topology.add_node(format!("nic{number}.0"), NodeKind::Port);
+                topology.connect(socket, adapter, 300, LANES);
+                adapter
+            };
+            let adapters = (0..).zip(sockets).map(adapter).collect();
+            return (topology, adapters);
+        };
+        let mut topology = dgx.inside(boxes);
+        let adapter = |gpu: u32| {
+            let adapter = topology.add_node(format!("nic{}.{}", gpu / 8, gpu % 8), NodeKind::Port);
+            topology.connect(NodeId(gpu), adapter, 700, dgx.bus);
+            adapter
+        };
+        let adapters = (0..boxes * 8).map(adapter).collect();
+        (topology, adapters)
     }
 }
 

@@ -9,6 +9,7 @@ mod export;
 mod hierarchical;
 mod logarithmic;
 mod mapped;
+mod networks;
 mod regular;
 mod ring;
 mod schedules;
