@@ -21,6 +21,7 @@ pub use consort_algorithms::catalogue::{Algorithm, Family, UnknownAlgorithm};
 pub use consort_algorithms::export;
 pub use consort_algorithms::simulate;
 pub use consort_algorithms::topology::{self, Topology};
+pub use consort_algorithms::workload;
 pub use consort_algorithms::{
     Channel, Chunk, Collective, Cost, LowerOptions, Partition, Place, Plan, Rank, Round, Schedule, Transfer,
     lower, lower_all, verify,

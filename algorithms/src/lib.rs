@@ -26,6 +26,7 @@ mod schedule;
 pub mod simulate;
 pub mod topology;
 mod verify;
+pub mod workload;
 
 pub use cost::Cost;
 pub use lower::{

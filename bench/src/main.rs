@@ -14,6 +14,7 @@
 //! | `report`, `table`, `statistics`, `progress`, `clock` | what is reported |
 //! | `trace` | the subcommand that merges traces |
 //! | `environment` | the subcommand that shows settings |
+//! | `traffic` | the subcommand that counts what a training job moves |
 //! | `plan`, `simulate`, `tune`, `planned`, `samples`, `schedule` | the subcommands that ask and teach the planner |
 
 #![forbid(unsafe_code)]
@@ -45,6 +46,7 @@ mod sizes;
 mod statistics;
 mod table;
 mod trace;
+mod traffic;
 mod tune;
 mod values;
 
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     match arguments.get(1).and_then(|word| word.to_str()) {
         Some("trace") => return ended(trace::run(&arguments[2..])),
+        Some("traffic") => return ended(traffic::run(&arguments[1..])),
         Some("plan") => return ended(plan::run(&arguments[1..])),
         Some("simulate") => return ended(simulate::run(&arguments[1..])),
         Some("tune") => return ended(tune::run(&arguments)),

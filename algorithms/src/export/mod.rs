@@ -7,6 +7,7 @@ mod canvas;
 mod chart;
 mod dot;
 mod figures;
+mod heat;
 mod json;
 mod markdown;
 mod names;
@@ -16,6 +17,7 @@ mod text;
 
 pub use chart::{Axis, Chart, Mark, Series, Unit, chart_svg};
 pub use dot::{plan_dot, schedule_dot};
+pub use heat::{Heat, HeatCell, HeatGroup, bytes_text, heat_svg};
 pub use json::{plan_json, schedule_json};
 pub use markdown::{schedules_document, schedules_files};
 pub use svg::schedule_svg;

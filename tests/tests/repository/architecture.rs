@@ -144,6 +144,7 @@ const FLOORS: [(&str, &[&str]); 13] = [
             "export",
             "topology",
             "simulate",
+            "workload",
         ],
     ),
     (
@@ -326,6 +327,7 @@ const FLOORS: [(&str, &[&str]); 13] = [
             "samples",
             "simulate",
             "trace",
+            "traffic",
             "tune",
         ],
     ),

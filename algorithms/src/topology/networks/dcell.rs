@@ -4,7 +4,7 @@ use super::draft::{Draft, End};
 use super::words::{Boxes, Family, Key, Values};
 
 /// A DCell: `n` hosts at a switch are a cell of level 0; a cell of level `l` is `t + 1` cells of level `l-1` with `t` hosts
-/// each, of which cell `i` and cell `j > i` are joined by a cable from host `j-1` of the first to host `i` of the second.
+/// each, and cell `i` and cell `j > i` are joined by a cable from host `j-1` of the first to host `i` of the second.
 /// Hosts forward messages.
 ///
 /// Source: C. Guo et al., "DCell: a scalable and fault-tolerant network structure for data centers", SIGCOMM 2008 (its

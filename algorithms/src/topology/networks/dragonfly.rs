@@ -1,4 +1,4 @@
-//! Dragonfly and Dragonfly+: groups of which every two are joined.
+//! Dragonfly and Dragonfly+: groups, every two joined.
 
 use super::draft::{Draft, End, all_pairs};
 use super::words::{Boxes, Family, Key, Values};

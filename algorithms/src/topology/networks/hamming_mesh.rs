@@ -9,8 +9,8 @@ use super::words::{Boxes, Family, Key, Values};
 ///
 /// Source: T. Hoefler et al., "HammingMesh: a network topology for large-scale deep learning", SC 2022 (one plane of it;
 /// there an HxMesh of `a` by `b` boards and `x` by `y` boards). Counted here: `a b x y` accelerators, `y b + x a`
-/// switches, `x y (2 a b + a + b)` cables; diameter `2 (2 floor((a-1)/2) + 2)` for square boards of which there are
-/// several each way; a cut between two halves of the columns severs `x y b` cables, a share `1/2a` of what the
+/// switches, `x y (2 a b + a + b)` cables; diameter `2 floor((a-1)/2) + 2 floor((b-1)/2) + 4` where there are several boards
+/// each way; a cut between two halves of the columns severs `x y b` cables, a share `1/2a` of what the
 /// accelerators of a half can send.
 pub(super) const FAMILY: Family = Family {
     name: "hamming-mesh",

@@ -43,14 +43,15 @@ const FAMILIES: [&Family; 13] = [
     &nvlink::FAMILY,
 ];
 
-/// The network of that family with these parameters, `None` where there is no such family.
+/// The network of that family with these parameters, `None` where there is no such family. `rail` is `rail-optimised`.
 ///
 /// # Errors
 ///
 /// What is wrong with the parameters, and which there are.
 pub(super) fn network(word: &str, parameters: &str) -> Option<Result<Topology, String>> {
-    let family = FAMILIES.into_iter().find(|family| family.name == word)?;
-    Some(make(family, parameters).map_err(|fault| format!("{fault}; {}", family.usage())))
+    let full = if word == "rail" { rails::OPTIMISED.name } else { word };
+    let family = FAMILIES.into_iter().find(|family| family.name == full)?;
+    Some(make(word, family, parameters).map_err(|fault| format!("{fault}; {}", family.usage())))
 }
 
 /// How each family is written.
@@ -58,10 +59,9 @@ pub(super) fn usages() -> impl Iterator<Item = String> {
     FAMILIES.into_iter().map(|family| family.usage())
 }
 
-fn make(family: &Family, parameters: &str) -> Result<Topology, String> {
+fn make(word: &str, family: &Family, parameters: &str) -> Result<Topology, String> {
     let values = Values::read(family, parameters)?;
-    let name =
-        if parameters.is_empty() { family.name.to_owned() } else { format!("{}:{parameters}", family.name) };
+    let name = format!("{word}:{parameters}");
     match values.kind {
         Some(kind) => boxes::compose(name, kind, values.gbit, &(family.draft)(&values)?),
         None => Ok((family.draft)(&values)?.hosts_as_ranks(name, values.gbit.unwrap_or(draft::CABLE_GBIT))),

@@ -4,7 +4,8 @@ use super::draft::{Draft, End};
 use super::words::{Boxes, Family, Key, Values};
 
 /// Rail-optimised: boxes in units; in each unit a leaf for each adapter of a box, and spines of `ports` ports that join
-/// all leaves. A leaf has a cable down to each box of its unit and `1/R` as many up.
+/// all leaves. A leaf has a cable down to each box of its unit and ports up for `1/R` as many
+/// as a whole unit has; the last unit may have fewer boxes.
 ///
 /// Source: NVIDIA, "DGX SuperPOD: next generation scalable infrastructure for AI leadership", RA-11333-001 (DGX H100,
 /// units of 32 boxes): 8 leaves a unit; 4, 8 and 16 spines for 1, 2 and 4 units; as many cables between leaves and spines
@@ -39,16 +40,13 @@ fn optimised(values: &Values) -> Result<Draft, String> {
     let [boxes, unit, oversubscription, ports] = values.numbers();
     let rails = values.adapters();
     let unit = unit.min(boxes);
-    if !boxes.is_multiple_of(unit) {
-        return Err(format!("boxes={boxes} is no multiple of unit={unit}"));
-    }
     if !unit.is_multiple_of(oversubscription) {
         return Err(format!(
             "oversubscription={oversubscription} does not divide the {unit} boxes of a unit"
         ));
     }
     let ups = unit / oversubscription;
-    let leaves = boxes / unit * rails;
+    let leaves = boxes.div_ceil(unit) * rails;
     let enough = |spines: &u32| {
         ups.is_multiple_of(*spines)
             && u64::from(*spines) * u64::from(ports) >= u64::from(leaves) * u64::from(ups)

@@ -31,6 +31,10 @@ struct Shape {
 fn counted(name: &str, near: impl Fn(u32) -> bool) -> Shape {
     let topology = found(name);
     assert_eq!(parse(&topology.to_string()).as_ref(), Ok(&topology), "{name}: the text form");
+    let mut ends: Vec<[NodeId; 2]> = topology.links().iter().map(|link| [link.from, link.to]).collect();
+    ends.sort_unstable();
+    ends.dedup();
+    assert_eq!(ends.len(), topology.links().len(), "{name}: no two nodes are joined twice");
     let ranks = topology.ranks();
     let near: Vec<bool> = (0..ranks).map(near).collect();
     let count = near.iter().filter(|is_near| **is_near).count();
@@ -80,6 +84,11 @@ fn fat_tree_is_that_of_al_fares() {
         // With R = 1: 5 k^2 / 4 switches and three times as many cables as hosts.
         let switches = k * (half + half / r) + half * half / r;
         check(&name, first(hosts), [hosts, switches, hosts + 2 * hosts / r, 6, k * k * k / 8 / r]);
+    }
+    let tree = found("fat-tree:k=8");
+    for switch in tree.ranks()..tree.nodes().len() as u32 {
+        let ports = tree.links().iter().filter(|link| link.from.0 == switch).count();
+        assert_eq!(ports, 8, "every switch has k ports");
     }
     assert_eq!(found("fat-tree:k=48").ranks(), 27_648, "the paper's example of commodity switches");
     assert_eq!(bisection(&found("fat-tree:k=4")), 8 * CABLE);
@@ -326,6 +335,10 @@ fn boxes_take_the_places_of_hosts() {
     assert_eq!(way(&bus, 0, 8), "bridge0.0 socket0.0 nic0.0 leaf0 nic1.0 socket1.0 bridge1.0 r8");
     let rails = found("rail-optimised:boxes=4,unit=2,box=dgx-h100");
     assert_eq!(way(&rails, 5, 13), "nic0.5 leaf5 nic1.5 r13");
+    // The last unit may be smaller; `rail` is the same.
+    let three = found("rail:boxes=3,unit=2");
+    assert_eq!((three.ranks(), three.boxes().len(), three.name.as_str()), (24, 3, "rail:boxes=3,unit=2"));
+    assert_eq!(three.links(), found("rail-optimised:boxes=3,unit=2,ports=64,box=dgx-h100").links());
     assert_eq!(way(&rails, 5, 21), "nic0.5 leaf5 spine0 leaf13 nic2.5 r21");
 }
 
@@ -356,7 +369,7 @@ fn wrong_parameters_are_refused_with_the_reason() {
         ("nvlink:gpus=72,planes=4", "does not divide the 18 links"),
         ("bcube:n=2,k=1,box=dgx-h100", "a bcube is not made of boxes"),
         ("bcube:n=1024,k=10", "are the most"),
-        ("rail-optimised:boxes=33", "boxes=33 is no multiple of unit=32"),
+        ("rail-optimised:boxes=8,oversubscription=3", "does not divide the 8 boxes of a unit"),
         ("rail-optimised:boxes=1024", "more units take a third tier"),
         ("hpn:segments=16", "segments=16 is no whole number from 1 to 15"),
     ] {
