@@ -258,6 +258,11 @@ fn summary(workload: &Workload, traffic: &Traffic) -> String {
     text
 }
 
+/// Colours that differ also where they are pale: light blue, the sixth, is near to blue.
+fn color(kind: Kind) -> usize {
+    if kind == Kind::Embedding { 7 } else { kind as usize }
+}
+
 fn heat(workload: &Workload, traffic: &Traffic) -> Heat {
     let all: u64 = Kind::ALL.iter().map(|kind| traffic.total(*kind)).sum();
     let cell = |((from, to), bytes): ((consort::planning::Rank, consort::planning::Rank), &[u64; 6])| {
@@ -282,7 +287,7 @@ fn heat(workload: &Workload, traffic: &Traffic) -> Heat {
         ),
         notes: vec![model(workload), mesh(workload)],
         ranks: workload.ranks(),
-        series: Kind::ALL.map(|kind| kind.name().to_owned()).to_vec(),
+        series: Kind::ALL.map(|kind| (kind.name().to_owned(), color(kind))).to_vec(),
         cells: traffic.pairs().map(cell).collect(),
         groups,
     }

@@ -46,8 +46,8 @@ pub struct Heat {
     pub notes: Vec<String>,
     /// Rows and columns.
     pub ranks: u32,
-    /// The names of the series.
-    pub series: Vec<String>,
+    /// The names of the series, and their colours: equal numbers are equal colours.
+    pub series: Vec<(String, usize)>,
     /// Cells, in any order; those that are absent have no bytes.
     pub cells: Vec<HeatCell>,
     /// Nested groups, the smallest first; lines divide them, and the largest have names.
@@ -167,7 +167,7 @@ impl<'a> Drawing<'a> {
     }
 
     fn opacity(shade: u32) -> f64 {
-        0.28 + 0.72 * f64::from(shade) / f64::from(SHADES - 1)
+        0.4 + 0.6 * f64::from(shade) / f64::from(SHADES - 1)
     }
 
     /// The blank matrix; ranks of one largest group have a band along the diagonal.
@@ -204,10 +204,10 @@ impl<'a> Drawing<'a> {
             let place = [self.left + f64::from(column) * self.size, self.top + f64::from(row) * self.size];
             let size = [f64::from(end - column) * self.size, self.size];
             let opacity = Self::opacity(shade);
-            let style = format!("fill=\"{}\" fill-opacity=\"{opacity:.2}\"", hue(series));
+            let (name, color) = &self.heat.series[series];
+            let style = format!("fill=\"{}\" fill-opacity=\"{opacity:.2}\"", hue(*color));
             if has_titles {
                 let [from, to] = [row, column].map(|cell| self.ranks_of(cell));
-                let name = &self.heat.series[series];
                 canvas.open(&format!("{from} to {to}: {}, most of it {name}", bytes_text(bytes)), &style);
                 canvas.rectangle(place, size, "");
                 canvas.close();
@@ -307,13 +307,13 @@ impl<'a> Drawing<'a> {
             canvas.text([x + 22.0, y], 12.0, Anchor::Start, "", text);
             right = right.max(x + 22.0 + text_width(text, 12.0));
         };
-        for (series, name) in
+        for (series, (name, color)) in
             self.heat.series.iter().enumerate().filter(|(series, _)| self.totals[*series] > 0)
         {
             let total = self.totals[series];
             let share = total as f64 / all as f64 * 100.0;
             let text = format!("{name}: {} ({share:.1} %)", bytes_text(total));
-            line(canvas, y, &format!("fill=\"{}\"", hue(series)), &text);
+            line(canvas, y, &format!("fill=\"{}\"", hue(*color)), &text);
             y += 20.0;
         }
         y += 16.0;

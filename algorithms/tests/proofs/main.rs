@@ -17,3 +17,4 @@ mod simulate;
 mod six_programs;
 mod switch;
 mod topology;
+mod workload;

@@ -3,6 +3,7 @@
 mod binary;
 mod environment;
 mod planner;
+mod traffic;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

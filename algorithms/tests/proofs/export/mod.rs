@@ -3,6 +3,7 @@
 
 mod chart;
 mod document;
+mod heat;
 mod json;
 mod svg;
 mod xml;
