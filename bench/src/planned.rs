@@ -56,8 +56,8 @@ pub(crate) struct Machine {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     ranks: Option<u32>,
 
-    /// The machine: a profile such as dgx-h100:2, host:8x2, tcp:4x2 or torus:4x4, or a file; also
-    /// CONSORT_TOPOLOGY
+    /// The machine: a profile such as dgx-h100:2, host:8x2, tcp:4x2 or torus:4x4, a network such as fat-tree:k=8 or
+    /// rail:boxes=16,box=dgx-h100, or a file; also CONSORT_TOPOLOGY
     #[arg(long, value_name = "NAME|FILE")]
     topology: Option<String>,
 

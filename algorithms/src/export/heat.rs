@@ -299,6 +299,13 @@ impl<'a> Drawing<'a> {
         let mut right = x;
         let all: u64 = self.totals.iter().sum();
         let mut y = self.top + 10.0;
+        canvas.text(
+            [x, y - 22.0],
+            11.0,
+            Anchor::Start,
+            &format!("fill=\"{QUIET}\""),
+            "all bytes; a cell has the colour of its most",
+        );
         let quiet = format!("fill=\"{QUIET}\"");
         let mut line = |canvas: &mut Canvas, y: f64, style: &str, text: &str| {
             if !style.is_empty() {

@@ -131,7 +131,7 @@ impl Workload {
         }
     }
 
-    /// Narayanan et al. 2021, section 2.2; the embedding's gradient as in section 4 of Shoeybi et al. with stages.
+    /// Narayanan et al. 2021, section 2.2; the embedding's gradient as Megatron-LM does it.
     fn add_pipeline(&self, traffic: &mut Traffic) {
         if self.pipeline == 1 {
             return;

@@ -29,7 +29,8 @@ fn the_default_is_summed_drawn_and_written() {
     let table = fs::read_to_string(&csv).expect("a table");
     let mut lines = table.lines();
     assert_eq!(lines.next(), Some("from,to,bytes,tensor,context,expert,data,pipeline,embedding"));
-    let bytes = |line: &str| line.split(',').nth(2).and_then(|bytes| bytes.parse::<u64>().ok()).expect("bytes");
+    let bytes =
+        |line: &str| line.split(',').nth(2).and_then(|bytes| bytes.parse::<u64>().ok()).expect("bytes");
     let sum: u64 = lines.map(bytes).sum();
     let all = outcome.out.lines().find(|line| line.starts_with("all ")).expect("a sum");
     assert_eq!(all.split_whitespace().nth(1).map(|all| all.replace(',', "")), Some(sum.to_string()));
@@ -52,7 +53,8 @@ fn standard_output_takes_one_of_them_alone() {
 #[test]
 fn impossible_meshes_are_refused_with_the_flags_to_change() {
     run("--tp 12").refused(&["--heads 80 is no multiple of --tp 12: take --tp 10 or 16"]);
-    run("--ranks 64").refused(&["--tp 8 times --cp 1 times --dp 4 times --pp 4 are 128 ranks: change one of these"]);
+    run("--ranks 64")
+        .refused(&["--tp 8 times --cp 1 times --dp 4 times --pp 4 are 128 ranks: change one of these"]);
     run("--experts 8 --ep 8").refused(&["--ep 8 does not divide the 4 ranks of --cp 1 times --dp 4"]);
     run("--dtype int3").refused(&["--dtype"]);
 }
