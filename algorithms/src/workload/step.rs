@@ -100,16 +100,14 @@ impl Workload {
 
     /// Rajbhandari et al. 2020, section 7.
     fn add_data(&self, traffic: &mut Traffic) {
-        let (dense, expert) = (self.data_axis(), self.expert_data_axis());
-        let is_dense = |parameters: super::Parameters| parameters.dense;
-        let is_expert = |parameters: super::Parameters| parameters.expert;
-        let both: [(_, fn(super::Parameters) -> u64); 2] = [(dense, is_dense), (expert, is_expert)];
         let batches = u64::from(self.micro_batches);
         let kind = Kind::Data;
-        for (axis, of) in both {
+        for (axis, is_expert) in [(self.data_axis(), false), (self.expert_data_axis(), true)] {
             for ring in axis.groups(self.ranks()) {
                 let stage = self.pipeline_axis().position(ring[0]);
-                let bytes = of(self.parameters_of_stage(stage)) * u64::from(self.element_bytes);
+                let parameters = self.parameters_of_stage(stage);
+                let elements = if is_expert { parameters.expert } else { parameters.dense };
+                let bytes = elements * u64::from(self.element_bytes);
                 match self.zero {
                     0 => traffic.all_reduce(kind, &ring, bytes, 1),
                     1 => {

@@ -192,8 +192,8 @@ fn any(random: &mut Random) -> Workload {
         data,
         expert: if has_experts { expert } else { 1 },
         context,
-        zero: power(1),
         sequence_parallel: power(1) == 2,
+        zero: random.below(4) as u32,
     }
 }
 
@@ -229,8 +229,9 @@ fn totals_are_the_closed_forms() {
         assert_eq!(total(Kind::Pipeline), 2 * (p - 1) * (ranks / p) * shared * m);
         // A reduce-scatter or an all-gather moves n - 1 times its bytes.
         let halves = match workload.zero {
-            1 => 2,
-            _ => m + 1,
+            0 | 1 => 2,
+            2 => m + 1,
+            _ => 3 * m,
         };
         let data: u64 = (0..workload.pipeline)
             .map(|stage| {

@@ -41,8 +41,8 @@ fn draft(values: &Values) -> Result<Draft, String> {
     let [n, r, h] = [switches, degree, hosts].map(u64::from);
     let mut draft = Draft::announce(n * h, n, n * h + n * r / 2)?;
     let mut random = Random(seed.into());
-    let graphs = (0..GRAPHS_MAX).filter_map(|_| Graph::regular(switches, degree, &mut random));
-    let Some(graph) = graphs.filter(Graph::is_connected).next() else {
+    let mut graphs = (0..GRAPHS_MAX).filter_map(|_| Graph::regular(switches, degree, &mut random));
+    let Some(graph) = graphs.find(Graph::is_connected) else {
         return Err(format!("seed={seed} finds no connected graph: take another"));
     };
     draft.switches("switch", switches);
