@@ -218,7 +218,10 @@ fn mesh(workload: &Workload) -> String {
 fn silence(traffic: &Traffic) -> String {
     let (talking, all) = traffic.talking();
     let silent = all - talking;
-    format!("{} of {} pairs never talk ({:.1} %)", grouped(silent), grouped(all), share(silent, all))
+    // Nearly all are not all.
+    let most = if silent < all { 99.9 } else { 100.0 };
+    let part = share(silent, all).min(most);
+    format!("{} of {} pairs never talk ({part:.1} %)", grouped(silent), grouped(all))
 }
 
 fn summary(workload: &Workload, traffic: &Traffic) -> String {

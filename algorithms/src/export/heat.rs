@@ -253,7 +253,7 @@ impl<'a> Drawing<'a> {
             canvas.text([left - 7.0, top + at + 9.0], 10.0, Anchor::End, "", &rank.to_string());
         }
         self.names(canvas);
-        canvas.text([left, top - 44.0], 12.0, Anchor::Start, &quiet, "receiver, a column a rank");
+        canvas.text([left, top - 44.0], 12.0, Anchor::Start, &quiet, "receiver");
         canvas.text([16.0, top - 6.0], 12.0, Anchor::Start, &quiet, "sender");
     }
 
@@ -296,17 +296,12 @@ impl<'a> Drawing<'a> {
     /// The series that have bytes and the shades, right of the matrix; gives the right end.
     fn legend(&self, canvas: &mut Canvas) -> f64 {
         let x = self.left + self.side() + 28.0;
-        let mut right = x;
+        let caption = "bytes in all; a cell has the colour of its largest part";
+        let mut right = x + text_width(caption, 11.0);
         let all: u64 = self.totals.iter().sum();
         let mut y = self.top + 10.0;
-        canvas.text(
-            [x, y - 22.0],
-            11.0,
-            Anchor::Start,
-            &format!("fill=\"{QUIET}\""),
-            "all bytes; a cell has the colour of its most",
-        );
         let quiet = format!("fill=\"{QUIET}\"");
+        canvas.text([x, y - 22.0], 11.0, Anchor::Start, &quiet, caption);
         let mut line = |canvas: &mut Canvas, y: f64, style: &str, text: &str| {
             if !style.is_empty() {
                 canvas.rectangle([x, y - 10.0], [14.0, 12.0], style);
