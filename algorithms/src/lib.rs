@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod aliasing;
+pub mod bounds;
 pub mod builders;
 pub mod catalogue;
 mod cost;

@@ -156,6 +156,44 @@ pub fn dgx_h200(boxes: u32) -> Topology {
     DGX_H200.build(boxes)
 }
 
+/// As [`dgx_a100`], with every GPU on one network switch that blocks nothing: no rails, no buses, no adapters of their
+/// own. The fabric that papers on schedules take; NVSwitches do not aggregate.
+///
+/// Source: L. Zhao et al., "ForestColl" (arXiv 2402.06787), and the figures of [`dgx_a100`].
+///
+/// # Panics
+///
+/// When `boxes` is 0.
+pub fn dgx_a100_flat(boxes: u32) -> Topology {
+    flat("dgx-a100-flat", 300 * GB, 25 * GB, boxes)
+}
+
+/// As [`dgx_a100_flat`], with the figures of [`dgx_h100`].
+///
+/// # Panics
+///
+/// When `boxes` is 0.
+pub fn dgx_h100_flat(boxes: u32) -> Topology {
+    flat("dgx-h100-flat", 450 * GB, 50 * GB, boxes)
+}
+
+/// 8 GPUs a box on one switch inside and, with more than one box, on one between the boxes.
+fn flat(name: &str, inside_bytes_s: u64, between_bytes_s: u64, boxes: u32) -> Topology {
+    let costs =
+        Costs { send_ns: 1000, receive_ns: 1000, reduce_ns_per_byte: 0.001, copy_ns_per_byte: 0.0005 };
+    let mut topology = with_ranks(format!("{name}:{boxes}"), costs, boxes * 8, 8);
+    for number in 0..boxes {
+        let switch = topology.add_node(format!("nvswitch{number}"), SWITCH);
+        (number * 8..number * 8 + 8)
+            .for_each(|rank| topology.connect(NodeId(rank), switch, 500, inside_bytes_s));
+    }
+    if boxes > 1 {
+        let network = topology.add_node("network", SWITCH);
+        (0..boxes * 8).for_each(|rank| topology.connect(NodeId(rank), network, 1400, between_bytes_s));
+    }
+    topology
+}
+
 /// 8 GPUs a box without NVLink: two sockets, two PCIe switches each with two GPUs and one uplink, one adapter.
 ///
 /// Source: PCI Express 4.0 x16, 32 GB/s a direction, about 24 GB/s of it payload; 24 GB/s between the sockets; one

@@ -1,0 +1,88 @@
+//! What trees can carry: all-gather, broadcast, and the smallest cut between any two ranks.
+//!
+//! A cut is a set of nodes with some ranks inside and some outside. All-gather: each rank inside must push its part of
+//! the gathered vector out at least once. Broadcast: the whole vector must leave the set that has the root.
+//!
+//! Source: J. Edmonds, "Edge-disjoint branchings" (1973): arborescences of these rates exist if the maximum flows do;
+//! L. Zhao et al., "ForestColl" (arXiv 2402.06787), for all-gather and for nodes that are no rank, which can be split
+//! off where as much enters as leaves. The search is W. Dinkelbach's, "On nonlinear fractional programming" (1967).
+//! Invariant: rates are exact, and the set that comes with a rate proves it.
+
+use super::classes::{Classes, Wanted};
+use super::network::Network;
+use super::ratio::Ratio;
+
+/// A rate with the set of nodes that limits it.
+#[derive(Clone, Debug)]
+pub(super) struct Limit {
+    pub(super) rate: Ratio,
+    /// For each node whether it is on the side that sends.
+    pub(super) sending: Vec<bool>,
+}
+
+fn not(side: &[bool]) -> Vec<bool> {
+    side.iter().map(|inside| !inside).collect()
+}
+
+/// The bytes a second of each rank's own part in an all-gather of at least 2 ranks, at most: the least
+/// `B+(S) / |S's ranks|` over all sets that miss a rank.
+///
+/// One sweep over the ranks finds it. A rank's flow says whether a set that misses this rank is tighter than all
+/// before; if so, the search goes on with that set's rate, which the earlier ranks' sets allow as well.
+pub(super) fn gather(network: &Network, symmetries: &Classes) -> Limit {
+    let others = u128::from(network.ranks - 1);
+    let only = |rank: u32| (0..network.nodes() as u32).map(|node| node != rank).collect::<Vec<bool>>();
+    let into = |rank: u32| -> u128 {
+        network.entering[rank as usize].iter().map(|arc| network.arcs[*arc as usize].capacity).sum()
+    };
+    let first = (0..network.ranks).min_by_key(|rank| into(*rank)).unwrap_or(0);
+    let mut best = Limit { rate: Ratio::new(into(first), others), sending: only(first) };
+    for rank in 0..network.ranks {
+        let classes = symmetries.with(network, &[rank]);
+        loop {
+            let (feed, scale) = (best.rate.numerator(), best.rate.denominator());
+            let wanted = Wanted { scale, feed, from: &[], to: &[rank] };
+            let (value, sink_side) = classes.minimum_cut(network, &wanted);
+            if value == feed * u128::from(network.ranks) {
+                break;
+            }
+            let sending = not(&sink_side);
+            let ranks = network.ranks_in(&sending);
+            best = Limit { rate: Ratio::new(network.out_of(&sending), ranks.into()), sending };
+        }
+    }
+    best
+}
+
+/// The bytes a second that can reach every rank from `root`, at most: the least maximum flow.
+pub(super) fn broadcast(network: &Network, symmetries: &Classes, root: u32) -> Limit {
+    let rooted = symmetries.with(network, &[root]);
+    let flow = |rank: u32| {
+        let classes = rooted.with(network, &[rank]);
+        let wanted = Wanted { scale: 1, feed: 0, from: &[root], to: &[rank] };
+        classes.minimum_cut(network, &wanted)
+    };
+    let others = (0..network.ranks).filter(|rank| *rank != root);
+    let found = others.map(flow).reduce(|best, other| if other.0 < best.0 { other } else { best });
+    let (value, sink_side) = found.unwrap_or_else(|| (0, vec![false; network.nodes()]));
+    Limit { rate: Ratio::new(value, 1), sending: not(&sink_side) }
+}
+
+/// The least maximum flow between any two ranks, in either direction. Every set with a rank inside and one outside
+/// either has rank 0 or lacks it, so the flows from and to rank 0 find it.
+pub(super) fn smallest_cut(network: &Network, transposed: &Network, symmetries: &Classes) -> Limit {
+    let from = broadcast(network, symmetries, 0);
+    let to = broadcast(transposed, symmetries, 0);
+    if to.rate < from.rate { Limit { sending: not(&to.sending), ..to } } else { from }
+}
+
+/// The most that can leave a set of ranks towards all others, with the set of nodes that limits it.
+pub(super) fn out_of_ranks(network: &Network, symmetries: &Classes, ranks: &[u32]) -> (u128, Vec<bool>) {
+    let mut inside = vec![false; network.ranks as usize];
+    ranks.iter().for_each(|rank| inside[*rank as usize] = true);
+    let others: Vec<u32> = (0..network.ranks).filter(|rank| !inside[*rank as usize]).collect();
+    let classes = symmetries.with(network, ranks);
+    let wanted = Wanted { scale: 1, feed: 0, from: ranks, to: &others };
+    let (value, sink_side) = classes.minimum_cut(network, &wanted);
+    (value, not(&sink_side))
+}
