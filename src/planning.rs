@@ -17,6 +17,7 @@
 use std::marker::PhantomData;
 use std::ops::Deref;
 
+pub use consort_algorithms::bounds;
 pub use consort_algorithms::catalogue::{Algorithm, Family, UnknownAlgorithm};
 pub use consort_algorithms::export;
 pub use consort_algorithms::simulate;

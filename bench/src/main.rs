@@ -15,12 +15,14 @@
 //! | `trace` | the subcommand that merges traces |
 //! | `environment` | the subcommand that shows settings |
 //! | `traffic` | the subcommand that counts what a training job moves |
+//! | `bound` | the subcommand that says what no schedule can exceed |
 //! | `plan`, `simulate`, `tune`, `planned`, `samples`, `schedule` | the subcommands that ask and teach the planner |
 
 #![forbid(unsafe_code)]
 
 mod arguments;
 mod backend;
+mod bound;
 mod bounds;
 mod buffers;
 mod clock;
@@ -69,6 +71,7 @@ fn main() -> ExitCode {
         Some("trace") => return ended(trace::run(&arguments[2..])),
         Some("traffic") => return ended(traffic::run(&arguments[1..])),
         Some("plan") => return ended(plan::run(&arguments[1..])),
+        Some("bound") => return ended(bound::run(&arguments[1..])),
         Some("simulate") => return ended(simulate::run(&arguments[1..])),
         Some("tune") => return ended(tune::run(&arguments)),
         Some("env") => return ended(environment::run(&arguments[1..])),

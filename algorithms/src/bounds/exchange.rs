@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use super::network::Network;
 use super::paths::{distance_bound, distances, inverse_lengths, shared_paths};
 use super::ratio::Ratio;
-use super::trees::{Limit, out_of_ranks};
+use super::trees::{self, Limit, out_of_ranks};
 use super::{Argument, Asked, Bound, Cut, of_ranks, opposite, weights, words};
 
 /// Above this number of ranks lengths and sets are not searched for.
@@ -39,22 +39,24 @@ impl Tight {
 impl Asked<'_> {
     pub(super) fn exchange(&self) -> Bound {
         let ranks = self.network.ranks;
+        if self.steps.is_none() {
+            let Limit { rate, sending } =
+                trees::smallest_cut(&self.network, &self.transposed, &self.symmetries);
+            return self.cut(rate, true, Argument::Unreachable, &sending);
+        }
         let mut best = self.simple();
-        let mut reached = Ratio::ZERO;
-        if !best.rate().is_zero() {
-            self.sets(&mut best, halves(&self.network));
-            let all = [inverse_lengths(&self.network), vec![1; self.network.arcs.len()]];
-            let mut rates = all.iter().filter_map(|lengths| shared_paths(&self.network, lengths));
-            reached = rates.by_ref().find(|reached| *reached >= best.rate()).unwrap_or(reached);
-            if reached < best.rate() && ranks <= SEARCH_RANKS_MAX {
-                self.search(&mut best);
-                let mut all = all.to_vec();
-                if let Tight::Distance { lengths, .. } = &best {
-                    all.push(lengths.iter().map(|length| 1 + length).collect());
-                }
-                let found = all.iter().filter_map(|lengths| shared_paths(&self.network, lengths)).max();
-                reached = reached.max(found.unwrap_or(Ratio::ZERO));
+        self.sets(&mut best, halves(&self.network));
+        let all = [inverse_lengths(&self.network), vec![1; self.network.arcs.len()]];
+        let mut rates = all.iter().filter_map(|lengths| shared_paths(&self.network, lengths));
+        let mut reached = rates.find(|reached| *reached >= best.rate()).unwrap_or(Ratio::ZERO);
+        if reached < best.rate() && ranks <= SEARCH_RANKS_MAX {
+            self.search(&mut best);
+            let mut all = all.to_vec();
+            if let Tight::Distance { lengths, .. } = &best {
+                all.push(lengths.iter().map(|length| 1 + length).collect());
             }
+            let found = all.iter().filter_map(|lengths| shared_paths(&self.network, lengths)).max();
+            reached = found.unwrap_or(Ratio::ZERO);
         }
         let exact = reached >= best.rate();
         match best {

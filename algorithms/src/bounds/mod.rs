@@ -177,7 +177,12 @@ pub fn bound(topology: &Topology, collective: Collective, options: &Options) -> 
     let network = Network::new(topology);
     let transposed = network.transposed();
     let symmetries = Classes::new(&network);
-    let asked = Asked { topology, network, transposed, symmetries, collective, root: options.root };
+    let root = match collective {
+        Collective::Broadcast | Collective::Reduce => options.root,
+        _ => None,
+    };
+    let steps = steps::steps(topology, root.map(|root| root.0), collective == Collective::Reduce);
+    let asked = Asked { topology, network, transposed, symmetries, collective, root, steps };
     match collective {
         Collective::AllGather | Collective::ReduceScatter => Ok(asked.gather()),
         Collective::Broadcast | Collective::Reduce => Ok(asked.rooted()),
@@ -197,7 +202,10 @@ struct Asked<'a> {
     transposed: Network,
     symmetries: Classes,
     collective: Collective,
+    /// Of a rooted collective.
     root: Option<Rank>,
+    /// None where a rank is not reached.
+    steps: Option<u32>,
 }
 
 impl Asked<'_> {
@@ -265,12 +273,7 @@ impl Asked<'_> {
     }
 
     fn found(&self, rate: Ratio, exact: bool, argument: Argument, cut: Cut) -> Bound {
-        let root = match self.collective {
-            Collective::Broadcast | Collective::Reduce => self.root.map(|root| root.0),
-            _ => None,
-        };
-        let steps = steps::steps(self.topology, root, self.collective == Collective::Reduce);
-        Bound { collective: self.collective, rate, exact, argument, cut, steps }
+        Bound { collective: self.collective, rate, exact, argument, cut, steps: self.steps }
     }
 }
 

@@ -47,7 +47,7 @@ pub(super) fn distance_bound(network: &Network, lengths: &[u64]) -> Option<Ratio
     for source in 0..network.ranks {
         let distance = distances(network, lengths, source, &mut order);
         for far in &distance[..network.ranks as usize] {
-            sum = sum.checked_add(*far)?;
+            sum = sum.checked_add(Some(*far).filter(|far| *far != FAR)?)?;
         }
     }
     (sum > 0).then(|| Ratio::new(volume, sum))

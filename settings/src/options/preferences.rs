@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use consort_algorithms::catalogue::Imported;
-use consort_algorithms::topology::{self, Topology};
+use consort_algorithms::topology::{self, ParseError, Topology};
 
 use super::restriction::Restriction;
 use super::tuning::Tuning;
@@ -175,10 +175,14 @@ pub fn read_topology(name: &str) -> Result<Topology> {
             profile.to_string(),
         ));
     }
-    let text = read(Path::new(name), "the topology")?;
-    topology::parse(&text).map_err(|error| {
+    topology_in(&read(Path::new(name), "the topology")?).map_err(|error| {
         Error::invalid(format!("the topology file {name} cannot be read: {error}"), "correct that line")
     })
+}
+
+/// The topology that a file holds, in any form that is known: the one place that knows them.
+fn topology_in(text: &str) -> Result<Topology, ParseError> {
+    topology::parse(text)
 }
 
 fn read(path: &Path, what: &str) -> Result<String> {
