@@ -1,7 +1,8 @@
 //! Latency: how many messages in a row a collective needs at least.
 //!
-//! Source: a rank learns of another no sooner than over the shortest chain of ranks between them (part 4.1 of every
-//! survey of collectives; E. Chan et al., "Collective communication: theory, practice, and experience", 2007).
+//! A rank learns of another no sooner than over the shortest chain of ranks between them.
+//!
+//! Source: E. Chan et al., "Collective communication: theory, practice, and experience" (2007).
 
 use std::collections::VecDeque;
 

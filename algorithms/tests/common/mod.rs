@@ -3,6 +3,7 @@
 
 pub(crate) mod hand;
 mod machine;
+pub(crate) mod machines;
 pub(crate) mod shapes;
 
 pub(crate) use consort_testing::Random;

@@ -181,7 +181,7 @@ pub fn read_topology(name: &str) -> Result<Topology> {
 }
 
 /// The topology that a file holds, in any form that is known: the one place that knows them.
-fn topology_in(text: &str) -> Result<Topology, ParseError> {
+fn topology_in(text: &str) -> std::result::Result<Topology, ParseError> {
     topology::parse(text)
 }
 
