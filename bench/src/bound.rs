@@ -68,7 +68,10 @@ impl Arguments {
             return Err(Failure::usage(format!("--root: {} has no root", self.collective)));
         }
         if self.in_network && self.collective != Collective::AllReduce {
-            return Err(Failure::usage(format!("--in-network is for all_reduce, not for {}", self.collective)));
+            return Err(Failure::usage(format!(
+                "--in-network is for all_reduce, not for {}",
+                self.collective
+            )));
         }
         let options = bounds::Options { root: self.root.map(Rank), in_network: self.in_network };
         bounds::bound(topology, self.collective, &options).map_err(|error| Failure::usage(error.to_string()))
@@ -81,15 +84,12 @@ impl Arguments {
 
     fn text(&self, topology: &Topology, bound: &Bound, seconds: f64) -> String {
         let way = if self.in_network { ", in the network" } else { "" };
-        let mut text = format!(
-            "{}{way} on {}, {} ranks: ",
-            self.collective,
-            self.name(topology),
-            topology.ranks()
-        );
+        let mut text =
+            format!("{}{way} on {}, {} ranks: ", self.collective, self.name(topology), topology.ranks());
         let exact = if bound.exact { "exact" } else { "at most" };
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "{:.6} GB/s of algorithm bandwidth ({exact}, {})", bound.gb_s(), bound.argument);
+        let _ =
+            writeln!(text, "{:.6} GB/s of algorithm bandwidth ({exact}, {})", bound.gb_s(), bound.argument);
         let _ = writeln!(text, "  cut: {}", bound.cut.words);
         if !bound.cut.nodes.is_empty() {
             let _ = writeln!(text, "  its nodes: {}", bound.cut_names(topology).join(" "));
@@ -147,7 +147,8 @@ mod tests {
         assert_eq!((&json["exact"], &json["argument"]), (&true.into(), &"counting".into()));
         let (text, json) = found("bound all_gather_perf --topology dgx-h100:16").expect("a bound");
         assert!(text.contains("cut: 120 ranks into box 0 over 8 adapters of 50 GB/s"), "{text}");
-        let names: Vec<&str> = json["cut"].as_array().expect("names").iter().filter_map(Value::as_str).collect();
+        let names: Vec<&str> =
+            json["cut"].as_array().expect("names").iter().filter_map(Value::as_str).collect();
         assert_eq!(names[..3], ["120 ranks into box 0 over 8 adapters of 50 GB/s", "r0", "r1"]);
         assert!(names.contains(&"nvswitch0") && !names.contains(&"r8"), "{names:?}");
         let near = json["algbw_gb_s"].as_f64().expect("a number") - 128.0 * 50.0 / 15.0;

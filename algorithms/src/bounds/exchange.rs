@@ -14,7 +14,7 @@ use super::network::Network;
 use super::paths::{distance_bound, distances, inverse_lengths, shared_paths};
 use super::ratio::Ratio;
 use super::trees::{self, Limit, out_of_ranks};
-use super::{Argument, Asked, Bound, Cut, of_ranks, opposite, weights, words};
+use super::{Argument, Asked, Bound, Cut, across, of_ranks, opposite, weights, words};
 
 /// Above this number of ranks lengths and sets are not searched for.
 const SEARCH_RANKS_MAX: u32 = 64;
@@ -49,7 +49,7 @@ impl Asked<'_> {
         let all = [inverse_lengths(&self.network), vec![1; self.network.arcs.len()]];
         let mut rates = all.iter().filter_map(|lengths| shared_paths(&self.network, lengths));
         let mut reached = rates.find(|reached| *reached >= best.rate()).unwrap_or(Ratio::ZERO);
-        if reached < best.rate() && ranks <= SEARCH_RANKS_MAX {
+        if reached < best.rate() && self.network.is_small(SEARCH_RANKS_MAX) {
             self.search(&mut best);
             let mut all = all.to_vec();
             if let Tight::Distance { lengths, .. } = &best {
@@ -58,7 +58,13 @@ impl Asked<'_> {
             let found = all.iter().filter_map(|lengths| shared_paths(&self.network, lengths)).max();
             reached = found.unwrap_or(Ratio::ZERO);
         }
-        let exact = reached >= best.rate();
+        let exact = reached >= best.rate()
+            || match &best {
+                Tight::Cut(limit) if self.network.is_small(SEARCH_RANKS_MAX) => {
+                    across::fills(&self.network, &limit.sending, limit.rate)
+                }
+                _ => false,
+            };
         match best {
             Tight::Cut(Limit { rate, sending }) => {
                 self.cut(of_ranks(rate, ranks), exact, Argument::PairsCut, &sending)

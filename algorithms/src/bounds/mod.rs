@@ -8,6 +8,7 @@
 //! numbers. The same topology gives the same bound on every rank. Absent: latency but for a number of steps, the work
 //! of ranks, and protocols, all of which only make schedules slower.
 
+mod across;
 mod classes;
 mod exchange;
 mod flow;
@@ -232,7 +233,9 @@ impl Asked<'_> {
 
     fn all_reduce_in_network(&self) -> Bound {
         let Limit { rate, sending } = trees::smallest_cut(&self.network, &self.transposed, &self.symmetries);
-        self.cut(rate, false, Argument::Cut, &sending)
+        // One tree carries as much where all its links do: up to be folded, down to be copied.
+        let exact = Ratio::new(trees::widest_tree(&self.network), 1) >= rate;
+        self.cut(rate, exact, Argument::Cut, &sending)
     }
 
     fn all_reduce(&self) -> Bound {

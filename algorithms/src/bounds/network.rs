@@ -5,8 +5,13 @@
 //! links is an arc between the rank and a node of its own to which the links are attached; bytes that a rank only
 //! relays do not pass that arc.
 
+use std::collections::BTreeMap;
+
 use crate::Rank;
 use crate::topology::{LinkId, NodeId, NodeKind, Topology};
+
+/// Above this number of arcs nothing is searched for.
+const ARCS_MAX: usize = 1 << 13;
 
 /// A directed edge.
 #[derive(Clone, Copy, Debug)]
@@ -101,6 +106,22 @@ impl Network {
             self.arcs.iter().map(turn).collect(),
             self.boxes.clone(),
         )
+    }
+
+    /// The network of the arcs that are wanted, with one arc for those between the same nodes.
+    pub(super) fn merged(&self, is_wanted: impl Fn(&Arc) -> bool) -> Network {
+        let mut between: BTreeMap<(u32, u32), u128> = BTreeMap::new();
+        for arc in self.arcs.iter().filter(|arc| is_wanted(arc)) {
+            *between.entry((arc.from, arc.to)).or_default() += arc.capacity;
+        }
+        let arc = |((from, to), capacity)| Arc { from, to, capacity, link: None };
+        let arcs = between.into_iter().map(arc).collect();
+        Network::of(self.ranks, self.parts_of.clone(), arcs, self.boxes.clone())
+    }
+
+    /// Whether it is worth a search: at most so many ranks, and not many more arcs than a machine of them has.
+    pub(super) fn is_small(&self, ranks_max: u32) -> bool {
+        self.ranks <= ranks_max && self.arcs.len() <= ARCS_MAX
     }
 
     pub(super) fn nodes(&self) -> usize {

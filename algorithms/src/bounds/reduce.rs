@@ -54,7 +54,7 @@ pub(super) fn all_reduce(
         }
     }
     for way in ways {
-        if !is_met(&best) && network.ranks <= SEARCH_RANKS_MAX {
+        if !is_met(&best) && network.is_small(SEARCH_RANKS_MAX) {
             let start = counted(way, symmetries, &partitions[0]);
             let found = tightest(way, symmetries, start);
             if found.rate < best.rate() {

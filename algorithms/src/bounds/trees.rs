@@ -8,6 +8,9 @@
 //! off where as much enters as leaves. The search is W. Dinkelbach's, "On nonlinear fractional programming" (1967).
 //! Invariant: rates are exact, and the set that comes with a rate proves it.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use super::classes::{Classes, Wanted};
 use super::network::Network;
 use super::ratio::Ratio;
@@ -85,4 +88,40 @@ pub(super) fn out_of_ranks(network: &Network, symmetries: &Classes, ranks: &[u32
     let wanted = Wanted { scale: 1, feed: 0, from: ranks, to: &others };
     let (value, sink_side) = classes.minimum_cut(network, &wanted);
     (value, not(&sink_side))
+}
+
+/// The most that each link of one tree over all ranks can carry in both directions at once; 0 where there is no such
+/// tree. The tree may pass any node.
+pub(super) fn widest_tree(network: &Network) -> u128 {
+    let mut one_way: BTreeMap<(u32, u32), u128> = BTreeMap::new();
+    for arc in &network.arcs {
+        *one_way.entry((arc.from, arc.to)).or_default() += arc.capacity;
+    }
+    let both = one_way
+        .iter()
+        .filter(|((from, to), _)| from < to)
+        .filter_map(|(&(from, to), &there)| Some((there.min(*one_way.get(&(to, from))?), from, to)));
+    let mut edges: Vec<(u128, u32, u32)> = both.collect();
+    edges.sort_unstable_by_key(|(capacity, from, to)| (Reverse(*capacity), *from, *to));
+    // Each node's way to the node that stands for its part, and the ranks in the part.
+    let mut above: Vec<u32> = (0..network.nodes() as u32).collect();
+    let mut ranks: Vec<u32> = above.iter().map(|node| u32::from(*node < network.ranks)).collect();
+    let find = |above: &mut Vec<u32>, mut node: u32| {
+        while above[node as usize] != node {
+            above[node as usize] = above[above[node as usize] as usize];
+            node = above[node as usize];
+        }
+        node
+    };
+    for (capacity, from, to) in edges {
+        let (one, other) = (find(&mut above, from), find(&mut above, to));
+        if one != other {
+            above[other as usize] = one;
+            ranks[one as usize] += ranks[other as usize];
+            if ranks[one as usize] == network.ranks {
+                return capacity;
+            }
+        }
+    }
+    0
 }

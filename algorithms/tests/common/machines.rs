@@ -25,8 +25,10 @@ pub(crate) fn machine(random: &mut Random, ranks_max: usize, others_max: usize) 
     let per_box = 1 + random.below(ranks);
     let mut topology = Topology::new("random", Costs::default());
     topology.relay = random.one_in(2);
-    let capacities = [1, 2, 3, 5, 12, 25];
-    let giga = |random: &mut Random| random.pick(&capacities) * 1_000_000_000u64;
+    // Half of the machines have links both ways and few capacities, as real ones.
+    let even = random.one_in(2);
+    let capacities: &[u64] = if even { &[1, 2] } else { &[1, 2, 3, 5, 12, 25] };
+    let giga = |random: &mut Random| random.pick(capacities) * 1_000_000_000u64;
     let limited = random.one_in(3);
     for rank in 0..ranks {
         let mut limit = || (limited && random.one_in(2)).then(|| giga(random));
@@ -46,8 +48,11 @@ pub(crate) fn machine(random: &mut Random, ranks_max: usize, others_max: usize) 
     random.shuffle(&mut cycle);
     let mut link = |random: &mut Random, from: u32, to: u32| {
         let (from, to) = (NodeId(from), NodeId(to));
-        let latency_ns = random.below(3) as u64;
-        topology.add_link(Link { from, to, latency_ns, bandwidth_bytes_s: giga(random) });
+        let (latency_ns, bandwidth_bytes_s) = (random.below(3) as u64, giga(random));
+        topology.add_link(Link { from, to, latency_ns, bandwidth_bytes_s });
+        if even {
+            topology.add_link(Link { from: to, to: from, latency_ns, bandwidth_bytes_s });
+        }
     };
     for at in 0..nodes {
         link(random, cycle[at], cycle[(at + 1) % nodes]);

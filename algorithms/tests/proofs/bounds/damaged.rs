@@ -42,7 +42,11 @@ fn a_machine_that_is_apart_has_the_bound_0_and_says_which_ranks() {
             };
             assert!(!reaches(from, to), "{collective}: {}", found.cut.words);
             if collective == Collective::AllGather {
-                assert!(found.cut.words.starts_with(&words[..2]) || topology.ranks() == 5, "{}", found.cut.words);
+                assert!(
+                    found.cut.words.starts_with(&words[..2]) || topology.ranks() == 5,
+                    "{}",
+                    found.cut.words
+                );
             }
         }
     }
@@ -134,7 +138,7 @@ fn limits_of_ranks_count_for_their_own_bytes_alone() {
     };
     assert!((pairs(&chain) - 0.15).abs() < 1e-9);
     chain.relay = false;
-    // Now the middle one also takes in and sends on the others' bytes: 3 pairs through a tenth.
-    assert!((pairs(&chain) - 0.1).abs() < 1e-9, "{}", pairs(&chain));
+    // Now the middle one also takes in and sends on the others' bytes: 4 pairs through a tenth.
+    assert!((pairs(&chain) - 0.075).abs() < 1e-9, "{}", pairs(&chain));
     assert_eq!(bound(&chain, Collective::Broadcast, &options).expect("a bound").gb_s(), 0.1);
 }

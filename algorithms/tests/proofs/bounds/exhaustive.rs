@@ -18,7 +18,11 @@ impl Cuts {
     fn new(topology: &Topology) -> Cuts {
         let limit = |node: usize, leaves: bool| match topology.nodes()[node].kind {
             NodeKind::Rank { inject_bytes_s, eject_bytes_s, .. } => {
-                if leaves { inject_bytes_s } else { eject_bytes_s }
+                if leaves {
+                    inject_bytes_s
+                } else {
+                    eject_bytes_s
+                }
             }
             _ => None,
         };
@@ -97,7 +101,7 @@ fn found(topology: &Topology, collective: Collective) -> Bound {
 #[test]
 fn bounds_are_the_least_of_all_cuts_and_partitions() {
     let mut random = Random::new(seed(0xb0d_2));
-    let (mut by_cut, mut by_count, mut in_parts) = (0, 0, 0);
+    let (mut by_cut, mut by_count, mut in_parts, mut exact, mut balanced) = (0, 0, 0, 0, 0);
     for case in 0..250 {
         let mut topology = machine(&mut random, 5, 2);
         topology.relay = false;
@@ -118,6 +122,8 @@ fn bounds_are_the_least_of_all_cuts_and_partitions() {
         assert_eq!(reduce.rate, cut.min(counted), "case {case}: {reduce:?}\n{topology}");
         by_cut += usize::from(cut < counted);
         by_count += usize::from(counted < cut);
+        exact += usize::from(reduce.exact);
+        balanced += usize::from(found(&topology, Collective::AllGather).exact);
         in_parts += usize::from(reduce.cut.words.contains("parts"));
         for root in 0..topology.ranks() {
             let options = Options { root: Some(consort_algorithms::Rank(root)), in_network: false };
@@ -125,7 +131,11 @@ fn bounds_are_the_least_of_all_cuts_and_partitions() {
             let to = cuts.sets().filter(|set| set.0 >> root & 1 == 0).map(|set| set.1).min();
             for (collective, least) in [(Collective::Broadcast, from), (Collective::Reduce, to)] {
                 let rate = bound(&topology, collective, &options).expect("a bound").rate;
-                assert_eq!(Some(rate), least.map(|least| Ratio::new(least, 1)), "case {case}, {root}\n{topology}");
+                assert_eq!(
+                    Some(rate),
+                    least.map(|least| Ratio::new(least, 1)),
+                    "case {case}, {root}\n{topology}"
+                );
             }
         }
         // The all-to-all is not above any cut, and below all of them only by distances.
@@ -136,6 +146,8 @@ fn bounds_are_the_least_of_all_cuts_and_partitions() {
             assert_eq!(exchange.rate, pairs, "case {case}\n{topology}");
         }
     }
-    println!("all-reduce by a cut {by_cut}, by counting {by_count}, in parts {in_parts}");
-    assert!(by_cut > 10 && by_count > 10 && in_parts > 3, "the machines are too alike");
+    println!(
+        "all-reduce by a cut {by_cut}, by counting {by_count}, in parts {in_parts}; exact {exact} of {balanced} with balanced switches"
+    );
+    assert!(by_cut > 10 && by_count > 10 && in_parts > 3 && exact > 10, "the machines are too alike");
 }

@@ -39,7 +39,7 @@ fn switches_that_fold_do_not_beat_the_bound_in_the_network() {
     let topology = dgx_h100(1);
     for form in [SwitchForm::OneShot, SwitchForm::TwoStep] {
         let share = share_of_bound(&switch(8, form), &topology, 256 << 20).expect("a time");
-        assert!(share < 1.0 && share > 0.2, "{form:?}: {share}");
+        assert!(share < 1.0 && share > 0.05, "{form:?}: {share}");
     }
     let tree = share_of_bound(&switch_tree(16, 8), &dgx_h100(2), 64 << 20);
     assert!(tree.is_none_or(|share| share < 1.0), "{tree:?}");
