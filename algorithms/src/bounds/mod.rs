@@ -6,7 +6,7 @@
 //!
 //! Invariant: rates are rational and exact; floating point only chooses candidates whose value is then computed in whole
 //! numbers. The same topology gives the same bound on every rank. Absent: latency but for a number of steps, the work
-//! of ranks, and protocols, all of which only make schedules slower.
+//! of ranks, and protocols; they only make schedules slower.
 
 mod across;
 mod classes;

@@ -28,7 +28,7 @@ pub(super) struct Arc {
 #[derive(Clone, Debug)]
 pub(super) struct Network {
     pub(super) ranks: u32,
-    /// For each node the topology's node of which it is a part.
+    /// For each node the topology's node that it is a part of.
     pub(super) parts_of: Vec<NodeId>,
     pub(super) arcs: Vec<Arc>,
     /// The ranks of each box.
@@ -119,7 +119,7 @@ impl Network {
         Network::of(self.ranks, self.parts_of.clone(), arcs, self.boxes.clone())
     }
 
-    /// Whether it is worth a search: at most so many ranks, and not many more arcs than a machine of them has.
+    /// Whether it is worth a search: at most `ranks_max` ranks, and few enough arcs.
     pub(super) fn is_small(&self, ranks_max: u32) -> bool {
         self.ranks <= ranks_max && self.arcs.len() <= ARCS_MAX
     }

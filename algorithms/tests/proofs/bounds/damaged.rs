@@ -142,3 +142,22 @@ fn limits_of_ranks_count_for_their_own_bytes_alone() {
     assert!((pairs(&chain) - 0.075).abs() < 1e-9, "{}", pairs(&chain));
     assert_eq!(bound(&chain, Collective::Broadcast, &options).expect("a bound").gb_s(), 0.1);
 }
+
+#[test]
+fn a_port_that_lets_out_more_than_it_takes_in_makes_no_bound_exact() {
+    // The port takes in what one rank needs and would have to send it twice.
+    let fork = |into: u64| {
+        let mut fork = ranks(3);
+        let port = fork.add_node("port", NodeKind::Port);
+        for (from, to, bandwidth_bytes_s) in
+            [(NodeId(0), port, into), (port, NodeId(1), FAST), (port, NodeId(2), FAST)]
+        {
+            fork.add_link(Link { from, to, latency_ns: 0, bandwidth_bytes_s });
+        }
+        let options = Options { root: Some(Rank(0)), in_network: false };
+        bound(&fork, Collective::Broadcast, &options).expect("a bound")
+    };
+    let (narrow, even) = (fork(FAST), fork(2 * FAST));
+    assert_eq!((narrow.gb_s(), narrow.exact), (1.0, false));
+    assert_eq!((even.gb_s(), even.exact), (1.0, true));
+}
