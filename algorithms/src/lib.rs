@@ -15,6 +15,7 @@ pub mod builders;
 pub mod catalogue;
 mod cost;
 pub mod export;
+pub mod hardware;
 pub mod lengths;
 mod lower;
 mod nouns;

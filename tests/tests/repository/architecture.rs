@@ -144,6 +144,7 @@ const FLOORS: [(&str, &[&str]); 13] = [
             "export",
             "topology",
             "bounds",
+            "hardware",
             "simulate",
             "workload",
         ],

@@ -1,0 +1,28 @@
+//! What is in a machine: hosts, NUMA domains, PCIe, GPUs, NVLink, network adapters, and how they are joined.
+//!
+//! A [`Hardware`] is what files and probes say; a [`Topology`](crate::Topology) is what bounds, simulator and planner
+//! compute with. [`Hardware::rank_graph`] makes the second of the first for the GPUs that a job has.
+//!
+//! Invariant: pure. What is not known stays unknown until [`assume`](Hardware::assume) or a probe fills it in, and is never
+//! replaced by a slower link of another kind. Deliberately absent: files and devices.
+
+mod check;
+mod identity;
+mod model;
+mod paths;
+mod rank_graph;
+mod rates;
+mod select;
+#[cfg(test)]
+mod tests;
+
+pub use check::Fault;
+pub use identity::{AMD, BusId, CpuSet, NVIDIA, NoBusId, NoCpuSet, Pci};
+pub use model::{
+    Bridge, Cores, Gpu, Hardware, Host, Lanes, Link, LinkId, LinkKind, LinkLayer, Nic, Node, NodeId,
+    NodeKind, Numa, Port, PortState, Processor,
+};
+pub use paths::{Path, PathKind, Paths};
+pub use rank_graph::{NoRankGraph, RankGraph, Wires};
+pub use rates::{LOCAL_BYTES_S, Rates, nvlink_generation};
+pub use select::is_virtual_name;
