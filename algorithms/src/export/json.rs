@@ -169,14 +169,14 @@ fn operand(operand: &Operand, raw: bool) -> String {
 }
 
 /// An object over several lines, with the final newline.
-fn document(fields: &[(&str, String)]) -> String {
+pub(crate) fn document(fields: &[(&str, String)]) -> String {
     let fields: Vec<String> =
         fields.iter().map(|(name, value)| format!("  {}: {value}", string(name))).collect();
     format!("{{\n{}\n}}\n", fields.join(",\n"))
 }
 
 /// An object on one line, unless a value has several.
-fn object(fields: &[(&str, String)]) -> String {
+pub(crate) fn object(fields: &[(&str, String)]) -> String {
     let fields: Vec<String> =
         fields.iter().map(|(name, value)| format!("{}: {value}", string(name))).collect();
     format!("{{{}}}", fields.join(", "))
@@ -187,13 +187,13 @@ fn array(items: impl Iterator<Item = String>) -> String {
 }
 
 /// An array with one item a line, `depth` levels below the document.
-fn lines(items: impl Iterator<Item = String>, depth: usize) -> String {
+pub(crate) fn lines(items: impl Iterator<Item = String>, depth: usize) -> String {
     let edge = format!("\n{}", "  ".repeat(depth));
     let items: Vec<String> = items.map(|item| format!("{edge}  {item}")).collect();
     if items.is_empty() { "[]".into() } else { format!("[{}{edge}]", items.join(",")) }
 }
 
-fn string(text: &str) -> String {
+pub(crate) fn string(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {
         match c {

@@ -18,6 +18,7 @@ mod text;
 pub use chart::{Axis, Chart, Mark, Series, Unit, chart_svg};
 pub use dot::{plan_dot, schedule_dot};
 pub use heat::{Heat, HeatCell, HeatGroup, bytes_text, heat_svg};
+pub(crate) use json::{document, lines, object, string};
 pub use json::{plan_json, schedule_json};
 pub use markdown::{schedules_document, schedules_files};
 pub use svg::schedule_svg;

@@ -6,18 +6,26 @@
 //! Invariant: pure. What is not known stays unknown until [`assume`](Hardware::assume) or a probe fills it in, and is never
 //! replaced by a slower link of another kind. Deliberately absent: files and devices.
 
+mod assume;
 mod check;
+mod compose;
+pub mod exchange;
 mod identity;
+mod known;
 mod model;
 mod paths;
 mod rank_graph;
 mod rates;
 mod select;
+mod summary;
 #[cfg(test)]
 mod tests;
 
+pub use assume::NoAssumption;
 pub use check::Fault;
+pub use compose::{Network, NoNetwork};
 pub use identity::{AMD, BusId, CpuSet, NVIDIA, NoBusId, NoCpuSet, Pci};
+pub use known::{KnownGpu, known_gpu};
 pub use model::{
     Bridge, Cores, Gpu, Hardware, Host, Lanes, Link, LinkId, LinkKind, LinkLayer, Nic, Node, NodeId,
     NodeKind, Numa, Port, PortState, Processor,
@@ -26,3 +34,4 @@ pub use paths::{Path, PathKind, Paths};
 pub use rank_graph::{NoRankGraph, RankGraph, Wires};
 pub use rates::{LOCAL_BYTES_S, Rates, nvlink_generation};
 pub use select::is_virtual_name;
+pub use summary::{Summary, SummaryLink};

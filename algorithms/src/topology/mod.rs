@@ -21,6 +21,7 @@ pub use profiles::{
     pcie, tcp, tcp_hosts, torus,
 };
 pub use route::{LinkId, Routes};
+pub(crate) use text::Fields;
 pub use text::{ParseError, parse};
 
 use crate::Rank;

@@ -170,15 +170,15 @@ fn limit(fields: &mut Fields<'_>, key: &str) -> Result<Option<u64>, String> {
 }
 
 /// The `key=value` words of a line.
-struct Fields<'a>(Vec<(&'a str, &'a str)>);
+pub(crate) struct Fields<'a>(Vec<(&'a str, &'a str)>);
 
 impl<'a> Fields<'a> {
-    fn new(words: &[&'a str]) -> Result<Self, String> {
+    pub(crate) fn new(words: &[&'a str]) -> Result<Self, String> {
         let split = |word: &&'a str| word.split_once('=').ok_or(format!("not key=value: {word:?}"));
         words.iter().map(split).collect::<Result<_, _>>().map(Fields)
     }
 
-    fn optional<T: FromStr>(&mut self, key: &str) -> Result<Option<T>, String> {
+    pub(crate) fn optional<T: FromStr>(&mut self, key: &str) -> Result<Option<T>, String> {
         let Some(at) = self.0.iter().position(|field| field.0 == key) else { return Ok(None) };
         let (_, value) = self.0.remove(at);
         value.parse().map(Some).map_err(|_| format!("{key}={value:?} is no number that fits"))
@@ -188,7 +188,15 @@ impl<'a> Fields<'a> {
         self.optional(key)?.ok_or(format!("{key}= is missing"))
     }
 
-    fn end(self) -> Result<(), String> {
+    /// The fields whose keys begin with `prefix`, without it.
+    pub(crate) fn beginning_with(&mut self, prefix: &str) -> Vec<(&'a str, &'a str)> {
+        let (taken, kept) = self.0.iter().partition(|(key, _)| key.starts_with(prefix));
+        self.0 = kept;
+        let taken: Vec<(&str, &str)> = taken;
+        taken.into_iter().map(|(key, value)| (&key[prefix.len()..], value)).collect()
+    }
+
+    pub(crate) fn end(self) -> Result<(), String> {
         self.0.first().map_or(Ok(()), |(key, _)| Err(format!("{key}= is unknown or given twice")))
     }
 }

@@ -1,0 +1,132 @@
+//! A machine while a file is read: nodes with the lines on which they stand, and names at the end.
+//!
+//! Invariant: what comes out has passed [`check`](Hardware::check), and names follow from the kinds and order of nodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::error::{Note, Place, ReadError};
+use crate::hardware::{Hardware, LinkKind, NodeId, NodeKind};
+
+/// More notes are of no use to a reader of them.
+const NOTES_MAX: usize = 1000;
+
+#[derive(Debug)]
+pub(super) struct Draft<'a> {
+    pub(super) hardware: Hardware,
+    pub(super) place: &'a Place,
+    lines: Vec<u32>,
+    notes: BTreeSet<Note>,
+}
+
+impl<'a> Draft<'a> {
+    pub(super) fn new(place: &'a Place) -> Draft<'a> {
+        Draft { hardware: Hardware::default(), place, lines: Vec::new(), notes: BTreeSet::new() }
+    }
+
+    /// Adds a node below another.
+    pub(super) fn add(&mut self, line: u32, above: Option<(NodeId, LinkKind)>, kind: NodeKind) -> NodeId {
+        let host = above.map(|(above, _)| {
+            let node = self.hardware.node(above);
+            if matches!(node.kind, NodeKind::Host(_)) { Some(above) } else { node.host }
+        });
+        let id = self.hardware.add_node("", host.flatten(), kind);
+        self.lines.push(line);
+        if let Some((above, link)) = above {
+            self.hardware.connect(above, id, link);
+        }
+        id
+    }
+
+    pub(super) fn line(&self, id: NodeId) -> u32 {
+        self.lines[id.index()]
+    }
+
+    pub(super) fn note(&mut self, line: u32, text: impl Into<String>) {
+        if self.notes.len() < NOTES_MAX {
+            self.notes.insert(Note { line, text: text.into() });
+        }
+    }
+
+    pub(super) fn error(&self, line: u32, reason: impl Into<String>, remedy: &str) -> ReadError {
+        self.place.error(line, reason, remedy)
+    }
+
+    /// Every two NUMA domains of a host joined, where they are not yet (NCCL's `ncclTopoConnectCpus`).
+    pub(super) fn join_sockets(&mut self) {
+        let numas: Vec<NodeId> = self
+            .hardware
+            .iter()
+            .filter(|(_, node)| matches!(node.kind, NodeKind::Numa(_)))
+            .map(|(id, _)| id)
+            .collect();
+        let joined = |hardware: &Hardware, one: NodeId, other: NodeId| {
+            hardware.touching(one).iter().any(|link| {
+                let link = hardware.link(*link);
+                matches!(link.kind, LinkKind::Socket { .. }) && link.other(one) == other
+            })
+        };
+        for (at, &one) in numas.iter().enumerate() {
+            for &other in &numas[at + 1..] {
+                let same = self.hardware.node(one).host == self.hardware.node(other).host;
+                if same && !joined(&self.hardware, one, other) {
+                    self.hardware.connect(one, other, LinkKind::Socket { distance: None });
+                }
+            }
+        }
+    }
+
+    /// Names and checks.
+    pub(super) fn finish(mut self) -> Result<(Hardware, Vec<Note>), ReadError> {
+        self.hardware.name_nodes();
+        if let Err(fault) = self.hardware.check() {
+            let line = fault.nodes.last().map_or(1, |id| self.lines[id.index()]);
+            return Err(self.place.error(line, fault.reason, &fault.remedy));
+        }
+        Ok((self.hardware, self.notes.into_iter().collect()))
+    }
+}
+
+impl Hardware {
+    /// Gives every node its name: the word of its kind and a number, behind the host's where there are several (`h1.gpu3`).
+    /// GPUs and NUMA domains have their own numbers where those are distinct; the others are counted in their order.
+    pub fn name_nodes(&mut self) {
+        let hosts = self.hosts();
+        let place =
+            |host: Option<NodeId>| host.and_then(|host| hosts.iter().position(|known| *known == host));
+        let mut counters: BTreeMap<(Option<usize>, &'static str), u32> = BTreeMap::new();
+        let mut taken: BTreeSet<String> = BTreeSet::new();
+        let mut names: Vec<Option<String>> = vec![None; self.nodes().len()];
+        let prefix = |host: Option<usize>| match host {
+            Some(host) if hosts.len() > 1 => format!("h{host}."),
+            _ => String::new(),
+        };
+        for (id, node) in self.iter() {
+            let number = match &node.kind {
+                NodeKind::Gpu(gpu) => gpu.index,
+                NodeKind::Numa(numa) => numa.number,
+                _ => None,
+            };
+            if let Some(number) = number {
+                let name = format!("{}{}{number}", prefix(place(node.host)), node.kind.word());
+                names[id.index()] = taken.insert(name.clone()).then_some(name);
+            }
+        }
+        for (id, node) in self.iter() {
+            if names[id.index()].is_some() {
+                continue;
+            }
+            let host = place(node.host);
+            let counter = counters.entry((host, node.kind.word())).or_default();
+            names[id.index()] = Some(loop {
+                let name = format!("{}{}{counter}", prefix(host), node.kind.word());
+                *counter += 1;
+                if taken.insert(name.clone()) {
+                    break name;
+                }
+            });
+        }
+        for (index, name) in names.into_iter().enumerate() {
+            self.node_mut(NodeId(index as u32)).name = name.unwrap_or_default();
+        }
+    }
+}
