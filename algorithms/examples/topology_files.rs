@@ -12,7 +12,9 @@ fn main() {
             links = true;
             continue;
         }
-        let name = std::path::Path::new(&path).file_name().map_or(path.clone(), |name| name.to_string_lossy().into_owned());
+        let name = std::path::Path::new(&path)
+            .file_name()
+            .map_or(path.clone(), |name| name.to_string_lossy().into_owned());
         match std::fs::read(&path) {
             Ok(bytes) => println!("{name}: {}", describe(&bytes, links)),
             Err(error) => println!("{name}: {error}"),
@@ -44,7 +46,9 @@ fn describe(bytes: &[u8], links: bool) -> String {
         Err(error) => error,
     };
     let graph = match hardware.rank_graph(&hardware.gpus(), Rates::DataSheet, Wires::Fastest) {
-        Ok(graph) => format!("{} nodes, {} links", graph.topology.nodes().len(), graph.topology.links().len()),
+        Ok(graph) => {
+            format!("{} nodes, {} links", graph.topology.nodes().len(), graph.topology.links().len())
+        }
         Err(error) => error.to_string(),
     };
     let mut lines = vec![

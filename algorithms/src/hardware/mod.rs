@@ -9,6 +9,7 @@
 mod assume;
 mod check;
 mod compose;
+mod cpu_graph;
 pub mod exchange;
 mod identity;
 mod known;

@@ -128,6 +128,12 @@ impl<'a> Paths<'a> {
         targets.iter().map(|target| self.finish(&reached, source, *target)).collect()
     }
 
+    /// The paths inside a host from a node to each of some others, in their order, and never through another GPU to a port.
+    pub(super) fn inside(&self, source: NodeId, targets: &[NodeId]) -> Vec<Path> {
+        let reached = self.reach_over(source, false);
+        targets.iter().map(|target| self.path(&reached, source, *target)).collect()
+    }
+
     fn finish(&self, reached: &[Reached], from: NodeId, to: NodeId) -> Path {
         let direct = self.path(reached, from, to);
         let is_gpu = |id: NodeId| matches!(self.hardware.node(id).kind, NodeKind::Gpu(_));
@@ -142,6 +148,11 @@ impl<'a> Paths<'a> {
     /// The best known way from `source` to each node: rounds of a search by links, as NCCL's, whose rounds are over when no
     /// way got better.
     fn reach(&self, source: NodeId) -> Vec<Reached> {
+        self.reach_over(source, true)
+    }
+
+    /// As [`reach`](Paths::reach), over networks or not.
+    fn reach_over(&self, source: NodeId, networks: bool) -> Vec<Reached> {
         let unknown = Reached { kind: PathKind::Dis, bytes_s: None, hops: 0, last: None };
         let mut reached = vec![unknown; self.hardware.nodes().len()];
         reached[source.index()] =
@@ -154,6 +165,9 @@ impl<'a> Paths<'a> {
             for &at in &changed {
                 for &id in self.hardware.touching(at) {
                     let to = self.hardware.link(id).other(at);
+                    if !networks && self.hardware.link(id).kind == LinkKind::Network {
+                        continue;
+                    }
                     let Some(way) = self.step(&reached, source, at, id) else { continue };
                     let known = reached[to.index()];
                     let better = (way.kind, std::cmp::Reverse(way.bytes_s), way.hops)
@@ -237,7 +251,7 @@ impl<'a> Paths<'a> {
 
     /// The way of a GPU to a port: by C2C, or through a GPU that is nearer to the port and a peer over NVLink.
     fn to_port(&self, direct: Path, gpu: NodeId, port: NodeId) -> Path {
-        let of_port = self.reach(port);
+        let of_port = self.reach_over(port, false);
         let host = self.hardware.node(gpu).host;
         let nearest = self
             .gpus
@@ -261,7 +275,8 @@ impl<'a> Paths<'a> {
                 && self.hardware.node(**id).host == host
         });
         let Some(&relay) = relay.filter(|relay| **relay != gpu) else { return direct };
-        let (first, second) = (self.between(gpu, relay), self.path(&self.reach(relay), relay, port));
+        let (first, second) =
+            (self.between(gpu, relay), self.path(&self.reach_over(relay, false), relay, port));
         let worth = second.bytes_s > direct.bytes_s || direct.kind > PathKind::Pxn;
         if first.kind != PathKind::Nvl || !worth {
             return direct;

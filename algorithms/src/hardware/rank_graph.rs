@@ -212,6 +212,7 @@ impl Hardware {
         let mut all = BTreeSet::new();
         let ids = || (0..self.links().len() as u32).map(LinkId);
         let several = of_host.len() > 1;
+        let (paths, ends) = (Paths::new(self, rates), self.network_ends());
         for (host, gpus) in &of_host {
             let first = sets.root(gpus[0].index());
             let is_joined = gpus.iter().all(|gpu| sets.root(gpu.index()) == first);
@@ -225,7 +226,7 @@ impl Hardware {
             };
             all.extend(ids().filter(kept));
             if several && is_joined {
-                all.extend(self.to_nearest_ports(gpus, *host, rates));
+                all.extend(self.to_nearest_ports(&paths, gpus, *host, &ends));
             }
         }
         // Between switches of the network.
@@ -236,17 +237,22 @@ impl Hardware {
         all
     }
 
-    fn to_nearest_ports(&self, gpus: &[NodeId], host: Option<NodeId>, rates: Rates) -> Vec<LinkId> {
-        let paths = Paths::new(self, rates);
-        let mut ends = self.network_ends();
+    fn to_nearest_ports(
+        &self,
+        paths: &Paths<'_>,
+        gpus: &[NodeId],
+        host: Option<NodeId>,
+        ends: &[NodeId],
+    ) -> Vec<LinkId> {
+        let mut ends = ends.to_vec();
         ends.retain(|end| self.node(*end).host == host);
         let mut links = Vec::new();
         for &gpu in gpus {
-            let ways = paths.from(gpu, &ends);
+            let ways = paths.inside(gpu, &ends);
             let order = |way: &super::Path| (way.kind, std::cmp::Reverse(way.bytes_s));
             let Some(best) = ways.iter().map(order).min() else { continue };
             let near = ways.iter().filter(|way| order(way) == best && way.kind < PathKind::Net);
-            links.extend(near.filter(|way| way.kind != PathKind::Pxn).flat_map(|way| way.links.clone()));
+            links.extend(near.flat_map(|way| way.links.clone()));
         }
         links
     }

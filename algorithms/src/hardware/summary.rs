@@ -6,9 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::export::{document, lines, object, string};
 
-use super::{
-    Hardware, Lanes, LinkId, LinkKind, NodeId, NodeKind, PathKind, Paths, PortState, Rates, known_gpu,
-};
+use super::{Hardware, Lanes, LinkId, LinkKind, NodeId, NodeKind, PortState, Rates, known_gpu};
+
+/// More are of no use to a person.
+const WARNINGS_MAX: usize = 100;
 
 /// A link for readers.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -189,25 +190,29 @@ impl Hardware {
                 warnings.push(format!("{name} runs at {}, and could at {}", words(now), words(best)));
             }
         }
-        for (id, node) in self.iter() {
-            let NodeKind::Bridge(bridge) = &node.kind else { continue };
-            self.warn_of_uplink(
-                id,
-                bridge.pci.bus.map_or(node.name.clone(), |bus| bus.to_string()),
-                warnings,
-            );
-        }
+        self.warn_of_uplinks(warnings);
     }
 
-    /// A switch whose way up is narrower than that of a device below it.
-    fn warn_of_uplink(&self, id: NodeId, name: String, warnings: &mut Vec<String>) {
+    /// Switches whose way up is narrower than that of a device below them; switches that are alike are one warning.
+    fn warn_of_uplinks(&self, warnings: &mut Vec<String>) {
         let rates = Rates::DataSheet;
-        let Some(up) = self.above(id).and_then(|(link, _)| self.bytes_s(link, rates)) else { return };
-        let widest = self.below(id).filter_map(|(link, _)| self.bytes_s(link, rates)).max();
-        if let Some(down) = widest.filter(|down| *down > up) {
+        let mut alike: BTreeMap<(u64, u64), Vec<String>> = BTreeMap::new();
+        for (id, node) in self.iter() {
+            let NodeKind::Bridge(bridge) = &node.kind else { continue };
+            let up = self.above(id).and_then(|(link, _)| self.bytes_s(link, rates));
+            let widest = self.below(id).filter_map(|(link, _)| self.bytes_s(link, rates)).max();
+            if let Some((up, down)) = up.zip(widest).filter(|(up, down)| up < down) {
+                let name = bridge.pci.bus.map_or(node.name.clone(), |bus| bus.to_string());
+                alike.entry((up, down)).or_default().push(name);
+            }
+        }
+        for ((up, down), names) in alike {
             let (up, down) = (gigabytes(up), gigabytes(down));
+            let (switches, are, them) =
+                if names.len() == 1 { ("the switch", "is", "it") } else { ("the switches", "are", "them") };
+            let names = names.join(", ");
             warnings.push(format!(
-                "the switch {name} is linked up at {up} GB/s, and a device below it at {down}"
+                "{switches} {names} {are} linked up at {up} GB/s, and a device below {them} at {down}"
             ));
         }
     }
@@ -215,24 +220,33 @@ impl Hardware {
     fn warn_of_ports(&self, warnings: &mut Vec<String>) {
         for (id, node) in self.iter() {
             if matches!(&node.kind, NodeKind::Port(port) if port.state == PortState::Down) {
-                warnings.push(format!("{} is down", self.title(id)));
+                add(warnings, || format!("{} is down", self.title(id)));
             }
         }
         let ends = self.network_ends();
-        let gpus = self.gpus();
-        let paths = Paths::new(self, Rates::DataSheet);
+        let ports = self.iter().filter(|(_, node)| matches!(node.kind, NodeKind::Port(_))).count();
+        if ports > 0 && ends.is_empty() {
+            warnings.push(format!(
+                "no port can be used for data between hosts: of {ports} listed all are virtual, down, or of 1 Gb/s"
+            ));
+        }
+        let near: BTreeSet<NodeId> = self.gpus().into_iter().filter_map(|gpu| self.numa_of(gpu)).collect();
+        let with_gpus: BTreeSet<Option<NodeId>> =
+            self.gpus().into_iter().map(|gpu| self.node(gpu).host).collect();
         for id in ends {
-            let host = self.node(id).host;
-            let here: Vec<NodeId> = gpus.iter().copied().filter(|gpu| self.node(*gpu).host == host).collect();
-            let ways = paths.from(id, &here);
-            if !ways.is_empty() && ways.iter().all(|way| way.kind == PathKind::Sys) {
+            let Some(numa) = self.numa_of(id).filter(|numa| !near.contains(numa)) else { continue };
+            let is_known = matches!(&self.node(numa).kind, NodeKind::Numa(numa) if numa.number.is_some());
+            if !is_known || !with_gpus.contains(&self.node(id).host) {
+                continue;
+            }
+            add(warnings, || {
                 let nic = match self.node(id).kind {
                     NodeKind::Port(_) => self.above(id).map_or(id, |(_, nic)| nic),
                     _ => id,
                 };
                 let port = if nic == id { String::new() } else { format!(" ({})", self.title(id)) };
-                warnings.push(format!("{}{port} is on the other socket from every GPU", self.title(nic)));
-            }
+                format!("{}{port} is on the other socket from every GPU", self.title(nic))
+            });
         }
     }
 
@@ -255,6 +269,13 @@ impl Hardware {
                 }
             }
         }
+    }
+}
+
+/// Adds a warning, unless there are more than a person reads.
+fn add(warnings: &mut Vec<String>, text: impl FnOnce() -> String) {
+    if warnings.len() < WARNINGS_MAX {
+        warnings.push(text());
     }
 }
 

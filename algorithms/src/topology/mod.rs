@@ -16,6 +16,7 @@ use std::fmt;
 
 pub use dot::topology_dot;
 pub use lookup::{NoSuchProfile, profile};
+pub(crate) use profiles::host_figures;
 pub use profiles::{
     Inside, dgx_a100, dgx_a100_flat, dgx_h100, dgx_h100_flat, dgx_h200, host, host_of_cores, host_of_domains,
     pcie, tcp, tcp_hosts, torus,

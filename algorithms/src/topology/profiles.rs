@@ -10,13 +10,18 @@ const GB: u64 = 1_000_000_000;
 /// A turn of a rank that finds nothing ready, on a core that it shares.
 const TURN_NS: u64 = 800;
 
-const HOST_COSTS: Costs =
+pub(crate) const HOST_COSTS: Costs =
     Costs { send_ns: 150, receive_ns: 150, reduce_ns_per_byte: 0.1, copy_ns_per_byte: 0.05 };
 
 /// Time of a dependent cache line from one core to another.
-const NEAR_LINE_NS: u64 = 140;
+pub(crate) const NEAR_LINE_NS: u64 = 140;
 /// The bytes a second that one core reads and another wrote.
-const NEAR_BYTES_S: u64 = 10 * GB;
+pub(crate) const NEAR_BYTES_S: u64 = 10 * GB;
+
+/// The figures of hosts, for graphs of machines that were read.
+pub(crate) mod host_figures {
+    pub(crate) use super::{DOMAIN_BYTES_S, FAR_LINE_NS, HOST_COSTS as COSTS, NEAR_BYTES_S, NEAR_LINE_NS};
+}
 
 /// Ranks on one host that exchange bytes through shared memory.
 ///
@@ -49,11 +54,11 @@ pub fn host_of_cores(ranks: u32, cores: u32) -> Topology {
 }
 
 /// The additional time of a dependent line between domains of a host.
-const FAR_LINE_NS: u64 = 180;
+pub(crate) const FAR_LINE_NS: u64 = 180;
 /// The bytes a second that a core reads and one of another domain wrote: half as many as within a domain.
 const FAR_BYTES_S: u64 = 5 * GB;
 /// The bytes a second that leave a domain, for all of its ranks together; as many enter it.
-const DOMAIN_BYTES_S: u64 = 25 * GB;
+pub(crate) const DOMAIN_BYTES_S: u64 = 25 * GB;
 
 /// Ranks on one host in `domains` domains of `ranks_per_domain`, numbered domain by domain: the ranks of a domain
 /// share a last-level cache or a memory node, and are nearer to each other than to those of other domains. A domain is

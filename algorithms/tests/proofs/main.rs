@@ -7,6 +7,7 @@ mod common;
 
 mod bounds;
 mod export;
+mod hardware;
 mod hierarchical;
 mod logarithmic;
 mod mapped;

@@ -9,6 +9,9 @@ use crate::hardware::{Hardware, LinkKind, NodeId, NodeKind};
 
 /// More notes are of no use to a reader of them.
 const NOTES_MAX: usize = 1000;
+/// More NUMA domains than a host has, and more hosts than a file of NCCL has.
+pub(super) const NUMAS_MAX: usize = 256;
+const HOSTS_MAX: usize = 1024;
 
 #[derive(Debug)]
 pub(super) struct Draft<'a> {
@@ -52,27 +55,37 @@ impl<'a> Draft<'a> {
     }
 
     /// Every two NUMA domains of a host joined, where they are not yet (NCCL's `ncclTopoConnectCpus`).
-    pub(super) fn join_sockets(&mut self) {
-        let numas: Vec<NodeId> = self
-            .hardware
-            .iter()
-            .filter(|(_, node)| matches!(node.kind, NodeKind::Numa(_)))
-            .map(|(id, _)| id)
-            .collect();
-        let joined = |hardware: &Hardware, one: NodeId, other: NodeId| {
-            hardware.touching(one).iter().any(|link| {
-                let link = hardware.link(*link);
-                matches!(link.kind, LinkKind::Socket { .. }) && link.other(one) == other
-            })
-        };
-        for (at, &one) in numas.iter().enumerate() {
-            for &other in &numas[at + 1..] {
-                let same = self.hardware.node(one).host == self.hardware.node(other).host;
-                if same && !joined(&self.hardware, one, other) {
+    pub(super) fn join_sockets(&mut self) -> Result<(), ReadError> {
+        let mut of_hosts: BTreeMap<Option<NodeId>, Vec<NodeId>> = BTreeMap::new();
+        for (id, node) in self.hardware.iter() {
+            if matches!(node.kind, NodeKind::Numa(_)) {
+                of_hosts.entry(node.host).or_default().push(id);
+            }
+        }
+        // Every two are a link: their number is bounded before they are made.
+        if let Some(many) = of_hosts.values().find(|numas| numas.len() > NUMAS_MAX) {
+            let reason = format!("{} NUMA domains on one host", many.len());
+            return Err(self.error(self.line(many[NUMAS_MAX]), reason, "no host has more than 256"));
+        }
+        if of_hosts.len() > HOSTS_MAX {
+            let line = of_hosts.values().nth(HOSTS_MAX).map_or(1, |numas| self.line(numas[0]));
+            return Err(self.error(
+                line,
+                format!("{} hosts in one file", of_hosts.len()),
+                "give at most 1024",
+            ));
+        }
+        let sockets =
+            self.hardware.links().iter().filter(|link| matches!(link.kind, LinkKind::Socket { .. }));
+        let joined: BTreeSet<(NodeId, NodeId)> = sockets.map(|link| (link.from, link.to)).collect();
+        for numas in of_hosts.values() {
+            for (at, &one) in numas.iter().enumerate() {
+                for &other in numas[at + 1..].iter().filter(|other| !joined.contains(&(one, **other))) {
                     self.hardware.connect(one, other, LinkKind::Socket { distance: None });
                 }
             }
         }
+        Ok(())
     }
 
     /// Names and checks.

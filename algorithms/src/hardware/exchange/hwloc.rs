@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use roxmltree::Node as Element;
 
-use super::draft::Draft;
+use super::draft::{Draft, NUMAS_MAX};
 use super::error::{Format, Note, Place, ReadError};
 use super::{hwloc_devices, hwloc_matrices, xml};
 use crate::hardware::{Cores, CpuSet, Hardware, Host, LinkKind, NodeId, NodeKind, Numa, Processor};
@@ -94,10 +94,11 @@ pub(super) fn read(text: &str) -> Result<(Hardware, Vec<Note>), ReadError> {
     let version = version.unwrap_or(1);
     let mut reader = Reader { draft, objects, host, numas: Vec::new(), by_index: BTreeMap::new(), version };
     reader.numas(root)?;
+    reader.packages();
     reader.caches();
     hwloc_devices::read(&mut reader)?;
     hwloc_matrices::read(&mut reader, root)?;
-    reader.draft.join_sockets();
+    reader.draft.join_sockets()?;
     reader.draft.finish()
 }
 
@@ -158,6 +159,10 @@ impl Reader<'_, '_, '_> {
             if object.kind() != "NUMANode" {
                 continue;
             }
+            if self.numas.len() == NUMAS_MAX {
+                let reason = "more than 256 NUMA domains";
+                return Err(self.draft.error(object.line, reason, "no host has as many"));
+            }
             let number = |key: &str| xml::number::<u64>(self.draft.place, object.line, key, object.get(key));
             let numa = Numa {
                 number: number("os_index")?.and_then(|number| u32::try_from(number).ok()),
@@ -182,6 +187,15 @@ impl Reader<'_, '_, '_> {
             self.numas.push(id);
         }
         Ok(())
+    }
+
+    /// Packages stand for the memory of their processors in matrices.
+    fn packages(&mut self) {
+        for object in self.objects.iter().filter(|object| object.kind() == "Package") {
+            let index = object.get("gp_index").and_then(|index| index.parse().ok());
+            let numa = object.cpus().and_then(|cpus| cpus.iter().next()).and_then(|cpu| self.numa_with(cpu));
+            self.by_index.extend(index.zip(numa));
+        }
     }
 
     /// The NUMA domain that has this CPU.

@@ -66,41 +66,7 @@ fn matrix(reader: &Reader<'_, '_, '_>, element: Element<'_, '_>) -> Result<Matri
 /// The node of an object of a matrix: `PCIDev:703`, or `703`.
 fn node(reader: &Reader<'_, '_, '_>, object: &str) -> Option<NodeId> {
     let index: u64 = object.rsplit(':').next()?.parse().ok()?;
-    reader.by_index.get(&index).copied().or_else(|| {
-        // Packages stand for the memory of their processors.
-        let is_it =
-            |object: &&super::hwloc::Object<'_, '_>| object.get("gp_index") == Some(&index.to_string());
-        let package = reader.objects.iter().find(is_it).filter(|object| object.kind() == "Package")?;
-        reader.numa_with(package.cpus()?.iter().next()?)
-    })
-}
-
-fn links(reader: &mut Reader<'_, '_, '_>, element: Element<'_, '_>, is_xgmi: bool) -> Result<(), ReadError> {
-    let matrix = matrix(reader, element)?;
-    let nodes: Vec<Option<NodeId>> = matrix.objects.iter().map(|object| node(reader, object)).collect();
-    for (object, _) in matrix.objects.iter().zip(&nodes).filter(|(_, node)| node.is_none()) {
-        reader.draft.note(
-            matrix.line,
-            format!("a matrix names {object}, which is no device that counts; it is left out"),
-        );
-    }
-    for row in 0..nodes.len() {
-        for column in row + 1..nodes.len() {
-            let (there, back) = (matrix.value(row, column), matrix.value(column, row));
-            let (Some(from), Some(to)) = (nodes[row], nodes[column]) else { continue };
-            if there.max(back) == 0 || from == to {
-                continue;
-            }
-            if there != back && there.min(back) > 0 {
-                let (from, to) = (&matrix.objects[row], &matrix.objects[column]);
-                let reason = format!("from {from} to {to} the matrix has {there}, and back {back}");
-                let remedy = "both directions of a link carry the same; write the file again with lstopo";
-                return Err(reader.draft.error(matrix.line, reason, remedy));
-            }
-            connect(reader, from.min(to), from.max(to), there.max(back), is_xgmi);
-        }
-    }
-    Ok(())
+    reader.by_index.get(&index).copied()
 }
 
 /// Adds a link of so many megabytes a second. Where that is a multiple of what one link carries, it is that many links.

@@ -59,6 +59,7 @@ pub struct Read {
 pub fn read(bytes: &[u8]) -> Result<Read, ReadError> {
     let text = decode(bytes)?;
     let format = detect(text)?;
+    let text = &*xml::without_late_declaration(text);
     let machine = |(hardware, notes)| (Content::Hardware(hardware), notes);
     let (content, notes) = match format {
         Format::NcclTopology => nccl::read(text).map(machine)?,

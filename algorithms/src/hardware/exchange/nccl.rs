@@ -47,11 +47,12 @@ pub(super) fn read(text: &str) -> Result<(Hardware, Vec<Note>), ReadError> {
         hosts: BTreeMap::new(),
         links: Vec::new(),
         described: BTreeSet::new(),
+        bridges: BTreeMap::new(),
     };
     reader.system(document.root_element())?;
     let Reader { mut draft, links, .. } = reader;
     nccl_links::resolve(&mut draft, links)?;
-    draft.join_sockets();
+    draft.join_sockets()?;
     draft.finish()
 }
 
@@ -80,6 +81,8 @@ struct Reader<'a> {
     links: Vec<Wire>,
     /// The GPUs whose `gpu` element was read.
     described: BTreeSet<NodeId>,
+    /// Per node above and address the bridge.
+    bridges: BTreeMap<(NodeId, BusId), NodeId>,
 }
 
 /// The elements in an element, the first at the end, where it is taken first.
@@ -231,6 +234,7 @@ impl Reader<'_> {
         }
         let id = self.draft.add(line, Some((above, link)), kind);
         self.draft.hardware.node_mut(id).extra = attributes;
+        self.bridges.extend(pci.bus.filter(|_| is_bridge).map(|bus| ((above, bus), id)));
         Ok(if is_bridge { Inside::Tree(id) } else { Inside::Device(id) })
     }
 
@@ -246,7 +250,7 @@ impl Reader<'_> {
             }
             at = hardware.above(id).map(|(_, above)| above);
         }
-        Ok(hardware.below(above).map(|(_, id)| id).find(|id| is_it(*id)))
+        Ok(self.bridges.get(&(above, bus)).copied())
     }
 
     fn device(&self, line: u32, attributes: &mut Attributes) -> Result<Pci, ReadError> {

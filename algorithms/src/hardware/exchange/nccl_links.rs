@@ -39,7 +39,9 @@ pub(super) fn resolve(draft: &mut Draft<'_>, wires: Vec<Wire>) -> Result<(), Rea
             found.entry((node.host, bus)).or_insert(id);
         }
     }
-    let mut finder = Finder { found, hidden: BTreeMap::new() };
+    let hosts = draft.hardware.hosts().len();
+    let on_hosts = found.keys().map(|(host, bus)| (*bus, *host)).collect();
+    let mut finder = Finder { found, hidden: BTreeMap::new(), hosts, on_hosts };
     let mut order: Vec<(NodeId, NodeId)> = Vec::new();
     let mut pairs: BTreeMap<(NodeId, NodeId), Pair> = BTreeMap::new();
     for wire in wires {
@@ -125,6 +127,9 @@ struct Finder {
     found: BTreeMap<(Option<NodeId>, BusId), NodeId>,
     /// Per host the switches that its files do not see.
     hidden: BTreeMap<Option<NodeId>, NodeId>,
+    hosts: usize,
+    /// Per address a host that has it.
+    on_hosts: BTreeMap<BusId, Option<NodeId>>,
 }
 
 impl Finder {
@@ -139,7 +144,7 @@ impl Finder {
         let host = draft.hardware.node(gpu).host;
         if BusId::is_hidden(target) {
             // In a file of several hosts they are switches of a rack, which belong to none of them.
-            let host = host.filter(|_| draft.hardware.hosts().len() == 1);
+            let host = host.filter(|_| self.hosts == 1);
             let hidden = *self.hidden.entry(host).or_insert_with(|| switch(draft, line, host, None));
             return Ok(Other::Node(hidden));
         }
@@ -157,7 +162,7 @@ impl Finder {
                 Ok(Other::Node(id))
             }
             class => {
-                let elsewhere = self.found.keys().any(|(other, known)| *other != host && *known == bus);
+                let elsewhere = self.on_hosts.get(&bus).is_some_and(|other| *other != host);
                 if elsewhere {
                     let reason = format!("the link leads to {bus}, which is on another host");
                     return Err(draft.error(

@@ -97,7 +97,7 @@ pub(super) fn read(text: &str) -> Result<(Hardware, Vec<Note>), ReadError> {
     let groups = groups(&rows, &place)?;
     build(&mut draft, &rows, &groups, &names);
     nvlinks(&mut draft, &rows, &place)?;
-    draft.join_sockets();
+    draft.join_sockets()?;
     draft.finish()
 }
 
@@ -236,9 +236,13 @@ fn build(draft: &mut Draft<'_>, rows: &[Row], groups: &[Vec<usize>], names: &Nam
         let mut above = numa;
         for level in (0..NODE).rev() {
             let leader = groups[level][at];
-            let inner = if level > 0 { size(level - 1, at) } else { 1 };
-            // A switch of one group of the next level would be that group again.
-            if size(level, at) == 1 || level < PHB && inner == size(level, at) {
+            let own = size(level, at);
+            // Where several switches are on a path, each device has one of its own below the one that they share.
+            let is_needed = match level {
+                0 => own > 1 || size(1, at) > 1,
+                _ => own > size(level - 1, at),
+            };
+            if !is_needed {
                 continue;
             }
             above = *made[level][leader].get_or_insert_with(|| {

@@ -4,6 +4,8 @@
 //! deeper than any topology has them, and more attributes or elements than any has. So the reader's memory and
 //! time are a small multiple of the text's length, and nothing is expanded. Absent: what elements mean.
 
+use std::borrow::Cow;
+
 use roxmltree::{Document, Node, ParsingOptions};
 
 use super::error::{Place, ReadError};
@@ -78,6 +80,21 @@ fn scan(text: &str, place: &Place) -> Result<(), ReadError> {
         };
     }
     Ok(())
+}
+
+/// The text, with blanks in place of an XML declaration that does not stand at its beginning. XML forbids that, and
+/// files have it whose licence was put in front; NCCL reads them.
+pub(super) fn without_late_declaration(text: &str) -> Cow<'_, str> {
+    let begins = |at: usize| text.trim_start().starts_with('<') && at > 0 && !text[..at].contains("<system");
+    match text.find("<?xml ").filter(|at| begins(*at)) {
+        Some(at) => {
+            let end = text[at..].find("?>").map_or(text.len(), |end| at + end + 2);
+            let blanks: String =
+                text[at..end].chars().map(|letter| if letter == '\n' { '\n' } else { ' ' }).collect();
+            Cow::Owned([&text[..at], &blanks, &text[end..]].concat())
+        }
+        None => Cow::Borrowed(text),
+    }
 }
 
 /// The name of the first element.
