@@ -69,6 +69,34 @@ fn node(reader: &Reader<'_, '_, '_>, object: &str) -> Option<NodeId> {
     reader.by_index.get(&index).copied()
 }
 
+fn links(reader: &mut Reader<'_, '_, '_>, element: Element<'_, '_>, is_xgmi: bool) -> Result<(), ReadError> {
+    let matrix = matrix(reader, element)?;
+    let nodes: Vec<Option<NodeId>> = matrix.objects.iter().map(|object| node(reader, object)).collect();
+    for (object, _) in matrix.objects.iter().zip(&nodes).filter(|(_, node)| node.is_none()) {
+        reader.draft.note(
+            matrix.line,
+            format!("a matrix names {object}, which is no device that counts; it is left out"),
+        );
+    }
+    for row in 0..nodes.len() {
+        for column in row + 1..nodes.len() {
+            let (there, back) = (matrix.value(row, column), matrix.value(column, row));
+            let (Some(from), Some(to)) = (nodes[row], nodes[column]) else { continue };
+            if there.max(back) == 0 || from == to {
+                continue;
+            }
+            if there != back && there.min(back) > 0 {
+                let (from, to) = (&matrix.objects[row], &matrix.objects[column]);
+                let reason = format!("from {from} to {to} the matrix has {there}, and back {back}");
+                let remedy = "both directions of a link carry the same; write the file again with lstopo";
+                return Err(reader.draft.error(matrix.line, reason, remedy));
+            }
+            connect(reader, from.min(to), from.max(to), there.max(back), is_xgmi);
+        }
+    }
+    Ok(())
+}
+
 /// Adds a link of so many megabytes a second. Where that is a multiple of what one link carries, it is that many links.
 fn connect(reader: &mut Reader<'_, '_, '_>, from: NodeId, to: NodeId, mb_s: u64, is_xgmi: bool) {
     let hardware = &reader.draft.hardware;
