@@ -77,24 +77,24 @@ impl Hardware {
     fn check_ends(&self, link: &Link) -> Result<(), Fault> {
         use NodeKind::{Bridge, Cores, Gpu, Host, Nic, Numa, NvSwitch, Port, Root, Switch};
         let (from, to) = (self.node(link.from), self.node(link.to));
-        let fits = match (link.kind, &from.kind, &to.kind) {
+        let fits = matches!(
+            (link.kind, &from.kind, &to.kind),
             (LinkKind::Local, Host(_), Numa(_) | Root(_) | Cores(_))
-            | (LinkKind::Local, Numa(_), Root(_) | Cores(_) | Nic(_))
-            | (LinkKind::Local, Nic(_), Port(_))
-            | (
-                LinkKind::Pcie { .. },
-                Numa(_) | Root(_) | Bridge(_),
-                Bridge(_) | Gpu(_) | NvSwitch(_) | Nic(_),
-            )
-            | (LinkKind::NvLink { .. }, Gpu(_), Gpu(_) | NvSwitch(_) | Numa(_))
-            | (LinkKind::NvLink { .. }, NvSwitch(_), Gpu(_) | NvSwitch(_))
-            | (LinkKind::NvLink { .. } | LinkKind::C2c { .. }, Numa(_), Gpu(_))
-            | (LinkKind::Xgmi { .. }, Gpu(_), Gpu(_))
-            | (LinkKind::C2c { .. }, Gpu(_), Numa(_) | Gpu(_))
-            | (LinkKind::Socket { .. }, Numa(_), Numa(_))
-            | (LinkKind::Network, Port(_) | Nic(_) | Switch { .. }, Port(_) | Nic(_) | Switch { .. }) => true,
-            _ => false,
-        };
+                | (LinkKind::Local, Numa(_), Root(_) | Cores(_) | Nic(_))
+                | (LinkKind::Local, Nic(_), Port(_))
+                | (
+                    LinkKind::Pcie { .. },
+                    Numa(_) | Root(_) | Bridge(_),
+                    Bridge(_) | Gpu(_) | NvSwitch(_) | Nic(_),
+                )
+                | (LinkKind::NvLink { .. }, Gpu(_), Gpu(_) | NvSwitch(_) | Numa(_))
+                | (LinkKind::NvLink { .. }, NvSwitch(_), Gpu(_) | NvSwitch(_))
+                | (LinkKind::NvLink { .. } | LinkKind::C2c { .. }, Numa(_), Gpu(_))
+                | (LinkKind::Xgmi { .. }, Gpu(_), Gpu(_))
+                | (LinkKind::C2c { .. }, Gpu(_), Numa(_) | Gpu(_))
+                | (LinkKind::Socket { .. }, Numa(_), Numa(_))
+                | (LinkKind::Network, Port(_) | Nic(_) | Switch { .. }, Port(_) | Nic(_) | Switch { .. })
+        );
         let ends = [link.from, link.to];
         let (kind, from_word, to_word) = (link.kind.word(), from.kind.word(), to.kind.word());
         if link.from == link.to {

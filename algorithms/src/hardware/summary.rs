@@ -76,11 +76,11 @@ impl Hardware {
         self.warn_of_ports(&mut warnings);
         self.warn_of_links_that_differ(&mut warnings);
         for (_, node) in self.iter() {
-            if let NodeKind::Bridge(bridge) = &node.kind {
-                if bridge.acs == Some(true) {
-                    let name = bridge.pci.bus.map_or(node.name.clone(), |bus| bus.to_string());
-                    warnings.push(format!("ACS on {name} forces peer traffic through the root"));
-                }
+            if let NodeKind::Bridge(bridge) = &node.kind
+                && bridge.acs == Some(true)
+            {
+                let name = bridge.pci.bus.map_or(node.name.clone(), |bus| bus.to_string());
+                add(&mut warnings, || format!("ACS on {name} forces peer traffic through the root"));
             }
         }
         warnings

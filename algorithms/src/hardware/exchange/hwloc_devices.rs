@@ -24,10 +24,7 @@ struct Hanger {
 pub(super) fn read(reader: &mut Reader<'_, '_, '_>) -> Result<(), ReadError> {
     let wanted = wanted(reader);
     let mut hangers: BTreeMap<usize, Hanger> = BTreeMap::new();
-    for at in 0..reader.objects.len() {
-        if !wanted[at] {
-            continue;
-        }
+    for (at, _) in wanted.into_iter().enumerate().filter(|(_, wanted)| *wanted) {
         let above = reader.objects[at].above.and_then(|above| hangers.get(&above).copied());
         let above = match above {
             Some(above) => above,

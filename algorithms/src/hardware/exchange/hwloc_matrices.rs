@@ -109,8 +109,9 @@ fn connect(reader: &mut Reader<'_, '_, '_>, from: NodeId, to: NodeId, mb_s: u64,
         generation.and_then(|generation| Rates::DataSheet.nvlink_bytes_s(generation, None))
     };
     let bytes_s = mb_s.saturating_mul(1_000_000);
-    let count =
-        one.filter(|one| bytes_s % one == 0 && bytes_s / one <= 1024).map(|one| (bytes_s / one) as u32);
+    let count = one
+        .filter(|one| bytes_s.is_multiple_of(*one) && bytes_s / one <= 1024)
+        .map(|one| (bytes_s / one) as u32);
     let stated = if count.is_some() { None } else { Some(bytes_s) };
     let count = count.unwrap_or(1);
     let kind = if is_xgmi { LinkKind::Xgmi { count } } else { LinkKind::NvLink { generation, count } };

@@ -226,11 +226,11 @@ impl Reader<'_> {
             NodeKind::Bridge(Bridge { pci, acs: None })
         };
         let is_bridge = matches!(kind, NodeKind::Bridge(_));
-        if let Some(bus) = pci.bus.filter(|_| is_bridge) {
-            if let Some(known) = self.same_bridge(above, bus)? {
-                self.draft.note(line, format!("the switch {bus} is there again; it is one"));
-                return Ok(Inside::Tree(known));
-            }
+        if let Some(bus) = pci.bus.filter(|_| is_bridge)
+            && let Some(known) = self.same_bridge(above, bus)?
+        {
+            self.draft.note(line, format!("the switch {bus} is there again; it is one"));
+            return Ok(Inside::Tree(known));
         }
         let id = self.draft.add(line, Some((above, link)), kind);
         self.draft.hardware.node_mut(id).extra = attributes;
