@@ -39,7 +39,7 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// Whether a call's buffers take turns among `ranks` ranks, of which this is `me`. It is asked once for each meeting, with the
+    /// Whether a call's buffers take turns among `ranks` ranks, for rank `me`. It is asked once for each meeting, with the
     /// addresses of input and output.
     pub(super) fn change(&mut self, call: &Call, me: Rank, ranks: usize, starts: [usize; 2]) -> bool {
         let bytes = call.count * call.data_type.size();

@@ -6,32 +6,32 @@ use std::fmt::Write;
 type Wire = (&'static str, String, u32, &'static str);
 
 /// A machine for [`Machine::xml`]: switches with the same devices below each.
-pub struct Machine {
+pub(crate) struct Machine {
     /// The version of the format: 2 for RCCL.
-    pub version: u32,
+    pub(crate) version: u32,
     /// The attributes of a processor.
-    pub cpu: &'static str,
+    pub(crate) cpu: &'static str,
     /// How many NUMA domains there are, and how many switches in each.
-    pub numas: usize,
-    pub switches: usize,
+    pub(crate) numas: usize,
+    pub(crate) switches: usize,
     /// How many GPUs are below a switch, and the attributes of their devices and elements.
-    pub gpus: usize,
-    pub device: &'static str,
-    pub gpu: &'static str,
+    pub(crate) gpus: usize,
+    pub(crate) device: &'static str,
+    pub(crate) gpu: &'static str,
     /// Speeds as sysfs writes them, of switches and GPUs.
-    pub speed: &'static str,
+    pub(crate) speed: &'static str,
     /// Megabits a second of the port below each switch, if there is one.
-    pub port: Option<u32>,
+    pub(crate) port: Option<u32>,
 }
 
 /// The address of a GPU.
-pub fn bus(index: usize) -> String {
+pub(crate) fn bus(index: usize) -> String {
     format!("0000:{:02x}:00.0", 0x10 + index)
 }
 
 impl Machine {
     /// NCCL's XML; `wires` gives the links of each GPU.
-    pub fn xml(&self, wires: impl Fn(usize) -> Vec<Wire>) -> String {
+    pub(crate) fn xml(&self, wires: impl Fn(usize) -> Vec<Wire>) -> String {
         let mut text = format!("<system version=\"{}\">\n", self.version);
         let lanes = format!("link_speed=\"{}\" link_width=\"16\"", self.speed);
         for numa in 0..self.numas {
@@ -117,7 +117,7 @@ const CUBE_MESH: [(usize, usize, u32); 16] = [
 ];
 
 /// DGX-1 with V100: two sockets, four switches, a port of 100 Gb/s each.
-pub fn dgx_1() -> String {
+pub(crate) fn dgx_1() -> String {
     let machine = Machine {
         version: 1,
         cpu: "arch=\"x86_64\" vendor=\"GenuineIntel\" familyid=\"6\" modelid=\"79\"",
@@ -152,12 +152,12 @@ const A100: Machine = Machine {
 };
 
 /// DGX A100: four domains with two GPUs each, six NVSwitches, two links to each.
-pub fn dgx_a100() -> String {
+pub(crate) fn dgx_a100() -> String {
     A100.xml(switched(&[2, 2, 2, 2, 2, 2]))
 }
 
 /// DGX H100: 18 links of the fourth generation over four NVSwitches, a port of 400 Gb/s for each GPU.
-pub fn dgx_h100() -> String {
+pub(crate) fn dgx_h100() -> String {
     let machine = Machine {
         cpu: INTEL,
         numas: 2,
@@ -173,7 +173,7 @@ pub fn dgx_h100() -> String {
 }
 
 /// HGX B200 in a virtual machine that does not see the NVSwitches.
-pub fn hgx_b200() -> String {
+pub(crate) fn hgx_b200() -> String {
     let machine = Machine {
         cpu: INTEL,
         numas: 2,
@@ -188,7 +188,7 @@ pub fn hgx_b200() -> String {
 }
 
 /// Eight MI300X: every two joined by one xGMI link.
-pub fn mi300x() -> String {
+pub(crate) fn mi300x() -> String {
     let machine = Machine {
         version: 2,
         numas: 2,
@@ -237,7 +237,7 @@ const DIES: [(usize, usize, u32); 28] = [
 ];
 
 /// Eight MI250X: sixteen dies, eight ports of 200 Gb/s.
-pub fn mi250x() -> String {
+pub(crate) fn mi250x() -> String {
     let machine = Machine {
         version: 2,
         numas: 4,
@@ -250,7 +250,7 @@ pub fn mi250x() -> String {
 }
 
 /// Eight GPUs without NVLink: two sockets with two switches each, one port at the first switch.
-pub fn pcie() -> String {
+pub(crate) fn pcie() -> String {
     let machine = Machine {
         cpu: INTEL,
         numas: 2,
