@@ -55,6 +55,16 @@ typedef enum {
 } consortFormat_t;
 
 /*
+ * This process's place in the job that a launcher started: torchrun, Open MPI, MPICH, Slurm, or CONSORT_RANK and
+ * CONSORT_SIZE. Writes its rank, the number of ranks, and the id by which they all join (ncclCommInitRank). On one host
+ * the ranks find each other by themselves; across hosts CONSORT_ADDRESS and CONSORT_SECRET have to be set. All ranks
+ * call it, and each call is for one communicator; a rank waits in it until rank 0 has called too.
+ * Result: ncclInvalidArgument for NULL, without a launcher, and for a variable that is missing or malformed;
+ * ncclRemoteError when rank 0 did not come within the join timeout.
+ */
+consortResult_t consortLaunch(int* rank, int* size, ncclUniqueId* id);
+
+/*
  * Texts are written by one rule, that of snprintf. At most `capacity` bytes are written to `buffer`, the last of
  * them a zero; what does not fit is left off, never in the middle of a UTF-8 character, and the call still
  * succeeds. `*needed` becomes the bytes of the whole text, its zero included: all of it is there if and only if

@@ -8,7 +8,8 @@ use consort::planning::{Collective, Explanation};
 use consort::{Communicator, Error, FlightRecord, Report, Stragglers};
 use consort_nccl::{Comm, Failure, Result};
 
-use crate::boundary::{ask, exported, plain, string};
+use crate::boundary::{ask, exported, plain, store, string};
+use crate::types::NcclUniqueId;
 use crate::{handles, timeout};
 
 /// `consortFormat_t`.
@@ -187,6 +188,32 @@ exported! {
         };
         // SAFETY: this function's own contract.
         unsafe { ask("consortCommReportAlloc", comm, text, "text", made) }
+    }
+}
+
+exported! {
+    /// Writes this process's rank in the job that a launcher started, the number of ranks, and the id that they share.
+    ///
+    /// # Safety
+    /// Each of `rank`, `size` and `id` must be null or writable.
+    fn consortLaunch(rank: *mut c_int, size: *mut c_int, id: *mut NcclUniqueId) -> c_int {
+        plain("consortLaunch", std::ptr::null_mut(), || {
+            let mut launched = None;
+            // SAFETY: this function's own contract, three times. The launch is asked for when all places are known to
+            // be there.
+            unsafe {
+                store(rank, "rank", || Ok(0))?;
+                store(size, "size", || Ok(0))?;
+                store(id, "id", || {
+                    let (rank, size, id) = consort_nccl::launched()?;
+                    launched = Some((rank, size));
+                    Ok(NcclUniqueId { internal: id.to_bytes() })
+                })?;
+                let (own, all) = launched.unwrap_or_default();
+                store(rank, "rank", || Ok(own as c_int))?;
+                store(size, "size", || Ok(all as c_int))
+            }
+        })
     }
 }
 

@@ -29,7 +29,7 @@ pub use config::{
     CALL_BYTES, CONFIG_BYTES, CallConfig, Config, EXTENSION_ALGORITHM, EXTENSION_TIMEOUT_MS,
     EXTENSION_VENDOR, Extension,
 };
-pub use lifecycle::{Deliver, create_id};
+pub use lifecycle::{Deliver, create_id, launched};
 pub use operators::Reduction;
 pub use properties::Properties;
 pub use result::{Code, Failure, Progress, Result, last_failure, remember};

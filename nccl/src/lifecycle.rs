@@ -15,8 +15,8 @@ use super::group::{self, Act, Task, Turn};
 use super::result::{Failure, Progress, Result};
 use super::{began, version};
 use consort::{Communicator, Shrink};
-use consort_control::bootstrap::UniqueId;
-use consort_settings::options::Options;
+use consort_control::bootstrap::{Launch, UniqueId};
+use consort_settings::options::{Options, Settings};
 use consort_types::Rank;
 use consort_types::error::Error;
 
@@ -33,6 +33,25 @@ pub fn create_id() -> Result<UniqueId> {
     let created = unique_id()?;
     keep(&created);
     Ok(created)
+}
+
+/// This process's rank in the job that a launcher started, the number of ranks, and the id that they share:
+/// `consortLaunch`.
+///
+/// # Errors
+/// As [`Communicator::from_launcher`], but for joining.
+pub fn launched() -> Result<(Rank, u32, UniqueId)> {
+    began(version::TEXT);
+    let settings = Settings::resolve(&Config::default().to_options()?)?;
+    let Some(launch) = Launch::detect()? else {
+        return Err(Failure::argument(
+            "no launcher's variables are in the environment",
+            "start with torchrun, mpirun or srun, or set CONSORT_RANK and CONSORT_SIZE",
+        ));
+    };
+    let id = launch.rendezvous(settings.join_timeout)?;
+    keep(&id);
+    Ok((launch.rank, launch.size, id))
 }
 
 fn keep(created: &UniqueId) {
