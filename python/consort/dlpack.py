@@ -77,9 +77,12 @@ def export(array: Any) -> Exported:
     Raises `InvalidArgument` for memory of other devices, other layouts and other element types.
     """
     try:
-        capsule = array.__dlpack__(max_version=(1, 0))
-    except TypeError:
-        capsule = array.__dlpack__()
+        try:
+            capsule = array.__dlpack__(max_version=(1, 0))
+        except TypeError:
+            capsule = array.__dlpack__()
+    except (BufferError, RuntimeError) as error:
+        raise wrong(f"{type(array).__name__}.__dlpack__ refused: {error}", "pass the array's buffer, or a copy") from error
     if _is_valid(capsule, b"dltensor_versioned"):
         whole = _Versioned.from_address(_pointer_of(capsule, b"dltensor_versioned"))
         if whole.major != 1:
