@@ -1,13 +1,22 @@
 """Operations that are started and not waited for; groups; threads."""
 
 import concurrent.futures
+import os
 import threading
+import time
 
 import jobs
 import numpy
 import pytest
 
 import consort
+
+
+def wait_until_under_way(comm):
+    """Returns when the communicator's own record has a call that is not over."""
+    ends = time.monotonic() + 60
+    while not any(one["ended_s"] is None for one in comm.flight_record()["operations"]):
+        assert time.monotonic() < ends, "no call came"
 
 
 def threads(body, size=2):
@@ -149,11 +158,9 @@ def test_a_group_is_one_piece_of_work_and_several_communicators_are_one_group():
 
 def test_two_threads_in_one_communicator_are_refused_and_it_goes_on():
     comms = consort.local(2)
-    inside = threading.Thread(target=comms[0].all_reduce, args=(numpy.ones(3),))
+    inside = threading.Thread(target=comms[0].all_reduce, args=(numpy.ones(3),), daemon=True)
     inside.start()
-    # The flight record says when the call is under way.
-    while not any(one["state"] != "finished" for one in comms[0].flight_record()["operations"]):
-        pass
+    wait_until_under_way(comms[0])
     with pytest.raises(consort.ConcurrentUse):
         comms[0].barrier()
     comms[1].all_reduce(numpy.ones(3))
@@ -181,8 +188,6 @@ def test_a_thread_has_deadlines_of_its_own():
 
 def test_many_communicators_leave_nothing_behind():
     def count(what):
-        import os
-
         return len(os.listdir(f"/proc/self/{what}"))
 
     def some(number):
@@ -272,7 +277,7 @@ def test_what_it_says_of_itself():
     comm = comms[0]
     report, record, why = comm.report(), comm.flight_record(), comm.explain("all_reduce", 4096)
     assert len(report["ranks"]) == 2 and "rank 0" in comm.report_text()
-    assert record["rank"] == 0 and record["operations"][-1]["name"] == "all_reduce"
+    assert record["rank"] == 0 and record["operations"][-1]["call"]["name"] == "all_reduce"
     assert why["ranks"] == 2 and why["candidates"] and "all_reduce" in comm.explain_text("all_reduce", 4096)
     assert isinstance(comm.stragglers(), dict) and comm.last_report() is None
     assert comm.status() == "" and not comm.failed() and comm.memory()["total"] > 0
@@ -281,8 +286,7 @@ def test_what_it_says_of_itself():
         comm.explain("gossip", 1)
     # While an operation is under way on another thread.
     work = comm.start_all_reduce(numpy.ones(7))
-    while not any(one["state"] != "finished" for one in comm.flight_record()["operations"]):
-        pass
+    wait_until_under_way(comm)
     assert "rank 1" in comm.report_text()
     comms[1].revoke("enough")
     with pytest.raises(consort.Revoked, match="enough"):
