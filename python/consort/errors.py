@@ -228,7 +228,7 @@ def _ranks(listed: str) -> Tuple[int, ...]:
 
 
 def parse(text: str, code: int, rank: Optional[int] = None) -> Error:
-    """The exception for a text of the library and the result that came with it."""
+    """The exception for a text of the library and the result that came with it. The name of the C function goes."""
     for theirs, ours in _NAMES:
         text = text.replace(theirs, ours)
     prefix = _PREFIX.match(text)
@@ -243,7 +243,10 @@ def parse(text: str, code: int, rank: Optional[int] = None) -> Error:
             elif groups.get("peer"):
                 peers = (int(groups["peer"]),)
             break
-    cause, _, remedy = bare.rpartition("; ")
+    # Only the advice about joining has more than one sentence.
+    cause, _, remedy = bare.partition("; ") if kind is JoinFailed else bare.rpartition("; ")
+    if prefix:
+        text = f"{prefix['label']}: {bare}" if prefix["label"] else bare
     if kind is Mismatch:
         listed = re.findall(r"ranks? ([\d, -]*\d):", cause)
         peers = tuple(sorted({rank for part in listed for rank in _ranks(part)}))

@@ -11,6 +11,15 @@ except ImportError:
     sys.path.insert(0, str(HERE.parent))
 
 import jobs  # noqa: E402
+import pytest  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def nothing_runs_on():
+    """What a failed test leaves running would keep the tests from ending."""
+    yield
+    for job in list(jobs.running):
+        job.end()
 
 
 def pytest_report_header(config):

@@ -19,6 +19,9 @@ from typing import Any, Callable, Dict, Iterable, List
 
 import consort
 
+#: Jobs that a test has not ended; `conftest` ends them after it.
+running: "List[Job]" = []
+
 #: Repeats a run: all random numbers of the tests come from it.
 SEED = int(os.environ.get("CONSORT_TEST_SEED") or random.SystemRandom().randrange(2**32))
 
@@ -62,6 +65,7 @@ class Job:
         # The place where ranks meet is in this process, so that any rank may end first.
         self._id = consort.unique_id()
         self.size, self._ends, self._expects = size, time.monotonic() + limit, set(expects)
+        running.append(self)
         self.pipes: List[Any] = []
         self.processes: List[Any] = []
         self._said: Dict[int, List[Any]] = {}
@@ -69,7 +73,7 @@ class Job:
         for number in range(size):
             ours, theirs = context.Pipe()
             rank = (body, number, size, theirs, self._id, SEED, arguments)
-            process = context.Process(target=_enter, args=rank, daemon=True)
+            process = context.Process(target=_enter, args=rank)
             process.start()
             theirs.close()
             self.pipes.append(ours)
@@ -128,6 +132,8 @@ class Job:
             if process.is_alive():
                 process.kill()
             process.join()
+        if self in running:
+            running.remove(self)
 
 
 def run(body: Callable, size: int, *arguments: Any, **options: Any) -> Dict[int, Any]:

@@ -237,7 +237,7 @@ def test_a_handler_of_the_programs_own_keeps_its_meaning():
 
 
 def launched(rank):
-    os.environ.update(RANK=str(rank.number), WORLD_SIZE=str(rank.size), LOCAL_RANK=str(rank.number))
+    os.environ.update(RANK=str(rank.number), WORLD_SIZE=str(rank.size), LOCAL_RANK=str(rank.number), LOCAL_WORLD_SIZE=str(rank.size))
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500", TORCHELASTIC_RUN_ID=rank.arguments[0])
     with consort.init() as comm:
         assert (comm.rank, comm.size) == (rank.number, rank.size)

@@ -67,23 +67,7 @@ fn the_version_is_a_text_in_the_file() {
 }
 
 /// A library that is linked like this one, which panics where it is asked to.
-const PANICS: &str = r#"
-#[unsafe(no_mangle)]
-pub extern "C" fn ends_well(number: i32) -> i32 {
-    struct Undone<'a>(&'a mut i32);
-    impl Drop for Undone<'_> {
-        fn drop(&mut self) {
-            *self.0 += 1;
-        }
-    }
-    let mut undone = 0;
-    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let _undone = Undone(&mut undone);
-        assert!(number != 7, "as asked");
-    }));
-    if caught.is_err() { 10 + undone } else { 0 }
-}
-"#;
+const PANICS: &str = include_str!("../../c/panics.rs");
 
 const ASKS: &str = r#"
 #include <stdio.h>
