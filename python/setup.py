@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 
 
@@ -14,10 +14,16 @@ class Wheel(bdist_wheel):
         if not Path("consort/lib/libnccl.so.2").is_file():
             raise SystemExit("there is no consort/lib/libnccl.so.2: build the wheel with python/build-wheel OUT_DIR")
         super().finalize_options()
-        self.root_is_pure = False
 
     def get_tag(self):
         return "py3", "none", os.environ["CONSORT_WHEEL_PLATFORM"]
 
 
-setup(cmdclass={"bdist_wheel": Wheel})
+class Binary(Distribution):
+    """One whose files belong to a platform."""
+
+    def has_ext_modules(self):
+        return True
+
+
+setup(cmdclass={"bdist_wheel": Wheel}, distclass=Binary)

@@ -102,6 +102,7 @@ def _torch(tensor: Any, writable: bool) -> View:
     return View(tensor.data_ptr(), tensor.numel(), dtype, tensor, stream)
 
 
+_char_of = c_char.from_buffer
 _numpy_types: "dict[Any, DataType]" = {}
 
 
@@ -114,12 +115,19 @@ def _numpy(array: Any, writable: bool) -> View:
         if found is None:
             raise _unknown(array, array.dtype if native else f"{array.dtype} in the other order of bytes")
         dtype = _numpy_types[array.dtype] = found
+    count = array.size
+    try:
+        # The quickest way to an address. It refuses what is scattered, read-only or empty, and types without a format.
+        keep = _char_of(array)
+        return View(addressof(keep), count, dtype, keep)
+    except (TypeError, ValueError, BufferError):
+        pass
     flags = array.flags
     if not flags.c_contiguous:
         raise _scattered(array, "numpy.ascontiguousarray(array)")
     if writable and not flags.writeable:
         raise _read_only(array)
-    return View(array.ctypes.data, array.size, dtype, array)
+    return View(array.ctypes.data, count, dtype, array)
 
 
 _CUDA_KINDS = {"i": "int", "u": "uint", "f": "float", "c": "complex"}

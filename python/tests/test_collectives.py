@@ -172,6 +172,7 @@ def refusals(rank):
         (lambda: comm.all_reduce(frozen), "read-only"),
         (lambda: comm.all_reduce(array, "sum", frozen), "read-only"),
         (lambda: comm.all_reduce(array[::2]), "row-major"),
+        (lambda: comm.all_reduce(array.reshape(2, 3).T), "row-major"),
         (lambda: comm.all_reduce(array, "bxor"), "no operator 'bxor'|no bxor"),
         (lambda: comm.all_reduce(array, "median"), "no operator 'median'"),
         (lambda: comm.all_reduce(array > 0, "avg"), "average of bool"),

@@ -27,6 +27,13 @@ fn places_for_results_must_not_be_null() {
     refused(unsafe { ncclGetUniqueId(null_mut()) }, "uniqueId is null");
     // SAFETY: as above.
     refused(unsafe { ncclCommInitRank(null_mut(), 1, unique_id(), 0) }, "newcomm is null");
+    let (mut rank, mut size, mut id) = (-1, -1, unique_id());
+    // SAFETY: two places of three are writable, as in the next two; null is allowed and refused.
+    refused(unsafe { consortLaunch(null_mut(), &mut size, &mut id) }, "rank is null");
+    // SAFETY: as above.
+    refused(unsafe { consortLaunch(&mut rank, null_mut(), &mut id) }, "size is null");
+    // SAFETY: as above.
+    refused(unsafe { consortLaunch(&mut rank, &mut size, null_mut()) }, "id is null");
 }
 
 #[test]
