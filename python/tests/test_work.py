@@ -22,11 +22,24 @@ def wait_until_under_way(comm):
 def threads(body, size=2):
     """Runs `body(comm)` in a thread for each rank of a communicator of this process; what each returned."""
     comms = consort.local(size)
-    with concurrent.futures.ThreadPoolExecutor(size) as pool:
-        results = [one.result(60) for one in [pool.submit(body, comm) for comm in comms]]
-    for comm in comms:
-        comm.close()
-    return results
+    futures = [concurrent.futures.Future() for _ in comms]
+
+    def run(comm, future):
+        try:
+            future.set_result(body(comm))
+        except BaseException as error:
+            future.set_exception(error)
+
+    for comm, future in zip(comms, futures):
+        # One that hangs must not keep the tests from ending.
+        threading.Thread(target=run, args=(comm, future), daemon=True).start()
+    try:
+        return [future.result(60) for future in futures]
+    finally:
+        for comm in comms:
+            if not all(future.done() for future in futures):
+                comm.abort("a rank of the test hangs")
+            comm.close()
 
 
 def test_started_work_is_made_in_order_and_gives_its_results():

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use consort::UniqueId;
 use consort_nccl::Code;
 
-use super::extensions::consortCommSetTimeout;
+use super::extensions::{consortCommSetTimeout, consortLaunch};
 use super::*;
 
 const OK: c_int = Code::Success as c_int;
