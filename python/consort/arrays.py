@@ -25,7 +25,7 @@ class View(NamedTuple):
     #: The address of the first element; 0 where there is none.
     pointer: int
     #: Elements of the array's own type.
-    count: int
+    elements: int
     dtype: DataType
     #: What keeps the memory alive.
     keep: Any
@@ -165,7 +165,7 @@ def _dlpack(array: Any, writable: bool) -> View:
         raise _read_only(array)
     if writable and type(array).__module__.startswith("jax"):
         raise wrong("a JAX array as an output: JAX's arrays never change", "pass out=numpy.empty_like(array)")
-    return View(said.pointer, said.count, said.dtype, (array, said.capsule))
+    return View(said.pointer, said.elements, said.dtype, (array, said.capsule))
 
 
 def _formats() -> "dict[str, DataType]":

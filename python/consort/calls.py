@@ -66,10 +66,10 @@ def pair(source: Any, target: Any, grow: int = 1, shrink: int = 1) -> "tuple[Vie
         target = like(source, (grow, *shape) if grow > 1 else shape)
     second = view(target, True)
     same_type(first, second)
-    if first.count * grow != second.count * shrink:
+    if first.elements * grow != second.elements * shrink:
         raise wrong(
-            f"the output has {second.count} elements where the input has {first.count}",
-            f"pass an output of {first.count * grow / shrink:g} elements",
+            f"the output has {second.elements} elements where the input has {first.elements}",
+            f"pass an output of {first.elements * grow / shrink:g} elements",
         )
     return first, second, target
 
@@ -102,5 +102,5 @@ def reaches(values: Sequence[int], displacements: Optional[Sequence[int]], array
             raise wrong(f"{len(displacements)} displacements for {len(values)} counts", "pass one for each rank")
         ends = (int(at) + int(value) for at, value in zip(displacements, values) if value)
         end = max(ends, default=0)
-    if end > array.count:
-        raise wrong(f"the blocks of {what} end at element {end}, and it has {array.count}", "pass a longer array")
+    if end > array.elements:
+        raise wrong(f"the blocks of {what} end at element {end}, and it has {array.elements}", "pass a longer array")

@@ -32,11 +32,11 @@ class Collectives(Handle):
         else:
             source, target = view(array), view(out, True)
             same_type(source, target)
-            as_long("the output", target.count, source.count)
+            as_long("the output", target.elements, source.elements)
         kind = source.dtype
         return Call(
             C.ncclAllReduce,
-            (source.pointer, target.pointer, source.count * kind.units, kind.code, self._operator(op, kind)),
+            (source.pointer, target.pointer, source.elements * kind.units, kind.code, self._operator(op, kind)),
             out,
             (source, target),
             source.stream or target.stream,
@@ -64,9 +64,9 @@ class Collectives(Handle):
         if self.rank == root and out is not None:
             target = view(out, True)
             same_type(source, target)
-            as_long("the output", target.count, source.count)
+            as_long("the output", target.elements, source.elements)
         kind = source.dtype
-        arguments = (source.pointer, target.pointer, source.count * kind.units, kind.code, self._operator(op, kind), root)
+        arguments = (source.pointer, target.pointer, source.elements * kind.units, kind.code, self._operator(op, kind), root)
         result = (array if out is None else out) if self.rank == root else None
         return call(C.ncclReduce, arguments, result, (source, target))
 
@@ -86,7 +86,7 @@ class Collectives(Handle):
         root_checked(root, self.size)
         one = view(array, self.rank != root)
         kind = one.dtype
-        arguments = (one.pointer, one.pointer, one.count * kind.units, kind.code, root)
+        arguments = (one.pointer, one.pointer, one.elements * kind.units, kind.code, root)
         return call(C.ncclBroadcast, arguments, array, (one,))
 
     def broadcast(self, array: A, root: int = 0) -> A:
@@ -100,7 +100,7 @@ class Collectives(Handle):
     def _all_gather(self, array: Any, out: Any) -> Call:
         source, target, out = pair(array, out, grow=self.size)
         kind = source.dtype
-        arguments = (source.pointer, target.pointer, source.count * kind.units, kind.code)
+        arguments = (source.pointer, target.pointer, source.elements * kind.units, kind.code)
         return call(C.ncclAllGather, arguments, out, (source, target))
 
     def all_gather(self, array: A, out: Optional[A] = None) -> A:
@@ -120,7 +120,7 @@ class Collectives(Handle):
     def _reduce_scatter(self, array: Any, op: Operator, out: Any) -> Call:
         source, target, out = pair(array, out, shrink=self.size)
         kind = source.dtype
-        arguments = (source.pointer, target.pointer, target.count * kind.units, kind.code, self._operator(op, kind))
+        arguments = (source.pointer, target.pointer, target.elements * kind.units, kind.code, self._operator(op, kind))
         return call(C.ncclReduceScatter, arguments, out, (source, target))
 
     def reduce_scatter(self, array: A, op: Operator = "sum", out: Optional[A] = None) -> A:
@@ -142,13 +142,13 @@ class Collectives(Handle):
     def _all_to_all(self, array: Any, out: Any) -> Call:
         source, target, out = pair(array, out)
         kind = source.dtype
-        if source.count % self.size:
+        if source.elements % self.size:
             raise wrong(
-                f"{source.count} elements cannot be divided among {self.size} ranks",
+                f"{source.elements} elements cannot be divided among {self.size} ranks",
                 "pass a multiple, or use all_to_all_v",
                 self.rank,
             )
-        arguments = (source.pointer, target.pointer, source.count // self.size * kind.units, kind.code)
+        arguments = (source.pointer, target.pointer, source.elements // self.size * kind.units, kind.code)
         return call(C.ncclAlltoAll, arguments, out, (source, target))
 
     def all_to_all(self, array: A, out: Optional[A] = None) -> A:
@@ -173,7 +173,7 @@ class Collectives(Handle):
             source, out = view(array), None
             target = View(0, 0, source.dtype, None)
         kind = source.dtype
-        arguments = (source.pointer, target.pointer, source.count * kind.units, kind.code, root)
+        arguments = (source.pointer, target.pointer, source.elements * kind.units, kind.code, root)
         return call(C.ncclGather, arguments, out, (source, target))
 
     def gather(self, array: A, root: int = 0, out: Optional[A] = None) -> Optional[A]:
@@ -194,7 +194,7 @@ class Collectives(Handle):
             target = view(out, True)
             source = View(0, 0, target.dtype, None)
         kind = target.dtype
-        arguments = (source.pointer, target.pointer, target.count * kind.units, kind.code, root)
+        arguments = (source.pointer, target.pointer, target.elements * kind.units, kind.code, root)
         return call(C.ncclScatter, arguments, out, (source, target))
 
     def scatter(self, array: Optional[A] = None, root: int = 0, out: Optional[A] = None) -> A:

@@ -93,4 +93,4 @@ def local(size: int) -> List[Communicator]:
     """A communicator whose `size` ranks are all in this process: one for each thread."""
     handles = (ctypes.c_void_p * max(size, 1))()
     check(C.ncclCommInitAll(handles, size, None))
-    return [Communicator(handle) for handle in handles]
+    return [Communicator(handle) for handle in handles if handle is not None]

@@ -64,7 +64,7 @@ class Exported(NamedTuple):
     """What a capsule says."""
 
     pointer: int
-    count: int
+    elements: int
     dtype: DataType
     read_only: bool
     on_device: bool

@@ -6,7 +6,7 @@ Invariant: each exception carries what the library said, unchanged but for the n
 from __future__ import annotations
 
 import re
-from typing import Optional, Tuple, Type
+from typing import Any, Dict, Optional, Tuple, Type
 
 from .prototypes import C, RESULTS
 
@@ -48,12 +48,12 @@ class Error(RuntimeError):
         """The first of `peers`; None where there is none."""
         return self.peers[0] if self.peers else None
 
-    def __reduce__(self):
+    def __reduce__(self) -> Tuple[Any, ...]:
         state = dict(rank=self.rank, peers=self.peers, cause=self.cause, remedy=self.remedy, code=self.code)
         return (_again, (type(self), str(self), state))
 
 
-def _again(kind: Type[Error], text: str, state: dict) -> Error:
+def _again(kind: Type[Error], text: str, state: Dict[str, Any]) -> Error:
     return kind(text, **state)
 
 

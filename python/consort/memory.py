@@ -61,7 +61,7 @@ def empty(shape: "Union[int, Sequence[int]]", dtype: "Union[str, DataType]" = "f
     bytes_used = count * kind.bytes
     mapped = _map(max(bytes_used, 1))
     whole = memoryview(mapped)[:bytes_used]
-    form = _FORMATS.get(kind.name)
+    form: Any = _FORMATS.get(kind.name)
     if form is None or not count:
         return whole
     return whole.cast(form, lengths) if lengths else whole.cast(form)

@@ -30,7 +30,7 @@ class Messages(Handle):
     def _send(self, array: Any, peer: int) -> Call:
         one = view(array)
         kind = one.dtype
-        return call(C.ncclSend, (one.pointer, one.count * kind.units, kind.code, self._peer(peer)), None, (one,))
+        return call(C.ncclSend, (one.pointer, one.elements * kind.units, kind.code, self._peer(peer)), None, (one,))
 
     def send(self, array: Any, peer: int) -> None:
         """Sends an array to `peer`, which receives one of the same type and length.
@@ -46,7 +46,7 @@ class Messages(Handle):
     def _recv(self, array: Any, peer: int) -> Call:
         one = view(array, True)
         kind = one.dtype
-        return call(C.ncclRecv, (one.pointer, one.count * kind.units, kind.code, self._peer(peer)), array, (one,))
+        return call(C.ncclRecv, (one.pointer, one.elements * kind.units, kind.code, self._peer(peer)), array, (one,))
 
     def recv(self, array: A, peer: int) -> A:
         """Receives from `peer` into `array`, and returns it."""

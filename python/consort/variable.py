@@ -38,7 +38,7 @@ class VariableCollectives(Handle):
         source, target = view(array), view(out, True)
         same_type(source, target)
         lengths, places = self._blocks(values, at, target, "the output")
-        as_long("the input", source.count, int(values[self.rank]))
+        as_long("the input", source.elements, int(values[self.rank]))
         arguments = (source.pointer, target.pointer, lengths, places, source.dtype.code)
         return call(C.consortAllGatherV, arguments, out, (source, target))
 
@@ -64,7 +64,7 @@ class VariableCollectives(Handle):
         source, target = view(array), view(out, True)
         same_type(source, target)
         lengths, places = self._blocks(values, at, source, "the input")
-        as_long("the output", target.count, int(values[self.rank]))
+        as_long("the output", target.elements, int(values[self.rank]))
         kind = source.dtype
         arguments = (source.pointer, target.pointer, lengths, places, kind.code, self._operator(op, kind))
         return call(C.consortReduceScatterV, arguments, out, (source, target))
@@ -142,9 +142,9 @@ class VariableCollectives(Handle):
             target = view(out, True)
             same_type(source, target)
             lengths, places = self._blocks(values, at, target, "the output")
-            as_long("the input", source.count, int((values or ())[self.rank]))
+            as_long("the input", source.elements, int((values or ())[self.rank]))
         kind = source.dtype
-        arguments = (source.pointer, target.pointer, source.count * kind.units, lengths, places, kind.code, root)
+        arguments = (source.pointer, target.pointer, source.elements * kind.units, lengths, places, kind.code, root)
         return call(C.consortGatherV, arguments, out if self.rank == root else None, (source, target))
 
     def gather_v(
@@ -178,9 +178,9 @@ class VariableCollectives(Handle):
             source = view(array)
             same_type(source, target)
             lengths, places = self._blocks(values, at, source, "the input")
-            as_long("the output", target.count, int((values or ())[self.rank]))
+            as_long("the output", target.elements, int((values or ())[self.rank]))
         kind = target.dtype
-        arguments = (source.pointer, target.pointer, lengths, places, target.count * kind.units, kind.code, root)
+        arguments = (source.pointer, target.pointer, lengths, places, target.elements * kind.units, kind.code, root)
         return call(C.consortScatterV, arguments, out, (source, target))
 
     def scatter_v(

@@ -99,7 +99,7 @@ class Job:
             self._said.setdefault(rank, []).append(value)
 
     def hear(self, rank: int) -> Any:
-        """The next thing that the rank told."""
+        """The next thing that the rank said."""
         while not self._said.get(rank):
             self._receive(rank)
         return self._said[rank].pop(0)

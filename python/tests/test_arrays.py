@@ -17,29 +17,29 @@ from consort.dtypes import TYPES as KNOWN
 def test_numpy_has_the_type(name):
     one = numpy.zeros((3, 4), TYPES[name])
     seen = view(one, True)
-    assert (seen.pointer, seen.count, seen.dtype.name) == (one.ctypes.data, 12, name)
+    assert (seen.pointer, seen.elements, seen.dtype.name) == (one.ctypes.data, 12, name)
     assert seen.dtype.bytes == one.dtype.itemsize
     assert view(one[1]).pointer == one.ctypes.data + one.strides[0]
-    assert view(numpy.zeros((), TYPES[name])).count == 1 and view(one[:0]).count == 0
+    assert view(numpy.zeros((), TYPES[name])).elements == 1 and view(one[:0]).elements == 0
 
 
 def test_buffers():
     for code, name in zip("bBiIqQfd", "int8 uint8 int32 uint32 int64 uint64 float32 float64".split()):
         one = array.array(code, [1, 2, 3])
         seen = view(one, True)
-        assert (seen.pointer, seen.count, seen.dtype.name) == (one.buffer_info()[0], 3, name)
+        assert (seen.pointer, seen.elements, seen.dtype.name) == (one.buffer_info()[0], 3, name)
     raw = bytearray(8)
     assert view(raw, True).dtype.name == "uint8" and view(memoryview(raw).cast("d")).dtype.name == "float64"
     shaped = (ctypes.c_float * 3 * 2)()
-    assert (view(shaped, True).count, view(shaped).pointer) == (6, ctypes.addressof(shaped))
+    assert (view(shaped, True).elements, view(shaped).pointer) == (6, ctypes.addressof(shaped))
     frozen = view(b"abc")
-    assert frozen.count == 3 and ctypes.string_at(frozen.pointer, 3) == b"abc"
+    assert frozen.elements == 3 and ctypes.string_at(frozen.pointer, 3) == b"abc"
     for refused in (memoryview(raw)[::2], "text", object(), 3.0):
         with pytest.raises(consort.InvalidArgument):
             view(refused)
     with pytest.raises(consort.InvalidArgument, match="read-only"):
         view(b"abc", True)
-    assert view(bytearray()).count == 0
+    assert view(bytearray()).elements == 0
 
 
 class Other:
@@ -64,8 +64,8 @@ class Old(Other):
 def test_dlpack(name, kind):
     one = numpy.zeros((3, 4), TYPES[name])
     seen = view(kind(one), True)
-    assert (seen.pointer, seen.count, seen.dtype.name) == (one.ctypes.data, 12, name)
-    assert view(kind(one[:, 0:0])).count == 0
+    assert (seen.pointer, seen.elements, seen.dtype.name) == (one.ctypes.data, 12, name)
+    assert view(kind(one[:, 0:0])).elements == 0
     with pytest.raises(consort.InvalidArgument, match="one after the other"):
         view(kind(one.T))
 
@@ -77,7 +77,7 @@ def test_dlpack_keeps_its_memory_and_says_when_it_must_not_be_written():
     assert ctypes.c_double.from_address(before.pointer + 16).value == 2.0
     frozen = numpy.arange(5.0)
     frozen.flags.writeable = False
-    assert view(Other(frozen)).count == 5
+    assert view(Other(frozen)).elements == 5
     with pytest.raises(consort.InvalidArgument, match="read-only"):
         view(Other(frozen), True)
 
@@ -99,8 +99,8 @@ class OnDevice:
 
 def test_memory_of_devices():
     seen = view(OnDevice(), True)
-    assert (seen.pointer, seen.count, seen.dtype.name, seen.stream) == (4096, 6, "float32", 7)
-    assert view(OnDevice(strides=(12, 4))).count == 6 and view(OnDevice(stream=1)).stream == 0
+    assert (seen.pointer, seen.elements, seen.dtype.name, seen.stream) == (4096, 6, "float32", 7)
+    assert view(OnDevice(strides=(12, 4))).elements == 6 and view(OnDevice(stream=1)).stream == 0
     assert view(OnDevice("<c8")).dtype.name == "complex64" and view(OnDevice("|b1")).dtype.name == "bool"
     assert view(OnDevice("|V2", dtype=numpy.dtype(ml_dtypes.bfloat16))).dtype.name == "bfloat16"
     for refused in (OnDevice(strides=(4, 8)), OnDevice(">f4"), OnDevice("<f2x"[:3] + "9")):

@@ -1,6 +1,7 @@
 """The table of C functions and numbers, read beside `include/nccl.h` and `include/consort.h`. Nothing is compiled."""
 
 import ctypes
+import pickle
 import re
 from ctypes import POINTER
 from pathlib import Path
@@ -119,7 +120,7 @@ def test_the_config_has_the_members_of_the_header(headers):
 
 
 def test_every_error_of_the_library_has_its_class():
-    """The sentences of `types/src/error.rs`, with values in them, are told apart."""
+    """The sentences of `types/src/error.rs`, with values in them, are each taken for its own."""
     text = (ROOT / "types/src/error.rs").read_text()
     body = text[text.index("pub enum Error {") : text.index("\n}\n", text.index("pub enum Error {"))]
     found = re.findall(r'#\[error\(\s*"((?:[^"\\]|\\.)*)"(.*?)\)\]\s+(?:///.*\s+)*(\w+)', body, re.DOTALL)
@@ -164,6 +165,13 @@ def test_every_error_of_the_library_has_its_class():
     assert type(errors.parse(late, 8)) is errors.Timeout and errors.parse(late, 8).peer == 3
     revoked = "the communicator was revoked by rank 3: why; its operations are over, and ncclCommSplit makes a new one"
     assert type(errors.parse(revoked, 5)) is errors.Revoked and "split makes" in errors.parse(revoked, 5).remedy
+
+
+def test_an_error_survives_the_way_to_another_process():
+    error = errors.parse("ncclAllReduce on rank 0 of 4: rank 3 (host a, process 7) was lost: gone; look there", 6, 0)
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is errors.LostRank and (str(again), vars(again)) == (str(error), vars(error))
+    assert str(error).startswith("rank 0 of 4: rank 3 (host a") and error.remedy == "look there"
 
 
 def test_memory_shows_every_type_or_bytes():
