@@ -77,6 +77,11 @@ def test_dlpack_keeps_its_memory_and_says_when_it_must_not_be_written():
     assert ctypes.c_double.from_address(before.pointer + 16).value == 2.0
     frozen = numpy.arange(5.0)
     frozen.flags.writeable = False
+    if numpy.lib.NumpyVersion(numpy.__version__) < "2.1.0":
+        # It cannot say that an array is read-only, and refuses.
+        with pytest.raises(consort.InvalidArgument, match="readonly"):
+            view(Other(frozen))
+        return
     assert view(Other(frozen)).elements == 5
     with pytest.raises(consort.InvalidArgument, match="read-only"):
         view(Other(frozen), True)
