@@ -1,0 +1,68 @@
+"""The barrier that says who did not come.
+
+Ranks report to rank 0 through the store, so that a rank that does not come leaves the communicator as it is.
+
+Invariant: all ranks that came get the same verdict. Absent: ranks that died, which the communicator finds by itself.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, List
+
+import torch.distributed as dist
+
+from .engine import Engine
+from .meeting import seconds_of, wait_for
+
+#: Seconds that other ranks wait for rank 0's verdict beyond their timeout, as they may have come later.
+_GRACE = 10.0
+
+
+def barrier(engine: Engine, opts: Any, wait_all_ranks: bool) -> None:
+    """Returns when all ranks have come. Raises `DistBackendError` with the ranks that did not.
+
+    Args:
+        wait_all_ranks: name all of them, and not only the first.
+    """
+    comm, store = engine.comm, engine.store
+    engine._check_open()
+    seconds = seconds_of(opts.timeout) or engine.timeout
+    place = f"monitored/{store.add(f'monitored/turn/{comm.rank}', 1)}"
+    if comm.rank:
+        store.set(f"{place}/{comm.rank}", b"1")
+        within = None if seconds is None else seconds + _GRACE
+        if not wait_for(store, f"{place}/verdict", within, lambda: None):
+            raise dist.DistBackendError(_text(engine, [0], seconds or 0))
+        missing = _parsed(store.get(f"{place}/verdict"))
+    else:
+        missing = _missing(store, place, comm.size, seconds, wait_all_ranks)
+        store.set(f"{place}/verdict", ",".join(map(str, missing)) or "none")
+    if missing:
+        raise dist.DistBackendError(_text(engine, missing, seconds or 0))
+
+
+def _missing(store: Any, place: str, size: int, seconds: Any, wait_all_ranks: bool) -> List[int]:
+    ends = None if seconds is None else time.monotonic() + seconds
+    missing = []
+    for rank in range(1, size):
+        left = None if ends is None else max(0.0, ends - time.monotonic())
+        if not wait_for(store, f"{place}/{rank}", left, lambda: None):
+            missing.append(rank)
+            if not wait_all_ranks:
+                break
+    return missing
+
+
+def _parsed(verdict: bytes) -> List[int]:
+    text = verdict.decode()
+    return [] if text == "none" else [int(rank) for rank in text.split(",")]
+
+
+def _text(engine: Engine, missing: List[int], seconds: float) -> str:
+    names = engine.ranks or range(engine.comm.size)
+    ranks = ", ".join(str(names[rank]) for rank in missing)
+    return (
+        f"monitored_barrier: rank{'s' * (len(missing) > 1)} {ranks} did not come within {seconds:g} s; look at what "
+        f"{'they do' if len(missing) > 1 else 'it does'}, or raise the timeout"
+    )

@@ -1,0 +1,144 @@
+"""Messages between two ranks of a group.
+
+PyTorch's `isend` and `irecv` return at once, and programs start them in whatever order: two ranks may both send first.
+So each direction of each pair has a communicator of two ranks and a thread of its own, which are made with the pair's
+first message.
+
+Invariant: messages of one direction of a pair match in the order of the calls, and wait for no other operation. Absent:
+tags.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from torch import Tensor
+
+from ..communicator import Communicator
+from ..work import Lane
+from ..work import Work as Job
+from . import meeting
+from .work import Work
+
+#: What makes of an error the one that the program gets; the ranks that 0 and 1 stand for.
+Named = Callable[[BaseException, Tuple[int, int]], BaseException]
+
+
+class Ended(Exception):
+    """The group was ended while a pair met."""
+
+
+class Channel:
+    """One direction of a pair of ranks."""
+
+    def __init__(self, store: Any, sender: int, receiver: int, own: int, name: str):
+        self._store, self._name = store, name
+        self._pair = (sender, receiver)
+        self._rank = 0 if own == sender else 1
+        self._place = f"pair/{sender}/{receiver}"
+        self._lane = Lane(f"consort-{'to' if own == sender else 'from'}-{receiver if own == sender else sender}")
+        self._comm: Optional[Communicator] = None
+        self._ended = False
+
+    def start(self, tensor: Tensor, work: Work, named: Named, group: Communicator, seconds: Optional[float]) -> None:
+        """Queues a message; the elements of `tensor` go to, or come from, the other rank."""
+
+        def body() -> None:
+            try:
+                comm = self._open(group, seconds)
+                call = comm._send(tensor, 1) if self._rank == 0 else comm._recv(tensor, 0)
+                comm._make(call)
+            except BaseException as error:
+                work.finish(named(error, self._pair))
+            else:
+                work.finish()
+
+        self._lane.submit(Job(body))
+
+    def _open(self, group: Communicator, seconds: Optional[float]) -> Communicator:
+        if self._comm is None:
+
+            def check() -> None:
+                if self._ended:
+                    raise Ended("the process group was ended before the other rank of this message came")
+                text = group.status()
+                if text:
+                    raise Ended(text)
+
+            name = f"{self._name} {self._pair[0]} to {self._pair[1]}"
+            self._comm = meeting.join(self._store, self._place, self._rank, 2, seconds, name, check)
+        return self._comm
+
+    def abort(self, reason: str) -> None:
+        """Ends what is under way, and what waits for the other rank."""
+        self._ended = True
+        comm = self._comm
+        if comm is not None and not comm.closed:
+            comm.abort(reason)
+
+    def close(self, timeout: Optional[float]) -> bool:
+        """Waits for what was started, frees the communicator; False when `timeout` seconds passed before."""
+        over = self._lane.drain(timeout)
+        if over:
+            self._lane.close()
+            if self._comm is not None:
+                self._comm.close()
+        return over
+
+
+class Channels:
+    """The channels of one group."""
+
+    def __init__(self, store: Any, rank: int, name: str):
+        self._store, self._rank, self._name = store, rank, name
+        self._cloned = False
+        self._open: Dict[Tuple[int, int], Channel] = {}
+        self._lock = threading.Lock()
+
+    def to(self, peer: int) -> Channel:
+        """The one for messages to `peer`."""
+        return self._channel(self._rank, peer)
+
+    def of(self, peer: int) -> Channel:
+        """The one for messages from `peer`."""
+        return self._channel(peer, self._rank)
+
+    def _channel(self, sender: int, receiver: int) -> Channel:
+        with self._lock:
+            channel = self._open.get((sender, receiver))
+            if channel is None:
+                if not self._cloned:
+                    # A store waits with its lock held; the main thread may wait in it for a rank that waits for a message.
+                    self._store, self._cloned = _clone(self._store), True
+                channel = self._open[sender, receiver] = Channel(self._store, sender, receiver, self._rank, self._name)
+            return channel
+
+    def _all(self) -> List[Channel]:
+        with self._lock:
+            return list(self._open.values())
+
+    def abort(self, reason: str) -> None:
+        """Ends all messages."""
+        for channel in self._all():
+            channel.abort(reason)
+
+    def close(self, timeout: Optional[float]) -> None:
+        """Waits for all messages that were started; after `timeout` seconds, ends them."""
+        ends = None if timeout is None else time.monotonic() + timeout
+        for channel in self._all():
+            left = None if ends is None else max(0.0, ends - time.monotonic())
+            if not channel.close(left):
+                channel.abort("the process group was destroyed before this message was over")
+                channel.close(None)
+        with self._lock:
+            self._open.clear()
+
+
+def _clone(store: Any) -> Any:
+    """A store with a connection of its own; the same one where PyTorch's has none."""
+    try:
+        return store.clone()
+    except (AttributeError, RuntimeError, NotImplementedError):
+        return store

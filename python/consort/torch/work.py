@@ -1,0 +1,107 @@
+"""Work as PyTorch knows it, for operations that are over and for those that a communicator's thread makes.
+
+Invariant: `wait` raises the operation's error, each time; the future is completed by the thread that made the operation,
+after `wait` would return. Absent: what is done.
+"""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any, List, Optional
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.futures import Future
+
+_FOREVER = timedelta(0)
+
+
+def _unwrap(future: Any) -> Any:
+    """Raises the error of a future, so that what comes after it has the error in C++ too."""
+    return future.value()
+
+
+class Work(dist._Work):
+    """An operation of one group. `async_op=True` gives the program a wrapper of it that has `wait` and `get_future`."""
+
+    def __init__(self, result: List[Tensor], pending: bool):
+        super().__init__()
+        self._result = result
+        self._error: Optional[BaseException] = None
+        self._over: Optional[threading.Event] = threading.Event() if pending else None
+        self._devices = sorted({tensor.device for tensor in result if tensor.is_cuda}, key=str)
+        # A future made here is completed by the operation's thread; one made later, at once.
+        self._own: Any = self._new_future() if pending else None
+        self._future: Any = self._own and self._own.then(_unwrap)
+
+    def _new_future(self) -> Any:
+        return Future(devices=self._devices) if self._devices else Future()
+
+    # For those who make the operation.
+
+    def finish(self, error: Optional[BaseException] = None) -> None:
+        """Says that it is over. Callbacks run in the calling thread."""
+        self._error = error
+        if self._over is not None:
+            self._over.set()
+            self._complete(self._own)
+
+    def _complete(self, future: Any) -> None:
+        if self._error is None:
+            future.set_result(self._result)
+        else:
+            future.set_exception(self._error)
+
+    # For PyTorch and the program.
+
+    def wait(self, timeout: timedelta = _FOREVER) -> bool:
+        """Returns when it is over; raises its error, and `DistBackendError` when `timeout` passed before."""
+        if self._over is not None and not self._over.wait(timeout.total_seconds() or None):
+            raise dist.DistBackendError(
+                f"the operation is still under way after {timeout.total_seconds():g} s; it goes on: wait again, or "
+                "abort the process group"
+            )
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def get_future(self) -> Any:
+        """A future of the list of result tensors. Its callbacks run in the thread that makes this group's operations."""
+        if self._future is None:
+            future = self._new_future()
+            self._complete(future)
+            self._future = future if self._error is None else future.then(_unwrap)
+        return self._future
+
+    def synchronize(self) -> None:
+        """As `wait`."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """As `wait`: operations on devices are in the current stream already."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Whether it is over, well or not. Does not wait."""
+        return self._over is None or self._over.is_set()
+
+    def is_success(self) -> bool:
+        """Whether it is over and went well. Does not wait."""
+        return self.is_completed() and self._error is None
+
+    def exception(self) -> Optional[BaseException]:
+        """The operation's error; None where there is none, or not yet."""
+        return self._error
+
+    def result(self) -> List[Tensor]:
+        """The tensors that have the result. Waits."""
+        self.wait()
+        return self._result
+
+
+def done(result: List[Tensor], error: Optional[BaseException] = None) -> Work:
+    """Work that is over."""
+    work = Work(result, False)
+    work.finish(error)
+    return work
