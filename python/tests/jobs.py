@@ -60,8 +60,16 @@ def _enter(body: Callable, number: int, size: int, pipe: Any, id: bytes, seed: i
 class Job:
     """A job that was started."""
 
-    def __init__(self, body: Callable, size: int, *arguments: Any, limit: float = 60, expects: Iterable[int] = ()):
-        context = multiprocessing.get_context("spawn")
+    def __init__(
+        self,
+        body: Callable,
+        size: int,
+        *arguments: Any,
+        limit: float = 60,
+        expects: Iterable[int] = (),
+        method: str = "spawn",
+    ):
+        context: Any = multiprocessing.get_context(method)
         # The place where ranks meet is in this process, so that any rank may end first.
         self._id = consort.unique_id()
         self.size, self._ends, self._expects = size, time.monotonic() + limit, set(expects)

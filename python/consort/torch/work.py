@@ -17,11 +17,6 @@ from torch.futures import Future
 _FOREVER = timedelta(0)
 
 
-def _unwrap(future: Any) -> Any:
-    """Raises the error of a future, so that what comes after it has the error in C++ too."""
-    return future.value()
-
-
 class Work(dist._Work):
     """An operation of one group. `async_op=True` gives the program a wrapper of it that has `wait` and `get_future`."""
 
@@ -32,11 +27,21 @@ class Work(dist._Work):
         self._over: Optional[threading.Event] = threading.Event() if pending else None
         self._devices = sorted({tensor.device for tensor in result if tensor.is_cuda}, key=str)
         # A future made here is completed by the operation's thread; one made later, at once.
-        self._own: Any = self._new_future() if pending else None
-        self._future: Any = self._own and self._own.then(_unwrap)
+        self._ended: Any = None
+        self._future: Any = None
+        if pending:
+            self._make_future()
 
-    def _new_future(self) -> Any:
-        return Future(devices=self._devices) if self._devices else Future()
+    def _make_future(self) -> None:
+        # C++ takes an exception in a future of Python for its value, and DDP crashes on it. What a callback raises is an
+        # error in C++ too.
+        self._ended = Future(devices=self._devices) if self._devices else Future()
+        self._future = self._ended.then(self._value)
+
+    def _value(self, ended: Any) -> List[Tensor]:
+        if self._error is not None:
+            raise self._error
+        return self._result
 
     # For those who make the operation.
 
@@ -45,13 +50,7 @@ class Work(dist._Work):
         self._error = error
         if self._over is not None:
             self._over.set()
-            self._complete(self._own)
-
-    def _complete(self, future: Any) -> None:
-        if self._error is None:
-            future.set_result(self._result)
-        else:
-            future.set_exception(self._error)
+            self._ended.set_result(self._result)
 
     # For PyTorch and the program.
 
@@ -69,9 +68,8 @@ class Work(dist._Work):
     def get_future(self) -> Any:
         """A future of the list of result tensors. Its callbacks run in the thread that makes this group's operations."""
         if self._future is None:
-            future = self._new_future()
-            self._complete(future)
-            self._future = future if self._error is None else future.then(_unwrap)
+            self._make_future()
+            self._ended.set_result(self._result)
         return self._future
 
     def synchronize(self) -> None:
