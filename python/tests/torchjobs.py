@@ -76,6 +76,6 @@ def same(got: torch.Tensor, wanted: torch.Tensor, *what: Any) -> None:
     """Fails unless both have the same type, shape and bits."""
     if got.dtype is not wanted.dtype or got.shape != wanted.shape:
         raise AssertionError(f"{what}: {got.dtype} {tuple(got.shape)} instead of {wanted.dtype} {tuple(wanted.shape)}")
-    flat, other = (one.detach().resolve_conj().contiguous().reshape(-1) for one in (got, wanted))
+    flat, other = (one.detach().resolve_conj().resolve_neg().reshape(-1).clone(memory_format=torch.contiguous_format) for one in (got, wanted))
     if flat.numel() and not torch.equal(flat.view(torch.uint8), other.view(torch.uint8)):
         raise AssertionError(f"{what}: {got} instead of {wanted}")

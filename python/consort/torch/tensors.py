@@ -91,7 +91,10 @@ def units(tensor: Tensor) -> int:
 
 def plain(tensor: Tensor) -> Tensor:
     """A dense tensor as one of a type that the package has: bytes for those that it does not."""
-    return tensor if _type_of(tensor) is not None else tensor.reshape(-1).view(torch.uint8)
+    if _type_of(tensor) is not None:
+        return tensor
+    # Strides of axes of one element may be anything.
+    return tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 def _dense(tensor: Tensor) -> bool:
