@@ -1,10 +1,13 @@
 """What a program of PyTorch sees when a rank dies, does something else, or does not come."""
 
-import datetime
 import os
 import re
+import signal
+import subprocess
+import sys
 import threading
 import time
+import traceback
 
 import pytest
 
@@ -132,12 +135,12 @@ def killed(rank):
     raise AssertionError("no error came")
 
 
-@pytest.mark.parametrize("form", torchjobs.FORMS)
-@pytest.mark.parametrize("what", KILLED)
+#: In the other form only what differs: the ways in which an error comes back.
+FORMS = [(what, "backend") for what in KILLED] + [(what, "group") for what in ("all_reduce, async", "DDP", "barrier")]
+
+
+@pytest.mark.parametrize("what, form", FORMS)
 def test_a_killed_rank_is_named(what, form):
-    if form == "group" and what == "FSDP2":
-        # Both of its collectives are among the others.
-        return
     job = torchjobs.start(killed, 3, what, form=form, expects=[1])
     for rank in range(3):
         assert job.hear(rank) == "ready"
@@ -151,3 +154,214 @@ def test_a_killed_rank_is_named(what, form):
         assert seconds < DEADLINE, seconds
 
 
+
+
+def late(rank):
+    """Rank 1 does not come to an operation, and then to a group."""
+    own = rank.number
+    if own == 1:
+        rank.store.wait(["given up 0", "given up 2"])
+        with pytest.raises(RuntimeError):
+            dist.all_reduce(torch.ones(2))
+    else:
+        with pytest.raises(dist.DistBackendError, match=r"did not finish within .*rank 1\b") as caught:
+            dist.all_reduce(torch.ones(2))
+        assert isinstance(caught.value.__cause__, torchjobs.consort.Timeout) or caught.value.__cause__ is None
+        backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+        assert backend.get_error() == torch._C._distributed_c10d.ErrorType.TIMEOUT
+        rank.store.set(f"given up {own}", "1")
+    dist.destroy_process_group()
+    if own != 1:
+        with pytest.raises(RuntimeError, match="rank 1 of 3 did not come to the process group"):
+            torchjobs.join(rank, "without rank 1")
+        assert not dist.is_initialized()
+
+
+def test_a_rank_that_does_not_come_in_time_is_named():
+    torchjobs.run(late, 3, timeout=1)
+
+
+def disagrees(rank):
+    with pytest.raises(dist.DistBackendError, match="ranks disagree about operation"):
+        dist.all_reduce(torch.ones(2 + rank.number))
+
+
+def test_ranks_that_disagree():
+    torchjobs.run(disagrees, 2)
+
+
+def subgroup(rank):
+    group = dist.new_group([1, 3])
+    if rank.number == 3:
+        rank.tell("ready")
+        time.sleep(3600)
+    if rank.number == 1:
+        rank.tell("ready")
+        with pytest.raises(dist.DistBackendError, match=r"rank 1 \(.*\) was lost.*rank 1 is rank 3 of the job"):
+            dist.all_reduce(torch.ones(2), group=group)
+
+
+def test_a_rank_of_a_group_is_named_by_its_number_in_the_job_too():
+    job = torchjobs.start(subgroup, 4, expects=[3])
+    job.hear(1)
+    job.hear(3)
+    job.kill(3)
+    job.results()
+
+
+def until_under_way():
+    backend = dist.group.WORLD
+    backend = getattr(backend._get_backend(torch.device("cpu")), "engine", None) or backend.engine
+    while all(one["ended_s"] is not None for one in backend.comm.flight_record()["operations"]):
+        time.sleep(0.001)
+
+
+def aborted(rank):
+    dist.barrier()
+    if rank.number == 0:
+        ended = []
+
+        def end():
+            until_under_way()
+            dist.distributed_c10d._abort_process_group()
+            ended.append(True)
+
+        thread = threading.Thread(target=end, daemon=True)
+        thread.start()
+        with pytest.raises(RuntimeError, match="aborted"):
+            dist.all_reduce(torch.ones(5))
+        thread.join(30)
+        assert ended
+        rank.store.set("aborted", "1")
+    else:
+        rank.store.wait(["aborted"])
+        with pytest.raises(dist.DistBackendError, match="aborted by rank 0"):
+            dist.all_reduce(torch.ones(5))
+
+
+@pytest.mark.parametrize("form", torchjobs.FORMS)
+def test_an_abort_in_another_thread_ends_a_call(form):
+    torchjobs.run(aborted, 2, form=form)
+
+
+WAITS = {
+    "all_reduce": lambda: dist.all_reduce(torch.ones(5)),
+    "started": lambda: dist.all_reduce(torch.ones(5), async_op=True).wait(),
+    "message": lambda: dist.recv(torch.ones(5), 1),
+    "monitored_barrier": lambda: dist.monitored_barrier(),
+    "new group": lambda: dist.new_group(),
+}
+
+
+def interrupted(rank):
+    which = rank.arguments[0]
+    if rank.number == 0:
+        rank.tell("waits")
+        with pytest.raises(KeyboardInterrupt):
+            WAITS[which]()
+        rank.tell("interrupted")
+    rank.hear()
+
+
+@pytest.mark.parametrize("which", WAITS)
+def test_ctrl_c_ends_a_wait(which):
+    job = torchjobs.start(interrupted, 2, which, timeout=20)
+    assert job.hear(0) == "waits"
+    while not job.pipes[0].poll(0.3):
+        job.kill(0, signal.SIGINT)
+    assert job.hear(0) == "interrupted"
+    for rank in range(2):
+        job.tell(rank)
+    job.results()
+
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        return torch.full((20,), float(index))
+
+
+def loads(rank):
+    ddp = DistributedDataParallel(model())
+    loader = torch.utils.data.DataLoader(Numbers(), 4, num_workers=2, multiprocessing_context="fork")
+    for _ in range(2):
+        for batch in loader:
+            work = dist.all_reduce(torch.ones(1000), async_op=True)
+            ddp(batch).mean().backward()
+            work.wait()
+    child = os.fork()
+    if child == 0:
+        # The parent's group is refused, and its end is not the child's.
+        try:
+            with pytest.raises(RuntimeError, match="parent process"):
+                dist.all_reduce(torch.ones(3))
+            dist.destroy_process_group()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(4)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    assert tensor[0] == 2
+
+
+@pytest.mark.parametrize("form", torchjobs.FORMS)
+def test_workers_of_data_loaders_that_fork_disturb_nothing(form):
+    torchjobs.run(loads, 2, form=form)
+
+
+ENDS = {
+    "work": "works = [dist.all_reduce(torch.ones(5), async_op=True) for _ in range(100)]",
+    "work with a callback, and an exception": """
+    dist.all_reduce(torch.ones(5), async_op=True).get_future().then(lambda future: print(future))
+    raise SystemExit(7)""",
+    "a first message": "works = [dist.isend(torch.ones(5), 1), dist.irecv(torch.ones(5), 1)]",
+    "threads in calls": """
+    calls = [dist.barrier, lambda: dist.recv(torch.ones(3), 1)]
+    [threading.Thread(target=call, daemon=True).start() for call in calls]
+    while not dist.group.WORLD._get_backend(torch.device("cpu")).engine.comm.flight_record()["operations"]:
+        pass""",
+}
+
+PROGRAM = """
+import datetime, os, sys, threading, torch, torch.distributed as dist, consort.torch
+store = dist.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False)
+store = dist.PrefixStore("program", store)
+dist.init_process_group("cpu:consort", store=store, rank=0, world_size=2, timeout=datetime.timedelta(seconds=20))
+if True:
+    {}
+"""
+
+
+def beside(rank):
+    dist.destroy_process_group()
+    (text,) = rank.arguments
+    environment = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(torchjobs.consort.__file__))}
+    program = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", text, str(rank.store.port)],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        rank.number, rank.size = 1, 2
+        torchjobs.join(rank, "program")
+        _, said = program.communicate(timeout=60)
+        with pytest.raises(dist.DistBackendError):
+            dist.all_reduce(torch.ones(7))
+            dist.barrier()
+        return program.returncode, said
+    finally:
+        program.kill()
+
+
+@pytest.mark.parametrize("what", ENDS)
+def test_the_interpreter_ends_whatever_is_under_way(what):
+    job = torchjobs.start(beside, 1, PROGRAM.format(ENDS[what]))
+    (status, said), = job.results().values()
+    assert status == (7 if "SystemExit" in ENDS[what] else 0), said
+    assert "Fatal" not in said and "terminate" not in said and "Error" not in said, said

@@ -121,7 +121,7 @@ class Backend(_Group, c10d.Backend):
         if own not in ranks:
             return None
         names = self.engine.ranks or range(self.engine.comm.size)
-        timeout = getattr(opts, "_timeout", self._options._timeout)
+        timeout: timedelta = getattr(opts, "_timeout", None) or self._options._timeout
         engine = Engine(
             store,
             ranks.index(own),

@@ -25,7 +25,7 @@ from ..communicator import Communicator
 from ..errors import wrong
 from ..groups import group
 from ..prototypes import RESULTS
-from . import meeting
+from . import leaving, meeting
 from .failures import raised
 from .peers import Channels
 from .tensors import Copies, copy_out
@@ -72,6 +72,7 @@ class Engine:
         self.channels = Channels(store, rank, name)
         self._turn = threading.RLock()
         self._process = os.getpid()
+        self._interrupted = False
         _live.add(self)
 
     # Operations.
@@ -87,10 +88,11 @@ class Engine:
                     # Its calls go into the stream that is current now.
                     self.comm.drain()
                 if device or self.comm.idle() or self._on_own_thread():
-                    return self._now(plan, seconds)
+                    with leaving.inside:
+                        return self._now(plan, seconds)
             finally:
                 self._turn.release()
-        work = Work(plan.result, True)
+        work = Work(plan.result, True, self._interrupt)
 
         def body() -> None:
             try:
@@ -140,7 +142,7 @@ class Engine:
         if not 0 <= peer < self.comm.size or peer == self.comm.rank:
             raise wrong(f"a message between rank {self.comm.rank} and rank {peer}", "pass another rank of the group")
         self._check_open()
-        work = _Message([result], copies)
+        work = _Message([result], copies, self._interrupt)
         channel = self.channels.of(peer) if receives else self.channels.to(peer)
         channel.start(tensor, work, self._named_pair, self.comm, self.timeout)
         return work
@@ -169,11 +171,17 @@ class Engine:
         self.channels.abort(reason)
         self._close(None)
 
+    def _interrupt(self) -> None:
+        self._interrupted = True
+
     def shutdown(self) -> None:
-        """Finishes what was started, for as long as the group's timeout, and frees the communicator."""
+        """Finishes what was started, for as long as the group's timeout, and frees the communicator.
+
+        After a wait that Ctrl-C ended it waits for nothing: what is under way may never end.
+        """
         if self.comm.closed or self._process != os.getpid():
             return
-        self._close(self.timeout)
+        self._close(0.0 if self._interrupted else self.timeout)
 
     def _close(self, timeout: Optional[float]) -> None:
         self.channels.close(timeout)
@@ -192,8 +200,8 @@ class Engine:
 class _Message(Work):
     """A message, whose buffer is copied into its tensor."""
 
-    def __init__(self, result: List[Tensor], copies: Copies):
-        super().__init__(result, True)
+    def __init__(self, result: List[Tensor], copies: Copies, interrupted: Callable[[], None]):
+        super().__init__(result, True, interrupted)
         self._copies = copies
 
     def finish(self, error: Optional[BaseException] = None) -> None:
@@ -203,13 +211,21 @@ class _Message(Work):
 
 
 def _at_exit() -> None:
-    """Before the package frees its communicators: threads that wait in the store for a rank must not."""
-    for engine in list(_live):
-        if engine._process == os.getpid():
-            for channel in engine.channels._all():
-                channel.abort("the interpreter of this rank ended")
-                channel._lane.drain(_EXIT_SECONDS)
+    """Before the package frees its communicators: no thread may come back into PyTorch after the interpreter's end."""
+    leaving.begin()
+    reason = "the interpreter of this rank ended"
+    engines = [engine for engine in list(_live) if engine._process == os.getpid() and not engine.comm.closed]
+    for engine in engines:
+        for channel in engine.channels._all():
+            channel.abort(reason)
+        if not engine._turn.acquire(blocking=False):
+            engine.comm.abort(reason)
+        else:
+            engine._turn.release()
+    leaving.wait(_EXIT_SECONDS)
+    for engine in engines:
+        for channel in engine.channels._all():
+            channel._lane.drain(_EXIT_SECONDS)
 
 
 atexit.register(_at_exit)
-

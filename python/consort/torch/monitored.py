@@ -7,16 +7,12 @@ Invariant: all ranks that came get the same verdict. Absent: ranks that died, wh
 
 from __future__ import annotations
 
-import time
 from typing import Any, List
 
 import torch.distributed as dist
 
 from .engine import Engine
-from .meeting import seconds_of, wait_for
-
-#: Seconds that other ranks wait for rank 0's verdict beyond their timeout, as they may have come later.
-_GRACE = 10.0
+from .meeting import GRACE, absent, here, seconds_of, wait_for
 
 
 def barrier(engine: Engine, opts: Any, wait_all_ranks: bool) -> None:
@@ -30,28 +26,16 @@ def barrier(engine: Engine, opts: Any, wait_all_ranks: bool) -> None:
     seconds = seconds_of(opts.timeout) or engine.timeout
     place = f"monitored/{store.add(f'monitored/turn/{comm.rank}', 1)}"
     if comm.rank:
-        store.set(f"{place}/{comm.rank}", b"1")
-        within = None if seconds is None else seconds + _GRACE
+        here(store, place, comm.rank)
+        within = None if seconds is None else seconds + GRACE
         if not wait_for(store, f"{place}/verdict", within, lambda: None):
             raise dist.DistBackendError(_text(engine, [0], seconds or 0))
         missing = _parsed(store.get(f"{place}/verdict"))
     else:
-        missing = _missing(store, place, comm.size, seconds, wait_all_ranks)
+        missing = absent(store, place, comm.size, seconds, wait_all_ranks)
         store.set(f"{place}/verdict", ",".join(map(str, missing)) or "none")
     if missing:
         raise dist.DistBackendError(_text(engine, missing, seconds or 0))
-
-
-def _missing(store: Any, place: str, size: int, seconds: Any, wait_all_ranks: bool) -> List[int]:
-    ends = None if seconds is None else time.monotonic() + seconds
-    missing = []
-    for rank in range(1, size):
-        left = None if ends is None else max(0.0, ends - time.monotonic())
-        if not wait_for(store, f"{place}/{rank}", left, lambda: None):
-            missing.append(rank)
-            if not wait_all_ranks:
-                break
-    return missing
 
 
 def _parsed(verdict: bytes) -> List[int]:

@@ -36,7 +36,7 @@ _ARITHMETIC = {"sum": torch.add, "prod": torch.mul, "max": torch.maximum, "min":
 
 def operator_of(op: Any) -> Operator:
     """The package's name of a `ReduceOp`, or the scaled sum that it is."""
-    state = op.__getstate__() if isinstance(op, ReduceOp) else (op, None)
+    state: Any = op.__getstate__() if isinstance(op, ReduceOp) else (op, None)
     kind = state[0] if isinstance(state, tuple) else state
     if kind == ReduceOp.RedOpType.PREMUL_SUM:
         factor = state[1]

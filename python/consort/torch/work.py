@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
-from typing import Any, List, Optional
+from typing import Any, Callable, List, Optional
 
 import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
+
+from . import leaving
 
 _FOREVER = timedelta(0)
 
@@ -20,9 +22,9 @@ _FOREVER = timedelta(0)
 class Work(dist._Work):
     """An operation of one group. `async_op=True` gives the program a wrapper of it that has `wait` and `get_future`."""
 
-    def __init__(self, result: List[Tensor], pending: bool):
+    def __init__(self, result: List[Tensor], pending: bool, interrupted: Optional[Callable[[], None]] = None):
         super().__init__()
-        self._result = result
+        self._result, self._interrupted = result, interrupted
         self._error: Optional[BaseException] = None
         self._over: Optional[threading.Event] = threading.Event() if pending else None
         self._devices = sorted({tensor.device for tensor in result if tensor.is_cuda}, key=str)
@@ -56,7 +58,7 @@ class Work(dist._Work):
 
     def wait(self, timeout: timedelta = _FOREVER) -> bool:
         """Returns when it is over; raises its error, and `DistBackendError` when `timeout` passed before."""
-        if self._over is not None and not self._over.wait(timeout.total_seconds() or None):
+        if self._over is not None and not self._waited(self._over, timeout.total_seconds() or None):
             raise dist.DistBackendError(
                 f"the operation is still under way after {timeout.total_seconds():g} s; it goes on: wait again, or "
                 "abort the process group"
@@ -64,6 +66,16 @@ class Work(dist._Work):
         if self._error is not None:
             raise self._error
         return True
+
+    def _waited(self, over: threading.Event, seconds: Optional[float]) -> bool:
+        with leaving.inside:
+            try:
+                return over.wait(seconds)
+            except BaseException:
+                # Ctrl-C: the operation goes on, perhaps for ever.
+                if self._interrupted is not None:
+                    self._interrupted()
+                raise
 
     def get_future(self) -> Any:
         """A future of the list of result tensors. Its callbacks run in the thread that makes this group's operations."""
