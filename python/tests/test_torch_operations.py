@@ -367,6 +367,8 @@ def divided(rank):
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
     assert backend.options.backend == "consort" and backend.name() == "consort"
     assert backend.get_error() == torch._C._distributed_c10d.ErrorType.SUCCESS
+    dist.group.WORLD.set_timeout(datetime.timedelta(seconds=45))
+    assert backend.engine.timeout == backend.engine.comm.timeout == 45
     for name in ("supports_coalescing", "supports_shrinking", "supports_reconfigure", "supports_window"):
         assert getattr(backend, name) is False
     return size

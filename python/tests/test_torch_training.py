@@ -235,3 +235,19 @@ def both(rank):
 @pytest.mark.parametrize("what", BODIES)
 def test_the_same_numbers_as_on_gloo(what, form):
     torchjobs.run(both, 2, what, form=form, limit=150)
+
+
+def checked(rank):
+    """PyTorch's own checks of collectives wrap the backend, and ask gloo whether all ranks make the same call."""
+    dist.destroy_process_group()
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    torchjobs.join(rank, "checked")
+    assert "ProcessGroupWrapper" in type(dist.group.WORLD._get_backend(torch.device("cpu"))).__name__
+    assert all(torch.isfinite(one).all() for one in ddp())
+    dist.barrier()
+    with pytest.raises(RuntimeError, match="(?i)mismatch"):
+        dist.all_reduce(torch.ones(2 + rank.number))
+
+
+def test_under_pytorchs_own_checks():
+    torchjobs.run(checked, 2)

@@ -6,7 +6,7 @@ Invariant: a group of PyTorch has one communicator. Absent: what the operations 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Set
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,8 @@ from .operations import Operations
 
 #: The name that PyTorch knows.
 NAME = "consort"
+#: Groups that were not ended. PyTorch's wrapper for its own checks keeps the C++ half of a backend alive, and not this one.
+_open: "Set[_Group]" = set()
 #: PyTorch's own default for groups.
 _TIMEOUT = timedelta(minutes=30)
 
@@ -26,7 +28,7 @@ _TIMEOUT = timedelta(minutes=30)
 class Options(c10d.Backend.Options):
     """Settings of a group, for `pg_options=`.
 
-    `inline_bytes`: operations with `async_op=True` of at most so many bytes are made on the caller's thread where nothing
+    `inline_bytes`: operations with `async_op=True` of at most that size are made on the caller's thread where nothing
     is queued; they are quicker by a change of threads, and the caller then waits for the other ranks. 0 for none.
     """
 
@@ -41,6 +43,7 @@ class _Group(Operations):
     def _begin(self, engine: Engine, timeout: timedelta) -> None:
         self.engine = engine
         self._options = Options(timeout, engine.inline_bytes)
+        _open.add(self)
 
     def getBackendName(self) -> str:
         """`consort`."""
@@ -53,12 +56,23 @@ class _Group(Operations):
 
     _set_default_timeout = set_timeout
 
+    def _get_sequence_number_for_group(self) -> int:
+        return self.engine.operations
+
+    def _set_sequence_number_for_group(self) -> None:
+        pass
+
+    getSequenceNumberForGroup = _get_sequence_number_for_group
+    setSequenceNumberForGroup = _set_sequence_number_for_group
+
     def abort(self) -> None:
         """Ends what is under way, on all ranks, and the group."""
+        _open.discard(self)
         self.engine.abort()
 
     def shutdown(self) -> None:
         """Finishes what was started, and ends the group."""
+        _open.discard(self)
         self.engine.shutdown()
 
     def get_error(self) -> Any:

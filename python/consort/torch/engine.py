@@ -73,21 +73,26 @@ class Engine:
         self._turn = threading.RLock()
         self._process = os.getpid()
         self._interrupted = False
+        #: How many operations were asked for, without messages.
+        self.operations = 0
         _live.add(self)
 
     # Operations.
 
     def submit(self, plan: Plan, opts: Any, size: int) -> Work:
         """Makes an operation of `size` bytes, or queues it."""
+        self.operations += 1
         seconds = meeting.seconds_of(getattr(opts, "timeout", None))
         waits = not getattr(opts, "asyncOp", True)
         device = any(tensor.is_cuda for tensor in plan.result)
-        if (waits or size <= self.inline_bytes or device or self._on_own_thread()) and self._turn.acquire(blocking=device):
+        # What a callback of an operation makes has that operation's place in the order, and must not wait for the queue.
+        nested = self._on_own_thread()
+        if (waits or size <= self.inline_bytes or device or nested) and self._turn.acquire(blocking=device or nested):
             try:
-                if device and not self._on_own_thread():
+                if device and not nested:
                     # Its calls go into the stream that is current now.
                     self.comm.drain()
-                if device or self.comm.idle() or self._on_own_thread():
+                if device or nested or self.comm.idle():
                     with leaving.inside:
                         return self._now(plan, seconds)
             finally:
@@ -107,7 +112,7 @@ class Engine:
         return work
 
     def _on_own_thread(self) -> bool:
-        """Whether a callback of an operation asks, whose order is that of the operation."""
+        """Whether a callback of an operation asks."""
         lane = self.comm._lane
         return lane is not None and lane.is_own_thread()
 
@@ -161,6 +166,7 @@ class Engine:
         self.timeout = seconds
         if not self.comm.closed:
             self.comm.timeout = seconds
+        self.channels.set_timeout(seconds)
 
     def abort(self) -> None:
         """Ends everything on all ranks, and frees the communicator. Any thread; may be called again."""

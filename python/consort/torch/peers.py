@@ -71,6 +71,12 @@ class Channel:
             self._comm = meeting.join(self._store, self._place, self._rank, 2, seconds, name, check)
         return self._comm
 
+    def set_timeout(self, seconds: Optional[float]) -> None:
+        """Seconds until a message fails; also for those that are queued."""
+        comm = self._comm
+        if comm is not None and not comm.closed:
+            comm.timeout = seconds
+
     def abort(self, reason: str) -> None:
         """Ends what is under way, and what waits for the other rank."""
         self._ended = True
@@ -118,6 +124,11 @@ class Channels:
     def _all(self) -> List[Channel]:
         with self._lock:
             return list(self._open.values())
+
+    def set_timeout(self, seconds: Optional[float]) -> None:
+        """Seconds until a message fails."""
+        for channel in self._all():
+            channel.set_timeout(seconds)
 
     def abort(self, reason: str) -> None:
         """Ends all messages."""
