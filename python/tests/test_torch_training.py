@@ -231,8 +231,12 @@ def both(rank):
             torchjobs.same(one, other, what, number)
 
 
-@pytest.mark.parametrize("form", torchjobs.FORMS)
-@pytest.mark.parametrize("what", BODIES)
+#: What takes long, once.
+ONCE = ("functional collectives and compile", "FSDP2")
+FORMS = [(what, form) for what in BODIES for form in torchjobs.FORMS if form == "backend" or what not in ONCE]
+
+
+@pytest.mark.parametrize("what, form", FORMS)
 def test_the_same_numbers_as_on_gloo(what, form):
     torchjobs.run(both, 2, what, form=form, limit=150)
 

@@ -33,7 +33,7 @@ from .work import Work, done
 
 _live: "weakref.WeakSet[Engine]" = weakref.WeakSet()
 #: Seconds that the end of the interpreter waits for the threads of messages that were ended.
-_EXIT_SECONDS = 2.0
+_EXIT_SECONDS = 5.0
 
 
 class Plan:
