@@ -10,10 +10,11 @@ use std::time::Instant;
 
 use clap::Parser;
 use consort::planning::bounds::{self, Bound};
-use consort::planning::{Collective, Rank, Topology, read_topology};
+use consort::planning::{Collective, Rank, Topology};
 
+use crate::described::Reading;
 use crate::failure::{Exit, Failure};
-use crate::planned::{self, refused};
+use crate::planned;
 
 /// Prints the algorithm bandwidth that no schedule of a collective can exceed on a machine, for long messages, with the
 /// argument that proves it and the cut that limits it.
@@ -26,9 +27,12 @@ struct Arguments {
     #[arg(value_parser = planned::collective)]
     collective: Collective,
 
-    /// The machine: a profile such as dgx-h100:2 or torus:4x4, or a file
+    /// The machine: a profile such as dgx-h100:2 or torus:4x4, or a file of NCCL, hwloc, nvidia-smi topo -m or this program
     #[arg(long, value_name = "NAME|FILE")]
     topology: String,
+
+    #[command(flatten)]
+    reading: Reading,
 
     /// The root of a broadcast or reduce [default: the one that allows least]
     #[arg(long, value_name = "R")]
@@ -47,7 +51,7 @@ struct Arguments {
 /// Runs the subcommand; its name is the first word.
 pub(crate) fn run(words: &[OsString]) -> Result<Exit, Failure> {
     let Some(arguments) = planned::parse::<Arguments>(words)? else { return Ok(Exit::Done) };
-    let topology = read_topology(arguments.topology.trim()).map_err(refused)?;
+    let topology = arguments.reading.topology(arguments.topology.trim())?;
     let began = Instant::now();
     let bound = arguments.bound(&topology)?;
     let seconds = began.elapsed().as_secs_f64();
@@ -129,7 +133,7 @@ mod tests {
 
     fn found(line: &str) -> Result<(String, Value), Failure> {
         let arguments = parsed(line)?;
-        let topology = read_topology(&arguments.topology).map_err(refused)?;
+        let topology = arguments.reading.topology(&arguments.topology)?;
         let bound = arguments.bound(&topology)?;
         let json = serde_json::from_str(&arguments.json(&topology, &bound, 0.5)).expect("json");
         Ok((arguments.text(&topology, &bound, 0.5), json))

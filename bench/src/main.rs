@@ -16,6 +16,7 @@
 //! | `environment` | the subcommand that shows settings |
 //! | `traffic` | the subcommand that counts what a training job moves |
 //! | `bound` | the subcommand that says what no schedule can exceed |
+//! | `topo`, `described` | the subcommand that shows a machine, and machines that files describe |
 //! | `plan`, `simulate`, `tune`, `planned`, `samples`, `schedule` | the subcommands that ask and teach the planner |
 
 #![forbid(unsafe_code)]
@@ -29,6 +30,7 @@ mod clock;
 mod collective;
 mod cut;
 mod data;
+mod described;
 mod device;
 mod environment;
 mod failure;
@@ -47,6 +49,7 @@ mod simulate;
 mod sizes;
 mod statistics;
 mod table;
+mod topo;
 mod trace;
 mod traffic;
 mod tune;
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Some("trace") => return ended(trace::run(&arguments[2..])),
         Some("traffic") => return ended(traffic::run(&arguments[1..])),
         Some("plan") => return ended(plan::run(&arguments[1..])),
+        Some("topo") => return ended(topo::run(&arguments[1..])),
         Some("bound") => return ended(bound::run(&arguments[1..])),
         Some("simulate") => return ended(simulate::run(&arguments[1..])),
         Some("tune") => return ended(tune::run(&arguments)),

@@ -1,0 +1,206 @@
+//! `collbench topo`: what is in a machine that a file describes, how its devices are joined, and what that allows.
+//!
+//! Invariant: nothing here runs on a device, and what a file does not say is printed as unknown. Absent: probing of this machine.
+
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use clap::Parser;
+use consort::planning::hardware::{Hardware, NodeId, Paths};
+use consort::planning::{Collective, bounds};
+
+use crate::described::Reading;
+use crate::failure::{Exit, Failure};
+use crate::planned;
+
+/// The most rows and columns of the matrix of paths.
+const MATRIX_MAX: usize = 32;
+
+/// Says what is in a machine: its GPUs, network ports, NUMA domains and NVSwitches, the kinds of the paths between them in NCCL's words
+/// with their narrowest link, the algorithm bandwidth that no schedule can exceed, and what a person should look at.
+///
+/// Files are NCCL's topology (NCCL_TOPO_DUMP_FILE), hwloc's XML, the output of nvidia-smi topo -m, or a machine as text.
+#[derive(Parser, Debug)]
+#[command(name = "collbench topo", bin_name = "collbench topo", max_term_width = 110)]
+struct Arguments {
+    /// The file that describes the machine
+    #[arg(long, value_name = "FILE")]
+    file: PathBuf,
+
+    #[command(flatten)]
+    reading: Reading,
+
+    /// Writes the summary as JSON: name, gpus, nics, numa, nvswitches, links and warnings. - for standard output, where nothing else is then
+    /// printed
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Writes the machine in the form of text that this program reads, whatever form it had
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// Runs the subcommand; its name is the first word.
+pub(crate) fn run(words: &[OsString]) -> Result<Exit, Failure> {
+    let Some(arguments) = planned::parse::<Arguments>(words)? else { return Ok(Exit::Done) };
+    let (hardware, notes) = arguments.reading.hardware(&arguments.file)?;
+    let is_out = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
+    if !is_out {
+        let mut text = arguments.text(&hardware);
+        for note in notes {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "note: {note}");
+        }
+        planned::write(&text, None)?;
+    }
+    if let Some(path) = &arguments.json {
+        let json = hardware.summary(arguments.reading.rates).json();
+        planned::write(&json, (!is_out).then_some(path))?;
+    }
+    if let Some(path) = &arguments.output {
+        planned::write(&hardware.to_string(), Some(path))?;
+    }
+    Ok(Exit::Done)
+}
+
+impl Arguments {
+    fn text(&self, hardware: &Hardware) -> String {
+        let summary = hardware.summary(self.reading.rates);
+        let name = if summary.name.is_empty() { "a machine" } else { &summary.name };
+        let mut text = format!(
+            "{name}: {} GPUs, {} network ports, {} NUMA domains, {} NVSwitches\n",
+            summary.gpus, summary.nics, summary.numa, summary.nvswitches
+        );
+        text += &self.matrix(hardware);
+        text += &self.bounds(hardware);
+        for warning in &summary.warnings {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "warning: {warning}");
+        }
+        text
+    }
+
+    /// The path of each GPU to each other and to each port: its kind, and gigabytes a second of its narrowest link.
+    fn matrix(&self, hardware: &Hardware) -> String {
+        let gpus = hardware.gpus();
+        let ends: Vec<NodeId> = gpus.iter().copied().chain(hardware.network_ends()).collect();
+        if gpus.is_empty() {
+            return String::new();
+        }
+        if ends.len() > MATRIX_MAX {
+            return format!("paths: {} ends are too many to show\n", ends.len());
+        }
+        let paths = Paths::new(hardware, self.reading.rates);
+        let name = |id: NodeId| hardware.node(id).name.clone();
+        let mut rows = vec![std::iter::once(String::new()).chain(ends.iter().map(|id| name(*id))).collect()];
+        for gpu in gpus {
+            let found = paths.from(gpu, &ends).into_iter().zip(&ends).map(|(path, end)| match path.bytes_s {
+                _ if *end == gpu => "-".into(),
+                Some(bytes_s) => format!("{} {}", path.kind, (bytes_s as f64 / 1e7).round() / 100.0),
+                None => format!("{} ?", path.kind),
+            });
+            rows.push(std::iter::once(name(gpu)).chain(found).collect::<Vec<String>>());
+        }
+        let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..=ends.len()).map(width).collect();
+        let line = |row: &Vec<String>| {
+            let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+            format!("  {}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
+        };
+        let lines: String = rows.iter().map(line).collect();
+        format!("paths, with GB/s of the narrowest link in one direction (? is not known):\n{lines}")
+    }
+
+    /// What no schedule of the GPUs can exceed.
+    fn bounds(&self, hardware: &Hardware) -> String {
+        if hardware.gpus().len() < 2 {
+            return String::new();
+        }
+        let topology = match self.reading.graph(hardware) {
+            Ok(topology) => topology,
+            Err(failure) => return format!("bounds: none, as {}\n", failure.message),
+        };
+        let mut text = "at most, in GB/s of algorithm bandwidth:\n".to_owned();
+        let collectives =
+            [Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter, Collective::AllToAll];
+        for collective in collectives {
+            // Writing to a String cannot fail.
+            let _ = match bounds::bound(&topology, collective, &bounds::Options::default()) {
+                Ok(bound) => {
+                    let about = if bound.exact { "" } else { ", perhaps less" };
+                    writeln!(text, "  {collective}: {:.2}{about} ({})", bound.gb_s(), bound.cut.words)
+                }
+                Err(error) => writeln!(text, "  {collective}: {error}"),
+            };
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two GPUs that two NVLinks of the third generation join, and one port; GPU 1 has half of its PCIe lanes.
+    const FILE: &str = r#"<system version="1">
+  <cpu numaid="0" affinity="00000000,0000ffff" arch="x86_64" vendor="AuthenticAMD" familyid="23" modelid="49">
+    <pci busid="0000:07:00.0" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="16">
+      <gpu dev="0" sm="80" rank="0" gdr="1">
+        <nvlink target="0000:0a:00.0" count="2" tclass="0x030200"/>
+      </gpu>
+    </pci>
+    <pci busid="0000:0a:00.0" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="8">
+      <gpu dev="1" sm="80" rank="1" gdr="1">
+        <nvlink target="0000:07:00.0" count="2" tclass="0x030200"/>
+      </gpu>
+    </pci>
+    <pci busid="0000:0c:00.0" class="0x020700" link_speed="16.0 GT/s PCIe" link_width="16">
+      <nic>
+        <net name="mlx5_0" dev="0" speed="200000" port="1" guid="0x1" maxconn="262144" gdr="1"/>
+      </nic>
+    </pci>
+  </cpu>
+</system>
+"#;
+
+    fn run(line: &str) -> Result<(Arguments, Hardware), Failure> {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("machine.xml");
+        std::fs::write(&path, FILE).expect("written");
+        let words = format!("topo --file {} {line}", path.display());
+        let words: Vec<OsString> = words.split_whitespace().map(OsString::from).collect();
+        let arguments = planned::parse::<Arguments>(&words)?.expect("no help");
+        let (hardware, _) = arguments.reading.hardware(&path)?;
+        Ok((arguments, hardware))
+    }
+
+    #[test]
+    fn a_machine_is_shown_with_paths_bounds_and_what_to_look_at() {
+        let (arguments, hardware) = run("--wires fastest").expect("a machine");
+        let text = arguments.text(&hardware);
+        for part in [
+            "2 GPUs, 1 network ports, 1 NUMA domains, 0 NVSwitches",
+            "NVL 50",
+            "PHB 31.5",
+            "all_gather: 100.00 ",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(text.contains("warning: ") && text.contains("x8"), "{text}");
+        let (arguments, hardware) = run("").expect("a machine");
+        let text = arguments.text(&hardware);
+        assert!(text.contains("all_gather: 131.50 "), "PCIe carries bytes besides: {text}");
+    }
+
+    #[test]
+    fn boxes_are_joined_and_what_is_wrong_is_said() {
+        let (arguments, hardware) = run("--boxes 2 --network flat --wires fastest").expect("two boxes");
+        assert_eq!((hardware.gpus().len(), hardware.hosts().len()), (4, 2));
+        // Two ranks of the other box come in over one port of 25 GB/s: 4 / 2 of it.
+        assert!(arguments.text(&hardware).contains("all_gather: 50.00 "), "{}", arguments.text(&hardware));
+        let message = run("--assume toaster").expect_err("there is none").message;
+        assert!(message.contains("toaster") && message.contains("dgx-a100"), "{message}");
+        assert!(run("--rates fast").is_err() && run("--network star").is_err() && run("--boxes 0").is_err());
+    }
+}
