@@ -51,7 +51,9 @@ pub(super) fn gather(network: &Network, symmetries: &Classes) -> Limit {
             }
             let sending = not(&sink_side);
             let ranks = network.ranks_in(&sending);
-            best = Limit { rate: Ratio::new(network.out_of(&sending), ranks.into()), sending };
+            let rate = Ratio::new(network.out_of(&sending), ranks.into());
+            debug_assert!(rate < best.rate, "the set of a smaller flow is tighter");
+            best = Limit { rate, sending };
         }
     }
     best
