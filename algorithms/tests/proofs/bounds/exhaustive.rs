@@ -100,7 +100,7 @@ fn found(topology: &Topology, collective: Collective) -> Bound {
 
 #[test]
 fn bounds_are_the_least_of_all_cuts_and_partitions() {
-    let mut random = Random::new(seed(0xb0d_2));
+    let mut random = Random::new(seed(0xb0d2));
     let (mut by_cut, mut by_count, mut in_parts, mut exact, mut balanced) = (0, 0, 0, 0, 0);
     for case in 0..250 {
         let mut topology = machine(&mut random, 5, 2);
