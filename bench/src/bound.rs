@@ -99,7 +99,8 @@ impl Arguments {
             let _ = writeln!(text, "  its nodes: {}", bound.cut_names(topology).join(" "));
         }
         if let Some(steps) = bound.steps {
-            let _ = writeln!(text, "  at least {steps} messages in a row");
+            let plural = if steps == 1 { "" } else { "s" };
+            let _ = writeln!(text, "  at least {steps} message{plural} in a row");
         }
         let _ = writeln!(text, "  found in {seconds:.6} s");
         text
