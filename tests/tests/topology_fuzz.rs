@@ -25,8 +25,8 @@ fn handle(input: &Input, seen: &mut Seen) {
         Ok(read) => read,
         Err(error) => {
             assert!(!error.reason.is_empty() && !error.remedy.is_empty());
-            let words: Vec<&str> = error.reason.split_whitespace().take(3).collect();
-            seen.note((error.format.map(|format| format as u8), words.join(" ")));
+            seen.note(error.format.map(|format| format as u8));
+            seen.note_text(&error.reason);
             return;
         }
     };
