@@ -10,7 +10,7 @@ use super::{BusId, Hardware, Lanes, LinkId, LinkKind, NodeId, NodeKind, Pci, Pro
 /// How the GPUs of a machine are joined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Joined {
-    /// By NVLinks of this generation, so many a GPU, spread over so many NVSwitches.
+    /// By NVLinks of this generation, `links` for each GPU, spread over `switches` NVSwitches.
     Switched { generation: u8, links: u32, switches: u32 },
     /// By NVLinks as in DGX-1 with V100.
     CubeMesh,

@@ -24,7 +24,7 @@ const fn amd(model: &'static str, gcn: &'static str) -> KnownGpu {
     KnownGpu { model, sm: None, gcn: Some(gcn) }
 }
 
-/// Models of which every board has NVLink or xGMI.
+/// Models whose boards all have NVLink or xGMI.
 const KNOWN: [(u16, u16, KnownGpu); 13] = [
     (NVIDIA, 0x15f9, nvidia("P100-SXM2", 60)),
     (NVIDIA, 0x1db1, nvidia("V100-SXM2-16GB", 70)),

@@ -1,8 +1,8 @@
 //! The graph with which bounds, simulator and planner compute, of the GPUs that a job has.
 //!
 //! Invariant: rank `i` is the `i`-th GPU that was asked for; the other nodes follow in the order of the machine's, and
-//! links in that of the machine's links. A link whose bandwidth is not known is left out and named; GPUs of which it is
-//! not known how they are linked have no graph. All NVSwitches of a host are one switch, as in NCCL (`ncclTopoAddNvLinks`),
+//! links in that of the machine's links. A link whose bandwidth is not known is left out and named; GPUs whose
+//! links are not known have no graph. All NVSwitches of a host are one switch, as in NCCL (`ncclTopoAddNvLinks`),
 //! since a route is one path. Deliberately absent: GPUs that the job has not, and what leads to nothing.
 
 use std::collections::{BTreeMap, BTreeSet};

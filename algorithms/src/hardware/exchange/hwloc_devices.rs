@@ -206,7 +206,7 @@ fn is_gpu_name(name: Option<&str>) -> bool {
     name.is_some_and(|name| ["nvml", "cuda", "rsmi", "ze"].iter().any(|start| name.starts_with(start)))
 }
 
-/// Whether a device of the operating system is a port of a network, and of which: `OpenFabrics` devices are InfiniBand or RoCE.
+/// Whether a device of the operating system is a port of a network, and whether of OpenFabrics, whose devices are InfiniBand or RoCE.
 fn layer(reader: &Reader<'_, '_, '_>, device: &Object<'_, '_>) -> Option<bool> {
     let number: u32 = device.get("osdev_type")?.parse().ok()?;
     // Version 3 has bits.

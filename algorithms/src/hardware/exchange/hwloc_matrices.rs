@@ -97,7 +97,7 @@ fn links(reader: &mut Reader<'_, '_, '_>, element: Element<'_, '_>, is_xgmi: boo
     Ok(())
 }
 
-/// Adds a link of so many megabytes a second. Where that is a multiple of what one link carries, it is that many links.
+/// Adds a link of `mb_s` megabytes a second. A multiple of what one link carries is a number of links.
 fn connect(reader: &mut Reader<'_, '_, '_>, from: NodeId, to: NodeId, mb_s: u64, is_xgmi: bool) {
     let hardware = &reader.draft.hardware;
     let gpu = [from, to].into_iter().find_map(|end| hardware.gpu(end));

@@ -11,7 +11,7 @@ use std::fmt::Write;
 use super::xml::quoted;
 use crate::hardware::{AMD, Gpu, Hardware, Lanes, LinkKind, NodeId, NodeKind, Numa, Pci, Port, Processor};
 
-/// A machine of which there is no such file.
+/// A machine that the format cannot say.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NotWritable {
     /// Why.

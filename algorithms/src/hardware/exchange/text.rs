@@ -18,7 +18,7 @@ use crate::hardware::{
 };
 use crate::topology::Fields;
 
-/// More nodes or links than any machine has of which a plan is made.
+/// More nodes or links than a machine has for which plans are made.
 const NODES_MAX: usize = 1 << 17;
 const LINKS_MAX: usize = 1 << 19;
 

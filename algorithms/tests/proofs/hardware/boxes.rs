@@ -132,7 +132,7 @@ pub(crate) fn dgx_1() -> String {
     machine.xml(|index| of_pairs("nvlink", "0x030200", &CUBE_MESH, index))
 }
 
-/// Switches at `0000:c0` and after, with so many links from each GPU.
+/// Switches at `0000:c0` and after, with `counts` links from each GPU.
 fn switched(counts: &'static [u32]) -> impl Fn(usize) -> Vec<Wire> {
     let wire =
         |(at, count): (usize, &u32)| ("nvlink", format!("0000:{:02x}:00.0", 0xc0 + at), *count, "0x068000");
