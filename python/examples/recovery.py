@@ -152,9 +152,9 @@ def work(number: int, ranks: int, steps: int, port: int, results: Any) -> None:
 class Run:
     """The processes of a run, which the program kills and starts."""
 
-    def __init__(self, ranks: int, steps: int):
+    def __init__(self, ranks: int, steps: int, method: str = "spawn"):
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        context = multiprocessing.get_context("spawn")
+        context: Any = multiprocessing.get_context(method)
         self.results = context.SimpleQueue()
         arguments = [(number, ranks, steps, self.store.port, self.results) for number in range(ranks + 1)]
         self.processes = [context.Process(target=work, args=each) for each in arguments]
