@@ -229,10 +229,11 @@ def _ranks(listed: str) -> Tuple[int, ...]:
 
 def parse(text: str, code: int, rank: Optional[int] = None) -> Error:
     """The exception for a text of the library and the result that came with it. The name of the C function goes."""
-    for theirs, ours in _NAMES:
-        text = text.replace(theirs, ours)
+    # The prefix first: it begins with a C function's name.
     prefix = _PREFIX.match(text)
     bare = text[prefix.end() :] if prefix else text
+    for theirs, ours in _NAMES:
+        bare = bare.replace(theirs, ours)
     kind, peers = _BY_CODE.get(code, Error), ()  # type: Type[Error], Tuple[int, ...]
     for candidate, form in _COMPILED:
         found = form.search(bare)
@@ -245,8 +246,7 @@ def parse(text: str, code: int, rank: Optional[int] = None) -> Error:
             break
     # Only the advice about joining has more than one sentence.
     cause, _, remedy = bare.partition("; ") if kind is JoinFailed else bare.rpartition("; ")
-    if prefix:
-        text = f"{prefix['label']}: {bare}" if prefix["label"] else bare
+    text = f"{prefix['label']}: {bare}" if prefix and prefix["label"] else bare
     if kind is Mismatch:
         listed = re.findall(r"ranks? ([\d, -]*\d):", cause)
         peers = tuple(sorted({rank for part in listed for rank in _ranks(part)}))

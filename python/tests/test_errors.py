@@ -7,6 +7,7 @@ import numpy
 import pytest
 
 import consort
+from consort import errors
 
 
 def killed(rank):
@@ -70,3 +71,10 @@ def test_a_deadline_names_the_rank_that_did_not_come():
     job.hear(0)
     job.tell(1)
     job.results()
+
+
+def test_a_failure_of_a_shrink_names_the_rank():
+    text = 'ncclCommShrink on rank 0 of 4 of "a job": rank 2 (host a, process 7) was lost during shrink #1: it died; look there'
+    error = errors.parse(text, 6, 0)
+    assert isinstance(error, consort.LostRank) and error.peer == 2 and error.remedy == "look there"
+    assert str(error) == 'rank 0 of 4 of "a job": rank 2 (host a, process 7) was lost during shrink #1: it died; look there'

@@ -42,6 +42,10 @@ _MINUTE = timedelta(seconds=60)
 _EXCLUDED = re.compile(r"shrink without ([\d, -]*\d)")
 #: Keys of the store: how many ever applied, how many of them were answered, and the answers.
 APPLIED, _ANSWERED, _ANSWER = "newcomers/applied", "newcomers/answered", "newcomers/answer"
+#: Whether a newcomer is still there: asked, and replied.
+_CALLED, _HERE = "newcomers/called", "newcomers/here"
+#: Seconds that a newcomer has to reply.
+_REPLY_SECONDS = 2.0
 
 
 class ProcessGroupConsort(Group):
@@ -63,7 +67,7 @@ class ProcessGroupConsort(Group):
     # What torchft's groups have.
 
     def configure(self, store_addr: str, replica_id: str, rank: int, world_size: int) -> None:
-        """Joins the ranks that call this with the same address; what was before is aborted first. May be called again.
+        """Joins the ranks that call this with the same address. May be called again: what is under way is aborted first.
 
         Args:
             store_addr: `host:port/prefix` of a `TCPStore`; each time with another prefix.
@@ -71,13 +75,14 @@ class ProcessGroupConsort(Group):
             rank, world_size: from now on.
         Raises `DistBackendError` when ranks did not come within the timeout; the group has no ranks then.
         """
-        self._end("the process group is configured anew")
+        self._end(gently=True)
         host, _, rest = store_addr.partition(":")
         port, _, prefix = rest.partition("/")
-        store = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=self._timeout)
+        store = c10d.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=self._timeout)
         self._failure, self._generation = None, 0
-        self._store = dist.PrefixStore(prefix, store)
+        self._store = c10d.PrefixStore(prefix, store)
         try:
+            _all_here(self._store, rank, world_size, seconds_of(self._timeout))
             self._made = Engine(self._store, rank, world_size, seconds_of(self._timeout), name=replica_id)
         except Error as error:
             raise self._failed(error) from error
@@ -88,7 +93,7 @@ class ProcessGroupConsort(Group):
         Args:
             errored: whether `errored` says so.
         """
-        if self._end("the process group was aborted") and errored and self._failure is None:
+        if self._end() and errored and self._failure is None:
             self._failure = dist.DistBackendError("the process group was aborted; configure it to use it again")
 
     def shutdown(self) -> None:
@@ -140,11 +145,15 @@ class ProcessGroupConsort(Group):
             raise self._failure or dist.DistBackendError("the process group has no ranks yet; configure it, or apply")
         return made
 
-    def _end(self, reason: str) -> bool:
+    def _end(self, gently: bool = False) -> bool:
+        """Leaves the ranks; `gently` spares those that are at the end of an operation which is over here."""
         made, self._made = self._made, None
         if made is None:
             return False
-        made.abort()
+        if gently and _quiet(made):
+            made.shutdown()
+        else:
+            made.abort()
         return True
 
     def _failed(self, error: BaseException) -> Exception:
@@ -202,10 +211,16 @@ class ProcessGroupConsort(Group):
 
         Raises `DistBackendError` when it was not admitted within `timeout`, the group's own where that is None.
         """
-        self._end("the process group applies to another")
+        self._end(gently=True)
         seconds = seconds_of(timeout or self._timeout)
-        key = f"{_ANSWER}/{store.add(APPLIED, 1)}"
-        if not wait_for(store, key, seconds, lambda: None):
+        number = store.add(APPLIED, 1)
+        key = f"{_ANSWER}/{number}"
+
+        def reply() -> None:
+            if store.check([f"{_CALLED}/{number}"]):
+                store.set(f"{_HERE}/{number}", b"")
+
+        if not wait_for(store, key, seconds, reply):
             cause, remedy = f"no group admitted this rank within {seconds:g} s", "let all of its ranks call admit"
             code = RESULTS["ncclRemoteError"]
             raise self._failed(MissingRanks(f"{cause}; {remedy}", cause=cause, remedy=remedy, code=code))
@@ -222,25 +237,22 @@ class ProcessGroupConsort(Group):
     def admit(self, store: Any) -> int:
         """Takes in the ranks that applied on the store. All ranks call it, between steps. Returns how many came.
 
-        Where one of them is gone again, none comes and the group stays as it is.
+        Those that died since they applied do not count. Where one dies within the call, the group stays as it is, after
+        `CONSORT_JOIN_TIMEOUT`.
         """
         old = self.engine
         comm = old.comm
         comm.drain()
-        count = torch.zeros(1, dtype=torch.int64)
-        if comm.rank == 0:
-            answered = store.add(_ANSWERED, 0)
-            count[0] = store.add(APPLIED, 0) - answered
+        new = _living(store) if comm.rank == 0 else []
+        count = torch.tensor([len(new)])
         comm.broadcast(count, 0)
-        new = int(count[0])
-        if not new:
+        size, id = comm.size + int(count[0]), None
+        if size == comm.size:
             return 0
-        size, id = comm.size + new, None
         if comm.rank == 0:
             id = comm.growth_id()
-            for number in range(new):
-                store.set(f"{_ANSWER}/{answered + 1 + number}", f"{id.hex()} {comm.size + number} {size}")
-            store.add(_ANSWERED, new)
+            for index, number in enumerate(new):
+                store.set(f"{_ANSWER}/{number}", f"{id.hex()} {comm.size + index} {size}")
         try:
             grown = comm.grow(size, id, name=old.name or None)
         except MissingRanks:
@@ -249,7 +261,7 @@ class ProcessGroupConsort(Group):
         self._store = store
         self._adopt(grown)
         old.shutdown()
-        return new
+        return grown.size - comm.size
 
     def commit(self) -> bool:
         """Whether the step went well on all ranks, which all call it at its end: with False, none of them may count on it.
@@ -295,9 +307,48 @@ class ProcessGroupConsort(Group):
         seconds = seconds_of(self._timeout)
         comm.timeout = seconds
         name = self._made.name if self._made is not None else ""
-        store = dist.PrefixStore(f"generation/{self._generation}", self._store)
+        store = c10d.PrefixStore(f"generation/{self._generation}", self._store)
         self._made = Engine(store, comm.rank, comm.size, seconds, name=name, comm=comm)
         self._failure = None
+
+
+def _all_here(store: Any, rank: int, size: int, seconds: Optional[float]) -> None:
+    """Rank 0 waits for the others, which wait for what it then does. Raises `MissingRanks`."""
+    if rank:
+        store.set(f"here/{rank}", b"")
+        return
+    ends = None if seconds is None else time.monotonic() + seconds
+    missing = []
+    for other in range(1, size):
+        left = None if ends is None else max(0.0, ends - time.monotonic())
+        if not wait_for(store, f"here/{other}", left, lambda: None):
+            missing.append(other)
+    if missing:
+        ranks = ", ".join(map(str, missing))
+        cause, remedy = f"rank{'s' * (len(missing) > 1)} {ranks} of {size} did not come within {seconds:g} s", "configure anew"
+        code = RESULTS["ncclRemoteError"]
+        raise MissingRanks(f"{cause}; {remedy}", rank=0, peers=tuple(missing), cause=cause, remedy=remedy, code=code)
+
+
+def _living(store: Any) -> "List[int]":
+    """Those who applied since the last call and are still there."""
+    answered = store.add(_ANSWERED, 0)
+    new = range(answered + 1, store.add(APPLIED, 0) + 1)
+    for number in new:
+        store.set(f"{_CALLED}/{number}", b"")
+    ends = time.monotonic() + _REPLY_SECONDS
+    here = [number for number in new if wait_for(store, f"{_HERE}/{number}", max(0.0, ends - time.monotonic()), lambda: None)]
+    store.add(_ANSWERED, len(new))
+    return here
+
+
+def _quiet(engine: Engine) -> bool:
+    """Whether the group works, and nothing of this rank is under way."""
+    busy = not engine.comm.idle() or any(channel._lane.busy() for channel in engine.channels._all())
+    if busy or engine.comm.closed or engine.comm.failed() or not engine._turn.acquire(blocking=False):
+        return False
+    engine._turn.release()
+    return True
 
 
 def _agreed(comm: Communicator, generation: int) -> int:
@@ -359,4 +410,4 @@ def average(group: ProcessGroupConsort, bucket: Any) -> "Future[Tensor]":
 
 
 # DDP compares the annotations themselves, and above they are texts.
-average.__annotations__.update({"bucket": dist.GradBucket, "return": Future[Tensor]})
+average.__annotations__.update({"bucket": c10d.GradBucket, "return": Future[Tensor]})
