@@ -5,6 +5,7 @@
 A step is a forward and a backward pass with DDP's own all-reduces, until all ranks have made it. Exposed communication is
 what a step lasts longer than the one within `no_sync` beside it, which makes none: the median of these differences. All
 ways take turns, each with its own copy of the model; the program fails where the gradients of Gloo and consort differ.
+`inline` makes the all-reduces on the thread of the backward pass, and not on one of their own (`Options(inline_bytes=)`).
 `no communication` is DDP with a hook that does nothing: what it exposes is DDP's own work.
 
 `transformer` has 8 layers of width 512 (27 million parameters). `resnet50` has the 161 gradients of ResNet-50 (25.6
@@ -110,12 +111,17 @@ def worker(asked: Any) -> None:
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    import consort.torch  # noqa: F401
+    import consort.torch
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    groups = {"Gloo": dist.new_group(backend="gloo"), "consort": dist.new_group(backend="cpu:consort")}
+    at_once = consort.torch.Options(inline_bytes=1 << 40)
+    groups = {
+        "Gloo": dist.new_group(backend="gloo"),
+        "consort": dist.new_group(backend="cpu:consort"),
+        "consort, inline": dist.new_group(backend="cpu:consort", pg_options=at_once),
+    }
     copies, batch = {}, None
     for name in (*groups, "no communication"):
         model, batch = model_and_batch(asked.model, rank)
@@ -151,8 +157,9 @@ def worker(asked: Any) -> None:
     for name in copies:
         cleared(name)
         step(name, True)
-    for ours, theirs in zip(copies["consort"].parameters(), copies["Gloo"].parameters()):
-        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
+    for name in ("consort", "consort, inline"):
+        for ours, theirs in zip(copies[name].parameters(), copies["Gloo"].parameters()):
+            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
     # The slowest rank's median counts.
     slowest = [None] * dist.get_world_size()
     own = {name: ranks.median(values) for name, values in found.items()}
@@ -182,7 +189,7 @@ def main() -> None:
     for model in asked.model or ("transformer", "resnet50"):
         arguments = ["--worker", "--model", model, "--rounds", str(asked.rounds), "--warm-up", str(asked.warm_up)]
         found = ranks.started(__file__, asked.ranks, arguments)
-        for name in ("Gloo", "consort", "no communication"):
+        for name in ("Gloo", "consort", "consort, inline", "no communication"):
             seconds = (found["seconds"][name + which] for which in ("", ", no_sync", ", exposed"))
             shown = [f"{1e3 * value:.1f}" for value in seconds]
             rows.append([f"{model}, {found['parameters'] / 1e6:.1f} M", name, *shown])
