@@ -32,7 +32,7 @@ import consort.torch  # noqa: F401  (a checkout has no entry point)
 
 LABELS = 4
 #: Words that count for a label, for each label, at the end of the vocabulary.
-MARKED = 40
+MARKED = 8
 
 
 class Sizes:
@@ -42,7 +42,7 @@ class Sizes:
         self.words, self.width, self.heads, self.layers = (400, 32, 4, 2) if tiny else (30522, 768, 12, 6)
         self.length, self.rows = (16, 8) if tiny else (48, 8)
         self.positions = self.length if tiny else 512
-        self.rate = 3e-3 if tiny else 1e-4
+        self.rate = 5e-3 if tiny else 1e-4
 
 
 class Classifier(nn.Module):
@@ -73,9 +73,9 @@ def batch(sizes: Sizes, step: int, rank: int) -> Tuple[torch.Tensor, torch.Tenso
     labels = torch.randint(LABELS, (sizes.rows,), generator=random)
     first_marked = sizes.words - LABELS * MARKED
     text = torch.randint(first_marked, (sizes.rows, sizes.length), generator=random)
-    # A third of the words are marked, and half of those for the label.
-    marked = torch.rand(sizes.rows, sizes.length, generator=random) < 1 / 3
-    right = torch.rand(sizes.rows, sizes.length, generator=random) < 1 / 2
+    # Half of the words are marked, and most of those for the label.
+    marked = torch.rand(sizes.rows, sizes.length, generator=random) < 1 / 2
+    right = torch.rand(sizes.rows, sizes.length, generator=random) < 3 / 4
     kind = torch.where(right, labels[:, None], torch.randint(LABELS, text.shape, generator=random))
     word = torch.randint(MARKED, text.shape, generator=random)
     return torch.where(marked, first_marked + kind * MARKED + word, text), labels
