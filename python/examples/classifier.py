@@ -6,7 +6,7 @@ What is repeated: DistilBERT (66 million parameters: 6 layers of width 768, 12 h
 classification of sentences, once with a copy of everything on each rank (DDP), once with the states of the optimizer
 divided among the ranks (ZeRO stage 1, `ZeroRedundancyOptimizer`), and once with the parameters divided too (ZeRO stage 3,
 `fully_shard`). The three do the same arithmetic, so that their losses must agree but for rounding. The text is made here,
-from a seed: its words are random, and its label says of which of four kinds most of its marked words are.
+from a seed: its words are random, and its label is the kind, one of four, that most of its marked words have.
 
 Writes DIRECTORY/losses.csv, DIRECTORY/losses.svg and DIRECTORY/times.csv; prints a line of JSON.
 """
@@ -137,9 +137,11 @@ def drawn(curves: Dict[str, List[float]]) -> str:
     wide, high, left = 640, 320, 40
     top = max(max(curve) for curve in curves.values())
     colours = ("#1b6ca8", "#d1495b", "#3a7d44")
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide + 80}" height="{high + 50}" font-family="sans-serif" font-size="12">']
+    size = f'width="{wide + 80}" height="{high + 50}"'
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">']
     parts.append(f'<path d="M{left} 10V{high}H{wide}" fill="none" stroke="#444"/>')
-    parts.append(f'<text x="4" y="20">{top:.2f}</text><text x="20" y="{high}">0</text><text x="{wide // 2}" y="{high + 20}">step</text>')
+    parts.append(f'<text x="4" y="20">{top:.2f}</text><text x="20" y="{high}">0</text>')
+    parts.append(f'<text x="{wide // 2}" y="{high + 20}">step</text>')
     for (name, curve), colour, line in zip(curves.items(), colours, range(3)):
         across = (wide - left) / max(1, len(curve) - 1)
         points = " ".join(f"{left + across * n:.1f},{high - (high - 10) * value / top:.1f}" for n, value in enumerate(curve))

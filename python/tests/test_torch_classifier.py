@@ -13,7 +13,7 @@ import torchjobs  # noqa: E402
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 import classifier  # noqa: E402
 
-STEPS = 40
+STEPS = 24
 
 
 def trains(rank):

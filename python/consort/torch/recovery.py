@@ -7,9 +7,9 @@
      └────── configure, on a store ────┴── abort: all calls raise, also those under way
 ```
 
-`ProcessGroupConsort` has the methods of torchft's process groups, so that torchft's manager can drive it. `shrink`, `apply`,
-`admit`, `commit` and `resume` do without a manager: the ranks that live make a new communicator of the old one, within
-milliseconds.
+`ProcessGroupConsort` has the methods of torchft's process groups, so that a manager can drive it as it does those. `shrink`,
+`apply`, `admit`, `commit` and `resume` do without a manager: the ranks that live make a new communicator of the old one,
+within milliseconds.
 
 Invariant: an operation fails and never hangs; the object stays the same, so DDP keeps it. Absent: when to do what
 (`examples/recovery.py` shows it).
