@@ -30,7 +30,7 @@ from torch._C import _distributed_c10d as c10d
 from torch.futures import Future
 
 from ..communicator import Communicator, join_grown
-from ..errors import Closed, Error, LinkFailed, LostRank, MissingRanks, Mismatch, Timeout, parse, wrong
+from ..errors import Error, LostRank, MissingRanks, Timeout, parse, wrong
 from ..prototypes import RESULTS
 from .backend import Group
 from .engine import Engine
