@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any, Callable, Dict, List, Tuple
 
 import ranks
@@ -127,6 +128,9 @@ def with_torch(asked: Any) -> None:
     if rank == 0:
         print(json.dumps(found), flush=True)
     comm.close()
+    # DeepSpeed's code leaves its files.
+    for file in Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_*_{os.environ['MASTER_PORT']}_{rank}"):
+        file.unlink()
     dist.destroy_process_group()
 
 
