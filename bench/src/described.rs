@@ -29,7 +29,7 @@ pub(crate) struct Reading {
     #[arg(long, value_name = "WHICH", value_parser = wires, default_value = "all")]
     wires: Wires,
 
-    /// So many of the file's machine, joined by --network
+    /// Number of boxes that are each the machine of the file, joined by --network
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
     boxes: u32,
 
@@ -75,7 +75,8 @@ impl Reading {
         Ok((self.completed(hardware)?, notes))
     }
 
-    fn completed(&self, mut hardware: Hardware) -> Result<Hardware, Failure> {
+    /// A machine with what is assumed of it, and as often as there are boxes.
+    pub(crate) fn completed(&self, mut hardware: Hardware) -> Result<Hardware, Failure> {
         if let Some(name) = &self.assume {
             hardware.assume(name).map_err(|error| usage(format!("--assume: {error}")))?;
         }

@@ -140,6 +140,8 @@ impl Arguments {
 
 #[cfg(test)]
 mod tests {
+    use consort::planning::hardware::exchange;
+
     use super::*;
 
     /// Two GPUs that two NVLinks of the third generation join, and one port; GPU 1 has half of its PCIe lanes.
@@ -165,13 +167,11 @@ mod tests {
 "#;
 
     fn run(line: &str) -> Result<(Arguments, Hardware), Failure> {
-        let directory = tempfile::tempdir().expect("a directory");
-        let path = directory.path().join("machine.xml");
-        std::fs::write(&path, FILE).expect("written");
-        let words = format!("topo --file {} {line}", path.display());
+        let words = format!("topo --file machine.xml {line}");
         let words: Vec<OsString> = words.split_whitespace().map(OsString::from).collect();
         let arguments = planned::parse::<Arguments>(&words)?.expect("no help");
-        let (hardware, _) = arguments.reading.hardware(&path)?;
+        let (hardware, _) = exchange::read_hardware(FILE.as_bytes()).expect("a machine");
+        let hardware = arguments.reading.completed(hardware)?;
         Ok((arguments, hardware))
     }
 
