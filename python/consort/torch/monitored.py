@@ -2,12 +2,14 @@
 
 Ranks report to rank 0 through the store, so that a rank that does not come leaves the communicator as it is.
 
-Invariant: all ranks that came get the same verdict. Absent: ranks that died, which the communicator finds by itself.
+Invariant: all ranks that came get the same verdict, unless the group fails or ends meanwhile, which each of them sees. Absent: who
+died, which the communicator knows.
 """
 
 from __future__ import annotations
 
-from typing import Any, List
+from datetime import timedelta
+from typing import Any, List, Optional
 
 import torch.distributed as dist
 
@@ -23,19 +25,32 @@ def barrier(engine: Engine, opts: Any, wait_all_ranks: bool) -> None:
     """
     comm, store = engine.comm, engine.store
     engine._check_open()
-    seconds = seconds_of(opts.timeout) or engine.timeout
+    seconds = _seconds(engine, opts.timeout)
+
+    def check() -> None:
+        engine._check_open()
+        if comm.failed():
+            raise dist.DistBackendError(comm.status())
+
     place = f"monitored/{store.add(f'monitored/turn/{comm.rank}', 1)}"
     if comm.rank:
         here(store, place, comm.rank)
         within = None if seconds is None else seconds + GRACE
-        if not wait_for(store, f"{place}/verdict", within, lambda: None):
+        if not wait_for(store, f"{place}/verdict", within, check):
             raise dist.DistBackendError(_text(engine, [0], seconds or 0))
         missing = _parsed(store.get(f"{place}/verdict"))
     else:
-        missing = absent(store, place, comm.size, seconds, wait_all_ranks)
+        missing = absent(store, place, comm.size, seconds, wait_all_ranks, check)
         store.set(f"{place}/verdict", ",".join(map(str, missing)) or "none")
     if missing:
         raise dist.DistBackendError(_text(engine, missing, seconds or 0))
+
+
+def _seconds(engine: Engine, timeout: Any) -> Optional[float]:
+    """0 looks once; what is unset or negative is the group's own."""
+    if timeout is not None and timeout == timedelta(0):
+        return 0.0
+    return seconds_of(timeout) or engine.timeout
 
 
 def _parsed(verdict: bytes) -> List[int]:

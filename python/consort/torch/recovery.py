@@ -237,9 +237,15 @@ class ProcessGroupConsort(Group):
     def admit(self, store: Any) -> int:
         """Takes in the ranks that applied on the store. All ranks call it, between steps. Returns how many came.
 
-        Those that died since they applied do not count. Where one dies within the call, the group stays as it is, after
-        `CONSORT_JOIN_TIMEOUT`.
+        Those that died since they applied do not count. Where one dies within the call, the group stays as it is, if it is
+        before it has joined after `CONSORT_JOIN_TIMEOUT`. Raises `DistBackendError` where a rank of the group itself fails.
         """
+        try:
+            return self._admit(store)
+        except Error as error:
+            raise self._failed(error) from error
+
+    def _admit(self, store: Any) -> int:
         old = self.engine
         comm = old.comm
         comm.drain()
@@ -257,8 +263,18 @@ class ProcessGroupConsort(Group):
             grown = comm.grow(size, id, name=old.name or None)
         except MissingRanks:
             return 0
-        self._generation = _agreed(grown, self._generation)
-        self._store = store
+        joined, generation = torch.ones(1, dtype=torch.uint8), self._generation
+        try:
+            generation = _agreed(grown, generation)
+        except Error:
+            joined[0] = 0
+        # A newcomer may have died when some had heard of all and some had not: the old ranks decide together.
+        comm.all_reduce(joined, "min")
+        if not joined[0]:
+            grown.abort("a new rank died while it joined")
+            grown.close()
+            return 0
+        self._generation, self._store = generation, store
         self._adopt(grown)
         old.shutdown()
         return grown.size - comm.size
@@ -285,7 +301,15 @@ class ProcessGroupConsort(Group):
             step: how many steps this rank has made.
             state: gives this rank's state, which `torch.save` can write; called on the foremost rank only.
         Returns: the step of the foremost rank, and its state, or None where this rank has that already.
+
+        Raises `DistBackendError` where a rank fails.
         """
+        try:
+            return self._resume(step, state)
+        except Error as error:
+            raise self._failed(error) from error
+
+    def _resume(self, step: int, state: "Callable[[], Any]") -> "Tuple[int, Any]":
         comm = self.engine.comm
         steps = torch.zeros(comm.size, dtype=torch.int64)
         comm.all_gather(torch.tensor([step]), steps)

@@ -27,6 +27,7 @@ fn the_header_is_c_and_cpp_by_itself_and_after_nccls() {
                 typedef enum { ncclSuccess = 0, ncclNumResults = 8 } ncclResult_t;\n\
                 typedef enum { ncclInt8 = 0 } ncclDataType_t;\n\
                 typedef enum { ncclSum = 0 } ncclRedOp_t;\n\
+                typedef struct { char internal[128]; } ncclUniqueId;\n\
                 typedef struct CUstream_st* cudaStream_t;\n";
     for (compiler, language, standard) in [("cc", "c", "-std=c99"), ("g++", "c++", "-std=c++11")] {
         if !has(compiler) {
