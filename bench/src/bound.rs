@@ -12,7 +12,7 @@ use clap::Parser;
 use consort::planning::bounds::{self, Bound};
 use consort::planning::{Collective, Rank, Topology};
 
-use crate::described::Reading;
+use crate::described::{Graph, Reading};
 use crate::failure::{Exit, Failure};
 use crate::planned;
 
@@ -51,13 +51,16 @@ struct Arguments {
 /// Runs the subcommand; its name is the first word.
 pub(crate) fn run(words: &[OsString]) -> Result<Exit, Failure> {
     let Some(arguments) = planned::parse::<Arguments>(words)? else { return Ok(Exit::Done) };
-    let topology = arguments.reading.topology(arguments.topology.trim())?;
+    let Graph { topology, lacks } = arguments.reading.topology(arguments.topology.trim())?;
     let began = Instant::now();
-    let bound = arguments.bound(&topology)?;
+    let mut bound = arguments.bound(&topology)?;
+    bound.exact &= lacks.is_empty();
     let seconds = began.elapsed().as_secs_f64();
     let is_out = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
     if !is_out {
-        planned::write(&arguments.text(&topology, &bound, seconds), None)?;
+        let text = arguments.text(&topology, &bound, seconds);
+        let more: String = lacks.iter().map(|lack| format!("  of the graph alone: {lack}\n")).collect();
+        planned::write(&(text + &more), None)?;
     }
     if let Some(path) = &arguments.json {
         planned::write(&arguments.json(&topology, &bound, seconds), (!is_out).then_some(path))?;
@@ -134,7 +137,7 @@ mod tests {
 
     fn found(line: &str) -> Result<(String, Value), Failure> {
         let arguments = parsed(line)?;
-        let topology = arguments.reading.topology(&arguments.topology)?;
+        let Graph { topology, .. } = arguments.reading.topology(&arguments.topology)?;
         let bound = arguments.bound(&topology)?;
         let json = serde_json::from_str(&arguments.json(&topology, &bound, 0.5)).expect("json");
         Ok((arguments.text(&topology, &bound, 0.5), json))

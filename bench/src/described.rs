@@ -7,7 +7,7 @@ use std::io::Read;
 use std::path::Path;
 
 use consort::planning::hardware::exchange::{self, BYTES_MAX, Content, Note};
-use consort::planning::hardware::{Hardware, Network, Rates, Wires};
+use consort::planning::hardware::{Hardware, LinkKind, Network, Rates, Wires};
 use consort::planning::{Topology, read_topology};
 
 use crate::failure::Failure;
@@ -67,6 +67,18 @@ fn bytes(path: &Path) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
+/// A graph of ranks.
+pub(crate) struct Graph {
+    pub(crate) topology: Topology,
+    /// In which ways the machine may have more than the graph: what is provable of the graph is then not provable of the machine.
+    pub(crate) lacks: Vec<String>,
+}
+
+/// Whether a path between sockets has its bandwidth from the processor's kind.
+fn is_socket_priced(hardware: &Hardware) -> bool {
+    hardware.links().iter().any(|link| matches!(link.kind, LinkKind::Socket { .. }) && link.bytes_s.is_none())
+}
+
 impl Reading {
     /// The machine of a file, with what was left out or put right.
     pub(crate) fn hardware(&self, path: &Path) -> Result<(Hardware, Vec<Note>), Failure> {
@@ -88,21 +100,49 @@ impl Reading {
         Ok(hardware)
     }
 
-    /// The graph of all GPUs of a machine.
-    pub(crate) fn graph(&self, hardware: &Hardware) -> Result<Topology, Failure> {
+    /// The graph of all GPUs of a machine, and how it may be less than the machine.
+    pub(crate) fn graph(&self, hardware: &Hardware) -> Result<Graph, Failure> {
         let graph = hardware.rank_graph(&hardware.gpus(), self.rates, self.wires).map_err(usage)?;
-        Ok(graph.topology)
+        let mut lacks = Vec::new();
+        if !graph.left_out.is_empty() {
+            let link = hardware.link(graph.left_out[0]);
+            let (from, to) = (&hardware.node(link.from).name, &hardware.node(link.to).name);
+            let count = graph.left_out.len();
+            lacks.push(format!("the bandwidth of {count} links is not known, the first from {from} to {to}"));
+        }
+        if self.wires == Wires::Fastest {
+            lacks.push("--wires fastest leaves slower links out".into());
+        }
+        if self.rates == Rates::DataSheet && is_socket_priced(hardware) {
+            lacks.push("links between sockets count as one, as no source says how many there are".into());
+        }
+        Ok(Graph { topology: graph.topology, lacks })
+    }
+
+    /// Whether some flag changes the machine of a file.
+    fn is_default(&self) -> bool {
+        let Reading { assume, rates, wires, boxes, network } = self;
+        (assume, *rates, *wires, *boxes, *network)
+            == (&None, Rates::default(), Wires::default(), 1, Network::Rail)
     }
 
     /// The graph of ranks of a profile, or of a file of any format.
-    pub(crate) fn topology(&self, name: &str) -> Result<Topology, Failure> {
+    pub(crate) fn topology(&self, name: &str) -> Result<Graph, Failure> {
         let path = Path::new(name);
+        let whole = |topology| {
+            if self.is_default() {
+                return Ok(Graph { topology, lacks: Vec::new() });
+            }
+            Err(usage(format!(
+                "--assume, --rates, --wires, --boxes and --network are for files of devices, and {name} is a graph of ranks: leave them out"
+            )))
+        };
         if !path.is_file() {
-            return read_topology(name).map_err(refused);
+            return whole(read_topology(name).map_err(refused)?);
         }
         let named = |error: exchange::ReadError| Failure::usage(format!("{name}: {error}"));
         match exchange::read(&bytes(path)?).map_err(named)?.content {
-            Content::RankGraph(topology) => Ok(topology),
+            Content::RankGraph(topology) => whole(topology),
             Content::Hardware(hardware) => self.graph(&self.completed(hardware)?),
             Content::Graphs(_) => Err(usage(format!(
                 "{name} has rings and trees, and no machine; give the topology that it is of"

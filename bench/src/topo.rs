@@ -10,12 +10,15 @@ use clap::Parser;
 use consort::planning::hardware::{Hardware, NodeId, Paths};
 use consort::planning::{Collective, bounds};
 
-use crate::described::Reading;
+use crate::described::{Graph, Reading};
 use crate::failure::{Exit, Failure};
 use crate::planned;
 
 /// The most rows and columns of the matrix of paths.
 const MATRIX_MAX: usize = 32;
+
+/// The most GPUs for which bounds are worked out: those of larger machines take minutes where boxes differ.
+const BOUND_RANKS_MAX: u32 = 64;
 
 /// Says what is in a machine: its GPUs, network ports, NUMA domains and NVSwitches, the kinds of the paths between them in NCCL's words
 /// with their narrowest link, the algorithm bandwidth that no schedule can exceed, and what a person should look at.
@@ -117,11 +120,18 @@ impl Arguments {
         if hardware.gpus().len() < 2 {
             return String::new();
         }
-        let topology = match self.reading.graph(hardware) {
-            Ok(topology) => topology,
+        let Graph { topology, lacks } = match self.reading.graph(hardware) {
+            Ok(graph) => graph,
             Err(failure) => return format!("bounds: none, as {}\n", failure.message),
         };
+        if topology.ranks() > BOUND_RANKS_MAX {
+            return format!("bounds: not worked out for {} GPUs; collbench bound does\n", topology.ranks());
+        }
         let mut text = "at most, in GB/s of algorithm bandwidth:\n".to_owned();
+        for lack in lacks {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "  of the graph alone: {lack}");
+        }
         let collectives =
             [Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter, Collective::AllToAll];
         for collective in collectives {
@@ -188,8 +198,10 @@ mod tests {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(text.contains("warning: ") && text.contains("x8"), "{text}");
+        assert!(text.contains("of the graph alone: --wires fastest"), "{text}");
         let (arguments, hardware) = run("").expect("a machine");
         let text = arguments.text(&hardware);
+        assert!(!text.contains("of the graph alone"), "{text}");
         assert!(text.contains("all_gather: 131.50 "), "PCIe carries bytes besides: {text}");
     }
 

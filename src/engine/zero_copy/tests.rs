@@ -94,8 +94,12 @@ impl Pair {
 
     /// Sums what is in the two buffers, in place.
     fn sum(&mut self, buffers: [SpanMut<'_>; 2]) -> End {
+        self.run(Call::all_reduce(DataType::Int32, ReduceOp::Sum, COUNT), buffers)
+    }
+
+    /// Makes a call, in place.
+    fn run(&mut self, call: Call, buffers: [SpanMut<'_>; 2]) -> End {
         self.sequence += 1;
-        let call = Call::all_reduce(DataType::Int32, ReduceOp::Sum, COUNT);
         let request = Request { call, sequence: self.sequence, history: 0, record: 0 };
         let buffers = buffers.map(|output| Buffers { input: output.read(), output });
         let reducer = Reducer::new(DataType::Int32, ReduceOp::Sum, 2);
@@ -153,6 +157,32 @@ fn numbers_of(span: SpanMut<'_>) -> Vec<i32> {
     let mut numbers = vec![0; COUNT];
     SpanMut::of(&mut numbers).copy_from(span.read());
     numbers
+}
+
+#[test]
+fn both_ranks_decline_buffers_whose_roots_take_turns_and_take_them_again() {
+    let (mut pair, buffers) = (Pair::new(), [memory(), memory()]);
+    let mut broadcast = |root: Rank| {
+        buffers[root as usize].span().copy_from(Span::of(&vec![7 + root as i32; COUNT]));
+        let call = Call::broadcast(DataType::Int32, COUNT, root);
+        let end = pair.run(call, [0, 1].map(|rank: usize| buffers[rank].span()));
+        if end == End::Done {
+            let other = numbers_of(buffers[1 - root as usize].span());
+            assert_eq!(other, vec![7 + root as i32; COUNT]);
+        }
+        end
+    };
+    for _ in 0..5 {
+        assert_eq!(broadcast(0), End::Done);
+    }
+    for turn in 1..9 {
+        assert_eq!(broadcast(turn % 2), End::Declined, "turn {turn}");
+    }
+    let ends: Vec<End> = (0..8).map(|_| broadcast(0)).collect();
+    assert!(ends[..3].iter().all(|end| *end == End::Declined), "{ends:?}");
+    assert!(ends[4..].iter().all(|end| *end == End::Done), "{ends:?}");
+    // Another collective of the same buffers does not mind who was the root.
+    assert_eq!(pair.sum([0, 1].map(|rank: usize| buffers[rank].span())), End::Done);
 }
 
 #[test]
